@@ -4,19 +4,19 @@ Each has a number, its rank, as in MPI. What one of them sends to another arrive
 which it was sent, within one tag.
 """
 
+import contextlib
 import pickle
 import queue
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 T = TypeVar("T")
-OBJECTS = 1  # the tag of what `share` and `gather` send
-SUMS = 2
+OBJECTS, SUMS, FAILED, BEAT = 1, 2, 3, 4  # tags of what this file sends
 
 
 class RankLost(ChildProcessError):
@@ -32,6 +32,7 @@ class Ranks:
 
     rank, size = 0, 1
     timeout: float = 60.0
+    failed = False  # whether a problem was told to the others, or by one of them
 
     @property
     def others(self) -> list[int]:
@@ -51,25 +52,92 @@ class Ranks:
         """Begin to receive into a contiguous array -> a function that says whether it is there."""
         raise NotImplementedError(f"{type(self).__name__} has no other rank")
 
+    def is_waiting(self, source: int, tag: int) -> bool:
+        """Whether something of this tag has come from a rank and was not received yet."""
+        return False
+
     # What follows from it
 
     def wait(self, pending: dict[int, list[Callable[[], bool]]]) -> None:
-        """Return when all that is under way to or from each rank is there."""
+        """Return when all that is under way to or from each rank is there.
+
+        Raises what another rank has failed with, and RankLost where one does not answer.
+        """
         began, pause = time.monotonic(), 0.0
         while pending := {r: left for r, asked in pending.items() if (left := _open(asked))}:
-            if time.monotonic() - began > self.timeout:
+            if self._hear():
+                began = time.monotonic()
+            # One after the other, so that one of them tells it.
+            if time.monotonic() - began > self.timeout + 0.3 * self.rank:
                 lost = ", ".join(map(str, pending))
                 raise RankLost(f"rank {lost} has not answered for {self.timeout:g} seconds")
             time.sleep(pause)  # 0 leaves the processor to a rank that waits for it
             pause = min(1e-3, pause + 2e-6)
 
+    def _hear(self) -> bool:
+        """Whether another rank says that it is at work; raises what one has failed with."""
+        beats = False
+        for source in self.others:
+            if not self.failed and self.is_waiting(source, FAILED):
+                self.failed = True
+                raise pickle.loads(self._receive_bytes(source, FAILED))
+            while self.is_waiting(source, BEAT):
+                self.wait({source: [self.receive(np.empty(1, np.uint8), source, BEAT)]})
+                beats = True
+        return beats
+
+    def fail(self, problem: BaseException) -> None:
+        """Tell all others what this rank ends by, so that they end by it as well."""
+        if not self.failed:
+            self.failed = True
+            written = pickle.dumps(problem)
+            with contextlib.suppress(RankLost):
+                self.wait({to: self._send_bytes(written, to, FAILED) for to in self.others})
+
+    @contextlib.contextmanager
+    def failing_together(self) -> Iterator[None]:
+        """Within the block a problem of one rank is raised in all."""
+        try:
+            yield
+        except BaseException as problem:
+            self.fail(problem)
+            raise
+
+    @contextlib.contextmanager
+    def busy(self) -> Iterator[None]:
+        """Within the block tell the others now and then that this rank is at work."""
+        over = threading.Event()
+
+        def beat() -> None:
+            while not over.wait(self.timeout / 4):
+                for to in self.others:
+                    self.send(np.zeros(1, np.uint8), to, BEAT)
+
+        thread = threading.Thread(target=beat, daemon=True)
+        if self.others:
+            thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            if self.others:
+                thread.join()
+
+    def post(self, value: Any, to: int) -> None:
+        """Send any value to one rank, which takes it by `take`."""
+        self.wait({to: self._send_bytes(pickle.dumps(value), to)})
+
+    def take(self, source: int) -> Any:
+        """The next value that a rank has posted."""
+        return pickle.loads(self._receive_bytes(source))
+
     def share(self, value: T, root: int = 0) -> T:
         """What the rank `root` has; the others' values do not matter."""
-        if self.rank == root:
-            written = pickle.dumps(value)
-            self.wait({to: self._send_bytes(written, to) for to in self.others})
-            return value
-        return pickle.loads(self._receive_bytes(root))
+        if self.rank != root:
+            return self.take(root)
+        written = pickle.dumps(value)
+        self.wait({to: self._send_bytes(written, to) for to in self.others})
+        return value
 
     def gather(self, value: T) -> list[T]:
         """The values of all ranks, by rank."""
@@ -91,15 +159,15 @@ class Ranks:
             total += summand
         return total
 
-    def _send_bytes(self, written: bytes, to: int) -> list[Callable[[], bool]]:
+    def _send_bytes(self, written: bytes, to: int, tag: int = OBJECTS) -> list:
         length, content = np.array([len(written)]), np.frombuffer(written, np.uint8)
-        return [self.send(length, to, OBJECTS), self.send(content, to, OBJECTS)]
+        return [self.send(length, to, tag), self.send(content, to, tag)]
 
-    def _receive_bytes(self, source: int) -> bytes:
+    def _receive_bytes(self, source: int, tag: int = OBJECTS) -> bytes:
         length = np.zeros(1, int)
-        self.wait({source: [self.receive(length, source, OBJECTS)]})
+        self.wait({source: [self.receive(length, source, tag)]})
         content = np.empty(int(length[0]), np.uint8)
-        self.wait({source: [self.receive(content, source, OBJECTS)]})
+        self.wait({source: [self.receive(content, source, tag)]})
         return content.tobytes()
 
 
@@ -131,6 +199,9 @@ class Threads(Ranks):
             return True
 
         return done
+
+    def is_waiting(self, source: int, tag: int) -> bool:
+        return not self._letters[source, self.rank, tag].empty()
 
 
 def together(count: int, work: Callable[[Ranks], T], timeout: float = 60.0) -> list[T]:

@@ -33,7 +33,7 @@ BUILT_AT_ONCE = 16
 """Layers of a saved model that are built before its file is known to have any."""
 
 
-def _checksum(tensors: dict[str, np.ndarray], metadata: dict) -> int:
+def checksum(tensors: dict[str, np.ndarray], metadata: dict) -> int:
     """CRC-32 of all content: of the metadata, and of every tensor's name, kind and bytes."""
     crc = zlib.crc32(json.dumps(metadata).encode())
     for name in sorted(tensors):
@@ -89,7 +89,7 @@ def save_checkpoint(path: Path, tensors: dict[str, np.ndarray], metadata: dict) 
     tensors = {name: np.asarray(array, order="C") for name, array in tensors.items()}
     versions = {"numformer": __version__, "numpy": np.__version__}
     metadata = {"format": FORMAT, "versions": versions} | metadata
-    metadata["crc32"] = _checksum(tensors, metadata)
+    metadata["crc32"] = checksum(tensors, metadata)
     content = safetensors.numpy.save(tensors, metadata={"numformer": json.dumps(metadata)})
     write_atomically(path, content)
 
@@ -114,7 +114,7 @@ def load_checkpoint(path: Path, *dtypes: type[np.floating]) -> tuple[dict[str, A
                 [np.dtype(dtype) for dtype in dtypes or [np.float32]],
             )
             tensors = {name: file.get_tensor(name) for name in file.keys()}
-        if metadata.pop("crc32") != _checksum(tensors, metadata):
+        if metadata.pop("crc32") != checksum(tensors, metadata):
             raise ValueError("its checksum says that it was damaged")
         for name, array in tensors.items():
             if not np.isfinite(array).all():

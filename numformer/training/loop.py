@@ -18,6 +18,7 @@ from numformer.backend import reuse_freed_memory
 from numformer.data import Batch
 from numformer.errors import InputError
 from numformer.models import Model
+from numformer.parallel.mpi import ranks_for
 from numformer.training.files import locked
 from numformer.training.parts import usual_parts
 from numformer.training.recipe import Recipe
@@ -118,6 +119,8 @@ def train(
     xp=np,
     resume: bool = False,
     parts: int | None = None,
+    parallel: str | None = None,
+    timeout: float = 120.0,
     on_step: Callable[[dict[str, float]], object] | None = None,
     on_evaluation: Callable[[dict[str, float]], object] | None = None,
 ) -> dict:
@@ -127,8 +130,14 @@ def train(
     evaluation), last.safetensors (all that resuming needs) and best.safetensors (the best model so
     far by task.metric). The loss of a line is the mean since the line before, `seconds` is how long
     training took up to there. `schedule` may be a number of steps. Each batch is computed in
-    `parts` parts (numformer/training/parts.py): without a number, as many as are fast here. As
-    `reuse_freed_memory` says, the whole process keeps the memory of arrays from then on.
+    `parts` parts (numformer/training/parts.py): without a number, as many as are fast here, at least
+    one for each rank. As `reuse_freed_memory` says, the whole process keeps the memory of arrays
+    from then on.
+
+    `parallel` says who computes the parts: "forks", processes of this machine, or "mpi", the ranks
+    that mpiexec has started, all of which call this function alike; without a name "mpi" where it
+    has. Then rank 0 alone writes, prints and calls `on_step` and `on_evaluation`, the result is
+    that of all, and a rank that does not answer for `timeout` seconds is a ChildProcessError.
 
     `on_step` is called after each step with its "step", "loss", "rate" and "gradient_norm" (on a
     GPU, asking for them waits for it), `on_evaluation` after each evaluation, once the run is
@@ -162,11 +171,19 @@ def train(
     try:
         reuse_freed_memory()
         schedule = schedule if isinstance(schedule, Schedule) else Schedule(schedule)
-        parts = usual_parts(xp) if parts is None else parts
+        ranks = ranks_for(parallel, timeout)
+        parts = max(usual_parts(xp), ranks.size) if parts is None else parts
         recipe, steps = recipe or Recipe(), schedule.steps
-        trainer = Trainer(model, task, Path(folder), steps, recipe, seed, xp, parts)
-        trainer.files.find(resume)
-        return _train(trainer, schedule, resume, on_step, on_evaluation)
+        trainer = Trainer(model, task, Path(folder), steps, recipe, seed, xp, parts, ranks)
+        with ranks.failing_together():
+            trainer.parts.agree(trainer.facts)
+            if ranks.rank:
+                with interrupts() as interrupted:
+                    return trainer.parts.serve(interrupted)
+            trainer.files.find(resume)
+            best = _train(trainer, schedule, resume, on_step, on_evaluation)
+            trainer.parts.dismiss(best)
+            return best
     finally:
         _at_work.release()
 
@@ -203,7 +220,7 @@ def _train(trainer: Trainer, schedule: Schedule, resume: bool, on_step, on_evalu
                     if on_evaluation:
                         on_evaluation({"step": trainer.step, **measured})
                     over = schedule.ends_early(trainer)
-                if interrupted:
+                if interrupted or trainer.parts.interrupted:
                     trainer.save()
                     raise Interrupted(f"stopped at step {trainer.step}, which is saved")
         if over:

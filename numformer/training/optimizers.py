@@ -12,14 +12,32 @@ from numformer.backend import array_module, cache_sized_pieces
 from numformer.errors import InputError
 from numformer.layer import FlatParameters
 
+BLOCK = 1 << 18
+"""Entries of a vector that are summed together, and that a rank sends at once."""
+
+
+def blocks_of(size: int) -> list[slice]:
+    """The blocks of a vector (size,)."""
+    return [slice(first, min(first + BLOCK, size)) for first in range(0, max(size, 1), BLOCK)]
+
 
 def clip_global_norm(grad, max_norm: float | None):
     """grad (N) -> its norm (); where that is above max_norm, `grad` is scaled down to it."""
     xp = array_module(grad)
-    norm = xp.sqrt(grad @ grad)
+    norm = norm_of(xp.stack([grad[block] @ grad[block] for block in blocks_of(len(grad))]))
     if max_norm is not None:
-        grad *= max_norm / xp.maximum(norm, max_norm)
+        grad *= clip_factor(norm, max_norm)
     return norm
+
+
+def norm_of(squares):
+    """The norm () of a vector from the sums of squares of its blocks (M,), added in their order."""
+    return array_module(squares).sqrt(squares.cumsum()[-1])
+
+
+def clip_factor(norm, max_norm: float):
+    """What scales a vector of this norm () down to max_norm; 1 where it is below it."""
+    return max_norm / array_module(norm).maximum(norm, max_norm)
 
 
 def adam(data, grad, mean, square, *, step, rate, beta1, beta2, epsilon) -> None:

@@ -3,11 +3,13 @@
 NumPy computes most things on one core. So a batch is dealt out in parts, and where there are cores
 each part has a process of its own, forked from this one. Weights and the optimizer's vectors lie in
 memory that all of them see; every process has a gradient vector there. The gradients are summed in
-a fixed order, so the bits are the same whether parts were computed side by side or in turn.
+a fixed order (parallel/pairwise.py), so the bits are the same whether parts were computed side by
+side or in turn, or by ranks on many machines (ranked_parts.py).
 """
 
 import contextlib
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,10 +20,11 @@ from numformer.data import Batch
 from numformer.errors import InputError
 from numformer.layer import FlatParameters
 from numformer.models import Objective
+from numformer.parallel.pairwise import Branch, add_pairwise
 from numformer.randomness import dropout_stream
 from numformer.training.forks import Forks, cores, shared
 from numformer.training.loss_scale import LossScale
-from numformer.training.optimizers import Optimizer
+from numformer.training.optimizers import Optimizer, clip_global_norm
 
 
 def usual_parts(xp) -> int:
@@ -55,6 +58,7 @@ class Parts:
         self.seed, self.count, self.loss_scale = seed, count, loss_scale
         self.threads = 1 if count > 1 else blas.threads()
         self.processes: Forks | None = None
+        self.interrupted = False  # whether another process was told to stop
         self._threads = contextlib.ExitStack()
 
     def start(self) -> None:
@@ -66,6 +70,9 @@ class Parts:
         if not on_host(self.optimizer.parameters.data):
             return
         self._threads.enter_context(blas.fixed(self.threads))
+        self._start_processes()
+
+    def _start_processes(self) -> None:
         # On systems other than Linux, libraries may not survive a fork.
         if self.count > 1 and sys.platform == "linux" and cores() > 1:
             self._share()
@@ -78,6 +85,18 @@ class Parts:
         Of several batches it is that of all their predictions together, as of one large batch that
         would need more memory. The dropout masks of a part are those of (seed, step, part).
         """
+        jobs = self.jobs(step, batch)
+        if self.processes:
+            losses = self._everywhere("_compute", jobs)
+            self._everywhere("_sum", [(len(jobs),)] * self.count)
+        else:
+            losses = self._in_turn(jobs)
+        if self.loss_scale:
+            self.optimizer.parameters.grad *= 1 / self.loss_scale.scale
+        return sum(losses[1:], start=losses[0])
+
+    def jobs(self, step: int, batch: Batch | list[Batch]) -> list[tuple[int, list]]:
+        """What there is to compute in each part: the arguments of `_compute`."""
         batches: list[Any] = batch if isinstance(batch, list) and batch else [batch]
         if wrong := [item for item in batches if not isinstance(item, Batch)]:
             raise InputError(
@@ -94,14 +113,11 @@ class Parts:
                 share = part.weight / whole
                 job = index + self.count * number, part, share, share * scale
                 jobs[index][1].append(job)
-        if self.processes:
-            losses = self._everywhere("_compute", jobs)
-            self._everywhere("_sum", [(len(jobs),)] * self.count)
-        else:
-            losses = self._in_turn(jobs)
-        if self.loss_scale:
-            self.optimizer.parameters.grad *= 1 / scale
-        return sum(losses[1:], start=losses[0])
+        return jobs
+
+    def clip(self, max_norm: float | None):
+        """The gradient's norm (), as `clip_global_norm` gives it."""
+        return clip_global_norm(self.optimizer.parameters.grad, max_norm)
 
     def update(self, rate: float) -> None:
         """One step of the optimizer."""
@@ -110,6 +126,19 @@ class Parts:
             self.optimizer.steps += 1
         else:
             self.optimizer.step(rate)
+
+    def agree(self, facts: Callable[[], dict[str, Any]]) -> None:
+        """Raise InputError where other processes would train something else, by these facts."""
+
+    def dismiss(self, best: dict) -> None:
+        """The run is over, by this evaluation: others get the weights that are here now."""
+
+    def collect(self) -> None:
+        """Bring the optimizer's vectors to this process."""
+
+    def busy(self) -> contextlib.AbstractContextManager:
+        """Within the block other processes wait for this one, however long."""
+        return contextlib.nullcontext()
 
     # What every process does
 
@@ -126,9 +155,7 @@ class Parts:
 
     def _sum(self, used: int) -> None:
         """Add the gradients of the first `used` parts into the first's, along this stretch."""
-        total, *rest = (grad[self._stretch] for grad in self._gradients[:used])
-        for gradient in rest:
-            total += gradient
+        add_pairwise([grad[self._stretch] for grad in self._gradients[:used]])
 
     def _update(self, step: int, rate: float) -> None:
         """The optimizer's update of this stretch."""
@@ -139,14 +166,12 @@ class Parts:
 
     def _in_turn(self, jobs) -> list:
         """The losses of all parts, computed here one after the other."""
-        grad = self.optimizer.parameters.grad
-        losses = [self._compute(*jobs[0])]
-        if len(jobs) > 1:
-            total = grad.copy()
-            for job in jobs[1:]:
-                losses.append(self._compute(*job))
-                total += grad
-            grad[...] = total
+        grad, losses, before = self.optimizer.parameters.grad, [], Branch()
+        for job in jobs:
+            if losses:
+                before.append(grad.copy())
+            losses.append(self._compute(*job))
+        before.finish(grad)
         return losses
 
     def _everywhere(self, method: str, arguments: list[tuple]) -> list:

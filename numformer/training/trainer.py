@@ -6,6 +6,7 @@ import operator
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,16 +14,18 @@ from numformer.backend import array_module, on_host, to_host
 from numformer.errors import BrokenNumbers, InputError
 from numformer.layer import FlatParameters, inference, pack
 from numformer.models import Model
+from numformer.parallel import Ranks
 from numformer.training.average import averaged
 from numformer.training.broken_numbers import broken_parameter, first_broken
-from numformer.training.checkpoints import as_json, description
+from numformer.training.checkpoints import as_json, checksum, description
 from numformer.training.loss_scale import LossScale
 from numformer.training.measures import measures
-from numformer.training.optimizers import clip_global_norm
 from numformer.training.parts import Parts
+from numformer.training.ranked_parts import RankParts
 from numformer.training.recipe import Recipe
 from numformer.training.resume import State
 from numformer.training.run_folder import RunFolder
+from numformer.version import __version__
 
 
 class Trainer:
@@ -38,6 +41,7 @@ class Trainer:
         seed: int = 0,
         xp=np,
         parts: int = 1,
+        ranks: Ranks | None = None,
     ):
         model.clear_saved()  # what an interrupted step may have left
         self.model, self.task, self.recipe, self.steps, self.seed = model, task, recipe, steps, seed
@@ -46,7 +50,8 @@ class Trainer:
         asked = {"r_drop": recipe.r_drop} if recipe.r_drop else {}
         objective = model.objective(recipe.label_smoothing, **asked)
         self.loss_scale = LossScale(xp) if recipe.precision == "mixed" else None
-        self.parts = Parts(objective, self.optimizer, seed, parts, self.loss_scale)
+        how = objective, self.optimizer, seed, parts, self.loss_scale
+        self.parts = RankParts(*how, ranks) if ranks and ranks.size > 1 else Parts(*how)
         self.losses: list[float] = []  # since the last line of metrics.jsonl
         self.unread: list[tuple] = []  # steps with loss, norm and scale, still where arrays live
         self.fine = True  # on a GPU an array (): whether all numbers so far were finite
@@ -66,6 +71,22 @@ class Trainer:
         }
         of_run = {name: as_json(name, value) for name, value in settings.items()}
         return of_run | {"task": as_json("the task's description()", self.task.description())}
+
+    def facts(self) -> dict[str, Any]:
+        """What must be the same wherever parts of the run are computed, by name."""
+        settings, batch = self._settings(), self.task.batch(1)
+        batches = batch if isinstance(batch, list) else [batch]
+        first = [array for batch in batches for array in getattr(batch, "inputs", ())]
+        arrays = {str(number): np.ascontiguousarray(array) for number, array in enumerate(first)}
+        weights = {"": to_host(self.parameters.data)}
+        return {
+            "version": __version__,
+            **settings.pop("config"),
+            **settings.pop("recipe"),
+            **settings,
+            "the first batch's checksum": checksum(arrays, {}),
+            "the initial weights' checksum": checksum(weights, {}),
+        }
 
     @property
     def parameters(self) -> FlatParameters:
@@ -102,7 +123,7 @@ class Trainer:
         """One training step: forward, backward, clip, and the optimizer's step."""
         step = self.step + 1
         loss = self.parts.gradient(step, self.task.batch(step))
-        norm = clip_global_norm(self.parameters.grad, self.recipe.clip_norm)
+        norm = self.parts.clip(self.recipe.clip_norm)
         xp, skipped, scale = array_module(norm), None, []
         if self.loss_scale:
             scale = [self.loss_scale.scale]
@@ -210,7 +231,8 @@ class Trainer:
         if self.recipe.average > 1:
             self.recent = [*self.recent, self.parameters.data.copy()][-self.recipe.average :]
         try:
-            with inference(), averaged(self.parameters.data, self.recent):
+            weights = averaged(self.parameters.data, self.recent)
+            with inference(), weights, self.parts.busy():
                 measured = measures(self.task, self.model, self.parts.objective)
         except BrokenNumbers as problem:
             raise BrokenNumbers(
@@ -241,6 +263,11 @@ class Trainer:
         """
         self.read()
         self._require_finite_weights()
+        self.parts.collect()
+        with self.parts.busy():
+            self._write_files()
+
+    def _write_files(self) -> None:
         # One vector comes from a GPU in one piece.
         arrays = self.parameters.views(to_host(self.parameters.data))
         weights = dict(zip(self.model.named_parameters(), arrays, strict=True))

@@ -1,0 +1,82 @@
+"""Ranks that MPI has started: mpiexec -n 4 python ..."""
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from numformer.errors import InputError
+from numformer.parallel.ranks import Ranks
+
+STARTED_BY_MPI = "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"
+"""Variables that mpiexec and srun give to the processes that they start, MPICH's and Open MPI's."""
+
+
+class MPIRanks(Ranks):
+    """The processes of MPI's world, by mpi4py, which sends NumPy's buffers as they are."""
+
+    def __init__(self) -> None:
+        self._comm = _library().COMM_WORLD.Dup()
+        self.rank, self.size = self._comm.rank, self._comm.size
+
+    def send(self, array: np.ndarray, to: int, tag: int = 0) -> Callable[[], bool]:
+        return self._comm.Isend(array, to, tag).Test
+
+    def receive(self, array: np.ndarray, source: int, tag: int = 0) -> Callable[[], bool]:
+        return self._comm.Irecv(array, source, tag).Test
+
+    def is_waiting(self, source: int, tag: int) -> bool:
+        return self._comm.Iprobe(source, tag)
+
+    def abort(self, code: int) -> None:
+        """End all ranks, those that hang among them."""
+        self._comm.Abort(code)
+
+
+def _library() -> Any:
+    try:
+        from mpi4py import MPI
+    except ImportError:
+        raise InputError(
+            "ranks send each other arrays through mpi4py",
+            "an installation without it",
+            "Install the extra: pip install 'numformer[mpi]'",
+        ) from None
+    return MPI
+
+
+def started_by_mpi() -> bool:
+    """Whether mpiexec, or a queue in its place, has started this process."""
+    return any(name in os.environ for name in STARTED_BY_MPI)
+
+
+@functools.cache
+def world() -> Ranks:
+    """The ranks that MPI has started; this process alone where it has not.
+
+    Raises InputError where mpi4py is missing.
+    """
+    return MPIRanks() if started_by_mpi() else Ranks()
+
+
+WAYS = "forks", "mpi"
+
+
+def ranks_for(parallel: str | None, timeout: float) -> Ranks:
+    """The ranks of a way to train in parallel: by itself "mpi" where MPI has started the process.
+
+    Raises InputError for another way, where mpi4py is missing, and for a timeout that is none.
+    """
+    if parallel not in (None, *WAYS):
+        rule = f"parts are computed in parallel by {' or '.join(WAYS)}"
+        raise InputError(rule, repr(parallel), "Name one of them.")
+    if not (type(timeout) in (int, float) and 0 < timeout < float("inf")):
+        rule, fix = "a rank waits a number of seconds above 0", "Change timeout (--timeout)."
+        raise InputError(rule, repr(timeout), fix)
+    if parallel == "forks":
+        return Ranks()
+    ranks = MPIRanks() if parallel == "mpi" and not started_by_mpi() else world()
+    ranks.timeout = timeout
+    return ranks

@@ -1,0 +1,48 @@
+"""The order of a sum does not depend on how many ranks share the work."""
+
+import numpy as np
+import pytest
+
+from numformer.parallel.pairwise import Branch, add_branches, add_pairwise, branches
+
+
+def drawn(count: int) -> list[np.ndarray]:
+    """Arrays whose sum depends on the order."""
+    rng = np.random.default_rng(count)
+    sizes = 10.0 ** rng.integers(-3, 4, (count, 1))
+    return [*(sizes * rng.standard_normal((count, 50))).astype(np.float32)]
+
+
+def branch(arrays: list[np.ndarray]) -> np.ndarray:
+    summed, last = Branch(), arrays[-1].copy()
+    for array in arrays[:-1]:
+        summed.append(array.copy())
+    for stretch in (slice(20, 50), slice(0, 20)):
+        summed.finish(last, stretch)
+    return last
+
+
+@pytest.mark.parametrize("count", range(1, 18))
+def test_however_many_ranks_add_it_is_the_same_sum(count):
+    arrays = drawn(count)
+    expected = [array.copy() for array in arrays]
+    add_pairwise(expected)
+    for ranks in range(1, count + 2):
+        bounds = [count * rank // ranks for rank in range(ranks + 1)]
+        places = [p for ab in zip(bounds, bounds[1:], strict=False) for p in branches(*ab, count)]
+        sums = {(first, last): branch(arrays[first:last]) for first, last in places}
+        assert np.array_equal(add_branches(sums, count), expected[0]), ranks
+
+
+def test_neighbours_are_added_in_pairs():
+    a, b, c, d, e = arrays = drawn(5)
+    expected = ((a + b) + (c + d)) + e
+    assert not np.array_equal(expected, (((a + b) + c) + d) + e)  # or this test would show nothing
+    add_pairwise(arrays)
+    assert np.array_equal(arrays[0], expected)
+
+
+def test_a_rank_adds_as_much_as_it_can():
+    assert branches(0, 8, 8) == [(0, 8)] and branches(4, 8, 8) == [(4, 8)]
+    assert branches(1, 4, 4) == [(1, 2), (2, 4)] and branches(4, 5, 5) == [(4, 5)]
+    assert branches(3, 6, 6) == [(3, 4), (4, 6)] and branches(2, 2, 4) == []
