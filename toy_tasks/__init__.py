@@ -28,6 +28,9 @@ TASKS = {
 
 def end_at_once(number: int, frame) -> None:
     """What Ctrl-C does while a program's modules are imported: nothing has begun yet."""
+    if "PMI_RANK" in os.environ:  # mpiexec ends the other ranks after a signal, not after a code
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
     os._exit(128 + number)
 
 

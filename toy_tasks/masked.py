@@ -149,7 +149,7 @@ def train_both(
 ) -> tuple[MaskedLanguageModel, LanguageModel, Path]:
     """Train one model after the other -> both, and the run's folder, which has ONE_SIDE in it."""
     config = kit.chosen(options, MaskedLanguageModel.Config, vocabulary=len(task.text.vocabulary))
-    model, folder = kit.train_task(task, MaskedLanguageModel, config, options)
+    model, folder = kit.train_task(task, MaskedLanguageModel, config, options, others_end=False)
     config = kit.chosen(options, LanguageModel.Config, vocabulary=len(beside.text.vocabulary))
     how = argparse.Namespace(**vars(options) | dict(name=ONE_SIDE, out=folder / ONE_SIDE))
     how.resume, how.start = (how.out / "config.json").is_file(), how.start and how.start / ONE_SIDE

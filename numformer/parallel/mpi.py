@@ -10,8 +10,8 @@ import numpy as np
 from numformer.errors import InputError
 from numformer.parallel.ranks import Ranks
 
-STARTED_BY_MPI = "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"
-"""Variables that mpiexec and srun give to the processes that they start, MPICH's and Open MPI's."""
+SIZES = "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"
+"""Variables of the processes that mpiexec starts, MPICH's and Open MPI's: how many there are."""
 
 
 class MPIRanks(Ranks):
@@ -30,10 +30,6 @@ class MPIRanks(Ranks):
     def is_waiting(self, source: int, tag: int) -> bool:
         return self._comm.Iprobe(source, tag)
 
-    def abort(self, code: int) -> None:
-        """End all ranks, those that hang among them."""
-        self._comm.Abort(code)
-
 
 def _library() -> Any:
     try:
@@ -48,8 +44,9 @@ def _library() -> Any:
 
 
 def started_by_mpi() -> bool:
-    """Whether mpiexec, or a queue in its place, has started this process."""
-    return any(name in os.environ for name in STARTED_BY_MPI)
+    """Whether mpiexec, or Slurm's srun in its place, has started this process among others."""
+    sizes = [*SIZES, *["SLURM_NTASKS"] * ("PMIX_RANK" in os.environ)]
+    return any(int(os.environ.get(name, "1")) > 1 for name in sizes)
 
 
 @functools.cache

@@ -5,12 +5,12 @@ Floating-point addition is not associative, so another order would give other la
 a whole branch of this tree can add it alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from numformer.layer import Array
 
 
-def add_pairwise(arrays: Sequence[Array]) -> None:
+def add_pairwise(arrays: list[Array]) -> None:
     """Add all arrays into the first, in place; others become sums of branches."""
     stride = 1
     while stride < len(arrays):

@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from numformer.errors import InputError
+
 T = TypeVar("T")
 OBJECTS, SUMS, FAILED, BEAT = 1, 2, 3, 4  # tags of what this file sends
 
@@ -90,6 +92,9 @@ class Ranks:
         """Tell all others what this rank ends by, so that they end by it as well."""
         if not self.failed:
             self.failed = True
+            if isinstance(problem, InputError) and self.rank:
+                rule, received, fix = problem.args
+                problem = InputError(rule, f"{received} (on rank {self.rank})", fix)
             written = pickle.dumps(problem)
             with contextlib.suppress(RankLost):
                 self.wait({to: self._send_bytes(written, to, FAILED) for to in self.others})
@@ -99,6 +104,8 @@ class Ranks:
         """Within the block a problem of one rank is raised in all."""
         try:
             yield
+        except SystemExit:  # no problem, or the same one everywhere
+            raise
         except BaseException as problem:
             self.fail(problem)
             raise
@@ -146,6 +153,20 @@ class Ranks:
         received = {source: pickle.loads(self._receive_bytes(source)) for source in self.others}
         self.wait(sent)
         return [received.get(rank, value) for rank in range(self.size)]
+
+    def agree(self, facts: Callable[[], dict[str, Any]]) -> None:
+        """Raise InputError, on all ranks, unless all have the same facts; it names who differs."""
+        if not self.others:
+            return
+        of_ranks = self.gather(facts())
+        for rank, theirs in enumerate(of_ranks):
+            for name, value in theirs.items():
+                if value != (usual := of_ranks[0].get(name)):
+                    raise InputError(
+                        "ranks that train together have the same version, settings, data, weights",
+                        f"rank {rank} with {name} {value}, rank 0 with {usual}",
+                        "Give all machines the same files, and start all ranks alike.",
+                    )
 
     def sum(self, array: np.ndarray) -> np.ndarray:
         """The sum of all ranks' arrays, which are of one shape: added by rank, from 0 on."""

@@ -21,6 +21,7 @@ from numformer.models import Model
 from numformer.parallel.mpi import ranks_for
 from numformer.training.files import locked
 from numformer.training.parts import usual_parts
+from numformer.training.ranked_parts import RankParts
 from numformer.training.recipe import Recipe
 from numformer.training.trainer import Trainer
 
@@ -130,7 +131,7 @@ def train(
     evaluation), last.safetensors (all that resuming needs) and best.safetensors (the best model so
     far by task.metric). The loss of a line is the mean since the line before, `seconds` is how long
     training took up to there. `schedule` may be a number of steps. Each batch is computed in
-    `parts` parts (numformer/training/parts.py): without a number, as many as are fast here, at least
+    `parts` parts (numformer/training/parts.py): without a number, as many as are fast here, and
     one for each rank. As `reuse_freed_memory` says, the whole process keeps the memory of arrays
     from then on.
 
@@ -176,8 +177,8 @@ def train(
         recipe, steps = recipe or Recipe(), schedule.steps
         trainer = Trainer(model, task, Path(folder), steps, recipe, seed, xp, parts, ranks)
         with ranks.failing_together():
-            trainer.parts.agree(trainer.facts)
-            if ranks.rank:
+            ranks.agree(trainer.facts)
+            if isinstance(trainer.parts, RankParts) and ranks.rank:
                 with interrupts() as interrupted:
                     return trainer.parts.serve(interrupted)
             trainer.files.find(resume)

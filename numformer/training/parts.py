@@ -9,7 +9,6 @@ side or in turn, or by ranks on many machines (ranked_parts.py).
 
 import contextlib
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -127,9 +126,6 @@ class Parts:
         else:
             self.optimizer.step(rate)
 
-    def agree(self, facts: Callable[[], dict[str, Any]]) -> None:
-        """Raise InputError where other processes would train something else, by these facts."""
-
     def dismiss(self, best: dict) -> None:
         """The run is over, by this evaluation: others get the weights that are here now."""
 
@@ -166,7 +162,8 @@ class Parts:
 
     def _in_turn(self, jobs) -> list:
         """The losses of all parts, computed here one after the other."""
-        grad, losses, before = self.optimizer.parameters.grad, [], Branch()
+        grad, before = self.optimizer.parameters.grad, Branch()
+        losses: list = []
         for job in jobs:
             if losses:
                 before.append(grad.copy())

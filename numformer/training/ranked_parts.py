@@ -68,7 +68,7 @@ class RankParts(Parts):
         """The blocks that a rank updates."""
         return range(*self._dealt(len(self._blocks), rank))
 
-    def _stretch(self, rank: int) -> slice:
+    def _stretch_of(self, rank: int) -> slice:
         """All of them."""
         of_rank = self._owned(rank)
         blocks = [self._blocks[block] for block in of_rank] or [slice(0, 0)]
@@ -80,18 +80,6 @@ class RankParts(Parts):
         return branches(min(first, used), min(last, used), used)
 
     # What rank 0 asks for
-
-    def agree(self, facts: Callable[[], dict[str, Any]]) -> None:
-        """Raise InputError, on all ranks, unless all have the same facts; it names who differs."""
-        of_ranks = self.ranks.gather(facts())
-        for rank, theirs in enumerate(of_ranks):
-            for name, value in theirs.items():
-                if value != (usual := of_ranks[0].get(name)):
-                    raise InputError(
-                        "ranks that train together have the same version, settings, data, weights",
-                        f"rank {rank} with {name} {value}, rank 0 with {usual}",
-                        "Give all machines the same files, and start all ranks alike.",
-                    )
 
     def _start_processes(self) -> None:
         self._all("_begin", [(self.threads, self.optimizer.steps)] * self.ranks.size)
@@ -175,7 +163,7 @@ class RankParts(Parts):
         Those blocks then hold the sum of all parts, divided by the loss's scale.
         """
         rank, grad, losses = self.ranks.rank, self.optimizer.parameters.grad, []
-        mine = self._stretch(rank)
+        mine = self._stretch_of(rank)
         sums, coming = self._receive_branches(used)
         leaving: dict[int, list[Callable[[], bool]]] = {to: [] for to in self.ranks.others}
         for number, (place, jobs) in enumerate(zip(self._branches(rank, used), own, strict=True)):
@@ -217,7 +205,7 @@ class RankParts(Parts):
 
     def _receive_branches(self, used: int) -> tuple[dict[tuple[int, int], np.ndarray], dict]:
         """Arrays for the branches of the other ranks along this one's stretch, on their way."""
-        mine, sums = self._stretch(self.ranks.rank), {}
+        mine, sums = self._stretch_of(self.ranks.rank), {}
         coming: dict[int, list[Callable[[], bool]]] = {source: [] for source in self.ranks.others}
         for source in self.ranks.others:
             for branch, place in enumerate(self._branches(source, used)):
@@ -234,13 +222,13 @@ class RankParts(Parts):
 
     def _update_and_share(self, step: int, rate: float, factor) -> None:
         """The optimizer's update of this rank's stretch; then all have the new weights."""
-        mine, grad = self._stretch(self.ranks.rank), self.optimizer.parameters.grad
+        mine, grad = self._stretch_of(self.ranks.rank), self.optimizer.parameters.grad
         if factor is not None:
             grad[mine] *= factor
         self.optimizer.update(grad, step, rate, mine)
         data, ranks = self.optimizer.parameters.data, range(self.ranks.size)
         pairs = [(owner, to) for owner in ranks for to in ranks if to != owner]
-        self._move([(data[self._stretch(owner)], owner, to) for owner, to in pairs])
+        self._move([(data[self._stretch_of(owner)], owner, to) for owner, to in pairs])
 
     def _spread_weights(self) -> None:
         """All get the weights of rank 0."""
@@ -254,7 +242,7 @@ class RankParts(Parts):
         """The optimizer's vectors along the stretches of all ranks but rank 0."""
         vectors = self.optimizer.state.values()
         return [
-            (v[self._stretch(rank)], rank) for v in vectors for rank in range(1, self.ranks.size)
+            (v[self._stretch_of(rank)], rank) for v in vectors for rank in range(1, self.ranks.size)
         ]
 
     def _move(self, moves: list[tuple[np.ndarray, int, int]]) -> None:

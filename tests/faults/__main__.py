@@ -6,6 +6,10 @@ on, which shows decoded test sequences. A file that was damaged, or made to do d
 refused with an InputError, with nothing in the folder changed and never more than 512 MiB taken.
 The last line is `survived N of N kills, M of M bad files refused`; exit code 0 only where all did
 and were. About two minutes.
+
+With --mpi two to four ranks train, and one of them, at random, is killed (SIGKILL), told to stop
+(SIGTERM, Ctrl-C) or hangs (SIGSTOP): all must end, and the run, resumed by another number of ranks,
+like one that a single process has trained.
 """
 
 import argparse
@@ -33,6 +37,7 @@ from numformer.models import Config, Transformer
 from numformer.training.checkpoints import load_checkpoint, load_model, save_checkpoint
 from numformer.training.files import PARTIAL
 from tests.equal_runs import without_seconds
+from tests.faults import ranks
 from tests.toy_tasks.small import program
 from toy_tasks import kit, reverse
 from toy_tasks.kit.sequences import DEFAULTS, SequenceTask
@@ -56,7 +61,16 @@ def size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def kill(folder: Path, flags, when: str, whole: int, rng: np.random.Generator) -> str | None:
+def killed(process: subprocess.Popen, training: bool) -> bool:
+    """Kill it -> whether it was still at work."""
+    process.kill()
+    process.communicate()
+    return process.returncode < 0
+
+
+def kill(
+    folder: Path, flags, when: str, whole: int, rng: np.random.Generator, start, strike
+) -> str | None:
     """Start or resume the run in `folder` and kill it -> where it was hit, or None if it ended.
 
     "save": as soon as a temporary file is there; "step": when metrics.jsonl, `whole` bytes in the
@@ -75,9 +89,7 @@ def kill(folder: Path, flags, when: str, whole: int, rng: np.random.Generator) -
     while process.poll() is None and not reached():
         time.sleep(0.0002)
     time.sleep(then)
-    process.kill()
-    process.communicate()
-    if process.returncode >= 0:
+    if not strike(process, when != "start" and size(metrics) < 0.9 * whole):
         return None
     return "save" if any(folder.glob("*" + PARTIAL)) else "step" if size(metrics) else "start"
 
@@ -88,9 +100,17 @@ def resuming(folder: Path) -> list[str]:
 
 
 def survive_kills(
-    kills: int, rng: np.random.Generator, folder: Path, flags=KILLED
+    kills: int,
+    rng: np.random.Generator,
+    folder: Path,
+    flags=KILLED,
+    begin: Callable[..., subprocess.Popen] = start,
+    strike: Callable[[subprocess.Popen, bool], bool] = killed,
 ) -> tuple[int, dict]:
-    """Kill `kills` times, one to four times in each run -> kills survived, and where they hit."""
+    """Kill `kills` times, one to four times in each run -> kills survived, and where they hit.
+
+    `begin` starts the program that is struck, and `strike` says whether it was still at work.
+    """
     straight = result(start(*flags, "--out", folder / "straight"), folder / "straight")
     whole = size(folder / "straight" / METRICS)
     survived, hits = 0, {"start": 0, "step": 0, "save": 0}
@@ -100,10 +120,10 @@ def survive_kills(
             before = sum(hits.values())
             run = folder / f"killed at {before}"
             for _ in range(min(rng.integers(1, 5), kills - before)):
-                if hit := kill(run, flags, next(aims), whole, rng):
+                if hit := kill(run, flags, next(aims), whole, rng, begin, strike):
                     hits[hit] += 1
                     bar.update()
-            ended = result(start(*flags, *resuming(run), "--out", run), run)
+            ended = result(begin(*flags, *resuming(run), "--out", run), run)
             if ended == straight:
                 survived += sum(hits.values()) - before
             else:
@@ -377,9 +397,16 @@ def main(arguments: list[str] | None = None) -> int:
     flags = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     for name, default in {"--kills": 40, "--bad-files": 500, "--seed": 1}.items():
         flags.add_argument(name, type=int, default=default, help=f"default: {default}")
+    flags.add_argument("--mpi", action="store_true", help="kill ranks; no bad files")
     options = flags.parse_args(arguments)
     rng = np.random.default_rng(options.seed)
     with tempfile.TemporaryDirectory() as folder:
+        if options.mpi:
+            how = functools.partial(ranks.start, rng), functools.partial(ranks.strike, rng)
+            survived, hits = survive_kills(options.kills, rng, Path(folder), ranks.KILLED, *how)
+            print("hits while it " + ", ".join(f"{at}s {number}" for at, number in hits.items()))
+            print(f"survived {survived} of {options.kills} kills of a rank")
+            return 0 if survived == options.kills else 1
         survived, hits = survive_kills(options.kills, rng, Path(folder))
         print("kills while it " + ", ".join(f"{at}s {number}" for at, number in hits.items()))
         refused, tried = refuse_bad_files(options.bad_files, rng, Path(folder))

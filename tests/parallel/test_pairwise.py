@@ -1,5 +1,7 @@
 """The order of a sum does not depend on how many ranks share the work."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -29,7 +31,7 @@ def test_however_many_ranks_add_it_is_the_same_sum(count):
     add_pairwise(expected)
     for ranks in range(1, count + 2):
         bounds = [count * rank // ranks for rank in range(ranks + 1)]
-        places = [p for ab in zip(bounds, bounds[1:], strict=False) for p in branches(*ab, count)]
+        places = [p for ab in itertools.pairwise(bounds) for p in branches(*ab, count)]
         sums = {(first, last): branch(arrays[first:last]) for first, last in places}
         assert np.array_equal(add_branches(sums, count), expected[0]), ranks
 

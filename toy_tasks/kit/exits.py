@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 from numformer.backend import reuse_freed_memory
 from numformer.errors import BrokenNumbers, InputError, complain
+from numformer.parallel.mpi import world
+from numformer.parallel.ranks import RankLost
 from numformer.training.loop import Interrupted
 from toy_tasks import end_at_once
 
@@ -21,8 +23,6 @@ def exit_code(main: Callable[[], int]) -> int:
     PYTHONIOENCODING names another; what that lacks is printed as \\u and its number. Where one of
     them is closed (`>&-`), the program goes on without.
     """
-    if signal.getsignal(signal.SIGINT) is end_at_once:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
@@ -35,8 +35,21 @@ def exit_code(main: Callable[[], int]) -> int:
         if isinstance(stream, io.TextIOWrapper) and not stream.closed:
             asked_for = "PYTHONIOENCODING" in os.environ
             stream.reconfigure(encoding=None if asked_for else encoding, errors=errors)
+    told = sys.stderr
     try:
-        return main()
+        ranks = world()
+        if signal.getsignal(signal.SIGINT) is end_at_once:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if ranks.rank:  # rank 0 prints
+            sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")
+        with ranks.failing_together():
+            return main()
+    except RankLost as problem:
+        sys.stderr = told
+        fix = "Look after its machine, then go on with --resume; a longer step needs --timeout."
+        _complain(InputError("all ranks work", problem, fix), 2)
+        sys.stderr.flush()
+        os._exit(2)  # so that mpiexec ends the rank that hangs, which could not end together
     except InputError as problem:
         return _complain(problem, 2)
     except UnicodeDecodeError as problem:  # read_text has told of files

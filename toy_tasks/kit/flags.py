@@ -24,6 +24,7 @@ from numformer.models import (
     TowerConfig,
     Transformer,
 )
+from numformer.parallel.mpi import WAYS
 from numformer.plots import PICTURES
 from numformer.settings import Settings
 from numformer.training.recipe import Recipe
@@ -38,7 +39,10 @@ HELP = {
 unless given""",
     "--seed": "for initial weights, data order and dropout",
     "--parts": """parts of a batch, each computed by a process of its own where there are cores; 2
-with numpy on Linux, otherwise 1, unless given""",
+with numpy on Linux, otherwise 1, and one for each rank, unless given""",
+    "--parallel": """who computes the parts: processes of this machine, or the ranks that mpiexec
+started; these, where there are any, unless given""",
+    "--timeout": "seconds for which a rank waits for another, more than a step takes",
     "--rate": "the highest learning rate, at the end of --warmup; in place of --factor",
     "--log-every": "steps between two lines of metrics.jsonl",
     "--evaluate-every": "steps between two evaluations",
@@ -251,6 +255,8 @@ def parser(
     else:
         add("--seed", type=integer, default=1)
         add("--parts", type=integer)
+        add("--parallel", choices=WAYS)
+        add("--timeout", type=float, default=120.0, metavar="S")
     add("--rate", type=float, metavar="R")
     add("--log-every", type=integer, default=50)
     add("--evaluate-every", type=integer, default=250)

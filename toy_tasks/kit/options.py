@@ -23,7 +23,7 @@ OF_THE_CALL |= {"ensemble", "source", "reference", "built"}
 # as a moved `data` folder holds the same data and the schedule allows other `steps`, which train
 # looks at.
 FREE_TO_CHANGE = {"log_every", "evaluate_every", "no_plots", "data", "length"}
-FREE_TO_CHANGE |= {"steps", "minutes", "patience"}
+FREE_TO_CHANGE |= {"steps", "minutes", "patience", "parallel", "timeout"}
 OF_DATA = {"data", "demo", "language", "languages", "task"}  # flags that say what is learned
 MOST_PARTS = 128  # each may be a process
 SEARCH = "beam", "length_penalty", "penalty"

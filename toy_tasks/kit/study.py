@@ -25,6 +25,7 @@ from numformer.backend import find_backend, on_host
 from numformer.errors import BrokenNumbers, InputError
 from numformer.layer import inference
 from numformer.models import Model
+from numformer.parallel.mpi import started_by_mpi
 from numformer.settings import Settings
 from numformer.training.files import locked, write_atomically
 from numformer.training.forks import cores
@@ -108,6 +109,9 @@ def main(study: Study, arguments: list[str] | None = None) -> int:
     options = parse(made, lambda options: study.name, arguments, FREE_IN_A_STUDY)
     if options.run:
         return study.use(options)
+    if started_by_mpi():
+        rule, fix = "a study trains its models side by side on one machine", "Leave out mpiexec."
+        raise InputError(rule, "ranks of MPI", fix)
     xp = find_backend(options.backend)
     for run in _runs(study, options, options.seeds[:1]):
         task, kind, config = study.make(run.options)
@@ -147,6 +151,7 @@ def _runs(study: Study, options: argparse.Namespace, seeds: Sequence[int]) -> li
     for seed in seeds:
         for row, differs in study.rows.items():
             flags = vars(options) | differs | dict(row=row, seed=seed, parts=1)
+            flags |= dict(parallel="forks", timeout=1.0)
             if options.quick:
                 flags["steps"] = min(flags["steps"], options.steps)
             if options.out:

@@ -1,12 +1,14 @@
 """Training as the flags say, from what is checked before it to the last lines that are printed."""
 
 import argparse
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
 from numformer.backend import find_backend, memory
 from numformer.errors import InputError
 from numformer.models import Model
+from numformer.parallel.mpi import ranks_for
 from numformer.plots import loss_curve
 from numformer.randomness import seed_sequence
 from numformer.settings import Settings
@@ -25,15 +27,21 @@ from toy_tasks.kit.starting import take_weights
 
 
 def train_task(
-    task: Task, kind: type[Model], config: Settings, options: argparse.Namespace
+    task: Task,
+    kind: type[Model],
+    config: Settings,
+    options: argparse.Namespace,
+    others_end: bool = True,
 ) -> tuple[Model, Path]:
     """Train a kind of model as the options say -> the best one, its run folder.
 
     The folder gets config.json, what the task's `begin(folder)` writes, if it has one, the
-    checkpoints and, unless told otherwise, loss.png.
+    checkpoints and, unless told otherwise, loss.png. Where ranks train together, the programs of
+    all but rank 0 end here, unless another training follows.
     """
     xp = find_backend(options.backend)
-    options.parts = options.parts or min(usual_parts(xp), options.batch_size)
+    ranks = ranks_for(options.parallel, options.timeout)
+    options.parts = options.parts or min(max(usual_parts(xp), ranks.size), options.batch_size)
     recipe, schedule, kept = require(task, config, options, xp)
     last = options.resume and options.out / "last.safetensors"
     if last and last.is_file():
@@ -42,6 +50,14 @@ def train_task(
     model = kind(config, seed_sequence(options.seed, "weights"))
     if options.start and not options.resume:
         take_weights(model, getattr(task, "text", None), options.start)
+    ranks.agree(lambda: plain(options))
+    how = dict(seed=options.seed, xp=xp, resume=options.resume, parts=options.parts)
+    how |= dict(parallel=options.parallel, timeout=options.timeout)
+    if ranks.rank:
+        train(model, task, options.out or ".", schedule, recipe, **how)
+        if others_end:
+            sys.exit(0)
+        return model, ranks.share(Path())
     # Only now, when nothing that was asked for is wrong, does a new run leave a trace.
     folder = options.out if options.resume else folders.new_folder(options.name, options.out)
     with locked(folder):
@@ -70,7 +86,6 @@ def train_task(
         if options.start and not options.resume:
             print(f"begins with the weights of {options.start}")
         print(f"{folder}: {model.parameter_counts()['total']:,} parameters, {options.steps} steps")
-        how = dict(seed=options.seed, xp=xp, resume=options.resume, parts=options.parts)
         try:
             best = train(model, task, folder, schedule, recipe, **how)
         except Interrupted as stopped:
@@ -82,7 +97,7 @@ def train_task(
         if not options.no_plots:
             metrics = read_metrics(folder / "metrics.jsonl")
             loss_curve(folder / "loss.png", metrics, task.metric, folder.name)
-    return model, folder
+    return model, folder if others_end else ranks.share(folder)
 
 
 def _where_it_stands(folder: Path, steps: int) -> str:
