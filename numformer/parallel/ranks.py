@@ -35,6 +35,7 @@ class Ranks:
     rank, size = 0, 1
     timeout: float = 60.0
     failed = False  # whether a problem was told to the others, or by one of them
+    heard = False  # whether by one of them
 
     @property
     def others(self) -> list[int]:
@@ -81,7 +82,7 @@ class Ranks:
         beats = False
         for source in self.others:
             if not self.failed and self.is_waiting(source, FAILED):
-                self.failed = True
+                self.failed = self.heard = True
                 raise pickle.loads(self._receive_bytes(source, FAILED))
             while self.is_waiting(source, BEAT):
                 self.wait({source: [self.receive(np.empty(1, np.uint8), source, BEAT)]})

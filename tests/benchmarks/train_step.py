@@ -34,6 +34,7 @@ from numformer.backend import reuse_freed_memory
 from numformer.data.batching import PairBatch
 from numformer.layers.positional import sinusoidal_table
 from numformer.models import Config, LanguageModel, RecurrentEncoderDecoder, Transformer
+from numformer.parallel import Ranks
 from numformer.training.forks import cores
 from numformer.training.recipe import Recipe
 from numformer.training.trainer import Trainer
@@ -103,7 +104,12 @@ def numformer_model(size: Size):
 
 def numformer_step(size: Size, lengths: str, parts: int | None = None) -> Callable[[], None]:
     """What `numformer.training.train` does at every step."""
+    trainer = trainer_of(size, lengths, parts or cores())
+    trainer.parts.start()
+    return trainer.advance
 
+
+def trainer_of(size: Size, lengths: str, parts: int, ranks: Ranks | None = None) -> Trainer:
     class Task:
         data, metric = batches(size, lengths), None
 
@@ -116,9 +122,8 @@ def numformer_step(size: Size, lengths: str, parts: int | None = None) -> Callab
     reuse_freed_memory()
     folder = Path(tempfile.gettempdir())  # steps write nothing
     recipe = Recipe(label_smoothing=SMOOTHING)
-    trainer = Trainer(numformer_model(size), Task(), folder, 10**9, recipe, 0, np, parts or cores())
-    trainer.parts.start()
-    return trainer.advance
+    how = Task(), folder, 10**9, recipe, 0, np
+    return Trainer(numformer_model(size), *how, parts, ranks)
 
 
 def torch_model(size: Size):

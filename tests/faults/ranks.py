@@ -12,17 +12,18 @@ import numpy as np
 from tests.toy_tasks.small import ENVIRONMENT
 
 KILLED = """--parts 4 --steps 96 --d-model 128 --d-ff 1024 --heads 2 --layers 1 --batch-size 16
---p-drop 0.1 --warmup 60 --factor 1 --evaluate-every 8 --log-every 3 --no-plots --timeout 5""".split()
+--p-drop 0.1 --warmup 60 --factor 1 --evaluate-every 8 --log-every 3
+--no-plots --timeout 5""".split()
 SIGNALS = signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSTOP
 SECONDS = 30  # in which all ranks have ended
 
 
-def mpiexec(count: int, *arguments, **options) -> subprocess.Popen:
-    """Start `mpiexec -n COUNT python -m toy_tasks.reverse`, each rank with one thread."""
-    program = [sys.executable, "-m", "toy_tasks.reverse", *map(str, arguments)]
+def mpiexec(count: int, *arguments, page: str = "reverse") -> subprocess.Popen:
+    """Start `mpiexec -n COUNT python -m toy_tasks.PAGE`, each rank with one thread."""
+    program = [sys.executable, "-m", f"toy_tasks.{page}", *map(str, arguments)]
     command = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(count), *program]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")
-    return subprocess.Popen(command, env=ENVIRONMENT, **pipes | options)
+    return subprocess.Popen(command, env=ENVIRONMENT, **pipes)
 
 
 def start(rng: np.random.Generator, *arguments) -> subprocess.Popen:

@@ -45,10 +45,11 @@ def exit_code(main: Callable[[], int]) -> int:
         with ranks.failing_together():
             return main()
     except RankLost as problem:
-        sys.stderr = told
-        fix = "Look after its machine, then go on with --resume; a longer step needs --timeout."
-        _complain(InputError("all ranks work", problem, fix), 2)
-        sys.stderr.flush()
+        if not world().heard:  # or another rank tells it
+            sys.stderr = told
+            fix = "Look after its machine, then go on with --resume; a longer step needs --timeout."
+            _complain(InputError("all ranks work", problem, fix), 2)
+            sys.stderr.flush()
         os._exit(2)  # so that mpiexec ends the rank that hangs, which could not end together
     except InputError as problem:
         return _complain(problem, 2)
