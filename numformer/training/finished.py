@@ -2,64 +2,63 @@
 
 import contextlib
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterator
 
-from numformer.layer import FlatParameters, Layer, Parameter
+from numformer.layer import Layer, Parameter
 
 
 class Finished:
     """Tells during a backward which blocks of the gradient's vector get nothing more.
 
     A block is finished when every layer that holds one of its parameters has gone back through all
-    that it had saved. What no layer's own backward finishes is told at the end.
+    that it had saved. `blocks` are slices of the vector that `pack` made of the layer's parameters,
+    all of one length but the last.
     """
 
-    def __init__(self, objective: Layer, parameters: FlatParameters, blocks: list[slice]):
-        self._blocks, self._watched = blocks, False
-        self._tell: Callable[[int], None] | None = None
-        numbers, end = {}, 0
+    def __init__(self, objective: Layer, blocks: list[slice]):
+        self._count, end = len(blocks), 0
+        covered: dict[int, range] = {}
         for parameter in objective.named_parameters().values():
             first, end = end, end + parameter.size
-            size = blocks[0].stop
-            numbers[id(parameter)] = range(first // size, -(-end // size))
-        assert end == len(parameters.data)
-        self._holds = {
-            id(layer): (layer, [numbers[id(item)] for item in own])
-            for layer in objective.layers_within()
-            if (own := [item for _, item in layer._children() if isinstance(item, Parameter)])
-        }
+            covered[id(parameter)] = range(first // blocks[0].stop, -(-end // blocks[0].stop))
+        self._holders: list[tuple[Layer, list[int]]] = []
+        for layer in objective.layers_within():
+            own = [item for _, item in layer._children() if isinstance(item, Parameter)]
+            if own:
+                numbers = [block for item in own for block in covered[id(item)]]
+                self._holders.append((layer, numbers))
 
     @contextlib.contextmanager
     def told(self, tell: Callable[[int], None]) -> Iterator[None]:
-        """Around a backward: `tell` is called with the number of each block, once."""
-        open_layers = [0] * len(self._blocks)
-        for _, of_layer in self._holds.values():
-            for covered in of_layer:
-                for block in covered:
-                    open_layers[block] += 1
-        done: set[int] = set()
+        """Around a backward: `tell` is called with the number of each block, once.
 
-        def run(layer: Layer, backward: Callable, *arguments):
-            gradients = backward(*arguments)
-            if id(layer) in done:
+        At the end with those that layers hold whose own backward was not called. Raises
+        RuntimeError where a layer goes back again after all that it had saved was popped.
+        """
+        waits_for = Counter(block for _, numbers in self._holders for block in numbers)
+        back: set[int] = set()
+
+        def run(layer: Layer, numbers: list[int], backward: Callable, *gradients):
+            result = backward(*gradients)
+            if id(layer) in back:
                 name = type(layer).__name__
-                raise RuntimeError(f"{name}.backward ran again after all that it saved was popped")
+                raise RuntimeError(f"{name}.backward added to a gradient that was finished")
             if not layer.saved:
-                done.add(id(layer))
-                for covered in self._holds[id(layer)][1]:
-                    for block in covered:
-                        open_layers[block] -= 1
-                        if not open_layers[block]:
-                            tell(block)
-            return gradients
+                back.add(id(layer))
+                waits_for.subtract(numbers)
+                for block in dict.fromkeys(numbers):
+                    if not waits_for[block]:
+                        tell(block)
+            return result
 
-        for layer, _ in self._holds.values():
-            vars(layer)["backward"] = functools.partial(run, layer, layer.backward)
+        for layer, numbers in self._holders:
+            vars(layer)["backward"] = functools.partial(run, layer, numbers, layer.backward)
         try:
             yield
         finally:
-            for layer, _ in self._holds.values():
+            for layer, _ in self._holders:
                 del vars(layer)["backward"]
-        for block, still_open in enumerate(open_layers):
-            if still_open:
+        for block in range(self._count):
+            if waits_for[block]:
                 tell(block)

@@ -57,7 +57,7 @@ class RankParts(Parts):
         self.ranks, self.alone = ranks, False
         self.seconds, self.sent = 0.0, 0
         self._blocks = blocks_of(len(optimizer.parameters.data))
-        self._finished = Finished(objective, optimizer.parameters, self._blocks)
+        self._finished = Finished(objective, self._blocks)
         self._factor: Any = None
 
     def _dealt(self, count: int, rank: int) -> tuple[int, int]:

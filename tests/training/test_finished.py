@@ -1,0 +1,96 @@
+"""A block that is called finished gets nothing more: held to every layer and model."""
+
+import numpy as np
+import pytest
+
+from numformer.gradient_check.cases import CASES
+from numformer.gradient_check.gradients import converted
+from numformer.layer import Layer, Parameter, pack
+from numformer.layers import Linear
+from numformer.training.finished import Finished
+
+
+def told_during(layer: Layer, inputs: list, size: int) -> tuple[dict[int, int], int]:
+    """How many parameters had a gradient when each block was told, and how many have in the end.
+
+    Asserts that each is told once, and is then what it is in the end.
+    """
+    flat = pack(layer, np.float64)
+    length = len(flat.grad)
+    blocks = [slice(first, min(first + size, length)) for first in range(0, length, size)]
+    flat.grad[:] = 0
+    y = layer.forward(*converted(inputs, np.float64, np))
+    copies: dict[int, np.ndarray] = {}
+    over: dict[int, int] = {}
+
+    def tell(block: int) -> None:
+        assert block not in copies
+        copies[block] = flat.grad[blocks[block]].copy()
+        over[block] = sum(np.any(p.grad) for p in layer.named_parameters().values())
+
+    with Finished(layer, blocks).told(tell):
+        layer.backward(np.random.default_rng(0).standard_normal(np.shape(y)))
+    assert copies.keys() == {*range(len(blocks))} and layer.pending() == 0
+    for block, copy in copies.items():
+        assert np.array_equal(copy, flat.grad[blocks[block]]), block
+    assert not any("backward" in vars(inner) for inner in layer.layers_within())
+    return over, sum(np.any(p.grad) for p in layer.named_parameters().values())
+
+
+WITH_PARAMETERS = [name for name in CASES if CASES[name]()[0].named_parameters()]
+
+
+@pytest.mark.parametrize("name", WITH_PARAMETERS)
+def test_a_finished_block_gets_nothing_more(name):
+    told_during(*CASES[name](), size=7)
+
+
+def test_most_blocks_are_told_while_backward_still_runs():
+    over, parameters = told_during(*CASES["transformer_pre_norm_untied"](), size=50)
+    early = [block for block, count in over.items() if count < parameters]
+    assert len(early) > 0.6 * len(over)
+
+
+class AddsLater(Layer):
+    """Goes back through its sublayer twice, the second time after the other's saved was popped."""
+
+    def __init__(self):
+        self.inner = Linear(3, 3, np.random.default_rng(0))
+
+    def forward(self, x):
+        return self.inner.forward(x)
+
+    def backward(self, dy):
+        dx = self.inner.backward(dy)
+        self.inner.forward(dx)
+        return self.inner.backward(dy)
+
+
+def test_a_layer_that_adds_afterwards_is_found():
+    layer = AddsLater()
+    pack(layer)
+    layer.forward(np.ones((2, 3), np.float32))
+    with (
+        pytest.raises(RuntimeError, match="Linear.backward added"),
+        Finished(layer, [slice(0, 12)]).told(lambda block: None),
+    ):
+        layer.backward(np.ones((2, 3), np.float32))
+
+
+def test_parameters_of_one_holder_wait_for_the_last_of_them():
+    """A parameter that two layers hold is finished when both have gone back."""
+    shared = Parameter(np.ones((3, 3)))
+    first, second = (Linear(3, 3, np.random.default_rng(0), bias=False) for _ in range(2))
+    first.weight = second.weight = shared
+
+    class Twice(Layer):
+        def __init__(self):
+            self.first, self.second = first, second
+
+        def forward(self, x):
+            return self.second.forward(self.first.forward(x))
+
+        def backward(self, dy):
+            return self.first.backward(self.second.backward(dy))
+
+    told_during(Twice(), [np.random.default_rng(1).standard_normal((2, 3))], size=9)
