@@ -59,6 +59,8 @@ def find_backend(name: str) -> Any:
 
         if not cupy.cuda.is_available():
             raise RuntimeError("CuPy finds no CUDA device")
+        if (card := _card()) is not None:
+            cupy.cuda.Device(card).use()
         ones = cupy.ones((2, 3), dtype=cupy.float32)
         if float((ones @ ones.T).sum()) != 12:
             raise RuntimeError("the GPU computes a wrong product")
@@ -73,6 +75,12 @@ def find_backend(name: str) -> Any:
             reason,
             "Install numformer[cuda12] or numformer[cuda13], or use --backend numpy.",
         ) from None
+
+
+def _card() -> int | None:
+    """The number of the GPU that is this rank's, where MPI has started it: one a rank."""
+    names = "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"
+    return next((int(os.environ[name]) for name in names if name in os.environ), None)
 
 
 def reuse_freed_memory() -> None:

@@ -288,7 +288,9 @@ _stream = SimpleNamespace(synchronize=lambda: _wait("synchronize"))
 cuda = SimpleNamespace(
     is_available=lambda: True,
     get_current_stream=lambda: _stream,
-    Device=lambda: SimpleNamespace(mem_info=(1 << 30, 1 << 31)),  # free, all of it
+    Device=lambda number=0: SimpleNamespace(
+        mem_info=(1 << 30, 1 << 31), use=lambda: None
+    ),  # free, all
     runtime=SimpleNamespace(
         driverGetVersion=lambda: 0,
         runtimeGetVersion=lambda: 0,

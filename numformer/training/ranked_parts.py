@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from numformer import blas
-from numformer.backend import on_host
+from numformer.backend import to_host
 from numformer.data import Batch
-from numformer.errors import InputError
+from numformer.layer import Array
 from numformer.models import Objective
 from numformer.parallel.pairwise import Branch, add_branches, branches
 from numformer.parallel.ranks import Ranks
@@ -47,12 +47,6 @@ class RankParts(Parts):
         loss_scale: LossScale | None,
         ranks: Ranks,
     ):
-        if not on_host(optimizer.parameters.data):
-            raise InputError(
-                "ranks send each other arrays of the host",
-                "arrays on a GPU",
-                "Train with --backend numpy, or without mpiexec.",
-            )
         super().__init__(objective, optimizer, seed, count, loss_scale)
         self.ranks, self.alone = ranks, False
         self.seconds, self.sent = 0.0, 0
@@ -162,15 +156,25 @@ class RankParts(Parts):
 
         Those blocks then hold the sum of all parts, divided by the loss's scale.
         """
-        rank, grad, losses = self.ranks.rank, self.optimizer.parameters.grad, []
+        rank, grad = self.ranks.rank, self.optimizer.parameters.grad
+        losses, sums = self._exchange_branches(used, own)
         mine = self._stretch_of(rank)
+        grad[mine] = add_branches(sums, used)
+        if scale is not None:
+            grad[mine] *= 1 / scale
+        blocks = [grad[self._blocks[block]] for block in self._owned(rank)]
+        squares = [to_host(block @ block) for block in blocks]
+        return [to_host(loss) for loss in losses], np.array(squares, grad.dtype)
+
+    def _exchange_branches(
+        self, used: int, own: list[list]
+    ) -> tuple[list, dict[tuple[int, int], Array]]:
+        """Losses of this rank's parts, and all branches of the sum along its stretch."""
+        rank, grad, losses = self.ranks.rank, self.optimizer.parameters.grad, []
         sums, coming = self._receive_branches(used)
         leaving: dict[int, list[Callable[[], bool]]] = {to: [] for to in self.ranks.others}
         for number, (place, jobs) in enumerate(zip(self._branches(rank, used), own, strict=True)):
-            before = Branch()
-            for job in jobs[:-1]:
-                losses.append(self._compute(*job))
-                before.append(grad.copy())
+            before = self._before_last(jobs, losses)
 
             def leave(block: int, number: int = number, before: Branch = before) -> None:
                 """The block is finished: it leaves for the rank that updates it."""
@@ -182,17 +186,21 @@ class RankParts(Parts):
             if not self.hidden:
                 for block in range(len(self._blocks)):
                     leave(block)
-            sums[place] = grad[mine]
+            sums[place] = grad[self._stretch_of(rank)]
             if number < len(own) - 1:  # the next branch needs the vector
                 self._wait(leaving)
                 sums[place] = sums[place].copy()
         self._wait(coming)
         self._wait(leaving)
-        grad[mine] = add_branches(sums, used)
-        if scale is not None:
-            grad[mine] *= 1 / scale
-        blocks = [grad[self._blocks[block]] for block in self._owned(rank)]
-        return losses, np.array([block @ block for block in blocks], grad.dtype)
+        return losses, sums
+
+    def _before_last(self, jobs: list, losses: list) -> Branch:
+        """The sum of all parts of a branch but the last."""
+        before = Branch()
+        for job in jobs[:-1]:
+            losses.append(self._compute(*job))
+            before.append(self.optimizer.parameters.grad.copy())
+        return before
 
     def _send(self, grad: np.ndarray, branch: int, block: int, leaving: dict) -> None:
         owner = next(rank for rank in range(self.ranks.size) if block in self._owned(rank))

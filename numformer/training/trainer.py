@@ -17,6 +17,7 @@ from numformer.models import Model
 from numformer.parallel import Ranks
 from numformer.training.average import averaged
 from numformer.training.broken_numbers import broken_parameter, first_broken
+from numformer.training.card_parts import CardParts
 from numformer.training.checkpoints import as_json, checksum, description
 from numformer.training.loss_scale import LossScale
 from numformer.training.measures import measures
@@ -49,9 +50,15 @@ class Trainer:
         # An objective of a model of one's own needs to know R-Drop only where it is asked for.
         asked = {"r_drop": recipe.r_drop} if recipe.r_drop else {}
         objective = model.objective(recipe.label_smoothing, **asked)
-        self.loss_scale = LossScale(xp) if recipe.precision == "mixed" else None
+        several = ranks is not None and ranks.size > 1
+        # Rank 0 looks at the numbers of every step, on the host.
+        scale = LossScale(np if several else xp)
+        self.loss_scale = scale if recipe.precision == "mixed" else None
         how = objective, self.optimizer, seed, parts, self.loss_scale
-        self.parts = RankParts(*how, ranks) if ranks and ranks.size > 1 else Parts(*how)
+        self.parts = Parts(*how)
+        if ranks is not None and several:
+            kind = RankParts if on_host(self.optimizer.parameters.data) else CardParts
+            self.parts = kind(*how, ranks)
         self.losses: list[float] = []  # since the last line of metrics.jsonl
         self.unread: list[tuple] = []  # steps with loss, norm and scale, still where arrays live
         self.fine = True  # on a GPU an array (): whether all numbers so far were finite
@@ -130,7 +137,7 @@ class Trainer:
             skipped = self.loss_scale.skips(loss, norm)
             norm = xp.where(skipped, norm.dtype.type(0), norm)  # of what moves the weights
         self.unread.append((step, xp.stack([loss, norm, *scale])))
-        if not on_host(self.parameters.grad):
+        if xp is not np:
             self._update_where_fine(loss, norm, skipped)
             return
         self.read()
@@ -313,7 +320,7 @@ class Trainer:
         xp = array_module(self.parameters.data)
         self.recent = [xp.asarray(vector) for vector in state.recent]
         if self.loss_scale:
-            self.loss_scale.load(xp.asarray(state.loss_scale))
+            self.loss_scale.load(array_module(self.loss_scale.scale).asarray(state.loss_scale))
         self.optimizer.steps, self.losses, self.best = state.step, state.losses, state.best
         self.began = time.monotonic() - state.seconds
         self.parts.threads = state.threads or self.parts.threads

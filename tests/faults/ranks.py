@@ -18,9 +18,9 @@ SIGNALS = signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSTOP
 SECONDS = 30  # in which all ranks have ended
 
 
-def mpiexec(count: int, *arguments, page: str = "reverse") -> subprocess.Popen:
-    """Start `mpiexec -n COUNT python -m toy_tasks.PAGE`, each rank with one thread."""
-    program = [sys.executable, "-m", f"toy_tasks.{page}", *map(str, arguments)]
+def mpiexec(count: int, *arguments, page: str = "toy_tasks.reverse") -> subprocess.Popen:
+    """Start `mpiexec -n COUNT python -m PAGE`, each rank with one thread."""
+    program = [sys.executable, "-m", page, *map(str, arguments)]
     command = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(count), *program]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")
     return subprocess.Popen(command, env=ENVIRONMENT, **pipes)

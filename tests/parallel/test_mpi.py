@@ -14,6 +14,7 @@ from tests.faults import ranks
 from tests.toy_tasks.small import program
 
 pytest.importorskip("mpi4py", reason="ranks need mpi4py: pip install 'numformer[mpi]'")
+ON_STAND_IN = "tests.parallel.on_stand_in"
 FLAGS = [*ranks.KILLED, "--steps", "16"]
 
 
@@ -39,6 +40,16 @@ def test_ranks_train_to_the_bits_of_one_process(count, alone, tmp_path):
     assert out.count("kept at step") == 1 and not err
     assert len(last(folder)[0]["optimizer.mean"]) > 2 << 18  # three blocks for ranks to update
     assert_same_run(folder, alone)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_ranks_with_a_card_each_train_to_the_bits_of_one_card(count, tmp_path):
+    """On the stand-in for CuPy and NCCL, in half precision."""
+    flags = [*FLAGS, "--steps", 8, "--precision", "mixed"]
+    for ranks_at_work in (1, count):
+        folder = tmp_path / str(ranks_at_work)
+        ended(ranks.mpiexec(ranks_at_work, *flags, "--out", folder, page=ON_STAND_IN), code=1)
+    assert_same_run(tmp_path / str(count), tmp_path / "1")
 
 
 def test_a_rank_that_is_told_to_stop_stops_all_and_others_go_on(alone, tmp_path):
@@ -83,5 +94,5 @@ def test_ranks_fail_together_in_one_line_and_leave_no_trace(first, second, compl
 
 
 def test_a_study_is_no_work_for_ranks(tmp_path):
-    _, err = ended(ranks.mpiexec(2, "--quick", page="lengths"), code=2)
+    _, err = ended(ranks.mpiexec(2, "--quick", page="toy_tasks.lengths"), code=2)
     assert "Leave out mpiexec" in err

@@ -71,7 +71,7 @@ def test_a_layer_that_adds_afterwards_is_found():
     pack(layer)
     layer.forward(np.ones((2, 3), np.float32))
     with (
-        pytest.raises(RuntimeError, match="Linear.backward added"),
+        pytest.raises(RuntimeError, match=r"Linear\.backward added"),
         Finished(layer, [slice(0, 12)]).told(lambda block: None),
     ):
         layer.backward(np.ones((2, 3), np.float32))

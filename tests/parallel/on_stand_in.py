@@ -1,0 +1,50 @@
+"""`python -m tests.parallel.on_stand_in FLAGS`: reverse with the stand-in for CuPy, and for NCCL."""
+
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import cupy_stand_in
+
+from numformer.parallel.mpi import world
+from toy_tasks import kit, reverse
+from toy_tasks.kit import sequences
+
+NCCL_TAG = 7
+
+
+class Group:
+    """What cupyx.distributed gives, over MPI: sends and receives between groupStart and groupEnd."""
+
+    def __init__(self, size: int, rank: int, use_mpi: bool):
+        assert (size, rank, use_mpi) == (world().size, world().rank, True)
+        self.ranks, self.pending, self.open = world(), {other: [] for other in range(size)}, False
+        cupy_stand_in.cuda.nccl = SimpleNamespace(groupStart=self.start, groupEnd=self.end)
+
+    def start(self) -> None:
+        self.open = True
+
+    def send(self, array, peer: int) -> None:
+        assert self.open, "two ranks that send wait for each other outside of a group"
+        self.pending[peer].append(self.ranks.send(array._memory, peer, NCCL_TAG))
+
+    def recv(self, array, peer: int) -> None:
+        assert self.open
+        self.pending[peer].append(self.ranks.receive(array._memory, peer, NCCL_TAG))
+
+    def end(self) -> None:
+        self.ranks.wait(self.pending)
+        self.pending, self.open = {other: [] for other in self.pending}, False
+
+
+def main() -> int:
+    distributed = ModuleType("cupyx.distributed")
+    distributed.init_process_group = Group
+    sys.modules |= {"cupy": cupy_stand_in, "cupyx.distributed": distributed}
+    sys.modules["cupyx"] = ModuleType("cupyx")
+    return sequences.main(reverse.RULE, ["--backend", "cupy", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    sys.exit(kit.exit_code(main))
