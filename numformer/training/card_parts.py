@@ -24,7 +24,8 @@ class CardParts(RankParts):
         self, used: int, own: list[list]
     ) -> tuple[list, dict[tuple[int, int], Array]]:
         xp, grad = array_module(self.optimizer.parameters.grad), self.optimizer.parameters.grad
-        losses, computed = [], []
+        losses: list = []
+        computed: list = []
         for jobs in own:
             before = self._before_last(jobs, losses)
             losses.append(self._compute(*jobs[-1]))

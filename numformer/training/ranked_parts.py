@@ -170,7 +170,8 @@ class RankParts(Parts):
         self, used: int, own: list[list]
     ) -> tuple[list, dict[tuple[int, int], Array]]:
         """Losses of this rank's parts, and all branches of the sum along its stretch."""
-        rank, grad, losses = self.ranks.rank, self.optimizer.parameters.grad, []
+        rank, grad = self.ranks.rank, self.optimizer.parameters.grad
+        losses: list = []
         sums, coming = self._receive_branches(used)
         leaving: dict[int, list[Callable[[], bool]]] = {to: [] for to in self.ranks.others}
         for number, (place, jobs) in enumerate(zip(self._branches(rank, used), own, strict=True)):

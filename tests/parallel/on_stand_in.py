@@ -1,4 +1,4 @@
-"""`python -m tests.parallel.on_stand_in FLAGS`: reverse with the stand-in for CuPy, and for NCCL."""
+"""`python -m tests.parallel.on_stand_in`: reverse with stand-ins for CuPy and for NCCL."""
 
 import sys
 from pathlib import Path
@@ -15,7 +15,7 @@ NCCL_TAG = 7
 
 
 class Group:
-    """What cupyx.distributed gives, over MPI: sends and receives between groupStart and groupEnd."""
+    """What cupyx.distributed gives, over MPI: all is sent between groupStart and groupEnd."""
 
     def __init__(self, size: int, rank: int, use_mpi: bool):
         assert (size, rank, use_mpi) == (world().size, world().rank, True)

@@ -18,9 +18,9 @@ ON_STAND_IN = "tests.parallel.on_stand_in"
 FLAGS = [*ranks.KILLED, "--steps", "16"]
 
 
-def ended(process, *, code: int) -> tuple[str, str]:
+def ended(process, *code: int) -> tuple[str, str]:
     out, err = process.communicate(timeout=120)
-    assert process.returncode == code, (out, err)
+    assert process.returncode in code, (out, err)
     return out, err
 
 
@@ -28,7 +28,7 @@ def ended(process, *, code: int) -> tuple[str, str]:
 def alone(tmp_path_factory) -> Path:
     """A run of one process."""
     folder = tmp_path_factory.mktemp("alone") / "run"
-    ended(program("reverse", *FLAGS, "--out", folder), code=1)
+    ended(program("reverse", *FLAGS, "--out", folder), 1)
     return folder
 
 
@@ -36,7 +36,7 @@ def alone(tmp_path_factory) -> Path:
 def test_ranks_train_to_the_bits_of_one_process(count, alone, tmp_path):
     """Four parts: a rank each, two each, unevenly, and one rank that has none."""
     folder = tmp_path / "run"
-    out, err = ended(ranks.mpiexec(count, *FLAGS, "--out", folder), code=1)
+    out, err = ended(ranks.mpiexec(count, *FLAGS, "--out", folder), 1)
     assert out.count("kept at step") == 1 and not err
     assert len(last(folder)[0]["optimizer.mean"]) > 2 << 18  # three blocks for ranks to update
     assert_same_run(folder, alone)
@@ -48,7 +48,7 @@ def test_ranks_with_a_card_each_train_to_the_bits_of_one_card(count, tmp_path):
     flags = [*FLAGS, "--steps", 8, "--precision", "mixed"]
     for ranks_at_work in (1, count):
         folder = tmp_path / str(ranks_at_work)
-        ended(ranks.mpiexec(ranks_at_work, *flags, "--out", folder, page=ON_STAND_IN), code=1)
+        ended(ranks.mpiexec(ranks_at_work, *flags, "--out", folder, page=ON_STAND_IN), 1)
     assert_same_run(tmp_path / str(count), tmp_path / "1")
 
 
@@ -58,10 +58,10 @@ def test_a_rank_that_is_told_to_stop_stops_all_and_others_go_on(alone, tmp_path)
     while not (folder / "last.safetensors").exists():
         time.sleep(0.01)
     os.kill(ranks.ranks_of(process)[2], signal.SIGTERM)
-    _, err = ended(process, code=130)
+    _, err = ended(process, 130)
     (line,) = err.splitlines()
     assert re.match(r"stopped at step \d+, which is saved; go on with: ", line)
-    ended(ranks.mpiexec(2, *FLAGS, "--resume", "--out", folder), code=1)
+    ended(ranks.mpiexec(2, *FLAGS, "--resume", "--out", folder), 1)
     assert_same_run(folder, alone)
 
 
@@ -71,7 +71,7 @@ def test_a_rank_that_hangs_is_missed(tmp_path):
     while not (folder / "last.safetensors").exists():
         time.sleep(0.01)
     os.kill(ranks.ranks_of(process)[1], signal.SIGSTOP)
-    _, err = ended(process, code=2)
+    _, err = ended(process, 2, 9)  # 9 where mpiexec tells how the rank that hangs was ended
     assert "rank 1 has not answered for 1 seconds" in err and err.count("error:") == 1
 
 
@@ -89,10 +89,10 @@ def test_ranks_fail_together_in_one_line_and_leave_no_trace(first, second, compl
     own = [*FLAGS, "--out", folder]
     again = [":", "-n", "1", sys.executable, "-m", "toy_tasks.reverse"]
     process = ranks.mpiexec(1, *own, *first.split(), *again, *own, *second.split())
-    out, err = ended(process, code=2)
+    out, err = ended(process, 2)
     assert complaint in err and len(err.splitlines()) == 1 and not out and not folder.exists()
 
 
 def test_a_study_is_no_work_for_ranks(tmp_path):
-    _, err = ended(ranks.mpiexec(2, "--quick", page="toy_tasks.lengths"), code=2)
+    _, err = ended(ranks.mpiexec(2, "--quick", page="toy_tasks.lengths"), 2)
     assert "Leave out mpiexec" in err
