@@ -18,6 +18,8 @@ import numpy as np
 from numformer import blas
 from numformer.errors import InputError
 
+# A rank of MPI's number on its machine and of its GPU.
+RANK_HERE = "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"
 BACKENDS = ("numpy", "cupy", "auto")
 FEW = 16  # rows, at most, of which NumPy's own sum and maximum are faster than their replacements
 
@@ -43,8 +45,7 @@ def find_backend(name: str) -> Any:
     """The array module for `name`: "numpy", "cupy", or "auto" (cupy where a GPU answers).
 
     Raises InputError where "cupy" is asked for and no GPU can be used. `import cupy` succeeds
-    without a GPU, and without cuBLAS, which the first product loads: so a small product is the
-    test.
+    without a GPU and without cuBLAS, which the first product loads: so a product is the test.
     """
     if name not in BACKENDS:
         raise InputError(
@@ -59,8 +60,8 @@ def find_backend(name: str) -> Any:
 
         if not cupy.cuda.is_available():
             raise RuntimeError("CuPy finds no CUDA device")
-        if (card := _card()) is not None:
-            cupy.cuda.Device(card).use()
+        for name in {*RANK_HERE} & {*os.environ}:
+            cupy.cuda.Device(int(os.environ[name])).use()
         ones = cupy.ones((2, 3), dtype=cupy.float32)
         if float((ones @ ones.T).sum()) != 12:
             raise RuntimeError("the GPU computes a wrong product")
@@ -77,18 +78,11 @@ def find_backend(name: str) -> Any:
         ) from None
 
 
-def _card() -> int | None:
-    """The number of the GPU that is this rank's, where MPI has started it: one a rank."""
-    names = "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"
-    return next((int(os.environ[name]) for name in names if name in os.environ), None)
-
-
 def reuse_freed_memory() -> None:
     """Let this process keep the memory of freed arrays instead of returning it to the system.
 
-    glibc gives large arrays back as soon as they are freed, so every training step pays page
-    faults for the same memory again. The setting governs the whole process; scripts call it
-    once. Where there is no glibc it does nothing.
+    glibc gives large arrays back as soon as they are freed, so every training step pays page faults
+    for the same memory again. It governs the whole process; without glibc it does nothing.
     """
     m_trim_threshold, m_mmap_threshold = -1, -3
     try:

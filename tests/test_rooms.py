@@ -15,7 +15,8 @@ FLOORS = [
     ["plots", "models", "parallel"],
     ["training", "generation"],
     ["published"],
-    ["gradient_check", "trained"],
+    ["trained"],
+    ["gradient_check"],
     ["numformer"],  # the public names
     ["toy_tasks"],
     ["lessons"],

@@ -2,18 +2,21 @@
 
 python -m numformer.gradient_check                    every layer, the loss, the whole model
 python -m numformer.gradient_check module:factory     your own layer
+python -m numformer.gradient_check --run FOLDER       the first layers of a trained model
 python -m numformer.gradient_check --elementwise linear/weight
 """
 
 import argparse
+import functools
 import importlib
 import os
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -22,6 +25,7 @@ from numformer.errors import InputError, complain
 from numformer.gradient_check.branches import untaken_branches
 from numformer.gradient_check.cases import CASES
 from numformer.gradient_check.gradients import SCALES, GradientCheck, check
+from numformer.gradient_check.slices import slice_of
 from numformer.layer import Layer
 
 
@@ -60,7 +64,7 @@ def _own_layer(given: str) -> dict[str, Callable]:
     return {name: case}
 
 
-def _print_elementwise(cases: dict[str, Callable], given: str, xp, worst: int = 20) -> bool:
+def _print_elementwise(cases: Mapping[str, Callable], given: str, xp, worst: int = 20) -> bool:
     case, _, tensor = given.partition("/")
     if case not in cases:
         raise InputError(
@@ -109,12 +113,25 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--elementwise", metavar="CASE/TENSOR", help="print the worst entries of one tensor"
     )
+    parser.add_argument(
+        "--run",
+        metavar="FOLDER",
+        type=Path,
+        help="the first layers of a run, or of a published model, with their weights",
+    )
     parser.add_argument("--backend", choices=BACKENDS, default="numpy", help="where arrays live")
     parser.add_argument("--only", metavar="TEXT", default="", help="only cases with TEXT in name")
     options = parser.parse_args(arguments)
     try:
         xp = find_backend(options.backend)
-        cases = CASES if options.layer is None else _own_layer(options.layer)
+        if options.layer and options.run:
+            rule, fix = "one thing is checked", "Leave out one of them."
+            raise InputError(rule, f"{options.layer} and --run {options.run}", fix)
+        cases: Mapping[str, Callable] = CASES
+        if options.layer:
+            cases = _own_layer(options.layer)
+        if options.run:
+            cases = {options.run.name: functools.partial(slice_of, options.run)}
         if options.elementwise is not None and options.only:
             raise InputError(
                 "--elementwise names its case itself",
@@ -129,9 +146,10 @@ def main(arguments: list[str] | None = None) -> int:
         started = time.perf_counter()
         rows = []
         causes: dict[str, str] = {}
+        scales = () if options.run else SCALES  # a picture's numbers are what they are
         for case, factory in chosen.items():
             layer, inputs = factory()
-            for row in check(layer, inputs, xp=xp):
+            for row in check(layer, inputs, xp=xp, scales=scales):
                 name = f"{case}/{row.name}"
                 first = causes.setdefault(row.meaning, name) if row.meaning else name
                 meaning = row.meaning if first == name else f"the same cause as {first}"

@@ -322,14 +322,22 @@ class GradientCheck:
         return sublayers.faulty_wire(self)
 
 
-def check(layer: Layer, inputs: Iterable, seed: int = 0, directions: int = 2, xp=np) -> list[Row]:
+def check(
+    layer: Layer,
+    inputs: Iterable,
+    seed: int = 0,
+    directions: int = 2,
+    xp=np,
+    scales: Iterable[float] = SCALES,
+) -> list[Row]:
     """One Row for each floating-point input of `layer.forward(*inputs)` and each parameter.
 
-    What passes with the inputs as given is also compared with them tiny, large and saturated.
+    What passes with the inputs as given is also compared with them times each of the `scales`:
+    tiny, large and saturated.
     """
     checked = GradientCheck(layer, inputs, seed, xp)
     rows = {name: checked.row(name, directions) for name in checked.tensors}
-    for scale in SCALES if checked.input_names else ():
+    for scale in scales if checked.input_names else ():
         scaled = checked.scaled(scale)
         if scaled is None:
             continue

@@ -19,6 +19,7 @@ from numformer.data import Batch
 from numformer.errors import InputError
 from numformer.models import Model
 from numformer.parallel.mpi import ranks_for
+from numformer.training.facts import facts_of
 from numformer.training.files import locked
 from numformer.training.parts import usual_parts
 from numformer.training.ranked_parts import RankParts
@@ -177,7 +178,7 @@ def train(
         recipe, steps = recipe or Recipe(), schedule.steps
         trainer = Trainer(model, task, Path(folder), steps, recipe, seed, xp, parts, ranks)
         with ranks.failing_together():
-            ranks.agree(trainer.facts)
+            ranks.agree(lambda: facts_of(trainer))
             if isinstance(trainer.parts, RankParts) and ranks.rank:
                 with interrupts() as interrupted:
                     return trainer.parts.serve(interrupted)

@@ -6,7 +6,6 @@ import operator
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from numformer.parallel import Ranks
 from numformer.training.average import averaged
 from numformer.training.broken_numbers import broken_parameter, first_broken
 from numformer.training.card_parts import CardParts
-from numformer.training.checkpoints import as_json, checksum, description
+from numformer.training.checkpoints import as_json, description
 from numformer.training.loss_scale import LossScale
 from numformer.training.measures import measures
 from numformer.training.parts import Parts
@@ -26,7 +25,6 @@ from numformer.training.ranked_parts import RankParts
 from numformer.training.recipe import Recipe
 from numformer.training.resume import State
 from numformer.training.run_folder import RunFolder
-from numformer.version import __version__
 
 
 class Trainer:
@@ -66,9 +64,9 @@ class Trainer:
         self.recent: list = []  # the weights (N,) at the latest evaluations, to be averaged
         self.evaluated = 0  # the step of the latest evaluation
         self.began = time.monotonic()  # on a clock that a resumed run turns back
-        self.files = RunFolder(folder, self._settings(), task.metric, _text_of(task, model))
+        self.files = RunFolder(folder, self.settings(), task.metric, _text_of(task, model))
 
-    def _settings(self) -> dict:
+    def settings(self) -> dict:
         """What decides how a run goes on, and so must be the same when it is resumed."""
         settings = description(self.model) | {
             "recipe": asdict(self.recipe),
@@ -78,22 +76,6 @@ class Trainer:
         }
         of_run = {name: as_json(name, value) for name, value in settings.items()}
         return of_run | {"task": as_json("the task's description()", self.task.description())}
-
-    def facts(self) -> dict[str, Any]:
-        """What must be the same wherever parts of the run are computed, by name."""
-        settings, batch = self._settings(), self.task.batch(1)
-        batches = batch if isinstance(batch, list) else [batch]
-        first = [array for batch in batches for array in getattr(batch, "inputs", ())]
-        arrays = {str(number): np.ascontiguousarray(array) for number, array in enumerate(first)}
-        weights = {"": to_host(self.parameters.data)}
-        return {
-            "version": __version__,
-            **settings.pop("config"),
-            **settings.pop("recipe"),
-            **settings,
-            "the first batch's checksum": checksum(arrays, {}),
-            "the initial weights' checksum": checksum(weights, {}),
-        }
 
     @property
     def parameters(self) -> FlatParameters:

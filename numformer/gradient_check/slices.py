@@ -1,0 +1,75 @@
+"""A slice of a trained model, small enough to be checked: its first layers, at their own width."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from numformer.data.vocabulary import END, OURS, PADDING, START
+from numformer.models import (
+    LanguageModel,
+    MaskedLanguageModel,
+    Model,
+    RecurrentEncoderDecoder,
+    Transformer,
+    VisionTransformer,
+)
+from numformer.trained import model_of_run
+
+SYMBOLS, LENGTH = 64, 16
+B, S, T = 2, 6, 5
+
+
+def slice_of(run: Path) -> tuple[Model, list]:
+    """Of a run, or a published model: a model of its first layers, and inputs for it.
+
+    One layer for each kind of mixer on each side, the first 64 symbols of the vocabulary and the
+    first 16 positions, or six patches of an image, with their weights. Raises InputError as
+    `numformer.load` does.
+    """
+    whole, _ = model_of_run(run)
+    model = type(whole)(sliced(whole.config), np.random.default_rng(0))
+    weights = whole.state_dict()
+    for name, parameter in model.named_parameters().items():
+        parameter.data[...] = weights[name][tuple(map(slice, parameter.shape))]
+    return model, inputs_of(model, np.random.default_rng(1))
+
+
+def sliced(config: Any) -> Any:
+    """The config of such a model; ids that mean something else than a symbol become ours."""
+    names = [field.name for field in dataclasses.fields(config)]
+    layers = len(getattr(config, "mixers", "").split(","))
+    unwritten = ",".join(map(str, OURS.unwritten))
+    smaller: dict[str, Any] = dict(layers=layers, decoder_layers=layers, unwritten=unwritten)
+    smaller |= dict(padding_id=OURS.padding, start_id=OURS.start, end_id=OURS.end)
+    for name in ("vocabulary", "source_vocabulary", "target_vocabulary"):
+        smaller[name] = min(getattr(config, name, 0), SYMBOLS)
+    if isinstance(config, VisionTransformer.Config):
+        del smaller["padding_id"]
+        patch = config.patch
+        smaller |= dict(height=min(config.height, 2 * patch), width=min(config.width, 3 * patch))
+        smaller["max_length"] = None
+    elif getattr(config, "longest", None):
+        smaller["max_length"] = min(config.longest, LENGTH)
+    return dataclasses.replace(config, **{n: v for n, v in smaller.items() if n in names})
+
+
+def inputs_of(model: Model, rng: np.random.Generator) -> list:
+    """Inputs of a forward, with padding where there is a second sequence."""
+    config: Any = model.config
+    if isinstance(model, VisionTransformer):
+        return [rng.standard_normal((B, config.height, config.width, config.channels))]
+    if isinstance(model, Transformer | RecurrentEncoderDecoder):
+        source = rng.integers(4, config.source_vocabulary, (B, S))
+        target = rng.integers(4, config.target_vocabulary, (B, T))
+        source[:, -1] = END
+        source[1, -3:] = END, PADDING, PADDING
+        target[:, 0] = START
+        return [source, target]
+    ids = rng.integers(4, config.vocabulary, (B, T))
+    if isinstance(model, MaskedLanguageModel):
+        ids[1, -2:] = PADDING
+    else:
+        assert isinstance(model, LanguageModel)
+    return [ids]
