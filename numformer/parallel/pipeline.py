@@ -1,8 +1,7 @@
 """A model cut into stages, one a rank, through which micro-batches follow each other."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,7 +9,7 @@ from numformer.errors import InputError
 from numformer.layer import Array, Layer
 from numformer.parallel.ranks import Ranks
 
-FORWARD, BACKWARD = 4, 5  # the tags of activations and of their gradients
+STAGES = 4  # the tag of activations, and of their gradients, which go the other way
 LONGEST = 8  # axes of what is sent
 Order = list[tuple[str, int]]  # ("forward", m) and ("backward", m), m the number of a micro-batch
 
@@ -66,8 +65,7 @@ def _require(stages: int, micro_batches: int) -> None:
         )
 
 
-@dataclass(frozen=True)
-class MicroBatch:
+class MicroBatch(NamedTuple):
     """A part of a batch: what the stages are given, and its share of the batch's loss.
 
     `inputs` are x and what every stage needs besides, as who may see whom. `targets` go to the loss
@@ -101,7 +99,7 @@ class Pipeline(Layer):
         loss: Layer,
         schedule: Callable[[int, int], list[Order]] = one_forward_one_backward,
     ):
-        self.layers = [stage] if isinstance(stage, Layer) else list(stage)
+        self.layers = [stage] if isinstance(stage, Layer) else [*stage]
         self.ranks, self.schedule = ranks, schedule
         self.first, self.last = ranks.rank == 0, ranks.rank == ranks.size - 1
         self.loss = loss if self.last else None
@@ -113,41 +111,41 @@ class Pipeline(Layer):
         The gradients of the parameters are added up as those of the whole batch. A rank other than
         the first needs no x, and has no dx; one other than the last needs no targets.
         """
-        batches, kept = list(micro_batches), {}
-        loss, gradients = 0.0, [None] * len(batches)
-        for kind, m in self.schedule(self.ranks.size, len(batches))[self.ranks.rank]:
+        orders = self.schedule(self.ranks.size, len(micro_batches))
+        losses, gradients, kept = [], [None] * len(micro_batches), {}
+        for kind, m in orders[self.ranks.rank]:
             if kind == "forward":
-                loss += self._forward(batches[m])
+                losses.append(self._forward(micro_batches[m]))
                 kept[m] = self._set_aside()
             else:
                 self._put_back(kept.pop(m))
-                gradients[m] = self._backward(batches[m])
-        for to, done, _ in self._sent:
+                gradients[m] = self._backward(micro_batches[m])
+        while self._sent:
+            to, done, _ = self._sent.pop()
             self.ranks.wait({to: [done]})
-        self._sent = []
-        return self.ranks.share(loss, self.ranks.size - 1), gradients
+        return self.ranks.share(sum(losses) if self.loss else None, self.ranks.size - 1), gradients
 
     def _forward(self, batch: MicroBatch) -> Any:
         x, *others = batch.inputs
         if not self.first:
-            x = self._receive(self.ranks.rank - 1, FORWARD)
+            x = self._receive(self.ranks.rank - 1)
         for layer in self.layers:
             x = layer.forward(x, *others)
         if self.loss:
-            return float(batch.share) * self.loss.forward(x, *batch.targets)
-        self._send(x, self.ranks.rank + 1, FORWARD)
-        return 0.0
+            return batch.share * self.loss.forward(x, *batch.targets)
+        self._send(x, self.ranks.rank + 1)
+        return None
 
     def _backward(self, batch: MicroBatch) -> Any:
         if self.loss:
             dx = self.loss.backward(float(batch.share))  # loss = share * the mean loss
         else:
-            dx = self._receive(self.ranks.rank + 1, BACKWARD)
+            dx = self._receive(self.ranks.rank + 1)
         for layer in reversed(self.layers):
             dx = layer.backward(dx)
         if self.first:
             return dx
-        self._send(dx, self.ranks.rank - 1, BACKWARD)
+        self._send(dx, self.ranks.rank - 1)
         return None
 
     # What forwards saved, a micro-batch at a time
@@ -164,18 +162,18 @@ class Pipeline(Layer):
 
     # Arrays of any shape, as micro-batches may have different lengths
 
-    def _send(self, array: Array, to: int, tag: int) -> None:
+    def _send(self, array: Array, to: int) -> None:
         """Begin to send the shape, then the array; both are held until they are there."""
         array = np.ascontiguousarray(array)
         header = np.zeros(2 + LONGEST, int)
         header[: 2 + array.ndim] = array.itemsize, array.ndim, *array.shape
         self._sent = [held for held in self._sent if not held[1]()]
-        self._sent += [(to, self.ranks.send(part, to, tag), part) for part in (header, array)]
+        self._sent += [(to, self.ranks.send(part, to, STAGES), part) for part in (header, array)]
 
-    def _receive(self, source: int, tag: int) -> Array:
+    def _receive(self, source: int) -> Array:
         header = np.zeros(2 + LONGEST, int)
-        self.ranks.wait({source: [self.ranks.receive(header, source, tag)]})
-        itemsize, axes, *shape = header.tolist()
+        self.ranks.wait({source: [self.ranks.receive(header, source, STAGES)]})
+        itemsize, axes, *shape = header
         array = np.empty(shape[:axes], f"f{itemsize}")
-        self.ranks.wait({source: [self.ranks.receive(array, source, tag)]})
+        self.ranks.wait({source: [self.ranks.receive(array, source, STAGES)]})
         return array

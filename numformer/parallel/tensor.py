@@ -22,7 +22,7 @@ from numformer.parallel.ranks import Ranks
 from numformer.parallel.ring import ring_all_reduce
 
 
-def stretch(array, ranks: Ranks, axis: int, groups: int = 1):
+def stretch(array, ranks: Ranks, axis: int, groups: int):
     """The R-th of an array that is this rank's, along `axis`; of each of its `groups` (..., D)."""
     before, length, after = array.shape[:axis], array.shape[axis], array.shape[axis + 1 :]
     _require(length // groups, ranks, f"an axis of {length // groups}")
@@ -30,7 +30,7 @@ def stretch(array, ranks: Ranks, axis: int, groups: int = 1):
     return apart.take(ranks.rank, axis + 1).reshape(*before, -1, *after)
 
 
-def joined(stretches: list, axis: int, groups: int = 1):
+def joined(stretches: list, axis: int, groups: int):
     """The array of which each rank has one of these stretches."""
     before, after = stretches[0].shape[:axis], stretches[0].shape[axis + 1 :]
     apart = [part.reshape(*before, groups, -1, *after) for part in stretches]

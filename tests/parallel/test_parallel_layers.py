@@ -1,6 +1,9 @@
 """What several ranks compute together is what one process computes, in values and gradients."""
 
 import itertools
+import threading
+import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +35,7 @@ from numformer.layers.places import Places
 from numformer.models.block import Block, Tower, TowerConfig
 from numformer.parallel import (
     ColumnLinear,
+    Group,
     MicroBatch,
     Pipeline,
     Ranks,
@@ -39,6 +43,7 @@ from numformer.parallel import (
     all_forward_all_backward,
     grid,
     one_forward_one_backward,
+    ring_all_reduce,
     shard,
     together,
     whole_state,
@@ -233,6 +238,20 @@ def test_a_linear_of_an_uneven_width_is_refused():
     for kind, shape in ((ColumnLinear, (4, 3)), (RowLinear, (3, 4))):
         with pytest.raises(InputError, match="an axis of 3 for 2 ranks"):
             kind(Linear(*shape, rng()), OneOfTwo())
+    with pytest.raises(InputError, match="an axis of 3 for 2 ranks"):
+        ColumnLinear(Linear(4, 6, rng()), OneOfTwo(), groups=2)
+
+
+def test_the_state_of_one_matrix_alone():
+    whole = shaken(Linear(D, F, rng()))
+    found = together(2, lambda ranks: whole_state(ColumnLinear(whole, ranks), ranks))  # type: ignore
+    for state in found:
+        assert_equal_by_name(state, whole.state_dict(), rtol=0)
+
+
+def test_rows_take_their_own_width():
+    with pytest.raises(InputError, match=f"{D // 2}.*received"):
+        RowLinear(Linear(D, F, rng()), OneOfTwo()).forward(X)
 
 
 @pytest.mark.parametrize(
@@ -338,7 +357,7 @@ def test_a_pipeline_gives_the_gradients_of_one_process(stages, parts, schedule):
 
 
 class Counting(Layer):
-    """x -> x + 1, which notes how many forwards wait for their backward."""
+    """x -> x + 1, laid out by columns, which notes how many forwards wait for their backward."""
 
     def __init__(self):
         self.waiting = [0]
@@ -347,12 +366,12 @@ class Counting(Layer):
         self.save(x=x)
         self.waiting.append(self.waiting[-1] + 1)
         assert len(self.saved) == 1, "the records of other micro-batches are in the way"
-        return x + 1
+        return np.asfortranarray(x + 1)
 
     def backward(self, dy):
         x = self.pop_saved()["x"]
         self.waiting.append(self.waiting[-1] - 1)
-        return x * dy
+        return np.asfortranarray(x * dy)
 
 
 class Sum(Layer):
@@ -370,16 +389,82 @@ class Sum(Layer):
 def test_how_many_micro_batches_a_stage_keeps(schedule, most):
     def work(ranks):
         pipeline = Pipeline(Counting(), ranks, Sum(), schedule)
-        arrays = [np.full((1, m + 1), m, np.float32) for m in range(7)]
+        arrays = [np.full((2, m + 2), m, np.float32) for m in range(7)]
         loss, dx = pipeline.step([MicroBatch((x,), (), np.float64(0.5)) for x in arrays])
         return max(pipeline.layers[0].waiting), loss, dx
 
     results = together(4, work)
     assert [waiting for waiting, *_ in results] == most
-    assert {loss for _, loss, _ in results} == {sum((m + 1) * (m + 4) * 0.5 for m in range(7))}
+    assert {loss for _, loss, _ in results} == {sum((m + 2) * (m + 4) for m in range(7))}
     for m, dx in enumerate(results[0][2]):
         product = 0.5 * m * (m + 1) * (m + 2) * (m + 3)
-        assert_array_equal(dx, np.full((1, m + 1), product, np.float32), strict=True)
+        assert_array_equal(dx, np.full((2, m + 2), product, np.float32), strict=True)
+
+
+def test_what_was_sent_is_let_go():
+    """Or a stage would hold all micro-batches in the end, whatever the schedule."""
+
+    class PlusOne(Layer):
+        def __init__(self):
+            self.outputs, self.held = [], []
+
+        def forward(self, x):
+            self.held.append(sum(output() is not None for output in self.outputs))
+            y = x + 1
+            self.outputs.append(weakref.ref(y))
+            return y
+
+        def backward(self, dy):
+            return dy.copy()
+
+    def work(ranks):
+        pipeline = Pipeline(PlusOne(), ranks, Sum())
+        pipeline.step([MicroBatch((np.ones((2, 3)),), (), 1.0)] * 7)
+        return max(pipeline.layers[0].held)
+
+    assert max(together(3, work)) <= 1
+
+
+class Late(Group):
+    """Ranks that read what they send a while after they were asked to, as MPI may."""
+
+    def __init__(self, ranks: Ranks):
+        super().__init__(ranks, range(ranks.size))
+        self.under_way: list[threading.Thread] = []
+
+    def send(self, array, to, tag=0):
+        assert array.flags.c_contiguous
+
+        def deliver():
+            time.sleep(0.01)
+            self.ranks.send(array, to, tag)
+
+        # One after the other, as what is sent first arrives first.
+        before = [*self.under_way]
+        thread = threading.Thread(target=lambda: [*(t.join() for t in before), deliver()])
+        thread.start()
+        self.under_way.append(thread)
+        return lambda: not thread.is_alive()
+
+
+def test_a_step_ends_when_all_that_it_sent_has_been_read():
+    def work(ranks):
+        pipeline = Pipeline(Counting(), late := Late(ranks), Sum())
+        late.share = lambda value, root: value  # which waits for others
+        pipeline.step([MicroBatch((np.ones((2, 3)),), (), 1.0)] * 2)
+        return [thread.is_alive() for thread in late.under_way]
+
+    assert together(2, work) == [[False] * 4] * 2
+
+
+def test_a_ring_ends_when_all_that_it_sent_has_been_read():
+    def work(ranks):
+        ring_all_reduce(Late(ranks), array := np.full(3, 1.0 + ranks.rank))
+        found = array.copy()
+        array[...] = 0
+        return found
+
+    assert_array_equal(together(3, work), np.full((3, 3), 6.0))
 
 
 # Both at once
@@ -428,6 +513,19 @@ def test_a_grid_has_whole_rows():
     for columns in (0, 4):
         with pytest.raises(InputError, match=f"whole rows; received 6 ranks in {columns} columns"):
             together(6, lambda ranks, columns=columns: grid(ranks, columns))
+
+
+def test_a_group_numbers_its_members():
+    def work(ranks):
+        group = Group(ranks, [2, 0, 1])
+        array = np.full(1, float(ranks.rank))
+        if group.rank == 0:
+            group.send(array, 2)
+        if group.rank == 2:
+            group.wait({0: [group.receive(array, 0)]})
+        return group.rank, array[0]
+
+    assert together(3, work) == [(1, 0.0), (2, 2.0), (0, 2.0)]
 
 
 def test_a_group_names_a_lost_rank_as_all_ranks_do():
