@@ -1,0 +1,47 @@
+"""A sum over all ranks in which each sends no more than twice the array, however many they are."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from numformer.errors import InputError
+from numformer.parallel.ranks import Ranks
+
+RING = 3  # the tag of what goes around
+
+
+def ring_all_reduce(
+    ranks: Ranks, array: np.ndarray, watch: Callable[[int, int, int], None] | None = None
+) -> None:
+    """array, of one shape in R ranks -> their sum, written into it, the same bits in every rank.
+
+    The array is cut into R chunks. In each of 2 (R - 1) steps a rank sends one chunk to the next
+    rank and receives another from the one before. In the first R - 1 steps it adds what it receives
+    (reduce-scatter): afterwards each rank has the sum of one chunk. In the others it keeps what it
+    receives (all-gather). So each rank sends 2 (R - 1) / R of the array in all (Patarasuk and Yuan
+    2009), where `Ranks.sum` sends R - 1 arrays, at once.
+
+    `watch(step, sent_chunk, received_chunk)` hears the numbers of the chunks after each step.
+    """
+    if ranks.size == 1:
+        return
+    if not array.flags.c_contiguous:
+        raise InputError(
+            "an array that is summed in place lies in one piece",
+            f"a view with strides {array.strides}",
+            "Sum a copy of it: numpy.ascontiguousarray(array).",
+        )
+    size = ranks.size
+    before, after = (ranks.rank - 1) % size, (ranks.rank + 1) % size
+    chunks = np.array_split(array.reshape(-1), size)
+    for step in range(2 * (size - 1)):
+        sent, received = (ranks.rank - step) % size, (ranks.rank - step - 1) % size
+        adds = step < size - 1
+        arriving = np.empty_like(chunks[received]) if adds else chunks[received]
+        sending = ranks.send(chunks[sent], after, RING)
+        ranks.wait({before: [ranks.receive(arriving, before, RING)]})
+        ranks.wait({after: [sending]})
+        if adds:
+            chunks[received] += arriving
+        if watch:
+            watch(step, sent, received)
