@@ -29,7 +29,8 @@ WAYS = "forks", "ranks", "late"
 """Forked parts; ranks; ranks that send nothing before backward has ended."""
 
 MODELS = {"base": 65e6, "big": 213e6}  # parameters (Table 3)
-TOKENS = 50_000  # of a batch, source and target (section 5.1)
+TOKENS = 25_000  # of a batch on each side (section 5.1)
+PADDED = 0.75  # tokens of a batch that is measured, over its positions
 P100 = 9.5e12  # operations a second that the paper counts for one of its GPUs (section 6.1)
 LINES = 1, 10, 100  # Gbit/s
 BACKWARD = 2 / 3  # of the operations of a step
@@ -87,7 +88,8 @@ def compared(name: str, ranks: int) -> list[str]:
 def seconds(parameters: float, ranks: int, gbit: float, rate: float) -> tuple[float, float]:
     """Of a step of the paper's batch: computing, and communication that backward cannot hide.
 
-    A token takes 6 operations a parameter forward and backward (Kaplan et al. 2020). Each rank
+    A token takes 6 operations a parameter forward and backward (Kaplan et al. 2020), and half of
+    the parameters meet the tokens of one side, the others those of the other. Each rank
     sends 2 (R - 1) / R of the vector: its gradient away, its weights back; of these the gradient
     can leave while backward runs.
     """
@@ -126,7 +128,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(markdown([head, *rows]))
         size, measured = SIZES[options.sizes[-1]], float(rows[-1][2]) / 1000
         parameters = numformer_model(size).parameter_counts()["total"] - size.V * size.D
-        rate = 6 * parameters * 2 * size.B * size.T / measured / options.ranks
+        rate = 6 * parameters * PADDED * size.B * size.T / measured / options.ranks
     print(on_paper(rate))
 
 
