@@ -11,7 +11,7 @@ from numformer.trained import model_of_run
 from numformer.training.checkpoints import save_model
 from toy_tasks.kit import exit_code
 
-KEPT = "text", "published", "pictures"
+KEPT = "text", "published", "generation", "pictures"
 """What a run keeps of a published model beside its weights."""
 
 DESCRIPTION = """\

@@ -15,13 +15,19 @@ SPECIAL = ("<padding>", "<start>", "<end>", "<unknown>")
 class Special(NamedTuple):
     """The ids that mean something else than a symbol, None where there is none; ours unless given.
 
-    `unwritten` are those that no model writes.
+    `unwritten` are those that no model writes, `other_ends` end a text as the end id does.
     """
 
     padding: int | None = PADDING
     start: int | None = START
     end: int | None = END
     unwritten: Sequence[int] = (PADDING, START, UNKNOWN)
+    other_ends: Sequence[int] = ()
+
+    @property
+    def ends(self) -> list[int]:
+        """All ids that end what a model writes."""
+        return [*self.closing, *self.other_ends]
 
     @property
     def closing(self) -> list[int]:

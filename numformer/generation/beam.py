@@ -1,7 +1,7 @@
 """Beam search: several hypotheses are written side by side, and the best is kept (section 6.1)."""
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 
@@ -90,15 +90,16 @@ def n_best(
         raise InputError(rule, repr(penalty), 'Name one; the paper\'s is "paper".')
     divisor = PENALTIES[penalty]
     special = special_of(model)
-    rankings = [Ranking(count, special.end) for _ in inputs]
-    hypotheses = Beam(len(inputs), beam, special.end)
+    rankings = [Ranking(count, special.ends) for _ in inputs]
+    hypotheses = Beam(len(inputs), beam, special.ends)
+    # Of a hypothesis all ways to end may be its best ones; then so many leave a beam to go on.
+    candidates = beam + len(special.ends)
     with inference():
         state = model.start(inputs, max_length)
         state.choose(np.repeat(hypotheses.rows, beam))
         ids = state.ids
         for length in range(1, max_length + 1):
-            # A hypothesis has one way to end, so twice the beam leaves enough that go on.
-            ways = most_probable(model.step(ids, state), 2 * beam, special)
+            ways = most_probable(model.step(ids, state), candidates, special)
             parents, ended = hypotheses.write(*ways)
             for row, log_p, written in ended:
                 rankings[row].offer(log_p / divisor(length, alpha), written)
@@ -130,14 +131,14 @@ def is_alpha(value) -> bool:
 class Ranking:
     """The `best` complete hypotheses of a row, up to `count` of them, and how many have `ended`."""
 
-    def __init__(self, count: int, end: int | None = END):
-        self.count, self.ended, self.end = count, 0, end
+    def __init__(self, count: int, ends: Collection[int] = (END,)):
+        self.count, self.ended, self.ends = count, 0, ends
         self.best: list[Hypothesis] = []
 
     def offer(self, score: float, written: list[int]) -> None:
         """Rank a hypothesis; among equals the one offered first goes before."""
         if score > -np.inf:
-            hypothesis = Hypothesis(float(score), up_to(self.end, written))
+            hypothesis = Hypothesis(float(score), up_to(self.ends, written))
             self.best = heapq.nlargest(self.count, [*self.best, hypothesis])
 
     @property
@@ -153,8 +154,8 @@ class Beam:
     the hypotheses, best first, `written` (N, width, T) the ids of each.
     """
 
-    def __init__(self, batch: int, width: int, end: int | None = END):
-        self.end = end
+    def __init__(self, batch: int, width: int, ends: Sequence[int] = (END,)):
+        self.ends = ends
         self.rows = np.arange(batch)
         # A row's hypotheses start equal, so all but one are impossible until they differ.
         self.log_p = np.full((batch, width), -np.inf)
@@ -178,9 +179,13 @@ class Beam:
         ranked = np.argsort(-totals, kind="stable")
         row = np.arange(rows)[:, None]
         totals, symbols = totals[row, ranked], symbols.reshape(rows, -1)[row, ranked]
-        parents, ends = ranked // log_p.shape[1], symbols == self.end
+        parents, ends = ranked // log_p.shape[1], np.isin(symbols, self.ends)
         ended = [
-            (self.rows[n], totals[n, rank], [*self.written[n, parents[n, rank]].tolist(), self.end])
+            (
+                self.rows[n],
+                totals[n, rank],
+                [*self.written[n, parents[n, rank]].tolist(), int(symbols[n, rank])],
+            )
             for n, rank in np.argwhere(ends[:, :width] & np.isfinite(totals[:, :width]))
         ]
         going_on = np.argsort(ends, kind="stable")[:, :width]

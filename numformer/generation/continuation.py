@@ -37,7 +37,7 @@ class Continuation(Text):
         top_p: float | None = None,
         seed: int = 0,
     ) -> list[list[str]]:
-        """Each text and `length` symbols after it, fewer where the model writes the end id.
+        """Each text and `length` symbols after it, fewer where the model ends.
 
         A text is written until there are `context` symbols, and then from the latest half of them;
         a model to which all lengths are alike (`config.unlimited`) always sees the whole text.
@@ -62,7 +62,7 @@ class Continuation(Text):
                 else:
                     (ids,) = greedy(model, asked, room)
                 text += self.vocabulary.decode(ids)
-                if len(ids) < room:  # the end id came
+                if len(ids) < room:  # it ended
                     break
             return text
 

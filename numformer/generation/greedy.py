@@ -4,8 +4,9 @@ It works with every model that writes: `model.start(inputs, length)` reads what 
 the State before the first position, `model.step(ids, state)` gives the logits of the next one.
 """
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 
@@ -86,8 +87,8 @@ def _require_numbers(array: np.ndarray) -> None:
 def greedy(model: Model, inputs: np.ndarray, max_length: int) -> list[list[int]]:
     """inputs (B, S), as model.start takes them -> for each row the ids that the model writes.
 
-    Each is the most probable one at its position, up to the end id. The results hold neither
-    start nor end id and at most `max_length` ids.
+    Each is the most probable one at its position, up to an id that ends a text. The results hold
+    neither start nor end id and at most `max_length` ids.
     """
     unwritten = special_of(model).unwritten
 
@@ -113,7 +114,7 @@ def write(model: Model, inputs: np.ndarray, max_length: int, choose: Callable) -
     """
     require_positive("max_length", max_length)
     require_writer(model)
-    batch, end = len(inputs), special_of(model).end
+    batch, ends = len(inputs), special_of(model).ends
     written = np.zeros((batch, max_length), int)
     ended, rows = np.zeros(batch, dtype=bool), np.arange(batch)
     with inference():
@@ -122,19 +123,19 @@ def write(model: Model, inputs: np.ndarray, max_length: int, choose: Callable) -
         for position in range(max_length):
             ids = choose(model.step(ids, state), rows)
             written[rows, position] = ids
-            ended[rows] |= ids == end
+            ended[rows] |= np.isin(ids, ends)
             if ended.all():
                 break
             if 2 * ended[rows].sum() >= len(rows):
                 going_on = np.flatnonzero(~ended[rows])
                 state.choose(going_on)
                 rows, ids = rows[going_on], ids[going_on]
-    return [up_to(end, row) for row in written.tolist()]
+    return [up_to(ends, row) for row in written.tolist()]
 
 
-def up_to(end: int | None, ids: list[int]) -> list[int]:
-    """The ids before the first end id."""
-    return ids[: ids.index(end)] if end in ids else ids
+def up_to(ends: Collection[int], ids: list[int]) -> list[int]:
+    """The ids before the first that is an end."""
+    return [*itertools.takewhile(lambda symbol: symbol not in ends, ids)]
 
 
 def require_writer(model: Model) -> None:

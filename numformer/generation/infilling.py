@@ -60,8 +60,7 @@ class Infilling(Text):
             parts.append(log_probabilities(logits, special_of(model)))
         log_p = np.concatenate(parts)
         log_p[:, self.vocabulary.encode([self.hole])] = -np.inf
-        if (end := special_of(model).end) is not None:
-            log_p[:, end] = -np.inf
+        log_p[:, special_of(model).ends] = -np.inf
         return log_p
 
     def join(self, symbols: Symbols) -> str:

@@ -94,6 +94,7 @@ class TowerConfig(*settings_of(MIXERS.values())):  # type: ignore[misc]
     unwritten: str = settings.unflagged(
         settings.ids(",".join(map(str, OURS.unwritten)), "ids that no model writes")
     )
+    other_ends: str = settings.unflagged(settings.ids("", "further ids that end a text"))
 
     def __post_init__(self):
         super().__post_init__()
@@ -117,8 +118,11 @@ class TowerConfig(*settings_of(MIXERS.values())):  # type: ignore[misc]
     @cached_property
     def special(self) -> Special:
         """The ids that mean something else than a symbol."""
-        unwritten = tuple(map(int, filter(None, self.unwritten.split(","))))
-        return Special(self.padding_id, self.start_id, self.end_id, unwritten)
+        unwritten, other_ends = (
+            tuple(map(int, filter(None, listed.split(","))))
+            for listed in (self.unwritten, self.other_ends)
+        )
+        return Special(self.padding_id, self.start_id, self.end_id, unwritten, other_ends)
 
     def new_norm(self, width: int) -> Layer:
         """A norm of vectors of this width."""

@@ -80,16 +80,29 @@ class Said:
 
 
 def _special(said: Said, unwritten: str = "", **usual: int) -> dict:
-    """Their ids of padding, start and end, the usual ones where nothing is said."""
-    end = said.get("eos_token_id", usual.get("end"))
+    """Their ids of padding, start and ends, the usual ones where nothing is said."""
+    ends = ends_of(said, usual.get("end"))
     padding = said.get("pad_token_id", usual.get("padding"))
     start = said.get("bos_token_id", usual.get("start"))
     return dict(
         padding_id=padding,
         start_id=said.get("decoder_start_token_id", start),
-        end_id=end[0] if isinstance(end, list) else end,
+        end_id=next(iter(ends), None),
         unwritten=unwritten,
+        other_ends=",".join(map(str, ends[1:])),
     )
+
+
+def ends_of(said: Said, usual: int | None = None) -> list[int]:
+    """Their ids that end a text, of which the first one also closes what is read."""
+    ends = said.get("eos_token_id", usual)
+    return ends if isinstance(ends, list) else [n for n in [ends] if n is not None]
+
+
+def with_ends(said: Mapping[str, Any], generation: Mapping[str, Any]) -> dict[str, Any]:
+    """A config.json with the ends of the generation_config.json beside it, which go before its."""
+    ends = generation.get("eos_token_id")
+    return {**said} if ends is None else {**said, "eos_token_id": ends}
 
 
 def marian(said: Said) -> dict:

@@ -1,5 +1,6 @@
 """A published model's weights into our parameters, and ours into a folder as it is published."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,12 @@ import numpy as np
 from numformer.errors import InputError
 from numformer.layer import pack
 from numformer.models import Model
-from numformer.published.configs import KINDS, Kind, Said
+from numformer.published.configs import KINDS, Kind, Said, with_ends
 from numformer.published.files import CONFIG, DTYPES, Arrays, read_json
 from numformer.published.rows import Table
 from numformer.published.vocabularies import TOKENIZER
 
-PICTURES = "preprocessor_config.json"
+PICTURES, GENERATION = "preprocessor_config.json", "generation_config.json"
 OF_TEXTS = TOKENIZER, "source.spm", "merges.txt", "vocab.txt", "spiece.model"
 """Files that say what the symbols of a model are."""
 
@@ -46,20 +47,22 @@ def kind_of(folder: Path) -> tuple[Kind, Said]:
 
 
 def load_published(folder: Path) -> tuple[Model, dict]:
-    """The model of a folder on the host, and as metadata its config.json and what its text is.
+    """The model of a folder on the host, and as metadata its JSON files and what its text is.
 
     The text is absent where the folder has no tokenizer. Raises InputError where the folder is not
     whole, or where numformer lacks a part of the model.
     """
     kind, said = kind_of(folder)
     arrays = Arrays(folder)
-    config = _config(folder, kind, Said(said.values, arrays))
+    generation = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
+    config = _config(folder, kind, generation, Said(said.values, arrays))
     model = _weights(folder, kind, config, arrays)
     metadata = {"published": {**said.values}}
+    if generation:
+        metadata["generation"] = generation
     if any((folder / name).is_file() for name in OF_TEXTS):
-        generation = folder / "generation_config.json"
-        more = read_json(generation) if generation.is_file() else {}
-        told = Said({**said.values, **more}) if isinstance(more, dict) else said
+        more = {name: value for name, value in generation.items() if value is not None}
+        told = Said({**said.values, **more})
         if text := _read(folder, lambda: kind.text(folder, config, told)):
             metadata["text"] = text.description()
     if (folder / PICTURES).is_file():
@@ -78,8 +81,12 @@ def _read(folder: Path, make: Callable) -> Any:
         raise InputError(rule, f"{folder} ({problem})", "Download them again.") from None
 
 
-def _config(folder: Path, kind: Kind, said: Said):
-    config = _read(folder, lambda: kind.model.Config(**kind.config(said)))
+def _config(folder: Path, kind: Kind, generation: dict, said: Said):
+    def make():
+        told = Said(with_ends(said.values, generation), said.arrays)
+        return kind.model.Config(**kind.config(told))
+
+    config = _read(folder, make)
     _require_ids(folder, config)
     return config
 
@@ -87,8 +94,9 @@ def _config(folder: Path, kind: Kind, said: Said):
 def _require_ids(folder: Path, config) -> None:
     """Raise InputError where a special id is none of the vocabulary."""
     size = getattr(config, "vocabulary", getattr(config, "target_vocabulary", None))
-    padding, start, end, unwritten = config.special
-    beyond = [n for n in (padding, start, end, *unwritten) if n is not None and size and n >= size]
+    padding, start, end, *others = config.special
+    ids = [padding, start, end, *itertools.chain(*others)]
+    beyond = [n for n in ids if n is not None and size and n >= size]
     if beyond:
         raise InputError(
             f"special ids are below the size of the vocabulary, {size}",

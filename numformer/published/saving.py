@@ -14,9 +14,9 @@ from numformer.errors import InputError
 from numformer.generation.text import Text
 from numformer.generation.transduction import Transduction
 from numformer.models import LanguageModel, Model, Transformer
-from numformer.published.configs import ACTIVATIONS, KINDS, Kind, Said
+from numformer.published.configs import ACTIVATIONS, KINDS, Kind, Said, ends_of, with_ends
 from numformer.published.files import CONFIG, ONE
-from numformer.published.loading import PICTURES, their_arrays
+from numformer.published.loading import GENERATION, PICTURES, their_arrays
 from numformer.published.vocabularies import TOKENIZER
 from numformer.training.files import write_atomically
 
@@ -52,7 +52,7 @@ def as_marian(config) -> dict:
         pad_token_id=config.padding_id,
         decoder_start_token_id=config.start_id,
         bos_token_id=None,
-        eos_token_id=config.end_id,
+        eos_token_id=_their_end(config),
         forced_eos_token_id=None,
         bad_words_ids=[[n] for n in config.special.unwritten],
     )
@@ -75,8 +75,13 @@ def as_gpt2(config) -> dict:
         tie_word_embeddings=config.tied and not config.embedding_scale,
         **_dropouts(config, "resid_pdrop", "attn_pdrop") | {"embd_pdrop": config.p_drop},
         bos_token_id=config.start_id,
-        eos_token_id=config.end_id,
+        eos_token_id=_their_end(config),
     )
+
+
+def _their_end(config) -> int | list[int] | None:
+    ends = config.special.ends
+    return ends if len(ends) > 1 else config.end_id
 
 
 def _their_activation(config) -> str:
@@ -98,12 +103,12 @@ def save_published(folder: Path, model: Model, metadata: dict, text: Text | None
     ours becomes a Marian, a language model a GPT-2. Raises InputError for another, and for a model
     that the kind has no room for.
     """
-    said = metadata.get("published") or _said(model)
+    said, generation = metadata.get("published") or _said(model), metadata.get("generation", {})
     if said["model_type"] == "marian" and model.config.tying != "all":
         rule, fix = "a model is written as Marian's with one embedding", "Train with --tying all."
         raise InputError(rule, f"tying {model.config.tying}", fix)
     kind = KINDS[said["model_type"]]
-    arrays = _arrays(model, kind, said)
+    arrays = _arrays(model, kind, with_ends(said, generation))
     folder.mkdir(parents=True, exist_ok=True)
     made = their_arrays(model, kind, arrays)
     made = {name: np.ascontiguousarray(array) for name, array in made.items()}
@@ -112,7 +117,11 @@ def save_published(folder: Path, model: Model, metadata: dict, text: Text | None
     if "pictures" in metadata:
         _write(folder / PICTURES, metadata["pictures"])
     if text:
-        _save_text(folder, text, said)
+        _save_tokenizer(folder, text, said)
+    if isinstance(text, Transduction):
+        generation = generation | _generation(text, with_ends(said, generation))
+    if generation:
+        _write(folder / GENERATION, generation)
     return said["model_type"]
 
 
@@ -142,7 +151,7 @@ def _arrays(model: Model, kind: Kind, said: dict) -> dict[str, np.ndarray]:
     ]
     free = {"max_length", "checkpointing", "unwritten", "start_id", "decoder_layers"}
     if kind.model is LanguageModel:
-        free |= {"padding_id", "end_id", "embedding_scale", "tied"}
+        free |= {"padding_id", "end_id", "other_ends", "embedding_scale", "tied"}
     places = ("sinusoidal", "sinusoidal_halves")
     for name in different:
         ours, theirs = getattr(model.config, name), getattr(config, name)
@@ -181,8 +190,8 @@ def _sines_first(name: str, array: np.ndarray) -> np.ndarray:
     return np.concatenate([array[..., ::2], array[..., 1::2]], axis=-1)
 
 
-def _save_text(folder: Path, text: Text, said: dict) -> None:
-    """The files of the tokenizer, and how the model writes."""
+def _save_tokenizer(folder: Path, text: Text, said: dict) -> None:
+    """The files of the tokenizer."""
     vocabulary = text.read
     if isinstance(vocabulary, Tokenizer):
         write_atomically(folder / TOKENIZER, vocabulary.content.encode())
@@ -193,12 +202,14 @@ def _save_text(folder: Path, text: Text, said: dict) -> None:
         _write(folder / "vocab.json", _ids(vocabulary))
         marks = {"tokenizer_class": "MarianTokenizer"} | _marks(vocabulary, said)
         _write(folder / "tokenizer_config.json", marks)
-    if isinstance(text, Transduction):
-        names = "bad_words_ids", "decoder_start_token_id", "eos_token_id", "pad_token_id"
-        generation = {name: said[name] for name in names if said.get(name) is not None}
-        how: dict[str, Any] = dict(max_length=text.max_length + 1, num_beams=text.beam)
-        how |= dict(length_penalty=text.length_penalty) if text.beam > 1 else {}
-        _write(folder / "generation_config.json", generation | how)
+
+
+def _generation(text: Transduction, said: dict) -> dict[str, Any]:
+    """How a model writes, as generation_config.json says it."""
+    names = "bad_words_ids", "decoder_start_token_id", "eos_token_id", "pad_token_id"
+    told = {name: said[name] for name in names if said.get(name) is not None}
+    told |= dict(max_length=text.max_length + 1, num_beams=text.beam)
+    return told | (dict(length_penalty=text.length_penalty) if text.beam > 1 else {})
 
 
 def _ids(vocabulary) -> dict[str, int]:
@@ -209,8 +220,9 @@ def _ids(vocabulary) -> dict[str, int]:
 
 def _marks(vocabulary, said: dict) -> dict[str, str]:
     names = {n: name for name, n in _ids(vocabulary).items()}
-    unknown = vocabulary.unknown if vocabulary.unknown is not None else said["eos_token_id"]
-    ids = {mark: said[f"{mark}_token_id"] for mark in ("eos", "pad")}
+    end = ends_of(Said(said))[0]
+    unknown = vocabulary.unknown if vocabulary.unknown is not None else end
+    ids = {"eos": end, "pad": said["pad_token_id"]}
     ids |= {"unk": unknown, "bos": said["decoder_start_token_id"]}
     return {f"{mark}_token": names[n] for mark, n in ids.items()}
 

@@ -40,8 +40,8 @@ def peaked(seed: int = 0, **changes) -> nf.Transformer:
 class Chain(nf.Transformer):
     """The next symbol depends on the last one alone, by a table; counts the positions decoded."""
 
-    def __init__(self, table: dict[int, dict[int, float]]):
-        super().__init__(nf.Config.base(V, d_model=4, d_ff=4, heads=1, layers=1))
+    def __init__(self, table: dict[int, dict[int, float]], **changes):
+        super().__init__(nf.Config.base(V, d_model=4, d_ff=4, heads=1, layers=1, **changes))
         self.probabilities = np.full((V, V), 1e-9)
         for symbol, following in table.items():
             self.probabilities[symbol, list(following)] = list(following.values())
@@ -204,6 +204,10 @@ def test_as_many_go_on_as_the_beam_is_wide_where_one_has_ended():
     after = {nf.START: {nf.END: 0.32, 4: 0.3, 5: 0.29}, 4: {nf.END: 0.4, 4: 0.3, 6: 0.3}}
     model = Chain(after | {5: {nf.END: 0.99}, 6: {nf.END: 1}})
     assert nf.beam_search(model, SOURCE[:1], 3, 2, 2.0) == [[5]]
+    ends = {nf.END: 0.15, 6: 0.14, nf.UNKNOWN: 0.13}
+    after = {nf.START: ends | {4: 0.4, 5: 0.12}, 4: {4: 1, 5: 1, 6: 1, nf.END: 1}, 5: {6: 1}}
+    model = Chain(after, other_ends="3,6", unwritten="0,1")
+    assert nf.beam_search(model, SOURCE[:1], 2, 2, 2.0) == [[5]]
 
 
 @every_search

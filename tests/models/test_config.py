@@ -36,7 +36,7 @@ PAPER |= dict(global_tokens=1, stride=32, d_state=64, expansion=2)
 PAPER |= dict(distance_buckets=32, farthest=128)
 # And what models have that others trained.
 PAPER |= dict(epsilon=1e-5, embedding_scale=True, embedding_norm=False, output_bias=False)
-PAPER |= dict(rotary_base=1e4, decoder_layers=None, unwritten="0,1,3")
+PAPER |= dict(rotary_base=1e4, decoder_layers=None, unwritten="0,1,3", other_ends="")
 PAPER |= dict(padding_id=0, start_id=1, end_id=2)
 PAPER |= dict(weight_decay=0.01, r_drop=0.0, precision="float32")
 

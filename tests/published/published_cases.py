@@ -63,6 +63,7 @@ CASES: dict[str, dict[str, Any]] = {
     "llama_with_biases": LLAMA | dict(attention_bias=True, mlp_bias=True, num_key_value_heads=1),
     "llama_of_long_texts": LLAMA
     | dict(rope_parameters=dict(rope_theta=5e5, rope_type="default"), head_dim=6),
+    "llama_of_several_ends": LLAMA | dict(eos_token_id=[2, 4, 8, 24, 25]),
     "t5": T5,
     "t5_untied_gated": T5 | dict(tie_word_embeddings=False, feed_forward_proj="gated-gelu"),
     "t5_of_unequal_towers": T5 | dict(num_decoder_layers=1, layer_norm_epsilon=1e-3),

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 import numformer as nf
 from numformer.generation.greedy import up_to
-from numformer.published.configs import KINDS, Said
+from numformer.published.configs import KINDS, Said, ends_of
 from numformer.published.loading import load_published
 
 STORED = Path(__file__).with_name("published_reference.json")
@@ -158,7 +158,8 @@ def test_how_a_llama_of_an_earlier_release_says_it():
     for scaling in ({"type": "linear", "factor": 2.0}, {"rope_type": "llama3"}):
         with pytest.raises(nf.InputError, match="rope_scaling"):
             config(rope_scaling=scaling)
-    assert config(eos_token_id=[7, 8])["end_id"] == 7
+    ends = config(eos_token_id=[7, 8, 9])
+    assert (ends["end_id"], ends["other_ends"]) == (7, "8,9")
 
 
 WRITERS = [name for name in CASES if not name.startswith(("bert", "vit"))]
@@ -176,6 +177,7 @@ def test_what_is_written_is_what_transformers_generates(name, beam, tmp_path):
     special = drawn.model.config.special
     output = drawn.model.output.weight.data
     output[special.end] = 1.5 * output[7]  # or few sequences would end
+    ends = ends_of(Said(drawn.said))
     theirs = reference.opened(drawn.save(tmp_path), drawn.said)
     inputs = {n: torch.from_numpy(x) for n, x in drawn.theirs.items() if "decoder" not in n}
     given = drawn.inputs[0]
@@ -188,10 +190,10 @@ def test_what_is_written_is_what_transformers_generates(name, beam, tmp_path):
         length_penalty=0.7,
         bad_words_ids=[[n] for n in special.unwritten] or None,
         pad_token_id=special.padding if special.padding is not None else special.end,
-        eos_token_id=special.end,
+        eos_token_id=ends,
         forced_eos_token_id=None,
     )
-    expected = [[*up_to(special.end, row[before:].tolist())] for row in rows]
+    expected = [[*up_to(ends, row[before:].tolist())] for row in rows]
     if beam == 1:
         written = nf.generation.greedy(drawn.model, given, length)
     else:  # transformers goes on until a whole beam is better

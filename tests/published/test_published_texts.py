@@ -122,7 +122,7 @@ def test_a_translator_is_trained_on(tmp_path, call, monkeypatch):
     assert code == 0, err
     begun, _ = model_of_run(folder)
     trained, _ = model_of_run(tmp_path / "run")
-    assert trained.config.special == begun.config.special == (55, 55, 0, (55,))
+    assert trained.config.special == begun.config.special == (55, 55, 0, (55,), ())
     weights = begun.state_dict()
     moved = max(np.abs(array - weights[n]).max() for n, array in trained.state_dict().items())
     assert 0 < moved < 0.5
