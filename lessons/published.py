@@ -18,7 +18,8 @@ from lessons.lesson_12 import landscape
 from lessons.lesson_12.sizes import amount
 from numformer import layers, models
 from numformer.layers.relative import RelativePositions
-from numformer.published.configs import KINDS, Said
+from numformer.published.configs import Said
+from numformer.published.kinds import KINDS
 
 PUBLISHED = json.loads((FOLDER / "published.json").read_text(encoding="utf-8"))
 """Of the config.json of each model what says how it is made."""

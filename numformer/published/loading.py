@@ -1,6 +1,8 @@
 """A published model's weights into our parameters, and ours into a folder as it is published."""
 
 import itertools
+import reprlib
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,14 +12,20 @@ import numpy as np
 from numformer.errors import InputError
 from numformer.layer import pack
 from numformer.models import Model
-from numformer.published.configs import KINDS, Kind, Said, with_ends
+from numformer.published.configs import Said, with_ends
 from numformer.published.files import CONFIG, DTYPES, Arrays, read_json
+from numformer.published.kinds import KINDS, Kind
 from numformer.published.rows import Table
 from numformer.published.vocabularies import TOKENIZER
 
 PICTURES, GENERATION = "preprocessor_config.json", "generation_config.json"
 OF_TEXTS = TOKENIZER, "source.spm", "merges.txt", "vocab.txt", "spiece.model"
 """Files that say what the symbols of a model are."""
+
+WRITTEN_OTHERWISE = dict(
+    no_repeat_ngram_size=0, repetition_penalty=1.0, min_length=0, min_new_tokens=0
+)
+"""Settings of their writing that ours has not, with what changes nothing."""
 
 
 class _Zeros(np.random.Generator):
@@ -43,6 +51,12 @@ def kind_of(folder: Path) -> tuple[Kind, Said]:
             f"model_type {name!r} in {folder / CONFIG}",
             "Name the folder of another model.",
         )
+    if quantised := told.get("quantization_config"):
+        raise InputError(
+            f"published weights are numbers of the kinds {', '.join(DTYPES)}",
+            f"{folder / CONFIG} with the quantization_config {reprlib.repr(quantised)}",
+            "Take the model as it was before it was quantised.",
+        )
     return KINDS[name], Said(told)
 
 
@@ -50,7 +64,7 @@ def load_published(folder: Path) -> tuple[Model, dict]:
     """The model of a folder on the host, and as metadata its JSON files and what its text is.
 
     The text is absent where the folder has no tokenizer. Raises InputError where the folder is not
-    whole, or where numformer lacks a part of the model.
+    whole, or where numformer lacks a part of the model; warns where it lacks a way of writing.
     """
     kind, said = kind_of(folder)
     arrays = Arrays(folder)
@@ -63,11 +77,24 @@ def load_published(folder: Path) -> tuple[Model, dict]:
     if any((folder / name).is_file() for name in OF_TEXTS):
         more = {name: value for name, value in generation.items() if value is not None}
         told = Said({**said.values, **more})
+        _warn_of_other_texts(folder, model, told)
         if text := _read(folder, lambda: kind.text(folder, config, told)):
             metadata["text"] = text.description()
     if (folder / PICTURES).is_file():
         metadata["pictures"] = read_json(folder / PICTURES)
     return model, metadata
+
+
+def _warn_of_other_texts(folder: Path, model: Model, told: Said) -> None:
+    other = {name: told.get(name, usual) for name, usual in WRITTEN_OTHERWISE.items()}
+    other = {name: value for name, value in other.items() if value != WRITTEN_OTHERWISE[name]}
+    if other and hasattr(model, "step"):
+        settings = ", ".join(f"{name} {reprlib.repr(value)}" for name, value in other.items())
+        warnings.warn(
+            f"{folder} asks for {settings}, which numformer has not: its texts are others than "
+            "those of transformers",
+            stacklevel=6,
+        )
 
 
 def _read(folder: Path, make: Callable) -> Any:

@@ -14,8 +14,9 @@ from numformer.errors import InputError
 from numformer.generation.text import Text
 from numformer.generation.transduction import Transduction
 from numformer.models import LanguageModel, Model, Transformer
-from numformer.published.configs import ACTIVATIONS, KINDS, Kind, Said, ends_of, with_ends
+from numformer.published.configs import ACTIVATIONS, Said, ends_of, with_ends
 from numformer.published.files import CONFIG, ONE
+from numformer.published.kinds import KINDS, Kind
 from numformer.published.loading import GENERATION, PICTURES, their_arrays
 from numformer.published.vocabularies import TOKENIZER
 from numformer.training.files import write_atomically

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 import numformer as nf
-from numformer.published.configs import KINDS, Said
+from numformer.published.configs import Said
+from numformer.published.kinds import KINDS
 from numformer.published.saving import save_published
 
 V, B, S, T = 50, 3, 7, 6

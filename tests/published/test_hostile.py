@@ -23,11 +23,11 @@ SIZES = {
 }
 JUNK = ["x", -1, 0, 1.5, None, [], {}, True, 10**12, "1", [3]]
 UNKNOWN_PARTS = {
-    "marian": dict(activation_function="mish"),
+    "marian": dict(static_position_embeddings=False),
     "gpt2": dict(scale_attn_by_inverse_layer_idx=True),
+    "bert": dict(quantization_config=dict(load_in_4bit=True)),
     "llama": dict(rope_parameters=dict(rope_type="yarn", rope_theta=1e4)),
     "t5": dict(feed_forward_proj="gated-mish"),
-    "bert": dict(position_embedding_type="relative_key"),
     "vit": dict(qkv_bias=False),
 }
 

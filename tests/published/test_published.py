@@ -17,7 +17,8 @@ from safetensors.numpy import load_file, save_file
 
 import numformer as nf
 from numformer.generation.greedy import up_to
-from numformer.published.configs import KINDS, Said, ends_of
+from numformer.published.configs import Said, ends_of
+from numformer.published.kinds import KINDS
 from numformer.published.loading import load_published
 
 STORED = Path(__file__).with_name("published_reference.json")

@@ -104,6 +104,26 @@ def test_a_published_model_is_trained_on_and_published_again(tmp_path, call, mon
     assert nf.load("again")("to be", length=5) == nf.load("run")("to be", length=5)
 
 
+def test_how_a_model_is_to_write_is_read_or_told_of(tmp_path, call):
+    """The ends and lengths of generation_config.json; what numformer has not, in one line."""
+    gpt2, marian = (getattr(published_texts, kind)(tmp_path / kind) for kind in ("gpt2", "marian"))
+    told = dict(eos_token_id=[7, 0], no_repeat_ngram_size=3, min_length=0, repetition_penalty=1.2)
+    (gpt2 / "generation_config.json").write_text(json.dumps(told), encoding="utf-8")
+    words = "asks for no_repeat_ngram_size 3, repetition_penalty 1.2, which numformer has not"
+    with pytest.warns(UserWarning, match=words) as warned:
+        config = nf.load(gpt2).model.config
+    assert config.special.ends == [7, 0] and warned[0].filename == __file__
+    code, _, err = call(convert.main, f"{gpt2} --out {tmp_path / 'run'}")
+    assert code == 0 and len(err) == 1 and err[0].startswith(f"note: {gpt2} asks for no_repeat")
+    for folder, flags in (("back", "--to-huggingface"), ("again", "")):
+        before = "run" if flags else "back"
+        code, _, err = call(convert.main, f"{tmp_path / before} {flags} --out {tmp_path / folder}")
+        assert code == 0 and model_of_run(tmp_path / folder)[0].config == config
+    path = marian / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | dict(max_new_tokens=4)))
+    assert nf.load(marian).text.max_length == 4
+
+
 def test_a_marian_of_two_vocabularies_is_refused(tmp_path, complaint):
     folder = published_texts.marian(tmp_path / "marian")
     (folder / "target_vocab.json").write_text("{}", encoding="utf-8")

@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 
 from numformer.backend import reuse_freed_memory
@@ -21,7 +22,8 @@ def exit_code(main: Callable[[], int]) -> int:
 
     Standard input, output and error are UTF-8, whatever the system's encoding is, unless
     PYTHONIOENCODING names another; what that lacks is printed as \\u and its number. Where one of
-    them is closed (`>&-`), the program goes on without.
+    them is closed (`>&-`), the program goes on without. What is warned of is a note, without the
+    line of code.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -42,7 +44,8 @@ def exit_code(main: Callable[[], int]) -> int:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         if ranks.rank:  # rank 0 prints
             sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")
-        with ranks.failing_together():
+        with ranks.failing_together(), warnings.catch_warnings():
+            warnings.showwarning = _note
             return main()
     except RankLost as problem:
         if not world().heard:  # or another rank tells it
@@ -73,6 +76,10 @@ def exit_code(main: Callable[[], int]) -> int:
         return 130
     except KeyboardInterrupt:
         return 130
+
+
+def _note(message: Warning | str, *_: object, **__: object) -> None:
+    print("note:", message, file=sys.stderr)
 
 
 def _complain(problem: Exception, code: int) -> int:
