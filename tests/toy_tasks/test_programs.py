@@ -80,10 +80,10 @@ def test_trouble_of_the_machine_is_one_line(refuse):
 
 
 def test_a_full_disk_ends_with_2_and_loses_nothing(call):
-    flags = f"{TINY} --steps 24 --log-every 1 --evaluate-every 20 --out"
+    flags = f"{TINY} --steps 28 --log-every 1 --evaluate-every 25 --out"
     call(copying, f"{flags} straight")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    for name, most in (("last.safetensors", 8000), ("metrics.jsonl", 2600)):
+    for name, most in (("last.safetensors", 8000), ("metrics.jsonl", 2700)):
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
         try:
             code, _, err = call(copying, f"{flags} {name}")
