@@ -6,13 +6,12 @@ from pathlib import Path
 
 from numformer.errors import InputError
 from numformer.generation.described import text_of
+from numformer.published import KEPT
+from numformer.published.loading import OF_TEXTS
 from numformer.published.saving import save_published
 from numformer.trained import model_of_run
 from numformer.training.checkpoints import save_model
 from toy_tasks.kit import exit_code
-
-KEPT = "text", "published", "generation", "pictures"
-"""What a run keeps of a published model beside its weights."""
 
 DESCRIPTION = """\
 A model that others published, in Hugging Face's layout (config.json, *.safetensors, its tokenizer),
@@ -42,10 +41,12 @@ def main(arguments: list[str] | None = None) -> int:
     if options.to_huggingface:
         text = text_of(metadata.get("text"), model.config)
         kind = save_published(options.out, model, metadata, text)
-        print(f"{options.out} holds a {kind} for transformers")
+        lacks = text and not any((options.out / name).exists() for name in OF_TEXTS)
+        without = ", without a tokenizer: a run of plain symbols has none" * bool(lacks)
+        print(f"{options.out} holds a {kind} for transformers{without}")
     else:
         options.out.mkdir(parents=True, exist_ok=True)
-        kept = {name: metadata[name] for name in KEPT if name in metadata}
+        kept = {name: metadata[name] for name in ("text", *KEPT) if name in metadata}
         save_model(options.out / "best.safetensors", model, **kept)
         print(f"{options.out} is a run: numformer.load({str(options.out)!r})")
     return 0

@@ -212,7 +212,7 @@ def main(arguments: list[str] | None = None) -> int:
     add("--hole", default="_", help="the character that stands for a hidden one")
     options = kit.parse(flags, lambda options: "masked", arguments)
     if options.run:
-        return kit.use(options)
+        return kit.use(options, kind=Infilling)
     hole = options.hole
     is_sign = hole.isprintable() and hole != " " and Vocabulary([]).split(hole) == [hole]
     if options.context < 1 or not is_sign:

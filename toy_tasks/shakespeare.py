@@ -24,6 +24,7 @@ and SwiGLU bring most.
 import math
 import sys
 
+from numformer.generation import Continuation
 from numformer.models.language_model import LanguageModel
 from toy_tasks import kit
 from toy_tasks.kit.datasets import shakespeare
@@ -93,7 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = kit.parse(flags, lambda options: "shakespeare", arguments)
     require_lengths(options.context, options.length)
     if options.run:
-        return kit.use(options)
+        return kit.use(options, kind=Continuation)
     return learn(options, shakespeare(options.data), "validation loss", TARGETS[options.preset])
 
 

@@ -8,7 +8,7 @@ from numformer.backend import find_backend
 from numformer.data.moses import detokenized
 from numformer.data.subwords import KINDS
 from numformer.errors import InputError
-from numformer.generation import Translation
+from numformer.generation import Transduction, Translation
 from numformer.layer import pack
 from numformer.models import Config, Transformer
 from numformer.trained import load
@@ -119,7 +119,7 @@ def use(options: argparse.Namespace) -> int:
     """Translate texts or a file, as --run and the flags ask for; the exit code."""
     trained = load(options.run, *options.ensemble or [])
     if not options.source:
-        return kit.use(options, trained)
+        return kit.use(options, trained, kind=Transduction)
     text = trained.text
     if not isinstance(text, Translation):
         raise InputError("--source is for a translator", options.run, "Name a run of translate.")

@@ -202,7 +202,7 @@ def main(arguments: list[str] | None = None) -> int:
             'For example --data FILE.txt, or --run runs/write --input "To be"',
         )
     if options.run:
-        return kit.use(options)
+        return kit.use(options, kind=Continuation)
     return learn(options, read_text(options.data, "Name a text file: --data FILE.txt"))
 
 

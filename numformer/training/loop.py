@@ -61,7 +61,7 @@ class Task(Protocol):
         ...
 
     # Optional: `text`, what the model does with texts (numformer.Transduction, Continuation), with
-    # which numformer.load uses the saved model.
+    # which numformer.load uses the saved model; `kept`, JSON values that are saved with the best.
 
 
 @dataclass(frozen=True)

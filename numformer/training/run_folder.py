@@ -31,11 +31,19 @@ class RunFolder:
 
     `settings` decide how the run goes on, so they must be the same when it is resumed: kind and
     config of the model, recipe, seed, parts and task, and steps where the recipe knows the end.
-    `text` describes what the model does with texts.
+    `text` describes what the model does with texts, `kept` is what else is saved with the best.
     """
 
-    def __init__(self, folder: Path, settings: dict, metric: str, text: dict | None = None):
-        self.folder, self.settings, self.metric, self.text = folder, settings, metric, text
+    def __init__(
+        self,
+        folder: Path,
+        settings: dict,
+        metric: str,
+        text: dict | None = None,
+        kept: dict | None = None,
+    ):
+        self.folder, self.settings, self.metric = folder, settings, metric
+        self.text, self.kept = text, kept or {}
 
     @property
     def metrics(self) -> Path:
@@ -109,7 +117,8 @@ class RunFolder:
 
     def save_best(self, model: Model, best: dict) -> None:
         """Write best.safetensors."""
-        save_model(self.best, model, task=self.settings["task"], text=self.text, best=best)
+        told = dict(task=self.settings["task"], text=self.text, best=best)
+        save_model(self.best, model, **told | self.kept)
 
     def load_best(self, model: Model, best: dict, dtype) -> None:
         """Load best.safetensors into the model. Raises InputError unless it measured `best`."""

@@ -64,7 +64,8 @@ class Trainer:
         self.recent: list = []  # the weights (N,) at the latest evaluations, to be averaged
         self.evaluated = 0  # the step of the latest evaluation
         self.began = time.monotonic()  # on a clock that a resumed run turns back
-        self.files = RunFolder(folder, self.settings(), task.metric, _text_of(task, model))
+        told = _text_of(task, model), getattr(task, "kept", {})
+        self.files = RunFolder(folder, self.settings(), task.metric, *told)
 
     def settings(self) -> dict:
         """What decides how a run goes on, and so must be the same when it is resumed."""

@@ -81,9 +81,10 @@ def test_tasks_use_published_models(tmp_path, call, monkeypatch):
     assert code == 2 and len(err) == 1 and "names pictures" in err[0]
 
 
-def test_a_published_model_is_trained_on_and_published_again(tmp_path, call, monkeypatch):
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_a_published_model_is_trained_on_and_published_again(kind, tmp_path, call, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folder = published_texts.gpt2(tmp_path / "gpt2")
+    folder = getattr(published_texts, kind)(tmp_path / kind)
     text = " ".join(published_texts.LINES) * 30
     Path("text.txt").write_text(text, encoding="utf-8")
     flags = "--data text.txt --steps 4 --batch-size 2 --context 8 --no-plots --decay inverse_sqrt"
@@ -100,8 +101,25 @@ def test_a_published_model_is_trained_on_and_published_again(tmp_path, call, mon
     code, _, err = call(write.main, "--resume --out run --data text.txt --steps 6")
     assert code == 0, err
     code, out, _ = call(convert.main, "run --to-huggingface --out again")
-    assert code == 0 and out == ["again holds a gpt2 for transformers"]
+    assert code == 0 and out == [f"again holds a {kind} for transformers"]
     assert nf.load("again")("to be", length=5) == nf.load("run")("to be", length=5)
+    again, run = (model_of_run(path)[0].state_dict() for path in ("again", "run"))
+    assert all(np.allclose(again[name], array, rtol=1e-6) for name, array in run.items())
+
+
+@pytest.mark.parametrize(
+    ("page", "kind", "says"),
+    [
+        (write, "bert", "Use python -m toy_tasks.masked"),
+        (masked, "gpt2", "Use python -m toy_tasks.write"),
+        (write, "marian", "Use python -m toy_tasks.translate"),
+        (translate, "gpt2", "Use python -m toy_tasks.write"),
+    ],
+)
+def test_a_script_refuses_a_model_for_another(page, kind, says, tmp_path, call):
+    folder = getattr(published_texts, kind)(tmp_path / kind)
+    code, out, err = call(page.main, f"--run {folder} --input", "a dog")
+    assert (code, out, len(err)) == (2, [], 1) and says in err[0]
 
 
 def test_how_a_model_is_to_write_is_read_or_told_of(tmp_path, call):
@@ -148,6 +166,8 @@ def test_a_translator_is_trained_on(tmp_path, call, monkeypatch):
     assert 0 < moved < 0.5
     code, _, err = call(translate.main, "--resume --out run --data pairs.tsv --steps 4")
     assert code == 0, err
+    assert call(convert.main, "run --to-huggingface --out again")[0] == 0
+    assert nf.load("again")("a dog") == nf.load("run")("a dog")
     code, _, err = call(translate.main, f"--start {folder} {flags}2 --bpe-dropout 0.1")
     assert code == 2 and "bpe-dropout" in err[-1]
 

@@ -10,13 +10,16 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from numformer.backend import find_backend
-from numformer.generation import Continuation
+from numformer.errors import InputError
+from numformer.generation import Continuation, Infilling, Transduction
 from numformer.generation.text import Text
 from numformer.layer import pack
 from numformer.trained import Trained, load
 from toy_tasks.kit.datasets import read_text
 
 SAMPLING = "temperature", "top_k", "top_p"
+PAGES = {Continuation: "write", Infilling: "masked", Transduction: "translate"}
+"""The scripts that ask any model for what it does with texts."""
 
 
 def note(text: str) -> None:
@@ -28,13 +31,23 @@ def use(
     trained: Trained | None = None,
     lines: Iterable[str] | None = None,
     say: Callable[[str], None] = note,
+    kind: type[Text] | None = None,
 ) -> int:
     """Answer --input, or the lines of standard input, with the model of --run; the exit code.
 
     `trained` is what was loaded already; `lines` are answered where there is no --input, and `say`
-    is called with what to know about a text.
+    is called with what to know about a text. Raises InputError for a model that does something else
+    with texts than the `kind` that the script is for.
     """
     trained = trained or load(options.run)
+    if kind and not isinstance(trained.text, kind):
+        name = type(trained.text)
+        page = next((page for of, page in PAGES.items() if issubclass(name, of)), None)
+        raise InputError(
+            f"{options.program} takes a model for {kind.__name__}",
+            f"{options.run}, one for {name.__name__}",
+            f"Use python -m toy_tasks.{page}.",
+        )
     task = task_of(trained.metadata).get("name")
     if task and not options.program.endswith(f".{task}"):
         note(f"{options.run} is a run of {task}")

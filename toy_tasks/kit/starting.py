@@ -10,7 +10,7 @@ from numformer.errors import InputError
 from numformer.generation.described import text_of
 from numformer.generation.text import Text
 from numformer.models import Model
-from numformer.published import is_published
+from numformer.published import KEPT, is_published
 from numformer.trained import load, model_of_run
 from toy_tasks.kit import folders
 from toy_tasks.kit.flags import Parser
@@ -63,8 +63,11 @@ def vocabularies(options: argparse.Namespace, **texts: Iterable[str]) -> tuple[V
     return tuple(known[name] for name in texts)
 
 
-def take_weights(model: Model, text: Text | None, run: Path) -> None:
-    """Begin with the weights of a run. Raises InputError for what does not fit, by its name."""
+def take_weights(model: Model, text: Text | None, run: Path) -> dict:
+    """Begin with the weights of a run -> what is kept of a published model beside them.
+
+    Raises InputError for what does not fit, by its name.
+    """
     saved, metadata = model_of_run(run, type(model))
     started = text_of(metadata.get("text"), saved.config)
     if text and started and _described(started) != _described(text):
@@ -89,6 +92,7 @@ def take_weights(model: Model, text: Text | None, run: Path) -> None:
         if (here := getattr(model.config, name)) != there:
             print(f"{name} is {here}, in {run} it was {there}")
     model.load_state_dict(saved.state_dict())
+    return {name: metadata[name] for name in KEPT if name in metadata}
 
 
 def _vocabularies(text: Text) -> dict[str, Vocabulary]:

@@ -48,8 +48,11 @@ def train_task(
         # Weights and the optimizer's vectors, in float32.
         require_numbers(last, last.stat().st_size // (4 + 4 * kept), config)
     model = kind(config, seed_sequence(options.seed, "weights"))
+    kept = folders.read_config(options.out).get("kept", {}) if options.resume else {}
     if options.start and not options.resume:
-        take_weights(model, getattr(task, "text", None), options.start)
+        kept = take_weights(model, getattr(task, "text", None), options.start)
+    if kept:
+        task.kept = kept
     ranks.agree(lambda: plain(options))
     how = dict(seed=options.seed, xp=xp, resume=options.resume, parts=options.parts)
     how |= dict(parallel=options.parallel, timeout=options.timeout)
@@ -64,6 +67,7 @@ def train_task(
         settings = {"options": plain(options), "model": kind.kind()}
         settings |= {"task": task.description().get("name"), "metric": task.metric}
         settings |= {"config": asdict(config), "recipe": asdict(recipe)}
+        settings |= {"kept": kept} if kept else {}
         if options.resume:
             if "study" in folders.read_config(folder):
                 raise InputError(
