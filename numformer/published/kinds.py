@@ -73,11 +73,14 @@ def _of_t5(folder: Path, config, said: Said) -> Transduction:
 
 
 def _of_marian(folder: Path, config, said: Said) -> Transduction:
-    return _transduction(*pieces_of(folder, config.source_vocabulary), said)
+    sizes = config.source_vocabulary, config.target_vocabulary
+    return _transduction(*pieces_of(folder, *sizes), said)
 
 
 KINDS = {
-    "marian": Kind(Transformer, configs.marian, lambda config: tables.MARIAN, _of_marian),
+    "marian": Kind(
+        Transformer, configs.marian, lambda config: tables.marian(config.tying == "all"), _of_marian
+    ),
     "gpt2": Kind(LanguageModel, configs.gpt2, lambda config: tables.GPT2, _continuation),
     "llama": Kind(LanguageModel, configs.llama, lambda config: tables.LLAMA, _continuation),
     "t5": Kind(

@@ -18,7 +18,7 @@ from numformer.published.configs import ACTIVATIONS, Said, ends_of, with_ends
 from numformer.published.files import CONFIG, ONE
 from numformer.published.kinds import KINDS, Kind
 from numformer.published.loading import GENERATION, PICTURES, their_arrays
-from numformer.published.vocabularies import TOKENIZER
+from numformer.published.vocabularies import IDS, TARGET_IDS, TOKENIZER
 from numformer.training.files import write_atomically
 
 ADDED = "attention_bias", "output_bias", "feed_forward_bias"
@@ -47,8 +47,8 @@ def as_marian(config) -> dict:
         scale_embedding=config.embedding_scale,
         max_position_embeddings=1024,
         is_encoder_decoder=True,
-        share_encoder_decoder_embeddings=True,
-        tie_word_embeddings=True,
+        share_encoder_decoder_embeddings=config.tying == "all",
+        tie_word_embeddings=config.tying != "none",
         **_dropouts(config, "dropout", "attention_dropout", "activation_dropout"),
         pad_token_id=config.padding_id,
         decoder_start_token_id=config.start_id,
@@ -105,9 +105,6 @@ def save_published(folder: Path, model: Model, metadata: dict, text: Text | None
     that the kind has no room for.
     """
     said, generation = metadata.get("published") or _said(model), metadata.get("generation", {})
-    if said["model_type"] == "marian" and model.config.tying != "all":
-        rule, fix = "a model is written as Marian's with one embedding", "Train with --tying all."
-        raise InputError(rule, f"tying {model.config.tying}", fix)
     kind = KINDS[said["model_type"]]
     arrays = _arrays(model, kind, with_ends(said, generation))
     folder.mkdir(parents=True, exist_ok=True)
@@ -200,9 +197,11 @@ def _save_tokenizer(folder: Path, text: Text, said: dict) -> None:
     if all(isinstance(side, Subwords | Pieces) for side in sides):
         for name, side in zip(("source", "target"), sides, strict=True):
             write_atomically(folder / f"{name}.spm", side.model)
-        _write(folder / "vocab.json", _ids(vocabulary))
-        marks = {"tokenizer_class": "MarianTokenizer"} | _marks(vocabulary, said)
-        _write(folder / "tokenizer_config.json", marks)
+        shared = said.get("share_encoder_decoder_embeddings", True)
+        for name, side in zip((IDS, TARGET_IDS)[: 1 if shared else 2], sides, strict=False):
+            _write(folder / name, _ids(side))
+        how = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": not shared}
+        _write(folder / "tokenizer_config.json", how | _marks(vocabulary, said))
 
 
 def _generation(text: Transduction, said: dict) -> dict[str, Any]:

@@ -8,8 +8,8 @@ and you have read the model.
 from numformer.published.rows import Table
 
 # Marian, the paper's architecture: the translators of OPUS-MT (Tiedemann and Thottingal 2020).
-MARIAN = Table("""
-    model.shared                     source.embedding         table
+_MARIAN = """
+{shared}
     model.encoder.embed_tokens       source.embedding         table
     model.decoder.embed_tokens       source.embedding         table
     model.decoder.embed_tokens       target.embedding         table
@@ -44,7 +44,14 @@ MARIAN = Table("""
         fc1                          feed_forward.sublayer.inner      linear
         fc2                          feed_forward.sublayer.outer      linear
         final_layer_norm             feed_forward.norm                norm
-""")
+"""
+
+
+def marian(shared: bool) -> Table:
+    """Marian's table. Source and target share an embedding, or have vocabularies of their own."""
+    row = "    model.shared                     source.embedding         table"
+    return Table(_MARIAN.format(shared=row if shared else ""))
+
 
 # GPT-2 (Radford et al. 2019): a decoder alone.
 GPT2 = Table(

@@ -7,6 +7,7 @@ from numformer.errors import InputError
 from numformer.published.files import LARGEST_JSON, read_json
 
 TOKENIZER = "tokenizer.json"
+IDS, TARGET_IDS = "vocab.json", "target_vocab.json"
 
 
 def tokenizer_of(folder: Path, size: int, whole: bool) -> Tokenizer:
@@ -40,22 +41,31 @@ def tokenizer_of(folder: Path, size: int, whole: bool) -> Tokenizer:
     return Tokenizer(made.to_str(), size, whole)
 
 
-def pieces_of(folder: Path, size: int) -> tuple[Pieces, Pieces]:
-    """Marian's vocabularies of source and target."""
+def pieces_of(folder: Path, source_size: int, target_size: int) -> tuple[Pieces, Pieces]:
+    """Marian's vocabularies of source and target, which have one file of ids, or one each."""
     for name in ("source.spm", "target.spm"):
         if not (folder / name).is_file():
             rule = "Marian's texts are cut by source.spm and target.spm"
             raise InputError(rule, f"{folder} without {name}", "Download the whole folder.")
-    if (folder / "target_vocab.json").is_file():
-        rule, fix = "a Marian has one vocab.json for both languages", "Name another model."
-        raise InputError(rule, f"{folder} with a target_vocab.json, too", fix)
-    source, target = ((folder / f"{side}.spm").read_bytes() for side in ("source", "target"))
-    ids = read_json(folder / "vocab.json")
-    if not isinstance(ids, dict):
-        rule = "vocab.json has an id of the model for each piece"
-        raise InputError(rule, type(ids).__name__, "Download it again.")
     unknown = mark_of(folder, "unk_token", "<unk>")
-    return Pieces(source, ids, size, unknown), Pieces(target, ids, size, unknown)
+    own = (folder / TARGET_IDS).is_file()
+    names = {
+        "source.spm": (IDS, source_size),
+        "target.spm": (TARGET_IDS if own else IDS, target_size),
+    }
+    source, target = (
+        Pieces((folder / cuts).read_bytes(), _ids(folder / ids), size, unknown)
+        for cuts, (ids, size) in names.items()
+    )
+    return source, target
+
+
+def _ids(path: Path) -> dict[str, int]:
+    ids = read_json(path)
+    if not isinstance(ids, dict):
+        rule = f"{path.name} has an id of the model for each piece"
+        raise InputError(rule, type(ids).__name__, "Download it again.")
+    return ids
 
 
 def mark_of(folder: Path, name: str, usual: str) -> str:

@@ -8,7 +8,7 @@ import tokenizers
 import numformer as nf
 from numformer.data import Subwords
 from numformer.published.saving import save_published
-from tests.published.published_cases import BERT, GPT2, LLAMA, MARIAN, VIT, Drawn
+from tests.published.published_cases import BERT, GPT2, LLAMA, MARIAN, T5, VIT, Drawn
 
 LINES = [
     "the small dog runs on the grass",
@@ -48,6 +48,30 @@ def word_pieces(size: int) -> tokenizers.Tokenizer:
     return made
 
 
+def unigram() -> tokenizers.Tokenizer:
+    """T5's kind, with its end after a text; what it does not know is its symbol 2."""
+    letters = sorted({*"".join(LINES)} - {" "} | {"▁"})
+    words = sorted({f"▁{word}" for line in LINES for word in line.split()})
+    scores = [(mark, 0.0) for mark in ("<pad>", "</s>", "<unk>")]
+    scores += [(word, -2.0) for word in words] + [(letter, -6.0) for letter in letters]
+    made = tokenizers.Tokenizer(tokenizers.models.Unigram(scores, unk_id=2))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    made.decoder = tokenizers.decoders.Metaspace()
+    made.add_special_tokens(["<pad>", "</s>", "<unk>"])
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 1)]
+    )
+    return made
+
+
+def t5(folder: Path) -> Path:
+    tokenizer = unigram()
+    said = T5 | dict(vocab_size=tokenizer.get_vocab_size())
+    Drawn("t5", said, np.float32).save(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
 def gpt2(folder: Path, kind: dict = GPT2) -> Path:
     tokenizer = byte_level(300)
     size = tokenizer.get_vocab_size()
@@ -80,6 +104,20 @@ def marian(folder: Path, **changes) -> Path:
     drawn = Drawn("marian", said, np.float32)
     text = nf.Transduction(subwords, subwords, 12, beam=1)
     save_published(folder, drawn.model, {"published": drawn.said}, text)
+    return folder
+
+
+def marian_of_two_vocabularies(folder: Path) -> Path:
+    """As a run of ours with --tying target would become it."""
+    source, target = Subwords.learned(LINES, 60), Subwords.learned(LINES[3:] + LINES[:1], 45)
+    sizes = dict(source_vocabulary=len(source), target_vocabulary=len(target), d_model=16)
+    how = dict(d_ff=24, heads=2, layers=2, tying="target", activation="swish")
+    drawn = nf.Transformer(nf.Config(**sizes, **how), 3)
+    for parameter in drawn.named_parameters().values():
+        parameter.data[...] += 0.3 * np.random.default_rng(parameter.size).standard_normal(
+            parameter.shape
+        )
+    save_published(folder, drawn, {}, nf.Transduction(source, target, 12, beam=1))
     return folder
 
 

@@ -33,9 +33,10 @@ def test_a_text_goes_on_as_transformers_has_it(name, tmp_path):
         assert trained(text, length=9) == written and written.startswith(text)
 
 
-def test_pairs_are_translated_as_marian_has_it(tmp_path, call):
+@pytest.mark.parametrize("kind", ["marian", "marian_of_two_vocabularies"])
+def test_pairs_are_translated_as_marian_has_it(kind, tmp_path, call):
     transformers = pytest.importorskip("transformers", reason=NO_TRANSFORMERS)
-    folder = published_texts.marian(tmp_path / "marian")
+    folder = getattr(published_texts, kind)(tmp_path / "marian")
     tokenizer = transformers.MarianTokenizer.from_pretrained(folder)
     theirs = transformers.MarianMTModel.from_pretrained(folder)
     texts = ["a dog and a cat", "people sleep again so"]
@@ -44,6 +45,46 @@ def test_pairs_are_translated_as_marian_has_it(tmp_path, call):
     assert nf.load(folder)(texts) == expected
     code, out, err = call(translate.main, f"--run {folder} --input", *texts)
     assert (code, err) == (0, []) and out == expected
+
+
+@pytest.mark.parametrize("how", [{}, dict(num_beams=3, length_penalty=1.7)])
+def test_a_text_is_answered_as_t5_has_it(how, tmp_path):
+    """Some of its characters are unknown."""
+    transformers = pytest.importorskip("transformers", reason=NO_TRANSFORMERS)
+    folder = published_texts.t5(tmp_path / "t5")
+    told = dict(max_new_tokens=9, decoder_start_token_id=0, pad_token_id=0, eos_token_id=1, **how)
+    (folder / "generation_config.json").write_text(json.dumps(told), encoding="utf-8")
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    theirs, ours = transformers.T5ForConditionalGeneration.from_pretrained(folder), nf.load(folder)
+    text = ours.text
+    assert (text.beam, text.length_penalty, text.max_length) == (*[*how.values(), 1, 1.0][:2], 9)
+    for asked in ("the small dog", "zebras € run"):
+        ids = tokenizer(asked, return_tensors="pt")["input_ids"]
+        assert text.read.encode(text.symbols(asked)) == ids[0, :-1].tolist()
+        assert (2 in ids) == ("€" in asked)
+        (row,) = theirs.generate(ids)
+        expected = tokenizer.decode(row, skip_special_tokens=True)
+        written = ours(asked) if not how else ours.n_best([asked], 3)[0][0][1]
+        assert written == expected
+
+
+def test_older_tokenizer_files_and_marks_of_languages(tmp_path):
+    bert, marian = (getattr(published_texts, kind)(tmp_path / kind) for kind in ("bert", "marian"))
+    told = json.loads((bert / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+    (bert / "tokenizer.json").unlink()
+    (bert / "vocab.txt").write_text("\n".join(sorted(told, key=told.get)) + "\n")
+    for lower in (True, False):
+        (bert / "tokenizer_config.json").write_text(json.dumps(dict(do_lower_case=lower)))
+        symbols = nf.load(bert).text.symbols("The DOG")
+        assert ("the" in symbols and "dog" in symbols) == lower
+    ids = json.loads((marian / "vocab.json").read_text())
+    piece = next(iter(ids))
+    ids[">>de<<"] = ids.pop([*ids][-1])
+    (marian / "vocab.json").write_text(json.dumps(ids))
+    text = nf.load(marian).text
+    assert text.symbols(" >>de<<  a dog")[0] == ">>de<<" and piece in ids
+    assert text.symbols(" >>de<< a dog")[1:] == text.symbols("a dog")
+    assert ">>fr<<" not in text.symbols(">>fr<< a dog")
 
 
 def test_tasks_use_published_models(tmp_path, call, monkeypatch):
@@ -142,12 +183,6 @@ def test_how_a_model_is_to_write_is_read_or_told_of(tmp_path, call):
     assert nf.load(marian).text.max_length == 4
 
 
-def test_a_marian_of_two_vocabularies_is_refused(tmp_path, complaint):
-    folder = published_texts.marian(tmp_path / "marian")
-    (folder / "target_vocab.json").write_text("{}", encoding="utf-8")
-    assert "target_vocab.json" in complaint(nf.load, folder)
-
-
 def test_a_translator_is_trained_on(tmp_path, call, monkeypatch):
     """With ids of its own for padding, start and end, which are the batches' ids, too."""
     monkeypatch.chdir(tmp_path)
@@ -172,7 +207,9 @@ def test_a_translator_is_trained_on(tmp_path, call, monkeypatch):
     assert code == 2 and "bpe-dropout" in err[-1]
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "marian", "vit"])
+@pytest.mark.parametrize(
+    "name", ["gpt2", "llama", "t5", "bert", "marian", "marian_of_two_vocabularies", "vit"]
+)
 def test_what_is_converted_comes_back_as_it_was(name, tmp_path, call):
     folder = getattr(published_texts, name)(tmp_path / name)
     code, _, err = call(convert.main, f"{folder} --out {tmp_path / 'run'}")
@@ -205,20 +242,35 @@ def test_our_language_model_becomes_a_gpt2(tmp_path, call):
         assert np.allclose(model.forward(ids), again.forward(ids), atol=1e-5)
 
 
-def test_what_no_published_kind_has_is_refused_by_name(tmp_path, call):
-    config = nf.Config.base(20, d_model=8, d_ff=8, heads=2, layers=1)
-    model = nf.Transformer(config)
+@pytest.mark.parametrize("tying", ["all", "target", "none"])
+def test_our_translator_becomes_a_marian(tying, tmp_path, call):
+    """Sinusoids there have another order: so have all dimensions."""
+    sizes = dict(d_model=8, d_ff=8, heads=2, layers=1, tying=tying)
+    model = nf.Transformer(nf.Config.base(20, **sizes))
     nf.save_model(tmp_path / "best.safetensors", model)
     code, out, _ = call(convert.main, f"{tmp_path} --to-huggingface --out {tmp_path / 'marian'}")
     assert code == 0 and out[0].endswith("holds a marian for transformers")
     again, _ = model_of_run(tmp_path / "marian")
     source, target = np.array([[4, 5, 6, 2], [7, 2, 0, 0]]), np.array([[1, 8, 9], [1, 4, 0]])
-    with nf.inference():  # sinusoids there have another order: so have all dimensions
+    with nf.inference():
         ours, theirs = (of.forward(source, target) for of in (model, again))
-    assert again.config.positions == "sinusoidal_halves"
+    assert (again.config.positions, again.config.tying) == ("sinusoidal_halves", tying)
     assert np.allclose(ours, theirs, atol=1e-5)
-    for changes, words in ((dict(norm="pre"), "norm post"), (dict(tying="none"), "--tying all")):
-        other = nf.Transformer(nf.Config.base(20, d_model=8, d_ff=8, heads=2, layers=1, **changes))
-        nf.save_model(tmp_path / "best.safetensors", other)
-        code, _, err = call(convert.main, f"{tmp_path} --to-huggingface --out {tmp_path / 'no'}")
-        assert code == 2 and words in err[0] and not (tmp_path / "no").exists()
+
+
+def test_what_no_published_kind_has_is_refused_by_name(tmp_path, call):
+    sizes = dict(d_model=8, d_ff=8, heads=2, layers=1)
+    nf.save_model(
+        tmp_path / "best.safetensors", nf.Transformer(nf.Config.base(20, **sizes, norm="pre"))
+    )
+    code, _, err = call(convert.main, f"{tmp_path} --to-huggingface --out {tmp_path / 'no'}")
+    assert code == 2 and "norm post" in err[0] and not (tmp_path / "no").exists()
+
+
+def test_a_run_of_plain_symbols_has_no_tokenizer_to_write(tmp_path, call):
+    model = nf.Transformer(nf.Config.base(7, d_model=8, d_ff=8, heads=2, layers=1))
+    plain = nf.data.Vocabulary("abc")
+    text = nf.Transduction(plain, plain, 5).description()
+    nf.save_model(tmp_path / "best.safetensors", model, text=text)
+    code, out, _ = call(convert.main, f"{tmp_path} --to-huggingface --out {tmp_path / 'marian'}")
+    assert code == 0 and "without a tokenizer" in out[0]
