@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
         text = text_of(metadata.get("text"), model.config)
         kind = save_published(options.out, model, metadata, text)
         lacks = text and not any((options.out / name).exists() for name in OF_TEXTS)
-        without = ", without a tokenizer: a run of plain symbols has none" * bool(lacks)
+        without = ", without a tokenizer: there is none of its kind for these symbols" * bool(lacks)
         print(f"{options.out} holds a {kind} for transformers{without}")
     else:
         options.out.mkdir(parents=True, exist_ok=True)

@@ -335,9 +335,9 @@ def verdict(results: Results):
 def use(options: argparse.Namespace) -> int:
     """Print the name of each image in the files of --input, a line each; the exit code."""
     model, metadata = model_of_run(options.run)
-    if "published" in metadata:
-        return name_pictures(options, model, metadata)
     task = task_of(metadata)
+    if "published" in metadata and not task:
+        return name_pictures(options, model, metadata)
     classes, highest = task.get("classes"), task.get("highest")
     known = isinstance(model, VisionTransformer) and task.get("name") == "images"
     known = known and isinstance(classes, list) and len(classes) == model.config.classes

@@ -117,7 +117,8 @@ def save_published(folder: Path, model: Model, metadata: dict, text: Text | None
     if text:
         _save_tokenizer(folder, text, said)
     if isinstance(text, Transduction):
-        generation = generation | _generation(text, with_ends(said, generation))
+        how = {n: v for n, v in generation.items() if n != "max_new_tokens"}  # but max_length
+        generation = how | _generation(text, with_ends(said, generation))
     if generation:
         _write(folder / GENERATION, generation)
     return said["model_type"]
@@ -194,7 +195,8 @@ def _save_tokenizer(folder: Path, text: Text, said: dict) -> None:
     if isinstance(vocabulary, Tokenizer):
         write_atomically(folder / TOKENIZER, vocabulary.content.encode())
     sides: list[Any] = [vocabulary, getattr(text, "target", vocabulary)]
-    if all(isinstance(side, Subwords | Pieces) for side in sides):
+    cut = all(isinstance(side, Subwords | Pieces) for side in sides)
+    if cut and said["model_type"] == "marian":
         for name, side in zip(("source", "target"), sides, strict=True):
             write_atomically(folder / f"{name}.spm", side.model)
         shared = said.get("share_encoder_decoder_embeddings", True)

@@ -9,6 +9,7 @@ from safetensors.numpy import load_file
 
 import numformer as nf
 from numformer import convert
+from numformer.generation import Continuation
 from numformer.trained import model_of_run
 from toy_tasks import images, masked, translate, write
 
@@ -139,13 +140,22 @@ def test_a_published_model_is_trained_on_and_published_again(kind, tmp_path, cal
         for name, array in trained.state_dict().items()
     ]
     assert 0 < max(moved) < 0.5  # it began with those weights
+    folder.rename("gone")
     code, _, err = call(write.main, "--resume --out run --data text.txt --steps 6")
     assert code == 0, err
+    Path("gone").rename(folder)
     code, out, _ = call(convert.main, "run --to-huggingface --out again")
     assert code == 0 and out == [f"again holds a {kind} for transformers"]
     assert nf.load("again")("to be", length=5) == nf.load("run")("to be", length=5)
     again, run = (model_of_run(path)[0].state_dict() for path in ("again", "run"))
     assert all(np.allclose(again[name], array, rtol=1e-6) for name, array in run.items())
+    told = [json.loads((path / "config.json").read_text()) for path in (folder, Path("again"))]
+    assert told[0] == told[1]
+    refused = f"--start {folder} {flags} --activation relu --out other"
+    assert call(write.main, refused)[0] == (2 if kind == "llama" else 0)  # of other parameters
+    if kind == "gpt2":
+        code, _, err = call(convert.main, "other --to-huggingface --out no")
+        assert code == 2 and "activation gelu_tanh" in err[0] and not Path("no").exists()
 
 
 @pytest.mark.parametrize(
@@ -228,16 +238,22 @@ def test_what_is_converted_comes_back_as_it_was(name, tmp_path, call):
     assert code == 2 and "new folder" in err[0]
 
 
-def test_our_language_model_becomes_a_gpt2(tmp_path, call):
-    """With two tables, for ours multiplies what it looks up."""
-    sizes = dict(vocabulary=20, d_model=8, d_ff=12, heads=2, layers=2, max_length=9)
+@pytest.mark.parametrize("symbols", ["letters", "subwords"])
+def test_our_language_model_becomes_a_gpt2(symbols, tmp_path, call):
+    """With two tables, for ours multiplies what it looks up; without a tokenizer, which it says."""
+    vocabulary = nf.data.Vocabulary("abcdefghijklmnop")
+    if symbols == "subwords":
+        vocabulary = nf.data.Subwords.learned(published_texts.LINES, 60)
+    size = len(vocabulary)
+    sizes = dict(vocabulary=size, d_model=8, d_ff=12, heads=2, layers=2, max_length=9)
     config = nf.LanguageModel.Config(**sizes, norm="pre", positions="learned", activation="gelu")
     model = nf.LanguageModel(config)
-    nf.save_model(tmp_path / "best.safetensors", model)
-    code, _, err = call(convert.main, f"{tmp_path} --to-huggingface --out {tmp_path / 'gpt2'}")
-    assert code == 0, err
+    text = Continuation(vocabulary, 9).description()
+    nf.save_model(tmp_path / "best.safetensors", model, text=text)
+    code, out, err = call(convert.main, f"{tmp_path} --to-huggingface --out {tmp_path / 'gpt2'}")
+    assert code == 0 and "a gpt2 for transformers, without a tokenizer" in out[0], err
     again, _ = model_of_run(tmp_path / "gpt2")
-    ids = np.random.default_rng(0).integers(4, 20, (3, 7))
+    ids = np.random.default_rng(0).integers(4, size, (3, 7))
     with nf.inference():
         assert np.allclose(model.forward(ids), again.forward(ids), atol=1e-5)
 
