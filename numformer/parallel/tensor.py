@@ -101,7 +101,7 @@ def shard(layer: Layer, ranks: Ranks) -> None:
 
     All ranks call it with equal layers, before `pack`. Then the outputs and dx are those of the
     whole layer in each of them, and so are the gradients of what stays whole: norms, embeddings,
-    mixers without heads that are alike, attention with further parameters for its heads. In each
+    attention whose heads are not alike or have further parameters, and other mixers. In each
     FeedForward or attention a forward sums one array over the ranks, a backward one for each matrix
     that is cut by columns.
 

@@ -18,6 +18,7 @@ from numformer.layers import (
     CrossAttention,
     CrossEntropy,
     FeedForward,
+    GlobalWindowAttention,
     GroupedQueryAttention,
     Linear,
     LinearAttention,
@@ -102,6 +103,10 @@ CUT: dict[str, tuple[Callable[[], Layer], list]] = {
     "cross_attention": (lambda: CrossAttention(D, H, rng(), **SIZES), [X, MEMORY]),
     "grouped": (lambda: GroupedQueryAttention(D, 24, rng(), key_value_heads=12, **SIZES), SELF),
     "window": (lambda: WindowAttention(D, H, rng(), window=2, **SIZES), SELF),
+    "global_window": (
+        lambda: GlobalWindowAttention(D, H, rng(), window=2, global_tokens=1, **SIZES),
+        SELF,
+    ),
     "block": (lambda: Block(config(heads=H), rng(), cross=True), [*SELF, MEMORY]),
     "tower": (lambda: Tower(config(heads=H, norm="pre", activation="swiglu"), rng()), SELF),
 }
