@@ -7,9 +7,8 @@ import numpy as np
 
 from numformer.errors import InputError
 from numformer.layer import Array, Layer
-from numformer.parallel.ranks import Ranks
+from numformer.parallel.ranks import STAGES, Ranks
 
-STAGES = 4  # the tag of activations, and of their gradients, which go the other way
 LONGEST = 8  # axes of what is sent
 Order = list[tuple[str, int]]  # ("forward", m) and ("backward", m), m the number of a micro-batch
 

@@ -18,7 +18,8 @@ import numpy as np
 from numformer.errors import InputError
 
 T = TypeVar("T")
-OBJECTS, SUMS, FAILED, BEAT = 1, 2, 3, 4  # tags of what this file sends
+OBJECTS, SUMS, FAILED, BEAT, RING, STAGES, VECTORS = range(1, 8)
+"""Tags of all that ranks send each other; those of gradients are above."""
 
 
 class RankLost(ChildProcessError):

@@ -5,9 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from numformer.errors import InputError
-from numformer.parallel.ranks import Ranks
-
-RING = 3  # the tag of what goes around
+from numformer.parallel.ranks import RING, Ranks
 
 
 def ring_all_reduce(

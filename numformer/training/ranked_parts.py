@@ -19,13 +19,13 @@ from numformer.data import Batch
 from numformer.layer import Array
 from numformer.models import Objective
 from numformer.parallel.pairwise import Branch, add_branches, branches
-from numformer.parallel.ranks import Ranks
+from numformer.parallel.ranks import VECTORS, Ranks
 from numformer.training.finished import Finished
 from numformer.training.loss_scale import LossScale
 from numformer.training.optimizers import Optimizer, blocks_of, clip_factor, norm_of
 from numformer.training.parts import Parts
 
-VECTORS, GRADIENTS = 8, 16  # tags; of gradients the first one
+GRADIENTS = 16  # the first tag of theirs
 END = "end"
 
 

@@ -128,6 +128,7 @@ VALUES = dict.fromkeys(DROPOUTS, (0.0, 0.1, 0.3)) | dict(
     start_id=(0, 1),  # where they are one, what stands first is real
     end_id=(2,),
     unwritten=("0,1,3",),
+    other_ends=("", "5,6"),
     decoder_layers=(None, 1, 3),
     warmup=range(1, 7),
     factor=(0.02, 0.07, 0.2),

@@ -124,6 +124,7 @@ ATTENTION = dict(d_k=None, d_v=None, bias=False, rotary=None, position_bias=None
 ATTENTION |= dict(attention=nf.ScaledDotProductAttention)
 DISTANCES = dict(farthest=128, both_ways=True, p_drop=0.0)
 TRAIN = dict(recipe=None, seed=0, xp=np, resume=False, parts=None)
+TRAIN |= dict(parallel=None, timeout=120.0)
 DEFAULTS = [
     ([nf.beam_search, nf.n_best], dict(beam=4, alpha=0.6, penalty="paper")),  # section 6.1
     ([nf.Adam], dict(beta1=0.9, beta2=0.98, epsilon=1e-9)),  # 5.3
@@ -143,7 +144,7 @@ DEFAULTS = [
     ([nf.Transduction], dict(longest=None, beam=1, length_penalty=1.0, penalty="paper")),
     ([nf.Schedule], dict(log_every=50, evaluate_every=250, minutes=None, patience=None)),
     ([nf.train], TRAIN | dict(on_step=None, on_evaluation=None)),
-    ([Trainer], dict(seed=0, xp=np, parts=1)),
+    ([Trainer], dict(seed=0, xp=np, parts=1, ranks=None)),
 ]
 
 

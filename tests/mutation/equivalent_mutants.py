@@ -79,9 +79,6 @@ Of two axes the last, which is meant without a word since NumPy 2.3, is 1.
     generation/greedy.py: xp.take_along_axis(shifted, symbols) -
     generation/greedy.py: xp.take_along_axis(shifted, symbols, axis=-1)
     generation/sampling.py: np.take_along_axis(ranked, count - 1)
-Only an end id ends a hypothesis, so at most `beam` of the candidates end, and those that go on are
-among the best 2 beam. Further ones are never looked at.
-    generation/beam.py: most_probable(model.step(ids, state), 3 * beam, special)
 The same truths, which Python reads more slowly one by one.
     data/subwords.py: iter(rng.random(3 * len(text) + 3) < dropout)
 Another truth only where a random number of 53 bits is the probability itself.
@@ -147,8 +144,6 @@ The dot product of two vectors, whose products and their order are the same.
 Asked for after an evaluation or after resume, which set it; where 1 is the last step, the loop
 evaluates it before it asks.
     training/trainer.py: self.evaluated = 1
-With one job the gradient is copied, no further job is added, and it is copied back.
-    training/parts.py: if len(jobs) >= 1
 The two are added, into an array that belongs to nobody else either way.
     layers/attention.py: dmemory, dx = super().backward(dy)
 The same maxima, of which a device makes more work.

@@ -11,7 +11,7 @@ from numformer.parallel.mpi import world
 from toy_tasks import kit, reverse
 from toy_tasks.kit import sequences
 
-NCCL_TAG = 7
+NCCL_TAG = 8
 
 
 class Group:
