@@ -402,9 +402,9 @@ def the_lines_of_the_order():
 #
 # $$\frac{R}{1 + (R-1)/K}$$
 #
-# times as fast as one. The more they are, the nearer that comes to $K$. **Guess:** a batch has 25,000 tokens, as in
-# the paper, and a machine does 9.5 trillion operations in a second, as the paper says of its cards.
-# How many machines can wires of 10 Gbit/s feed?
+# times as fast as one. The more they are, the nearer that comes to $K$. **Guess:** a batch has
+# 25,000 tokens, as in the paper, and a machine does 9.5 trillion operations in a second, as the
+# paper says of its cards. How many machines can wires of 10 Gbit/s feed?
 
 
 # %%

@@ -48,11 +48,11 @@ def test_half_a_ring_is_the_library_s_first_half():
         assert found[r, chunk] == parts[:, chunk].sum()
 
 
-def brute_force(layers, bucket, bandwidth, parts=20_000):
+def brute_force(layers, bucket, bandwidth, parts=260):
     """The end of a step: the gradient goes a little at a time, no bucket before it is full."""
     whole = 6 * 65e6 * 25_000 / 9.5e12
     now = 0.0
-    for first in range(0, parts, per_bucket := round(parts * bucket / 260e6)):
+    for first in range(0, parts, per_bucket := round(bucket / 1e6)):
         size = min(per_bucket, parts - first) / parts
         needed = np.ceil((first + size * parts) / parts * layers - 1e-9) / layers
         now = max(now, whole / 3 + 2 / 3 * whole * needed)
