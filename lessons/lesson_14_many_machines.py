@@ -47,8 +47,8 @@ def a_ring_of_machines() -> Simulation:
 #
 # So no machine needs another one's examples. Each has **all** weights and a part of the batch. It
 # computes its gradient, the gradients are added up, and everybody makes the same update. They began
-# with the same weights and add the same numbers, so their weights stay the same, and nobody ever
-# has to send one. This is **data parallel** training.
+# with the same weights and add the same numbers, so their weights stay the same, and no weight is
+# ever sent. This is **data parallel** training.
 #
 # Is it true of a whole Transformer? Here are machines that are threads of one process (`together`),
 # each with a model of its own, in float64. Sentences differ in length.
@@ -112,8 +112,8 @@ def the_same_gradient():
 # In a **ring** each machine sends only to the next one. Cut the gradient into $R$ chunks. In every
 # step each machine sends one chunk, and adds its own share to the one that comes in. After $R - 1$
 # steps a chunk has been everywhere, and one machine holds its finished sum (*reduce-scatter*). In
-# another $R - 1$ steps the sums are handed round (*all-gather*). Each of these steps takes the time
-# of one chunk, $1/R$ of a gradient:
+# another $R - 1$ steps the sums are handed round (*all-gather*). Both halves together are an
+# *all-reduce*: a sum that all get. Each step takes the time of one chunk, $1/R$ of a gradient:
 #
 # $$2\,(R - 1) \cdot \frac{1}{R} = 2\,\frac{R - 1}{R}$$
 #
@@ -149,7 +149,7 @@ def the_lines_of_the_ring():
     """The library's ring, line by line."""
     notes = {
         "size = ": "$R$.",
-        "before, after": "The neighbours of this rank, as a machine is called in a library.",
+        "before, after": "A machine's number is its *rank*, as in MPI. These are its neighbours.",
         "chunks = ": "Views of the gradient: what is written into them is written into it.",
         "for step": "Both halves of the way in one loop.",
         "sent, received": "In step $s$ rank $r$ sends chunk $r - s$, and gets the one before it.",
@@ -166,9 +166,9 @@ def the_lines_of_the_ring():
 # %% [markdown]
 # **Half a ring** is good for something, too. After reduce-scatter each machine has the finished
 # gradient of one chunk. Let it update the weights of that chunk, nobody else, and hand round the
-# new *weights* in place of the sums. That is as many bytes. But now the two numbers that Adam keeps
-# of each weight (lesson 8) are needed on one machine only: stage 1 of ZeRO (Rajbhandari et al.
-# 2020).
+# new *weights* in place of the sums. It takes as many bytes as before. But the two numbers that
+# Adam keeps of each weight (lesson 8) are now needed on one machine only. This is stage 1 of ZeRO
+# (Rajbhandari et al. 2020).
 
 
 # %%
@@ -229,10 +229,10 @@ def what_hid():
         ),
         Words(f"""
             With buckets of 25 MB, {hidden:.0f} % of the sending hides on wires of 10 Gbit/s. Two
-            things do not. The last bucket has the gradient of the first layer, which is there only
-            when backward is done. And what is more than backward is long cannot hide behind it: at
-            1 Gbit/s nearly all is waited for. Buckets of 1 MB leave early, but now the delays of
-            260 times 30 messages add up.
+            things stick out. The last bucket has the gradient of the first layer, which is there
+            only when backward is done. And what takes longer than all of backward cannot hide
+            behind it: at 1 Gbit/s nearly everything is waited for. Buckets of 1 MB leave early, but
+            now the delays of 260 times 30 messages add up.
         """),
     ]
 
@@ -354,13 +354,12 @@ def a_pipeline() -> Simulation:
 
 # %% [markdown]
 # Count it. There are $P$ stages and $M$ micro-batches. Each stage works for $M$ turns. The last one
-# begins after $P - 1$ turns, because the first micro-batch has to come down to it. So there are $M
-# + P - 1$ turns each way, and a stage has nothing to do in $P - 1$ of them. That share is the
-# **bubble**:
+# begins after $P - 1$ turns, because the first micro-batch has to come down to it. Each way takes
+# $M + P - 1$ turns, and in $P - 1$ of them a stage has nothing to do. That share is the **bubble**:
 #
 # $$\frac{P - 1}{M + P - 1}$$
 #
-# With one micro-batch and four stages it is 3/4: four machines are as fast as one. With four
+# With one micro-batch and four stages it is 3/4: four machines are no faster than one. With four
 # micro-batches it is 3/7, with sixteen 3/19.
 #
 # Both orders have the same bubble. But a stage has to keep what backward needs of each micro-batch
@@ -456,7 +455,9 @@ def what_is_gained():
         Words(f"""
             $K$ is {limits[0]:.2f} at 1 Gbit/s, {limits[1]:.1f} at 10 and {limits[2]:.0f} at 100. So
             wires of 10 Gbit/s never make it more than {limits[1]:.1f} times as fast, with any
-            number of machines, and at 1 Gbit/s a second machine makes it *slower*.
+            number of machines, and at 1 Gbit/s a second machine makes it *slower*. At 100 Gbit/s
+            {limits[2] + 1:.0f} machines send for as long as they compute. From there on each new
+            one mostly waits.
 
             And the year? With 64 machines you hoped for 365 / 64 ≈ {365 / 64:.1f} days. At 100
             Gbit/s it takes {year[2]:.0f}, or {hidden:.0f} if all is hidden that can be. At 10
