@@ -2,7 +2,11 @@
 
 from numformer.parallel.ranks import Ranks, together
 from numformer.parallel.ring import ring_all_reduce
+from numformer.parallel.groups import Group, grid
+from numformer.parallel.tensor import ColumnLinear, RowLinear, shard, whole_state
 from numformer.parallel.pipeline import (
+    MicroBatch,
+    Pipeline,
     all_forward_all_backward,
     bubble,
     one_forward_one_backward,
@@ -12,6 +16,14 @@ __all__ = [
     "Ranks",
     "together",
     "ring_all_reduce",
+    "Group",
+    "grid",
+    "ColumnLinear",
+    "RowLinear",
+    "shard",
+    "whole_state",
+    "Pipeline",
+    "MicroBatch",
     "one_forward_one_backward",
     "all_forward_all_backward",
     "bubble",

@@ -180,6 +180,11 @@ Without padding a product with True everywhere.
     layers/state_space.py: return dx * self._visible(dx, reach)
 A copy of an array that is a new one already.
     layers/dropout.py: return dx.copy()
+A tag is any number, and what has the same one goes between other ranks, or at other times.
+    parallel/pipeline.py: STAGES = 5
+    parallel/ring.py: RING = 4
+Room for one axis more than any array has.
+    parallel/pipeline.py: LONGEST = 9
 """
 PROOFS = {
     " ".join(proof.split()): [entry.strip() for entry in entries.splitlines()]

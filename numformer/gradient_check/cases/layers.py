@@ -26,10 +26,18 @@ from numformer.layers.recurrence import Recurrent
 from numformer.layers.rms_norm import RMSNorm
 from numformer.layers.rotary import Rotary
 from numformer.layers.softmax import Softmax
+from numformer.parallel import ColumnLinear, Ranks, RowLinear
 
 ELEMENTWISE = [
     Case("linear", "linear", lambda g: (Linear(D, F, g.rng), [g.x])),
     Case("linear_without_bias", "linear", lambda g: (Linear(D, F, g.rng, bias=False), [g.x])),
+    # With one rank all is its own; tests/parallel has several.
+    Case(
+        "column_linear",
+        "linear",
+        lambda g: (ColumnLinear(Linear(D, F, g.rng), Ranks(), groups=2), [g.x]),
+    ),
+    Case("row_linear", "linear", lambda g: (RowLinear(Linear(D, F, g.rng), Ranks()), [g.x])),
     Case(
         "output_projection",
         "output_projection",
