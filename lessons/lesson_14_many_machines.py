@@ -5,6 +5,9 @@
 # > And why is it not done in six days?
 
 # %%
+import functools
+import itertools
+
 import numpy as np
 
 from lessons.kit import lesson as kit
@@ -14,10 +17,9 @@ from lessons.kit.simulation import Simulation
 from lessons.lesson_14 import ring, timelines, wires
 from lessons.lesson_14.exercises import EXERCISES
 from lessons.lesson_14.wires import BATCHES, GIGABIT, NUMBER, PARAMETERS, TOKENS, speed
-from numformer import FeedForward, PairBatch, Transformer, pack
-from numformer.parallel import together
+from numformer import FeedForward, PairBatch, SelfAttention, Transformer, pack
+from numformer.parallel import ColumnLinear, RowLinear, ring_all_reduce, shard, together
 from numformer.parallel.pipeline import _order
-from numformer.parallel.ring import ring_all_reduce
 
 MB = 1e6
 WIRES = 1, 10, 100  # Gbit/s
@@ -97,7 +99,7 @@ def the_same_gradient():
             last bits. In float32, (1 + 0.00000001) − 1 is 0, and (1 − 1) + 0.00000001 is not. Add
             the gradients of four machines from the other end, in float32, and
             {100 * differ:.0f} % of the numbers come out a little different. After thousands of
-            steps two such runs are different models. So numformer adds in one fixed order, by rank,
+            steps two such runs are different models. So numformer adds in one fixed order,
             whoever is done first. The same run on the same number of machines gives the same bits.
         """),
     ]
@@ -274,62 +276,55 @@ def what_hid():
 # Where forward sums, backward copies ($g$). Heads of attention are cut apart already: the
 # projections to $Q$, $K$ and $V$ are its columns, and the one that follows is its rows.
 #
-# And what one machine computes between $f$ and $g$ is nothing new. It is a feed-forward network of
-# the library, only narrower.
+# In the library the two are layers, `ColumnLinear` with $f$ and `RowLinear` with $g$. All else is a
+# `Linear`, and between them stands whatever stood there before.
 
 
 # %%
-def half_of_a_layer(ranks, whole, x, dy):
-    """What one machine does of a feed-forward network, there and back -> y, dx, dA_p, dB_p."""
-    d_model, d_ff = whole.inner.weight.shape
-    mine = np.split(np.arange(d_ff), ranks.size)[ranks.rank]
-    layer = FeedForward(d_model, len(mine), np.random.default_rng(0), bias=False)
-    pack(layer, np.float64)
-    layer.inner.weight.data[...] = whole.inner.weight.data[:, mine]
-    layer.outer.weight.data[...] = whole.outer.weight.data[mine]
-    y = ranks.sum(layer.forward(x))
-    dx = ranks.sum(layer.backward(dy))
-    return y, dx, layer.inner.weight.grad, layer.outer.weight.grad
-
-
 @show
-def the_lines_of_a_half():
-    """The lines of one machine, beside notes, and its results beside those of one process."""
-    notes = {
-        "d_model, d_ff": "The whole layer, as one machine would have it.",
-        "mine": "The hidden columns of this machine.",
-        "layer = ": "The library's own layer, with fewer hidden columns.",
-        "pack": "Its weights and gradients, in float64.",
-        "layer.inner": "$A_p$: columns.",
-        "layer.outer": "$B_p$: rows.",
-        "y = ": "$g$: the sum of the way there.",
-        "dx = ": "$f$: the sum of the way back.",
-        "return": r"$\mathrm{d}A_p$ and $\mathrm{d}B_p$ stay where their weights are.",
+def the_lines_of_the_cut():
+    """The two sums in the library: f on the way back, g on the way there."""
+    columns = {
+        "dx = ": r"$\mathrm{d}Z_p\,A_p^\top$: what has come back through this machine's columns.",
+        "ring_all_reduce": "$f$: the sum of all machines'.",
+        "return": r"$\mathrm{d}X$, the same in all.",
     }
-    return Beside(half_of_a_layer, notes)
+    rows = {
+        "y = ": "$H_p B_p$.",
+        "ring_all_reduce": "$g$: the sum of all machines'.",
+        "if self.bias": "After the sum, or it would be added once for each machine.",
+    }
+    forward = Beside(RowLinear.forward, rows, whole=False)
+    return [Beside(ColumnLinear.backward, columns), forward]
+
+
+def cut_up(ranks, make, ends, x, dy):
+    """What one machine computes of a layer: y, dx, and the gradients of its columns and rows."""
+    layer = make(np.random.default_rng(14))
+    shard(layer, ranks)
+    pack(layer, np.float64)
+    y, dx = layer.forward(x), layer.backward(dy)
+    return y, dx, *(getattr(layer, name).weight.grad for name in ends)
 
 
 @show
 def the_same_layer():
-    """Gradients of the parts beside those of the whole layer."""
-    rng = np.random.default_rng(14)
-    whole = FeedForward(6, 8, rng, bias=False)
-    pack(whole, np.float64)
-    x, dy = rng.standard_normal((2, 2, 5, 6))
-    wanted = whole.forward(x), whole.backward(dy), whole.inner.weight.grad, whole.outer.weight.grad
+    """Parts of a layer on several machines, beside the whole of it on one."""
+    x, dy = np.random.default_rng(14).standard_normal((2, 2, 5, 8))
+    layers = {
+        "feed-forward": (lambda rng: FeedForward(8, 16, rng), ("inner", "outer")),
+        "self-attention": (lambda rng: SelfAttention(8, 4, rng), ("value", "output")),
+    }
     rows = []
-    for machines in (2, 4):
-        found = together(machines, lambda ranks: half_of_a_layer(ranks, whole, x, dy))
-        y, dx, da, db = zip(*found, strict=True)
-        joined = y[0], dx[0], np.concatenate(da, axis=1), np.concatenate(db)
-        off = [abs(a - b).max() for a, b in zip(joined, wanted, strict=True)]
-        rows.append((f"{machines}", *(scientific(far) if far else "0" for far in off)))
-    names = ["y", r"\mathrm{d}X", r"\mathrm{d}A", r"\mathrm{d}B"]
-    return table(
-        ["machines", *(f"${name}$, largest difference" for name in names)],
-        rows,
-        "Parts on several machines, put together, beside the layer in one process.",
-    )
+    for (name, how), machines in itertools.product(layers.items(), (2, 4)):
+        work = functools.partial(cut_up, make=how[0], ends=how[1], x=x, dy=dy)
+        (wanted,) = together(1, work)
+        y, dx, da, db = zip(*together(machines, work), strict=True)
+        found = y[0], dx[0], np.concatenate(da, axis=1), np.concatenate(db)
+        off = max(abs(a - b).max() for a, b in zip(found, wanted, strict=True))
+        rows.append((name, f"{machines}", scientific(off)))
+    told = r"Output, $\mathrm{d}X$ and the gradients of the columns and of the rows, put together."
+    return table(["layer", "machines", "largest difference from one machine"], rows, told)
 
 
 # %% [markdown]
@@ -645,8 +640,9 @@ def exercises():
 # %% [markdown]
 # ## What to read next
 #
-# - `numformer/parallel`: ranks, the ring and the orders of a pipeline. On the cores of one computer
-#   `numformer/training/parts.py` trains data parallel, and shares out the update as ZeRO does.
+# - `numformer/parallel`: the ring, layers that are cut, and a pipeline that runs. On the cores of
+#   one computer `numformer/training/parts.py` trains data parallel, and shares out the update as
+#   ZeRO does.
 # - Li et al. 2020, *PyTorch Distributed*: buckets, and what they gain.
 # - Shoeybi et al. 2019, *Megatron-LM*, section 3: two pages that explain the cut of a layer.
 # - Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters*: all
