@@ -130,7 +130,7 @@ def a_chunk_by_hand():
     shares = ring.gradients(4)[:, 0]
     sums = np.cumsum(shares)
     ends = {way: ring.compute(10, 4, way) for way in ("ring", "one")}
-    times = {way: float(end["gradients"]) for way, end in ends.items()}
+    times = {way: float(end["times"]) for way, end in ends.items()}
     sent = {float(end["megabytes"]) for end in ends.values()}
     (both,) = sent
     return Words(f"""

@@ -86,7 +86,7 @@ def compute(step=0, machines=4, way="ring") -> dict[str, np.ndarray]:
     if step > len(steps):
         changed, moves = 0 * changed, moves[:0]
     now = 0 if not done else 3 if done == len(steps) else 1 + (done > len(steps) // 2)
-    told = dict(now=now, finished=(whose.sum(axis=2) == machines).sum(), gradients=done * share)
+    told = dict(now=now, finished=(whose.sum(axis=2) == machines).sum(), times=done * share)
     told["seconds"] = done * share * MEGABYTES * 1e6 / (10 * GIGABIT)
     told["megabytes"] = sum(map(len, steps[:done])) * share * MEGABYTES
     return dict(values=values, whose=whose, changed=changed, moves=moves) | told
@@ -183,7 +183,7 @@ ring = Simulation(
             {
                 "now": "at the moment",
                 "finished": "chunks that have every share",
-                "gradients": "time so far, in times of a whole gradient",
+                "times": "time so far, in times of a whole gradient",
                 "seconds": "seconds, 260 MB on wires of 10 Gbit/s",
                 "megabytes": "MB sent by all together",
             },
