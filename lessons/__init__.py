@@ -1,4 +1,4 @@
-"""The course: thirteen lessons on the Transformer, forward and backward.
+"""The course: fourteen lessons on the Transformer, forward and backward.
 
 `python -m lessons` lists them, `lessons/README.md` tells how one is written.
 """
@@ -45,6 +45,7 @@ COURSE = [
     Entry(11, "Attention explorer", "What has a trained model learned to look at?"),
     Entry(12, "Connections", "What became of the Transformer?"),
     Entry(13, "Long sequences", "Must every word meet every other, and what does it cost?"),
+    Entry(14, "Many machines", "How do many machines train one model, and what do they wait for?"),
 ]
 
 

@@ -28,7 +28,7 @@ python -m lessons serve           all lessons as pages: build them, and open the
 
 def contents() -> str:
     """The table of contents and the commands."""
-    lines = ["The Transformer, forward and backward, in thirteen lessons", ""]
+    lines = ["The Transformer, forward and backward, in fourteen lessons", ""]
     for entry in lessons.COURSE:
         lines.append(f"{entry.number:4}  {entry.title}{'' if entry.path else '  (to come)'}")
         lines.append(f"      {plain(entry.question)}")

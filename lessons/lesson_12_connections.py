@@ -510,7 +510,7 @@ def the_lines_of_checkpointing():
 # the next one by rows, $Y_1 U_1 + Y_2 U_2$, so there is one sum for two products. Heads
 # are cut apart already. **Pipelines** (Huang et al. 2019): each processor has some layers, and $m$
 # parts of the batch follow each other; of $p$ processors a share of $(p - 1) / (m + p - 1)$ of the
-# time waits. numformer has neither.
+# time waits. Lesson 14 takes all three apart.
 #
 # ## Larger, or longer?
 #

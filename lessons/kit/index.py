@@ -40,13 +40,14 @@ SEEKS = {
 # Parts of the architecture: words, lesson, left and top edge.
 LEFT, RIGHT, WIDTH, HEIGHT = 26, 216, 146, 28
 PARTS = [
-    ("Recurrence", 1, LEFT, 30),
-    ("What it learned", 11, LEFT, 64),
-    ("What came of it", 12, LEFT, 98),
-    ("Long sequences", 13, LEFT, 132),
-    ("Soft lookup", 2, LEFT, 206),
-    ("One head", 3, LEFT, 240),
-    ("Several heads", 4, LEFT, 274),
+    ("Recurrence", 1, LEFT, 28),
+    ("What it learned", 11, LEFT, 59),
+    ("What came of it", 12, LEFT, 90),
+    ("Long sequences", 13, LEFT, 121),
+    ("Many machines", 14, LEFT, 152),
+    ("Soft lookup", 2, LEFT, 213),
+    ("One head", 3, LEFT, 245),
+    ("Several heads", 4, LEFT, 277),
     ("All gradients", 9, RIGHT, 30),
     ("Loss, training", 8, RIGHT, 72),
     ("Softmax", 10, RIGHT, 166),
@@ -66,10 +67,10 @@ PARTS = [
     ("Embedding", 9, LEFT, 570),
     ("Embedding", 9, RIGHT, 570),
 ]
-FRAMES = [(14, 344, 172), (204, 262, 254), (14, 176, 136)]  # left and top edge, height
+FRAMES = [(14, 344, 172), (204, 262, 254), (14, 188, 126)]  # left and top edge, height
 LABELS = [
     ("start", 26, 20, "before and after"),
-    ("start", 26, 195, "inside attention"),
+    ("start", 26, 205, "inside attention"),
     ("end", 184, 338, "encoder × N"),
     ("end", 374, 256, "decoder × N"),
     ("middle", 99, 622, "what is read"),
@@ -100,7 +101,7 @@ def index_page(page, course: Mapping) -> str:
     return f"""<main id="content"><article class="index">
 <h1>The Transformer, forward and backward</h1>
 {attention_row()}
-<p>Thirteen lessons on “Attention Is All You Need” (Vaswani et al. 2017), for those who know matrix
+<p>Fourteen lessons on “Attention Is All You Need” (Vaswani et al. 2017), for those who know matrix
 products, simple neural networks and softmax. A lesson shows the lines of numformer that it is about
 and, where they have gradients, derives these by hand. What to take with you stands on
 <a href="summary.html">one page to print</a>, its words in a

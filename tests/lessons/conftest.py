@@ -26,10 +26,11 @@ from lessons.lesson_09 import bugs
 from lessons.lesson_10 import cache
 from lessons.lesson_12 import landscape
 from lessons.lesson_13 import cost
+from lessons.lesson_14 import wires
 
 LONG = [reversal.trained, retrieval.compare, reverse.trained, beyond.compare, depth.learn]
 LONG += [toy.trained, runs.run, bugs.learned, bugs.checked, cache.speed, landscape.costs]
-LONG += [cost.measured]
+LONG += [cost.measured, wires.steps_to_learn]
 
 
 def pytest_collection_modifyitems(items):

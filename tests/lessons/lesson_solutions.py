@@ -148,6 +148,23 @@ return dq, np.einsum('tkv,tv->tk', d, v), np.einsum('tkv,tk->tv', d, k)
     return function("linear_attention_backward", "dy, q, k, v", body)
 
 
+def of_all(gradient: str) -> str:
+    return function("whole_gradient", "g, n", f"return {gradient}")
+
+
+def half_a_ring(chunk: str = "r - s", following: str = "r + 1", sends: str = "a") -> str:
+    """Half a ring, all messages of a step at once."""
+    body = f"""
+a, b, R = b.copy(), b, len(b)
+for s in range(R - 1):
+    sent = [{sends}[r, ({chunk}) % R].copy() for r in range(R)]
+    for r in range(R):
+        a[({following}) % R, ({chunk}) % R] += sent[r]
+return a
+"""
+    return function("reduce_scatter", "b", body)
+
+
 def joined(output: str) -> str:
     body = f"""
 m = np.where(m_1 > m_2, m_1, m_2)
@@ -269,6 +286,11 @@ RIGHT = {
     ],
     "block_backward": [of_block()],
     "linear_attention_backward": [running(), running("h[::-1].cumsum(0)[::-1]")],
+    "whole_gradient": [of_all("np.einsum('r,rn->n', n[:, 0], g) / n.sum()")],
+    "reduce_scatter": [half_a_ring()],
+    "mended_machines_backward": [
+        altered("mended_machines_backward", "dx = dbefore", "dx += dbefore"),
+    ],
     "nucleus": [in_nucleus()],
     "beam_step": [of_beam()],
     "mended_scores": [altered("mended_scores", "sum(axis=(0, 1))", "sum(axis=1)")],
@@ -327,6 +349,20 @@ WRONG = {
     "linear_attention_backward": {
         running("np.cumsum(h, axis=0)"): "The running sum runs forwards",
         running("h[::-1].cumsum(0)[::-1] - h"): "A position’s own result is left out",
+    },
+    "whole_gradient": {
+        of_all("np.mean(g, 0)"): "The tokens of all count alike, not the machines",
+        of_all("np.sum(g * n, 0)"): "That of their mean is smaller",
+    },
+    "reduce_scatter": {
+        half_a_ring(chunk="r + s"): "a sign is wrong: one part has to be subtracted",
+        half_a_ring(sends="b"): "parts is taken for what all hold",
+        half_a_ring(following="r"): "In the next machine, a part is missing",
+    },
+    "mended_machines_backward": {
+        altered(
+            "mended_machines_backward", "dbefore = dhidden * (hidden > 0)", "dbefore = dhidden"
+        ): "a factor is missing beside the gradient of the activation",
     },
     "induction_score": {
         scored("before[-1]"): "You look at the earlier occurrence itself",

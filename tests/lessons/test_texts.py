@@ -78,6 +78,13 @@ SAID = {
     (−0.552) · 2 ≈ 0.54. … The cache has 64 GiB. With 8 heads of keys and values it has 16, with
     one 2. … | 256 | 0.310 | 0.005 | 1.000 | 0.006 | … Seven layers reach 7 · 3 = 21 back.
     """,
+    14: """
+    6. Machine 2 adds its own: 6 + 3 = 9. … = 1.5 times as long as one gradient … 1,560 MB, both …
+    | base | 65 million | 1,040 | 585 | 528 | … 86 % of the sending hides … | base |
+    64 | 0.016 | 4.095 | 0.409 | 0.041 | … K is 0.25 at 1 Gbit/s, 2.5 at 10 and 25 at 100. … 64 ≈
+    5.7 days. At 100 Gbit/s it takes 20, or 16 if … At 10 Gbit/s it takes 151 days. … are 55 times
+    as fast … at 100 Gbit/s and with the paper's batch, you gain 16 % … 51 % of the memory, not 2 %
+    """,
     12: """
     = 2362368 parameters … = 124439808: to … says 73,944,309 … | decoder | 140,544 | 140,544 |
     281,088 | … | encoder only | 200,128 | 125 | … | 100 % | 0 % | … | recurrent | 202,080 | 100 |
