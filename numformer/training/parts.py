@@ -138,15 +138,25 @@ class Parts:
 
     # What every process does
 
-    def _compute(self, step: int, parts: list[tuple[int, Batch, float, Any]]):
-        """The sum of `share` times the mean loss of each part, of `dloss` times its gradient."""
+    def _compute(
+        self,
+        step: int,
+        parts: list[tuple[int, Batch, float, Any]],
+        around: contextlib.AbstractContextManager | None = None,
+    ):
+        """The sum of `share` times the mean loss of each part, of `dloss` times its gradient.
+
+        `around` is entered for the last backward.
+        """
         self.optimizer.parameters.zero_grad()
         losses = []
         with half_products(self.loss_scale is not None):
             for number, part, share, dloss in parts:
                 dropout_stream.reseed(self.seed, step, number)
                 losses.append(self.objective.forward(*part.inputs) * share)
-                self.objective.backward(dloss)
+                last = len(losses) == len(parts)
+                with around if last and around else contextlib.nullcontext():
+                    self.objective.backward(dloss)
         return sum(losses[1:], start=losses[0])
 
     def _sum(self, used: int) -> None:

@@ -182,8 +182,9 @@ class RankParts(Parts):
                 before.finish(grad, self._blocks[block])
                 self._send(grad, number, block, leaving)
 
-            with self._finished.told(leave) if self.hidden else contextlib.nullcontext():
-                losses.append(self._compute(*jobs[-1]))
+            told = self._finished.told(leave) if self.hidden else None
+            step, parts = jobs[-1]
+            losses.append(self._compute(step, parts, told))
             if not self.hidden:
                 for block in range(len(self._blocks)):
                     leave(block)

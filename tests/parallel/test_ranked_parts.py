@@ -1,0 +1,232 @@
+"""Parts that ranks compute: the steps of one process, to the last bit, however they are dealt.
+
+The ranks are threads here; as processes of MPI they are in test_mpi.py.
+"""
+
+import itertools
+import time
+
+import numpy as np
+import pytest
+
+from numformer.data.batching import PairBatch
+from numformer.errors import InputError
+from numformer.layer import pack
+from numformer.models import Config, Objective, Transformer
+from numformer.parallel import Ranks, together
+from numformer.training import optimizers, ranked_parts
+from numformer.training.loss_scale import LossScale
+from numformer.training.optimizers import Adam
+from numformer.training.parts import Parts
+from numformer.training.ranked_parts import RankParts
+
+CONFIG = Config.base(11, d_model=8, d_ff=12, heads=2, layers=1, p_drop=0.0)
+WORDS = [([4, 5, 6, 7], [7]), ([8], [9, 9, 4]), ([5, 5], []), ([6, 4, 9], [5, 4, 10, 4, 8])]
+WORDS += [([7, 7], [8, 10])]
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    """Blocks of 100 entries, so that a small model has several for each rank."""
+
+    def blocks_of(size: int) -> list[slice]:
+        return [slice(first, min(first + 100, size)) for first in range(0, size, 100)]
+
+    for module in (optimizers, ranked_parts):
+        monkeypatch.setattr(module, "blocks_of", blocks_of)
+
+
+def parts_of(count: int, ranks: Ranks | None = None, mixed: bool = False) -> Parts:
+    model = Transformer(CONFIG, seed=3)
+    flat = pack(model, np.float32)
+    flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
+    how = Objective(model, 0.3), Adam(flat), 7, count, LossScale() if mixed else None
+    return RankParts(*how, ranks) if ranks else Parts(*how)
+
+
+def steps(parts: Parts, clip: float | None) -> list:
+    """Loss, norm and weights at each of three steps, and in the end Adam's vectors."""
+    flat, taken = parts.optimizer.parameters, []
+    batches = PairBatch.of(WORDS), [PairBatch.of(WORDS[:2]), PairBatch.of(WORDS)]
+    for step, batch in enumerate((*batches, PairBatch.of(WORDS[:1])), start=1):
+        taken += [parts.gradient(step, batch), parts.clip(clip)]
+        parts.update(rate=0.01 * step)
+        taken.append(flat.data.copy())
+    parts.collect()
+    assert parts.optimizer.steps == 3
+    return [*taken, *parts.optimizer.state.values()]
+
+
+def taken_by(ranks: Ranks, count: int, clip: float | None, hidden: bool, mixed: bool) -> tuple:
+    """What rank 0 saw, or else what is left of the others, and the bytes that were sent."""
+    parts = parts_of(count, ranks, mixed)
+    assert isinstance(parts, RankParts)
+    parts.hidden = hidden
+    if ranks.rank:
+        assert parts.serve([1] if ranks.rank == 1 else []) == {"step": 3}
+        return parts.optimizer.parameters.data, parts.sent
+    taken = steps(parts, clip)
+    assert parts.interrupted == (ranks.size > 1)
+    parts.dismiss({"step": 3})
+    return taken, parts.sent
+
+
+@pytest.mark.parametrize(
+    ("size", "count", "clip", "hidden", "mixed"),
+    [
+        (2, 2, None, True, False),
+        (2, 4, 0.5, True, False),
+        (3, 4, 0.5, False, False),
+        (4, 4, 0.5, True, True),
+        (3, 2, 0.5, True, False),  # one rank has no part
+        (2, 3, 0.5, True, False),  # one rank has two branches of the sum
+        (2, 7, 0.5, False, False),
+    ],
+)
+def test_ranks_take_the_steps_of_one_process(size, count, clip, hidden, mixed):
+    expected = steps(parts_of(count, mixed=mixed), clip)
+    told = together(size, lambda ranks: taken_by(ranks, count, clip, hidden, mixed), timeout=20)
+    (taken, _), *others = told
+    for array, other in zip(taken, expected, strict=True):
+        assert np.array_equal(array, other)
+        assert np.asarray(array).dtype == np.float32
+    for weights, _ in others:
+        assert np.array_equal(weights, taken[8])  # those after the last step
+    assert all(sent for _, sent in told)
+
+
+def test_each_rank_sends_what_others_update_and_gets_the_rest():
+    """Of a vector (N,) all but its stretch as gradients, its stretch to all others as weights."""
+
+    def work(ranks: Ranks) -> tuple[int, int, int]:
+        parts = parts_of(3, ranks)
+        assert isinstance(parts, RankParts)
+        if ranks.rank:
+            parts.serve([])
+        else:
+            parts.gradient(1, PairBatch.of(WORDS))
+            parts.clip(None)
+            parts.update(0.1)
+            sent, parts.sent = parts.sent, 0
+            parts.dismiss({})
+            return sent, len(parts.optimizer.parameters.data), parts.sent
+        return parts.sent, len(parts.optimizer.parameters.data), 0
+
+    told = together(3, work, timeout=20)
+    size = told[0][1]
+    blocks = -(-size // 100)
+    ends = [min(size, 100 * (blocks * rank // 3)) for rank in range(4)]
+    for rank, (sent, _, _) in enumerate(told):
+        own = ends[rank + 1] - ends[rank]
+        assert sent == 4 * ((size - own) + 2 * own)
+    assert told[0][2] == 2 * 4 * size  # the best weights, to both others
+
+
+def test_a_resumed_run_begins_with_the_weights_and_vectors_of_rank_0(monkeypatch):
+    """Then a step is the step that one process takes."""
+    alone = parts_of(2)
+    steps(alone, 0.5)
+    state = {name: vector.copy() for name, vector in alone.optimizer.state.items()}
+    weights, threads = alone.optimizer.parameters.data.copy(), []
+
+    @contextlib.contextmanager
+    def fixed(count: int):
+        threads.append(count)
+        yield
+
+    monkeypatch.setattr(ranked_parts.blas, "fixed", fixed)
+
+    def work(ranks: Ranks):
+        parts = parts_of(2, ranks)
+        if ranks.rank:
+            parts.threads = 5  # it takes those of rank 0
+            return parts.serve([]) and None
+        parts.optimizer.parameters.data[...] = weights
+        for name, vector in parts.optimizer.state.items():
+            vector[...] = state[name]
+        parts.optimizer.steps = 3
+        parts.start()
+        parts.gradient(4, PairBatch.of(WORDS))
+        parts.clip(0.5)
+        parts.update(0.01)
+        parts.collect()
+        parts.dismiss({"step": 4})
+        return [parts.optimizer.parameters.data, *parts.optimizer.state.values()]
+
+    (taken, *_) = together(3, work, timeout=20)
+    alone.gradient(4, PairBatch.of(WORDS))
+    alone.clip(0.5)
+    alone.update(0.01)
+    vectors = [alone.optimizer.parameters.data, *alone.optimizer.state.values()]
+    assert all(np.array_equal(*pair) for pair in zip(taken, vectors, strict=True))
+    assert threads == [1, 1, 1]
+
+
+def test_a_step_that_broke_is_replayed_in_turn():
+    def work(ranks: Ranks):
+        parts = parts_of(2, ranks)
+        if ranks.rank:
+            return parts.serve([]) and None
+        parts.gradient(1, PairBatch.of(WORDS))
+        parts.end_processes()
+        parts.gradient(1, PairBatch.of(WORDS))
+        grad = parts.optimizer.parameters.grad.copy()
+        parts.dismiss({"step": 1})
+        return grad
+
+    alone = parts_of(2)
+    alone.gradient(1, PairBatch.of(WORDS))
+    assert np.array_equal(together(2, work, timeout=20)[0], alone.optimizer.parameters.grad)
+
+
+def test_ranks_agree_or_say_who_differs():
+    def work(ranks: Ranks):
+        ranks.agree(lambda: {"seed": 1, "steps": 5})
+        try:
+            ranks.agree(lambda: {"seed": 1, "steps": 5 + (ranks.rank == 2)})
+        except InputError as problem:
+            return str(problem)
+
+    told = together(3, work, timeout=20)
+    assert all("rank 2 with steps 6, rank 0 with 5" in complaint for complaint in told)
+    Ranks().agree(lambda: pytest.fail("one process has nobody to agree with"))
+
+
+def test_a_problem_of_one_rank_is_that_of_all():
+    def work(ranks: Ranks):
+        with pytest.raises(
+            InputError, match=r"received 3 \(on rank 1\)" if ranks.rank != 1 else "3"
+        ):
+            with ranks.failing_together():
+                if ranks.rank == 1:
+                    raise InputError("a rule", 3, "A fix.")
+                ranks.take(1)
+        return ranks.heard, ranks.failed
+
+    assert together(3, work, timeout=20) == [(True, True), (False, True), (True, True)]
+
+
+def test_a_rank_that_is_busy_is_waited_for():
+    def work(ranks: Ranks):
+        ranks.timeout = 0.4
+        if ranks.rank:
+            return ranks.take(0)
+        with ranks.busy():
+            time.sleep(1.0)
+        ranks.post("late", 1)
+        return None
+
+    assert together(2, work) == [None, "late"]
+
+
+def test_the_parts_are_dealt_so_that_none_is_missed():
+    for size, count in itertools.product(range(1, 6), range(1, 8)):
+        ranks = Ranks()
+        ranks.size = size
+        parts = parts_of(count, ranks)
+        assert isinstance(parts, RankParts)
+        places = [place for rank in range(size) for place in parts._branches(rank, count)]
+        assert [first for first, _ in places] == [0, *[last for _, last in places[:-1]]]
+        assert places[-1][1] == count
+        blocks = [block for rank in range(size) for block in parts._owned(rank)]
+        assert blocks == [*range(len(parts._blocks))]
