@@ -3,6 +3,7 @@
 The ranks are threads here; as processes of MPI they are in test_mpi.py.
 """
 
+import contextlib
 import itertools
 import time
 
