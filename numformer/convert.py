@@ -6,8 +6,7 @@ from pathlib import Path
 
 from numformer.errors import InputError
 from numformer.generation.described import text_of
-from numformer.published import KEPT
-from numformer.published.loading import OF_TEXTS
+from numformer.published.loading import KEPT, OF_TEXTS
 from numformer.published.saving import save_published
 from numformer.trained import model_of_run
 from numformer.training.checkpoints import save_model

@@ -66,6 +66,11 @@ class Tokenizer(PublishedVocabulary):
         unknown = told.get("unk_id", mark and self._tokenizer.token_to_id(mark))
         super().__init__(names, size, unknown)
 
+    @property
+    def model(self) -> bytes:
+        """What cuts texts, as its file holds it."""
+        return self.content.encode()
+
     def description(self) -> dict:
         return {"tokenizer": self.content, "size": len(self), "whole": self.whole}
 

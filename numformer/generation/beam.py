@@ -184,7 +184,7 @@ class Beam:
             (
                 self.rows[n],
                 totals[n, rank],
-                [*self.written[n, parents[n, rank]].tolist(), int(symbols[n, rank])],
+                [*self.written[n, parents[n, rank]].tolist(), symbols[n, rank]],
             )
             for n, rank in np.argwhere(ends[:, :width] & np.isfinite(totals[:, :width]))
         ]

@@ -3,6 +3,6 @@
 `numformer.load(FOLDER)` takes such a folder; this is what it reads it by.
 """
 
-from numformer.published.files import KEPT, is_published
+from numformer.published.files import is_published
 
-__all__ = ["KEPT", "is_published"]
+__all__ = ["is_published"]

@@ -23,9 +23,6 @@ LARGEST_JSON = 100_000_000
 DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 """What arrays may be made of; NumPy has no bfloat16, whose bits are the upper half of a float32."""
 
-KEPT = "published", "generation", "pictures"
-"""What a run keeps of a published model beside its weights and its text, by name."""
-
 PIECE = 1 << 20  # numbers that are made float32 at once, in the cache
 
 

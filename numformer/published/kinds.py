@@ -18,7 +18,7 @@ from numformer.models import (
     VisionTransformer,
 )
 from numformer.published import configs, tables
-from numformer.published.configs import Said
+from numformer.published.configs import GATED, Said
 from numformer.published.rows import Table
 from numformer.published.vocabularies import mark_of, pieces_of, tokenizer_of
 
@@ -73,8 +73,8 @@ def _of_t5(folder: Path, config, said: Said) -> Transduction:
 
 
 def _of_marian(folder: Path, config, said: Said) -> Transduction:
-    sizes = config.source_vocabulary, config.target_vocabulary
-    return _transduction(*pieces_of(folder, *sizes), said)
+    source, target = pieces_of(folder, config.source_vocabulary, config.target_vocabulary)
+    return _transduction(source, target, said)
 
 
 KINDS = {
@@ -86,9 +86,7 @@ KINDS = {
     "t5": Kind(
         Transformer,
         configs.t5,
-        lambda config: tables.t5(
-            config.tying == "all", config.activation in configs.GATED.values()
-        ),
+        lambda config: tables.t5(config.tying == "all", config.activation in GATED.values()),
         _of_t5,
     ),
     "bert": Kind(

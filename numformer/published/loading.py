@@ -19,6 +19,9 @@ from numformer.published.rows import Table
 from numformer.published.vocabularies import TOKENIZER
 
 PICTURES, GENERATION = "preprocessor_config.json", "generation_config.json"
+KEPT = "published", "generation", "pictures"
+"""What a run keeps of a published model beside its weights and its text: its JSON files."""
+
 OF_TEXTS = TOKENIZER, "source.spm", "merges.txt", "vocab.txt", "spiece.model"
 """Files that say what the symbols of a model are."""
 
@@ -120,16 +123,16 @@ def _config(folder: Path, kind: Kind, generation: dict, said: Said):
 
 def _require_ids(folder: Path, config) -> None:
     """Raise InputError where a special id is none of the vocabulary."""
-    size = getattr(config, "vocabulary", getattr(config, "target_vocabulary", None))
     padding, start, end, *others = config.special
-    ids = [padding, start, end, *itertools.chain(*others)]
-    beyond = [n for n in ids if n is not None and size and n >= size]
-    if beyond:
-        raise InputError(
-            f"special ids are below the size of the vocabulary, {size}",
-            f"{beyond[0]} in {folder / CONFIG}",
-            "Take the config.json that belongs to the weights.",
-        )
+    read, written = [padding, end], [padding, start, end, *itertools.chain(*others)]
+    for name, ids in (("source_", read), ("target_", written), ("", written)):
+        size = getattr(config, f"{name}vocabulary", None)
+        if beyond := [n for n in ids if n is not None and size and n >= size]:
+            raise InputError(
+                f"special ids are below the size of the vocabulary, {size}",
+                f"{beyond[0]} in {folder / CONFIG}",
+                "Take the config.json that belongs to the weights.",
+            )
 
 
 def _weights(folder: Path, kind: Kind, config, arrays: Arrays) -> Model:

@@ -18,7 +18,7 @@ from numformer.published.configs import ACTIVATIONS, Said, ends_of, with_ends
 from numformer.published.files import CONFIG, ONE
 from numformer.published.kinds import KINDS, Kind
 from numformer.published.loading import GENERATION, PICTURES, their_arrays
-from numformer.published.vocabularies import IDS, TARGET_IDS, TOKENIZER
+from numformer.published.vocabularies import TARGET_IDS, TOKENIZER
 from numformer.training.files import write_atomically
 
 ADDED = "attention_bias", "output_bias", "feed_forward_bias"
@@ -193,17 +193,19 @@ def _save_tokenizer(folder: Path, text: Text, said: dict) -> None:
     """The files of the tokenizer."""
     vocabulary = text.read
     if isinstance(vocabulary, Tokenizer):
-        write_atomically(folder / TOKENIZER, vocabulary.content.encode())
-    sides: list[Any] = [vocabulary, getattr(text, "target", vocabulary)]
+        write_atomically(folder / TOKENIZER, vocabulary.model)
+    sides: tuple[Any, Any] = vocabulary, getattr(text, "target", vocabulary)
     cut = all(isinstance(side, Subwords | Pieces) for side in sides)
     if cut and said["model_type"] == "marian":
         for name, side in zip(("source", "target"), sides, strict=True):
             write_atomically(folder / f"{name}.spm", side.model)
-        shared = said.get("share_encoder_decoder_embeddings", True)
-        for name, side in zip((IDS, TARGET_IDS)[: 1 if shared else 2], sides, strict=False):
-            _write(folder / name, _ids(side))
-        how = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": not shared}
-        _write(folder / "tokenizer_config.json", how | _marks(vocabulary, said))
+        _write(folder / "vocab.json", _ids(vocabulary))
+        separate = not said.get("share_encoder_decoder_embeddings", True)
+        if separate:
+            _write(folder / TARGET_IDS, _ids(sides[1]))
+        marks = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate}
+        marks |= _marks(*sides, said)
+        _write(folder / "tokenizer_config.json", marks)
 
 
 def _generation(text: Transduction, said: dict) -> dict[str, Any]:
@@ -220,8 +222,8 @@ def _ids(vocabulary) -> dict[str, int]:
     return {name: n for n, name in enumerate(vocabulary.decode(range(len(vocabulary))))}
 
 
-def _marks(vocabulary, said: dict) -> dict[str, str]:
-    names = {n: name for name, n in _ids(vocabulary).items()}
+def _marks(vocabulary, target, said: dict[str, Any]) -> dict[str, str]:
+    names = {n: name for side in (target, vocabulary) for name, n in _ids(side).items()}
     end = ends_of(Said(said))[0]
     unknown = vocabulary.unknown if vocabulary.unknown is not None else end
     ids = {"eos": end, "pad": said["pad_token_id"]}

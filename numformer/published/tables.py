@@ -9,13 +9,7 @@ from numformer.published.rows import Table
 
 # Marian, the paper's architecture: the translators of OPUS-MT (Tiedemann and Thottingal 2020).
 _MARIAN = """
-{shared}
-    model.encoder.embed_tokens       source.embedding         table
-    model.decoder.embed_tokens       source.embedding         table
-    model.decoder.embed_tokens       target.embedding         table
-    lm_head                          source.embedding         table
-    lm_head                          target.embedding         table
-    lm_head                          output                   table
+{embeddings}
     final_logits_bias                output.bias              array (1, V)
     model.encoder.embed_positions.weight                      constant
     model.decoder.embed_positions.weight                      constant
@@ -45,12 +39,19 @@ _MARIAN = """
         fc2                          feed_forward.sublayer.outer      linear
         final_layer_norm             feed_forward.norm                norm
 """
+_ONE_EMBEDDING = """    model.shared                     source.embedding         table
+    model.encoder.embed_tokens       source.embedding         table
+    model.decoder.embed_tokens       source.embedding         table
+    lm_head                          source.embedding         table"""
+_TWO_EMBEDDINGS = """    model.encoder.embed_tokens       source.embedding         table
+    model.decoder.embed_tokens       target.embedding         table
+    lm_head                          target.embedding         table
+    lm_head                          output                   table"""
 
 
 def marian(shared: bool) -> Table:
-    """Marian's table. Source and target share an embedding, or have vocabularies of their own."""
-    row = "    model.shared                     source.embedding         table"
-    return Table(_MARIAN.format(shared=row if shared else ""))
+    """Marian's table. Both languages share an embedding, or each has its vocabulary."""
+    return Table(_MARIAN.format(embeddings=_ONE_EMBEDDING if shared else _TWO_EMBEDDINGS))
 
 
 # GPT-2 (Radford et al. 2019): a decoder alone.

@@ -6,8 +6,7 @@ from numformer.data.tokenizers import Pieces, Tokenizer, library
 from numformer.errors import InputError
 from numformer.published.files import LARGEST_JSON, read_json
 
-TOKENIZER = "tokenizer.json"
-IDS, TARGET_IDS = "vocab.json", "target_vocab.json"
+TOKENIZER, TARGET_IDS = "tokenizer.json", "target_vocab.json"
 
 
 def tokenizer_of(folder: Path, size: int, whole: bool) -> Tokenizer:
@@ -41,31 +40,26 @@ def tokenizer_of(folder: Path, size: int, whole: bool) -> Tokenizer:
     return Tokenizer(made.to_str(), size, whole)
 
 
-def pieces_of(folder: Path, source_size: int, target_size: int) -> tuple[Pieces, Pieces]:
-    """Marian's vocabularies of source and target, which have one file of ids, or one each."""
-    for name in ("source.spm", "target.spm"):
-        if not (folder / name).is_file():
-            rule = "Marian's texts are cut by source.spm and target.spm"
-            raise InputError(rule, f"{folder} without {name}", "Download the whole folder.")
+def pieces_of(folder: Path, *sizes: int) -> tuple[Pieces, ...]:
+    """Marian's vocabularies of source and target, of these sizes: one file of ids for both or two.
+
+    Raises InputError for files that are not there or say something else.
+    """
+    separate = _settings(folder).get("separate_vocabs", False)
     unknown = mark_of(folder, "unk_token", "<unk>")
-    own = (folder / TARGET_IDS).is_file()
-    names = {
-        "source.spm": (IDS, source_size),
-        "target.spm": (TARGET_IDS if own else IDS, target_size),
-    }
-    source, target = (
-        Pieces((folder / cuts).read_bytes(), _ids(folder / ids), size, unknown)
-        for cuts, (ids, size) in names.items()
-    )
-    return source, target
+    files = ("source.spm", "vocab.json"), ("target.spm", TARGET_IDS if separate else "vocab.json")
+    return tuple(_pieces(folder, *of, size, unknown) for of, size in zip(files, sizes, strict=True))
 
 
-def _ids(path: Path) -> dict[str, int]:
-    ids = read_json(path)
+def _pieces(folder: Path, cut_by: str, ids_by: str, size: int, unknown: str) -> Pieces:
+    if not (folder / cut_by).is_file():
+        rule = "Marian's texts are cut by source.spm and target.spm"
+        raise InputError(rule, f"{folder} without {cut_by}", "Download the whole folder.")
+    ids = read_json(folder / ids_by)
     if not isinstance(ids, dict):
-        rule = f"{path.name} has an id of the model for each piece"
+        rule = f"{ids_by} has an id of the model for each piece"
         raise InputError(rule, type(ids).__name__, "Download it again.")
-    return ids
+    return Pieces((folder / cut_by).read_bytes(), ids, size, unknown)
 
 
 def mark_of(folder: Path, name: str, usual: str) -> str:

@@ -46,6 +46,8 @@ def test_symbols_have_their_ids(complaint):
     empty = tokenizers.models.WordLevel({}, unk_token="[UNK]")
     assert Tokenizer(content(empty), 1, True).symbols == ["<0>"]
     assert len(Tokenizer(content(empty), 1, True)) == 1
+    assert json.loads(Tokenizer(content(empty), 1, True).model) == json.loads(content(empty))
+    assert type(Tokenizer(content(empty), 1, True).model) is bytes
 
 
 def test_a_text_is_neither_cut_short_nor_filled_up(complaint, monkeypatch):

@@ -184,6 +184,7 @@ def test_a_batch_is_searched_as_each_sentence_by_itself(kind, count, width, alph
             assert [h.ids for h in hypotheses] == [ids for _, ids in expected]
             assert_allclose([h.score for h in hypotheses], [s for s, _ in expected], rtol=1e-9)
             assert {type(h.score) for h in hypotheses} == {float}
+            assert {type(symbol) for h in hypotheses for symbol in h.ids} <= {int}
         open_rows = [sum(stop > place for stop in stops) for place in range(max(stops))]
         assert decoded == [width * rows for rows in open_rows]
         first = [hypotheses[0].ids for hypotheses in best]

@@ -1,27 +1,19 @@
-"""A slice of a trained model, held to the gradient check by the command."""
+"""A slice of a run is held to the gradient check; those of published models are in published/."""
 
 import re
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import numformer as nf
 from numformer.gradient_check import __main__ as command
-from numformer.layers import Linear
 from numformer.models import Config, RecurrentEncoderDecoder, Transformer
 from numformer.training.checkpoints import save_model
-
-sys.path.append(str(Path(__file__).parents[1] / "published"))
-from published_cases import CASES, Drawn
 
 
 @pytest.fixture
 def folder(request, tmp_path):
-    """A run's folder, ours, or a published model of the kind."""
-    if request.param in CASES:
-        return Drawn(request.param, CASES[request.param], np.float32).save(tmp_path / "model")
+    """A run's folder."""
     (tmp_path / "model").mkdir()
     sizes = dict(source_vocabulary=90, target_vocabulary=70, d_model=12)
     mixed = dict(d_ff=16, heads=2, layers=3, mixers="window,attention", tying="none")
@@ -33,7 +25,7 @@ def folder(request, tmp_path):
     return tmp_path / "model"
 
 
-KINDS = ["paper", "recurrent", "marian", "gpt2", "llama", "t5", "bert", "vit"]
+KINDS = ["paper", "recurrent"]
 
 
 @pytest.mark.parametrize("folder", KINDS, indirect=True)
@@ -51,14 +43,6 @@ def test_the_slice_has_the_weights_and_fewer_of_everything(folder):
     assert state["source.embedding.weight"].shape == (64, 12)
     for name, array in state.items():
         assert np.array_equal(array, of_whole[name][: len(array)]), name
-
-
-@pytest.mark.parametrize("folder", ["gpt2"], indirect=True)
-def test_a_wrong_backward_is_found_in_it(folder, capsys, monkeypatch):
-    backward = Linear.backward
-    monkeypatch.setattr(Linear, "backward", lambda layer, dy: 1.01 * backward(layer, dy))
-    assert command.main(["--run", str(folder)]) == 1
-    assert "FAILED" in capsys.readouterr().out
 
 
 def test_what_is_no_run_is_refused(tmp_path, capsys):

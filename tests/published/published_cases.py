@@ -16,6 +16,7 @@ from numformer.published.kinds import KINDS
 from numformer.published.saving import save_published
 
 V, B, S, T = 50, 3, 7, 6
+PAD = {"marian": V - 1, "t5": 0, "bert": 0}
 MARIAN: dict[str, Any] = dict(
     model_type="marian", vocab_size=V, d_model=16, encoder_layers=2, decoder_layers=2
 ) | dict(
@@ -32,9 +33,7 @@ MARIAN: dict[str, Any] = dict(
     bad_words_ids=[[V - 1]],
     forced_eos_token_id=None,
 )
-TWO_VOCABULARIES = dict(
-    share_encoder_decoder_embeddings=False, decoder_vocab_size=40, pad_token_id=39
-) | dict(decoder_start_token_id=39, bad_words_ids=[[39]])
+TWO = dict(decoder_vocab_size=V + 7, share_encoder_decoder_embeddings=False)
 GPT2: dict[str, Any] = dict(
     model_type="gpt2", vocab_size=V, n_embd=16, n_layer=2, n_head=2, n_positions=24
 ) | dict(activation_function="gelu_new", bos_token_id=3, eos_token_id=3)
@@ -58,10 +57,8 @@ CASES: dict[str, dict[str, Any]] = {
     "marian": MARIAN,
     "marian_of_unequal_towers": MARIAN | dict(decoder_layers=1, activation_function="relu"),
     "marian_without_scale": MARIAN | dict(scale_embedding=False, activation_function="gelu"),
-    "marian_of_two_vocabularies": MARIAN | TWO_VOCABULARIES,
-    "marian_of_two_vocabularies_untied": MARIAN
-    | TWO_VOCABULARIES
-    | dict(tie_word_embeddings=False),
+    "marian_of_two_vocabularies": MARIAN | TWO,
+    "marian_of_two_vocabularies_untied": MARIAN | TWO | dict(tie_word_embeddings=False),
     "gpt2": GPT2,
     "gpt2_untied": GPT2 | dict(tie_word_embeddings=False, n_inner=20),
     "gpt2_of_another_epsilon": GPT2 | dict(layer_norm_epsilon=1e-2, activation_function="relu"),
@@ -106,13 +103,13 @@ class Drawn:
             shape = self.model.forward(*self.inputs).shape
         self.dlogits = rng.standard_normal(shape).astype(self.dtype)
         self.drelations = rng.standard_normal((B, 2)).astype(self.dtype)
+        padding = PAD.get(self.said["model_type"])
         if self.said["model_type"] == "bert":  # what padding itself says is not to count
-            self.dlogits[self.inputs[0] == self.said["pad_token_id"]] = 0
+            self.dlogits[self.inputs[0] == padding] = 0
 
     def _of_marian(self, rng) -> list[np.ndarray]:
         end, padding = self.said["eos_token_id"], self.said["pad_token_id"]
-        source = rng.integers(4, self.said["vocab_size"] - 2, (B, S))
-        target = rng.integers(4, self.said.get("decoder_vocab_size", V) - 2, (B, T))
+        source, target = rng.integers(4, V - 2, (B, S)), rng.integers(4, V - 2, (B, T))
         source[:, -1], target[:, 0] = end, padding
         source[1, 4:], source[1, 3] = padding, end
         self.theirs = dict(input_ids=source, decoder_input_ids=target)

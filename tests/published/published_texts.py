@@ -8,7 +8,7 @@ import tokenizers
 import numformer as nf
 from numformer.data import Subwords
 from numformer.published.saving import save_published
-from tests.published.published_cases import BERT, GPT2, LLAMA, MARIAN, T5, VIT, Drawn
+from tests.published.published_cases import BERT, GPT2, LLAMA, MARIAN, T5, TWO, VIT, Drawn
 
 LINES = [
     "the small dog runs on the grass",
@@ -48,25 +48,26 @@ def word_pieces(size: int) -> tokenizers.Tokenizer:
     return made
 
 
-def unigram() -> tokenizers.Tokenizer:
-    """T5's kind, with its end after a text; what it does not know is its symbol 2."""
-    letters = sorted({*"".join(LINES)} - {" "} | {"▁"})
-    words = sorted({f"▁{word}" for line in LINES for word in line.split()})
-    scores = [(mark, 0.0) for mark in ("<pad>", "</s>", "<unk>")]
-    scores += [(word, -2.0) for word in words] + [(letter, -6.0) for letter in letters]
-    made = tokenizers.Tokenizer(tokenizers.models.Unigram(scores, unk_id=2))
+def unigram(size: int) -> tokenizers.Tokenizer:
+    """T5's kind, which puts an end after a text."""
+    made = tokenizers.Tokenizer(tokenizers.models.Unigram())
     made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
     made.decoder = tokenizers.decoders.Metaspace()
-    made.add_special_tokens(["<pad>", "</s>", "<unk>"])
-    made.post_processor = tokenizers.processors.TemplateProcessing(
-        single="$A </s>", special_tokens=[("</s>", 1)]
+    trainer = tokenizers.trainers.UnigramTrainer(
+        vocab_size=size,
+        special_tokens=["<pad>", "</s>", "<unk>"],
+        unk_token="<unk>",
+        show_progress=False,
     )
+    made.train_from_iterator(LINES, trainer)
+    end = [("</s>", 1)]
+    made.post_processor = tokenizers.processors.TemplateProcessing("$A </s>", special_tokens=end)
     return made
 
 
 def t5(folder: Path) -> Path:
-    tokenizer = unigram()
-    said = T5 | dict(vocab_size=tokenizer.get_vocab_size())
+    tokenizer = unigram(70)
+    said = T5 | dict(vocab_size=tokenizer.get_vocab_size() + 16)  # T5 has ids without a symbol
     Drawn("t5", said, np.float32).save(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
     return folder
@@ -107,17 +108,14 @@ def marian(folder: Path, **changes) -> Path:
     return folder
 
 
-def marian_of_two_vocabularies(folder: Path) -> Path:
-    """As a run of ours with --tying target would become it."""
-    source, target = Subwords.learned(LINES, 60), Subwords.learned(LINES[3:] + LINES[:1], 45)
-    sizes = dict(source_vocabulary=len(source), target_vocabulary=len(target), d_model=16)
-    how = dict(d_ff=24, heads=2, layers=2, tying="target", activation="swish")
-    drawn = nf.Transformer(nf.Config(**sizes, **how), 3)
-    for parameter in drawn.named_parameters().values():
-        parameter.data[...] += 0.3 * np.random.default_rng(parameter.size).standard_normal(
-            parameter.shape
-        )
-    save_published(folder, drawn, {}, nf.Transduction(source, target, 12, beam=1))
+def marian_of_two(folder: Path) -> Path:
+    """Of a vocabulary for each language."""
+    source, target = Subwords.learned(LINES, 60), Subwords.learned(LINES[::-2], 52)
+    said = MARIAN | TWO | dict(pad_token_id=0, decoder_start_token_id=1, eos_token_id=2)
+    said |= dict(vocab_size=len(source), decoder_vocab_size=len(target))
+    drawn = Drawn("marian", said | dict(bad_words_ids=[[0], [1], [3]]), np.float32)
+    text = nf.Transduction(source, target, 12)
+    save_published(folder, drawn.model, {"published": drawn.said}, text)
     return folder
 
 

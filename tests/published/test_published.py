@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 import numformer as nf
 from numformer.generation.greedy import up_to
+from numformer.gradient_check import __main__ as gradient_check
 from numformer.published.configs import Said, ends_of
 from numformer.published.kinds import KINDS
 from numformer.published.loading import load_published
@@ -136,6 +137,23 @@ def test_other_forms_of_a_file(name, change, tolerance, tmp_path):
     model, _ = load_published(rewritten(drawn.save(tmp_path), change))
     for key, array in drawn.model.state_dict().items():
         assert np.allclose(model.state_dict()[key], array, rtol=tolerance, atol=1e-6), key
+
+
+@pytest.mark.parametrize(
+    "name", ["gpt2", "llama", "t5", "marian_of_two_vocabularies", "bert", "vit"]
+)
+def test_the_gradients_of_a_published_model_are_checked_by_its_first_layer(
+    name, tmp_path, call, monkeypatch
+):
+    """At its own width and with its weights; a wrong backward is found."""
+    folder = Drawn(name, CASES[name], np.float32).save(tmp_path)
+    code, out, err = call(gradient_check.main, f"--run {folder}")
+    assert (code, err) == (0, []) and "layers.1" not in "".join(out), out
+    assert any("feed_forward.sublayer.inner.weight" in line for line in out)
+    right = nf.layers.FeedForward.backward
+    monkeypatch.setattr(nf.layers.FeedForward, "backward", lambda self, dy: right(self, 1.01 * dy))
+    code, out, _ = call(gradient_check.main, f"--run {folder}")
+    assert code == 1 and any("FAILED" in line and "mixer" in line for line in out)
 
 
 def test_what_stands_twice_is_the_same(tmp_path):

@@ -10,7 +10,8 @@ from numformer.errors import InputError
 from numformer.generation.described import text_of
 from numformer.generation.text import Text
 from numformer.models import Model
-from numformer.published import KEPT, is_published
+from numformer.published import is_published
+from numformer.published.loading import KEPT
 from numformer.trained import load, model_of_run
 from toy_tasks.kit import folders
 from toy_tasks.kit.flags import Parser
