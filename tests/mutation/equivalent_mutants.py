@@ -175,6 +175,24 @@ Without padding a product with True everywhere.
     layers/state_space.py: return dx * self._visible(dx, reach)
 A copy of an array that is a new one already.
     layers/dropout.py: return dx.copy()
+Only the first array's sum is asked for, and what is added to it is whole by then.
+    parallel/pairwise.py: range(0, len(arrays) - stride, 2)
+    parallel/pairwise.py: range(0, len(arrays) - stride, stride)
+A round in which no two are added; a tree with one more level, which adds nothing.
+    parallel/pairwise.py: while stride <= len(arrays)
+    parallel/pairwise.py: size <= count
+    parallel/pairwise.py: total(0, 2 << (count - 1).bit_length())
+    parallel/pairwise.py: total(0, 1 << count - 1)
+    parallel/pairwise.py: total(0, 1 << (count + 1).bit_length())
+    parallel/pairwise.py: total(0, 1 << count.bit_length())
+    parallel/pairwise.py: total(0, 1 << (1 - count).bit_length())
+The whole vector either way, with an axis before it.
+    parallel/pairwise.py: None
+No branch is empty where it begins beyond the last part; a count and seconds begin at 0.
+    training/ranked_parts.py: branches(first, min(last, used), used)
+    training/ranked_parts.py: self.sent, self.seconds = (0.0, 0)
+    training/ranked_parts.py: self.seconds, self.sent = (1.0, 0)
+    training/ranked_parts.py: [slice(1, 0)]
 Room for one axis more than any array has.
     parallel/pipeline.py: LONGEST = 9
 """

@@ -44,7 +44,16 @@ def test_neighbours_are_added_in_pairs():
     assert np.array_equal(arrays[0], expected)
 
 
-def test_a_rank_adds_as_much_as_it_can():
-    assert branches(0, 8, 8) == [(0, 8)] and branches(4, 8, 8) == [(4, 8)]
-    assert branches(1, 4, 4) == [(1, 2), (2, 4)] and branches(4, 5, 5) == [(4, 5)]
-    assert branches(3, 6, 6) == [(3, 4), (4, 6)] and branches(2, 2, 4) == []
+@pytest.mark.parametrize("count", range(1, 10))
+def test_a_rank_adds_as_much_as_it_can(count):
+    """A branch begins at a multiple of its size, a power of 2, and is cut where all end."""
+    sizes = [16, 8, 4, 2, 1]
+    for first, last in itertools.combinations(range(count + 1), 2):
+        expected, place = [], first
+        while place < last:
+            whole = [(place, min(place + size, count)) for size in sizes if place % size == 0]
+            expected.append(next(branch for branch in whole if branch[1] <= last))
+            place = expected[-1][1]
+        assert branches(first, last, count) == expected
+    assert branches(1, 4, 4) == [(1, 2), (2, 4)] and branches(4, 7, 7) == [(4, 7)]
+    assert branches(2, 2, 4) == []

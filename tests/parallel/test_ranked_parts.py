@@ -221,7 +221,7 @@ def test_a_rank_that_is_busy_is_waited_for():
 
 
 def test_the_parts_are_dealt_so_that_none_is_missed():
-    for size, count in itertools.product(range(1, 6), range(1, 8)):
+    for size, count in itertools.product((1, 2, 3, 4, 5, 40), range(1, 8)):
         ranks = Ranks()
         ranks.size = size
         parts = parts_of(count, ranks)
@@ -231,3 +231,6 @@ def test_the_parts_are_dealt_so_that_none_is_missed():
         assert places[-1][1] == count
         blocks = [block for rank in range(size) for block in parts._owned(rank)]
         assert blocks == [*range(len(parts._blocks))]
+        numbers = np.arange(len(parts.optimizer.parameters.data))
+        stretches = [numbers[parts._stretch_of(rank)] for rank in range(size)]
+        assert np.array_equal(np.concatenate(stretches), numbers)

@@ -94,3 +94,19 @@ def test_parameters_of_one_holder_wait_for_the_last_of_them():
             return self.first.backward(self.second.backward(dy))
 
     told_during(Twice(), [np.random.default_rng(1).standard_normal((2, 3))], size=9)
+
+
+def test_what_no_backward_finishes_is_told_at_the_end():
+    class UsesOne(Layer):
+        def __init__(self):
+            self.used, self.unused = (Linear(3, 3, np.random.default_rng(0)) for _ in range(2))
+
+        def forward(self, x):
+            return self.used.forward(x)
+
+        def backward(self, dy):
+            return self.used.backward(dy)
+
+    inputs = [np.random.default_rng(1).standard_normal((2, 3))]
+    over, _ = told_during(UsesOne(), inputs, size=12)
+    assert over.keys() == {0, 1}
