@@ -39,10 +39,11 @@ class Branch:
         last = self._sums.pop()
         self._sums[-1] += last
 
-    def finish(self, last: Array, stretch: slice = slice(None)) -> None:
+    def finish(self, last: Array, stretch: slice | None = None) -> None:
         """Add what came before to the last array of the branch, in place along a stretch of it."""
+        along = slice(len(last)) if stretch is None else stretch
         for array in reversed(self._sums):
-            last[stretch] += array[stretch]
+            last[along] += array[along]
 
 
 def branches(first: int, last: int, count: int) -> list[tuple[int, int]]:

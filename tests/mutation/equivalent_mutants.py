@@ -186,8 +186,6 @@ A round in which no two are added; a tree with one more level, which adds nothin
     parallel/pairwise.py: total(0, 1 << (count + 1).bit_length())
     parallel/pairwise.py: total(0, 1 << count.bit_length())
     parallel/pairwise.py: total(0, 1 << (1 - count).bit_length())
-The whole vector either way, with an axis before it.
-    parallel/pairwise.py: None
 No branch is empty where it begins beyond the last part; a count and seconds begin at 0.
     training/ranked_parts.py: branches(first, min(last, used), used)
     training/ranked_parts.py: self.sent, self.seconds = (0.0, 0)

@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable
 
@@ -52,8 +53,7 @@ def exit_code(main: Callable[[], int]) -> int:
             sys.stderr = told
             fix = "Look after its machine, then go on with --resume; a longer step needs --timeout."
             _complain(InputError("all ranks work", problem, fix), 2)
-            sys.stderr.flush()
-        os._exit(2)  # so that mpiexec ends the rank that hangs, which could not end together
+        return _leave(2)
     except InputError as problem:
         return _complain(problem, 2)
     except UnicodeDecodeError as problem:  # read_text has told of files
@@ -61,7 +61,7 @@ def exit_code(main: Callable[[], int]) -> int:
         return _complain(InputError("standard input is UTF-8", problem, fix), 2)
     except MemoryError as problem:
         rule, fix = "the model and its batches fit into memory", "Choose smaller sizes."
-        return _complain(InputError(rule, problem or "no memory", fix), 2)
+        return _leave(_complain(InputError(rule, problem or "no memory", fix), 2))
     except ChildProcessError as problem:
         fix = "Perhaps memory ran out: make room and go on with --resume, or begin with --parts 1."
         return _complain(InputError("a step needs all its processes", problem, fix), 2)
@@ -75,7 +75,22 @@ def exit_code(main: Callable[[], int]) -> int:
         print(problem, file=sys.stderr)
         return 130
     except KeyboardInterrupt:
-        return 130
+        return _leave(130)
+
+
+def _leave(code: int) -> int:
+    """The exit code; a rank of several ends here, and mpiexec ends those that hang.
+
+    Something may still be on its way between ranks, and MPI's own end would wait for it.
+    """
+    ranks = world()
+    if not ranks.others:
+        return code
+    if ranks.heard:  # the rank that told it comes first
+        time.sleep(1)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _note(message: Warning | str, *_: object, **__: object) -> None:
