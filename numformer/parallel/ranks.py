@@ -5,6 +5,7 @@ which it was sent, within one tag.
 """
 
 import contextlib
+import operator
 import pickle
 import queue
 import threading
@@ -18,7 +19,7 @@ import numpy as np
 from numformer.errors import InputError
 
 T = TypeVar("T")
-OBJECTS, SUMS, FAILED, BEAT, RING, STAGES, VECTORS = range(1, 8)
+OBJECTS, FAILED, BEAT, RING, STAGES, VECTORS = range(1, 7)
 """Tags of all that ranks send each other; those of gradients are above."""
 
 
@@ -170,18 +171,6 @@ class Ranks:
                         "Give all machines the same files, and start all ranks alike.",
                     )
 
-    def sum(self, array: np.ndarray) -> np.ndarray:
-        """The sum of all ranks' arrays, which are of one shape: added by rank, from 0 on."""
-        array = np.ascontiguousarray(array)
-        arrays = [array if rank == self.rank else np.empty_like(array) for rank in range(self.size)]
-        sent = {to: [self.send(array, to, SUMS)] for to in self.others}
-        self.wait({source: [self.receive(arrays[source], source, SUMS)] for source in self.others})
-        self.wait(sent)
-        total = arrays[0].copy()
-        for summand in arrays[1:]:
-            total += summand
-        return total
-
     def _send_bytes(self, written: bytes, to: int, tag: int = OBJECTS) -> list:
         length, content = np.array([len(written)]), np.frombuffer(written, np.uint8)
         return [self.send(length, to, tag), self.send(content, to, tag)]
@@ -227,28 +216,29 @@ class Threads(Ranks):
         return not self._letters[source, self.rank, tag].empty()
 
 
-def together(count: int, work: Callable[[Ranks], T], timeout: float = 60.0) -> list[T]:
+def together(count: int, work: Callable[[Ranks], T], timeout: float = 20.0) -> list[T]:
     """What `work(ranks)` gives in each of `count` ranks, which are threads of this process.
 
     Raises what one of them raises.
     """
     letters: Any = defaultdict(queue.SimpleQueue)
     results: list[Any] = [None] * count
-    problems: list[BaseException] = []
+    problems: list[tuple[bool, BaseException]] = []
 
     def run(rank: int) -> None:
         ranks = Threads(rank, count, letters)
         ranks.timeout = timeout
         try:
-            results[rank] = work(ranks)
+            with ranks.failing_together():
+                results[rank] = work(ranks)
         except BaseException as problem:
-            problems.append(problem)
+            problems.append((ranks.heard, problem))
 
     threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    if problems:
-        raise problems[0]
+    for _, problem in sorted(problems, key=operator.itemgetter(0)):  # first who did not hear of it
+        raise problem
     return results
