@@ -48,7 +48,7 @@ class Trainer:
         # An objective of a model of one's own needs to know R-Drop only where it is asked for.
         asked = {"r_drop": recipe.r_drop} if recipe.r_drop else {}
         objective = model.objective(recipe.label_smoothing, **asked)
-        several = ranks is not None and ranks.size > 1
+        several = ranks is not None and ranks.others
         # Rank 0 looks at the numbers of every step, on the host.
         scale = LossScale(np if several else xp)
         self.loss_scale = scale if recipe.precision == "mixed" else None
