@@ -247,3 +247,9 @@ def test_a_rank_that_fails_does_not_wait_for_one_that_is_lost():
     deaf = Deaf()
     deaf.fail(ValueError("told to nobody"))
     assert deaf.failed and not deaf.heard
+
+
+@pytest.mark.parametrize("method", [Ranks.send, Ranks.receive])
+def test_one_process_has_nobody_to_send_to(method):
+    with pytest.raises(NotImplementedError, match="Ranks has no other rank"):
+        method(Ranks(), np.ones(1), 1)
