@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 
 from numformer.layer import Layer, Parameter
@@ -12,7 +12,8 @@ class Finished:
     """Tells during a backward which blocks of the gradient's vector get nothing more.
 
     A block is finished when every layer that holds one of its parameters has gone back through all
-    that it had saved. `blocks` are slices of the vector that `pack` made of the layer's parameters,
+    that it had saved, and the layers around it, too: a checkpointed one may forward it again.
+    `blocks` are slices of the vector that `pack` made of the layer's parameters,
     all of one length but the last.
     """
 
@@ -23,7 +24,10 @@ class Finished:
             first, end = end, end + parameter.size
             covered[id(parameter)] = range(first // blocks[0].stop, -(-end // blocks[0].stop))
         self._holders: list[tuple[Layer, list[int]]] = []
+        self._around: dict[int, list[Layer]] = defaultdict(list)
         for layer in objective.layers_within():
+            for inner in layer.layers_within():
+                self._around[id(inner)].append(layer)
             own = [item for _, item in layer._children() if isinstance(item, Parameter)]
             if own:
                 numbers = [block for item in own for block in covered[id(item)]]
@@ -44,7 +48,7 @@ class Finished:
             if id(layer) in back:
                 name = type(layer).__name__
                 raise RuntimeError(f"{name}.backward added to a gradient that was finished")
-            if not layer.saved:
+            if not any(outer.saved for outer in self._around[id(layer)]):
                 back.add(id(layer))
                 waits_for.subtract(numbers)
                 for block in dict.fromkeys(numbers):

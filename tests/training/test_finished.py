@@ -10,7 +10,7 @@ from numformer.layers import Linear
 from numformer.training.finished import Finished
 
 
-def told_during(layer: Layer, inputs: list, size: int) -> tuple[dict[int, int], int]:
+def told_during(layer: Layer, inputs: list, size: int, times: int = 1) -> tuple[dict, int]:
     """How many parameters had a gradient when each block was told, and how many have in the end.
 
     Asserts that each is told once, and is then what it is in the end.
@@ -19,7 +19,8 @@ def told_during(layer: Layer, inputs: list, size: int) -> tuple[dict[int, int], 
     length = len(flat.grad)
     blocks = [slice(first, min(first + size, length)) for first in range(0, length, size)]
     flat.grad[:] = 0
-    y = layer.forward(*converted(inputs, np.float64, np))
+    for _ in range(times):
+        y = layer.forward(*converted(inputs, np.float64, np))
     copies: dict[int, np.ndarray] = {}
     over: dict[int, int] = {}
 
@@ -29,7 +30,8 @@ def told_during(layer: Layer, inputs: list, size: int) -> tuple[dict[int, int], 
         over[block] = sum(np.any(p.grad) for p in layer.named_parameters().values())
 
     with Finished(layer, blocks).told(tell):
-        layer.backward(np.random.default_rng(0).standard_normal(np.shape(y)))
+        for _ in range(times):
+            layer.backward(np.random.default_rng(0).standard_normal(np.shape(y)))
     assert copies.keys() == {*range(len(blocks))} and layer.pending() == 0
     for block, copy in copies.items():
         assert np.array_equal(copy, flat.grad[blocks[block]]), block
@@ -42,7 +44,9 @@ WITH_PARAMETERS = [name for name in CASES if CASES[name]()[0].named_parameters()
 
 @pytest.mark.parametrize("name", WITH_PARAMETERS)
 def test_a_finished_block_gets_nothing_more(name):
+    """Nor where a layer was used twice before, as R-Drop uses a model."""
     told_during(*CASES[name](), size=7)
+    told_during(*CASES[name](), size=7, times=2)
 
 
 def test_most_blocks_are_told_while_backward_still_runs():
