@@ -50,13 +50,19 @@ def no_flags(made: argparse.ArgumentParser) -> None:
     """What a page without flags of its own adds."""
 
 
+def silent(results: Results, options: argparse.Namespace) -> None:
+    """What a page says before its last rows where it has nothing to say."""
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Study:
     """What a page says of its study; `main(study)` does the rest.
 
     `rows` names the ways, each with the flags in which it differs from `defaults`, or with entries
     of the page's own, which are in the options as well. `model` is the kind whose Config gets
-    flags. `make(options)` gives the task, the kind of model and its config for `options.row` and
+    flags. With the entry `more_seeds` a row has so many seeds beyond those of --seeds; one with
+    `last` waits for all the others, and before it begins `between(results, options)` says what it
+    likes. `make(options)` gives the task, the kind of model and its config for `options.row` and
     `options.seed`. `measure(model, task, folder)` gives numbers and lists of numbers by name that
     tell how good the best model of the run in `folder` is; it is called in inference, and `figure`
     is the number of it that stands for a run. `table(results)` gives rows of cells, first the head;
@@ -80,6 +86,7 @@ class Study:
     verdict: Callable[[Results], tuple[str, dict[str, str], tuple[str, bool] | None]]
     example: str | None = None
     flags: Callable[[argparse.ArgumentParser], None] = no_flags
+    between: Callable[[Results, argparse.Namespace], None] = silent
     use: Callable[[argparse.Namespace], int] = use
 
 
@@ -109,6 +116,10 @@ def main(study: Study, arguments: list[str] | None = None) -> int:
     options = parse(made, lambda options: study.name, arguments, FREE_IN_A_STUDY)
     if options.run:
         return study.use(options)
+    of_all = set.intersection(*map(set, study.rows.values()))
+    if not options.resume and not options.quick and (wrong := sorted(options.given & of_all)):
+        flag, rule = made.flag(wrong[0]), "every row of this study has its own"
+        raise InputError(f"{flag}: {rule}", "one for all of them", f"Leave out {flag}.")
     if started_by_mpi():
         rule, fix = "a study trains its models side by side on one machine", "Leave out mpiexec."
         raise InputError(rule, "ranks of MPI", fix)
@@ -132,9 +143,13 @@ def main(study: Study, arguments: list[str] | None = None) -> int:
             )
         runs = _runs(study, options, options.seeds)
         results: Results = {row: [] for row in study.rows}
-        _train(study, runs, options, on_host(xp.empty(0)))
-        for run in runs:
-            results[run.options.row].append(run.result())
+        for last in (False, True):
+            some = [run for run in runs if bool(study.rows[run.options.row].get("last")) is last]
+            if last and some:
+                study.between(results, options)
+            _train(study, some, options, on_host(xp.empty(0)))
+            for run in some:
+                results[run.options.row].append(run.result())
         table = markdown(study.table(results))
         write_atomically(options.out / "table.md", f"{table}\n".encode())
         print(table)
@@ -147,9 +162,12 @@ def main(study: Study, arguments: list[str] | None = None) -> int:
 
 def _runs(study: Study, options: argparse.Namespace, seeds: Sequence[int]) -> list[_Run]:
     """Every row with every seed, a seed after the other."""
-    runs = []
-    for seed in seeds:
+    runs, most = [], max((row.get("more_seeds", 0) for row in study.rows.values()), default=0)
+    further = range(max(seeds) + 1, max(seeds) + 1 + most)
+    for seed in (*seeds, *further):
         for row, differs in study.rows.items():
+            if seed in further and further.index(seed) >= differs.get("more_seeds", 0):
+                continue
             flags = vars(options) | differs | dict(row=row, seed=seed, parts=1)
             flags |= dict(parallel="forks", timeout=1.0)
             if options.quick:

@@ -1,0 +1,145 @@
+"""Scaling laws: fits that find what made the losses, best sizes, predictions, the page."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from numformer.data import Vocabulary
+from numformer.errors import InputError
+from numformer.models.language_model import LanguageModel
+from toy_tasks import scaling
+from toy_tasks.kit import laws
+from toy_tasks.kit.laws import Law, Run
+from toy_tasks.scaling import CHARACTERS, OnePass, parameters_of
+
+LAW = Law(E=1.2, A=8.0, alpha=0.32, B=60.0, beta=0.41)
+SIZES, AMOUNTS = np.geomspace(1e3, 3e6, 9), np.geomspace(2e4, 1e6, 5)
+
+
+@pytest.fixture(autouse=True)
+def few_samples(monkeypatch):
+    monkeypatch.setattr(laws, "RESAMPLED", 40)
+    laws.fitted.cache_clear()
+
+
+def runs_of(law: Law, noise: float = 0.0) -> list[Run]:
+    rng = np.random.default_rng(1)
+    return [Run(n, d, law.loss(n, d) + noise * rng.normal()) for n in SIZES for d in AMOUNTS]
+
+
+@pytest.mark.parametrize(
+    "law", [LAW, Law(0.0, 3.0, 0.1, 20.0, 0.9), Law(2.0, 900.0, 1.1, 4.0, 0.15)], ids=str
+)
+def test_a_fit_finds_the_law_that_made_the_losses(law):
+    found = laws.fit(runs_of(law))
+    for name, value in vars(law).items():
+        assert getattr(found, name) == pytest.approx(value, rel=0.02, abs=0.02)
+    assert found.loss(1e7, 3e6) == pytest.approx(law.loss(1e7, 3e6), abs=1e-3)
+
+
+def test_a_bootstrap_s_interval_is_as_wide_as_the_noise():
+    """It holds the truth, and grows with the noise that made it necessary."""
+    widths = []
+    for noise in (0.005, 0.02):
+        fitted = laws.fitted(tuple(runs_of(LAW, noise)))
+        predicted, low, high = map(float, re.findall(r"\d\.\d+", fitted.loss(1e7, 1e6)))
+        assert low < predicted < high
+        assert low - 0.01 < LAW.loss(1e7, 1e6) < high + 0.01
+        widths.append(high - low)
+    assert 2 < widths[1] / widths[0] < 8
+
+
+def test_the_bottoms_of_parabolas_are_the_best_sizes():
+    """Of L = E + A N^-alpha + B (C / 6N)^-beta the least is where both slopes are equal."""
+    law = Law(1.0, 3.0, 0.3, 3.0, 0.3)  # so N and D are best when they are equal
+    sizes = np.geomspace(1e4, 1e7, 13)
+    runs = [Run(n, d, law.loss(n, d)) for n in sizes for d in np.geomspace(1e4, 1e7, 13)]
+    found = [budget for budget in laws.budgets(runs) if budget.best]
+    assert len(found) > 5
+    for budget in found:
+        assert budget.best == pytest.approx(np.sqrt(budget.operations / 6), rel=0.3)
+    assert laws.growth(found) == pytest.approx(law.growth, abs=0.03) == pytest.approx(0.5, abs=0.03)
+    only_smaller = [run for run in runs if run.parameters < run.symbols / 100]
+    assert not [budget for budget in laws.budgets(only_smaller) if budget.best]
+    assert laws.growth(laws.budgets(only_smaller)) is None
+
+
+def test_without_a_floor_a_slope_is_the_power():
+    assert laws.slope("symbols", [Run(1, d, 7 * d**-0.095) for d in AMOUNTS]) == pytest.approx(
+        0.095
+    )
+
+
+@pytest.mark.parametrize("shape", [scaling.SHAPES[0], scaling.SHAPES[5]], ids=str)
+def test_parameters_are_those_without_embeddings(shape):
+    row = scaling.rows()[scaling.row_of(CHARACTERS, shape, scaling.AMOUNTS[CHARACTERS][0])]
+    names = "layers", "d_model", "heads", "d_ff"
+    alike = "norm", "normalization", "positions", "activation", "feed_forward_bias"
+    how = {n: row[n] for n in names} | {n: scaling.DEFAULTS[n] for n in alike}
+    counts = LanguageModel(LanguageModel.Config(vocabulary=9, **how)).parameter_counts()
+    assert counts["total"] - counts["embedding"] == parameters_of(shape)
+
+
+def test_the_larger_model_is_three_times_the_largest():
+    sizes = [parameters_of(shape) for shape in scaling.SHAPES]
+    assert sizes == sorted(sizes) and sizes[0] < 10**4 < 10**6.5 * 0.98 < sizes[-1]
+    assert parameters_of(scaling.LARGER) == pytest.approx(3 * sizes[-1], rel=0.01)
+    rows = scaling.rows()
+    assert len([row for row in rows.values() if row["last"]]) == 2
+    assert sum(1 + row["more_seeds"] for row in rows.values()) == 2 * (11 * 5 + 4 * 2 + 1)
+
+
+def test_every_window_is_read_once_at_most():
+    text = "".join(map(chr, range(0x4E00, 0x4E00 + 2000)))  # all characters differ
+    task = OnePass(text, 8, 2, 1, known=Vocabulary.of([text])).seeded(2, 3, 112)
+    firsts = [int(i) for step in range(1, 113) for i in task.batch(step).ids[:, 0]]
+    assert len({*firsts}) == 224
+    batch, others = task.batch(7), task.seeded(2, 4, 112).batch(7)
+    assert (batch.following == batch.ids + 1).all() and (batch.ids != others.ids).any()
+    with pytest.raises(InputError, match=r"113 steps need 1,808 .* 1,800 to train on"):
+        task.seeded(2, 3, 113)
+
+
+def test_the_verdict_is_about_both_predictions(monkeypatch):
+    results = {row: [] for row in scaling.STUDY.rows}
+    for row, differs in scaling.STUDY.rows.items():
+        layers, d_model = map(int, row.split()[1].split("x"))
+        n, d = float(parameters_of((layers, d_model, 1))), 64.0 * differs["steps"] * scaling.BATCH
+        results[row] = [{"parameters": n, "symbols": d, "loss": LAW.loss(n, d)}]
+    _, figures, (target, reached) = scaling.verdict(results)
+    assert reached and target == "within 0.03"
+    assert re.fullmatch(r"0\.00\d\d, 0\.00\d\d", figures["the predictions are off by"])
+    larger = next(row for row, differs in scaling.STUDY.rows.items() if differs["last"])
+    results[larger][0]["loss"] += 0.04
+    assert not scaling.verdict(results)[2][1]
+    head, *lines = scaling.table(results)
+    assert {len(line) for line in lines} == {len(head)} == {7}
+    assert len(lines) == 2 * (1 + 11 + 1)
+
+
+def test_laws_are_fitted_predicted_and_drawn(call, refuse, monkeypatch):
+    """Two sizes and two amounts of a small text, and a larger model after these."""
+    small = dict(SHAPES=((1, 4, 1), (1, 6, 1)), LARGER=(1, 12, 1), AMOUNTS={CHARACTERS: (8, 40)})
+    text = "".join(np.random.default_rng(1).choice([*"abcd "], 9000))
+    for name, value in (small | {"shakespeare": lambda data: text}).items():
+        monkeypatch.setattr(scaling, name, value)
+    rows = {name: row | {"more_seeds": 0} for name, row in scaling.rows().items()}
+    monkeypatch.setattr(scaling, "STUDY", dataclasses.replace(scaling.STUDY, rows=rows))
+    scaling.read.cache_clear()
+    monkeypatch.setattr("toy_tasks.kit.training.loss_curve", lambda *how: None)
+    code, out, err = call(scaling.main, "--context 16 --seeds 2")
+    assert code in (0, 1) and err == []
+    told = next(place for place, line in enumerate(out) if line.startswith("characters: L = "))
+    ended = [line.partition(":")[0] for line in out[:told]]
+    assert "characters-1x4-8-2" in ended and "characters-1x12-40-2" not in ended
+    assert out[told + 4].startswith(f"  predicted for {parameters_of((1, 12, 1)):,} parameters")
+    assert any(line.startswith("characters-1x12-40-2: loss") for line in out[told:])
+    assert out[-1].startswith("the predictions are off by")
+    refuse(scaling.main, "--steps 5", "--steps: every row of this study has its own")
+    refuse(scaling.main, "--context 4000", "a text has at least 20 times")
+    assert call(scaling.main, "--resume")[1][-1] == out[-1]
+    assert Path("runs/scaling/scaling.png").read_bytes().startswith(b"\x89PNG")
+    scaling.read.cache_clear()
