@@ -145,7 +145,9 @@ def main(study: Study, arguments: list[str] | None = None) -> int:
         results: Results = {row: [] for row in study.rows}
         for last in (False, True):
             some = [run for run in runs if bool(study.rows[run.options.row].get("last")) is last]
-            if last and some:
+            if not some:
+                continue
+            if last:
                 study.between(results, options)
             _train(study, some, options, on_host(xp.empty(0)))
             for run in some:
