@@ -20,7 +20,7 @@ TASKS = {
     "recall": ("27 min", "give again what stands far back", "what each mixer can and cannot do"),
     "write": ("2 min", "go on with any text", "a language model: a decoder alone"),
     "shakespeare": ("from 2 min", "write like Shakespeare", "what later parts bring"),
-    "scaling": ("90 min", "write, in 11 sizes, from 5 texts", "how loss falls with size and data"),
+    "scaling": ("60 min", "write, in 11 sizes, from 5 texts", "how loss falls with size and data"),
     "masked": ("5 min", "fill holes in any text", "an encoder alone: it sees both sides"),
     "images": ("2 min", "name small images", "a vision Transformer, cross-validated"),
 }

@@ -21,13 +21,14 @@ from toy_tasks.write import Windows, WritingTask, split
 
 DESCRIPTION = """\
 Train language models of eleven sizes, each on five amounts of Shakespeare, cut into characters and
-into subwords, and fit how the loss on unseen text falls with both: L(N, D) = E + A N^-alpha +
-B D^-beta (Hoffmann et al. 2022; N parameters without embeddings, D symbols read, each once). From
-the same runs comes which size is best for a budget of operations. Then a model three times as large
-as any of these is predicted, trained, and compared. Target: the prediction is within 0.03 nats of
-the loss, for characters and for subwords.
+into subwords, and fit how the loss L on unseen text falls with N parameters, without embeddings,
+and D symbols read, each once: L = E + A N^-alpha + B D^-beta (Hoffmann et al. 2022), and L =
+(A N^-alpha + B D^-beta)^gamma (with beta = 1: Kaplan et al. 2020). The same runs tell which size is
+best for a budget of operations. The form that foretells the largest model from the smaller ones
+then predicts one three times as large, which is trained and compared. Target: both predictions,
+for characters and for subwords, within 0.03 nats of the loss.
 
-  python -m toy_tasks.scaling                        an hour and a half on two cores
+  python -m toy_tasks.scaling                        an hour on two cores
   python -m toy_tasks.scaling --resume               go on with it
   python -m toy_tasks.scaling --data FILE.txt        any text of a million characters
 """
@@ -57,6 +58,11 @@ LARGER = 8, 312, 12
 WIDTH_TIMES_RATE = 0.3
 """The rule for the highest learning rate: 0.3 / d_model, by trying on five widths."""
 WITHIN = 0.03
+THEIRS = {
+    "added": [f"Hoffmann et al. 2022: {number}" for number in ("0.34", "0.28", "0.46")],
+    "joined": [f"Kaplan et al. 2020: {number}" for number in ("0.076", "0.095", "0.73")],
+}
+"""What the papers found, each with a law of this form."""
 DEFAULTS = dict(
     steps=1,
     batch_size=BATCH,
@@ -213,24 +219,20 @@ def between(results: study.Results, options: argparse.Namespace) -> None:
     """Print what was fitted, and what the larger runs are to come to."""
     for unit in AMOUNTS:
         of = laws.fitted(runs_of(results, unit))
-        law, most = of.law, max(run.symbols for run in of.runs)
-        largest = max(run.parameters for run in of.runs)
-        by_size = laws.slope("parameters", [run for run in of.runs if run.symbols == most])
-        by_text = laws.slope("symbols", [run for run in of.runs if run.parameters == largest])
-        bottoms = laws.growth(of.budgets)
+        most, bottoms = max(run.symbols for run in of.runs), laws.growth(of.budgets)
+        print(f"{unit}: of the largest model's loss the laws of all smaller ones miss")
+        for name, form in of.forms.items():
+            law, floor = form.law, f"{form.law.E:.3f} + " * (form.law.E > 0)
+            power = f"^{law.gamma:.3f}" * (law.gamma != 1)
+            terms = f"{law.A:.3g} N^-{law.alpha:.3f} + {law.B:.3g} D^-{law.beta:.3f}"
+            print(f"  {name}: {form.missed:+.4f}; L = {floor}({terms}){power}")
+            print(f"    L ~ N^-p, p = {form.number('by_size')}; {THEIRS[name][0]}")
+            print(f"    L ~ D^-q, q = {form.number('by_text')}; {THEIRS[name][1]}")
+            print(f"    best size ~ C^a, a = {form.number('growth')}; {THEIRS[name][2]}")
         by_bottoms = "unknown" if bottoms is None else laws.told(bottoms, of.growths)
-        expected = of.loss(parameters_of(LARGER), most)
-        print(
-            f"{unit}: L = {law.E:.3f} + {law.A:.3g} N^-{law.alpha:.3f} "
-            f"+ {law.B:.3g} D^-{law.beta:.3f}",
-            f"alpha {of.number('alpha')}, beta {of.number('beta')}; Hoffmann et al.: 0.34, 0.28",
-            f"without E: L ~ N^-{by_size:.3f} with the most text, D^-{by_text:.3f} in the largest "
-            "model; Kaplan et al.: 0.076, 0.095",
-            f"best size ~ C^a, a = {of.number('growth')} by the law, {by_bottoms} by parabolas; "
-            "Hoffmann et al.: 0.46, 0.49; Kaplan et al.: 0.73",
-            f"predicted for {parameters_of(LARGER):,} parameters, {most:,} symbols: {expected}",
-            sep="\n  ",
-        )
+        print(f"  best size by parabolas: a = {by_bottoms}; Hoffmann et al.: 0.49")
+        expected = of.forms[of.chosen].loss(parameters_of(LARGER), most)
+        print(f"  {of.chosen}, {parameters_of(LARGER):,} parameters, {most:,} symbols: {expected}")
 
 
 def draw(results: study.Results, folder: Path) -> None:

@@ -16,12 +16,13 @@ from toy_tasks.kit.laws import Law, Run
 from toy_tasks.scaling import CHARACTERS, OnePass, parameters_of
 
 LAW = Law(E=1.2, A=8.0, alpha=0.32, B=60.0, beta=0.41)
+JOINED = Law(E=0.0, A=300.0, alpha=0.37, B=2700.0, beta=0.44, gamma=0.25)
 SIZES, AMOUNTS = np.geomspace(1e3, 3e6, 9), np.geomspace(2e4, 1e6, 5)
 
 
 @pytest.fixture(autouse=True)
 def few_samples(monkeypatch):
-    monkeypatch.setattr(laws, "RESAMPLED", 40)
+    monkeypatch.setattr(laws, "RESAMPLED", 20)
     laws.fitted.cache_clear()
 
 
@@ -31,21 +32,31 @@ def runs_of(law: Law, noise: float = 0.0) -> list[Run]:
 
 
 @pytest.mark.parametrize(
-    "law", [LAW, Law(0.0, 3.0, 0.1, 20.0, 0.9), Law(2.0, 900.0, 1.1, 4.0, 0.15)], ids=str
+    "law",
+    [LAW, Law(0.0, 3.0, 0.1, 20.0, 0.9), Law(2.0, 900.0, 1.1, 4.0, 0.15), JOINED],
+    ids=str,
 )
 def test_a_fit_finds_the_law_that_made_the_losses(law):
-    found = laws.fit(runs_of(law))
-    for name, value in vars(law).items():
-        assert getattr(found, name) == pytest.approx(value, rel=0.02, abs=0.02)
+    found = laws.fit(runs_of(law), joined=law is JOINED)
+    for name in ("alpha", "beta", "gamma", "E"):
+        assert getattr(found, name) == pytest.approx(getattr(law, name), rel=0.02, abs=0.02)
     assert found.loss(1e7, 3e6) == pytest.approx(law.loss(1e7, 3e6), abs=1e-3)
+
+
+@pytest.mark.parametrize(("law", "form"), [(LAW, "added"), (JOINED, "joined")])
+def test_the_form_is_chosen_that_foretells_the_largest_model(law, form):
+    fitted = laws.fitted(tuple(runs_of(law)))
+    assert fitted.chosen == form and fitted.law is fitted.forms[form].law
+    missed = {name: abs(of.missed) for name, of in fitted.forms.items()}
+    assert missed.pop(form) < 1e-3 < 5e-3 < max(missed.values())
 
 
 def test_a_bootstrap_s_interval_is_as_wide_as_the_noise():
     """It holds the truth, and grows with the noise that made it necessary."""
     widths = []
     for noise in (0.005, 0.02):
-        fitted = laws.fitted(tuple(runs_of(LAW, noise)))
-        predicted, low, high = map(float, re.findall(r"\d\.\d+", fitted.loss(1e7, 1e6)))
+        form = laws.fitted(tuple(runs_of(LAW, noise))).forms["added"]
+        predicted, low, high = map(float, re.findall(r"\d\.\d+", form.loss(1e7, 1e6)))
         assert low < predicted < high
         assert low - 0.01 < LAW.loss(1e7, 1e6) < high + 0.01
         widths.append(high - low)
@@ -132,10 +143,11 @@ def test_laws_are_fitted_predicted_and_drawn(call, refuse, monkeypatch):
     monkeypatch.setattr("toy_tasks.kit.training.loss_curve", lambda *how: None)
     code, out, err = call(scaling.main, "--context 16 --seeds 2")
     assert code in (0, 1) and err == []
-    told = next(place for place, line in enumerate(out) if line.startswith("characters: L = "))
+    first = "characters: of the largest"
+    told = next(place for place, line in enumerate(out) if line.startswith(first))
     ended = [line.partition(":")[0] for line in out[:told]]
     assert "characters-1x4-8-2" in ended and "characters-1x12-40-2" not in ended
-    assert out[told + 4].startswith(f"  predicted for {parameters_of((1, 12, 1)):,} parameters")
+    assert f", {parameters_of((1, 12, 1)):,} parameters, 640 symbols: " in out[told + 10]
     assert any(line.startswith("characters-1x12-40-2: loss") for line in out[told:])
     assert out[-1].startswith("the predictions are off by")
     refuse(scaling.main, "--steps 5", "--steps: every row of this study has its own")

@@ -54,20 +54,22 @@ def _curves(axes, fitted: Fitted, larger: Sequence[Run], x: str, by: str) -> Non
         label = size(value) if number in named else None
         axes.plot(places, losses, "--", color=color, linewidth=1, label=label)
     for run in larger:
-        axes.plot(getattr(run, x), run.loss, "*", color=COLOURS[1], ms=11, label="predicted")
+        axes.plot(getattr(run, x), run.loss, "*", color=COLOURS[1], ms=11, label="the larger model")
     axes.legend(title=f"{by} ({'N' if by == 'parameters' else 'D'})", fontsize=8)
 
 
 def _parabolas(axes, fitted: Fitted) -> None:
     """The loss of each budget against the size, and the line through the best sizes."""
+    ends = 0, len(fitted.budgets) - 1
     for number, budget in enumerate(fitted.budgets):
         color = shade(number, len(fitted.budgets))
         axes.plot(budget.parameters, budget.losses, "o", color=color, ms=4)
         places = np.geomspace(budget.parameters.min(), budget.parameters.max(), 40)
         losses = np.polyval(budget.parabola, np.log(places))
-        axes.plot(places, losses, color=color, linewidth=1, label=f"C = {budget.operations:.0e}")
+        label = f"C = {budget.operations:.0e}" if number in ends else None
+        axes.plot(places, losses, color=color, linewidth=1, label=label)
     best = [budget for budget in fitted.budgets if budget.best]
     bottoms = [np.polyval(budget.parabola, np.log(budget.best)) for budget in best]
     marks = dict(color=COLOURS[1], marker="D", markerfacecolor="none", label="best size")
     axes.plot([budget.best for budget in best], bottoms, **marks)
-    axes.legend(fontsize=7, ncols=2)
+    axes.legend(title="operations (C)", fontsize=8, loc="lower left")

@@ -6,10 +6,12 @@ from functools import cache
 
 import numpy as np
 
-RESAMPLED = 500
+RESAMPLED = 200
 """How many times a bootstrap draws the runs anew."""
-GRID, ROUNDS, STEEPEST = 25, 4, 2.5
-"""Exponents that a fit tries for each of the two, how often it looks closer, the largest."""
+GRID, ROUNDS, LARGEST = 11, 6, np.log(2.5)
+"""Values that a fit tries of each exponent, how often it looks closer, their largest logarithm."""
+FORMS = {"added": False, "joined": True}
+"""The two forms of a law that are fitted, and whether size and text are joined in one power."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +30,12 @@ class Run:
 
 @dataclass(frozen=True)
 class Law:
-    """L(N, D) = E + A N^-alpha + B D^-beta   (Hoffmann et al. 2022, equation 2).
+    """L(N, D) = E + (A N^-alpha + B D^-beta)^gamma.
 
-    N is the number of parameters, D that of the symbols that are read, L the loss in nats.
+    N is the number of parameters, D that of the symbols that are read, L the loss in nats. With
+    gamma = 1 it is equation 2 of Hoffmann et al. 2022, where size and text each take their own part
+    off the loss. With E = 0, and beta = 1, it is equation 1.5 of Kaplan et al. 2020, where what is
+    scarcer decides.
     """
 
     E: float
@@ -38,41 +43,58 @@ class Law:
     alpha: float
     B: float
     beta: float
+    gamma: float = 1.0
 
     def loss(self, parameters, symbols):
-        return self.E + self.A * parameters**-self.alpha + self.B * symbols**-self.beta
+        scarce = self.A * parameters**-self.alpha + self.B * symbols**-self.beta
+        return self.E + scarce**self.gamma
 
     @property
     def growth(self) -> float:
         """The a of N ~ C^a, the best size for a budget (Hoffmann et al. 2022, equation 4)."""
         return self.beta / (self.alpha + self.beta)
 
+    @property
+    def by_size(self) -> float:
+        """How the loss falls with size where there is text without end, but for E."""
+        return self.alpha * self.gamma
 
-def fit(runs: Sequence[Run]) -> Law:
-    """The law with the least squared error.
+    @property
+    def by_text(self) -> float:
+        """How the loss falls with text where the model is large without end, but for E."""
+        return self.beta * self.gamma
 
-    For any two exponents the best E, A and B are those of a linear regression; so a grid of
-    exponents is tried, and then a smaller one around the best of them.
+
+def fit(runs: Sequence[Run], joined: bool) -> Law:
+    """The law with the least squared error: `joined` without E, otherwise with gamma = 1.
+
+    For any exponents the best E, A and B are those of a linear regression, of L^(1 / gamma) with
+    the weights that make its errors those of L. So a grid of exponents is tried, and then smaller
+    ones around the best of them.
     """
     parameters, symbols, losses = np.array([(r.parameters, r.symbols, r.loss) for r in runs]).T
-    n, d = parameters.mean(), symbols.mean()
-    centre, reach = np.log([0.3, 0.3]), np.log(15.0)
+    n, d = float(parameters.mean()), float(symbols.mean())
+    centre, reach = np.log([0.3, 0.3, 0.3 if joined else 1.0]), np.log(12.0)
     for _ in range(ROUNDS):
-        steps = np.exp(np.linspace(-reach, reach, GRID))
-        alpha, beta = (np.minimum(np.exp(c) * steps, STEEPEST) for c in centre)
-        alpha, beta = (exponent.ravel() for exponent in np.meshgrid(alpha, beta))
-        powers = (parameters / n) ** -alpha[:, None], (symbols / d) ** -beta[:, None]
-        terms = np.stack([np.ones_like(powers[0]), *powers], axis=-1)
-        transposed = terms.transpose(0, 2, 1)
-        moments = transposed @ terms + 1e-12 * np.eye(3)
-        weights = np.linalg.solve(moments, (transposed @ losses)[..., None])
-        errors = ((terms @ weights)[..., 0] - losses) ** 2
+        steps = np.linspace(-reach, reach, GRID)
+        grid = np.meshgrid(*(centre[:2, None] + steps), centre[2] + steps * joined)
+        tried = np.unique(np.minimum(np.stack([x.ravel() for x in grid], -1), LARGEST), axis=0)
+        alpha, beta, gamma = np.exp(tried).T[:, :, None]
+        powers = [(parameters / n) ** -alpha, (symbols / d) ** -beta]
+        terms = np.stack(powers if joined else [np.ones_like(powers[0]), *powers], axis=-1)
+        wanted = losses ** (1 / gamma)
+        weights = gamma * losses / wanted  # dL / d L^(1 / gamma)
+        weighed = terms * weights[..., None]
+        moments = weighed.transpose(0, 2, 1) @ weighed + 1e-12 * np.eye(terms.shape[-1])
+        found = np.linalg.solve(moments, weighed.transpose(0, 2, 1) @ (weights * wanted)[..., None])
         # A loss has no part that is negative, or grows with what it is to fall with.
-        errors = np.where(weights.min(axis=(1, 2)) < 0, np.inf, errors.sum(axis=-1))
-        best = errors.argmin()
-        centre, reach = np.log([alpha[best], beta[best]]), 3 * reach / GRID
-    E, A, B = weights[best, :, 0]
-    return Law(E, A * n ** alpha[best], alpha[best], B * d ** beta[best], beta[best])
+        possible = found.min(axis=(1, 2)) >= 0
+        scarce = np.where(possible[:, None], (terms @ found)[..., 0], np.inf)
+        best = (((scarce**gamma - losses) ** 2).sum(axis=-1)).argmin()
+        centre, reach = tried[best], 2.5 * reach / GRID
+    alpha, beta, gamma = np.exp(centre).tolist()
+    *floor, a, b = found[best, :, 0].tolist()
+    return Law(*(floor or [0.0]), a * n**alpha, alpha, b * d**beta, beta, gamma)
 
 
 def slope(by: str, runs: Sequence[Run]) -> float:
@@ -138,14 +160,15 @@ def told(value: float, values: Sequence[float], form: str = ".3f") -> str:
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """What runs say: the law and the budgets' best sizes, and both of every bootstrap sample."""
+class Form:
+    """A law of one form: of the runs, and of every bootstrap sample of them.
 
-    runs: tuple[Run, ...]
+    `missed` is how far from the loss of the largest model the law of all the smaller ones lies.
+    """
+
     law: Law
-    budgets: list[Budget]
     laws: list[Law]
-    growths: list[float]
+    missed: float
 
     def number(self, name: str) -> str:
         """One of the law's numbers, and from where to where it may lie."""
@@ -157,10 +180,40 @@ class Fitted:
         return told(self.law.loss(parameters, symbols), losses)
 
 
+@dataclass(frozen=True)
+class Fitted:
+    """What runs say: a law of each form, and the best sizes for budgets."""
+
+    runs: tuple[Run, ...]
+    forms: dict[str, Form]
+    budgets: list[Budget]
+    growths: list[float]
+
+    @property
+    def chosen(self) -> str:
+        """The form that comes nearest to the largest model when it knows only smaller ones."""
+        return min(self.forms, key=lambda name: abs(self.forms[name].missed))
+
+    @property
+    def law(self) -> Law:
+        return self.forms[self.chosen].law
+
+
 @cache
 def fitted(runs: tuple[Run, ...]) -> Fitted:
     """Fit the runs, and RESAMPLED times as many drawn from them: a bootstrap (Efron 1979)."""
     draws = np.random.default_rng(0).integers(len(runs), size=(RESAMPLED, len(runs)))
     samples = [[runs[i] for i in draw] for draw in draws]
     growths = [a for sample in samples if (a := growth(budgets(sample))) is not None]
-    return Fitted(runs, fit(runs), budgets(runs), [fit(sample) for sample in samples], growths)
+    size, symbols = max((run.parameters, run.symbols) for run in runs)
+    largest = [r.loss for r in runs if (r.parameters, r.symbols) == (size, symbols)]
+    smaller = [run for run in runs if run.parameters < size]
+    forms = {
+        name: Form(
+            fit(runs, joined),
+            [fit(sample, joined) for sample in samples],
+            float(fit(smaller, joined).loss(size, symbols) - np.mean(largest)),
+        )
+        for name, joined in FORMS.items()
+    }
+    return Fitted(runs, forms, budgets(runs), growths)
