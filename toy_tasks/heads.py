@@ -51,7 +51,8 @@ ALLOWED = {"BLEU": 0.5, "word_error_rate": -0.5, "loss": -0.01}
 PUBLISHED = """\
 published: 38 of 48 encoder heads for 0.15 BLEU, with gates that are trained and fine-tuning (Voita
 et al. 2019); 20 to 40 % of all heads without (Michel et al. 2019)"""
-AGAIN, ONCE, RANDOM = "least important first", "as first estimated", "at random"
+AGAIN, ONCE = "by importance, estimated anew", "by importance, estimated once"
+RANDOM = "at random"
 SHOWN = 24
 """Symbols of the example that is drawn, at most."""
 Point = tuple[int, dict[str, float]]
@@ -169,7 +170,7 @@ def table_of_removal(orders: dict[str, list[list[Point]]]) -> list[list[str]]:
     """A row for each number of heads that are left."""
     points = orders[AGAIN][0]
     names = [*points[0][1]]
-    columns = [f"{name.replace('_', ' ')}, {order}" for name in names for order in orders]
+    columns = [f"{name.replace('_', ' ')} {order}" for name in names for order in orders]
     rows = [["heads left", *columns]]
     for place, (left, _) in enumerate(points):
         row = [str(left)]
