@@ -161,7 +161,7 @@ def table(findings: Sequence[Finding]) -> list[list[str]]:
             f"{scores[name].weight:.2f} / {scores[name].chance:.2f}" if name in scores else "-"
             for name in patterns
         ]
-        figures = f"{finding.importance:.4f}", f"{finding.alone:+.4f}", f"{finding.confidence:.2f}"
+        figures = f"{finding.importance:.2g}", f"{finding.alone:+.4f}", f"{finding.confidence:.2f}"
         rows.append([str(finding.head), finding.words(), str(finding.rank), *figures, *cells])
     return rows
 

@@ -5,7 +5,7 @@ import contextlib
 import importlib
 import io
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from numformer.data import Batch, PairBatch, Vocabulary
 from numformer.data.moses import tokenized
 from numformer.errors import InputError
 from numformer.generation import Infilling, Transduction, Translation
+from numformer.layer import inference
 from numformer.models import Model
 from numformer.published import is_published
 from numformer.trained import Trained
@@ -83,19 +84,28 @@ def held_out(trained: Trained, run: Path, data: Path | None, tested: int = 1000)
     if not batches:  # they are drawn anew at each step: those after the last one
         steps = folders.read_config(run)["options"]["steps"]
         batches = [task.batch(steps + number) for number in range(1, 33)]
-    name, figure = task.metric, lambda model: task.evaluate(model)[name]
-    if isinstance(task, TransductionTask):
-        (*_, name), test = task.figures, task.test[:tested]
-        # A model that lacks heads may not find an end; these are longer than any right one.
-        most = 3 * max(batch.target_out.shape[1] for batch in batches) // 2
-        task.text = replace(task.text, max_length=min(most, task.text.max_length))
-
-        def figure(model: Model) -> float:
-            written = task.written(model, [source for source, _ in test], beam=1)
-            return task.measure(written, test)[name]
-
-    figure = None if name == "held_out_loss" else figure
+    name, figure = _judged(task, trained.model, batches, tested)
     return HeldOut(f"held out by {run}", batches, lambda: _drawn(task), name, figure)
+
+
+def _judged(task: Any, model: Model, batches: Sequence[Batch], tested: int) -> tuple:
+    """The name of what a task is judged by, and what measures it; none where that is the loss."""
+    if task.metric == "held_out_loss":
+        return "", None
+    if not isinstance(task, TransductionTask):
+        with inference():
+            (*_, name) = task.evaluate(model)  # the last one counts
+        return name, lambda model: task.evaluate(model)[name]
+    # A model that lacks heads may not find an end; this is longer than any right target.
+    most = 3 * max(batch.inputs[-1].shape[1] for batch in batches) // 2
+    task.text = replace(task.text, max_length=min(most, task.text.max_length))
+    (*_, name), test = task.figures, task.test[:tested]
+
+    def figure(model: Model) -> float:
+        written = task.written(model, [source for source, _ in test], beam=1)
+        return task.measure(written, test)[name]
+
+    return name, figure
 
 
 def task_of(run: Path, *flags: str) -> Any:
