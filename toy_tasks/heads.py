@@ -50,7 +50,7 @@ ALLOWED = {"BLEU": 0.5, "word_error_rate": -0.5, "loss": -0.01}
 """By how much a figure may fall for heads to be needless, 0.01 unless given; below 0, rise."""
 PUBLISHED = """\
 published: 38 of 48 encoder heads for 0.15 BLEU, with gates that are trained and fine-tuning (Voita
-et al. 2019); 20 to 40 % of all heads without (Michel et al. 2019)"""
+et al. 2019); 20 % of a large translator's heads without (Michel et al. 2019)"""
 AGAIN, ONCE = "by importance, estimated anew", "by importance, estimated once"
 RANDOM = "at random"
 SHOWN = 24
