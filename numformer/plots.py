@@ -22,27 +22,34 @@ def attention_weights(model: Layer, *inputs: np.ndarray) -> dict[str, np.ndarray
     """
     with mode(training=False, saving=True):
         model.forward(*inputs)
-    weights = {}
-    for name, layer in model.named_layers().items():
-        looked = getattr(layer, "looks", lambda: None)()
-        if looked is not None:
-            weights[name] = to_host(looked)
+    weights = latest_weights(model)
     model.clear_saved()
     return weights
 
 
-def by_kind(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What `attention_weights` gave, all layers of a kind in one array (layers, B, H, T, S).
+def latest_weights(model: Layer) -> dict[str, np.ndarray]:
+    """Where each attention looked in the latest forward, which saved: (B, H, T, S), by name."""
+    looked = {name: getattr(layer, "looks", None) for name, layer in model.named_layers().items()}
+    weights = {name: looks() for name, looks in looked.items() if looks}
+    return {name: to_host(of_layer) for name, of_layer in weights.items() if of_layer is not None}
 
-    The kinds are named as in the model: "encoder self_attention", "decoder cross_attention", ...;
-    "self_attention" where there is only one tower. Self-attention is what a mixer does.
+
+def kind_of(name: str) -> str:
+    """The kind of an attention by its name in the model: "encoder self_attention", ...
+
+    Where there is only one tower it is "self_attention". Self-attention is what a mixer does.
     """
+    tower, _, place = name.partition(".layers.")
+    part = place.split(".")[1].replace("mixer", "self_attention") if place else ""
+    kind = f"{tower} {part}" if place else tower.replace(".", " ")
+    return kind.removeprefix("tower ")
+
+
+def by_kind(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What `attention_weights` gave, the layers of a kind in one array (layers, B, H, T, S)."""
     of_kind: dict[str, list] = {}
     for name, of_layer in weights.items():
-        tower, _, place = name.partition(".layers.")
-        part = place.split(".")[1].replace("mixer", "self_attention") if place else ""
-        kind = f"{tower} {part}" if place else tower.replace(".", " ")
-        of_kind.setdefault(kind.removeprefix("tower "), []).append(of_layer)
+        of_kind.setdefault(kind_of(name), []).append(of_layer)
     return {kind: np.stack(of_layers) for kind, of_layers in of_kind.items()}
 
 
@@ -55,13 +62,15 @@ def cross_attention_weights(model: Layer, *inputs: np.ndarray) -> np.ndarray:
 class AttentionMaps:
     """Where all layers and heads of one kind of attention look: weights (layers, H, T, S).
 
-    `reads` labels the T positions that look, `looks_at` the S symbols that they look at.
+    `reads` labels the T positions that look, `looks_at` the S symbols that they look at. `titles`
+    are those of the maps, a list for each layer, unless its number and the head's are enough.
     """
 
     kind: str
     weights: np.ndarray
     reads: Sequence[str]
     looks_at: Sequence[str]
+    titles: Sequence[Sequence[str]] = ()
 
 
 def attention_maps(path: Path | str, kinds: Sequence[AttentionMaps], title: str) -> None:
@@ -120,7 +129,8 @@ def attention_maps(path: Path | str, kinds: Sequence[AttentionMaps], title: str)
         for head, weights in enumerate(kind.weights[layer, :16]):
             axes = figure.add_axes(place(edge, head), xticks=[], yticks=[])
             image = axes.imshow(weights, vmin=0, vmax=1, cmap="Blues", aspect="auto")
-            axes.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=8, pad=3)
+            number = f"layer {layer + 1}, head {head + 1}"
+            axes.set_title(kind.titles[layer][head] if kind.titles else number, fontsize=8, pad=3)
             axes.tick_params(length=2, labelsize=7)
             if labelled:
                 label(axes.set_xticks, kind.looks_at, rotation=90 if word else 0)

@@ -119,8 +119,12 @@ class WritingTask:
         parts = np.split(starts, range(64, len(starts), 64))
         return [self.windows(self.unseen, part) for part in parts]
 
+    @property
+    def held_out(self) -> list[Windows]:
+        return self.unseen_windows()
+
     def evaluate(self, model: LanguageModel) -> dict[str, float]:
-        batches = self.unseen_windows()
+        batches = self.held_out
         losses = [float(model.objective().forward(*batch.inputs)) for batch in batches]
         return {self.metric: float(np.average(losses, weights=[b.weight for b in batches]))}
 

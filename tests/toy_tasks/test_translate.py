@@ -234,6 +234,20 @@ def test_figures_are_sacrebleu_s_of_what_was_written_against_the_right_ones(caps
     assert printed == pytest.approx(expected, abs=0.006) and len({*printed}) == 4
 
 
+def test_a_task_measures_its_test_as_it_is_published(data, capsys):
+    """Greedily written tokens, and their BLEU."""
+    pairs = read_corpus(data, ("en", "de"))
+    task = task_of(pairs)
+    sizes = dict.fromkeys(("source_vocabulary", "target_vocabulary"), len(task.text.source))
+    model = Transformer(Config(d_model=8, d_ff=8, heads=2, layers=1, **sizes))
+    sources, references = zip(*pairs["test"], strict=True)
+    expected = translation.translated(task.text, model, sources, beam=1)
+    assert task.written(model, sources, beam=1) == expected
+    written = [line.replace("ein", "der") for line in references]
+    measured = task.measure(written, task.test)["BLEU"]
+    assert 0 < measured < 100 and round(measured, 2) == scores(written, references, "de")
+
+
 def test_files_in_every_shape_are_read(capsys):
     for split in corpus.SPLITS:
         write(f"raw/{split}.en", ["A dog, here.", "", "Two."], "\r\n", "utf-8-sig")

@@ -1,6 +1,7 @@
 """Training as the flags say, from what is checked before it to the last lines that are printed."""
 
 import argparse
+import contextvars
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -25,6 +26,13 @@ from toy_tasks.kit.flags import chosen
 from toy_tasks.kit.options import plain
 from toy_tasks.kit.starting import take_weights
 
+ONLY_MADE = contextvars.ContextVar("only_made", default=False)
+"""Whether a program is to end when its task is made: `Made` carries it out."""
+
+
+class Made(BaseException):
+    """Ends a program before it trains; its argument is the task."""
+
 
 def train_task(
     task: Task,
@@ -39,6 +47,8 @@ def train_task(
     checkpoints and, unless told otherwise, loss.png. Where ranks train together, the programs of
     all but rank 0 end here, unless another training follows.
     """
+    if ONLY_MADE.get():
+        raise Made(task)
     xp = find_backend(options.backend)
     ranks = ranks_for(options.parallel, options.timeout)
     options.parts = options.parts or min(max(usual_parts(xp), ranks.size), options.batch_size)

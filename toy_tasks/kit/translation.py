@@ -3,8 +3,9 @@
 import contextlib
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -40,6 +41,7 @@ class TranslationTask(TransductionTask):
     """
 
     metric, higher_is_better = "perplexity", False
+    figures: ClassVar = {"BLEU": ".2f"}
     name = "translate"
 
     def __init__(
@@ -135,6 +137,18 @@ class TranslationTask(TransductionTask):
         losses = [float(model.objective().forward(*batch.inputs)) for batch in batches]
         loss = float(np.average(losses, weights=[batch.weight for batch in batches]))
         return {"held_out_loss": loss, "perplexity": math.exp(min(loss, 99))}
+
+    def written(self, model: Transformer, sources: Iterable[str], **how) -> list[str]:
+        """The tokens of the translations."""
+        asked = split_up(self.text, [*sources])
+        return [self.text.target.join(symbols) for symbols in self.text.write(model, asked, **how)]
+
+    def measure(self, written: Sequence[str], examples: Sequence[Pair]) -> dict[str, float]:
+        """BLEU, of tokens where the target is cut into such."""
+        how = dict(tokenize="none", force=True) if self.text.to else {}
+        references = [reference for _, reference in examples]
+        bleu = sacrebleu().BLEU(**how).corpus_score(list(written), [references])
+        return {"BLEU": bleu.score}
 
     def description(self) -> dict:
         hashes = {

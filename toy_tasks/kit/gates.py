@@ -1,0 +1,151 @@
+"""Heads of attention as things that can be weighed and taken away."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from numformer.data import Batch
+from numformer.layer import Array, inference, mode
+from numformer.layers import Mixer
+from numformer.models import Model
+from numformer.plots import kind_of, latest_weights
+from toy_tasks.kit.looking import Lexicon, Watch, patterns, symbols_of
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """One head of an attention; `layer` and `number` count from 1, `name` is the layer's.
+
+    MultiHead(Q, K, V) = sum_h head_h W_h, where W_h (d_v, D) are the rows of W^O that head h meets
+    (section 3.2.2). So a gate g_h before head_h is as well one before W_h.
+    """
+
+    kind: str
+    layer: int
+    number: int
+    name: str
+    attention: Any
+
+    def __str__(self) -> str:
+        tower = self.kind.replace("_attention", "").removeprefix("self")
+        return f"{tower} {self.layer}.{self.number}".strip()
+
+    def rows_of(self, array: Array) -> Array:
+        """W_h of W^O, or of its gradient: a view."""
+        size = len(array) // self.attention.heads
+        return array[(self.number - 1) * size : self.number * size]
+
+    @property
+    def weight(self) -> Array:
+        """W_h (d_v, D)."""
+        return self.rows_of(self.attention.output.weight.data)
+
+    def gate_gradient(self) -> float:
+        """dL/dg_h at g_h = 1: the output has g_h W_h, so it is the sum of W_h dL/dW_h."""
+        return float((self.weight * self.rows_of(self.attention.output.weight.grad)).sum())
+
+
+def heads_of(model: Model, batch: Batch) -> tuple[list[Head], list[str]]:
+    """The heads whose maps can be seen, and the layers of mixers that keep none."""
+    with mode(training=False, saving=True):
+        model.predictions(*batch.inputs)
+    maps, layers = latest_weights(model), model.named_layers()
+    model.clear_saved()
+    seen = [name for name in maps if hasattr(layers[name], "heads")]
+    mixers = [name for name, layer in layers.items() if isinstance(layer, Mixer)]
+    heads = [
+        Head(kind_of(name), _layer(name), number, name, layers[name])
+        for kind in dict.fromkeys(map(kind_of, seen))
+        for name in seen
+        if kind_of(name) == kind
+        for number in range(1, layers[name].heads + 1)
+    ]
+    return heads, [f"{kind_of(n)}, layer {_layer(n)}" for n in mixers if n not in seen]
+
+
+def _layer(name: str) -> int:
+    return 1 + int(name.partition(".layers.")[2].partition(".")[0])
+
+
+@contextlib.contextmanager
+def removed(heads: Sequence[Head]) -> Iterator[None]:
+    """Within the block these heads add nothing: their gates are 0."""
+    weights = [head.weight.copy() for head in heads]
+    for head in heads:
+        head.weight[...] = 0
+    try:
+        yield
+    finally:
+        for head, weight in zip(heads, weights, strict=True):
+            head.weight[...] = weight
+
+
+def loss_of(model: Model, batches: Sequence[Batch]) -> float:
+    """The mean loss of a prediction, without smoothing."""
+    objective = model.objective()
+    with inference():
+        losses = [float(objective.forward(*batch.inputs)) for batch in batches]
+    return float(np.average(losses, weights=[batch.weight for batch in batches]))
+
+
+def alone(batches: Sequence[Batch]) -> list[Batch]:
+    """Each example as a batch of its own."""
+    return [example for batch in batches for example in batch.split(len(batch.inputs[0]))]
+
+
+def importances(
+    model: Model,
+    heads: Sequence[Head],
+    examples: Sequence[Batch],
+    look: Callable[[Batch], None] = lambda example: None,
+) -> np.ndarray:
+    """I_h = E_x |dL(x) / dg_h|, the mean over examples, each by itself, of a gate's gradient.
+
+    (Michel, Levy and Neubig 2019, equation 2: head_h(x)^T dL(x) / dhead_h(x) is that gradient.)
+    `look` is called between the forward and the backward of each example, while maps are there.
+    """
+    objective, total = model.objective(), np.zeros(len(heads))
+    with mode(training=False, saving=True):
+        for example in examples:
+            objective.zero_grad()
+            objective.forward(*example.inputs)
+            look(example)
+            objective.backward()
+            total += [abs(head.gate_gradient()) for head in heads]
+    objective.zero_grad()
+    return total / len(examples)
+
+
+class Looking:
+    """What heads look at in the examples that it is called with: confidence and scores."""
+
+    def __init__(self, model: Model, heads: Sequence[Head], lexicon: Lexicon | None):
+        self.model, self.lexicon = model, lexicon
+        self.watches = {head.name: Watch(head.attention.heads) for head in heads}
+        self.largest = {name: [0.0, 0] for name in self.watches}
+
+    def __call__(self, example: Batch) -> None:
+        special = self.model.config.special
+        for name, weights in latest_weights(self.model).items():
+            if name not in self.watches:
+                continue
+            kind, weights = kind_of(name), weights[0]
+            reads, looks_at, follows = symbols_of(example, kind, special)
+            lexicon = self.lexicon if "cross" in kind else None
+            rows = special.real(reads[None])[0]
+            self.watches[name].add(
+                weights, patterns(reads, looks_at, follows, special, lexicon), rows
+            )
+            self.largest[name][0] += weights.max(axis=-1)[:, rows].sum(axis=-1)
+            self.largest[name][1] += np.count_nonzero(rows)
+
+    def confidence(self, head: Head) -> float:
+        """The mean over places of the largest weight (Voita et al. 2019)."""
+        largest, places = self.largest[head.name]
+        return float(largest[head.number - 1] / places)
+
+    def scores(self, head: Head) -> list:
+        return self.watches[head.name].scores(head.number - 1)

@@ -1,0 +1,185 @@
+"""What a trained model never saw: of its own run, whose program makes the task again; or a file."""
+
+import argparse
+import contextlib
+import importlib
+import io
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from numformer.data import Batch, PairBatch, Vocabulary
+from numformer.data.moses import tokenized
+from numformer.errors import InputError
+from numformer.generation import Infilling, Transduction, Translation
+from numformer.layer import inference
+from numformer.models import Model
+from numformer.published import is_published
+from numformer.trained import Trained
+from toy_tasks import TASKS
+from toy_tasks.kit import folders, sequences
+from toy_tasks.kit.datasets import read_pairs, read_text
+from toy_tasks.kit.training import ONLY_MADE, Made
+from toy_tasks.kit.transduction import TransductionTask
+from toy_tasks.write import Windows
+
+WINDOW, LONGEST = 128, 512
+"""Symbols of a window of a file, and the most of an example: maps grow with the square."""
+HIDDEN = 0.15
+"""The share of a file's symbols that a masked language model is asked for (BERT's)."""
+GIVE_A_FILE = "Give a file with --data FILE: pairs with a TAB between, or a text."
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """`batches` as a model's `predictions` takes them, and `pairs()` to learn a lexicon from.
+
+    `figure(model)` is what the task is judged by, called `name`; None where that is the loss.
+    """
+
+    told: str
+    batches: list[Any]
+    pairs: Callable[[], Iterator[PairBatch]]
+    name: str = ""
+    figure: Callable[[Model], float] | None = None
+
+    def halves(self, count: int) -> tuple[list[Batch], list[Batch]]:
+        """Twice about `count` examples, from everywhere in the batches: to choose by, to measure.
+
+        They come in batches of up to 16. Of a single example both have it.
+        """
+        total = sum(len(batch.inputs[0]) for batch in self.batches)
+        size = max(1, min(16, count, total // 8))
+        parts = [part for b in self.batches for part in b.split(-(-len(b.inputs[0]) // size))]
+        parts = [part for part in parts if part.inputs[0].shape[1] <= LONGEST]
+        if not parts:
+            fix = "Give shorter ones with --data FILE."
+            raise InputError(f"examples have at most {LONGEST} symbols", "longer ones alone", fix)
+        wanted = min(len(parts), 2 * -(-count // size))
+        chosen = [parts[n] for n in np.linspace(0, len(parts) - 1, wanted).astype(int)]
+        return chosen[::2], chosen[1::2] or chosen
+
+
+def held_out(trained: Trained, run: Path, data: Path | None, tested: int = 1000) -> HeldOut:
+    """Of a `data` file all of it; otherwise what the run of a task here holds out.
+
+    `data` as a folder is where the run's own data lie now; `tested` sources are written for a
+    figure. Raises InputError where nothing says which the data are, or where they have other
+    symbols than the model knows.
+    """
+    if data and not data.is_dir():
+        return _of_file(trained, data)
+    if is_published(run) or not (run / "config.json").is_file():
+        rule = "a run of a task here has its own data, any other model is given some"
+        raise InputError(rule, f"{run}, which tells of none", GIVE_A_FILE)
+    task = task_of(run, *(["--data", str(data)] if data else []))
+    if _symbols(task.text) != _symbols(trained.text):
+        rule = "the data have the symbols that the run was trained on"
+        raise InputError(rule, "others", "Name the run's own data with --data, or a file.")
+    batches = getattr(task, "held_out", None)
+    if not batches:  # they are drawn anew at each step: those after the last one
+        steps = folders.read_config(run)["options"]["steps"]
+        batches = [task.batch(steps + number) for number in range(1, 33)]
+    name, figure = _judged(task, trained.model, batches, tested)
+    return HeldOut(f"held out by {run}", batches, lambda: _drawn(task), name, figure)
+
+
+def _judged(task: Any, model: Model, batches: Sequence[Batch], tested: int) -> tuple:
+    """The name of what a task is judged by, and what measures it; none where that is the loss."""
+    if task.metric == "held_out_loss":
+        return "", None
+    if not isinstance(task, TransductionTask):
+        with inference():
+            (*_, name) = task.evaluate(model)  # the last one counts
+        return name, lambda model: task.evaluate(model)[name]
+    # A model that lacks heads may not find an end; this is longer than any right target.
+    most = 3 * max(batch.inputs[-1].shape[1] for batch in batches) // 2
+    task.text = replace(task.text, max_length=min(most, task.text.max_length))
+    (*_, name), test = task.figures, task.test[:tested]
+
+    def figure(model: Model) -> float:
+        written = task.written(model, [source for source, _ in test], beam=1)
+        return task.measure(written, test)[name]
+
+    return name, figure
+
+
+def task_of(run: Path, *flags: str) -> Any:
+    """The task of a run, with its data: its program goes on with it, and ends before it trains.
+
+    The program gets `flags`, too; what it prints of the data is not shown.
+    """
+    saved = folders.read_config(run)
+    if (name := saved.get("task")) not in TASKS:
+        rule, fix = f"a run is one of {', '.join(TASKS)}", GIVE_A_FILE
+        raise InputError(rule, f"{run}, a run of {name}", fix)
+    page: Any = importlib.import_module(f"toy_tasks.{name}")
+    if study := getattr(page, "STUDY", None):
+        return study.make(argparse.Namespace(**saved["options"]))[0]
+    arguments = ["--resume", "--out", str(run), *flags]
+    token = ONLY_MADE.set(True)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            if rule := getattr(page, "RULE", None):
+                sequences.main(rule, arguments)
+            page.main(arguments)
+    except Made as made:
+        return made.args[0]
+    finally:
+        ONLY_MADE.reset(token)
+
+
+def _symbols(text) -> dict:
+    fields = vars(text).items()
+    return {name: value.description() for name, value in fields if isinstance(value, Vocabulary)}
+
+
+def _drawn(task) -> Iterator[PairBatch]:
+    """The batches that a task trains on."""
+    for step in itertools.count(1):
+        batch = task.batch(step)
+        yield from batch if isinstance(batch, list) else [batch]
+
+
+def _of_file(trained: Trained, file: Path) -> HeldOut:
+    """Pairs of a file, or windows of its text, as the model's kind of Text has them."""
+    text: Any = trained.text
+    if not isinstance(text, Transduction):
+        return HeldOut(f"of {file}", [_windows(trained, file)], lambda: iter(()))
+    pairs = read_pairs(file, "both", GIVE_A_FILE)
+    if isinstance(text, Translation):
+        pairs = [(tokenized(a, text.from_), tokenized(b, text.to)) for a, b in pairs]
+    source, target = text.source, text.target
+    encoded = [(source.encode(source.split(a)), target.encode(target.split(b))) for a, b in pairs]
+    most = min(LONGEST, trained.model.config.longest or LONGEST) - 1  # the end takes a place, too
+    kept = sorted((pair for pair in encoded if max(map(len, pair)) <= most), key=_length)
+    parts = [kept[first : first + 256] for first in range(0, len(kept), 256)]
+    batches = [PairBatch.of(part, trained.model.config.special) for part in parts]
+    return HeldOut(f"of {file}", batches, lambda: iter(batches))
+
+
+def _length(pair: tuple[list[int], list[int]]) -> int:
+    return max(map(len, pair))
+
+
+def _windows(trained: Trained, file: Path) -> Windows:
+    """A text as rows of a window each, with what follows, or with holes and what is in them."""
+    text: Any = trained.text
+    symbols, special = text.vocabulary, trained.model.config.special
+    ids = np.array(symbols.encode(symbols.split(read_text(file, GIVE_A_FILE))), int)
+    width = min(text.context, WINDOW)
+    rows = (len(ids) - 1) // width
+    if rows < 2:
+        rule = f"a text has at least {2 * width + 1} symbols, two windows and one"
+        raise InputError(rule, f"{len(ids)} in {file}", "Give a longer text.")
+    windows, follows = (ids[i : i + rows * width].reshape(rows, width) for i in (0, 1))
+    if not isinstance(text, Infilling):
+        return Windows(windows, follows)
+    hidden = np.random.default_rng(0).random(windows.shape) < HIDDEN
+    hidden[:, width // 2] |= ~hidden.any(axis=1)
+    (hole,) = symbols.encode([text.hole])
+    return Windows(np.where(hidden, hole, windows), np.where(hidden, windows, special.padding))

@@ -1,0 +1,190 @@
+"""What attention looks at: how much of its weight lies where a pattern says, and by chance."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from numformer.data import Batch, PairBatch
+from numformer.data.vocabulary import Special
+
+FARTHEST = 8
+"""Places back and ahead at which a head may look all the time."""
+OFFSETS = range(-FARTHEST, FARTHEST + 1)
+PATTERNS = "alignment", "induction", "copying", "rest", "place"
+"""The last is the best of the OFFSETS, each of which is a pattern of its own."""
+WORDS = {
+    "alignment": "looks at the source of what it writes",
+    "induction": "looks at what came after the same symbol",
+    "copying": "looks at the symbol that is to come",
+    "rest": "rests on the start or the end",
+}
+NAMES = {"alignment": "source", "induction": "induction", "copying": "copying", "rest": "rests"}
+SHUFFLES = 5
+FEWEST = 30
+"""Places that a score is the mean of, at least."""
+CLEAR = 0.25
+"""Of the weight that chance leaves elsewhere, the share that a head which is named has there."""
+
+
+class Lexicon:
+    """t(f|e), how likely a source symbol e is to give a target symbol f: IBM model 1.
+
+    (Brown et al. 1993, section 4.1.) Each source symbol of a sentence may have given each target
+    symbol, so EM counts for a pair of them t(f|e) / sum_e' t(f|e'), and t(f|e) becomes the sum over
+    all sentences, divided by that of e. The end id, which every source has, is the null word.
+    """
+
+    def __init__(self, batches: Iterable[PairBatch], enough: int = 20_000, rounds: int = 5):
+        cells, sentences, places = [], 0, 0
+        for batch in batches:
+            self.special = batch.special
+            real = batch.target_out != self.special.padding
+            number = places + np.cumsum(real).reshape(real.shape)  # of the target's place
+            row, t, s = (real[:, :, None] & self.special.real(batch.source)[:, None]).nonzero()
+            cells.append((_coded(batch.source[row, s], batch.target_out[row, t]), number[row, t]))
+            sentences, places = sentences + len(real), places + np.count_nonzero(real)
+            if sentences >= enough:
+                break
+        codes, place = map(np.concatenate, zip(*cells, strict=True))
+        self.codes, cell = np.unique(codes, return_inverse=True)
+        source = self.codes >> 32
+        self.t = np.ones(len(self.codes))
+        for _ in range(rounds):
+            share = self.t[cell] / np.bincount(place, self.t[cell])[place]
+            count = np.bincount(cell, share)
+            self.t = count / np.bincount(source, count)[source]
+
+    def aligned(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+        """source (S,), target (T,) -> (T, S), True where the likeliest origin of a symbol stands.
+
+        There are several where it stands several times, and none where it is the null word.
+        """
+        codes = _coded(source, target[:, None])
+        nearest = np.minimum(np.searchsorted(self.codes, codes), len(self.codes) - 1)
+        t = np.where(self.codes[nearest] == codes, self.t[nearest], 0)
+        origin = (t == t.max(axis=1, keepdims=True)) & (t > 0)
+        null = origin & np.isin(source, self.special.closing)
+        return origin & ~null.any(axis=1, keepdims=True)
+
+
+def _coded(source, target):
+    """A pair of ids as one number."""
+    return (source.astype(np.int64) << 32) + target
+
+
+def symbols_of(batch: Batch, kind: str, special: Special) -> tuple[np.ndarray, ...]:
+    """Of a batch of one: ids (T,) that look, ids (S,) looked at, ids (T,) to predict, or -1."""
+    if isinstance(batch, PairBatch):
+        source, target, follows = (ids[0] for ids in batch.inputs)
+        if kind.startswith("encoder"):
+            return source, source, np.full(len(source), -1)
+        return target, source if "cross" in kind else target, follows
+    ids, answers, *valid = (array[0] for array in batch.inputs)
+    asked = np.logical_and.reduce([answers != special.padding, *valid])
+    return ids, ids, np.where(asked, answers, -1)
+
+
+def patterns(
+    reads, looks_at, follows, special: Special, lexicon: Lexicon | None = None
+) -> np.ndarray:
+    """reads, follows (T,), looks_at (S,) -> (patterns, T, S), True where each of them looks.
+
+    In the order of PATTERNS: the source of the symbol that is written (of cross-attention, which
+    has a `lexicon`); what came after the same symbol (Olsson et al. 2022); the symbol that is to be
+    predicted; the sign of the start or the end, the first place where there is none; each of the
+    OFFSETS.
+    """
+    size = len(reads), len(looks_at)
+    alignment, induction, copying, rest = np.zeros((4, *size), bool)
+    signs = np.isin(looks_at, [i for i in (special.start, special.end) if i is not None])
+    signs[0] |= not signs.any()
+    rest[:] = signs
+    if lexicon:
+        alignment[:] = lexicon.aligned(looks_at, follows)
+    else:
+        induction[:, 1:] = reads[:, None] == looks_at[:-1]
+        induction[:] = np.tril(induction)
+        copying[:] = follows[:, None] == looks_at
+    offsets = [np.eye(*size, k=offset, dtype=bool) for offset in OFFSETS]
+    return np.stack([alignment, induction, copying, rest, *offsets])
+
+
+def shuffled(weights, visible, rng: np.random.Generator) -> np.ndarray:
+    """weights (H, T, S), visible (T, S) -> (SHUFFLES, H, T, S): each row's weights exchanged.
+
+    They stay at places that are visible.
+    """
+    drawn = rng.random((SHUFFLES, *visible.shape))
+    order = np.where(visible, drawn, 2).argsort(axis=-1)  # the visible places, then the others
+    places = np.broadcast_to((~visible).argsort(axis=-1, kind="stable"), order.shape)
+    taken = np.empty_like(order)
+    np.put_along_axis(taken, places, order, axis=-1)
+    return np.take_along_axis(weights[None], taken[:, None], axis=-1)
+
+
+class Score(NamedTuple):
+    """The mean weight where a pattern looks, the same by chance, and the spread of that."""
+
+    pattern: str
+    weight: float
+    chance: float
+    spread: float
+    offset: int = 0
+
+    @property
+    def above(self) -> float:
+        """Of the weight that chance leaves elsewhere, the share that lies there."""
+        return (self.weight - self.chance) / max(1 - self.chance, 1e-9)
+
+    @property
+    def clear(self) -> bool:
+        """Whether the head may be called by it."""
+        return self.above >= CLEAR and self.weight > self.chance + 3 * self.spread
+
+    def words(self, short: bool = False) -> str:
+        """What a head does that looks so."""
+        if self.pattern != "place":
+            return (NAMES if short else WORDS)[self.pattern]
+        if not self.offset:
+            return "same place" if short else "looks at the same place"
+        count, way = abs(self.offset), "back" if self.offset < 0 else "ahead"
+        return f"{count} {way}" if short else f"looks {count} place{'s' * (count > 1)} {way}"
+
+
+class Watch:
+    """The scores of one layer's heads, over all the examples that are added."""
+
+    def __init__(self, heads: int, seed: int = 0):
+        self.rng = np.random.default_rng(seed)
+        self.places = np.zeros(len(PATTERNS) - 1 + len(OFFSETS))
+        self.weight = np.zeros((1 + SHUFFLES, heads, len(self.places)))
+
+    def add(self, weights: np.ndarray, marks: np.ndarray, rows: np.ndarray) -> None:
+        """weights (H, T, S), marks (patterns, T, S); of the T rows those that count, (T,)."""
+        visible = (weights > 0).any(axis=0) & rows[:, None]
+        marks = marks & visible
+        several = np.concatenate([weights[None], shuffled(weights, visible, self.rng)])
+        flat = marks.reshape(len(marks), -1).T.astype(weights.dtype)
+        self.weight += several.reshape(*several.shape[:2], -1) @ flat
+        self.places += marks.any(axis=2).sum(axis=1)
+
+    def scores(self, head: int) -> list[Score]:
+        """Those of a head (from 0) that have enough places."""
+        means = self.weight[:, head] / np.maximum(self.places, 1)
+        means[:, self.places < FEWEST] = -1
+        others, places = np.split(means, [len(PATTERNS) - 1], axis=1)
+        offset = OFFSETS[int(places[0].argmax())]
+        scores = []
+        for name, column in zip(PATTERNS, [*others.T, places.max(axis=1)], strict=True):
+            weight, *by_chance = map(float, column)
+            if weight >= 0:
+                chance, spread = float(np.mean(by_chance)), float(np.std(by_chance))
+                scores.append(Score(name, weight, chance, spread, offset))
+        return scores
+
+
+def called(scores: list[Score]) -> Score | None:
+    """What a head is called by: of clear scores the highest, of like ones the first."""
+    clear = [score for score in scores if score.clear]
+    return max(clear, key=lambda score: round(score.above, 1), default=None)
