@@ -354,6 +354,7 @@ def what_is_left():
         lost = [int(np.argmax(whole - line[:, 1] > points)) - 1 for points in (1, 3)]
         rows.append((name, *map(str, lost), f"{line[len(line) // 2, 1]:.1f}", f"{line[-1, 1]:.1f}"))
     drawn = np.array(told["at random"])[..., 1].mean(axis=0)  # every fourth step
+    kept = simulations.translator()
     return [
         table(
             ["heads", "can go for 1 BLEU", "for 3 BLEU", "BLEU without half", "without all"],
@@ -372,6 +373,11 @@ def what_is_left():
             Theirs is the better method: gates were *trained* away, and the model had the time to
             get used to it. They also found what is left over at the end: heads that look at a
             neighbour, heads that follow the syntax, and one that looks at rare words.
+
+            `python -m toy_tasks.heads --run DIR` asks any trained model the same. A translator of
+            48 heads with {kept[48][0]:.1f} BLEU has {kept[42][0]:.1f} without six of them, chosen
+            by importance, and {kept[42][1]:.1f} without six at random; without twelve
+            {kept[36][0]:.1f} and {kept[36][1]:.1f} (`toy_tasks/heads.md`).
         """),
     ]
 

@@ -1,7 +1,11 @@
 """Simulations of lesson 11 over what was measured: heads taken out, and two trainings replayed."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 
+import toy_tasks
 from lessons.kit import models
 from lessons.kit.simulation import Option, Simulation, Slider, Thumbnails
 from lessons.kit.views import Axis, Chart, Drawn, Figures, Heatmap
@@ -14,6 +18,14 @@ ROWS = [f"{TITLES[kind].lower()} {layer + 1}" for kind in KINDS for layer in ran
 
 def found(name: str) -> dict:
     return models.measured(11)[name]
+
+
+def translator() -> dict[int, tuple[float, float]]:
+    """Of toy_tasks/heads.md the BLEU by heads left: chosen by importance, and at random."""
+    text = (Path(toy_tasks.__file__).parent / "heads.md").read_text(encoding="utf-8")
+    number = r" *([\d.]+) *"
+    rows = re.findall(rf"^\|{number}\|{number}\|{number}\|{number}[|(]", text, re.MULTILINE)
+    return {int(left): (float(chosen), float(drawn)) for left, chosen, _, drawn in rows}
 
 
 def taken(removed: int) -> dict[str, np.ndarray]:

@@ -5,6 +5,7 @@ import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -153,6 +154,34 @@ def ablation() -> list[Row]:
         Row(name, int(count.replace(",", "")), *map(float, (errors, low, high, bleu)))
         for name, count, errors, low, high, _, bleu in found
     ]
+
+
+class Law(NamedTuple):
+    """What toy_tasks/scaling.md says of a unit: exponents, and the larger model's loss."""
+
+    by_size: float
+    by_text: float
+    growth: float
+    added: float
+    joined: float
+    predicted: float
+    trained: float
+
+
+@functools.cache
+def scaling() -> dict[str, Law]:
+    """The laws of toy_tasks/scaling.md, by what a symbol is."""
+    text = (Path(toy_tasks.__file__).parent / "scaling.md").read_text(encoding="utf-8")
+    laws = {}
+    for unit in ("characters", "subwords"):
+        told = text.partition(f"\n{unit}: of the largest")[2]
+        added, joined = (abs(float(x)) for x in re.findall(r"(?:added|joined): (\S+);", told)[:2])
+        joined_part = told.partition("  joined:")[2]
+        exponents = [float(x) for x in re.findall(r"(?:p|q|a) = ([\d.]+)", joined_part)[:3]]
+        predicted = float(re.search(r"symbols: ([\d.]+)", told)[1])
+        trained = float(re.findall(r"\| 9\.4 M .*?([\d.]+) *\|\n", text)[len(laws)])
+        laws[unit] = Law(*exponents, added, joined, predicted, trained)
+    return laws
 
 
 # Where a row's name stands that would lie on another one.

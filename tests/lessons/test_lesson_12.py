@@ -165,6 +165,16 @@ def test_tables_say_what_was_measured():
     assert all(row.lowest <= row.errors <= row.highest for row in rows)
 
 
+def test_our_own_scaling_laws_are_those_that_were_measured():
+    laws, said = landscape.scaling(), words_of(12, "at_home")
+    for unit, law in laws.items():
+        assert abs(law.predicted - law.trained) < 0.03 < 0.05 < law.added and law.joined < 0.05
+        assert re.search(
+            rf"\| {unit} \| {law.by_size} .*{law.predicted:.3f} \| {law.trained:.3f}", said
+        )
+    assert [law.trained for law in laws.values()] == [1.636, 3.318]
+
+
 def test_scaling_laws_are_those_of_their_papers():
     for budget in 1e20, 5.76e23:
         sizes_of = budget ** np.linspace(0.2, 0.8, 200_001)
