@@ -22,16 +22,13 @@ def attention_weights(model: Layer, *inputs: np.ndarray) -> dict[str, np.ndarray
     """
     with mode(training=False, saving=True):
         model.forward(*inputs)
-    weights = latest_weights(model)
+    weights = {}
+    for name, layer in model.named_layers().items():
+        looked = getattr(layer, "looks", lambda: None)()
+        if looked is not None:
+            weights[name] = to_host(looked)
     model.clear_saved()
     return weights
-
-
-def latest_weights(model: Layer) -> dict[str, np.ndarray]:
-    """Where each attention looked in the latest forward, which saved: (B, H, T, S), by name."""
-    looked = {name: getattr(layer, "looks", None) for name, layer in model.named_layers().items()}
-    weights = {name: looks() for name, looks in looked.items() if looks}
-    return {name: to_host(of_layer) for name, of_layer in weights.items() if of_layer is not None}
 
 
 def kind_of(name: str) -> str:

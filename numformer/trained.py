@@ -16,6 +16,7 @@ from numformer.generation.described import text_of
 from numformer.generation.ensemble import Ensemble
 from numformer.generation.text import Text
 from numformer.models import Model
+from numformer.models.block import Tower
 from numformer.plots import PICTURES, AttentionMaps, attention_maps
 from numformer.published.files import is_published
 from numformer.published.loading import load_published
@@ -230,6 +231,9 @@ def model_of_run(run: str | Path, kind: type[Model] | None = None) -> tuple[Mode
 def _loaded(run: str | Path, kind: type[Model] | None) -> Trained:
     path = best_of(Path(run))
     model, metadata = model_of_run(run, kind)
+    for layer in model.layers_within():
+        if isinstance(layer, Tower):  # what is forwarded again keeps nothing of where it looks
+            layer.checkpoints = []
     text = text_of(metadata.get("text"), model.config)
     if text is None and "published" in metadata and "text" not in metadata:
         raise InputError(

@@ -230,7 +230,7 @@ def test_the_heads_of_a_run_from_its_own_data(succeed, monkeypatch):
 
 @pytest.mark.parametrize("page, flags, count", [
     (write, "--data text.txt --mixers window,grouped --key-value-heads 1 --window 4", 4),
-    (write, "--data text.txt --mixers state_space,linear", 2),
+    (write, "--data text.txt --mixers state_space,linear --checkpointing", 2),
     (masked, "--data text.txt --layers 1", 2),
 ])  # fmt: skip
 def test_the_heads_of_models_of_texts(page, flags, count, succeed):

@@ -11,7 +11,7 @@ from numformer.data import Batch
 from numformer.layer import Array, inference, mode
 from numformer.layers import Mixer
 from numformer.models import Model
-from numformer.plots import kind_of, latest_weights
+from numformer.plots import kind_of
 from toy_tasks.kit.looking import Lexicon, Watch, patterns, symbols_of
 
 
@@ -52,9 +52,10 @@ def heads_of(model: Model, batch: Batch) -> tuple[list[Head], list[str]]:
     """The heads whose maps can be seen, and the layers of mixers that keep none."""
     with mode(training=False, saving=True):
         model.predictions(*batch.inputs)
-    maps, layers = latest_weights(model), model.named_layers()
+    layers = model.named_layers()
+    looking = [name for name, layer in layers.items() if hasattr(layer, "looks")]
+    seen = [n for n in looking if hasattr(layers[n], "heads") and layers[n].looks() is not None]
     model.clear_saved()
-    seen = [name for name in maps if hasattr(layers[name], "heads")]
     mixers = [name for name, layer in layers.items() if isinstance(layer, Mixer)]
     heads = [
         Head(kind_of(name), _layer(name), number, name, layers[name])
@@ -124,15 +125,14 @@ class Looking:
 
     def __init__(self, model: Model, heads: Sequence[Head], lexicon: Lexicon | None):
         self.model, self.lexicon = model, lexicon
-        self.watches = {head.name: Watch(head.attention.heads) for head in heads}
+        self.layers = {head.name: head.attention for head in heads}
+        self.watches = {name: Watch(layer.heads) for name, layer in self.layers.items()}
         self.largest = {name: [0.0, 0] for name in self.watches}
 
     def __call__(self, example: Batch) -> None:
         special = self.model.config.special
-        for name, weights in latest_weights(self.model).items():
-            if name not in self.watches:
-                continue
-            kind, weights = kind_of(name), weights[0]
+        for name, layer in self.layers.items():
+            kind, weights = kind_of(name), layer.looks()[0]
             reads, looks_at, follows = symbols_of(example, kind, special)
             lexicon = self.lexicon if "cross" in kind else None
             rows = special.real(reads[None])[0]
