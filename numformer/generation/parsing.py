@@ -1,0 +1,47 @@
+"""A sentence in, its constituents out: constituency parsing as a Transduction (section 6.3).
+
+A tree is written as the symbols of its brackets, (S (NP XX XX )NP (VP XX )VP )S, where XX stands
+for a word, as Vinyals et al. 2015 have it; so a model learns where constituents begin and end, and
+need not repeat the words.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from numformer.generation.text import Symbols
+from numformer.generation.transduction import Transduction
+
+WORD = "XX"
+"""What stands for a word, whatever it is."""
+ESCAPED = str.maketrans({"(": "-LRB-", ")": "-RRB-"})
+"""Words have no brackets of their own (Penn Treebank)."""
+
+
+@dataclass(frozen=True)
+class Parsing(Transduction):
+    """From the words of a sentence to the brackets of its tree, in which the words stand again.
+
+    `max_length` is how many symbols more than the sentence has words may be written; 300 in
+    section 6.3.
+    """
+
+    def most(self, words: int) -> int:
+        return words + self.max_length
+
+    def decoded(self, ids: Sequence[int], asked: Symbols) -> list[str]:
+        """The symbols, each XX replaced by the next word, where there is one."""
+        words = (word.translate(ESCAPED) for word in asked)
+        symbols = self.target.decode(ids)
+        return [next(words, WORD) if symbol == WORD else symbol for symbol in symbols]
+
+    def join(self, symbols: Symbols) -> str:
+        """(S (NP the dog) (VP slept)): closing symbols lose their labels."""
+        parts = (")" if symbol[0] == ")" else f" {symbol}" for symbol in symbols)
+        return "".join(parts).removeprefix(" ")
+
+    def maps(self, model, asked, written=None):
+        if written is None:
+            (written,) = self.write(model, [asked])
+        masked = [symbol if symbol[0] in "()" else WORD for symbol in written]
+        _, _, maps = super().maps(model, asked, masked)
+        return asked, written, maps
