@@ -25,23 +25,22 @@ class Parsing(Transduction):
     section 6.3.
     """
 
-    def most(self, words: int) -> int:
-        return words + self.max_length
+    def symbols(self, text: str) -> list[str]:
+        return super().symbols(text.translate(ESCAPED) if isinstance(text, str) else text)
+
+    def most(self, length: int) -> int:
+        return length + self.max_length
 
     def decoded(self, ids: Sequence[int], asked: Symbols) -> list[str]:
         """The symbols, each XX replaced by the next word, where there is one."""
-        words = (word.translate(ESCAPED) for word in asked)
+        words = iter(asked)
         symbols = self.target.decode(ids)
         return [next(words, WORD) if symbol == WORD else symbol for symbol in symbols]
+
+    def encoded(self, written: Symbols) -> list[int]:
+        return self.target.encode(s if s[0] in "()" else WORD for s in written)
 
     def join(self, symbols: Symbols) -> str:
         """(S (NP the dog) (VP slept)): closing symbols lose their labels."""
         parts = (")" if symbol[0] == ")" else f" {symbol}" for symbol in symbols)
         return "".join(parts).removeprefix(" ")
-
-    def maps(self, model, asked, written=None):
-        if written is None:
-            (written,) = self.write(model, [asked])
-        masked = [symbol if symbol[0] in "()" else WORD for symbol in written]
-        _, _, maps = super().maps(model, asked, masked)
-        return asked, written, maps

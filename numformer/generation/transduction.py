@@ -115,8 +115,8 @@ class Transduction(Text):
         for part, source, most in search._batches(model, texts):
             best = n_best(model, source, most, count, *how)
             for index, hypotheses in zip(part, best, strict=True):
-                asked = texts[index]
-                answers[index] = [(h.score, self.decoded(h.ids, asked)) for h in hypotheses]
+                text = texts[index]
+                answers[index] = [(h.score, self.decoded(h.ids, text)) for h in hypotheses]
         return answers
 
     def most(self, length: int) -> int:
@@ -126,6 +126,10 @@ class Transduction(Text):
     def decoded(self, ids: Sequence[int], asked: Symbols) -> list[str]:
         """The symbols of what was written for the source `asked`."""
         return self.target.decode(ids)
+
+    def encoded(self, written: Symbols) -> list[int]:
+        """The ids of what was written, as symbols."""
+        return self.target.encode(written)
 
     def _with(self, **asked) -> "Transduction":
         """As it is usual, but for what is asked."""
@@ -160,7 +164,7 @@ class Transduction(Text):
             (written,) = self.write(model, [asked])
         if model.config.longest:  # the start id takes a place, too
             written = written[: model.config.longest - 1]
-        pair = self.source.encode(asked), self.target.encode(written)
+        pair = self.source.encode(asked), self.encoded(written)
         batch = PairBatch.of([pair], special_of(model))
         source, writes, after = [*asked, "⊣"], [*written, "⊣"], ["⊢", *written]
         labels = {

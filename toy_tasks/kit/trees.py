@@ -2,8 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Union
 
@@ -23,7 +24,7 @@ ALIKE = {"PRT": "ADVP"}
 """Labels that evalb takes for one (COLLINS.prm)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Tree:
     """A constituent: its label, and the constituents or words that it is made of."""
 
@@ -38,13 +39,12 @@ class Tree:
     def __str__(self) -> str:
         return f"({self.label} {' '.join(map(str, self.children))})"
 
-    def tagged(self) -> Iterator[tuple[str, str]]:
+    def tagged(self) -> list[tuple[str, str]]:
         """Its words, each with its part of speech, "" where the tree has none."""
-        for child in self.children:
-            if isinstance(child, str):
-                yield child, self.label if self.is_tag else ""
-            else:
-                yield from child.tagged()
+        if self.is_tag:
+            return [(str(self.children[0]), self.label)]
+        parts = ([(c, "")] if isinstance(c, str) else c.tagged() for c in self.children)
+        return [*chain.from_iterable(parts)]
 
     def words(self) -> list[str]:
         return [word for word, _ in self.tagged()]
@@ -56,8 +56,8 @@ class Tree:
         """
         if self.is_tag and self.label not in TOP:
             return [WORD]
-        parts = [[WORD] if isinstance(child, str) else child.linear() for child in self.children]
-        return [f"({self.label}", *(symbol for part in parts for symbol in part), f"){self.label}"]
+        parts = ([WORD] if isinstance(child, str) else child.linear() for child in self.children)
+        return [f"({self.label}", *chain.from_iterable(parts), f"){self.label}"]
 
 
 def of_symbols(symbols: Sequence[str], words: Sequence[str]) -> tuple[Tree, bool]:
@@ -65,48 +65,37 @@ def of_symbols(symbols: Sequence[str], words: Sequence[str]) -> tuple[Tree, bool
 
     It is where each bracket has its other one, with the same label, one constituent holds all, none
     is empty, and there are as many words as were given. What is not is repaired: closing brackets
-    that close nothing and words too many are left out, what is open at the end is closed, words
-    that are missing stand at the end of the whole.
+    that close nothing, constituents without words, those below DEEPEST levels and words too many
+    are left out, what is open at the end is closed, words that are missing stand at the end of the
+    whole. Each word has the tag XX.
     """
-    left, fine = list(words[::-1]), True
-    open_: list[tuple[str, list[Tree | str]]] = [("", [])]
+    left = [Tree(WORD, (word,)) for word in reversed(words)]
+    open_: list[tuple[str, list[Tree]]] = [("", [])]
+    well_formed = True
+
+    def close() -> str:
+        label, children = open_.pop()
+        if children:
+            open_[-1][1].append(Tree(label, (*children,)))
+        return label if children else ""
+
     for symbol in symbols:
-        if symbol[0] == "(":
+        if symbol[0] == "(" and len(open_) <= DEEPEST:
             open_.append((symbol[1:], []))
-        elif symbol[0] != ")":
-            fine = fine and bool(left)
-            if left:
-                open_[-1][1].append(left.pop())
-        elif len(open_) == 1:
-            fine = False
-        else:
-            fine = _close(open_) == symbol[1:] and fine
-    fine = fine and len(open_) == 1 and len(open_[0][1]) == 1 and not left
+        elif symbol[0] not in "()" and left:
+            open_[-1][1].append(left.pop())
+        elif symbol[0] != ")" or len(open_) == 1 or close() != symbol[1:]:
+            well_formed = False
+    well_formed = well_formed and len(open_) == 1 and not left
     while len(open_) > 1:
-        _close(open_)
+        close()
     ((_, parts),) = open_
-    whole = parts[0] if len(parts) == 1 and isinstance(parts[0], Tree) else Tree("TOP", (*parts,))
-    if left:
-        whole = Tree(whole.label, (*whole.children, *reversed(left)))
-    empty = not all(part.children for part in constituents(whole))
-    return whole, fine and not empty
+    alone = len(parts) == 1 and not left
+    whole = parts[0] if alone else Tree("TOP", (*parts, *reversed(left)))
+    return whole, well_formed and len(parts) == 1
 
 
-def _close(open_: list[tuple[str, list[Tree | str]]]) -> str:
-    """Close the innermost constituent -> its label."""
-    label, children = open_.pop()
-    open_[-1][1].append(Tree(label, (*children,)))
-    return label
-
-
-def constituents(tree: Tree) -> Iterator[Tree]:
-    yield tree
-    for child in tree.children:
-        if isinstance(child, Tree):
-            yield from constituents(child)
-
-
-def brackets(tree: Tree, left_out: Sequence[int] = ()) -> Counter[tuple[str, int, int]]:
+def brackets(tree: Tree, left_out: Collection[int] = ()) -> Counter[tuple[str, int, int]]:
     """The constituents that evalb compares, each as its label, its first word and its end.
 
     Neither tags nor the top are among them; the words at the places `left_out` do not count.
@@ -130,34 +119,28 @@ def brackets(tree: Tree, left_out: Sequence[int] = ()) -> Counter[tuple[str, int
     return found
 
 
-@dataclass(frozen=True)
-class Score:
-    """How well trees were written: brackets that are right, written, and to be written."""
+def evalb(written: Sequence[tuple[Tree, bool]], gold: Sequence[Tree]) -> dict[str, float]:
+    """How good trees are, each with whether it was well formed, beside the right ones, in percent.
 
-    right: int
-    written: int
-    wanted: int
-    exact: float
-    well_formed: float
-
-    @property
-    def f1(self) -> float:
-        """2 P R / (P + R), in percent, of all sentences' brackets together (evalb)."""
-        return 200 * self.right / max(1, self.written + self.wanted)
-
-
-def score(written: Sequence[tuple[Tree, bool]], wanted: Sequence[Tree]) -> Score:
-    """Trees, each with whether it was well formed, beside the right ones."""
-    right = count = whole = exact = 0
-    for (tree, _), gold in zip(written, wanted, strict=True):
-        left_out = [i for i, (_, tag) in enumerate(gold.tagged()) if tag in PUNCTUATION]
-        ours, theirs = brackets(tree, left_out), brackets(gold, left_out)
+    As evalb does it, precision, recall and F1 = 2 P R / (P + R) are of all sentences' brackets
+    together; exact are the trees without any wrong or missing bracket.
+    """
+    right = ours_in_all = theirs_in_all = exact = 0
+    for (tree, _), wanted in zip(written, gold, strict=True):
+        left_out = {i for i, (_, tag) in enumerate(wanted.tagged()) if tag in PUNCTUATION}
+        ours, theirs = brackets(tree, left_out), brackets(wanted, left_out)
         right += (ours & theirs).total()
-        count += ours.total()
-        whole += theirs.total()
+        ours_in_all += ours.total()
+        theirs_in_all += theirs.total()
         exact += ours == theirs
-    fine = sum(well_formed for _, well_formed in written)
-    return Score(right, count, whole, exact / len(wanted), fine / len(wanted))
+    shares = {
+        "f1": (2 * right, ours_in_all + theirs_in_all),
+        "precision": (right, ours_in_all),
+        "recall": (right, theirs_in_all),
+        "exact": (exact, len(gold)),
+        "well_formed": (sum(well_formed for _, well_formed in written), len(gold)),
+    }
+    return {name: 100 * part / max(1, whole) for name, (part, whole) in shares.items()}
 
 
 def read_trees(path: Path) -> list[Tree]:
@@ -215,4 +198,4 @@ def plain(tree: Tree) -> Tree | None:
         return kept[0]
     # A label such as -LRB- begins with what separates functions in others.
     label = tree.label if tree.label[:1] == "-" else re.split(r"[-=|]", tree.label)[0]
-    return Tree(label, kept)
+    return Tree(label or "TOP", kept)
