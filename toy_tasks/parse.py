@@ -148,7 +148,7 @@ class ParseTask:
     metric, higher_is_better = "f1", True
 
     def __init__(
-        self, data: Data, count: int, batch_size: int, seed: int, by_grammar: bool, **search
+        self, data: Data, count: int, batch_size: int, seed: int, by_grammar: bool = True, **search
     ):
         self.data, self.by_grammar = data, by_grammar
         trained = data["train"][:count]
@@ -251,7 +251,7 @@ def verdict(results: study.Results):
     if ceiling is None:
         return what, figures, None
     figures = {"ceiling": f"{ceiling[0]:.2f}", **figures}
-    reached = f1 >= ceiling[0] - NEAR and well_formed >= WELL_FORMED
+    reached = bool(f1 >= ceiling[0] - NEAR and well_formed >= WELL_FORMED)
     return what, figures, (f"F1 {ceiling[0] - NEAR:.1f}, {WELL_FORMED} % well formed", reached)
 
 

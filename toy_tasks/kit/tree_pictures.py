@@ -10,6 +10,7 @@ LEVEL, MARGIN = 0.5, 0.3
 """Inches between a constituent and its parts, and around all."""
 LETTER = 0.085
 """Inches of a letter of a word."""
+LINE = dict(color="#999999", linewidth=0.9)
 LOOK = dict(ha="center", va="center", parse_math=False)
 
 
@@ -38,8 +39,12 @@ def draw_tree(path: Path, tree: Tree) -> None:
         y = LEVEL * (depth - level)
         places = [draw(child, level + 1) for child in part.children]
         x = (places[0][0] + places[-1][0]) / 2
+        # Upright lines below a bar cross nothing, however far a word stands below.
+        bar = y - 0.2
+        axes.plot([places[0][0], places[-1][0]], [bar, bar], **LINE)
+        axes.plot([x, x], [y - 0.1, bar], **LINE)
         for below, bottom in places:
-            axes.plot([x, below], [y - 0.12, bottom + 0.12], color="#999999", linewidth=0.9)
+            axes.plot([below, below], [bar, bottom + 0.11], **LINE)
         axes.text(x, y, part.label, fontsize=10, color="#0072B2", weight="bold", **LOOK)
         return x, y
 
