@@ -86,8 +86,7 @@ class Transduction(Text):
             elif search.beam == 1:
                 answers = greedy(model, source, most)
             else:
-                how = search.beam, search.length_penalty, search.penalty
-                answers = beam_search(model, source, most, *how)
+                answers = search.searched(model, source, most, [texts[index] for index in part])
             for index, ids in zip(part, answers, strict=True):
                 written[index] = self.decoded(ids, texts[index])
         return written
@@ -122,6 +121,12 @@ class Transduction(Text):
     def most(self, length: int) -> int:
         """How many symbols are written at most for sources of up to so many."""
         return self.max_length
+
+    def searched(
+        self, model: Model, source: np.ndarray, most: int, asked: Sequence[Symbols]
+    ) -> list[list[int]]:
+        """What a beam search finds for source ids (B, S), those of the texts `asked`."""
+        return beam_search(model, source, most, self.beam, self.length_penalty, self.penalty)
 
     def decoded(self, ids: Sequence[int], asked: Symbols) -> list[str]:
         """The symbols of what was written for the source `asked`."""

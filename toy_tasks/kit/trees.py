@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Union
 
 from numformer.errors import InputError
-from numformer.generation.parsing import WORD
+from numformer.generation.parsing import WORD, is_tree
 from toy_tasks.kit.datasets import read_text
 
 DEEPEST, LONGEST = 100, 256
@@ -71,28 +71,27 @@ def of_symbols(symbols: Sequence[str], words: Sequence[str]) -> tuple[Tree, bool
     """
     left = [Tree(WORD, (word,)) for word in reversed(words)]
     open_: list[tuple[str, list[Tree]]] = [("", [])]
-    well_formed = True
+    well_formed = is_tree(symbols, len(words))
 
-    def close() -> str:
+    def close() -> None:
         label, children = open_.pop()
         if children:
             open_[-1][1].append(Tree(label, (*children,)))
-        return label if children else ""
 
     for symbol in symbols:
         if symbol[0] == "(" and len(open_) <= DEEPEST:
             open_.append((symbol[1:], []))
-        elif symbol[0] not in "()" and left:
-            open_[-1][1].append(left.pop())
-        elif symbol[0] != ")" or len(open_) == 1 or close() != symbol[1:]:
+        elif symbol[0] == "(":
             well_formed = False
-    well_formed = well_formed and len(open_) == 1 and not left
+        elif symbol[0] == ")" and len(open_) > 1:
+            close()
+        elif symbol[0] != ")" and left:
+            open_[-1][1].append(left.pop())
     while len(open_) > 1:
         close()
     ((_, parts),) = open_
     alone = len(parts) == 1 and not left
-    whole = parts[0] if alone else Tree("TOP", (*parts, *reversed(left)))
-    return whole, well_formed and len(parts) == 1
+    return parts[0] if alone else Tree("TOP", (*parts, *reversed(left))), well_formed
 
 
 def brackets(tree: Tree, left_out: Collection[int] = ()) -> Counter[tuple[str, int, int]]:
