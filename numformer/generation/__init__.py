@@ -6,6 +6,7 @@ from numformer.generation.ensemble import Ensemble
 from numformer.generation.sampling import Sampling, sample
 from numformer.generation.transduction import Transduction
 from numformer.generation.translation import Translation
+from numformer.generation.parsing import Parsing
 from numformer.generation.continuation import Continuation
 from numformer.generation.infilling import Infilling
 
@@ -22,6 +23,7 @@ __all__ = [
     "Sampling",
     "Transduction",
     "Translation",
+    "Parsing",
     "Continuation",
     "Infilling",
 ]

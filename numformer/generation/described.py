@@ -11,12 +11,14 @@ from numformer.data.tokenizers import vocabulary_of
 from numformer.errors import InputError
 from numformer.generation.continuation import Continuation
 from numformer.generation.infilling import Infilling
+from numformer.generation.parsing import Parsing
 from numformer.generation.text import Text
 from numformer.generation.transduction import Transduction
 from numformer.generation.translation import Translation
 
 TEXTS: dict[str, Callable[..., Text]] = {
-    kind.__name__.lower(): kind for kind in (Transduction, Translation, Continuation, Infilling)
+    kind.__name__.lower(): kind
+    for kind in (Transduction, Translation, Parsing, Continuation, Infilling)
 }
 
 

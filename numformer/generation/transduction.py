@@ -74,22 +74,21 @@ class Transduction(Text):
                 f"{name} {value} and a temperature, top_k or top_p",
                 "Leave out one of them.",
             )
-        search = self._with(model, max_length=max_length, **asked)
+        search = self._with(max_length=max_length, **asked)
         if search.beam == 1 and asked.keys() & penalties:
             rule = "a length penalty chooses among the hypotheses of a beam"
             raise InputError(rule, "beam 1", "Ask for a larger beam.")
         written: list[list[str]] = [[]] * len(texts)
-        for part, source in self._batches(model, texts, search.beam):
+        for part, source, most in search._batches(model, texts):
             if sampling:
                 streams = random_streams(seed, part)
-                answers = sampling.write(model, source, search.max_length, streams)
+                answers = sampling.write(model, source, most, streams)
             elif search.beam == 1:
-                answers = greedy(model, source, search.max_length)
+                answers = greedy(model, source, most)
             else:
-                how = search.beam, search.length_penalty, search.penalty
-                answers = beam_search(model, source, search.max_length, *how)
+                answers = search.searched(model, source, most, [texts[index] for index in part])
             for index, ids in zip(part, answers, strict=True):
-                written[index] = self.target.decode(ids)
+                written[index] = self.decoded(ids, texts[index])
         return written
 
     def n_best(
@@ -109,35 +108,58 @@ class Transduction(Text):
         require_positive("count", count)
         beam = max(count, self.beam) if beam is None else beam
         asked = dict(length_penalty=length_penalty, penalty=penalty, max_length=max_length)
-        search = self._with(model, beam=beam, **asked)
+        search = self._with(beam=beam, **asked)
         how = search.beam, search.length_penalty, search.penalty
         answers: list[list[tuple[float, list[str]]]] = [[]] * len(texts)
-        for part, source in self._batches(model, texts, beam):
-            best = n_best(model, source, search.max_length, count, *how)
+        for part, source, most in search._batches(model, texts):
+            best = n_best(model, source, most, count, *how)
             for index, hypotheses in zip(part, best, strict=True):
-                answers[index] = [(h.score, self.target.decode(h.ids)) for h in hypotheses]
+                text = texts[index]
+                answers[index] = [(h.score, self.decoded(h.ids, text)) for h in hypotheses]
         return answers
 
-    def _with(self, model: Model, **asked) -> "Transduction":
-        """As it is usual, but for what is asked, and no longer than the model can write."""
+    def most(self, length: int) -> int:
+        """How many symbols are written at most for sources of up to so many."""
+        return self.max_length
+
+    def searched(
+        self, model: Model, source: np.ndarray, most: int, asked: Sequence[Symbols]
+    ) -> list[list[int]]:
+        """What a beam search finds for source ids (B, S), those of the texts `asked`."""
+        return beam_search(model, source, most, self.beam, self.length_penalty, self.penalty)
+
+    def decoded(self, ids: Sequence[int], asked: Symbols) -> list[str]:
+        """The symbols of what was written for the source `asked`."""
+        return self.target.decode(ids)
+
+    def encoded(self, written: Symbols) -> list[int]:
+        """The ids of what was written, as symbols."""
+        return self.target.encode(written)
+
+    def _with(self, **asked) -> "Transduction":
+        """As it is usual, but for what is asked."""
         how = replace(self, **{name: v for name, v in asked.items() if v is not None})
         require_positive("beam", how.beam)
         require_positive("max_length", how.max_length, MOST)
-        longest = min(how.max_length, model.config.longest or how.max_length)
-        return replace(how, max_length=longest)
+        return how
 
     def _batches(
-        self, model: Model, texts: Sequence[Symbols], beam: int
-    ) -> Iterator[tuple[list[int], np.ndarray]]:
-        """Places of texts and their ids: of similar length together, fewer where long or wide."""
+        self, model: Model, texts: Sequence[Symbols]
+    ) -> Iterator[tuple[list[int], np.ndarray, int]]:
+        """Places of texts, their ids, and how many symbols are written for them at most.
+
+        Texts of similar length are together, fewer where they are long or the beam is wide.
+        """
         order = sorted(range(len(texts)), key=lambda index: len(texts[index]), reverse=True)
         while order:
             positions = len(texts[order[0]]) + 1  # with the end id
             # At once 250 texts, 2^20 weights of a head's attention, 1,250 hypotheses of a beam.
-            count = max(1, min(250, 2**20 // positions**2, 1250 // beam))
+            count = max(1, min(250, 2**20 // positions**2, 1250 // self.beam))
             part, order = order[:count], order[count:]
             sources = [self.source.encode(texts[index]) for index in part]
-            yield part, pad_sources(sources, special_of(model))
+            most = self.most(len(texts[part[0]]))
+            longest = min(most, model.config.longest or most)
+            yield part, pad_sources(sources, special_of(model)), longest
 
     def join(self, symbols: Symbols) -> str:
         return self.target.join(symbols)
@@ -147,7 +169,7 @@ class Transduction(Text):
             (written,) = self.write(model, [asked])
         if model.config.longest:  # the start id takes a place, too
             written = written[: model.config.longest - 1]
-        pair = self.source.encode(asked), self.target.encode(written)
+        pair = self.source.encode(asked), self.encoded(written)
         batch = PairBatch.of([pair], special_of(model))
         source, writes, after = [*asked, "⊣"], [*written, "⊣"], ["⊢", *written]
         labels = {

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from tests import equal_runs
 from tests.faults import __main__ as faults
 from tests.toy_tasks import small
-from toy_tasks import TASKS, lengths, pronounce
+from toy_tasks import TASKS, lengths, parse, pronounce
 from toy_tasks.kit import exit_code, folders
 
 COPYING = small.main_of("copy_task")
@@ -137,6 +137,8 @@ def until_it_begins():
             stack.enter_context(mock.patch(f"toy_tasks.kit.{name}", side_effect=Reached))
         stack.enter_context(mock.patch.dict(sys.modules, cupy=None))
         stack.enter_context(mock.patch.object(lengths, "EXAMPLES", 2))
+        few = dict(MOST=400, MEASURED=dict.fromkeys(parse.MEASURED, 1))
+        stack.enter_context(mock.patch.multiple(parse, **few))
         yield
 
 

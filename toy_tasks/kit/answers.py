@@ -11,14 +11,15 @@ from pathlib import Path
 
 from numformer.backend import find_backend
 from numformer.errors import InputError
-from numformer.generation import Continuation, Infilling, Transduction
+from numformer.generation import Continuation, Infilling, Parsing, Transduction
 from numformer.generation.text import Text
 from numformer.layer import pack
 from numformer.trained import Trained, load
 from toy_tasks.kit.datasets import read_text
 
 SAMPLING = "temperature", "top_k", "top_p"
-PAGES = {Continuation: "write", Infilling: "masked", Transduction: "translate"}
+PAGES = {Continuation: "write", Infilling: "masked"}
+PAGES |= {Parsing: "parse", Transduction: "translate"}
 """The scripts that ask any model for what it does with texts."""
 
 

@@ -18,7 +18,7 @@ from toy_tasks.kit.flags import Parser
 # Flags that say how a script is called and nothing of the run.
 OF_THE_CALL = {"resume", "out", "config", "run", "input", "input_file", "attention", "program"}
 OF_THE_CALL |= {"name", "temperature", "top_k", "top_p", "count", "n_best", "given"}
-OF_THE_CALL |= {"ensemble", "source", "reference", "built"}
+OF_THE_CALL |= {"ensemble", "source", "reference", "built", "tree"}
 # What a resumed run may do otherwise than before. Nothing of it decides what is computed, as long
 # as a moved `data` folder holds the same data and the schedule allows other `steps`, which train
 # looks at.

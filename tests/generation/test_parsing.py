@@ -1,0 +1,88 @@
+"""Sentences in, brackets out: what a Parsing reads, how long it writes, and what it gives back."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+import numformer as nf
+from numformer.generation import Parsing
+from numformer.generation.described import text_of
+from numformer.models import Config
+
+WORDS = nf.Vocabulary(["the", "dog", "-LRB-", "-RRB-"], " ")
+SYMBOLS = nf.Vocabulary(["(S", ")S", "(NP", ")NP", "XX"], " ")
+TEXT = Parsing(WORDS, SYMBOLS, 3, 4, beam=2, length_penalty=0.3)
+OPEN, CLOSE, OPEN_NP, CLOSE_NP, WORD = range(4, 9)
+
+
+def model(**changes):
+    sizes = dict(d_model=8, d_ff=8, heads=2, layers=1, tying="none")
+    vocabularies = dict(source_vocabulary=len(WORDS), target_vocabulary=len(SYMBOLS))
+    return nf.Transformer(Config(**sizes, **vocabularies, **changes))
+
+
+@pytest.mark.parametrize(
+    ("asked", "written", "text"),
+    [
+        ("the dog", [OPEN, OPEN_NP, WORD, WORD, CLOSE_NP, CLOSE], "(S (NP the dog))"),
+        ("cat XX", [OPEN, OPEN_NP, WORD, CLOSE_NP, WORD, CLOSE], "(S (NP cat) XX)"),
+        (":-)", [OPEN, WORD, CLOSE], "(S :--RRB-)"),
+        ("the", [CLOSE, WORD, WORD, OPEN], ") the XX (S"),  # malformed: shown as it is
+    ],
+)
+def test_words_stand_again_where_they_were_read(asked, written, text):
+    words = TEXT.symbols(asked)
+    symbols = TEXT.decoded(written, words)
+    assert TEXT.join(symbols) == text
+    assert TEXT.encoded(symbols) == written
+
+
+def test_brackets_of_a_sentence_are_words_of_the_treebank():
+    assert TEXT.symbols(" (the dog )") == ["-LRB-the", "dog", "-RRB-"]
+
+
+@pytest.mark.parametrize("how", [dict(beam=1), dict(beam=3), dict(temperature=1.0), {}])
+def test_what_is_written_is_as_much_longer_than_the_sentence(how, monkeypatch):
+    """Of a model that never ends."""
+    endless = model()
+
+    def step(ids, state):
+        logits = np.zeros((len(ids), len(SYMBOLS)))
+        logits[:, WORD] = 50
+        return logits
+
+    monkeypatch.setattr(endless, "step", step)
+    for words in (1, 4):
+        for most in (3, 5):
+            (written,) = TEXT.write(endless, [["dog"] * words], max_length=most, **how)
+            assert written == ["dog"] * words + ["XX"] * most
+    short = model(positions="learned", max_length=6)
+    monkeypatch.setattr(short, "step", step)
+    assert [len(TEXT.write(short, [["dog"] * words])[0]) for words in (1, 4)] == [4, 6]
+
+
+def test_the_best_trees_have_their_words():
+    for _, symbols in TEXT.n_best(model(), [["the", "dog"]], 4)[0]:
+        assert [s for s in symbols if s[0] not in "()"][:2] in ([], ["the"], ["the", "dog"])
+
+
+def test_maps_have_words_and_brackets_as_labels():
+    written = "(S the dog )S".split()
+    asked, again, maps = TEXT.maps(model(), ["the", "dog"], written)
+    assert (asked, again) == (["the", "dog"], written)
+    (cross,) = (kind for kind in maps if kind.kind == "decoder cross_attention")
+    assert cross.reads == [*written, "⊣"] and cross.looks_at == ["the", "dog", "⊣"]
+    np.testing.assert_allclose(cross.weights.sum(axis=-1), 1, rtol=1e-5)
+
+
+def test_a_description_makes_the_same_again():
+    described = json.loads(json.dumps(TEXT.description()))
+    again = text_of(described, model().config)
+    assert type(again) is Parsing and again.description() == TEXT.description()
+    assert described["kind"] == "parsing" and described.keys() == {
+        "kind",
+        *(field.name for field in dataclasses.fields(nf.Transduction)),
+    }
+    assert text_of(described | {"target": {"symbols": ["XX"]}}, model().config) is None

@@ -1,0 +1,414 @@
+"""Parsing: the grammar and its best parses, trees and their scores, treebanks, the program."""
+
+import dataclasses
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from numformer.generation.parsing import WORD
+from toy_tasks import parse
+from toy_tasks.grammar import Grammar, label
+from toy_tasks.kit.tree_pictures import draw_tree
+from toy_tasks.kit.trees import Tree, brackets, evalb, of_symbols, read_trees
+
+ENGLISH = Grammar()
+SMALL = Grammar(
+    """
+    3 S  NP VP
+    1 S  S CC S
+    2 NP DT NN
+    1 NP NN
+    2 NP NP PP
+    1 NP NP CC NP
+    2 VP VB
+    2 VP VB NP
+    1 VP VB NP PP
+    1 VP VP PP
+    1 PP IN NP
+    """,
+    """
+DT the
+NN man saw hat
+VB saw slept
+IN with in
+CC and
+""",
+)
+
+
+def tree_of(text: str) -> Tree:
+    Path("tree.mrg").write_text(text)
+    (tree,) = read_trees(Path("tree.mrg"))
+    return tree
+
+
+def derivations(grammar: Grammar, category: str, words: list[str]):
+    """Every tree of the words that a category can become, and its probability."""
+    of_category = grammar.words.get(category, [])
+    if words[1:] == [] and words[0] in of_category:
+        yield 1 / len(of_category), Tree(label(category), (words[0],))
+    for log_p, right in grammar.rules.get(category, []):
+        for p, parts in sequences(grammar, right, words):
+            yield math.exp(log_p) * p, Tree(label(category), parts)
+
+
+def sequences(grammar: Grammar, categories: list[str], words: list[str]):
+    """Every way in which categories side by side become the words."""
+    first, *others = categories
+    if not others:
+        yield from ((p, (tree,)) for p, tree in derivations(grammar, first, words))
+        return
+    for middle in range(1, len(words) - len(others) + 1):
+        for p, tree in derivations(grammar, first, words[:middle]):
+            for rest, parts in sequences(grammar, others, words[middle:]):
+                yield p * rest, (tree, *parts)
+
+
+def log_p_of(grammar: Grammar, tree: Tree, category: str) -> float:
+    """How probable the tree is, by the categories that make it most probable."""
+    if tree.label != label(category):
+        return -math.inf
+    if tree.is_tag:
+        words = grammar.words.get(category, [])
+        return -math.log(len(words)) if tree.children[0] in words else -math.inf
+    return max(
+        (
+            log_p + sum(map(log_p_of, [grammar] * len(right), tree.children, right))
+            for log_p, right in grammar.rules.get(category, [])
+            if len(right) == len(tree.children)
+        ),
+        default=-math.inf,
+    )
+
+
+AMBIGUOUS = [
+    "the man saw the man with the hat",
+    "man saw saw with hat in the hat",
+    "saw saw saw and saw slept",
+    "man and hat and saw slept in the hat",
+]
+
+
+def test_the_best_parse_is_the_best_of_all_derivations():
+    rng, sentences = np.random.default_rng(1), {*AMBIGUOUS}
+    while len(sentences) < 24:
+        if (tree := SMALL.draw(rng, most=9)) and len(tree.words()) > 5:
+            sentences.add(" ".join(tree.words()))
+    several = 0
+    for sentence in sentences:
+        every = [*derivations(SMALL, "S", sentence.split())]
+        best = max(p for p, _ in every)
+        tree, log_p = SMALL.parse(sentence.split())
+        assert log_p == pytest.approx(math.log(best), rel=1e-13)
+        assert str(tree) in {str(t) for p, t in every if p > best * (1 - 1e-12)}
+        several += len(every) > 1
+    assert several >= 8
+
+
+def test_a_drawn_tree_is_never_more_probable_than_the_best_parse():
+    rng, drawn = np.random.default_rng(2), []
+    while len(drawn) < 60:
+        if tree := ENGLISH.draw(rng, most=20):
+            drawn.append(tree)
+    more = 0
+    for tree in drawn:
+        best, log_p = ENGLISH.parse(tree.words())
+        own = log_p_of(ENGLISH, tree, "S")
+        assert -math.inf < own <= log_p + 1e-9 and best.words() == tree.words()
+        assert log_p_of(ENGLISH, best, "S") == pytest.approx(log_p)
+        more += own < log_p - 1e-9
+    assert 0 < more < 20  # some sentences are ambiguous, most are not
+
+
+@pytest.mark.parametrize(
+    ("word", "verb_phrase"),
+    [
+        ("telescope", "(VP (VBD saw) {man} {phrase})"),
+        ("scarf", "(VP (VBD saw) (NP {man} {phrase}))"),
+    ],
+)
+def test_the_word_decides_where_a_phrase_belongs(word, verb_phrase):
+    tree, _ = ENGLISH.parse(f"the woman saw the man with the {word}".split())
+    man = "(NP (DT the) (NN man))"
+    phrase = f"(PP (IN with) (NP (DT the) (NN {word})))"
+    right = verb_phrase.format(man=man, phrase=phrase)
+    assert str(tree) == f"(S (NP (DT the) (NN woman)) {right})"
+
+
+def test_what_is_no_sentence_is_refused(complaint):
+    for words in (["the"], "the dog slept xyzzy".split(), []):
+        assert "the grammar has a tree for the words" in complaint(ENGLISH.parse, words)
+
+
+def test_sentences_that_are_measured_are_never_trained_on():
+    data = parse.grammatical(300, 50)
+    texts = {name: {" ".join(s.words) for s in sentences} for name, sentences in data.items()}
+    counts = {"train": 300} | {name: count // 50 for name, count in parse.MEASURED.items()}
+    assert {name: len(some) for name, some in texts.items()} == counts
+    assert sum(counts.values()) == len(set.union(*texts.values()))
+    for name, sentences in data.items():
+        lengths = [len(sentence.words) for sentence in sentences]
+        assert min(lengths) > 40 and max(lengths) <= 60 if name == "longer" else max(lengths) <= 40
+    other = parse.grammatical(1, 50)
+    assert all(other[name] == data[name] for name in parse.MEASURED)
+
+
+GOLD = """
+(S (NP (DT the) (NN man)) (VP (VBD saw) (NP (DT a) (NN cat)) (PP (IN with) (NP (DT a) (NN lens))))
+   (. .))"""
+OTHER = """
+(S (NP (DT the) (NN man)) (VP (VBD saw)
+   (NP (NP (DT a) (NN cat)) (PP (IN with) (NP (DT a) (NN lens)))) (. .)))"""
+
+
+def test_brackets_are_compared_as_evalb_does():
+    gold, other = tree_of(GOLD), tree_of(OTHER)
+    assert brackets(gold) == {
+        ("S", 0, 9): 1,
+        ("NP", 0, 2): 1,
+        ("VP", 2, 8): 1,
+        ("NP", 3, 5): 1,
+        ("PP", 5, 8): 1,
+        ("NP", 6, 8): 1,
+    }
+    # The full stop is left out, so that its place does not matter: 6 of 7 are right, of 6.
+    scores = evalb([(other, True)], [gold])
+    expected = dict(precision=600 / 7, recall=100, f1=1200 / 13, exact=0, well_formed=100)
+    assert scores == pytest.approx(expected)
+    # Of both sentences together: 12 of 13, of 12.
+    scores = evalb([(gold, True), (other, False)], [gold, gold])
+    expected = dict(precision=1200 / 13, recall=100, f1=2400 / 25, exact=50, well_formed=50)
+    assert scores == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("written", "gold", "right"),
+    [
+        # The same bracket twice counts twice; one of two is one.
+        ("(NP (NP (DT a) (NN b)))", "(NP (NP (DT a) (NN b)))", (2, 2, 2)),
+        ("(NP (DT a) (NN b))", "(NP (NP (DT a) (NN b)))", (1, 1, 2)),
+        # Neither tags nor what stands around a tree count.
+        ("(S (X a) (Y b))", "(ROOT (S (DT a) (NN b)))", (1, 1, 1)),
+        ("(TOP (DT a) (NN b))", "(S (DT a) (NN b))", (0, 0, 1)),
+        # A phrase of one word is no tag.
+        ("(S (NP (XX he)) (VP (XX ran)))", "(S (NP (PRP he)) (VP (VBD ran)))", (3, 3, 3)),
+        ("(S (ADVP (XX up)) (XX b))", "(S (PRT (RP up)) (NN b))", (2, 2, 2)),
+        # Of what stands in quotes nothing is left: no bracket.
+        ("(S (NP (XX a)) (X (XX '')))", "(S (NP (NN a)) ('' ''))", (2, 2, 2)),
+    ],
+)
+def test_what_counts_as_a_bracket(written, gold, right):
+    scores = evalb([(tree_of(written), True)], [tree_of(gold)])
+    count, ours, theirs = right
+    expected = 100 * count / max(ours, 1), 100 * count / theirs, 200 * count / (ours + theirs)
+    assert (scores["precision"], scores["recall"], scores["f1"]) == pytest.approx(expected)
+
+
+def test_a_tree_becomes_symbols_and_comes_back():
+    assert " ".join(tree_of(GOLD).linear()) == (
+        "(S (NP XX XX )NP (VP XX (NP XX XX )NP (PP XX (NP XX XX )NP )PP )VP XX )S"
+    )
+    rng = np.random.default_rng(3)
+    for tree in filter(None, (ENGLISH.draw(rng, most=40) for _ in range(200))):
+        again, well_formed = of_symbols(tree.linear(), tree.words())
+        assert well_formed and again.words() == tree.words()
+        assert again.linear() == tree.linear() and brackets(again) == brackets(tree)
+
+
+@pytest.mark.parametrize(
+    ("symbols", "tree"),
+    [
+        ("(S XX (NP XX )NP )S", None),
+        ("(S XX (NP XX )S )S", "(S a (NP b))"),  # a wrong label
+        ("(S XX (NP XX )NP", "(S a (NP b))"),  # open at the end
+        ("(S XX (NP XX )NP )S )S", "(S a (NP b))"),  # closes nothing
+        (")S (S XX XX )S", "(S a b)"),
+        ("(S (NP )NP XX XX )S", "(S a b)"),  # holds nothing
+        ("(S XX XX XX )S", "(S a b)"),  # a word too many
+        ("(S XX )S", "(TOP (S a) b)"),  # a word too few
+        ("(S XX )S (NP XX )NP", "(TOP (S a) (NP b))"),  # no whole
+        ("", "(TOP a b)"),
+        ("XX XX", "(TOP a b)"),
+        ("(S " * 4000 + "XX XX", None),  # far deeper than any tree
+    ],
+)
+def test_what_is_malformed_is_told_and_repaired(symbols, tree):
+    made, well_formed = of_symbols(symbols.split(), ["a", "b"])
+    assert made.words() == ["a", "b"]
+    assert well_formed is (symbols == "(S XX (NP XX )NP )S")
+    if tree:
+        assert str(made).replace(f"({WORD} a)", "a").replace(f"({WORD} b)", "b") == tree
+
+
+TREEBANK = """
+( (S
+    (NP-SBJ-1 (NNP Ms.) (NNP Haag) )
+    (VP (VBZ plays)
+      (NP=2 (-NONE- *T*-1) (NN Elianti) )
+      (ADVP|PRT-TMP (-NONE- *) (SBAR (-NONE- 0))))
+    (-LRB- -LRB-) (PRP$ its) (-RRB- -RRB-) (. .) ))
+( (FRAG (-NONE- *)) )
+(TOP (NN Yes))
+( (S (NP (PRP he)) (VP (VBD slept))) (. .) )
+"""
+
+
+def test_a_treebank_is_read_without_traces_functions_and_indices():
+    Path("a.mrg").write_text(TREEBANK)
+    assert [*map(str, read_trees(Path("a.mrg")))] == [
+        "(S (NP (NNP Ms.) (NNP Haag)) (VP (VBZ plays) (NP (NN Elianti))) "
+        "(-LRB- -LRB-) (PRP$ its) (-RRB- -RRB-) (. .))",
+        "(NN Yes)",
+        "(TOP (S (NP (PRP he)) (VP (VBD slept))) (. .))",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("(S (NN a))\n(S\n (NN a)", ["every bracket is closed", "1 open at the end"]),
+        ("(S (NN a))\n)", ["line 2: all stands in brackets; received )"]),
+        ("(S (NN a))\n\nhello (S (NN b))", ["line 3: all stands in brackets; received hello"]),
+        ("(S (NN a)\n())", ["line 2: a constituent holds something; received ()"]),
+        ("(S (NN))", ["line 1: a constituent holds something; received (NN)"]),
+        ("\n" + "(S " * 200_000, ["line 2: a tree has at most 100 levels"]),
+        (f"(S {'(NN a) ' * 257})", ["line 1: a tree has at most 256 words; received 257"]),
+        ("(" * 10**7, ["line 1: a tree has at most 100 levels"]),
+        ("x" * 10**7, ["line 1: all stands in brackets; received xxx"]),
+    ],
+)
+def test_files_that_hold_no_trees_are_refused(text, words, complaint):
+    Path("bad.mrg").write_text(text)
+    said = complaint(read_trees, Path("bad.mrg"))
+    assert all(some in said for some in ["bad.mrg", *words]) and len(said) < 250
+
+
+def test_a_long_line_of_trees_is_read():
+    tree = "(S (NP (PRP he)) (VP (VBD slept)))"
+    Path("long.mrg").write_text(tree * 5000)
+    assert [*map(str, read_trees(Path("long.mrg")))] == [tree] * 5000
+
+
+def test_trees_are_drawn():
+    for number, text in enumerate((GOLD, "(NN $x_1$)", "(S (NP (NN 中文)) ok)")):
+        draw_tree(Path(f"{number}.png"), tree_of(text))
+        assert Path(f"{number}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def treebank(folder: str, sections: dict[str, int]) -> None:
+    """Files of some sections of drawn trees, each with one word that no other has."""
+    rng = np.random.default_rng(5)
+    for file, count in sections.items():
+        drawn = (ENGLISH.draw(rng, most=9) for _ in range(10 * count))
+        path = Path(folder, file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        texts = [f"( {tree} )" for tree in drawn if tree][:count]
+        path.write_text("\n".join(["( (S (NN rare) (NN word)) )", *texts]))
+
+
+SECTIONS = {"02/wsj_0201.mrg": 9, "21/wsj_2101.mrg": 9, "22/wsj_2200.mrg": 3, "wsj_2300.mrg": 4}
+
+
+def test_the_sections_of_a_treebank_are_split_by_their_names(complaint):
+    treebank("bank", SECTIONS | {"00/wsj_0001.mrg": 7, "24/wsj_2400.mrg": 2})
+    Path("bank/notes.mrg").write_text("none of it")
+    data = parse.treebank(Path("bank"))
+    assert {name: len(of) for name, of in data.items()} == {
+        "train": 20,
+        "development": 4,
+        "test": 5,
+        "longer": 0,
+    }
+    task = parse.ParseTask(data, 20, 4, 1)
+    assert task.text.source.encode(["rare"]) != [3] and task.text.source.encode(["xyzzy"]) == [3]
+    task = parse.ParseTask(data, 9, 4, 1)  # the first file alone: seen once
+    assert task.text.source.encode(["rare"]) == [3]
+    treebank("no test", {"wsj_0201.mrg": 3, "wsj_2201.mrg": 3})
+    assert "section 23 of the Penn Treebank, for test" in complaint(parse.treebank, Path("no test"))
+
+
+class Writer:
+    """Stands in for a Parsing that writes what it is told to."""
+
+    def __init__(self, written: dict[str, str]):
+        self.written = written
+
+    def write(self, model, texts, **how):
+        return [self.written[" ".join(words)].split() for words in texts]
+
+
+def test_malformed_trees_are_counted_in_the_scores():
+    trees = [tree_of("(S (NP (PRP he)) (VP (VBD slept)))"), tree_of("(S (NN up) (NN b))")]
+    data = {name: [parse.Sentence.of(t) for t in trees] for name in ("train", "development")}
+    task = parse.ParseTask(data, 2, 2, 1)
+    task.text = Writer({"he slept": "(S (NP he )NP (VP slept )VP )S", "up b": "(S (NP up b )S"})
+    scores = task.evaluate(None)
+    # Written are (S up b) and (NP up b) in place of (S up b): 4 of 5 brackets, of 4.
+    assert scores == {"f1": pytest.approx(800 / 9), "well_formed": 50}
+
+
+@pytest.fixture
+def studied(monkeypatch):
+    """The page with two rows, short outputs, and no picture of each run."""
+    rows = {row: parse.STUDY.rows[row] for row in ("Transformer 32000", "recurrent 500")}
+    monkeypatch.setattr(parse, "STUDY", dataclasses.replace(parse.STUDY, rows=rows))
+    monkeypatch.setattr(parse, "BEYOND", 9)
+    monkeypatch.setattr("toy_tasks.kit.training.loss_curve", lambda *how: None)
+
+
+TINY = "--quick --d-model 8 --d-ff 8 --heads 1 --layers 1 --batch-size 4 --steps 2 --beam 2"
+
+
+def test_parsing_is_studied_and_used(studied, succeed, call, refuse):
+    out = succeed(parse.main, TINY)
+    folder = Path("runs/parse-quick")
+    assert {"table.md", "parse.png"} < {*os.listdir(folder)}
+    assert [line.split("|")[1].strip() for line in out if line.startswith("|")] == [
+        "",
+        "-----------",
+        "Transformer",
+        "recurrent",
+        "best parse",
+    ]
+    assert [line.split()[0] for line in out[-3:]] == ["ceiling", "well", "F1"]
+    use = f"--run {folder}/Transformer-32000-1"
+    code, out, err = call(
+        parse.main, f"{use} --tree tree.png --attention map.png --input", "the dog saw a ragbag"
+    )
+    assert code == 0 and len(out) == 1
+    assert err == ["note: training never saw 'ragbag' (in 'the dog saw a ragbag')"]
+    assert {"tree.png", "map.png"} < {*os.listdir()}
+    out = succeed(parse.main, f"{use} --n-best 2 --input", "the dog slept")
+    assert len(out) == 2 and float(out[0].split("\t")[0]) >= float(out[1].split("\t")[0])
+    refuse(parse.main, f"{use} --tree tree.png --input a b", "--tree draws", "2 with --input")
+    refuse(parse.main, "--tree tree.png", "--tree is for a trained model")
+    refuse(parse.main, f"--run {folder} --input a", "which holds 2 runs")
+
+
+def test_a_treebank_is_learned_without_a_ceiling(studied, succeed, refuse):
+    treebank("bank", SECTIONS)
+    out = succeed(parse.main, f"{TINY} --data bank --no-plots")
+    assert not any("ceiling" in line or "best parse" in line for line in out)
+    assert out[-1].startswith("F1 ")
+    Path("bank/wsj_0300.mrg").write_text("(S")
+    parse.treebank.cache_clear()
+    refuse(parse.main, f"{TINY} --data bank", "bank/wsj_0300.mrg: every bracket is closed")
+    refuse(parse.main, f"{TINY} --data absent", "section 02 of the Penn Treebank, for train")
+
+
+def test_the_transformer_is_judged_by_the_ceiling():
+    def run(f1, well_formed):
+        return {"f1": f1, "well_formed": well_formed, "ceiling": [97.5, 92.0]}
+
+    for figures, reached in (
+        ([(96.5, 99.5), (96.6, 98.5)], True),
+        ([(96.4, 100)], False),
+        ([(97.5, 98.9)], False),
+    ):
+        results = {"Transformer 32000": [run(*pair) for pair in figures]}
+        _, said, (target, verdict) = parse.verdict(results)
+        assert verdict is reached and target == "F1 96.5, 99 % well formed"
+        assert [*said] == ["ceiling", "well formed", "F1"] and said["ceiling"] == "97.50"
