@@ -21,7 +21,8 @@ ESCAPED = str.maketrans({"(": "-LRB-", ")": "-RRB-"})
 def is_tree(symbols: Symbols, words: int) -> bool:
     """Whether symbols are the tree of so many words.
 
-    Each bracket has its other one, with the same label, none is empty, and one holds all.
+    Each bracket has its other one, with the same label, none is empty, and one holds all; a single
+    word needs none.
     """
     open_: list[str] = []
     count, empty = 0, False
@@ -37,7 +38,7 @@ def is_tree(symbols: Symbols, words: int) -> bool:
         else:
             count, empty = count + 1, False
             if not open_:
-                return False
+                return words == 1 == len(symbols)
     return not open_ and count == words > 0
 
 

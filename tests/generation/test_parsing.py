@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import numformer as nf
-from numformer.generation import Parsing
+from numformer.generation import Parsing, beam
+from numformer.generation import parsing as page
 from numformer.generation.described import text_of
 from numformer.models import Config
 
@@ -61,6 +62,50 @@ def test_what_is_written_is_as_much_longer_than_the_sentence(how, monkeypatch):
     short = model(positions="learned", max_length=6)
     monkeypatch.setattr(short, "step", step)
     assert [len(TEXT.write(short, [["dog"] * words])[0]) for words in (1, 4)] == [4, 6]
+
+
+@pytest.mark.parametrize(
+    ("symbols", "words", "tree"),
+    [
+        ("(S XX (NP XX )NP )S", 2, True),
+        ("XX", 1, True),
+        ("XX XX", 2, False),  # nothing holds both
+        ("XX", 2, False),
+        ("(S XX )S", 2, False),
+        ("(S XX XX )S", 1, False),
+        ("(S XX", 1, False),
+        ("(S XX )NP", 1, False),
+        ("(S XX )S )S", 1, False),
+        (")S (S XX )S", 1, False),
+        ("(S XX )S (S XX )S", 2, False),
+        ("(S XX )S XX", 2, False),
+        ("(S (NP )NP XX )S", 1, False),
+        ("(S )S", 0, False),
+        ("", 1, False),
+    ],
+)
+def test_what_is_a_tree(symbols, words, tree):
+    assert page.is_tree(symbols.split(), words) is tree
+
+
+def test_of_a_beam_the_best_tree_is_taken(monkeypatch):
+    """The first sentence's best hypothesis is a tree, of the second's the third one, of the
+    third's none: the best stays."""
+    fits, broken = [OPEN, WORD, CLOSE], [[OPEN, WORD], [WORD, WORD], [CLOSE]]
+    ranked = [[fits, *broken], [*broken[:2], fits, broken[2]], broken]
+
+    def search(model, source, most, *how):
+        assert how == (4, 0.3, "paper")
+        return [of[0] for of in ranked]
+
+    def n_best(model, source, most, count, *how):
+        assert len(source) == 2 and count == 4
+        return [[beam.Hypothesis(-place, ids) for place, ids in enumerate(of)] for of in ranked[1:]]
+
+    monkeypatch.setattr("numformer.generation.transduction.beam_search", search)
+    monkeypatch.setattr(page, "n_best", n_best)
+    written = TEXT.write(model(), [["dog"]] * 3, beam=4)
+    assert written == [["(S", "dog", ")S"], ["(S", "dog", ")S"], ["(S", "dog"]]
 
 
 def test_the_best_trees_have_their_words():

@@ -196,6 +196,7 @@ def test_brackets_are_compared_as_evalb_does():
         # A phrase of one word is no tag.
         ("(S (NP (XX he)) (VP (XX ran)))", "(S (NP (PRP he)) (VP (VBD ran)))", (3, 3, 3)),
         ("(S (ADVP (XX up)) (XX b))", "(S (PRT (RP up)) (NN b))", (2, 2, 2)),
+        ("(S (NP (XX ``) (XX a) (XX b)))", "(S (`` ``) (NP (DT a) (NN b)))", (2, 2, 2)),
         # Of what stands in quotes nothing is left: no bracket.
         ("(S (NP (XX a)) (X (XX '')))", "(S (NP (NN a)) ('' ''))", (2, 2, 2)),
     ],
