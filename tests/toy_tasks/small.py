@@ -20,6 +20,7 @@ from numformer.models import Model
 from toy_tasks import TASKS, copy_task
 from toy_tasks.kit import sequences
 from toy_tasks.kit.sequences import SequenceTask
+from toy_tasks.kit.trees import Tree, read_trees
 
 ROOT = str(Path(__file__).parents[2])
 ENVIRONMENT = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": ROOT}
@@ -100,3 +101,10 @@ def shaken(kind: type[Model], symbols: int) -> Model:
     flat = pack(model := kind(kind.Config(**sizes)), np.float64)
     flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
     return model
+
+
+def tree_of(text: str) -> Tree:
+    """The only tree of a text."""
+    Path("tree.mrg").write_text(text)
+    (tree,) = read_trees(Path("tree.mrg"))
+    return tree

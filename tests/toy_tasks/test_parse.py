@@ -1,4 +1,4 @@
-"""Parsing: the grammar and its best parses, trees and their scores, treebanks, the program."""
+"""Parsing: the grammar and its best parses, the data, the program."""
 
 import dataclasses
 import math
@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from numformer.generation.parsing import WORD
+from tests.toy_tasks.small import tree_of
 from toy_tasks import parse
 from toy_tasks.grammar import Grammar, label
-from toy_tasks.kit.tree_pictures import draw_tree
-from toy_tasks.kit.trees import Tree, brackets, evalb, of_symbols, read_trees
+from toy_tasks.kit.trees import Tree
 
 ENGLISH = Grammar()
 SMALL = Grammar(
@@ -37,12 +36,6 @@ IN with in
 CC and
 """,
 )
-
-
-def tree_of(text: str) -> Tree:
-    Path("tree.mrg").write_text(text)
-    (tree,) = read_trees(Path("tree.mrg"))
-    return tree
 
 
 def derivations(grammar: Grammar, category: str, words: list[str]):
@@ -154,149 +147,6 @@ def test_sentences_that_are_measured_are_never_trained_on():
         assert min(lengths) > 40 and max(lengths) <= 60 if name == "longer" else max(lengths) <= 40
     other = parse.grammatical(1, 50)
     assert all(other[name] == data[name] for name in parse.MEASURED)
-
-
-GOLD = """
-(S (NP (DT the) (NN man)) (VP (VBD saw) (NP (DT a) (NN cat)) (PP (IN with) (NP (DT a) (NN lens))))
-   (. .))"""
-OTHER = """
-(S (NP (DT the) (NN man)) (VP (VBD saw)
-   (NP (NP (DT a) (NN cat)) (PP (IN with) (NP (DT a) (NN lens)))) (. .)))"""
-
-
-def test_brackets_are_compared_as_evalb_does():
-    gold, other = tree_of(GOLD), tree_of(OTHER)
-    assert brackets(gold) == {
-        ("S", 0, 9): 1,
-        ("NP", 0, 2): 1,
-        ("VP", 2, 8): 1,
-        ("NP", 3, 5): 1,
-        ("PP", 5, 8): 1,
-        ("NP", 6, 8): 1,
-    }
-    # The full stop is left out, so that its place does not matter: 6 of 7 are right, of 6.
-    scores = evalb([(other, True)], [gold])
-    expected = dict(precision=600 / 7, recall=100, f1=1200 / 13, exact=0, well_formed=100)
-    assert scores == pytest.approx(expected)
-    # Of both sentences together: 12 of 13, of 12.
-    scores = evalb([(gold, True), (other, False)], [gold, gold])
-    expected = dict(precision=1200 / 13, recall=100, f1=2400 / 25, exact=50, well_formed=50)
-    assert scores == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("written", "gold", "right"),
-    [
-        # The same bracket twice counts twice; one of two is one.
-        ("(NP (NP (DT a) (NN b)))", "(NP (NP (DT a) (NN b)))", (2, 2, 2)),
-        ("(NP (DT a) (NN b))", "(NP (NP (DT a) (NN b)))", (1, 1, 2)),
-        # Neither tags nor what stands around a tree count.
-        ("(S (X a) (Y b))", "(ROOT (S (DT a) (NN b)))", (1, 1, 1)),
-        ("(TOP (DT a) (NN b))", "(S (DT a) (NN b))", (0, 0, 1)),
-        # A phrase of one word is no tag.
-        ("(S (NP (XX he)) (VP (XX ran)))", "(S (NP (PRP he)) (VP (VBD ran)))", (3, 3, 3)),
-        ("(S (ADVP (XX up)) (XX b))", "(S (PRT (RP up)) (NN b))", (2, 2, 2)),
-        ("(S (NP (XX ``) (XX a) (XX b)))", "(S (`` ``) (NP (DT a) (NN b)))", (2, 2, 2)),
-        # Of what stands in quotes nothing is left: no bracket.
-        ("(S (NP (XX a)) (X (XX '')))", "(S (NP (NN a)) ('' ''))", (2, 2, 2)),
-    ],
-)
-def test_what_counts_as_a_bracket(written, gold, right):
-    scores = evalb([(tree_of(written), True)], [tree_of(gold)])
-    count, ours, theirs = right
-    expected = 100 * count / max(ours, 1), 100 * count / theirs, 200 * count / (ours + theirs)
-    assert (scores["precision"], scores["recall"], scores["f1"]) == pytest.approx(expected)
-
-
-def test_a_tree_becomes_symbols_and_comes_back():
-    assert " ".join(tree_of(GOLD).linear()) == (
-        "(S (NP XX XX )NP (VP XX (NP XX XX )NP (PP XX (NP XX XX )NP )PP )VP XX )S"
-    )
-    rng = np.random.default_rng(3)
-    for tree in filter(None, (ENGLISH.draw(rng, most=40) for _ in range(200))):
-        again, well_formed = of_symbols(tree.linear(), tree.words())
-        assert well_formed and again.words() == tree.words()
-        assert again.linear() == tree.linear() and brackets(again) == brackets(tree)
-
-
-@pytest.mark.parametrize(
-    ("symbols", "tree"),
-    [
-        ("(S XX (NP XX )NP )S", None),
-        ("(S XX (NP XX )S )S", "(S a (NP b))"),  # a wrong label
-        ("(S XX (NP XX )NP", "(S a (NP b))"),  # open at the end
-        ("(S XX (NP XX )NP )S )S", "(S a (NP b))"),  # closes nothing
-        (")S (S XX XX )S", "(S a b)"),
-        ("(S (NP )NP XX XX )S", "(S a b)"),  # holds nothing
-        ("(S XX XX XX )S", "(S a b)"),  # a word too many
-        ("(S XX )S", "(TOP (S a) b)"),  # a word too few
-        ("(S XX )S (NP XX )NP", "(TOP (S a) (NP b))"),  # no whole
-        ("", "(TOP a b)"),
-        ("XX XX", "(TOP a b)"),
-        ("(S " * 4000 + "XX XX", None),  # far deeper than any tree
-    ],
-)
-def test_what_is_malformed_is_told_and_repaired(symbols, tree):
-    made, well_formed = of_symbols(symbols.split(), ["a", "b"])
-    assert made.words() == ["a", "b"]
-    assert well_formed is (symbols == "(S XX (NP XX )NP )S")
-    if tree:
-        assert str(made).replace(f"({WORD} a)", "a").replace(f"({WORD} b)", "b") == tree
-
-
-TREEBANK = """
-( (S
-    (NP-SBJ-1 (NNP Ms.) (NNP Haag) )
-    (VP (VBZ plays)
-      (NP=2 (-NONE- *T*-1) (NN Elianti) )
-      (ADVP|PRT-TMP (-NONE- *) (SBAR (-NONE- 0))))
-    (-LRB- -LRB-) (PRP$ its) (-RRB- -RRB-) (. .) ))
-( (FRAG (-NONE- *)) )
-(TOP (NN Yes))
-( (S (NP (PRP he)) (VP (VBD slept))) (. .) )
-"""
-
-
-def test_a_treebank_is_read_without_traces_functions_and_indices():
-    Path("a.mrg").write_text(TREEBANK)
-    assert [*map(str, read_trees(Path("a.mrg")))] == [
-        "(S (NP (NNP Ms.) (NNP Haag)) (VP (VBZ plays) (NP (NN Elianti))) "
-        "(-LRB- -LRB-) (PRP$ its) (-RRB- -RRB-) (. .))",
-        "(NN Yes)",
-        "(TOP (S (NP (PRP he)) (VP (VBD slept))) (. .))",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("(S (NN a))\n(S\n (NN a)", ["every bracket is closed", "1 open at the end"]),
-        ("(S (NN a))\n)", ["line 2: all stands in brackets; received )"]),
-        ("(S (NN a))\n\nhello (S (NN b))", ["line 3: all stands in brackets; received hello"]),
-        ("(S (NN a)\n())", ["line 2: a constituent holds something; received ()"]),
-        ("(S (NN))", ["line 1: a constituent holds something; received (NN)"]),
-        ("\n" + "(S " * 200_000, ["line 2: a tree has at most 100 levels"]),
-        (f"(S {'(NN a) ' * 257})", ["line 1: a tree has at most 256 words; received 257"]),
-        ("(" * 10**7, ["line 1: a tree has at most 100 levels"]),
-        ("x" * 10**7, ["line 1: all stands in brackets; received xxx"]),
-    ],
-)
-def test_files_that_hold_no_trees_are_refused(text, words, complaint):
-    Path("bad.mrg").write_text(text)
-    said = complaint(read_trees, Path("bad.mrg"))
-    assert all(some in said for some in ["bad.mrg", *words]) and len(said) < 250
-
-
-def test_a_long_line_of_trees_is_read():
-    tree = "(S (NP (PRP he)) (VP (VBD slept)))"
-    Path("long.mrg").write_text(tree * 5000)
-    assert [*map(str, read_trees(Path("long.mrg")))] == [tree] * 5000
-
-
-def test_trees_are_drawn():
-    for number, text in enumerate((GOLD, "(NN $x_1$)", "(S (NP (NN 中文)) ok)")):
-        draw_tree(Path(f"{number}.png"), tree_of(text))
-        assert Path(f"{number}.png").read_bytes().startswith(b"\x89PNG")
 
 
 def treebank(folder: str, sections: dict[str, int]) -> None:
