@@ -183,7 +183,7 @@ class ParseTask:
     def evaluate(self, model: Model) -> dict[str, float]:
         """On the sentences for development, greedily."""
         scores = self.score(model, "development", beam=1)
-        return {name: scores[name] for name in ("f1", "well_formed")}
+        return {name: scores[name] for name in ("well_formed", "f1")}
 
     def description(self) -> dict:
         return {"name": "parse"} | self.described

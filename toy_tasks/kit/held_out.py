@@ -76,7 +76,7 @@ def held_out(trained: Trained, run: Path, data: Path | None, tested: int = 1000)
     if is_published(run) or not (run / "config.json").is_file():
         rule = "a run of a task here has its own data, any other model is given some"
         raise InputError(rule, f"{run}, which tells of none", GIVE_A_FILE)
-    task = task_of(run, *(["--data", str(data)] if data else []))
+    task = task_of(run, data)
     if _symbols(task.text) != _symbols(trained.text):
         rule = "the data have the symbols that the run was trained on"
         raise InputError(rule, "others", "Name the run's own data with --data, or a file.")
@@ -108,10 +108,10 @@ def _judged(task: Any, model: Model, batches: Sequence[Batch], tested: int) -> t
     return name, figure
 
 
-def task_of(run: Path, *flags: str) -> Any:
+def task_of(run: Path, data: Path | None = None) -> Any:
     """The task of a run, with its data: its program goes on with it, and ends before it trains.
 
-    The program gets `flags`, too; what it prints of the data is not shown.
+    The data lie in `data`, where that is given; what the program prints of them is not shown.
     """
     saved = folders.read_config(run)
     if (name := saved.get("task")) not in TASKS:
@@ -119,8 +119,11 @@ def task_of(run: Path, *flags: str) -> Any:
         raise InputError(rule, f"{run}, a run of {name}", fix)
     page: Any = importlib.import_module(f"toy_tasks.{name}")
     if study := getattr(page, "STUDY", None):
-        return study.make(argparse.Namespace(**saved["options"]))[0]
-    arguments = ["--resume", "--out", str(run), *flags]
+        options = argparse.Namespace(**saved["options"])
+        if where := data or getattr(options, "data", None):
+            options.data = Path(where)
+        return study.make(options)[0]
+    arguments = ["--resume", "--out", str(run), *(["--data", str(data)] if data else [])]
     token = ONLY_MADE.set(True)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
