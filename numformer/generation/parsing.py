@@ -25,18 +25,17 @@ def is_tree(symbols: Symbols, words: int) -> bool:
     word needs none.
     """
     open_: list[str] = []
-    count, empty = 0, False
-    for place, symbol in enumerate(symbols):
+    count = 0
+    for before, symbol in zip(("", *symbols), symbols, strict=False):
         if symbol[0] == ")":
-            if empty or not open_ or open_.pop() != symbol[1:]:
+            if before[:1] == "(" or not open_ or open_.pop() != symbol[1:]:
                 return False
         elif symbol[0] == "(":
-            if place and not open_:
+            if before and not open_:
                 return False
             open_.append(symbol[1:])
-            empty = True
         else:
-            count, empty = count + 1, False
+            count += 1
             if not open_:
                 return words == 1 == len(symbols)
     return not open_ and count == words > 0

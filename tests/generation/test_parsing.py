@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import numformer as nf
+from numformer.errors import InputError
 from numformer.generation import Parsing, beam
 from numformer.generation import parsing as page
 from numformer.generation.described import text_of
@@ -42,6 +43,8 @@ def test_words_stand_again_where_they_were_read(asked, written, text):
 
 def test_brackets_of_a_sentence_are_words_of_the_treebank():
     assert TEXT.symbols(" (the dog )") == ["-LRB-the", "dog", "-RRB-"]
+    with pytest.raises(InputError, match="a text is a string"):
+        TEXT.symbols(["the", "dog"])
 
 
 @pytest.mark.parametrize("how", [dict(beam=1), dict(beam=3), dict(temperature=1.0), {}])
@@ -82,6 +85,7 @@ def test_what_is_written_is_as_much_longer_than_the_sentence(how, monkeypatch):
         ("(S (NP )NP XX )S", 1, False),
         ("(S )S", 0, False),
         ("", 1, False),
+        ("", 0, False),
     ],
 )
 def test_what_is_a_tree(symbols, words, tree):
