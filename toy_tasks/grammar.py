@@ -208,7 +208,6 @@ class Chart:
     """
 
     def __init__(self, grammar: Grammar):
-        self.grammar = grammar
         binary: list[tuple[str, str, str, float]] = []
         self.ones: dict[str, list[tuple[str, float]]] = defaultdict(list)
         for left, rules in grammar.rules.items():
@@ -236,6 +235,7 @@ class Chart:
                 self.tags[word].append((category, -math.log(len(words))))
 
     def best(self, words: Sequence[str], category: str) -> tuple[Tree, float]:
+        """The most probable tree of words below a category, and the log of its probability."""
         count = len(words)
         scores = np.full((count + 1, count + 1, len(self.names)), -np.inf)
         for place, word in enumerate(words):

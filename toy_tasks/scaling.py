@@ -81,11 +81,6 @@ DEFAULTS = dict(
     temperature=0.8,
     seeds=[1],
 )
-KAPLAN = 0.076, 0.095
-HOFFMANN = 0.34, 0.28
-
-
-POWERS = "alpha", "beta"
 
 
 def width(d_model: int) -> int:
@@ -162,9 +157,7 @@ def read(data: Path | None, unit: str, context: int) -> OnePass:
     text = shakespeare(data)
     lines = split(text)[0].split("\n")
     known = Subwords.learned(lines, VOCABULARY, exact=True) if unit == SUBWORDS else None
-    task = OnePass(text, context, BATCH, 1, "scaling", known)
-    task.symbols_a_character = len(task.unseen) / len(split(text)[1])
-    return task
+    return OnePass(text, context, BATCH, 1, "scaling", known)
 
 
 def make(options: argparse.Namespace):
@@ -185,7 +178,6 @@ def measure(model: LanguageModel, task: OnePass, folder: Path) -> dict:
         "loss": line[task.metric],
         "parameters": counts["total"] - counts["embedding"],
         "symbols": line["step"] * task.batch_size * task.longest,
-        "symbols_a_character": task.symbols_a_character,
     }
 
 
@@ -200,7 +192,7 @@ def runs_of(results: study.Results, unit: str, last: bool = False) -> tuple[laws
 
 
 def table(results: study.Results) -> list[list[str]]:
-    """The loss of every size with every amount; beside it what each law is."""
+    """The loss of every size with every amount of text, unit by unit."""
     most = max(len(amounts) for amounts in AMOUNTS.values())
     lines = [["unit", "parameters", *[f"amount {i + 1}" for i in range(most)]]]
     for unit in AMOUNTS:
@@ -215,7 +207,7 @@ def table(results: study.Results) -> list[list[str]]:
     return [line + [""] * (2 + most - len(line)) for line in lines]
 
 
-def between(results: study.Results, options: argparse.Namespace) -> None:
+def between(results: study.Results) -> None:
     """Print what was fitted, and what the larger runs are to come to."""
     for unit in AMOUNTS:
         of = laws.fitted(runs_of(results, unit))

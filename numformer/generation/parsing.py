@@ -54,9 +54,12 @@ class Parsing(Transduction):
         return super().symbols(text.translate(ESCAPED) if isinstance(text, str) else text)
 
     def most(self, length: int) -> int:
+        """How many symbols are written at most for sentences of up to so many words."""
         return length + self.max_length
 
     def searched(self, model, source, most, asked):
+        """source ids (B, S) -> the ids of B trees, where the beam has any."""
+
         def fits(ids: Sequence[int], row: int) -> bool:
             return is_tree(self.target.decode(ids), len(asked[row]))
 

@@ -125,7 +125,7 @@ class Transduction(Text):
     def searched(
         self, model: Model, source: np.ndarray, most: int, asked: Sequence[Symbols]
     ) -> list[list[int]]:
-        """What a beam search finds for source ids (B, S), those of the texts `asked`."""
+        """source ids (B, S), those of B texts `asked` -> the ids that a beam search writes."""
         return beam_search(model, source, most, self.beam, self.length_penalty, self.penalty)
 
     def decoded(self, ids: Sequence[int], asked: Symbols) -> list[str]:

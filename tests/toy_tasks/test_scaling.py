@@ -78,12 +78,6 @@ def test_the_bottoms_of_parabolas_are_the_best_sizes():
     assert laws.growth(laws.budgets(only_smaller)) is None
 
 
-def test_without_a_floor_a_slope_is_the_power():
-    assert laws.slope("symbols", [Run(1, d, 7 * d**-0.095) for d in AMOUNTS]) == pytest.approx(
-        0.095
-    )
-
-
 @pytest.mark.parametrize("shape", [scaling.SHAPES[0], scaling.SHAPES[5]], ids=str)
 def test_parameters_are_those_without_embeddings(shape):
     row = scaling.rows()[scaling.row_of(CHARACTERS, shape, scaling.AMOUNTS[CHARACTERS][0])]

@@ -97,11 +97,6 @@ def fit(runs: Sequence[Run], joined: bool) -> Law:
     return Law(*(floor or [0.0]), a * n**alpha, alpha, b * d**beta, beta, gamma)
 
 
-def slope(by: str, runs: Sequence[Run]) -> float:
-    """The p of the power loss ~ x^-p that lies nearest, with x what `by` names of a run."""
-    return -np.polyfit(*np.log([(getattr(run, by), run.loss) for run in runs]).T, 1)[0]
-
-
 @dataclass(frozen=True)
 class Budget:
     """Of so many operations: sizes, the loss that each comes to, and the parabola through them."""

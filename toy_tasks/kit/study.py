@@ -50,10 +50,6 @@ def no_flags(made: argparse.ArgumentParser) -> None:
     """What a page without flags of its own adds."""
 
 
-def silent(results: Results, options: argparse.Namespace) -> None:
-    """What a page says before its last rows where it has nothing to say."""
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Study:
     """What a page says of its study; `main(study)` does the rest.
@@ -61,8 +57,8 @@ class Study:
     `rows` names the ways, each with the flags in which it differs from `defaults`, or with entries
     of the page's own, which are in the options as well. `model` is the kind whose Config gets
     flags. With the entry `more_seeds` a row has so many seeds beyond those of --seeds; one with
-    `last` waits for all the others, and before it begins `between(results, options)` says what it
-    likes. `make(options)` gives the task, the kind of model and its config for `options.row` and
+    `last` waits for all the others, and before it begins `between(results)` says what it likes.
+    `make(options)` gives the task, the kind of model and its config for `options.row` and
     `options.seed`. `measure(model, task, folder)` gives numbers and lists of numbers by name that
     tell how good the best model of the run in `folder` is; it is called in inference, and `figure`
     is the number of it that stands for a run. `table(results)` gives rows of cells, first the head;
@@ -86,7 +82,7 @@ class Study:
     verdict: Callable[[Results], tuple[str, dict[str, str], tuple[str, bool] | None]]
     example: str | None = None
     flags: Callable[[argparse.ArgumentParser], None] = no_flags
-    between: Callable[[Results, argparse.Namespace], None] = silent
+    between: Callable[[Results], None] | None = None
     use: Callable[[argparse.Namespace], int] = use
 
 
@@ -147,8 +143,8 @@ def main(study: Study, arguments: list[str] | None = None) -> int:
             some = [run for run in runs if bool(study.rows[run.options.row].get("last")) is last]
             if not some:
                 continue
-            if last:
-                study.between(results, options)
+            if last and study.between:
+                study.between(results)
             _train(study, some, options, on_host(xp.empty(0)))
             for run in some:
                 results[run.options.row].append(run.result())
@@ -164,11 +160,11 @@ def main(study: Study, arguments: list[str] | None = None) -> int:
 
 def _runs(study: Study, options: argparse.Namespace, seeds: Sequence[int]) -> list[_Run]:
     """Every row with every seed, a seed after the other."""
-    runs, most = [], max((row.get("more_seeds", 0) for row in study.rows.values()), default=0)
+    runs, most = [], max(row.get("more_seeds", 0) for row in study.rows.values())
     further = range(max(seeds) + 1, max(seeds) + 1 + most)
-    for seed in (*seeds, *further):
+    for place, seed in enumerate((*seeds, *further)):
         for row, differs in study.rows.items():
-            if seed in further and further.index(seed) >= differs.get("more_seeds", 0):
+            if place >= len(seeds) + differs.get("more_seeds", 0):
                 continue
             flags = vars(options) | differs | dict(row=row, seed=seed, parts=1)
             flags |= dict(parallel="forks", timeout=1.0)
