@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from numformer.data import EpochBatches, PairBatch, Vocabulary
+from numformer.data import PairBatch, TokenBatches, Vocabulary
 from numformer.errors import InputError
 from numformer.generation import Parsing
 from numformer.models import Model, RecurrentEncoderDecoder, Transformer
@@ -38,7 +38,7 @@ its trees well formed.
   python -m toy_tasks.parse --data DIR        the Penn Treebank: its sections 02 to 21, 22 and 23
 """
 DEFAULTS = dict(
-    batch_size=16,
+    batch_size=512,
     d_model=128,
     d_ff=256,
     heads=4,
@@ -151,7 +151,7 @@ class ParseTask:
     metric, higher_is_better = "f1", True
 
     def __init__(
-        self, data: Data, count: int, batch_size: int, seed: int, by_grammar: bool = True, **search
+        self, data: Data, count: int, max_tokens: int, seed: int, by_grammar: bool = True, **search
     ):
         self.data, self.by_grammar = data, by_grammar
         trained = data["train"][:count]
@@ -162,7 +162,7 @@ class ParseTask:
         self.text = Parsing(Vocabulary(words, " "), symbols, BEYOND, longest, **search)
         pairs = self.encode(trained)
         self.longest = 1 + max(self.text.most(longest), *(len(target) for _, target in pairs))
-        self.batch = EpochBatches(pairs, batch_size, seed)
+        self.batch = TokenBatches(pairs, max_tokens, seed)
         pairs = sorted(self.encode(data["development"]), key=lambda pair: len(pair[1]))
         self.held_out = [PairBatch.of(pairs[i : i + 64]) for i in range(0, len(pairs), 64)]
         learned = "\n".join(" ".join((*s.words, *s.symbols)) for s in trained)
@@ -301,6 +301,7 @@ STUDY = study.Study(
     draw=draw,
     verdict=verdict,
     example="the dog saw a cat",
+    by_tokens=True,
     flags=flags,
     use=use,
 )

@@ -64,7 +64,8 @@ class Study:
     is the number of it that stands for a run. `table(results)` gives rows of cells, first the head;
     `draw(results, folder)` draws what it likes into the study's folder. `verdict(results)` gives
     what was measured on, the last lines and the target, as `finish` takes them. `example` is
-    a text for --input, where the models take texts; `flags(parser)` adds the page's own, and
+    a text for --input, where the models take texts; with `by_tokens` the size of a batch is
+    --max-tokens; `flags(parser)` adds the page's own, and
     `use(options)` does what --run asks for. Where processes are not forked, each gets a copy of
     this, so functions are those of a module and no lambdas.
     """
@@ -81,6 +82,7 @@ class Study:
     draw: Callable[[Results, Path], None]
     verdict: Callable[[Results], tuple[str, dict[str, str], tuple[str, bool] | None]]
     example: str | None = None
+    by_tokens: bool = False
     flags: Callable[[argparse.ArgumentParser], None] = no_flags
     between: Callable[[Results], None] | None = None
     use: Callable[[argparse.Namespace], int] = use
@@ -106,8 +108,9 @@ class _Run:
 
 def main(study: Study, arguments: list[str] | None = None) -> int:
     """Train and compare, or with --run answer texts with one of the models; the exit code."""
-    how = study.defaults
-    made = parser(study.name, study.description, study.model, several=True, **how)
+    how = dict(study.defaults)
+    how |= dict(several=True, by_tokens=study.by_tokens)
+    made = parser(study.name, study.description, study.model, **how)
     study.flags(made)
     options = parse(made, lambda options: study.name, arguments, FREE_IN_A_STUDY)
     if options.run:
