@@ -64,7 +64,7 @@ MOST = 32000
 """Sentences of the grammar to learn from; `MEASURED` says how many others are measured."""
 MEASURED = {"development": 200, "test": 500, "longer": 50}
 MODELS = TRANSFORMER, RECURRENT = "Transformer", "recurrent"
-STEPS = {32000: (14000, 8000), 8000: (6000, 3500), 2000: (3000, 1500), 500: (1500, 800)}
+STEPS = {32000: (22000, 9000), 8000: (8000, 4000), 2000: (4000, 2000), 500: (2000, 1000)}
 """Of both models with each number of sentences; those with most take longest, so they come first.
 
 A recurrent one takes more time for a step, and needs fewer."""

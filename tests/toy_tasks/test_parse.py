@@ -173,9 +173,9 @@ def test_the_sections_of_a_treebank_are_split_by_their_names(complaint):
         "test": 5,
         "longer": 0,
     }
-    task = parse.ParseTask(data, 20, 4, 1)
+    task = parse.ParseTask(data, 20, 99, 1)
     assert task.text.source.encode(["rare"]) != [3] and task.text.source.encode(["xyzzy"]) == [3]
-    task = parse.ParseTask(data, 9, 4, 1)  # the first file alone: seen once
+    task = parse.ParseTask(data, 9, 99, 1)  # the first file alone: seen once
     assert task.text.source.encode(["rare"]) == [3]
     treebank("no test", {"wsj_0201.mrg": 3, "wsj_2201.mrg": 3})
     assert "section 23 of the Penn Treebank, for test" in complaint(parse.treebank, Path("no test"))
@@ -194,7 +194,7 @@ class Writer:
 def test_malformed_trees_are_counted_in_the_scores():
     trees = [tree_of("(S (NP (PRP he)) (VP (VBD slept)))"), tree_of("(S (NN up) (NN b))")]
     data = {name: [parse.Sentence.of(t) for t in trees] for name in ("train", "development")}
-    task = parse.ParseTask(data, 2, 2, 1)
+    task = parse.ParseTask(data, 2, 9, 1)
     task.text = Writer({"he slept": "(S (NP he )NP (VP slept )VP )S", "up b": "(S (NP up b )S"})
     scores = task.evaluate(None)
     # Written are (S up b) and (NP up b) in place of (S up b): 4 of 5 brackets, of 4.
@@ -210,7 +210,7 @@ def studied(monkeypatch):
     monkeypatch.setattr("toy_tasks.kit.training.loss_curve", lambda *how: None)
 
 
-TINY = "--quick --d-model 8 --d-ff 8 --heads 1 --layers 1 --batch-size 4 --steps 2 --beam 2"
+TINY = "--quick --d-model 8 --d-ff 8 --heads 1 --layers 1 --max-tokens 200 --steps 2 --beam 2"
 
 
 def test_parsing_is_studied_and_used(studied, succeed, call, refuse):
