@@ -1,16 +1,20 @@
-"""Does the library work on this GPU, and how fast? Holds CuPy against NumPy and writes a report.
+"""Does the library work on this GPU? Holds CuPy against NumPy and writes a report.
 
-    python -m tests.gpu [--out gpu_report.md]
+    python -m tests.gpu [--only formulas layers ...] [--data DIR] [--out gpu_report.md]
 
-Exit code 0: every check passed; 1: one did not; 2: no usable GPU. Takes some minutes, the first
-time more, as CuPy compiles its kernels.
+The report is Markdown, and beside it JSON with the same facts. Exit code 0: every check passed; 1:
+one did not; 2: no usable GPU. The checks take some minutes, the first time more, as CuPy compiles
+its kernels; the tasks, trained as by their own commands, take longer. How fast a step is
+`python -m tests.benchmarks.train_step --backend cupy` says.
 """
 
 import argparse
 import contextlib
 import datetime
 import functools
+import importlib
 import itertools
+import json
 import os
 import platform
 import sys
@@ -27,7 +31,7 @@ from numformer.backend import find_backend, reuse_freed_memory, to_host
 from numformer.data.batching import pad_sources
 from numformer.errors import InputError, complain
 from numformer.generation import beam_search, greedy
-from numformer.gradient_check.cases import CASES
+from numformer.gradient_check.cases import CASES, MODELS
 from numformer.gradient_check.gradients import converted
 from numformer.layer import pack
 from numformer.models import Config, Transformer
@@ -35,6 +39,7 @@ from numformer.randomness import dropout_stream
 from numformer.training import trainer as training
 from numformer.training.checkpoints import load_model
 from numformer.training.files import write_atomically
+from numformer.training.optimizers import Adam
 from numformer.training.recipe import Recipe
 from numformer.training.trainer import Trainer
 from toy_tasks import reverse
@@ -45,6 +50,9 @@ from toy_tasks.kit.sequences import main as sequences_main
 # Largest difference from NumPy, in units of the largest number (at least 1) of the array: sums run
 # in another order, so the last bits differ.
 BOUNDS = {np.float64: 1e-12, np.float32: 1e-5}
+# A task, and the folder of its data.
+TASKS = {"reverse": "", "copy_task": "", "pronounce": "g2p", "shakespeare": "shakespeare"}
+PARTS = ["formulas", "layers", "steps", "training", *TASKS]
 
 
 class Report:
@@ -78,6 +86,12 @@ class Report:
         lines += [f"| {name} | {said} |" for name, said in [*self.figures.items(), *self.rows]]
         return "\n".join([*lines, "", self.last_line(), ""])
 
+    def write(self, path: Path) -> None:
+        """The report at `path`, and the same as JSON beside it."""
+        write_atomically(path, self.text().encode())
+        facts = {"machine": self.figures, "checks": dict(self.rows), "passed": self.passed}
+        write_atomically(path.with_suffix(".json"), json.dumps(facts, indent=2).encode())
+
 
 def difference(result, expected) -> float:
     """The largest difference of two arrays, or of the arrays in two sequences, as in BOUNDS."""
@@ -107,18 +121,26 @@ def machine_of(xp) -> dict[str, str]:
     return {name: str(fact) for name, fact in facts.items()}
 
 
-def differentiate(name: str, dtype, xp) -> list:
-    """Output and gradients of a case: of its inputs and of every parameter."""
+def differentiate(name: str, dtype, xp, steps: int = 0) -> list:
+    """Output and gradients of a case: of its inputs and of every parameter.
+
+    With `steps` these are what they are after so many of Adam, and the weights come, too.
+    """
     layer, inputs = CASES[name]()
-    flat = pack(layer, dtype, xp)
+    optimizer = Adam(pack(layer, dtype, xp))
+    flat = optimizer.parameters
     flat.data += xp.asarray(0.1 * np.random.default_rng(1).standard_normal(len(flat.data)), dtype)
-    dropout_stream.reseed(0, 0)
-    output = xp.asarray(layer.forward(*converted(inputs, dtype, xp)))
-    upstream = xp.asarray(np.random.default_rng(2).standard_normal(output.shape), dtype=dtype)
-    gradients = layer.backward(upstream)
+    for step in range(steps + 1):
+        dropout_stream.reseed(0, step)
+        layer.zero_grad()
+        output = xp.asarray(layer.forward(*converted(inputs, dtype, xp)))
+        upstream = xp.asarray(np.random.default_rng(2).standard_normal(output.shape), dtype=dtype)
+        gradients = layer.backward(upstream)
+        if step < steps:
+            optimizer.step(1e-3)
     if not isinstance(gradients, tuple):
         gradients = () if gradients is None else (gradients,)
-    return [output, *gradients, flat.grad]
+    return [output, *gradients, flat.grad, *([flat.data] if steps else [])]
 
 
 def check_layers(report: Report, xp, names: list[str]) -> None:
@@ -128,6 +150,13 @@ def check_layers(report: Report, xp, names: list[str]) -> None:
                 expected = differentiate(name, dtype, np)
                 # Through several layers the differences grow.
                 at_most(difference(differentiate(name, dtype, xp), expected), 10 * bound)
+
+
+def check_steps(report: Report, xp, names: list[str]) -> None:
+    for name in names:
+        with report.checking(f"{name} after ten steps of Adam, float64") as at_most:
+            on_both = (differentiate(name, np.float64, module, 10) for module in (xp, np))
+            at_most(difference(*on_both), 1e-7)
 
 
 def scattered(xp, rows: int, dtype):
@@ -210,46 +239,41 @@ def check_training(report: Report, xp, folder: Path) -> None:
                 at_most(difference(state(resumed), state(host)), 1e-7)
 
 
-def check_reverse(report: Report, xp, folder: Path, flags: list[str]) -> None:
-    """Train the task by its own script; then decode with what it trained on both."""
-    out, started = folder / "reverse", time.perf_counter()
-    with report.checking("reverse trained to its target, exit code") as at_most:
-        arguments = ["--backend", "cupy", "--out", str(out), *flags]
-        at_most(exit_code(lambda: sequences_main(reverse.RULE, arguments)), 0)
-    report.figures["reverse"] = f"{time.perf_counter() - started:.0f} s"
+def check_task(report: Report, folder: Path, name: str, arguments: list[str]) -> Path:
+    """Train a task by its own script, to its own target; returns its run."""
+    module, started = importlib.import_module(f"toy_tasks.{name}"), time.perf_counter()
+    main = getattr(module, "main", None) or functools.partial(sequences_main, module.RULE)
+    with report.checking(f"{name} trained to its target, exit code") as at_most:
+        arguments = ["--backend", "cupy", "--out", str(folder / name), *arguments]
+        at_most(exit_code(lambda: main(arguments)), 0)
+    report.figures[name] = f"{time.perf_counter() - started:.0f} s"
+    return folder / name
+
+
+def check_decoding(report: Report, xp, run: Path, sequences: int) -> None:
+    """Decode with what `reverse` has trained, on both."""
     task = reverse_task(64)
-    sources = pad_sources(
-        [task.text.source.encode(source) for source, _ in task.test[: 20 if flags else 200]]
-    )
+    sources = pad_sources([task.text.source.encode(source) for source, _ in task.test[:sequences]])
     for name, decode in {"greedy": greedy, "beam search": beam_search}.items():
         with report.checking(f"{name}, sequences that differ from NumPy's") as at_most:
             results = []
             for module in (xp, np):
-                model, _ = load_model(out / "best.safetensors")
+                model, _ = load_model(run / "best.safetensors")
                 pack(model, xp=module)
                 results.append(decode(model, sources, sources.shape[1] + 1))
             at_most(sum(a != b for a, b in zip(*results, strict=True)), 0)
-
-
-def time_steps(report: Report, xp, folder: Path, sizes: dict[str, dict], steps: int) -> None:
-    """The middle one of three runs of `steps`, each waited for."""
-    for name, config in sizes.items():
-        mixed = {"precision": "mixed"}
-        for where, module, how in ("GPU", xp, {}), ("GPU, mixed", xp, mixed), ("host", np, {}):
-            trainer, times = sequence_trainer(folder, module, 64, config, **how), []
-            advance(trainer, 2)
-            for _ in range(3):
-                started = time.perf_counter()
-                advance(trainer, steps)
-                times.append((time.perf_counter() - started) / steps)
-            said = f"{1000 * sorted(times)[1]:.1f} ms"
-            report.figures[f"training step, {name}, {where}"] = said
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the checks; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.gpu", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("gpu_report.md"), help="the report")
+    told = f"of {', '.join(PARTS)}; without it, all"
+    parser.add_argument(
+        "--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=told
+    )
+    told = "folder with g2p and shakespeare, the tasks' data; without it they are downloaded"
+    parser.add_argument("--data", type=Path, metavar="DIR", help=told)
     parser.add_argument("--quick", action="store_true", help="few and small checks, to see it work")
     options = parser.parse_args(arguments)
     if "\0" in str(options.out) or options.out.is_dir() or not options.out.parent.is_dir():
@@ -260,27 +284,31 @@ def main(arguments: list[str] | None = None) -> int:
     except InputError as problem:
         complain(problem)
         return 2
-    report, layers, flags, steps = Report(), list(CASES), [], 5
-    sizes = {
-        "d_model 64, 2 layers": dict(d_model=64, d_ff=128, heads=4, layers=2),
-        "d_model 128, 3 layers": dict(d_model=128, d_ff=512, heads=4, layers=3),
-        "paper's base model": {},
-    }
+    report, layers, models = Report(), list(CASES), [case.name for case in MODELS]
+    flags, sequences = [], 200
     if options.quick:
-        layers, steps = layers[::9], 1
-        sizes = dict([*sizes.items()][:1])
+        layers, models, sequences = layers[::9], models[::9], 20
         flags = "--quick --steps 3 --d-model 8 --layers 1 --no-plots".split()
     report.figures |= machine_of(xp)  # a GPU that failed may answer nothing any more
     try:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            check_formulas(report, xp)
-            check_layers(report, xp, layers)
-            check_training(report, xp, folder)
-            check_reverse(report, xp, folder, flags)
-            time_steps(report, xp, folder, sizes, steps)
+            checks = {
+                "formulas": lambda: check_formulas(report, xp),
+                "layers": lambda: check_layers(report, xp, layers),
+                "steps": lambda: check_steps(report, xp, models),
+                "training": lambda: check_training(report, xp, folder),
+            }
+            for part in options.only:
+                if part in checks:
+                    checks[part]()
+                    continue
+                data = ["--data", str(options.data / TASKS[part])] if options.data else []
+                run = check_task(report, folder, part, [*flags, *(data if TASKS[part] else [])])
+                if part == "reverse":
+                    check_decoding(report, xp, run, sequences)
     finally:  # stopped with Ctrl-C it has found something too
-        write_atomically(options.out, report.text().encode())
+        report.write(options.out)
     print(report.last_line())
     return 0 if report.passed == len(report.rows) else 1
 

@@ -1,5 +1,6 @@
 """The stand-in refuses what CuPy refuses, and on it the whole library works as on NumPy."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -216,13 +217,17 @@ def test_the_report_on_a_gpu(tmp_path, stand_in, capsys, monkeypatch):
     monkeypatch.setenv("CUPY_TF32", "1")
     path = tmp_path / "report.md"
     with few_held_out():
-        assert gpu.main(["--quick", "--out", str(path)]) == 0
+        parts = "formulas layers steps training reverse copy_task".split()
+        assert gpu.main(["--quick", "--out", str(path), "--only", *parts]) == 0
     last, text = capsys.readouterr().out.splitlines()[-1], path.read_text()
     assert re.fullmatch(r"(\d+) of \1 checks passed", last) and text.endswith(f"\n{last}\n")
     assert "| GPU | the stand-in for CuPy |" in text and "| CUPY_TF32 | 1 |" in text
+    facts = json.loads(path.with_suffix(".json").read_text())
+    assert facts["machine"]["CUPY_TF32"] == "1" and facts["passed"] == len(facts["checks"])
     layers, others = ["30 rows, float32", "linear, float64"], ["from NumPy to CuPy", "beam search"]
-    for what in [*layers, *others, "half precision", "GPU, mixed", "host"]:
-        assert re.search(rf"{what}.* \| [0-9.e-]+( ms|, at most [0-9.e-]+) \|", text)
+    for what in [*layers, "ten steps of Adam", *others, "half precision", "copy_task trained"]:
+        assert re.search(rf"{what}.* \| [0-9.e-]+, at most [0-9.e-]+ \|", text)
+        assert any(re.search(what, name) for name in facts["checks"])
 
 
 def test_the_report_sees_wrong_numbers_and_goes_on_after_a_failure(stand_in, monkeypatch):
@@ -233,15 +238,17 @@ def test_the_report_sees_wrong_numbers_and_goes_on_after_a_failure(stand_in, mon
     wrong |= {"dropout": lambda array: array.astype(np.float16), "embedding": fail}
     right = gpu.differentiate
 
-    def differentiate(name, dtype, xp):
+    def differentiate(name, dtype, xp, steps=0):
         change = wrong.get(name, lambda array: array) if xp is stand_in else lambda array: array
-        return [change(array) for array in right(name, dtype, xp)]
+        return [change(array) for array in right(name, dtype, xp, steps)]
 
     monkeypatch.setattr(gpu, "differentiate", differentiate)
     report = gpu.Report()
-    gpu.check_layers(report, stand_in, [*wrong, "linear"])
-    assert ["failed" in said for _, said in report.rows] == [True] * 8 + [False] * 2
-    assert report.last_line() == "2 of 10 checks passed"
+    for check in gpu.check_layers, gpu.check_steps:
+        check(report, stand_in, [*wrong, "linear"])
+    failed = [True] * 8 + [False] * 2 + [True] * 4 + [False]
+    assert ["failed" in said for _, said in report.rows] == failed
+    assert report.last_line() == "3 of 15 checks passed"
     assert "| embedding, float64 | **failed**: RuntimeError: out of memory |" in report.text()
 
 

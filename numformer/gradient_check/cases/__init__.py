@@ -10,4 +10,4 @@ from numformer.gradient_check.cases.models import MIXED, MODELS, VARIATIONS
 TABLE = [*LAYERS, *MODELS]
 CASES = {case.name: case for case in TABLE}
 
-__all__ = ["CASES", "IDS", "MIXED", "TABLE", "VARIATIONS", "Case", "Given"]
+__all__ = ["CASES", "IDS", "MIXED", "MODELS", "TABLE", "VARIATIONS", "Case", "Given"]
