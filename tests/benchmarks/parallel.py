@@ -20,7 +20,8 @@ from collections.abc import Callable
 
 from numformer.parallel.mpi import world
 from numformer.training.ranked_parts import RankParts
-from tests.benchmarks.train_step import SIZES, numformer_model, trainer_of
+from tests.benchmarks.sizes import SIZES
+from tests.benchmarks.train_step import numformer_model, trainer_of
 from tests.benchmarks.worker import Worker
 from toy_tasks.kit.charts import markdown
 

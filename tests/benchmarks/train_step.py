@@ -2,6 +2,7 @@
 
     python -m tests.benchmarks.train_step [--sizes toy64 tiny ...] [--lengths full padded]
     python -m tests.benchmarks.train_step --sizes base --profile
+    python -m tests.benchmarks.train_step --backend cupy --precisions float32 tf32 mixed
 
 Each library computes in a process of its own, with the same threads, sizes and data. They take
 turns, so that what else the machine does meets them alike, and medians are compared. PyTorch is as
@@ -12,11 +13,21 @@ come from stands in tests/README.md. Needs torch (pip install torch).
 
 With --profile it says instead which formulas of numformer a step's processor time goes into, in one
 process with one thread.
+
+With --backend cupy both compute on one GPU. tf32 lets products round to 10 bits; mixed is
+numformer's --precision mixed (float16) beside PyTorch's autocast to bfloat16. Memory is then what
+each library's pool of the GPU's memory has grown to. --profile waits for every kernel, so that its
+time is that of the formula that started it, and says before how many kernels a step starts, which
+they are, and for how much of a step the GPU is busy.
 """
 
 import argparse
+import contextlib
 import cProfile
+import functools
 import importlib.util
+import itertools
+import multiprocessing
 import os
 import pstats
 import statistics
@@ -27,66 +38,35 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from numformer import blas
-from numformer.backend import reuse_freed_memory
-from numformer.data.batching import PairBatch
-from numformer.layers.positional import sinusoidal_table
+from numformer.backend import find_backend, reuse_freed_memory
+from numformer.errors import InputError
 from numformer.models import Config, LanguageModel, RecurrentEncoderDecoder, Transformer
 from numformer.parallel import Ranks
 from numformer.training.forks import cores
 from numformer.training.recipe import Recipe
 from numformer.training.trainer import Trainer
+from tests.benchmarks.sizes import LENGTHS, P_DROP, SIZES, Size, batches
 from tests.benchmarks.worker import Worker
-from toy_tasks.write import Windows
+
+ON_GPU = ["toy", "tiny", "paper_base", "paper_big"]
+PRECISIONS = "float32", "tf32", "mixed"
 
 
-class Size(NamedTuple):
-    """Vocabulary, d_model, heads, layers, d_ff, a batch of B sequences of length T, model."""
+class Way(NamedTuple):
+    """Where steps are computed, and how."""
 
-    V: int
-    D: int
-    heads: int
-    layers: int
-    F: int
-    B: int
-    T: int
-    model: str = "transformer"
+    backend: str = "numpy"
+    precision: str = "float32"
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.backend == "cupy"
 
 
-SIZES = {
-    "toy64": Size(16, 64, 4, 2, 128, 64, 12),
-    "toy": Size(32, 128, 4, 2, 512, 64, 12),
-    "tiny": Size(10000, 128, 4, 4, 256, 128, 16),
-    "base": Size(10000, 512, 8, 6, 2048, 32, 32),
-    "wide": Size(37000, 512, 8, 6, 2048, 16, 64),
-    "long": Size(1000, 256, 4, 2, 1024, 2, 1024),
-    "gpt": Size(65, 128, 4, 4, 512, 12, 64, "gpt"),
-    "gptq": Size(65, 256, 4, 4, 1024, 16, 256, "gpt"),
-    "gpt2": Size(50257, 768, 12, 12, 3072, 4, 256, "gpt"),
-    "lstm": Size(32, 128, 0, 1, 0, 64, 12, "lstm"),
-}
-LENGTHS = {"full": "all sequences T long", "padded": "of lengths T / 2 to T"}
+ON_HOST = Way()
 ROUNDS = 9
-P_DROP = SMOOTHING = 0.1
-
-
-def batches(size: Size, lengths: str, count: int = 8):
-    """source, target_in, target_out (B, T); a gpt, which has no padding, has ids, following ids."""
-    rng = np.random.default_rng(0)
-    if size.model == "gpt":
-        ids = rng.integers(4, size.V, (count, size.B, size.T + 1))
-        return [Windows(batch[:, :-1], batch[:, 1:]) for batch in ids]
-
-    def sequence(shortest):  # an end follows
-        return rng.integers(4, size.V, rng.integers(shortest, size.T))
-
-    shortest = size.T - 1 if lengths == "full" else size.T // 2
-    return [
-        PairBatch.of([(sequence(first), sequence(first)) for first in [size.T - 1, *others]])
-        for others in count * [(size.B - 1) * [shortest]]
-    ]
+SMOOTHING = 0.1
 
 
 def numformer_model(size: Size):
@@ -102,14 +82,18 @@ def numformer_model(size: Size):
     return Transformer(Config.base(size.V, **settings))
 
 
-def numformer_step(size: Size, lengths: str, parts: int | None = None) -> Callable[[], None]:
-    """What `numformer.training.train` does at every step."""
-    trainer = trainer_of(size, lengths, parts or cores())
+def numformer_step(size: Size, lengths: str, way: Way = ON_HOST, parts: int | None = None):
+    """What `numformer.training.train` does at every step; and what waits until steps are done."""
+    if way.precision == "tf32":
+        os.environ["CUPY_TF32"] = "1"  # before CuPy is loaded
+    trainer = trainer_of(size, lengths, parts or (1 if way.on_gpu else cores()), way=way)
     trainer.parts.start()
-    return trainer.advance
+    return trainer.advance, trainer.read
 
 
-def trainer_of(size: Size, lengths: str, parts: int, ranks: Ranks | None = None) -> Trainer:
+def trainer_of(
+    size: Size, lengths: str, parts: int, ranks: Ranks | None = None, way: Way = ON_HOST
+) -> Trainer:
     class Task:
         data, metric = batches(size, lengths), None
 
@@ -121,154 +105,58 @@ def trainer_of(size: Size, lengths: str, parts: int, ranks: Ranks | None = None)
 
     reuse_freed_memory()
     folder = Path(tempfile.gettempdir())  # steps write nothing
-    recipe = Recipe(label_smoothing=SMOOTHING)
-    how = Task(), folder, 10**9, recipe, 0, np
+    precision = "mixed" if way.precision == "mixed" else "float32"
+    recipe = Recipe(label_smoothing=SMOOTHING, precision=precision)
+    how = Task(), folder, 10**9, recipe, 0, find_backend(way.backend)
     return Trainer(numformer_model(size), *how, parts, ranks)
 
 
-def torch_model(size: Size):
-    """The same model as an nn.Module: source, target -> logits; a gpt's takes ids alone."""
-    import torch
-    from torch import nn
-    from torch.nn import functional
-
-    def embedding(count):
-        made = nn.Embedding(count, size.D)
-        nn.init.normal_(made.weight, 0, size.D**-0.5)
-        return made
-
-    def split(x):
-        return x.unflatten(-1, (size.heads, -1)).transpose(1, 2)
-
-    class Attention(nn.Module):
-        def __init__(self, crosses=False):
-            super().__init__()
-            self.query = nn.Linear(size.D, size.D if crosses else 3 * size.D, bias=False)
-            self.memory = nn.Linear(size.D, 2 * size.D, bias=False) if crosses else None
-            self.output = nn.Linear(size.D, size.D, bias=False)
-
-        def forward(self, x, memory=None, mask=None, causal=False):
-            if memory is None:
-                query, key, value = self.query(x).chunk(3, -1)
-            else:
-                query, (key, value) = self.query(x), self.memory(memory).chunk(2, -1)
-            heads = functional.scaled_dot_product_attention(
-                split(query), split(key), split(value), mask, is_causal=causal
-            )
-            return self.output(heads.transpose(1, 2).flatten(-2))
-
-    class Layer(nn.Module):
-        def __init__(self, crosses=False):
-            super().__init__()
-            self.attention = Attention()
-            self.cross = Attention(crosses=True) if crosses else None
-            self.inner, self.outer = nn.Linear(size.D, size.F), nn.Linear(size.F, size.D)
-            self.norms = nn.ModuleList(nn.LayerNorm(size.D) for _ in range(3 if crosses else 2))
-            self.dropout = nn.Dropout(P_DROP)
-
-        def forward(self, x, memory=None, mask=None):
-            if size.model == "gpt":
-                x = x + self.dropout(self.attention(self.norms[0](x), causal=True))
-                fed = self.outer(functional.gelu(self.inner(self.norms[1](x))))
-                return x + self.dropout(fed)
-            decodes = self.cross is not None
-            own = self.attention(x, None, None if decodes else mask, causal=decodes)
-            x = self.norms[0](x + self.dropout(own))
-            if decodes:
-                x = self.norms[1](x + self.dropout(self.cross(x, memory, mask)))
-            fed = self.outer(functional.relu(self.inner(x)))
-            return self.norms[-1](x + self.dropout(fed))
-
-    class Transformer(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embedding, self.dropout = embedding(size.V), nn.Dropout(P_DROP)
-            self.encoder = nn.ModuleList(Layer() for _ in range(size.layers))
-            self.decoder = nn.ModuleList(Layer(crosses=True) for _ in range(size.layers))
-            table = torch.from_numpy(sinusoidal_table(size.T, size.D)).float()
-            self.register_buffer("table", table)
-
-        def embed(self, ids):
-            return self.dropout(self.embedding(ids) * size.D**0.5 + self.table[: ids.shape[1]])
-
-        def forward(self, source, target):
-            valid = source != 0
-            mask = None if valid.all() else valid[:, None, None, :]
-            memory, x = self.embed(source), self.embed(target)
-            for layer in self.encoder:
-                memory = layer(memory, mask=mask)
-            for layer in self.decoder:
-                x = layer(x, memory, mask)
-            return functional.linear(x, self.embedding.weight)
-
-    class GPT(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embedding, self.positions = embedding(size.V), embedding(size.T)
-            self.layers = nn.ModuleList(Layer() for _ in range(size.layers))
-            self.norm, self.dropout = nn.LayerNorm(size.D), nn.Dropout(P_DROP)
-
-        def forward(self, ids):
-            x = self.dropout(self.embedding(ids) * size.D**0.5 + self.positions.weight)
-            for layer in self.layers:
-                x = layer(x)
-            return functional.linear(self.norm(x), self.embedding.weight)
-
-    class LSTM(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.source, self.target = embedding(size.V), embedding(size.V)
-            self.encoder = nn.LSTM(size.D, size.D, batch_first=True)
-            self.decoder = nn.LSTM(2 * size.D, size.D, batch_first=True)
-            self.bridge, self.readout = nn.Linear(size.D, size.D), nn.Linear(size.D, size.D)
-            self.dropout = nn.Dropout(P_DROP)
-
-        def forward(self, source, target):
-            h, _ = self.encoder(self.dropout(self.source(source) * size.D**0.5))
-            last = h[torch.arange(len(h)), (source != 0).sum(dim=1) - 1]
-            start = self.bridge(last).tanh()[None]
-            y = self.dropout(self.target(target) * size.D**0.5)
-            context = last[:, None].expand(-1, y.shape[1], -1)
-            y, _ = self.decoder(torch.cat([y, context], dim=-1), (start, torch.zeros_like(start)))
-            y = self.dropout(self.readout(y).tanh())
-            return functional.linear(y, self.target.weight)
-
-    return {"transformer": Transformer, "gpt": GPT, "lstm": LSTM}[size.model]()
-
-
-def torch_step(size: Size, lengths: str) -> Callable[[], None]:
+def torch_step(size: Size, lengths: str, way: Way):
     import torch
     from torch.nn import functional
+
+    from tests.benchmarks.torch_model import torch_model
 
     reuse_freed_memory()
     torch.set_num_threads(cores())
-    model = torch_model(size)
+    device = torch.device("cuda" if way.on_gpu else "cpu")
+    torch.backends.cuda.matmul.allow_tf32 = way.precision == "tf32"
+    model = torch_model(size, lengths == "padded").to(device)
     optimizer = torch.optim.Adam(model.parameters(), 1e-4, (0.9, 0.98), 1e-9, fused=True)
-    data = [[torch.from_numpy(array) for array in batch.inputs] for batch in batches(size, lengths)]
+    data = [
+        [torch.from_numpy(array).to(device) for array in batch.inputs]
+        for batch in batches(size, lengths)
+    ]
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=way.precision == "mixed")
     taken = 0
 
     def step():
         nonlocal taken
         *inputs, target_out = data[taken % len(data)]
         taken += 1
-        logits = model(*inputs)
-        loss = functional.cross_entropy(
-            logits.flatten(0, 1), target_out.flatten(), ignore_index=0, label_smoothing=SMOOTHING
-        )
+        with autocast:
+            logits = model(*inputs)
+            loss = functional.cross_entropy(
+                logits.flatten(0, 1),
+                target_out.flatten(),
+                ignore_index=0,
+                label_smoothing=SMOOTHING,
+            )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
 
-    return step
+    return step, torch.cuda.synchronize if way.on_gpu else lambda: None
 
 
 STEPS = {"numformer": numformer_step, "PyTorch": torch_step}
 
 
-def seconds(step: Callable[[], None], times: int) -> float:
+def seconds(step: Callable[[], None], wait: Callable[[], None], times: int) -> float:
     start = time.perf_counter()
     for _ in range(times):
         step()
+    wait()
     return time.perf_counter() - start
 
 
@@ -281,49 +169,65 @@ def memory() -> float:
     return sum(int(line[1]) for line in lines if line[0] == "Pss:") / 1024
 
 
-def work(library: str, name: str, lengths: str) -> None:
+def memory_of_gpu(library: str) -> float:
+    """MiB of the GPU that the library's pool holds."""
+    if library == "numformer":
+        return find_backend("cupy").get_default_memory_pool().total_bytes() / 2**20
+    import torch
+
+    return torch.cuda.max_memory_reserved() / 2**20
+
+
+def work(library: str, name: str, lengths: str, *way: str) -> None:
     """A process that answers on standard input: a number of steps with the seconds they took,
 
     0 with the memory that the steps have needed, which stays with the process.
     """
-    step = STEPS[library](SIZES[name], lengths)
-    seconds(step, 3)
+    how = Way(*way)
+    steps = STEPS[library](SIZES[name], lengths, how)
+    seconds(*steps, 3)
     for line in sys.stdin:
-        print(seconds(step, int(line)) if int(line) else memory(), flush=True)
+        held = functools.partial(memory_of_gpu, library) if how.on_gpu else memory
+        print(seconds(*steps, int(line)) if int(line) else held(), flush=True)
 
 
-def measure(name: str, lengths: str) -> None:
+def measure(name: str, lengths: str, way: Way) -> None:
     """Print the row of one size."""
-    workers = {
-        library: Worker("train_step", library, name, lengths, threads=cores()) for library in STEPS
-    }
-    for worker in workers.values():
-        worker.ask(1)  # all are ready
-    steps = max(1, round(0.5 / workers["numformer"].ask(1)))
-    times = {library: [] for library in STEPS}
-    for _ in range(ROUNDS):
-        for library, worker in workers.items():
-            time.sleep(0.05)  # the threads of the one before go to sleep first
-            times[library].append(worker.ask(steps) / steps)
-    ours, theirs = (worker.ask(0) for worker in workers.values())
-    for worker in workers.values():
-        worker.end()
+    with contextlib.ExitStack() as stack:
+        workers = {
+            library: Worker("train_step", library, name, lengths, *way, threads=cores())
+            for library in STEPS
+        }
+        for worker in workers.values():
+            stack.callback(worker.end)
+        for worker in workers.values():
+            worker.ask(1)  # all are ready
+        steps = max(1, round(0.5 / workers["numformer"].ask(1)))
+        times = {library: [] for library in STEPS}
+        for _ in range(ROUNDS):
+            for library, worker in workers.items():
+                time.sleep(0.05)  # the threads of the one before go to sleep first
+                times[library].append(worker.ask(steps) / steps)
+        ours, theirs = (worker.ask(0) for worker in workers.values())
     medians = [1000 * statistics.median(times[library]) for library in STEPS]
     size = SIZES[name]
-    what = f"{size.D}, {size.layers}, {size.V:,}, {size.B} x {size.T} ({name}, {lengths})"
+    kind = f"{name}, {lengths}" + (f", {way.precision}" if way.on_gpu else "")
+    what = f"{size.D}, {size.layers}, {size.V:,}, {size.B} x {size.T} ({kind})"
     row = [what, *(f"{median:.1f}" for median in medians), f"{medians[1] / medians[0]:.2f}"]
     row += [f"{ours:,.0f}", f"{theirs:,.0f}", f"{ours / theirs:.2f}"]
     print("|", " | ".join(row), "|", flush=True)
 
 
-def profile(name: str, lengths: str, rows: int = 24) -> None:
+def profile(name: str, lengths: str, way: Way, rows: int = 24) -> None:
     """Print where the time of a step goes: each formula with what it calls outside the library."""
-    profiler = cProfile.Profile(time.process_time)
+    if way.on_gpu:
+        os.environ["CUDA_LAUNCH_BLOCKING"] = "1"  # before CuPy is loaded
+    profiler = cProfile.Profile(time.perf_counter if way.on_gpu else time.process_time)
     with blas.fixed(1):
-        step = numformer_step(SIZES[name], lengths, parts=1)
-        seconds(step, 2)
-        steps = max(1, round(4 / seconds(step, 1)))
-        profiler.runcall(seconds, step, steps)
+        both = numformer_step(SIZES[name], lengths, way, parts=1)
+        seconds(*both, 2)
+        steps = max(1, round(4 / seconds(*both, 1)))
+        profiler.runcall(seconds, *both, steps)
     own: dict[str, float] = {}
     for function, (_, _, spent, _, callers) in pstats.Stats(profiler).stats.items():
         shares = {caller: times[2] for caller, times in callers.items()}
@@ -339,29 +243,79 @@ def profile(name: str, lengths: str, rows: int = 24) -> None:
         print(f"| {1000 * spent / steps:.2f} | {spent / whole:.1%} | {row} |")
 
 
+def kernels(name: str, lengths: str, way: Way, steps: int = 5, rows: int = 24) -> None:
+    """Print what the GPU does in a step, as CUDA's own records have it, which PyTorch reads."""
+    import torch
+    from torch.profiler import ProfilerActivity
+
+    torch.cuda.init()
+    both = numformer_step(SIZES[name], lengths, way)
+    seconds(*both, 3)
+    wall = seconds(*both, steps) / steps
+    with torch.profiler.profile(activities=[ProfilerActivity.CUDA]) as recorded:
+        seconds(*both, steps)
+    times: dict[str, list[float]] = {}
+    for event in recorded.events() or []:
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            times.setdefault(event.name, []).append(event.time_range.elapsed_us() / 1e6)
+    started, busy = (sum(f(spent) for spent in times.values()) / steps for f in (len, sum))
+    print(
+        f"{name}, {lengths}, {way.precision}: {1000 * wall:.1f} ms a step, {started:,.0f} kernels"
+    )
+    print(f"and copies, {busy / wall:.0%} busy\n| ms | times | kernel |\n|---|---|---|")
+    for kernel, spent in sorted(times.items(), key=lambda item: -sum(item[1]))[:rows]:
+        print(f"| {1000 * sum(spent) / steps:.2f} | {len(spent) / steps:.0f} | {kernel[:70]} |")
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.train_step")
-    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
+    told = "without it all but the largest, or on a GPU " + " ".join(ON_GPU)
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, help=told)
     told = "; ".join(f"{name}: {meaning}" for name, meaning in LENGTHS.items())
     parser.add_argument("--lengths", nargs="+", choices=LENGTHS, default=list(LENGTHS), help=told)
+    parser.add_argument("--backend", choices=["numpy", "cupy"], default="numpy")
+    told = "of a GPU's products; without it float32"
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, help=told)
     parser.add_argument("--profile", action="store_true", help="where numformer's time goes")
-    words = [*STEPS, *SIZES, *LENGTHS]
-    parser.add_argument("--worker", nargs=3, choices=words, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.worker:
         return work(*options.worker)
+    on_gpu = options.backend == "cupy"
+    if options.precisions and not on_gpu:
+        parser.error("--precisions is for --backend cupy: NumPy's products are of float32")
+    if on_gpu:
+        try:
+            find_backend("cupy")
+        except InputError as problem:
+            parser.error(str(problem))
+    if (on_gpu or not options.profile) and not importlib.util.find_spec("torch"):
+        parser.error("PyTorch is what numformer is compared with: pip install torch")
     if not options.profile:
-        if not importlib.util.find_spec("torch"):
-            parser.error("PyTorch is what numformer is compared with: pip install torch")
         columns = "d_model, layers, vocabulary, batch x length", *STEPS, "speedup"
         columns += *(f"{library}, MiB" for library in STEPS), "memory"
         print("milliseconds a step\n|", " | ".join(columns), "|")
         print("|---" * len(columns) + "|", flush=True)
-    for name in options.sizes:
+    usual = ON_GPU if on_gpu else [name for name in SIZES if not name.startswith("paper")]
+    ways = [Way(options.backend, precision) for precision in options.precisions or ["float32"]]
+    for name, lengths, way in itertools.product(options.sizes or usual, options.lengths, ways):
         padded = SIZES[name].model == "transformer" or "full" not in options.lengths
-        for lengths in options.lengths:
-            if lengths == "full" or padded:
-                profile(name, lengths) if options.profile else measure(name, lengths)
+        if lengths != "full" and not padded:
+            continue
+        if options.profile and on_gpu:
+            # CUDA is told once in a process whether to wait.
+            for what in kernels, profile:
+                context = multiprocessing.get_context("spawn")
+                process = context.Process(target=what, args=(name, lengths, way))
+                process.start()
+                process.join()
+        elif options.profile:
+            profile(name, lengths, way)
+        else:
+            try:
+                measure(name, lengths, way)
+            except SystemExit as problem:  # the other sizes are worth their time all the same
+                print(f"{name}, {lengths}, {way.precision}: {problem}", file=sys.stderr)
 
 
 if __name__ == "__main__":

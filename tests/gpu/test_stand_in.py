@@ -1,6 +1,7 @@
 """The stand-in refuses what CuPy refuses, and on it the whole library works as on NumPy."""
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -19,6 +20,8 @@ from numformer.training.checkpoints import load_checkpoint
 from numformer.training.optimizers import OPTIMIZERS
 from numformer.training.recipe import Recipe
 from numformer.training.trainer import Trainer
+from tests.benchmarks import train_step
+from tests.benchmarks.sizes import SIZES as SIZES_TIMED
 from tests.equal_runs import without_seconds
 from tests.gpu import __main__ as gpu
 from tests.toy_tasks.small import RUN, copying, few_held_out, interrupted_at
@@ -250,6 +253,17 @@ def test_the_report_sees_wrong_numbers_and_goes_on_after_a_failure(stand_in, mon
     assert ["failed" in said for _, said in report.rows] == failed
     assert report.last_line() == "3 of 15 checks passed"
     assert "| embedding, float64 | **failed**: RuntimeError: out of memory |" in report.text()
+
+
+@pytest.mark.parametrize("precision", train_step.PRECISIONS)
+def test_the_steps_that_are_timed_on_a_gpu_wait_once(stand_in, monkeypatch, precision):
+    monkeypatch.setenv("CUPY_TF32", "0")  # the step sets it
+    way = train_step.Way("cupy", precision)
+    step, wait = train_step.numformer_step(SIZES_TIMED["toy64"], "padded", way)
+    with synchronisations() as waits:
+        assert train_step.seconds(step, wait, 2) > 0
+    assert waits == {"get": 1}
+    assert os.environ["CUPY_TF32"] == ("1" if precision == "tf32" else "0")
 
 
 def test_where_no_report_can_be_made_or_written_it_is_said_at_once(tmp_path, monkeypatch, capsys):
