@@ -99,6 +99,12 @@ class _Run:
         return self.options.out
 
     @property
+    def work(self) -> int:
+        """What its time grows with, nearly: steps, layers and the sizes of their matrices."""
+        options = self.options
+        return options.steps * getattr(options, "layers", 1) * options.d_model**2
+
+    @property
     def ended(self) -> bool:
         return (self.folder / RESULT).is_file()
 
@@ -188,6 +194,7 @@ def _train(study: Study, runs: list[_Run], options: argparse.Namespace, on_cores
     """
     waiting, running, problems = [run for run in runs if not run.ended], {}, []
     count, began = len(waiting), time.monotonic()
+    whole, done = sum(run.work for run in waiting), 0
     ended = f"finished, all {len(runs)} runs are trained"
     print(f"{options.out}: {f'{count} of {len(runs)} runs to train' if count else ended}")
     sys.stdout.flush()  # what is not written yet, a forked process would have a copy of
@@ -213,7 +220,8 @@ def _train(study: Study, runs: list[_Run], options: argparse.Namespace, on_cores
                 if code is None:
                     raise RuntimeError(f"{run.folder}\n{problem}")
                 left, seconds = len(waiting) + len(running), time.monotonic() - began
-                minutes = seconds / (count - left) * left / 60
+                done += run.work
+                minutes = seconds / done * (whole - done) / 60
                 told = "FAILED"
                 if code == 0:
                     result, name = run.result(), study.figure
