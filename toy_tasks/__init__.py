@@ -13,7 +13,7 @@ TASKS = {
     "pairs": ("from 1 min", "turn texts into others", "what a Transformer makes of your data"),
     "pronounce": ("7 min", "pronounce a language", "a real task beside published figures"),
     "translate": ("from 10 min", "translate", "a translator beside a published one"),
-    "parse": ("20 min", "parse sentences", "the paper's other task, with a ceiling"),
+    "parse": ("16 min", "parse sentences", "the paper's other task, with a ceiling"),
     "ablation": ("100 min", "pronounce, by 19 models", "what each choice of the paper brings"),
     "bottleneck": ("4 min", "reverse up to 20 letters", "what attention is for"),
     "induction": ("35 s", "go on with what is repeated", "how two layers find what came after"),

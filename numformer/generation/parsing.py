@@ -46,8 +46,8 @@ class Parsing(Transduction):
     """From the words of a sentence to the brackets of its tree, in which the words stand again.
 
     `max_length` is how many symbols more than the sentence has words may be written; 300 in
-    section 6.3. Where the best hypothesis of a beam is no tree of the sentence, the best one that
-    is a tree is taken.
+    section 6.3. Sentences written together may have as many as the longest of them. Where the best
+    hypothesis of a beam is no tree of the sentence, the best one that is a tree is taken.
     """
 
     def symbols(self, text: str) -> list[str]:

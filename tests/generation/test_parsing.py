@@ -62,6 +62,9 @@ def test_what_is_written_is_as_much_longer_than_the_sentence(how, monkeypatch):
         for most in (3, 5):
             (written,) = TEXT.write(endless, [["dog"] * words], max_length=most, **how)
             assert written == ["dog"] * words + ["XX"] * most
+    # Together each has its own words, and as many symbols as the longest.
+    several = TEXT.write(endless, [["the"], ["dog"] * 4], **how)
+    assert several == [["the"] + ["XX"] * 6, ["dog"] * 4 + ["XX"] * 3]
     short = model(positions="learned", max_length=6)
     monkeypatch.setattr(short, "step", step)
     assert [len(TEXT.write(short, [["dog"] * words])[0]) for words in (1, 4)] == [4, 6]
@@ -93,10 +96,10 @@ def test_what_is_a_tree(symbols, words, tree):
 
 
 def test_of_a_beam_the_best_tree_is_taken(monkeypatch):
-    """The first sentence's best hypothesis is a tree, of the second's the third one, of the
-    third's none: the best stays."""
-    fits, broken = [OPEN, WORD, CLOSE], [[OPEN, WORD], [WORD, WORD], [CLOSE]]
-    ranked = [[fits, *broken], [*broken[:2], fits, broken[2]], broken]
+    """The best hypothesis of the longest sentence, which is searched first, is a tree, of the next
+    one's the third, of the last one's none: the best stays."""
+    fits, broken = [OPEN, WORD, CLOSE], [[OPEN, WORD], [OPEN, WORD, WORD, CLOSE], [CLOSE]]
+    ranked = [[broken[1], fits], [*broken[:2], fits, broken[2]], broken]
 
     def search(model, source, most, *how):
         assert how == (4, 0.3, "paper")
@@ -108,8 +111,8 @@ def test_of_a_beam_the_best_tree_is_taken(monkeypatch):
 
     monkeypatch.setattr("numformer.generation.transduction.beam_search", search)
     monkeypatch.setattr(page, "n_best", n_best)
-    written = TEXT.write(model(), [["dog"]] * 3, beam=4)
-    assert written == [["(S", "dog", ")S"], ["(S", "dog", ")S"], ["(S", "dog"]]
+    written = TEXT.write(model(), [["the"], ["the", "dog"], ["dog"]], beam=4)
+    assert written == [["(S", "the", ")S"], ["(S", "the", "dog", ")S"], ["(S", "dog"]]
 
 
 def test_the_best_trees_have_their_words():
