@@ -138,6 +138,12 @@ def test_the_word_decides_where_a_phrase_belongs(word, verb_phrase):
 def test_the_rules_of_a_category_share_its_probability(grammar):
     for category, rules in grammar.rules.items():
         assert sum(math.exp(log_p) for log_p, _ in rules) == pytest.approx(1), category
+    if grammar is ENGLISH:  # "3 VP VBD.see NP.*" is all its kinds together as "3 VP VBD.go" is
+        of_verb = {verb: 0.0 for verb in ("VBD.go", "VBD.see")}
+        for log_p, right in grammar.rules["VP"]:
+            if right[0] in of_verb:
+                of_verb[right[0]] += math.exp(log_p)
+        assert of_verb["VBD.see"] / of_verb["VBD.go"] == pytest.approx(6 / 7)
 
 
 def test_what_is_no_sentence_is_refused(complaint):

@@ -37,6 +37,8 @@ def test_brackets_are_compared_as_evalb_does():
     scores = evalb([(gold, True), (other, False)], [gold, gold])
     expected = dict(precision=1200 / 13, recall=100, f1=2400 / 25, exact=50, well_formed=50)
     assert scores == pytest.approx(expected)
+    once, twice = tree_of("(NP (DT a) (NN b))"), tree_of("(NP (NP (DT a) (NN b)))")
+    assert evalb([(once, True), (twice, True)], [twice, twice])["exact"] == 50
 
 
 @pytest.mark.parametrize(
