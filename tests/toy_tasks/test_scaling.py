@@ -22,7 +22,7 @@ SIZES, AMOUNTS = np.geomspace(1e3, 3e6, 9), np.geomspace(2e4, 1e6, 5)
 
 @pytest.fixture(autouse=True)
 def few_samples(monkeypatch):
-    monkeypatch.setattr(laws, "RESAMPLED", 20)
+    monkeypatch.setattr(laws, "RESAMPLED", 4)
     laws.fitted.cache_clear()
 
 
@@ -43,6 +43,15 @@ def test_a_fit_finds_the_law_that_made_the_losses(law):
     assert found.loss(1e7, 3e6) == pytest.approx(law.loss(1e7, 3e6), abs=1e-3)
 
 
+def test_losses_that_grow_with_size_have_no_added_law():
+    """The other form is taken then; where none fits, that is said."""
+    runs = tuple(Run(n, d, n**0.1 + d**0.1) for n in SIZES for d in AMOUNTS)
+    rule = r"must fall with size and with text .* received 45 runs .* negative part\. Give a longer"
+    with pytest.raises(InputError, match=rule):
+        laws.fit(runs, joined=False)
+    assert [*laws.fitted(runs).forms] == ["joined"]
+
+
 @pytest.mark.parametrize(("law", "form"), [(LAW, "added"), (JOINED, "joined")])
 def test_the_form_is_chosen_that_foretells_the_largest_model(law, form):
     fitted = laws.fitted(tuple(runs_of(law)))
@@ -51,8 +60,9 @@ def test_the_form_is_chosen_that_foretells_the_largest_model(law, form):
     assert missed.pop(form) < 1e-3 < 5e-3 < max(missed.values())
 
 
-def test_a_bootstrap_s_interval_is_as_wide_as_the_noise():
+def test_a_bootstrap_s_interval_is_as_wide_as_the_noise(monkeypatch):
     """It holds the truth, and grows with the noise that made it necessary."""
+    monkeypatch.setattr(laws, "RESAMPLED", 20)
     widths = []
     for noise in (0.005, 0.02):
         form = laws.fitted(tuple(runs_of(LAW, noise))).forms["added"]
@@ -61,6 +71,12 @@ def test_a_bootstrap_s_interval_is_as_wide_as_the_noise():
         assert low - 0.01 < LAW.loss(1e7, 1e6) < high + 0.01
         widths.append(high - low)
     assert 2 < widths[1] / widths[0] < 8
+
+
+def test_brackets_hold_the_middle_of_the_samples_and_say_how_many_have_a_number():
+    assert laws.told(0.5, np.linspace(0, 1, 4)) == "0.500 (0.025 to 0.975)"
+    assert laws.told(0.5, np.linspace(0, 1, 3)) == "0.500 (0.025 to 0.975, 3 of 4 samples)"
+    assert laws.told(0.5, []) == "0.500 (nan to nan, 0 of 4 samples)"
 
 
 def test_the_bottoms_of_parabolas_are_the_best_sizes():
@@ -141,7 +157,8 @@ def test_laws_are_fitted_predicted_and_drawn(call, refuse, monkeypatch):
     told = next(place for place, line in enumerate(out) if line.startswith(first))
     ended = [line.partition(":")[0] for line in out[:told]]
     assert "characters-1x4-8-2" in ended and "characters-1x12-40-2" not in ended
-    assert f", {parameters_of((1, 12, 1)):,} parameters, 640 symbols: " in out[told + 10]
+    foretold = f", {parameters_of((1, 12, 1)):,} parameters, 640 symbols: "
+    assert any(foretold in line for line in out[told : told + 11])
     assert any(line.startswith("characters-1x12-40-2: loss") for line in out[told:])
     assert out[-1].startswith("the predictions are off by")
     refuse(scaling.main, "--steps 5", "--steps: every row of this study has its own")
