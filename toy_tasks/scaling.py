@@ -208,11 +208,13 @@ def table(results: study.Results) -> list[list[str]]:
 
 
 def between(results: study.Results) -> None:
-    """Print what was fitted, and what the larger runs are to come to."""
+    """Print what was fitted, and what the law says of the larger runs."""
     for unit in AMOUNTS:
         of = laws.fitted(runs_of(results, unit))
         most, bottoms = max(run.symbols for run in of.runs), laws.growth(of.budgets)
         print(f"{unit}: of the largest model's loss the laws of all smaller ones miss")
+        for name in laws.FORMS.keys() - of.forms.keys():
+            print(f"  {name}: no law fits")
         for name, form in of.forms.items():
             law, floor = form.law, f"{form.law.E:.3f} + " * (form.law.E > 0)
             power = f"^{law.gamma:.3f}" * (law.gamma != 1)
@@ -224,7 +226,8 @@ def between(results: study.Results) -> None:
         by_bottoms = "unknown" if bottoms is None else laws.told(bottoms, of.growths)
         print(f"  best size by parabolas: a = {by_bottoms}; Hoffmann et al.: 0.49")
         expected = of.forms[of.chosen].loss(parameters_of(LARGER), most)
-        print(f"  {of.chosen}, {parameters_of(LARGER):,} parameters, {most:,} symbols: {expected}")
+        print(f"  {of.chosen}, {parameters_of(LARGER):,} parameters, {most:,} symbols: {expected},")
+        print("    the law's interval; a run's own seed moves its loss further")
 
 
 def draw(results: study.Results, folder: Path) -> None:
