@@ -4,6 +4,8 @@ import itertools
 import re
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,8 +17,8 @@ from numformer.layer import mode, pack
 from numformer.models import Config, LanguageModel, RecurrentEncoderDecoder, Transformer
 from tests.toy_tasks.small import SHORT, TINY, copying, few_held_out
 from toy_tasks import copy_task, heads, induction, masked, write
-from toy_tasks.kit.gates import heads_of, importances, loss_of, removed
-from toy_tasks.kit.held_out import task_of
+from toy_tasks.kit.gates import Head, heads_of, importances, loss_of, removed
+from toy_tasks.kit.held_out import HeldOut, task_of
 from toy_tasks.kit.looking import OFFSETS, Lexicon, Score, Watch, called, patterns
 from toy_tasks.write import Windows
 
@@ -206,6 +208,46 @@ def test_how_many_heads_can_go_is_told_by_the_figure():
         (1, {"word_error_rate": 9.6}),
     ]
     assert heads.needless(errors, "word_error_rate") == (2, 0.5)
+    assert heads.needless([(2, {"f1": 95.0}), (1, {"f1": 94.6})], "f1") == (1, 0.5)
+
+
+def test_heads_go_by_importance_on_one_half_and_are_measured_on_the_other(monkeypatch):
+    """Six heads that add to the loss what they count; when some are gone, others count most."""
+    output = SimpleNamespace(weight=SimpleNamespace(data=np.ones((6, 1))))
+    layer = SimpleNamespace(heads=6, output=output)
+    every = [Head("self_attention", 1, number, "layer", layer) for number in range(1, 7)]
+    counts, measured = np.array([4, 1, 6, 3, 2, 5]), []
+
+    def estimated(model, left, examples, look=None):
+        assert examples == "choosing"
+        known = counts[[head.number - 1 for head in left]]
+        return known if len(left) == 6 else -known
+
+    def loss(model, batches):
+        assert batches == "measuring"
+        return counts[output.weight.data[:, 0] == 0].sum()
+
+    def figure(model):
+        measured.append(tuple(np.flatnonzero(output.weight.data[:, 0] == 0) + 1))
+        return 1.0 * (len(measured[-1]) <= 3)
+
+    stubs = {"importances": estimated, "loss_of": loss, "alone": str, "Looking": Mock()}
+    for name, stub in stubs.items():
+        monkeypatch.setattr(heads, name, stub)
+    own, halves = HeldOut("", [], Mock(), "copying", figure), ("choosing", "measuring")
+    findings = heads.studied(None, every, own, halves)
+    assert [finding.alone for finding in findings] == counts.tolist()
+    assert [finding.rank for finding in findings] == (7 - counts).tolist()
+    options = SimpleNamespace(seed=1, orders=2, quick=True)
+    orders = heads.curves(None, findings, own, halves, options)
+    everyone = (1, 2, 3, 4, 5, 6)
+    assert measured[:5] == [(), (2, 5), (2, 3, 5, 6), everyone, (2, 3, 5)]
+    assert measured[5:9] == [(), (2, 5), (1, 2, 4, 5), everyone]
+    assert measured[10:12] != measured[14:16]
+    assert heads.needless(orders[heads.AGAIN][0], "copying") == (3, 0.01)
+    rows = heads.table_of_removal(orders)[1:]
+    assert [row[0] for row in rows] == ["6", "4", "3", "2", "0"]
+    assert rows[2][1:4] == ["9.000", "-", "-"]
 
 
 def test_the_heads_of_a_run_from_its_own_data(succeed, monkeypatch):
