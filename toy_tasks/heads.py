@@ -34,8 +34,10 @@ at what came after the same symbol, at the symbol that is to come, at the sign o
 end, or some places back or ahead.
 
 Heads are taken away by importance, estimated again each time; by importance as first estimated; and
-at random. Importance is estimated on one half of the examples, the loss measured on the other, and
-what the task is judged by on its test, greedily.
+at random. Where there are many, several go at a time, and once more singly from where the next ones
+would cost too much. Importance is estimated on one half of the examples, the loss measured on the
+other. What a task is judged by is measured on its test, greedily, where it turns one text into
+another; otherwise (parse, too) as training measures it to choose the checkpoint.
 
   python -m toy_tasks.heads --run runs/reverse
   python -m toy_tasks.heads --run runs/translate --data DIR        where its data lie now
@@ -45,8 +47,8 @@ what the task is judged by on its test, greedily.
 The folder gets table.md, removal.png, and for each kind of attention the maps of an example.
 """
 POINTS = 16
-"""Of a curve: at most so many times some heads are taken away."""
-ALLOWED = {"BLEU": 0.5, "word_error_rate": -0.5, "loss": -0.01}
+"""Of a curve: at most so many times some heads are taken away, before a few go singly."""
+ALLOWED = {"BLEU": 0.5, "f1": 0.5, "word_error_rate": -0.5, "loss": -0.01}
 """By how much a figure may fall for heads to be needless, 0.01 unless given; below 0, rise."""
 PUBLISHED = """\
 published: 38 of 48 encoder heads for 0.15 BLEU, with gates that are trained and fine-tuning (Voita
@@ -98,8 +100,12 @@ def curve(
     order: Callable[[list[Head]], Sequence[Head]],
     measure: Callable[[], dict[str, float]],
     stride: int,
+    name: str = "",
 ) -> list[Point]:
-    """Take `stride` heads away, the first that `order` gives of those left, until none is left."""
+    """Take `stride` heads away, the first that `order` gives of those left, until none is left.
+
+    With the `name` of a figure, heads go singly, too, after the last stride that it allows.
+    """
     gone: list[Head] = []
     points = []
     while True:
@@ -107,8 +113,13 @@ def curve(
             points.append((len(heads) - len(gone), measure()))
             left = [head for head in heads if head not in gone]
             if not left:
-                return points
+                break
             gone = gone + list(order(left)[:stride])
+    allowed = needless(points, name)[0] if name else len(heads)
+    for count in range(allowed + 1, min(allowed + stride, len(heads))):
+        with removed(gone[:count]):
+            points.append((len(heads) - count, measure()))
+    return sorted(points, key=lambda point: -point[0])
 
 
 def curves(
@@ -138,11 +149,11 @@ def curves(
         return figures
 
     orders = {AGAIN: [again], ONCE: [once], RANDOM: [by_lot() for _ in range(options.orders)]}
-    stride = -(-len(heads) // (3 if options.quick else POINTS))
-    total = sum(map(len, orders.values())) * (1 + -(-len(heads) // stride))
+    stride, singly = -(-len(heads) // (3 if options.quick else POINTS)), {AGAIN: own.name or "loss"}
+    total = sum(map(len, orders.values())) * (1 + -(-len(heads) // stride)) + stride - 1
     with tqdm(desc="taking heads away", total=total, disable=None) as bar:
         return {
-            name: [curve(heads, order, measure, stride) for order in several]
+            name: [curve(heads, order, measure, stride, singly.get(name, "")) for order in several]
             for name, several in orders.items()
             if several
         }
@@ -167,17 +178,17 @@ def table(findings: Sequence[Finding]) -> list[list[str]]:
 
 
 def table_of_removal(orders: dict[str, list[list[Point]]]) -> list[list[str]]:
-    """A row for each number of heads that are left."""
+    """A row for each number of heads that are left, of which not all orders have the same."""
     points = orders[AGAIN][0]
     names = [*points[0][1]]
     columns = [f"{name.replace('_', ' ')} {order}" for name in names for order in orders]
     rows = [["heads left", *columns]]
-    for place, (left, _) in enumerate(points):
+    for left, _ in points:
         row = [str(left)]
         for name in names:
             form = ".2f" if name == "BLEU" else ".3f"
-            of_order = ([points[place][1][name] for points in o] for o in orders.values())
-            row += [charts.spread(values, form) for values in of_order]
+            of_order = ([f[name] for p in o for n, f in p if n == left] for o in orders.values())
+            row += [charts.spread(values, form) if values else "-" for values in of_order]
         rows.append(row)
     return rows
 

@@ -4,6 +4,8 @@ import itertools
 import re
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,11 +15,12 @@ from numformer.data import END, START, PairBatch
 from numformer.data.vocabulary import OURS
 from numformer.layer import mode, pack
 from numformer.models import Config, LanguageModel, RecurrentEncoderDecoder, Transformer
+from numformer.trained import load
 from tests.toy_tasks.small import SHORT, TINY, copying, few_held_out
 from toy_tasks import copy_task, heads, induction, masked, write
-from toy_tasks.kit.gates import heads_of, importances, loss_of, removed
-from toy_tasks.kit.held_out import task_of
-from toy_tasks.kit.looking import OFFSETS, Lexicon, Score, Watch, called, patterns
+from toy_tasks.kit.gates import Head, Looking, heads_of, importances, loss_of, removed
+from toy_tasks.kit.held_out import HeldOut, held_out, task_of
+from toy_tasks.kit.looking import FEWEST, OFFSETS, SHUFFLES, Lexicon, Score, Watch, called, patterns
 from toy_tasks.write import Windows
 
 TEXT = "the cat sat on the mat. a dog ran. \n" * 40
@@ -78,6 +81,18 @@ def test_importance_is_the_mean_size_over_examples(studied):
     one, other = (importances(model, every, [example]) for example in (first, second))
     assert_allclose(importances(model, every, [first, second]), (one + other) / 2)
     assert (one > 0).all()
+    assert loss_of(model, [first, second]) == pytest.approx(loss_of(model, [batch]))  # by symbols
+
+
+def test_only_cross_attention_is_asked_for_sources():
+    """Self-attention is asked for what comes again, also where both sides have the same words."""
+    model, _ = of_transformer()
+    example = PairBatch.of([([4, 5, 4, 5], [4, 5, 4, 5])])
+    every = heads_of(model, example)[0]
+    same = SimpleNamespace(aligned=lambda looks_at, follows: follows[:, None] == looks_at)
+    importances(model, every, [example], look := Looking(model, every, same))
+    asked = {name: (watch.places[:2] > 0).tolist() for name, watch in look.watches.items()}
+    assert asked == {name: ["cross" in name, "cross" not in name] for name in look.layers}
 
 
 def test_a_head_that_is_removed_gives_zeros_and_comes_back(studied, monkeypatch):
@@ -143,6 +158,11 @@ def test_shuffled_weights_stay_where_they_can_be_seen_and_lose_their_pattern():
     score = scores_of(weights, np.arange(4, 54), np.arange(4, 54), np.full(50, -1))[0]["place"]
     assert score.weight == 1.0 and score.offset == 0
     assert 1 / 50 < score.chance < 0.25 and score.spread > 0
+    watch = Watch(1)
+    watch.places[:] = FEWEST
+    for n in range(1 + SHUFFLES):
+        watch.weight[n, 0, -1 - n] = FEWEST
+    assert watch.scores(0)[-1].chance == 1  # that of the place which is best when shuffled
 
 
 def test_model_1_finds_the_sources_of_reversed_words_and_their_null():
@@ -195,6 +215,7 @@ def test_a_score_is_clear_where_chance_leaves_it_room():
     words = [Score("place", 1.0, 0.1, 0.0, offset).words() for offset in (-2, 0, 1)]
     assert words == ["looks 2 places back", "looks at the same place", "looks 1 place ahead"]
     assert len(OFFSETS) == 17
+    assert called([Score("rest", 0.4, 0.0, 0.0), Score("place", 0.9, 0.0, 0.0)]).pattern == "place"
 
 
 def test_how_many_heads_can_go_is_told_by_the_figure():
@@ -206,6 +227,65 @@ def test_how_many_heads_can_go_is_told_by_the_figure():
         (1, {"word_error_rate": 9.6}),
     ]
     assert heads.needless(errors, "word_error_rate") == (2, 0.5)
+    assert heads.needless([(2, {"f1": 95.0}), (1, {"f1": 94.6})], "f1") == (1, 0.5)
+
+
+def test_heads_go_by_importance_on_one_half_and_are_measured_on_the_other(monkeypatch):
+    """Six heads that add to the loss what they count; when some are gone, others count most."""
+    output = SimpleNamespace(weight=SimpleNamespace(data=np.ones((6, 1))))
+    layer = SimpleNamespace(heads=6, output=output)
+    every = [Head("self_attention", 1, number, "layer", layer) for number in range(1, 7)]
+    counts, measured = np.array([4, 1, 6, 3, 2, 5]), []
+
+    def estimated(model, left, examples, look=None):
+        assert examples == "choosing"
+        known = counts[[head.number - 1 for head in left]]
+        return known if len(left) == 6 else -known
+
+    def loss(model, batches):
+        assert batches == "measuring"
+        return counts[output.weight.data[:, 0] == 0].sum()
+
+    def figure(model):
+        measured.append(tuple(np.flatnonzero(output.weight.data[:, 0] == 0) + 1))
+        return 1.0 * (len(measured[-1]) <= 3)
+
+    stubs = {"importances": estimated, "loss_of": loss, "alone": str, "Looking": Mock()}
+    for name, stub in stubs.items():
+        monkeypatch.setattr(heads, name, stub)
+    own, halves = HeldOut("", [], Mock(), "copying", figure), ("choosing", "measuring")
+    findings = heads.studied(None, every, own, halves)
+    assert [finding.alone for finding in findings] == counts.tolist()
+    assert [finding.rank for finding in findings] == (7 - counts).tolist()
+    options = SimpleNamespace(seed=1, orders=2, quick=True)
+    orders = heads.curves(None, findings, own, halves, options)
+    everyone = (1, 2, 3, 4, 5, 6)
+    assert measured[:5] == [(), (2, 5), (2, 3, 5, 6), everyone, (2, 3, 5)]
+    assert measured[5:9] == [(), (2, 5), (1, 2, 4, 5), everyone]
+    assert measured[10:12] != measured[14:16]
+    assert heads.needless(orders[heads.AGAIN][0], "copying") == (3, 0.01)
+    rows = heads.table_of_removal(orders)[1:]
+    assert [row[0] for row in rows] == ["6", "4", "3", "2", "0"]
+    assert rows[2][1:4] == ["9.000", "-", "-"]
+
+
+def test_what_is_held_out_was_not_trained_on_and_the_test_judges(monkeypatch):
+    copying(f"{TINY} --steps 2 --out run".split())
+    monkeypatch.setattr(copy_task, "RULE", SHORT)
+    run, trained = Path("run"), load(Path("run"))
+    with few_held_out():
+        own, task = held_out(trained, run, None, 3), task_of(run)
+    asked = Mock(return_value=[""] * 3)
+    monkeypatch.setattr(type(task), "written", asked)
+    assert own.figure(trained.model) == 0.0
+    assert asked.call_args.args[1] == [source for source, _ in task.test[:3]]
+    choosing, measuring = ([b.source[0].tolist() for b in half] for half in own.halves(2))
+    (developed,) = (batch.source.tolist() for batch in task.held_out)
+    assert_array_equal(own.batches[0].source, developed)
+    assert len(choosing) == len(measuring) == 2 and not [s for s in choosing if s in measuring]
+    drawn = SimpleNamespace(text=trained.text, metric="held_out_loss", batch=int)
+    monkeypatch.setattr("toy_tasks.kit.held_out.task_of", lambda run, data: drawn)
+    assert held_out(trained, run, None).batches[0] == 3  # after the run's two steps
 
 
 def test_the_heads_of_a_run_from_its_own_data(succeed, monkeypatch):

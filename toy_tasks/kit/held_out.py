@@ -38,7 +38,9 @@ GIVE_A_FILE = "Give a file with --data FILE: pairs with a TAB between, or a text
 class HeldOut:
     """`batches` as a model's `predictions` takes them, and `pairs()` to learn a lexicon from.
 
-    `figure(model)` is what the task is judged by, called `name`; None where that is the loss.
+    `figure(model)` is what the task is judged by, called `name`; None where that is the loss. Only
+    that of a task that turns a text into another is the test's: the others are measured as they
+    were to choose the checkpoint.
     """
 
     told: str
