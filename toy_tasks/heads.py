@@ -186,7 +186,7 @@ def table_of_removal(orders: dict[str, list[list[Point]]]) -> list[list[str]]:
     for left, _ in points:
         row = [str(left)]
         for name in names:
-            form = ".2f" if name == "BLEU" else ".3f"
+            form = ".2f" if name in ("BLEU", "f1") else ".3f"
             of_order = ([f[name] for p in o for n, f in p if n == left] for o in orders.values())
             row += [charts.spread(values, form) if values else "-" for values in of_order]
         rows.append(row)
