@@ -17,7 +17,7 @@ A model that others published, in Hugging Face's layout (config.json, *.safetens
 as a run of ours, or a run as such a folder.
 
   python -m numformer.convert FOLDER --out runs/marian
-  python -m numformer.convert runs/translate --to-huggingface --out FOLDER"""
+  python -m numformer.convert runs/reverse --to-huggingface --out FOLDER"""
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -202,7 +202,9 @@ def make(options: argparse.Namespace):
     """What a run trains, and on what."""
     few = 100 if options.quick else 1
     data = treebank(options.data) if options.data else grammatical(MOST // few, few)
-    how = options.sentences, options.batch_size, options.seed
+    # The treebank has some 8,000 more, which the paper's model is trained on, too.
+    count = len(data["train"]) if options.data and options.sentences == MOST else options.sentences
+    how = count, options.batch_size, options.seed
     task = ParseTask(data, *how, by_grammar=not options.data, **kit.search(options))
     sizes = dict(source_vocabulary=len(task.text.source), target_vocabulary=len(task.text.target))
     kind = Transformer if options.row.startswith(TRANSFORMER) else RecurrentEncoderDecoder

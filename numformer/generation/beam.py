@@ -80,7 +80,9 @@ def n_best(
     require_positive("beam", beam)
     if count > beam:
         raise InputError(
-            "count is at most beam", f"count {count}, beam {beam}", "Ask for a larger beam."
+            "count (--n-best) is at most beam (--beam)",
+            f"count {count}, beam {beam}",
+            "Ask for a larger beam.",
         )
     if not is_alpha(alpha):
         rule = f"the alpha of a length penalty is a number from 0 to {LARGEST_ALPHA}"

@@ -55,7 +55,10 @@ ANSWERS = [  # task, flags, settings of the writing, what is printed
 ]
 REFUSED = [
     ("pairs --n-best 2 --temperature 1", "--n-best goes without --temperature; received both"),
-    ("pairs --n-best 3 --beam 2", "count is at most beam; received count 3, beam 2"),
+    (
+        "pairs --n-best 3 --beam 2",
+        "count (--n-best) is at most beam (--beam); received count 3, beam 2",
+    ),
     ("pairs --n-best 1001", "an integer from 1 to 1,000, not '1001'"),
     ("pairs --n-best 0", "an integer from 1 to 1,000, not '0'"),
     ("pairs --beam 2 --top-k 2", "searched for by a beam, or it is sampled; received beam 2 and"),

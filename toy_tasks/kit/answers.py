@@ -15,6 +15,7 @@ from numformer.generation import Continuation, Infilling, Parsing, Transduction
 from numformer.generation.text import Text
 from numformer.layer import pack
 from numformer.trained import Trained, load
+from toy_tasks import TASKS
 from toy_tasks.kit.datasets import read_text
 
 SAMPLING = "temperature", "top_k", "top_p"
@@ -41,15 +42,15 @@ def use(
     with texts than the `kind` that the script is for.
     """
     trained = trained or load(options.run)
+    task = task_of(trained.metadata).get("name")
     if kind and not isinstance(trained.text, kind):
         name = type(trained.text)
         page = next((page for of, page in PAGES.items() if issubclass(name, of)), None)
         raise InputError(
             f"{options.program} takes a model for {kind.__name__}",
             f"{options.run}, one for {name.__name__}",
-            f"Use python -m toy_tasks.{page}.",
+            f"Use python -m toy_tasks.{task if task in TASKS else page}.",
         )
-    task = task_of(trained.metadata).get("name")
     if task and not options.program.endswith(f".{task}"):
         note(f"{options.run} is a run of {task}")
     how = writing(options, trained.text)

@@ -66,8 +66,8 @@ of the run unless given""",
     "--penalty": "divide log p by ((5 + length) / 6)^alpha (paper) or by length^alpha (length)",
     "--n-best": "the N best answers to each text, with their scores",
     "--length": "symbols to write",
-    "--temperature": """draw symbols at random: 1 as probable as they are, less bolder, more wilder;
---seed reproduces""",
+    "--temperature": """draw symbols at random: 1 as probable as they are, less is more cautious,
+more is more random; --seed reproduces""",
     "--greedy": "write the most probable symbol each time, as --temperature 0 does",
     "--top-k": "draw from the K most probable symbols",
     "--top-p": "draw from the fewest symbols that together have this probability",
@@ -109,7 +109,7 @@ class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpF
 
     def _get_help_string(self, action):
         switch = action.nargs == 0 and action.const is not None
-        shown = action.default not in (None, False, "") and not switch
+        shown = action.default not in (None, "") and action.default is not False and not switch
         return super()._get_help_string(action) if shown else action.help
 
 

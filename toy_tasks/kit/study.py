@@ -118,10 +118,12 @@ def main(study: Study, arguments: list[str] | None = None) -> int:
     how |= dict(several=True, by_tokens=study.by_tokens)
     made = parser(study.name, study.description, study.model, **how)
     study.flags(made)
+    of_all = set.intersection(*map(set, study.rows.values()))
+    for action in filter(None, map(made.action, of_all)):
+        action.help = argparse.SUPPRESS
     options = parse(made, lambda options: study.name, arguments, FREE_IN_A_STUDY)
     if options.run:
         return study.use(options)
-    of_all = set.intersection(*map(set, study.rows.values()))
     if not options.resume and not options.quick and (wrong := sorted(options.given & of_all)):
         flag, rule = made.flag(wrong[0]), "every row of this study has its own"
         raise InputError(f"{flag}: {rule}", "one for all of them", f"Leave out {flag}.")

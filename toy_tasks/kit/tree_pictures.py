@@ -50,6 +50,7 @@ def draw_tree(path: Path, tree: Tree) -> None:
 
     texts = iter(shown)
     draw(tree, 0)
+    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
 
 
