@@ -26,6 +26,9 @@ def test_the_highest_rate_is_that_of_rate(call, refuse):
 def test_help_says_what_is_made_of_words_without_a_flag(succeed):
     said = " ".join(" ".join(succeed(pairs.main, "--help")).split())
     assert "alone: both (default: neither)" in said and "(default: )" not in said
+    assert "sums (5.4) (default: 0.1)" in said and "over all symbols" in said
+    said = " ".join(" ".join(succeed(copying, "--help")).split())
+    assert "sums (5.4) (default: 0.0)" in said and "(default: False)" not in said
 
 
 def test_flags_come_from_a_file_or_a_run_and_those_of_the_command_line_win(call):

@@ -1,6 +1,7 @@
 """Parsing: the grammar and its best parses, the data, the program."""
 
 import dataclasses
+import json
 import math
 import os
 from pathlib import Path
@@ -291,11 +292,17 @@ def test_parsing_is_studied_and_used(studied, succeed, call, refuse):
     refuse(parse.main, f"--run {folder} --input a", "which holds 2 runs")
 
 
-def test_a_treebank_is_learned_without_a_ceiling(studied, succeed, refuse):
+def test_a_treebank_is_learned_without_a_ceiling(studied, succeed, refuse, monkeypatch):
     treebank("bank", SECTIONS)
+    monkeypatch.setattr(parse, "MOST", 10)
+    for row, sentences in {"Transformer 32000": 10, "recurrent 500": 5}.items():
+        monkeypatch.setitem(parse.STUDY.rows[row], "sentences", sentences)
     out = succeed(parse.main, f"{TINY} --data bank --no-plots")
     assert not any("ceiling" in line or "best parse" in line for line in out)
     assert out[-1].startswith("F1 ")
+    for name, count in {"Transformer-32000-1": 20, "recurrent-500-1": 5}.items():
+        config = json.loads(Path("runs/parse-quick", name, "config.json").read_text())
+        assert json.loads(config["task"])["count"] == count  # the row with most has all
     Path("bank/wsj_0300.mrg").write_text("(S")
     parse.treebank.cache_clear()
     refuse(parse.main, f"{TINY} --data bank", "bank/wsj_0300.mrg: every bracket is closed")
