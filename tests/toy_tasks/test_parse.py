@@ -1,7 +1,6 @@
 """Parsing: the grammar and its best parses, the data, the program."""
 
 import dataclasses
-import json
 import math
 import os
 from pathlib import Path
@@ -14,6 +13,7 @@ from numformer.trained import load
 from tests.toy_tasks.small import tree_of
 from toy_tasks import parse
 from toy_tasks.grammar import Grammar, label
+from toy_tasks.kit.answers import task_of
 from toy_tasks.kit.sequences import held_out
 from toy_tasks.kit.trees import Tree
 
@@ -301,8 +301,8 @@ def test_a_treebank_is_learned_without_a_ceiling(studied, succeed, refuse, monke
     assert not any("ceiling" in line or "best parse" in line for line in out)
     assert out[-1].startswith("F1 ")
     for name, count in {"Transformer-32000-1": 20, "recurrent-500-1": 5}.items():
-        config = json.loads(Path("runs/parse-quick", name, "config.json").read_text())
-        assert json.loads(config["task"])["count"] == count  # the row with most has all
+        metadata = load(Path("runs/parse-quick", name)).metadata
+        assert task_of(metadata)["count"] == count  # the row with most has all
     Path("bank/wsj_0300.mrg").write_text("(S")
     parse.treebank.cache_clear()
     refuse(parse.main, f"{TINY} --data bank", "bank/wsj_0300.mrg: every bracket is closed")
