@@ -265,6 +265,8 @@ TINY = "--quick --d-model 8 --d-ff 8 --heads 1 --layers 1 --max-tokens 200 --ste
 
 
 def test_parsing_is_studied_and_used(studied, succeed, call, refuse):
+    said = " ".join(" ".join(succeed(parse.main, "--help")).split())
+    assert "training steps; every row has its own --max-tokens" in said
     out = succeed(parse.main, TINY)
     folder = Path("runs/parse-quick")
     assert {"table.md", "parse.png"} < {*os.listdir(folder)}

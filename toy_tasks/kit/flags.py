@@ -104,13 +104,18 @@ ELSEWHERE = {
 MEANT = {other: ours.split() for others, ours in ELSEWHERE.items() for other in others.split()}
 
 
+OF_ROWS = "; every row has its own"
+"""What ends the help of a flag that all rows of a study set."""
+
+
 class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
     """The description as it is written, and the default of every flag that has one."""
 
     def _get_help_string(self, action):
         switch = action.nargs == 0 and action.const is not None
         shown = action.default not in (None, "") and action.default is not False and not switch
-        return super()._get_help_string(action) if shown else action.help
+        own = action.help and action.help.endswith(OF_ROWS)
+        return super()._get_help_string(action) if shown and not own else action.help
 
 
 def integer(text: str) -> int:

@@ -35,7 +35,7 @@ from toy_tasks.kit import folders
 from toy_tasks.kit.answers import use
 from toy_tasks.kit.charts import markdown
 from toy_tasks.kit.exits import quoted
-from toy_tasks.kit.flags import parser
+from toy_tasks.kit.flags import OF_ROWS, parser
 from toy_tasks.kit.options import FREE_TO_CHANGE, parse, plain
 from toy_tasks.kit.starting import take_weights
 from toy_tasks.kit.training import finish, require, train_task
@@ -120,7 +120,7 @@ def main(study: Study, arguments: list[str] | None = None) -> int:
     study.flags(made)
     of_all = set.intersection(*map(set, study.rows.values()))
     for action in filter(None, map(made.action, of_all)):
-        action.help = argparse.SUPPRESS
+        action.help = f"{action.help or action.dest}{OF_ROWS}"
     options = parse(made, lambda options: study.name, arguments, FREE_IN_A_STUDY)
     if options.run:
         return study.use(options)
