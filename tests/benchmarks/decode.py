@@ -13,7 +13,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
@@ -22,28 +21,15 @@ from numformer.data.vocabulary import END, UNKNOWN
 from numformer.generation import beam_search, greedy
 from numformer.layer import pack
 from numformer.models import Config, LanguageModel, Transformer
+from tests.benchmarks.sizes import SIZES as TRAINED
+from tests.benchmarks.sizes import Size
 from tests.benchmarks.worker import Worker
 
 LENGTH, ROUNDS = 30, 7  # of what is read, and what is written
 
 
-class Size(NamedTuple):
-    """Vocabulary, d_model, heads, layers, d_ff, model."""
-
-    V: int
-    D: int
-    heads: int
-    layers: int
-    F: int
-    model: str = "transformer"
-
-
-SIZES = {
-    "tiny": Size(10000, 128, 4, 4, 256),
-    "base": Size(10000, 512, 8, 6, 2048),
-    "gpt": Size(65, 128, 4, 4, 512, "gpt"),
-    "gpt2": Size(50257, 256, 4, 4, 1024, "gpt"),
-}
+SIZES = {name: TRAINED[name] for name in ("tiny", "base", "gpt")}
+SIZES["gpt2"] = Size(50257, 256, 4, 4, 1024, 64, LENGTH, "gpt")
 
 
 def read(size: Size, batch: int) -> np.ndarray:

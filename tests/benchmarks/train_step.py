@@ -120,7 +120,7 @@ def torch_step(size: Size, lengths: str, way: Way):
     reuse_freed_memory()
     torch.set_num_threads(cores())
     device = torch.device("cuda" if way.on_gpu else "cpu")
-    torch.backends.cuda.matmul.allow_tf32 = way.precision == "tf32"
+    torch.set_float32_matmul_precision("high" if way.precision == "tf32" else "highest")
     model = torch_model(size, lengths == "padded").to(device)
     optimizer = torch.optim.Adam(model.parameters(), 1e-4, (0.9, 0.98), 1e-9, fused=True)
     data = [
@@ -186,8 +186,8 @@ def work(library: str, name: str, lengths: str, *way: str) -> None:
     how = Way(*way)
     steps = STEPS[library](SIZES[name], lengths, how)
     seconds(*steps, 3)
+    held = functools.partial(memory_of_gpu, library) if how.on_gpu else memory
     for line in sys.stdin:
-        held = functools.partial(memory_of_gpu, library) if how.on_gpu else memory
         print(seconds(*steps, int(line)) if int(line) else held(), flush=True)
 
 
@@ -298,6 +298,7 @@ def main(arguments: list[str] | None = None) -> None:
         print("|---" * len(columns) + "|", flush=True)
     usual = ON_GPU if on_gpu else [name for name in SIZES if not name.startswith("paper")]
     ways = [Way(options.backend, precision) for precision in options.precisions or ["float32"]]
+    failed = False
     for name, lengths, way in itertools.product(options.sizes or usual, options.lengths, ways):
         padded = SIZES[name].model == "transformer" or "full" not in options.lengths
         if lengths != "full" and not padded:
@@ -316,6 +317,9 @@ def main(arguments: list[str] | None = None) -> None:
                 measure(name, lengths, way)
             except SystemExit as problem:  # the other sizes are worth their time all the same
                 print(f"{name}, {lengths}, {way.precision}: {problem}", file=sys.stderr)
+                failed = True
+    if failed:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

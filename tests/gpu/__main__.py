@@ -278,6 +278,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if "\0" in str(options.out) or options.out.is_dir() or not options.out.parent.is_dir():
         parser.error(f"--out is a file in a folder that is there, not {options.out}")
+    if options.out.suffix == ".json":
+        parser.error(f"--out is the Markdown beside which the JSON is written, not {options.out}")
     reuse_freed_memory()
     try:
         xp = find_backend("cupy")

@@ -267,11 +267,11 @@ def test_the_steps_that_are_timed_on_a_gpu_wait_once(stand_in, monkeypatch, prec
 
 
 def test_where_no_report_can_be_made_or_written_it_is_said_at_once(tmp_path, monkeypatch, capsys):
-    for out in ("", "absent/report.md"):
+    for out in ("", "absent/report.md", "report.json"):
         with pytest.raises(SystemExit, match="2"):
             gpu.main(["--quick", "--out", str(tmp_path / out)])
     monkeypatch.setitem(sys.modules, "cupy", None)
     assert gpu.main(["--out", str(tmp_path / "report.md")]) == 2
     said = capsys.readouterr().err
-    assert said.count("error: ") == 3 and "backend cupy needs CuPy and an NVIDIA GPU" in said
+    assert said.count("error: ") == 4 and "backend cupy needs CuPy and an NVIDIA GPU" in said
     assert not list(tmp_path.iterdir())
