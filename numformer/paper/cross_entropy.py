@@ -7,7 +7,7 @@ import numpy as np
 from numformer.backend import array_module, max_last, mean_last, rows_in_cache, sum_last
 from numformer.errors import InputError
 from numformer.layer import Array, Layer
-from numformer.layers.embedding import check_ids
+from numformer.paper.embedding import check_ids
 
 
 def cross_entropy(logits, targets, share, smoothing):

@@ -1,7 +1,4 @@
-"""Positions, added to the embeddings because attention alone knows no order (section 3.5).
-
-Others work within attention: rotary.py, alibi.py.
-"""
+"""Positions, added to the embeddings because attention alone knows no order (section 3.5)."""
 
 import math
 from collections.abc import Callable
@@ -28,15 +25,6 @@ def sinusoidal_table(length: int, d_model: int, xp=np):
     return table
 
 
-def sinusoidal_halves_table(length: int, d_model: int, xp=np):
-    """The same columns (length, D) in another order: first all sines, then all cosines.
-
-    Many programs have it so, Tensor2Tensor and Marian among them.
-    """
-    table = sinusoidal_table(length, d_model, xp)
-    return xp.concatenate([table[:, ::2], table[:, 1::2]], axis=-1)
-
-
 class PositionTable:
     """The rows of `table_of(length, width, xp)`, one for each position, kept and made longer."""
 
@@ -44,7 +32,7 @@ class PositionTable:
         self.table_of = table_of
         self._tables: dict[tuple, Any] = {}
 
-    def of(self, stop: int, like):
+    def rows(self, stop: int, like):
         """At least the first `stop` rows, for the width, precision and backend of x (..., D)."""
         key = type(like), like.dtype, like.shape[-1]
         table = self._tables.get(key)
@@ -67,21 +55,8 @@ class SinusoidalPositions(Layer):
 
     def forward(self, x: Array, positions: np.ndarray | None = None) -> Array:
         positions = np.arange(x.shape[-2]) if positions is None else positions
-        table = self._table.of(positions.max() + 1, like=x)
+        table = self._table.rows(positions.max() + 1, like=x)
         return x + table[array_module(x).asarray(positions)]
-
-    def backward(self, dy: Array) -> Array:
-        return dy.copy()
-
-
-class NoPositions(Layer):
-    """x (B, T, D) -> x: positions come in elsewhere, within attention, or not at all.
-
-    A causal mask alone tells something of the order, too: how many symbols there are to look at.
-    """
-
-    def forward(self, x: Array, positions: np.ndarray | None = None) -> Array:
-        return x
 
     def backward(self, dy: Array) -> Array:
         return dy.copy()

@@ -1,6 +1,7 @@
 """What decoding remembers of the positions before, so that nothing is computed twice."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -114,3 +115,19 @@ class KeysAndValues:
         size, heads, _, width = like.shape
         shape = (size if batch is None else batch, heads, self.memory.room, width)
         return array_module(like).empty(shape, like.dtype)
+
+
+@dataclass
+class State:
+    """How far a batch of sequences has been read and written.
+
+    `ids` (B,) are what `step` takes first, `past` is what the model and its layers remember.
+    """
+
+    ids: np.ndarray
+    past: Memory
+
+    def choose(self, rows: np.ndarray) -> None:
+        """Keep the rows `rows` (N,) of the batch, in this order, repeated ones included."""
+        self.ids = self.ids[rows]
+        self.past.choose(rows)

@@ -1,12 +1,15 @@
-"""Token embeddings, multiplied by sqrt(d_model) (section 3.4)."""
+"""Token embeddings, times sqrt(d_model), and the projection onto symbols (section 3.4)."""
 
 import math
 
 import numpy as np
 
-from numformer.backend import array_module, rows, scatter_add
+from numformer.backend import array_module, matmul, rows, scatter_add
 from numformer.errors import InputError
-from numformer.layer import Array, Layer, Parameter
+from numformer.layer import Array, Layer, Parameter, require_width
+from numformer.paper.dropout import Dropout
+from numformer.paper.linear import linear
+from numformer.paper.masks import Places
 
 
 def embed(ids, weight):
@@ -45,7 +48,7 @@ class Embedding(Layer):
     Initial values are normal with standard deviation D^-0.5: after the factor sqrt(D) the
     embeddings have variance 1 (the sinusoids added to them have mean square 1/2), and as a tied
     output projection the same weights give logits of variance about 1. A given `weight` is
-    shared, not copied. Later models leave out the factor: `scaled` False gives the rows alone.
+    shared, not copied.
 
     `forward` takes ids on the host, where it can check their range without waiting for a GPU (an
     index out of range wraps silently on one), and raises InputError for an id out of range.
@@ -57,9 +60,7 @@ class Embedding(Layer):
         d_model: int,
         rng: np.random.Generator | None = None,
         weight: Parameter | None = None,
-        scaled: bool = True,
     ):
-        self.scaled = scaled
         if weight is None:
             assert rng is not None
             weight = Parameter(rng.normal(0, d_model**-0.5, (vocabulary, d_model)))
@@ -75,11 +76,55 @@ class Embedding(Layer):
         check_ids(ids, len(self.weight.data))
         ids = array_module(self.weight.data).asarray(ids)
         self.save(ids=ids)
-        return embed(ids, self.weight.data) if self.scaled else self.weight.data[ids]
+        return embed(ids, self.weight.data)
 
     def backward(self, dx: Array) -> None:
-        if self.scaled:
-            embed_backward(dx, **self.pop_saved(), dweight=self.weight.grad)
-        else:
-            scatter_add(self.weight.grad, self.pop_saved()["ids"].ravel(), rows(dx))
+        embed_backward(dx, **self.pop_saved(), dweight=self.weight.grad)
         return None
+
+
+class OutputProjection(Layer):
+    """x (..., D) -> logits (..., V): x E^T, the pre-softmax linear map of section 3.4.
+
+    E is (V, D) like an embedding, so this layer can hold the embedding's own Parameter. There is no
+    bias.
+    """
+
+    def __init__(self, weight: Parameter):
+        if len(weight.shape) != 2:
+            raise InputError(
+                "an output projection needs a weight (V, D)",
+                f"shape {weight.shape}",
+                "Pass the Parameter of an Embedding.",
+            )
+        self.weight = weight
+
+    def forward(self, x: Array) -> Array:
+        require_width(self, x, self.weight.shape[1])
+        self.save(x=x)
+        return linear(x, self.weight.data.T)
+
+    def backward(self, dlogits: Array) -> Array:
+        x = self.pop_saved()["x"]
+        self.weight.grad += matmul(rows(dlogits).T, rows(x))  # logits = x E^T
+        return matmul(dlogits, self.weight.data)
+
+
+class InputEmbedding(Layer):
+    """ids (B, T) -> x (B, T, D): embedding plus position, then dropout (3.4, 3.5, 5.4).
+
+    Ids are host arrays at `places`. Where these leave padding out, x is (N, D).
+    """
+
+    def __init__(self, embedding: Embedding, positions: Layer, p_drop: float = 0.0):
+        self.embedding = embedding
+        self.positions = positions
+        self.dropout = Dropout(p_drop)
+
+    def forward(self, ids: Array, places: Places | None = None) -> Array:
+        places = places or Places.whole(*ids.shape)
+        x = self.embedding.forward(places.pick(ids))
+        return self.dropout.forward(self.positions.forward(x, places.row_positions))
+
+    def backward(self, dx: Array) -> None:
+        return self.embedding.backward(self.positions.backward(self.dropout.backward(dx)))

@@ -2,7 +2,7 @@
 
 from numformer.backend import array_module, dot_last, masked, max_last, sum_last
 from numformer.layer import Array, Layer
-from numformer.layers.reach import require_mask
+from numformer.paper.masks import require_mask
 
 
 def softmax(scores, mask=None):

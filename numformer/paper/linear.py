@@ -1,13 +1,11 @@
-"""y = x W + b: the linear map, and its use as projection onto the vocabulary."""
+"""y = x W + b, the linear map that every other part is made of."""
 
 import math
 
 import numpy as np
 
 from numformer.backend import matmul, rows, sum_rows
-from numformer.errors import InputError
-from numformer.layer import Array, Layer, Parameter
-from numformer.layers.width import require_width
+from numformer.layer import Array, Layer, Parameter, require_width
 
 
 def linear(x, weight, bias=None):
@@ -48,39 +46,11 @@ class Linear(Layer):
         return linear(x, *self._weight_and_bias())
 
     def backward(self, dy: Array) -> Array:
-        x = self.pop_saved()["x"]
+        return self._backward(dy, **self.pop_saved())
+
+    def _backward(self, dy, x):
         dx, dweight, dbias = linear_backward(dy, x, *self._weight_and_bias())
         self.weight.grad += dweight
         if self.bias:
             self.bias.grad += dbias
         return dx
-
-
-class OutputProjection(Layer):
-    """x (..., D) -> logits (..., V): x E^T, the pre-softmax linear map of section 3.4.
-
-    E is (V, D) like an embedding, so this layer can hold the embedding's own Parameter. The paper
-    has no `bias` here; some later models add one, which starts at 0.
-    """
-
-    def __init__(self, weight: Parameter, bias: bool = False):
-        if len(weight.shape) != 2:
-            raise InputError(
-                "an output projection needs a weight (V, D)",
-                f"shape {weight.shape}",
-                "Pass the Parameter of an Embedding.",
-            )
-        self.weight = weight
-        self.bias = Parameter(np.zeros(len(weight.data))) if bias else None
-
-    def forward(self, x: Array) -> Array:
-        require_width(self, x, self.weight.shape[1])
-        self.save(x=x)
-        return linear(x, self.weight.data.T, self.bias and self.bias.data)
-
-    def backward(self, dlogits: Array) -> Array:
-        x = self.pop_saved()["x"]
-        self.weight.grad += matmul(rows(dlogits).T, rows(x))
-        if self.bias:
-            self.bias.grad += sum_rows(dlogits)
-        return matmul(dlogits, self.weight.data)

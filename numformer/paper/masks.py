@@ -1,13 +1,25 @@
-"""Where the positions of a padded batch stand, which of them are real, and how padding is left out.
+"""Who may see whom: nobody sees padding, and a decoder sees nothing later (section 3.2.3).
 
-Positions meet in attention and other mixers alone. All else treats each by itself.
+Places say which positions of a padded batch are real, a Reach who may see whom among them. Positions
+meet in attention alone; all else treats each by itself, so there padding is left out.
 """
 
 from functools import cached_property
 
 import numpy as np
 
-from numformer.backend import array_module
+from numformer.backend import array_module, dtype_kind
+from numformer.errors import InputError
+
+
+def padding_mask(valid):
+    """valid (B, S), False at padding -> (B, 1, 1, S): no position may attend to padding."""
+    return valid[:, None, None, :]
+
+
+def causal_mask(length: int, xp=np):
+    """(1, 1, T, T): position t may attend to positions up to and including t (section 3.2.3)."""
+    return xp.tril(xp.ones((length, length), dtype=bool))[None, None]
 
 
 class Places:
@@ -38,21 +50,6 @@ class Places:
         places.all_valid, places.real = True, np.arange(valid.size)
         return places
 
-    def __getitem__(self, stretch: slice) -> "Places":
-        """The places of some positions."""
-        return Places(self.valid[:, stretch], positions=self.positions[stretch])
-
-    def of(self, sequences: slice) -> "Places":
-        """The places of some sequences."""
-        return Places(self.valid[sequences], self.skip_padding, self.positions)
-
-    @cached_property
-    def ends(self) -> tuple[int, int]:
-        """Up to where every sequence is real, and beyond where none is."""
-        padded, real = (np.flatnonzero(some.any(axis=0)) for some in (~self.valid, self.valid))
-        length = self.valid.shape[1]
-        return int(padded[0]) if padded.size else length, int(real[-1]) + 1 if real.size else 0
-
     @cached_property
     def real(self) -> np.ndarray:
         """Indices (N,) of the real positions among the B T places.
@@ -68,7 +65,7 @@ class Places:
         return bool(self.valid.all())
 
     @property
-    def of_rows(self) -> np.ndarray:
+    def row_positions(self) -> np.ndarray:
         """The positions of what layers work on: (T,), or (N,) of the rows."""
         if not self.skip_padding:
             return self.positions
@@ -110,3 +107,85 @@ class Places:
             padding = [xp.asarray(index) for index in np.nonzero(~self.valid)]
             self._indices[heads, xp] = xp.asarray(place_of_row), xp.asarray(row_of_place), padding
         return self._indices[heads, xp]
+
+
+class Reach:
+    """Who may see whom: which keys s each query t of a batch may attend to.
+
+    `queries` and `keys` are Places, the keys those of the queries unless given. Nobody sees
+    padding. With `causal` t sees s <= t.
+    """
+
+    def __init__(self, queries: Places, keys: Places | None = None, causal: bool = False):
+        self.queries, self.keys = queries, queries if keys is None else keys
+        self.causal = causal
+        self._dense: dict = {}
+        self._with_keys: dict[bytes, Reach] = {}
+
+    def dense(self, xp=np):
+        """Boolean, True = may attend, broadcast to (B, H, T, S); None where all see all."""
+        if xp not in self._dense:
+            allowed = None
+            if self.causal:
+                earlier = self.keys.positions <= self.queries.positions[:, None]
+                allowed = None if earlier.all() else earlier[None, None]
+            if not self.keys.all_valid:
+                valid = padding_mask(self.keys.valid)
+                allowed = valid if allowed is None else allowed & valid
+            self._dense[xp] = None if allowed is None else xp.asarray(allowed)
+        return self._dense[xp]
+
+    def with_keys(self, positions: np.ndarray) -> "Reach":
+        """The reach of the same queries over other keys, those remembered of `positions` (S,).
+
+        The layers of a model ask for the same one in turn, so it is made once.
+        """
+        name = positions.tobytes()
+        if name not in self._with_keys:
+            keys = Places.at(positions, len(self.queries.valid))
+            self._with_keys[name] = Reach(self.queries, keys, self.causal)
+        return self._with_keys[name]
+
+
+class ExplicitMask(Reach):
+    """A Reach given as an array: `mask`, boolean, broadcasts to (B, H, T, S)."""
+
+    def __init__(self, mask, queries: Places, keys: Places):
+        super().__init__(queries, keys)
+        self.mask = mask[(None,) * (4 - mask.ndim)]
+
+    def dense(self, xp=np):
+        return self.mask
+
+    def with_keys(self, positions: np.ndarray) -> Reach:
+        return ExplicitMask(self.mask, self.queries, super().with_keys(positions).keys)
+
+
+def as_reach(reach, x, memory, first: int = 0) -> Reach:
+    """`reach` as a Reach of x (B, T, D) over memory (B, S, D), whose positions begin at `first`.
+
+    A Reach stays as it is, None lets all see all, and a boolean array, True = may attend,
+    broadcasts to (B, H, T, S). Raises InputError for anything else, such as a mask of numbers.
+    """
+    if isinstance(reach, Reach):
+        return reach
+    queries, keys = (Places.whole(array.shape[0], array.shape[1], first) for array in (x, memory))
+    if reach is None:
+        return Reach(queries, keys)
+    require_mask(reach)
+    return ExplicitMask(reach, queries, keys)
+
+
+def as_mask(reach, xp=np):
+    """A Reach as a boolean array, or None; what is no Reach stays as it is."""
+    return reach.dense(xp) if isinstance(reach, Reach) else reach
+
+
+def require_mask(mask) -> None:
+    """Raise InputError unless a mask is an array of truth values."""
+    if dtype_kind(mask) != "b":
+        raise InputError(
+            "a mask is a boolean array, True = may attend",
+            getattr(mask, "dtype", type(mask).__name__),
+            "Compare: mask != 0. Numbers that are added to scores are a position_bias.",
+        )

@@ -1,0 +1,212 @@
+"""Scaled dot-product attention and multi-head attention (section 3.2)."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from numformer.backend import array_module, matmul, transpose
+from numformer.errors import InputError
+from numformer.layer import Array, Layer, require_width
+from numformer.paper.linear import Linear, linear
+from numformer.paper.masks import Places, Reach, as_mask, as_reach
+from numformer.paper.memory import KeysAndValues, Memory, Shared
+from numformer.paper.softmax import softmax, softmax_backward
+
+
+def scaled_dot_product_attention(query, key, value, mask=None):
+    """Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V   (section 3.2.1, equation 1).
+
+    query (..., T, K), key (..., S, K), value (..., S, K_v), mask broadcast to (..., T, S), True =
+    may attend -> output (..., T, K_v), weights (..., T, S).
+    """
+    scores = matmul(query, transpose(key))
+    scores *= 1 / math.sqrt(query.shape[-1])
+    weights = softmax(scores, mask)
+    return matmul(weights, value), weights
+
+
+def scaled_dot_product_attention_backward(doutput, query, key, value, weights):
+    """doutput (..., T, K_v) -> dquery (..., T, K), dkey (..., S, K), dvalue (..., S, K_v)."""
+    dvalue = matmul(transpose(weights), doutput)  # output = weights V
+    dweights = matmul(doutput, transpose(value))  # output = weights V
+    dscores = softmax_backward(dweights, weights)  # weights = softmax(scores)
+    dscores *= 1 / math.sqrt(query.shape[-1])  # scores = Q K^T / sqrt(d_k)
+    dquery = matmul(dscores, key)  # scores = Q K^T
+    dkey = matmul(transpose(dscores), query)  # scores = Q K^T
+    return dquery, dkey, dvalue
+
+
+class ScaledDotProductAttention(Layer):
+    """query (..., T, K), key (..., S, K), value (..., S, K_v), mask -> (..., T, K_v).
+
+    The mask is a Reach, or boolean and broadcast to (..., T, S), True = may attend, or None.
+    """
+
+    def forward(self, query: Array, key: Array, value: Array, mask: Any = None) -> Array:
+        mask = as_mask(mask, array_module(query))
+        output, weights = scaled_dot_product_attention(query, key, value, mask)
+        self.save(query=query, key=key, value=value, weights=weights)
+        return output
+
+    def backward(self, doutput: Array) -> Any:
+        return scaled_dot_product_attention_backward(doutput, **self.pop_saved())
+
+
+def split_heads(x, heads: int, places: Places | None = None):
+    """x (B, T, H K) -> (B, H, T, K), a view; or x (N, H K) at `places` -> (B, H, T, K)."""
+    if places and places.skip_padding:
+        return places.spread(x, heads)
+    batch, length, _ = x.shape
+    return x.reshape(batch, length, heads, -1).swapaxes(1, 2)
+
+
+def merge_heads(x, places: Places | None = None):
+    """x (B, H, T, K) -> (B, T, H K), or (N, H K) at `places`.
+
+    The heads stand side by side, as Concat in section 3.2.2.
+    """
+    if places and places.skip_padding:
+        return places.gather(x)
+    batch, heads, length, size = x.shape
+    return x.swapaxes(1, 2).reshape(batch, length, heads * size)
+
+
+def head_size(d_model: int, heads: int) -> int:
+    """d_k = d_v = d_model / heads (section 3.2.2). Raises InputError where that is no integer."""
+    if heads < 1 or d_model % heads:
+        raise InputError(
+            "d_model is a multiple of heads",
+            f"d_model {d_model}, heads {heads}",
+            "Change one of them, or give d_k and d_v yourself.",
+        )
+    return d_model // heads
+
+
+class Heads(Linear):
+    """x (B, T, D) at places -> (B, H, T, K): x W_i for each head i (section 3.2.2).
+
+    The W_i (D, K) of all heads are the columns of one weight (D, H K). As in the paper there is no
+    bias. Where the places leave padding out, x is (N, D), the real positions alone.
+    """
+
+    def __init__(
+        self, d_model: int, heads: int, size: int, rng: np.random.Generator, bias: bool = False
+    ):
+        super().__init__(d_model, heads * size, rng, bias)
+        self.heads = heads
+
+    def forward(self, x: Array, places: Places) -> Array:  # type: ignore[override]
+        require_width(self, x, self.weight.shape[0])
+        self.save(x=x, places=places)
+        return split_heads(linear(x, *self._weight_and_bias()), self.heads, places)
+
+    def backward(self, dheads: Array) -> Array:
+        saved = self.pop_saved()
+        return self._backward(merge_heads(dheads, saved["places"]), saved["x"])
+
+
+class MultiHeadAttention(Layer):
+    """MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O   (section 3.2.2).
+
+    x (B, T, D), memory (B, S, D), reach -> (B, T, D); with a Reach of rows also x (N, D), memory
+    (M, D) -> (N, D), the real positions alone. head_i = Attention(x W_i^Q, memory W_i^K,
+    memory W_i^V). `reach` is a Reach, a boolean array that broadcasts to (B, H, T, S), True = may
+    attend, or None. `backward` returns dx, dmemory.
+
+    d_k = d_v = D / heads unless they are given. The parts may be others: `query`, `key`, `value`
+    make the heads of x and memory, `attention` computes each head, `output` is W^O.
+    """
+
+    role = "attention"
+
+    def __init__(
+        self,
+        d_model: int,
+        heads: int,
+        rng: np.random.Generator,
+        d_k: int | None = None,
+        d_v: int | None = None,
+        attention: Layer | None = None,
+        query: Any = None,
+        key: Any = None,
+        value: Any = None,
+        output: Layer | None = None,
+    ):
+        d_k = head_size(d_model, heads) if d_k is None else d_k
+        d_v = head_size(d_model, heads) if d_v is None else d_v
+        self.heads = heads
+        self.query = query or Heads(d_model, heads, d_k, rng)
+        self.key = key or Heads(d_model, heads, d_k, rng)
+        self.value = value or Heads(d_model, heads, d_v, rng)
+        self.attention = attention or ScaledDotProductAttention()
+        self.output = output or Linear(heads * d_v, d_model, rng, bias=False)
+
+    def forward(self, x: Array, memory: Array, reach: Any = None) -> Array:
+        reach = as_reach(reach, x, memory)
+        query = self.query.forward(x, reach.queries)
+        key, value = (part.forward(memory, reach.keys) for part in (self.key, self.value))
+        return self.attend(query, key, value, reach)
+
+    def attend(self, query, key, value, reach: Reach):
+        """query (B, H, T, K), key (B, H, S, K), value (B, H, S, K_v) -> (B, T, D)."""
+        heads = self.attention.forward(query, key, value, reach)
+        self.save(places=reach.queries)
+        return self.output.forward(merge_heads(heads, reach.queries))
+
+    def backward(self, dy: Array) -> Any:
+        dheads = split_heads(self.output.backward(dy), self.heads, **self.pop_saved())
+        dquery, dkey, dvalue = self.attention.backward(dheads)
+        dmemory = self.value.backward(dvalue)
+        dmemory += self.key.backward(dkey)  # memory gives both
+        return self.query.backward(dquery), dmemory
+
+
+class SelfAttention(MultiHeadAttention):
+    """x (B, T, D), reach -> (B, T, D): query, key and value all come from x (section 3.2.3).
+
+    With a `past` the keys and values are those of all positions so far, which a state of the past
+    remembers: `remembers` makes it.
+    """
+
+    def __init__(self, *sizes: Any, remembers: Any = KeysAndValues, **parts: Any):
+        super().__init__(*sizes, **parts)
+        self.remembers = remembers
+
+    def forward(self, x: Array, reach: Any = None, past: Memory | None = None) -> Array:  # type: ignore[override]
+        reach = as_reach(reach, x, x, past.length if past else 0)
+        query = self.query.forward(x, reach.queries)
+        key, value = self.key.forward(x, reach.keys), self.value.forward(x, reach.keys)
+        if past:
+            key, value, positions = past.of(self, self.remembers).append(key, value)
+            reach = reach.with_keys(positions)
+        return self.attend(query, key, value, reach)
+
+    def backward(self, dy: Array) -> Any:
+        dx, dmemory = super().backward(dy)
+        dx += dmemory  # x gives the queries, and as memory the keys and values
+        return dx
+
+
+class CrossAttention(MultiHeadAttention):
+    """x (B, T, D), memory (B, S, D), reach -> (B, T, D): the decoder looks at the encoder's output.
+
+    With a `past` keys and values are computed once, at the first position. The hypotheses of a
+    sequence that are written at once are so many queries of its memory.
+    """
+
+    def forward(
+        self, x: Array, memory: Array, reach: Any = None, past: Memory | None = None
+    ) -> Array:
+        if past is None:
+            return super().forward(x, memory, reach)
+
+        def computed(past):
+            key, value = (part.forward(memory, reach.keys) for part in (self.key, self.value))
+            return Shared(key=key, value=value)
+
+        reach = as_reach(reach, x, memory)
+        kept = past.of(self, computed)
+        return self.attend(
+            self.query.forward(x, reach.queries), kept["key"], kept["value"], reach
+        )

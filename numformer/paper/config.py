@@ -1,0 +1,155 @@
+"""The paper's decisions about the model as fields, and the parts that they make (section 3)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from numformer import settings
+from numformer.errors import InputError
+from numformer.layer import Layer, Parameter
+from numformer.paper.attention import CrossAttention, SelfAttention, head_size
+from numformer.paper.decoder import Decoder, DecoderLayer
+from numformer.paper.embedding import Embedding, InputEmbedding, OutputProjection
+from numformer.paper.encoder import Encoder, EncoderLayer
+from numformer.paper.feed_forward import FeedForward
+from numformer.paper.positions import LearnedPositions, SinusoidalPositions
+from numformer.paper.residual import Residual
+from numformer.symbols import OURS, SPECIAL, Special
+
+POSITIONS: dict[str, Callable[..., Layer]] = {
+    "sinusoidal": lambda max_length, d_model, rng: SinusoidalPositions(),
+    "learned": LearnedPositions,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerConfig(settings.Settings):
+    """What the layers of a stack are made of. Raises InputError for values that do not fit."""
+
+    d_model: int = settings.size(512, "width of every position's vector (3.1)")
+    d_ff: int = settings.size(2048, "width inside the feed-forward network (3.3)")
+    heads: int = settings.size(8, "attention heads, h (3.2.2)")
+    d_k: int | None = settings.size(
+        None, "size of a query or key; d_model / heads, 64 in the paper"
+    )
+    d_v: int | None = settings.size(None, "size of a value; d_model / heads, 64 in the paper")
+    layers: int = settings.size(6, "layers of a stack: N of the encoder, and of the decoder (3.1)")
+    positions: str = settings.choice(
+        "sinusoidal", POSITIONS, "how positions are encoded (3.5; learned: Table 3, row E)"
+    )
+    max_length: int = settings.size(512, "longest sequence that learned positions can take")
+    p_drop: float = settings.share(0.1, "dropout on sublayer outputs and embedding sums (5.4)")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.d_k is None or self.d_v is None:
+            head_size(self.d_model, self.heads)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """d_k and d_v."""
+        usual = None if self.d_k and self.d_v else head_size(self.d_model, self.heads)
+        return self.d_k or usual, self.d_v or usual  # type: ignore[return-value]
+
+    # The parts, each of new weights that `rng` draws
+
+    def self_attention(self, rng: np.random.Generator) -> Layer:
+        """Multi-head attention of a sequence to itself (3.2.3)."""
+        return SelfAttention(self.d_model, self.heads, rng, *self.sizes)
+
+    def cross_attention(self, rng: np.random.Generator) -> Layer:
+        """Multi-head attention of the decoder to the encoder's output (3.2.3)."""
+        return CrossAttention(self.d_model, self.heads, rng, *self.sizes)
+
+    def feed_forward(self, rng: np.random.Generator) -> Layer:
+        """The feed-forward network (3.3)."""
+        return FeedForward(self.d_model, self.d_ff, rng)
+
+    def residual(self, sublayer: Layer) -> Layer:
+        """A sublayer with what stands around it (3.1, 5.4)."""
+        return Residual(sublayer, self.d_model, self.p_drop)
+
+    def encoder_layer(self, rng: np.random.Generator) -> Layer:
+        """A layer of the encoder (3.1)."""
+        attention = self.self_attention(rng)
+        return EncoderLayer(self.residual(attention), self.residual(self.feed_forward(rng)))
+
+    def decoder_layer(self, rng: np.random.Generator) -> Layer:
+        """A layer of the decoder (3.1)."""
+        attentions = self.self_attention(rng), self.cross_attention(rng)
+        return DecoderLayer(*map(self.residual, (*attentions, self.feed_forward(rng))))
+
+    def encoder(self, rng: np.random.Generator) -> Layer:
+        """The stack of N layers of the encoder (3.1)."""
+        return Encoder(self.encoder_layer(rng) for _ in range(self.layers))
+
+    def decoder(self, rng: np.random.Generator) -> Layer:
+        """The stack of N layers of the decoder (3.1)."""
+        return Decoder(self.decoder_layer(rng) for _ in range(self.layers))
+
+    def embedding(
+        self, vocabulary: int, rng: np.random.Generator, weight: Parameter | None = None
+    ) -> Embedding:
+        """The embedding of symbols (3.4), with a weight of its own or a shared one."""
+        return Embedding(vocabulary, self.d_model, rng, weight)
+
+    def position_encoding(self, rng: np.random.Generator) -> Layer:
+        """What adds positions to the embeddings (3.5)."""
+        return POSITIONS[self.positions](self.max_length, self.d_model, rng)
+
+    def input_embedding(self, embedding: Embedding, rng: np.random.Generator) -> Layer:
+        """What makes a stack's input of ids (3.4, 3.5, 5.4)."""
+        return InputEmbedding(embedding, self.position_encoding(rng), self.p_drop)
+
+    def output(self, weight: Parameter) -> Layer:
+        """The projection onto the symbols (3.4)."""
+        return OutputProjection(weight)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(LayerConfig):
+    """What the paper's Transformer is made of; the defaults are its base model.
+
+    The two vocabulary sizes belong to the task. All else is the paper's: section 3, and Table 3 for
+    what it varies. Raises InputError for values that do not fit together.
+    """
+
+    special: ClassVar[Any] = OURS
+    """The ids that mean something else than a symbol."""
+
+    source_vocabulary: int = settings.vocabulary(len(SPECIAL))
+    target_vocabulary: int = settings.vocabulary(len(SPECIAL))
+    tying: str = settings.choice(
+        "all", ("all", "inputs", "target", "none"), "what shares weights with the output (3.4)"
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.tying in ("all", "inputs") and self.source_vocabulary != self.target_vocabulary:
+            raise InputError(
+                f"tying {self.tying} needs one vocabulary for source and target",
+                f"sizes {self.source_vocabulary} and {self.target_vocabulary}",
+                'Use one vocabulary for both, or tying "target" or "none".',
+            )
+
+    @classmethod
+    def base(cls, vocabulary: int, **changes) -> Any:
+        """The paper's base model (Table 3, first row) on one shared vocabulary."""
+        return cls(source_vocabulary=vocabulary, target_vocabulary=vocabulary, **changes)
+
+    @classmethod
+    def big(cls, vocabulary: int, **changes) -> Any:
+        """The paper's big model (Table 3, last row) on one shared vocabulary."""
+        big = dict(d_model=1024, d_ff=4096, heads=16, p_drop=0.3)
+        return cls.base(vocabulary, **(big | changes))
+
+    def embeddings(self, rng: np.random.Generator) -> tuple[Embedding, Embedding, Embedding]:
+        """The embeddings of source, target and output, which may share one weight (3.4)."""
+        source = self.embedding(self.source_vocabulary, rng)
+        shared = source.weight if self.tying in ("all", "inputs") else None
+        output = target = self.embedding(self.target_vocabulary, rng, shared)
+        if self.tying in ("inputs", "none"):
+            output = self.embedding(self.target_vocabulary, rng)
+        return source, target, output

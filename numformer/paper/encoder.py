@@ -1,0 +1,42 @@
+"""The encoder: a stack of N layers of self-attention and a feed-forward network (section 3.1)."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from numformer.layer import Array, Layer
+from numformer.paper.memory import Memory
+
+
+class EncoderLayer(Layer):
+    """x (B, T, D), reach -> (B, T, D): self-attention, then the feed-forward network (3.1).
+
+    Each of the two is a Residual. `reach` says who may see whom in x. A `past` is what is
+    remembered where x continues earlier positions, as a model of this layer that writes does.
+    """
+
+    def __init__(self, self_attention: Layer, feed_forward: Layer):
+        self.self_attention = self_attention
+        self.feed_forward = feed_forward
+
+    def forward(self, x: Array, reach: Any = None, past: Memory | None = None) -> Array:
+        return self.feed_forward.forward(self.self_attention.forward(x, reach, past))
+
+    def backward(self, dy: Array) -> Array:
+        return self.self_attention.backward(self.feed_forward.backward(dy))
+
+
+class Encoder(Layer):
+    """x (B, T, D), reach -> (B, T, D): its layers, one on the other."""
+
+    def __init__(self, layers: Iterable[Layer]):
+        self.layers = list(layers)
+
+    def forward(self, x: Array, reach: Any = None, past: Memory | None = None) -> Array:
+        for layer in self.layers:
+            x = layer.forward(x, reach, past)
+        return x
+
+    def backward(self, dy: Array) -> Array:
+        for layer in reversed(self.layers):
+            dy = layer.backward(dy)
+        return dy

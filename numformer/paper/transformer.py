@@ -1,0 +1,128 @@
+"""The Transformer of section 3: encoder, decoder and the projection onto symbols (Figure 1)."""
+
+from typing import Any
+
+import numpy as np
+
+from numformer.errors import InputError
+from numformer.layer import Array, Layer
+from numformer.paper.config import Config
+from numformer.paper.masks import Places, Reach
+from numformer.paper.memory import Memory, Shared, State
+from numformer.symbols import OURS, Special
+
+
+class Transformer(Layer):
+    """source ids (B, S), target ids (B, T) -> logits (B, T, V)   (Figure 1).
+
+    With `skip_padding` only what stands for a real position is computed, and the logits are
+    (N, V): those of the N real target positions, row after row. Without dropout, whose masks have
+    other shapes then, the numbers are the same.
+
+    Ids are host arrays of integers, padded with 0. `target` is the decoder's input: the start id
+    and then the target without its last id; logits at position t predict the id at t + 1.
+    `backward` takes dlogits and returns None, since ids have no gradient. The seed determines the
+    initial weights; the config makes the parts.
+    """
+
+    def __init__(self, config: Config, seed: int | np.random.SeedSequence = 0):
+        rng = np.random.default_rng(seed)
+        self.config: Any = config
+        source, target, output = config.embeddings(rng)
+        encoder = config.encoder(rng)
+        self.source = config.input_embedding(source, rng)
+        self.encoder = encoder
+        decoder = config.decoder(rng)
+        self.target = config.input_embedding(target, rng)
+        self.decoder = decoder
+        self.output = config.output(output.weight)
+
+    def forward(self, source: Array, target: Array, skip_padding: bool = False) -> Array:
+        special = self.config.special
+        require_pair(source, target, skip_padding, special)
+        sources = Places(source != special.padding, skip_padding)
+        targets = Places(special.real(target), skip_padding)
+        memory = self.encoder.forward(self.source.forward(source, sources), Reach(sources))
+        x, reach = self.target.forward(target, targets), Reach(targets, causal=True)
+        x = self.decoder.forward(x, reach, memory, Reach(targets, sources))
+        return self.output.forward(x)
+
+    def backward(self, dlogits: Array) -> None:
+        dx, dmemory = self.decoder.backward(self.output.backward(dlogits))
+        self.target.backward(dx)
+        self.source.backward(self.encoder.backward(dmemory))
+        return None
+
+    # Writing
+
+    def start(self, source, length: int) -> State:
+        """source ids (B, S) -> the State in which targets of up to `length` ids begin.
+
+        Raises InputError for a source that does not end with the end id, or all but padding.
+        """
+        special = self.config.special
+        require_source(source, special)
+        past, sources = Memory(length), Places(source != special.padding)
+        memory = self.encoder.forward(self.source.forward(source, sources), Reach(sources))
+        past.of(self, lambda past: Shared(memory=memory, valid=sources.valid))
+        return State(np.full(len(source), special.start), past)
+
+    def step(self, ids, state: State):
+        """The next position of every row: ids (B,) -> logits (B, V), given those before it."""
+        past, kept = state.past, state.past.of(self, lambda past: Shared())
+        here = Places.whole(len(ids), 1, past.length, skip_padding=True)
+        x = self.target.forward(ids[:, None], here)
+        sources = len(kept["valid"])  # hypotheses of a source are so many positions that look at it
+        hypotheses = Places.whole(sources, len(ids) // sources, skip_padding=True)
+        reach = Reach(hypotheses, Places(kept["valid"]))
+        x = self.decoder.forward(x, Reach(here, causal=True), kept["memory"], reach, past)
+        past.advance(1)
+        return self.output.forward(x)
+
+
+FIXES = {
+    "source": "numformer.pad_sources(sources) makes it of lists of ids.",
+    "target": "numformer.PairBatch.of(pairs) makes it of pairs of lists of ids.",
+}
+
+
+def require_pair(source, target, skip_padding: bool, special: Special = OURS) -> None:
+    """Raise InputError for what no encoder-decoder reads as sources and targets of a batch."""
+    _require_batch(source, "source")
+    _require_batch(target, "target")
+    if len(target) != len(source):
+        raise InputError(
+            "source and target hold the same number of sequences",
+            f"{len(source)} sources and {len(target)} targets",
+            "Pass one target for each source.",
+        )
+    if skip_padding and not special.real(target).any():
+        raise InputError(
+            "with skip_padding some target position is no padding",
+            f"only id {special.padding}",
+            "Leave this batch out.",
+        )
+
+
+def require_source(source, special: Special = OURS) -> None:
+    """Raise InputError unless sources are a batch, each with the end id last, or all padding."""
+    _require_batch(source, "source")
+    for row, ids in enumerate(source):
+        symbols = ids[ids != special.padding]
+        if len(symbols) and symbols[-1] != special.end:
+            raise InputError(
+                f"a source ends with the end id {special.end}",
+                f"row {row}, which ends with {symbols[-1]}",
+                FIXES["source"],
+            )
+
+
+def require_batch(ids, rule: str, fix: str) -> None:
+    """Raise InputError, which says what must hold, unless `ids` are a batch of sequences."""
+    if not isinstance(ids, np.ndarray) or ids.ndim != 2 or 0 in ids.shape:
+        received = f"shape {ids.shape}" if isinstance(ids, np.ndarray) else type(ids).__name__
+        raise InputError(f"{rule}, neither of them 0", received, fix)
+
+
+def _require_batch(ids, name: str) -> None:
+    require_batch(ids, f"{name} ids are a NumPy array (B, {name} length)", FIXES[name])
