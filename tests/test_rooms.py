@@ -8,9 +8,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # From the ground up; what stands side by side does not import each other.
 FLOORS = [
-    ["version", "errors", "blas"],
+    ["version", "errors", "blas", "symbols"],
     ["backend", "settings"],
     ["randomness", "layer"],
+    ["paper"],
     ["layers", "data"],
     ["plots", "models", "parallel"],
     ["training", "generation"],
