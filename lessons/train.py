@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from lessons.kit import models
-from numformer.backend import reuse_freed_memory
+from numformer.allocator import reuse_freed_memory
 from numformer.errors import InputError
 from numformer.training.files import write_atomically
 from toy_tasks.kit import exit_code

@@ -3,14 +3,11 @@
 Ordinary array code needs only `xp = array_module(x)`: the arrays decide where work is done.
 """
 
-import contextlib
 import contextvars
-import ctypes
-import functools
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -78,42 +75,9 @@ def find_backend(name: str) -> Any:
         ) from None
 
 
-def reuse_freed_memory() -> None:
-    """Let this process keep the memory of freed arrays instead of returning it to the system.
-
-    glibc gives large arrays back as soon as they are freed, so every training step pays page faults
-    for the same memory again. It governs the whole process; without glibc it does nothing.
-    """
-    m_trim_threshold, m_mmap_threshold = -1, -3
-    try:
-        mallopt = ctypes.CDLL("libc.so.6").mallopt
-    except (OSError, AttributeError):
-        return
-    mallopt(m_mmap_threshold, 1 << 30)
-    mallopt(m_trim_threshold, -1)  # never
-
-
-def return_freed_memory() -> None:
-    """Give what this process has kept of freed arrays back to the system, once.
-
-    What building a model has needed would stay otherwise, and in every process that is forked.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
-
-
 def dtype_kind(value) -> str:
     """The kind of an array's dtype ("f" floating-point, "b" boolean, "i"); "" for what is none."""
     return getattr(getattr(value, "dtype", None), "kind", "")
-
-
-def memory(xp=np) -> int:
-    """How many bytes of memory the arrays of `xp` can have: this machine's, or the GPU's."""
-    if xp is not np:
-        return xp.cuda.Device().mem_info[1]
-    if not {"SC_PAGE_SIZE", "SC_PHYS_PAGES"} <= getattr(os, "sysconf_names", {}).keys():
-        return sys.maxsize
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def rows(x):
@@ -131,50 +95,21 @@ def laid_out(x):
     return array_module(x).ascontiguousarray(x)
 
 
+# What makes the products of two matrices in this thread where it is not `@`.
+matrix_product = contextvars.ContextVar[Callable | None]("matrix_product", default=None)
+
+
 def matmul(a, b):
     """The matrix product over the last two axes, a (..., M, N), b (..., N, P) -> (..., M, P).
 
-    One matrix `b` for all of `a` becomes a single large product instead of many small ones; within
-    `half_products` it is a `half_product`.
+    One matrix `b` for all of `a` becomes a single large product instead of many small ones.
     """
-    if b.ndim == 2:
-        product = half_product if _half.get() else blas.product
-        if a.ndim == 2:
-            return product(a, b)
-        return product(rows(a), b).reshape(*a.shape[:-1], b.shape[1])
-    return a @ b
-
-
-_half = contextvars.ContextVar("half", default=False)
-
-
-@contextlib.contextmanager
-def half_products(half: bool = True) -> Iterator[None]:
-    """Within the block, in this thread, products with one matrix are made in half precision.
-
-    These are all but those of attention's queries with keys, and weights with values. CuPy 14 makes
-    products of many matrices in float32, whatever it is given.
-    """
-    token = _half.set(half)
-    try:
-        yield
-    finally:
-        _half.reset(token)
-
-
-def half_product(a, b):
-    """a (M, N), b (N, P) -> a @ b (M, P) of numbers rounded to float16, of the dtype of `a`.
-
-    float16 has 11 bits and reaches from 6e-8 to 65504: smaller numbers become 0, larger ones
-    infinite. The sums are made in float32, then rounded, too. A GPU's tensor cores do just this,
-    many times as fast as float32. NumPy would multiply float16 numbers one by one, so here numbers
-    that were rounded are float32 again: the same arithmetic, and slower than without it.
-    """
-    with np.errstate(over="ignore"):
-        x, y = a.astype(np.float16), b.astype(np.float16)
-        if on_host(a):
-            x, y = x.astype(np.float32), y.astype(np.float32)
-        return (x @ y).astype(np.float16).astype(a.dtype)
+    if b.ndim != 2:
+        return a @ b
+    matrix = a if a.ndim == 2 else rows(a)
+    product = matrix_product.get() or (blas.product if blas.blocks else None)
+    y = product(matrix, b) if product else matrix @ b
+    return y if a.ndim == 2 else y.reshape(*a.shape[:-1], b.shape[1])
 
 
 def sum_rows(x):
@@ -278,52 +213,6 @@ def _add_runs_on_device(target, ids, values) -> None:
     symbols = xp.arange(len(target))
     last = xp.searchsorted(ids, symbols, side="right") - 1
     target += xp.where((ids[last] == symbols)[:, None], values[last], 0)
-
-
-def normal(x):
-    """x (...) -> P(X <= x) of a standard normal X, and its density at x, each (...).
-
-    NumPy has no such function, nor erf.
-    The tail beyond a = |x| is exp(-a^2 / 2) times a smooth function of t = 3 / (3 + a): so smooth
-    that a polynomial gives all digits of the dtype. Beyond 40 the exponential is 0 in every dtype.
-    """
-    xp = array_module(x)
-    highest, *coefficients, constant = _tail_polynomial(7 if x.dtype == np.float32 else 18)
-    flat, (cdf, density) = x.reshape(-1), xp.empty((2, x.size), x.dtype)
-    for piece in cache_sized_pieces(flat):
-        value, tail, exponential = flat[piece], cdf[piece], density[piece]
-        a = xp.minimum(xp.absolute(value), 40)
-        xp.multiply(a, a, out=exponential)
-        t = a + 3
-        xp.divide(3, t, out=t)
-        xp.multiply(t, highest, out=tail)
-        for coefficient in coefficients:
-            tail += coefficient
-            tail *= t
-        tail += constant
-        exponential *= -0.5
-        tail *= xp.exp(exponential, out=exponential)
-        exponential *= 1 / math.sqrt(2 * math.pi)
-        # P(X <= x) is the tail for an x below 0, otherwise 1 - tail.
-        tail -= value > 0
-        xp.absolute(tail, out=tail)
-    return cdf.reshape(x.shape), density.reshape(x.shape)
-
-
-@functools.cache
-def _tail_polynomial(degree: int) -> list[float]:
-    """The coefficients, highest first, of exp(a^2 / 2) P(X > a) in powers of 3 / (3 + a).
-
-    They are Python's numbers: NumPy's own would make each sum a float64, in twice the time.
-    """
-
-    def scaled_tail(t: float) -> float:
-        a = 3 / t - 3
-        return math.exp(a * a / 2) * math.erfc(a / math.sqrt(2)) / 2
-
-    values = np.vectorize(scaled_tail)
-    interpolated = np.polynomial.Chebyshev.interpolate(values, degree, domain=[0.2, 1])
-    return interpolated.convert(kind=np.polynomial.Polynomial).coef[::-1].tolist()
 
 
 def cache_sized_pieces(vector) -> list[slice]:

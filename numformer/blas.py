@@ -19,8 +19,9 @@ IN_PIECES = 16  # rows of a product that a model answers with, at most, for it t
 PIECE = 10**6  # multiplications of a product that OpenBLAS makes of matrices as they lie in memory
 PIECE_TRANSPOSED = 1200  # entries of its result, at most, where the second matrix is a transpose
 
+blocks = 0  # `sparing` blocks that are at work, in all threads of Python
+
 _change = threading.Lock()
-_blocks = 0  # `sparing` blocks that are at work, in all threads of Python
 _usual: list[int] = []  # the threads of each library outside of them
 _trainer: int | None = None  # the thread of Python in which a training is at work
 
@@ -55,7 +56,7 @@ def fixed(count: int) -> Iterator[None]:
     """Within the block, a training in this thread, products take `count` threads."""
     global _trainer
     with _change:
-        before = _usual if _blocks else _counts()
+        before = _usual if blocks else _counts()
         _trainer = threading.get_ident()
         _set([count] * len(before))
     try:
@@ -72,30 +73,30 @@ def sparing() -> Iterator[None]:
 
     Where another thread trains, nothing changes: the number may decide the bits of its products.
     """
-    global _blocks, _usual
+    global blocks, _usual
     if _another_thread_trains():
         yield
         return
     with _change:
-        if not _blocks:
+        if not blocks:
             _usual = _counts()
             _set([1] * len(_usual))
-        _blocks += 1
+        blocks += 1
     try:
         yield
     finally:
         with _change:
-            _blocks -= 1
-            if not (_blocks or _another_thread_trains()):
+            blocks -= 1
+            if not (blocks or _another_thread_trains()):
                 _set(_usual)
 
 
 def product(a, b):
-    """a (M, N) @ b (N, P); where it is large, by all threads that there were before `sparing`.
+    """a (M, N) @ b (N, P) within `sparing`: few rows, but not one, are multiplied in pieces.
 
-    Within `sparing` few rows, but not one, are multiplied in pieces.
+    Where it is large, it takes all threads that there were before.
     """
-    if not _blocks or (size := a.size * b.shape[1]) <= PIECE:
+    if (size := a.size * b.shape[1]) <= PIECE:
         return a @ b
     if isinstance(a, np.ndarray) and 1 < len(a) <= IN_PIECES:
         return _in_pieces(a, b)
@@ -107,7 +108,7 @@ def product(a, b):
         return a @ b
     finally:
         with _change:
-            if _blocks and not _another_thread_trains():
+            if blocks and not _another_thread_trains():
                 _set([1] * len(_usual))
 
 

@@ -10,6 +10,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from numformer import backend, randomness
 from numformer.backend import to_host
 from numformer.errors import InputError
+from numformer.half_precision import half_product, half_products
+from numformer.layers.normal import normal
 
 
 class Watched(np.ndarray):
@@ -69,7 +71,7 @@ ROUNDED += [([1, 0, 0], 2e-8, 0.0), ([1e-4, 0, 0], 1e-4, 0.0), ([6e-8, 0, 0], 1.
 @pytest.mark.parametrize(("row", "factor", "product"), ROUNDED)
 def test_half_products_are_of_float16_numbers_summed_in_float32(row, factor, product, dtype, xp):
     a, b = xp.asarray(np.array([row], dtype)), xp.asarray(np.full((3, 2), factor, dtype))
-    found = to_host(backend.half_product(a, b))
+    found = to_host(half_product(a, b))
     assert_array_equal(found, np.full((1, 2), product, dtype), strict=True)
 
 
@@ -83,11 +85,11 @@ def test_a_gpu_multiplies_float16_and_numpy_float32(stand_in, monkeypatch):
             return np.asarray(self) @ np.asarray(other)
 
     ones = np.ones((2, 2), np.float32)
-    backend.half_product(ones.view(Noted), ones)
+    half_product(ones.view(Noted), ones)
     multiply = stand_in.ndarray.__matmul__
     noted = lambda a, b: seen.append({a.dtype.name, b.dtype.name}) or multiply(a, b)  # noqa: E731
     monkeypatch.setattr(stand_in.ndarray, "__matmul__", noted)
-    backend.half_product(stand_in.asarray(ones), stand_in.asarray(ones))
+    half_product(stand_in.asarray(ones), stand_in.asarray(ones))
     assert seen == [{"float32"}, {"float16"}]
 
 
@@ -98,9 +100,9 @@ def test_within_half_products_those_with_one_matrix_are_half(rng, xp):
     halves = a.astype(np.float16).astype(float) @ b.astype(np.float16).astype(float)
     x, y, z = (xp.asarray(array.astype(np.float32)) for array in (a, b, many))
     outside = [to_host(backend.matmul(x, other)) for other in (y, z)]
-    with backend.half_products(), synchronisations() as waits:
+    with half_products(), synchronisations() as waits:
         products = [backend.matmul(x, other) for other in (y, z)]
-        with backend.half_products(False):
+        with half_products(False):
             exact = backend.matmul(x, y)
         again_half = backend.matmul(x, y)
     assert not waits
@@ -174,7 +176,7 @@ def test_a_dot_product_over_many_rows_has_blocks_of_1024(rng):
 def test_the_normal_distribution_has_all_digits(dtype, error, xp):
     """Over more than one piece, and far out on both sides."""
     x = np.concatenate([np.linspace(-13, 13, 33_001), [-1e30, 1e30]]).astype(dtype)
-    found, density = map(to_host, backend.normal(xp.asarray(x.reshape(1, -1))))
+    found, density = map(to_host, normal(xp.asarray(x.reshape(1, -1))))
     expected = [math.erfc(-value / math.sqrt(2)) / 2 for value in x.tolist()]
     assert found.dtype == dtype and found.shape == (1, len(x))
     assert_allclose(found[0], expected, rtol=0, atol=error)

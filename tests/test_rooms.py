@@ -8,9 +8,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # From the ground up; what stands side by side does not import each other.
 FLOORS = [
-    ["version", "errors", "blas", "symbols"],
+    ["version", "errors", "blas", "symbols", "allocator"],
     ["backend", "settings"],
-    ["randomness", "layer"],
+    ["randomness", "layer", "half_precision"],
     ["paper"],
     ["layers", "data"],
     ["plots", "models", "parallel"],

@@ -5,8 +5,9 @@ The paper's is ReLU. GELU, SwiGLU and GEGLU came later; tanh is what recurrent n
 
 import math
 
-from numformer.backend import array_module, normal
+from numformer.backend import array_module
 from numformer.layer import Array, Layer
+from numformer.later.normal import normal
 
 
 def relu(x):

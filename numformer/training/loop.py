@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from tqdm import tqdm
 
-from numformer.backend import reuse_freed_memory
+from numformer.allocator import reuse_freed_memory
 from numformer.data import Batch
 from numformer.errors import InputError
 from numformer.models import Model

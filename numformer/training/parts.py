@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from numformer import blas
-from numformer.backend import half_products, on_host, return_freed_memory
+from numformer.allocator import return_freed_memory
+from numformer.backend import on_host
 from numformer.data import Batch
 from numformer.errors import InputError
+from numformer.half_precision import half_products
 from numformer.layer import FlatParameters
 from numformer.models import Objective
 from numformer.parallel.pairwise import Branch, add_pairwise

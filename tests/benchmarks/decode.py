@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from numformer.backend import reuse_freed_memory
+from numformer.allocator import reuse_freed_memory
 from numformer.data.vocabulary import END, UNKNOWN
 from numformer.generation import beam_search, greedy
 from numformer.layer import pack

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from numformer import blas
-from numformer.backend import reuse_freed_memory
+from numformer.allocator import reuse_freed_memory
 from numformer.layer import pack
 from numformer.layers import MIXERS, Places, Reach
 from numformer.models.block import TowerConfig

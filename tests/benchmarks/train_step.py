@@ -39,7 +39,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from numformer import blas
-from numformer.backend import find_backend, reuse_freed_memory
+from numformer.allocator import reuse_freed_memory
+from numformer.backend import find_backend
 from numformer.errors import InputError
 from numformer.models import Config, LanguageModel, RecurrentEncoderDecoder, Transformer
 from numformer.parallel import Ranks

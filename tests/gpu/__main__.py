@@ -27,12 +27,14 @@ from unittest import mock
 import numpy as np
 
 from numformer import backend, randomness
-from numformer.backend import find_backend, reuse_freed_memory, to_host
+from numformer.allocator import reuse_freed_memory
+from numformer.backend import find_backend, to_host
 from numformer.data.batching import pad_sources
 from numformer.errors import InputError, complain
 from numformer.generation import beam_search, greedy
 from numformer.gradient_check.cases import CASES, MODELS
 from numformer.gradient_check.gradients import converted
+from numformer.half_precision import half_product
 from numformer.layer import pack
 from numformer.models import Config, Transformer
 from numformer.randomness import dropout_stream
@@ -110,7 +112,7 @@ def machine_of(xp) -> dict[str, str]:
     facts = {
         "date": datetime.date.today().isoformat(),
         "GPU": runtime.getDeviceProperties(0)["name"].decode(),
-        "memory of the GPU": f"{backend.memory(xp) / 2**30:.1f} GiB",
+        "memory of the GPU": f"{xp.cuda.Device().mem_info[1] / 2**30:.1f} GiB",
         "CUDA, of the driver": runtime.driverGetVersion(),
         "CUDA, of CuPy": runtime.runtimeGetVersion(),
         "CuPy, NumPy": f"{xp.__version__}, {np.__version__}",
@@ -181,7 +183,7 @@ def check_formulas(report: Report, xp) -> None:
         rng, products = np.random.default_rng(4), []
         a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((70, 300), (300, 50)))
         for module in (xp, np):
-            products.append(backend.half_product(*map(module.asarray, (a, b))))
+            products.append(half_product(*map(module.asarray, (a, b))))
         at_most(difference(*products), 2**-10)  # another order of the sum, rounded to 11 bits
     for p in (0.1, 0.5, 0.999999):
         with report.checking(f"dropout masks, p = {p}, wrong entries") as at_most:

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import numformer as nf
-from numformer.backend import half_products
+from numformer.half_precision import half_products
 from numformer.layers.attention import head_size
 from numformer.layers.linear import linear_backward
 from numformer.layers.positional import sinusoidal_table

@@ -31,7 +31,7 @@ Positions are whole numbers; NumPy's do for the ends of a slice; and nothing is 
     layers/reach.py: start, from_here, to_here, stop = np.searchsorted(self.keys.positions, limits)
     layers/reach.py: from_here, to_here = (from_here, min(to_here, whole))
 The rows of a matrix are the matrix itself.
-    backend.py: if a.ndim == 3:
+    backend.py: matrix = a if a.ndim == 3
 What is returned is the array that is overwritten, which backward has already.
     layers/cross_entropy.py: return (lambda g: g / len(g))(dlogits)
 A total for every entry of a row, all of them the same.
@@ -112,15 +112,15 @@ SeedSequence.generate_state makes word after word: of two words the first is the
 With a reach of all ids nothing lies that far apart: the slices are empty.
     backend.py: while reach <= len(ids)
 A polynomial of a higher degree, which has all digits of the dtype, too.
-    backend.py: _tail_polynomial(8 if
-    backend.py: else 19)
+    layers/normal.py: _tail_polynomial(8 if
+    layers/normal.py: else 19)
 The same numbers. As NumPy's own they make each sum in float64 before it is rounded, which takes
 longer.
-    backend.py: return interpolated.convert(kind=np.polynomial.Polynomial).coef[::-1]
+    layers/normal.py: return interpolated.convert(kind=np.polynomial.Polynomial).coef[::-1]
 Beyond 40 the exponential is 0 in every dtype, so both results are.
-    backend.py: xp.minimum(xp.absolute(value), 41)
+    layers/normal.py: xp.minimum(xp.absolute(value), 41)
 At 0 the tail is 1/2, and so is the difference from 1.
-    backend.py: tail -= value >= 0
+    layers/normal.py: tail -= value >= 0
 What differs from the first state and what differs from the second have the same difference; and of
 one state nothing differs.
     training/average.py: shapes[1].items()

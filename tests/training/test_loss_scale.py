@@ -6,8 +6,9 @@ from cupy_stand_in import synchronisations
 from numpy.testing import assert_allclose, assert_array_equal
 from tiny_runs import Copying, Own, interrupt, recipe, run, tiny
 
-from numformer.backend import array_module, half_products, to_host
+from numformer.backend import array_module, to_host
 from numformer.errors import BrokenNumbers
+from numformer.half_precision import half_products
 from numformer.layer import pack
 from numformer.layers import CrossEntropy
 from numformer.randomness import dropout_stream

@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Callable
 
-from numformer.backend import reuse_freed_memory
+from numformer.allocator import reuse_freed_memory
 from numformer.errors import BrokenNumbers, InputError, complain
 from numformer.parallel.mpi import world
 from numformer.parallel.ranks import RankLost

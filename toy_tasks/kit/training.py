@@ -2,11 +2,14 @@
 
 import argparse
 import contextvars
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from numformer.backend import find_backend, memory
+import numpy as np
+
+from numformer.backend import find_backend
 from numformer.errors import InputError
 from numformer.models import Model
 from numformer.parallel.mpi import ranks_for
@@ -162,7 +165,7 @@ def require(
     schedule = Schedule(*(getattr(options, name) for name in when))
     kept = len(vectors_of(OPTIMIZERS[recipe.optimizer]))
     _require_length(config, task)
-    _require_memory(config, options, kept, memory(xp))
+    _require_memory(config, options, kept, _memory(xp))
     return recipe, schedule, kept
 
 
@@ -173,6 +176,15 @@ def _require_length(config: Settings, task: Task) -> None:
             f"a task that needs {task.longest}",
             "Raise --max-length, or use --positions sinusoidal.",
         )
+
+
+def _memory(xp) -> int:
+    """How many bytes of memory the arrays of `xp` can have: this machine's, or the GPU's."""
+    if xp is not np:
+        return xp.cuda.Device().mem_info[1]
+    if not {"SC_PAGE_SIZE", "SC_PHYS_PAGES"} <= getattr(os, "sysconf_names", {}).keys():
+        return sys.maxsize
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _require_memory(config: Settings, options: argparse.Namespace, kept: int, held: int) -> None:
