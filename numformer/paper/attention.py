@@ -139,8 +139,8 @@ class MultiHeadAttention(Layer):
         self.query = query or Heads(d_model, heads, d_k, rng)
         self.key = key or Heads(d_model, heads, d_k, rng)
         self.value = value or Heads(d_model, heads, d_v, rng)
-        self.attention = attention or ScaledDotProductAttention()
         self.output = output or Linear(heads * d_v, d_model, rng, bias=False)
+        self.attention = attention or ScaledDotProductAttention()
 
     def forward(self, x: Array, memory: Array, reach: Any = None) -> Array:
         reach = as_reach(reach, x, memory)
