@@ -21,9 +21,9 @@ from numformer.generation import Ensemble, length_penalty, log_probabilities
 from numformer.generation.beam import Beam
 from numformer.generation.greedy import write
 from numformer.gradient_check.gradients import check
-from numformer.layers.attention import MultiHeadAttention
-from numformer.layers.memory import KeysAndValues
-from numformer.layers.softmax import softmax, softmax_backward
+from numformer.paper.attention import MultiHeadAttention
+from numformer.paper.memory import KeysAndValues
+from numformer.paper.softmax import softmax, softmax_backward
 from numformer.training.average import mean
 
 

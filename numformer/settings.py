@@ -6,8 +6,8 @@ value, its flag on a command line and the line of `--help`.
 
 import difflib
 import math
-from collections.abc import Callable, Collection
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any
 
 from numformer.errors import InputError
@@ -106,6 +106,23 @@ def ids(default: str, what: str):
     return _setting(default, what, Rule(words, _are_ids, str))
 
 
+def sizes(default: Any, what: str):
+    """A whole number of at least 1, or several with commas between them, in turn by layer."""
+    words = "an integer of at least 1, or several with commas between them"
+    return _setting(default, what, Rule(words, _are_sizes, str))
+
+
+def only_with(setting: Any, **owners: Collection[str]) -> Any:
+    """The same setting, which belongs to choices: without one of these names it does nothing."""
+    setting.metadata = {**setting.metadata, "only_with": owners}
+    return setting
+
+
+def field_like(setting: Field) -> Any:
+    """A new dataclass field with the default and the metadata of another."""
+    return field(default=setting.default, metadata=setting.metadata)
+
+
 def unflagged(setting: Any) -> Any:
     """The same setting without a flag: only weights that others trained ask for it."""
     setting.metadata = {**setting.metadata, "flag": False}
@@ -122,6 +139,12 @@ def _are_ids(value) -> bool:
 
 def _is_size(value) -> bool:
     return type(value) is int and value >= 1
+
+
+def _are_sizes(value) -> bool:
+    return _is_size(value) or (
+        type(value) is str and all(n.isdecimal() and int(n) >= 1 for n in value.split(","))
+    )
 
 
 def _is_number(value) -> bool:
@@ -145,6 +168,8 @@ class Settings:
 
     def __post_init__(self):
         for setting in fields(self):
+            if "rule" not in setting.metadata:  # of a subclass that checks its own fields
+                continue
             value, rule = getattr(self, setting.name), setting.metadata["rule"]
             left_out = value is None and setting.default is None
             if not left_out and not rule.holds(value):
@@ -153,3 +178,31 @@ class Settings:
                     repr(value),
                     f"Change {setting.name} (see {type(self).__name__}).",
                 )
+        for setting in fields(self):
+            self._require_owner(setting)
+
+    def owners(self, setting: Field) -> Mapping[str, Collection[str]]:
+        """The choices that a setting belongs to: for another field, the names that it has then."""
+        return setting.metadata.get("only_with", {})
+
+    def _require_owner(self, setting: Field) -> None:
+        """Raise InputError for a setting that does nothing, since its owner is not chosen."""
+        value = getattr(self, setting.name)
+        if value == setting.default:
+            return
+        for owner, names in self.owners(setting).items():
+            chosen = getattr(self, owner)
+            if not {*names} & {*str(chosen).split(",")}:
+                raise InputError(
+                    f"{setting.name} belongs to {owner} {' or '.join(sorted(names))}",
+                    f"{setting.name} {value!r} with {owner} {chosen}",
+                    f"Leave {setting.name} out, or change {owner}.",
+                )
+
+
+def classes_of(*registries: Mapping[str, Any]) -> list[type[Settings]]:
+    """The classes of settings that entries of registries have, without those that others extend."""
+    entries = [entry for registry in registries for entry in registry.values()]
+    kinds = [*dict.fromkeys(getattr(entry, "Settings", Settings) for entry in entries)]
+    extended = {base for kind in kinds for base in kind.__mro__[1:]}
+    return [kind for kind in kinds if kind not in extended and kind is not Settings]

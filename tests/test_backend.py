@@ -11,7 +11,7 @@ from numformer import backend, randomness
 from numformer.backend import to_host
 from numformer.errors import InputError
 from numformer.half_precision import half_product, half_products
-from numformer.layers.normal import normal
+from numformer.later.normal import normal
 
 
 class Watched(np.ndarray):

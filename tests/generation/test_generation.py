@@ -14,7 +14,7 @@ import numformer as nf
 from numformer.errors import BrokenNumbers
 from numformer.generation import beam
 from numformer.generation.greedy import most_probable
-from numformer.layers.memory import Kept, Memory, Shared
+from numformer.paper.memory import Kept, Memory, Shared
 from numformer.randomness import seed_sequence
 
 V = 7

@@ -18,9 +18,10 @@ from numformer.gradient_check.cases import CASES, Case
 from numformer.gradient_check.cases.case import B, S, T
 from numformer.gradient_check.cases.models import SMALL
 from numformer.gradient_check.gradients import GradientCheck
+from numformer.later import MIXERS
 from numformer.layer import Layer, inference, pack
-from numformer.layers import MIXERS, Reach
 from numformer.models import Config, Objective, Transformer
+from numformer.paper import Reach
 from numformer.training import Recipe, trainer
 from toy_tasks import reverse
 from toy_tasks.kit.sequences import SequenceTask, digits

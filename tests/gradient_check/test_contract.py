@@ -22,9 +22,10 @@ from numformer import parallel
 from numformer.backend import array_module, to_host
 from numformer.gradient_check.cases import CASES, MIXED, TABLE
 from numformer.gradient_check.gradients import GradientCheck, converted, dtype_kind
+from numformer.later import MIXERS
+from numformer.later.positions import NoPositions
 from numformer.layer import Layer, inference, mode, pack
-from numformer.layers import MIXERS
-from numformer.layers.positional import NoPositions, SinusoidalPositions
+from numformer.paper.positions import SinusoidalPositions
 from numformer.randomness import dropout_stream
 from numformer.training.optimizers import OPTIMIZERS
 

@@ -14,8 +14,8 @@ from numformer.gradient_check.cases import Given
 from numformer.gradient_check.diagnosis import diagnose
 from numformer.gradient_check.gradients import GradientCheck, check
 from numformer.gradient_check.trace import Reporting
-from numformer.layers.attention import merge_heads, split_heads
-from numformer.layers.softmax import softmax
+from numformer.paper.attention import merge_heads, split_heads
+from numformer.paper.softmax import softmax
 from numformer.randomness import dropout_stream
 
 B, S, T, D, H, V = 3, 5, 4, 8, 2, 11

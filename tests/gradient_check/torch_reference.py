@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from numformer.data import PairBatch
 from numformer.gradient_check import GradientCheck
-from numformer.layers import Reach
 from numformer.models import Config
+from numformer.paper import Reach
 from numformer.randomness import dropout_stream
 from numformer.training import Recipe
 

@@ -8,10 +8,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import numformer as nf
 from numformer.half_precision import half_products
-from numformer.layers.attention import head_size
-from numformer.layers.linear import linear_backward
-from numformer.layers.positional import sinusoidal_table
-from numformer.layers.softmax import softmax
+from numformer.paper.attention import head_size
+from numformer.paper.linear import linear_backward
+from numformer.paper.positions import sinusoidal_table
+from numformer.paper.softmax import softmax
 from numformer.randomness import splitmix64
 
 B, D = 2, 8

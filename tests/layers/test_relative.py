@@ -2,14 +2,15 @@
 
 import numpy as np
 import pytest
+from numformer.layers.relative import buckets_of
 from numpy.testing import assert_allclose, assert_array_equal
 
+from numformer.later.attention.alibi import alibi
 from numformer.layer import inference, pack
-from numformer.layers import Memory, Places, Reach, RelativeAttention, RelativePositions
-from numformer.layers.alibi import alibi
-from numformer.layers.attention import SelfAttention
-from numformer.layers.relative import buckets_of
+from numformer.layers import RelativeAttention, RelativePositions
 from numformer.models import LanguageModel, Tower, TowerConfig
+from numformer.paper import Memory, Places, Reach
+from numformer.paper.attention import SelfAttention
 from numformer.randomness import dropout_stream
 
 B, D, H = 2, 8, 2

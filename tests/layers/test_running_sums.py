@@ -4,17 +4,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from numformer.later import LinearAttention, Rotary, StateSpace, running_sums
 from numformer.layer import inference, pack
-from numformer.layers import (
-    LinearAttention,
-    Memory,
-    Places,
-    Reach,
-    Rotary,
-    StateSpace,
-    running_sums,
-)
 from numformer.models import LanguageModel, TowerConfig
+from numformer.paper import Memory, Places, Reach
 
 B, T, D, H = 2, 7, 8, 2
 CLOSE = dict(rtol=1e-11, atol=1e-13)

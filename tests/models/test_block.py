@@ -12,12 +12,14 @@ from numpy.testing import assert_allclose, assert_array_equal
 import numformer as nf
 from numformer import Transformer, inference, pack
 from numformer.errors import InputError
+from numformer.later import ATTENTIONS, MIXERS, Checkpointed
+from numformer.later.attention.alibi import alibi
 from numformer.layer import Layer
-from numformer.layers import ATTENTIONS, MIXERS, Checkpointed, Memory, attention
-from numformer.layers.alibi import alibi
-from numformer.layers.layer_norm import layer_norm
-from numformer.layers.linear import linear
+from numformer.layers import attention
 from numformer.models import Tower
+from numformer.paper import Memory
+from numformer.paper.layer_norm import layer_norm
+from numformer.paper.linear import linear
 from numformer.randomness import dropout_stream
 
 SIZES = dict(d_model=8, d_ff=12, heads=2, layers=3, attention_dropout=0.25)

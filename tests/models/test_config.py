@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import numformer as nf
-from numformer.layers import ACTIVATIONS
+from numformer.later import ACTIVATIONS
 from numformer.settings import Rule
 from numformer.training.trainer import Trainer
 

@@ -17,7 +17,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from numformer.layers import MIXERS
+from numformer.later import MIXERS
 from numformer.models import Config
 from numformer.training.checkpoints import load_checkpoint, load_model
 from numformer.training.recipe import Recipe

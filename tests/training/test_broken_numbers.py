@@ -8,8 +8,8 @@ from tiny_runs import Copying, HoldingOut, Own, recipe, run, send_ctrl_c, tiny
 
 from numformer.errors import BrokenNumbers
 from numformer.layer import training
-from numformer.layers import ReLU
-from numformer.layers.cross_entropy import CrossEntropy
+from numformer.paper import ReLU
+from numformer.paper.cross_entropy import CrossEntropy
 from numformer.training.broken_numbers import first_broken
 from numformer.training.loop import Schedule, train
 from numformer.training.optimizers import Optimizer

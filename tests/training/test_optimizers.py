@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from numformer.layer import FlatParameters, pack
-from numformer.layers.linear import Linear
+from numformer.paper.linear import Linear
 from numformer.training.optimizers import Adam, Optimizer, clip_global_norm
 from numformer.training.recipe import cosine_rate, linear_rate, warmup_rate
 

@@ -15,7 +15,7 @@ from numformer.errors import complain
 from numformer.generation import Continuation, Infilling, Transduction
 from numformer.generation.beam import LARGEST_ALPHA, PENALTIES
 from numformer.generation.text import Text
-from numformer.layers import MIXERS
+from numformer.later import MIXERS
 from numformer.models import (
     LanguageModel,
     MaskedLanguageModel,

@@ -11,12 +11,12 @@ import numpy as np
 
 from numformer.backend import array_module, dot_last, matmul, transpose
 from numformer.errors import InputError
+from numformer.later.mixers.mixer import Mixer
+from numformer.later.mixers.running_sums import reach_of_sums, running_sums, running_sums_backward
 from numformer.layer import Array, Layer
-from numformer.layers.attention import SelfAttention, head_size, merge_heads, split_heads
-from numformer.layers.linear import Linear
-from numformer.layers.memory import Kept, Memory
-from numformer.layers.mixer import Mixer
-from numformer.layers.running_sums import reach_of_sums, running_sums, running_sums_backward
+from numformer.paper.attention import SelfAttention, head_size, merge_heads, split_heads
+from numformer.paper.linear import Linear
+from numformer.paper.memory import Kept, Memory
 
 
 def positive_features(x):
