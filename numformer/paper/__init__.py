@@ -28,6 +28,7 @@ from numformer.paper.config import Config
 from numformer.paper.transformer import Transformer
 from numformer.paper.cross_entropy import CrossEntropy
 
+# Without Config and Transformer, whose namesakes in `numformer` have the later choices, too.
 __all__ = [
     "Linear",
     "Softmax",
@@ -57,7 +58,5 @@ __all__ = [
     "Encoder",
     "DecoderLayer",
     "Decoder",
-    "Config",
-    "Transformer",
     "CrossEntropy",
 ]
