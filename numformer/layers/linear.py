@@ -5,9 +5,8 @@ import math
 import numpy as np
 
 from numformer.backend import matmul, rows, sum_rows
-from numformer.errors import InputError
+from numformer.errors import InputError, require_width
 from numformer.layer import Array, Layer, Parameter
-from numformer.layers.width import require_width
 
 
 def linear(x, weight, bias=None):

@@ -9,6 +9,7 @@ import numpy as np
 from numformer import settings
 from numformer.data.vocabulary import OURS, Special
 from numformer.errors import InputError
+from numformer.further_settings import choices, ids, special_id, unflagged
 from numformer.layer import Array, Layer
 from numformer.layers import (
     ACTIVATIONS,
@@ -51,7 +52,7 @@ class TowerConfig(*settings_of(MIXERS.values())):  # type: ignore[misc]
     )
     d_v: int | None = settings.size(None, "size of a value; d_model / heads, 64 in the paper")
     layers: int = settings.size(6, "layers of a tower: N of the encoder, and of the decoder (3.1)")
-    mixers: str = settings.choices(
+    mixers: str = choices(
         "attention", MIXERS, "what the layers have for self-attention, in turn: window,attention"
     )
     norm: str = settings.choice(
@@ -83,18 +84,16 @@ class TowerConfig(*settings_of(MIXERS.values())):  # type: ignore[misc]
         False, "compute every layer again for backward, to save memory (not in the paper)"
     )
     # What models have that others trained; `numformer.published` reads them.
-    epsilon: float = settings.unflagged(settings.above_zero(1e-5, "under the root of each norm"))
-    embedding_scale: bool = settings.unflagged(settings.switch(True, "sqrt(d_model) (3.4)"))
-    embedding_norm: bool = settings.unflagged(settings.switch(False, "of what blocks are given"))
-    output_bias: bool = settings.unflagged(settings.switch(False, "of the logits (3.4 has none)"))
-    rotary_base: float = settings.unflagged(settings.above_zero(1e4, "of rotary positions"))
-    padding_id: int | None = settings.unflagged(settings.special_id(OURS.padding, ""))
-    start_id: int | None = settings.unflagged(settings.special_id(OURS.start, ""))
-    end_id: int | None = settings.unflagged(settings.special_id(OURS.end, ""))
-    unwritten: str = settings.unflagged(
-        settings.ids(",".join(map(str, OURS.unwritten)), "ids that no model writes")
-    )
-    other_ends: str = settings.unflagged(settings.ids("", "further ids that end a text"))
+    epsilon: float = unflagged(settings.above_zero(1e-5, "under the root of each norm"))
+    embedding_scale: bool = unflagged(settings.switch(True, "sqrt(d_model) (3.4)"))
+    embedding_norm: bool = unflagged(settings.switch(False, "of what blocks are given"))
+    output_bias: bool = unflagged(settings.switch(False, "of the logits (3.4 has none)"))
+    rotary_base: float = unflagged(settings.above_zero(1e4, "of rotary positions"))
+    padding_id: int | None = unflagged(special_id(OURS.padding, ""))
+    start_id: int | None = unflagged(special_id(OURS.start, ""))
+    end_id: int | None = unflagged(special_id(OURS.end, ""))
+    unwritten: str = unflagged(ids(",".join(map(str, OURS.unwritten)), "ids that no model writes"))
+    other_ends: str = unflagged(ids("", "further ids that end a text"))
 
     def __post_init__(self):
         super().__post_init__()

@@ -7,6 +7,7 @@ import numpy as np
 from numformer import settings
 from numformer.data.vocabulary import OURS, SPECIAL, Special
 from numformer.errors import InputError
+from numformer.further_settings import unflagged
 from numformer.layer import Array
 from numformer.layers import Embedding, Memory, OutputProjection, Places, Reach
 from numformer.layers.memory import Shared
@@ -27,9 +28,7 @@ class Config(TowerConfig):
     tying: str = settings.choice(
         "all", ("all", "inputs", "target", "none"), "what shares weights with the output (3.4)"
     )
-    decoder_layers: int | None = settings.unflagged(
-        settings.size(None, "as many as the encoder has")
-    )
+    decoder_layers: int | None = unflagged(settings.size(None, "as many as the encoder has"))
 
     def __post_init__(self):
         super().__post_init__()

@@ -9,6 +9,7 @@ import numpy as np
 
 from numformer import settings
 from numformer.data.vocabulary import SPECIAL
+from numformer.further_settings import unflagged
 from numformer.layer import Array
 from numformer.layers import Embedding, Memory, OutputProjection, Places, Reach
 from numformer.models.block import InputEmbedding, Tower, TowerConfig
@@ -22,7 +23,7 @@ class Config(TowerConfig):
     both_ways = False
 
     vocabulary: int = settings.vocabulary(len(SPECIAL))
-    tied: bool = settings.unflagged(settings.switch(True, "embedding and output share weights"))
+    tied: bool = unflagged(settings.switch(True, "embedding and output share weights"))
 
     @property
     def least_parameters(self) -> int:

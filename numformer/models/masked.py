@@ -10,6 +10,7 @@ import numpy as np
 
 from numformer import settings
 from numformer.errors import InputError
+from numformer.further_settings import unflagged
 from numformer.layer import Array
 from numformer.layers import (
     ACTIVATIONS,
@@ -32,9 +33,9 @@ class Config(language_model.Config):
 
     both_ways = True
 
-    segments: int | None = settings.unflagged(settings.size(None, "kinds of stretches of a text"))
-    relations: int | None = settings.unflagged(settings.size(None, "between two segments"))
-    transform: bool = settings.unflagged(settings.switch(False, "one more layer before the output"))
+    segments: int | None = unflagged(settings.size(None, "kinds of stretches of a text"))
+    relations: int | None = unflagged(settings.size(None, "between two segments"))
+    transform: bool = unflagged(settings.switch(False, "one more layer before the output"))
 
 
 _Config = Config  # which a model has under the same name
