@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[1]
 # From the ground up; what stands side by side does not import each other.
 FLOORS = [
     ["version", "errors", "blas", "symbols", "allocator"],
-    ["backend", "settings"],
-    ["randomness", "layer", "half_precision"],
+    ["backend", "settings", "devices"],
+    ["randomness", "layer", "half_precision", "further_settings"],
     ["paper"],
     ["later", "data"],
     ["recurrence"],

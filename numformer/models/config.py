@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from numformer import settings
+from numformer import further_settings, settings
 from numformer.errors import InputError
 from numformer.later import (
     ACTIVATIONS,
@@ -26,10 +26,9 @@ from numformer.later import (
     RichInputEmbedding,
     UnscaledEmbedding,
 )
-from numformer.later.attention.mixer import AttentionMixer, cross_attention, cross_entries
+from numformer.later.attention.mixer import AttentionMixer, build_cross, entries
 from numformer.later.attention.rotary import require_pairs
 from numformer.layer import Layer, Parameter
-from numformer.models import kinds
 from numformer.paper.config import LayerConfig
 from numformer.paper.decoder import Decoder, DecoderLayer
 from numformer.paper.embedding import Embedding, OutputProjection
@@ -71,7 +70,7 @@ SETTINGS_OF_ATTENTION: dict[str, Callable[[], set[str]]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class TowerConfig(LayerConfig, *kinds.classes_of(MIXERS, FEED_FORWARDS)):  # type: ignore[misc]
+class TowerConfig(LayerConfig, *further_settings.classes_of(MIXERS, FEED_FORWARDS)):  # type: ignore[misc]
     """The paper's decisions about layers, and every later choice; the defaults are the paper's.
 
     Raises InputError for values that do not fit together, and for a setting whose owner is not
@@ -83,22 +82,22 @@ class TowerConfig(LayerConfig, *kinds.classes_of(MIXERS, FEED_FORWARDS)):  # typ
     crosses: ClassVar[bool] = False
     """Whether a stack of the model has cross-attention."""
 
-    mixers: str = kinds.choices(
+    mixers: str = further_settings.choices(
         "attention", MIXERS, "what the layers have for self-attention, in turn: window,attention"
     )
-    key_value_heads: int | str | None = kinds.only_with(
-        kinds.sizes(
+    key_value_heads: int | str | None = further_settings.only_with(
+        further_settings.sizes(
             None,
             "heads of keys and values in self-attention, in turn by layer (2, or 1,4); as many as "
             "of queries unless given",
         ),
         mixers=MIXERS_OF_ATTENTION,
     )
-    qk_norm: str = kinds.only_with(
+    qk_norm: str = further_settings.only_with(
         settings.choice("none", QK_NORMS, "norm of each head's queries and keys (self-attention)"),
         mixers=MIXERS_OF_ATTENTION,
     )
-    feed_forwards: str = kinds.choices(
+    feed_forwards: str = further_settings.choices(
         "dense", FEED_FORWARDS, "the layers' feed-forward networks, in turn"
     )
     norm: str = settings.choice(
@@ -120,7 +119,7 @@ class TowerConfig(LayerConfig, *kinds.classes_of(MIXERS, FEED_FORWARDS)):  # typ
         POSITIONS,
         "how positions are encoded (3.5; learned: Table 3, row E; the others are later work)",
     )
-    max_length: int = kinds.only_with(
+    max_length: int = further_settings.only_with(
         settings.size(512, "longest sequence that learned positions can take"),
         positions=["learned"],
     )
@@ -134,21 +133,21 @@ class TowerConfig(LayerConfig, *kinds.classes_of(MIXERS, FEED_FORWARDS)):  # typ
         False, "compute every layer again for backward, to save memory (not in the paper)"
     )
     # What models have that others trained; `numformer.published` reads them.
-    epsilon: float = kinds.unflagged(settings.above_zero(1e-5, "under the root of each norm"))
-    embedding_scale: bool = kinds.unflagged(settings.switch(True, "sqrt(d_model) (3.4)"))
-    embedding_norm: bool = kinds.unflagged(settings.switch(False, "of what blocks are given"))
-    output_bias: bool = kinds.unflagged(settings.switch(False, "of the logits (3.4 has none)"))
-    rotary_base: float = kinds.only_with(
-        kinds.unflagged(settings.above_zero(1e4, "of rotary positions")),
+    epsilon: float = further_settings.unflagged(settings.above_zero(1e-5, "under the root of each norm"))
+    embedding_scale: bool = further_settings.unflagged(settings.switch(True, "sqrt(d_model) (3.4)"))
+    embedding_norm: bool = further_settings.unflagged(settings.switch(False, "of what blocks are given"))
+    output_bias: bool = further_settings.unflagged(settings.switch(False, "of the logits (3.4 has none)"))
+    rotary_base: float = further_settings.only_with(
+        further_settings.unflagged(settings.above_zero(1e4, "of rotary positions")),
         positions=["rotary", "sinusoidal_rotary"],
     )
-    padding_id: int | None = kinds.unflagged(kinds.special_id(OURS.padding, ""))
-    start_id: int | None = kinds.unflagged(kinds.special_id(OURS.start, ""))
-    end_id: int | None = kinds.unflagged(kinds.special_id(OURS.end, ""))
-    unwritten: str = kinds.unflagged(
-        kinds.ids(",".join(map(str, OURS.unwritten)), "ids that no model writes")
+    padding_id: int | None = further_settings.unflagged(further_settings.special_id(OURS.padding, ""))
+    start_id: int | None = further_settings.unflagged(further_settings.special_id(OURS.start, ""))
+    end_id: int | None = further_settings.unflagged(further_settings.special_id(OURS.end, ""))
+    unwritten: str = further_settings.unflagged(
+        further_settings.ids(",".join(map(str, OURS.unwritten)), "ids that no model writes")
     )
-    other_ends: str = kinds.unflagged(kinds.ids("", "further ids that end a text"))
+    other_ends: str = further_settings.unflagged(further_settings.ids("", "further ids that end a text"))
 
     def __new__(cls, *_, **values):
         """A config of this class; of one with further fields where a choice of one's own has them.
@@ -159,7 +158,7 @@ class TowerConfig(LayerConfig, *kinds.classes_of(MIXERS, FEED_FORWARDS)):  # typ
         entries = [e for registry in CHOICES_WITH_SETTINGS.values() for e in registry.values()]
         own = {setting.name: setting for entry in entries for setting in own_settings(entry)}
         if further := [own[name] for name in values.keys() - known if name in own]:
-            described = [(f.name, f.type, kinds.field_like(f)) for f in further]
+            described = [(f.name, f.type, further_settings.field_like(f)) for f in further]
             cls = make_dataclass(
                 cls.__name__, described, bases=(cls,), frozen=True, kw_only=True
             )
@@ -237,7 +236,7 @@ class TowerConfig(LayerConfig, *kinds.classes_of(MIXERS, FEED_FORWARDS)):  # typ
         return self.choice("mixers", layer).build(self.of_layer(layer), rng, causal)
 
     def cross_attention(self, rng: np.random.Generator) -> Layer:
-        return cross_attention(self, rng)
+        return build_cross(self, rng)
 
     def feed_forward(self, rng: np.random.Generator, layer: int = 0) -> Layer:
         return self.choice("feed_forwards", layer).build(self, rng)
@@ -329,7 +328,7 @@ class TowerConfig(LayerConfig, *kinds.classes_of(MIXERS, FEED_FORWARDS)):  # typ
         def of_layer(n: int) -> int:
             config = self.of_layer(n)
             parts = self.choice("mixers", n), self.choice("feed_forwards", n)
-            return sum(part.entries(config) for part in parts) + cross * cross_entries(self)
+            return sum(part.entries(config) for part in parts) + cross * entries(self, self.heads)
 
         in_turn = [of_layer(n) for n in range(self.turns)]
         rounds, rest = divmod(self.layers, len(in_turn))  # layers may be any number, so no loop

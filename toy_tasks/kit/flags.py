@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 
-from numformer.backend import BACKENDS, default_backend
+from numformer.devices import BACKENDS, default_backend
 from numformer.errors import complain
 from numformer.generation import Continuation, Infilling, Transduction
 from numformer.generation.beam import PENALTIES

@@ -1,7 +1,7 @@
 """Where attention looked, for maps."""
 
-from numformer.layer import Layer
 from numformer.later.attention.tiles import TiledAttention
+from numformer.layer import Layer
 from numformer.paper.attention import MultiHeadAttention
 
 
