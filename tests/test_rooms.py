@@ -11,6 +11,7 @@ FLOORS = [
     ["version", "errors", "blas"],
     ["backend", "settings"],
     ["randomness", "layer"],
+    ["paper"],
     ["layers", "data"],
     ["plots", "models", "parallel"],
     ["training", "generation"],

@@ -143,6 +143,7 @@ class Cell(Layer):
         self.size = size
         normal = rng.standard_normal((self.gates, size, size))
         self.weight = Parameter(np.concatenate([np.linalg.qr(gate)[0] for gate in normal], axis=-1))
+        self.weight.hidden = True
 
     def input(self, d_in: int, rng: np.random.Generator, bias: bool = True) -> Linear:
         """The layer of the input's share, x (..., d_in) -> a (..., gates H)."""

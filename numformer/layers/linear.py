@@ -37,6 +37,7 @@ class Linear(Layer):
     def __init__(self, d_in: int, d_out: int, rng: np.random.Generator, bias: bool = True):
         bound = math.sqrt(6 / (d_in + d_out))
         self.weight = Parameter(rng.uniform(-bound, bound, (d_in, d_out)))
+        self.weight.hidden = True
         self.bias = Parameter(np.zeros(d_out)) if bias else None
 
     def _weight_and_bias(self):

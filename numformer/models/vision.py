@@ -87,6 +87,7 @@ class VisionTransformer(Model):
         self.tower = Tower(config, rng)
         self.pick = Pick()
         self.output = Linear(config.d_model, config.classes, rng)
+        self.embedding.weight.hidden = self.output.weight.hidden = False
 
     def forward(self, images: Array) -> Array:
         x = self.patches.forward(self._images(images))

@@ -42,7 +42,7 @@ LIBRARY = ROOT / "numformer"
 
 # What is broken: every formula, layer, loss, optimizer, mask, batch and decoding step.
 BROKEN = """backend.py randomness.py layer.py settings.py data/*.py
-            layers/*.py models/*.py generation/*.py training/average.py training/loop.py
+            paper/*.py layers/*.py models/*.py generation/*.py training/average.py training/loop.py
             training/loss_scale.py training/measures.py training/optimizers.py
             training/parts.py training/recipe.py training/trainer.py
             training/finished.py training/ranked_parts.py parallel/groups.py parallel/pairwise.py

@@ -1,0 +1,1 @@
+"""The paper "Attention Is All You Need" in its own order, and nothing later."""
