@@ -57,7 +57,9 @@ def differentiate(layer: Layer, inputs: list, reference: str, **settings) -> Sol
 def train(config: Config, recipe: Recipe, batches: list, seed: int, shift=None) -> Solved:
     """A step on each batch by numformer's own training loop: losses, norms and final weights.
 
-    Random numbers of `shift` move the initial weights, gammas and biases among them.
+    Without biases of keys: one adds the same to all scores of a query, so its gradient is 0 but for
+    rounding, and an optimizer that follows a gradient's sign moves it either way. Random numbers of
+    `shift` move the initial weights, gammas and biases among them.
     """
     model = Transformer(config, seed)
     task = SimpleNamespace(batch=lambda step: batches[step - 1], description=dict, metric=None)
@@ -75,7 +77,12 @@ def train(config: Config, recipe: Recipe, batches: list, seed: int, shift=None) 
     results = {"losses": np.array(run.losses), "norms": np.array(norms), **model.state_dict()}
     ids = [ids for batch in batches for ids in batch.inputs]
     torch_trains = by_torch("train", config, recipe, initial, batches, seed)
-    return Solved([*initial.values(), *ids], results, torch_trains)
+    drawn = [*initial.values(), *ids]
+    return Solved(drawn, _defined(results), lambda: _defined(torch_trains()))
+
+
+def _defined(results: dict) -> dict:
+    return {name: array for name, array in results.items() if not name.endswith(".key.bias")}
 
 
 def random_batch(rng, config: Config, size: int, source: int, target: int, shortest=1) -> PairBatch:
