@@ -654,6 +654,20 @@ def adamw_optimizer(p, recipe: Recipe):
     return adam_optimizer(p, recipe, torch.optim.AdamW, weight_decay=recipe.weight_decay)
 
 
+def lion_optimizer(p, recipe: Recipe):
+    class Lion(torch.optim.Optimizer):
+        @torch.no_grad()
+        def step(self):
+            for parameter in self.param_groups[0]["params"]:
+                rate, grad = self.param_groups[0]["lr"], parameter.grad
+                mean = self.state[parameter].get("mean", torch.zeros_like(grad))
+                sign = torch.sign(torch.lerp(grad, mean, recipe.beta1))
+                parameter -= rate * (sign + recipe.weight_decay * parameter)
+                self.state[parameter]["mean"] = torch.lerp(grad, mean, recipe.beta2)
+
+    return [Lion(p.values(), {})]
+
+
 def train(config: Config, recipe: Recipe, weights: dict, batches: list, seed: int) -> dict:
     """torch's losses, gradient norms and final weights after one step on each batch.
 
