@@ -7,6 +7,7 @@ once for each parameter, whole and in its own shape.
 
 import inspect
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -82,7 +83,49 @@ def lion(data, grad, mean, *, step, rate, beta1, beta2, weight_decay) -> None:
     mean += (1 - beta2) * grad
 
 
-OPTIMIZERS: dict[str, Callable[..., None]] = {"adam": adam, "adamw": adamw, "lion": lion}
+def muon(
+    data, grad, mean, square, *, step, rate, hidden, momentum, beta1, beta2, epsilon, weight_decay
+) -> None:
+    """Muon (Jordan et al. 2024) for a matrix (M, N) between hidden layers; AdamW for all others.
+
+    mean = momentum mean + (1 - momentum) grad,
+    data -= rate * (0.2 sqrt(max(M, N)) orthogonal((1 - momentum) grad + momentum mean)
+    + weight_decay data), in place. The factor makes a step about as large as AdamW's are, so one
+    rate serves both (Liu et al. 2025).
+    """
+    if not hidden:
+        how = dict(beta1=beta1, beta2=beta2, epsilon=epsilon, weight_decay=weight_decay)
+        adamw(data, grad, mean, square, step=step, rate=rate, **how)
+        return
+    mean *= momentum
+    mean += (1 - momentum) * grad
+    direction = orthogonal((1 - momentum) * grad + momentum * mean)
+    data *= 1 - rate * weight_decay
+    data -= 0.2 * math.sqrt(max(data.shape)) * rate * direction
+
+
+def orthogonal(x):
+    """x (M, N) = U S V^T -> U S' V^T: its singular values S become about 1, from 0.68 to 1.21.
+
+    x / |x|, then 5 times x = a x + b (x x^T) x + c (x x^T)^2 x, a Newton-Schulz iteration with
+    coefficients that raise small values fast (Jordan et al. 2024). Those below 0.002 |x| stay less.
+    """
+    if x.shape[0] > x.shape[1]:
+        return orthogonal(x.T).T
+    xp = array_module(x)
+    x = x / xp.maximum(xp.sqrt((x * x).sum()), 1e-7)
+    for _ in range(5):
+        product = x @ x.T
+        x = 3.4445 * x + (2.0315 * (product @ product) - 4.775 * product) @ x
+    return x
+
+
+OPTIMIZERS: dict[str, Callable[..., None]] = {
+    "adam": adam,
+    "adamw": adamw,
+    "lion": lion,
+    "muon": muon,
+}
 """What a Recipe may name. A rule has those of the settings below that are its keywords."""
 
 
@@ -95,6 +138,7 @@ class OptimizerSettings(settings.Settings):
         0.98, "decay of the mean squared gradient (5.3); lion's of the mean that it keeps"
     )
     adam_epsilon: float = settings.above_zero(1e-9, "Adam's epsilon (5.3)")
+    momentum: float = settings.share(0.95, "decay of the mean gradient of a hidden matrix")
     weight_decay: float = settings.share(0.01, "what a weight loses, times the rate")
 
 

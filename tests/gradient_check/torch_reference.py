@@ -1,4 +1,4 @@
-"""The same layers in PyTorch (2.6 or newer): a function each, on numformer's weights.
+"""The same layers in PyTorch (2.9 or newer): a function each, on numformer's weights.
 
 A second opinion on every equation, with the gradients from torch's autograd. A case of the gradient
 check names its function and the settings that it gets, so that a setting that numformer loses on
@@ -7,6 +7,7 @@ the inputs of its forward.
 """
 
 import math
+from unittest import mock
 
 import numpy as np
 import torch
@@ -666,6 +667,20 @@ def lion_optimizer(p, recipe: Recipe):
                 self.state[parameter]["mean"] = torch.lerp(grad, mean, recipe.beta2)
 
     return [Lion(p.values(), {})]
+
+
+def muon_optimizer(p, recipe: Recipe):
+    class Muon(torch.optim.Muon):  # which orthogonalizes in bfloat16, wherever it is
+        def step(self):
+            with mock.patch.object(torch.Tensor, "bfloat16", torch.Tensor.clone):
+                super().step()
+
+    tables = "embedding", "positions", "table", "convolution"
+    hidden = [name for name in p if p[name].ndim == 2 and not name.startswith("output.")]
+    hidden = [name for name in hidden if not any(table in name for table in tables)]
+    how = dict(momentum=recipe.momentum, weight_decay=recipe.weight_decay)
+    muon = Muon([p[name] for name in hidden], adjust_lr_fn="match_rms_adamw", **how)
+    return [muon, *adamw_optimizer({name: p[name] for name in p.keys() - hidden}, recipe)]
 
 
 def train(config: Config, recipe: Recipe, weights: dict, batches: list, seed: int) -> dict:
