@@ -2,11 +2,14 @@
 
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from numformer.backend import to_host
+from numformer.gradient_check.cases import CASES
 from numformer.layer import FlatParameters, Layer, pack
 from numformer.layers.linear import Linear
 from numformer.paper.adam import Elementwise, adam, elementwise
@@ -16,12 +19,15 @@ from numformer.training.optimizers import (
     Parameterwise,
     clip_global_norm,
     optimizer_for,
+    orthogonal,
     stretches,
     without_effect,
 )
 from numformer.training.recipe import Recipe, cosine_rate, linear_rate, warmup_rate
 
 PIECE = 1 << 15
+MODELS = "transformer_pre_norm_untied language_model vision recurrent_lstm_attention".split()
+MODELS += ["transformer_learned_positions", "transformer_relative", "language_model_state_space"]
 
 
 def rates(decay, count: int = 152, **how) -> list[float]:
@@ -254,3 +260,58 @@ def test_a_longer_gradient_is_scaled_to_the_norm(rng):
     assert norm == pytest.approx(math.sqrt(sum(before**2)))
     assert_allclose(grad, before * (4.99 / norm), rtol=1e-12)
     assert clip_global_norm(zeros := np.zeros(4), 1.0) == 0 and not zeros.any()
+
+
+def test_lion_follows_the_sign_of_what_it_looks_ahead_to(rng):
+    """And keeps another mean: with one decay for both, the second step would go elsewhere."""
+    flat = pack(Linear(3, 2, rng), np.float64)
+    first, second = rng.standard_normal((2, len(flat.data)))
+    start, how = flat.data.copy(), dict(optimizer="lion", beta1=0.6, beta2=0.9, weight_decay=0.5)
+    lion = Recipe(**how).optimizer_of(flat)
+    for grad in (first, second):
+        flat.grad[...] = grad
+        lion.step(0.1)
+    expected = 0.95 * start - 0.1 * np.sign(first)
+    expected = 0.95 * expected - 0.1 * np.sign(0.6 * 0.1 * first + 0.4 * second)
+    assert_allclose(flat.data, expected, rtol=1e-12)
+    assert_allclose(lion.state["mean"], 0.9 * 0.1 * first + 0.1 * second, rtol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(40, 7), (7, 40), (9, 9), (5, 1)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_orthogonal_keeps_singular_vectors_and_brings_their_values_near_1(shape, dtype, rng, xp):
+    """Whatever the size of the matrix, and of 0 it makes 0."""
+    for size in (1e-4, 1.0, 1e4):
+        x = (size * rng.standard_normal(shape)).astype(dtype)
+        found = to_host(orthogonal(xp.asarray(x)))
+        assert found.dtype == dtype
+        u, values, v = np.linalg.svd(x.astype(float), full_matrices=False)
+        inside = u.T @ found @ v.T
+        values /= np.linalg.norm(values)
+        for _ in range(5):
+            values = 3.4445 * values - 4.775 * values**3 + 2.0315 * values**5
+        assert_allclose(inside, np.diag(values), atol=1e-3 if dtype is np.float32 else 1e-11)
+        assert 0.68 < values.min() and values.max() < 1.21
+        assert_allclose(found, u @ inside @ v, atol=1e-3)
+    assert not to_host(orthogonal(xp.zeros(shape, dtype))).any()
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_muon_turns_hidden_matrices_alone(kind, rng):
+    """Embeddings, tables, outputs and vectors move as with AdamW, all by one rate."""
+    model, _ = CASES[kind]()
+    flat = pack(model, np.float64)
+    flat.data += 0.1 * rng.standard_normal(len(flat.data))
+    flat.grad[...], start = rng.standard_normal(len(flat.grad)), flat.data.copy()
+    names = [*model.named_parameters()]
+    moved = {}
+    for optimizer in ("adamw", "muon"):
+        flat.data[...] = start
+        Recipe(optimizer=optimizer).optimizer_of(flat).step(0.1)
+        moved[optimizer] = dict(zip(names, flat.views(start - flat.data), strict=True))
+    turned = {name for name in names if (moved["muon"][name] != moved["adamw"][name]).any()}
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters().items()}
+    apart = re.compile(r"embedding|positions|^output|table|convolution|source.weight|target.weight")
+    assert turned == {n for n in names if len(shapes[n]) == 2 and not apart.search(n)}
+    sizes = [np.sqrt(np.mean(moved["muon"][name] ** 2)) for name in turned]
+    assert_allclose(sizes, 0.1 * 0.2, rtol=0.4)
