@@ -27,8 +27,12 @@ from numformer.paper.decoder import Decoder, DecoderLayer
 from numformer.paper.config import Config
 from numformer.paper.transformer import Transformer
 from numformer.paper.cross_entropy import CrossEntropy
+from numformer.paper.adam import Adam
+from numformer.paper.schedule import warmup_rate
+from numformer.paper.greedy import greedy
+from numformer.paper.beam import beam_search
 
-# Without Config and Transformer, whose namesakes in `numformer` have the later choices, too.
+# Without Config, Transformer and beam_search, whose namesakes in `numformer` have later choices.
 __all__ = [
     "Linear",
     "Softmax",
@@ -59,4 +63,7 @@ __all__ = [
     "DecoderLayer",
     "Decoder",
     "CrossEntropy",
+    "Adam",
+    "warmup_rate",
+    "greedy",
 ]
