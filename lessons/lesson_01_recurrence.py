@@ -6,6 +6,7 @@
 
 # %%
 import numpy as np
+from numformer.layers.cells import lstm, rnn, rnn_backward
 
 from lessons.kit.lesson import Beside, Matrix, Words, scientific, show, table
 from lessons.kit.quiz import Question
@@ -16,8 +17,7 @@ from lessons.lesson_01.exercises import EXERCISES
 from lessons.lesson_01.reversal import MEASURED, PARAMETERS, collapse
 from lessons.lesson_01.through_time import at_the_end, read, share, units, weight, words
 from numformer.gradient_check.gradients import check
-from numformer.layers import LSTMCell, Recurrent, RNNCell
-from numformer.layers.cells import lstm, rnn, rnn_backward
+from numformer.recurrence import LSTMCell, Recurrent, RNNCell
 
 
 @show

@@ -41,8 +41,8 @@ from lessons.lesson_02.lookup import (
     temperature,
     value,
 )
-from numformer.layers.scores import dot_product_score, dot_product_score_backward
-from numformer.layers.softmax import softmax, softmax_backward
+from numformer.paper.softmax import softmax, softmax_backward
+from numformer.recurrence.scores import dot_product_score, dot_product_score_backward
 
 
 @show

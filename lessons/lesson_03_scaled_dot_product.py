@@ -30,11 +30,11 @@ from lessons.lesson_03.exercises import EXERCISES
 from lessons.lesson_03.retrieval import SCORES, WIDTHS, compare
 from numformer import ScaledDotProductAttention
 from numformer.gradient_check.gradients import check
-from numformer.layers.attention import (
+from numformer.paper.attention import (
     scaled_dot_product_attention,
     scaled_dot_product_attention_backward,
 )
-from numformer.layers.softmax import softmax, softmax_backward
+from numformer.paper.softmax import softmax, softmax_backward
 
 
 @show

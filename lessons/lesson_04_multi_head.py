@@ -17,7 +17,7 @@ from lessons.lesson_04.exercises import EXERCISES
 from lessons.lesson_04.two_heads import columns, compute, features, handed, parts, words
 from numformer import Adam, MultiHeadAttention, SelfAttention, pack
 from numformer.gradient_check.gradients import check
-from numformer.layers.attention import merge_heads, split_heads
+from numformer.paper.attention import merge_heads, split_heads
 
 
 @show

@@ -15,11 +15,11 @@ from lessons.lesson_05 import beyond
 from lessons.lesson_05.exercises import EXERCISES
 from lessons.lesson_05.turning import ANGLES, attend, orders, sinusoids, turning, words, x
 from numformer.gradient_check.gradients import check
-from numformer.layers import SelfAttention
-from numformer.layers.alibi import alibi
-from numformer.layers.attention import scaled_dot_product_attention
-from numformer.layers.positional import LearnedPositions, SinusoidalPositions, sinusoidal_table
-from numformer.layers.rotary import Rotary, rotary, rotary_backward, rotary_turns
+from numformer.later.attention.alibi import alibi
+from numformer.later.attention.rotary import Rotary, rotary, rotary_backward, rotary_turns
+from numformer.paper import SelfAttention
+from numformer.paper.attention import scaled_dot_product_attention
+from numformer.paper.positions import LearnedPositions, SinusoidalPositions, sinusoidal_table
 from toy_tasks import lengths
 
 

@@ -8,6 +8,7 @@
 from collections import Counter
 
 import numpy as np
+from numformer.models.block import Block, TowerConfig
 
 from lessons.kit.lesson import Beside, Matrix, Words, scientific, show, table
 from lessons.kit.quiz import Question
@@ -16,10 +17,9 @@ from lessons.lesson_06 import block, depth
 from lessons.lesson_06.exercises import EXERCISES
 from numformer import Config, FeedForward, LayerNorm, Transformer
 from numformer.gradient_check.gradients import check
-from numformer.layers import Residual
-from numformer.layers.activation import relu_backward
-from numformer.layers.layer_norm import layer_norm, layer_norm_backward
-from numformer.models.block import Block, TowerConfig
+from numformer.paper import Residual
+from numformer.paper.feed_forward import relu_backward
+from numformer.paper.layer_norm import layer_norm, layer_norm_backward
 
 
 @show

@@ -8,6 +8,7 @@
 import math
 
 import numpy as np
+from numformer.models.block import Block, Tower, TowerConfig
 
 from lessons.kit.lesson import Beside, Matrix, Picture, Words, scientific, show, table
 from lessons.kit.quiz import Question
@@ -20,14 +21,13 @@ from numformer import CrossAttention, PairBatch, Transformer, inference
 from numformer.data.batching import pad_sources
 from numformer.data.vocabulary import START
 from numformer.gradient_check.gradients import check
-from numformer.layers.attention import (
+from numformer.paper.attention import (
     MultiHeadAttention,
     scaled_dot_product_attention,
     scaled_dot_product_attention_backward,
 )
-from numformer.layers.reach import causal_mask
-from numformer.layers.softmax import softmax
-from numformer.models.block import Block, Tower, TowerConfig
+from numformer.paper.masks import causal_mask
+from numformer.paper.softmax import softmax
 
 
 @show

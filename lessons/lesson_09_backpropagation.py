@@ -6,6 +6,7 @@
 
 # %%
 import numpy as np
+from numformer.models.block import Tower
 
 from lessons.kit.lesson import Beside, Matrix, Words, scientific, show, table
 from lessons.kit.quiz import Question
@@ -15,10 +16,9 @@ from lessons.lesson_09.bugs import BUGS, LETTER, end
 from lessons.lesson_09.exercises import EXERCISES
 from numformer import Adam, CrossEntropy, Embedding, LayerNorm, Parameter, Transformer, pack
 from numformer.gradient_check.gradients import check
-from numformer.layers import MultiHeadAttention, OutputProjection, Softmax
-from numformer.layers.attention import SelfAttention
-from numformer.layers.embedding import embed_backward
-from numformer.models.block import Tower
+from numformer.paper import MultiHeadAttention, OutputProjection, Softmax
+from numformer.paper.attention import SelfAttention
+from numformer.paper.embedding import embed_backward
 
 
 @show

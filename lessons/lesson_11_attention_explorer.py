@@ -16,7 +16,7 @@ from lessons.lesson_11.exercises import EXERCISES
 from lessons.lesson_11.translating import gates_backward
 from numformer.gradient_check.gradients import check
 from numformer.layer import Layer, pack
-from numformer.layers.linear import Linear
+from numformer.paper.linear import Linear
 from numformer.plots import attention_weights
 
 

@@ -18,9 +18,10 @@ from lessons.lesson_12.landscape import BATCH_WORDS, GPUS, HOUR, LENGTHS, P100, 
 from lessons.lesson_12.sizes import PRESETS, amount, count_operations, count_parameters, counted
 from numformer import LanguageModel, RMSNorm, Transformer
 from numformer.gradient_check.gradients import check
-from numformer.layers import Checkpointed, FeedForward
-from numformer.layers.activation import SwiGLU
-from numformer.layers.rms_norm import rms_norm_backward
+from numformer.later import Checkpointed
+from numformer.later.activations import SwiGLU
+from numformer.later.rms_norm import rms_norm_backward
+from numformer.paper import FeedForward
 
 PAPER = {name: sizes.compute(**preset) for name, preset in PRESETS.items()}
 YEAR = 365.25 * 24 * HOUR

@@ -9,6 +9,10 @@ import math
 import tracemalloc
 
 import numpy as np
+from numformer.layers.blocks import BlockAttention, attention_in_blocks
+from numformer.layers.blocks import attention_in_blocks_backward as backward_in_blocks
+from numformer.layers.grouped import GroupedQueryAttention
+from numformer.layers.window import WindowAttention
 
 from lessons.kit import lesson as kit
 from lessons.kit.lesson import Beside, Picture, Words, dot_by_hand, scientific, show, table
@@ -19,16 +23,12 @@ from lessons.lesson_13.cost import KINDS, LENGTHS, WINDOW, exponent, measured
 from lessons.lesson_13.exercises import EXERCISES
 from lessons.lesson_13.walk import doutput, forward_block, key, query, value
 from numformer.gradient_check.gradients import check
+from numformer.later.mixers.linear_attention import LinearAttention, positive_features
+from numformer.later.mixers.running_sums import running_sums, running_sums_backward
+from numformer.later.mixers.state_space import selective_scan
 from numformer.layer import pack
-from numformer.layers.attention import scaled_dot_product_attention
-from numformer.layers.blocks import BlockAttention, attention_in_blocks
-from numformer.layers.blocks import attention_in_blocks_backward as backward_in_blocks
-from numformer.layers.grouped import GroupedQueryAttention
-from numformer.layers.linear_attention import LinearAttention, positive_features
-from numformer.layers.running_sums import running_sums, running_sums_backward
-from numformer.layers.softmax import softmax
-from numformer.layers.state_space import selective_scan
-from numformer.layers.window import WindowAttention
+from numformer.paper.attention import scaled_dot_product_attention
+from numformer.paper.softmax import softmax
 
 MIB = 2**20
 

@@ -11,13 +11,14 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from numformer.layers.relative import RelativePositions
+
 from lessons import COURSE, FOLDER
 from lessons.kit.lesson import table
 from lessons.kit.views import figure
 from lessons.lesson_12 import landscape
 from lessons.lesson_12.sizes import amount
 from numformer import layers, models
-from numformer.layers.relative import RelativePositions
 from numformer.published.configs import Said
 from numformer.published.kinds import KINDS
 

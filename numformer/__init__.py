@@ -12,8 +12,10 @@ from numformer.version import __version__ as __version__
 
 from numformer.errors import InputError
 from numformer.layer import Array, FlatParameters, Layer, Parameter, inference, mode, pack
-from numformer import data, generation, layers, models, training
-from numformer.layers import *
+from numformer import data, generation, later, models, paper, recurrence, training
+from numformer.paper import *
+from numformer.later import *
+from numformer.recurrence import *
 from numformer.data import *
 from numformer.models import *
 from numformer.training import *
@@ -29,7 +31,9 @@ __all__ = [
     "inference",
     "mode",
     "pack",
-    *layers.__all__,
+    *paper.__all__,
+    *later.__all__,
+    *recurrence.__all__,
     *data.__all__,
     *models.__all__,
     *training.__all__,

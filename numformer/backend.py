@@ -5,7 +5,6 @@ Ordinary array code needs only `xp = array_module(x)`: the arrays decide where w
 
 import contextvars
 import math
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -13,11 +12,7 @@ from typing import Any
 import numpy as np
 
 from numformer import blas
-from numformer.errors import InputError
 
-# A rank of MPI's number on its machine and of its GPU.
-RANK_HERE = "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"
-BACKENDS = ("numpy", "cupy", "auto")
 FEW = 16  # rows, at most, of which NumPy's own sum and maximum are faster than their replacements
 
 
@@ -38,43 +33,6 @@ def to_host(x) -> np.ndarray:
     return x.get() if hasattr(x, "get") else np.asarray(x)
 
 
-def find_backend(name: str) -> Any:
-    """The array module for `name`: "numpy", "cupy", or "auto" (cupy where a GPU answers).
-
-    Raises InputError where "cupy" is asked for and no GPU can be used. `import cupy` succeeds
-    without a GPU and without cuBLAS, which the first product loads: so a product is the test.
-    """
-    if name not in BACKENDS:
-        raise InputError(
-            f"the backend is one of {', '.join(BACKENDS)}",
-            repr(name),
-            "Set --backend (or NUMFORMER_BACKEND) to one of them.",
-        )
-    if name == "numpy":
-        return np
-    try:
-        import cupy
-
-        if not cupy.cuda.is_available():
-            raise RuntimeError("CuPy finds no CUDA device")
-        for name in {*RANK_HERE} & {*os.environ}:
-            cupy.cuda.Device(int(os.environ[name])).use()
-        ones = cupy.ones((2, 3), dtype=cupy.float32)
-        if float((ones @ ones.T).sum()) != 12:
-            raise RuntimeError("the GPU computes a wrong product")
-        return cupy
-    except Exception as problem:  # whatever breaks in a driver or an installation means: no GPU
-        reason = f"{type(problem).__name__}: {problem}"
-        if name == "auto":
-            print(f"backend auto: using numpy ({reason})", file=sys.stderr)
-            return np
-        raise InputError(
-            "backend cupy needs CuPy and an NVIDIA GPU",
-            reason,
-            "Install numformer[cuda12] or numformer[cuda13], or use --backend numpy.",
-        ) from None
-
-
 def dtype_kind(value) -> str:
     """The kind of an array's dtype ("f" floating-point, "b" boolean, "i"); "" for what is none."""
     return getattr(getattr(value, "dtype", None), "kind", "")
@@ -90,13 +48,13 @@ def transpose(x):
     return x.swapaxes(-1, -2)
 
 
+# What makes the products of two matrices in this thread where it is not `@`.
+matrix_product = contextvars.ContextVar[Callable | None]("matrix_product", default=None)
+
+
 def laid_out(x):
     """x (..., M, N) with its rows one after the other in memory, as products read them best."""
     return array_module(x).ascontiguousarray(x)
-
-
-# What makes the products of two matrices in this thread where it is not `@`.
-matrix_product = contextvars.ContextVar[Callable | None]("matrix_product", default=None)
 
 
 def matmul(a, b):
@@ -232,8 +190,3 @@ def _pieces(x, size: int) -> list[slice]:
     if not isinstance(x, np.ndarray):
         return [slice(None)]
     return [slice(start, start + size) for start in range(0, len(x), size)]
-
-
-def default_backend() -> str:
-    """The backend that scripts use unless told otherwise: NUMFORMER_BACKEND, or numpy."""
-    return os.environ.get("NUMFORMER_BACKEND", "numpy")

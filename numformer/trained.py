@@ -16,7 +16,8 @@ from numformer.generation.described import text_of
 from numformer.generation.ensemble import Ensemble
 from numformer.generation.text import Text
 from numformer.models import Model
-from numformer.models.block import Tower
+from numformer.paper.decoder import Decoder
+from numformer.paper.encoder import Encoder
 from numformer.plots import PICTURES, AttentionMaps, attention_maps
 from numformer.published.files import is_published
 from numformer.published.loading import load_published
@@ -232,8 +233,9 @@ def _loaded(run: str | Path, kind: type[Model] | None) -> Trained:
     path = best_of(Path(run))
     model, metadata = model_of_run(run, kind)
     for layer in model.layers_within():
-        if isinstance(layer, Tower):  # what is forwarded again keeps nothing of where it looks
-            layer.checkpoints = []
+        if isinstance(layer, Encoder | Decoder):
+            # What is forwarded again keeps nothing of where it looks.
+            layer.layers = [getattr(part, "layer", part) for part in layer.layers]
     text = text_of(metadata.get("text"), model.config)
     if text is None and "published" in metadata and "text" not in metadata:
         raise InputError(

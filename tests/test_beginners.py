@@ -11,7 +11,7 @@ from cupy_stand_in import synchronisations
 
 import numformer
 from numformer import Adam, FlatParameters, Schedule, pack, train
-from numformer.layers import Linear
+from numformer.paper import Linear
 from tests.toy_tasks.small import assert_refused, main_of
 
 BEGIN = """

@@ -11,10 +11,10 @@ from numpy.testing import assert_array_equal
 
 from numformer.generation import greedy
 from numformer.layer import Layer, Parameter, inference, mode, pack, saving, training
-from numformer.layers.embedding import Embedding
-from numformer.layers.feed_forward import FeedForward
-from numformer.layers.linear import Linear, OutputProjection
 from numformer.models import Config, Transformer
+from numformer.paper.embedding import Embedding, OutputProjection
+from numformer.paper.feed_forward import FeedForward
+from numformer.paper.linear import Linear
 
 LAST = "embedding.weight"  # of Tied, written last
 

@@ -12,8 +12,8 @@ from numpy.testing import assert_array_equal
 from numformer.backend import to_host
 from numformer.data.batching import PairBatch
 from numformer.layer import inference, mode, pack
-from numformer.layers.attention import ScaledDotProductAttention
 from numformer.models import Config, Transformer
+from numformer.paper.attention import ScaledDotProductAttention
 from numformer.plots import (
     AttentionMaps,
     attention_maps,

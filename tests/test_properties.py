@@ -14,9 +14,9 @@ from numformer.data import PADDING
 from numformer.gradient_check.cases import CASES
 from numformer.gradient_check.cases.case import V
 from numformer.gradient_check.gradients import check
-from numformer.layers.attention import ScaledDotProductAttention
-from numformer.layers.cross_entropy import CrossEntropy
-from numformer.layers.softmax import Softmax
+from numformer.paper.attention import ScaledDotProductAttention
+from numformer.paper.cross_entropy import CrossEntropy
+from numformer.paper.softmax import Softmax
 
 many = settings(max_examples=100)
 pytestmark = pytest.mark.filterwarnings("error")

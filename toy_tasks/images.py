@@ -12,12 +12,13 @@ from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
 
-from numformer.backend import find_backend, to_host
+from numformer.backend import to_host
 from numformer.data import Batch
+from numformer.devices import find_backend
 from numformer.errors import InputError
 from numformer.layer import inference, pack
-from numformer.layers import Softmax
 from numformer.models.vision import VisionTransformer
+from numformer.paper import Softmax
 from numformer.plots import attention_weights, new_figure
 from numformer.randomness import seed_sequence
 from numformer.trained import model_of_run

@@ -17,9 +17,9 @@ from numformer.data.vocabulary import SPECIAL
 from numformer.errors import InputError
 from numformer.generation import Infilling
 from numformer.layer import inference
-from numformer.layers import CrossEntropy
 from numformer.models.language_model import LanguageModel
 from numformer.models.masked import MaskedLanguageModel
+from numformer.paper import CrossEntropy
 from numformer.randomness import seed_sequence
 from numformer.training.loop import Interrupted
 from toy_tasks import kit

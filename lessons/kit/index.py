@@ -12,7 +12,7 @@ import numpy as np
 
 from lessons import COURSE
 from lessons.kit import further
-from numformer.layers.attention import scaled_dot_product_attention
+from numformer.paper.attention import scaled_dot_product_attention
 
 WORDS = "the cat chased the mouse until it slept".split()
 PICKED = WORDS.index("it")

@@ -7,7 +7,8 @@ import numpy as np
 from lessons.kit.simulation import Simulation, Slider
 from lessons.kit.views import Axis, Chart, Drawn
 from numformer.layer import pack
-from numformer.layers import LSTMCell, MultiHeadAttention, Recurrent, RNNCell
+from numformer.paper import MultiHeadAttention
+from numformer.recurrence import LSTMCell, Recurrent, RNNCell
 
 WIDTH, WORDS, BATCH, SEEDS = 32, 61, 8, 5
 SCALES = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5)

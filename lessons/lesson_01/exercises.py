@@ -5,7 +5,7 @@ import numpy as np
 from lessons.kit.exercise import Exercise
 from lessons.kit.explanations import apart
 from lessons.kit.solution import Mistake
-from numformer.layers.activation import sigmoid
+from numformer.later.activations import sigmoid
 
 
 def through_time_backward(doutput, h, weight):

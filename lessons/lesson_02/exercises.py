@@ -5,9 +5,9 @@ import numpy as np
 from lessons.kit.exercise import Exercise
 from lessons.kit.solution import Mistake
 from numformer.backend import matmul
-from numformer.layers.activation import sigmoid
-from numformer.layers.scores import dot_product_score
-from numformer.layers.softmax import softmax
+from numformer.later.activations import sigmoid
+from numformer.paper.softmax import softmax
+from numformer.recurrence.scores import dot_product_score
 
 
 def soft_backward(doutput, query, keys, values, tau, weights):

@@ -5,8 +5,8 @@ import numpy as np
 from lessons.kit.simulation import Choice, Option, Pad, Simulation, Slider
 from lessons.kit.views import Axis, Chart, Drawn, Figures, Matrices, Of
 from numformer.backend import matmul
-from numformer.layers.scores import dot_product_score, dot_product_score_backward
-from numformer.layers.softmax import softmax, softmax_backward
+from numformer.paper.softmax import softmax, softmax_backward
+from numformer.recurrence.scores import dot_product_score, dot_product_score_backward
 
 jugs = ["cherry", "banana", "lemon", "carrot", "apple"]
 tastes, contents = ["sweet", "sour"], ["price", "vitamin C"]

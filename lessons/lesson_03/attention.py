@@ -7,11 +7,11 @@ from lessons.kit.stepper import Code, Step, Stepper, Steps
 from lessons.kit.trace import Line, find, trace
 from lessons.kit.views import Of
 from numformer.backend import dot_last
-from numformer.layers.attention import (
+from numformer.paper.attention import (
     scaled_dot_product_attention,
     scaled_dot_product_attention_backward,
 )
-from numformer.layers.softmax import softmax, softmax_backward
+from numformer.paper.softmax import softmax, softmax_backward
 
 # The example of the lesson. The start of the text has been read before: it has a key and a value.
 keys = ["⟨s⟩", "the", "cat", "it", "purrs"]

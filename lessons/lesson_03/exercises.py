@@ -12,9 +12,9 @@ from lessons.kit.exercise import Exercise
 from lessons.kit.explanations import apart, sums_to_0, zero_where
 from lessons.kit.solution import Mistake
 from numformer.backend import transpose
-from numformer.layers.attention import scaled_dot_product_attention
-from numformer.layers.scores import dot_product_score
-from numformer.layers.softmax import softmax
+from numformer.paper.attention import scaled_dot_product_attention
+from numformer.paper.softmax import softmax
+from numformer.recurrence.scores import dot_product_score
 
 
 def a_mask(*shape: int) -> np.ndarray:

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from numformer import Adam, Embedding, Layer, Softmax, inference, pack
 from numformer.backend import matmul, transpose
-from numformer.layers.scores import AdditiveScore, DotProductScore, MultiplicativeScore
+from numformer.recurrence.scores import AdditiveScore, DotProductScore, MultiplicativeScore
 
 WORDS, SET, D_V = 32, 8, 8
 WIDTHS = 4, 16, 64, 256

@@ -4,7 +4,7 @@ import numpy as np
 
 from lessons.kit.exercise import Exercise
 from lessons.kit.solution import Mistake
-from numformer.layers.attention import split_heads
+from numformer.paper.attention import split_heads
 
 
 def handed_backward(dheads, memory, w_v, weights):

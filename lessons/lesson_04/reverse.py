@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from numformer import Adam, Config, Layer, PairBatch, Transformer, inference, pack
 from numformer.backend import matmul
-from numformer.layers.attention import MultiHeadAttention, scaled_dot_product_attention
+from numformer.paper.attention import MultiHeadAttention, scaled_dot_product_attention
 from numformer.plots import attention_weights
 from numformer.training.optimizers import clip_global_norm
 from numformer.training.parts import Parts

@@ -8,13 +8,13 @@ from lessons.kit.trace import Line, find, trace
 from lessons.kit.views import Of
 from numformer import SelfAttention, pack
 from numformer.backend import array_module
-from numformer.layers.attention import (
+from numformer.paper.attention import (
     MultiHeadAttention,
     merge_heads,
     scaled_dot_product_attention,
     split_heads,
 )
-from numformer.layers.linear import linear, linear_backward
+from numformer.paper.linear import linear, linear_backward
 
 # The example of the lesson: T = 5 words, D = 6 features, h = 2 heads of d_k = 3.
 features = ["noun", "verb", "plural", "1", "p", "p²"]

@@ -4,7 +4,7 @@ import numpy as np
 
 from lessons.kit.exercise import Exercise
 from lessons.lesson_03.exercises import IDEAS
-from numformer.layers.softmax import softmax
+from numformer.paper.softmax import softmax
 
 
 def turned_backward(dscores, first, second, p, q, places):

@@ -5,8 +5,9 @@ import numpy as np
 from lessons.kit.simulation import Choice, Option, Simulation, Slider
 from lessons.kit.views import Axis, Chart, Clocks, Drawn, Figures, Heatmap, Matrices, Of
 from numformer.backend import array_module
-from numformer.layers import alibi, positional, reach, rotary
-from numformer.layers.attention import scaled_dot_product_attention
+from numformer.later import alibi, rotary
+from numformer.layers import positional, reach
+from numformer.paper.attention import scaled_dot_product_attention
 
 words = ["old", "dog", "bites", "man"]
 x = np.array(

@@ -1,14 +1,14 @@
 """The example of lesson 6, an encoder block with chosen weights, and two simulations of it."""
 
 import numpy as np
+from numformer.models.block import Block, TowerConfig
 
 from lessons.kit.simulation import Choice, Entries, Option, Simulation, Slider
 from lessons.kit.views import Block as Box
 from lessons.kit.views import Diagram, Figures, Matrices, Of, numbers
 from numformer.backend import array_module
 from numformer.layer import Layer, pack
-from numformer.layers.layer_norm import layer_norm, layer_norm_backward
-from numformer.models.block import Block, TowerConfig
+from numformer.paper.layer_norm import layer_norm, layer_norm_backward
 
 tokens = ["the", "cat", "purrs"]
 features = ["noun", "verb", "animal", "sound", "definite"]

@@ -3,13 +3,13 @@
 from functools import cache
 
 import numpy as np
+from numformer.models.block import Tower, TowerConfig
 from threadpoolctl import threadpool_limits
 
 from lessons.kit.simulation import Choice, Option, Simulation, Slider
 from lessons.kit.views import Axis, Chart, Drawn
 from numformer import Adam, CrossEntropy, MaskedLanguageModel, pack
 from numformer.layer import Layer
-from numformer.models.block import Tower, TowerConfig
 
 LAYERS, STEPS, SYMBOLS, SPECIALS = 12, 120, 10, 4
 

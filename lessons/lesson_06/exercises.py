@@ -4,8 +4,8 @@ import numpy as np
 
 from lessons.kit.exercise import Exercise
 from lessons.kit.solution import Mistake
-from numformer.layers.activation import relu
-from numformer.layers.rms_norm import rms_norm
+from numformer.later.rms_norm import rms_norm
+from numformer.paper.feed_forward import relu
 
 CALLED = {"T": "the number of words", "D": "the width of a row"}
 

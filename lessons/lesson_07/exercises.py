@@ -6,9 +6,9 @@ import numpy as np
 
 from lessons.kit.exercise import Exercise
 from lessons.kit.solution import Mistake
-from numformer.layers.attention import scaled_dot_product_attention
-from numformer.layers.scores import dot_product_score
-from numformer.layers.softmax import softmax
+from numformer.paper.attention import scaled_dot_product_attention
+from numformer.paper.softmax import softmax
+from numformer.recurrence.scores import dot_product_score
 
 
 def tied_backward(doutput, query, both, weights, memory, q_weight, w):

@@ -4,7 +4,7 @@ import numpy as np
 
 from lessons.kit.simulation import Choice, Entries, Option, Simulation
 from lessons.kit.views import Matrices, Of
-from numformer.layers.attention import scaled_dot_product_attention
+from numformer.paper.attention import scaled_dot_product_attention
 
 # What the decoder reads, for each word a query of three numbers, a key of three and a value of two.
 # A query fits the key of the word that comes next. Then key and value of words in their place.

@@ -16,8 +16,8 @@ from numformer import Adam, PairBatch, Transformer, Vocabulary, greedy, pack
 from numformer.data.batching import pad_sources
 from numformer.data.vocabulary import PADDING, START
 from numformer.layer import inference, mode
-from numformer.layers import Places, Reach
-from numformer.layers.softmax import softmax
+from numformer.paper import Places, Reach
+from numformer.paper.softmax import softmax
 
 DETERMINERS = {"le": ["the"], "son": ["his", "her", "its"]}
 NOUNS = dict(chat="cat", chien="dog", cheval="horse", lapin="rabbit", renard="fox")

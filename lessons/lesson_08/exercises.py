@@ -4,8 +4,8 @@ import numpy as np
 
 from lessons.kit.exercise import Exercise
 from lessons.kit.solution import Mistake
-from numformer.layers.dropout import dropout
-from numformer.layers.softmax import softmax
+from numformer.paper.dropout import dropout
+from numformer.paper.softmax import softmax
 
 CALLED = {"T": "the number of positions", "D": "the number of symbols"}
 

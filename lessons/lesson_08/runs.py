@@ -9,7 +9,7 @@ from threadpoolctl import threadpool_limits
 from lessons.lesson_07.toy import KNOWN, NEW, WORDS, batch, translations, writes
 from numformer import Adam, CrossEntropy, Transformer, pack
 from numformer.layer import inference
-from numformer.layers.softmax import softmax
+from numformer.paper.softmax import softmax
 from numformer.randomness import dropout_stream
 from numformer.training.optimizers import clip_global_norm
 from numformer.training.recipe import warmup_rate

@@ -11,8 +11,8 @@ from numformer import Adam, Transformer, pack
 from numformer.backend import array_module
 from numformer.data.vocabulary import SPECIAL, START
 from numformer.layer import FlatParameters
-from numformer.layers.softmax import softmax
 from numformer.models import Objective
+from numformer.paper.softmax import softmax
 from numformer.training.optimizers import adam
 
 SYMBOLS, LENGTH, PAIRS, STEPS, LAYERS = 4, 3, 8, 120, 2

@@ -19,13 +19,13 @@ from numformer.data.batching import pad_sources
 from numformer.data.vocabulary import END, START
 from numformer.errors import InputError
 from numformer.gradient_check.gradients import check
-from numformer.layers import Dropout, MultiHeadAttention, Residual
-from numformer.layers.attention import scaled_dot_product_attention_backward
-from numformer.layers.embedding import embed_backward
-from numformer.layers.layer_norm import layer_norm_backward
-from numformer.layers.linear import linear_backward
-from numformer.layers.softmax import softmax_backward
 from numformer.models import Tower
+from numformer.paper import Dropout, MultiHeadAttention, Residual
+from numformer.paper.attention import scaled_dot_product_attention_backward
+from numformer.paper.embedding import embed_backward
+from numformer.paper.layer_norm import layer_norm_backward
+from numformer.paper.linear import linear_backward
+from numformer.paper.softmax import softmax_backward
 from numformer.randomness import dropout_stream
 
 LETTERS, LENGTH, SPECIALS = 6, 3, 4

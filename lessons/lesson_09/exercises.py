@@ -7,9 +7,9 @@ import numpy as np
 from lessons.kit.exercise import Exercise
 from lessons.kit.explanations import sums_to_0
 from lessons.kit.solution import Mistake
-from numformer.layers.activation import relu
-from numformer.layers.attention import scaled_dot_product_attention
-from numformer.layers.layer_norm import layer_norm
+from numformer.paper.attention import scaled_dot_product_attention
+from numformer.paper.feed_forward import relu
+from numformer.paper.layer_norm import layer_norm
 
 CALLED = {
     "H": "the number of heads",

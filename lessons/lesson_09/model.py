@@ -16,9 +16,9 @@ from lessons.kit import recorded
 from numformer.backend import array_module, matmul
 from numformer.data.vocabulary import START
 from numformer.layer import FlatParameters, pack
-from numformer.layers import Dropout, Reach
 from numformer.models import Transformer
 from numformer.models.model import Objective
+from numformer.paper import Dropout, Reach
 from numformer.training.optimizers import Adam
 
 SYMBOLS = "abc"

@@ -15,18 +15,18 @@ from lessons.kit.simulation import Ids, Option, Simulation, Slider
 from lessons.kit.views import Of, View, figure, tenth, told
 from lessons.lesson_09 import model
 from lessons.lesson_09.model import CROSS, EDGES, GATES, MASKS, NAMES, PAIRS, Edge
-from numformer.layers.attention import (
+from numformer.paper.attention import (
     MultiHeadAttention,
     SelfAttention,
     scaled_dot_product_attention,
     scaled_dot_product_attention_backward,
 )
-from numformer.layers.cross_entropy import cross_entropy, cross_entropy_backward
-from numformer.layers.embedding import embed, embed_backward
-from numformer.layers.feed_forward import FeedForward
-from numformer.layers.layer_norm import layer_norm, layer_norm_backward
-from numformer.layers.linear import OutputProjection, linear_backward
-from numformer.layers.residual import Residual
+from numformer.paper.cross_entropy import cross_entropy, cross_entropy_backward
+from numformer.paper.embedding import OutputProjection, embed, embed_backward
+from numformer.paper.feed_forward import FeedForward
+from numformer.paper.layer_norm import layer_norm, layer_norm_backward
+from numformer.paper.linear import linear_backward
+from numformer.paper.residual import Residual
 from numformer.training.optimizers import adam
 
 PARAMETERS = model.parameters()

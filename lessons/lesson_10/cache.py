@@ -10,8 +10,8 @@ from lessons.kit.simulation import Choice, Option, Simulation, Slider
 from lessons.kit.trace import find, trace
 from lessons.kit.views import Figures, Matrices, Of
 from numformer import LanguageModel, SelfAttention, inference, pack
-from numformer.layers import Memory
-from numformer.layers.attention import MultiHeadAttention, scaled_dot_product_attention
+from numformer.paper import Memory
+from numformer.paper.attention import MultiHeadAttention, scaled_dot_product_attention
 
 WORDS = ["ein", "hund", "rennt", "im", "schnee"]
 X = np.array([[1, 0, 0], [0, 2, 1], [-1, 1, 0], [1, 0, 1], [0, 1, 2]], float)

@@ -4,7 +4,7 @@ import numpy as np
 
 from lessons.kit.exercise import Exercise
 from lessons.kit.solution import Mistake
-from numformer.layers.softmax import softmax
+from numformer.paper.softmax import softmax
 
 
 def nucleus(p, top_p):

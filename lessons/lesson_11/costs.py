@@ -5,9 +5,9 @@ import time
 import numpy as np
 
 from numformer import Layer, pack
-from numformer.layers import LSTMCell, Recurrent
-from numformer.layers.attention import ScaledDotProductAttention, SelfAttention
-from numformer.layers.feed_forward import FeedForward
+from numformer.paper.attention import ScaledDotProductAttention, SelfAttention
+from numformer.paper.feed_forward import FeedForward
+from numformer.recurrence import LSTMCell, Recurrent
 
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 WIDTH, HEADS, TIMES = 128, 4, 7

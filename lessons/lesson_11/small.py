@@ -21,8 +21,8 @@ from numformer.data import Vocabulary
 from numformer.data.vocabulary import END, PADDING, SPECIAL, START
 from numformer.layer import FlatParameters, Layer, mode
 from numformer.layer import pack as packed
-from numformer.layers.attention import ScaledDotProductAttention
-from numformer.layers.reach import causal_mask
+from numformer.paper.attention import ScaledDotProductAttention
+from numformer.paper.masks import causal_mask
 
 FILE = Path(__file__).with_name("weights.safetensors")
 LENGTH = 20  # of a padded sentence, its end mark included

@@ -10,8 +10,8 @@ import numpy as np
 
 from lessons.lesson_11 import forming, small
 from numformer import PairBatch, Trained, inference
-from numformer.layers.attention import MultiHeadAttention
 from numformer.models import Transformer
+from numformer.paper.attention import MultiHeadAttention
 from toy_tasks.kit.corpus import multi30k, read_corpus
 from toy_tasks.kit.datasets import Pair
 from toy_tasks.kit.translation import sacrebleu, translated

@@ -6,7 +6,7 @@ import numpy as np
 
 from lessons.kit.exercise import Exercise
 from lessons.kit.solution import Mistake
-from numformer.layers.activation import swiglu
+from numformer.later.activations import swiglu
 
 
 def gpt_size(d_model, d_ff, layers, vocabulary, places):

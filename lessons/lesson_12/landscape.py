@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numformer.layers.window import WindowAttention
 from threadpoolctl import threadpool_limits
 
 import toy_tasks
@@ -18,9 +19,9 @@ from lessons.kit.simulation import Option, Simulation, Slider
 from lessons.kit.views import Axis, Chart, Drawn, Figures, power
 from lessons.lesson_12.sizes import amount
 from numformer.layer import pack
-from numformer.layers import CELLS, Places, Reach, Recurrent
-from numformer.layers.attention import SelfAttention
-from numformer.layers.window import WindowAttention
+from numformer.paper import Places, Reach
+from numformer.paper.attention import SelfAttention
+from numformer.recurrence import CELLS, Recurrent
 
 # The map: of each part of the index's picture its file and a case of the gradient check.
 WHERE = {

@@ -14,7 +14,7 @@ from lessons.kit.recording import Recording
 from lessons.kit.simulation import Choice, Option, Simulation, Slider
 from lessons.kit.views import View, figure
 from numformer.layer import FlatParameters, pack
-from numformer.layers import Embedding
+from numformer.paper import Embedding
 
 PARTS = [
     "embeddings",

@@ -6,16 +6,15 @@ import time
 import tracemalloc
 
 import numpy as np
+from numformer.layers.window import WindowAttention
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
 from numformer import Layer, pack
-from numformer.layers.attention import ScaledDotProductAttention, SelfAttention
-from numformer.layers.linear_attention import LinearAttention
-from numformer.layers.places import Places
-from numformer.layers.reach import Reach
-from numformer.layers.state_space import StateSpace
-from numformer.layers.window import WindowAttention
+from numformer.later.mixers.linear_attention import LinearAttention
+from numformer.later.mixers.state_space import StateSpace
+from numformer.paper.attention import ScaledDotProductAttention, SelfAttention
+from numformer.paper.masks import Places, Reach
 
 LENGTHS = np.array([512, 768, 1024, 1536, 2048])
 WIDTH, HEADS, WINDOW, TIMES = 64, 2, 64, 5

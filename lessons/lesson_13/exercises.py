@@ -6,9 +6,9 @@ import numpy as np
 
 from lessons.kit.exercise import Exercise
 from lessons.kit.solution import Mistake
-from numformer.layers.attention import scaled_dot_product_attention
-from numformer.layers.running_sums import running_sums
-from numformer.layers.softmax import softmax
+from numformer.later.mixers.running_sums import running_sums
+from numformer.paper.attention import scaled_dot_product_attention
+from numformer.paper.softmax import softmax
 
 
 def merge(highest_1, total_1, output_1, highest_2, total_2, output_2):

@@ -1,13 +1,12 @@
 """The second simulation of lesson 13: who sees whom, and who knows of whom after some layers."""
 
 import numpy as np
+from numformer.layers.global_window import GlobalWindowAttention
+from numformer.layers.strided import StridedAttention
 
 from lessons.kit.simulation import Choice, Option, Simulation, Slider
 from lessons.kit.views import Figures, Heatmap
-from numformer.layers.global_window import GlobalWindowAttention
-from numformer.layers.places import Places
-from numformer.layers.reach import Reach
-from numformer.layers.strided import StridedAttention
+from numformer.paper.masks import Places, Reach
 
 LENGTH, LAYERS = 24, 8
 KINDS = [

@@ -9,7 +9,7 @@ import numpy as np
 from lessons.kit.simulation import Choice, Entries, Ids, Option, Simulation
 from lessons.kit.views import Figures, Matrices, Of
 from numformer.backend import array_module
-from numformer.layers.attention import (
+from numformer.paper.attention import (
     scaled_dot_product_attention,
     scaled_dot_product_attention_backward,
 )

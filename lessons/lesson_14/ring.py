@@ -12,7 +12,7 @@ from lessons.kit.simulation import Choice, Option, Simulation, Slider
 from lessons.kit.views import Figures, View
 from lessons.kit.views import figure as figure_of
 from lessons.lesson_14.wires import GIGABIT, NUMBER, PARAMETERS
-from numformer.layers.linear import linear_backward
+from numformer.paper.linear import linear_backward
 from numformer.parallel import together
 from numformer.parallel.ring import ring_all_reduce
 

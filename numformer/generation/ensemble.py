@@ -8,10 +8,10 @@ import numpy as np
 
 from numformer.backend import array_module
 from numformer.errors import InputError
-from numformer.generation.greedy import require_writer, special_of
 from numformer.layer import Layer
-from numformer.layers.softmax import softmax
 from numformer.models import Model
+from numformer.paper.greedy import require_writer, special_of
+from numformer.paper.softmax import softmax
 
 
 @dataclass

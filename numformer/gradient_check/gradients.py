@@ -18,8 +18,8 @@ import numpy as np
 from numformer.backend import array_module, dtype_kind, on_host, to_host
 from numformer.errors import InputError
 from numformer.gradient_check import diagnosis, rules, sublayers
+from numformer.later.checkpointed import Checkpointed
 from numformer.layer import Layer, pack
-from numformer.layers.checkpointed import Checkpointed
 from numformer.randomness import dropout_stream
 
 TOLERANCE = 1e-7

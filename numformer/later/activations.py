@@ -1,35 +1,10 @@
-"""What stands between the two products of the feed-forward network (section 3.3).
-
-The paper's is ReLU. GELU, SwiGLU and GEGLU came later; tanh is what recurrent networks have.
-"""
+"""Other activations than the paper's ReLU: GELU and the gates came later, tanh is older."""
 
 import math
 
 from numformer.backend import array_module
-from numformer.layer import Array, Layer
 from numformer.later.normal import normal
-
-
-def relu(x):
-    """x (...) -> y, positive, each (...): y = max(0, x), and where x > 0."""
-    return array_module(x).maximum(x, 0), x > 0
-
-
-def relu_backward(dy, positive):
-    """dy (...) -> dx (...): the gradient passes where x > 0."""
-    return dy * positive
-
-
-class ReLU(Layer):
-    """x (...) -> max(0, x) (...). The gradient at exactly 0 is 0."""
-
-    def forward(self, x: Array) -> Array:
-        y, positive = relu(x)
-        self.save(positive=positive)
-        return y
-
-    def backward(self, dy: Array) -> Array:
-        return relu_backward(dy, **self.pop_saved())
+from numformer.layer import Array, Layer
 
 
 def gelu(x):

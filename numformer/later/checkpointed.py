@@ -7,7 +7,7 @@ import numpy as np
 from numformer.backend import on_host
 from numformer.errors import InputError
 from numformer.layer import Array, Layer, mode, saving
-from numformer.layers.memory import Memory
+from numformer.paper.memory import Memory
 from numformer.randomness import dropout_stream
 
 
@@ -23,6 +23,13 @@ class Checkpointed(Layer):
 
     def __repr__(self) -> str:
         return f"Checkpointed({type(self.layer).__name__})"
+
+    def _walk(self, prefix: str, met: set):
+        """Its layer has the names that it would have without the checkpoint."""
+        if id(self) not in met:
+            met.add(id(self))
+            yield f"{prefix} (computed again)", self
+            yield from self.layer._walk(prefix, met)
 
     def forward(self, *inputs: Any) -> Any:
         if not saving() or any(isinstance(given, Memory) for given in inputs):

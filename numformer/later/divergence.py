@@ -5,7 +5,7 @@ from typing import Any
 from numformer.backend import array_module, dot_last, rows
 from numformer.errors import InputError
 from numformer.layer import Array, Layer
-from numformer.layers.softmax import softmax
+from numformer.paper.softmax import softmax
 
 
 def divergence(p, q, log_ratio, count):

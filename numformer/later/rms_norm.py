@@ -3,8 +3,8 @@
 import numpy as np
 
 from numformer.backend import array_module, dot_last, dot_rows
+from numformer.errors import require_width
 from numformer.layer import Array, Layer, Parameter
-from numformer.layers.width import require_width
 
 
 def rms_norm(x, gamma, epsilon):

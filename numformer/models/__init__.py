@@ -1,25 +1,21 @@
-"""What models are composed of (`block`), what all of them have (`model`), then a file each."""
+"""The config of all choices (`config`), what all models have (`model`), then a file each."""
 
 import importlib
 import pkgutil
 
 from numformer.errors import InputError
-from numformer.models.block import Block, InputEmbedding, Tower, TowerConfig
+from numformer.models.config import TowerConfig
 from numformer.models.encoder_decoder import Config, Transformer
 from numformer.models.language_model import LanguageModel
 from numformer.models.masked import MaskedLanguageModel
 from numformer.models.recurrent import RecurrentEncoderDecoder
 from numformer.models.vision import VisionTransformer
-from numformer.models.model import Model, Objective, State
+from numformer.models.model import Model, Objective
 
 __all__ = [
     "TowerConfig",
-    "InputEmbedding",
-    "Block",
-    "Tower",
     "Model",
     "Objective",
-    "State",
     "Config",
     "Transformer",
     "LanguageModel",

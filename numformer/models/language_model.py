@@ -1,18 +1,22 @@
-"""A decoder-only language model: a tower that looks back, from symbols to the next symbol.
+"""A decoder-only language model: a stack that looks back, from symbols to the next symbol.
 
-The Transformer's decoder without an encoder to look at (Liu et al. 2018, Radford et al. 2018).
+The Transformer's decoder without an encoder to look at (Liu et al. 2018, Radford et al. 2018). Its
+layers are then those of the encoder, under a causal mask.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from numformer import settings
+from numformer import further_settings, settings
 from numformer.data.vocabulary import SPECIAL
+from numformer.later import ATTENTIONS
 from numformer.layer import Array
-from numformer.layers import Embedding, Memory, OutputProjection, Places, Reach
-from numformer.models.block import InputEmbedding, Tower, TowerConfig
-from numformer.models.model import Model, State, require_batch
+from numformer.models.config import TowerConfig
+from numformer.models.model import Model
+from numformer.paper.masks import Places, Reach
+from numformer.paper.memory import Memory, State
+from numformer.paper.transformer import require_batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +26,10 @@ class Config(TowerConfig):
     both_ways = False
 
     vocabulary: int = settings.vocabulary(len(SPECIAL))
-    tied: bool = settings.unflagged(settings.switch(True, "embedding and output share weights"))
+    attention_function: str = settings.choice(
+        "tiled", ATTENTIONS, "what each head computes; tiled: long sequences in tiles"
+    )
+    tied: bool = further_settings.unflagged(settings.switch(True, "embedding and output share weights"))
 
     @property
     def least_parameters(self) -> int:
@@ -52,12 +59,11 @@ class LanguageModel(Model):
     def __init__(self, config: _Config, seed: int | np.random.SeedSequence = 0):
         rng = np.random.default_rng(seed)
         self.config: _Config = self.fitting(config)
-        size, scaled = (config.vocabulary, config.d_model), config.embedding_scale
-        embedding = Embedding(*size, rng, scaled=scaled)
-        self.input = InputEmbedding(config, embedding, rng)
-        self.tower = Tower(config, rng, causal=True)
-        output = embedding if config.tied else Embedding(*size, rng)
-        self.output = OutputProjection(output.weight, config.output_bias)
+        embedding = config.embedding(config.vocabulary, rng)
+        self.input = config.input_embedding(embedding, rng)
+        self.tower = config.encoder(rng, causal=True)
+        output = embedding if config.tied else config.embedding(config.vocabulary, rng)
+        self.output = config.output(output.weight)
 
     def forward(self, ids: Array, past: Memory | None = None) -> Array:
         require_batch(ids, *BATCH)

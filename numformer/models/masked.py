@@ -8,22 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from numformer import settings
+from numformer import further_settings, settings
 from numformer.errors import InputError
+from numformer.later import Pick, Tanh
 from numformer.layer import Array
-from numformer.layers import (
-    ACTIVATIONS,
-    Embedding,
-    Linear,
-    OutputProjection,
-    Pick,
-    Places,
-    Reach,
-    Tanh,
-)
 from numformer.models import language_model
-from numformer.models.block import InputEmbedding, Tower
-from numformer.models.model import Model, require_batch
+from numformer.models.model import Model
+from numformer.paper.linear import Linear
+from numformer.paper.masks import Places, Reach
+from numformer.paper.transformer import require_batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +25,9 @@ class Config(language_model.Config):
 
     both_ways = True
 
-    segments: int | None = settings.unflagged(settings.size(None, "kinds of stretches of a text"))
-    relations: int | None = settings.unflagged(settings.size(None, "between two segments"))
-    transform: bool = settings.unflagged(settings.switch(False, "one more layer before the output"))
+    segments: int | None = further_settings.unflagged(settings.size(None, "kinds of stretches of a text"))
+    relations: int | None = further_settings.unflagged(settings.size(None, "between two segments"))
+    transform: bool = further_settings.unflagged(settings.switch(False, "one more layer before the output"))
 
 
 _Config = Config  # which a model has under the same name
@@ -55,23 +48,22 @@ class MaskedLanguageModel(Model):
     def __init__(self, config: _Config, seed: int | np.random.SeedSequence = 0):
         rng = np.random.default_rng(seed)
         self.config: _Config = self.fitting(config)
-        size, scaled = (config.vocabulary, config.d_model), config.embedding_scale
-        embedding = Embedding(*size, rng, scaled=scaled)
-        self.input = InputEmbedding(config, embedding, rng, config.segments)
-        self.tower = Tower(config, rng)
+        embedding = config.embedding(config.vocabulary, rng)
+        self.input = config.input_embedding(embedding, rng, config.segments)
+        self.tower = config.encoder(rng)
         self.pick = Pick()
         self.transform: Any = (
             Linear(config.d_model, config.d_model, rng) if config.transform else None
         )
-        self.activation = ACTIVATIONS[config.activation]()
+        self.activation = config.new_activation()
         self.norm: Any = config.new_norm(config.d_model) if config.transform else None
         self.pooler: Any = Linear(config.d_model, config.d_model, rng) if config.relations else None
         self.tanh = Tanh()
         self.relation: Any = (
             Linear(config.d_model, config.relations, rng) if config.relations else None
         )
-        output = embedding if config.tied else Embedding(*size, rng)
-        self.output = OutputProjection(output.weight, config.output_bias)
+        output = embedding if config.tied else config.embedding(config.vocabulary, rng)
+        self.output = config.output(output.weight)
 
     def forward(
         self, ids: Array, asked: np.ndarray | None = None, segments: np.ndarray | None = None
@@ -99,7 +91,8 @@ class MaskedLanguageModel(Model):
             "numformer.pad(rows) makes it of lists of ids, at least one in a row.",
         )
         places = Places(ids != self.config.special.padding)
-        return self.tower.forward(self.input.forward(ids, places, segments), Reach(places))
+        read = (ids, places) if segments is None else (ids, places, segments)
+        return self.tower.forward(self.input.forward(*read), Reach(places))
 
     def relate(self, ids: Array, segments: np.ndarray | None = None) -> Array:
         """ids, segments (B, T) -> logits (B, relations): how the two segments belong together.

@@ -3,14 +3,12 @@
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from numformer.errors import InputError
+from numformer.later.divergence import Divergence
 from numformer.layer import Layer, Parameter, never_met_a_backward, training
-from numformer.layers import CrossEntropy, Divergence, Memory
+from numformer.paper.cross_entropy import CrossEntropy
 
 ROLES = "positions", "attention", "feed_forward", "norm", "embedding"
 """What parameters are for. A layer says which `role` those within it have."""
@@ -137,26 +135,3 @@ class Objective(Layer):
         self.model.backward(dothers)
         dlogits += self.loss.backward(dloss)
         return self.model.backward(dlogits)
-
-
-def require_batch(ids, rule: str, fix: str) -> None:
-    """Raise InputError, which says what must hold, unless `ids` are a batch of sequences."""
-    if not isinstance(ids, np.ndarray) or ids.ndim != 2 or 0 in ids.shape:
-        received = f"shape {ids.shape}" if isinstance(ids, np.ndarray) else type(ids).__name__
-        raise InputError(f"{rule}, neither of them 0", received, fix)
-
-
-@dataclass
-class State:
-    """How far a batch of sequences has been read and written.
-
-    `ids` (B,) are what `step` takes first, `past` is what the model and its layers remember.
-    """
-
-    ids: np.ndarray
-    past: Memory
-
-    def choose(self, rows: np.ndarray) -> None:
-        """Keep the rows `rows` (N,) of the batch, in this order, repeated ones included."""
-        self.ids = self.ids[rows]
-        self.past.choose(rows)

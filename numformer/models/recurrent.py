@@ -14,23 +14,18 @@ import numpy as np
 from numformer import settings
 from numformer.backend import array_module, rows
 from numformer.data.vocabulary import PADDING, SPECIAL, START
+from numformer.later.activations import Tanh
 from numformer.layer import Array, Layer
-from numformer.layers import (
-    CELLS,
-    AdditiveAttention,
-    Dropout,
-    Embedding,
-    Linear,
-    Memory,
-    OutputProjection,
-    Recurrent,
-    Tanh,
-)
-from numformer.layers.cells import Cell
-from numformer.layers.memory import Kept
-from numformer.layers.recurrence import Steps
-from numformer.models.encoder_decoder import require_pair, require_source
-from numformer.models.model import Model, State
+from numformer.models.model import Model
+from numformer.paper.dropout import Dropout
+from numformer.paper.embedding import Embedding, OutputProjection
+from numformer.paper.linear import Linear
+from numformer.paper.memory import Kept, Memory, State
+from numformer.paper.transformer import require_pair, require_source
+from numformer.recurrence import CELLS
+from numformer.recurrence.additive_attention import AdditiveAttention
+from numformer.recurrence.cells import Cell
+from numformer.recurrence.recurrence import Recurrent, Steps
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,10 +7,12 @@ import numpy as np
 from numformer import settings
 from numformer.backend import array_module, dtype_kind
 from numformer.errors import InputError
+from numformer.later import ATTENTIONS, POSITIONS, ClassToken, Patches, Pick
 from numformer.layer import Array
-from numformer.layers import POSITIONS, ClassToken, Dropout, Linear, Patches, Pick
-from numformer.models.block import Tower, TowerConfig
+from numformer.models.config import TowerConfig
 from numformer.models.model import Model
+from numformer.paper.dropout import Dropout
+from numformer.paper.linear import Linear
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +28,9 @@ class Config(TowerConfig):
     classes: int = settings.size(MISSING, "")
     patch: int = settings.size(2, "height and width of a patch, which becomes one position")
     positions: str = settings.choice("learned", POSITIONS, "how positions are encoded")
+    attention_function: str = settings.choice(
+        "tiled", ATTENTIONS, "what each head computes; tiled: long sequences in tiles"
+    )
     max_length: int | None = settings.size(  # type: ignore[assignment]
         None, "learned positions; 1 + patches, as many as an image has"
     )
@@ -84,7 +89,7 @@ class VisionTransformer(Model):
         length = config.max_length or config.length
         self.positions = POSITIONS[config.positions](length, config.d_model, rng)
         self.dropout = Dropout(config.p_drop)
-        self.tower = Tower(config, rng)
+        self.tower = config.encoder(rng)
         self.pick = Pick()
         self.output = Linear(config.d_model, config.classes, rng)
 

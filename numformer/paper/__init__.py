@@ -1,1 +1,69 @@
-"""The Transformer of "Attention Is All You Need", and nothing later."""
+"""The Transformer of "Attention Is All You Need" (Vaswani et al. 2017), in the paper's order.
+
+Nothing here came later. Every class takes its parts, so what came later hands in other ones; these
+very classes are what trains. Beside them stand what any implementation needs: which positions are
+real (`masks`) and what decoding remembers (`memory`).
+"""
+
+from numformer.paper.linear import Linear
+from numformer.paper.softmax import Softmax
+from numformer.paper.masks import ExplicitMask, Places, Reach, causal_mask, padding_mask
+from numformer.paper.memory import Memory, State
+from numformer.paper.attention import (
+    CrossAttention,
+    Heads,
+    MultiHeadAttention,
+    ScaledDotProductAttention,
+    SelfAttention,
+)
+from numformer.paper.feed_forward import FeedForward, ReLU
+from numformer.paper.embedding import Embedding, InputEmbedding, OutputProjection
+from numformer.paper.positions import LearnedPositions, SinusoidalPositions
+from numformer.paper.layer_norm import LayerNorm
+from numformer.paper.dropout import Dropout
+from numformer.paper.residual import Residual
+from numformer.paper.encoder import Encoder, EncoderLayer
+from numformer.paper.decoder import Decoder, DecoderLayer
+from numformer.paper.config import Config
+from numformer.paper.transformer import Transformer
+from numformer.paper.cross_entropy import CrossEntropy
+from numformer.paper.adam import Adam
+from numformer.paper.schedule import warmup_rate
+from numformer.paper.greedy import greedy
+from numformer.paper.beam import beam_search
+
+# Without Config, Transformer and beam_search, whose namesakes in `numformer` have later choices.
+__all__ = [
+    "Linear",
+    "Softmax",
+    "Places",
+    "Reach",
+    "ExplicitMask",
+    "causal_mask",
+    "padding_mask",
+    "Memory",
+    "State",
+    "ScaledDotProductAttention",
+    "Heads",
+    "MultiHeadAttention",
+    "SelfAttention",
+    "CrossAttention",
+    "ReLU",
+    "FeedForward",
+    "Embedding",
+    "OutputProjection",
+    "InputEmbedding",
+    "SinusoidalPositions",
+    "LearnedPositions",
+    "LayerNorm",
+    "Dropout",
+    "Residual",
+    "EncoderLayer",
+    "Encoder",
+    "DecoderLayer",
+    "Decoder",
+    "CrossEntropy",
+    "Adam",
+    "warmup_rate",
+    "greedy",
+]

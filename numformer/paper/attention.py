@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from numformer.backend import array_module, matmul, transpose
-from numformer.errors import InputError
-from numformer.layer import Array, Layer, require_width
+from numformer.errors import InputError, require_width
+from numformer.layer import Array, Layer
 from numformer.paper.linear import Linear, linear
 from numformer.paper.masks import Places, Reach, as_mask, as_reach
 from numformer.paper.memory import KeysAndValues, Memory, Shared

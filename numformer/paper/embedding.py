@@ -5,8 +5,8 @@ import math
 import numpy as np
 
 from numformer.backend import array_module, matmul, rows, scatter_add
-from numformer.errors import InputError
-from numformer.layer import Array, Layer, Parameter, require_width
+from numformer.errors import InputError, require_width
+from numformer.layer import Array, Layer, Parameter
 from numformer.paper.dropout import Dropout
 from numformer.paper.linear import linear
 from numformer.paper.masks import Places
@@ -73,10 +73,13 @@ class Embedding(Layer):
         self.weight = weight
 
     def forward(self, ids: Array) -> Array:
+        return embed(self._checked(ids), self.weight.data)
+
+    def _checked(self, ids):
         check_ids(ids, len(self.weight.data))
         ids = array_module(self.weight.data).asarray(ids)
         self.save(ids=ids)
-        return embed(ids, self.weight.data)
+        return ids
 
     def backward(self, dx: Array) -> None:
         embed_backward(dx, **self.pop_saved(), dweight=self.weight.grad)

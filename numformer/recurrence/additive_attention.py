@@ -6,8 +6,8 @@ import numpy as np
 
 from numformer.backend import array_module
 from numformer.layer import Array, Layer
-from numformer.layers.linear import Linear, linear, linear_backward
-from numformer.layers.softmax import softmax, softmax_backward
+from numformer.paper.linear import Linear, linear, linear_backward
+from numformer.paper.softmax import softmax, softmax_backward
 
 
 def additive_attention(query, keys, memory, mask, query_weight, v):

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from numformer.backend import array_module, matmul
+from numformer.later.activations import sigmoid, tanh_backward
 from numformer.layer import Array, Layer, Parameter
-from numformer.layers.activation import sigmoid, tanh_backward
-from numformer.layers.linear import Linear, linear_backward
+from numformer.paper.linear import Linear, linear_backward
 
 
 def rnn(a, state, weight):

@@ -7,7 +7,7 @@ import numpy as np
 from numformer.backend import array_module, rows
 from numformer.errors import InputError
 from numformer.layer import Array, Layer
-from numformer.layers.cells import Cell
+from numformer.recurrence.cells import Cell
 
 
 class Steps:

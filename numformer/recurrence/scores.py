@@ -7,7 +7,7 @@ import numpy as np
 
 from numformer.backend import array_module, matmul, transpose
 from numformer.layer import Array, Layer
-from numformer.layers.linear import Linear, linear, linear_backward
+from numformer.paper.linear import Linear, linear, linear_backward
 
 
 def dot_product_score(query, key, scale):

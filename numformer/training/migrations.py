@@ -1,8 +1,11 @@
 """Checkpoints of earlier formats, brought to today's: one function for each step."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
-FORMAT = 4  # counts up when what a checkpoint holds changes its name or its meaning
+FORMAT = 5  # counts up when what a checkpoint holds changes its name or its meaning
 
 Checkpoint = tuple[dict[str, np.ndarray], dict]
 """Arrays by name and JSON metadata."""
@@ -68,7 +71,60 @@ def from_3(tensors: dict, metadata: dict) -> Checkpoint:
     return renamed, metadata
 
 
-MIGRATIONS = {1: from_1, 2: from_2, 3: from_3}
+def from_4(tensors: dict, metadata: dict) -> Checkpoint:
+    """Format 4 called self-attention a mixer, and kept settings that did nothing."""
+    names = {".mixer.": ".self_attention.", ".distances.table": ".attention.bias.table"}
+
+    def renamed(name: str) -> str:
+        for old, new in names.items():
+            name = name.replace(old, new)
+        return name
+
+    tensors = {renamed(name): array for name, array in tensors.items()}
+    changed = {
+        name: settings_from_4(metadata[name]) for name in ("config", "recipe") if name in metadata
+    }
+    return tensors, metadata | changed
+
+
+OWNERS_4 = {
+    "max_length": ("positions", ["learned"]),
+    "rotary_base": ("positions", ["rotary", "sinusoidal_rotary"]),
+    "key_value_heads": ("mixers", ["grouped", "window"]),
+    "window": ("mixers", ["window", "global_window"]),
+    "global_tokens": ("mixers", ["global_window"]),
+    "stride": ("mixers", ["strided"]),
+    "distance_buckets": ("mixers", ["relative"]),
+    "farthest": ("mixers", ["relative"]),
+    "d_state": ("mixers", ["state_space"]),
+    "expansion": ("mixers", ["state_space"]),
+    "weight_decay": ("optimizer", ["adamw"]),
+}
+"""Settings of format 4, each with the field and its choices without which it did nothing."""
+
+
+def settings_from_4(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A config, a recipe or flags of format 4 as those of format 5, where what does nothing is out.
+
+    Heads that share keys were a mixer, "grouped", and a property of "window"; now they go with
+    every attention. Which function computes attention said nothing of how long sequences are taken.
+    """
+    kept = dict(values)
+    for name, (owner, choices) in OWNERS_4.items():
+        if owner in values and not {*choices} & {*str(values[owner]).split(",")}:
+            kept.pop(name, None)
+    if kept.get("attention_function") == "scaled_dot_product":
+        del kept["attention_function"]
+    if isinstance(mixers := kept.get("mixers"), str):
+        if groups := kept.get("key_value_heads"):
+            whole = "attention", "global_window", "strided", "relative"
+            counts = [kept["heads"] if m in whole else groups for m in mixers.split(",")]
+            kept["key_value_heads"] = ",".join(map(str, counts)) if len({*counts}) > 1 else groups
+        kept["mixers"] = ",".join("attention" if m == "grouped" else m for m in mixers.split(","))
+    return kept
+
+
+MIGRATIONS = {1: from_1, 2: from_2, 3: from_3, 4: from_4}
 
 
 def migrated(tensors: dict[str, np.ndarray], metadata: dict) -> Checkpoint:

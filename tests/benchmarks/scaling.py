@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numformer.models.block import TowerConfig
 
 from numformer import blas
 from numformer.allocator import reuse_freed_memory
+from numformer.later import MIXERS
 from numformer.layer import pack
-from numformer.layers import MIXERS, Places, Reach
-from numformer.models.block import TowerConfig
+from numformer.paper import Places, Reach
 from numformer.plots import new_figure
 from toy_tasks.kit.charts import COLOURS, STROKES, markdown
 from toy_tasks.kit.flags import picture

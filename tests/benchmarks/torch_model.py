@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from numformer.layers.positional import sinusoidal_table
+from numformer.paper.positions import sinusoidal_table
 from tests.benchmarks.sizes import P_DROP, Size
 
 

@@ -14,8 +14,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from numformer.errors import BrokenNumbers
 from numformer.gradient_check import __main__ as gradient_check
 from numformer.layer import pack
-from numformer.layers.cross_entropy import CrossEntropy
 from numformer.models import Config, Transformer
+from numformer.paper.cross_entropy import CrossEntropy
 from numformer.training.checkpoints import load_checkpoint
 from numformer.training.optimizers import OPTIMIZERS
 from numformer.training.recipe import Recipe

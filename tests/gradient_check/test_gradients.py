@@ -13,11 +13,11 @@ from strangers import Formula, Holding
 from numformer.gradient_check import __main__ as gradient_check
 from numformer.gradient_check.gradients import GradientCheck, check
 from numformer.layer import Layer, Parameter
-from numformer.layers.activation import ReLU
-from numformer.layers.dropout import Dropout
-from numformer.layers.embedding import Embedding
-from numformer.layers.linear import Linear
-from numformer.layers.softmax import Softmax
+from numformer.paper.dropout import Dropout
+from numformer.paper.embedding import Embedding
+from numformer.paper.feed_forward import ReLU
+from numformer.paper.linear import Linear
+from numformer.paper.softmax import Softmax
 
 B, S, T, D, H = 3, 5, 4, 8, 2
 RNG = np.random.default_rng(0)

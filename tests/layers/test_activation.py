@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from numformer.layers.activation import GEGLU, GELU, GELUTanh, SwiGLU
+from numformer.later.activations import GEGLU, GELU, GELUTanh, SwiGLU
 
 VALUES = [-40.0, -12.5, -3.0, -1.0, -0.1, 0.0, 0.1, 1.0, 3.0, 12.5, 40.0]
 

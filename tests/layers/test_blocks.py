@@ -4,15 +4,17 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from numformer.layers.blocks import BlockAttention, worth_blocks
+from numformer.layers.dropout import KeepByTiles
 from numpy.testing import assert_allclose, assert_array_equal
 
 from numformer.backend import to_host
+from numformer.later import MIXERS, Rotary
+from numformer.later.attention.alibi import alibi
 from numformer.layer import inference, pack
-from numformer.layers import MIXERS, Memory, Places, Reach, Rotary, attention, blocks
-from numformer.layers.alibi import alibi
-from numformer.layers.blocks import BlockAttention, worth_blocks
-from numformer.layers.dropout import KeepByTiles
-from numformer.layers.reach import Drawn
+from numformer.layers import attention, blocks
+from numformer.paper import Memory, Places, Reach
+from numformer.paper.masks import ExplicitMask
 from numformer.randomness import dropout_stream
 
 B, T, D, H = 3, 11, 8, 4
@@ -28,7 +30,7 @@ MIXER_SETTINGS = {
 
 def drawn(xp, *shape):
     places = Places.whole(B, T)
-    return Drawn(xp.asarray(np.random.default_rng(3).random(shape) < 0.5), places, places)
+    return ExplicitMask(xp.asarray(np.random.default_rng(3).random(shape) < 0.5), places, places)
 
 
 REACHES = {

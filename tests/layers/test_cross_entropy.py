@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from numformer.layers.cross_entropy import CrossEntropy
+from numformer.paper.cross_entropy import CrossEntropy
 
 B, T, V = 3, 4, 7
 TARGETS = np.array([[3, 0, 2, 0], [1, 5, 5, 2], [4, 6, 0, 0]])

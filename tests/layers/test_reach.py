@@ -5,11 +5,11 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from numformer.backend import to_host
+from numformer.later.attention.rotary import Rotary, rotary, rotary_backward, rotary_turns
 from numformer.layer import inference, pack
-from numformer.layers import CrossAttention, Memory, Places, Reach, SelfAttention, Softmax
-from numformer.layers.attention import ScaledDotProductAttention, merge_heads, split_heads
-from numformer.layers.reach import Drawn, causal_mask, padding_mask, reach_of
-from numformer.layers.rotary import Rotary, rotary, rotary_backward, rotary_turns
+from numformer.paper import CrossAttention, Memory, Places, Reach, SelfAttention, Softmax
+from numformer.paper.attention import ScaledDotProductAttention, merge_heads, split_heads
+from numformer.paper.masks import ExplicitMask, as_reach, causal_mask, padding_mask
 
 B, T, D, H = 2, 5, 8, 2
 VALID = np.array([[True, True, False], [True, False, False]])
@@ -34,7 +34,7 @@ def test_a_reach_is_its_rules_position_by_position(causal, window, first, xp):
         ahead = s - (t + first)
         expected[row, t, s] = VALID[row, s] and not (causal and ahead > 0)
         expected[row, t, s] &= window is None or abs(ahead) < window
-    drawn = Drawn(xp.asarray(expected[:, None]), queries, keys)
+    drawn = ExplicitMask(xp.asarray(expected[:, None]), queries, keys)
     wide = Reach(queries, keys, causal)
     for form in (reach, drawn, wide if window is None else wide.within(window)):
         dense = form.dense(xp)
@@ -69,7 +69,7 @@ def test_a_drawn_reach_of_some_sequences(rng):
     whole = Places.whole(2, 3)
     for rows in (1, 2):
         mask = rng.random((rows, 1, 3, 3)) < 0.5
-        reach = Drawn(mask, whole, whole).of(slice(1, 2))
+        reach = ExplicitMask(mask, whole, whole).of(slice(1, 2))
         assert_array_equal(reach.dense(), mask[-1:])
         assert len(reach.queries.valid) == len(reach.keys.valid) == 1
         assert reach.seen(slice(0, 1)) == (slice(0, 3), slice(0, 0))
@@ -86,11 +86,11 @@ def test_where_all_see_all_there_is_no_mask():
     assert Reach(Places.whole(2, 1, first=4)).over(np.arange(5)).dense() is None
     step = Reach(Places.whole(2, 1, first=4), causal=True)
     assert step.over(np.arange(5)) is step.over(np.arange(5)) is not step.over(np.arange(4))
-    assert Drawn(np.ones((1, 1, 1, 3), bool), whole, whole).within(3).dense().all()
+    assert ExplicitMask(np.ones((1, 1, 1, 3), bool), whole, whole).within(3).dense().all()
     mask = np.ones((2, 1, 3, 1), bool)
-    assert Drawn(mask, whole, whole).tile(slice(1), slice(2)).dense().shape == (2, 1, 1, 1)
+    assert ExplicitMask(mask, whole, whole).tile(slice(1), slice(2)).dense().shape == (2, 1, 1, 1)
     pair = Places.whole(2, 2)
-    tile = Drawn(np.eye(2, dtype=bool), pair, pair).tile(slice(1, 2), slice(1))
+    tile = ExplicitMask(np.eye(2, dtype=bool), pair, pair).tile(slice(1, 2), slice(1))
     assert tile.dense().tolist() == [[[[False]]]]
 
 
@@ -124,10 +124,10 @@ def test_a_mask_of_numbers_is_refused(mask, rng, complaint):
         lambda: Softmax().forward(np.zeros((2, H, 3, 3)), mask),
     ):
         assert "a mask is a boolean array, True = may attend; received" in complaint(call)
-    assert reach_of(None, x, x).dense() is None
-    queries = reach_of(None, x, x).queries
+    assert as_reach(None, x, x).dense() is None
+    queries = as_reach(None, x, x).queries
     assert (queries.valid.shape, [*queries.positions]) == ((2, 3), [0, 1, 2])
-    assert "received" in complaint(reach_of, mask, x, x)
+    assert "received" in complaint(as_reach, mask, x, x)
 
 
 def test_what_was_drawn_stays_what_it_is(rng):
@@ -135,7 +135,7 @@ def test_what_was_drawn_stays_what_it_is(rng):
     x, memory = rng.standard_normal((2, 4, D)), rng.standard_normal((2, 6, D))
     for shape in ((4, 6), (1, 6), (4, 1), (2, 1, 4, 6), (2, H, 1, 1)):
         mask = rng.random(shape) < 0.5
-        reach = reach_of(mask, x, memory, first=3)
+        reach = as_reach(mask, x, memory, first=3)
         assert [*reach.queries.positions] == [3, 4, 5, 6] and len(reach.keys.positions) == 6
         whole = np.broadcast_to(mask, (2, H, 4, 6))
         tile = reach.tile(slice(1, 3), slice(2, 6)).dense()

@@ -2,14 +2,15 @@
 
 import numpy as np
 import pytest
+from numformer.layers.relative import buckets_of
 from numpy.testing import assert_allclose, assert_array_equal
 
+from numformer.later.attention.alibi import alibi
 from numformer.layer import inference, pack
-from numformer.layers import Memory, Places, Reach, RelativeAttention, RelativePositions
-from numformer.layers.alibi import alibi
-from numformer.layers.attention import SelfAttention
-from numformer.layers.relative import buckets_of
+from numformer.layers import RelativeAttention, RelativePositions
 from numformer.models import LanguageModel, Tower, TowerConfig
+from numformer.paper import Memory, Places, Reach
+from numformer.paper.attention import SelfAttention
 from numformer.randomness import dropout_stream
 
 B, D, H = 2, 8, 2
@@ -105,18 +106,18 @@ def test_the_layers_of_a_tower_share_one_table(rng):
     config = TowerConfig(**SIZES, layers=5, mixers="window,relative", distance_buckets=8)
     for causal in (True, False):
         tower = Tower(config, rng, causal=causal)
-        first, second = (tower.layers[n].mixer.sublayer.distances for n in (1, 3))
+        first, second = (tower.layers[n].self_attention.sublayer.distances for n in (1, 3))
         assert first.table is second.table and first is not second
         assert first.both_ways == second.both_ways == (not causal)
         assert first.farthest == 128
         names = [name for name in tower.named_parameters() if "distances" in name]
-        assert names == ["layers.1.mixer.sublayer.distances.table"]
+        assert names == ["layers.1.self_attention.sublayer.distances.table"]
         assert first.table.shape == (8, H) and not first.table.data.any()
     two = [
         LanguageModel(LanguageModel.Config(vocabulary=9, **SIZES, mixers="relative"), 1)
         for _ in "ab"
     ]
-    tables = [model.tower.layers[0].mixer.sublayer.distances.table for model in two]
+    tables = [model.tower.layers[0].self_attention.sublayer.distances.table for model in two]
     assert tables[0] is not tables[1]
 
 

@@ -4,17 +4,11 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from numformer.later.attention.alibi import alibi
 from numformer.layer import pack
-from numformer.layers import (
-    GlobalWindowAttention,
-    Places,
-    Reach,
-    SelfAttention,
-    StridedAttention,
-    TiledAttention,
-)
-from numformer.layers.alibi import alibi
+from numformer.layers import GlobalWindowAttention, StridedAttention, TiledAttention
 from numformer.models import TowerConfig
+from numformer.paper import Places, Reach, SelfAttention
 
 B, D, H, T = 2, 12, 3, 9
 TIGHT = dict(rtol=1e-11, atol=1e-13)

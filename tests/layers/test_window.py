@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
+from numformer.layers.window import Latest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from numformer.layer import pack
-from numformer.layers import GroupedQueryAttention, Memory, Places, Reach, WindowAttention
-from numformer.layers.window import Latest
+from numformer.layers import GroupedQueryAttention, WindowAttention
 from numformer.models import TowerConfig
+from numformer.paper import Memory, Places, Reach
 
 B, D, H = 2, 8, 4
 

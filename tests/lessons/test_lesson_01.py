@@ -8,8 +8,9 @@ import pytest
 import lessons
 from lessons.lesson_01 import distance, reversal, through_time, timeline
 from lessons.lesson_01.distance import SCALES, typical
-from numformer.layers import LSTMCell, MultiHeadAttention, Recurrent
 from numformer.models import RecurrentEncoderDecoder
+from numformer.paper import MultiHeadAttention
+from numformer.recurrence import LSTMCell, Recurrent
 from toy_tasks.bottleneck import ATTENTION, DEFAULTS, FIXED, ROWS
 
 LESSON = lessons.load(1)

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from numformer.models.block import Tower, TowerConfig
 
 from lessons.lesson_06 import block, depth
 from numformer.gradient_check.gradients import check
-from numformer.models.block import Tower, TowerConfig
 
 
 def norm(rows):

@@ -5,7 +5,7 @@ import pytest
 from lesson_solutions import words_of
 
 from lessons.lesson_08 import by_hand, runs, training
-from numformer.layers.dropout import Dropout
+from numformer.paper.dropout import Dropout
 from numformer.training.optimizers import clip_global_norm
 from numformer.training.recipe import warmup_rate
 

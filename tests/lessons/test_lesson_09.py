@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numformer.models.block import Block, TowerConfig
 
 from lessons.kit.explanations import Sizes
 from lessons.lesson_07.toy import Leaky
@@ -10,8 +11,7 @@ from lessons.lesson_09.exercises import encoder_layer, of_layer
 from lessons.lesson_09_backpropagation import Napkin, paths_into_the_memory
 from numformer import Transformer, pack
 from numformer.gradient_check.gradients import check
-from numformer.layers.softmax import softmax_backward
-from numformer.models.block import Block, TowerConfig
+from numformer.paper.softmax import softmax_backward
 
 
 def gradients(bug: str) -> np.ndarray:

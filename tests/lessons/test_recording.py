@@ -8,8 +8,8 @@ from lessons.kit import recorded
 from lessons.kit.recording import Recording
 from numformer.backend import array_module, scatter_add
 from numformer.layer import pack
-from numformer.layers.dropout import Dropout
 from numformer.models import Transformer
+from numformer.paper.dropout import Dropout
 from numformer.randomness import dropout_stream
 from numformer.training.optimizers import Adam
 

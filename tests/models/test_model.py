@@ -5,12 +5,14 @@ import pytest
 from numpy.testing import assert_allclose
 
 from numformer.backend import to_host
+from numformer.later import RMSNorm
+from numformer.later.divergence import Divergence
+from numformer.later.mixers.mixer import Mixer
 from numformer.layer import Parameter, mode
-from numformer.layers import FeedForward, LayerNorm, LearnedPositions, RMSNorm, SelfAttention
-from numformer.layers.divergence import Divergence
-from numformer.layers.mixer import Mixer
 from numformer.models import Objective, Transformer
-from numformer.models.model import Model, require_batch
+from numformer.models.model import Model
+from numformer.paper import FeedForward, LayerNorm, LearnedPositions, SelfAttention
+from numformer.paper.transformer import require_batch
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (3,), (2, 3, 4), None])

@@ -14,9 +14,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import numformer as nf
 from numformer.gradient_check.cases import MIXED
-from numformer.layers import MIXERS
+from numformer.later import MIXERS
 from numformer.models import model_of
-from numformer.models.encoder_decoder import require_pair
+from numformer.paper.transformer import require_pair
 from tests.equal_runs import assert_same_weights
 
 V = 11

@@ -5,8 +5,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import numformer as nf
-from numformer.layers import CELLS
 from numformer.plots import attention_weights, cross_attention_weights
+from numformer.recurrence import CELLS
 
 V = 9
 PAIRS = [([4, 5, 6, 7], [8, 4, 5]), ([6], [7, 7, 8, 4, 5]), ([5, 8, 8], [6])]

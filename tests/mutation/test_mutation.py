@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from numformer.layers.softmax import softmax_backward
+from numformer.paper.softmax import softmax_backward
 from tests.mutation import __main__ as mutation
 from tests.mutation.equivalent_mutants import PROOFS, equivalent
 from tests.mutation.mutants import OPERATORS, Source

@@ -9,31 +9,31 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numformer.models.block import Block, Tower, TowerConfig
 from numpy.testing import assert_allclose, assert_array_equal
 
 from numformer.errors import InputError
 from numformer.gradient_check.gradients import GradientCheck
+from numformer.later import LinearAttention, Rotary, SwiGLU
+from numformer.later.attention.alibi import alibi
 from numformer.layer import Layer, pack
 from numformer.layers import (
+    GlobalWindowAttention,
+    GroupedQueryAttention,
+    RelativeAttention,
+    StridedAttention,
+    WindowAttention,
+)
+from numformer.paper import (
     CrossAttention,
     CrossEntropy,
     FeedForward,
-    GlobalWindowAttention,
-    GroupedQueryAttention,
     Linear,
-    LinearAttention,
     MultiHeadAttention,
     Reach,
-    RelativeAttention,
-    Rotary,
     SelfAttention,
-    StridedAttention,
-    SwiGLU,
-    WindowAttention,
 )
-from numformer.layers.alibi import alibi
-from numformer.layers.places import Places
-from numformer.models.block import Block, Tower, TowerConfig
+from numformer.paper.masks import Places
 from numformer.parallel import (
     ColumnLinear,
     Group,

@@ -12,7 +12,7 @@ from numpy.testing import assert_array_equal
 
 from numformer.data import Subwords
 from numformer.data.vocabulary import SPECIAL
-from numformer.layers import MIXERS
+from numformer.later import MIXERS
 from numformer.randomness import seed_sequence
 from numformer.trained import load
 from tests.toy_tasks.small import few_held_out

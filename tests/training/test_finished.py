@@ -6,7 +6,7 @@ import pytest
 from numformer.gradient_check.cases import CASES
 from numformer.gradient_check.gradients import converted
 from numformer.layer import Layer, Parameter, pack
-from numformer.layers import Linear
+from numformer.paper import Linear
 from numformer.training.finished import Finished
 
 

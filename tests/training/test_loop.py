@@ -15,10 +15,10 @@ from tqdm import tqdm
 
 from numformer.data import Vocabulary
 from numformer.generation import Transduction
+from numformer.later.divergence import Divergence
 from numformer.layer import inference, pack
-from numformer.layers.cross_entropy import CrossEntropy
-from numformer.layers.divergence import Divergence
 from numformer.models import Transformer
+from numformer.paper.cross_entropy import CrossEntropy
 from numformer.randomness import dropout_stream
 from numformer.training import parts
 from numformer.training.checkpoints import load_model, save_checkpoint

@@ -10,7 +10,7 @@ from numformer.backend import array_module, to_host
 from numformer.errors import BrokenNumbers
 from numformer.half_precision import half_products
 from numformer.layer import pack
-from numformer.layers import CrossEntropy
+from numformer.paper import CrossEntropy
 from numformer.randomness import dropout_stream
 from numformer.training.checkpoints import save_checkpoint
 from numformer.training.loss_scale import LossScale

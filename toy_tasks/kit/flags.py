@@ -10,12 +10,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 
-from numformer.backend import BACKENDS, default_backend
+from numformer.devices import BACKENDS, default_backend
 from numformer.errors import complain
 from numformer.generation import Continuation, Infilling, Transduction
-from numformer.generation.beam import LARGEST_ALPHA, PENALTIES
+from numformer.generation.beam import PENALTIES
 from numformer.generation.text import Text
-from numformer.layers import MIXERS
+from numformer.later import MIXERS
 from numformer.models import (
     LanguageModel,
     MaskedLanguageModel,
@@ -24,9 +24,11 @@ from numformer.models import (
     TowerConfig,
     Transformer,
 )
+from numformer.paper.beam import LARGEST_ALPHA
 from numformer.parallel.mpi import WAYS
 from numformer.plots import PICTURES
 from numformer.settings import Settings
+from numformer.training.optimizers import OptimizerSettings, owners
 from numformer.training.recipe import Recipe
 
 HELP = {
@@ -293,10 +295,10 @@ def parser(
     made.before = {"rate": None}
     for title, settings in (("model", model.Config), ("training", Recipe)):
         titled = f"{title} ({settings.__module__}.{settings.__name__})"
-        for group_title, group_of in {titled: _flags(settings), **_of_mixers(settings)}.items():
+        for group_title, group_of in {titled: _flags(settings), **_of_choices(settings)}.items():
             group = made.add_argument_group(group_title)
             for field in group_of:
-                _add_flag(group, field, AT_USE if field.name in made.writing else "")
+                _add_flag(group, field, AT_USE if field.name in made.writing else _owners(field))
                 made.before[field.name] = field.default
     made.set_defaults(**defaults)
     return made
@@ -305,16 +307,22 @@ def parser(
 def _flags(settings: type[Settings]) -> list[Field]:
     """The fields that a user chooses; those without a default belong to the task.
 
-    Those of a mixer have groups of their own.
+    Those of a mixer and of an optimizer have groups of their own.
     """
-    of_mixers = {field.name for mixer in MIXERS.values() for field in fields(mixer.Settings)}
+    kinds = [OptimizerSettings, *(mixer.Settings for mixer in MIXERS.values())]
+    of_choices = {field.name for kind in kinds for field in fields(kind)}
     known = (field for field in fields(settings) if field.default is not MISSING)
     flagged = (field for field in known if field.metadata.get("flag", True))
-    return [field for field in flagged if field.name not in of_mixers]
+    return [field for field in flagged if field.name not in of_choices]
 
 
-def _of_mixers(settings: type[Settings]) -> dict[str, list[Field]]:
-    """The settings of each mixer that may stand in a model, without those of one before it."""
+def _of_choices(settings: type[Settings]) -> dict[str, list[Field]]:
+    """The settings of each mixer that may stand in a model, without those of one before it.
+
+    Or those of all optimizers, which share most.
+    """
+    if issubclass(settings, OptimizerSettings):
+        return {f"optimizer ({OptimizerSettings.__module__})": [*fields(OptimizerSettings)]}
     groups, met = {}, {field.name for field in _flags(settings)}
     for name, mixer in MIXERS.items() if issubclass(settings, TowerConfig) else ():
         own = [field for field in fields(mixer.Settings) if field.name not in met]
@@ -322,6 +330,11 @@ def _of_mixers(settings: type[Settings]) -> dict[str, list[Field]]:
             groups[f"mixer {name!r} ({mixer.__module__}.{mixer.__name__})"] = own
         met |= {field.name for field in own}
     return groups
+
+
+def _owners(field: Field) -> str:
+    """The optimizers that look at a setting, in words; "" for what is no setting of optimizers."""
+    return f"; of {', '.join(found)}" if (found := owners(field.name)) else ""
 
 
 def _add_flag(group, field: Field, at_use: str) -> None:

@@ -9,6 +9,7 @@ import safetensors
 
 from numformer.errors import InputError
 from numformer.training.files import PARTIAL, write_atomically
+from numformer.training.migrations import FORMAT, settings_from_4
 
 UNREADABLE = (
     OSError,
@@ -86,7 +87,8 @@ def stands(folder: Path) -> dict:
 
 def write_config(folder: Path, settings: dict, name: str = "config.json") -> None:
     """Write config.json, or a file of another name, with a checksum."""
-    settings = settings | {"crc32": checksum(settings)}
+    settings = {"format": FORMAT} | settings
+    settings["crc32"] = checksum(settings)
     write_atomically(folder / name, json.dumps(settings, indent=1).encode())
 
 
@@ -109,9 +111,15 @@ def read_config(folder: Path, name: str = "config.json") -> dict:
         settings = json.loads(path.read_text(encoding="utf-8"))
         if settings.pop("crc32") != checksum(settings):
             raise ValueError(f"its checksum says that {name} was changed")
-        return settings
+        return settings if settings.pop("format", 4) > 4 else _from_4(settings)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise no_run(folder, problem, name) from None
+
+
+def _from_4(settings: dict) -> dict:
+    """What a config.json says, in today's names: its flags, and the config and recipe of a model."""
+    parts = {"options", "config", "recipe"} & settings.keys()
+    return settings | {part: settings_from_4(settings[part]) for part in parts}
 
 
 def no_run(folder: Path, problem, name: str = "config.json") -> InputError:

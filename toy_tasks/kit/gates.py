@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from numformer.data import Batch
+from numformer.later import Mixer
 from numformer.layer import Array, inference, mode
-from numformer.layers import Mixer
 from numformer.models import Model
 from numformer.plots import kind_of
 from toy_tasks.kit.looking import Lexicon, Watch, patterns, symbols_of

@@ -5,21 +5,21 @@ from functools import partial
 import numpy as np
 
 from numformer.gradient_check.cases.case import Case, D, F, H
-from numformer.layers import POSITIONS_IN_ATTENTION
-from numformer.layers.additive_attention import AdditiveAttention
-from numformer.layers.attention import (
+from numformer.later import POSITIONS_IN_ATTENTION
+from numformer.later.checkpointed import Checkpointed
+from numformer.layers.blocks import BlockAttention
+from numformer.layers.relative import BiasedAttention, RelativePositions
+from numformer.layers.tiles import TiledAttention
+from numformer.paper.attention import (
     CrossAttention,
     MultiHeadAttention,
     ScaledDotProductAttention,
     SelfAttention,
 )
-from numformer.layers.blocks import BlockAttention
-from numformer.layers.checkpointed import Checkpointed
-from numformer.layers.linear import Linear
-from numformer.layers.relative import BiasedAttention, RelativePositions
-from numformer.layers.residual import Residual
-from numformer.layers.scores import AdditiveScore, DotProductScore, MultiplicativeScore
-from numformer.layers.tiles import TiledAttention
+from numformer.paper.linear import Linear
+from numformer.paper.residual import Residual
+from numformer.recurrence.additive_attention import AdditiveAttention
+from numformer.recurrence.scores import AdditiveScore, DotProductScore, MultiplicativeScore
 
 
 def placed_attention(settings, inputs, g):

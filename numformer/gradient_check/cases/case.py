@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from numformer.layer import Layer
-from numformer.layers import Places, Reach, causal_mask, padding_mask
+from numformer.paper.masks import Places, Reach, causal_mask, padding_mask
 
 B, S, T, D, H, F, V = 3, 5, 4, 8, 2, 12, 11
 

@@ -4,29 +4,25 @@ import numpy as np
 
 from numformer.gradient_check.cases.attention import ATTENTION
 from numformer.gradient_check.cases.case import Case, D, F, H, V
-from numformer.layers import CELLS
-from numformer.layers.activation import GEGLU, GELU, GELUTanh, ReLU, SwiGLU, Swish, Tanh
-from numformer.layers.convolution import Convolution
-from numformer.layers.cross_entropy import CrossEntropy
-from numformer.layers.divergence import Divergence
-from numformer.layers.dropout import Dropout
-from numformer.layers.embedding import Embedding
-from numformer.layers.feed_forward import FeedForward
-from numformer.layers.layer_norm import LayerNorm
-from numformer.layers.linear import Linear, OutputProjection
-from numformer.layers.patches import ClassToken, Patches
-from numformer.layers.pick import Pick
-from numformer.layers.positional import (
-    LearnedPositions,
-    NoPositions,
-    SinusoidalPositions,
-    sinusoidal_halves_table,
-)
-from numformer.layers.recurrence import Recurrent
-from numformer.layers.rms_norm import RMSNorm
-from numformer.layers.rotary import Rotary
-from numformer.layers.softmax import Softmax
+from numformer.later.activations import GEGLU, GELU, GELUTanh, SwiGLU, Swish, Tanh
+from numformer.later.attention.rotary import Rotary
+from numformer.later.divergence import Divergence
+from numformer.later.mixers.convolution import Convolution
+from numformer.later.patches import ClassToken, Patches
+from numformer.later.pick import Pick
+from numformer.later.positions import NoPositions, sinusoidal_halves_table
+from numformer.later.rms_norm import RMSNorm
+from numformer.paper.cross_entropy import CrossEntropy
+from numformer.paper.dropout import Dropout
+from numformer.paper.embedding import Embedding, OutputProjection
+from numformer.paper.feed_forward import FeedForward, ReLU
+from numformer.paper.layer_norm import LayerNorm
+from numformer.paper.linear import Linear
+from numformer.paper.positions import LearnedPositions, SinusoidalPositions
+from numformer.paper.softmax import Softmax
 from numformer.parallel import ColumnLinear, Ranks, RowLinear
+from numformer.recurrence import CELLS
+from numformer.recurrence.recurrence import Recurrent
 
 ELEMENTWISE = [
     Case("linear", "linear", lambda g: (Linear(D, F, g.rng), [g.x])),

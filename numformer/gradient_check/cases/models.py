@@ -6,13 +6,14 @@ from functools import partial
 from typing import Any
 
 from numformer.gradient_check.cases.case import B, Case, D, F, H, S, T, V
-from numformer.layers import CELLS, MIXERS
-from numformer.layers.embedding import Embedding
-from numformer.models import Block, InputEmbedding, Objective, Tower, Transformer
+from numformer.later import MIXERS
+from numformer.models import Objective, Transformer
 from numformer.models.language_model import LanguageModel
 from numformer.models.masked import MaskedLanguageModel
 from numformer.models.recurrent import AttentionDecoder, RecurrentEncoderDecoder
 from numformer.models.vision import VisionTransformer
+from numformer.paper.embedding import Embedding
+from numformer.recurrence import CELLS
 
 SIZES: dict[str, Any] = dict(d_model=D, d_ff=F, heads=H, layers=2, p_drop=0.2)
 SMALL: dict[str, Any] = dict(source_vocabulary=V, target_vocabulary=V, **SIZES)
@@ -82,25 +83,29 @@ PARTS = [
             "input_embedding",
             "input_embedding",
             lambda config, g: (
-                InputEmbedding(config, Embedding(V, D, g.rng), g.rng),
+                config.input_embedding(Embedding(V, D, g.rng), g.rng),
                 [g.source],
             ),
         ),
-        ("block", "block", lambda config, g: (Block(config, g.rng), [g.memory, g.encoder])),
         (
-            "block_with_cross_attention",
+            "encoder_layer",
+            "block",
+            lambda config, g: (config.encoder_layer(g.rng), [g.memory, g.encoder]),
+        ),
+        (
+            "decoder_layer",
             "block",
             lambda config, g: (
-                Block(config, g.rng, cross=True),
+                config.decoder_layer(g.rng),
                 [g.x, g.target_mask, g.memory, g.source_mask],
             ),
         ),
-        ("tower", "tower", lambda config, g: (Tower(config, g.rng), [g.memory, g.source_mask])),
+        ("encoder", "tower", lambda config, g: (config.encoder(g.rng), [g.memory, g.source_mask])),
         (
-            "tower_with_cross_attention",
+            "decoder",
             "tower",
             lambda config, g: (
-                Tower(config, g.rng, cross=True, causal=True),
+                config.decoder(g.rng),
                 [g.x, g.decoder, g.memory, g.cross],
             ),
         ),
@@ -109,12 +114,11 @@ PARTS = [
 
 
 def mixer(config, g):
-    layer = config.mixer_of(0)
-    return layer.build(config, g.rng, causal=True), [g.x, g.decoder]
+    return config.self_attention(g.rng, causal=True), [g.x, g.decoder]
 
 
 def mixer_that_looks_ahead(config, g):
-    return config.mixer_of(0).build(config, g.rng, causal=False), [g.memory, g.encoder]
+    return config.self_attention(g.rng), [g.memory, g.encoder]
 
 
 def language_model(changes: dict, g):

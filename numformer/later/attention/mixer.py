@@ -81,8 +81,7 @@ class AttentionMixer:
         biases = self.biases(config, causal) + [made[name] for name in made if name == "bias"]
         bias = Biases(*biases) if len(biases) > 1 else next(iter(biases), None)
         pattern = self.pattern_of(config)
-        parts = projections(config, rng, groups_of(config), made.get("rotary"))
-        parts["attention"] = attention_of(config, groups_of(config), pattern, bias)
+            parts["attention"] = attention_of(config, groups_of(config), pattern, bias)
         sizes = config.d_model, config.heads, rng, *config.sizes
         return SelfAttention(*sizes, **parts, remembers=pattern.remembers)
 
@@ -94,7 +93,7 @@ class AttentionMixer:
 
     def entries(self, config) -> int:
         """The entries of the matrices of such an attention."""
-        return config.d_model * (config.heads + groups_of(config)) * sum(config.sizes)
+        return entries(config, groups_of(config))
 
 
 class Biases(Layer):
@@ -118,22 +117,23 @@ def build_cross(config, rng: np.random.Generator) -> CrossAttention:
 
     A memory is another sequence: how far its positions are from those of x says nothing.
     """
-    parts = projections(config, rng, config.heads)
+    parts = projections(config, rng, config.heads, norm="none")
     parts["attention"] = attention_of(config, config.heads, Everything())
     return CrossAttention(config.d_model, config.heads, rng, *config.sizes, **parts)
 
 
-def projections(config, rng: np.random.Generator, groups: int, rotary: Layer | None = None) -> dict:
+def projections(
+    config, rng: np.random.Generator, groups: int, norm: str, rotary: Layer | None = None
+) -> dict:
     """The four parts with the matrices, in order of their draws."""
     (d_k, d_v), d_model, bias = config.sizes, config.d_model, config.attention_bias
 
     def heads(count: int) -> Heads:
-        if config.qk_norm == "none" and not rotary:
-            return Heads(d_model, count, d_k, rng, bias)
-        norm = None
-        if config.qk_norm != "none":
-            norm = later.NORMALIZATIONS[config.qk_norm](d_k, config.epsilon)
-        return QueryKeyHeads(d_model, count, d_k, rng, bias, norm=norm, rotary=rotary)
+        sizes = d_model, count, d_k, rng, bias
+        if norm == "none":
+            return QueryKeyHeads(*sizes, rotary=rotary) if rotary else Heads(*sizes)
+        new = later.NORMALIZATIONS[norm](d_k, config.epsilon)
+        return QueryKeyHeads(*sizes, norm=new, rotary=rotary)
 
     query, key = heads(config.heads), heads(groups)
     value = Heads(d_model, groups, d_v, rng, bias)
@@ -150,6 +150,11 @@ def attention_of(config, groups: int, pattern: Everything, bias: Layer | None = 
     if later_work or function is TiledAttention:
         return TiledAttention(pattern, p_drop, bias)
     return ScaledDotProductAttention()
+
+
+def entries(config, groups: int) -> int:
+    """The entries of the matrices of an attention with so many heads of keys and values."""
+    return config.d_model * (config.heads + groups) * sum(config.sizes)
 
 
 def groups_of(config) -> int:

@@ -27,7 +27,7 @@ from numformer.later.attention.dense import BiasedAttention
 from numformer.later.attention.keep import KeepByTiles
 from numformer.later.attention.patterns import Everything, Tile, stretches
 from numformer.layer import Array, Layer, mode, training
-from numformer.paper.attention import MultiHeadAttention, ScaledDotProductAttention
+from numformer.paper.attention import MultiHeadAttention
 from numformer.paper.dropout import dropout, dropout_backward
 from numformer.paper.masks import ExplicitMask, Reach, as_reach, padding_mask
 
@@ -326,8 +326,8 @@ def attention_weights(layer: Any):
 
     The layer is an attention, or another that has a method of this name, as a Mixer does.
     """
-    if type(getattr(layer, "attention", None)) is ScaledDotProductAttention:
-        return layer.attention.saved[-1]["weights"]
     if isinstance(layer, MultiHeadAttention):
         layer = layer.attention
+        if not isinstance(layer, TiledAttention):
+            return layer.saved[-1].get("weights")
     return layer.attention_weights() if hasattr(layer, "attention_weights") else None

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from numformer.backend import array_module, dot_rows, sum_rows
+from numformer.errors import require_width
 from numformer.layer import Array, Layer, Parameter
-from numformer.layers.width import require_width
 
 
 def convolution(x, weight, bias, before):

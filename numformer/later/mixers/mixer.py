@@ -1,6 +1,5 @@
 """What stands where attention stands: the layer in which the positions of a sequence meet."""
 
-from collections.abc import Iterable
 from dataclasses import fields
 
 import numpy as np
@@ -52,10 +51,3 @@ class Mixer(Layer):
     def entries(cls, config) -> int:
         """The entries of the matrices of such a mixer; no mixer of the config has fewer."""
         return 0
-
-
-def settings_of(mixers: Iterable[type[Mixer]]) -> list[type[settings.Settings]]:
-    """The classes of settings of these mixers, those left out that others extend."""
-    kinds = [*dict.fromkeys(mixer.Settings for mixer in mixers)]
-    extended = {base for kind in kinds for base in kind.__mro__[1:]}
-    return [kind for kind in kinds if kind not in extended]

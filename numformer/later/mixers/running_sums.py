@@ -13,8 +13,7 @@ from typing import Any
 from numformer.backend import array_module, dot_last, masked, matmul, transpose
 from numformer.errors import InputError
 from numformer.layer import Array
-from numformer.layers.places import Places
-from numformer.layers.reach import Drawn, Reach, causal_mask, reach_of
+from numformer.paper.masks import ExplicitMask, Places, Reach, as_reach, causal_mask
 
 CHUNK = 64  # positions: the products are large enough, their results stay in the cache
 
@@ -104,11 +103,9 @@ def reach_of_sums(name: str, reach: Any, x: Array, first: int = 0) -> Reach:
     """
     if reach is None:
         return Reach(Places.whole(len(x), x.shape[1], first))
-    reach = reach_of(reach, x, x)
-    if isinstance(reach, Drawn):
-        received = "a mask that was drawn"
-    elif reach.window is not None:
-        received = f"a window of {reach.window}"
+    reach = as_reach(reach, x, x)
+    if isinstance(reach, ExplicitMask):
+        received = "an explicit mask"
     elif reach.keys is not reach.queries:
         received = "keys of other places"
     else:

@@ -14,15 +14,15 @@ import numpy as np
 from numformer import settings
 from numformer.backend import array_module, dot_last, sum_rows
 from numformer.errors import InputError
+from numformer.later.activations import Swish, sigmoid, swish, swish_backward
+from numformer.later.mixers.convolution import Convolution
+from numformer.later.mixers.mixer import Mixer
+from numformer.later.mixers.running_sums import reach_of_sums, running_sums, running_sums_backward
 from numformer.layer import Array, Parameter
-from numformer.layers.activation import Swish, sigmoid, swish, swish_backward
-from numformer.layers.attention import head_size, merge_heads, split_heads
-from numformer.layers.convolution import Convolution
-from numformer.layers.linear import Linear
-from numformer.layers.memory import Kept, Memory
-from numformer.layers.mixer import Mixer
-from numformer.layers.reach import Reach
-from numformer.layers.running_sums import reach_of_sums, running_sums, running_sums_backward
+from numformer.paper.attention import head_size, merge_heads, split_heads
+from numformer.paper.linear import Linear
+from numformer.paper.masks import Reach
+from numformer.paper.memory import Kept, Memory
 
 
 def selective_scan(x, step, rate, write, read, skip, start=None):

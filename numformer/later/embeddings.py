@@ -1,0 +1,79 @@
+"""What later models read and write with: no factor, a norm, segments, a bias of the logits."""
+
+import numpy as np
+
+from numformer.backend import rows, scatter_add, sum_rows
+from numformer.layer import Array, Layer, Parameter
+from numformer.paper.dropout import Dropout
+from numformer.paper.embedding import Embedding, InputEmbedding, OutputProjection
+from numformer.paper.masks import Places
+
+
+class UnscaledEmbedding(Embedding):
+    """ids (B, T) -> (B, T, D): the row of each id, without the paper's factor sqrt(D)."""
+
+    def forward(self, ids: Array) -> Array:
+        return self.weight.data[self._checked(ids)]
+
+    def backward(self, dx: Array) -> None:
+        scatter_add(self.weight.grad, self.pop_saved()["ids"].ravel(), rows(dx))
+        return None
+
+
+class RichInputEmbedding(InputEmbedding):
+    """ids (B, T) -> x (B, T, D): embedding, segment and position, a norm, then dropout.
+
+    With `segments`, an embedding, a vector is added that says which segment a position is in, (B,
+    T), the first unless given (Devlin et al. 2019). `norm` is the norm of the sum.
+    """
+
+    def __init__(
+        self,
+        embedding: Embedding,
+        positions: Layer,
+        p_drop: float = 0.0,
+        segments: Embedding | None = None,
+        norm: Layer | None = None,
+    ):
+        self.embedding = embedding
+        self.segments = segments
+        self.positions = positions
+        self.norm = norm
+        self.dropout = Dropout(p_drop)
+
+    def forward(
+        self, ids: Array, places: Places | None = None, segments: np.ndarray | None = None
+    ) -> Array:
+        places = places or Places.whole(*ids.shape)
+        x = self.embedding.forward(places.pick(ids))
+        if self.segments:
+            segments = np.zeros_like(ids) if segments is None else segments
+            x += self.segments.forward(places.pick(segments))
+        x = self.positions.forward(x, places.row_positions)
+        return self.dropout.forward(self.norm.forward(x) if self.norm else x)
+
+    def backward(self, dx: Array) -> None:
+        dx = self.dropout.backward(dx)
+        if self.norm:
+            dx = self.norm.backward(dx)
+        dx = self.positions.backward(dx)
+        if self.segments:
+            self.segments.backward(dx)
+        return self.embedding.backward(dx)
+
+
+class BiasedOutputProjection(OutputProjection):
+    """x (..., D) -> logits (..., V): x E^T + b, where b starts at 0."""
+
+    def __init__(self, weight: Parameter):
+        super().__init__(weight)
+        self.bias = Parameter(np.zeros(len(weight.data)))
+
+    def forward(self, x: Array) -> Array:
+        logits = super().forward(x)
+        logits += self.bias.data
+        return logits
+
+    def backward(self, dlogits: Array) -> Array:
+        self.bias.grad += sum_rows(dlogits)  # b is added at every position
+        return super().backward(dlogits)

@@ -1,0 +1,52 @@
+"""The feed-forward network with later parts: another activation, gates, dropout, no biases."""
+
+import numpy as np
+
+from numformer import settings
+from numformer.layer import Array, Layer
+from numformer.paper.dropout import Dropout
+from numformer.paper.feed_forward import FeedForward
+from numformer.paper.linear import Linear
+
+
+class Chain(Layer):
+    """x -> its layers, one after the other: an activation and dropout, for instance."""
+
+    def __init__(self, *layers: Layer):
+        self.layers = layers
+
+    def forward(self, x: Array) -> Array:
+        for layer in self.layers:
+            x = layer.forward(x)
+        return x
+
+    def backward(self, dy: Array) -> Array:
+        for layer in reversed(self.layers):
+            dy = layer.backward(dy)
+        return dy
+
+
+class DenseFeedForward:
+    """The choice "dense" among feed-forward networks: the paper's FeedForward, of a config's parts.
+
+    Every choice has `Settings`, the fields that only it has, and these two methods.
+    """
+
+    Settings = settings.Settings
+
+    @staticmethod
+    def build(config, rng: np.random.Generator) -> FeedForward:
+        """The network of a config, a TowerConfig."""
+        width, activation = config.d_ff, config.new_activation()
+        inner = Linear(
+            config.d_model, getattr(activation, "inputs", 1) * width, rng, config.feed_forward_bias
+        )
+        outer = Linear(width, config.d_model, rng, config.feed_forward_bias)
+        if config.activation_dropout:
+            activation = Chain(activation, Dropout(config.activation_dropout))
+        return FeedForward(config.d_model, width, rng, inner, activation, outer)
+
+    @staticmethod
+    def entries(config) -> int:
+        """The entries of its matrices, at least."""
+        return 2 * config.d_model * config.d_ff
