@@ -5,13 +5,13 @@ The paper's is ReLU. GELU, SwiGLU and GEGLU came later; tanh is what recurrent n
 
 import math
 
-from numformer.backend import array_module, normal
+from numformer.backend import array_module, normal, positive_part
 from numformer.layer import Array, Layer
 
 
 def relu(x):
     """x (...) -> y, positive, each (...): y = max(0, x), and where x > 0."""
-    return array_module(x).maximum(x, 0), x > 0
+    return positive_part(x), x > 0
 
 
 def relu_backward(dy, positive):
