@@ -10,10 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from numformer.errors import InputError
-from numformer.layer import Array, Layer, Parameter, require_width
-from numformer.layers.grouped import GroupedQueryAttention
-from numformer.layers.strided import StridedAttention
+from numformer.errors import InputError, require_width
+from numformer.layer import Array, Layer, Parameter
 from numformer.paper.attention import MultiHeadAttention
 from numformer.paper.feed_forward import FeedForward
 from numformer.paper.linear import Linear, linear
