@@ -81,7 +81,8 @@ class AttentionMixer:
         biases = self.biases(config, causal) + [made[name] for name in made if name == "bias"]
         bias = Biases(*biases) if len(biases) > 1 else next(iter(biases), None)
         pattern = self.pattern_of(config)
-            parts["attention"] = attention_of(config, groups_of(config), pattern, bias)
+        parts = projections(config, rng, groups_of(config), config.qk_norm, made.get("rotary"))
+        parts["attention"] = attention_of(config, groups_of(config), pattern, bias)
         sizes = config.d_model, config.heads, rng, *config.sizes
         return SelfAttention(*sizes, **parts, remembers=pattern.remembers)
 
