@@ -22,7 +22,7 @@ class Rule:
 
     words: str
     holds: Callable[[Any], bool]
-    type: type
+    type: Callable[[str], Any]
     registry: Collection[str] | None = None
     several: bool = False
 
@@ -109,18 +109,13 @@ def ids(default: str, what: str):
 def sizes(default: Any, what: str):
     """A whole number of at least 1, or several with commas between them, in turn by layer."""
     words = "an integer of at least 1, or several with commas between them"
-    return _setting(default, what, Rule(words, _are_sizes, str))
+    return _setting(default, what, Rule(words, _are_sizes, _size_or_text))
 
 
 def only_with(setting: Any, **owners: Collection[str]) -> Any:
     """The same setting, which belongs to choices: without one of these names it does nothing."""
     setting.metadata = {**setting.metadata, "only_with": owners}
     return setting
-
-
-def field_like(setting: Field) -> Any:
-    """A new dataclass field with the default and the metadata of another."""
-    return field(default=setting.default, metadata=setting.metadata)
 
 
 def unflagged(setting: Any) -> Any:
@@ -145,6 +140,10 @@ def _are_sizes(value) -> bool:
     return _is_size(value) or (
         type(value) is str and all(n.isdecimal() and int(n) >= 1 for n in value.split(","))
     )
+
+
+def _size_or_text(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
 
 
 def _is_number(value) -> bool:
@@ -188,11 +187,9 @@ class Settings:
     def _require_owner(self, setting: Field) -> None:
         """Raise InputError for a setting that does nothing, since its owner is not chosen."""
         value = getattr(self, setting.name)
-        if value == setting.default:
-            return
         for owner, names in self.owners(setting).items():
             chosen = getattr(self, owner)
-            if not {*names} & {*str(chosen).split(",")}:
+            if value != setting.default and not {*names} & {*str(chosen).split(",")}:
                 raise InputError(
                     f"{setting.name} belongs to {owner} {' or '.join(sorted(names))}",
                     f"{setting.name} {value!r} with {owner} {chosen}",

@@ -1,8 +1,8 @@
 """The config that has every later choice, and makes the parts that the choices name."""
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import Field, dataclass, fields, make_dataclass, replace
-from functools import cached_property
+from dataclasses import Field, dataclass, fields, replace
+from functools import cache, cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -44,15 +44,16 @@ CHOICES_WITH_SETTINGS: dict[str, dict[str, Any]] = {
 """Fields whose choices may have settings of their own, each with its registry."""
 
 
-def own_settings(entry: Any) -> tuple[Field, ...]:
-    """The fields that only some entries of a registry have, this one among them."""
-    own = getattr(entry, "Settings", None)
-    return fields(own) if own else ()
-
-
 def own_names(entry: Any) -> set[str]:
-    """The names of these fields."""
-    return {setting.name for setting in own_settings(entry)}
+    """The names of the settings that only some entries of a registry have, this one among them."""
+    return {setting.name for setting in fields(getattr(entry, "Settings", settings.Settings))}
+
+
+@cache
+def extended(config: type, kinds: tuple[type, ...]) -> type:
+    """The class of configs with the fields of further classes of settings."""
+    name = dict(__module__=config.__module__, __qualname__=config.__qualname__)
+    return dataclass(frozen=True, kw_only=True)(type(config.__name__, (config, *kinds), name))
 
 
 def _mixers_with(*names: str) -> set[str]:
@@ -150,26 +151,27 @@ class TowerConfig(LayerConfig, *settings.classes_of(MIXERS, FEED_FORWARDS)):  # 
     other_ends: str = settings.unflagged(settings.ids("", "further ids that end a text"))
 
     def __new__(cls, *_, **values):
-        """A config of this class; of one with further fields where a choice of one's own has them.
+        """A config of this class, or of one with the further fields of entries that it names.
 
         What is registered after this class was made may have settings, too.
         """
-        known = {setting.name for setting in fields(cls)}
-        entries = [e for registry in CHOICES_WITH_SETTINGS.values() for e in registry.values()]
-        own = {setting.name: setting for entry in entries for setting in own_settings(entry)}
-        if further := [own[name] for name in values.keys() - known if name in own]:
-            described = [(f.name, f.type, settings.field_like(f)) for f in further]
-            cls = make_dataclass(
-                cls.__name__, described, bases=(cls,), frozen=True, kw_only=True
-            )
-        return super().__new__(cls, **values)
+        named = {}
+        for field, registry in CHOICES_WITH_SETTINGS.items():
+            chosen = str(values.get(field, cls.__dataclass_fields__[field].default)).split(",")
+            further = [n for n, entry in registry.items() if own_names(entry) & values.keys()]
+            named |= {(field, n): registry[n] for n in (*chosen, *further) if n in registry}
+        kinds = [kind for kind in settings.classes_of(named) if not issubclass(cls, kind)]
+        return super().__new__(extended(cls, (*kinds,)) if kinds else cls, **values)
 
     def __post_init__(self):
         super().__post_init__()
         if "rotary" in self.positions:
             require_pairs(self.sizes[0])
-        for layer in range(max(1, min(self.layers, self.turns))):
-            self.choice("mixers", layer).require(self.of_layer(layer))
+        for layer in range(min(self.layers, self.turns)):
+            for name in ("mixers", "feed_forwards"):
+                entry = self.choice(name, layer)
+                if hasattr(entry, "require"):
+                    entry.require(self.of_layer(layer))
 
     def owners(self, setting: Field) -> dict[str, Collection[str]]:
         """The choices that a setting belongs to: names that one of the other fields has then."""
@@ -222,8 +224,7 @@ class TowerConfig(LayerConfig, *settings.classes_of(MIXERS, FEED_FORWARDS)):  # 
     def new_norm(self, width: int) -> Layer:
         """A norm of vectors of this width."""
         entry = NORMALIZATIONS[self.normalization]
-        own = {name: getattr(self, name) for name in own_names(entry) if hasattr(self, name)}
-        return entry(width, self.epsilon, **own)
+        return entry(width, self.epsilon, **{name: getattr(self, name) for name in own_names(entry)})
 
     def new_activation(self) -> Layer:
         """What stands between the two products of the feed-forward network."""
@@ -248,12 +249,14 @@ class TowerConfig(LayerConfig, *settings.classes_of(MIXERS, FEED_FORWARDS)):  # 
     def encoder_layer(
         self, rng: np.random.Generator, layer: int = 0, causal: bool = False
     ) -> Layer:
+        kind = getattr(self.choice("feed_forwards", layer), "EncoderLayer", EncoderLayer)
         mixer = self.residual(self.self_attention(rng, layer, causal))
-        return EncoderLayer(mixer, self.residual(self.feed_forward(rng, layer)))
+        return kind(mixer, self.residual(self.feed_forward(rng, layer)))
 
     def decoder_layer(self, rng: np.random.Generator, layer: int = 0) -> Layer:
+        kind = getattr(self.choice("feed_forwards", layer), "DecoderLayer", DecoderLayer)
         sublayers = self.self_attention(rng, layer, causal=True), self.cross_attention(rng)
-        return DecoderLayer(*map(self.residual, (*sublayers, self.feed_forward(rng, layer))))
+        return kind(*map(self.residual, (*sublayers, self.feed_forward(rng, layer))))
 
     def encoder(self, rng: np.random.Generator, causal: bool = False) -> Any:
         """The stack of layers; InputError where one of them cannot look ahead and is to."""
