@@ -34,10 +34,10 @@ def attention_weights(model: Layer, *inputs: np.ndarray) -> dict[str, np.ndarray
 def kind_of(name: str) -> str:
     """The kind of an attention by its name in the model: "encoder self_attention", ...
 
-    Where there is only one tower it is "self_attention". Self-attention is what a mixer does.
+    Where there is only one stack it is "self_attention".
     """
     tower, _, place = name.partition(".layers.")
-    part = place.split(".")[1].replace("mixer", "self_attention") if place else ""
+    part = place.split(".")[1] if place else ""
     kind = f"{tower} {part}" if place else tower.replace(".", " ")
     return kind.removeprefix("tower ")
 

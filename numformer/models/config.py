@@ -29,6 +29,7 @@ from numformer.later import (
 from numformer.later.attention.mixer import AttentionMixer, cross_attention, cross_entries
 from numformer.later.attention.rotary import require_pairs
 from numformer.layer import Layer, Parameter
+from numformer.models import kinds
 from numformer.paper.config import LayerConfig
 from numformer.paper.decoder import Decoder, DecoderLayer
 from numformer.paper.embedding import Embedding, OutputProjection
@@ -50,10 +51,10 @@ def own_names(entry: Any) -> set[str]:
 
 
 @cache
-def extended(config: type, kinds: tuple[type, ...]) -> type:
+def extended(config: type, own: tuple[type, ...]) -> type:
     """The class of configs with the fields of further classes of settings."""
     name = dict(__module__=config.__module__, __qualname__=config.__qualname__)
-    return dataclass(frozen=True, kw_only=True)(type(config.__name__, (config, *kinds), name))
+    return dataclass(frozen=True, kw_only=True)(type(config.__name__, (config, *own), name))
 
 
 def _mixers_with(*names: str) -> set[str]:
@@ -71,7 +72,7 @@ SETTINGS_OF_ATTENTION: dict[str, Callable[[], set[str]]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class TowerConfig(LayerConfig, *settings.classes_of(MIXERS, FEED_FORWARDS)):  # type: ignore[misc]
+class TowerConfig(LayerConfig, *kinds.classes_of(MIXERS, FEED_FORWARDS)):  # type: ignore[misc]
     """The paper's decisions about layers, and every later choice; the defaults are the paper's.
 
     Raises InputError for values that do not fit together, and for a setting whose owner is not
@@ -83,22 +84,22 @@ class TowerConfig(LayerConfig, *settings.classes_of(MIXERS, FEED_FORWARDS)):  # 
     crosses: ClassVar[bool] = False
     """Whether a stack of the model has cross-attention."""
 
-    mixers: str = settings.choices(
+    mixers: str = kinds.choices(
         "attention", MIXERS, "what the layers have for self-attention, in turn: window,attention"
     )
-    key_value_heads: int | str | None = settings.only_with(
-        settings.sizes(
+    key_value_heads: int | str | None = kinds.only_with(
+        kinds.sizes(
             None,
             "heads of keys and values in self-attention, in turn by layer (2, or 1,4); as many as "
             "of queries unless given",
         ),
         mixers=MIXERS_OF_ATTENTION,
     )
-    qk_norm: str = settings.only_with(
-        settings.choice("none", QK_NORMS, "the norm of each head's queries and keys in self-attention"),
+    qk_norm: str = kinds.only_with(
+        settings.choice("none", QK_NORMS, "norm of each head's queries and keys (self-attention)"),
         mixers=MIXERS_OF_ATTENTION,
     )
-    feed_forwards: str = settings.choices(
+    feed_forwards: str = kinds.choices(
         "dense", FEED_FORWARDS, "the layers' feed-forward networks, in turn"
     )
     norm: str = settings.choice(
@@ -120,7 +121,7 @@ class TowerConfig(LayerConfig, *settings.classes_of(MIXERS, FEED_FORWARDS)):  # 
         POSITIONS,
         "how positions are encoded (3.5; learned: Table 3, row E; the others are later work)",
     )
-    max_length: int = settings.only_with(
+    max_length: int = kinds.only_with(
         settings.size(512, "longest sequence that learned positions can take"),
         positions=["learned"],
     )
@@ -134,21 +135,21 @@ class TowerConfig(LayerConfig, *settings.classes_of(MIXERS, FEED_FORWARDS)):  # 
         False, "compute every layer again for backward, to save memory (not in the paper)"
     )
     # What models have that others trained; `numformer.published` reads them.
-    epsilon: float = settings.unflagged(settings.above_zero(1e-5, "under the root of each norm"))
-    embedding_scale: bool = settings.unflagged(settings.switch(True, "sqrt(d_model) (3.4)"))
-    embedding_norm: bool = settings.unflagged(settings.switch(False, "of what blocks are given"))
-    output_bias: bool = settings.unflagged(settings.switch(False, "of the logits (3.4 has none)"))
-    rotary_base: float = settings.only_with(
-        settings.unflagged(settings.above_zero(1e4, "of rotary positions")),
+    epsilon: float = kinds.unflagged(settings.above_zero(1e-5, "under the root of each norm"))
+    embedding_scale: bool = kinds.unflagged(settings.switch(True, "sqrt(d_model) (3.4)"))
+    embedding_norm: bool = kinds.unflagged(settings.switch(False, "of what blocks are given"))
+    output_bias: bool = kinds.unflagged(settings.switch(False, "of the logits (3.4 has none)"))
+    rotary_base: float = kinds.only_with(
+        kinds.unflagged(settings.above_zero(1e4, "of rotary positions")),
         positions=["rotary", "sinusoidal_rotary"],
     )
-    padding_id: int | None = settings.unflagged(settings.special_id(OURS.padding, ""))
-    start_id: int | None = settings.unflagged(settings.special_id(OURS.start, ""))
-    end_id: int | None = settings.unflagged(settings.special_id(OURS.end, ""))
-    unwritten: str = settings.unflagged(
-        settings.ids(",".join(map(str, OURS.unwritten)), "ids that no model writes")
+    padding_id: int | None = kinds.unflagged(kinds.special_id(OURS.padding, ""))
+    start_id: int | None = kinds.unflagged(kinds.special_id(OURS.start, ""))
+    end_id: int | None = kinds.unflagged(kinds.special_id(OURS.end, ""))
+    unwritten: str = kinds.unflagged(
+        kinds.ids(",".join(map(str, OURS.unwritten)), "ids that no model writes")
     )
-    other_ends: str = settings.unflagged(settings.ids("", "further ids that end a text"))
+    other_ends: str = kinds.unflagged(kinds.ids("", "further ids that end a text"))
 
     def __new__(cls, *_, **values):
         """A config of this class, or of one with the further fields of entries that it names.
@@ -160,8 +161,8 @@ class TowerConfig(LayerConfig, *settings.classes_of(MIXERS, FEED_FORWARDS)):  # 
             chosen = str(values.get(field, cls.__dataclass_fields__[field].default)).split(",")
             further = [n for n, entry in registry.items() if own_names(entry) & values.keys()]
             named |= {(field, n): registry[n] for n in (*chosen, *further) if n in registry}
-        kinds = [kind for kind in settings.classes_of(named) if not issubclass(cls, kind)]
-        return super().__new__(extended(cls, (*kinds,)) if kinds else cls, **values)
+        own = [kind for kind in kinds.classes_of(named) if not issubclass(cls, kind)]
+        return super().__new__(extended(cls, (*own,)) if own else cls, **values)
 
     def __post_init__(self):
         super().__post_init__()
@@ -279,7 +280,7 @@ class TowerConfig(LayerConfig, *settings.classes_of(MIXERS, FEED_FORWARDS)):  # 
         return NormedDecoder(layers, self.new_norm(self.d_model))
 
     def _stacked(self, layers: Iterable[Any]) -> list[Layer]:
-        """The layers, which share what their mixers share; checkpointed where the config says so."""
+        """The layers, which share what their mixers share, as checkpoints where the config asks."""
         layers, firsts = list(layers), {}
         for number, layer in enumerate(layers):
             entry, mixer = self.choice("mixers", number), layer.self_attention.sublayer

@@ -490,7 +490,7 @@ def block(p, x, mask, memory=None, memory_mask=None, *, config, layer=0):
     inside = dict(activation=config.activation, activation_dropout=config.activation_dropout)
     mixers = config.mixers.split(",")
     mixer = f"{mixers[layer % len(mixers)]}_mixer"
-    x = residual(within(p, "mixer"), x, mask, sublayer=mixer, config=config, **around)
+    x = residual(within(p, "self_attention"), x, mask, sublayer=mixer, config=config, **around)
     if memory is not None:
         of_cross = dict(heads=config.heads, attention_dropout=config.attention_dropout)
         of_cross |= around | dict(sublayer="multi_head_attention")

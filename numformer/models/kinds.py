@@ -1,0 +1,74 @@
+"""Further kinds of settings: several choices in turn, ids, settings that belong to a choice."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from numformer.settings import Rule, Settings, is_size, setting
+
+
+def choices(default: str, registry: Collection[str], what: str):
+    """Names in a registry of choices, one or several with commas between them."""
+    rule = Rule(
+        "one or several, with commas between them, of",
+        lambda v: type(v) is str and all(name in registry for name in v.split(",")),
+        str,
+        registry,
+        several=True,
+    )
+    return setting(default, what, rule)
+
+
+def special_id(default: int | None, what: str):
+    """An id with a meaning of its own; None where there is none."""
+    words = "an integer of at least 0, or None"
+    return setting(default, what, Rule(words, lambda v: v is None or _is_id(v), int))
+
+
+def ids(default: str, what: str):
+    """Ids with commas between them, "" for none."""
+    words = 'integers of at least 0 with commas between them, or ""'
+    return setting(default, what, Rule(words, _are_ids, str))
+
+
+def sizes(default: Any, what: str):
+    """A whole number of at least 1, or several with commas between them, in turn by layer."""
+    words = "an integer of at least 1, or several with commas between them"
+    return setting(default, what, Rule(words, _are_sizes, _size_or_text))
+
+
+def only_with(setting: Any, **owners: Collection[str]) -> Any:
+    """The same setting, which belongs to choices: without one of these names it does nothing."""
+    setting.metadata = {**setting.metadata, "only_with": owners}
+    return setting
+
+
+def unflagged(setting: Any) -> Any:
+    """The same setting without a flag: only weights that others trained ask for it."""
+    setting.metadata = {**setting.metadata, "flag": False}
+    return setting
+
+
+def classes_of(*registries: Mapping[str, Any]) -> list[type[Settings]]:
+    """The classes of settings that entries of registries have, without those that others extend."""
+    entries = [entry for registry in registries for entry in registry.values()]
+    kinds = [*dict.fromkeys(getattr(entry, "Settings", Settings) for entry in entries)]
+    extended = {base for kind in kinds for base in kind.__mro__[1:]}
+    return [kind for kind in kinds if kind not in extended and kind is not Settings]
+
+
+def _is_id(value) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _are_ids(value) -> bool:
+    return type(value) is str and (not value or all(n.isdecimal() for n in value.split(",")))
+
+
+def _are_sizes(value) -> bool:
+    return is_size(value) or (
+        type(value) is str and all(n.isdecimal() and int(n) >= 1 for n in value.split(","))
+    )
+
+
+def _size_or_text(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
