@@ -1,9 +1,9 @@
 """Auxiliary losses: what layers within a model add to the loss of its predictions.
 
-A layer's forward calls `add_auxiliary_loss(loss)`, its backward multiplies the gradient of that loss
-by `auxiliary_gradient()`. The Objective of a model, or a gradient check, collects the losses around
-its forward, and says around its backward how much they count. Anywhere else nobody collects: the
-losses are lost, and their gradient is 0.
+A layer's forward calls `add_auxiliary_loss(loss)`, its backward multiplies the gradient of that
+loss by `auxiliary_gradient()`. The Objective of a model, or a gradient check, collects the losses
+around its forward, and says around its backward how much they count. Anywhere else nobody collects
+them, and their gradient is 0.
 """
 
 import contextlib

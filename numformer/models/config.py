@@ -1,8 +1,8 @@
 """The config that has every later choice, and makes the parts that the choices name."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import Field, dataclass, fields, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -43,18 +43,32 @@ CHOICES_WITH_SETTINGS: dict[str, dict[str, Any]] = {
     "normalization": NORMALIZATIONS,
 }
 """Fields whose choices may have settings of their own, each with its registry."""
+OWN_SETTINGS = kinds.classes_of(
+    entry for registry in CHOICES_WITH_SETTINGS.values() for entry in registry.values()
+)
+
+
+def own_settings(entry: Any) -> tuple[Field, ...]:
+    """The fields that only some entries of a registry have, this one among them."""
+    return fields(getattr(entry, "Settings", settings.Settings))
 
 
 def own_names(entry: Any) -> set[str]:
-    """The names of the settings that only some entries of a registry have, this one among them."""
-    return {setting.name for setting in fields(getattr(entry, "Settings", settings.Settings))}
+    """The names of these fields."""
+    return {setting.name for setting in own_settings(entry)}
 
 
 @cache
-def extended(config: type, own: tuple[type, ...]) -> type:
-    """The class of configs with the fields of further classes of settings."""
-    name = dict(__module__=config.__module__, __qualname__=config.__qualname__)
-    return dataclass(frozen=True, kw_only=True)(type(config.__name__, (config, *own), name))
+def extended(config: Any, own: tuple[type, ...]) -> Any:
+    """The class of configs with the fields of further classes of settings, under the same name."""
+
+    def by_name(self):  # as pickle asks for it
+        values = {setting.name: getattr(self, setting.name) for setting in fields(self)}
+        return partial(config, **values), ()
+
+    names = dict(__module__=config.__module__, __qualname__=config.__qualname__)
+    content = dict(names, extends=config, __reduce__=by_name)
+    return dataclass(frozen=True, kw_only=True)(type(config.__name__, (config, *own), content))
 
 
 def _mixers_with(*names: str) -> set[str]:
@@ -72,7 +86,7 @@ SETTINGS_OF_ATTENTION: dict[str, Callable[[], set[str]]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class TowerConfig(LayerConfig, *kinds.classes_of(MIXERS, FEED_FORWARDS)):  # type: ignore[misc]
+class TowerConfig(LayerConfig, *OWN_SETTINGS):  # type: ignore[misc]
     """The paper's decisions about layers, and every later choice; the defaults are the paper's.
 
     Raises InputError for values that do not fit together, and for a setting whose owner is not
@@ -156,13 +170,15 @@ class TowerConfig(LayerConfig, *kinds.classes_of(MIXERS, FEED_FORWARDS)):  # typ
 
         What is registered after this class was made may have settings, too.
         """
-        named = {}
+        base: Any = vars(cls).get("extends", cls)
+        entries: list[Any] = []
         for field, registry in CHOICES_WITH_SETTINGS.items():
-            chosen = str(values.get(field, cls.__dataclass_fields__[field].default)).split(",")
-            further = [n for n, entry in registry.items() if own_names(entry) & values.keys()]
-            named |= {(field, n): registry[n] for n in (*chosen, *further) if n in registry}
-        own = [kind for kind in kinds.classes_of(named) if not issubclass(cls, kind)]
-        return super().__new__(extended(cls, (*own,)) if own else cls, **values)
+            chosen = str(values.get(field, base.__dataclass_fields__[field].default)).split(",")
+            for name, entry in registry.items():
+                if name in chosen or own_names(entry) & values.keys():
+                    entries.append(entry)
+        own = [kind for kind in kinds.classes_of(entries) if not issubclass(base, kind)]
+        return super().__new__(extended(base, (*own,)) if own else base, **values)
 
     def __post_init__(self):
         super().__post_init__()
@@ -174,7 +190,7 @@ class TowerConfig(LayerConfig, *kinds.classes_of(MIXERS, FEED_FORWARDS)):  # typ
                 if hasattr(entry, "require"):
                     entry.require(self.of_layer(layer))
 
-    def owners(self, setting: Field) -> dict[str, Collection[str]]:
+    def owners(self, setting: Field) -> Mapping[str, Collection[str]]:
         """The choices that a setting belongs to: names that one of the other fields has then."""
         for field, registry in CHOICES_WITH_SETTINGS.items():
             entries = {name for name, entry in registry.items() if setting.name in own_names(entry)}
@@ -225,7 +241,9 @@ class TowerConfig(LayerConfig, *kinds.classes_of(MIXERS, FEED_FORWARDS)):  # typ
     def new_norm(self, width: int) -> Layer:
         """A norm of vectors of this width."""
         entry = NORMALIZATIONS[self.normalization]
-        return entry(width, self.epsilon, **{name: getattr(self, name) for name in own_names(entry)})
+        return entry(
+            width, self.epsilon, **{name: getattr(self, name) for name in own_names(entry)}
+        )
 
     def new_activation(self) -> Layer:
         """What stands between the two products of the feed-forward network."""
@@ -281,7 +299,8 @@ class TowerConfig(LayerConfig, *kinds.classes_of(MIXERS, FEED_FORWARDS)):  # typ
 
     def _stacked(self, layers: Iterable[Any]) -> list[Layer]:
         """The layers, which share what their mixers share, as checkpoints where the config asks."""
-        layers, firsts = list(layers), {}
+        layers = list(layers)
+        firsts: dict[Any, Any] = {}
         for number, layer in enumerate(layers):
             entry, mixer = self.choice("mixers", number), layer.self_attention.sublayer
             entry.share(mixer, firsts.setdefault(entry, mixer))

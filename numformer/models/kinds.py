@@ -1,6 +1,6 @@
 """Further kinds of settings: several choices in turn, ids, settings that belong to a choice."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from numformer.settings import Rule, Settings, is_size, setting
@@ -48,9 +48,8 @@ def unflagged(setting: Any) -> Any:
     return setting
 
 
-def classes_of(*registries: Mapping[str, Any]) -> list[type[Settings]]:
+def classes_of(entries: Iterable[Any]) -> list[type[Settings]]:
     """The classes of settings that entries of registries have, without those that others extend."""
-    entries = [entry for registry in registries for entry in registry.values()]
     kinds = [*dict.fromkeys(getattr(entry, "Settings", Settings) for entry in entries)]
     extended = {base for kind in kinds for base in kind.__mro__[1:]}
     return [kind for kind in kinds if kind not in extended and kind is not Settings]

@@ -128,7 +128,7 @@ class Objective(Layer):
             return self.loss.forward(*self.model.predictions(*inputs))
 
     def _predicted(self, inputs):
-        """The loss with the auxiliary ones, the logits, and which of them count where not all do."""
+        """The loss with the auxiliary ones; the logits, and which count where not all do."""
         with auxiliary_losses() as further:
             logits, targets, *valid = self.model.predictions(*inputs)
         return sum(further, start=self.loss.forward(logits, targets, *valid)), logits, valid
