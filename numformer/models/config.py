@@ -1,8 +1,8 @@
 """The config that has every later choice, and makes the parts that the choices name."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import Field, dataclass, fields, replace
-from functools import cache, cached_property, partial
+from dataclasses import Field, dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -46,29 +46,6 @@ CHOICES_WITH_SETTINGS: dict[str, dict[str, Any]] = {
 OWN_SETTINGS = kinds.classes_of(
     entry for registry in CHOICES_WITH_SETTINGS.values() for entry in registry.values()
 )
-
-
-def own_settings(entry: Any) -> tuple[Field, ...]:
-    """The fields that only some entries of a registry have, this one among them."""
-    return fields(getattr(entry, "Settings", settings.Settings))
-
-
-def own_names(entry: Any) -> set[str]:
-    """The names of these fields."""
-    return {setting.name for setting in own_settings(entry)}
-
-
-@cache
-def extended(config: Any, own: tuple[type, ...]) -> Any:
-    """The class of configs with the fields of further classes of settings, under the same name."""
-
-    def by_name(self):  # as pickle asks for it
-        values = {setting.name: getattr(self, setting.name) for setting in fields(self)}
-        return partial(config, **values), ()
-
-    names = dict(__module__=config.__module__, __qualname__=config.__qualname__)
-    content = dict(names, extends=config, __reduce__=by_name)
-    return dataclass(frozen=True, kw_only=True)(type(config.__name__, (config, *own), content))
 
 
 def _mixers_with(*names: str) -> set[str]:
@@ -175,10 +152,10 @@ class TowerConfig(LayerConfig, *OWN_SETTINGS):  # type: ignore[misc]
         for field, registry in CHOICES_WITH_SETTINGS.items():
             chosen = str(values.get(field, base.__dataclass_fields__[field].default)).split(",")
             for name, entry in registry.items():
-                if name in chosen or own_names(entry) & values.keys():
+                if name in chosen or kinds.own_names(entry) & values.keys():
                     entries.append(entry)
         own = [kind for kind in kinds.classes_of(entries) if not issubclass(base, kind)]
-        return super().__new__(extended(base, (*own,)) if own else base, **values)
+        return super().__new__(kinds.extended(base, (*own,)) if own else base, **values)
 
     def __post_init__(self):
         super().__post_init__()
@@ -193,7 +170,9 @@ class TowerConfig(LayerConfig, *OWN_SETTINGS):  # type: ignore[misc]
     def owners(self, setting: Field) -> Mapping[str, Collection[str]]:
         """The choices that a setting belongs to: names that one of the other fields has then."""
         for field, registry in CHOICES_WITH_SETTINGS.items():
-            entries = {name for name, entry in registry.items() if setting.name in own_names(entry)}
+            entries = {
+                name for name, entry in registry.items() if setting.name in kinds.own_names(entry)
+            }
             if entries:
                 return {field: entries}
         if setting.name in SETTINGS_OF_ATTENTION and not self.crosses:
@@ -242,7 +221,7 @@ class TowerConfig(LayerConfig, *OWN_SETTINGS):  # type: ignore[misc]
         """A norm of vectors of this width."""
         entry = NORMALIZATIONS[self.normalization]
         return entry(
-            width, self.epsilon, **{name: getattr(self, name) for name in own_names(entry)}
+            width, self.epsilon, **{name: getattr(self, name) for name in kinds.own_names(entry)}
         )
 
     def new_activation(self) -> Layer:

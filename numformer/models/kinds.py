@@ -1,6 +1,8 @@
 """Further kinds of settings: several choices in turn, ids, settings that belong to a choice."""
 
 from collections.abc import Collection, Iterable
+from dataclasses import Field, dataclass, fields
+from functools import cache, partial
 from typing import Any
 
 from numformer.settings import Rule, Settings, is_size, setting
@@ -51,8 +53,31 @@ def unflagged(setting: Any) -> Any:
 def classes_of(entries: Iterable[Any]) -> list[type[Settings]]:
     """The classes of settings that entries of registries have, without those that others extend."""
     kinds = [*dict.fromkeys(getattr(entry, "Settings", Settings) for entry in entries)]
-    extended = {base for kind in kinds for base in kind.__mro__[1:]}
-    return [kind for kind in kinds if kind not in extended and kind is not Settings]
+    bases = {base for kind in kinds for base in kind.__mro__[1:]}
+    return [kind for kind in kinds if kind not in bases and kind is not Settings]
+
+
+def own_settings(entry: Any) -> tuple[Field, ...]:
+    """The fields that only some entries of a registry have, this one among them."""
+    return fields(getattr(entry, "Settings", Settings))
+
+
+def own_names(entry: Any) -> set[str]:
+    """The names of these fields."""
+    return {setting.name for setting in own_settings(entry)}
+
+
+@cache
+def extended(config: Any, own: tuple[type, ...]) -> Any:
+    """The class of configs with the fields of further classes of settings, under the same name."""
+
+    def by_name(self):  # as pickle asks for it
+        values = {setting.name: getattr(self, setting.name) for setting in fields(self)}
+        return partial(config, **values), ()
+
+    names = dict(__module__=config.__module__, __qualname__=config.__qualname__)
+    content = dict(names, extends=config, __reduce__=by_name)
+    return dataclass(frozen=True, kw_only=True)(type(config.__name__, (config, *own), content))
 
 
 def _is_id(value) -> bool:

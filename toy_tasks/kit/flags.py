@@ -23,7 +23,8 @@ from numformer.models import (
     TowerConfig,
     Transformer,
 )
-from numformer.models.config import CHOICES_WITH_SETTINGS, own_settings
+from numformer.models.config import CHOICES_WITH_SETTINGS
+from numformer.models.kinds import own_settings
 from numformer.paper.beam import LARGEST_ALPHA
 from numformer.parallel.mpi import WAYS
 from numformer.plots import PICTURES
