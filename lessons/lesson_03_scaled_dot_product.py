@@ -630,7 +630,7 @@ def exercises():
 # %% [markdown]
 # ## What to read next
 #
-# - `numformer/layers/attention.py`: the lines of this lesson, and further down the multi-head
+# - `numformer/paper/attention.py`: the lines of this lesson, and further down the multi-head
 #   attention of lesson 4.
 # - *Attention Is All You Need*, section 3.2.1 with its footnote 4: what you have just read, in half
 #   a page.

@@ -447,8 +447,8 @@ attention = Simulation(
     draw=draw_all,
     code=f"""\
 import numpy as np
-from numformer.layers.attention import scaled_dot_product_attention
-from numformer.layers.attention import scaled_dot_product_attention_backward
+from numformer.paper.attention import scaled_dot_product_attention
+from numformer.paper.attention import scaled_dot_product_attention_backward
 
 query = {array(query)}
 key = {array(key)}

@@ -365,7 +365,7 @@ row = Simulation(
     ],
     code="""\
 import numpy as np
-from numformer.layers.layer_norm import layer_norm, layer_norm_backward
+from numformer.paper.layer_norm import layer_norm, layer_norm_backward
 
 sound = 2.0
 scale = 1.0

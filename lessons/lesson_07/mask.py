@@ -106,7 +106,7 @@ mask = Simulation(
     ],
     code=f"""\
 import numpy as np
-from numformer.layers.attention import scaled_dot_product_attention
+from numformer.paper.attention import scaled_dot_product_attention
 
 # For each word a query (3), a key (3) and a value (2).
 words = np.array({rows}, float)

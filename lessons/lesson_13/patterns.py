@@ -1,8 +1,8 @@
 """The second simulation of lesson 13: who sees whom, and who knows of whom after some layers."""
 
 import numpy as np
-from numformer.layers.global_window import GlobalWindowAttention
-from numformer.layers.strided import StridedAttention
+from numformer.later.attention.global_window import GlobalWindowAttention
+from numformer.later.attention.strided import StridedAttention
 
 from lessons.kit.simulation import Choice, Option, Simulation, Slider
 from lessons.kit.views import Figures, Heatmap

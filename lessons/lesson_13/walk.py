@@ -219,7 +219,7 @@ walk = Simulation(
     code="""\
 import numpy as np
 from lessons.lesson_13.walk import compute, key, value
-from numformer.layers.attention import scaled_dot_product_attention
+from numformer.paper.attention import scaled_dot_product_attention
 
 step = 2
 query = 0
