@@ -18,10 +18,10 @@ from lessons.lesson_10.exercises import EXERCISES, scores
 from lessons.lesson_10.measured import BEAMS, FEW, SENTENCES
 from numformer import Layer, Sampling
 from numformer.generation import Ensemble, length_penalty, log_probabilities
-from numformer.generation.beam import Beam
-from numformer.generation.greedy import write
 from numformer.gradient_check.gradients import check
 from numformer.paper.attention import MultiHeadAttention
+from numformer.paper.beam import Beam
+from numformer.paper.greedy import write
 from numformer.paper.memory import KeysAndValues
 from numformer.paper.softmax import softmax, softmax_backward
 from numformer.training.average import mean
@@ -55,7 +55,7 @@ def the_lines_of_log_probabilities():
             "shifted = ": "Sums of many logarithms are to be exact.",
             "shifted -= ": "The largest logit becomes 0, so $e^z$ cannot overflow (lesson 3).",
             "result = ": r"$\log p_v = z_v - \log \sum_u e^{z_u}$",
-            "_require": "A model with broken weights writes nothing.",
+            "require": "A model with broken weights writes nothing.",
             "result[:, special.unwritten]": "Padding and the start mark are never written.",
             "return": "",
         },
@@ -842,8 +842,8 @@ def exercises():
 # %% [markdown]
 # ## What to read next
 #
-# - `greedy.py`, `beam.py`, `sampling.py` and `ensemble.py` in `numformer/generation`; `memory.py`
-#   in `numformer/layers`, `average.py` in `numformer/training`.
+# - `greedy.py` and `beam.py` in `numformer/paper`, `sampling.py` and `ensemble.py` in
+#   `numformer/generation`; `memory.py` in `numformer/layers`, `average.py` in `numformer/training`.
 # - *Attention Is All You Need*, section 6.1, and Wu et al. 2016, *Google's Neural Machine
 #   Translation System*, section 7: beams, and penalties.
 # - Holtzman et al. 2020, *The Curious Case of Neural Text Degeneration*: why the most probable text

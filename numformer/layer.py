@@ -134,7 +134,7 @@ class Layer:
 
     Attributes that are Parameters, Layers, or lists or tuples of them (no other containers) are
     found in the order in which they were assigned; the path of attributes is a parameter's name
-    (`encoder.layers.0.mixer.sublayer.query.weight`). A Parameter held by two layers
+    (`encoder.layers.0.self_attention.sublayer.query.weight`). A Parameter held by two layers
     is one parameter under the name met first.
     """
 

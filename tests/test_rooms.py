@@ -4,6 +4,11 @@ import ast
 from pathlib import Path
 
 import pytest
+from numpy.testing import assert_array_equal
+
+import numformer
+from numformer import paper
+from tests import paper_room
 
 ROOT = Path(__file__).parents[1]
 # From the ground up; what stands side by side does not import each other.
@@ -12,8 +17,9 @@ FLOORS = [
     ["backend", "settings"],
     ["randomness", "layer", "half_precision"],
     ["paper"],
-    ["layers", "data"],
-    ["plots", "models", "parallel"],
+    ["later", "data"],
+    ["recurrence"],
+    ["plots", "models", "parallel", "layers"],
     ["training", "generation"],
     ["published"],
     ["trained"],
@@ -59,3 +65,26 @@ def test_a_file_imports_only_from_rooms_below_its_own(path):
 def test_no_file_of_the_library_is_longer_than_350_lines():
     lengths = {path: len(path.read_text().splitlines()) for path in ROOT.glob("numformer/**/*.py")}
     assert not [path for path, length in lengths.items() if length > 350]
+
+
+def test_the_paper_and_what_it_stands_on_are_28_files_of_3000_lines():
+    lines = paper_room.lines()
+    room = sum(count for name, count in lines.items() if name.startswith("numformer.paper"))
+    assert len(lines) <= 28 and sum(lines.values()) <= 3000 and room <= 2200
+
+
+def test_a_default_model_is_made_of_the_paper_s_classes_alone():
+    """And the model itself has the forward, the backward and the writing of the paper's class."""
+    model = numformer.Transformer(numformer.Config.base(11, d_model=8, d_ff=8, heads=2, layers=2))
+    rooms = {type(layer).__module__ for layer in model.layers_within() if layer is not model}
+    assert rooms and all(name.startswith("numformer.paper.") for name in rooms), rooms
+    for name in ("forward", "backward", "start", "step"):
+        assert getattr(numformer.Transformer, name) is getattr(paper.Transformer, name)
+    alone = paper.Transformer(paper.Config.base(11, d_model=8, d_ff=8, heads=2, layers=2))
+    for name, value in model.state_dict().items():
+        assert_array_equal(value, alone.state_dict()[name])
+
+
+def test_a_training_step_reaches_the_product_with_the_queries_weight_in_11_frames(monkeypatch):
+    """From `Trainer.advance` to the `@` with W^Q of the first encoder layer."""
+    assert paper_room.frames_to_query_product() <= 11

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from numformer.data import END, Vocabulary, pad
-from numformer.generation import Continuation
-from numformer.generation.greedy import greedy
+from numformer.generation import Continuation, greedy
 from numformer.models.language_model import LanguageModel
 from numformer.randomness import seed_sequence
 from toy_tasks import kit

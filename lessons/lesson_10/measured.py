@@ -14,9 +14,9 @@ from lessons.kit import models
 from numformer import Ensemble, Trained, inference, load
 from numformer.data.batching import PairBatch, pad_sources
 from numformer.data.vocabulary import END
-from numformer.generation import beam, log_probabilities
-from numformer.generation.greedy import greedy
+from numformer.generation import greedy, log_probabilities, n_best
 from numformer.layer import pack
+from numformer.paper.beam import Beam
 from numformer.training.average import average
 from toy_tasks.kit.corpus import multi30k, read_corpus
 from toy_tasks.kit.translation import sacrebleu
@@ -75,7 +75,7 @@ def tree(trained: Trained, sentence: str, width: int) -> dict:
     Of each step the symbols, log probabilities and parents of what goes on, best first, and of what
     ended the parent and the log probability; `stops` has the last step with each alpha.
     """
-    text, write, told = trained.text, beam.Beam.write, {"stops": []}
+    text, write, told = trained.text, Beam.write, {"stops": []}
     source = pad_sources([text.source.encode(text.symbols(sentence))])
     for alpha in ALPHAS:
         steps: list[dict] = []
@@ -93,8 +93,8 @@ def tree(trained: Trained, sentence: str, width: int) -> dict:
             )
             return parents, ended
 
-        with patch.object(beam.Beam, "write", noted):
-            beam.n_best(trained.model, source, LONGEST, 1, width, alpha)
+        with patch.object(Beam, "write", noted):
+            n_best(trained.model, source, LONGEST, 1, width, alpha)
         told["stops"].append(len(steps))
         if len(steps) == max(told["stops"]):
             told["steps"] = steps

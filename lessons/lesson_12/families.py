@@ -13,7 +13,7 @@ from lessons.kit.views import Axis, Chart, Drawn, Figures, Heatmap
 from numformer import Adam, LanguageModel, MaskedLanguageModel, PairBatch, Transformer, pack
 from numformer.data.batching import pad_sources
 from numformer.data.vocabulary import PADDING, SPECIAL, START
-from numformer.generation.greedy import greedy
+from numformer.generation import greedy
 from numformer.layer import inference
 from numformer.models import Model, RecurrentEncoderDecoder
 

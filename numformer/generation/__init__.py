@@ -1,9 +1,10 @@
 """Generation: what a trained model writes, by greedy choice, beam search or sampling."""
 
-from numformer.generation.greedy import greedy, log_probabilities
-from numformer.generation.beam import Hypothesis, beam_search, by_length, length_penalty, n_best
+from numformer.paper.greedy import greedy
+from numformer.paper.beam import Hypothesis, length_penalty
+from numformer.generation.beam import beam_search, by_length, n_best
 from numformer.generation.ensemble import Ensemble
-from numformer.generation.sampling import Sampling, sample
+from numformer.generation.sampling import Sampling, log_probabilities, sample
 from numformer.generation.transduction import Transduction
 from numformer.generation.translation import Translation
 from numformer.generation.parsing import Parsing

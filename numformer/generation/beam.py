@@ -1,28 +1,13 @@
-"""Beam search: several hypotheses are written side by side, and the best is kept (section 6.1)."""
+"""Beam search for several hypotheses, and by another length penalty than the paper's."""
 
-import heapq
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
-from numbers import Real
+from functools import partial
 
 import numpy as np
 
-from numformer.data.vocabulary import END
 from numformer.errors import InputError
-from numformer.generation.greedy import (
-    most_probable,
-    require_positive,
-    require_writer,
-    special_of,
-    up_to,
-)
-from numformer.layer import inference
 from numformer.models import Model
-
-
-def length_penalty(length: int, alpha: float) -> float:
-    """((5 + length) / 6)^alpha (Wu et al. 2016), by which a beam's log probability is divided."""
-    return ((5 + length) / 6) ** alpha
+from numformer.paper.beam import Hypothesis, length_penalty, require_alpha, search
+from numformer.paper.greedy import require_positive
 
 
 def by_length(length: int, alpha: float) -> float:
@@ -31,15 +16,6 @@ def by_length(length: int, alpha: float) -> float:
 
 
 PENALTIES = {"paper": length_penalty, "length": by_length}
-LARGEST_ALPHA = 9
-
-
-@dataclass(frozen=True, order=True)
-class Hypothesis:
-    """What a model may write: log probability / length penalty, and the ids without the end id."""
-
-    score: float
-    ids: list[int] = field(compare=False)
 
 
 def beam_search(
@@ -68,14 +44,9 @@ def n_best(
 ) -> list[list[Hypothesis]]:
     """inputs (B, S) -> for each row the `count` best hypotheses found with `beam`, best first.
 
-    Best is the largest log probability / length penalty, the length counting the end id; `penalty`
-    names one of PENALTIES. A row is done when none of the open hypotheses can still become one of
-    the best, or when `beam` have ended and none of the open ones is ahead of them. The results hold
-    neither start nor end id and at most `max_length` ids. `count` is at most `beam`, or fewer than
-    `count` might be found. Raises InputError for settings that say nothing.
+    `penalty` names one of PENALTIES. `count` is at most `beam`, or fewer than `count` might be
+    found. Raises InputError for settings that say nothing.
     """
-    require_writer(model)
-    require_positive("max_length", max_length)
     require_positive("count", count)
     require_positive("beam", beam)
     if count > beam:
@@ -84,120 +55,9 @@ def n_best(
             f"count {count}, beam {beam}",
             "Ask for a larger beam.",
         )
-    if not is_alpha(alpha):
-        rule = f"the alpha of a length penalty is a number from 0 to {LARGEST_ALPHA}"
-        raise InputError(rule, repr(alpha), "The paper uses 0.6; 0 does not normalise.")
+    require_alpha(alpha)
     if penalty not in PENALTIES:
         rule = f"a length penalty is one of {', '.join(PENALTIES)}"
         raise InputError(rule, repr(penalty), 'Name one; the paper\'s is "paper".')
-    divisor = PENALTIES[penalty]
-    special = special_of(model)
-    rankings = [Ranking(count, special.ends) for _ in inputs]
-    hypotheses = Beam(len(inputs), beam, special.ends)
-    # Of a hypothesis all ways to end may be its best ones; then so many leave a beam to go on.
-    candidates = beam + len(special.ends)
-    with inference():
-        state = model.start(inputs, max_length)
-        state.choose(np.repeat(hypotheses.rows, beam))
-        ids = state.ids
-        for length in range(1, max_length + 1):
-            ways = most_probable(model.step(ids, state), candidates, special)
-            parents, ended = hypotheses.write(*ways)
-            for row, log_p, written in ended:
-                rankings[row].offer(log_p / divisor(length, alpha), written)
-                rankings[row].ended += 1
-            of_rows = [(rankings[row].worst, rankings[row].ended) for row in hypotheses.rows]
-            worst, ended_in_row = np.array(of_rows).T
-            best_open = hypotheses.log_p.max(axis=-1)
-            # The best that an open hypothesis can reach: no further loss, the largest divisor.
-            can_win = best_open / divisor(max_length, alpha) > worst
-            # A sure hypothesis sees many improbable ones end before it does.
-            ahead = best_open / divisor(length, alpha) > worst
-            remain = can_win & (ahead | (ended_in_row < beam))
-            state.choose(parents[remain].ravel())
-            hypotheses.keep(remain)
-            ids = hypotheses.written[:, :, -1].ravel()
-            if not remain.any():
-                break
-    for row, log_p, written in hypotheses:
-        rankings[row].offer(log_p / divisor(max_length, alpha), written)
-    return [ranking.best for ranking in rankings]
-
-
-def is_alpha(value) -> bool:
-    """Whether a length penalty may have this exponent; far larger ones are no numbers any more."""
-    is_number = isinstance(value, Real) and type(value) is not bool
-    return is_number and 0 <= value <= LARGEST_ALPHA  # pyright: ignore[reportOperatorIssue]
-
-
-class Ranking:
-    """The `best` complete hypotheses of a row, up to `count` of them, and how many have `ended`."""
-
-    def __init__(self, count: int, ends: Collection[int] = (END,)):
-        self.count, self.ended, self.ends = count, 0, ends
-        self.best: list[Hypothesis] = []
-
-    def offer(self, score: float, written: list[int]) -> None:
-        """Rank a hypothesis; among equals the one offered first goes before."""
-        if score > -np.inf:
-            hypothesis = Hypothesis(float(score), up_to(self.ends, written))
-            self.best = heapq.nlargest(self.count, [*self.best, hypothesis])
-
-    @property
-    def worst(self) -> float:
-        """The score that another one must exceed to be among the best."""
-        return self.best[-1].score if len(self.best) == self.count else -np.inf
-
-
-class Beam:
-    """The open hypotheses of a batch, `width` for each row that is not done, and how they go on.
-
-    `rows` (N,) are those rows' places in the batch, `log_p` (N, width) the log probabilities of
-    the hypotheses, best first, `written` (N, width, T) the ids of each.
-    """
-
-    def __init__(self, batch: int, width: int, ends: Sequence[int] = (END,)):
-        self.ends = ends
-        self.rows = np.arange(batch)
-        # A row's hypotheses start equal, so all but one are impossible until they differ.
-        self.log_p = np.full((batch, width), -np.inf)
-        self.log_p[:, 0] = 0
-        self.written = np.empty((batch, width, 0), int)
-
-    def __iter__(self) -> Iterator[tuple[int, float, list[int]]]:
-        """Of every hypothesis its row, its log probability and its ids."""
-        rows = self.rows.tolist(), self.log_p, self.written.tolist()
-        for row, log_p, written in zip(*rows, strict=True):
-            yield from zip([row] * len(log_p), log_p, written, strict=True)
-
-    def write(self, symbols: np.ndarray, log_p: np.ndarray) -> tuple[np.ndarray, list[tuple]]:
-        """Go on in the best ways: symbols and log_p (N width, C) are those of each hypothesis.
-
-        Returns for each new hypothesis (N, width) its parent among the N width old ones, and the
-        row, log probability and ids of those that end here, of which the best `width` count.
-        """
-        rows, width = self.log_p.shape
-        totals = (self.log_p[:, :, None] + log_p.reshape(rows, width, -1)).reshape(rows, -1)
-        ranked = np.argsort(-totals, kind="stable")
-        row = np.arange(rows)[:, None]
-        totals, symbols = totals[row, ranked], symbols.reshape(rows, -1)[row, ranked]
-        parents, ends = ranked // log_p.shape[1], np.isin(symbols, self.ends)
-        ended = [
-            (
-                self.rows[n],
-                totals[n, rank],
-                [*self.written[n, parents[n, rank]].tolist(), symbols[n, rank]],
-            )
-            for n, rank in np.argwhere(ends[:, :width] & np.isfinite(totals[:, :width]))
-        ]
-        going_on = np.argsort(ends, kind="stable")[:, :width]
-        self.log_p, parents = totals[row, going_on], parents[row, going_on]
-        latest = symbols[row, going_on][:, :, None]
-        self.written = np.concatenate([self.written[row, parents], latest], axis=-1)
-        return row * width + parents, ended
-
-    def keep(self, remain: np.ndarray) -> None:
-        """Leave out the rows that are done, where `remain` (N,) is False."""
-        self.rows, self.log_p, self.written = (
-            array[remain] for array in (self.rows, self.log_p, self.written)
-        )
+    divisor = partial(PENALTIES[penalty], alpha=alpha)
+    return search(model, inputs, max_length, beam, divisor, count)

@@ -8,9 +8,9 @@ import numpy as np
 
 from numformer.backend import array_module
 from numformer.errors import InputError
-from numformer.generation.greedy import require_writer, special_of
 from numformer.layer import Layer
 from numformer.models import Model
+from numformer.paper.greedy import require_writer, special_of
 from numformer.paper.softmax import softmax
 
 

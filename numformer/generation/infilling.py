@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from numformer.data import Vocabulary
-from numformer.generation.greedy import log_probabilities, special_of
+from numformer.generation.sampling import log_probabilities
 from numformer.generation.text import Symbols, Text, is_length
 from numformer.layer import inference
 from numformer.models import Model
+from numformer.paper.greedy import special_of
 from numformer.plots import AttentionMaps, attention_weights, by_kind
 
 

@@ -10,13 +10,30 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from numformer.backend import array_module, to_host
 from numformer.errors import InputError
-from numformer.generation.greedy import log_probabilities, special_of, write
 from numformer.models import Model
+from numformer.paper.greedy import require_numbers, special_of, write
 from numformer.randomness import seed_sequence
+from numformer.symbols import OURS, Special
 
 MOST = 1e300
 """The largest temperature: a larger integer is no floating-point number."""
+
+
+def log_probabilities(logits, special: Special = OURS) -> np.ndarray:
+    """logits (N, V) -> log softmax (N, V) in float64 on the host.
+
+    Padding, start and unknown are no symbols of an output; they get minus infinity. Raises
+    BrokenNumbers for logits that are not numbers.
+    """
+    xp = array_module(logits)
+    shifted = logits.astype(xp.float64)
+    shifted -= shifted.max(axis=-1, keepdims=True)
+    result = to_host(shifted - xp.log(xp.exp(shifted).sum(axis=-1, keepdims=True)))
+    require_numbers(result)
+    result[:, special.unwritten] = -np.inf
+    return result
 
 
 def sample(

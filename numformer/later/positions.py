@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from numformer.backend import array_module
 from numformer.layer import Array, Layer
 from numformer.paper.positions import sinusoidal_table
 

@@ -16,7 +16,7 @@ from numformer.paper.encoder import Encoder, EncoderLayer
 from numformer.paper.feed_forward import FeedForward
 from numformer.paper.positions import LearnedPositions, SinusoidalPositions
 from numformer.paper.residual import Residual
-from numformer.symbols import OURS, SPECIAL, Special
+from numformer.symbols import OURS, SPECIAL
 
 POSITIONS: dict[str, Callable[..., Layer]] = {
     "sinusoidal": lambda max_length, d_model, rng: SinusoidalPositions(),

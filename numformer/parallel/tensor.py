@@ -11,13 +11,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from numformer.errors import InputError
-from numformer.layer import Array, Layer, Parameter
-from numformer.layers.attention import MultiHeadAttention
-from numformer.layers.feed_forward import FeedForward
+from numformer.layer import Array, Layer, Parameter, require_width
 from numformer.layers.grouped import GroupedQueryAttention
-from numformer.layers.linear import Linear, linear
 from numformer.layers.strided import StridedAttention
-from numformer.layers.width import require_width
+from numformer.paper.attention import MultiHeadAttention
+from numformer.paper.feed_forward import FeedForward
+from numformer.paper.linear import Linear, linear
 from numformer.parallel.ranks import Ranks
 from numformer.parallel.ring import ring_all_reduce
 

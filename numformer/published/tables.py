@@ -15,21 +15,21 @@ _MARIAN = """
     model.decoder.embed_positions.weight                      constant
 
     model.encoder.layers.*           encoder.layers.*:
-        self_attn.q_proj             mixer.sublayer.query             linear
-        self_attn.k_proj             mixer.sublayer.key               linear
-        self_attn.v_proj             mixer.sublayer.value             linear
-        self_attn.out_proj           mixer.sublayer.output            linear
-        self_attn_layer_norm         mixer.norm                       norm
+        self_attn.q_proj             self_attention.sublayer.query             linear
+        self_attn.k_proj             self_attention.sublayer.key               linear
+        self_attn.v_proj             self_attention.sublayer.value             linear
+        self_attn.out_proj           self_attention.sublayer.output            linear
+        self_attn_layer_norm         self_attention.norm                       norm
         fc1                          feed_forward.sublayer.inner      linear
         fc2                          feed_forward.sublayer.outer      linear
         final_layer_norm             feed_forward.norm                norm
 
     model.decoder.layers.*           decoder.layers.*:
-        self_attn.q_proj             mixer.sublayer.query             linear
-        self_attn.k_proj             mixer.sublayer.key               linear
-        self_attn.v_proj             mixer.sublayer.value             linear
-        self_attn.out_proj           mixer.sublayer.output            linear
-        self_attn_layer_norm         mixer.norm                       norm
+        self_attn.q_proj             self_attention.sublayer.query             linear
+        self_attn.k_proj             self_attention.sublayer.key               linear
+        self_attn.v_proj             self_attention.sublayer.value             linear
+        self_attn.out_proj           self_attention.sublayer.output            linear
+        self_attn_layer_norm         self_attention.norm                       norm
         encoder_attn.q_proj          cross_attention.sublayer.query   linear
         encoder_attn.k_proj          cross_attention.sublayer.key     linear
         encoder_attn.v_proj          cross_attention.sublayer.value   linear
@@ -63,9 +63,9 @@ GPT2 = Table(
     transformer.wpe                  input.positions          table
 
     transformer.h.*                  tower.layers.*:
-        ln_1                         mixer.norm                       norm
-        attn.c_attn                  mixer.sublayer.query+key+value   matrix
-        attn.c_proj                  mixer.sublayer.output            matrix
+        ln_1                         self_attention.norm                       norm
+        attn.c_attn                  self_attention.sublayer.query+key+value   matrix
+        attn.c_proj                  self_attention.sublayer.output            matrix
         ln_2                         feed_forward.norm                norm
         mlp.c_fc                     feed_forward.sublayer.inner      matrix
         mlp.c_proj                   feed_forward.sublayer.outer      matrix
@@ -84,11 +84,11 @@ LLAMA = Table("""
     lm_head                          output                   table
 
     model.layers.*                   tower.layers.*:
-        input_layernorm              mixer.norm                       norm
-        self_attn.q_proj             mixer.sublayer.query             linear, in halves
-        self_attn.k_proj             mixer.sublayer.key               linear, in halves
-        self_attn.v_proj             mixer.sublayer.value             linear
-        self_attn.o_proj             mixer.sublayer.output            linear
+        input_layernorm              self_attention.norm                       norm
+        self_attn.q_proj             self_attention.sublayer.query             linear, in halves
+        self_attn.k_proj             self_attention.sublayer.key               linear, in halves
+        self_attn.v_proj             self_attention.sublayer.value             linear
+        self_attn.o_proj             self_attention.sublayer.output            linear
         self_attn.rotary_emb.inv_freq                                 constant
         post_attention_layernorm     feed_forward.norm                norm
         mlp.gate_proj+up_proj        feed_forward.sublayer.inner      linear
@@ -106,12 +106,12 @@ _T5 = """
     lm_head                          output                   table
 
     encoder.block.*                  encoder.layers.*:
-        layer.0.layer_norm                mixer.norm                    norm
-        layer.0.SelfAttention.q           mixer.sublayer.query          linear, unscaled
-        layer.0.SelfAttention.k           mixer.sublayer.key            linear
-        layer.0.SelfAttention.v           mixer.sublayer.value          linear
-        layer.0.SelfAttention.o           mixer.sublayer.output         linear
-        layer.0.SelfAttention.relative_attention_bias  mixer.sublayer.distances  distances
+        layer.0.layer_norm                self_attention.norm                    norm
+        layer.0.SelfAttention.q           self_attention.sublayer.query          linear, unscaled
+        layer.0.SelfAttention.k           self_attention.sublayer.key            linear
+        layer.0.SelfAttention.v           self_attention.sublayer.value          linear
+        layer.0.SelfAttention.o           self_attention.sublayer.output         linear
+        layer.0.SelfAttention.relative_attention_bias  self_attention.sublayer.attention.bias  distances
         layer.1.layer_norm                feed_forward.norm             norm
         layer.1.DenseReluDense.{inner}         feed_forward.sublayer.inner   linear
         layer.1.DenseReluDense.wo         feed_forward.sublayer.outer   linear
@@ -119,12 +119,12 @@ _T5 = """
     encoder.final_layer_norm         encoder.norm             norm
 
     decoder.block.*                  decoder.layers.*:
-        layer.0.layer_norm                mixer.norm                    norm
-        layer.0.SelfAttention.q           mixer.sublayer.query          linear, unscaled
-        layer.0.SelfAttention.k           mixer.sublayer.key            linear
-        layer.0.SelfAttention.v           mixer.sublayer.value          linear
-        layer.0.SelfAttention.o           mixer.sublayer.output         linear
-        layer.0.SelfAttention.relative_attention_bias  mixer.sublayer.distances  distances
+        layer.0.layer_norm                self_attention.norm                    norm
+        layer.0.SelfAttention.q           self_attention.sublayer.query          linear, unscaled
+        layer.0.SelfAttention.k           self_attention.sublayer.key            linear
+        layer.0.SelfAttention.v           self_attention.sublayer.value          linear
+        layer.0.SelfAttention.o           self_attention.sublayer.output         linear
+        layer.0.SelfAttention.relative_attention_bias  self_attention.sublayer.attention.bias  distances
         layer.1.layer_norm                cross_attention.norm             norm
         layer.1.EncDecAttention.q         cross_attention.sublayer.query   linear, unscaled
         layer.1.EncDecAttention.k         cross_attention.sublayer.key     linear
@@ -156,12 +156,12 @@ _BERT = """
         position_ids                                          constant
 
     bert.encoder.layer.*             tower.layers.*:
-        attention.self.query         mixer.sublayer.query             linear
-        attention.self.key           mixer.sublayer.key               linear
-        attention.self.value         mixer.sublayer.value             linear
-        attention.output.dense       mixer.sublayer.output            linear
-        attention.output.LayerNorm   mixer.norm                       norm
-        attention.output.LayerNorm   mixer.norm                       old norm
+        attention.self.query         self_attention.sublayer.query             linear
+        attention.self.key           self_attention.sublayer.key               linear
+        attention.self.value         self_attention.sublayer.value             linear
+        attention.output.dense       self_attention.sublayer.output            linear
+        attention.output.LayerNorm   self_attention.norm                       norm
+        attention.output.LayerNorm   self_attention.norm                       old norm
         intermediate.dense           feed_forward.sublayer.inner      linear
         output.dense                 feed_forward.sublayer.outer      linear
         output.LayerNorm             feed_forward.norm                norm
@@ -197,11 +197,11 @@ VIT = Table(
         position_embeddings          positions.weight         array (1, T, D)
 
     vit.encoder.layer.*              tower.layers.*:
-        layernorm_before             mixer.norm                       norm
-        attention.attention.query    mixer.sublayer.query             linear
-        attention.attention.key      mixer.sublayer.key               linear
-        attention.attention.value    mixer.sublayer.value             linear
-        attention.output.dense       mixer.sublayer.output            linear
+        layernorm_before             self_attention.norm                       norm
+        attention.attention.query    self_attention.sublayer.query             linear
+        attention.attention.key      self_attention.sublayer.key               linear
+        attention.attention.value    self_attention.sublayer.value             linear
+        attention.output.dense       self_attention.sublayer.output            linear
         layernorm_after              feed_forward.norm                norm
         intermediate.dense           feed_forward.sublayer.inner      linear
         output.dense                 feed_forward.sublayer.outer      linear

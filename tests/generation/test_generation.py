@@ -12,8 +12,8 @@ from numpy.testing import assert_allclose
 
 import numformer as nf
 from numformer.errors import BrokenNumbers
-from numformer.generation import beam
-from numformer.generation.greedy import most_probable
+from numformer.paper import beam
+from numformer.paper.beam import most_probable
 from numformer.paper.memory import Kept, Memory, Shared
 from numformer.randomness import seed_sequence
 

@@ -8,7 +8,7 @@ import pytest
 
 import numformer as nf
 from numformer.errors import InputError
-from numformer.generation import Parsing, beam
+from numformer.generation import Hypothesis, Parsing
 from numformer.generation import parsing as page
 from numformer.generation.described import text_of
 from numformer.models import Config
@@ -107,7 +107,7 @@ def test_of_a_beam_the_best_tree_is_taken(monkeypatch):
 
     def n_best(model, source, most, count, *how):
         assert len(source) == 2 and count == 4
-        return [[beam.Hypothesis(-place, ids) for place, ids in enumerate(of)] for of in ranked[1:]]
+        return [[Hypothesis(-place, ids) for place, ids in enumerate(of)] for of in ranked[1:]]
 
     monkeypatch.setattr("numformer.generation.transduction.beam_search", search)
     monkeypatch.setattr(page, "n_best", n_best)

@@ -16,13 +16,13 @@ Every pair has a start or an end, so its length is at least 1.
 Where nothing is saved a checkpointed layer saves nothing, either.
     layers/checkpointed.py: if any((isinstance(given, Memory) for given in inputs)):
 The largest of a row are found in groups and without, the one of many, the other of few faster.
-    generation/greedy.py: if not groups <= count:
-    generation/greedy.py: if groups < count:
-    generation/greedy.py: GROUP = 65
+    paper/beam.py: if not groups <= count:
+    paper/beam.py: if groups < count:
+    paper/beam.py: GROUP = 65
 Of every group, not of the `count` whose own largest are the largest.
-    generation/greedy.py: first = xp.argpartition(highest, -count)[:, :]
+    paper/beam.py: first = xp.argpartition(highest, -count)[:, :]
 A third of the rows that have ended, or half: what is written is the same, only sooner.
-    generation/greedy.py: if 3 * ended[rows].sum() >= len(rows):
+    paper/greedy.py: if 3 * ended[rows].sum() >= len(rows):
 The exponentials in new memory instead of that of `shifted`, which is not read again.
     layers/cross_entropy.py: exponentials = xp.exp(shifted)
 Positions are whole numbers; NumPy's do for the ends of a slice; and nothing is nothing wherever.
@@ -66,18 +66,18 @@ A distance of `single` is the first of the later buckets: the logarithm of 1 is 
 A truth of NumPy is read as one of Python.
     layers/places.py: return self.valid.all()
 A place in the batch as an integer of NumPy is the same place.
-    generation/beam.py: rows = (self.rows, self.log_p,
+    paper/beam.py: rows = (self.rows, self.log_p,
 Before the first evaluation neither 0 nor -1 of them comes to any patience.
     training/loop.py: trainer.best.get('step', 1)
 Of two axes the last, which is meant without a word since NumPy 2.3, is 1.
-    generation/greedy.py: xp.split(x, [groups * GROUP], axis=-1)
-    generation/greedy.py: xp.concatenate([places, after], axis=-1)
-    generation/greedy.py: xp.take_along_axis(x, places)
-    generation/greedy.py: xp.take_along_axis(x, places, axis=-1)
-    generation/greedy.py: xp.take_along_axis(places, among)
-    generation/greedy.py: xp.take_along_axis(places, among, axis=-1)
-    generation/greedy.py: xp.take_along_axis(shifted, symbols) -
-    generation/greedy.py: xp.take_along_axis(shifted, symbols, axis=-1)
+    paper/beam.py: xp.split(x, [groups * GROUP], axis=-1)
+    paper/beam.py: xp.concatenate([places, after], axis=-1)
+    paper/beam.py: xp.take_along_axis(x, places)
+    paper/beam.py: xp.take_along_axis(x, places, axis=-1)
+    paper/beam.py: xp.take_along_axis(places, among)
+    paper/beam.py: xp.take_along_axis(places, among, axis=-1)
+    paper/beam.py: xp.take_along_axis(shifted, symbols) -
+    paper/beam.py: xp.take_along_axis(shifted, symbols, axis=-1)
     generation/sampling.py: np.take_along_axis(ranked, count - 1)
 The same truths, which Python reads more slowly one by one.
     data/subwords.py: iter(rng.random(3 * len(text) + 3) < dropout)

@@ -16,8 +16,8 @@ from published_cases import CASES, Drawn
 from safetensors.numpy import load_file, save_file
 
 import numformer as nf
-from numformer.generation.greedy import up_to
 from numformer.gradient_check import __main__ as gradient_check
+from numformer.paper.greedy import up_to
 from numformer.published.configs import Said, ends_of
 from numformer.published.kinds import KINDS
 from numformer.published.loading import load_published

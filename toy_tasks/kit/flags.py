@@ -13,7 +13,7 @@ from pathlib import Path
 from numformer.backend import BACKENDS, default_backend
 from numformer.errors import complain
 from numformer.generation import Continuation, Infilling, Transduction
-from numformer.generation.beam import LARGEST_ALPHA, PENALTIES
+from numformer.generation.beam import PENALTIES
 from numformer.generation.text import Text
 from numformer.later import MIXERS
 from numformer.models import (
@@ -24,6 +24,7 @@ from numformer.models import (
     TowerConfig,
     Transformer,
 )
+from numformer.paper.beam import LARGEST_ALPHA
 from numformer.parallel.mpi import WAYS
 from numformer.plots import PICTURES
 from numformer.settings import Settings

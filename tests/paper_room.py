@@ -1,0 +1,83 @@
+"""How small the paper's room is: its files with what they import, and the calls of a step.
+
+    python -m tests.paper_room
+"""
+
+import ast
+import inspect
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from numformer import Config, PairBatch, Recipe, Transformer, backend
+from numformer.training.trainer import Trainer
+
+ROOT = Path(__file__).parents[1]
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the library by name."""
+    paths = {path: path.relative_to(ROOT).with_suffix("") for path in ROOT.glob("numformer/**/*.py")}
+    return {".".join(name.parts).removesuffix(".__init__"): path for path, name in paths.items()}
+
+
+def lines() -> dict[str, int]:
+    """The modules of numformer.paper and all that they import, each with its number of lines."""
+    known = modules()
+    reached = [name for name in known if name.startswith("numformer.paper")]
+    for name in reached:  # which grows
+        for node in ast.walk(ast.parse(known[name].read_text())):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            # `numformer` itself, which has the public names of all rooms, is none of its imports.
+            new = {n for n in names if n in known and n != "numformer"} - {*reached}
+            reached.extend(sorted(new))
+    return {name: len(known[name].read_text().splitlines()) for name in sorted(reached)}
+
+
+class Task:
+    """One batch of one pair."""
+
+    metric, higher_is_better = "loss", False
+
+    def batch(self, step):
+        return PairBatch.of([([4, 5, 6], [6, 5, 4])])
+
+    def description(self):
+        return {}
+
+
+def frames_to_query_product() -> int:
+    """Calls below `Trainer.advance`, down to the one whose line multiplies with W^Q."""
+    model = Transformer(Config.base(11, d_model=8, d_ff=8, heads=2, layers=1))
+    trainer = Trainer(model, Task(), Path(tempfile.gettempdir()), 1, Recipe())
+    weight = model.encoder.layers[0].self_attention.sublayer.query.weight.data
+    depths: list[int] = []
+
+    class Watched(np.ndarray):
+        """Looks around where it is a factor of a product."""
+
+        def __array_ufunc__(self, ufunc, method, *inputs, **settings):
+            plain = [x.view(np.ndarray) if isinstance(x, Watched) else x for x in inputs]
+            if ufunc is np.matmul and np.shares_memory(plain[1], weight) and not depths:
+                names = [frame.function for frame in inspect.stack()]
+                depths.append(names.index("advance") - 1)
+            return getattr(ufunc, method)(*plain, **settings)
+
+    query = model.encoder.layers[0].self_attention.sublayer.query.weight
+    query._data = weight.view(Watched)
+    trainer.advance()
+    return depths[0]
+
+
+if __name__ == "__main__":
+    counted = lines()
+    for name, count in counted.items():
+        print(f"{count:6,}  {name}")
+    room = sum(count for name, count in counted.items() if name.startswith("numformer.paper"))
+    print(f"{len(counted)} files, {sum(counted.values()):,} lines; the room itself {room:,}")
+    print(f"{frames_to_query_product()} frames from a training step to the product with W^Q")

@@ -1,0 +1,59 @@
+"""The paper alone: `numformer.paper` learns to reverse digits, in a loop that is all here.
+
+    python -m toy_tasks.from_paper
+
+There are no tasks, no run folders, no parts of batches: batches, forward, backward, Adam with the
+warm-up schedule, greedy decoding. `toy_tasks.reverse` trains the same model with all the rest.
+"""
+
+import argparse
+
+import numpy as np
+
+from numformer.layer import inference, pack
+from numformer.paper import Adam, Config, CrossEntropy, Transformer, greedy, warmup_rate
+from numformer.randomness import dropout_stream
+from numformer.symbols import END, PADDING, SPECIAL, START
+
+DIGITS, LONGEST, BATCH = 10, 8, 64
+
+
+def batch(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Sources (B, S) and targets (B, T): random digits, and the same digits reversed."""
+    sources = np.full((BATCH, LONGEST + 1), PADDING)
+    targets = np.full((BATCH, LONGEST + 2), PADDING)
+    for source, target in zip(sources, targets, strict=True):
+        digits = rng.integers(len(SPECIAL), len(SPECIAL) + DIGITS, rng.integers(1, LONGEST + 1))
+        source[: len(digits) + 1] = [*digits, END]
+        target[: len(digits) + 2] = [START, *digits[::-1], END]
+    return sources, targets
+
+
+def main(arguments: list[str] | None = None) -> float:
+    """Train, print the loss now and then, and return the share of unseen digits reversed."""
+    parser = argparse.ArgumentParser(prog="python -m toy_tasks.from_paper", description=__doc__)
+    parser.add_argument("--steps", type=int, default=1000, help="training steps")
+    steps = parser.parse_args(arguments).steps
+    rng = np.random.default_rng(1)
+    config = Config.base(len(SPECIAL) + DIGITS, d_model=64, d_ff=256, heads=4, layers=2)
+    model, loss = Transformer(config, seed=1), CrossEntropy(smoothing=0.1)
+    adam = Adam(pack(model))
+    for step in range(1, steps + 1):
+        source, target = batch(rng)
+        dropout_stream.reseed(1, step)
+        adam.parameters.zero_grad()
+        logits = model.forward(source, target[:, :-1])
+        value = loss.forward(logits, target[:, 1:], target[:, 1:] != PADDING)
+        model.backward(loss.backward())
+        adam.step(warmup_rate(step, config.d_model, warmup=400))
+        if step % 100 == 0:
+            print(f"step {step}: loss {value:.4f}", flush=True)
+    source, target = batch(rng)
+    written = greedy(model, source, LONGEST + 1)
+    right = [[*ids, END] == [i for i in row if i][1:] for ids, row in zip(written, target.tolist())]
+    print(f"exact match {np.mean(right):.4f}")
+    return float(np.mean(right))
+
+
+if __name__ == "__main__":
+    main()
