@@ -560,8 +560,8 @@ def exercises():
 # %% [markdown]
 # ## What to read next
 #
-# - `numformer/recurrence/cells.py` and `recurrence.py`: these cells, a GRU, and the loop with padding.
-#   `numformer/models/recurrent.py`: the whole encoder-decoder, with both contexts.
+# - `numformer/recurrence/cells.py` and `recurrence.py`: these cells, a GRU, and the loop with
+#   padding. `numformer/models/recurrent.py`: the whole encoder-decoder, with both contexts.
 # - Bahdanau, Cho and Bengio 2015, *Neural Machine Translation by Jointly Learning to Align and
 #   Translate*: section 3 is the additive attention of this lesson, figure 2 the fall by length.
 # - Pascanu, Mikolov and Bengio 2013, *On the Difficulty of Training Recurrent Neural Networks*.

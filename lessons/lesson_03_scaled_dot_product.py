@@ -348,9 +348,9 @@ def the_lines_of_backward():
     return Beside(
         scaled_dot_product_attention_backward,
         {
-            "dvalue = ": r"""$\mathrm{d}V = A^\top\,\mathrm{d}O$. Many recipes set some weights to 0 at
-                random while training, which the paper does not. Then these are the weights *after*
-                it: those the values were really blended with.""",
+            "dvalue = ": r"""$\mathrm{d}V = A^\top\,\mathrm{d}O$. Many recipes set some weights to 0
+                at random while training, which the paper does not. Then these are the weights
+                *after* it: those the values were really blended with.""",
             "dweights = ": r"The other factor, $\mathrm{d}A = \mathrm{d}O\,V^\top$.",
             "dscores = softmax_backward": r"""Through the softmax:
                 $\mathrm{d}Z_{tu} = A_{tu}(\mathrm{d}A_{tu} - \sum_s A_{ts}\,\mathrm{d}A_{ts})$.""",
