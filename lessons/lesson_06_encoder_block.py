@@ -579,10 +579,10 @@ def parameters_of_base():
     """Which parts of the base model have most of its parameters."""
     sizes = sizes_of_base()
     count, of_memory = sum(sizes.values()), sizes["encoder: feed_forward"]
+    share = 100 * of_memory / (of_memory + sizes["encoder: self_attention"])
     return Words(f"""
         Attention has four matrices of 512 × 512, the feed-forward network two of 512 × 2,048. So
-        the keys and values of the memory are
-        {100 * of_memory / (of_memory + sizes["encoder: self_attention"]):.0f} % of an encoder layer. With
+        the keys and values of the memory are {share:.0f} % of an encoder layer. With
         {VOCABULARY:,} symbols the embedding is {100 * sizes["embedding"] / count:.0f} % of the
         model, which has {count:,} parameters.
     """)

@@ -472,7 +472,7 @@ def the_lines_of_the_block():
             "dx, dmemory = ": """The last part first, then the middle one. Two inputs, two
                 gradients: `dmemory` leaves the block here, since residual and norm are around
                 $N_1$ alone.""",
-            "return self.self_attention": "The first part, self-attention; the memory's gradient beside it.",
+            "return self.self_attention": "The first part; the memory's gradient beside it.",
         },
     )
 

@@ -89,9 +89,7 @@ UNMASKED = {"dx = dropout_backward(dy, **self.pop_saved())": "self.pop_saved()\n
 BUGS = {
     "bias": Bug(linear_backward, {"else sum_rows(dy)": "else sum_rows(dy) / len(rows(dy))"}),
     "around": Bug(Residual.backward, {"dx += dsum": ""}),
-    "undropped": Bug(
-        biased_attention_backward, {"transpose(dropped), d": "transpose(weights), d"}
-    ),
+    "undropped": Bug(biased_attention_backward, {"transpose(dropped), d": "transpose(weights), d"}),
     "sum": Bug(
         softmax_backward,
         {"dscores = dweights - dot_last(dweights, weights)": "dscores = dweights.copy()"},

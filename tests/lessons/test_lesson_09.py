@@ -124,7 +124,7 @@ def test_the_paths_are_counted():
 def test_the_encoder_layer_of_the_exercise_is_the_library_s():
     n, rng = Sizes(), np.random.default_rng(1)
     config = LayerConfig(d_model=n.D, d_ff=n.S, heads=n.H, d_k=n.K, d_v=n.K_v, p_drop=0)
-    block, given = Block(config, rng), of_layer(n)
+    block, given = config.encoder_layer(rng), of_layer(n)
     pack(block, np.float64)
     given |= {name: rng.standard_normal(x) for name, x in given.items() if isinstance(x, tuple)}
     names = {"self_attention.sublayer.query": "w_query", "self_attention.sublayer.key": "w_key"}
