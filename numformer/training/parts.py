@@ -92,7 +92,12 @@ class Parts:
             losses = self._everywhere("_compute", jobs)
             self._everywhere("_sum", [(len(jobs),)] * self.count)
         else:
-            losses = self._in_turn(jobs)
+            losses, grad, before = [], self.optimizer.parameters.grad, Branch()
+            for job in jobs:
+                if losses:
+                    before.append(grad.copy())
+                losses.append(self._compute(*job))
+            before.finish(grad)
         if self.loss_scale:
             self.optimizer.parameters.grad *= 1 / self.loss_scale.scale
         return sum(losses[1:], start=losses[0])
@@ -172,17 +177,6 @@ class Parts:
         self.optimizer.update(grad, step, rate, self._stretch)
 
     # Who does it
-
-    def _in_turn(self, jobs) -> list:
-        """The losses of all parts, computed here one after the other."""
-        grad, before = self.optimizer.parameters.grad, Branch()
-        losses: list = []
-        for job in jobs:
-            if losses:
-                before.append(grad.copy())
-            losses.append(self._compute(*job))
-        before.finish(grad)
-        return losses
 
     def _everywhere(self, method: str, arguments: list[tuple]) -> list:
         """What a method gives in each of the first processes."""
