@@ -182,7 +182,7 @@ def handed(model: LanguageModel, ids: np.ndarray) -> list:
     """Of each layer the values (B, H, S, K) of its heads and its W^O."""
     with mode(training=False, saving=True):
         model.forward(ids)
-    layers = [layer for layer in model.layers_within() if hasattr(layer, "in_blocks")]
-    told = [(layer.attention.saved[-1]["value"], layer.output.weight.data) for layer in layers]
+    layers = [layer for layer in model.layers_within() if isinstance(layer, MultiHeadAttention)]
+    told = [(layer.attention.whole.saved[-1]["value"], layer.output.weight.data) for layer in layers]
     model.clear_saved()
     return told
