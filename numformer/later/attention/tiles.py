@@ -180,7 +180,7 @@ class TiledAttention(Layer):
             dkey, dvalue = (in_groups(x, groups).sum(axis=2) for x in (dkey, dvalue))
         return dquery, dkey, dvalue
 
-    def attention_weights(self):
+    def latest_weights(self):
         """Where the queries of the latest forward looked: (B, H, T, S), or None."""
         whole, saved = self.whole, self.saved[-1]
         if "arrays" in saved:  # the weights are computed again
@@ -326,8 +326,8 @@ def attention_weights(layer: Any):
 
     The layer is an attention, or another that has a method of this name, as a Mixer does.
     """
-    if isinstance(layer, MultiHeadAttention):
-        layer = layer.attention
-        if not isinstance(layer, TiledAttention):
-            return layer.saved[-1].get("weights")
-    return layer.attention_weights() if hasattr(layer, "attention_weights") else None
+    if not isinstance(layer, MultiHeadAttention):
+        return layer.attention_weights() if hasattr(layer, "attention_weights") else None
+    if isinstance(layer.attention, TiledAttention):
+        return layer.attention.latest_weights()
+    return layer.attention.saved[-1].get("weights")

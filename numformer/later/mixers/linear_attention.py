@@ -148,7 +148,7 @@ class LinearAttention(Mixer):
         dx += self.value.backward(merge_heads(dvalue, places))
         return dx
 
-    def looks(self):
+    def attention_weights(self):
         """Where the queries of the latest forward looked: weights (B, H, T, S), made for this."""
         saved = self.saved[-1]
         weights = matmul(saved["q"], transpose(saved["k"])) * saved["share"]
