@@ -12,7 +12,7 @@ import numpy as np
 
 from numformer.errors import InputError, require_width
 from numformer.later.attention.alibi import ALiBi
-from numformer.later.attention.heads import QueryKeyHeads
+from numformer.later.attention.heads import BiasedHeads, QueryKeyHeads
 from numformer.later.attention.mixer import Biases
 from numformer.later.attention.patterns import Strided
 from numformer.later.attention.relative import RelativePositions
@@ -111,7 +111,8 @@ class RowLinear(Linear):
 
 def _take(part: "ColumnLinear | ColumnHeads | RowLinear", whole: Linear) -> None:
     """Give a part its stretch of a whole Linear's parameters."""
-    if type(whole) not in (Linear, Heads, QueryKeyHeads) or whole.weight.data.base is not None:
+    kinds = Linear, Heads, BiasedHeads, QueryKeyHeads
+    if type(whole) not in kinds or whole.weight.data.base is not None:
         raise InputError(
             "what is cut is a whole Linear that was not packed",
             f"a {type(whole).__name__}",
@@ -183,7 +184,8 @@ def _heads_are_alike(part: Any) -> bool:
     """Whether it is an attention whose heads differ by nothing but numbers that can be cut."""
     if not isinstance(part, MultiHeadAttention):
         return False
-    if any(type(heads) not in (Heads, QueryKeyHeads) for heads in (part.query, part.key)):
+    kinds = Heads, BiasedHeads, QueryKeyHeads
+    if any(type(heads) not in kinds for heads in (part.query, part.key)):
         return False
     if isinstance(getattr(part.attention, "pattern", None), Strided):
         return False
