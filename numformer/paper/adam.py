@@ -95,23 +95,12 @@ class Optimizer:
         how = {"step": step, "rate": rate, **self.settings}
         self.apply([self.parameters.data, grad, *self.state.values()], stretch, how)
 
-    def apply(self, vectors: list, stretch: slice, how: dict) -> None:
-        """Call the rule, with the keywords `how`, on one stretch of the vectors (N,)."""
-        raise NotImplementedError(f"{type(self).__name__} does not say on what its rule is called")
+    apply: Callable[[list, slice, dict], None]
+    """Call the rule, with the keywords of a dict, on one stretch of the vectors (N,)."""
 
 
 class Elementwise(Optimizer):
     """An Optimizer whose rule is declared `elementwise`: it is called on pieces of the vectors."""
-
-    def __init__(self, parameters: FlatParameters, rule: Callable, **settings: float):
-        super().__init__(parameters, rule, **settings)
-        if not getattr(rule, "elementwise", False):
-            raise InputError(
-                "an Elementwise optimizer calls its rule on pieces of the vectors, so the rule is "
-                "one that says it is elementwise",
-                getattr(rule, "__name__", repr(rule)),
-                "Put @elementwise above it, or write Parameterwise(pack(model), rule).",
-            )
 
     def apply(self, vectors: list, stretch: slice, how: dict) -> None:
         """Call the rule on pieces that stay in the processor's cache."""

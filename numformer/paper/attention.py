@@ -205,6 +205,4 @@ class CrossAttention(MultiHeadAttention):
 
         reach = as_reach(reach, x, memory)
         kept = past.of(self, computed)
-        return self.attend(
-            self.query.forward(x, reach.queries), kept["key"], kept["value"], reach
-        )
+        return self.attend(self.query.forward(x, reach.queries), kept["key"], kept["value"], reach)
