@@ -22,7 +22,7 @@ class Rule:
 
     words: str
     holds: Callable[[Any], bool]
-    type: type
+    type: Callable[[str], Any]
     registry: Collection[str] | None = None
     several: bool = False
 
@@ -127,11 +127,9 @@ class Settings:
     def _require_owner(self, setting: Field) -> None:
         """Raise InputError for a setting that does nothing, since its owner is not chosen."""
         value = getattr(self, setting.name)
-        if value == setting.default:
-            return
         for owner, names in self.owners(setting).items():
             chosen = getattr(self, owner)
-            if not {*names} & {*str(chosen).split(",")}:
+            if value != setting.default and not {*names} & {*str(chosen).split(",")}:
                 raise InputError(
                     f"{setting.name} belongs to {owner} {' or '.join(sorted(names))}",
                     f"{setting.name} {value!r} with {owner} {chosen}",

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 FLOORS = [
     ["version", "errors", "blas", "symbols", "allocator"],
     ["backend", "settings", "devices"],
-    ["randomness", "layer", "half_precision", "further_settings"],
+    ["randomness", "layer", "half_precision"],
     ["paper"],
     ["later", "data"],
     ["recurrence"],

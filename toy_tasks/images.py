@@ -215,7 +215,7 @@ class ImagesTask:
 
     def evaluate(self, model: VisionTransformer) -> dict[str, float]:
         parts = np.split(self.trained, range(256, len(self.trained), 256))
-        losses = [float(model.objective().forward(*self.of(part).inputs)) for part in parts]
+        losses = [float(model.objective().prediction_loss(*self.of(part).inputs)) for part in parts]
         return {self.metric: float(np.average(losses, weights=[*map(len, parts)]))}
 
     def description(self) -> dict:

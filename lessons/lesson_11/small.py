@@ -82,7 +82,7 @@ def soften(model: Layer, temperature) -> None:
 
 def looks(tower: Layer, part: str):
     """Where the latest forward of a tower looked: (layers, heads, T, S)."""
-    of_layers = [attention_weights(getattr(block, part).sublayer)[0] for block in tower.layers]
+    of_layers = [attention_weights(getattr(layer, part).sublayer)[0] for layer in tower.layers]
     return array_module(of_layers[0]).stack(of_layers)
 
 

@@ -23,7 +23,9 @@ from numformer.later.attention.heads import QueryKeyHeads
 from numformer.later.attention.patterns import Everything, GlobalWindow, Strided, Window
 from numformer.later.attention.relative import RelativePositions
 from numformer.later.attention.tiles import TiledAttention, attention_weights
-from numformer.later.attention.mixer import ATTENTIONS, POSITIONS_IN_ATTENTION, AttentionMixer
+from numformer.later.attention.mixer import ATTENTIONS as ATTENTIONS
+from numformer.later.attention.mixer import POSITIONS_IN_ATTENTION as POSITIONS_IN_ATTENTION
+from numformer.later.attention.mixer import AttentionMixer
 from numformer.later.mixers.mixer import Mixer
 from numformer.later.mixers.linear_attention import LinearAttention
 from numformer.later.mixers.convolution import Convolution

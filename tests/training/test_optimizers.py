@@ -11,8 +11,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from numformer.backend import to_host
 from numformer.gradient_check.cases import CASES
 from numformer.layer import FlatParameters, Layer, pack
-from numformer.paper.linear import Linear
 from numformer.paper.adam import Elementwise, adam, elementwise
+from numformer.paper.linear import Linear
 from numformer.training.optimizers import (
     OPTIMIZERS,
     Adam,

@@ -89,7 +89,7 @@ def loss_of(model: Model, batches: Sequence[Batch]) -> float:
     """The mean loss of a prediction, without smoothing."""
     objective = model.objective()
     with inference():
-        losses = [float(objective.forward(*batch.inputs)) for batch in batches]
+        losses = [float(objective.prediction_loss(*batch.inputs)) for batch in batches]
     return float(np.average(losses, weights=[batch.weight for batch in batches]))
 
 

@@ -1,7 +1,8 @@
 """Further kinds of settings: several choices in turn, ids, settings that belong to a choice."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import Field, field
+from collections.abc import Collection, Iterable
+from dataclasses import Field, dataclass, fields
+from functools import cache, partial
 from typing import Any
 
 from numformer.settings import Rule, Settings, is_size, setting
@@ -34,7 +35,7 @@ def ids(default: str, what: str):
 def sizes(default: Any, what: str):
     """A whole number of at least 1, or several with commas between them, in turn by layer."""
     words = "an integer of at least 1, or several with commas between them"
-    return setting(default, what, Rule(words, _are_sizes, str))
+    return setting(default, what, Rule(words, _are_sizes, _size_or_text))
 
 
 def only_with(setting: Any, **owners: Collection[str]) -> Any:
@@ -43,23 +44,40 @@ def only_with(setting: Any, **owners: Collection[str]) -> Any:
     return setting
 
 
-def field_like(setting: Field) -> Any:
-    """A new dataclass field with the default and the metadata of another."""
-    return field(default=setting.default, metadata=setting.metadata)
-
-
 def unflagged(setting: Any) -> Any:
     """The same setting without a flag: only weights that others trained ask for it."""
     setting.metadata = {**setting.metadata, "flag": False}
     return setting
 
 
-def classes_of(*registries: Mapping[str, Any]) -> list[type[Settings]]:
+def classes_of(entries: Iterable[Any]) -> list[type[Settings]]:
     """The classes of settings that entries of registries have, without those that others extend."""
-    entries = [entry for registry in registries for entry in registry.values()]
     kinds = [*dict.fromkeys(getattr(entry, "Settings", Settings) for entry in entries)]
-    extended = {base for kind in kinds for base in kind.__mro__[1:]}
-    return [kind for kind in kinds if kind not in extended and kind is not Settings]
+    bases = {base for kind in kinds for base in kind.__mro__[1:]}
+    return [kind for kind in kinds if kind not in bases and kind is not Settings]
+
+
+def own_settings(entry: Any) -> tuple[Field, ...]:
+    """The fields that only some entries of a registry have, this one among them."""
+    return fields(getattr(entry, "Settings", Settings))
+
+
+def own_names(entry: Any) -> set[str]:
+    """The names of these fields."""
+    return {setting.name for setting in own_settings(entry)}
+
+
+@cache
+def extended(config: Any, own: tuple[type, ...]) -> Any:
+    """The class of configs with the fields of further classes of settings, under the same name."""
+
+    def by_name(self):  # as pickle asks for it
+        values = {setting.name: getattr(self, setting.name) for setting in fields(self)}
+        return partial(config, **values), ()
+
+    names = dict(__module__=config.__module__, __qualname__=config.__qualname__)
+    content = dict(names, extends=config, __reduce__=by_name)
+    return dataclass(frozen=True, kw_only=True)(type(config.__name__, (config, *own), content))
 
 
 def _is_id(value) -> bool:
@@ -74,3 +92,7 @@ def _are_sizes(value) -> bool:
     return is_size(value) or (
         type(value) is str and all(n.isdecimal() and int(n) >= 1 for n in value.split(","))
     )
+
+
+def _size_or_text(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
