@@ -7,7 +7,6 @@
 # %%
 import math
 import tracemalloc
-from unittest import mock
 
 import numpy as np
 
@@ -20,7 +19,6 @@ from lessons.lesson_13.cost import KINDS, LENGTHS, WINDOW, exponent, measured
 from lessons.lesson_13.exercises import EXERCISES
 from lessons.lesson_13.walk import doutput, forward_block, key, query, value
 from numformer.gradient_check.gradients import check
-from numformer.later.attention import tiles
 from numformer.later.attention.patterns import Window
 from numformer.later.attention.tiles import TiledAttention, attention_in_tiles
 from numformer.later.attention.tiles import attention_in_tiles_backward as backward_in_tiles
@@ -261,8 +259,7 @@ def gradient_check():
     of_heads = [rng.standard_normal((1, 2, 6, size)) for size in (3, 3, 4)]
     linear = LinearAttention(4, 2, rng)
     pack(linear, np.float64)
-    with mock.patch.object(tiles, "worth_tiles", lambda reach: True):
-        found = check(TiledAttention(rows=2), [*of_heads, np.tri(6, dtype=bool)])
+    found = check(TiledAttention(rows=2, least=0), [*of_heads, np.tri(6, dtype=bool)])
     found += check(linear, [rng.standard_normal((2, 6, 4))])
     names = [f"blocks: {row.name}" for row in found[:3]] + [f"linear: {r.name}" for r in found[3:]]
     numbers = [(f"{row.explicit:.6f}".replace("-", "−"), scientific(row.error)) for row in found]
@@ -290,9 +287,9 @@ def groups():
     """What is remembered with fewer heads of keys, and the way back."""
     gib = [32 * 131072 * 2 * heads * 128 * 2 / 2**30 for heads in (32, 8, 1)]
     notes = {
-        "if of_tiles": "The way back of attention, for each head of queries: in blocks, or, of "
+        "if \"arrays\" in saved": "The way back of attention, for each head of queries: in blocks, or, of "
         "short sequences, whole.",
-        "return dquery.reshape": "What is used by several heads collects from all of them: "
+        "if groups < heads": "What is used by several heads collects from all of them: "
         r"$\mathrm{d}K_g = \sum_i \mathrm{d}K^{(i)}$ over the heads $i$ of the group.",
     }
     return [
