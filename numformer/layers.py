@@ -11,8 +11,8 @@ from numformer import later, paper, recurrence
 
 ROOMS = paper, later, recurrence
 MODULES = {
-    "numformer.paper": "linear softmax attention feed_forward embedding layer_norm dropout residual "
-    "memory cross_entropy",
+    "numformer.paper": "linear softmax attention feed_forward embedding layer_norm dropout "
+    "residual memory cross_entropy",
     "numformer.later": "rms_norm checkpointed divergence patches pick",
     "numformer.later.attention": "rotary alibi",
     "numformer.later.mixers": "mixer linear_attention running_sums convolution state_space",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from numformer.backend import to_host
+from numformer.later.attention.tiles import attention_weights as latest_weights
 from numformer.layer import Layer, mode
 
 PICTURES = ".png", ".pdf", ".svg"
@@ -18,13 +19,13 @@ PICTURES = ".png", ".pdf", ".svg"
 def attention_weights(model: Layer, *inputs: np.ndarray) -> dict[str, np.ndarray]:
     """Where each attention looks as a model reads `inputs`: its weights (B, H, T, S), by name.
 
-    Each layer that looks says where (`looks`); dropout is off.
+    Dropout is off.
     """
     with mode(training=False, saving=True):
         model.forward(*inputs)
     weights = {}
     for name, layer in model.named_layers().items():
-        looked = getattr(layer, "looks", lambda: None)()
+        looked = latest_weights(layer)
         if looked is not None:
             weights[name] = to_host(looked)
     model.clear_saved()
@@ -34,10 +35,10 @@ def attention_weights(model: Layer, *inputs: np.ndarray) -> dict[str, np.ndarray
 def kind_of(name: str) -> str:
     """The kind of an attention by its name in the model: "encoder self_attention", ...
 
-    Where there is only one tower it is "self_attention". Self-attention is what a mixer does.
+    Where there is only one stack it is "self_attention".
     """
     tower, _, place = name.partition(".layers.")
-    part = place.split(".")[1].replace("mixer", "self_attention") if place else ""
+    part = place.split(".")[1] if place else ""
     kind = f"{tower} {part}" if place else tower.replace(".", " ")
     return kind.removeprefix("tower ")
 

@@ -71,7 +71,9 @@ class DropoutStream:
 def keep_mask(bits, p: float, like):
     """Of random bits (...) uint16 what dropout multiplies with (...)."""
     dropped = min(round(p * 65536), 65535)
-    return (bits >= dropped) * like.dtype.type(65536 / (65536 - dropped))
+    keep = (bits >= dropped).astype(like.dtype)
+    keep *= 65536 / (65536 - dropped)
+    return keep
 
 
 dropout_stream = DropoutStream()

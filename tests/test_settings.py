@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from numformer import settings
-from numformer.models import Config, Transformer
+from numformer.models import Config, Transformer, kinds
 
 
 @pytest.fixture
@@ -23,9 +23,9 @@ def mine():
         part: float = settings.weight(0.0, "of part")
         bias: bool = settings.switch(False, "of bias")
         norm: str = settings.choice("post", {"post": 1, "pre": 2}, "of norm")
-        turns: str = settings.choices("a", {"a": 1, "b": 2}, "of turns")
-        mark: int | None = settings.special_id(7, "of mark")
-        marks: str = settings.unflagged(settings.ids("", "of marks"))
+        turns: str = kinds.choices("a", {"a": 1, "b": 2}, "of turns")
+        mark: int | None = kinds.special_id(7, "of mark")
+        marks: str = kinds.unflagged(kinds.ids("", "of marks"))
 
     return Mine
 

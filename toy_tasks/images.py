@@ -12,8 +12,9 @@ from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
 
-from numformer.backend import find_backend, to_host
+from numformer.backend import to_host
 from numformer.data import Batch
+from numformer.devices import find_backend
 from numformer.errors import InputError
 from numformer.layer import inference, pack
 from numformer.models.vision import VisionTransformer
@@ -214,7 +215,7 @@ class ImagesTask:
 
     def evaluate(self, model: VisionTransformer) -> dict[str, float]:
         parts = np.split(self.trained, range(256, len(self.trained), 256))
-        losses = [float(model.objective().forward(*self.of(part).inputs)) for part in parts]
+        losses = [float(model.objective().prediction_loss(*self.of(part).inputs)) for part in parts]
         return {self.metric: float(np.average(losses, weights=[*map(len, parts)]))}
 
     def description(self) -> dict:

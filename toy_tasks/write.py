@@ -125,7 +125,7 @@ class WritingTask:
 
     def evaluate(self, model: LanguageModel) -> dict[str, float]:
         batches = self.held_out
-        losses = [float(model.objective().forward(*batch.inputs)) for batch in batches]
+        losses = [float(model.objective().prediction_loss(*batch.inputs)) for batch in batches]
         return {self.metric: float(np.average(losses, weights=[b.weight for b in batches]))}
 
     def begin(self, folder: Path) -> None:

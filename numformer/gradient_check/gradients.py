@@ -18,6 +18,7 @@ import numpy as np
 from numformer.backend import array_module, dtype_kind, on_host, to_host
 from numformer.errors import InputError
 from numformer.gradient_check import diagnosis, rules, sublayers
+from numformer.later.auxiliary import auxiliary_losses, auxiliary_losses_count
 from numformer.later.checkpointed import Checkpointed
 from numformer.layer import Layer, pack
 from numformer.randomness import dropout_stream
@@ -136,7 +137,7 @@ class GradientCheck:
         self._returned = {OUTPUT: output}, {OUTPUT: self.output}
         self.upstream = self.xp.asarray(self.rng.standard_normal(output.shape))
         dy = self.upstream.copy()
-        returned = self.layer.backward(dy)
+        returned = self.backward(dy)
         rules.weights_are_parameters(self.layer, self._plain_arrays)
         rules.arrays_are_left_alone(arguments | {"dy": dy}, copies | {"dy": self.upstream})
         rules.arrays_are_left_alone(*self._returned)
@@ -152,16 +153,25 @@ class GradientCheck:
             rules.no_memory_is_shared(returned, {"dy": dy} | packed | arguments | self._returned[0])
 
     def _forward(self, inputs: Iterable):
-        """What forward returns; dropout's masks are the same each time, others for other inputs."""
+        """What forward returns, its auxiliary losses added to each entry.
+
+        Dropout's masks are the same each time, others for other inputs.
+        """
         dropout_stream.reseed(self.seed, 0 if inputs is self.inputs else 1)
-        output = self.layer.forward(*inputs)
+        with auxiliary_losses() as further:
+            output = self.layer.forward(*inputs)
         if not dtype_kind(output):
             raise InputError(
                 "forward returns one array",
                 f"a {type(output).__name__} from {type(self.layer).__name__}.forward",
                 "Return the array alone; a sum as np.asarray(sum).",
             )
-        return output
+        return output + sum(further) if further else output
+
+    def backward(self, dy):
+        """What backward returns; each auxiliary loss was added to every entry of the output."""
+        with auxiliary_losses_count(dy.sum()):
+            return self.layer.backward(dy)
 
     def _branches(self) -> list[np.ndarray]:
         """Every branch that forward took: the boolean arrays that it saved, or will save."""

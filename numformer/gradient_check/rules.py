@@ -207,10 +207,10 @@ def forwards_are_stacked(checked) -> None:
         checked.run(keep=True, inputs=other_batch(checked.inputs, 0))
         if checked.earlier:
             checked.earlier.run(keep=True)
-            checked.layer.backward(checked.earlier.upstream.copy())
-        checked.layer.backward(checked.upstream.copy())
+            checked.backward(checked.earlier.upstream.copy())
+        checked.backward(checked.upstream.copy())
         before = {name: parameter.grad.copy() for name, parameter in parameters.items()}
-        returned = checked.layer.backward(checked.upstream.copy())
+        returned = checked.backward(checked.upstream.copy())
     again = one_gradient_for_each(checked.input_names, returned)
     again |= {name: parameter.grad - before[name] for name, parameter in parameters.items()}
     sizes = [float(abs(alone).max()) for alone in checked.gradients.values() if alone.size]

@@ -24,9 +24,9 @@ B, S, T = 2, 6, 5
 def slice_of(run: Path) -> tuple[Model, list]:
     """Of a run, or a published model: a model of its first layers, and inputs for it.
 
-    One layer for each kind of mixer on each side, the first 64 symbols of the vocabulary and the
-    first 16 positions, or six patches of an image, with their weights. Raises InputError as
-    `numformer.load` does.
+    One layer for each choice that takes its turn, on each side, the first 64 symbols of the
+    vocabulary and the first 16 positions, or six patches of an image, with their weights. Raises
+    InputError as `numformer.load` does.
     """
     whole, _ = model_of_run(run)
     model = type(whole)(sliced(whole.config), np.random.default_rng(0))
@@ -39,7 +39,7 @@ def slice_of(run: Path) -> tuple[Model, list]:
 def sliced(config: Any) -> Any:
     """The config of such a model; ids that mean something else than a symbol become ours."""
     names = [field.name for field in dataclasses.fields(config)]
-    layers = len(getattr(config, "mixers", "").split(","))
+    layers = getattr(config, "turns", 1)
     unwritten = ",".join(map(str, OURS.unwritten))
     smaller: dict[str, Any] = dict(layers=layers, decoder_layers=layers, unwritten=unwritten)
     smaller |= dict(padding_id=OURS.padding, start_id=OURS.start, end_id=OURS.end)

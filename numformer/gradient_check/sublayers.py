@@ -103,7 +103,7 @@ def faulty_wire(checked) -> str | None:
     forward_of()
     checked.run(keep=True)
     with watched(layer, backward, "backward"):
-        layer.backward(checked.upstream.copy())
+        checked.backward(checked.upstream.copy())
     rng = np.random.default_rng(0)
     for wire, output in reversed(outputs.items()):
         path, number = wire

@@ -4,7 +4,9 @@ import numpy as np
 
 from numformer import settings
 from numformer.layer import Array, Layer
+from numformer.paper.decoder import DecoderLayer
 from numformer.paper.dropout import Dropout
+from numformer.paper.encoder import EncoderLayer
 from numformer.paper.feed_forward import FeedForward
 from numformer.paper.linear import Linear
 
@@ -29,10 +31,12 @@ class Chain(Layer):
 class DenseFeedForward:
     """The choice "dense" among feed-forward networks: the paper's FeedForward, of a config's parts.
 
-    Every choice has `Settings`, the fields that only it has, and these two methods.
+    Every choice has `build` and `entries`. It may have `Settings`, the fields that only it has;
+    `require(config)`, which refuses what does not fit; and layers of its own around it.
     """
 
     Settings = settings.Settings
+    EncoderLayer, DecoderLayer = EncoderLayer, DecoderLayer
 
     @staticmethod
     def build(config, rng: np.random.Generator) -> FeedForward:

@@ -1,4 +1,4 @@
-"""The norm in front of each sublayer (Xiong et al. 2020): the sum of residuals is normalised last."""
+"""The norm before each sublayer (Xiong et al. 2020), and one more after the last layer."""
 
 from collections.abc import Iterable
 from typing import Any

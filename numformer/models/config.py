@@ -1,7 +1,7 @@
 """The config that has every later choice, and makes the parts that the choices name."""
 
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import Field, dataclass, fields, make_dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import Field, dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -26,9 +26,10 @@ from numformer.later import (
     RichInputEmbedding,
     UnscaledEmbedding,
 )
-from numformer.later.attention.mixer import AttentionMixer, cross_attention, cross_entries
+from numformer.later.attention.mixer import AttentionMixer, build_cross, entries
 from numformer.later.attention.rotary import require_pairs
 from numformer.layer import Layer, Parameter
+from numformer.models import kinds
 from numformer.paper.config import LayerConfig
 from numformer.paper.decoder import Decoder, DecoderLayer
 from numformer.paper.embedding import Embedding, OutputProjection
@@ -42,17 +43,9 @@ CHOICES_WITH_SETTINGS: dict[str, dict[str, Any]] = {
     "normalization": NORMALIZATIONS,
 }
 """Fields whose choices may have settings of their own, each with its registry."""
-
-
-def own_settings(entry: Any) -> tuple[Field, ...]:
-    """The fields that only some entries of a registry have, this one among them."""
-    own = getattr(entry, "Settings", None)
-    return fields(own) if own else ()
-
-
-def own_names(entry: Any) -> set[str]:
-    """The names of these fields."""
-    return {setting.name for setting in own_settings(entry)}
+OWN_SETTINGS = kinds.classes_of(
+    entry for registry in CHOICES_WITH_SETTINGS.values() for entry in registry.values()
+)
 
 
 def _mixers_with(*names: str) -> set[str]:
@@ -70,7 +63,7 @@ SETTINGS_OF_ATTENTION: dict[str, Callable[[], set[str]]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class TowerConfig(LayerConfig, *settings.classes_of(MIXERS, FEED_FORWARDS)):  # type: ignore[misc]
+class TowerConfig(kinds.OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[misc]
     """The paper's decisions about layers, and every later choice; the defaults are the paper's.
 
     Raises InputError for values that do not fit together, and for a setting whose owner is not
@@ -82,22 +75,22 @@ class TowerConfig(LayerConfig, *settings.classes_of(MIXERS, FEED_FORWARDS)):  # 
     crosses: ClassVar[bool] = False
     """Whether a stack of the model has cross-attention."""
 
-    mixers: str = settings.choices(
+    mixers: str = kinds.choices(
         "attention", MIXERS, "what the layers have for self-attention, in turn: window,attention"
     )
-    key_value_heads: int | str | None = settings.only_with(
-        settings.sizes(
+    key_value_heads: int | str | None = kinds.only_with(
+        kinds.sizes(
             None,
             "heads of keys and values in self-attention, in turn by layer (2, or 1,4); as many as "
             "of queries unless given",
         ),
         mixers=MIXERS_OF_ATTENTION,
     )
-    qk_norm: str = settings.only_with(
-        settings.choice("none", QK_NORMS, "the norm of each head's queries and keys in self-attention"),
+    qk_norm: str = kinds.only_with(
+        settings.choice("none", QK_NORMS, "norm of each head's queries and keys (self-attention)"),
         mixers=MIXERS_OF_ATTENTION,
     )
-    feed_forwards: str = settings.choices(
+    feed_forwards: str = kinds.choices(
         "dense", FEED_FORWARDS, "the layers' feed-forward networks, in turn"
     )
     norm: str = settings.choice(
@@ -119,7 +112,7 @@ class TowerConfig(LayerConfig, *settings.classes_of(MIXERS, FEED_FORWARDS)):  # 
         POSITIONS,
         "how positions are encoded (3.5; learned: Table 3, row E; the others are later work)",
     )
-    max_length: int = settings.only_with(
+    max_length: int = kinds.only_with(
         settings.size(512, "longest sequence that learned positions can take"),
         positions=["learned"],
     )
@@ -133,48 +126,53 @@ class TowerConfig(LayerConfig, *settings.classes_of(MIXERS, FEED_FORWARDS)):  # 
         False, "compute every layer again for backward, to save memory (not in the paper)"
     )
     # What models have that others trained; `numformer.published` reads them.
-    epsilon: float = settings.unflagged(settings.above_zero(1e-5, "under the root of each norm"))
-    embedding_scale: bool = settings.unflagged(settings.switch(True, "sqrt(d_model) (3.4)"))
-    embedding_norm: bool = settings.unflagged(settings.switch(False, "of what blocks are given"))
-    output_bias: bool = settings.unflagged(settings.switch(False, "of the logits (3.4 has none)"))
-    rotary_base: float = settings.only_with(
-        settings.unflagged(settings.above_zero(1e4, "of rotary positions")),
+    epsilon: float = kinds.unflagged(settings.above_zero(1e-5, "under the root of each norm"))
+    embedding_scale: bool = kinds.unflagged(settings.switch(True, "sqrt(d_model) (3.4)"))
+    embedding_norm: bool = kinds.unflagged(settings.switch(False, "of what blocks are given"))
+    output_bias: bool = kinds.unflagged(settings.switch(False, "of the logits (3.4 has none)"))
+    rotary_base: float = kinds.only_with(
+        kinds.unflagged(settings.above_zero(1e4, "of rotary positions")),
         positions=["rotary", "sinusoidal_rotary"],
     )
-    padding_id: int | None = settings.unflagged(settings.special_id(OURS.padding, ""))
-    start_id: int | None = settings.unflagged(settings.special_id(OURS.start, ""))
-    end_id: int | None = settings.unflagged(settings.special_id(OURS.end, ""))
-    unwritten: str = settings.unflagged(
-        settings.ids(",".join(map(str, OURS.unwritten)), "ids that no model writes")
+    padding_id: int | None = kinds.unflagged(kinds.special_id(OURS.padding, ""))
+    start_id: int | None = kinds.unflagged(kinds.special_id(OURS.start, ""))
+    end_id: int | None = kinds.unflagged(kinds.special_id(OURS.end, ""))
+    unwritten: str = kinds.unflagged(
+        kinds.ids(",".join(map(str, OURS.unwritten)), "ids that no model writes")
     )
-    other_ends: str = settings.unflagged(settings.ids("", "further ids that end a text"))
+    other_ends: str = kinds.unflagged(kinds.ids("", "further ids that end a text"))
 
     def __new__(cls, *_, **values):
-        """A config of this class; of one with further fields where a choice of one's own has them.
+        """A config of this class, or of one with the further fields of entries that it names.
 
         What is registered after this class was made may have settings, too.
         """
-        known = {setting.name for setting in fields(cls)}
-        entries = [e for registry in CHOICES_WITH_SETTINGS.values() for e in registry.values()]
-        own = {setting.name: setting for entry in entries for setting in own_settings(entry)}
-        if further := [own[name] for name in values.keys() - known if name in own]:
-            described = [(f.name, f.type, settings.field_like(f)) for f in further]
-            cls = make_dataclass(
-                cls.__name__, described, bases=(cls,), frozen=True, kw_only=True
-            )
-        return super().__new__(cls, **values)
+        base: Any = vars(cls).get("extends", cls)
+        entries: list[Any] = []
+        for field, registry in CHOICES_WITH_SETTINGS.items():
+            chosen = str(values.get(field, base.__dataclass_fields__[field].default)).split(",")
+            for name, entry in registry.items():
+                if name in chosen or kinds.own_names(entry) & values.keys():
+                    entries.append(entry)
+        own = [kind for kind in kinds.classes_of(entries) if not issubclass(base, kind)]
+        return super().__new__(kinds.extended(base, (*own,)) if own else base, **values)
 
     def __post_init__(self):
         super().__post_init__()
         if "rotary" in self.positions:
             require_pairs(self.sizes[0])
-        for layer in range(max(1, min(self.layers, self.turns))):
-            self.choice("mixers", layer).require(self.of_layer(layer))
+        for layer in range(min(self.layers, self.turns)):
+            for name in ("mixers", "feed_forwards"):
+                entry = self.choice(name, layer)
+                if hasattr(entry, "require"):
+                    entry.require(self.of_layer(layer))
 
-    def owners(self, setting: Field) -> dict[str, Collection[str]]:
+    def owners(self, setting: Field) -> Mapping[str, Collection[str]]:
         """The choices that a setting belongs to: names that one of the other fields has then."""
         for field, registry in CHOICES_WITH_SETTINGS.items():
-            entries = {name for name, entry in registry.items() if setting.name in own_names(entry)}
+            entries = {
+                name for name, entry in registry.items() if setting.name in kinds.own_names(entry)
+            }
             if entries:
                 return {field: entries}
         if setting.name in SETTINGS_OF_ATTENTION and not self.crosses:
@@ -222,8 +220,9 @@ class TowerConfig(LayerConfig, *settings.classes_of(MIXERS, FEED_FORWARDS)):  # 
     def new_norm(self, width: int) -> Layer:
         """A norm of vectors of this width."""
         entry = NORMALIZATIONS[self.normalization]
-        own = {name: getattr(self, name) for name in own_names(entry) if hasattr(self, name)}
-        return entry(width, self.epsilon, **own)
+        return entry(
+            width, self.epsilon, **{name: getattr(self, name) for name in kinds.own_names(entry)}
+        )
 
     def new_activation(self) -> Layer:
         """What stands between the two products of the feed-forward network."""
@@ -236,7 +235,7 @@ class TowerConfig(LayerConfig, *settings.classes_of(MIXERS, FEED_FORWARDS)):  # 
         return self.choice("mixers", layer).build(self.of_layer(layer), rng, causal)
 
     def cross_attention(self, rng: np.random.Generator) -> Layer:
-        return cross_attention(self, rng)
+        return build_cross(self, rng)
 
     def feed_forward(self, rng: np.random.Generator, layer: int = 0) -> Layer:
         return self.choice("feed_forwards", layer).build(self, rng)
@@ -248,12 +247,14 @@ class TowerConfig(LayerConfig, *settings.classes_of(MIXERS, FEED_FORWARDS)):  # 
     def encoder_layer(
         self, rng: np.random.Generator, layer: int = 0, causal: bool = False
     ) -> Layer:
+        kind = getattr(self.choice("feed_forwards", layer), "EncoderLayer", EncoderLayer)
         mixer = self.residual(self.self_attention(rng, layer, causal))
-        return EncoderLayer(mixer, self.residual(self.feed_forward(rng, layer)))
+        return kind(mixer, self.residual(self.feed_forward(rng, layer)))
 
     def decoder_layer(self, rng: np.random.Generator, layer: int = 0) -> Layer:
+        kind = getattr(self.choice("feed_forwards", layer), "DecoderLayer", DecoderLayer)
         sublayers = self.self_attention(rng, layer, causal=True), self.cross_attention(rng)
-        return DecoderLayer(*map(self.residual, (*sublayers, self.feed_forward(rng, layer))))
+        return kind(*map(self.residual, (*sublayers, self.feed_forward(rng, layer))))
 
     def encoder(self, rng: np.random.Generator, causal: bool = False) -> Any:
         """The stack of layers; InputError where one of them cannot look ahead and is to."""
@@ -276,8 +277,9 @@ class TowerConfig(LayerConfig, *settings.classes_of(MIXERS, FEED_FORWARDS)):  # 
         return NormedDecoder(layers, self.new_norm(self.d_model))
 
     def _stacked(self, layers: Iterable[Any]) -> list[Layer]:
-        """The layers, which share what their mixers share; checkpointed where the config says so."""
-        layers, firsts = list(layers), {}
+        """The layers, which share what their mixers share, as checkpoints where the config asks."""
+        layers = list(layers)
+        firsts: dict[Any, Any] = {}
         for number, layer in enumerate(layers):
             entry, mixer = self.choice("mixers", number), layer.self_attention.sublayer
             entry.share(mixer, firsts.setdefault(entry, mixer))
@@ -328,7 +330,7 @@ class TowerConfig(LayerConfig, *settings.classes_of(MIXERS, FEED_FORWARDS)):  # 
         def of_layer(n: int) -> int:
             config = self.of_layer(n)
             parts = self.choice("mixers", n), self.choice("feed_forwards", n)
-            return sum(part.entries(config) for part in parts) + cross * cross_entries(self)
+            return sum(part.entries(config) for part in parts) + cross * entries(self, self.heads)
 
         in_turn = [of_layer(n) for n in range(self.turns)]
         rounds, rest = divmod(self.layers, len(in_turn))  # layers may be any number, so no loop

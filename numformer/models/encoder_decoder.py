@@ -8,6 +8,7 @@ import numpy as np
 from numformer import paper, settings
 from numformer.errors import InputError
 from numformer.layer import Layer
+from numformer.models import kinds
 from numformer.models.config import TowerConfig
 from numformer.models.model import Model
 from numformer.paper.transformer import Transformer as PaperTransformer
@@ -23,9 +24,7 @@ class Config(TowerConfig, paper.Config):
 
     crosses = True
 
-    decoder_layers: int | None = settings.unflagged(
-        settings.size(None, "as many as the encoder has")
-    )
+    decoder_layers: int | None = kinds.unflagged(settings.size(None, "as many as the encoder has"))
 
     def __post_init__(self):
         super().__post_init__()

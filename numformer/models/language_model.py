@@ -12,6 +12,7 @@ from numformer import settings
 from numformer.data.vocabulary import SPECIAL
 from numformer.later import ATTENTIONS
 from numformer.layer import Array
+from numformer.models import kinds
 from numformer.models.config import TowerConfig
 from numformer.models.model import Model
 from numformer.paper.masks import Places, Reach
@@ -29,7 +30,7 @@ class Config(TowerConfig):
     attention_function: str = settings.choice(
         "tiled", ATTENTIONS, "what each head computes; tiled: long sequences in tiles"
     )
-    tied: bool = settings.unflagged(settings.switch(True, "embedding and output share weights"))
+    tied: bool = kinds.unflagged(settings.switch(True, "embedding and output share weights"))
 
     @property
     def least_parameters(self) -> int:

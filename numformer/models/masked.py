@@ -12,7 +12,7 @@ from numformer import settings
 from numformer.errors import InputError
 from numformer.later import Pick, Tanh
 from numformer.layer import Array
-from numformer.models import language_model
+from numformer.models import kinds, language_model
 from numformer.models.model import Model
 from numformer.paper.linear import Linear
 from numformer.paper.masks import Places, Reach
@@ -25,9 +25,9 @@ class Config(language_model.Config):
 
     both_ways = True
 
-    segments: int | None = settings.unflagged(settings.size(None, "kinds of stretches of a text"))
-    relations: int | None = settings.unflagged(settings.size(None, "between two segments"))
-    transform: bool = settings.unflagged(settings.switch(False, "one more layer before the output"))
+    segments: int | None = kinds.unflagged(settings.size(None, "kinds of stretches of a text"))
+    relations: int | None = kinds.unflagged(settings.size(None, "between two segments"))
+    transform: bool = kinds.unflagged(settings.switch(False, "one more layer before the output"))
 
 
 _Config = Config  # which a model has under the same name

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from numformer.errors import InputError
+from numformer.later.auxiliary import auxiliary_losses, auxiliary_losses_count
 from numformer.later.divergence import Divergence
-from numformer.layer import Layer, Parameter, never_met_a_backward, training
+from numformer.layer import Layer, Parameter, mode, never_met_a_backward, training
 from numformer.paper.cross_entropy import CrossEntropy
 
 ROLES = "positions", "attention", "feed_forward", "norm", "embedding"
@@ -92,7 +93,12 @@ class Model(Layer):
 
 
 class Objective(Layer):
-    """The inputs of a batch -> the mean loss of its predictions, (); `backward` takes dloss.
+    """The inputs of a batch -> the loss that training makes small, (); `backward` takes dloss.
+
+    That is the mean loss of the batch's predictions and, in training and evaluation alike, the
+    auxiliary losses of layers that have some (later/auxiliary.py). Of a batch in parts it is the
+    mean of the parts' losses, each weighed by its number of predictions. `prediction_loss` is the
+    first term alone, for measures such as a perplexity.
 
     With `r_drop` > 0 (R-Drop: Liang et al. 2021) the batch is predicted twice in training, and
     dropout differs: loss = (loss_1 + loss_2 + r_drop (KL(p_1 || p_2) + KL(p_2 || p_1)) / 2) / 2.
@@ -111,27 +117,36 @@ class Objective(Layer):
         self.save(twice=twice)
         if len(self.saved) == self.MANY:
             warnings.warn(never_met_a_backward(f"{self.pending()} records so far"), stacklevel=2)
-        logits, targets, *valid = self.model.predictions(*inputs)
-        loss = self.loss.forward(logits, targets, *valid)
-        if not twice:
-            return loss
-        return self._agreed(inputs, logits, loss)
+        with auxiliary_losses() as further:
+            logits, targets, *valid = self.model.predictions(*inputs)
+        loss = sum(further, start=self.loss.forward(logits, targets, *valid))
+        return self._agreed(inputs, logits, loss) if twice else loss
+
+    def prediction_loss(self, *inputs: Any) -> Any:
+        """The mean loss of a batch's predictions alone, (); for an evaluation."""
+        with mode(saving=False):
+            return self.loss.forward(*self.model.predictions(*inputs))
 
     def _agreed(self, inputs, logits, loss):
         """The mean loss of two predictions, and what keeps them from being the same."""
-        others, targets, *valid = self.model.predictions(*inputs)
-        loss_2 = self.loss.forward(others, targets, *valid)
+        with auxiliary_losses() as further:
+            others, targets, *valid = self.model.predictions(*inputs)
+        loss_2 = sum(further, start=self.loss.forward(others, targets, *valid))
         return (loss + loss_2 + self.r_drop * self.divergence.forward(logits, others, *valid)) / 2
 
     def backward(self, dloss: Any = 1.0) -> Any:
         if not self.pop_saved()["twice"]:
-            return self.model.backward(self.loss.backward(dloss))
+            return self._predicted_backward(dloss, self.loss.backward(dloss))
         return self._agreed_backward(dloss)
+
+    def _predicted_backward(self, dloss, dlogits):
+        with auxiliary_losses_count(dloss):
+            return self.model.backward(dlogits)
 
     def _agreed_backward(self, dloss):
         dloss = dloss / 2  # (loss + loss_2 + r_drop * divergence) / 2
         dlogits, dothers = self.divergence.backward(self.r_drop * dloss)
         dothers += self.loss.backward(dloss)
-        self.model.backward(dothers)
+        self._predicted_backward(dloss, dothers)
         dlogits += self.loss.backward(dloss)
-        return self.model.backward(dlogits)
+        return self._predicted_backward(dloss, dlogits)

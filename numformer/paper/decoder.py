@@ -38,7 +38,7 @@ class DecoderLayer(Layer):
 
 
 class Decoder(Layer):
-    """x (B, T, D), reach, memory (B, S, D), memory_reach -> (B, T, D): its layers, one on the other.
+    """x (B, T, D), reach, memory (B, S, D), memory_reach -> (B, T, D): one layer on the other.
 
     `backward` returns dx, dmemory.
     """

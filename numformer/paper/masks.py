@@ -1,7 +1,7 @@
 """Who may see whom: nobody sees padding, and a decoder sees nothing later (section 3.2.3).
 
-Places say which positions of a padded batch are real, a Reach who may see whom among them. Positions
-meet in attention alone; all else treats each by itself, so there padding is left out.
+Places say which positions of a padded batch are real, a Reach who may see whom among them.
+Positions meet in attention alone; all else treats each by itself, so there padding is left out.
 """
 
 from functools import cached_property

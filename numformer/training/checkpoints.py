@@ -163,7 +163,9 @@ def config_of(path: Path, metadata: dict, model: type[Model]) -> Settings:
         return model.Config(**metadata["config"])
     except (KeyError, TypeError, InputError) as problem:
         raise InputError(
-            "a saved model names its Config", f"{path} ({problem})", "Train it again."
+            "a saved model names its Config",
+            f"{path} ({problem})",
+            "Register the choices of your own that it names first; else train it again.",
         ) from None
 
 

@@ -47,7 +47,7 @@ def _numbers(given) -> dict[str, float] | None:
 
 
 def _held_out_loss(task: Any, objective: Layer) -> dict[str, float]:
-    """The objective's mean loss on the task's `held_out`, where it has any."""
+    """The objective's mean loss, auxiliary losses included, on what the task holds out, if any."""
     batches = getattr(task, "held_out", [])
     listed = isinstance(batches, list | tuple)
     if not listed or not all(isinstance(batch, Batch) for batch in batches):

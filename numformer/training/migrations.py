@@ -117,10 +117,8 @@ def settings_from_4(values: Mapping[str, Any]) -> dict[str, Any]:
         del kept["attention_function"]
     if isinstance(mixers := kept.get("mixers"), str):
         if groups := kept.get("key_value_heads"):
-            counts = [
-                kept["heads"] if name in ("attention", "global_window", "strided", "relative") else groups
-                for name in mixers.split(",")
-            ]
+            whole = "attention", "global_window", "strided", "relative"
+            counts = [kept["heads"] if m in whole else groups for m in mixers.split(",")]
             kept["key_value_heads"] = ",".join(map(str, counts)) if len({*counts}) > 1 else groups
         kept["mixers"] = ",".join("attention" if m == "grouped" else m for m in mixers.split(","))
     return kept

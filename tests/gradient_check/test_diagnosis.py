@@ -358,11 +358,11 @@ def test_the_table_for_readers_has_the_same_mistakes():
 def test_a_mistake_deep_in_a_model_is_found_where_it_is():
     """Everything that the gradient passes afterwards is wrong too, and says the same."""
     model = nf.Transformer(nf.Config.base(V, d_model=D, d_ff=12, heads=H, layers=1), 0)
-    times(-1, model.decoder.layers[0].mixer.norm)
+    times(-1, model.decoder.layers[0].self_attention.norm)
     checked, layer = GradientCheck(model, [GIVEN.source, GIVEN.target_in]), "decoder.layers.0"
-    within = f"{layer}.mixer.sublayer.output.weight", f"{layer}.feed_forward.norm.gamma"
+    within = f"{layer}.self_attention.sublayer.output.weight", f"{layer}.feed_forward.norm.gamma"
     rows = [checked.row(name, directions=1) for name in ("source.embedding.weight", *within)]
-    place = "`decoder.layers.0.mixer.norm` (Wrong) is wrong by itself, in x"
+    place = "`decoder.layers.0.self_attention.norm` (Wrong) is wrong by itself, in x"
     assert [place in row.meaning for row in rows] == [True, True, False]
     assert "the sign is wrong" in rows[0].meaning and rows[2].passed
 

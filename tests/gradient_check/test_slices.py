@@ -39,7 +39,7 @@ def test_the_slice_has_the_weights_and_fewer_of_everything(folder):
     whole, _ = nf.load_model(folder / "best.safetensors")
     model, _ = command.slice_of(folder)
     state, of_whole = model.state_dict(), whole.state_dict()
-    assert model.config.layers == 2 and "encoder.layers.2.mixer.norm.gamma" not in state
+    assert model.config.layers == 2 and "encoder.layers.2.self_attention.norm.gamma" not in state
     assert state["source.embedding.weight"].shape == (64, 12)
     for name, array in state.items():
         assert np.array_equal(array, of_whole[name][: len(array)]), name

@@ -1,4 +1,4 @@
-"""The same layers in PyTorch (2.6 or newer): a function each, on numformer's weights.
+"""The same layers in PyTorch (2.9 or newer): a function each, on numformer's weights.
 
 A second opinion on every equation, with the gradients from torch's autograd. A case of the gradient
 check names its function and the settings that it gets, so that a setting that numformer loses on
@@ -7,6 +7,7 @@ the inputs of its forward.
 """
 
 import math
+from unittest import mock
 
 import numpy as np
 import torch
@@ -490,7 +491,7 @@ def block(p, x, mask, memory=None, memory_mask=None, *, config, layer=0):
     inside = dict(activation=config.activation, activation_dropout=config.activation_dropout)
     mixers = config.mixers.split(",")
     mixer = f"{mixers[layer % len(mixers)]}_mixer"
-    x = residual(within(p, "mixer"), x, mask, sublayer=mixer, config=config, **around)
+    x = residual(within(p, "self_attention"), x, mask, sublayer=mixer, config=config, **around)
     if memory is not None:
         of_cross = dict(heads=config.heads, attention_dropout=config.attention_dropout)
         of_cross |= around | dict(sublayer="multi_head_attention")
@@ -642,13 +643,44 @@ def gradients(config: Config, smoothing: float, weights: dict, batch: PairBatch)
     return {name: gradient.numpy() for name, gradient in zip(p, of_weights, strict=True)}
 
 
-def adam_optimizer(parameters, recipe: Recipe, kind=torch.optim.Adam, **settings):
+# Optimizers: of the parameters `p` by name, those of torch that together update them all
+
+
+def adam_optimizer(p, recipe: Recipe, kind=torch.optim.Adam, **settings):
     betas = recipe.beta1, recipe.beta2
-    return kind(parameters, lr=1, betas=betas, eps=recipe.adam_epsilon, **settings)
+    return [kind(p.values(), betas=betas, eps=recipe.adam_epsilon, **settings)]
 
 
-def adamw_optimizer(parameters, recipe: Recipe):
-    return adam_optimizer(parameters, recipe, torch.optim.AdamW, weight_decay=recipe.weight_decay)
+def adamw_optimizer(p, recipe: Recipe):
+    return adam_optimizer(p, recipe, torch.optim.AdamW, weight_decay=recipe.weight_decay)
+
+
+def lion_optimizer(p, recipe: Recipe):
+    class Lion(torch.optim.Optimizer):
+        @torch.no_grad()
+        def step(self):
+            for parameter in self.param_groups[0]["params"]:
+                rate, grad = self.param_groups[0]["lr"], parameter.grad
+                mean = self.state[parameter].get("mean", torch.zeros_like(grad))
+                sign = torch.sign(torch.lerp(grad, mean, recipe.beta1))
+                parameter -= rate * (sign + recipe.weight_decay * parameter)
+                self.state[parameter]["mean"] = torch.lerp(grad, mean, recipe.beta2)
+
+    return [Lion(p.values(), {})]
+
+
+def muon_optimizer(p, recipe: Recipe):
+    class Muon(torch.optim.Muon):  # which orthogonalizes in bfloat16, wherever it is
+        def step(self):
+            with mock.patch.object(torch.Tensor, "bfloat16", torch.Tensor.clone):
+                super().step()
+
+    tables = "embedding", "positions", "table", "convolution"
+    hidden = [name for name in p if p[name].ndim == 2 and not name.startswith("output.")]
+    hidden = [name for name in hidden if not any(table in name for table in tables)]
+    how = dict(momentum=recipe.momentum, weight_decay=recipe.weight_decay)
+    muon = Muon([p[name] for name in hidden], adjust_lr_fn="match_rms_adamw", **how)
+    return [muon, *adamw_optimizer({name: p[name] for name in p.keys() - hidden}, recipe)]
 
 
 def train(config: Config, recipe: Recipe, weights: dict, batches: list, seed: int) -> dict:
@@ -657,10 +689,9 @@ def train(config: Config, recipe: Recipe, weights: dict, batches: list, seed: in
     It computes in the dtype of `weights`.
     """
     p = {name: nn.Parameter(torch.tensor(array)) for name, array in weights.items()}
-    optimizer = reference(f"{recipe.optimizer}_optimizer")(p.values(), recipe)
+    optimizers = reference(f"{recipe.optimizer}_optimizer")(p, recipe)
 
-    def rate(steps_taken):  # section 5.3, equation 3
-        step = steps_taken + 1
+    def rate(step):  # section 5.3, equation 3
         peak = recipe.factor / math.sqrt(config.d_model * recipe.warmup)
         if recipe.decay == "linear":
             return np.interp(step, [0, recipe.warmup, len(batches) + 1], [0, peak, 0])
@@ -669,19 +700,21 @@ def train(config: Config, recipe: Recipe, weights: dict, batches: list, seed: in
             return peak * np.cos(np.pi / 2 * gone) ** 2
         return peak * min(step / recipe.warmup, math.sqrt(recipe.warmup / step))
 
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
     losses, norms = [], []
     for step, batch in enumerate(batches, 1):
         dropout_stream.reseed(seed, step)
         loss = loss_of_batch(p, batch, config, recipe.label_smoothing)
-        optimizer.zero_grad()
+        for parameter in p.values():
+            parameter.grad = None
         loss.backward()
         norm = nn.utils.get_total_norm([parameter.grad for parameter in p.values()])
         if recipe.clip_norm is not None:
             # torch divides by the norm plus 1e-6, numformer by the norm.
             nn.utils.clip_grads_with_norm_(p.values(), recipe.clip_norm, norm - 1e-6)
-        optimizer.step()
-        schedule.step()
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate(step)
+            optimizer.step()
         losses.append(loss.item())
         norms.append(norm.item())
     final = {name: parameter.detach().numpy() for name, parameter in p.items()}

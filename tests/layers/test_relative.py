@@ -106,18 +106,18 @@ def test_the_layers_of_a_tower_share_one_table(rng):
     config = TowerConfig(**SIZES, layers=5, mixers="window,relative", distance_buckets=8)
     for causal in (True, False):
         tower = Tower(config, rng, causal=causal)
-        first, second = (tower.layers[n].mixer.sublayer.distances for n in (1, 3))
+        first, second = (tower.layers[n].self_attention.sublayer.distances for n in (1, 3))
         assert first.table is second.table and first is not second
         assert first.both_ways == second.both_ways == (not causal)
         assert first.farthest == 128
         names = [name for name in tower.named_parameters() if "distances" in name]
-        assert names == ["layers.1.mixer.sublayer.distances.table"]
+        assert names == ["layers.1.self_attention.sublayer.distances.table"]
         assert first.table.shape == (8, H) and not first.table.data.any()
     two = [
         LanguageModel(LanguageModel.Config(vocabulary=9, **SIZES, mixers="relative"), 1)
         for _ in "ab"
     ]
-    tables = [model.tower.layers[0].mixer.sublayer.distances.table for model in two]
+    tables = [model.tower.layers[0].self_attention.sublayer.distances.table for model in two]
     assert tables[0] is not tables[1]
 
 

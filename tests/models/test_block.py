@@ -84,7 +84,7 @@ def test_positions_within_attention_are_those_of_self_attention_alone(
     monkeypatch.setitem(ATTENTIONS, "other", Other)
     config = nf.TowerConfig(**SIZES, positions=positions, attention_function="other")
     block = nf.Block(config, rng, cross=True)
-    itself, cross = block.mixer.sublayer, block.cross_attention.sublayer
+    itself, cross = block.self_attention.sublayer, block.cross_attention.sublayer
     assert type(itself.rotary) is rotary and itself.position_bias is bias
     assert cross.rotary is None and cross.position_bias is None
     assert itself.attention.dropout.p_drop == cross.attention.dropout.p_drop == 0.25
@@ -141,9 +141,9 @@ def test_layers_have_the_named_mixers_in_turn(rng, monkeypatch, complaint):
     monkeypatch.setitem(MIXERS, "identity", Identity)
     config = nf.TowerConfig(**SIZES, mixers="identity,attention")
     tower = nf.Tower(config, rng, causal=True)
-    kinds = [type(block.mixer.sublayer) for block in tower.layers]
+    kinds = [type(block.self_attention.sublayer) for block in tower.layers]
     assert kinds == [Identity, nf.SelfAttention, Identity]
-    assert tower.layers[0].mixer.sublayer.causal and Identity().looks() is None
+    assert tower.layers[0].self_attention.sublayer.causal and Identity().looks() is None
     assert not nf.Block(config, rng).mixer.sublayer.causal
     with pytest.raises(NotImplementedError, match="Mixer has no build"):
         nf.Mixer.build(config, rng, causal=True)
@@ -158,7 +158,7 @@ def test_layers_have_the_named_mixers_in_turn(rng, monkeypatch, complaint):
         pair.decoder,
         nf.LanguageModel(nf.LanguageModel.Config(vocabulary=9, **ids)).tower,
     )
-    assert [tower.layers[0].mixer.sublayer.causal for tower in towers] == [False, True, True]
+    assert [tower.layers[0].self_attention.sublayer.causal for tower in towers] == [False, True, True]
     attention = (
         nf.TowerConfig(**SIZES).entries() - nf.TowerConfig(**SIZES, mixers="identity").entries()
     )

@@ -120,9 +120,7 @@ def test_tying_all_needs_one_vocabulary(complaint):
     assert f"sizes {V + 1} and {V}" in text and '"target"' in text
 
 
-ATTENTION = dict(d_k=None, d_v=None, bias=False, rotary=None, position_bias=None, p_drop=0.0)
-ATTENTION |= dict(attention=nf.ScaledDotProductAttention)
-DISTANCES = dict(farthest=128, both_ways=True, p_drop=0.0)
+ATTENTION = dict.fromkeys(["d_k", "d_v", "attention", "query", "key", "value", "output"])
 TRAIN = dict(recipe=None, seed=0, xp=np, resume=False, parts=None)
 TRAIN |= dict(parallel=None, timeout=120.0)
 DEFAULTS = [
@@ -133,12 +131,10 @@ DEFAULTS = [
     ([nf.CrossEntropy.backward, nf.Objective.backward], dict(dloss=1.0)),
     ([nf.Objective, nf.Transformer.objective], dict(label_smoothing=0.0, r_drop=0.0)),
     ([nf.MultiHeadAttention], ATTENTION),  # 3.2.2
-    ([nf.ScaledDotProductAttention], dict(p_drop=0.0)),
-    ([nf.BiasedAttention], dict(p_drop=0.0)),
+    ([nf.Heads], dict(bias=False)),
     ([nf.RelativePositions], dict(buckets=32, farthest=128, both_ways=True)),
-    ([nf.RelativeAttention], dict(distance_buckets=32, **DISTANCES)),
-    ([nf.FeedForward], dict(activation=nf.ReLU, p_drop=0.0, bias=True)),  # 3.3
-    ([nf.Residual], dict(p_drop=0.0, norm="post", normalization=nf.LayerNorm)),  # 3.1
+    ([nf.FeedForward], dict.fromkeys(["inner", "activation", "outer"])),  # 3.3
+    ([nf.Residual], dict(p_drop=0.0, norm=None)),  # 3.1
     ([nf.LayerNorm], dict(epsilon=1e-5)),
     ([nf.Linear], dict(bias=True)),
     ([nf.Transduction], dict(longest=None, beam=1, length_penalty=1.0, penalty="paper")),

@@ -67,7 +67,7 @@ def test_broken_numbers_never_touch_the_weights(tmp_path, monkeypatch, place, va
 
 NORM = "encoder.layers.0.feed_forward.norm"
 NETWORK = "encoder.layers.0.feed_forward.sublayer"
-ATTENTION = "decoder.layers.0.mixer.sublayer.attention"
+ATTENTION = "decoder.layers.0.self_attention.sublayer.attention"
 BREAKS = {
     f"the parameter {NORM}.gamma, before the step": lambda norm: norm.gamma.data.fill(np.nan),
     f"{NORM} (LayerNorm), in the output of its forward": lambda norm: norm.gamma.data.fill(3e38),

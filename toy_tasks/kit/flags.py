@@ -10,12 +10,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 
-from numformer.backend import BACKENDS, default_backend
+from numformer.devices import BACKENDS, default_backend
 from numformer.errors import complain
 from numformer.generation import Continuation, Infilling, Transduction
 from numformer.generation.beam import PENALTIES
 from numformer.generation.text import Text
-from numformer.later import MIXERS
 from numformer.models import (
     LanguageModel,
     MaskedLanguageModel,
@@ -24,10 +23,13 @@ from numformer.models import (
     TowerConfig,
     Transformer,
 )
+from numformer.models.config import CHOICES_WITH_SETTINGS
+from numformer.models.kinds import own_settings
 from numformer.paper.beam import LARGEST_ALPHA
 from numformer.parallel.mpi import WAYS
 from numformer.plots import PICTURES
 from numformer.settings import Settings
+from numformer.training.optimizers import OptimizerSettings, owners
 from numformer.training.recipe import Recipe
 
 HELP = {
@@ -157,6 +159,7 @@ WRITING = {
     "--count": ("temperature", dict(type=some, metavar="N")),
 }
 """Flags for what a trained model writes, with the setting of `Text.write` that each needs."""
+OF_CHOICES = dict(mixers="mixer", feed_forwards="feed-forward network", normalization="norm")
 AT_USE = "; with --run: the most symbols of an answer"
 """What --max-length, of a model's learned positions, says of what a trained one writes."""
 
@@ -294,10 +297,10 @@ def parser(
     made.before = {"rate": None}
     for title, settings in (("model", model.Config), ("training", Recipe)):
         titled = f"{title} ({settings.__module__}.{settings.__name__})"
-        for group_title, group_of in {titled: _flags(settings), **_of_mixers(settings)}.items():
+        for group_title, group_of in {titled: _flags(settings), **_of_choices(settings)}.items():
             group = made.add_argument_group(group_title)
             for field in group_of:
-                _add_flag(group, field, AT_USE if field.name in made.writing else "")
+                _add_flag(group, field, AT_USE if field.name in made.writing else _owners(field))
                 made.before[field.name] = field.default
     made.set_defaults(**defaults)
     return made
@@ -306,23 +309,50 @@ def parser(
 def _flags(settings: type[Settings]) -> list[Field]:
     """The fields that a user chooses; those without a default belong to the task.
 
-    Those of a mixer have groups of their own.
+    Fields that belong to one choice of mixers, for example, have groups of their own.
     """
-    of_mixers = {field.name for mixer in MIXERS.values() for field in fields(mixer.Settings)}
-    known = (field for field in fields(settings) if field.default is not MISSING)
-    flagged = (field for field in known if field.metadata.get("flag", True))
-    return [field for field in flagged if field.name not in of_mixers]
+    own = {field.name for field in _own_fields(settings)}
+    own |= {field.name for field in fields(OptimizerSettings)}
+    ruled = (field for field in fields(settings) if "rule" in field.metadata)
+    known = (field for field in ruled if field.default is not MISSING and field.name not in own)
+    return [field for field in known if field.metadata.get("flag", True)]
 
 
-def _of_mixers(settings: type[Settings]) -> dict[str, list[Field]]:
-    """The settings of each mixer that may stand in a model, without those of one before it."""
+def _of_choices(settings: type[Settings]) -> dict[str, list[Field]]:
+    """The settings of each mixer, network and norm of a model, without those of one before it.
+
+    Or those of all optimizers, which share most.
+    """
+    if issubclass(settings, OptimizerSettings):
+        return {f"optimizer ({OptimizerSettings.__module__})": [*fields(OptimizerSettings)]}
     groups, met = {}, {field.name for field in _flags(settings)}
-    for name, mixer in MIXERS.items() if issubclass(settings, TowerConfig) else ():
-        own = [field for field in fields(mixer.Settings) if field.name not in met]
-        if own and (mixer.looks_ahead or not settings.both_ways):
-            groups[f"mixer {name!r} ({mixer.__module__}.{mixer.__name__})"] = own
-        met |= {field.name for field in own}
+    for choice, registry in _registries(settings).items():
+        for name, entry in registry.items():
+            ruled = [field for field in own_settings(entry) if "rule" in field.metadata]
+            own = [field for field in ruled if field.name not in met]
+            if own and (getattr(entry, "looks_ahead", True) or not settings.both_ways):
+                kind = entry if isinstance(entry, type) else type(entry)
+                title = f"{OF_CHOICES[choice]} {name!r} ({kind.__module__}.{kind.__name__})"
+                groups[title] = own
+            met |= {field.name for field in own}
     return groups
+
+
+def _owners(field: Field) -> str:
+    """The optimizers that look at a setting, in words; "" for what is no setting of optimizers."""
+    return f"; of {', '.join(found)}" if (found := owners(field.name)) else ""
+
+
+def _registries(settings: type[Settings]) -> Mapping[str, Mapping]:
+    return CHOICES_WITH_SETTINGS if issubclass(settings, TowerConfig) else {}
+
+
+def _own_fields(settings: type[Settings]) -> list[Field]:
+    """The settings that only some choices of a config have, those registered later included."""
+    registries = _registries(settings).values()
+    return [
+        f for registry in registries for entry in registry.values() for f in own_settings(entry)
+    ]
 
 
 def _add_flag(group, field: Field, at_use: str) -> None:
@@ -348,6 +378,9 @@ def chosen(options: argparse.Namespace, settings: type[Settings], **of_task) -> 
     built = getattr(options, "built", {})
     by_flags = {name: built[name] for name in names if name in built}
     by_flags |= {name: getattr(options, name) for name in names if hasattr(options, name)}
+    for field in _own_fields(settings):  # of choices that a script registered
+        if field.name not in names and getattr(options, field.name, field.default) != field.default:
+            by_flags[field.name] = getattr(options, field.name)
     if "factor" in by_flags and getattr(options, "rate", None) is not None:
         # Equation 3 is highest where step = warmup: factor / sqrt(d_model warmup).
         by_flags["factor"] = options.rate * math.sqrt(options.d_model * by_flags["warmup"])

@@ -134,7 +134,7 @@ class TranslationTask(TransductionTask):
     def evaluate(self, model: Transformer) -> dict[str, float]:
         """The development sentences' mean loss of a token, without smoothing, and e to it."""
         batches = self.held_out
-        losses = [float(model.objective().forward(*batch.inputs)) for batch in batches]
+        losses = [float(model.objective().prediction_loss(*batch.inputs)) for batch in batches]
         loss = float(np.average(losses, weights=[batch.weight for batch in batches]))
         return {"held_out_loss": loss, "perplexity": math.exp(min(loss, 99))}
 

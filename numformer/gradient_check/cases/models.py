@@ -87,7 +87,11 @@ PARTS = [
                 [g.source],
             ),
         ),
-        ("encoder_layer", "block", lambda config, g: (config.encoder_layer(g.rng), [g.memory, g.encoder])),
+        (
+            "encoder_layer",
+            "block",
+            lambda config, g: (config.encoder_layer(g.rng), [g.memory, g.encoder]),
+        ),
         (
             "decoder_layer",
             "block",

@@ -1,11 +1,12 @@
-"""Patterns: which keys a query may see, as a mask, and as the tiles of the scores that are computed.
+"""Patterns: which keys a query may see, as a mask, and as the tiles that are computed.
 
-A pattern that leaves most keys out makes work and memory grow with T, or its power of 3/2, not T^2.
+With a pattern that leaves most keys out work and memory grow with T, or its power of 3/2, not T^2.
 """
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -13,16 +14,15 @@ import numpy as np
 from numformer import settings
 from numformer.errors import InputError
 from numformer.later.attention.latest import Latest
-from numformer.paper.masks import Reach
-from numformer.paper.memory import KeysAndValues, Memory
+from numformer.paper.memory import KeysAndValues
 
 
 class Tile(NamedTuple):
     """Scores that are computed together: of some heads, rows of queries and keys.
 
-    `keys` is a slice or an array of indices. All rows see the keys at `open`, a stretch of the
-    tile's columns; of the others `sees(t, s)` says which rows see them, where the pattern does not
-    let all. A tile is `small` where there are many of a few scores each.
+    `keys` is a slice or an array of indices. All rows see the `open` ones, a stretch of the tile's
+    columns; of the others `sees(t, s)` says which rows see them, where the pattern does not let
+    all. `small` are many tiles of few scores.
     """
 
     heads: slice
@@ -33,112 +33,108 @@ class Tile(NamedTuple):
     small: bool = False
 
 
-@dataclass(frozen=True)
 class Everything:
-    """A query sees every key, as far as a mask lets it."""
+    """A query sees every key, as far as a mask lets it.
+
+    `remembers` makes, of a Memory, the state of the keys and values that later positions can see.
+    Positions t (T,) of queries and s (S,) of keys are host arrays.
+    """
 
     Settings: ClassVar[type[settings.Settings]] = settings.Settings
     sees_near: ClassVar[bool] = False
-    remembers: ClassVar[Any] = KeysAndValues
+    remembers: Any = KeysAndValues
 
     def require(self, heads: int) -> None:
         """Raise InputError for a number of heads that cannot have this pattern."""
 
     def sees(self, t, s, heads: int = 1):
-        """Positions t (T,), s (S,) -> boolean (T, S) or (H, T, S), None where all see all."""
+        """Which t sees which s, boolean (T, S) or (H, T, S); None where all see all."""
         return None
 
-    def tiles(self, reach: Reach, heads: int, rows: int) -> Iterator[Tile]:
-        """The tiles, of at most so many rows, that hold every score that the reach allows."""
-        yield from tiles_near(reach, heads, rows)
+    def tiles(self, t, s, causal: bool, heads: int, rows: int) -> Iterator[Tile]:
+        """The tiles, of at most so many rows, that hold every score of the pattern."""
+        yield from tiles_near(t, s, causal, heads, rows)
 
 
-@dataclass(frozen=True)
-class Window(Everything):
+@dataclass(frozen=True, kw_only=True)
+class WindowSettings(settings.Settings):
+    """How far a position sees."""
+
+    window: int = settings.size(128, "positions that a position sees back, itself included")
+
+
+class Window(WindowSettings, Everything):
     """t sees s where |t - s| < window (Beltagy et al. 2020; Jiang et al. 2023).
 
-    Decoding remembers the latest positions alone. Through N layers what a position knows of comes
-    from up to N (window - 1) positions away.
+    Through N layers what a position knows of comes from up to N (window - 1) positions away.
     """
 
-    @dataclass(frozen=True, kw_only=True)
-    class Settings(settings.Settings):
-        """How far a position sees."""
+    Settings, sees_near = WindowSettings, True
 
-        window: int = settings.size(128, "positions that a position sees back, itself included")
-
-    sees_near = True
-    window: int
-
-    def remembers(self, past: Memory) -> Any:
-        """The keys and values that later positions can see."""
-        return Latest(past, self.window)
+    @property
+    def remembers(self):
+        return partial(Latest, window=self.window)
 
     def sees(self, t, s, heads: int = 1):
         return abs(s - t[:, None]) < self.window
 
-    def tiles(self, reach: Reach, heads: int, rows: int) -> Iterator[Tile]:
-        for tile in tiles_near(reach, heads, rows, self.window):
+    def tiles(self, t, s, causal: bool, heads: int, rows: int) -> Iterator[Tile]:
+        for tile in tiles_near(t, s, causal, heads, rows, self.window):
             yield tile._replace(sees=self.sees)
 
 
-@dataclass(frozen=True)
-class GlobalWindow(Window):
+@dataclass(frozen=True, kw_only=True)
+class GlobalWindowSettings(WindowSettings):
+    """How far a position sees, and how many see everything."""
+
+    global_tokens: int = settings.size(1, "first positions that see all and that all see")
+
+
+class GlobalWindow(GlobalWindowSettings, Everything):
     """t sees s where |t - s| < window, or t or s is global (Beltagy et al. 2020, Longformer).
 
-    The first `global_tokens` positions are global: by way of them far positions meet. Longformer
-    gives them projections of their own; here, as in BigBird (Zaheer et al. 2020), there is one for
-    all positions. Where positions look back alone, the first tokens are what all later ones can
-    look at (Xiao et al. 2024 call them attention sinks).
+    The first `global_tokens` positions are global; far ones meet by way of them. As in BigBird
+    (Zaheer et al. 2020) they have no projections of their own. Where positions look back alone,
+    they are what all later ones can look at (Xiao et al. 2024 call them attention sinks).
     """
 
-    @dataclass(frozen=True, kw_only=True)
-    class Settings(Window.Settings):
-        """How far a position sees, and how many see everything."""
+    Settings = GlobalWindowSettings
 
-        global_tokens: int = settings.size(1, "first positions that see all and that all see")
-
-    sees_near = False
-    global_tokens: int
-
-    def remembers(self, past: Memory) -> Any:
-        return Latest(past, self.window, self.global_tokens)
+    @property
+    def remembers(self):
+        return partial(Latest, window=self.window, lasting=self.global_tokens)
 
     def sees(self, t, s, heads: int = 1):
         t = t[:, None]
         return (abs(s - t) < self.window) | (np.minimum(t, s) < self.global_tokens)
 
-    def tiles(self, reach: Reach, heads: int, rows: int) -> Iterator[Tile]:
-        t, s = reach.queries.positions, reach.keys.positions
+    def tiles(self, t, s, causal: bool, heads: int, rows: int) -> Iterator[Tile]:
         count = np.count_nonzero(s < self.global_tokens)
-        for tile in tiles_near(reach, heads, rows, self.window):
-            near = tile.keys
-            if not reach.causal and t[tile.rows.start] < self.global_tokens:
-                keys: Any = slice(0, len(s))
-            elif near.start <= count:
-                keys = slice(0, near.stop)
-            else:
-                keys = np.r_[:count, near]
+        for tile in tiles_near(t, s, causal, heads, rows, self.window):
+            keys: Any = slice(0, tile.keys.stop)
+            if not causal and t[tile.rows.start] < self.global_tokens:
+                keys = slice(0, len(s))
+            elif tile.keys.start > count:
+                keys = np.r_[:count, tile.keys]
             yield Tile(tile.heads, tile.rows, keys, sees=self.sees)
 
 
-@dataclass(frozen=True)
-class Strided(Everything):
+@dataclass(frozen=True, kw_only=True)
+class StridedSettings(settings.Settings):
+    """How far apart the positions are that see each other."""
+
+    stride: int = settings.size(32, "how far near heads see; the others see one in so many")
+
+
+class Strided(StridedSettings, Everything):
     """t sees s where |t - s| < stride, or where stride divides t - s (Child et al. 2019).
 
-    The former is what the first half of the heads does (the larger one where they are odd), the
-    latter the second: the two patterns of section 4.3 side by side as heads, the third of the ways
-    in section 5.2. Two layers bring together any two positions. With a stride near the root of T
-    work and memory grow with T to the power of 3/2.
+    The former in the first half of the heads (the larger one where they are odd), the latter in the
+    second: the third way of section 5.2. Two layers bring together any two positions. With a stride
+    near the root of T work and memory grow with T to the power of 3/2.
     """
 
-    @dataclass(frozen=True, kw_only=True)
-    class Settings(settings.Settings):
-        """How far apart the positions are that see each other."""
-
-        stride: int = settings.size(32, "how far near heads see; the others see one in so many")
-
-    stride: int
+    Settings = StridedSettings
 
     def require(self, heads: int) -> None:
         if heads < 2:
@@ -149,26 +145,22 @@ class Strided(Everything):
             )
 
     def sees(self, t, s, heads: int = 1):
-        ahead, half = s - t[:, None], (heads + 1) // 2
-        return np.stack(
-            [abs(ahead) < self.stride] * half + [ahead % self.stride == 0] * (heads - half)
-        )
+        ahead, near = s - t[:, None], np.arange(heads) < (heads + 1) // 2
+        return np.where(near[:, None, None], abs(ahead) < self.stride, ahead % self.stride == 0)
 
-    def tiles(self, reach: Reach, heads: int, rows: int) -> Iterator[Tile]:
-        t, s, half = reach.queries.positions, reach.keys.positions, (heads + 1) // 2
-        for tile in Window(self.stride).tiles(reach, heads, rows):
-            yield tile._replace(heads=slice(0, half))
+    def tiles(self, t, s, causal: bool, heads: int, rows: int) -> Iterator[Tile]:
+        half = (heads + 1) // 2
+        yield from Window(window=self.stride).tiles(t, s, causal, half, rows)
         for first in range(min(self.stride, len(t))):
-            of_rows = slice(first, len(t), self.stride)
-            of_keys = slice((t[first] - s[0]) % self.stride, len(s), self.stride)
-            yield Tile(slice(half, heads), of_rows, of_keys, small=True)
+            rows_apart = slice(first, len(t), self.stride)
+            keys_apart = slice((t[first] - s[0]) % self.stride, len(s), self.stride)
+            yield Tile(slice(half, heads), rows_apart, keys_apart, small=True)
 
 
-def tiles_near(reach: Reach, heads: int, rows: int, window: float = math.inf) -> Iterator[Tile]:
+def tiles_near(t, s, causal: bool, heads: int, rows: int, window: float = math.inf):
     """Stretches of queries, each with the keys that one of them sees: |t - s| < window."""
-    t, s = reach.queries.positions, reach.keys.positions
-    ahead = 0 if reach.causal else window - 1
-    for some in stretches(len(t), rows):
+    ahead = 0 if causal else window - 1
+    for some in stretches(0, len(t), rows):
         first, last = t[some][[0, -1]]
         limits = first - window + 1, last - window + 1, first + ahead + 0.5, last + ahead + 0.5
         start, from_here, to_here, stop = np.searchsorted(s, limits).tolist()
@@ -176,6 +168,6 @@ def tiles_near(reach: Reach, heads: int, rows: int, window: float = math.inf) ->
         yield Tile(slice(0, heads), some, slice(start, stop), open_to_all)
 
 
-def stretches(length: int, size: int) -> list[slice]:
-    """The slices of `size` that cover `length`; the last may be shorter."""
-    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
+def stretches(start: int, stop: int, size: int) -> list[slice]:
+    """The slices of `size` from start to stop; the last may be shorter."""
+    return [slice(first, min(first + size, stop)) for first in range(start, stop, size)]

@@ -6,6 +6,7 @@ processor's cache. Backward computes the weights again, of the logarithm of each
 al. 2022).
 """
 
+import itertools
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -26,8 +27,9 @@ from numformer.later.attention.dense import BiasedAttention
 from numformer.later.attention.keep import KeepByTiles
 from numformer.later.attention.patterns import Everything, Tile, stretches
 from numformer.layer import Array, Layer, mode, training
+from numformer.paper.attention import MultiHeadAttention
 from numformer.paper.dropout import dropout, dropout_backward
-from numformer.paper.masks import ExplicitMask, Places, Reach, as_reach
+from numformer.paper.masks import ExplicitMask, Reach, as_reach, padding_mask
 
 ROWS = 128  # of queries in a tile: fewer make slow products, more compute more that is masked
 SMALL = 40  # exp(40) times any length is a number of float32, and so is exp(-40) times small values
@@ -35,11 +37,11 @@ LEAST = 1 << 16  # scores of a sequence from which on tiles are faster, where ha
 
 
 class Scores(NamedTuple):
-    """The scores of a tile in some sequences and groups of heads, and what they meet.
+    """The scores of a tile in some sequences and heads: their indices, and what they meet.
 
-    The indices are those of arrays (B, G, H / G, T, K): `queries`, `keys`, which all heads of a
-    group share, and `dkeys`, which they do not. `added` are stretches of columns and what is added
-    to their scores, `keep` is the mask of dropout or None; a gradient is added to `dbias`, if any.
+    `queries`, `keys` and `dkeys` are indices of arrays (B, H, T, K), (B, G, S, K), (B, H, S, K).
+    `added` are stretches of columns and what is added to their scores, `keep` is the mask of
+    dropout or None, to `dbias` the gradient of a bias is added, where one is trained.
     """
 
     queries: tuple
@@ -50,7 +52,7 @@ class Scores(NamedTuple):
     dbias: Any
 
     def of(self, query, key):
-        """query (B, G, H / G, T, K), already scaled, key (B, G, 1, S, K) -> these scores."""
+        """query (B, H, T, K), already scaled, key (B, G, S, K) -> these scores."""
         scores = matmul(query[self.queries], transpose(key[self.keys]))
         for columns, addend in self.added:
             scores[..., columns] += addend
@@ -60,10 +62,9 @@ class Scores(NamedTuple):
 def attention_in_tiles(query, key, value, tiles, small):
     """softmax(Q K^T / sqrt(d_k) + bias) V, as biased_attention, a tile after the other.
 
-    query (B, G, H / G, T, K), key (B, G, 1, S, K), value (B, G, 1, S, K_v)
-    -> output (B, G, H / G, T, K_v), log_sums (B, G, H / G, T, 1): log sum_s exp(score_ts). A row
-    that sees nothing gives 0. Of `small` scores the exponentials are numbers as they are; else the
-    highest of the row is subtracted first.
+    query (B, H, T, K), key (B, G, S, K), value (B, G, S, K_v) -> output (B, H, T, K_v), log_sums
+    (B, H, T, 1): log sum_s exp(score_ts). A row that sees nothing gives 0. Of `small` scores the
+    exponentials are numbers as they are; else the highest of the row is subtracted first.
     """
     xp, highest = array_module(query), 0
     output = xp.zeros((*query.shape[:-1], value.shape[-1]), query.dtype)
@@ -86,10 +87,10 @@ def attention_in_tiles(query, key, value, tiles, small):
 
 
 def attention_in_tiles_backward(doutput, query, key, value, output, log_sums, tiles):
-    """doutput (B, G, H / G, T, K_v) -> dquery, and dkey, dvalue (B, G, H / G, S, K) of each head."""
+    """doutput (B, H, T, K_v) -> dquery (B, H, T, K), dkey and dvalue (B, H, S, K) of each head."""
     xp, scale = array_module(query), 1 / math.sqrt(query.shape[-1])
     dquery = xp.zeros(query.shape, query.dtype)
-    dkey, dvalue = (xp.zeros((*query.shape[:3], *x.shape[3:]), x.dtype) for x in (key, value))
+    dkey, dvalue = (xp.zeros((*query.shape[:2], *x.shape[2:]), x.dtype) for x in (key, value))
     query, key, value, doutput = map(laid_out, (query * scale, key, value, doutput))
     inner = dot_last(doutput, output)  # <dweights, weights> of each row: output = weights V
     for scores in tiles:
@@ -125,180 +126,184 @@ class TiledAttention(Layer):
 
     What ScaledDotProductAttention computes, of the keys that a `pattern` lets a query see. With
     fewer heads of keys and values than of queries, G < H, query i has key i // (H / G): all queries
-    of a group look at one (Ainslie et al. 2023; of G = 1 Shazeer 2019). The `reach` is a Reach, a
-    boolean mask or None. A `bias` makes of positions (T,), (S,) what is added to their scores
-    (H, T, S); its backward gets the gradient of that.
+    of a group look at one (Ainslie et al. 2023; Shazeer 2019 for G = 1). The `reach` is a Reach, a
+    boolean mask or None. A `bias` makes of positions (T,), (S,) what is added to scores (H, T, S).
 
     Long sequences are taken in tiles of `rows` queries, of twice as many where the reach is not
-    causal. Where they are short the formula is computed whole, by BiasedAttention; an attention of
-    one's own, `whole`, meets all scores so.
+    causal. Of short ones BiasedAttention computes all scores; so does an attention of one's own,
+    `whole`, at any length: its forward takes query, key, value, mask and a bias where there is one.
     """
 
     def __init__(
         self,
-        pattern: Everything = Everything(),
+        pattern: Everything | None = None,
         p_drop: float = 0.0,
-        bias: Layer | None = None,
+        bias: Any = None,
         rows: int = ROWS,
         whole: Layer | None = None,
     ):
-        self.pattern, self.p_drop, self.rows = pattern, p_drop, rows
+        self.pattern, self.p_drop, self.rows = pattern or Everything(), p_drop, rows
         self.takes_tiles = whole is None
         self.whole = whole or BiasedAttention(p_drop)
         self.bias = bias
 
     def forward(self, query: Array, key: Array, value: Array, reach: Any = None) -> Array:
         reach = as_reach(reach, query[:, 0], key[:, 0])
-        shape, groups = query.shape[:-1], key.shape[1]
-        tiled = self.takes_tiles and worth_tiles(reach)
-        grouped = tiled or groups < shape[1]
-        if grouped:
-            query, key, value = in_groups(query, groups), key[:, :, None], value[:, :, None]
-        if tiled:
-            output, saved = self._in_tiles(query, key, value, reach)
-        else:
-            mask, bias = self._mask_and_bias(reach, shape[1], query)
-            if grouped:
-                mask, bias = (x if x is None else in_groups(x, groups) for x in (mask, bias))
-            added = [] if bias is None else [bias]
-            output, saved = self.whole.forward(query, key, value, mask, *added), {}
-        self.save(groups=groups if grouped else None, of_tiles=saved)
-        return output.reshape(*shape, -1)
-
-    def backward(self, doutput: Array) -> Any:
-        saved = self.pop_saved()
-        groups, of_tiles, shape = saved["groups"], saved["of_tiles"], doutput.shape[:-1]
-        doutput = doutput if groups is None else in_groups(doutput, groups)
-        if of_tiles:
-            tiles = of_tiles.pop("tiles").of(doutput, gradients=True)
-            dquery, dkey, dvalue = attention_in_tiles_backward(doutput, **of_tiles, tiles=tiles)
-        else:
-            dquery, dkey, dvalue, *dbias = self.whole.backward(doutput)
-            if self.bias and self.bias.named_parameters():
-                self.bias.backward(dbias[0].reshape(shape[1], shape[2], -1))
-        if groups is None:
-            return dquery, dkey, dvalue
-        # the heads of a group look at the same keys and values
-        return dquery.reshape(*shape, -1), *(x.sum(axis=2) for x in (dkey, dvalue))
-
-    def attention_weights(self):
-        """Where the queries of the latest forward looked: (B, H, T, S), or None."""
-        of_tiles = self.saved[-1]["of_tiles"]
-        if of_tiles:
-            weights = weights_of_tiles(**of_tiles)
-        else:
-            weights = self.whole.saved[-1].get("weights")
-        if weights is None:
-            return None
-        return weights.reshape(len(weights), -1, *weights.shape[-2:])
-
-    def _in_tiles(self, query, key, value, reach: Reach):
-        """The output of query (B, G, H / G, T, K), and what its backward needs."""
+        if not (self.takes_tiles and worth_tiles(reach)):
+            output = self.whole.forward(*self._with_mask_and_bias(query, key, value, reach))
+            self.save(groups=key.shape[1])
+            return of_heads(output)
         keep = None
         if training() and self.p_drop:
             keep = KeepByTiles((*query.shape[:-1], key.shape[-2]), self.p_drop)
-        rows = self.rows if reach.causal else 2 * self.rows
-        tiles = Tiles(reach, self.pattern, self.bias, keep, rows)
+        tiles = self.tiles(query, key, reach, keep)
         small = self.bias is None and scores_are_small(query, key)
-        output, log_sums = attention_in_tiles(query, key, value, tiles.of(query), small)
-        arrays = dict(query=query, key=key, value=value, output=output, log_sums=log_sums)
-        return output, dict(arrays, tiles=tiles)
+        output, log_sums = attention_in_tiles(query, key, value, tiles, small)
+        saved = dict(query=query, key=key, value=value, output=output, log_sums=log_sums)
+        self.save(arrays=saved, reach=reach, keep=keep, groups=key.shape[1])
+        return output
 
-    def _mask_and_bias(self, reach: Reach, heads: int, like) -> tuple:
-        """What the scores of all positions meet, (B, H, T, S) and (H, T, S), or None."""
-        xp, positions = array_module(like), (reach.queries.positions, reach.keys.positions)
-        bias = self.bias.forward(*positions, like) if self.bias else None
-        return both(reach.dense(xp), self.pattern.sees(*positions, heads), xp), bias
+    def backward(self, doutput: Array) -> Any:
+        saved, (heads, length) = self.pop_saved(), doutput.shape[1:3]
+        groups, trained = saved["groups"], self.bias is not None and self.bias.named_parameters()
+        if "arrays" in saved:
+            query, key = saved["arrays"]["query"], saved["arrays"]["key"]
+            tiles = self.tiles(query, key, saved["reach"], saved["keep"], bool(trained))
+            gradients = attention_in_tiles_backward(doutput, **saved["arrays"], tiles=tiles)
+        else:
+            doutput = doutput if groups == heads else in_groups(doutput, groups)
+            *gradients, dbias = (*self.whole.backward(doutput), None)[:4]
+            if trained:
+                self.bias.backward(dbias.reshape(heads, length, -1))
+        dquery, dkey, dvalue = map(of_heads, gradients)
+        if groups < heads:  # the heads of a group look at the same keys and values
+            dkey, dvalue = (in_groups(x, groups).sum(axis=2) for x in (dkey, dvalue))
+        return dquery, dkey, dvalue
 
+    def latest_weights(self):
+        """Where the queries of the latest forward looked: (B, H, T, S), or None."""
+        whole, saved = self.whole, self.saved[-1]
+        if "arrays" in saved:  # the weights are computed again
+            arrays = (saved["arrays"][name] for name in ("query", "key", "value"))
+            with mode(saving=False):
+                inputs = self._with_mask_and_bias(*arrays, saved["reach"])
+            (whole := BiasedAttention()).forward(*inputs)
+        weights = whole.saved[-1].get("weights")
+        return weights if weights is None else of_heads(weights)
 
-class Tiles(NamedTuple):
-    """How the scores of a reach are cut into tiles, and what these meet."""
+    def _with_mask_and_bias(self, query, key, value, reach: Reach) -> list:
+        """What an attention takes that computes all scores; heads that share keys are in groups."""
+        xp, positions = array_module(query), (reach.queries.positions, reach.keys.positions)
+        heads, groups = query.shape[1], key.shape[1]
+        mask = both(reach.dense(xp), self.pattern.sees(*positions, heads), xp)
+        bias = [self.bias.forward(*positions, query)] if self.bias else []
+        if groups == heads:
+            return [query, key, value, mask, *bias]
+        mask = mask if mask is None else in_groups(mask, groups)
+        bias = [in_groups(added, groups) for added in bias]
+        return [in_groups(query, groups), key[:, :, None], value[:, :, None], mask, *bias]
 
-    reach: Reach
-    pattern: Everything
-    bias: Any
-    keep: KeepByTiles | None
-    rows: int
+    def tiles(
+        self, query, key, reach: Reach, keep: KeepByTiles | None = None, train_bias: bool = False
+    ) -> Iterator[Scores]:
+        """The scores of query (B, H, T, K) and key (B, G, S, K) in turn; the bias may be trained.
 
-    def of(self, query, gradients: bool = False) -> Iterator[Scores]:
-        """The tiles of query (B, G, H / G, T, K); with `gradients` the bias gets its own.
-
-        On the host those of one group of heads after the other, so that they stay in the cache;
-        padded sequences, too, since each ends elsewhere. A GPU takes all together.
+        On the host those of one sequence and one group of heads, so that they stay in the cache;
+        padded sequences by themselves, since each ends elsewhere. A GPU takes all together.
         """
-        xp, (batch, groups, count) = array_module(query), query.shape[:3]
-        apart = on_host(query) and not self.reach.keys.all_valid
-        trained = gradients and self.bias and bool(self.bias.named_parameters())
-        for sequences in stretches(batch, 1 if apart else batch):
-            reach = trimmed(self.reach, sequences)
-            if not len(reach.keys.positions):
-                continue
-            for tile in self.pattern.tiles(reach, groups * count, self.rows):
-                keys = np.arange(len(reach.keys.positions))[tile.keys]
+        xp, host, (batch, heads) = array_module(query), on_host(query), query.shape[:2]
+        rows, group = self.rows if reach.causal else 2 * self.rows, heads // key.shape[1]
+        for sequences in stretches(0, batch, 1 if host and not reach.keys.all_valid else batch):
+            t, s = real_positions(reach, sequences)
+            for tile in self.pattern.tiles(t, s, reach.causal, heads, rows):
+                keys, dbias = np.arange(len(s))[tile.keys], None
                 if not len(keys):
                     continue
-                with mode(saving=trained):
-                    added = self.added(reach, tile, keys, query)
-                dbias = None
-                if trained:
-                    rows = len(reach.queries.positions[tile.rows])
-                    dbias = xp.zeros((groups, count, rows, len(keys)), query.dtype)
-                together = tile.small or not on_host(query)
-                index = tile.keys if isinstance(tile.keys, slice) else xp.asarray(keys)
-                for some in [sequences] if together else one_by_one(sequences):
-                    for of_groups, of_heads in parts(tile.heads, groups, count, together):
-                        within = slice(some.start - sequences.start, some.stop - sequences.start)
-                        here = within, of_groups, of_heads
-                        queries = some, of_groups, of_heads, tile.rows
-                        yield Scores(
-                            queries,
-                            (some, of_groups, slice(None), index),
-                            (some, of_groups, of_heads, index),
-                            [(columns, addend[here]) for columns, addend in added],
-                            self.keep and self.keep.tile((*queries, tile.keys), query),
-                            None if dbias is None else dbias[of_groups, of_heads],
-                        )
-                if trained:
-                    self.bias.backward(dbias.reshape(groups * count, *dbias.shape[2:]))
+                with mode(saving=train_bias):
+                    added = self._added(query, reach, sequences, tile, keys)
+                if train_bias:
+                    dbias = xp.zeros((heads, len(t[tile.rows]), len(keys)), query.dtype)
+                columns = tile.keys if isinstance(tile.keys, slice) else xp.asarray(keys)
+                for some, of_heads in parts(sequences, tile, heads, group, host):
+                    of_groups = slice(of_heads.start // group, -(-of_heads.stop // group))
+                    queries = some, of_heads, tile.rows
+                    yield Scores(
+                        queries,
+                        (some, of_groups, columns),
+                        (some, of_heads, columns),
+                        [(stretch, addend[some, of_heads]) for stretch, addend in added],
+                        keep and keep.tile(queries, keys, query),
+                        None if dbias is None else dbias[of_heads],
+                    )
+                if train_bias:
+                    self.bias.backward(dbias)
 
-    def added(self, reach: Reach, tile: Tile, keys: np.ndarray, query) -> list:
-        """The bias, and minus infinity where not all rows see all."""
-        xp, shape, added = array_module(query), query.shape[1:3], []
-        t, s = reach.queries.positions[tile.rows], reach.keys.positions[keys]
-
-        def add(columns, addend):
-            """(B, H, T, S), where B and H may be 1, as all sequences and heads have it."""
-            sizes = len(reach.keys.valid), math.prod(shape), *addend.shape[2:]
-            addend = xp.broadcast_to(addend, sizes)
-            added.append((columns, addend.reshape(sizes[0], *shape, *sizes[2:])))
-
+    def _added(self, query, reach: Reach, sequences: slice, tile: Tile, keys) -> list:
+        """Columns and what is added there (B, H, T, S): bias, minus infinity where not all see."""
+        xp, added, zero = array_module(query), [], query.dtype.type(0)
+        t, s = reach.queries.positions[tile.rows], reach.keys.positions
         if self.bias:
-            add(slice(None), self.bias.forward(t, s, query)[None])
-        real = reach.keys.valid.all(axis=0) & (not isinstance(reach, ExplicitMask))
-        open_ = real[keys[tile.open]]
-        stop = tile.open.start + (len(open_) if open_.all() else int(open_.argmin()))
+            added.append((slice(0, len(keys)), self.bias.forward(t, s[keys], query)[None]))
+        known = reach.keys.valid[sequences].all(axis=0) & (not isinstance(reach, ExplicitMask))
+        known = known[keys[tile.open]]
+        stop = tile.open.start + (len(known) if known.all() else int(known.argmin()))
         for columns in slice(0, tile.open.start), slice(stop, len(keys)):
-            some = part_of(reach, slice(None), tile.rows, keys[columns])
-            mask = both(some.dense(xp), tile.sees and tile.sees(t, s[columns]), xp)
-            if mask is not None and len(keys[columns]):
-                add(columns, xp.where(mask, query.dtype.type(0), query.dtype.type(-np.inf)))
-        return added
+            some = keys[columns]
+            seen = tile.sees(t, s[some]) if tile.sees else np.ones((len(t), len(some)), bool)
+            if reach.causal:
+                seen &= s[some] <= t[:, None]
+            mask = both(mask_of_keys(reach, sequences, tile.rows, some, xp), seen, xp)
+            if mask is not None:
+                added.append((columns, xp.where(mask, zero, zero - xp.inf)))
+        shape = query.shape[:2]
+        return [(some, xp.broadcast_to(a, (*shape, *a.shape[2:]))) for some, a in added]
 
 
-def weights_of_tiles(query, key, log_sums, tiles, **others):
-    """The weights (B, G, H / G, T, S), computed again."""
-    weights = array_module(query).zeros((*query.shape[:-1], key.shape[-2]), query.dtype)
-    query = query * (1 / math.sqrt(query.shape[-1]))
-    for scores in tiles.of(query):
-        exponent = scores.of(query, key) - log_sums[scores.queries]
-        weights[*scores.queries, scores.keys[-1]] = array_module(query).exp(exponent)
-    return weights
+def parts(sequences: slice, tile: Tile, heads: int, group: int, host: bool) -> Iterator:
+    """The sequences and heads of a tile that are taken together, those of several groups never."""
+    together = tile.small or not host
+    size = group if tile.heads == slice(0, heads) else 1  # others may cut a group in two
+    return itertools.product(
+        [sequences] if together else stretches(sequences.start, sequences.stop, 1),
+        stretches(tile.heads.start, tile.heads.stop, heads if together and group == 1 else size),
+    )
 
 
 def worth_tiles(reach: Reach) -> bool:
     """Whether tiles are faster than the plain formula; they always need less memory."""
     length, longer = len(reach.queries.positions), len(reach.keys.positions)
     return length > ROWS and length * longer >= (LEAST if reach.causal else 2 * LEAST)
+
+
+def real_positions(reach: Reach, sequences: slice):
+    """Those (T,) of the queries that are computed, and (S,) of the keys up to the last real one."""
+    t, s = reach.queries.positions, reach.keys.positions
+    if isinstance(reach, ExplicitMask):
+        return t, s
+    stops = (
+        1 + np.flatnonzero(places.valid[sequences].any(axis=0)).max(initial=0)
+        for places in (reach.queries, reach.keys)
+    )
+    of_queries, of_keys = stops
+    return t[:of_queries] if reach.queries.skip_padding else t, s[:of_keys]
+
+
+def mask_of_keys(reach: Reach, sequences: slice, rows: slice, keys, xp):
+    """What an explicit mask or padding lets some rows see of some keys: (B, H, T, S) or None."""
+    if isinstance(reach, ExplicitMask):
+        shape = len(reach.queries.positions), len(reach.keys.positions)
+        mask = xp.broadcast_to(reach.mask, (*reach.mask.shape[:2], *shape))
+        return (mask if len(mask) == 1 else mask[sequences])[:, :, rows, xp.asarray(keys)]
+    valid = reach.keys.valid[sequences][:, keys]
+    return None if valid.all() else xp.asarray(padding_mask(valid))
+
+
+def both(mask, seen, xp):
+    """(B, H, T, S) and, on the host, (T, S) or (H, T, S): what both allow; None allows all."""
+    if seen is None or seen.all():
+        return mask
+    seen = xp.asarray(seen)[(None,) * (4 - seen.ndim)]
+    return seen if mask is None else mask & seen
 
 
 def in_groups(x, groups: int):
@@ -311,55 +316,18 @@ def in_groups(x, groups: int):
     return x.reshape(*others, groups, heads // groups, length, width)
 
 
-def both(mask, seen, xp):
-    """A mask (B, H, T, S) or None, and (T, S) or (H, T, S) on the host, or None -> what both let."""
-    if seen is None or seen.all():
-        return mask
-    seen = xp.asarray(seen)[None] if seen.ndim == 3 else xp.asarray(seen)[None, None]
-    return seen if mask is None else mask & seen
+def of_heads(x):
+    """x (B, G, H / G, T, K) or (B, H, T, K) -> (B, H, T, K)."""
+    return x.reshape(len(x), -1, *x.shape[-2:])
 
 
-def trimmed(reach: Reach, sequences: slice) -> Reach:
-    """The reach of some sequences up to the last key that is real, and query that is computed."""
-    ends = []
-    for places, ends_early in (reach.queries, reach.queries.skip_padding), (reach.keys, True):
-        real = np.flatnonzero(places.valid[sequences].any(axis=0))
-        last = real[-1] + 1 if len(real) else 0
-        whole = isinstance(reach, ExplicitMask) or not ends_early
-        ends.append(slice(0, len(places.positions) if whole else last))
-    return part_of(reach, sequences, *ends)
+def attention_weights(layer: Any):
+    """Where the queries of a layer's latest forward looked: (B, H, T, S), or None.
 
-
-def part_of(reach: Reach, sequences: slice, queries: slice, keys: Any) -> Reach:
-    """The reach of some queries of some sequences over some keys, a slice or indices."""
-    here, there = (
-        Places(places.valid[sequences, some], positions=places.positions[some])
-        for places, some in ((reach.queries, queries), (reach.keys, keys))
-    )
-    if not isinstance(reach, ExplicitMask):
-        return Reach(here, there, reach.causal)
-    keys = keys if isinstance(keys, slice) else array_module(reach.mask).asarray(keys)
-    index = sequences, slice(None), queries, keys
-    sizes = zip(index, reach.mask.shape, strict=True)
-    mask = reach.mask[tuple(some if size > 1 else slice(None) for some, size in sizes)]
-    return ExplicitMask(mask, here, there)
-
-
-def one_by_one(stretch: slice) -> list[slice]:
-    """Its parts of one each."""
-    return [slice(n, n + 1) for n in range(stretch.start, stretch.stop)]
-
-
-def parts(heads: slice, groups: int, count: int, together: bool) -> list[tuple[slice, slice]]:
-    """Some heads of groups of `count` as slices of groups and of heads within each of these."""
-    if together and count == 1:
-        return [(heads, slice(0, 1))]
-    if together and heads == slice(0, groups * count):
-        return [(slice(0, groups), slice(0, count))]
-    of_each = []
-    for group in one_by_one(slice(0, groups)):
-        ends = (heads.start, heads.stop)
-        of_heads = slice(*(min(max(0, end - group.start * count), count) for end in ends))
-        if of_heads.start < of_heads.stop:
-            of_each.append((group, of_heads))
-    return of_each
+    The layer is an attention, or another that has a method of this name, as a Mixer does.
+    """
+    if not isinstance(layer, MultiHeadAttention):
+        return layer.attention_weights() if hasattr(layer, "attention_weights") else None
+    if isinstance(layer.attention, TiledAttention):
+        return layer.attention.latest_weights()
+    return layer.attention.saved[-1].get("weights")
