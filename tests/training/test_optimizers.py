@@ -264,7 +264,7 @@ def test_a_longer_gradient_is_scaled_to_the_norm(rng):
 
 def test_lion_follows_the_sign_of_what_it_looks_ahead_to(rng):
     """And keeps another mean: with one decay for both, the second step would go elsewhere."""
-    flat = pack(Linear(3, 2, rng), np.float64)
+    flat = pack(Linear(30, 20, rng), np.float64)
     first, second = rng.standard_normal((2, len(flat.data)))
     start, how = flat.data.copy(), dict(optimizer="lion", beta1=0.6, beta2=0.9, weight_decay=0.5)
     lion = Recipe(**how).optimizer_of(flat)
