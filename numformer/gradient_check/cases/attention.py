@@ -8,7 +8,6 @@ from numformer.gradient_check.cases.case import Case, D, F, H
 from numformer.later.attention.alibi import ALiBi
 from numformer.later.attention.dense import BiasedAttention
 from numformer.later.attention.heads import QueryKeyHeads
-from numformer.later.attention.mixer import Biases
 from numformer.later.attention.patterns import GlobalWindow, Strided, Window
 from numformer.later.attention.relative import RelativePositions
 from numformer.later.attention.rotary import Rotary
@@ -136,12 +135,11 @@ ATTENTION = [
             ("back", dict(distance_buckets=4, farthest=12, both_ways=False)),
         )
     ),
-    Case("alibi", "alibi", lambda g: (ALiBi(H), positions(g)), dict(heads=H)),
     Case(
-        "biases",
-        "biases",
-        lambda g: (Biases(RelativePositions(H, **DISTANCES), ALiBi(H)), positions(g)),
-        dict(heads=H, **DISTANCES),
+        "relative_positions_with_alibi",
+        "relative_positions",
+        lambda g: (RelativePositions(H, **DISTANCES, constant=ALiBi(H)), positions(g)),
+        DISTANCES | dict(alibi_heads=H),
     ),
     *(
         Case(
