@@ -184,6 +184,6 @@ def handed(model: LanguageModel, ids: np.ndarray) -> list:
     with mode(training=False, saving=True):
         model.forward(ids)
     layers = [layer for layer in model.layers_within() if isinstance(layer, MultiHeadAttention)]
-    told = [(at.attention.whole.saved[-1]["value"], at.output.weight.data) for at in layers]
+    told = [(layer.attention.saved[-1]["value"], layer.output.weight.data) for layer in layers]
     model.clear_saved()
     return told

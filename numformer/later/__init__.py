@@ -19,7 +19,7 @@ from numformer.later.embeddings import (
 from numformer.later.feed_forward import Chain, DenseFeedForward
 from numformer.later.attention.rotary import Rotary
 from numformer.later.attention.alibi import ALiBi
-from numformer.later.attention.heads import QueryKeyHeads
+from numformer.later.attention.heads import BiasedHeads, QueryKeyHeads
 from numformer.later.attention.patterns import Everything, GlobalWindow, Strided, Window
 from numformer.later.attention.relative import RelativePositions
 from numformer.later.attention.tiles import TiledAttention, attention_weights
@@ -84,6 +84,7 @@ __all__ = [
     "RichInputEmbedding",
     "BiasedOutputProjection",
     "Chain",
+    "BiasedHeads",
     "QueryKeyHeads",
     "Rotary",
     "ALiBi",

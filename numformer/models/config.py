@@ -63,7 +63,7 @@ SETTINGS_OF_ATTENTION: dict[str, Callable[[], set[str]]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class TowerConfig(LayerConfig, *OWN_SETTINGS):  # type: ignore[misc]
+class TowerConfig(kinds.OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[misc]
     """The paper's decisions about layers, and every later choice; the defaults are the paper's.
 
     Raises InputError for values that do not fit together, and for a setting whose owner is not

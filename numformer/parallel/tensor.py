@@ -12,7 +12,7 @@ import numpy as np
 
 from numformer.errors import InputError, require_width
 from numformer.later.attention.alibi import ALiBi
-from numformer.later.attention.heads import QueryKeyHeads
+from numformer.later.attention.heads import BiasedHeads, QueryKeyHeads
 from numformer.later.attention.patterns import Strided
 from numformer.later.attention.relative import RelativePositions
 from numformer.later.attention.tiles import TiledAttention
@@ -110,7 +110,8 @@ class RowLinear(Linear):
 
 def _take(part: "ColumnLinear | ColumnHeads | RowLinear", whole: Linear) -> None:
     """Give a part its stretch of a whole Linear's parameters."""
-    if type(whole) not in (Linear, Heads, QueryKeyHeads) or whole.weight.data.base is not None:
+    kinds = Linear, Heads, BiasedHeads, QueryKeyHeads
+    if type(whole) not in kinds or whole.weight.data.base is not None:
         raise InputError(
             "what is cut is a whole Linear that was not packed",
             f"a {type(whole).__name__}",
@@ -184,7 +185,7 @@ def _heads_are_alike(part: Any) -> bool:
     if not isinstance(part, MultiHeadAttention):
         return False
     heads, attention = (part.query, part.key, part.value), part.attention
-    if any(type(made) not in (Heads, QueryKeyHeads) for made in heads):
+    if any(type(made) not in (Heads, BiasedHeads, QueryKeyHeads) for made in heads):
         return False
     if isinstance(attention, TiledAttention):
         bias = attention.bias

@@ -92,7 +92,12 @@ class Parts:
             losses = self._everywhere("_compute", jobs)
             self._everywhere("_sum", [(len(jobs),)] * self.count)
         else:
-            losses = self._in_turn(jobs)
+            losses, grad, before = [], self.optimizer.parameters.grad, Branch()
+            for job in jobs:
+                if losses:
+                    before.append(grad.copy())
+                losses.append(self._compute(*job))
+            before.finish(grad)
         if self.loss_scale:
             self.optimizer.parameters.grad *= 1 / self.loss_scale.scale
         return sum(losses[1:], start=losses[0])
@@ -107,12 +112,13 @@ class Parts:
                 "Return for example PairBatch.of(pairs of ids).",
             )
         splits = [item.split(self.count) for item in batches]
-        whole = max(sum(part.weight for split in splits for part in split), 1)
+        weights = [[part.weight for part in split] for split in splits]
+        whole = max(sum(map(sum, weights)), 1)
         scale = self.loss_scale.scale if self.loss_scale else 1.0
         jobs: list[tuple[int, list]] = [(step, []) for _ in range(max(map(len, splits)))]
         for number, split in enumerate(splits):
             for index, part in enumerate(split):
-                share = part.weight / whole
+                share = weights[number][index] / whole
                 job = index + self.count * number, part, share, share * scale
                 jobs[index][1].append(job)
         return jobs
@@ -172,17 +178,6 @@ class Parts:
         self.optimizer.update(grad, step, rate, self._stretch)
 
     # Who does it
-
-    def _in_turn(self, jobs) -> list:
-        """The losses of all parts, computed here one after the other."""
-        grad, before = self.optimizer.parameters.grad, Branch()
-        losses: list = []
-        for job in jobs:
-            if losses:
-                before.append(grad.copy())
-            losses.append(self._compute(*job))
-        before.finish(grad)
-        return losses
 
     def _everywhere(self, method: str, arguments: list[tuple]) -> list:
         """What a method gives in each of the first processes."""

@@ -7,7 +7,7 @@ import numpy as np
 from numformer.gradient_check.cases.case import Case, D, F, H
 from numformer.later.attention.alibi import ALiBi
 from numformer.later.attention.dense import BiasedAttention
-from numformer.later.attention.heads import QueryKeyHeads
+from numformer.later.attention.heads import BiasedHeads, QueryKeyHeads
 from numformer.later.attention.patterns import GlobalWindow, Strided, Window
 from numformer.later.attention.relative import RelativePositions
 from numformer.later.attention.rotary import Rotary
@@ -186,8 +186,9 @@ ATTENTION = [
                 g.rng,
                 3,
                 5,
-                **{name: Heads(D, H, 3, g.rng, bias=True) for name in ("query", "key")},
-                value=Heads(D, H, 5, g.rng, bias=True),
+                query=BiasedHeads(D, H, 3, g.rng),
+                key=BiasedHeads(D, H, 3, g.rng),
+                value=BiasedHeads(D, H, 5, g.rng),
                 output=Linear(H * 5, D, g.rng),
                 attention=TiledAttention(p_drop=0.3),
             ),

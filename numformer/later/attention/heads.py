@@ -1,13 +1,32 @@
-"""Heads of queries and keys that are normalised, and turned by their positions."""
+"""Heads with biases; heads of queries and keys that are normalised, and turned by positions."""
 
 from typing import Any
 
+import numpy as np
+
+from numformer.errors import require_width
 from numformer.layer import Array, Layer
-from numformer.paper.attention import Heads
+from numformer.paper.attention import Heads, split_heads
+from numformer.paper.linear import Linear, linear
 from numformer.paper.masks import Places
 
 
-class QueryKeyHeads(Heads):
+class BiasedHeads(Heads):
+    """x (B, T, D) at places -> (B, H, T, K): x W_i + b_i for each head i; b starts at 0."""
+
+    def __init__(
+        self, d_model: int, heads: int, size: int, rng: np.random.Generator, bias: bool = True
+    ):
+        Linear.__init__(self, d_model, heads * size, rng, bias)
+        self.heads = heads
+
+    def forward(self, x: Array, places: Places) -> Array:  # type: ignore[override]
+        require_width(self, x, self.weight.shape[0])
+        self.save(x=x, places=places)
+        return split_heads(linear(x, *self._weight_and_bias()), self.heads, places)
+
+
+class QueryKeyHeads(BiasedHeads):
     """x (B, T, D) at places -> (B, H, T, K): x W_i of each head, its norm, turned by its position.
 
     The `norm` of the K values of each head is QK-norm: scores cannot grow without end (Henry et al.

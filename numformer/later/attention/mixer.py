@@ -9,7 +9,7 @@ import numpy as np
 from numformer import later, settings
 from numformer.errors import InputError
 from numformer.later.attention.alibi import ALiBi
-from numformer.later.attention.heads import QueryKeyHeads
+from numformer.later.attention.heads import BiasedHeads, QueryKeyHeads
 from numformer.later.attention.patterns import Everything
 from numformer.later.attention.rotary import Rotary, require_pairs
 from numformer.later.attention.tiles import TiledAttention
@@ -111,16 +111,17 @@ def projections(
 ) -> dict:
     """The four parts with the matrices, in order of their draws."""
     (d_k, d_v), d_model, bias = config.sizes, config.d_model, config.attention_bias
+    plain = BiasedHeads if bias else Heads
 
     def heads(count: int) -> Heads:
-        sizes = d_model, count, d_k, rng, bias
-        if norm == "none":
-            return QueryKeyHeads(*sizes, rotary=rotary) if rotary else Heads(*sizes)
-        new = later.NORMALIZATIONS[norm](d_k, config.epsilon)
-        return QueryKeyHeads(*sizes, norm=new, rotary=rotary)
+        sizes = d_model, count, d_k, rng
+        if norm == "none" and not rotary:
+            return plain(*sizes)
+        new = None if norm == "none" else later.NORMALIZATIONS[norm](d_k, config.epsilon)
+        return QueryKeyHeads(*sizes, bias, norm=new, rotary=rotary)
 
     query, key = heads(config.heads), heads(groups)
-    value = Heads(d_model, groups, d_v, rng, bias)
+    value = plain(d_model, groups, d_v, rng)
     output = Linear(config.heads * d_v, d_model, rng, bias)
     return dict(query=query, key=key, value=value, output=output)
 

@@ -16,7 +16,6 @@ import numpy as np
 from numformer.backend import (
     array_module,
     dot_last,
-    laid_out,
     matmul,
     max_last,
     on_host,
@@ -35,6 +34,11 @@ from numformer.paper.masks import ExplicitMask, Reach, as_reach, padding_mask
 ROWS = 128  # of queries in a tile: fewer make slow products, more compute more that is masked
 SMALL = 40  # exp(40) times any length is a number of float32, and so is exp(-40) times small values
 LEAST = 1 << 16  # scores of a sequence from which on tiles are faster, where half are masked
+
+
+def laid_out(x):
+    """x (..., M, N) with its rows one after the other in memory, as products read them best."""
+    return array_module(x).ascontiguousarray(x)
 
 
 class Scores(NamedTuple):
