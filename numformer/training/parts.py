@@ -14,7 +14,12 @@ from typing import Any
 import numpy as np
 
 from numformer import blas
-from numformer.backend import half_products, on_host, return_freed_memory
+from numformer.backend import (
+    ask_for_large_pages,
+    half_products,
+    on_host,
+    return_freed_memory,
+)
 from numformer.data import Batch
 from numformer.errors import InputError
 from numformer.layer import FlatParameters
@@ -76,6 +81,7 @@ class Parts:
         if self.count > 1 and sys.platform == "linux" and cores() > 1:
             self._share()
             return_freed_memory()
+            ask_for_large_pages()
             self.processes = Forks(self, self.count)
 
     def gradient(self, step: int, batch: Batch | list[Batch]):
@@ -104,12 +110,13 @@ class Parts:
                 "Return for example PairBatch.of(pairs of ids).",
             )
         splits = [item.split(self.count) for item in batches]
-        whole = max(sum(part.weight for split in splits for part in split), 1)
+        weights = [[part.weight for part in split] for split in splits]
+        whole = max(sum(map(sum, weights)), 1)
         scale = self.loss_scale.scale if self.loss_scale else 1.0
         jobs: list[tuple[int, list]] = [(step, []) for _ in range(max(map(len, splits)))]
         for number, split in enumerate(splits):
             for index, part in enumerate(split):
-                share = part.weight / whole
+                share = weights[number][index] / whole
                 job = index + self.count * number, part, share, share * scale
                 jobs[index][1].append(job)
         return jobs
