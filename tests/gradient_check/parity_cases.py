@@ -18,9 +18,10 @@ from numformer.gradient_check.cases import CASES, Case
 from numformer.gradient_check.cases.case import B, S, T
 from numformer.gradient_check.cases.models import SMALL
 from numformer.gradient_check.gradients import GradientCheck
-from numformer.later import MIXERS
 from numformer.layer import Layer, inference, pack
 from numformer.models import Config, Objective, Transformer
+from numformer.models.config import CHOICES_WITH_SETTINGS
+from numformer.models.kinds import own_names
 from numformer.paper import Reach
 from numformer.training import Recipe, trainer
 from toy_tasks import reverse
@@ -121,6 +122,7 @@ VALUES = dict.fromkeys(DROPOUTS, (0.0, 0.1, 0.3)) | dict(
     # Were it smaller, a gradient that is 0 but for rounding, a key bias's, would move weights.
     adam_epsilon=(1e-5, 1e-4, 1e-3),
     weight_decay=(0.0, 0.05, 0.3),
+    key_value_heads=(None, 1, 2, "2,1"),
     distance_buckets=(4, 5, 8),
     farthest=(5, 9, 20),
     epsilon=(1e-5, 1e-3, 0.1),
@@ -140,7 +142,8 @@ VALUES = dict.fromkeys(DROPOUTS, (0.0, 0.1, 0.3)) | dict(
 )
 
 
-OF_MIXERS = {field.name for mixer in MIXERS.values() for field in fields(mixer.Settings)}
+ENTRIES = [entry for registry in CHOICES_WITH_SETTINGS.values() for entry in registry.values()]
+OF_CHOICES = set().union(*map(own_names, ENTRIES))
 
 
 def choices_of(field: Field) -> tuple:
@@ -149,10 +152,13 @@ def choices_of(field: Field) -> tuple:
     if rule.type is bool:
         return (False, True)
     if rule.several:
-        mixers = [name for name in rule.choices if MIXERS[name].looks_ahead]  # for the encoder
-        return *mixers, *map(",".join, itertools.permutations(mixers, 2))
-    of_mixers = (field.default, 1, 2) if field.name in OF_MIXERS else ()
-    return VALUES.get(field.name) or rule.choices or of_mixers
+        entries = CHOICES_WITH_SETTINGS[field.name].items()
+        names = [
+            n for n, entry in entries if getattr(entry, "looks_ahead", True)
+        ]  # for the encoder
+        return *names, *map(",".join, itertools.permutations(names, 2))
+    others = (field.default, 1, 2) if field.name in OF_CHOICES else ()
+    return VALUES.get(field.name) or rule.choices or others
 
 
 def stream(*key) -> np.random.Generator:
@@ -178,10 +184,14 @@ def random_settings(seed: int) -> tuple[Config, Recipe]:
         drawn["source_vocabulary"] = drawn["target_vocabulary"]
     drawn |= dict.fromkeys(DROPOUTS, 0.0) if seed % 2 else {}
     recipe = {field.name: drawn.pop(field.name) for field in fields(Recipe) if field.name in drawn}
+    for field in fields(Config):  # what belongs to other choices
+        owners = Config.base(5).owners(field).items()
+        if any(not {*names} & {*drawn[owner].split(",")} for owner, names in owners):
+            del drawn[field.name]
     try:
         return Config(**drawn), Recipe(**recipe)
-    except InputError:  # settings of mixers that do not fit
-        without = {*OF_MIXERS, "mixers"}
+    except InputError:  # settings of choices that do not fit
+        without = OF_CHOICES | {*CHOICES_WITH_SETTINGS, "key_value_heads", "qk_norm"}
         drawn = {name: value for name, value in drawn.items() if name not in without}
         return Config(**drawn), Recipe(**recipe)
 

@@ -35,6 +35,17 @@ def within(p, part):
     return {name.removeprefix(start): p[name] for name in p if name.startswith(start)}
 
 
+AUXILIARY: list = []
+"""Losses that functions add to that of the predictions."""
+
+
+def with_auxiliary(y):
+    """y, with every loss that was added since."""
+    y = y + sum(AUXILIARY)
+    AUXILIARY.clear()
+    return y
+
+
 # Layers
 
 
@@ -495,7 +506,11 @@ def block(p, x, mask, memory=None, memory_mask=None, *, config, layer=0):
         of_cross = dict(heads=config.heads, attention_dropout=config.attention_dropout)
         of_cross |= around | dict(sublayer="multi_head_attention")
         x = residual(within(p, "cross_attention"), x, memory, memory_mask, **of_cross)
-    return residual(within(p, "feed_forward"), x, sublayer="feed_forward", **around, **inside)
+    p, networks = within(p, "feed_forward"), config.feed_forwards.split(",")
+    network = networks[layer % len(networks)]
+    if network == "dense":
+        return residual(p, x, sublayer="feed_forward", **around, **inside)
+    return residual(p, x, mask, sublayer=f"{network}_feed_forward", config=config, **around)
 
 
 def input_embedding(p, ids, *, config):
@@ -604,14 +619,15 @@ def vision(p, images, *, config):
 def objective(p, source, target_in, target_out, *, config, smoothing, model="transformer"):
     logits = reference(model)(within(p, "model"), source, target_in, config=config)
     padding = special_id(getattr(config, "padding_id", 0))
-    return cross_entropy({}, logits, target_out, target_out != padding, smoothing=smoothing)
+    loss = cross_entropy({}, logits, target_out, target_out != padding, smoothing=smoothing)
+    return with_auxiliary(loss)
 
 
 def objective_r_drop(p, source, target_in, target_out, *, config, smoothing, r_drop):
     p = within(p, "model")
     both = [transformer(p, source, target_in, config=config) for _ in range(2)]
     losses = (cross_entropy({}, logits, target_out, smoothing=smoothing) for logits in both)
-    return (sum(losses) + r_drop * divergence({}, *both)) / 2
+    return with_auxiliary(sum(losses) + r_drop * divergence({}, *both)) / 2
 
 
 # What is compared
@@ -624,7 +640,7 @@ def differentiate(checked: GradientCheck, name: str, settings: dict) -> dict[str
     masks = [x.dense() if isinstance(x, Reach) else x for x in checked.inputs]
     inputs = [x if x is None else leaf_of.get(id(x), torch.tensor(x)) for x in masks]
     dropout_stream.reseed(checked.seed, 0)
-    output = reference(name)(leaves, *inputs, **settings)
+    output = with_auxiliary(reference(name)(leaves, *inputs, **settings))
     gradients = torch.autograd.grad(output, leaves.values(), torch.from_numpy(checked.upstream))
     results = {"output": output.detach(), **dict(zip(leaves, gradients, strict=True))}
     return {name: tensor.numpy() for name, tensor in results.items()}
