@@ -494,6 +494,26 @@ def state_space_mixer(p, x, mask, *, config):
     return linear(within(p, "output"), torch.stack(outputs, dim=1))
 
 
+def experts_feed_forward(p, x, mask=None, *, config):
+    """Each real position to its experts; the balance is that of equations 4 to 6 of Switch."""
+    length, count = x.shape[1], config.experts
+    mask = torch.ones(length, length, dtype=torch.bool) if mask is None else mask
+    real = mask.expand(len(x), 1, length, length)[:, 0].diagonal(dim1=1, dim2=2)
+    logits = linear(within(p, "router"), x[real])
+    highest, chosen = logits.topk(config.chosen_experts)
+    gates = torch.zeros_like(logits).scatter(1, chosen, highest.softmax(dim=1))
+    share = F.one_hot(chosen, count).to(x).mean(dim=(0, 1))
+    AUXILIARY.append(config.balance_weight * count * share @ logits.softmax(dim=1).mean(dim=0))
+    y = torch.zeros_like(x[real])
+    for number in range(count):
+        row = (chosen == number).any(dim=1).nonzero()[:, 0]
+        drop = config.activation_dropout if len(row) else 0.0  # no masks where there is nothing
+        inside = dict(activation=config.activation, activation_dropout=drop)
+        of_expert = feed_forward(within(p, f"experts.{number}"), x[real][row], **inside)
+        y = y.index_add(0, row, gates[row, number, None] * of_expert)
+    return torch.zeros_like(x).masked_scatter(real[..., None], y)
+
+
 def block(p, x, mask, memory=None, memory_mask=None, *, config, layer=0):
     """A layer of the encoder or, with a memory to look at, of the decoder."""
     around = dict(norm=config.norm, p_drop=config.p_drop)
