@@ -6,7 +6,6 @@
 
 # %%
 import numpy as np
-from numformer.layers.cells import lstm, rnn, rnn_backward
 
 from lessons.kit.lesson import Beside, Matrix, Words, scientific, show, table
 from lessons.kit.quiz import Question
@@ -18,6 +17,7 @@ from lessons.lesson_01.reversal import MEASURED, PARAMETERS, collapse
 from lessons.lesson_01.through_time import at_the_end, read, share, units, weight, words
 from numformer.gradient_check.gradients import check
 from numformer.recurrence import LSTMCell, Recurrent, RNNCell
+from numformer.recurrence.cells import lstm, rnn, rnn_backward
 
 
 @show
@@ -560,8 +560,8 @@ def exercises():
 # %% [markdown]
 # ## What to read next
 #
-# - `numformer/layers/cells.py` and `recurrence.py`: these cells, a GRU, and the loop with padding.
-#   `numformer/models/recurrent.py`: the whole encoder-decoder, with both contexts.
+# - `numformer/recurrence/cells.py` and `recurrence.py`: these cells, a GRU, and the loop with
+#   padding. `numformer/models/recurrent.py`: the whole encoder-decoder, with both contexts.
 # - Bahdanau, Cho and Bengio 2015, *Neural Machine Translation by Jointly Learning to Align and
 #   Translate*: section 3 is the additive attention of this lesson, figure 2 the fall by length.
 # - Pascanu, Mikolov and Bengio 2013, *On the Difficulty of Training Recurrent Neural Networks*.

@@ -218,11 +218,8 @@ def the_lines_of_forward():
             "scores = matmul": r"""**Compare**, $QK^\top$: a row for each query, a column for each
                 key.""",
             "scores *= 1 / math.sqrt": "**Scale.** `query.shape[-1]` is $d_k$.",
-            "if position_bias": "Later models add something here (lesson 5). The paper does not.",
             "weights = softmax": r"""**Turn into weights**, row by row. Where the mask says False,
                 the score counts as $-\infty$.""",
-            "dropped = dropout": """Many recipes set some weights to 0 at random while training. The
-                paper does not. Without it `dropped` is `weights`, and `keep` is None.""",
             "return matmul": "**Blend.** What backward will need is returned beside it.",
         },
     )
@@ -351,10 +348,10 @@ def the_lines_of_backward():
     return Beside(
         scaled_dot_product_attention_backward,
         {
-            "dvalue = ": r"""$\mathrm{d}V = A^\top\,\mathrm{d}O$. With dropout these are the weights
+            "dvalue = ": r"""$\mathrm{d}V = A^\top\,\mathrm{d}O$. Many recipes set some weights to 0
+                at random while training, which the paper does not. Then these are the weights
                 *after* it: those the values were really blended with.""",
-            "ddropped = ": r"The other factor, $\mathrm{d}A = \mathrm{d}O\,V^\top$.",
-            "dweights = dropout_backward": "What was dropped gets no gradient.",
+            "dweights = ": r"The other factor, $\mathrm{d}A = \mathrm{d}O\,V^\top$.",
             "dscores = softmax_backward": r"""Through the softmax:
                 $\mathrm{d}Z_{tu} = A_{tu}(\mathrm{d}A_{tu} - \sum_s A_{ts}\,\mathrm{d}A_{ts})$.""",
             "dscores *= 1 / math.sqrt": r"The scale again: $\mathrm{d}E = \mathrm{d}Z/\sqrt{d_k}$.",
@@ -630,7 +627,7 @@ def exercises():
 # %% [markdown]
 # ## What to read next
 #
-# - `numformer/layers/attention.py`: the lines of this lesson, and further down the multi-head
+# - `numformer/paper/attention.py`: the lines of this lesson, and further down the multi-head
 #   attention of lesson 4.
 # - *Attention Is All You Need*, section 3.2.1 with its footnote 4: what you have just read, in half
 #   a page.

@@ -17,7 +17,7 @@ from lessons.lesson_04.exercises import EXERCISES
 from lessons.lesson_04.two_heads import columns, compute, features, handed, parts, words
 from numformer import Adam, MultiHeadAttention, SelfAttention, pack
 from numformer.gradient_check.gradients import check
-from numformer.paper.attention import merge_heads, split_heads
+from numformer.paper.attention import Heads, merge_heads, split_heads
 
 
 @show
@@ -211,21 +211,37 @@ def findings_and_output():
 @show
 def the_lines_of_forward():
     """The library's forward, line by line."""
-    return Beside(
-        MultiHeadAttention.forward,
-        {
-            "query = split_heads": r"""**Project and split.** One product with $W^Q$ makes the
-                queries of all heads, $(B, T, D) \to (B, T, h d_k)$. Then each head gets its
-                columns: $(B, h, T, d_k)$. `reach.queries` says where padding is.""",
-            "key, value, reach_of_keys = ": """The same for keys and values, from the memory.
-                (Training has no `past`; it is for writing word by word.)""",
-            "heads = self.attend": """**Attend.** This is lesson 3, for every head of every
-                sentence by itself. One mask serves all heads.""",
-            "return self.output": r"""**Concatenate and project.** Each word's findings side by
-                side, $(B, T, h d_v)$, times $W^O$.""",
-        },
-        whole=False,
-    )
+    return [
+        Beside(
+            MultiHeadAttention.forward,
+            {
+                "query = ": "**Project and split**: the queries of all heads, from the words that "
+                "look. `reach.queries` says where padding is.",
+                "key, value = ": "The same for keys and values, from the memory.",
+                "return self.attend": "The rest is below.",
+            },
+            whole=False,
+        ),
+        Beside(
+            Heads.forward,
+            {
+                "return split_heads": r"""One product with $W^Q$ makes the queries of all heads,
+                    $(B, T, D) \to (B, T, h d_k)$. Then each head gets its columns:
+                    $(B, h, T, d_k)$."""
+            },
+            whole=False,
+        ),
+        Beside(
+            MultiHeadAttention.attend,
+            {
+                "heads = ": """**Attend.** This is lesson 3, for every head of every sentence by
+                    itself. One mask serves all heads.""",
+                "return self.output": r"""**Concatenate and project.** Each word's findings side by
+                    side, $(B, T, h d_v)$, times $W^O$.""",
+            },
+            whole=False,
+        ),
+    ]
 
 
 # %% [markdown]

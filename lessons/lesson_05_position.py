@@ -15,10 +15,12 @@ from lessons.lesson_05 import beyond
 from lessons.lesson_05.exercises import EXERCISES
 from lessons.lesson_05.turning import ANGLES, attend, orders, sinusoids, turning, words, x
 from numformer.gradient_check.gradients import check
-from numformer.later.attention.alibi import alibi
+from numformer.later.attention.alibi import ALiBi, alibi
+from numformer.later.attention.dense import biased_attention
+from numformer.later.attention.heads import QueryKeyHeads
 from numformer.later.attention.rotary import Rotary, rotary, rotary_backward, rotary_turns
+from numformer.later.attention.tiles import TiledAttention
 from numformer.paper import SelfAttention
-from numformer.paper.attention import scaled_dot_product_attention
 from numformer.paper.positions import LearnedPositions, SinusoidalPositions, sinusoidal_table
 from toy_tasks import lengths
 
@@ -439,9 +441,9 @@ def the_lines_of_rotary_backward():
 @show
 def lower_by_distance():
     """What is added to the scores, and the weights without it and with it."""
-    bias = alibi(8, np.arange(4), np.arange(4))
+    bias = ALiBi(8).forward(np.arange(4), np.arange(4))
     _, before = attend(x)
-    _, after = attend(x, lambda words: (words, words, words, None, None, bias[0]))
+    _, after = attend(x, lambda words: (words, words, words, None, bias[0]))
     halves = math.log(2) / -bias[:, 0, 1]
     return [
         Matrix("-mD", bias[0], words, words),
@@ -468,18 +470,19 @@ def the_lines_of_alibi():
     """The library's lines of ALiBi, there and back."""
     return [
         Beside(
+            ALiBi.__init__,
+            {"self.slopes": "$m$ of each head: for 8 heads $2^{-1}, 2^{-2}$ and so on."},
+        ),
+        Beside(
             alibi,
             {
-                "distance = ": "$D$, from the places of queries and keys.",
-                "slopes = ": "$m$ of each head: for 8 heads $2^{-1}, 2^{-2}$ and so on.",
-                "return": "$-mD$ for each head, (heads, queries, keys).",
+                "return": "$-mD$ for each head, (heads, queries, keys); $D$ comes from the places "
+                "of queries and keys."
             },
         ),
         Beside(
-            scaled_dot_product_attention,
-            {
-                "if position_bias": "Before the softmax. A constant needs no line in backward.",
-            },
+            biased_attention,
+            {"if bias": "Before the softmax. A constant needs no line in backward."},
             whole=False,
         ),
     ]
@@ -497,11 +500,16 @@ def gradient_check():
     """The explicit gradients of four kinds of positions beside measured ones."""
     rng = np.random.default_rng(5)
     sentence = [rng.standard_normal((1, 4, 6))]
+
+    def rotary_attention():
+        query, key = (QueryKeyHeads(6, 1, 6, rng, rotary=Rotary()) for _ in range(2))
+        return SelfAttention(6, 1, rng, query=query, key=key)
+
     checked = {
         "sinusoids": (SinusoidalPositions(), [x]),
         "learned": (LearnedPositions(6, 2, rng), [rng.standard_normal(dy.shape), PLACES]),
-        "rotary": (SelfAttention(6, 1, rng, rotary=Rotary()), sentence),
-        "ALiBi": (SelfAttention(6, 1, rng, position_bias=alibi), sentence),
+        "rotary": (rotary_attention(), sentence),
+        "ALiBi": (SelfAttention(6, 1, rng, attention=TiledAttention(bias=ALiBi(1))), sentence),
     }
     rows = []
     for name, (layer, inputs) in checked.items():

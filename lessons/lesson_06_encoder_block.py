@@ -8,7 +8,6 @@
 from collections import Counter
 
 import numpy as np
-from numformer.models.block import Block, TowerConfig
 
 from lessons.kit.lesson import Beside, Matrix, Words, scientific, show, table
 from lessons.kit.quiz import Question
@@ -17,7 +16,9 @@ from lessons.lesson_06 import block, depth
 from lessons.lesson_06.exercises import EXERCISES
 from numformer import Config, FeedForward, LayerNorm, Transformer
 from numformer.gradient_check.gradients import check
+from numformer.later.pre_norm import PreNormResidual
 from numformer.paper import Residual
+from numformer.paper.config import LayerConfig
 from numformer.paper.feed_forward import relu_backward
 from numformer.paper.layer_norm import layer_norm, layer_norm_backward
 
@@ -117,10 +118,13 @@ def the_lines_of_the_residual():
         Beside(
             Residual.forward,
             {
-                "if self.norm_first": "The later order: $x + f(\\mathrm{norm}(x))$.",
                 "return self.norm": "The paper's order: $\\mathrm{norm}(x + f(x))$. `others` is "
                 "what else attention needs, such as a mask.",
             },
+        ),
+        Beside(
+            PreNormResidual.forward,
+            {"return x + ": "The later order: $x + f(\\mathrm{norm}(x))$."},
         ),
         Beside(
             Residual.backward,
@@ -128,11 +132,18 @@ def the_lines_of_the_residual():
                 "dsum = ": "In the paper's order the norm came last, so its backward comes first.",
                 "gradients = ": "Through the sublayer: the second term of the equation.",
                 "dx, *dothers = ": "Some sublayers have further inputs with gradients (lesson 7).",
-                "if self.norm_first": "In the later order the norm belongs to the sublayer's path.",
                 "dx += dsum": "**The way around**: the first term. Without this line nothing deep "
                 "would learn.",
                 "return": "The gradient of the input.",
             },
+        ),
+        Beside(
+            PreNormResidual.backward,
+            {
+                "dx = ": "In the later order the norm belongs to the sublayer's path,",
+                "dx += dy": "and nothing stands on the way around.",
+            },
+            whole=False,
         ),
     ]
 
@@ -432,9 +443,8 @@ def the_lines_of_the_feed_forward_network():
         Beside(
             FeedForward.backward,
             {
-                "dhidden = ": r"From $\mathrm{d}F$ through $W_2$ to $\mathrm{d}R$ (and through "
-                "dropout, if there is any).",
-                "return": r"Through the ReLU to $\mathrm{d}G$, then through $W_1$ to "
+                "return": r"From the inside out: from $\mathrm{d}F$ through $W_2$ to "
+                r"$\mathrm{d}R$, through the ReLU to $\mathrm{d}G$, then through $W_1$ to "
                 r"$\mathrm{d}N$.",
             },
         ),
@@ -453,8 +463,8 @@ def the_lines_of_the_feed_forward_network():
 def gradient_check():
     """The largest error of every gradient of the parts and of the whole block."""
     rng, rows = np.random.default_rng(6), []
-    config = TowerConfig(d_model=5, d_ff=6, heads=1, d_k=2, d_v=4, p_drop=0)
-    for layer in (LayerNorm(5), FeedForward(5, 6, rng), Block(config, rng)):
+    config = LayerConfig(d_model=5, d_ff=6, heads=1, d_k=2, d_v=4, p_drop=0)
+    for layer in (LayerNorm(5), FeedForward(5, 6, rng), config.encoder_layer(rng)):
         found = check(layer, [rng.standard_normal((2, 3, 5))])
         worst, name = max(found, key=lambda one: one.error), type(layer).__name__
         rows.append((f"`{name}`", len(found), f"`{worst.name}`", scientific(worst.error)))
@@ -569,10 +579,10 @@ def parameters_of_base():
     """Which parts of the base model have most of its parameters."""
     sizes = sizes_of_base()
     count, of_memory = sum(sizes.values()), sizes["encoder: feed_forward"]
+    share = 100 * of_memory / (of_memory + sizes["encoder: self_attention"])
     return Words(f"""
         Attention has four matrices of 512 × 512, the feed-forward network two of 512 × 2,048. So
-        the keys and values of the memory are
-        {100 * of_memory / (of_memory + sizes["encoder: mixer"]):.0f} % of an encoder layer. With
+        the keys and values of the memory are {share:.0f} % of an encoder layer. With
         {VOCABULARY:,} symbols the embedding is {100 * sizes["embedding"] / count:.0f} % of the
         model, which has {count:,} parameters.
     """)
@@ -671,8 +681,8 @@ def exercises():
 # %% [markdown]
 # ## What to read next
 #
-# - `residual.py`, `layer_norm.py`, `feed_forward.py` and `rms_norm.py` in `numformer/layers`, put
-#   together in `numformer/models/block.py`.
+# - `residual.py`, `layer_norm.py` and `feed_forward.py` in `numformer/paper`, put together in
+#   `encoder.py` there; `pre_norm.py` and `rms_norm.py` in `numformer/later`.
 # - *Attention Is All You Need*, sections 3.1 and 3.3.
 # - Xiong et al. 2020, *On Layer Normalization in the Transformer Architecture*.
 # - Geva et al. 2021, *Transformer Feed-Forward Layers Are Key-Value Memories*.

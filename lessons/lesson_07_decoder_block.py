@@ -8,7 +8,6 @@
 import math
 
 import numpy as np
-from numformer.models.block import Block, Tower, TowerConfig
 
 from lessons.kit.lesson import Beside, Matrix, Picture, Words, scientific, show, table
 from lessons.kit.quiz import Question
@@ -21,11 +20,13 @@ from numformer import CrossAttention, PairBatch, Transformer, inference
 from numformer.data.batching import pad_sources
 from numformer.data.vocabulary import START
 from numformer.gradient_check.gradients import check
+from numformer.paper import Decoder, DecoderLayer
 from numformer.paper.attention import (
     MultiHeadAttention,
     scaled_dot_product_attention,
     scaled_dot_product_attention_backward,
 )
+from numformer.paper.config import LayerConfig
 from numformer.paper.masks import causal_mask
 from numformer.paper.softmax import softmax
 
@@ -300,7 +301,7 @@ value_weight = np.array([[1], [2], [3]], float)
 doutput = np.array([[1], [-1], [2], [1], [-2]], float)
 
 query, key, value = x @ query_weight, memory @ key_weight, memory @ value_weight
-output, weights, dropped = scaled_dot_product_attention(query, key, value)
+output, weights = scaled_dot_product_attention(query, key, value)
 
 
 @show
@@ -354,7 +355,7 @@ def across_forward():
 def across_backward():
     """The gradients of decoder and memory on the example."""
     dquery, dkey, dvalue = scaled_dot_product_attention_backward(
-        doutput, query, key, value, weights, dropped, None
+        doutput, query, key, value, weights
     )
     through_keys, through_values = dkey @ key_weight.T, dvalue @ value_weight.T
     largest, total = np.abs(through_values).max(), through_keys + through_values
@@ -389,13 +390,13 @@ def across_backward():
 # \mathrm{d}V^{(n)}(W^{V(n)})^\top\Bigr)$$
 #
 # The encoder has no loss of its own: $\mathrm{d}H$ is all it learns from. Here are the library's
-# lines, for one attention and for a tower of blocks.
+# lines, for one attention and for a decoder of blocks.
 
 
 # %%
 @show
 def the_lines_of_the_way_back():
-    """The library's backward of attention and of a tower, line by line."""
+    """The library's backward of attention and of a decoder, line by line."""
     return [
         Beside(
             MultiHeadAttention.backward,
@@ -410,13 +411,12 @@ def the_lines_of_the_way_back():
             whole=False,
         ),
         Beside(
-            Tower.backward,
+            Decoder.backward,
             {
-                "dx, dmemory = ": """Back through the last norm, if there is one. `dmemory` begins
-                    with 0.""",
-                "for block in reversed": """The blocks in reverse. Each *replaces* `dx` by that of
+                "dx, dmemory = ": "`dmemory` begins with 0.",
+                "for layer in reversed": """The blocks in reverse. Each *replaces* `dx` by that of
                     its own input, and *adds* its part to `dmemory`.""",
-                "return (dx, dmemory)": "One goes down to the English words, one to the encoder.",
+                "return dx, dmemory": "One goes down to the English words, one to the encoder.",
             },
         ),
     ]
@@ -433,11 +433,11 @@ def the_lines_of_the_way_back():
 @show
 def gradient_check():
     """Explicit gradients beside measured ones."""
-    rng, tower = np.random.default_rng(8), TowerConfig(d_model=6, d_ff=8, heads=2, layers=2)
+    rng, config = np.random.default_rng(8), LayerConfig(d_model=6, d_ff=8, heads=2, layers=2)
     x, memory = rng.standard_normal((2, 5, 6)), rng.standard_normal((2, 4, 6))
     seen = np.array([[1, 1, 1, 1], [1, 1, 1, 0]], bool)[:, None, None]
     attention = check(CrossAttention(6, 2, rng), [x, memory, seen])[:2]
-    decoder = check(Tower(tower, rng, cross=True), [x, causal_mask(5), memory, seen])[:2]
+    decoder = check(config.decoder(rng), [x, causal_mask(5), memory, seen])[:2]
     rows = []
     for name, found in ("cross-attention", attention), ("decoder", decoder):
         for row in found:
@@ -467,13 +467,12 @@ def gradient_check():
 def the_lines_of_the_block():
     """The library's block, backward."""
     return Beside(
-        Block.backward,
+        DecoderLayer.backward,
         {
-            "dx = self.feed_forward": "The last part first.",
-            "if not self.cross_attention": "An encoder's block has no middle part.",
-            "dx, dmemory = ": """Two inputs, two gradients. `dmemory` leaves the block here:
-                residual and norm are around $N_1$ alone.""",
-            "return self.mixer": "The first part, self-attention; the memory's gradient beside it.",
+            "dx, dmemory = ": """The last part first, then the middle one. Two inputs, two
+                gradients: `dmemory` leaves the block here, since residual and norm are around
+                $N_1$ alone.""",
+            "return self.self_attention": "The first part; the memory's gradient beside it.",
         },
     )
 
@@ -722,7 +721,7 @@ def exercises():
 # %% [markdown]
 # ## What to read next
 #
-# - `numformer/models/block.py` and `numformer/models/encoder_decoder.py`: the whole decoder.
+# - `numformer/paper/decoder.py` and `numformer/paper/transformer.py`: the whole decoder.
 # - *Attention Is All You Need*, sections 3.1 and 3.2.3: three ways to use attention.
 # - Liu et al. 2018, *Generating Wikipedia by Summarizing Long Sequences*: no encoder.
 # - Lesson 8: how such a model is trained.

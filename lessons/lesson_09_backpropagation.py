@@ -6,7 +6,6 @@
 
 # %%
 import numpy as np
-from numformer.models.block import Tower
 
 from lessons.kit.lesson import Beside, Matrix, Words, scientific, show, table
 from lessons.kit.quiz import Question
@@ -16,7 +15,7 @@ from lessons.lesson_09.bugs import BUGS, LETTER, end
 from lessons.lesson_09.exercises import EXERCISES
 from numformer import Adam, CrossEntropy, Embedding, LayerNorm, Parameter, Transformer, pack
 from numformer.gradient_check.gradients import check
-from numformer.paper import MultiHeadAttention, OutputProjection, Softmax
+from numformer.paper import Decoder, MultiHeadAttention, OutputProjection, Softmax
 from numformer.paper.attention import SelfAttention
 from numformer.paper.embedding import embed_backward
 
@@ -62,8 +61,8 @@ def the_whole_transformer():
                 "targets = ": "The same of the target.",
                 "memory = ": "The encoder: rows of the table, positions, blocks. Its result is the "
                 "memory $H$.",
-                "x = self.target": "Rows of the table for what the decoder has read.",
-                "reach = ": "The causal mask (lesson 7).",
+                "x, reach = ": "Rows of the table for what the decoder has read, and the causal "
+                "mask (lesson 7).",
                 "x = self.decoder": "The decoder's blocks, each of which looks at $H$. Call the "
                 "result $Y$.",
                 "return": r"The logits $L = YE^\top$, with the table $E$ once more.",
@@ -187,7 +186,6 @@ def the_lines_of_the_table():
             {
                 "x = ": "$Y$",
                 "self.weight.grad": r"$\mathrm{d}L^\top\,Y$, the first sum.",
-                "if self.bias": "The paper has none here; Marian and BERT do.",
                 "return": r"$\mathrm{d}Y = \mathrm{d}L\,E$",
             },
         ),
@@ -256,7 +254,7 @@ def stations_of_the_way():
     """The length of the gradient at each residual connection, around and through."""
     walk = stations.walk()
     names = [name.removesuffix(".norm") for name in walk.handed if name.endswith(".norm")]
-    words = {"feed_forward": "feed-forward", "cross_attention": "across", "mixer": "attention"}
+    words = dict(feed_forward="feed-forward", cross_attention="across", self_attention="attention")
     rows = []
     for name in names:
         tower, _, layer, kind = name.split(".")
@@ -317,10 +315,10 @@ def the_lines_of_the_roads():
             },
         ),
         Beside(
-            Tower.backward,
+            Decoder.backward,
             {
                 "dx, dmemory": "Nothing has come to the memory yet.",
-                "for block": "Down through the blocks, and what each has for the memory is added.",
+                "for layer": "Down through the blocks, and what each has for the memory is added.",
                 "return": "The decoder returns both.",
             },
         ),

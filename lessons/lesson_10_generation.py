@@ -843,7 +843,7 @@ def exercises():
 # ## What to read next
 #
 # - `greedy.py` and `beam.py` in `numformer/paper`, `sampling.py` and `ensemble.py` in
-#   `numformer/generation`; `memory.py` in `numformer/layers`, `average.py` in `numformer/training`.
+#   `numformer/generation`; `memory.py` in `numformer/paper`, `average.py` in `numformer/training`.
 # - *Attention Is All You Need*, section 6.1, and Wu et al. 2016, *Google's Neural Machine
 #   Translation System*, section 7: beams, and penalties.
 # - Holtzman et al. 2020, *The Curious Case of Neural Text Degeneration*: why the most probable text

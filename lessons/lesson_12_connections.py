@@ -278,8 +278,8 @@ def table_1():
             operations there. What the LSTM lacks is something large to multiply: it goes through
             the text step by step, and the longer the sequences of a batch, the smaller its
             products.
-            (numformer has convolutions only within Mamba, `numformer/layers/convolution.py`, so
-            that row is not measured.)
+            (numformer has convolutions only within Mamba,
+            `numformer/later/mixers/convolution.py`, so that row is not measured.)
         """),
     ]
 
@@ -419,10 +419,10 @@ def table_3():
 #
 # **Pre-norm** (Xiong et al. 2020). The norm moves into the branch, $y = x + f(\mathrm{norm}(x))$,
 # so nothing stands on the way of the gradient from the last layer to the first. Lesson 6;
-# `norm="pre"`, `numformer/layers/residual.py`.
+# `norm="pre"`, `numformer/later/pre_norm.py`.
 #
 # **RMSNorm** (Zhang and Sennrich 2019). LayerNorm without the mean and the shift: $y = \gamma \odot
-# x\,r$ with $r = (m(x^2) + \varepsilon)^{-1/2}$. `numformer/layers/rms_norm.py`. Derive its
+# x\,r$ with $r = (m(x^2) + \varepsilon)^{-1/2}$. `numformer/later/rms_norm.py`. Derive its
 # backward: an entry $x_j$ reaches $\hat x_j = x_j r$ directly, and all $\hat x_i$ through $r$,
 # whose slope is $-r^3 x_j / D$. With $g = \mathrm{d}y \odot \gamma$,
 #
@@ -453,26 +453,27 @@ def the_lines_of_rms_norm():
 # %% [markdown]
 # **SwiGLU** (Shazeer 2020). The hidden layer is a product of two: $(\mathrm{swish}(xW) \odot
 # xV)\,W_2$, $\mathrm{swish}(g) = g / (1 + e^{-g})$. Three matrices, so $F$ is usually made two
-# thirds as wide. `activation="swiglu"`, `numformer/layers/activation.py`; its backward is an
+# thirds as wide. `activation="swiglu"`, `numformer/later/activations.py`; its backward is an
 # exercise.
 #
 # **Rotary positions** (Su et al. 2021). Queries and keys are turned by an angle that grows with the
 # place, $q_t' = R_t q_t$; then $q_t'^\top k_s' = q_t^\top R_{s-t} k_s$ knows the distance alone.
 # **ALiBi** (Press et al. 2022): $z_{ts} - m_h\,(t - s)$, a slope for each head. Lesson 5;
-# `rotary.py` and `alibi.py` in `numformer/layers`.
+# `rotary.py` and `alibi.py` in `numformer/later/attention`.
 #
 # **Grouped queries** (Ainslie et al. 2023; one group: Shazeer 2019). Several heads share keys and
 # values, so $K_g$ serves $h / g$ heads and what writing remembers shrinks by as much. Lesson 13;
-# `numformer/layers/grouped.py`.
+# `numformer/later/attention/tiles.py`.
 #
 # **Windows and patterns** (Child et al. 2019; Beltagy et al. 2020): $0 \le t - s < w$. Lesson 13;
 # `window.py`, `global_window.py`, `strided.py`.
 #
 # **Attention in blocks** (FlashAttention, Dao et al. 2022): the same numbers, and never all scores
-# at once; $A = e^{Z - \ell}$ once more in backward. Lesson 13; `numformer/layers/blocks.py`.
+# at once; $A = e^{Z - \ell}$ once more in backward. Lesson 13;
+# `numformer/later/attention/tiles.py`.
 #
 # **The cache of keys and values.** A model that writes word $t$ needs $K_{\le t}$ and $V_{\le t}$,
-# and of these only the last row is new. `numformer/layers/memory.py`. The ledger says how many
+# and of these only the last row is new. `numformer/paper/memory.py`. The ledger says how many
 # bytes it needs: $8NTD$ in float32.
 #
 # **Linear attention** (Katharopoulos et al. 2020): $S_t = S_{t-1} + \phi(k_t)^\top v_t$, and the

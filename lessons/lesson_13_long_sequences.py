@@ -9,10 +9,6 @@ import math
 import tracemalloc
 
 import numpy as np
-from numformer.layers.blocks import BlockAttention, attention_in_blocks
-from numformer.layers.blocks import attention_in_blocks_backward as backward_in_blocks
-from numformer.layers.grouped import GroupedQueryAttention
-from numformer.layers.window import WindowAttention
 
 from lessons.kit import lesson as kit
 from lessons.kit.lesson import Beside, Picture, Words, dot_by_hand, scientific, show, table
@@ -23,6 +19,9 @@ from lessons.lesson_13.cost import KINDS, LENGTHS, WINDOW, exponent, measured
 from lessons.lesson_13.exercises import EXERCISES
 from lessons.lesson_13.walk import doutput, forward_block, key, query, value
 from numformer.gradient_check.gradients import check
+from numformer.later.attention.patterns import Window
+from numformer.later.attention.tiles import TiledAttention, attention_in_tiles
+from numformer.later.attention.tiles import attention_in_tiles_backward as backward_in_tiles
 from numformer.later.mixers.linear_attention import LinearAttention, positive_features
 from numformer.later.mixers.running_sums import running_sums, running_sums_backward
 from numformer.later.mixers.state_space import selective_scan
@@ -99,7 +98,7 @@ def a_row_in_two_halves():
     for half in (slice(0, 2), slice(2, 4)):
         high, factor, total, parts, blend = forward_block(scores[:, half], value[half], *kept)
         kept = high, total, blend
-    plain, _, _ = scaled_dot_product_attention(math.sqrt(2) * query, key, value)
+    plain, _ = scaled_dot_product_attention(math.sqrt(2) * query, key, value)
     assert np.allclose(blend / total, plain[3])
     shares = np.append(factor, parts)
     summed, blended = (
@@ -174,9 +173,9 @@ def the_lines_of_forward():
         "scale = ": r"$1 / \sqrt{d_k}$",
         "query, key, value": r"$Q / \sqrt{d_k}$: fewer numbers to divide than the scores have. And "
         "all three lie in memory so that products are fast.",
-        "for tile": "A causal block ends where its last row does: later columns are never "
+        "for scores": "A causal block ends where its last row does: later columns are never "
         "computed.",
-        "weights = tile": r"$Z = QK^\top$ of this block, with masks and biases.",
+        "weights = scores": r"$Z = QK^\top$ of this block, with masks and biases.",
         "if not small": "$Z - m$. (Where no score can be large this is left out.)",
         "xp.exp": "$e^{Z - m}$, in the same memory.",
         "total = ": "$n$",
@@ -187,7 +186,7 @@ def the_lines_of_forward():
         "del weights": "The next block takes the memory of this one.",
         "return": "No array here is $T \\times T$.",
     }
-    return Beside(attention_in_blocks, notes, loops=True)
+    return Beside(attention_in_tiles, notes, loops=True)
 
 
 # %% [markdown]
@@ -220,7 +219,7 @@ def the_lines_of_forward():
 @show
 def the_lines_of_backward():
     """r of the row of `cats`, both ways, and numformer's backward in blocks, line by line."""
-    plain, weights, _ = scaled_dot_product_attention(math.sqrt(2) * query, key, value)
+    plain, weights = scaled_dot_product_attention(math.sqrt(2) * query, key, value)
     da = doutput[3] @ value.T
     by_hand = Words(f"""
         By hand, the row of *cats*: over all four keys, {dot_by_hand(weights[3], da)}. And from the
@@ -228,8 +227,8 @@ def the_lines_of_backward():
     """)
     notes = {
         "inner = ": r"$r$, for all rows: a product of $\mathrm{d}O$ and $O$.",
-        "for tile": "The same blocks, in any order.",
-        "weights = tile": "The scores once more: the price of not having kept them.",
+        "for scores": "The same blocks, in any order.",
+        "weights = scores": "The scores once more: the price of not having kept them.",
         "weights -= ": r"$Z - \ell$",
         "xp.exp": r"$A = e^{Z - \ell}$",
         "dvalue[": r"Each block adds to $\mathrm{d}V = A^\top \mathrm{d}O$.",
@@ -241,14 +240,15 @@ def the_lines_of_backward():
         "dkey[": r"Each block adds to $\mathrm{d}K = \mathrm{d}Z^\top Q$.",
         "dquery *= scale": "The scale of forward, once more.",
     }
-    return [by_hand, Beside(backward_in_blocks, notes, whole=False, loops=True)]
+    return [by_hand, Beside(backward_in_tiles, notes, whole=False, loops=True)]
 
 
 # %% [markdown]
 # ## Is it true?
 #
-# The library moves the inputs a little and measures. Here are attention in blocks of two rows, with
-# a causal mask, and a relative that you will meet below.
+# The library moves the inputs a little and measures. Here are attention in blocks of four rows,
+# with a causal mask, and a relative that you will meet below. (The library computes short sequences
+# whole; for the check we tell it not to.)
 
 
 # %%
@@ -259,7 +259,7 @@ def gradient_check():
     of_heads = [rng.standard_normal((1, 2, 6, size)) for size in (3, 3, 4)]
     linear = LinearAttention(4, 2, rng)
     pack(linear, np.float64)
-    found = check(BlockAttention(rows=2), [*of_heads, np.tri(6, dtype=bool)])
+    found = check(TiledAttention(rows=2, least=0), [*of_heads, np.tri(6, dtype=bool)])
     found += check(linear, [rng.standard_normal((2, 6, 4))])
     names = [f"blocks: {row.name}" for row in found[:3]] + [f"linear: {r.name}" for r in found[3:]]
     numbers = [(f"{row.explicit:.6f}".replace("-", "−"), scientific(row.error)) for row in found]
@@ -287,8 +287,9 @@ def groups():
     """What is remembered with fewer heads of keys, and the way back."""
     gib = [32 * 131072 * 2 * heads * 128 * 2 / 2**30 for heads in (32, 8, 1)]
     notes = {
-        "dquery, dkey": "The way back of attention, for each head of queries.",
-        "return": "What is used by several heads collects from all of them: "
+        "if \"arrays\" in saved": "The way back of attention, for each head of queries: in blocks, or, of "
+        "short sequences, whole.",
+        "if groups < heads": "What is used by several heads collects from all of them: "
         r"$\mathrm{d}K_g = \sum_i \mathrm{d}K^{(i)}$ over the heads $i$ of the group.",
     }
     return [
@@ -297,7 +298,7 @@ def groups():
             number. The cache has {gib[0]:.0f} GiB. With 8 heads of keys and values it has
             {gib[1]:.0f}, with one {gib[2]:.0f}.
         """),
-        Beside(GroupedQueryAttention.attend_backward, notes),
+        Beside(TiledAttention.backward, notes, whole=False),
     ]
 
 
@@ -330,8 +331,8 @@ def who_sees_whom() -> Simulation:
 @show
 def the_line_of_the_window():
     """What a window changes in the library."""
-    note = "All that is new: the reach ends at the window. Blocks then skip the rest."
-    return Beside(WindowAttention.attend, {"return": note})
+    note = "All that is new: which pairs are seen. Blocks then skip the rest."
+    return Beside(Window.sees, {"return": note})
 
 
 # %% [markdown]
@@ -522,7 +523,7 @@ def often_told():
     """Popular claims, computed again."""
     rng = np.random.default_rng(13)
     q, k, v = rng.standard_normal((3, 1, 1, 400, 16))
-    blocks = BlockAttention(rows=64).forward(q, k, v)
+    blocks = TiledAttention(rows=64).forward(q, k, v)
     apart = scientific(abs(blocks - scaled_dot_product_attention(q, k, v)[0]).max())
     raw = q[0, 0] @ k[0, 0].T
     sums = raw.sum(axis=-1)
@@ -628,8 +629,9 @@ def exercises():
 # %% [markdown]
 # ## What to read next
 #
-# - `numformer/layers/blocks.py`: the blocks of this lesson, with masks, biases and dropout. Beside
-#   it `window.py`, `strided.py`, `linear_attention.py` and `state_space.py`, one file each.
+# - `numformer/later/attention/tiles.py`: the blocks of this lesson, with masks, biases and dropout.
+#   Beside it `patterns.py`; and in `numformer/later/mixers` `linear_attention.py` and
+#   `state_space.py`.
 # - Dao et al. 2022, *FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness*:
 #   what a graphics card gains, and why. Rabe and Staats 2021, *Self-attention Does Not Need O(n²)
 #   Memory*, is shorter.

@@ -11,14 +11,15 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from numformer.layers.relative import RelativePositions
-
 from lessons import COURSE, FOLDER
 from lessons.kit.lesson import table
 from lessons.kit.views import figure
 from lessons.lesson_12 import landscape
 from lessons.lesson_12.sizes import amount
-from numformer import layers, models
+from numformer import later, models, paper
+from numformer.later.attention.relative import RelativePositions
+from numformer.later.attention.tiles import TiledAttention
+from numformer.later.positions import sinusoidal_halves_table
 from numformer.published.configs import Said
 from numformer.published.kinds import KINDS
 
@@ -59,30 +60,30 @@ class Choice(NamedTuple):
 
 
 CHOICES = {
-    ("norm", "post"): Choice("post-norm", layers.Residual, 6),
-    ("norm", "pre"): Choice("pre-norm", layers.Residual, 6),
-    ("normalization", "layer"): Choice("LayerNorm", layers.LayerNorm, 6),
-    ("normalization", "rms"): Choice("RMSNorm", layers.RMSNorm, 12),
-    ("positions", "sinusoidal"): Choice("sinusoids", layers.SinusoidalPositions, 5),
-    ("positions", "sinusoidal_halves"): Choice("sines first", layers.SinusoidalPositions, 5),
-    ("positions", "learned"): Choice("learned", layers.LearnedPositions, 5),
-    ("positions", "rotary"): Choice("rotary", layers.Rotary, 5),
+    ("norm", "post"): Choice("post-norm", paper.Residual, 6),
+    ("norm", "pre"): Choice("pre-norm", later.PreNormResidual, 6),
+    ("normalization", "layer"): Choice("LayerNorm", paper.LayerNorm, 6),
+    ("normalization", "rms"): Choice("RMSNorm", later.RMSNorm, 12),
+    ("positions", "sinusoidal"): Choice("sinusoids", paper.SinusoidalPositions, 5),
+    ("positions", "sinusoidal_halves"): Choice("sines first", sinusoidal_halves_table, 5),
+    ("positions", "learned"): Choice("learned", paper.LearnedPositions, 5),
+    ("positions", "rotary"): Choice("rotary", later.Rotary, 5),
     ("mixers", "relative"): Choice("by distance", RelativePositions, 5),
-    ("activation", "relu"): Choice("ReLU", layers.ReLU, 6),
-    ("activation", "gelu"): Choice("GELU", layers.GELU, 6),
-    ("activation", "gelu_tanh"): Choice("GELU by tanh", layers.GELUTanh, 6),
-    ("activation", "swish"): Choice("Swish", layers.Swish, 12),
-    ("activation", "swiglu"): Choice("SwiGLU", layers.SwiGLU, 12),
+    ("activation", "relu"): Choice("ReLU", paper.ReLU, 6),
+    ("activation", "gelu"): Choice("GELU", later.GELU, 6),
+    ("activation", "gelu_tanh"): Choice("GELU by tanh", later.GELUTanh, 6),
+    ("activation", "swish"): Choice("Swish", later.Swish, 12),
+    ("activation", "swiglu"): Choice("SwiGLU", later.SwiGLU, 12),
     ("Transformer", ""): Choice("both, then back", models.Transformer, 7),
     ("LanguageModel", ""): Choice("back", models.LanguageModel, 7),
     ("MaskedLanguageModel", ""): Choice("both", models.MaskedLanguageModel, 12),
     ("VisionTransformer", ""): Choice("all patches", models.VisionTransformer, 12),
-    ("mixers", "attention"): Choice("heads", layers.SelfAttention, 4),
-    ("mixers", "grouped"): Choice("in groups", layers.GroupedQueryAttention, 13),
-    ("tying", "all"): Choice("tied", layers.OutputProjection, 9),
-    ("tied", True): Choice("tied", layers.OutputProjection, 9),
-    ("tied", False): Choice("its own matrix", layers.OutputProjection, 9),
-    ("classes", ""): Choice("one logit a class", layers.Linear, 10),
+    ("mixers", "attention"): Choice("heads", paper.SelfAttention, 4),
+    ("key_value_heads", ""): Choice("in groups", TiledAttention, 13),
+    ("tying", "all"): Choice("tied", paper.OutputProjection, 9),
+    ("tied", True): Choice("tied", paper.OutputProjection, 9),
+    ("tied", False): Choice("its own matrix", paper.OutputProjection, 9),
+    ("classes", ""): Choice("one logit a class", paper.Linear, 10),
 }
 """By the field of a config and its value; a model's kind says who sees whom."""
 
@@ -91,9 +92,14 @@ MODELS = models.Transformer, models.LanguageModel, models.MaskedLanguageModel
 MODELS = *MODELS, models.VisionTransformer
 
 
+def groups_of(config) -> int:
+    """How many heads of keys and values self-attention has."""
+    return int(config.key_value_heads or config.heads)
+
+
 def chosen(config) -> list[list[tuple[str, Any]]]:
     """What a config chooses: a list for each column of the table."""
-    relative, grouped = (config.mixers == name for name in ("relative", "grouped"))
+    relative, grouped = config.mixers == "relative", groups_of(config) < config.heads
     fields = "mixers" if relative else "positions", "activation"
     positions, activation = ((field, getattr(config, field)) for field in fields)
     kind = next(cls for cls in MODELS if cls.Config is type(config))
@@ -103,7 +109,7 @@ def chosen(config) -> list[list[tuple[str, Any]]]:
         [positions],
         [activation],
         [(kind.__name__, "")],
-        [("mixers", "attention"), *[("mixers", "grouped")] * grouped],
+        [("mixers", "attention"), *[("key_value_heads", "")] * grouped],
         [(last, "" if last == "classes" else getattr(config, last))],
     ]
 
@@ -117,8 +123,7 @@ def choices_table() -> str:
             for keys in chosen(config)
         ]
         heads = cells[4].replace("[heads]", f"[{config.heads} heads]")
-        if config.mixers == "grouped":
-            heads = heads.replace("[in groups]", f"[in {config.key_value_heads} groups]")
+        heads = heads.replace("[in groups]", f"[in {groups_of(config)} groups]")
         rows.append((name, *cells[:4], heads, cells[5]))
     columns = ["model", "norm", "positions", "activation", "sees", "attention", "output"]
     return table(columns, rows).markdown()
@@ -220,7 +225,6 @@ def norm_of(config) -> Shapes:
 def tower(config, name: str, count: int, length: int, cross: bool = False) -> list[Part]:
     """The parts of a tower of `count` layers, with cross-attention to as long a memory."""
     d, f, norm, gates = config.d_model, config.d_ff, norm_of(config), SAVED[config.activation]
-    groups = config.key_value_heads if config.mixers == "grouped" else config.heads
 
     def attention(what: str, groups: int) -> Part:
         key, value = config.size_of_key, config.d_v or config.size_of_key
@@ -232,10 +236,10 @@ def tower(config, name: str, count: int, length: int, cross: bool = False) -> li
         saved += config.heads * length**2
         return Part(name + what, (*shapes, *biases), count, length, pairs, saved)
 
-    inner = (d, f * getattr(layers.ACTIVATIONS[config.activation], "inputs", 1))
+    inner = (d, f * getattr(later.ACTIVATIONS[config.activation], "inputs", 1))
     biases = ((inner[1],), (d,)) if config.feed_forward_bias else ()
     norms = 2 + cross
-    made = [attention("attention", groups)]
+    made = [attention("attention", groups_of(config))]
     made += [attention("cross-attention", config.heads)] * cross
     network = (inner, (f, d), *biases)
     made += [Part(f"{name}feed-forward", network, count, length, saved=length * (d + gates * f))]

@@ -11,7 +11,7 @@ import lessons
 import numformer
 import toy_tasks
 from numformer import blas
-from numformer.backend import default_backend, find_backend
+from numformer.devices import default_backend, find_backend
 from numformer.errors import InputError
 from numformer.training.forks import cores
 from toy_tasks.kit import exit_code

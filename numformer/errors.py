@@ -17,6 +17,18 @@ class InputError(ValueError):
         return f"{rule}; received {received}. {fix}"
 
 
+def require_width(layer: object, x, width: int) -> None:
+    """Raise InputError unless x is an array (..., width)."""
+    shape = getattr(x, "shape", ())
+    if shape[-1:] != (width,):
+        name = type(layer).__name__
+        raise InputError(
+            f"this {name} takes an array (..., {width})",
+            f"shape {shape}" if shape else type(x).__name__,
+            f"Build the {name} for the width that it is given, or give it an array of its own.",
+        )
+
+
 class BrokenNumbers(ArithmeticError):
     """The loss, the gradient, a weight, a logit or a measure is not a finite number any more."""
 

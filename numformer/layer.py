@@ -8,6 +8,7 @@ what a backward returns shares memory with nothing, so its receiver may overwrit
 
 import contextlib
 import contextvars
+import functools
 import itertools
 import reprlib
 import textwrap
@@ -168,10 +169,10 @@ class Layer:
 
     # Saved values: a stack, so a layer may be used several times before backward.
 
-    @property
+    @functools.cached_property
     def saved(self) -> list[dict[str, Any]]:
         """What the forwards saved that no backward has popped yet, oldest first."""
-        return self.__dict__.setdefault("_saved", [])
+        return []
 
     def save(self, **values: Any) -> None:
         """Keep what backward needs, by name; does nothing while `saving` is off."""
@@ -293,18 +294,6 @@ def _mismatch(rule: str, received: str) -> InputError:
     )
 
 
-def require_width(layer: Layer, x, width: int) -> None:
-    """Raise InputError unless x is an array (..., width)."""
-    shape = getattr(x, "shape", ())
-    if shape[-1:] != (width,):
-        name = type(layer).__name__
-        raise InputError(
-            f"this {name} takes an array (..., {width})",
-            f"shape {shape}" if shape else type(x).__name__,
-            f"Build the {name} for the width that it is given, or give it an array of its own.",
-        )
-
-
 class FlatParameters:
     """All parameters of a model as one vector `data` and all their gradients as one `grad`.
 
@@ -314,20 +303,20 @@ class FlatParameters:
 
     used = stale = False
 
-    def __init__(self, data, grad, parameters: Sequence[Parameter] = ()):
-        self.data = data
-        self.grad = grad
-        self._parameters = parameters
+    def __init__(
+        self, data, grad, parameters: Sequence[Parameter] = (), layer: Layer | None = None
+    ):
+        self.data, self.grad, self.parameters, self.layer = data, grad, parameters, layer
         views = zip(self.views(data), self.views(grad), strict=True)
         for parameter, (data_view, grad_view) in zip(parameters, views, strict=True):
             parameter._rebind(data_view, grad_view, self)
 
     def views(self, vector) -> list:
         """The stretches of a vector (N,) that belong to the parameters, each in its shape."""
-        ends = itertools.accumulate(parameter.size for parameter in self._parameters)
+        ends = itertools.accumulate(parameter.size for parameter in self.parameters)
         return [
             vector[end - parameter.size : end].reshape(parameter.shape)
-            for end, parameter in zip(ends, self._parameters, strict=True)
+            for end, parameter in zip(ends, self.parameters, strict=True)
         ]
 
     def zero_grad(self) -> None:
@@ -346,7 +335,7 @@ class FlatParameters:
 
     def is_current(self) -> bool:
         """Whether the parameters are still views of these vectors: no later pack moved them."""
-        return all(parameter._flat is self for parameter in self._parameters)
+        return all(parameter._flat is self for parameter in self.parameters)
 
 
 def pack(layer: Layer, dtype: type[np.floating] = np.float32, xp: Any = np) -> FlatParameters:
@@ -358,4 +347,4 @@ def pack(layer: Layer, dtype: type[np.floating] = np.float32, xp: Any = np) -> F
     parameters = [*layer.named_parameters().values()]
     values = [to_host(parameter.data).ravel() for parameter in parameters]
     data = xp.asarray(np.concatenate(values or [np.zeros(0)]).astype(dtype))
-    return FlatParameters(data, xp.zeros_like(data), parameters)
+    return FlatParameters(data, xp.zeros_like(data), parameters, layer)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from numformer.backend import to_host
+from numformer.later.attention.tiles import attention_weights as latest_weights
 from numformer.layer import Layer, mode
 
 PICTURES = ".png", ".pdf", ".svg"
@@ -18,13 +19,13 @@ PICTURES = ".png", ".pdf", ".svg"
 def attention_weights(model: Layer, *inputs: np.ndarray) -> dict[str, np.ndarray]:
     """Where each attention looks as a model reads `inputs`: its weights (B, H, T, S), by name.
 
-    Each layer that looks says where (`looks`); dropout is off.
+    Dropout is off.
     """
     with mode(training=False, saving=True):
         model.forward(*inputs)
     weights = {}
     for name, layer in model.named_layers().items():
-        looked = getattr(layer, "looks", lambda: None)()
+        looked = latest_weights(layer)
         if looked is not None:
             weights[name] = to_host(looked)
     model.clear_saved()

@@ -6,8 +6,8 @@ value, its flag on a command line and the line of `--help`.
 
 import difflib
 import math
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from collections.abc import Callable, Collection
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from numformer.errors import InputError
@@ -116,22 +116,4 @@ class Settings:
                     f"{setting.name} is {rule.says}",
                     repr(value),
                     f"Change {setting.name} (see {type(self).__name__}).",
-                )
-        for setting in fields(self):
-            self._require_owner(setting)
-
-    def owners(self, setting: Field) -> Mapping[str, Collection[str]]:
-        """The choices that a setting belongs to: for another field, the names that it has then."""
-        return setting.metadata.get("only_with", {})
-
-    def _require_owner(self, setting: Field) -> None:
-        """Raise InputError for a setting that does nothing, since its owner is not chosen."""
-        value = getattr(self, setting.name)
-        for owner, names in self.owners(setting).items():
-            chosen = getattr(self, owner)
-            if value != setting.default and not {*names} & {*str(chosen).split(",")}:
-                raise InputError(
-                    f"{setting.name} belongs to {owner} {' or '.join(sorted(names))}",
-                    f"{setting.name} {value!r} with {owner} {chosen}",
-                    f"Leave {setting.name} out, or change {owner}.",
                 )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from numformer import Config, PairBatch, Recipe, Transformer, backend
+from numformer import Config, PairBatch, Recipe, Transformer
 from numformer.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[1]

@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from numformer import backend, randomness
 from numformer.backend import to_host
+from numformer.devices import find_backend
 from numformer.errors import InputError
 from numformer.half_precision import half_product, half_products
 from numformer.later.normal import normal
@@ -240,12 +241,12 @@ NO_GPU = {  # what is broken, and how that is told
 
 @pytest.mark.parametrize("reason", NO_GPU)
 def test_a_gpu_that_cannot_multiply_is_none(reason, stand_in, monkeypatch):
-    assert backend.find_backend("auto") is backend.find_backend("cupy") is stand_in
+    assert find_backend("auto") is find_backend("cupy") is stand_in
     name, broken = NO_GPU[reason]
     monkeypatch.setattr(stand_in.cuda if "is_" in name else stand_in.ndarray, name, broken)
-    assert backend.find_backend("auto") is np
+    assert find_backend("auto") is np
     with pytest.raises(InputError, match=reason):
-        backend.find_backend("cupy")
+        find_backend("cupy")
 
 
 def words(seed, step, count):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import numformer
-from numformer.layers import attention
+from numformer.paper import attention
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("[nlt]*/README.md")]

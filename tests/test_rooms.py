@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 # From the ground up; what stands side by side does not import each other.
 FLOORS = [
     ["version", "errors", "blas", "symbols", "allocator"],
-    ["backend", "settings"],
+    ["backend", "settings", "devices"],
     ["randomness", "layer", "half_precision"],
     ["paper"],
     ["later", "data"],

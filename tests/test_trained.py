@@ -270,7 +270,9 @@ def test_the_best_answers_are_those_of_a_beam_with_their_scores(run, complaint):
     symbols = trained.text.n_best(trained.model, 2 * [[*"ab"]], 2, **how)[0]
     assert [text for _, text in best] == [" ".join(words) for _, words in symbols]
     assert_allclose([score for score, _ in best], [score for score, _ in symbols], rtol=1e-5)
-    assert best == again
+    assert [text for _, text in best] == [text for _, text in again]
+    # Rows of one product may differ in their last digits.
+    assert_allclose([score for score, _ in best], [score for score, _ in again], rtol=1e-6)
     assert best[0][0] > best[1][0] and len(other) == 2
     assert told[0] == "training never saw 'x' (in 'axe')" and len(told) == 1
     settings = "n_best of this model has the settings beam, length_penalty, penalty, max_length;"

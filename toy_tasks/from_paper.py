@@ -10,7 +10,7 @@ import argparse
 
 import numpy as np
 
-from numformer.layer import inference, pack
+from numformer.layer import pack
 from numformer.paper import Adam, Config, CrossEntropy, Transformer, greedy, warmup_rate
 from numformer.randomness import dropout_stream
 from numformer.symbols import END, PADDING, SPECIAL, START

@@ -12,8 +12,9 @@ from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
 
-from numformer.backend import find_backend, to_host
+from numformer.backend import to_host
 from numformer.data import Batch
+from numformer.devices import find_backend
 from numformer.errors import InputError
 from numformer.layer import inference, pack
 from numformer.models.vision import VisionTransformer

@@ -4,9 +4,9 @@ import argparse
 import re
 import sys
 
-from numformer.backend import find_backend
 from numformer.data.moses import detokenized
 from numformer.data.subwords import KINDS
+from numformer.devices import find_backend
 from numformer.errors import InputError
 from numformer.generation import Transduction, Translation
 from numformer.layer import pack

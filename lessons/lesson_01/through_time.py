@@ -1,10 +1,10 @@
 """The simulation of a recurrent cell that goes over three words, there and back."""
 
 import numpy as np
-from numformer.layers.cells import rnn, rnn_backward
 
 from lessons.kit.simulation import Entries, Option, Simulation, Slider
 from lessons.kit.views import Block, Diagram, Matrices, Of
+from numformer.recurrence.cells import rnn, rnn_backward
 
 # The example of the lesson: what each word gives to the two units, and the recurrent weight.
 words = ["not", "very", "good"]

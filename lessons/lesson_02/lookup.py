@@ -130,8 +130,8 @@ move_the_wish = Simulation(
     ],
     code=f"""\
 import numpy as np
-from numformer.layers.scores import dot_product_score
-from numformer.layers.softmax import softmax
+from numformer.recurrence.scores import dot_product_score
+from numformer.paper.softmax import softmax
 
 key = {array(key)}
 value = {array(value)}
@@ -229,7 +229,7 @@ smooth_the_river = Simulation(
     ],
     code=f"""\
 import numpy as np
-from numformer.layers.softmax import softmax
+from numformer.paper.softmax import softmax
 
 hours = {array(hours)}
 levels = {array(levels)}

@@ -181,7 +181,7 @@ STEPS = (
         "No. A mixture stays between the smallest and the largest. A row that sees nothing gives "
         "0.",
         r"@output = @weights @value",
-        [Code(FORWARD, "return ", of("value", "weights", matmul="output", dropped="weights"))],
+        [Code(FORWARD, "return ", of("value", "weights", matmul="output"))],
         ("weights", "value"),
         ("output",),
         ("weights", "row", "value", "column"),
@@ -196,13 +196,7 @@ STEPS = (
         "You double $\\mathrm{d}O$. What happens to the gradients that follow?",
         "They double: all that follows is **linear** in $\\mathrm{d}O$. Try it: type numbers.",
         r"@doutput_{tj} = \frac{\partial L}{\partial @output_{tj}}",
-        [
-            Code(
-                BACKWARD,
-                "def",
-                of(*GIVEN, dropped="weights"),
-            )
-        ],
+        [Code(BACKWARD, "def", of(*GIVEN))],
         ("output",),
         ("doutput",),
         inverts="blend",
@@ -218,7 +212,7 @@ STEPS = (
         "Hide the last token. What is its row of $\\mathrm{d}V$?",
         "Exactly 0. Nobody looked at it, so its value changes nothing.",
         r"@dvalue = @weights^\top @doutput",
-        [Code(BACKWARD, "dvalue = ", of("dvalue", "doutput", dropped="weights"))],
+        [Code(BACKWARD, "dvalue = ", of("dvalue", "doutput", "weights"))],
         ("weights", "doutput"),
         ("dvalue",),
         ("weights", "column", "doutput", "column"),
@@ -236,10 +230,7 @@ STEPS = (
         "No. It says what a weight would do, not whether it may. The mask acts through the "
         "weights, in the next two steps.",
         r"@dweights = @doutput @value^\top",
-        [
-            Code(BACKWARD, "ddropped = ", of("doutput", "value", ddropped="dweights")),
-            Code(BACKWARD, "dweights = ", of("dweights", ddropped="dweights")),
-        ],
+        [Code(BACKWARD, "dweights = ", of("dweights", "doutput", "value"))],
         ("doutput", "value"),
         ("dweights",),
         ("doutput", "row", "value", "row"),
@@ -376,8 +367,8 @@ def lines(mask=MASKS[0].value, temperature=1.0, own=query[IT], doutput=doutput) 
     queries = np.concatenate([query[: IT.start], own, query[IT.stop :]])
     inputs = queries / temperature, key, value
     forward = trace(scaled_dot_product_attention, *inputs, mask, into=[softmax])
-    _, weights, dropped = forward[-1].value
-    backward = (scaled_dot_product_attention_backward, doutput, *inputs, weights, dropped, None)
+    _, weights = forward[-1].value
+    backward = scaled_dot_product_attention_backward, doutput, *inputs, weights
     return forward + trace(*backward, into=[softmax_backward])
 
 
@@ -447,8 +438,8 @@ attention = Simulation(
     draw=draw_all,
     code=f"""\
 import numpy as np
-from numformer.layers.attention import scaled_dot_product_attention
-from numformer.layers.attention import scaled_dot_product_attention_backward
+from numformer.paper.attention import scaled_dot_product_attention
+from numformer.paper.attention import scaled_dot_product_attention_backward
 
 query = {array(query)}
 key = {array(key)}
@@ -460,9 +451,7 @@ doutput = 0
 
 query[2] = own
 query /= temperature
-output, weights, dropped = scaled_dot_product_attention(query, key, value, mask)
-dquery, dkey, dvalue = scaled_dot_product_attention_backward(
-    doutput, query, key, value, weights, dropped, None
-)
+output, weights = scaled_dot_product_attention(query, key, value, mask)
+dquery, dkey, dvalue = scaled_dot_product_attention_backward(doutput, query, key, value, weights)
 print(weights.round(2), dquery.round(2), dkey.round(2), dvalue.round(2), sep="\\n\\n")""",
 )

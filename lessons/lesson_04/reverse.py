@@ -14,6 +14,7 @@ from tqdm import tqdm
 from numformer import Adam, Config, Layer, PairBatch, Transformer, inference, pack
 from numformer.backend import matmul
 from numformer.paper.attention import MultiHeadAttention, scaled_dot_product_attention
+from numformer.paper.masks import as_mask
 from numformer.plots import attention_weights
 from numformer.training.optimizers import clip_global_norm
 from numformer.training.parts import Parts
@@ -43,7 +44,11 @@ PLACES = {
     },
 }
 """For each kind of attention, where place t of n letters may look: (a, b, c) is a t + b n + c."""
-PARTS = ("encoder", "mixer"), ("decoder", "mixer"), ("decoder", "cross_attention")
+PARTS = (
+    ("encoder", "self_attention"),
+    ("decoder", "self_attention"),
+    ("decoder", "cross_attention"),
+)
 ATTENTIONS = {
     f"{kind}, layer {n + 1}": f"{tower}.layers.{n}.{part}.sublayer"
     for kind, (tower, part) in zip(PLACES, PARTS, strict=True)
@@ -150,10 +155,10 @@ def left_without(attention: str, heads: tuple[int, ...]) -> float:
 
 
 class OneLook(Layer):
-    """query, key, value (B, H, S, K), mask -> (B, H, T, K): all heads blend by the mean weights."""
+    """query, key, value (B, H, S, K), reach -> (B, H, T, K): heads blend by the mean weights."""
 
-    def forward(self, query, key, value, mask=None, position_bias=None):
-        _, weights, _ = scaled_dot_product_attention(query, key, value, mask)
+    def forward(self, query, key, value, reach):
+        _, weights = scaled_dot_product_attention(query, key, value, as_mask(reach))
         return matmul(np.broadcast_to(weights.mean(axis=1, keepdims=True), weights.shape), value)
 
 

@@ -72,7 +72,7 @@ def ran(dy=DY, sentence=words) -> tuple[SelfAttention, list[Line]]:
     xp = array_module(dy)
     layer, x = two_heads(xp), xp.asarray(embedded(sentence))
     into = [
-        MultiHeadAttention.forward,
+        MultiHeadAttention.attend,
         MultiHeadAttention.backward,
         split_heads,
         merge_heads,
@@ -87,7 +87,7 @@ def ran(dy=DY, sentence=words) -> tuple[SelfAttention, list[Line]]:
 def compute(dy=DY, sentence=words) -> dict[str, np.ndarray]:
     """Every matrix by its name, as the library's layer makes it, there and back."""
     layer, lines = ran(dy, sentence)
-    heads = find(lines, "forward", "heads = ").after
+    heads = find(lines, "attend", "heads = ").after
     within = find(lines, "backward", "dquery, dkey").after
     weights = find(lines, "scaled_dot_product_attention", "weights = ").after["weights"]
     dmemory = find(lines, "backward", "dmemory += ").after["dmemory"]
@@ -97,7 +97,7 @@ def compute(dy=DY, sentence=words) -> dict[str, np.ndarray]:
         q=merge_heads(heads["query"]),
         c=merge_heads(heads["heads"]),
         wo=W_O,
-        y=find(lines, "forward", "return self.output").value,
+        y=find(lines, "attend", "return self.output").value,
         dc=merge_heads(within["dheads"]),
         dy=dy,
         dq=merge_heads(within["dquery"]),
@@ -191,7 +191,7 @@ STEPS = (
         "Which rows of $W^O$ belong to head 2?",
         "The last three. Set them to 0, and nothing reads head 2: it is removed.",
         r"@y = @c @wo",
-        [Code("forward", "return self.output.forward(merge_heads(heads")],
+        [Code("attend", "return self.output.forward(merge_heads(heads")],
         ("c", "wo"),
         ("y",),
         see="Two heads by hand",

@@ -49,7 +49,7 @@ def train(positions: str, seed: int) -> Run:
         norm="pre",
         p_drop=0.0,
         positions=positions,
-        max_length=TESTED,
+        **({"max_length": TESTED} if positions == "learned" else {}),
     )
     of_weights, of_data, held_out = np.random.SeedSequence(seed).spawn(3)
     model, loss = LanguageModel(config, of_weights), CrossEntropy(0)

@@ -5,9 +5,11 @@ import numpy as np
 from lessons.kit.simulation import Choice, Option, Simulation, Slider
 from lessons.kit.views import Axis, Chart, Clocks, Drawn, Figures, Heatmap, Matrices, Of
 from numformer.backend import array_module
-from numformer.later import alibi, rotary
-from numformer.layers import positional, reach
-from numformer.paper.attention import scaled_dot_product_attention
+from numformer.later.attention.alibi import ALiBi
+from numformer.later.attention.dense import biased_attention
+from numformer.later.attention.rotary import rotary, rotary_turns
+from numformer.paper.masks import causal_mask
+from numformer.paper.positions import sinusoidal_table
 
 words = ["old", "dog", "bites", "man"]
 x = np.array(
@@ -27,7 +29,7 @@ def attend(words: np.ndarray, positions=lambda x: (x, x, x)) -> tuple[np.ndarray
 
     `positions` makes of them what attention takes: queries, keys, values, a mask and so on.
     """
-    return scaled_dot_product_attention(*positions(words))[:2]
+    return biased_attention(*positions(words))[:2]
 
 
 # Orders
@@ -39,28 +41,28 @@ ORDERS = [
 WAYS = [  # what becomes of the words: queries, keys, values, a mask and so on
     Option(lambda x: (x, x, x), "none", "", "lambda x: (x, x, x)"),
     Option(
-        lambda x: 3 * [x + positional.sinusoidal_table(4, 8)],
+        lambda x: 3 * [x + sinusoidal_table(4, 8)],
         "sinusoids",
         "A vector for each place is added to the word that stands there.",
-        "lambda x: 3 * [x + positional.sinusoidal_table(4, 8)]",
+        "lambda x: 3 * [x + sinusoidal_table(4, 8)]",
     ),
     Option(
-        lambda x: 2 * [rotary.rotary(x, rotary.rotary_turns(4, 8))] + [x],
+        lambda x: 2 * [rotary(x, rotary_turns(4, 8))] + [x],
         "rotary",
         "Queries and keys are turned, each by its place.",
-        "lambda x: 2 * [rotary.rotary(x, rotary.rotary_turns(4, 8))] + [x]",
+        "lambda x: 2 * [rotary(x, rotary_turns(4, 8))] + [x]",
     ),
     Option(
-        lambda x: (x, x, x, None, None, alibi.alibi(8, np.arange(4), np.arange(4))[0]),
+        lambda x: (x, x, x, None, ALiBi(8).forward(np.arange(4), np.arange(4))[0]),
         "ALiBi",
         "Half of the distance is taken off each score.",
-        "lambda x: (x, x, x, None, None, alibi.alibi(8, np.arange(4), np.arange(4))[0])",
+        "lambda x: (x, x, x, None, ALiBi(8).forward(np.arange(4), np.arange(4))[0])",
     ),
     Option(
-        lambda x: (x, x, x, reach.causal_mask(4)[0, 0]),
+        lambda x: (x, x, x, causal_mask(4)[0, 0]),
         "only a causal mask",
         "A word sees itself and those before it.",
-        "lambda x: (x, x, x, reach.causal_mask(4)[0, 0])",
+        "lambda x: (x, x, x, causal_mask(4)[0, 0])",
     ),
 ]
 
@@ -107,15 +109,18 @@ orders = Simulation(
     ],
     code=f"""\
 import numpy as np
-from numformer.layers import alibi, positional, reach, rotary
-from numformer.layers.attention import scaled_dot_product_attention
+from numformer.later.attention.alibi import ALiBi
+from numformer.later.attention.dense import biased_attention
+from numformer.later.attention.rotary import rotary, rotary_turns
+from numformer.paper.masks import causal_mask
+from numformer.paper.positions import sinusoidal_table
 
 x = np.array({x.astype(int).tolist()}, float)
 order = [0, 3, 2, 1]
 positions = 0
 
-first, before, _ = scaled_dot_product_attention(*positions(x))
-output, after, _ = scaled_dot_product_attention(*positions(x[order]))
+first, before, _ = biased_attention(*positions(x))
+output, after, _ = biased_attention(*positions(x[order]))
 back = np.argsort(order)
 sorted_back = after[np.ix_(back, back)]
 largest = abs(output[back] - first).max()
@@ -131,7 +136,7 @@ ROWS = 40
 def likeness(width, every, picked) -> dict[str, np.ndarray]:
     """PE at 40 places, each `every` from the last, and how much like the picked one they are."""
     is_picked = np.where(np.arange(ROWS) == picked, 1.0, 0.0)
-    table = positional.sinusoidal_table(every * ROWS, width, array_module(is_picked))[::every]
+    table = sinusoidal_table(every * ROWS, width, array_module(is_picked))[::every]
     return {"table": table, "alike": table @ (is_picked @ table) / (width / 2)}
 
 
@@ -165,13 +170,13 @@ sinusoids = Simulation(
         ),
     ],
     code=f"""\
-from numformer.layers import positional
+from numformer.paper.positions import sinusoidal_table
 
 width = 32
 every = 1
 picked = 20
 
-table = positional.sinusoidal_table(every * {ROWS}, width)[::every]
+table = sinusoidal_table(every * {ROWS}, width)[::every]
 alike = table @ table[picked] / (width / 2)
 print(table.round(2), alike.round(2))""",
 )
@@ -186,9 +191,9 @@ def turned(what, place, k) -> dict[str, np.ndarray]:
     """PE at two places, or the query of `dog` and the key of `man`, turned by these places."""
     places, (_, dog, _, man) = [place + k, place], x
     if what == "sinusoids":
-        both = positional.sinusoidal_table(LAST + 1, 8)[places]
+        both = sinusoidal_table(LAST + 1, 8)[places]
     else:
-        both = rotary.rotary(np.stack([dog, man]), rotary.rotary_turns(LAST + 1, 8)[places])
+        both = rotary(np.stack([dog, man]), rotary_turns(LAST + 1, 8)[places])
     later, earlier = both.reshape(2, 4, 2)
     scores = (later * earlier).sum(axis=1)
     reach = np.where(what == "sinusoids", 1.0, 2.4)
@@ -238,17 +243,18 @@ turning = Simulation(
     ],
     code=f"""\
 import numpy as np
-from numformer.layers import positional, rotary
+from numformer.later.attention.rotary import rotary, rotary_turns
+from numformer.paper.positions import sinusoidal_table
 
 what = 0
 place = 0
 k = 1
 
 if what == "sinusoids":
-    both = positional.sinusoidal_table({LAST + 1}, 8)[[place + k, place]]
+    both = sinusoidal_table({LAST + 1}, 8)[[place + k, place]]
 else:  # the query of dog, the key of man
     both = np.array({x[[1, 3]].astype(int).tolist()}, float)
-    both = rotary.rotary(both, rotary.rotary_turns({LAST + 1}, 8)[[place + k, place]])
+    both = rotary(both, rotary_turns({LAST + 1}, 8)[[place + k, place]])
 later, earlier = both.reshape(2, 4, 2)
 scores = (later * earlier).sum(axis=1)
 print(scores, scores.sum())""",

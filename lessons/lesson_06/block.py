@@ -1,13 +1,14 @@
 """The example of lesson 6, an encoder block with chosen weights, and two simulations of it."""
 
 import numpy as np
-from numformer.models.block import Block, TowerConfig
 
 from lessons.kit.simulation import Choice, Entries, Option, Simulation, Slider
 from lessons.kit.views import Block as Box
 from lessons.kit.views import Diagram, Figures, Matrices, Of, numbers
 from numformer.backend import array_module
 from numformer.layer import Layer, pack
+from numformer.paper import EncoderLayer
+from numformer.paper.config import LayerConfig
 from numformer.paper.layer_norm import layer_norm, layer_norm_backward
 
 tokens = ["the", "cat", "purrs"]
@@ -38,10 +39,10 @@ outer = np.array(
     dtype=float,
 )
 WEIGHTS = {
-    "mixer.sublayer.query.weight": np.array([[1, 2, 0, 0, 2]]).T / 4,
-    "mixer.sublayer.key.weight": np.array([[1, 0, 0, 0, 0]]).T / 2,
-    "mixer.sublayer.value.weight": np.eye(5)[:, 3:],
-    "mixer.sublayer.output.weight": np.diag([2.0, 1.0]) @ np.eye(5)[3:],
+    "self_attention.sublayer.query.weight": np.array([[1, 2, 0, 0, 2]]).T / 4,
+    "self_attention.sublayer.key.weight": np.array([[1, 0, 0, 0, 0]]).T / 2,
+    "self_attention.sublayer.value.weight": np.eye(5)[:, 3:],
+    "self_attention.sublayer.output.weight": np.diag([2.0, 1.0]) @ np.eye(5)[3:],
     "feed_forward.sublayer.inner.weight": inner,
     "feed_forward.sublayer.inner.bias": inner_bias,
     "feed_forward.sublayer.outer.weight": outer,
@@ -49,15 +50,15 @@ WEIGHTS = {
 doutput = np.array([[0, 1, -1, 0, 2], [2, -1, 0, 3, 1], [1, 0, -2, 1, 0]], dtype=float)
 
 
-def example(xp=np) -> Block:
+def example(xp=np) -> EncoderLayer:
     """A block with these weights, its norms without epsilon, in float64."""
-    config = TowerConfig(d_model=5, d_ff=6, heads=1, d_k=1, d_v=2, p_drop=0)
-    block = Block(config, np.random.default_rng(0))
+    config = LayerConfig(d_model=5, d_ff=6, heads=1, d_k=1, d_v=2, p_drop=0)
+    block = config.encoder_layer(np.random.default_rng(0))
     pack(block, np.float64)
     for name, values in WEIGHTS.items():
         block.named_parameters()[name].data[...] = values
     pack(block, np.float64, xp)
-    block.mixer.norm.epsilon = block.feed_forward.norm.epsilon = 0.0  # for round numbers
+    block.self_attention.norm.epsilon = block.feed_forward.norm.epsilon = 0.0  # for round numbers
     return block
 
 
@@ -82,8 +83,8 @@ def watch(layer: Layer) -> dict:
 
 # Of each matrix its symbol, its columns, the layer that it belongs to, and whether it goes into
 # this (0) or comes out of it (1).
-ATTENTION, FFN = "mixer.sublayer", "feed_forward.sublayer"
-NORM_1, NORM_2, HIDDEN = "mixer.norm", "feed_forward.norm", f"{FFN}.activation"
+ATTENTION, FFN = "self_attention.sublayer", "feed_forward.sublayer"
+NORM_1, NORM_2, HIDDEN = "self_attention.norm", "feed_forward.norm", f"{FFN}.activation"
 KEYS = [*"123456"]
 MATRICES = {
     "x": ("X", features, ATTENTION, "forward", 0),
@@ -103,7 +104,7 @@ MATRICES = {
     "dsum_1": (r"\mathrm{d}U", features, NORM_1, "backward", 1),
     "dattended": (r"\mathrm{d}O", features, ATTENTION, "backward", 0),
     "dx_1": (r"\mathrm{d}X_{\mathrm{att}}", features, ATTENTION, "backward", 1),
-    "dx": (r"\mathrm{d}X", features, "mixer", "backward", 1),
+    "dx": (r"\mathrm{d}X", features, "self_attention", "backward", 1),
 }
 OPERANDS = {  # what else a part computes with: its numbers, its symbol, its rows and columns
     "w_v": (WEIGHTS[f"{ATTENTION}.value.weight"], "W^V", features, ["1", "2"]),
@@ -137,7 +138,7 @@ def compute(part=0, way=1, dy=doutput, x=x) -> dict[str, np.ndarray]:
     block = example(array_module(x))
     seen = watch(block)
     block.forward(x[None])
-    arrays = {"weights": block.mixer.sublayer.attention.saved[-1]["weights"][0, 0]}
+    arrays = {"weights": block.self_attention.sublayer.attention.saved[-1]["weights"][0, 0]}
     block.backward(dy[None])
     for name, (*_, layer, direction, place) in MATRICES.items():
         arrays[name] = seen[layer, direction][place][0]
@@ -365,7 +366,7 @@ row = Simulation(
     ],
     code="""\
 import numpy as np
-from numformer.layers.layer_norm import layer_norm, layer_norm_backward
+from numformer.paper.layer_norm import layer_norm, layer_norm_backward
 
 sound = 2.0
 scale = 1.0

@@ -3,13 +3,14 @@
 from functools import cache
 
 import numpy as np
-from numformer.models.block import Tower, TowerConfig
 from threadpoolctl import threadpool_limits
 
 from lessons.kit.simulation import Choice, Option, Simulation, Slider
 from lessons.kit.views import Axis, Chart, Drawn
 from numformer import Adam, CrossEntropy, MaskedLanguageModel, pack
 from numformer.layer import Layer
+from numformer.models.config import TowerConfig
+from numformer.paper import Encoder
 
 LAYERS, STEPS, SYMBOLS, SPECIALS = 12, 120, 10, 4
 
@@ -31,10 +32,10 @@ class Chain(Layer):
         return dy
 
 
-def alter(tower: Tower, norm: str, residual: bool) -> None:
+def alter(encoder: Encoder, norm: str, residual: bool) -> None:
     """Take the norms out where `norm` is "none", and the ways around unless there are to be any."""
-    for block in tower.layers:
-        for name in ("mixer", "feed_forward"):
+    for block in encoder.layers:
+        for name in ("self_attention", "feed_forward"):
             one = getattr(block, name)
             if norm == "none":
                 one.norm = Chain()
@@ -60,22 +61,22 @@ def measure_once(norm: str, residual: bool, layers: int, seed: int) -> np.ndarra
     """(5, L): what `measure` gives, of one seed."""
     rng, place = np.random.default_rng(seed), "post" if norm == "none" else norm
     config = TowerConfig(d_model=64, d_ff=256, heads=4, layers=layers, norm=place, p_drop=0)
-    tower, found = Tower(config, rng), np.zeros((5, layers))
-    pack(tower, np.float64)
-    subs = [(one.feed_forward.sublayer, one.mixer.sublayer) for one in tower.layers]
+    encoder, found = config.encoder(rng), np.zeros((5, layers))
+    pack(encoder, np.float64)
+    subs = [(one.feed_forward.sublayer, one.self_attention.sublayer) for one in encoder.layers]
     weights = [(network.outer.weight, attention.query.weight) for network, attention in subs]
-    alter(tower, norm, residual)
+    alter(encoder, norm, residual)
     x, dx = rng.standard_normal((2, 2, 16, 64))
-    for layer, block in enumerate(tower.layers):
+    for layer, block in enumerate(encoder.layers):
         found[0, layer] = np.sqrt((x**2).mean())
         found[1, layer] = (x.mean(axis=1) ** 2).mean() / (x**2).mean()
         x = block.forward(x)
     dx /= np.linalg.norm(dx)
     if norm == "pre":
-        tower.norm.forward(x)
-        dx = tower.norm.backward(dx)
+        encoder.norm.forward(x)
+        dx = encoder.norm.backward(dx)
     for layer in reversed(range(layers)):
-        dx = tower.layers[layer].backward(dx)
+        dx = encoder.layers[layer].backward(dx)
         arrays = dx, *(weight.grad for weight in weights[layer])
         found[2:, layer] = [np.linalg.norm(array) for array in arrays]
     return found

@@ -4,7 +4,7 @@ import numpy as np
 
 from lessons.kit.simulation import Choice, Entries, Option, Simulation
 from lessons.kit.views import Matrices, Of
-from numformer.paper.attention import scaled_dot_product_attention
+from numformer.later.attention.dense import biased_attention
 
 # What the decoder reads, for each word a query of three numbers, a key of three and a value of two.
 # A query fits the key of the word that comes next. Then key and value of words in their place.
@@ -28,23 +28,23 @@ def vectors() -> list[np.ndarray]:
 CAUSAL = np.tri(5, dtype=bool)  # query t, key s: s <= t
 HIDING = [
     Option(
-        (CAUSAL, None),
+        (CAUSAL, None, None),
         "before the softmax",
         "The causal mask, as in the paper: hidden scores count as $-\\infty$.",
-        "(causal, None)",
+        "(causal, None, None)",
     ),
     Option(
-        (None, None),
+        (None, None, None),
         "not at all",
         "Every row sees every word. All but the last look hardest at the next word: they cheat.",
-        "(None, None)",
+        "(None, None, None)",
     ),
     Option(
-        (None, CAUSAL.astype(float)),
+        (None, None, CAUSAL.astype(float)),
         "after the softmax",
         "Hidden weights are set to 0 after the softmax. They look just as hidden. But look at "
         "$\\Delta$.",
-        "(None, causal.astype(float))",
+        "(None, None, causal.astype(float))",
     ),
 ]
 CHANGES = [Option(np.eye(5)[:, [s]], words[s], "", f"np.eye(5)[:, [{s}]]") for s in range(5)]
@@ -54,10 +54,10 @@ BECOMES = [Option(np.array([row], float), w) for w, row in zip(other_words, othe
 def compute(hide, change, becomes) -> dict[str, np.ndarray]:
     """Attention before and after the change, and its weights then."""
     query, key, value = vectors()
-    output, *_ = scaled_dot_product_attention(query, key, value, *hide)
+    output, *_ = biased_attention(query, key, value, *hide)
     key = np.where(change, becomes[:, :3], key)
     value = np.where(change, becomes[:, 3:], value)
-    after, _, weights = scaled_dot_product_attention(query, key, value, *hide)
+    after, _, weights = biased_attention(query, key, value, *hide)
     return dict(
         weights=weights,
         value=value,
@@ -106,7 +106,7 @@ mask = Simulation(
     ],
     code=f"""\
 import numpy as np
-from numformer.layers.attention import scaled_dot_product_attention
+from numformer.later.attention.dense import biased_attention
 
 # For each word a query (3), a key (3) and a value (2).
 words = np.array({rows}, float)
@@ -116,9 +116,9 @@ change = 0
 becomes = 0
 
 query, key, value = np.split(words, [3, 6], axis=1)
-output, *_ = scaled_dot_product_attention(query, key, value, *hide)
+output, *_ = biased_attention(query, key, value, *hide)
 key, value = np.where(change, becomes[:, :3], key), np.where(change, becomes[:, 3:], value)
-after, _, weights = scaled_dot_product_attention(query, key, value, *hide)
+after, _, weights = biased_attention(query, key, value, *hide)
 difference = after - output
 print(weights.round(2), difference.round(2), sep="\\n\\n")""",
 )

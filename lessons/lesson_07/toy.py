@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_limits
 from numformer import Adam, PairBatch, Transformer, Vocabulary, greedy, pack
 from numformer.data.batching import pad_sources
 from numformer.data.vocabulary import PADDING, START
+from numformer.later.attention.tiles import TiledAttention
 from numformer.layer import inference, mode
 from numformer.paper import Places, Reach
 from numformer.paper.softmax import softmax
@@ -70,7 +71,8 @@ class Leaky(Transformer):
 
     def forward(self, source, target, skip_padding: bool = False):
         sources, targets = (Places(ids != PADDING, skip_padding) for ids in (source, target))
-        memory, x = self._encode(source, sources), self.target.forward(target, targets)
+        memory = self.encoder.forward(self.source.forward(source, sources), Reach(sources))
+        x = self.target.forward(target, targets)
         everything = Reach(targets)  # here `causal=True` is lacking
         x = self.decoder.forward(x, everything, memory, Reach(targets, sources))
         return self.output.forward(x)
@@ -81,8 +83,9 @@ class Zeroed(Leaky):
 
     def __init__(self, config, seed=0):
         super().__init__(config, seed)
-        for block in self.decoder.layers:
-            block.mixer.sublayer.attention.dropout.draw = self.keep
+        for layer in self.decoder.layers:
+            attention = layer.self_attention.sublayer.attention = TiledAttention()
+            attention.whole.dropout.draw = self.keep
 
     @staticmethod
     def keep(shape: tuple[int, ...], like):
@@ -139,9 +142,11 @@ def look(model: Transformer, french: str, inputs: list[int]):
     """
     with mode(training=False, saving=True):
         logits = model.forward(pad_sources([ids_of(french)]), np.array([inputs]))
-    block = model.decoder.layers[0]
-    layers = block.mixer.sublayer, block.cross_attention.sublayer
-    weights = [layer.attention.saved[-1]["dropped"][0].mean(axis=0) for layer in layers]
+    layer, weights = model.decoder.layers[0], []
+    for one in (layer.self_attention.sublayer, layer.cross_attention.sublayer):
+        attention = getattr(one.attention, "whole", one.attention)  # a Zeroed one has it within
+        saved = attention.saved[-1]
+        weights.append(saved.get("dropped", saved["weights"])[0].mean(axis=0))
     model.clear_saved()
     return softmax(logits[0].astype(float)), *weights
 

@@ -19,9 +19,8 @@ from numformer.data.batching import pad_sources
 from numformer.data.vocabulary import END, START
 from numformer.errors import InputError
 from numformer.gradient_check.gradients import check
-from numformer.models import Tower
-from numformer.paper import Dropout, MultiHeadAttention, Residual
-from numformer.paper.attention import scaled_dot_product_attention_backward
+from numformer.later.attention.dense import biased_attention_backward
+from numformer.paper import Decoder, Dropout, MultiHeadAttention, Residual
 from numformer.paper.embedding import embed_backward
 from numformer.paper.layer_norm import layer_norm_backward
 from numformer.paper.linear import linear_backward
@@ -84,14 +83,13 @@ class Bug:
                     setattr(room, name, self.function)
 
 
-ATTENTION = scaled_dot_product_attention_backward
-KEYS = "dmemory += self.key.backward(merge_heads(dkey, reach.keys))"
+KEYS = "dmemory += self.key.backward(dkey)"
 SCATTER = "scatter_add(dweight, ids.ravel(), rows(dx) * math.sqrt(dx.shape[-1]))"
 UNMASKED = {"dx = dropout_backward(dy, **self.pop_saved())": "self.pop_saved()\n    dx = dy"}
 BUGS = {
     "bias": Bug(linear_backward, {"else sum_rows(dy)": "else sum_rows(dy) / len(rows(dy))"}),
     "around": Bug(Residual.backward, {"dx += dsum": ""}),
-    "undropped": Bug(ATTENTION, {"transpose(dropped), d": "transpose(weights), d"}),
+    "undropped": Bug(biased_attention_backward, {"transpose(dropped), d": "transpose(weights), d"}),
     "sum": Bug(
         softmax_backward,
         {"dscores = dweights - dot_last(dweights, weights)": "dscores = dweights.copy()"},
@@ -106,7 +104,7 @@ BUGS = {
     "zero": Bug(softmax_backward, {"dscores *= weights": "dscores *= 0"}),
     "mask": Bug(Dropout.backward, UNMASKED),
     "variance": Bug(layer_norm_backward, {"dx -= x_hat * along_x_hat": ""}),
-    "last": Bug(Tower.backward, {"dmemory += dmemory_of_block": "dmemory = dmemory_of_block"}),
+    "last": Bug(Decoder.backward, {"dmemory += dmemory_of_layer": "dmemory = dmemory_of_layer"}),
     "batch": Bug(softmax_backward, {"dscores *= weights": "dscores *= weights / len(weights)"}),
     "ids": Bug(
         embed_backward,
@@ -120,9 +118,9 @@ BUGS = {
 PARTS = (
     "decoder feed_forward",
     "decoder cross_attention",
-    "decoder mixer",
+    "decoder self_attention",
     "encoder feed_forward",
-    "encoder mixer",
+    "encoder self_attention",
     "source embedding",
 )
 
@@ -320,17 +318,17 @@ BLOCKS = [
     Block("loss", "loss", 1, 0),
     Block("decoder feed_forward", "decoder: FFN", 1, 1),
     Block("decoder cross_attention", "cross-attention", 1, 2),
-    Block("decoder mixer", "self-attention", 1, 3),
+    Block("decoder self_attention", "self-attention", 1, 3),
     Block("encoder feed_forward", "encoder: FFN", 0, 2),
-    Block("encoder mixer", "self-attention", 0, 3),
+    Block("encoder self_attention", "self-attention", 0, 3),
     Block("source embedding", "table E", 0.5, 4),
 ]
 EDGES = [  # as the data go
-    ("source embedding", "encoder mixer"),
-    ("encoder mixer", "encoder feed_forward"),
+    ("source embedding", "encoder self_attention"),
+    ("encoder self_attention", "encoder feed_forward"),
     ("encoder feed_forward", "decoder cross_attention"),
-    ("source embedding", "decoder mixer"),
-    ("decoder mixer", "decoder cross_attention"),
+    ("source embedding", "decoder self_attention"),
+    ("decoder self_attention", "decoder cross_attention"),
     ("decoder cross_attention", "decoder feed_forward"),
     ("decoder feed_forward", "loss"),
 ]

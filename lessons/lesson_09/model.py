@@ -29,8 +29,8 @@ PAIRS = np.array([[START, *map(NAMES.index, word)] for word in WORDS])
 CONFIG = Transformer.Config.base(len(NAMES), d_model=8, d_ff=8, heads=2, layers=1, p_drop=0.0)
 
 ENCODER, DECODER = "encoder.layers.0", "decoder.layers.0"
-ENCODER_ATTENTION, ENCODER_NETWORK = f"{ENCODER}.mixer", f"{ENCODER}.feed_forward"
-DECODER_ATTENTION, DECODER_NETWORK = f"{DECODER}.mixer", f"{DECODER}.feed_forward"
+ENCODER_ATTENTION, ENCODER_NETWORK = f"{ENCODER}.self_attention", f"{ENCODER}.feed_forward"
+DECODER_ATTENTION, DECODER_NETWORK = f"{DECODER}.self_attention", f"{DECODER}.feed_forward"
 CROSS = f"{DECODER}.cross_attention"
 MASKS = "encoder", "decoder", "cross"
 

@@ -5,7 +5,7 @@ import time
 import numpy as np
 
 from numformer import Layer, pack
-from numformer.paper.attention import ScaledDotProductAttention, SelfAttention
+from numformer.paper.attention import SelfAttention
 from numformer.paper.feed_forward import FeedForward
 from numformer.recurrence import LSTMCell, Recurrent
 
@@ -16,10 +16,7 @@ WIDTH, HEADS, TIMES = 128, 4, 7
 def layers() -> dict[str, Layer]:
     rng = np.random.default_rng(11)
     return {
-        # An attention of one's own is never taken in blocks.
-        "attention": SelfAttention(
-            WIDTH, HEADS, rng, attention=lambda p_drop: ScaledDotProductAttention()
-        ),
+        "attention": SelfAttention(WIDTH, HEADS, rng),
         "feed-forward": FeedForward(WIDTH, 4 * WIDTH, rng),
         "recurrence (LSTM)": Recurrent(LSTMCell(WIDTH, rng), WIDTH, rng),
     }

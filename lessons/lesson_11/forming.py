@@ -12,6 +12,7 @@ from lessons.lesson_11 import scores, small
 from numformer import Adam, PairBatch, Transformer, inference, pack
 from numformer.layer import mode
 from numformer.models import LanguageModel
+from numformer.paper.attention import MultiHeadAttention
 from numformer.plots import attention_weights, by_kind
 from numformer.training.optimizers import clip_global_norm
 from numformer.training.parts import Parts
@@ -182,7 +183,7 @@ def handed(model: LanguageModel, ids: np.ndarray) -> list:
     """Of each layer the values (B, H, S, K) of its heads and its W^O."""
     with mode(training=False, saving=True):
         model.forward(ids)
-    layers = [layer for layer in model.layers_within() if hasattr(layer, "in_blocks")]
+    layers = [layer for layer in model.layers_within() if isinstance(layer, MultiHeadAttention)]
     told = [(layer.attention.saved[-1]["value"], layer.output.weight.data) for layer in layers]
     model.clear_saved()
     return told

@@ -19,9 +19,10 @@ from numformer import Config, Transformer, greedy, pad_sources
 from numformer.backend import array_module
 from numformer.data import Vocabulary
 from numformer.data.vocabulary import END, PADDING, SPECIAL, START
+from numformer.later.attention.weights import attention_weights
 from numformer.layer import FlatParameters, Layer, mode
 from numformer.layer import pack as packed
-from numformer.paper.attention import ScaledDotProductAttention
+from numformer.paper.attention import MultiHeadAttention, ScaledDotProductAttention
 from numformer.paper.masks import causal_mask
 
 FILE = Path(__file__).with_name("weights.safetensors")
@@ -68,20 +69,20 @@ class Softened(ScaledDotProductAttention):
         super().__init__()
         self.temperature = temperature
 
-    def forward(self, query, key, value, mask=None, position_bias=None):
-        return super().forward(query / self.temperature, key, value, mask, position_bias)
+    def forward(self, query, key, value, mask=None):
+        return super().forward(query / self.temperature, key, value, mask)
 
 
 def soften(model: Layer, temperature) -> None:
     """Give every attention of a model this temperature."""
     for layer in model.layers_within():
-        if hasattr(layer, "in_blocks"):
+        if isinstance(layer, MultiHeadAttention):
             layer.attention = Softened(temperature)
 
 
 def looks(tower: Layer, part: str):
     """Where the latest forward of a tower looked: (layers, heads, T, S)."""
-    of_layers = [getattr(block, part).sublayer.looks()[0] for block in tower.layers]
+    of_layers = [attention_weights(getattr(layer, part).sublayer)[0] for layer in tower.layers]
     return array_module(of_layers[0]).stack(of_layers)
 
 
@@ -94,7 +95,7 @@ def encode(model: Transformer, source) -> dict:
     """Padded ids (S,) -> the memory (1, S, D), and where the encoder looked."""
     x = model.source.forward(source[None])
     memory = model.encoder.forward(x, valid(source, x))
-    return {"memory": memory, "encoder": looks(model.encoder, "mixer")}
+    return {"memory": memory, "encoder": looks(model.encoder, "self_attention")}
 
 
 def decode(model: Transformer, source, memory, target, here) -> dict:
@@ -105,7 +106,7 @@ def decode(model: Transformer, source, memory, target, here) -> dict:
     x = model.target.forward(target[None])
     seen = valid(source, x)
     y = model.decoder.forward(x, causal_mask(len(target)), memory, seen)
-    looked = {"decoder": looks(model.decoder, "mixer")}
+    looked = {"decoder": looks(model.decoder, "self_attention")}
     looked["cross"] = looks(model.decoder, "cross_attention")
     here = array_module(y).asarray(here)
     return {"logits": model.output.forward(y[0][here]), **looked}

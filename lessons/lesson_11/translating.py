@@ -82,8 +82,9 @@ def roles(model: Transformer, pairs: Sequence, dice: np.ndarray) -> list[dict]:
 
 def attentions(model: Transformer) -> list[MultiHeadAttention]:
     """Every attention in the explorer's order: encoder, decoder, across."""
-    towers = (model.encoder, "mixer"), (model.decoder, "mixer"), (model.decoder, "cross_attention")
-    return [getattr(block, part).sublayer for tower, part in towers for block in tower.layers]
+    stacks = [(model.encoder, "self_attention"), (model.decoder, "self_attention")]
+    stacks.append((model.decoder, "cross_attention"))
+    return [getattr(layer, part).sublayer for stack, part in stacks for layer in stack.layers]
 
 
 def gates_backward(heads: np.ndarray, dheads: np.ndarray, count: int) -> np.ndarray:

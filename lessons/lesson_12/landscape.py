@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numformer.layers.window import WindowAttention
 from threadpoolctl import threadpool_limits
 
 import toy_tasks
@@ -18,6 +17,8 @@ from lessons.kit.lesson import BLUE, GREEN, GREY, ORANGE, Piece, table
 from lessons.kit.simulation import Option, Simulation, Slider
 from lessons.kit.views import Axis, Chart, Drawn, Figures, power
 from lessons.lesson_12.sizes import amount
+from numformer.later.attention.patterns import Window
+from numformer.later.attention.tiles import TiledAttention
 from numformer.layer import pack
 from numformer.paper import Places, Reach
 from numformer.paper.attention import SelfAttention
@@ -25,21 +26,21 @@ from numformer.recurrence import CELLS, Recurrent
 
 # The map: of each part of the index's picture its file and a case of the gradient check.
 WHERE = {
-    "Embedding": ("layers/embedding.py", "embedding"),
-    "+ position": ("layers/positional.py", "sinusoidal_positions"),
-    "One head": ("layers/attention.py", "scaled_dot_product_attention"),
-    "Several heads": ("layers/attention.py", "multi_head_attention"),
-    "Self-attention": ("layers/attention.py", "self_attention"),
-    "Masked attention": ("layers/reach.py", "block_post_norm"),
-    "Cross-attention": ("layers/attention.py", "cross_attention"),
-    "Add & norm": ("layers/residual.py", "residual_post_norm"),
-    "Feed forward": ("layers/feed_forward.py", "feed_forward"),
-    "Linear": ("layers/linear.py", "output_projection"),
-    "Softmax": ("layers/softmax.py", "softmax"),
-    "Loss, training": ("layers/cross_entropy.py", "label_smoothed_cross_entropy"),
-    "All gradients": ("models/encoder_decoder.py", "transformer_post_norm"),
-    "Recurrence": ("layers/recurrence.py", "recurrent"),
-    "Long sequences": ("layers/blocks.py", "attention_in_blocks"),
+    "Embedding": ("paper/embedding.py", "embedding"),
+    "+ position": ("paper/positions.py", "sinusoidal_positions"),
+    "One head": ("paper/attention.py", "scaled_dot_product_attention"),
+    "Several heads": ("paper/attention.py", "multi_head_attention"),
+    "Self-attention": ("paper/attention.py", "self_attention"),
+    "Masked attention": ("paper/masks.py", "block_post_norm"),
+    "Cross-attention": ("paper/attention.py", "cross_attention"),
+    "Add & norm": ("paper/residual.py", "residual_post_norm"),
+    "Feed forward": ("paper/feed_forward.py", "feed_forward"),
+    "Linear": ("paper/linear.py", "output_projection"),
+    "Softmax": ("paper/softmax.py", "softmax"),
+    "Loss, training": ("paper/cross_entropy.py", "label_smoothed_cross_entropy"),
+    "All gradients": ("paper/transformer.py", "transformer_post_norm"),
+    "Recurrence": ("recurrence/recurrence.py", "recurrent"),
+    "Long sequences": ("later/attention/tiles.py", "attention_in_blocks"),
 }
 
 
@@ -75,9 +76,11 @@ class PartsMap(Piece):
 
 WIDTH, WORDS, LENGTHS, NEAR = 256, 2048, (32, 128, 512, 2048), 32
 LAYERS = {
-    "self-attention": lambda rng: SelfAttention(WIDTH, 4, rng),
+    "self-attention": lambda rng: SelfAttention(WIDTH, 4, rng, attention=TiledAttention()),
     "recurrent (LSTM)": lambda rng: Recurrent(CELLS["lstm"](WIDTH, rng), WIDTH, rng),
-    "restricted (window)": lambda rng: WindowAttention(WIDTH, 4, rng, window=NEAR),
+    "restricted (window)": lambda rng: SelfAttention(
+        WIDTH, 4, rng, attention=TiledAttention(Window(NEAR))
+    ),
 }
 
 

@@ -6,28 +6,31 @@ import time
 import tracemalloc
 
 import numpy as np
-from numformer.layers.window import WindowAttention
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
 from numformer import Layer, pack
+from numformer.later.attention.patterns import Everything, Window
+from numformer.later.attention.tiles import TiledAttention
 from numformer.later.mixers.linear_attention import LinearAttention
 from numformer.later.mixers.state_space import StateSpace
-from numformer.paper.attention import ScaledDotProductAttention, SelfAttention
+from numformer.paper.attention import SelfAttention
 from numformer.paper.masks import Places, Reach
 
 LENGTHS = np.array([512, 768, 1024, 1536, 2048])
 WIDTH, HEADS, WINDOW, TIMES = 64, 2, 64, 5
+
+
+def tiled(pattern: Everything, *sizes) -> Layer:
+    """Self-attention of a pattern, long sequences in blocks."""
+    return SelfAttention(*sizes, attention=TiledAttention(pattern))
+
+
 # Of each layer how it is made, and the exponents of T that theory has for its time and its memory.
 KINDS = {
-    # An attention of one's own is never taken in blocks.
-    "plain": (
-        functools.partial(SelfAttention, attention=lambda p_drop: ScaledDotProductAttention()),
-        2,
-        2,
-    ),
-    "blocks": (SelfAttention, 2, 1),
-    "window": (functools.partial(WindowAttention, window=WINDOW), 1, 1),
+    "plain": (SelfAttention, 2, 2),
+    "blocks": (functools.partial(tiled, Everything()), 2, 1),
+    "window": (functools.partial(tiled, Window(WINDOW)), 1, 1),
     "linear": (LinearAttention, 1, 1),
     "state space": (StateSpace, 1, 1),
 }

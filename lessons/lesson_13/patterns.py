@@ -1,11 +1,10 @@
 """The second simulation of lesson 13: who sees whom, and who knows of whom after some layers."""
 
 import numpy as np
-from numformer.layers.global_window import GlobalWindowAttention
-from numformer.layers.strided import StridedAttention
 
 from lessons.kit.simulation import Choice, Option, Simulation, Slider
 from lessons.kit.views import Figures, Heatmap
+from numformer.later.attention.patterns import Everything, GlobalWindow, Strided, Window
 from numformer.paper.masks import Places, Reach
 
 LENGTH, LAYERS = 24, 8
@@ -18,18 +17,16 @@ KINDS = [
 
 
 def seen(kind: str, size: int) -> np.ndarray:
-    """(heads, T, T): whom each position sees in one causal layer, as numformer's layers say."""
-    reach, rng = Reach(Places.whole(1, LENGTH), causal=True), np.random.default_rng(0)
-    if kind in ("all", "window"):
-        return (reach if kind == "all" else reach.within(size)).dense()[0]
-    if kind == "global":
-        layer = GlobalWindowAttention(2, 2, rng, window=size, global_tokens=1)
-    else:
-        layer = StridedAttention(2, 2, rng, stride=size)
-    mask = np.zeros((2, LENGTH, LENGTH), bool)
-    for tile in layer.tiles(reach):
-        mask[tile.heads, tile.rows, tile.keys] = True if tile.pattern is None else tile.pattern
-    return mask & reach.dense()[0]
+    """(heads, T, T): whom each position sees in one causal layer, as numformer's patterns say."""
+    pattern = {
+        "all": Everything(),
+        "window": Window(size),
+        "global": GlobalWindow(size, global_tokens=1),
+        "strided": Strided(size),
+    }[kind]
+    reach, places = Reach(Places.whole(1, LENGTH), causal=True), np.arange(LENGTH)
+    near = pattern.sees(places, places, heads=2)
+    return reach.dense()[0] if near is None else reach.dense()[0] & near
 
 
 def layers_between(mask: np.ndarray) -> np.ndarray:

@@ -133,8 +133,8 @@ def compute(step=8, query=query, block=(2, 2), causal=False) -> dict[str, np.nda
             steps[name][number] = x
     told |= dict(so_far=np.cumsum(told["there"]), group=np.arange(len(STEPS)) > 4)
     mask = np.tri(LENGTH, dtype=bool) if causal else None
-    plain, weights, _ = scaled_dot_product_attention(ROOT * query, key, value, mask)
-    known = (xp.asarray(doutput), ROOT * query, key, value, weights, weights, None)
+    plain, weights = scaled_dot_product_attention(ROOT * query, key, value, mask)
+    known = xp.asarray(doutput), ROOT * query, key, value, weights
     dquery, dkey, dvalue = scaled_dot_product_attention_backward(*known)
     wanted = dict(output=plain, dquery=ROOT * dquery, dkey=dkey, dvalue=dvalue)
     off = [abs(steps[name] - x).max(axis=(1, 2)) for name, x in wanted.items()]
@@ -219,7 +219,7 @@ walk = Simulation(
     code="""\
 import numpy as np
 from lessons.lesson_13.walk import compute, key, value
-from numformer.layers.attention import scaled_dot_product_attention
+from numformer.paper.attention import scaled_dot_product_attention
 
 step = 2
 query = 0

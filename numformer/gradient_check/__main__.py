@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from numformer.backend import BACKENDS, find_backend
+from numformer.devices import BACKENDS, find_backend
 from numformer.errors import InputError, complain
 from numformer.gradient_check.branches import untaken_branches
 from numformer.gradient_check.cases import CASES

@@ -24,8 +24,14 @@ from numformer.later.experts import (
     RoutedEncoderLayer,
 )
 from numformer.later.attention.rotary import Rotary
-from numformer.later.attention.alibi import alibi
-from numformer.later.attention.mixer import ATTENTIONS, ATTENTION_MIXERS, POSITIONS_IN_ATTENTION
+from numformer.later.attention.alibi import ALiBi
+from numformer.later.attention.heads import BiasedHeads, QueryKeyHeads
+from numformer.later.attention.patterns import Everything, GlobalWindow, Strided, Window
+from numformer.later.attention.relative import RelativePositions
+from numformer.later.attention.tiles import TiledAttention, attention_weights
+from numformer.later.attention.mixer import ATTENTIONS as ATTENTIONS
+from numformer.later.attention.mixer import POSITIONS_IN_ATTENTION as POSITIONS_IN_ATTENTION
+from numformer.later.attention.mixer import AttentionMixer
 from numformer.later.mixers.mixer import Mixer
 from numformer.later.mixers.linear_attention import LinearAttention
 from numformer.later.mixers.convolution import Convolution
@@ -58,11 +64,15 @@ POSITIONS: dict[str, Callable[..., Layer]] = {
 }
 # What may stand where self-attention stands.
 MIXERS: dict[str, Any] = {
-    **ATTENTION_MIXERS,
+    "attention": AttentionMixer(),
+    "window": AttentionMixer(Window),
+    "global_window": AttentionMixer(GlobalWindow),
+    "strided": AttentionMixer(Strided),
+    "relative": AttentionMixer(bias=RelativePositions),
     "linear": LinearAttention,
     "state_space": StateSpace,
 }
-MIXERS_OF_ATTENTION = [*ATTENTION_MIXERS]
+MIXERS_OF_ATTENTION = [*MIXERS][:5]
 
 __all__ = [
     "GELU",
@@ -83,7 +93,17 @@ __all__ = [
     "Experts",
     "RoutedEncoderLayer",
     "RoutedDecoderLayer",
+    "BiasedHeads",
+    "QueryKeyHeads",
     "Rotary",
+    "ALiBi",
+    "RelativePositions",
+    "TiledAttention",
+    "Everything",
+    "Window",
+    "GlobalWindow",
+    "Strided",
+    "attention_weights",
     "Mixer",
     "LinearAttention",
     "Convolution",

@@ -26,7 +26,7 @@ from numformer.later import (
     RichInputEmbedding,
     UnscaledEmbedding,
 )
-from numformer.later.attention.mixer import AttentionMixer, cross_attention, cross_entries
+from numformer.later.attention.mixer import AttentionMixer, build_cross, entries
 from numformer.later.attention.rotary import require_pairs
 from numformer.layer import Layer, Parameter
 from numformer.models import kinds
@@ -63,7 +63,7 @@ SETTINGS_OF_ATTENTION: dict[str, Callable[[], set[str]]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class TowerConfig(LayerConfig, *OWN_SETTINGS):  # type: ignore[misc]
+class TowerConfig(kinds.OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[misc]
     """The paper's decisions about layers, and every later choice; the defaults are the paper's.
 
     Raises InputError for values that do not fit together, and for a setting whose owner is not
@@ -235,7 +235,7 @@ class TowerConfig(LayerConfig, *OWN_SETTINGS):  # type: ignore[misc]
         return self.choice("mixers", layer).build(self.of_layer(layer), rng, causal)
 
     def cross_attention(self, rng: np.random.Generator) -> Layer:
-        return cross_attention(self, rng)
+        return build_cross(self, rng)
 
     def feed_forward(self, rng: np.random.Generator, layer: int = 0) -> Layer:
         return self.choice("feed_forwards", layer).build(self, rng)
@@ -330,7 +330,7 @@ class TowerConfig(LayerConfig, *OWN_SETTINGS):  # type: ignore[misc]
         def of_layer(n: int) -> int:
             config = self.of_layer(n)
             parts = self.choice("mixers", n), self.choice("feed_forwards", n)
-            return sum(part.entries(config) for part in parts) + cross * cross_entries(self)
+            return sum(part.entries(config) for part in parts) + cross * entries(self, self.heads)
 
         in_turn = [of_layer(n) for n in range(self.turns)]
         rounds, rest = divmod(self.layers, len(in_turn))  # layers may be any number, so no loop

@@ -24,9 +24,7 @@ class Config(TowerConfig, paper.Config):
 
     crosses = True
 
-    decoder_layers: int | None = kinds.unflagged(
-        settings.size(None, "as many as the encoder has")
-    )
+    decoder_layers: int | None = kinds.unflagged(settings.size(None, "as many as the encoder has"))
 
     def __post_init__(self):
         super().__post_init__()

@@ -1,10 +1,11 @@
 """Further kinds of settings: several choices in turn, ids, settings that belong to a choice."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import Field, dataclass, fields
 from functools import cache, partial
 from typing import Any
 
+from numformer.errors import InputError
 from numformer.settings import Rule, Settings, is_size, setting
 
 
@@ -48,6 +49,32 @@ def unflagged(setting: Any) -> Any:
     """The same setting without a flag: only weights that others trained ask for it."""
     setting.metadata = {**setting.metadata, "flag": False}
     return setting
+
+
+@dataclass(frozen=True)
+class OwnedSettings(Settings):
+    """Settings that may belong to choices; InputError for one whose owner is not chosen."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        for setting in fields(self):
+            self._require_owner(setting)
+
+    def owners(self, setting: Field) -> Mapping[str, Collection[str]]:
+        """The choices that a setting belongs to: for another field, the names that it has then."""
+        return setting.metadata.get("only_with", {})
+
+    def _require_owner(self, setting: Field) -> None:
+        """Raise InputError for a setting that does nothing, since its owner is not chosen."""
+        value = getattr(self, setting.name)
+        for owner, names in self.owners(setting).items():
+            chosen = getattr(self, owner)
+            if value != setting.default and not {*names} & {*str(chosen).split(",")}:
+                raise InputError(
+                    f"{setting.name} belongs to {owner} {' or '.join(sorted(names))}",
+                    f"{setting.name} {value!r} with {owner} {chosen}",
+                    f"Leave {setting.name} out, or change {owner}.",
+                )
 
 
 def classes_of(entries: Iterable[Any]) -> list[type[Settings]]:

@@ -117,25 +117,21 @@ class Objective(Layer):
         self.save(twice=twice)
         if len(self.saved) == self.MANY:
             warnings.warn(never_met_a_backward(f"{self.pending()} records so far"), stacklevel=2)
-        loss, logits, _ = self._predicted(inputs)
-        if not twice:
-            return loss
-        return self._agreed(inputs, logits, loss)
+        with auxiliary_losses() as further:
+            logits, targets, *valid = self.model.predictions(*inputs)
+        loss = sum(further, start=self.loss.forward(logits, targets, *valid))
+        return self._agreed(inputs, logits, loss) if twice else loss
 
     def prediction_loss(self, *inputs: Any) -> Any:
         """The mean loss of a batch's predictions alone, (); for an evaluation."""
         with mode(saving=False):
             return self.loss.forward(*self.model.predictions(*inputs))
 
-    def _predicted(self, inputs):
-        """The loss with the auxiliary ones; the logits, and which count where not all do."""
-        with auxiliary_losses() as further:
-            logits, targets, *valid = self.model.predictions(*inputs)
-        return sum(further, start=self.loss.forward(logits, targets, *valid)), logits, valid
-
     def _agreed(self, inputs, logits, loss):
         """The mean loss of two predictions, and what keeps them from being the same."""
-        loss_2, others, valid = self._predicted(inputs)
+        with auxiliary_losses() as further:
+            others, targets, *valid = self.model.predictions(*inputs)
+        loss_2 = sum(further, start=self.loss.forward(others, targets, *valid))
         return (loss + loss_2 + self.r_drop * self.divergence.forward(logits, others, *valid)) / 2
 
     def backward(self, dloss: Any = 1.0) -> Any:

@@ -24,40 +24,19 @@ from numformer.paper.dropout import Dropout
 from numformer.paper.residual import Residual
 from numformer.paper.encoder import Encoder, EncoderLayer
 from numformer.paper.decoder import Decoder, DecoderLayer
-from numformer.paper.config import Config
-from numformer.paper.transformer import Transformer
+from numformer.paper.config import Config as Config
+from numformer.paper.transformer import Transformer as Transformer
 from numformer.paper.cross_entropy import CrossEntropy
+from numformer.paper.adam import Adam
+from numformer.paper.schedule import warmup_rate
+from numformer.paper.greedy import greedy
+from numformer.paper.beam import beam_search as beam_search
 
-__all__ = [
-    "Linear",
-    "Softmax",
-    "Places",
-    "Reach",
-    "ExplicitMask",
-    "causal_mask",
-    "padding_mask",
-    "Memory",
-    "State",
-    "ScaledDotProductAttention",
-    "Heads",
-    "MultiHeadAttention",
-    "SelfAttention",
-    "CrossAttention",
-    "ReLU",
-    "FeedForward",
-    "Embedding",
-    "OutputProjection",
-    "InputEmbedding",
-    "SinusoidalPositions",
-    "LearnedPositions",
-    "LayerNorm",
-    "Dropout",
-    "Residual",
-    "EncoderLayer",
-    "Encoder",
-    "DecoderLayer",
-    "Decoder",
-    "Config",
-    "Transformer",
-    "CrossEntropy",
-]
+# Without Config, Transformer and beam_search, whose namesakes in `numformer` have later choices.
+__all__ = [  # in reading order
+    "Linear", "Softmax", "Places", "Reach", "ExplicitMask", "causal_mask", "padding_mask", "Memory",
+    "State", "ScaledDotProductAttention", "Heads", "MultiHeadAttention", "SelfAttention",
+    "CrossAttention", "ReLU", "FeedForward", "Embedding", "OutputProjection", "InputEmbedding",
+    "SinusoidalPositions", "LearnedPositions", "LayerNorm", "Dropout", "Residual", "EncoderLayer",
+    "Encoder", "DecoderLayer", "Decoder", "CrossEntropy", "Adam", "warmup_rate", "greedy",
+]  # fmt: skip

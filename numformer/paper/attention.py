@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from numformer.backend import array_module, matmul, transpose
-from numformer.errors import InputError
-from numformer.layer import Array, Layer, require_width
-from numformer.paper.linear import Linear, linear
+from numformer.errors import InputError, require_width
+from numformer.layer import Array, Layer
+from numformer.paper.linear import Linear
 from numformer.paper.masks import Places, Reach, as_mask, as_reach
 from numformer.paper.memory import KeysAndValues, Memory, Shared
 from numformer.paper.softmax import softmax, softmax_backward
@@ -90,16 +90,14 @@ class Heads(Linear):
     bias. Where the places leave padding out, x is (N, D), the real positions alone.
     """
 
-    def __init__(
-        self, d_model: int, heads: int, size: int, rng: np.random.Generator, bias: bool = False
-    ):
-        super().__init__(d_model, heads * size, rng, bias)
+    def __init__(self, d_model: int, heads: int, size: int, rng: np.random.Generator):
+        super().__init__(d_model, heads * size, rng, bias=False)
         self.heads = heads
 
     def forward(self, x: Array, places: Places) -> Array:  # type: ignore[override]
         require_width(self, x, self.weight.shape[0])
         self.save(x=x, places=places)
-        return split_heads(linear(x, *self._weight_and_bias()), self.heads, places)
+        return split_heads(matmul(x, self.weight.data), self.heads, places)
 
     def backward(self, dheads: Array) -> Array:
         saved = self.pop_saved()
@@ -207,6 +205,4 @@ class CrossAttention(MultiHeadAttention):
 
         reach = as_reach(reach, x, memory)
         kept = past.of(self, computed)
-        return self.attend(
-            self.query.forward(x, reach.queries), kept["key"], kept["value"], reach
-        )
+        return self.attend(self.query.forward(x, reach.queries), kept["key"], kept["value"], reach)

@@ -5,8 +5,8 @@ import math
 import numpy as np
 
 from numformer.backend import array_module, matmul, rows, scatter_add
-from numformer.errors import InputError
-from numformer.layer import Array, Layer, Parameter, require_width
+from numformer.errors import InputError, require_width
+from numformer.layer import Array, Layer, Parameter
 from numformer.paper.dropout import Dropout
 from numformer.paper.linear import linear
 from numformer.paper.masks import Places

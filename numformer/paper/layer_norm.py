@@ -3,7 +3,8 @@
 import numpy as np
 
 from numformer.backend import array_module, dot_last, dot_rows, mean_last, sum_rows
-from numformer.layer import Array, Layer, Parameter, require_width
+from numformer.errors import require_width
+from numformer.layer import Array, Layer, Parameter
 
 
 def layer_norm(x, gamma, beta, epsilon):

@@ -5,7 +5,8 @@ import math
 import numpy as np
 
 from numformer.backend import matmul, rows, sum_rows
-from numformer.layer import Array, Layer, Parameter, require_width
+from numformer.errors import require_width
+from numformer.layer import Array, Layer, Parameter
 
 
 def linear(x, weight, bias=None):

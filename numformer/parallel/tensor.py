@@ -10,11 +10,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from numformer.errors import InputError
-from numformer.layer import Array, Layer, Parameter, require_width
-from numformer.layers.grouped import GroupedQueryAttention
-from numformer.layers.strided import StridedAttention
-from numformer.paper.attention import MultiHeadAttention
+from numformer.errors import InputError, require_width
+from numformer.later.attention.alibi import ALiBi
+from numformer.later.attention.heads import BiasedHeads, QueryKeyHeads
+from numformer.later.attention.mixer import Biases
+from numformer.later.attention.patterns import Strided
+from numformer.later.attention.relative import RelativePositions
+from numformer.later.attention.tiles import TiledAttention
+from numformer.layer import Array, Layer, Parameter
+from numformer.paper.attention import Heads, MultiHeadAttention
 from numformer.paper.feed_forward import FeedForward
 from numformer.paper.linear import Linear, linear
 from numformer.parallel.ranks import Ranks
@@ -55,6 +59,32 @@ class ColumnLinear(Linear):
         return dx
 
 
+class ColumnHeads(QueryKeyHeads):
+    """x (B, T, D), the same in all ranks -> (B, H / R, T, K): its heads of a `whole` one.
+
+    All have its norm, whose gradient is the sum over the heads of all.
+    """
+
+    axes: ClassVar = ColumnLinear.axes
+    groups: ClassVar = 1
+
+    def __init__(self, whole: Heads, ranks: Ranks):
+        self.ranks, self.heads = ranks, whole.heads // ranks.size
+        _take(self, whole)
+        self.norm, self.rotary = (getattr(whole, name, None) for name in ("norm", "rotary"))
+
+    def backward(self, dheads: Array) -> Array:
+        of_norm = [*self.norm.named_parameters().values()] if self.norm else []
+        before = [parameter.grad.copy() for parameter in of_norm]
+        dx = super().backward(dheads)
+        ring_all_reduce(self.ranks, dx)  # every rank has used x
+        for parameter, start in zip(of_norm, before, strict=True):
+            own = parameter.grad - start
+            ring_all_reduce(self.ranks, own)
+            parameter.grad[...] = start + own
+        return dx
+
+
 class RowLinear(Linear):
     """x_r (..., D_in / R) -> y (..., D_out), the same in all ranks: y = sum_r x_r W_r + b.
 
@@ -79,9 +109,10 @@ class RowLinear(Linear):
         return y
 
 
-def _take(part: "ColumnLinear | RowLinear", whole: Linear) -> None:
+def _take(part: "ColumnLinear | ColumnHeads | RowLinear", whole: Linear) -> None:
     """Give a part its stretch of a whole Linear's parameters."""
-    if type(whole) is not Linear or whole.weight.data.base is not None:
+    kinds = Linear, Heads, BiasedHeads, QueryKeyHeads
+    if type(whole) not in kinds or whole.weight.data.base is not None:
         raise InputError(
             "what is cut is a whole Linear that was not packed",
             f"a {type(whole).__name__}",
@@ -100,9 +131,9 @@ def shard(layer: Layer, ranks: Ranks) -> None:
 
     All ranks call it with equal layers, before `pack`. Then the outputs and dx are those of the
     whole layer in each of them, and so are the gradients of what stays whole: norms, embeddings,
-    attention whose heads are not alike or have further parameters, and other mixers. In each
-    FeedForward or attention a forward sums one array over the ranks, a backward one for each matrix
-    that is cut by columns.
+    attention whose heads are not alike or have parameters that are unknown here, and other mixers.
+    In each FeedForward or attention a forward sums one array over the ranks, a backward one for
+    each matrix that is cut by columns, and one for each parameter of the norm of heads.
 
     Raises InputError, and cuts nothing, where R does not divide heads or d_ff, or where there is
     dropout between the matrices: ranks with one seed would drop the same of different heads.
@@ -113,22 +144,26 @@ def shard(layer: Layer, ranks: Ranks) -> None:
         _require(network.outer.weight.shape[0], ranks, f"d_ff {network.outer.weight.shape[0]}")
     for attention in attentions:
         _require(attention.heads, ranks, f"heads {attention.heads}")
-        _require(attention.heads_of_keys, ranks, f"key_value_heads {attention.heads_of_keys}")
+        _require(attention.key.heads, ranks, f"key_value_heads {attention.key.heads}")
     for part in [*networks, *attentions]:
         _require_no_dropout(part)
     for network in networks:
         groups = network.inner.weight.shape[1] // network.outer.weight.shape[0]
         network.inner = ColumnLinear(network.inner, ranks, groups)
         network.outer = RowLinear(network.outer, ranks)
+    tables: dict[int, Parameter] = {}  # which layers may share
     for attention in attentions:
         for name in ("query", "key", "value"):
-            setattr(attention, name, ColumnLinear(getattr(attention, name), ranks))
+            setattr(attention, name, ColumnHeads(getattr(attention, name), ranks))
         attention.output = RowLinear(attention.output, ranks)
         attention.heads //= ranks.size
-        if isinstance(attention, GroupedQueryAttention):
-            attention.key_value_heads //= ranks.size
-        if attention.position_bias:
-            attention.position_bias = _of_own_heads(attention.position_bias, ranks)
+        for part in _biases(attention):
+            if isinstance(part, ALiBi):
+                part.slopes = stretch(part.slopes, ranks, 0, 1)
+            elif isinstance(part, RelativePositions):
+                own = Parameter(stretch(part.table.data, ranks, 1, 1))
+                part.table = tables.setdefault(id(part.table), own)
+                vars(part).update(axes={"table": 1}, groups=1)
 
 
 def whole_state(layer: Layer, ranks: Ranks) -> dict[str, np.ndarray]:
@@ -138,31 +173,33 @@ def whole_state(layer: Layer, ranks: Ranks) -> dict[str, np.ndarray]:
     """
     state = layer.state_dict()
     for path, part in layer.named_layers().items():
-        if isinstance(part, ColumnLinear | RowLinear):
-            for name, axis in part.axes.items():
-                key = f"{path}.{name}" if path else name
-                if key in state:
-                    state[key] = joined(ranks.gather(state[key]), axis, part.groups)
+        for name, axis in getattr(part, "axes", {}).items():
+            key = f"{path}.{name}" if path else name
+            if key in state:
+                state[key] = joined(ranks.gather(state[key]), axis, part.groups)  # type: ignore[attr-defined]
     return state
 
 
-def _heads_are_alike(part: Layer) -> bool:
-    """Whether it is an attention whose heads differ by nothing but its four matrices."""
-    if not isinstance(part, MultiHeadAttention) or isinstance(part, StridedAttention):
+def _heads_are_alike(part: Any) -> bool:
+    """Whether it is an attention whose heads differ by nothing but numbers that can be cut."""
+    if not isinstance(part, MultiHeadAttention):
         return False
-    linears = [part.query, part.key, part.value, part.output]
-    own = sum(len(matrix.named_parameters()) for matrix in linears)
-    return len(part.named_parameters()) == own
+    kinds = Heads, BiasedHeads, QueryKeyHeads
+    if any(type(heads) not in kinds for heads in (part.query, part.key)):
+        return False
+    if isinstance(getattr(part.attention, "pattern", None), Strided):
+        return False
+    biases = _biases(part)
+    known = all(isinstance(bias, ALiBi | RelativePositions | Biases) for bias in biases)
+    own = {p for bias in biases for p in bias.named_parameters().values()}
+    return known and {*part.attention.named_parameters().values()} == own
 
 
-def _of_own_heads(position_bias, ranks: Ranks):
-    """A position_bias(heads, queries, keys) of this rank's heads, which are not the first ones."""
-
-    def of_own_heads(heads, queries, keys):
-        first = heads * ranks.rank
-        return position_bias(heads * ranks.size, queries, keys)[first : first + heads]
-
-    return of_own_heads
+def _biases(attention: Any) -> list[Layer]:
+    """What is added to the scores of an attention, each part of a sum by itself, too."""
+    computed = attention.attention
+    bias = computed.bias if isinstance(computed, TiledAttention) else None
+    return bias.layers_within() if bias else []
 
 
 def _require(length: int, ranks: Ranks, received: str) -> None:

@@ -62,7 +62,7 @@ class AdditiveAttention(Layer):
         self.v.grad += dv
         return dquery, dkeys, dmemory
 
-    def looks(self):
+    def attention_weights(self):
         """Where the queries of all forwards that are saved looked: weights (B, 1, T, S)."""
         weights = [record["weights"] for record in self.saved]
         return array_module(self.v.data).stack(weights, axis=1)[:, None]

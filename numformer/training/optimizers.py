@@ -1,16 +1,30 @@
-"""Adam (Kingma and Ba 2015; section 5.3) on the flat vectors of `pack`, and gradient clipping.
+"""Optimizers beside the paper's Adam: their rules, settings and registry; gradient clipping.
 
-An optimizer is one function that updates the vector of all weights from that of all gradients. Its
-further vectors are its state; its settings are keywords.
+A rule is a function rule(data, grad, *vectors, *, step, rate, **settings) that updates in place.
+One that is declared `elementwise` is called on pieces of the vectors of `pack`. Any other is called
+once for each parameter, whole and in its own shape.
 """
 
 import inspect
-import warnings
-from collections.abc import Callable
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
-from numformer.backend import array_module, cache_sized_pieces
+import numpy as np
+
+from numformer import settings
+from numformer.backend import array_module
 from numformer.errors import InputError
-from numformer.layer import FlatParameters
+from numformer.layer import FlatParameters, Layer, Parameter
+from numformer.models import Model
+from numformer.paper.adam import Adam as Adam
+from numformer.paper.adam import Optimizer, adam, elementwise, vectors_of
+from numformer.paper.linear import Linear
+from numformer.recurrence.cells import Cell
+
+# Gradient clipping
 
 BLOCK = 1 << 18
 """Entries of a vector that are summed together, and that a rank sends at once."""
@@ -40,28 +54,10 @@ def clip_factor(norm, max_norm: float):
     return max_norm / array_module(norm).maximum(norm, max_norm)
 
 
-def adam(data, grad, mean, square, *, step, rate, beta1, beta2, epsilon) -> None:
-    """One update of the vectors data, mean, square (N), in place, from grad (N); step from 1.
-
-    mean = beta1 mean + (1 - beta1) grad, square = beta2 square + (1 - beta2) grad^2,
-    data -= rate * (mean / (1 - beta1^step)) / (sqrt(square / (1 - beta2^step)) + epsilon).
-    """
-    xp = array_module(data)
-    mean *= beta1
-    mean += (1 - beta1) * grad
-    change = grad * grad
-    change *= 1 - beta2
-    square *= beta2
-    square += change
-    # The two corrections: mean and square start at 0, which makes the first values too small.
-    xp.sqrt(square, out=change)
-    change *= (1 - beta2**step) ** -0.5
-    change += epsilon
-    xp.divide(mean, change, out=change)
-    change *= rate / (1 - beta1**step)
-    data -= change
+# Rules
 
 
+@elementwise
 def adamw(data, grad, mean, square, *, step, rate, beta1, beta2, epsilon, weight_decay) -> None:
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019): in place, on vectors (N,).
 
@@ -74,69 +70,190 @@ def adamw(data, grad, mean, square, *, step, rate, beta1, beta2, epsilon, weight
     adam(data, grad, mean, square, **settings)
 
 
-OPTIMIZERS: dict[str, Callable[..., None]] = {"adam": adam, "adamw": adamw}
+@elementwise
+def lion(data, grad, mean, *, step, rate, beta1, beta2, weight_decay) -> None:
+    """Lion (Chen et al. 2023, algorithm 2): in place, on vectors (N,).
+
+    data -= rate * (sign(beta1 mean + (1 - beta1) grad) + weight_decay data),
+    mean = beta2 mean + (1 - beta2) grad. Every weight moves by the rate, so the authors take one 3
+    to 10 times smaller than AdamW's, and a weight_decay as much larger.
+    """
+    direction = beta1 * mean
+    direction += (1 - beta1) * grad
+    data *= 1 - rate * weight_decay
+    data -= rate * array_module(data).sign(direction)
+    mean *= beta2
+    mean += (1 - beta2) * grad
 
 
-def vectors_of(rule: Callable) -> list[str]:
-    """The names of the vectors that a rule keeps: its arguments after data and grad."""
+def muon(
+    data, grad, mean, square, *, step, rate, hidden, momentum, beta1, beta2, epsilon, weight_decay
+) -> None:
+    """Muon (Jordan et al. 2024) for a matrix (M, N) between hidden layers; AdamW for all others.
+
+    mean = momentum mean + (1 - momentum) grad,
+    data -= rate * (0.2 sqrt(max(M, N)) orthogonal((1 - momentum) grad + momentum mean)
+    + weight_decay data), in place. The factor makes a step about as large as AdamW's are, so one
+    rate serves both (Liu et al. 2025).
+    """
+    if not hidden:
+        how = dict(beta1=beta1, beta2=beta2, epsilon=epsilon, weight_decay=weight_decay)
+        adamw(data, grad, mean, square, step=step, rate=rate, **how)
+        return
+    mean *= momentum
+    mean += (1 - momentum) * grad
+    direction = orthogonal((1 - momentum) * grad + momentum * mean)
+    data *= 1 - rate * weight_decay
+    data -= 0.2 * math.sqrt(max(data.shape)) * rate * direction
+
+
+def orthogonal(x):
+    """x (M, N) = U S V^T -> U S' V^T: its singular values S become about 1, from 0.68 to 1.21.
+
+    x / |x|, then 5 times x = a x + b (x x^T) x + c (x x^T)^2 x, a Newton-Schulz iteration with
+    coefficients that raise small values fast (Jordan et al. 2024). Those below 0.002 |x| stay less.
+    """
+    if x.shape[0] > x.shape[1]:
+        return orthogonal(x.T).T
+    xp = array_module(x)
+    x = x / xp.maximum(xp.sqrt((x * x).sum()), 1e-7)
+    for _ in range(5):
+        product = x @ x.T
+        x = 3.4445 * x + (2.0315 * (product @ product) - 4.775 * product) @ x
+    return x
+
+
+OPTIMIZERS: dict[str, Callable[..., None]] = {
+    "adam": adam,
+    "adamw": adamw,
+    "lion": lion,
+    "muon": muon,
+}
+"""What a Recipe may name. A rule has those of the settings below that are its keywords."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSettings(settings.Settings):
+    """The settings of all optimizers, fields of Recipe. One that is not chosen refuses its own."""
+
+    beta1: float = settings.share(0.9, "decay of the mean gradient (5.3)")
+    beta2: float = settings.share(
+        0.98, "decay of the mean squared gradient (5.3); lion's of the mean that it keeps"
+    )
+    adam_epsilon: float = settings.above_zero(1e-9, "Adam's epsilon (5.3)")
+    momentum: float = settings.share(0.95, "decay of the mean gradient of a hidden matrix")
+    weight_decay: float = settings.share(0.01, "what a weight loses, times the rate")
+
+
+# Who has which settings
+
+OF_A_STEP = {"step", "rate", "hidden"}
+"""Keywords that are no settings: a rule is told the first two, and the third if it asks."""
+KEYWORDS = {"adam_epsilon": "epsilon"}
+"""The keywords of those settings that are called otherwise: the epsilon of a config is a norm's."""
+
+
+def settings_of(rule: Callable) -> dict[str, str]:
+    """A rule's settings, by the names that they have in a Recipe: its keywords."""
     arguments = inspect.signature(rule).parameters.values()
-    return [a.name for a in arguments if a.kind is a.POSITIONAL_OR_KEYWORD][2:]
+    keywords = {a.name for a in arguments if a.kind is a.KEYWORD_ONLY} - OF_A_STEP
+    known = {f.name: KEYWORDS.get(f.name, f.name) for f in fields(OptimizerSettings)}
+    return {name: keyword for name, keyword in known.items() if keyword in keywords}
 
 
-class Optimizer:
-    """A rule such as `adam` on the flat vectors of `pack`; `settings` are its keywords.
+def owners(name: str) -> list[str]:
+    """The optimizers that have a setting."""
+    return [optimizer for optimizer, rule in OPTIMIZERS.items() if name in settings_of(rule)]
 
-    `state` has the vectors (N,) that the rule keeps, by name, which begin at 0. These and the
-    number of steps taken are what resuming needs. Raises InputError for a model that is not packed.
+
+def without_effect(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a recipe's values that its optimizer does not look at, each with its default."""
+    own = settings_of(OPTIMIZERS[recipe["optimizer"]])
+    others = {f.name: f.default for f in fields(OptimizerSettings) if f.name not in own}
+    return {name: others[name] for name in others if recipe.get(name, others[name]) != others[name]}
+
+
+# Who calls them
+
+
+def hidden_matrices(layer: Layer) -> set[Parameter]:
+    """The matrices between hidden layers: of linear maps and cells, but no model's own.
+
+    What a model itself holds reads its inputs or makes its outputs.
+    """
+    models = [part for part in layer.layers_within() if isinstance(part, Model)]
+    outer = {id(child) for model in models for _, child in model._children()}
+    kinds = Linear, Cell
+    parts = [part for part in layer.layers_within() if isinstance(part, kinds)]
+    return {part.weight for part in parts if id(part) not in outer}
+
+
+class Parameterwise(Optimizer):
+    """An Optimizer whose rule is called once for each parameter, whole and in its own shape.
+
+    So are the gradient and what the rule keeps. A rule with the keyword `hidden` is told whether
+    the parameter is a whole matrix between hidden layers.
     """
 
     def __init__(self, parameters: FlatParameters, rule: Callable, **settings: float):
-        if not isinstance(parameters, FlatParameters):
+        super().__init__(parameters, rule, **settings)
+        self.asks = "hidden" in inspect.signature(rule).parameters
+        self.hidden = hidden_matrices(parameters.layer) if self.asks and parameters.layer else set()
+        if sum(parameter.size for parameter in parameters.parameters) != len(parameters.data):
             raise InputError(
-                "an optimizer works on the vectors that pack() makes of a model's parameters",
-                type(parameters).__name__,
-                f"Write {type(self).__name__}(pack(model)).",
+                "a Parameterwise optimizer takes each parameter in its own shape",
+                "vectors without the parameters whose they are",
+                "Take the vectors that pack(model) gives.",
             )
-        xp = array_module(parameters.data)
-        self.parameters, self.rule, self.settings = parameters, rule, settings
-        self.state = {name: xp.zeros_like(parameters.data) for name in vectors_of(rule)}
-        self.steps = 0
 
-    def step(self, rate: float) -> None:
-        """Update all parameters once from their gradients.
+    def ends(self) -> list[int]:
+        """Where in the vectors parameters begin or end."""
+        sizes = (parameter.size for parameter in self.parameters.parameters)
+        return [*itertools.accumulate(sizes, initial=0)]
 
-        Warns where backward added these to gradients that a step before has used.
-        """
-        if self.parameters.stale:
-            warnings.warn(
-                "each step has gradients of its own; received a sum with those that an earlier "
-                "step has used. Begin each step with objective.zero_grad().",
-                stacklevel=2,
+    def apply(self, vectors: list, stretch: slice, how: dict) -> None:
+        """Call the rule for each parameter of the stretch, which must hold whole ones."""
+        flat = self.parameters
+        start, stop, _ = stretch.indices(len(flat.data))
+        if not {start, stop} <= {*self.ends()}:
+            raise InputError(
+                "a whole parameter is updated by one process",
+                f"a stretch from {start} to {stop}, which cuts one",
+                "Take one of the `stretches` of the optimizer.",
             )
-        self.update(self.parameters.grad, self.steps + 1, rate)
-        self.steps += 1
-        self.parameters.used, self.parameters.stale = True, False
-
-    def update(self, grad, step: int, rate: float, stretch: slice = slice(None)) -> None:
-        """Update the parameters along one stretch of their vector, from that of `grad` (N)."""
-        if not self.parameters.is_current():
-            raise RuntimeError(
-                "the model was packed again after this optimizer was made, so its vectors are not "
-                "the model's any more: make a new one from what the later pack() returned"
-            )
-        vectors = [v[stretch] for v in (self.parameters.data, grad, *self.state.values())]
-        for piece in cache_sized_pieces(self.parameters.data[stretch]):
-            self.rule(*(v[piece] for v in vectors), step=step, rate=rate, **self.settings)
+        of_parameters = zip(flat.parameters, *map(flat.views, vectors), strict=True)
+        for end, (parameter, *arrays) in zip(self.ends()[1:], of_parameters, strict=True):
+            if start < end <= stop and parameter.size:
+                told = {"hidden": parameter in self.hidden} if self.asks else {}
+                self.rule(*arrays, **how, **told)
 
 
-class Adam(Optimizer):
-    """Adam with the paper's beta1 0.9, beta2 0.98, epsilon 1e-9; its state is mean and square."""
+def optimizer_for(parameters: FlatParameters, rule: Callable, **settings: float) -> Optimizer:
+    """The optimizer of a rule: Parameterwise unless the rule says that it is elementwise.
 
-    def __init__(
-        self,
-        parameters: FlatParameters,
-        beta1: float = 0.9,
-        beta2: float = 0.98,
-        epsilon: float = 1e-9,
-    ):
-        super().__init__(parameters, adam, beta1=beta1, beta2=beta2, epsilon=epsilon)
+    Raises InputError for a rule that cannot be called so.
+    """
+    told = {name: True for name in OF_A_STEP & {*inspect.signature(rule).parameters}}
+    told |= {"step": True, "rate": True}
+    try:
+        inspect.signature(rule).bind(None, None, *vectors_of(rule), **told, **settings)
+    except TypeError as problem:
+        raise InputError(
+            "an optimizer is called as rule(data, grad, *vectors, step=, rate=, **settings), with "
+            f"the settings {', '.join(field.name for field in fields(OptimizerSettings))}",
+            f"{getattr(rule, '__name__', rule)}: {problem}",
+            "Change its arguments, or give its own keywords defaults.",
+        ) from None
+    kind = Optimizer if getattr(rule, "elementwise", False) else Parameterwise
+    return kind(parameters, rule, **settings)
+
+
+def stretches(optimizer: Optimizer, cuts: Sequence[int]) -> list[slice]:
+    """What each of several processes updates: the stretches of the vectors between the cuts.
+
+    For a Parameterwise optimizer the cuts move to the nearest ends of parameters.
+    """
+    if isinstance(optimizer, Parameterwise):
+        ends = np.array(optimizer.ends())
+        cuts = [int(ends[abs(ends - cut).argmin()]) for cut in cuts]
+    return [slice(*both) for both in itertools.pairwise(cuts)]

@@ -25,7 +25,7 @@ from numformer.parallel.pairwise import Branch, add_pairwise
 from numformer.randomness import dropout_stream
 from numformer.training.forks import Forks, cores, shared
 from numformer.training.loss_scale import LossScale
-from numformer.training.optimizers import Optimizer, clip_global_norm
+from numformer.training.optimizers import Optimizer, clip_global_norm, stretches
 
 
 def usual_parts(xp) -> int:
@@ -37,7 +37,8 @@ class Parts:
     """Steps of training, each batch computed in `count` parts.
 
     When the parts get processes of their own, the vectors of `optimizer` and of its parameters move
-    to shared memory; then each process also does its stretch of the optimizer's update.
+    to shared memory; then each process also does its stretch of the optimizer's update (of whole
+    parameters where its rule needs these).
 
     The number of threads may decide the last bits of a product. So `threads` is fixed while the
     parts compute, and a run that goes on elsewhere takes those that it began with.
@@ -91,7 +92,12 @@ class Parts:
             losses = self._everywhere("_compute", jobs)
             self._everywhere("_sum", [(len(jobs),)] * self.count)
         else:
-            losses = self._in_turn(jobs)
+            losses, grad, before = [], self.optimizer.parameters.grad, Branch()
+            for job in jobs:
+                if losses:
+                    before.append(grad.copy())
+                losses.append(self._compute(*job))
+            before.finish(grad)
         if self.loss_scale:
             self.optimizer.parameters.grad *= 1 / self.loss_scale.scale
         return sum(losses[1:], start=losses[0])
@@ -106,12 +112,13 @@ class Parts:
                 "Return for example PairBatch.of(pairs of ids).",
             )
         splits = [item.split(self.count) for item in batches]
-        whole = max(sum(part.weight for split in splits for part in split), 1)
+        weights = [[part.weight for part in split] for split in splits]
+        whole = max(sum(map(sum, weights)), 1)
         scale = self.loss_scale.scale if self.loss_scale else 1.0
         jobs: list[tuple[int, list]] = [(step, []) for _ in range(max(map(len, splits)))]
         for number, split in enumerate(splits):
             for index, part in enumerate(split):
-                share = part.weight / whole
+                share = weights[number][index] / whole
                 job = index + self.count * number, part, share, share * scale
                 jobs[index][1].append(job)
         return jobs
@@ -172,17 +179,6 @@ class Parts:
 
     # Who does it
 
-    def _in_turn(self, jobs) -> list:
-        """The losses of all parts, computed here one after the other."""
-        grad, before = self.optimizer.parameters.grad, Branch()
-        losses: list = []
-        for job in jobs:
-            if losses:
-                before.append(grad.copy())
-            losses.append(self._compute(*job))
-        before.finish(grad)
-        return losses
-
     def _everywhere(self, method: str, arguments: list[tuple]) -> list:
         """What a method gives in each of the first processes."""
         assert self.processes
@@ -207,8 +203,8 @@ class Parts:
         """Make this the process of part `index`: its gradient, its stretch of all vectors."""
         parameters = [*self.objective.named_parameters().values()]
         self.optimizer.parameters = FlatParameters(data, self._gradients[index], parameters)
-        start, stop = (len(data) * place // self.count for place in (index, index + 1))
-        self._stretch = slice(start, stop)
+        cuts = [len(data) * place // self.count for place in range(self.count + 1)]
+        self._stretch = stretches(self.optimizer, cuts)[index]
 
     def end_processes(self) -> None:
         """End the other processes; what is asked for later is computed in turn, the same bits."""

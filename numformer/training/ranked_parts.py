@@ -3,7 +3,8 @@
 Rank 0 trains: it says what there is to do, measures, prints and writes. The others compute their
 parts of each batch, and what the optimizer does to their stretch of the vectors, as in ZeRO stage 1
 (Rajbhandari et al. 2020). Each has all weights. A block of the gradient leaves for the rank that
-updates it while backward still runs; the order of the sums is the tree of the parts.
+sums it while backward still runs; the order of the sums is the tree of the parts. That rank also
+updates it, but for an optimizer of whole parameters the ends of some move to their owners before.
 """
 
 import contextlib
@@ -22,7 +23,13 @@ from numformer.parallel.pairwise import Branch, add_branches, branches
 from numformer.parallel.ranks import VECTORS, Ranks
 from numformer.training.finished import Finished
 from numformer.training.loss_scale import LossScale
-from numformer.training.optimizers import Optimizer, blocks_of, clip_factor, norm_of
+from numformer.training.optimizers import (
+    Optimizer,
+    blocks_of,
+    clip_factor,
+    norm_of,
+    stretches,
+)
 from numformer.training.parts import Parts
 
 GRADIENTS = 16  # the first tag of theirs
@@ -52,6 +59,9 @@ class RankParts(Parts):
         self.seconds, self.sent = 0.0, 0
         self._blocks = blocks_of(len(optimizer.parameters.data))
         self._finished = Finished(objective, self._blocks)
+        ends = [*(block.start for block in self._blocks), self._blocks[-1].stop]
+        cuts = [ends[self._dealt(len(self._blocks), rank)[0]] for rank in range(ranks.size + 1)]
+        self._updated = stretches(optimizer, cuts)  # by each rank
         self._factor: Any = None
 
     def _dealt(self, count: int, rank: int) -> tuple[int, int]:
@@ -59,7 +69,7 @@ class RankParts(Parts):
         return count * rank // self.ranks.size, count * (rank + 1) // self.ranks.size
 
     def _owned(self, rank: int) -> range:
-        """The blocks that a rank updates."""
+        """The blocks whose gradients a rank sums."""
         return range(*self._dealt(len(self._blocks), rank))
 
     def _stretch_of(self, rank: int) -> slice:
@@ -235,10 +245,12 @@ class RankParts(Parts):
         mine, grad = self._stretch_of(self.ranks.rank), self.optimizer.parameters.grad
         if factor is not None:
             grad[mine] *= factor
-        self.optimizer.update(grad, step, rate, mine)
         data, ranks = self.optimizer.parameters.data, range(self.ranks.size)
         pairs = [(owner, to) for owner in ranks for to in ranks if to != owner]
-        self._move([(data[self._stretch_of(owner)], owner, to) for owner, to in pairs])
+        summed = [(_both(self._stretch_of(a), self._updated[b]), a, b) for a, b in pairs]
+        self._move([(grad[part], a, b) for part, a, b in summed if part.start < part.stop])
+        self.optimizer.update(grad, step, rate, self._updated[self.ranks.rank])
+        self._move([(data[self._updated[owner]], owner, to) for owner, to in pairs])
 
     def _spread_weights(self) -> None:
         """All get the weights of rank 0."""
@@ -249,11 +261,10 @@ class RankParts(Parts):
         self._move([(vector, rank, 0) for vector, rank in self._state_of_others()])
 
     def _state_of_others(self) -> list[tuple[np.ndarray, int]]:
-        """The optimizer's vectors along the stretches of all ranks but rank 0."""
+        """The optimizer's vectors along the stretches that all ranks but rank 0 update."""
         vectors = self.optimizer.state.values()
-        return [
-            (v[self._stretch_of(rank)], rank) for v in vectors for rank in range(1, self.ranks.size)
-        ]
+        others = range(1, self.ranks.size)
+        return [(vector[self._updated[rank]], rank) for vector in vectors for rank in others]
 
     def _move(self, moves: list[tuple[np.ndarray, int, int]]) -> None:
         """Send arrays (N,), each from one rank to another, where it is written over."""
@@ -271,3 +282,8 @@ class RankParts(Parts):
         began = time.perf_counter()
         self.ranks.wait(pending)
         self.seconds += time.perf_counter() - began
+
+
+def _both(one: slice, other: slice) -> slice:
+    """What two stretches have in common."""
+    return slice(max(one.start, other.start), min(one.stop, other.stop))

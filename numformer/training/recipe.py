@@ -6,17 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from numformer import settings
+from numformer.errors import InputError
 from numformer.layer import FlatParameters
-from numformer.training.optimizers import OPTIMIZERS, Optimizer
-
-
-def warmup_rate(step: int, d_model: int, warmup: int = 4000, factor: float = 1.0) -> float:
-    """The learning rate of a step, counted from 1   (section 5.3, equation 3).
-
-    rate = factor * d_model^-0.5 * min(step^-0.5, step * warmup^-1.5): it rises linearly for
-    `warmup` steps and then falls with the square root of the step.
-    """
-    return factor * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
+from numformer.paper.schedule import warmup_rate
+from numformer.training.optimizers import (
+    OPTIMIZERS,
+    Optimizer,
+    OptimizerSettings,
+    optimizer_for,
+    owners,
+    settings_of,
+    without_effect,
+)
 
 
 def linear_rate(
@@ -56,7 +57,7 @@ DECAYS: dict[str, Callable[..., float]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe(settings.Settings):
+class Recipe(OptimizerSettings):
     """How a model is trained; defaults are the paper's (section 5). InputError for other values."""
 
     label_smoothing: float = settings.share(0.1, "probability spread over all symbols (5.4)")
@@ -66,12 +67,6 @@ class Recipe(settings.Settings):
         "authors take 5)",
     )
     optimizer: str = settings.choice("adam", OPTIMIZERS, "what makes a step of a gradient (5.3)")
-    beta1: float = settings.share(0.9, "Adam's decay of the mean gradient (5.3)")
-    beta2: float = settings.share(0.98, "Adam's decay of the mean squared gradient (5.3)")
-    adam_epsilon: float = settings.above_zero(1e-9, "Adam's epsilon (5.3)")
-    weight_decay: float = settings.share(
-        0.01, "of the optimizer adamw: what a weight loses, times the rate"
-    )
     warmup: int = settings.size(4000, "steps in which the learning rate rises (5.3, equation 3)")
     factor: float = settings.above_zero(1.0, "multiplies the learning rate of equation 3")
     decay: str = settings.choice(
@@ -95,6 +90,15 @@ class Recipe(settings.Settings):
         "paper's; with NumPy it is slower)",
     )
 
+    def __post_init__(self):
+        super().__post_init__()
+        for name in without_effect(vars(self)):
+            raise InputError(
+                f"{name} is a setting of the optimizer {' or '.join(owners(name))}",
+                f"{name} {getattr(self, name)!r} with the optimizer {self.optimizer}",
+                f"Choose such an optimizer, or leave out {name}.",
+            )
+
     @property
     def knows_the_end(self) -> bool:
         """Whether a step's rate depends on how many steps there are, so a run has a fixed end."""
@@ -109,7 +113,5 @@ class Recipe(settings.Settings):
     def optimizer_of(self, parameters: FlatParameters) -> Optimizer:
         """The optimizer, with those of the settings that its rule takes."""
         rule = OPTIMIZERS[self.optimizer]
-        chosen = {"beta1": self.beta1, "beta2": self.beta2, "epsilon": self.adam_epsilon}
-        chosen["weight_decay"] = self.weight_decay
-        taken = inspect.signature(rule).parameters.keys() & chosen
-        return Optimizer(parameters, rule, **{name: chosen[name] for name in taken})
+        own = {keyword: getattr(self, name) for name, keyword in settings_of(rule).items()}
+        return optimizer_for(parameters, rule, **own)

@@ -40,7 +40,7 @@ from typing import NamedTuple
 
 from numformer import blas
 from numformer.allocator import reuse_freed_memory
-from numformer.backend import find_backend
+from numformer.devices import find_backend
 from numformer.errors import InputError
 from numformer.models import Config, LanguageModel, RecurrentEncoderDecoder, Transformer
 from numformer.parallel import Ranks

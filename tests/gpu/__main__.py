@@ -28,8 +28,9 @@ import numpy as np
 
 from numformer import backend, randomness
 from numformer.allocator import reuse_freed_memory
-from numformer.backend import find_backend, to_host
+from numformer.backend import to_host
 from numformer.data.batching import pad_sources
+from numformer.devices import find_backend
 from numformer.errors import InputError, complain
 from numformer.generation import beam_search, greedy
 from numformer.gradient_check.cases import CASES, MODELS

@@ -24,6 +24,12 @@ from numformer.models.config import CHOICES_WITH_SETTINGS
 from numformer.models.kinds import own_names
 from numformer.paper import Reach
 from numformer.training import Recipe, trainer
+from numformer.training.optimizers import (
+    OPTIMIZERS,
+    OptimizerSettings,
+    settings_of,
+    without_effect,
+)
 from toy_tasks import reverse
 from toy_tasks.kit.sequences import SequenceTask, digits
 
@@ -53,7 +59,9 @@ def differentiate(layer: Layer, inputs: list, reference: str, **settings) -> Sol
 def train(config: Config, recipe: Recipe, batches: list, seed: int, shift=None) -> Solved:
     """A step on each batch by numformer's own training loop: losses, norms and final weights.
 
-    Random numbers of `shift` move the initial weights, gammas and biases among them.
+    Without biases of keys: one adds the same to all scores of a query, so its gradient is 0 but for
+    rounding, and an optimizer that follows a gradient's sign moves it either way. Random numbers of
+    `shift` move the initial weights, gammas and biases among them.
     """
     model = Transformer(config, seed)
     task = SimpleNamespace(batch=lambda step: batches[step - 1], description=dict, metric=None)
@@ -71,7 +79,12 @@ def train(config: Config, recipe: Recipe, batches: list, seed: int, shift=None) 
     results = {"losses": np.array(run.losses), "norms": np.array(norms), **model.state_dict()}
     ids = [ids for batch in batches for ids in batch.inputs]
     torch_trains = by_torch("train", config, recipe, initial, batches, seed)
-    return Solved([*initial.values(), *ids], results, torch_trains)
+    drawn = [*initial.values(), *ids]
+    return Solved(drawn, _defined(results), lambda: _defined(torch_trains()))
+
+
+def _defined(results: dict) -> dict:
+    return {name: array for name, array in results.items() if not name.endswith(".key.bias")}
 
 
 def random_batch(rng, config: Config, size: int, source: int, target: int, shortest=1) -> PairBatch:
@@ -82,23 +95,6 @@ def random_batch(rng, config: Config, size: int, source: int, target: int, short
 
     both = (config.source_vocabulary, source), (config.target_vocabulary, target)
     return PairBatch.of([[symbols(*side) for side in both] for _ in range(size)], config.special)
-
-
-# Ten steps. No field of the optimizer at its default: one that does not arrive is seen.
-
-OPTIMIZER = dict(
-    label_smoothing=0.2, beta1=0.8, beta2=0.95, adam_epsilon=1e-5, warmup=4, factor=0.1, clip_norm=3
-)
-RECIPE = Recipe(**OPTIMIZER)
-# Training leaves padding out, so its dropout masks have other shapes than torch's.
-TRAINED = Config(**(SMALL | dict(p_drop=0.0)))
-STEPS, SEED = 10, 5
-
-
-def ten_optimizer_steps() -> Solved:
-    rng = np.random.default_rng(SEED)
-    batches = [random_batch(rng, TRAINED, B, S, T) for _ in range(STEPS)]
-    return train(TRAINED, RECIPE, batches, SEED, shift=rng)
 
 
 # Random Configs, on batches of other sizes. Where there is no dropout, padding is also left out,
@@ -142,6 +138,7 @@ VALUES = dict.fromkeys(DROPOUTS, (0.0, 0.1, 0.3)) | dict(
 )
 
 
+OF_OPTIMIZERS = {field.name for field in fields(OptimizerSettings)}
 ENTRIES = [entry for registry in CHOICES_WITH_SETTINGS.values() for entry in registry.values()]
 OF_CHOICES = set().union(*map(own_names, ENTRIES))
 
@@ -153,11 +150,11 @@ def choices_of(field: Field) -> tuple:
         return (False, True)
     if rule.several:
         entries = CHOICES_WITH_SETTINGS[field.name].items()
-        names = [
-            n for n, entry in entries if getattr(entry, "looks_ahead", True)
-        ]  # for the encoder
+        ahead = {name: getattr(entry, "looks_ahead", True) for name, entry in entries}
+        names = [name for name in ahead if ahead[name]]  # for the encoder
         return *names, *map(",".join, itertools.permutations(names, 2))
     others = (field.default, 1, 2) if field.name in OF_CHOICES else ()
+    others = (field.default, 0.6 * field.default) if field.name in OF_OPTIMIZERS else others
     return VALUES.get(field.name) or rule.choices or others
 
 
@@ -184,6 +181,7 @@ def random_settings(seed: int) -> tuple[Config, Recipe]:
         drawn["source_vocabulary"] = drawn["target_vocabulary"]
     drawn |= dict.fromkeys(DROPOUTS, 0.0) if seed % 2 else {}
     recipe = {field.name: drawn.pop(field.name) for field in fields(Recipe) if field.name in drawn}
+    recipe |= without_effect(recipe)
     for field in fields(Config):  # what belongs to other choices
         owners = Config.base(5).owners(field).items()
         if any(not {*names} & {*drawn[owner].split(",")} for owner, names in owners):
@@ -227,6 +225,22 @@ RANDOM_CASES = {
     for way in ("padded", "skipped_padding", "trained")
     for seed in (range(25) if way == "padded" else WITHOUT_DROPOUT)
 }
+
+
+# Ten steps of each optimizer. No setting of it at its default: one that does not arrive is seen.
+
+# Training leaves padding out, so its dropout masks have other shapes than torch's.
+TRAINED = Config(**(SMALL | dict(p_drop=0.0)))
+STEPS, SEED = 10, 5
+
+
+def ten_steps(optimizer: str) -> Solved:
+    own = [f for f in fields(OptimizerSettings) if f.name in settings_of(OPTIMIZERS[optimizer])]
+    others = {f.name: next(v for v in choices_of(f) if v not in (0, f.default)) for f in own}
+    how = dict(label_smoothing=0.2, warmup=4, factor=0.1, clip_norm=3)
+    rng = np.random.default_rng(SEED)
+    batches = [random_batch(rng, TRAINED, B, S, T) for _ in range(STEPS)]
+    return train(TRAINED, Recipe(optimizer=optimizer, **how, **others), batches, SEED, shift=rng)
 
 
 # Long sequences: position tables and causal masks far beyond the sizes elsewhere.
@@ -318,7 +332,7 @@ def of_layer(case: Case) -> Solved:
 
 
 SMALL_CASES = {name: partial(of_layer, case) for name, case in CASES.items()}
-SMALL_CASES["ten_optimizer_steps"] = ten_optimizer_steps
+SMALL_CASES |= {f"ten_steps_of_{name}": partial(ten_steps, name) for name in OPTIMIZERS}
 LARGE_CASES = {
     **RANDOM_CASES,
     "long_sequences": partial(long_sequences, skip_padding=False),

@@ -95,7 +95,7 @@ def layers_of(cls=Layer) -> list[type[Layer]]:
 
 
 def lacking() -> Iterator[str]:
-    """What layers still need; a layer without a case would escape every other test here."""
+    """What layers and optimizers lack; a layer without a case would escape every other test."""
     text = Path(__file__).with_name("torch_reference.py").read_text()  # torch may be missing
     references = {part.name for part in ast.parse(text).body if isinstance(part, ast.FunctionDef)}
     text += Path(__file__).with_name("parity_cases.py").read_text()
@@ -104,6 +104,9 @@ def lacking() -> Iterator[str]:
     for name in references - used:
         if len(re.findall(rf"\b{name}\b", text)) == 1:
             yield f"{name} of torch_reference.py: a case that names it"
+    for name in OPTIMIZERS:
+        if f"{name}_optimizer" not in references:
+            yield f"{name}: a function {name}_optimizer in torch_reference.py"
     for name in MIXERS.keys() - {changes.get("mixers", "attention") for changes in MIXED.values()}:
         yield f"{name}: a line in MIXED of numformer/gradient_check/cases/models.py"
     equations = (Path(__file__).parents[2] / "lessons" / "equations.md").read_text()
@@ -129,6 +132,7 @@ def lacking() -> Iterator[str]:
 
 
 def test_every_layer_has_a_case_a_reference_its_equations_and_a_public_name():
+    """And every optimizer has a reference."""
     for module in pkgutil.walk_packages(numformer.__path__, "numformer."):
         if not module.name.endswith("kernels"):  # a module of kernels needs CuPy and has no layers
             importlib.import_module(module.name)

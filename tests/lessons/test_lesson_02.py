@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose
 import lessons
 from lessons.lesson_02 import lookup
 from lessons.lesson_02.lookup import DAY, HARD, key, move_the_wish, value
-from numformer.layers import attention
+from numformer.paper import attention
 
 BEGINNINGS = [(1.0, 2.0), (2.0, 0.5), (1.5, -1.5), (-1.0, -1.5)]  # of which the text speaks
 
@@ -82,14 +82,14 @@ def test_a_query_walks_down_the_slope_that_is_measured(start, temperature):
 def test_the_gradients_are_those_of_the_whole_attention():
     lesson, stretch = lessons.load(2), math.sqrt(2) / 2.0  # attention divides by the root of d_k
     inputs, doutput = (lesson.query * stretch, key, value), lesson.doutput
-    output, *weights = attention.scaled_dot_product_attention(*inputs)
+    output, weights = attention.scaled_dot_product_attention(*inputs)
     backward = attention.scaled_dot_product_attention_backward
-    expected = backward(doutput, *inputs, *weights, None)
+    expected = backward(doutput, *inputs, weights)
     shown = lesson.glass, lesson.dquery / stretch, lesson.dkey, lesson.dvalue
     for ours, theirs in zip(shown, (output, *expected), strict=True):
         assert_allclose(ours, theirs)
     away = (value - lesson.glass) @ doutput[0]  # how far each value lies from the blend
-    assert_allclose(lesson.dscaled, weights[0] * away)
+    assert_allclose(lesson.dscaled, weights * away)
 
 
 def test_the_numbers_in_the_text_are_these():

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from numformer.models.block import Tower, TowerConfig
 
 from lessons.lesson_06 import block, depth
 from numformer.gradient_check.gradients import check
+from numformer.models.config import TowerConfig
 
 
 def norm(rows):
@@ -75,7 +75,7 @@ def test_layer_norm_takes_a_projection_out(sound, rng):
 
 def test_the_data_and_how_alike_they_are_come_into_a_layer():
     rng = np.random.default_rng(0)
-    Tower(TowerConfig(d_model=64, d_ff=256, heads=4, layers=2, p_drop=0), rng)
+    TowerConfig(d_model=64, d_ff=256, heads=4, layers=2, p_drop=0).encoder(rng)
     x = rng.standard_normal((2, 2, 16, 64))[0]
     of_input = [np.linalg.norm(x) / x.size**0.5, (x.mean(axis=1) ** 2).mean() / (x**2).mean()]
     np.testing.assert_allclose(depth.measure_once("post", True, 2, 0)[:2, 0], of_input)
@@ -85,17 +85,18 @@ def test_the_data_and_how_alike_they_are_come_into_a_layer():
 @pytest.mark.parametrize("residual", [True, False])
 def test_an_altered_encoder_has_right_gradients(norm, residual, rng):
     place = "post" if norm == "none" else norm
-    tower = Tower(TowerConfig(d_model=8, d_ff=6, heads=2, layers=1, norm=place, p_drop=0), rng)
-    depth.alter(tower, norm, residual)
+    config = TowerConfig(d_model=8, d_ff=6, heads=2, layers=1, norm=place, p_drop=0)
+    encoder = config.encoder(rng)
+    depth.alter(encoder, norm, residual)
     x = rng.standard_normal((2, 3, 8))
-    assert all(row.passed for row in check(tower, [x]))
-    of_norms = [name for name in tower.named_parameters() if "gamma" in name]
+    assert all(row.passed for row in check(encoder, [x]))
+    of_norms = [name for name in encoder.named_parameters() if "gamma" in name]
     assert len(of_norms) == {"post": 2, "pre": 3, "none": 0}[norm]
-    weights = tower.named_parameters().items()
+    weights = encoder.named_parameters().items()
     (output,) = [weight for name, weight in weights if name.endswith("output.weight")]
     output.data[...] = 0  # nothing comes through attention, but may come around it
-    tower.forward(x)
-    assert tower.backward(rng.standard_normal(x.shape)).any() == residual
+    encoder.forward(x)
+    assert encoder.backward(rng.standard_normal(x.shape)).any() == residual
 
 
 def test_what_is_said_of_depth_was_measured():

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from numformer.models.block import Block, TowerConfig
 
 from lessons.kit.explanations import Sizes
 from lessons.lesson_07.toy import Leaky
@@ -11,6 +10,7 @@ from lessons.lesson_09.exercises import encoder_layer, of_layer
 from lessons.lesson_09_backpropagation import Napkin, paths_into_the_memory
 from numformer import Transformer, pack
 from numformer.gradient_check.gradients import check
+from numformer.paper.config import LayerConfig
 from numformer.paper.softmax import softmax_backward
 
 
@@ -123,17 +123,17 @@ def test_the_paths_are_counted():
 
 def test_the_encoder_layer_of_the_exercise_is_the_library_s():
     n, rng = Sizes(), np.random.default_rng(1)
-    config = TowerConfig(d_model=n.D, d_ff=n.S, heads=n.H, d_k=n.K, d_v=n.K_v, p_drop=0)
-    block, given = Block(config, rng), of_layer(n)
+    config = LayerConfig(d_model=n.D, d_ff=n.S, heads=n.H, d_k=n.K, d_v=n.K_v, p_drop=0)
+    block, given = config.encoder_layer(rng), of_layer(n)
     pack(block, np.float64)
     given |= {name: rng.standard_normal(x) for name, x in given.items() if isinstance(x, tuple)}
-    names = {"mixer.sublayer.query": "w_query", "mixer.sublayer.key": "w_key"}
-    names |= {"mixer.sublayer.value": "w_value"}
+    names = {"self_attention.sublayer.query": "w_query", "self_attention.sublayer.key": "w_key"}
+    names |= {"self_attention.sublayer.value": "w_value"}
     parameters = block.named_parameters()
     for name, own in names.items():
         parameters[f"{name}.weight"].data[...] = np.concatenate(given[own], axis=1)
-    parameters["mixer.sublayer.output.weight"].data[...] = np.concatenate(given["w_out"])
-    parameters["mixer.norm.gamma"].data[...] = given["gamma_1"]
+    parameters["self_attention.sublayer.output.weight"].data[...] = np.concatenate(given["w_out"])
+    parameters["self_attention.norm.gamma"].data[...] = given["gamma_1"]
     parameters["feed_forward.norm.gamma"].data[...] = given["gamma_2"]
     parameters["feed_forward.sublayer.inner.weight"].data[...] = given["inner"]
     parameters["feed_forward.sublayer.outer.weight"].data[...] = given["outer"]

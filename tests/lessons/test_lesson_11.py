@@ -254,8 +254,7 @@ def test_costs_are_those_of_the_products(rng):
     from unittest import mock
 
     from numformer import backend
-    from numformer.layers import attention
-    from numformer.paper import linear
+    from numformer.paper import attention, linear
 
     for name, layer in costs.layers().items():
         counted = []

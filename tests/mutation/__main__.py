@@ -41,15 +41,15 @@ ROOT = TESTS.parent
 LIBRARY = ROOT / "numformer"
 
 # What is broken: every formula, layer, loss, optimizer, mask, batch and decoding step.
-BROKEN = """backend.py randomness.py layer.py settings.py symbols.py
-            half_precision.py paper/*.py data/*.py layers/*.py
+BROKEN = """backend.py randomness.py layer.py settings.py
+            symbols.py half_precision.py paper/*.py data/*.py layers/*.py
             models/*.py generation/*.py training/average.py training/loop.py
             training/loss_scale.py training/measures.py training/optimizers.py
             training/parts.py training/recipe.py training/trainer.py
             training/finished.py training/ranked_parts.py parallel/groups.py parallel/pairwise.py
             parallel/pipeline.py parallel/ranks.py parallel/ring.py parallel/tensor.py""".split()
 # Not broken: what deals with drivers, memory, processes and files and computes nothing.
-MACHINE = """find_backend default_backend usual_parts train
+MACHINE = """usual_parts train
              Parts.start Parts._everywhere Parts._share Parts.become Parts.end_processes Parts.close
              Trainer.save Trainer._save_best Trainer.resume Trainer._load_best interrupts
              _Progress.__init__ _Progress.log""".split()

@@ -17,9 +17,10 @@ from numformer.models import Config, Objective, Transformer
 from numformer.parallel import Ranks, together
 from numformer.training import optimizers, ranked_parts
 from numformer.training.loss_scale import LossScale
-from numformer.training.optimizers import Adam
+from numformer.training.optimizers import OPTIMIZERS
 from numformer.training.parts import Parts
 from numformer.training.ranked_parts import RankParts
+from numformer.training.recipe import Recipe
 
 CONFIG = Config.base(11, d_model=8, d_ff=12, heads=2, layers=1, p_drop=0.0)
 WORDS = [([4, 5, 6, 7], [7]), ([8], [9, 9, 4]), ([5, 5], []), ([6, 4, 9], [5, 4, 10, 4, 8])]
@@ -37,11 +38,14 @@ def small_blocks(monkeypatch):
         monkeypatch.setattr(module, "blocks_of", blocks_of)
 
 
-def parts_of(count: int, ranks: Ranks | None = None, mixed: bool = False) -> Parts:
+def parts_of(
+    count: int, ranks: Ranks | None = None, mixed: bool = False, optimizer: str = "adam"
+) -> Parts:
     model = Transformer(CONFIG, seed=3)
     flat = pack(model, np.float32)
     flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
-    how = Objective(model, 0.3), Adam(flat), 7, count, LossScale() if mixed else None
+    how = Objective(model, 0.3), Recipe(optimizer=optimizer).optimizer_of(flat), 7, count
+    how = *how, LossScale() if mixed else None
     return RankParts(*how, ranks) if ranks else Parts(*how)
 
 
@@ -58,9 +62,16 @@ def steps(parts: Parts, clip: float | None) -> list:
     return [*taken, *parts.optimizer.state.values()]
 
 
-def taken_by(ranks: Ranks, count: int, clip: float | None, hidden: bool, mixed: bool) -> tuple:
+def taken_by(
+    ranks: Ranks,
+    count: int,
+    clip: float | None,
+    hidden: bool = True,
+    mixed: bool = False,
+    optimizer: str = "adam",
+) -> tuple:
     """What rank 0 saw, or else what is left of the others, and the bytes that were sent."""
-    parts = parts_of(count, ranks, mixed)
+    parts = parts_of(count, ranks, mixed, optimizer)
     assert isinstance(parts, RankParts)
     parts.hidden = hidden
     if ranks.rank:
@@ -94,6 +105,27 @@ def test_ranks_take_the_steps_of_one_process(size, count, clip, hidden, mixed):
     for weights, _ in others:
         assert np.array_equal(weights, taken[8])  # those after the last step
     assert all(sent for _, sent in told)
+
+
+def shortened(data, grad, length, *, step, rate):
+    """A rule that is not elementwise, with a state: a parameter's step is shorter than `rate`."""
+    length += np.sqrt((grad * grad).sum())
+    data -= rate * grad / (1 + length)
+
+
+@pytest.mark.parametrize(("size", "count"), [(2, 2), (4, 4), (15, 2)])  # at last more than blocks
+@pytest.mark.parametrize("optimizer", ["shortened", *OPTIMIZERS])
+def test_ranks_update_whole_parameters_where_the_optimizer_needs_them(
+    size, count, optimizer, monkeypatch
+):
+    """However many ranks there are: blocks that are summed elsewhere move to the parameter's."""
+    monkeypatch.setitem(OPTIMIZERS, "shortened", shortened)
+    monkeypatch.setattr(LossScale, "FIRST", 2.0**8)  # with which nothing overflows
+    how = dict(count=count, mixed=count == 4, optimizer=optimizer)
+    expected, how = steps(parts_of(**how), 0.5), how | dict(clip=0.5)
+    (taken, _), *_ = together(size, lambda ranks: taken_by(ranks, **how), timeout=60)
+    for array, other in zip(taken, expected, strict=True):
+        assert np.array_equal(array, other)
 
 
 def test_each_rank_sends_what_others_update_and_gets_the_rest():

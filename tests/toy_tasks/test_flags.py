@@ -1,14 +1,16 @@
 """Flags: the highest rate, and a file or a run that holds them."""
 
+import functools
 import json
 from pathlib import Path
 
 import pytest
 
+from numformer.models import Transformer
 from tests.equal_runs import logged, without_seconds
 from tests.toy_tasks.small import RUN, copying
 from toy_tasks import pairs, shakespeare, write
-from toy_tasks.kit import options
+from toy_tasks.kit import options, parser
 
 
 def test_the_highest_rate_is_that_of_rate(call, refuse):
@@ -77,3 +79,25 @@ def test_a_preset_may_stand_in_a_file_but_not_beside_all_the_flags_of_a_run():
     assert parse("--config run.json --preset hour").d_ff == 8
     with pytest.raises(ValueError, match="leave out --preset quarter"):
         parse("--config run.json --preset quarter")
+
+
+def test_settings_of_an_optimizer_that_is_not_chosen(complaint):
+    """A task's own go with its optimizer; what is asked for is refused, also where a file asks."""
+    made = parser("x", "", Transformer, optimizer="adamw", weight_decay=0.1)
+    read = functools.partial(options.parse, made, lambda options: "x")
+    assert read(["--optimizer", "lion"]).weight_decay == read([]).weight_decay == 0.1
+    assert read(["--optimizer", "adam"]).weight_decay == 0.01
+    Path("a.toml").write_text("weight-decay = 0.3")
+    for asked in (["--weight-decay", "0.3"], ["--config", "a.toml"]):
+        said = complaint(read, ["--optimizer", "adam", *asked])
+        assert "--weight-decay is for --optimizer adamw, lion" in said
+        assert read(asked).weight_decay == 0.3
+
+
+def test_help_says_whose_a_setting_of_optimizers_is(succeed):
+    said = " ".join(" ".join(succeed(copying, "--help")).split())
+    own = said.partition("optimizer (numformer.training.optimizers): ")[2]
+    assert own.startswith(
+        "--beta1 BETA1 decay of the mean gradient (5.3); of adam, adamw, lion, muon"
+    )
+    assert "hidden matrix; of muon (default: 0.95)" in own and "--weight-decay" in own

@@ -143,7 +143,7 @@ def test_what_cannot_be_is_refused_without_a_trace(refuse, monkeypatch):
         "--d-model 10 --heads 4": ["multiple of heads; received d_model 10, heads 4"],
         "--seed -1": ["at least 0", "received -1", "--seed"],
         "--steps 0": ["steps is an integer of at least 1", "received 0", "--steps"],
-        "--weight-decay 0.1": ["is for --optimizer adamw; received --optimizer adam"],
+        "--weight-decay 0.1": ["is for --optimizer adamw", "received --optimizer adam"],
         "--resume": ["no run of copy_task"],
         "--run absent --input 1": ["received absent, which is not there"],
         "--run full --attention a.png": ["one text", "0 with --input"],

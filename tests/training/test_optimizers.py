@@ -1,17 +1,33 @@
 """Learning rates, Adam and clipping against plain Python numbers."""
 
+import itertools
 import math
+import re
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from numformer.layer import FlatParameters, pack
+from numformer.backend import to_host
+from numformer.gradient_check.cases import CASES
+from numformer.layer import FlatParameters, Layer, pack
+from numformer.paper.adam import Optimizer, adam, elementwise
 from numformer.paper.linear import Linear
-from numformer.training.optimizers import Adam, Optimizer, clip_global_norm
-from numformer.training.recipe import cosine_rate, linear_rate, warmup_rate
+from numformer.training.optimizers import (
+    OPTIMIZERS,
+    Adam,
+    Parameterwise,
+    clip_global_norm,
+    optimizer_for,
+    orthogonal,
+    stretches,
+    without_effect,
+)
+from numformer.training.recipe import Recipe, cosine_rate, linear_rate, warmup_rate
 
 PIECE = 1 << 15
+MODELS = "transformer_pre_norm_untied language_model vision recurrent_lstm_attention".split()
+MODELS += ["transformer_learned_positions", "transformer_relative", "language_model_state_space"]
 
 
 def rates(decay, count: int = 152, **how) -> list[float]:
@@ -62,11 +78,112 @@ def test_another_optimizer_is_one_function(rng):
 
     flat = pack(Linear(3, 2, rng), np.float64)
     start, flat.grad[...] = flat.data.copy(), 1.0
-    optimizer = Optimizer(flat, momentum, decay=0.25)
+    optimizer = Parameterwise(flat, momentum, decay=0.25)
     optimizer.step(0.1)
     optimizer.step(0.2)
     assert_allclose(flat.data, start - 0.1 * 1 - 0.2 * 1.25)
     assert [*optimizer.state] == ["velocity"] and (optimizer.state["velocity"] == 1.25).all()
+
+
+def normalized(data, grad, *, step, rate):
+    """A step of the length `rate` for every parameter, whatever the size of its gradient."""
+    data -= rate * grad / np.sqrt((grad * grad).sum())
+
+
+def test_a_rule_that_is_not_elementwise_gets_whole_parameters_in_their_shapes(rng):
+    """In pieces a step of the length 1 became one of the length 2, and nobody complained."""
+    layer = Linear(200, 2 * PIECE // 200 + 1, rng)
+    flat = pack(layer, np.float64)
+    before, flat.grad[...] = layer.state_dict(), rng.standard_normal(len(flat.grad))
+    optimizer_for(flat, normalized).step(1.0)
+    for name, array in layer.state_dict().items():
+        assert np.linalg.norm(array - before[name]) == pytest.approx(1, rel=1e-12)
+    seen = []
+
+    def looks(data, grad, mean, *, step, rate, hidden):
+        assert data.base is not None and data.shape == grad.shape == mean.shape
+        seen.append((data.shape, hidden))
+
+    optimizer_for(flat, looks).step(1.0)
+    assert seen == [(layer.weight.shape, True), (layer.bias.shape, False)]
+
+
+def test_processes_share_whole_parameters_out_by_their_size(rng):
+    """Each is updated once, by one of them, and no share is larger by more than a parameter."""
+    both = Layer()
+    both.layers = [Linear(*rng.integers(1, 30, 2), rng) for _ in range(20)]
+    flat = pack(both, np.float64)
+    optimizer = optimizer_for(flat, normalized)
+    size, largest = len(flat.data), max(p.size for p in flat.parameters)
+    for count in (1, 2, 3, 7):
+        cuts = [size * place // count for place in range(count + 1)]
+        assert stretches(Adam(flat), cuts) == [slice(*cut) for cut in itertools.pairwise(cuts)]
+        shares = stretches(optimizer, cuts)
+        places = np.concatenate([np.arange(size)[share] for share in shares])
+        assert_array_equal(places, np.arange(size))
+        assert max(share.stop - share.start for share in shares) <= size / count + largest
+        flat.grad[...] = 1.0
+        before = flat.data.copy()
+        for share in shares:
+            optimizer.update(flat.grad, 1, 1.0, share)
+        moved = flat.views(before - flat.data)
+        assert_allclose([np.linalg.norm(array) for array in moved], 1, rtol=1e-12)
+
+
+def test_what_cannot_work_is_refused(rng, complaint):
+    flat = pack(Linear(3, 2, rng))
+    assert "says it is elementwise; received normalized" in complaint(Optimizer, flat, normalized)
+    alone = FlatParameters(np.zeros(4), np.zeros(4))
+    assert "whose they are" in complaint(Parameterwise, alone, normalized)
+    cutting = complaint(Parameterwise(flat, normalized).update, flat.grad, 1, 0.1, slice(0, 4))
+    assert "from 0 to 4, which cuts one" in cutting
+
+    def momentum(data, grad, mean, *, step, rate, own):
+        pass
+
+    def lacks_a_rate(data, grad, *, step):
+        pass
+
+    def of_data(data, *, step, rate):
+        pass
+
+    for rule in (momentum, lacks_a_rate, of_data):
+        assert f"received {rule.__name__}: " in complaint(optimizer_for, flat, rule)
+    how = dict(beta1=0.1, beta2=0.1, epsilon=0.1, beta3=0.1)
+    assert "unexpected keyword argument 'beta3'" in complaint(optimizer_for, flat, adam, **how)
+
+
+def test_a_setting_of_an_optimizer_that_is_not_chosen_is_refused(complaint, monkeypatch):
+    said = complaint(Recipe, weight_decay=0.1)
+    assert (
+        "setting of the optimizer adamw" in said
+        and "received weight_decay 0.1 with the optimizer adam." in said
+    )
+    assert Recipe(weight_decay=0.01) == Recipe()
+    assert Recipe(optimizer="adamw", weight_decay=0.1).weight_decay == 0.1
+    monkeypatch.setitem(OPTIMIZERS, "normalized", normalized)
+    for name, value in dict(beta1=0.5, beta2=0.5, adam_epsilon=1e-3).items():
+        assert f"received {name} " in complaint(Recipe, optimizer="normalized", **{name: value})
+    others = dict(optimizer="normalized", beta1=0.5, weight_decay=0.3, factor=3.0)
+    assert without_effect(others) == dict(beta1=0.9, weight_decay=0.01)
+    assert without_effect(dict(optimizer="adamw", beta1=0.5, weight_decay=0.3)) == {}
+
+
+def test_a_recipe_gives_its_rule_what_it_asks_for(monkeypatch, rng):
+    given = []
+
+    @elementwise
+    def mine(data, grad, slow, *, step, rate, epsilon, beta2, own=3):
+        given.append((step, rate, epsilon, beta2, own))
+
+    flat = pack(Linear(3, 2, rng))
+    monkeypatch.setitem(OPTIMIZERS, "mine", mine)
+    optimizer = Recipe(optimizer="mine", adam_epsilon=0.5, beta2=0.25).optimizer_of(flat)
+    optimizer.step(0.1)
+    assert given == [(1, 0.1, 0.5, 0.25, 3)] and [*optimizer.state] == ["slow"]
+    assert type(optimizer) is Optimizer
+    monkeypatch.setitem(OPTIMIZERS, "mine", normalized)
+    assert type(Recipe(optimizer="mine").optimizer_of(flat)) is Parameterwise
 
 
 def adam_by_loops(values, gradients, rates, beta1, beta2, epsilon):
@@ -100,7 +217,8 @@ def test_adam_is_its_algorithm_in_pieces_that_fit_the_cache(settings, rng):
     vectors = flat.data, adam.state["mean"], adam.state["square"]
     expected = adam_by_loops(start, gradients, [0.1, 0.05], *settings)
     assert_allclose([vector[edges] for vector in vectors], expected, rtol=1e-12)
-    Optimizer(flat, lambda data, grad, *, step, rate: lengths.append(len(data))).step(0.1)
+    rule = elementwise(lambda data, grad, *, step, rate: lengths.append(len(data)))
+    Optimizer(flat, rule).step(0.1)
     assert lengths == [PIECE, PIECE, 7]
 
 
@@ -142,3 +260,58 @@ def test_a_longer_gradient_is_scaled_to_the_norm(rng):
     assert norm == pytest.approx(math.sqrt(sum(before**2)))
     assert_allclose(grad, before * (4.99 / norm), rtol=1e-12)
     assert clip_global_norm(zeros := np.zeros(4), 1.0) == 0 and not zeros.any()
+
+
+def test_lion_follows_the_sign_of_what_it_looks_ahead_to(rng):
+    """And keeps another mean: with one decay for both, the second step would go elsewhere."""
+    flat = pack(Linear(30, 20, rng), np.float64)
+    first, second = rng.standard_normal((2, len(flat.data)))
+    start, how = flat.data.copy(), dict(optimizer="lion", beta1=0.6, beta2=0.9, weight_decay=0.5)
+    lion = Recipe(**how).optimizer_of(flat)
+    for grad in (first, second):
+        flat.grad[...] = grad
+        lion.step(0.1)
+    expected = 0.95 * start - 0.1 * np.sign(first)
+    expected = 0.95 * expected - 0.1 * np.sign(0.6 * 0.1 * first + 0.4 * second)
+    assert_allclose(flat.data, expected, rtol=1e-12)
+    assert_allclose(lion.state["mean"], 0.9 * 0.1 * first + 0.1 * second, rtol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(40, 7), (7, 40), (9, 9), (5, 1)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_orthogonal_keeps_singular_vectors_and_brings_their_values_near_1(shape, dtype, rng, xp):
+    """Whatever the size of the matrix, and of 0 it makes 0."""
+    for size in (1e-4, 1.0, 1e4):
+        x = (size * rng.standard_normal(shape)).astype(dtype)
+        found = to_host(orthogonal(xp.asarray(x)))
+        assert found.dtype == dtype
+        u, values, v = np.linalg.svd(x.astype(float), full_matrices=False)
+        inside = u.T @ found @ v.T
+        values /= np.linalg.norm(values)
+        for _ in range(5):
+            values = 3.4445 * values - 4.775 * values**3 + 2.0315 * values**5
+        assert_allclose(inside, np.diag(values), atol=1e-3 if dtype is np.float32 else 1e-11)
+        assert 0.68 < values.min() and values.max() < 1.21
+        assert_allclose(found, u @ inside @ v, atol=1e-3)
+    assert not to_host(orthogonal(xp.zeros(shape, dtype))).any()
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_muon_turns_hidden_matrices_alone(kind, rng):
+    """Embeddings, tables, outputs and vectors move as with AdamW, all by one rate."""
+    model, _ = CASES[kind]()
+    flat = pack(model, np.float64)
+    flat.data += 0.1 * rng.standard_normal(len(flat.data))
+    flat.grad[...], start = rng.standard_normal(len(flat.grad)), flat.data.copy()
+    names = [*model.named_parameters()]
+    moved = {}
+    for optimizer in ("adamw", "muon"):
+        flat.data[...] = start
+        Recipe(optimizer=optimizer).optimizer_of(flat).step(0.1)
+        moved[optimizer] = dict(zip(names, flat.views(start - flat.data), strict=True))
+    turned = {name for name in names if (moved["muon"][name] != moved["adamw"][name]).any()}
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters().items()}
+    apart = re.compile(r"embedding|positions|^output|table|convolution|source.weight|target.weight")
+    assert turned == {n for n in names if len(shapes[n]) == 2 and not apart.search(n)}
+    sizes = [np.sqrt(np.mean(moved["muon"][name] ** 2)) for name in turned]
+    assert_allclose(sizes, 0.1 * 0.2, rtol=0.4)

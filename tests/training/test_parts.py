@@ -15,8 +15,9 @@ from numformer.errors import InputError
 from numformer.layer import pack
 from numformer.models import Config, Objective, Transformer
 from numformer.training import parts as module
-from numformer.training.optimizers import Adam
+from numformer.training.optimizers import OPTIMIZERS, Adam
 from numformer.training.parts import Parts
+from numformer.training.recipe import Recipe
 
 CONFIG = Config.base(11, d_model=8, d_ff=12, heads=2, layers=1, p_drop=0.2)
 SMOOTHING = 0.3
@@ -31,12 +32,12 @@ def make(monkeypatch):
     """`make(count, cores)`: Parts of a model in float64, its other processes ended afterwards."""
     made = []
 
-    def build(count, cores=2, dtype=np.float64, **changes):
+    def build(count, cores=2, dtype=np.float64, optimizer=Adam, **changes):
         monkeypatch.setattr(module, "cores", lambda: cores)
         model = Transformer(Config(**(vars(CONFIG) | changes)), seed=3)
         flat = pack(model, dtype)
         flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
-        parts = Parts(Objective(model, SMOOTHING), Adam(flat), 7, count)
+        parts = Parts(Objective(model, SMOOTHING), optimizer(flat), 7, count)
         parts.start()
         made.append(parts)
         return parts
@@ -77,6 +78,28 @@ def test_side_by_side_and_in_turn_give_the_same_bits(make, count, dtype):
     taken = assert_same_steps(parts, make(count, 1, dtype))
     assert {array.dtype for array in taken} == {np.dtype(dtype)}
     assert parts._stretch == slice(0, len(parts.optimizer.state["mean"]) // count)
+
+
+def shortened(data, grad, length, *, step, rate):
+    """A rule that is not elementwise, with a state: a parameter's step is shorter than `rate`."""
+    length += np.sqrt((grad * grad).sum())
+    data -= rate * grad / (1 + length)
+
+
+@several_cores
+@pytest.mark.parametrize("count", [2, 3, 9])
+@pytest.mark.parametrize("rule", ["shortened", *OPTIMIZERS])
+def test_every_optimizer_gives_the_same_bits_side_by_side(make, monkeypatch, count, rule):
+    """One of whole parameters also with more processes than some of these would fill."""
+    monkeypatch.setitem(OPTIMIZERS, "shortened", shortened)
+
+    def optimizer(flat):
+        return Recipe(optimizer=rule).optimizer_of(flat)
+
+    how = dict(dtype=np.float32, optimizer=optimizer)
+    parts = make(count, 2, **how)
+    assert parts.processes
+    assert_same_steps(parts, make(count, 1, **how))
 
 
 @pytest.mark.parametrize(("count", "cores"), [(2, 1), (3, 2), (9, 1)])

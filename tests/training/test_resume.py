@@ -11,6 +11,7 @@ from numformer.training import loop
 from numformer.training.checkpoints import save_checkpoint
 from numformer.training.files import PARTIAL
 from numformer.training.loop import train
+from numformer.training.optimizers import OPTIMIZERS, vectors_of
 from numformer.training.parts import Parts
 from tests.equal_runs import assert_same_run, assert_same_weights, files, last, without_seconds
 
@@ -273,3 +274,16 @@ def test_a_run_keeps_the_end_that_its_rates_know_and_its_steps(tmp_path, complai
     text = complaint(run, tmp_path / "stopped", 5, resume=True)
     assert "received steps 5 for a run that has taken 6" in text
     assert (files(tmp_path / "linear"), files(tmp_path / "stopped")) == before
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_run_goes_on_with_the_state_of_any_optimizer(tmp_path, optimizer, parts):
+    """Bit for bit, also in mixed precision."""
+    how = dict(optimizer=optimizer, parts=parts, precision="mixed" if parts == 2 else "float32")
+    run(tmp_path / "straight", **how)
+    interrupt(tmp_path / "run", 4, **how)
+    state = {name.removeprefix("optimizer.") for name in last(tmp_path / "run")[0]}
+    assert {*vectors_of(OPTIMIZERS[optimizer])} <= state
+    run(tmp_path / "run", **how, resume=True)
+    assert_same_run(tmp_path / "run", tmp_path / "straight")

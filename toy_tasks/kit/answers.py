@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from numformer.backend import find_backend
+from numformer.devices import find_backend
 from numformer.errors import InputError
 from numformer.generation import Continuation, Infilling, Parsing, Transduction
 from numformer.generation.text import Text

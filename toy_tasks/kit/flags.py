@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 
-from numformer.backend import BACKENDS, default_backend
+from numformer.devices import BACKENDS, default_backend
 from numformer.errors import complain
 from numformer.generation import Continuation, Infilling, Transduction
 from numformer.generation.beam import PENALTIES
@@ -29,6 +29,7 @@ from numformer.paper.beam import LARGEST_ALPHA
 from numformer.parallel.mpi import WAYS
 from numformer.plots import PICTURES
 from numformer.settings import Settings
+from numformer.training.optimizers import OptimizerSettings, owners
 from numformer.training.recipe import Recipe
 
 HELP = {
@@ -299,7 +300,7 @@ def parser(
         for group_title, group_of in {titled: _flags(settings), **_of_choices(settings)}.items():
             group = made.add_argument_group(group_title)
             for field in group_of:
-                _add_flag(group, field, AT_USE if field.name in made.writing else "")
+                _add_flag(group, field, AT_USE if field.name in made.writing else _owners(field))
                 made.before[field.name] = field.default
     made.set_defaults(**defaults)
     return made
@@ -311,13 +312,19 @@ def _flags(settings: type[Settings]) -> list[Field]:
     Fields that belong to one choice of mixers, for example, have groups of their own.
     """
     own = {field.name for field in _own_fields(settings)}
+    own |= {field.name for field in fields(OptimizerSettings)}
     ruled = (field for field in fields(settings) if "rule" in field.metadata)
     known = (field for field in ruled if field.default is not MISSING and field.name not in own)
     return [field for field in known if field.metadata.get("flag", True)]
 
 
 def _of_choices(settings: type[Settings]) -> dict[str, list[Field]]:
-    """The settings of each mixer, network and norm of a model, without those of one before it."""
+    """The settings of each mixer, network and norm of a model, without those of one before it.
+
+    Or those of all optimizers, which share most.
+    """
+    if issubclass(settings, OptimizerSettings):
+        return {f"optimizer ({OptimizerSettings.__module__})": [*fields(OptimizerSettings)]}
     groups, met = {}, {field.name for field in _flags(settings)}
     for choice, registry in _registries(settings).items():
         for name, entry in registry.items():
@@ -329,6 +336,11 @@ def _of_choices(settings: type[Settings]) -> dict[str, list[Field]]:
                 groups[title] = own
             met |= {field.name for field in own}
     return groups
+
+
+def _owners(field: Field) -> str:
+    """The optimizers that look at a setting, in words; "" for what is no setting of optimizers."""
+    return f"; of {', '.join(found)}" if (found := owners(field.name)) else ""
 
 
 def _registries(settings: type[Settings]) -> Mapping[str, Mapping]:

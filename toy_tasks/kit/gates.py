@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from numformer.data import Batch
-from numformer.later import Mixer
+from numformer.later import Mixer, attention_weights
 from numformer.layer import Array, inference, mode
 from numformer.models import Model
+from numformer.paper.attention import SelfAttention
 from numformer.plots import kind_of
 from toy_tasks.kit.looking import Lexicon, Watch, patterns, symbols_of
 
@@ -53,10 +54,10 @@ def heads_of(model: Model, batch: Batch) -> tuple[list[Head], list[str]]:
     with mode(training=False, saving=True):
         model.predictions(*batch.inputs)
     layers = model.named_layers()
-    looking = [name for name, layer in layers.items() if hasattr(layer, "looks")]
-    seen = [n for n in looking if hasattr(layers[n], "heads") and layers[n].looks() is not None]
+    of_heads = [name for name, layer in layers.items() if hasattr(layer, "heads")]
+    seen = [name for name in of_heads if attention_weights(layers[name]) is not None]
     model.clear_saved()
-    mixers = [name for name, layer in layers.items() if isinstance(layer, Mixer)]
+    mixers = [name for name, layer in layers.items() if isinstance(layer, Mixer | SelfAttention)]
     heads = [
         Head(kind_of(name), _layer(name), number, name, layers[name])
         for kind in dict.fromkeys(map(kind_of, seen))
@@ -132,7 +133,7 @@ class Looking:
     def __call__(self, example: Batch) -> None:
         special = self.model.config.special
         for name, layer in self.layers.items():
-            kind, weights = kind_of(name), layer.looks()[0]
+            kind, weights = kind_of(name), attention_weights(layer)[0]
             reads, looks_at, follows = symbols_of(example, kind, special)
             lexicon = self.lexicon if "cross" in kind else None
             rows = special.real(reads[None])[0]

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import inspect
 import io
 import math
 import os
@@ -11,7 +10,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from numformer.errors import InputError
-from numformer.training.optimizers import OPTIMIZERS
+from numformer.training.optimizers import owners, without_effect
 from toy_tasks.kit import folders, settings_files, starting
 from toy_tasks.kit.flags import Parser
 
@@ -62,16 +61,27 @@ def parse(
                     f"Leave out {made.flag(key)}, or start a new run.",
                 )
         options.out, options.name = folder, run_name
-    elif "weight_decay" not in inspect.signature(
-        OPTIMIZERS[options.optimizer]
-    ).parameters and options.weight_decay != made.get_default("weight_decay"):
-        rule, fix = "--weight-decay is for --optimizer adamw", "Ask for that, or leave it out."
-        raise InputError(rule, f"--optimizer {options.optimizer}", fix)
+    _leave_out_what_has_no_effect(made, options, made.given(arguments))
     options.program = made.prog
     _require_counts(made, options)
     if options.quick and not options.resume:
         options.steps = min(options.steps, 20)
     return options
+
+
+def _leave_out_what_has_no_effect(
+    made: Parser, options: argparse.Namespace, given: Collection[str]
+) -> None:
+    """Set what the optimizer does not look at to its default: a task's own is for its optimizer.
+
+    Raises InputError where it was asked for.
+    """
+    for name, default in without_effect(vars(options)).items():
+        if name in given:
+            rule = f"{made.flag(name)} is for --optimizer {', '.join(owners(name))}"
+            fix = "Ask for such an optimizer, or leave it out."
+            raise InputError(rule, f"--optimizer {options.optimizer}", fix)
+        setattr(options, name, default)
 
 
 def _read(made: Parser, arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:

@@ -21,7 +21,8 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from numformer.backend import find_backend, on_host
+from numformer.backend import on_host
+from numformer.devices import find_backend
 from numformer.errors import BrokenNumbers, InputError
 from numformer.layer import inference
 from numformer.models import Model

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from numformer.backend import find_backend
+from numformer.devices import find_backend
 from numformer.errors import InputError
 from numformer.models import Model
 from numformer.parallel.mpi import ranks_for

@@ -11,7 +11,7 @@ import numpy as np
 from numformer.backend import array_module
 from numformer.errors import InputError
 from numformer.layer import Array, Layer
-from numformer.layers.positional import PositionTable
+from numformer.paper.positions import PositionTable
 
 
 def rotary_turns(length: int, width: int, xp=np, base: float = 10000):
@@ -62,7 +62,7 @@ class Rotary(Layer):
     def turns(self, like, positions: np.ndarray):
         """Those of the positions (T,), for x (..., T, K)."""
         require_pairs(like.shape[-1])
-        table = self._table.of(positions.max() + 1, like)
+        table = self._table.rows(positions.max() + 1, like)
         return table[array_module(like).asarray(positions)]
 
     def forward(self, x: Array, positions: np.ndarray | None = None) -> Array:

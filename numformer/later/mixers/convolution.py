@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from numformer.backend import array_module, dot_rows, sum_rows
-from numformer.layer import Array, Layer, Parameter, require_width
+from numformer.errors import require_width
+from numformer.layer import Array, Layer, Parameter
 
 
 def convolution(x, weight, bias, before):

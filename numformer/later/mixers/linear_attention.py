@@ -11,10 +11,12 @@ import numpy as np
 
 from numformer.backend import array_module, dot_last, matmul, transpose
 from numformer.errors import InputError
+from numformer.later.attention.mixer import entries
+from numformer.later.attention.rotary import Rotary
 from numformer.later.mixers.mixer import Mixer
 from numformer.later.mixers.running_sums import reach_of_sums, running_sums, running_sums_backward
 from numformer.layer import Array, Layer
-from numformer.paper.attention import SelfAttention, head_size, merge_heads, split_heads
+from numformer.paper.attention import head_size, merge_heads, split_heads
 from numformer.paper.linear import Linear
 from numformer.paper.memory import Kept, Memory
 
@@ -146,7 +148,7 @@ class LinearAttention(Mixer):
         dx += self.value.backward(merge_heads(dvalue, places))
         return dx
 
-    def looks(self):
+    def attention_weights(self):
         """Where the queries of the latest forward looked: weights (B, H, T, S), made for this."""
         saved = self.saved[-1]
         weights = matmul(saved["q"], transpose(saved["k"])) * saved["share"]
@@ -165,10 +167,10 @@ class LinearAttention(Mixer):
     @classmethod
     def build(cls, config, rng: np.random.Generator, causal: bool) -> "LinearAttention":
         """As Mixer.build."""
-        sizes = dict(d_k=config.d_k, d_v=config.d_v, bias=config.attention_bias)
-        settings = sizes | config.positions_in_attention
-        return cls(config.d_model, config.heads, rng, **settings)
+        rotary = Rotary(config.rotary_base) if "rotary" in config.positions else None
+        sizes = config.d_model, config.heads, rng, *config.sizes
+        return cls(*sizes, bias=config.attention_bias, rotary=rotary)
 
     @classmethod
     def entries(cls, config) -> int:
-        return SelfAttention.entries(config)
+        return entries(config, config.heads)

@@ -25,7 +25,7 @@ class Mixer(Layer):
     sees_near = False
     role = "mixer"
 
-    def looks(self):
+    def attention_weights(self):
         """Where the positions of the latest forward looked, (B, H, T, S), or None: for maps."""
         return None
 

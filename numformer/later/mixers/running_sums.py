@@ -105,9 +105,7 @@ def reach_of_sums(name: str, reach: Any, x: Array, first: int = 0) -> Reach:
         return Reach(Places.whole(len(x), x.shape[1], first))
     reach = as_reach(reach, x, x)
     if isinstance(reach, ExplicitMask):
-        received = "a mask that was drawn"
-    elif reach.window is not None:
-        received = f"a window of {reach.window}"
+        received = "an explicit mask"
     elif reach.keys is not reach.queries:
         received = "keys of other places"
     else:

@@ -1,0 +1,51 @@
+"""Heads with biases; heads of queries and keys that are normalised, and turned by positions."""
+
+from typing import Any
+
+import numpy as np
+
+from numformer.errors import require_width
+from numformer.layer import Array, Layer
+from numformer.paper.attention import Heads, split_heads
+from numformer.paper.linear import Linear, linear
+from numformer.paper.masks import Places
+
+
+class BiasedHeads(Heads):
+    """x (B, T, D) at places -> (B, H, T, K): x W_i + b_i for each head i; b starts at 0."""
+
+    def __init__(
+        self, d_model: int, heads: int, size: int, rng: np.random.Generator, bias: bool = True
+    ):
+        Linear.__init__(self, d_model, heads * size, rng, bias)
+        self.heads = heads
+
+    def forward(self, x: Array, places: Places) -> Array:  # type: ignore[override]
+        require_width(self, x, self.weight.shape[0])
+        self.save(x=x, places=places)
+        return split_heads(linear(x, *self._weight_and_bias()), self.heads, places)
+
+
+class QueryKeyHeads(BiasedHeads):
+    """x (B, T, D) at places -> (B, H, T, K): x W_i of each head, its norm, turned by its position.
+
+    The `norm` of the K values of each head is QK-norm: scores cannot grow without end (Henry et al.
+    2020; Dehghani et al. 2023). `rotary` comes after it. Each may be left out.
+    """
+
+    def __init__(self, *sizes: Any, norm: Layer | None = None, rotary: Layer | None = None):
+        super().__init__(*sizes)
+        self.norm, self.rotary = norm, rotary
+
+    def forward(self, x: Array, places: Places) -> Array:  # type: ignore[override]
+        heads = super().forward(x, places)
+        if self.norm:
+            heads = self.norm.forward(heads)
+        return self.rotary.forward(heads, places.positions) if self.rotary else heads
+
+    def backward(self, dheads: Array) -> Array:
+        if self.rotary:
+            dheads = self.rotary.backward(dheads)
+        if self.norm:
+            dheads = self.norm.backward(dheads)
+        return super().backward(dheads)

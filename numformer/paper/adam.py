@@ -1,0 +1,121 @@
+"""Adam (Kingma and Ba 2015; section 5.3) on the flat vectors of `pack`.
+
+An optimizer is one function, its rule, that updates weights in place from their gradients. Its
+further arrays are its state; its settings are keywords.
+"""
+
+import inspect
+import warnings
+from collections.abc import Callable
+
+from numformer.backend import array_module, cache_sized_pieces
+from numformer.errors import InputError
+from numformer.layer import FlatParameters
+
+
+def elementwise(rule: Callable[..., None]) -> Callable[..., None]:
+    """Declare that a rule moves each weight by that weight's own numbers alone.
+
+    On pieces of the vectors it then gives what it gives on the whole.
+    """
+    vars(rule)["elementwise"] = True
+    return rule
+
+
+@elementwise
+def adam(data, grad, mean, square, *, step, rate, beta1, beta2, epsilon) -> None:
+    """One update of the vectors data, mean, square (N), in place, from grad (N); step from 1.
+
+    mean = beta1 mean + (1 - beta1) grad, square = beta2 square + (1 - beta2) grad^2,
+    data -= rate * (mean / (1 - beta1^step)) / (sqrt(square / (1 - beta2^step)) + epsilon).
+    """
+    xp = array_module(data)
+    mean *= beta1
+    mean += (1 - beta1) * grad
+    change = grad * grad
+    change *= 1 - beta2
+    square *= beta2
+    square += change
+    # The two corrections: mean and square start at 0, which makes the first values too small.
+    xp.sqrt(square, out=change)
+    change *= (1 - beta2**step) ** -0.5
+    change += epsilon
+    xp.divide(mean, change, out=change)
+    change *= rate / (1 - beta1**step)
+    data -= change
+
+
+def vectors_of(rule: Callable) -> list[str]:
+    """The names of the vectors that a rule keeps: its arguments after data and grad."""
+    arguments = inspect.signature(rule).parameters.values()
+    return [a.name for a in arguments if a.kind is a.POSITIONAL_OR_KEYWORD][2:]
+
+
+class Optimizer:
+    """An elementwise rule such as `adam` on the vectors of `pack`; `settings` are its keywords.
+
+    `state` has the vectors (N,) that the rule keeps, by name, which begin at 0. These and the
+    number of steps taken are what resuming needs. Raises InputError for a model that is not packed.
+    """
+
+    def __init__(self, parameters: FlatParameters, rule: Callable, **settings: float):
+        if not isinstance(parameters, FlatParameters):
+            raise InputError(
+                "an optimizer works on the vectors that pack() makes of a model's parameters",
+                type(parameters).__name__,
+                f"Write {type(self).__name__}(pack(model)).",
+            )
+        if type(self).apply is Optimizer.apply and not getattr(rule, "elementwise", False):
+            raise InputError(
+                "a rule that is called on pieces of the vectors says it is elementwise",
+                getattr(rule, "__name__", repr(rule)),
+                "Put @elementwise above it, or write Parameterwise(pack(model), rule).",
+            )
+        xp = array_module(parameters.data)
+        self.parameters, self.rule, self.settings = parameters, rule, settings
+        self.state = {name: xp.zeros_like(parameters.data) for name in vectors_of(rule)}
+        self.steps = 0
+
+    def step(self, rate: float) -> None:
+        """Update all parameters once from their gradients.
+
+        Warns where backward added these to gradients that a step before has used.
+        """
+        if self.parameters.stale:
+            warnings.warn(
+                "each step has gradients of its own; received a sum with those that an earlier "
+                "step has used. Begin each step with objective.zero_grad().",
+                stacklevel=2,
+            )
+        self.update(self.parameters.grad, self.steps + 1, rate)
+        self.steps += 1
+        self.parameters.used, self.parameters.stale = True, False
+
+    def update(self, grad, step: int, rate: float, stretch: slice = slice(None)) -> None:
+        """Update the parameters along one stretch of their vector, from that of `grad` (N)."""
+        if not self.parameters.is_current():
+            raise RuntimeError(
+                "the model was packed again after this optimizer was made, so its vectors are not "
+                "the model's any more: make a new one from what the later pack() returned"
+            )
+        how = {"step": step, "rate": rate, **self.settings}
+        self.apply([self.parameters.data, grad, *self.state.values()], stretch, how)
+
+    def apply(self, vectors: list, stretch: slice, how: dict) -> None:
+        """Call the rule, with the keywords `how`, on pieces that stay in the processor's cache."""
+        vectors = [vector[stretch] for vector in vectors]
+        for piece in cache_sized_pieces(vectors[0]):
+            self.rule(*(vector[piece] for vector in vectors), **how)
+
+
+class Adam(Optimizer):
+    """Adam with the paper's beta1 0.9, beta2 0.98, epsilon 1e-9; its state is mean and square."""
+
+    def __init__(
+        self,
+        parameters: FlatParameters,
+        beta1: float = 0.9,
+        beta2: float = 0.98,
+        epsilon: float = 1e-9,
+    ):
+        super().__init__(parameters, adam, beta1=beta1, beta2=beta2, epsilon=epsilon)
