@@ -118,8 +118,8 @@ PARTS = [
 
 
 def experts(name: str, build: Callable, reference: str = "experts_feed_forward", **changes):
-    changes = dict(feed_forwards="experts", experts=4, balance_weight=0.7) | changes
-    return replace(of_config(name, reference, build, **changes), waits=True)
+    some: dict[str, Any] = dict(feed_forwards="experts", experts=4, balance_weight=0.7)
+    return replace(of_config(name, reference, build, **(some | changes)), waits=True)
 
 
 GATED: dict[str, Any] = dict(activation="swiglu", feed_forward_bias=False, chosen_experts=1)
