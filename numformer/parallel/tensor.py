@@ -159,7 +159,7 @@ def shard(layer: Layer, ranks: Ranks) -> None:
         attention.heads //= ranks.size
         for part in _biases(attention):
             if isinstance(part, ALiBi):
-                part.slopes = stretch(part.slopes, ranks, 0, 1)
+                part._slopes = stretch(part._slopes, ranks, 0, 1)
             elif isinstance(part, RelativePositions):
                 own = Parameter(stretch(part.table.data, ranks, 1, 1))
                 part.table = tables.setdefault(id(part.table), own)

@@ -84,7 +84,8 @@ def train(config: Config, recipe: Recipe, batches: list, seed: int, shift=None) 
 
 
 def _defined(results: dict) -> dict:
-    return {name: array for name, array in results.items() if not name.endswith(".key.bias")}
+    undecided = ".key.bias", ".key.norm.beta"
+    return {name: array for name, array in results.items() if not name.endswith(undecided)}
 
 
 def random_batch(rng, config: Config, size: int, source: int, target: int, shortest=1) -> PairBatch:
@@ -177,6 +178,8 @@ def random_settings(seed: int) -> tuple[Config, Recipe]:
         drawn["d_model"] = drawn["heads"] * (4 + drawn["d_model"] % 2)
     if "rotary" in drawn["positions"]:  # which turns pairs
         drawn |= dict(d_k=2 * (drawn["d_k"] or 2), d_v=drawn["d_v"] or 3)
+    if drawn["d_k"] == 1:  # a norm of one value has no gradient but of rounding
+        drawn["qk_norm"] = "none"
     if drawn["tying"] in ("all", "inputs"):
         drawn["source_vocabulary"] = drawn["target_vocabulary"]
     drawn |= dict.fromkeys(DROPOUTS, 0.0) if seed % 2 else {}

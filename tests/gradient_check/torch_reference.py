@@ -516,8 +516,8 @@ def block(p, x, mask, memory=None, memory_mask=None, *, config, layer=0):
     around |= dict(norm_layer=f"{config.normalization}_norm", epsilon=config.epsilon)
     inside = dict(activation=config.activation, activation_dropout=config.activation_dropout)
     mixers = config.mixers.split(",")
-    mixer = f"{mixers[layer % len(mixers)]}_mixer"
-    x = residual(within(p, "self_attention"), x, mask, sublayer=mixer, config=config, **around)
+    mixer = dict(sublayer=f"{mixers[layer % len(mixers)]}_mixer", config=config.of_layer(layer))
+    x = residual(within(p, "self_attention"), x, mask, **mixer, **around)
     if memory is not None:
         of_cross = dict(heads=config.heads, attention_dropout=config.attention_dropout)
         of_cross |= around | dict(sublayer="multi_head_attention")

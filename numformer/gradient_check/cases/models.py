@@ -192,7 +192,7 @@ def mixed() -> list[Case]:
     """Each mixer alone, looking back and both ways, and in models, with padding and without."""
     table = []
     for name, changes in MIXED.items():
-        mixer_of = changes.get("mixers", name).partition(",")[0]
+        mixer_of = changes.get("mixers", "attention").partition(",")[0]
         case: Callable = partial(of_config, reference=f"{mixer_of}_mixer", **changes)
         table.append(case(f"{name}_mixer", build=mixer))
         mixers = [MIXERS[mixer] for mixer in changes.get("mixers", "attention").split(",")]

@@ -19,12 +19,12 @@ class ALiBi(Layer):
     """
 
     def __init__(self, heads: int):
-        self.slopes = 2.0 ** (-8 / heads * np.arange(1, heads + 1))
+        self._slopes = 2.0 ** (-8 / heads * np.arange(1, heads + 1))
 
     def forward(self, queries: Array, keys: Array, like: Array | None = None) -> Array:
         """The bias has the dtype and device of the array `like`."""
-        like = self.slopes if like is None else like
-        given = map(array_module(like).asarray, (self.slopes, queries, keys))
+        like = self._slopes if like is None else like
+        given = map(array_module(like).asarray, (self._slopes, queries, keys))
         return alibi(*given).astype(like.dtype)
 
     def backward(self, dbias: Array) -> None:
