@@ -142,6 +142,8 @@ VALUES = dict.fromkeys(DROPOUTS, (0.0, 0.1, 0.3)) | dict(
 OF_OPTIMIZERS = {field.name for field in fields(OptimizerSettings)}
 ENTRIES = [entry for registry in CHOICES_WITH_SETTINGS.values() for entry in registry.values()]
 OF_CHOICES = set().union(*map(own_names, ENTRIES))
+AHEAD = [entry for entry in ENTRIES if getattr(entry, "looks_ahead", True)]  # for the encoder
+CHOSEN = set().union(*map(own_names, AHEAD))
 
 
 def choices_of(field: Field) -> tuple:
@@ -150,11 +152,10 @@ def choices_of(field: Field) -> tuple:
     if rule.type is bool:
         return (False, True)
     if rule.several:
-        entries = CHOICES_WITH_SETTINGS[field.name].items()
-        ahead = {name: getattr(entry, "looks_ahead", True) for name, entry in entries}
-        names = [name for name in ahead if ahead[name]]  # for the encoder
+        names = [n for n, entry in CHOICES_WITH_SETTINGS[field.name].items() if entry in AHEAD]
         return *names, *map(",".join, itertools.permutations(names, 2))
-    others = (field.default, 1, 2) if field.name in OF_CHOICES else ()
+    others = (field.default,) if field.name in OF_CHOICES else ()
+    others = (field.default, 1, 2) if field.name in CHOSEN else others
     others = (field.default, 0.6 * field.default) if field.name in OF_OPTIMIZERS else others
     return VALUES.get(field.name) or rule.choices or others
 
