@@ -22,10 +22,15 @@ from numformer.randomness import dropout_stream
 SIZES = dict(d_model=8, d_ff=12, heads=2, layers=3, attention_dropout=0.25)
 
 
+def code_in_the_readme(beginning: str) -> str:
+    text = (Path(__file__).parents[2] / "numformer" / "README.md").read_text()
+    (code,) = re.findall(rf"```python\n({re.escape(beginning)}.*?)```", text, flags=re.S)
+    return code
+
+
 def test_the_encoder_layer_that_the_readme_writes_flat_is_the_library_s(rng):
     """Line by line of NumPy and formulas; with padding."""
-    text = (Path(__file__).parents[2] / "numformer" / "README.md").read_text()
-    (code,) = re.findall(r"```python\n(def encoder_layer.*?)```", text, flags=re.S)
+    code = code_in_the_readme("def encoder_layer")
     names = dict(
         vars(attention), linear=linear, layer_norm=layer_norm, np=np, math=math, Reach=nf.Reach
     )
@@ -51,6 +56,18 @@ def test_the_encoder_layer_that_the_readme_writes_flat_is_the_library_s(rng):
     with nf.inference():
         expected = layer.forward(x, nf.Reach(places))
     assert_allclose(names["encoder_layer"](x, places, weights), expected, rtol=1e-12, atol=1e-13)
+
+
+def test_the_encoder_layer_that_the_readme_assembles_sees_what_is_near():
+    names = {}
+    exec(code_in_the_readme("import numpy as np\nfrom numformer import EncoderLayer"), names)
+    layer, x, reach = names["layer"], names["x"], nf.Reach(nf.Places.whole(2, 1000))
+    assert names["dx"].shape == x.shape and layer.pending() == 0
+    with inference():
+        y = layer.forward(x, reach)
+        x[:, 500] += 1
+        changed = (layer.forward(x, reach) != y).any(axis=(0, 2))
+    assert_array_equal(np.flatnonzero(changed)[[0, -1]], [500 - 63, 500 + 63])
 
 
 @pytest.mark.parametrize("mixer", sorted(MIXERS.keys() - {"state_space"}))
