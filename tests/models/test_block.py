@@ -184,6 +184,22 @@ def test_layers_have_the_named_mixers_in_turn(rng, monkeypatch, complaint):
     assert "received ''" in complaint(nf.TowerConfig, mixers="")
 
 
+@pytest.mark.parametrize("mixers", ["attention", "window", "relative"])
+def test_layers_have_the_named_numbers_of_heads_of_keys_in_turn(mixers, rng):
+    sizes = dict(d_model=8, d_ff=4, heads=4, layers=3, mixers=mixers)
+    stack = nf.TowerConfig(**sizes, key_value_heads="1,4").encoder(rng)
+    attentions = [layer.self_attention.sublayer for layer in stack.layers]
+    assert [attention.key.heads for attention in attentions] == [1, 4, 1]
+    x = rng.standard_normal((2, 5, 8), dtype=np.float32)
+    assert stack.backward(stack.forward(x)).shape == x.shape
+    tables = {
+        id(parameter)
+        for name, parameter in stack.named_parameters().items()
+        if "bias.table" in name
+    }
+    assert len(tables) == (mixers == "relative")
+
+
 @pytest.mark.parametrize("epsilon", [1e-5, 3.0])
 def test_embeddings_are_normalised_where_the_config_says_so(epsilon, rng):
     config = nf.TowerConfig(**(SIZES | dict(embedding_norm=True, epsilon=epsilon, p_drop=0.0)))
