@@ -16,7 +16,7 @@ from lessons.lesson_05.exercises import EXERCISES
 from lessons.lesson_05.turning import ANGLES, attend, orders, sinusoids, turning, words, x
 from numformer.gradient_check.gradients import check
 from numformer.later.attention.alibi import ALiBi, alibi
-from numformer.later.attention.dense import biased_attention
+from numformer.later.attention.dense import BiasedAttention
 from numformer.later.attention.heads import QueryKeyHeads
 from numformer.later.attention.rotary import Rotary, rotary, rotary_backward, rotary_turns
 from numformer.later.attention.tiles import TiledAttention
@@ -481,7 +481,7 @@ def the_lines_of_alibi():
             },
         ),
         Beside(
-            biased_attention,
+            BiasedAttention.forward,
             {"if bias": "Before the softmax. A constant needs no line in backward."},
             whole=False,
         ),
@@ -502,7 +502,7 @@ def gradient_check():
     sentence = [rng.standard_normal((1, 4, 6))]
 
     def rotary_attention():
-        query, key = (QueryKeyHeads(6, 1, 6, rng, rotary=Rotary()) for _ in range(2))
+        query, key = (QueryKeyHeads(6, 1, 6, rng, False, rotary=Rotary()) for _ in range(2))
         return SelfAttention(6, 1, rng, query=query, key=key)
 
     checked = {

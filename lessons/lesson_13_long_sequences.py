@@ -290,9 +290,9 @@ def groups():
     """What is remembered with fewer heads of keys, and the way back."""
     gib = [32 * 131072 * 2 * heads * 128 * 2 / 2**30 for heads in (32, 8, 1)]
     notes = {
-        "if of_tiles": "The way back of attention, for each head of queries: in blocks, or, of "
-        "short sequences, whole.",
-        "return dquery.reshape": "What is used by several heads collects from all of them: "
+        'if "arrays" in saved': "The way back of attention, for each head of queries: in blocks, "
+        "or, of short sequences, whole.",
+        "if groups < heads": "What is used by several heads collects from all of them: "
         r"$\mathrm{d}K_g = \sum_i \mathrm{d}K^{(i)}$ over the heads $i$ of the group.",
     }
     return [

@@ -79,7 +79,7 @@ LAYERS = {
     "self-attention": lambda rng: SelfAttention(WIDTH, 4, rng, attention=TiledAttention()),
     "recurrent (LSTM)": lambda rng: Recurrent(CELLS["lstm"](WIDTH, rng), WIDTH, rng),
     "restricted (window)": lambda rng: SelfAttention(
-        WIDTH, 4, rng, attention=TiledAttention(Window(NEAR))
+        WIDTH, 4, rng, attention=TiledAttention(Window(window=NEAR))
     ),
 }
 
