@@ -7,7 +7,6 @@
 # %%
 import math
 import tracemalloc
-from unittest import mock
 
 import numpy as np
 
@@ -20,7 +19,6 @@ from lessons.lesson_13.cost import KINDS, LENGTHS, WINDOW, exponent, measured
 from lessons.lesson_13.exercises import EXERCISES
 from lessons.lesson_13.walk import doutput, forward_block, key, query, value
 from numformer.gradient_check.gradients import check
-from numformer.later.attention import tiles
 from numformer.later.attention.patterns import Window
 from numformer.later.attention.tiles import TiledAttention, attention_in_tiles
 from numformer.later.attention.tiles import attention_in_tiles_backward as backward_in_tiles
@@ -249,8 +247,8 @@ def the_lines_of_backward():
 # ## Is it true?
 #
 # The library moves the inputs a little and measures. Here are attention in blocks of four rows,
-# with a causal mask, and a relative that you will meet below. (The library computes short sequences
-# whole; for the check we tell it not to.)
+# with a causal mask, and a relative that you will meet below. (`least` says from how many scores on
+# the library cuts blocks; six words it would take whole.)
 
 
 # %%
@@ -261,8 +259,7 @@ def gradient_check():
     of_heads = [rng.standard_normal((1, 2, 6, size)) for size in (3, 3, 4)]
     linear = LinearAttention(4, 2, rng)
     pack(linear, np.float64)
-    with mock.patch.object(tiles, "worth_tiles", lambda reach: True):
-        found = check(TiledAttention(rows=2), [*of_heads, np.tri(6, dtype=bool)])
+    found = check(TiledAttention(rows=2, least=0), [*of_heads, np.tri(6, dtype=bool)])
     found += check(linear, [rng.standard_normal((2, 6, 4))])
     names = [f"blocks: {row.name}" for row in found[:3]] + [f"linear: {r.name}" for r in found[3:]]
     numbers = [(f"{row.explicit:.6f}".replace("-", "−"), scientific(row.error)) for row in found]

@@ -53,11 +53,6 @@ def transpose(x):
 matrix_product = contextvars.ContextVar[Callable | None]("matrix_product", default=None)
 
 
-def laid_out(x):
-    """x (..., M, N) with its rows one after the other in memory, as products read them best."""
-    return array_module(x).ascontiguousarray(x)
-
-
 def matmul(a, b):
     """The matrix product over the last two axes, a (..., M, N), b (..., N, P) -> (..., M, P).
 

@@ -71,9 +71,7 @@ class DropoutStream:
 def keep_mask(bits, p: float, like):
     """Of random bits (...) uint16 what dropout multiplies with (...)."""
     dropped = min(round(p * 65536), 65535)
-    keep = (bits >= dropped).astype(like.dtype)
-    keep *= 65536 / (65536 - dropped)
-    return keep
+    return (bits >= dropped) * like.dtype.type(65536 / (65536 - dropped))
 
 
 dropout_stream = DropoutStream()

@@ -141,13 +141,17 @@ class PairBatch(Batch):
 
     def trimmed(self) -> "PairBatch":
         """The same, each side as short as its longest sequence."""
-        real = self.special.real
-        trimmed = [ids[:, : _filled(real(ids))] for ids in self.inputs]
+        filled = [_filled(self.special.real(ids)) for ids in self.inputs]
+        if filled == [ids.shape[1] for ids in self.inputs]:
+            return self
+        trimmed = [ids[:, :stop] for ids, stop in zip(self.inputs, filled, strict=True)]
         return self.of_arrays(*trimmed)  # type: ignore[return-value]
 
 
 def _filled(real: np.ndarray) -> int:
     """real (B, T) -> how many columns are left without the last ones of padding; at least one."""
+    if real[:, -1:].any():
+        return real.shape[1]
     filled = np.flatnonzero(real.any(axis=0))
     return filled[-1] + 1 if len(filled) else 1
 

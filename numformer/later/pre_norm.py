@@ -46,12 +46,7 @@ class NormedDecoder(Decoder):
         self.norm = norm
 
     def forward(
-        self,
-        x: Array,
-        reach: Any,
-        memory: Array,
-        memory_reach: Any = None,
-        past: Memory | None = None,
+        self, x: Array, reach: Any, memory: Array, memory_reach: Any, past: Memory | None = None
     ) -> Array:
         return self.norm.forward(super().forward(x, reach, memory, memory_reach, past))
 

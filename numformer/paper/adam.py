@@ -52,7 +52,7 @@ def vectors_of(rule: Callable) -> list[str]:
 
 
 class Optimizer:
-    """A rule such as `adam` on the flat vectors of `pack`; `settings` are its keywords.
+    """An elementwise rule such as `adam` on the vectors of `pack`; `settings` are its keywords.
 
     `state` has the vectors (N,) that the rule keeps, by name, which begin at 0. These and the
     number of steps taken are what resuming needs. Raises InputError for a model that is not packed.
@@ -64,6 +64,12 @@ class Optimizer:
                 "an optimizer works on the vectors that pack() makes of a model's parameters",
                 type(parameters).__name__,
                 f"Write {type(self).__name__}(pack(model)).",
+            )
+        if type(self).apply is Optimizer.apply and not getattr(rule, "elementwise", False):
+            raise InputError(
+                "a rule that is called on pieces of the vectors says it is elementwise",
+                getattr(rule, "__name__", repr(rule)),
+                "Put @elementwise above it, or write Parameterwise(pack(model), rule).",
             )
         xp = array_module(parameters.data)
         self.parameters, self.rule, self.settings = parameters, rule, settings
@@ -95,21 +101,14 @@ class Optimizer:
         how = {"step": step, "rate": rate, **self.settings}
         self.apply([self.parameters.data, grad, *self.state.values()], stretch, how)
 
-    apply: Callable[[list, slice, dict], None]
-    """Call the rule, with the keywords of a dict, on one stretch of the vectors (N,)."""
-
-
-class Elementwise(Optimizer):
-    """An Optimizer whose rule is declared `elementwise`: it is called on pieces of the vectors."""
-
     def apply(self, vectors: list, stretch: slice, how: dict) -> None:
-        """Call the rule on pieces that stay in the processor's cache."""
+        """Call the rule, with the keywords `how`, on pieces that stay in the processor's cache."""
         vectors = [vector[stretch] for vector in vectors]
         for piece in cache_sized_pieces(vectors[0]):
             self.rule(*(vector[piece] for vector in vectors), **how)
 
 
-class Adam(Elementwise):
+class Adam(Optimizer):
     """Adam with the paper's beta1 0.9, beta2 0.98, epsilon 1e-9; its state is mean and square."""
 
     def __init__(

@@ -103,8 +103,7 @@ def search(
 
 def is_alpha(value) -> bool:
     """Whether a length penalty may have this exponent; far larger ones are no numbers any more."""
-    is_number = isinstance(value, Real) and type(value) is not bool
-    return is_number and 0 <= value <= LARGEST_ALPHA  # pyright: ignore[reportOperatorIssue]
+    return type(value) is not bool and isinstance(value, Real) and 0 <= value <= LARGEST_ALPHA  # type: ignore[operator]
 
 
 def require_alpha(alpha) -> None:

@@ -21,12 +21,7 @@ class DecoderLayer(Layer):
         self.feed_forward = feed_forward
 
     def forward(
-        self,
-        x: Array,
-        reach: Any,
-        memory: Array,
-        memory_reach: Any = None,
-        past: Memory | None = None,
+        self, x: Array, reach: Any, memory: Array, memory_reach: Any, past: Memory | None = None
     ) -> Array:
         x = self.self_attention.forward(x, reach, past)
         x = self.cross_attention.forward(x, memory, memory_reach, past)
@@ -47,12 +42,7 @@ class Decoder(Layer):
         self.layers = list(layers)
 
     def forward(
-        self,
-        x: Array,
-        reach: Any,
-        memory: Array,
-        memory_reach: Any = None,
-        past: Memory | None = None,
+        self, x: Array, reach: Any, memory: Array, memory_reach: Any, past: Memory | None = None
     ) -> Array:
         for layer in self.layers:
             x = layer.forward(x, reach, memory, memory_reach, past)

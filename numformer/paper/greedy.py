@@ -14,11 +14,7 @@ from numformer.symbols import OURS, Special
 
 
 class Writer(Protocol):
-    """A model that writes symbol after symbol.
-
-    The state, how far it has read and written, has the `ids` (B,) that `step` takes first, and
-    `choose(rows)`, which keeps the rows (N,) of the batch, in this order, repeated ones included.
-    """
+    """A model that writes symbol after symbol; its state is one as memory.State."""
 
     def start(self, inputs: Any, length: int) -> Any:
         """inputs (B, S) are read -> the state before the first of `length` positions."""

@@ -88,8 +88,8 @@ FIXES = {
 
 def require_pair(source, target, skip_padding: bool, special: Special = OURS) -> None:
     """Raise InputError for what no encoder-decoder reads as sources and targets of a batch."""
-    _require_batch(source, "source")
-    _require_batch(target, "target")
+    for ids, name in ((source, "source"), (target, "target")):
+        require_batch(ids, f"{name} ids are a NumPy array (B, {name} length)", FIXES[name])
     if len(target) != len(source):
         raise InputError(
             "source and target hold the same number of sequences",
@@ -106,7 +106,7 @@ def require_pair(source, target, skip_padding: bool, special: Special = OURS) ->
 
 def require_source(source, special: Special = OURS) -> None:
     """Raise InputError unless sources are a batch, each with the end id last, or all padding."""
-    _require_batch(source, "source")
+    require_batch(source, "source ids are a NumPy array (B, source length)", FIXES["source"])
     for row, ids in enumerate(source):
         symbols = ids[ids != special.padding]
         if len(symbols) and symbols[-1] != special.end:
@@ -122,7 +122,3 @@ def require_batch(ids, rule: str, fix: str) -> None:
     if not isinstance(ids, np.ndarray) or ids.ndim != 2 or 0 in ids.shape:
         received = f"shape {ids.shape}" if isinstance(ids, np.ndarray) else type(ids).__name__
         raise InputError(f"{rule}, neither of them 0", received, fix)
-
-
-def _require_batch(ids, name: str) -> None:
-    require_batch(ids, f"{name} ids are a NumPy array (B, {name} length)", FIXES[name])

@@ -20,7 +20,7 @@ from numformer.errors import InputError
 from numformer.layer import FlatParameters, Layer, Parameter
 from numformer.models import Model
 from numformer.paper.adam import Adam as Adam
-from numformer.paper.adam import Elementwise, Optimizer, adam, elementwise, vectors_of
+from numformer.paper.adam import Optimizer, adam, elementwise, vectors_of
 from numformer.paper.linear import Linear
 from numformer.recurrence.cells import Cell
 
@@ -244,7 +244,7 @@ def optimizer_for(parameters: FlatParameters, rule: Callable, **settings: float)
             f"{getattr(rule, '__name__', rule)}: {problem}",
             "Change its arguments, or give its own keywords defaults.",
         ) from None
-    kind = Elementwise if getattr(rule, "elementwise", False) else Parameterwise
+    kind = Optimizer if getattr(rule, "elementwise", False) else Parameterwise
     return kind(parameters, rule, **settings)
 
 

@@ -112,12 +112,13 @@ class Parts:
                 "Return for example PairBatch.of(pairs of ids).",
             )
         splits = [item.split(self.count) for item in batches]
-        whole = max(sum(part.weight for split in splits for part in split), 1)
+        weights = [[part.weight for part in split] for split in splits]
+        whole = max(sum(map(sum, weights)), 1)
         scale = self.loss_scale.scale if self.loss_scale else 1.0
         jobs: list[tuple[int, list]] = [(step, []) for _ in range(max(map(len, splits)))]
         for number, split in enumerate(splits):
             for index, part in enumerate(split):
-                share = part.weight / whole
+                share = weights[number][index] / whole
                 job = index + self.count * number, part, share, share * scale
                 jobs[index][1].append(job)
         return jobs

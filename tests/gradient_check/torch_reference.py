@@ -142,28 +142,18 @@ def none_positions(p, x):
 rotary_positions = alibi_positions = none_positions  # these come in within attention
 
 
-def dropped_in_blocks(weights, *, p_drop, blocks=None):
-    """Dropout of weights, block by block where their masks are drawn so; elsewhere they are 0."""
-    if blocks is None:
-        return dropout({}, weights, p_drop=p_drop)
-    dropped = torch.zeros_like(weights)
-    for block in blocks:
-        dropped[..., *block] = dropout({}, weights[..., *block], p_drop=p_drop)
-    return dropped
-
-
 def scaled_dot_product_attention(
-    p, query, key, value, mask=None, *, attention_dropout=0.0, blocks=None, bias=None
+    p, query, key, value, mask=None, *, attention_dropout=0.0, bias=None
 ):
     if bias is not None:
-        settings = dict(attention_dropout=attention_dropout, blocks=blocks)
-        return biased_attention({}, query, key, value, mask, bias, **settings)
+        dropped = dict(attention_dropout=attention_dropout)
+        return biased_attention({}, query, key, value, mask, bias, **dropped)
     if not attention_dropout:
         return F.scaled_dot_product_attention(query, key, value, mask)
     # Attention to the rows of the identity matrix returns the weights.
     identity = torch.eye(key.shape[-2]).to(key).expand(*key.shape[:-1], -1)
     weights = F.scaled_dot_product_attention(query, key, identity, mask)
-    return dropped_in_blocks(weights, p_drop=attention_dropout, blocks=blocks) @ value
+    return dropout({}, weights, p_drop=attention_dropout) @ value
 
 
 def turned(x, positions, base):
@@ -185,20 +175,31 @@ def rotary_attention(p, query, key, value, mask=None, *, base=10000.0, **setting
     return scaled_dot_product_attention({}, query, key, value, mask, **settings)
 
 
+def alibi(p, queries, keys, *, heads):
+    distance = torch.cdist(*(place[:, None].double() for place in (queries, keys)))
+    return torch.stack([-distance / 2 ** (8 * (head + 1) / heads) for head in range(heads)])
+
+
+def biases(p, queries, keys, *, heads, **distances):
+    """Relative positions and ALiBi."""
+    learned = relative_positions(within(p, "parts.0"), queries, keys, **distances)
+    return learned + alibi(p, queries, keys, heads=heads)
+
+
 def alibi_attention(p, query, key, value, mask=None, *, bias=0, **settings):
-    heads, places = query.shape[-3], (torch.arange(x.shape[-2]) for x in (query, key))
-    distance = torch.cdist(*(place[:, None].double() for place in places))
-    alibi = torch.stack([-distance / 2 ** (8 * (head + 1) / heads) for head in range(heads)])
-    return biased_attention({}, query, key, value, mask, bias + alibi.to(query.dtype), **settings)
+    places = (torch.arange(x.shape[-2]) for x in (query, key))
+    bias = bias + alibi({}, *places, heads=query.shape[-3]).to(query.dtype)
+    return biased_attention({}, query, key, value, mask, bias, **settings)
 
 
-def biased_attention(p, query, key, value, mask, bias, *, attention_dropout=0.0, blocks=None):
+def biased_attention(p, query, key, value, mask, bias, *, attention_dropout=0.0):
     weights = softmax({}, dot_product_score({}, query, key) + bias, mask)
-    return dropped_in_blocks(weights, p_drop=attention_dropout, blocks=blocks) @ value
+    return dropout({}, weights, p_drop=attention_dropout) @ value
 
 
-def relative_positions(p, queries, keys, *, buckets, farthest, both_ways):
+def relative_positions(p, queries, keys, *, distance_buckets, farthest, both_ways):
     """Each distance's bucket is the last of those that begin at it or nearer."""
+    buckets = distance_buckets
     ahead = keys - queries[:, None]
     after = buckets // 2 * (ahead > 0) if both_ways else 0
     near = ahead.abs() if both_ways else (-ahead).clamp(min=0)
@@ -232,20 +233,53 @@ def additive_score(p, query, key):
 
 
 def multi_head_attention(
-    p, x, memory, mask=None, *, heads, positions="scaled_dot_product", **settings
+    p,
+    x,
+    memory,
+    mask=None,
+    *,
+    heads,
+    groups=None,
+    positions="scaled_dot_product",
+    epsilon=1e-5,
+    **settings,
 ):
-    inputs = {"query": x, "key": memory, "value": memory}
-    of_heads = (
-        linear(within(p, name), x).unflatten(-1, (heads, -1)).transpose(1, 2)
-        for name, x in inputs.items()
-    )
-    attention = reference(f"{positions}_attention")
-    y = attention({}, *of_heads, mask, **settings)
+    """With fewer groups of keys and values than heads of queries, neighbours have the same."""
+
+    def of_heads(name, x, count):
+        y = linear(within(p, name), x).unflatten(-1, (count, -1)).transpose(1, 2)
+        if norm := within(p, f"{name}.norm"):
+            kind = "layer_norm" if "beta" in norm else "rms_norm"
+            y = reference(kind)(norm, y, epsilon=epsilon)
+        return y.repeat_interleave(heads // count, dim=1)
+
+    groups = groups or heads
+    inputs = of_heads("query", x, heads), *(of_heads(n, memory, groups) for n in ("key", "value"))
+    y = reference(f"{positions}_attention")({}, *inputs, mask, **settings)
     return linear(within(p, "output"), y.transpose(1, 2).flatten(2))
 
 
 def self_attention(p, x, mask=None, **settings):
     return multi_head_attention(p, x, x, mask, **settings)
+
+
+def tiled_attention(
+    p, x, mask, *, window=None, global_tokens=0, stride=None, distances=None, **settings
+):
+    """The whole matrix of weights, of which a pattern remains."""
+    place = torch.arange(x.shape[1])
+    ahead = place - place[:, None]
+    if window is not None:
+        first = (place < global_tokens) | (place[:, None] < global_tokens)
+        mask = mask & ((ahead.abs() < window) | first)
+    if stride is not None:
+        kinds, heads = (ahead.abs() < stride, ahead % stride == 0), settings["heads"]
+        mask = mask & torch.stack([kinds[head >= (heads + 1) // 2] for head in range(heads)])
+    if distances:
+        both_ways = dict(both_ways=bool((mask & (ahead > 0)).any()))
+        table = within(p, "attention.bias")
+        settings["bias"] = relative_positions(table, place, place, **(both_ways | distances))
+    return self_attention(p, x, mask, **settings)
 
 
 def tanh(p, x):
@@ -384,69 +418,30 @@ def attention_mixer(p, x, mask, *, config, **settings):
     named = config.positions.removeprefix("sinusoidal_")
     settings |= {"alibi": dict(positions=named)}.get(named, {})
     settings |= {"rotary": dict(positions=named, base=config.rotary_base)}.get(named, {})
-    dropped = dict(attention_dropout=config.attention_dropout)
-    return self_attention(p, x, mask, heads=config.heads, **dropped, **settings)
+    settings |= dict(heads=config.heads, groups=config.key_value_heads, epsilon=config.epsilon)
+    everywhere = torch.ones(1, 1, x.shape[1], x.shape[1], dtype=torch.bool)
+    mask = everywhere if mask is None else mask
+    return tiled_attention(p, x, mask, attention_dropout=config.attention_dropout, **settings)
 
 
-def grouped_mixer(p, x, mask, *, config):
-    """As many heads of keys and values as of queries, neighbours alike."""
-    groups, p = config.key_value_heads or config.heads, dict(p)
-    for name in p.keys() & {"key.weight", "key.bias", "value.weight", "value.bias"}:
-        of_heads = p[name].unflatten(-1, (groups, -1))
-        p[name] = of_heads.repeat_interleave(config.heads // groups, dim=-2).flatten(-2)
-    return attention_mixer(p, x, mask, config=config)
+def of_pattern(*names):
+    """The mixer whose settings have these names."""
+
+    def mixer(p, x, mask, *, config):
+        return attention_mixer(p, x, mask, config=config, **{n: getattr(config, n) for n in names})
+
+    return mixer
 
 
-def window_mixer(p, x, mask, *, config):
-    """The whole matrix of weights, of which a band remains."""
-    ahead = torch.arange(x.shape[1]) - torch.arange(x.shape[1])[:, None]
-    near = ahead.abs() < config.window
-    return grouped_mixer(p, x, near if mask is None else mask & near, config=config)
-
-
-def patterned_mixer(p, x, mask, *, config, pattern, tiles):
-    """The whole matrix of weights, of which a pattern (H, T, T) remains; dropout tile by tile."""
-    mask = pattern[None] if mask is None else mask & pattern
-    return attention_mixer(p, x, mask, config=config, blocks=tiles)
-
-
-def global_window_mixer(p, x, mask, *, config):
-    length, window, first = x.shape[1], config.window, config.global_tokens
-    place = torch.arange(length)
-    ahead = place - place[:, None]
-    pattern = (ahead.abs() < window) | (place < first) | (place[:, None] < first)
-    both_ways, tiles = bool((mask & (ahead > 0)).any()), []
-    for start in range(0, length, window):
-        end = start + window + (window - 1 if both_ways else 0)
-        near = (place > start - window) & (place < end)
-        whole = both_ways and start < first
-        keys = torch.nonzero(near | (place < first) | whole)[:, 0]
-        tiles.append((slice(start, start + window), keys))
-    return patterned_mixer(p, x, mask, config=config, pattern=pattern, tiles=tiles)
-
-
-def strided_mixer(p, x, mask, *, config):
-    length, stride, half = x.shape[1], config.stride, (config.heads + 1) // 2
-    ahead = torch.arange(length) - torch.arange(length)[:, None]
-    kinds = ahead.abs() < stride, ahead % stride == 0
-    pattern = torch.stack([kinds[head >= half] for head in range(config.heads)])
-    later = stride - 1 if (mask & (ahead > 0)).any() else 0
-    tiles = []
-    for start in range(0, length, stride):
-        keys = slice(max(0, start - stride + 1), start + stride + later)
-        tiles.append((slice(half), slice(start, start + stride), keys))
-    for start in range(min(stride, length)):
-        tiles.append((slice(half, None), *[slice(start, None, stride)] * 2))
-    return patterned_mixer(p, x, mask, config=config, pattern=pattern, tiles=tiles)
+window_mixer = of_pattern("window")
+global_window_mixer = of_pattern("window", "global_tokens")
+strided_mixer = of_pattern("stride")
 
 
 def relative_mixer(p, x, mask, *, config):
     """Whether it looks back alone is told by the mask."""
-    positions = torch.arange(x.shape[1])
-    settings = dict(buckets=config.distance_buckets, farthest=config.farthest)
-    settings["both_ways"] = mask is None or bool(mask[..., 0, 1:].any())
-    bias = relative_positions(within(p, "distances"), positions, positions, **settings)
-    return attention_mixer(p, x, mask, config=config, bias=bias)
+    distances = dict(distance_buckets=config.distance_buckets, farthest=config.farthest)
+    return attention_mixer(p, x, mask, config=config, distances=distances)
 
 
 def linear_mixer(p, x, mask, *, config):
@@ -516,7 +511,7 @@ def tower(p, x, *others, config, layers=None):
     shared = {}
     for number in range(layers or config.layers):
         of_layer = within(p, f"layers.{number}")
-        shared |= {name: of_layer[name] for name in of_layer if name.endswith("distances.table")}
+        shared |= {name: of_layer[name] for name in of_layer if name.endswith("bias.table")}
         x = block(shared | of_layer, x, *others, config=config, layer=number)
     return normed(within(p, "norm"), x, config) if config.norm == "pre" else x
 

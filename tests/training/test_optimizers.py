@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from numformer.backend import to_host
 from numformer.gradient_check.cases import CASES
 from numformer.layer import FlatParameters, Layer, pack
-from numformer.paper.adam import Elementwise, adam, elementwise
+from numformer.paper.adam import Optimizer, adam, elementwise
 from numformer.paper.linear import Linear
 from numformer.training.optimizers import (
     OPTIMIZERS,
@@ -132,7 +132,7 @@ def test_processes_share_whole_parameters_out_by_their_size(rng):
 
 def test_what_cannot_work_is_refused(rng, complaint):
     flat = pack(Linear(3, 2, rng))
-    assert "says it is elementwise; received normalized" in complaint(Elementwise, flat, normalized)
+    assert "says it is elementwise; received normalized" in complaint(Optimizer, flat, normalized)
     alone = FlatParameters(np.zeros(4), np.zeros(4))
     assert "whose they are" in complaint(Parameterwise, alone, normalized)
     cutting = complaint(Parameterwise(flat, normalized).update, flat.grad, 1, 0.1, slice(0, 4))
@@ -181,7 +181,7 @@ def test_a_recipe_gives_its_rule_what_it_asks_for(monkeypatch, rng):
     optimizer = Recipe(optimizer="mine", adam_epsilon=0.5, beta2=0.25).optimizer_of(flat)
     optimizer.step(0.1)
     assert given == [(1, 0.1, 0.5, 0.25, 3)] and [*optimizer.state] == ["slow"]
-    assert type(optimizer) is Elementwise
+    assert type(optimizer) is Optimizer
     monkeypatch.setitem(OPTIMIZERS, "mine", normalized)
     assert type(Recipe(optimizer="mine").optimizer_of(flat)) is Parameterwise
 
@@ -218,7 +218,7 @@ def test_adam_is_its_algorithm_in_pieces_that_fit_the_cache(settings, rng):
     expected = adam_by_loops(start, gradients, [0.1, 0.05], *settings)
     assert_allclose([vector[edges] for vector in vectors], expected, rtol=1e-12)
     rule = elementwise(lambda data, grad, *, step, rate: lengths.append(len(data)))
-    Elementwise(flat, rule).step(0.1)
+    Optimizer(flat, rule).step(0.1)
     assert lengths == [PIECE, PIECE, 7]
 
 
@@ -264,7 +264,7 @@ def test_a_longer_gradient_is_scaled_to_the_norm(rng):
 
 def test_lion_follows_the_sign_of_what_it_looks_ahead_to(rng):
     """And keeps another mean: with one decay for both, the second step would go elsewhere."""
-    flat = pack(Linear(3, 2, rng), np.float64)
+    flat = pack(Linear(30, 20, rng), np.float64)
     first, second = rng.standard_normal((2, len(flat.data)))
     start, how = flat.data.copy(), dict(optimizer="lion", beta1=0.6, beta2=0.9, weight_decay=0.5)
     lion = Recipe(**how).optimizer_of(flat)

@@ -5,76 +5,122 @@ from functools import partial
 import numpy as np
 
 from numformer.gradient_check.cases.case import Case, D, F, H
-from numformer.later import POSITIONS_IN_ATTENTION
+from numformer.later.attention.alibi import ALiBi
+from numformer.later.attention.dense import BiasedAttention
+from numformer.later.attention.heads import QueryKeyHeads
+from numformer.later.attention.mixer import Biases
+from numformer.later.attention.patterns import GlobalWindow, Strided, Window
+from numformer.later.attention.relative import RelativePositions
+from numformer.later.attention.rotary import Rotary
+from numformer.later.attention.tiles import TiledAttention
 from numformer.later.checkpointed import Checkpointed
-from numformer.layers.blocks import BlockAttention
-from numformer.layers.relative import BiasedAttention, RelativePositions
-from numformer.layers.tiles import TiledAttention
+from numformer.later.pre_norm import PreNormResidual
+from numformer.later.rms_norm import RMSNorm
 from numformer.paper.attention import (
     CrossAttention,
+    Heads,
     MultiHeadAttention,
     ScaledDotProductAttention,
     SelfAttention,
 )
+from numformer.paper.layer_norm import LayerNorm
 from numformer.paper.linear import Linear
 from numformer.paper.residual import Residual
 from numformer.recurrence.additive_attention import AdditiveAttention
 from numformer.recurrence.scores import AdditiveScore, DotProductScore, MultiplicativeScore
 
+DISTANCES = dict(distance_buckets=5, farthest=4, both_ways=False)
+IN_TILES = dict(rows=2, least=0)
+"""However short a sequence is, it is taken in tiles."""
 
-def placed_attention(settings, inputs, g):
-    return MultiHeadAttention(D, H, g.rng, p_drop=0.3, **settings()), inputs(g)
+
+def of_heads(g, heads: int = H) -> list:
+    """Queries of H heads, keys and values of so many heads."""
+    return [g.normal(H, g.T, 3), g.normal(heads, g.S, 3), g.normal(heads, g.S, 5)]
+
+
+def positions(g) -> list:
+    """Those of queries and of keys."""
+    return [np.arange(g.T) * 3 + 2, np.arange(g.S) * 4]
 
 
 def relative_positions(settings, g):
-    return RelativePositions(H, **settings), [np.arange(g.T) * 3 + 2, np.arange(g.S) * 4]
+    return RelativePositions(H, **settings), positions(g)
+
+
+def further_attention(parts, inputs, g):
+    return MultiHeadAttention(D, H, g.rng, **parts(g)), inputs(g)
+
+
+def query_key_heads(norm, rotary, g):
+    """An attention whose heads have a norm of each, and are turned."""
+
+    def heads():
+        return QueryKeyHeads(D, H, 4, g.rng, norm=norm(4, 0.1), rotary=rotary and rotary(50.0))
+
+    return SelfAttention(D, H, g.rng, query=heads(), key=heads()), [g.x, g.decoder]
+
+
+def tiled(pattern, bias, groups, g):
+    """A self-attention of any pattern, bias and number of heads of keys."""
+    heads = 4
+    key, value = (Heads(D, groups, size, g.rng) for size in (2, 3))
+    attention = TiledAttention(pattern, 0.3, bias and bias(heads), **IN_TILES)
+    parts = dict(key=key, value=value, attention=attention)
+    return SelfAttention(D, heads, g.rng, 2, 3, **parts), [g.x, g.decoder]
 
 
 ATTENTION = [
     Case(
         "scaled_dot_product_attention",
         "scaled_dot_product_attention",
-        lambda g: (
-            ScaledDotProductAttention(),
-            [g.normal(H, g.T, 3), g.normal(H, g.S, 3), g.normal(H, g.S, 5), g.source_mask],
-        ),
+        lambda g: (ScaledDotProductAttention(), [*of_heads(g), g.source_mask]),
     ),
     Case(
-        "scaled_dot_product_attention_with_dropout",
+        "attention_in_tiles",
+        "scaled_dot_product_attention",
+        lambda g: (TiledAttention(**IN_TILES), [*of_heads(g), g.source_mask]),
+    ),
+    Case(
+        "attention_in_tiles_with_dropout",
         "scaled_dot_product_attention",
         lambda g: (
-            ScaledDotProductAttention(0.3),
+            TiledAttention(p_drop=0.3, rows=3, least=0),
             [*(g.normal(H, g.T, 3) for _ in range(3)), g.target_mask],
         ),
         dict(attention_dropout=0.3),
     ),
-    Case(
-        "attention_in_blocks",
-        "scaled_dot_product_attention",
-        lambda g: (
-            BlockAttention(rows=2),
-            [g.normal(H, g.T, 3), g.normal(H, g.S, 3), g.normal(H, g.S, 5), g.source_mask],
-        ),
-    ),
-    Case(
-        "attention_in_blocks_with_dropout",
-        "scaled_dot_product_attention",
-        lambda g: (
-            BlockAttention(0.3, rows=3),
-            [*(g.normal(H, g.T, 3) for _ in range(3)), g.target_mask],
-        ),
-        dict(attention_dropout=0.3),
+    *(
+        Case(
+            f"tiles_of_a_{name}",
+            "tiled_attention",
+            partial(tiled, pattern, bias, groups),
+            dict(heads=4, groups=groups, attention_dropout=0.3) | settings,
+        )
+        for name, pattern, bias, groups, settings in (
+            ("window", Window(window=2), ALiBi, 2, dict(window=2, positions="alibi")),
+            (
+                "global_window_with_relative_positions",
+                GlobalWindow(window=1, global_tokens=1),
+                partial(RelativePositions, **DISTANCES),
+                4,
+                dict(window=1, global_tokens=1, distances=DISTANCES),
+            ),
+            (
+                "stride_with_relative_positions",
+                Strided(stride=2),
+                partial(RelativePositions, **DISTANCES),
+                1,
+                dict(stride=2, distances=DISTANCES),
+            ),
+        )
     ),
     Case(
         "biased_attention",
         "biased_attention",
         lambda g: (
             BiasedAttention(0.3),
-            [
-                *(g.normal(H, length, width) for length, width in ((g.T, 3), (g.S, 3), (g.S, 5))),
-                g.source_mask,
-                g.rng.standard_normal((H, g.T, g.S)),
-            ],
+            [*of_heads(g), g.source_mask, g.rng.standard_normal((H, g.T, g.S))],
         ),
         dict(attention_dropout=0.3),
     ),
@@ -86,8 +132,27 @@ ATTENTION = [
             settings,
         )
         for name, settings in (
-            ("both_ways", dict(buckets=8, farthest=9, both_ways=True)),
-            ("back", dict(buckets=4, farthest=12, both_ways=False)),
+            ("both_ways", dict(distance_buckets=8, farthest=9, both_ways=True)),
+            ("back", dict(distance_buckets=4, farthest=12, both_ways=False)),
+        )
+    ),
+    Case("alibi", "alibi", lambda g: (ALiBi(H), positions(g)), dict(heads=H)),
+    Case(
+        "biases",
+        "biases",
+        lambda g: (Biases(RelativePositions(H, **DISTANCES), ALiBi(H)), positions(g)),
+        dict(heads=H, **DISTANCES),
+    ),
+    *(
+        Case(
+            f"heads_with_{name}",
+            "self_attention",
+            partial(query_key_heads, norm, rotary),
+            dict(heads=H, epsilon=0.1) | settings,
+        )
+        for name, norm, rotary, settings in (
+            ("layer_norm", LayerNorm, None, {}),
+            ("rms_norm_and_rotary", RMSNorm, Rotary, dict(positions="rotary", base=50.0)),
         )
     ),
     Case("dot_product_score", "dot_product_score", lambda g: (DotProductScore(), [g.x, g.memory])),
@@ -117,7 +182,17 @@ ATTENTION = [
         "multi_head_attention_with_biases",
         "multi_head_attention",
         lambda g: (
-            MultiHeadAttention(D, H, g.rng, d_k=3, d_v=5, bias=True, p_drop=0.3),
+            MultiHeadAttention(
+                D,
+                H,
+                g.rng,
+                3,
+                5,
+                **{name: Heads(D, H, 3, g.rng, bias=True) for name in ("query", "key")},
+                value=Heads(D, H, 5, g.rng, bias=True),
+                output=Linear(H * 5, D, g.rng),
+                attention=TiledAttention(p_drop=0.3),
+            ),
             [g.x, g.memory, g.cross],
         ),
         dict(heads=H, attention_dropout=0.3),
@@ -128,22 +203,25 @@ ATTENTION = [
         lambda g: (SelfAttention(D, H, g.rng), [g.x, g.decoder]),
         dict(heads=H),
     ),
-    Case(
-        "tiled_attention",
-        "self_attention",
-        lambda g: (TiledAttention(D, H, g.rng, p_drop=0.3), [g.x, g.decoder]),
-        dict(heads=H, attention_dropout=0.3),
-    ),
     # With fewer queries than keys, or more, both count their positions from 0.
     *(
         Case(
             f"{name}_attention_{kind}",
             "multi_head_attention",
-            partial(placed_attention, settings, inputs),
+            partial(further_attention, parts, inputs),
             dict(heads=H, attention_dropout=0.3, positions=name),
         )
-        for name, settings in POSITIONS_IN_ATTENTION.items()
-        if name in ("rotary", "alibi")
+        for name, parts in (
+            (
+                "rotary",
+                lambda g: dict(
+                    query=QueryKeyHeads(D, H, 4, g.rng, rotary=Rotary()),
+                    key=QueryKeyHeads(D, H, 4, g.rng, rotary=Rotary()),
+                    attention=TiledAttention(p_drop=0.3),
+                ),
+            ),
+            ("alibi", lambda g: dict(attention=TiledAttention(p_drop=0.3, bias=ALiBi(H)))),
+        )
         for kind, inputs in (
             ("of_more_keys", lambda g: [g.x, g.memory, g.cross]),
             ("of_fewer_keys", lambda g: [g.memory, g.x, g.target_mask[:, :, -1:]]),
@@ -158,19 +236,19 @@ ATTENTION = [
     Case(
         "checkpointed",
         "checkpointed",
-        lambda g: (Checkpointed(Residual(Linear(D, D, g.rng), D, 0.2, "post")), [g.x]),
+        lambda g: (Checkpointed(Residual(Linear(D, D, g.rng), D, 0.2)), [g.x]),
         dict(sublayer="linear", norm="post", p_drop=0.2),
     ),
     Case(
         "residual_post_norm",
         "residual",
-        lambda g: (Residual(SelfAttention(D, H, g.rng), D, 0.3, "post"), [g.x, g.decoder]),
+        lambda g: (Residual(SelfAttention(D, H, g.rng), D, 0.3), [g.x, g.decoder]),
         dict(sublayer="self_attention", heads=H, p_drop=0.3, norm="post"),
     ),
     Case(
         "residual_pre_norm",
         "residual",
-        lambda g: (Residual(CrossAttention(D, H, g.rng), D, 0.3, "pre"), [g.x, g.memory, g.cross]),
+        lambda g: (PreNormResidual(CrossAttention(D, H, g.rng), D, 0.3), [g.x, g.memory, g.cross]),
         dict(sublayer="multi_head_attention", heads=H, p_drop=0.3, norm="pre"),
     ),
     Case(

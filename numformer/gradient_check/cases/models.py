@@ -53,7 +53,7 @@ VARIATIONS: dict[str, dict[str, Any]] = {
 # What may stand where attention stands, each with settings by which little is seen.
 MIXED: dict[str, dict[str, Any]] = {
     "attention": {},
-    "grouped": dict(mixers="grouped", heads=4, key_value_heads=2),
+    "groups": dict(heads=4, key_value_heads=2, qk_norm="rms"),
     "window": dict(mixers="window", window=2),
     "window_and_attention": dict(mixers="window,attention", window=2, key_value_heads=1),
     "global_window": dict(mixers="global_window", window=2, global_tokens=1),

@@ -16,13 +16,13 @@ import numpy as np
 from numformer.backend import (
     array_module,
     dot_last,
-    laid_out,
     matmul,
     max_last,
     on_host,
     sum_last,
     transpose,
 )
+from numformer.errors import InputError
 from numformer.later.attention.dense import BiasedAttention
 from numformer.later.attention.keep import KeepByTiles
 from numformer.later.attention.patterns import Everything, Tile, stretches
@@ -34,6 +34,11 @@ from numformer.paper.masks import ExplicitMask, Reach, as_reach, padding_mask
 ROWS = 128  # of queries in a tile: fewer make slow products, more compute more that is masked
 SMALL = 40  # exp(40) times any length is a number of float32, and so is exp(-40) times small values
 LEAST = 1 << 16  # scores of a sequence from which on tiles are faster, where half are masked
+
+
+def laid_out(x):
+    """x (..., M, N) with its rows one after the other in memory, as products read them best."""
+    return array_module(x).ascontiguousarray(x)
 
 
 class Scores(NamedTuple):
@@ -129,9 +134,10 @@ class TiledAttention(Layer):
     of a group look at one (Ainslie et al. 2023; Shazeer 2019 for G = 1). The `reach` is a Reach, a
     boolean mask or None. A `bias` makes of positions (T,), (S,) what is added to scores (H, T, S).
 
-    Long sequences are taken in tiles of `rows` queries, of twice as many where the reach is not
-    causal. Of short ones BiasedAttention computes all scores; so does an attention of one's own,
-    `whole`, at any length: its forward takes query, key, value, mask and a bias where there is one.
+    Long sequences, of `least` scores or of twice as many where the reach is not causal, are taken
+    in tiles of `rows` queries, or twice as many. Of short ones BiasedAttention computes all scores;
+    so does an attention of one's own, `whole`, at any length: its forward takes query, key, value,
+    mask and a bias where there is one.
     """
 
     def __init__(
@@ -140,16 +146,17 @@ class TiledAttention(Layer):
         p_drop: float = 0.0,
         bias: Any = None,
         rows: int = ROWS,
+        least: int = LEAST,
         whole: Layer | None = None,
     ):
         self.pattern, self.p_drop, self.rows = pattern or Everything(), p_drop, rows
-        self.takes_tiles = whole is None
+        self.least = math.inf if whole else least
         self.whole = whole or BiasedAttention(p_drop)
         self.bias = bias
 
     def forward(self, query: Array, key: Array, value: Array, reach: Any = None) -> Array:
         reach = as_reach(reach, query[:, 0], key[:, 0])
-        if not (self.takes_tiles and worth_tiles(reach)):
+        if not self.takes_tiles(reach):
             output = self.whole.forward(*self._with_mask_and_bias(query, key, value, reach))
             self.save(groups=key.shape[1])
             return of_heads(output)
@@ -165,20 +172,32 @@ class TiledAttention(Layer):
 
     def backward(self, doutput: Array) -> Any:
         saved, (heads, length) = self.pop_saved(), doutput.shape[1:3]
-        groups, trained = saved["groups"], self.bias is not None and self.bias.named_parameters()
+        groups, trained = saved["groups"], bool(self.bias and self.bias.named_parameters())
         if "arrays" in saved:
             query, key = saved["arrays"]["query"], saved["arrays"]["key"]
-            tiles = self.tiles(query, key, saved["reach"], saved["keep"], bool(trained))
+            tiles = self.tiles(query, key, saved["reach"], saved["keep"], trained)
             gradients = attention_in_tiles_backward(doutput, **saved["arrays"], tiles=tiles)
         else:
             doutput = doutput if groups == heads else in_groups(doutput, groups)
             *gradients, dbias = (*self.whole.backward(doutput), None)[:4]
+            if trained and dbias is None:
+                raise InputError(
+                    "an attention with a bias that is trained gives dquery, dkey, dvalue, dbias",
+                    f"{len(gradients)} gradients of a {type(self.whole).__name__}",
+                    "Extend BiasedAttention, or choose another attention_function.",
+                )
             if trained:
                 self.bias.backward(dbias.reshape(heads, length, -1))
         dquery, dkey, dvalue = map(of_heads, gradients)
         if groups < heads:  # the heads of a group look at the same keys and values
             dkey, dvalue = (in_groups(x, groups).sum(axis=2) for x in (dkey, dvalue))
         return dquery, dkey, dvalue
+
+    def takes_tiles(self, reach: Reach) -> bool:
+        """Whether tiles are faster than the plain formula; they always need less memory."""
+        length, longer = len(reach.queries.positions), len(reach.keys.positions)
+        least = self.least if reach.causal else 2 * self.least
+        return length > self.rows and length * longer >= least
 
     def latest_weights(self):
         """Where the queries of the latest forward looked: (B, H, T, S), or None."""
@@ -267,12 +286,6 @@ def parts(sequences: slice, tile: Tile, heads: int, group: int, host: bool) -> I
         [sequences] if together else stretches(sequences.start, sequences.stop, 1),
         stretches(tile.heads.start, tile.heads.stop, heads if together and group == 1 else size),
     )
-
-
-def worth_tiles(reach: Reach) -> bool:
-    """Whether tiles are faster than the plain formula; they always need less memory."""
-    length, longer = len(reach.queries.positions), len(reach.keys.positions)
-    return length > ROWS and length * longer >= (LEAST if reach.causal else 2 * LEAST)
 
 
 def real_positions(reach: Reach, sequences: slice):
