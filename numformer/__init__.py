@@ -42,3 +42,15 @@ __all__ = [
     "Trained",
     "load",
 ]
+
+
+def __getattr__(name: str):
+    from numformer.former_names import FORMER_NAMES
+
+    if name not in FORMER_NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import warnings
+
+    value, now = FORMER_NAMES[name]
+    warnings.warn(f"numformer.{name} is now {now}", DeprecationWarning, stacklevel=2)
+    return value

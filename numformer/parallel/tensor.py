@@ -13,7 +13,6 @@ import numpy as np
 from numformer.errors import InputError, require_width
 from numformer.later.attention.alibi import ALiBi
 from numformer.later.attention.heads import BiasedHeads, QueryKeyHeads
-from numformer.later.attention.mixer import Biases
 from numformer.later.attention.patterns import Strided
 from numformer.later.attention.relative import RelativePositions
 from numformer.later.attention.tiles import TiledAttention
@@ -157,13 +156,14 @@ def shard(layer: Layer, ranks: Ranks) -> None:
             setattr(attention, name, ColumnHeads(getattr(attention, name), ranks))
         attention.output = RowLinear(attention.output, ranks)
         attention.heads //= ranks.size
-        for part in _biases(attention):
-            if isinstance(part, ALiBi):
-                part.slopes = stretch(part.slopes, ranks, 0, 1)
-            elif isinstance(part, RelativePositions):
-                own = Parameter(stretch(part.table.data, ranks, 1, 1))
-                part.table = tables.setdefault(id(part.table), own)
-                vars(part).update(axes={"table": 1}, groups=1)
+        bias = getattr(attention.attention, "bias", None)
+        if isinstance(bias, RelativePositions):
+            own = Parameter(stretch(bias.table.data, ranks, 1, 1))
+            bias.table = tables.setdefault(id(bias.table), own)
+            vars(bias).update(axes={"table": 1}, groups=1)
+            bias = bias.constant
+        if isinstance(bias, ALiBi):
+            bias.slopes = stretch(bias.slopes, ranks, 0, 1)
 
 
 def whole_state(layer: Layer, ranks: Ranks) -> dict[str, np.ndarray]:
@@ -184,22 +184,14 @@ def _heads_are_alike(part: Any) -> bool:
     """Whether it is an attention whose heads differ by nothing but numbers that can be cut."""
     if not isinstance(part, MultiHeadAttention):
         return False
-    kinds = Heads, BiasedHeads, QueryKeyHeads
-    if any(type(heads) not in kinds for heads in (part.query, part.key)):
+    heads, attention = (part.query, part.key, part.value), part.attention
+    if any(type(made) not in (Heads, BiasedHeads, QueryKeyHeads) for made in heads):
         return False
-    if isinstance(getattr(part.attention, "pattern", None), Strided):
-        return False
-    biases = _biases(part)
-    known = all(isinstance(bias, ALiBi | RelativePositions | Biases) for bias in biases)
-    own = {p for bias in biases for p in bias.named_parameters().values()}
-    return known and {*part.attention.named_parameters().values()} == own
-
-
-def _biases(attention: Any) -> list[Layer]:
-    """What is added to the scores of an attention, each part of a sum by itself, too."""
-    computed = attention.attention
-    bias = computed.bias if isinstance(computed, TiledAttention) else None
-    return bias.layers_within() if bias else []
+    if isinstance(attention, TiledAttention):
+        bias = attention.bias
+        known = bias is None or isinstance(bias, ALiBi | RelativePositions)
+        return known and not isinstance(attention.pattern, Strided)
+    return not attention.named_parameters()
 
 
 def _require(length: int, ranks: Ranks, received: str) -> None:

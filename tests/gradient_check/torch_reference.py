@@ -180,12 +180,6 @@ def alibi(p, queries, keys, *, heads):
     return torch.stack([-distance / 2 ** (8 * (head + 1) / heads) for head in range(heads)])
 
 
-def biases(p, queries, keys, *, heads, **distances):
-    """Relative positions and ALiBi."""
-    learned = relative_positions(within(p, "parts.0"), queries, keys, **distances)
-    return learned + alibi(p, queries, keys, heads=heads)
-
-
 def alibi_attention(p, query, key, value, mask=None, *, bias=0, **settings):
     places = (torch.arange(x.shape[-2]) for x in (query, key))
     bias = bias + alibi({}, *places, heads=query.shape[-3]).to(query.dtype)
@@ -197,7 +191,9 @@ def biased_attention(p, query, key, value, mask, bias, *, attention_dropout=0.0)
     return dropout({}, weights, p_drop=attention_dropout) @ value
 
 
-def relative_positions(p, queries, keys, *, distance_buckets, farthest, both_ways):
+def relative_positions(
+    p, queries, keys, *, distance_buckets, farthest, both_ways, alibi_heads=None
+):
     """Each distance's bucket is the last of those that begin at it or nearer."""
     buckets = distance_buckets
     ahead = keys - queries[:, None]
@@ -207,7 +203,9 @@ def relative_positions(p, queries, keys, *, distance_buckets, farthest, both_way
     single = buckets // 2
     far = torch.arange(1, buckets - single) / (buckets - single)
     begins = torch.cat([torch.arange(single + 1), single * (farthest / single) ** far])
-    return p["table"][after + torch.bucketize(near, begins - 1e-4, right=True) - 1].permute(2, 0, 1)
+    buckets = after + torch.bucketize(near, begins - 1e-4, right=True) - 1
+    constant = alibi({}, queries, keys, heads=alibi_heads) if alibi_heads else 0
+    return p["table"][buckets].permute(2, 0, 1) + constant
 
 
 def dot_product_score(p, query, key, *, scaled=True):

@@ -7,8 +7,7 @@ import numpy as np
 from numformer.gradient_check.cases.case import Case, D, F, H
 from numformer.later.attention.alibi import ALiBi
 from numformer.later.attention.dense import BiasedAttention
-from numformer.later.attention.heads import QueryKeyHeads
-from numformer.later.attention.mixer import Biases
+from numformer.later.attention.heads import BiasedHeads, QueryKeyHeads
 from numformer.later.attention.patterns import GlobalWindow, Strided, Window
 from numformer.later.attention.relative import RelativePositions
 from numformer.later.attention.rotary import Rotary
@@ -136,12 +135,11 @@ ATTENTION = [
             ("back", dict(distance_buckets=4, farthest=12, both_ways=False)),
         )
     ),
-    Case("alibi", "alibi", lambda g: (ALiBi(H), positions(g)), dict(heads=H)),
     Case(
-        "biases",
-        "biases",
-        lambda g: (Biases(RelativePositions(H, **DISTANCES), ALiBi(H)), positions(g)),
-        dict(heads=H, **DISTANCES),
+        "relative_positions_with_alibi",
+        "relative_positions",
+        lambda g: (RelativePositions(H, **DISTANCES, constant=ALiBi(H)), positions(g)),
+        DISTANCES | dict(alibi_heads=H),
     ),
     *(
         Case(
@@ -188,8 +186,9 @@ ATTENTION = [
                 g.rng,
                 3,
                 5,
-                **{name: Heads(D, H, 3, g.rng, bias=True) for name in ("query", "key")},
-                value=Heads(D, H, 5, g.rng, bias=True),
+                query=BiasedHeads(D, H, 3, g.rng),
+                key=BiasedHeads(D, H, 3, g.rng),
+                value=BiasedHeads(D, H, 5, g.rng),
                 output=Linear(H * 5, D, g.rng),
                 attention=TiledAttention(p_drop=0.3),
             ),

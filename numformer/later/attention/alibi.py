@@ -3,7 +3,7 @@
 import numpy as np
 
 from numformer.backend import array_module
-from numformer.layer import Array, Layer
+from numformer.layer import Array
 
 
 def alibi(slopes, queries, keys):
@@ -11,7 +11,7 @@ def alibi(slopes, queries, keys):
     return -slopes[:, None, None] * abs(queries[:, None] - keys)
 
 
-class ALiBi(Layer):
+class ALiBi:
     """Positions of queries (T,) and keys (S,), host arrays -> what is added to scores (H, T, S).
 
     The slopes m_h are the powers of 2^(-8 / H), from the first to the H-th (section 3). Both
@@ -21,11 +21,7 @@ class ALiBi(Layer):
     def __init__(self, heads: int):
         self.slopes = 2.0 ** (-8 / heads * np.arange(1, heads + 1))
 
-    def forward(self, queries: Array, keys: Array, like: Array | None = None) -> Array:
-        """The bias has the dtype and device of the array `like`."""
-        like = self.slopes if like is None else like
+    def forward(self, queries: Array, keys: Array, like: Array) -> Array:
+        """The bias, of the dtype and device of the array `like`."""
         given = map(array_module(like).asarray, (self.slopes, queries, keys))
         return alibi(*given).astype(like.dtype)
-
-    def backward(self, dbias: Array) -> None:
-        return None

@@ -13,7 +13,7 @@ from numformer.later.attention.heads import BiasedHeads, QueryKeyHeads
 from numformer.later.attention.patterns import Everything
 from numformer.later.attention.rotary import Rotary, require_pairs
 from numformer.later.attention.tiles import TiledAttention
-from numformer.layer import Array, Layer
+from numformer.layer import Layer
 from numformer.paper.attention import (
     CrossAttention,
     Heads,
@@ -39,8 +39,8 @@ POSITIONS_IN_ATTENTION: dict[str, Callable[[Any], dict]] = {
 class AttentionMixer:
     """Self-attention of a `pattern` as an entry of MIXERS, with a `bias` of its own or without.
 
-    Both are classes that are made of their Settings; the bias, too, of the number of heads and of
-    `both_ways`. All layers of a stack share the parameters of a bias.
+    Both are classes that are made of their Settings; the bias, too, of the number of heads, of
+    `both_ways` and a `constant`, another bias. All layers of a stack share its parameters.
     """
 
     looks_ahead = True
@@ -62,24 +62,23 @@ class AttentionMixer:
         self.pattern_of(config).require(config.heads)
         if "rotary" in config.positions:
             require_pairs(config.sizes[0])
-        self.biases(config, causal=True)
+        self.bias_of(config, causal=True)
 
     def pattern_of(self, config) -> Everything:
         """The pattern with its settings in a config."""
         return self.pattern(**settings_in(config, self.pattern.Settings))
 
-    def biases(self, config, causal: bool) -> list[Layer]:
-        """A new bias of the mixer's own, where it has one."""
+    def bias_of(self, config, causal: bool, constant: Any = None) -> Any:
+        """A new bias of the mixer's own, with a constant on top; or that alone."""
         if not self.bias:
-            return []
+            return constant
         own = settings_in(config, self.bias.Settings)
-        return [self.bias(config.heads, both_ways=not causal, **own)]
+        return self.bias(config.heads, both_ways=not causal, constant=constant, **own)
 
     def build(self, config, rng: np.random.Generator, causal: bool) -> SelfAttention:
         """The self-attention of a config; a `causal` one is to see nothing later."""
         made = POSITIONS_IN_ATTENTION.get(config.positions, lambda config: {})(config)
-        biases = self.biases(config, causal) + [made[name] for name in made if name == "bias"]
-        bias = Biases(*biases) if len(biases) > 1 else next(iter(biases), None)
+        bias = self.bias_of(config, causal, made.get("bias"))
         pattern = self.pattern_of(config)
         parts = projections(config, rng, groups_of(config), config.qk_norm, made.get("rotary"))
         parts["attention"] = attention_of(config, groups_of(config), pattern, bias)
@@ -97,22 +96,6 @@ class AttentionMixer:
         return entries(config, groups_of(config))
 
 
-class Biases(Layer):
-    """Positions of queries (T,) and keys (S,) -> (H, T, S): the sum of several biases."""
-
-    def __init__(self, *parts: Layer):
-        self.parts = parts
-
-    def forward(self, queries: Array, keys: Array, like: Array | None = None) -> Array:
-        first, *others = (part.forward(queries, keys, like) for part in self.parts)
-        return sum(others, first)
-
-    def backward(self, dbias: Array) -> None:
-        for part in reversed(self.parts):
-            part.backward(dbias)
-        return None
-
-
 def build_cross(config, rng: np.random.Generator) -> CrossAttention:
     """The cross-attention of a config: of no pattern, with as many heads of keys as of queries.
 
@@ -128,7 +111,6 @@ def projections(
 ) -> dict:
     """The four parts with the matrices, in order of their draws."""
     (d_k, d_v), d_model, bias = config.sizes, config.d_model, config.attention_bias
-
     plain = BiasedHeads if bias else Heads
 
     def heads(count: int) -> Heads:
@@ -144,7 +126,7 @@ def projections(
     return dict(query=query, key=key, value=value, output=output)
 
 
-def attention_of(config, groups: int, pattern: Everything, bias: Layer | None = None) -> Layer:
+def attention_of(config, groups: int, pattern: Everything, bias: Any = None) -> Layer:
     """What each head computes: what the paper's attention has no place for, TiledAttention does."""
     function, p_drop = ATTENTIONS[config.attention_function], config.attention_dropout
     if function not in (ScaledDotProductAttention, TiledAttention):

@@ -6,6 +6,7 @@ bucket of distances, trained like all else.
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -39,8 +40,8 @@ class RelativePositions(Layer):
     """Positions of queries (T,) and keys (S,), host arrays -> what is added to scores (H, T, S).
 
     The table is (buckets, H) and starts at 0, where no distance counts more than another; all
-    layers of a stack may share one. Raises InputError for too few buckets, or distances that end
-    before the logarithm begins.
+    layers of a stack may share one. A `constant` is a bias without a gradient that comes on top.
+    Raises InputError for too few buckets, or distances that end before the logarithm begins.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -56,17 +57,19 @@ class RelativePositions(Layer):
         distance_buckets: int = 32,
         farthest: int = 128,
         both_ways: bool = True,
+        constant: Any = None,
     ):
         require_distances(distance_buckets, farthest)
         self.table = Parameter(np.zeros((distance_buckets, heads)))
-        self.farthest, self.both_ways = farthest, both_ways
+        self.farthest, self.both_ways, self.constant = farthest, both_ways, constant
 
     def forward(self, queries: Array, keys: Array, like: Array | None = None) -> Array:
         distance, count = keys - queries[:, None], len(self.table.data)
         buckets = buckets_of(distance, count, self.farthest, self.both_ways)
         buckets = array_module(self.table.data).asarray(buckets)
         self.save(buckets=buckets)
-        return self.table.data[buckets].transpose(2, 0, 1)
+        bias = self.table.data[buckets].transpose(2, 0, 1)
+        return bias + self.constant.forward(queries, keys, bias) if self.constant else bias
 
     def backward(self, dbias: Array) -> None:
         buckets = self.pop_saved()["buckets"]

@@ -132,7 +132,8 @@ class TiledAttention(Layer):
     What ScaledDotProductAttention computes, of the keys that a `pattern` lets a query see. With
     fewer heads of keys and values than of queries, G < H, query i has key i // (H / G): all queries
     of a group look at one (Ainslie et al. 2023; Shazeer 2019 for G = 1). The `reach` is a Reach, a
-    boolean mask or None. A `bias` makes of positions (T,), (S,) what is added to scores (H, T, S).
+    boolean mask or None. A `bias` makes of positions (T,), (S,) what is added to scores (H, T, S);
+    one that is a Layer gets a gradient.
 
     Long sequences, of `least` scores or of twice as many where the reach is not causal, are taken
     in tiles of `rows` queries, or twice as many. Of short ones BiasedAttention computes all scores;
@@ -172,7 +173,7 @@ class TiledAttention(Layer):
 
     def backward(self, doutput: Array) -> Any:
         saved, (heads, length) = self.pop_saved(), doutput.shape[1:3]
-        groups, trained = saved["groups"], bool(self.bias and self.bias.named_parameters())
+        groups, trained = saved["groups"], isinstance(self.bias, Layer)
         if "arrays" in saved:
             query, key = saved["arrays"]["query"], saved["arrays"]["key"]
             tiles = self.tiles(query, key, saved["reach"], saved["keep"], trained)
