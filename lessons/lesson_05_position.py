@@ -441,7 +441,7 @@ def the_lines_of_rotary_backward():
 @show
 def lower_by_distance():
     """What is added to the scores, and the weights without it and with it."""
-    bias = ALiBi(8).forward(np.arange(4), np.arange(4))
+    bias = ALiBi(8).forward(np.arange(4), np.arange(4), x)
     _, before = attend(x)
     _, after = attend(x, lambda words: (words, words, words, None, bias[0]))
     halves = math.log(2) / -bias[:, 0, 1]

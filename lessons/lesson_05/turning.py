@@ -54,10 +54,10 @@ WAYS = [  # what becomes of the words: queries, keys, values, a mask and so on
         "lambda x: 2 * [rotary(x, rotary_turns(4, 8))] + [x]",
     ),
     Option(
-        lambda x: (x, x, x, None, ALiBi(8).forward(np.arange(4), np.arange(4))[0]),
+        lambda x: (x, x, x, None, ALiBi(8).forward(np.arange(4), np.arange(4), x)[0]),
         "ALiBi",
         "Half of the distance is taken off each score.",
-        "lambda x: (x, x, x, None, ALiBi(8).forward(np.arange(4), np.arange(4))[0])",
+        "lambda x: (x, x, x, None, ALiBi(8).forward(np.arange(4), np.arange(4), x)[0])",
     ),
     Option(
         lambda x: (x, x, x, causal_mask(4)[0, 0]),
