@@ -466,7 +466,7 @@ def the_lines_of_rms_norm():
 # `numformer/later/attention/tiles.py`.
 #
 # **Windows and patterns** (Child et al. 2019; Beltagy et al. 2020): $0 \le t - s < w$. Lesson 13;
-# `window.py`, `global_window.py`, `strided.py`.
+# `numformer/later/attention/patterns.py`.
 #
 # **Attention in blocks** (FlashAttention, Dao et al. 2022): the same numbers, and never all scores
 # at once; $A = e^{Z - \ell}$ once more in backward. Lesson 13;
