@@ -1,6 +1,7 @@
 """Attention and what stands around it, small: how each is built and its inputs."""
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -28,8 +29,8 @@ from numformer.paper.residual import Residual
 from numformer.recurrence.additive_attention import AdditiveAttention
 from numformer.recurrence.scores import AdditiveScore, DotProductScore, MultiplicativeScore
 
-DISTANCES = dict(distance_buckets=5, farthest=4, both_ways=False)
-IN_TILES = dict(rows=2, least=0)
+DISTANCES: dict[str, Any] = dict(distance_buckets=5, farthest=4, both_ways=False)
+IN_TILES: dict[str, Any] = dict(rows=2, least=0)
 """However short a sequence is, it is taken in tiles."""
 
 

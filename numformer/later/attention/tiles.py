@@ -204,9 +204,9 @@ class TiledAttention(Layer):
         """Where the queries of the latest forward looked: (B, H, T, S), or None."""
         whole, saved = self.whole, self.saved[-1]
         if "arrays" in saved:  # the weights are computed again
-            arrays = (saved["arrays"][name] for name in ("query", "key", "value"))
+            query, key, value = (saved["arrays"][name] for name in ("query", "key", "value"))
             with mode(saving=False):
-                inputs = self._with_mask_and_bias(*arrays, saved["reach"])
+                inputs = self._with_mask_and_bias(query, key, value, saved["reach"])
             (whole := BiasedAttention()).forward(*inputs)
         weights = whole.saved[-1].get("weights")
         return weights if weights is None else of_heads(weights)
@@ -264,7 +264,7 @@ class TiledAttention(Layer):
         t, s = reach.queries.positions[tile.rows], reach.keys.positions
         if self.bias:
             added.append((slice(0, len(keys)), self.bias.forward(t, s[keys], query)[None]))
-        known = reach.keys.valid[sequences].all(axis=0) & (not isinstance(reach, ExplicitMask))
+        known: Any = reach.keys.valid[sequences].all(axis=0) & (not isinstance(reach, ExplicitMask))
         known = known[keys[tile.open]]
         stop = tile.open.start + (len(known) if known.all() else int(known.argmin()))
         for columns in slice(0, tile.open.start), slice(stop, len(keys)):
