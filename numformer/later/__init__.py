@@ -72,7 +72,7 @@ MIXERS: dict[str, Any] = {
     "linear": LinearAttention,
     "state_space": StateSpace,
 }
-MIXERS_OF_ATTENTION = [*MIXERS][:5]
+MIXERS_OF_ATTENTION = [name for name in MIXERS if isinstance(MIXERS[name], AttentionMixer)]
 
 __all__ = [
     "GELU",
