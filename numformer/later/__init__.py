@@ -17,6 +17,12 @@ from numformer.later.embeddings import (
     UnscaledEmbedding,
 )
 from numformer.later.feed_forward import Chain, DenseFeedForward
+from numformer.later.experts import (
+    Experts,
+    MixtureOfExperts,
+    RoutedDecoderLayer,
+    RoutedEncoderLayer,
+)
 from numformer.later.attention.rotary import Rotary
 from numformer.later.attention.alibi import ALiBi
 from numformer.later.attention.heads import BiasedHeads, QueryKeyHeads
@@ -49,7 +55,7 @@ ACTIVATIONS: dict[str, type[Layer]] = {
     "swiglu": SwiGLU,
     "geglu": GEGLU,
 }
-FEED_FORWARDS: dict[str, Any] = {"dense": DenseFeedForward}
+FEED_FORWARDS: dict[str, Any] = {"dense": DenseFeedForward, "experts": MixtureOfExperts}
 POSITIONS: dict[str, Callable[..., Layer]] = {
     **PAPER_POSITIONS,
     "sinusoidal_halves": lambda *sizes: SinusoidalPositions(sinusoidal_halves_table),
@@ -84,6 +90,9 @@ __all__ = [
     "RichInputEmbedding",
     "BiasedOutputProjection",
     "Chain",
+    "Experts",
+    "RoutedEncoderLayer",
+    "RoutedDecoderLayer",
     "BiasedHeads",
     "QueryKeyHeads",
     "Rotary",

@@ -36,6 +36,17 @@ def within(p, part):
     return {name.removeprefix(start): p[name] for name in p if name.startswith(start)}
 
 
+AUXILIARY: list = []
+"""Losses that functions add to that of the predictions."""
+
+
+def with_auxiliary(y):
+    """y, with every loss that was added since."""
+    y = y + sum(AUXILIARY)
+    AUXILIARY.clear()
+    return y
+
+
 # Layers
 
 
@@ -477,19 +488,43 @@ def state_space_mixer(p, x, mask, *, config):
     return linear(within(p, "output"), torch.stack(outputs, dim=1))
 
 
+def experts_feed_forward(p, x, mask=None, *, config):
+    """Each real position to its experts; the balance is that of equations 4 to 6 of Switch."""
+    length, count = x.shape[1], config.experts
+    mask = torch.ones(length, length, dtype=torch.bool) if mask is None else mask
+    real = mask.expand(len(x), 1, length, length)[:, 0].diagonal(dim1=1, dim2=2)
+    logits = linear(within(p, "router"), x[real])
+    highest, chosen = logits.topk(config.chosen_experts)
+    gates = torch.zeros_like(logits).scatter(1, chosen, highest.softmax(dim=1))
+    share = F.one_hot(chosen, count).to(x).mean(dim=(0, 1))
+    AUXILIARY.append(config.balance_weight * count * share @ logits.softmax(dim=1).mean(dim=0))
+    y = torch.zeros_like(x[real])
+    for number in range(count):
+        row = (chosen == number).any(dim=1).nonzero()[:, 0]
+        drop = config.activation_dropout if len(row) else 0.0  # no masks where there is nothing
+        inside = dict(activation=config.activation, activation_dropout=drop)
+        of_expert = feed_forward(within(p, f"experts.{number}"), x[real][row], **inside)
+        y = y.index_add(0, row, gates[row, number, None] * of_expert)
+    return torch.zeros_like(x).masked_scatter(real[..., None], y)
+
+
 def block(p, x, mask, memory=None, memory_mask=None, *, config, layer=0):
     """A layer of the encoder or, with a memory to look at, of the decoder."""
     around = dict(norm=config.norm, p_drop=config.p_drop)
     around |= dict(norm_layer=f"{config.normalization}_norm", epsilon=config.epsilon)
     inside = dict(activation=config.activation, activation_dropout=config.activation_dropout)
     mixers = config.mixers.split(",")
-    mixer = f"{mixers[layer % len(mixers)]}_mixer"
-    x = residual(within(p, "self_attention"), x, mask, sublayer=mixer, config=config, **around)
+    mixer = dict(sublayer=f"{mixers[layer % len(mixers)]}_mixer", config=config.of_layer(layer))
+    x = residual(within(p, "self_attention"), x, mask, **mixer, **around)
     if memory is not None:
         of_cross = dict(heads=config.heads, attention_dropout=config.attention_dropout)
         of_cross |= around | dict(sublayer="multi_head_attention")
         x = residual(within(p, "cross_attention"), x, memory, memory_mask, **of_cross)
-    return residual(within(p, "feed_forward"), x, sublayer="feed_forward", **around, **inside)
+    p, networks = within(p, "feed_forward"), config.feed_forwards.split(",")
+    network = networks[layer % len(networks)]
+    if network == "dense":
+        return residual(p, x, sublayer="feed_forward", **around, **inside)
+    return residual(p, x, mask, sublayer=f"{network}_feed_forward", config=config, **around)
 
 
 def input_embedding(p, ids, *, config):
@@ -598,14 +633,15 @@ def vision(p, images, *, config):
 def objective(p, source, target_in, target_out, *, config, smoothing, model="transformer"):
     logits = reference(model)(within(p, "model"), source, target_in, config=config)
     padding = special_id(getattr(config, "padding_id", 0))
-    return cross_entropy({}, logits, target_out, target_out != padding, smoothing=smoothing)
+    loss = cross_entropy({}, logits, target_out, target_out != padding, smoothing=smoothing)
+    return with_auxiliary(loss)
 
 
 def objective_r_drop(p, source, target_in, target_out, *, config, smoothing, r_drop):
     p = within(p, "model")
     both = [transformer(p, source, target_in, config=config) for _ in range(2)]
     losses = (cross_entropy({}, logits, target_out, smoothing=smoothing) for logits in both)
-    return (sum(losses) + r_drop * divergence({}, *both)) / 2
+    return with_auxiliary(sum(losses) + r_drop * divergence({}, *both)) / 2
 
 
 # What is compared
@@ -618,7 +654,7 @@ def differentiate(checked: GradientCheck, name: str, settings: dict) -> dict[str
     masks = [x.dense() if isinstance(x, Reach) else x for x in checked.inputs]
     inputs = [x if x is None else leaf_of.get(id(x), torch.tensor(x)) for x in masks]
     dropout_stream.reseed(checked.seed, 0)
-    output = reference(name)(leaves, *inputs, **settings)
+    output = with_auxiliary(reference(name)(leaves, *inputs, **settings))
     gradients = torch.autograd.grad(output, leaves.values(), torch.from_numpy(checked.upstream))
     results = {"output": output.detach(), **dict(zip(leaves, gradients, strict=True))}
     return {name: tensor.numpy() for name, tensor in results.items()}

@@ -9,24 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numformer.models.block import Block, Tower, TowerConfig
 from numpy.testing import assert_allclose, assert_array_equal
 
 from numformer.errors import InputError
 from numformer.gradient_check.gradients import GradientCheck
-from numformer.later import LinearAttention, Rotary, SwiGLU
-from numformer.later.attention.alibi import alibi
+from numformer.later import LinearAttention
 from numformer.layer import Layer, pack
-from numformer.layers import (
-    GlobalWindowAttention,
-    GroupedQueryAttention,
-    RelativeAttention,
-    StridedAttention,
-    WindowAttention,
-)
+from numformer.models import TowerConfig
 from numformer.paper import (
-    CrossAttention,
     CrossEntropy,
+    Encoder,
+    EncoderLayer,
     FeedForward,
     Linear,
     MultiHeadAttention,
@@ -90,29 +83,42 @@ def rng() -> np.random.Generator:
 
 PLACES = Places(np.arange(T) < np.array([[5], [3], [1], [4], [2], [0]]))
 X, MEMORY = random(B, T, D), random(B, S, D, seed=1)
-SIZES: Any = dict(d_k=3, d_v=5, bias=True)
 SELF = [X, Reach(PLACES, causal=True)]
+
+
+def network(**changes) -> Layer:
+    return config(**changes).feed_forward(rng())
+
+
+def attention(heads: int = H, **changes) -> Any:
+    return config(heads=heads, attention_bias=True, **changes).self_attention(rng(), causal=True)
+
+
 CUT: dict[str, tuple[Callable[[], Layer], list]] = {
-    "feed_forward": (lambda: FeedForward(D, F, rng()), [X]),
-    "feed_forward_without_bias": (lambda: FeedForward(D, F, rng(), bias=False), [X]),
-    "swiglu": (lambda: FeedForward(D, F, rng(), SwiGLU), [X]),
-    "multi_head": (lambda: MultiHeadAttention(D, H, rng(), **SIZES), [X, MEMORY]),
-    "self_attention": (lambda: SelfAttention(D, H, rng(), **SIZES), SELF),
-    "rotary": (lambda: SelfAttention(D, H, rng(), 4, 5, rotary=Rotary()), SELF),
-    "alibi": (lambda: SelfAttention(D, H, rng(), 3, 5, position_bias=alibi), SELF),
-    "cross_attention": (lambda: CrossAttention(D, H, rng(), **SIZES), [X, MEMORY]),
-    "grouped": (lambda: GroupedQueryAttention(D, 24, rng(), key_value_heads=12, **SIZES), SELF),
-    "window": (lambda: WindowAttention(D, H, rng(), window=2, **SIZES), SELF),
-    "global_window": (
-        lambda: GlobalWindowAttention(D, H, rng(), window=2, global_tokens=1, **SIZES),
-        SELF,
+    "feed_forward": (network, [X]),
+    "feed_forward_without_bias": (lambda: network(feed_forward_bias=False), [X]),
+    "swiglu": (lambda: network(activation="swiglu"), [X]),
+    "multi_head": (lambda: MultiHeadAttention(D, H, rng(), 3, 5), [X, MEMORY]),
+    "self_attention": (attention, SELF),
+    "rotary": (lambda: attention(positions="rotary", d_k=4), SELF),
+    "alibi": (lambda: attention(positions="alibi"), SELF),
+    "norms_of_heads": (lambda: attention(qk_norm="layer"), SELF),
+    "cross_attention": (
+        lambda: config(heads=H, attention_bias=True).cross_attention(rng()),
+        [X, MEMORY],
     ),
-    "block": (lambda: Block(config(heads=H), rng(), cross=True), [*SELF, MEMORY]),
-    "tower": (lambda: Tower(config(heads=H, norm="pre", activation="swiglu"), rng()), SELF),
+    "groups": (lambda: attention(24, key_value_heads=12, positions="alibi"), SELF),
+    "window": (lambda: attention(mixers="window", window=2), SELF),
+    "global_window": (lambda: attention(mixers="global_window", window=2), SELF),
+    "relative": (lambda: attention(mixers="relative", positions="alibi"), SELF),
+    "decoder_layer": (lambda: config(heads=H).decoder_layer(rng()), [*SELF, MEMORY, None]),
+    "encoder": (
+        lambda: config(heads=H, norm="pre", activation="swiglu", mixers="relative").encoder(rng()),
+        [X, Reach(PLACES)],
+    ),
 }
-WHOLE: dict[str, Callable[[], Layer]] = {  # whose heads are not alike, or which have more
-    "relative": lambda: RelativeAttention(D, H, rng(), **SIZES),
-    "strided": lambda: StridedAttention(D, H, rng(), stride=2, **SIZES),
+WHOLE: dict[str, Callable[[], Layer]] = {  # whose heads are not alike, or which is another mixer
+    "strided": lambda: attention(mixers="strided", stride=2),
     "linear": lambda: LinearAttention(D, H, rng(), 3, 5),
 }
 
@@ -189,7 +195,7 @@ class InThreads(Layer):
 
 
 @pytest.mark.parametrize("count", [2, 3])
-@pytest.mark.parametrize("name", ["feed_forward", "swiglu", "self_attention", "grouped"])
+@pytest.mark.parametrize("name", ["feed_forward", "swiglu", "self_attention", "groups"])
 def test_gradients_of_what_is_cut_agree_with_numerical_ones(name, count):
     checked = GradientCheck(InThreads(CUT[name][0], count), [X[:2]])
     assert len(checked.tensors) > 2 * count
@@ -219,11 +225,9 @@ def test_how_many_arrays_are_summed(name, sums):
 
 UNEVEN = {
     "d_ff 9": lambda: FeedForward(D, 9, rng()),
-    "d_ff 7": lambda: FeedForward(D, 7, rng(), SwiGLU),
+    "d_ff 7": lambda: network(d_ff=7, activation="swiglu"),
     "heads 3": lambda: SelfAttention(12, 3, rng()),
-    "key_value_heads 3": lambda: GroupedQueryAttention(
-        D, 6, rng(), key_value_heads=3, d_k=2, d_v=2
-    ),
+    "key_value_heads 3": lambda: attention(6, key_value_heads=3),
 }
 
 
@@ -261,12 +265,14 @@ def test_rows_take_their_own_width():
 
 @pytest.mark.parametrize(
     "build",
-    [lambda: FeedForward(D, F, rng(), p_drop=0.1), lambda: SelfAttention(D, 4, rng(), p_drop=0.1)],
+    [lambda: network(activation_dropout=0.1), lambda: attention(attention_dropout=0.1)],
 )
 def test_dropout_between_the_matrices_is_refused(build):
     with pytest.raises(InputError, match=r"p_drop 0\.1 within a (FeedForward|SelfAttention)"):
         shard(build(), OneOfTwo())
-    shard(Block(config(p_drop=0.1), rng()), OneOfTwo())  # that of the residuals is everybody's
+    shard(
+        config(p_drop=0.1).encoder_layer(rng()), OneOfTwo()
+    )  # that of the residuals is everybody's
 
 
 def test_what_is_packed_or_cut_already_is_refused():
@@ -311,11 +317,11 @@ def micro_batches(count: int) -> list[MicroBatch]:
     ]
 
 
-def whole_model() -> tuple[Tower, Loss]:
-    return shaken(Tower(config(), rng())), shaken(Loss())  # type: ignore[return-value]
+def whole_model() -> tuple[Encoder, Loss]:
+    return shaken(config().encoder(rng())), shaken(Loss())  # type: ignore[return-value]
 
 
-def whole_step(tower: Tower, loss: Loss) -> tuple:
+def whole_step(tower: Encoder, loss: Loss) -> tuple:
     """The loss of the batch and dx, in one process."""
     tower.zero_grad()
     loss.zero_grad()
@@ -323,7 +329,7 @@ def whole_step(tower: Tower, loss: Loss) -> tuple:
     return value, tower.backward(loss.backward(1.0))
 
 
-def stage_of(tower: Tower, ranks: Ranks) -> list[Block]:
+def stage_of(tower: Encoder, ranks: Ranks) -> list[EncoderLayer]:
     """The blocks of this rank."""
     first, last = (len(tower.layers) * r // ranks.size for r in (ranks.rank, ranks.rank + 1))
     return tower.layers[first:last]
