@@ -21,7 +21,7 @@ from numformer.gradient_check.gradients import check
 from numformer.later import Checkpointed
 from numformer.later.activations import SwiGLU
 from numformer.later.rms_norm import rms_norm_backward
-from numformer.paper import FeedForward
+from numformer.paper import FeedForward, Linear
 
 PAPER = {name: sizes.compute(**preset) for name, preset in PRESETS.items()}
 YEAR = 365.25 * 24 * HOUR
@@ -584,7 +584,8 @@ def at_home():
 def gradient_check():
     """The largest error of every gradient of what this lesson names."""
     rng, rows = np.random.default_rng(12), []
-    x, network = rng.standard_normal((2, 3, 6)), FeedForward(6, 8, rng, activation=SwiGLU)
+    x, inner = rng.standard_normal((2, 3, 6)), Linear(6, 2 * 8, rng)  # a gate beside each value
+    network = FeedForward(6, 8, rng, inner, SwiGLU())
     checked = {
         "RMSNorm": (RMSNorm(6), [x]),
         "FeedForward with SwiGLU": (network, [x]),
