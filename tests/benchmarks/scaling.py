@@ -3,9 +3,9 @@
     python -m tests.benchmarks.scaling [--mixers window linear] [--quick] [--out runs/scaling.png]
 
 A layer that looks back goes forward and backward, in float32 and one thread. All take turns, and
-medians of processor time are compared. `whole` is attention by the plain formula, `blocks` the same
-in blocks of rows; `attention` takes the one or the other by the length. Heads have 64 features, but
-there are at least two; a stride is the root of the length.
+medians of processor time are compared. `whole` is attention by the plain formula, `tiles` the same
+in tiles; `attention` takes the one or the other by the length, `grouped` has one head of keys.
+Heads have 64 features, but there are at least two; a stride is the root of the length.
 """
 
 import argparse
@@ -15,15 +15,15 @@ import tracemalloc
 from collections.abc import Callable
 from itertools import cycle, product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numformer.models.block import TowerConfig
 
 from numformer import blas
 from numformer.allocator import reuse_freed_memory
 from numformer.later import MIXERS
 from numformer.layer import pack
+from numformer.models import TowerConfig
 from numformer.paper import Places, Reach
 from numformer.plots import new_figure
 from toy_tasks.kit.charts import COLOURS, STROKES, markdown
@@ -31,11 +31,13 @@ from toy_tasks.kit.flags import picture
 
 MOST = 3 << 10  # MiB: what would need more, as smaller sizes tell, is left out
 LEAST = 0.02  # seconds of a measurement: what is faster is done several times
-OWN = {"grouped": {"key_value_heads": 1}, "global_window": {"global_tokens": 4}}
+TILED = {"attention_function": "tiled"}
+OWN: dict[str, dict] = {"whole": {}, "tiles": TILED, "attention": TILED}
+OWN |= {"grouped": TILED | {"key_value_heads": 1}, "global_window": {"global_tokens": 4}}
 # The exponents that time and memory come to in the end. In d it is 1 for what happens to numbers
 # one by one and for scores, of which there are as many as heads, and 2 for projections.
-IN_T = {"whole": (2, 2), "blocks": (2, 1)} | dict.fromkeys(MIXERS, (1, 1))
-IN_T |= {"attention": (2, 1), "grouped": (2, 1), "strided": (1.5, 1.5), "relative": (2, 2)}
+IN_T = {"whole": (2, 2), "tiles": (2, 1), "grouped": (2, 1)} | dict.fromkeys(MIXERS, (1, 1))
+IN_T |= {"attention": (2, 1), "strided": (1.5, 1.5), "relative": (2, 1)}
 IN_OTHERS = {"B": 1, "d": "1 to 2"}
 KINDS = {"time": "milliseconds", "memory": "MiB"}
 
@@ -59,11 +61,16 @@ Curves = dict[tuple[str, str], dict[int, float]]
 
 def step_of(name: str, size: Size) -> Callable[[], None]:
     """Forward and backward of a batch, whose masks are made anew."""
-    own = OWN.get(name, {}) | dict(heads=max(2, size.d // 64), stride=round(size.T**0.5))
-    config, rng = TowerConfig(d_model=size.d, **own), np.random.default_rng(0)
-    layer = MIXERS[name if name in MIXERS else "attention"].build(config, rng, causal=True)
-    if name not in MIXERS:
-        vars(layer)["takes_blocks"] = lambda reach: name == "blocks"
+    own = OWN.get(name, {}) | dict(mixers=name if name in MIXERS else "attention")
+    if name == "strided":
+        own |= dict(stride=round(size.T**0.5))
+    config, rng = (
+        TowerConfig(d_model=size.d, heads=max(2, size.d // 64), **own),
+        np.random.default_rng(0),
+    )
+    layer: Any = config.self_attention(rng, causal=True)
+    if name == "tiles":
+        layer.attention.least = 0
     pack(layer)
     x, dy = (rng.standard_normal((size.B, size.T, size.d), np.float32) for _ in range(2))
 

@@ -2,16 +2,15 @@
 
 import numpy as np
 import pytest
-from numformer.layers.relative import buckets_of
 from numpy.testing import assert_allclose, assert_array_equal
 
-from numformer.later.attention.alibi import alibi
-from numformer.layer import inference, pack
-from numformer.layers import RelativeAttention, RelativePositions
-from numformer.models import LanguageModel, Tower, TowerConfig
-from numformer.paper import Memory, Places, Reach
-from numformer.paper.attention import SelfAttention
-from numformer.randomness import dropout_stream
+from numformer.later import ALiBi, RelativePositions, TiledAttention
+from numformer.later.attention.dense import BiasedAttention
+from numformer.later.attention.relative import buckets_of
+from numformer.layer import pack
+from numformer.models import TowerConfig
+from numformer.paper import Reach
+from numformer.paper.masks import Places
 
 B, D, H = 2, 8, 2
 SIZES = dict(d_model=D, heads=H, d_ff=12)
@@ -52,72 +51,44 @@ def test_rounding_decides_as_in_t5_s_own_code():
         assert found.tolist() == expected
 
 
-@pytest.mark.parametrize("length", [7, 300])  # of the latter other attention takes blocks
+@pytest.mark.parametrize("length", [7, 300])  # the latter takes tiles
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("others", [{}, dict(position_bias=alibi)])
-def test_it_is_attention_with_a_bias_that_is_trained(length, causal, others, rng, xp):
-    """The same outputs, gradients, masks of dropout and looks, of padded rows, too."""
-    places = Places(np.arange(length) < np.array([[length], [length - 3]]), skip_padding=True)
-    reach, settings = Reach(places, causal=causal), dict(p_drop=0.3)
-    layer = RelativeAttention(
-        D, H, np.random.default_rng(1), 6, 20, not causal, **settings, **others
-    )
-    pack(layer, np.float64, xp)
-    table = rng.standard_normal((6, H))
-    layer.distances.table.data[...] = xp.asarray(table)
-
-    def bias(heads, queries, keys):
-        queries, keys = (x if xp is np else x.get() for x in (queries, keys))
-        buckets = buckets_of(keys - queries[:, None], 6, 20, not causal)
-        added = alibi(heads, queries, keys) if others else 0
-        return xp.asarray(table.T[:, buckets] + added)
-
-    plain = SelfAttention(D, H, np.random.default_rng(1), position_bias=bias, **settings)
-    pack(plain, np.float64, xp)
-    x, dy = (xp.asarray(rng.standard_normal((len(places.real), D))) for _ in range(2))
-    results = []
-    for attention in layer, plain:
-        dropout_stream.reseed(3, 1)
-        arrays = attention.forward(x, reach), attention.looks(), attention.backward(dy)
-        weights = [p.grad for n, p in attention.named_parameters().items() if "table" not in n]
-        results.append([a if xp is np else a.get() for a in (*arrays, *weights)])
-        results[-1][1][1, :, length - 3 :] = 0  # rows that are left out look anywhere
-    for found, expected in zip(*results, strict=True):
-        assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
-
-
-def test_steps_after_a_long_beginning_are_the_whole(rng):
-    layer = RelativeAttention(D, H, rng, both_ways=False)
-    flat = pack(layer, np.float64)
+@pytest.mark.parametrize("constant", [None, ALiBi(H)])
+def test_it_is_what_is_added_to_scores_and_gets_their_gradients(length, causal, constant, rng):
+    places = Places(np.arange(length) < np.array([[length], [length - 3]]))
+    layer = RelativePositions(H, 6, 20, not causal, constant)
+    flat = pack(attention := TiledAttention(bias=layer), np.float64)
     flat.data += rng.standard_normal(flat.data.shape)
-    x = rng.standard_normal((1, 300, D))
-    with inference():
-        whole = layer.forward(x, Reach(Places.whole(1, 300), causal=True))
-        past = Memory(300)
-        for first, last in ((0, 290), (290, 299), (299, 300)):
-            places = Places.whole(1, last - first, first)
-            y = layer.forward(x[:, first:last], Reach(places, causal=True), past)
-            past.advance(last - first)
-            assert_allclose(y, whole[:, first:last], rtol=1e-9, atol=1e-12)
+    query, key, value, doutput = rng.standard_normal((4, B, H, length, D))
+    distance = np.arange(length) - np.arange(length)[:, None]
+    buckets = buckets_of(distance, 6, 20, not causal)
+    bias = layer.table.data.T[:, buckets]
+    if constant:
+        bias = bias - np.array([[[2**-4]], [[2**-8]]]) * abs(distance)
+    plain, reach = BiasedAttention(), Reach(places, causal=causal)
+    expected = plain.forward(query, key, value, reach.dense(), bias)
+    assert_allclose(attention.forward(query, key, value, reach), expected, rtol=1e-10)
+    *gradients, dbias = plain.backward(doutput)
+    for found, of_plain in zip(attention.backward(doutput), gradients, strict=True):
+        assert_allclose(found, of_plain, rtol=1e-9, atol=1e-12)
+    of_buckets = [dbias[:, buckets == n].sum(axis=1) for n in range(6)]
+    assert_allclose(layer.table.grad, of_buckets, rtol=1e-9, atol=1e-12)
 
 
-def test_the_layers_of_a_tower_share_one_table(rng):
+def test_the_layers_of_a_stack_share_one_table(rng):
     """Also where others stand between them; it begins without any preference."""
     config = TowerConfig(**SIZES, layers=5, mixers="window,relative", distance_buckets=8)
     for causal in (True, False):
-        tower = Tower(config, rng, causal=causal)
-        first, second = (tower.layers[n].self_attention.sublayer.distances for n in (1, 3))
+        stack = config.encoder(rng, causal)
+        first, second = (stack.layers[n].self_attention.sublayer.attention.bias for n in (1, 3))
         assert first.table is second.table and first is not second
         assert first.both_ways == second.both_ways == (not causal)
         assert first.farthest == 128
-        names = [name for name in tower.named_parameters() if "distances" in name]
-        assert names == ["layers.1.self_attention.sublayer.distances.table"]
+        names = [name for name in stack.named_parameters() if "bias.table" in name]
+        assert names == ["layers.1.self_attention.sublayer.attention.bias.table"]
         assert first.table.shape == (8, H) and not first.table.data.any()
-    two = [
-        LanguageModel(LanguageModel.Config(vocabulary=9, **SIZES, mixers="relative"), 1)
-        for _ in "ab"
-    ]
-    tables = [model.tower.layers[0].self_attention.sublayer.distances.table for model in two]
+    stacks = [TowerConfig(**SIZES, mixers="relative").encoder(rng) for _ in "ab"]
+    tables = [stack.layers[0].self_attention.sublayer.attention.bias.table for stack in stacks]
     assert tables[0] is not tables[1]
 
 
@@ -129,5 +100,4 @@ def test_buckets_can_be_halved_twice_and_distances_go_beyond_the_first(
     own = dict(distance_buckets=buckets, farthest=farthest)
     assert said == complaint(TowerConfig, **SIZES, mixers="attention,relative", **own)
     assert f"received distance_buckets {buckets}, farthest {farthest}. Change" in said
-    TowerConfig(**SIZES, **own)
     RelativePositions(H, 4, 3)
