@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 
 from numformer.later import TiledAttention
-from numformer.later.attention.dense import BiasedAttention
 from numformer.layer import Layer
 from numformer.models import TowerConfig
 
@@ -45,7 +44,6 @@ FORMER_NAMES: dict[str, tuple[Any, str]] = {
     "Tower": (_tower, "config.encoder(rng) or config.decoder(rng)"),
     "Block": (_block, "config.encoder_layer(rng) or config.decoder_layer(rng)"),
     "BlockAttention": (_blocks, "TiledAttention(least=0)"),
-    "BiasedAttention": (BiasedAttention, "numformer.later.attention.dense.BiasedAttention"),
 } | {
     former: (_mixer(mixer), f'TowerConfig(mixers="{mixer}").self_attention(rng)')
     for former, mixer in {

@@ -26,6 +26,7 @@ from numformer.later.experts import (
 from numformer.later.attention.rotary import Rotary
 from numformer.later.attention.alibi import ALiBi
 from numformer.later.attention.heads import BiasedHeads, QueryKeyHeads
+from numformer.later.attention.dense import BiasedAttention
 from numformer.later.attention.patterns import Everything, GlobalWindow, Strided, Window
 from numformer.later.attention.relative import RelativePositions
 from numformer.later.attention.tiles import TiledAttention, attention_weights
@@ -98,6 +99,7 @@ __all__ = [
     "Rotary",
     "ALiBi",
     "RelativePositions",
+    "BiasedAttention",
     "TiledAttention",
     "Everything",
     "Window",

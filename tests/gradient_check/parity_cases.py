@@ -22,7 +22,7 @@ from numformer.layer import Layer, inference, pack
 from numformer.models import Config, Objective, Transformer
 from numformer.models.config import CHOICES_WITH_SETTINGS
 from numformer.models.kinds import own_names
-from numformer.paper import Reach
+from numformer.paper import Places, Reach
 from numformer.training import Recipe, trainer
 from numformer.training.optimizers import (
     OPTIMIZERS,
@@ -51,6 +51,7 @@ def differentiate(layer: Layer, inputs: list, reference: str, **settings) -> Sol
     """The "output", and each gradient by its tensor; `reference`, `settings` are as in a Case."""
     checked = GradientCheck(layer, inputs)
     inputs = [x.dense() if isinstance(x, Reach) else x for x in checked.inputs]
+    inputs = [x.valid if isinstance(x, Places) else x for x in inputs]
     drawn = [*(x for x in inputs if x is not None), *checked.tensors.values(), checked.upstream]
     results = {"output": checked.output, **checked.gradients}
     return Solved(drawn, results, by_torch("differentiate", checked, reference, settings))

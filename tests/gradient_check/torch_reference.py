@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from numformer.data import PairBatch
 from numformer.gradient_check import GradientCheck
 from numformer.models import Config
-from numformer.paper import Reach
+from numformer.paper import Places, Reach
 from numformer.randomness import dropout_stream
 from numformer.training import Recipe
 
@@ -241,6 +241,15 @@ def additive_score(p, query, key):
     return F.linear(hidden, p["v"].T).squeeze(-1)
 
 
+def split_heads(p, x, valid=None, *, heads, epsilon=1e-5, base=None):
+    """Each head's queries, keys or values, with a norm and turned where there are such parts."""
+    y = linear(p, x).unflatten(-1, (heads, -1)).transpose(1, 2)
+    if norm := within(p, "norm"):
+        kind = "layer_norm" if "beta" in norm else "rms_norm"
+        y = reference(kind)(norm, y, epsilon=epsilon)
+    return y if base is None else rotary({}, y, base=base)
+
+
 def multi_head_attention(
     p,
     x,
@@ -256,10 +265,7 @@ def multi_head_attention(
     """With fewer groups of keys and values than heads of queries, neighbours have the same."""
 
     def of_heads(name, x, count):
-        y = linear(within(p, name), x).unflatten(-1, (count, -1)).transpose(1, 2)
-        if norm := within(p, f"{name}.norm"):
-            kind = "layer_norm" if "beta" in norm else "rms_norm"
-            y = reference(kind)(norm, y, epsilon=epsilon)
+        y = split_heads(within(p, name), x, heads=count, epsilon=epsilon)
         return y.repeat_interleave(heads // count, dim=1)
 
     groups = groups or heads
@@ -289,6 +295,10 @@ def tiled_attention(
         table = within(p, "attention.bias")
         settings["bias"] = relative_positions(table, place, place, **(both_ways | distances))
     return self_attention(p, x, mask, **settings)
+
+
+def chain(p, x):
+    return tanh({}, swish({}, x))
 
 
 def tanh(p, x):
@@ -527,9 +537,11 @@ def block(p, x, mask, memory=None, memory_mask=None, *, config, layer=0):
     return residual(p, x, mask, sublayer=f"{network}_feed_forward", config=config, **around)
 
 
-def input_embedding(p, ids, *, config):
-    """Embeddings and positions, with dropout: what goes into a tower."""
+def input_embedding(p, ids, places=None, segments=None, *, config):
+    """Embeddings, segments and positions, with dropout: what goes into a stack."""
     x = embedding(within(p, "embedding"), ids, scaled=config.embedding_scale)
+    if segments is not None:
+        x = x + embedding(within(p, "segments"), segments, scaled=False)
     x = reference(f"{config.positions}_positions")(within(p, "positions"), x)
     x = normed(within(p, "norm"), x, config) if config.embedding_norm else x
     return dropout({}, x, p_drop=config.p_drop)
@@ -647,11 +659,16 @@ def objective_r_drop(p, source, target_in, target_out, *, config, smoothing, r_d
 # What is compared
 
 
+def as_array(x):
+    """An input as PyTorch can have it: who may see whom, or which places are real, as an array."""
+    return x.dense() if isinstance(x, Reach) else x.valid if isinstance(x, Places) else x
+
+
 def differentiate(checked: GradientCheck, name: str, settings: dict) -> dict[str, np.ndarray]:
     """torch's "output" and, by the tensors' names, gradients of what `checked` holds."""
     leaves = {of: torch.tensor(x, requires_grad=True) for of, x in checked.tensors.items()}
     leaf_of = {id(array): leaves[name] for name, array in checked.tensors.items()}
-    masks = [x.dense() if isinstance(x, Reach) else x for x in checked.inputs]
+    masks = [as_array(x) for x in checked.inputs]
     inputs = [x if x is None else leaf_of.get(id(x), torch.tensor(x)) for x in masks]
     dropout_stream.reseed(checked.seed, 0)
     output = with_auxiliary(reference(name)(leaves, *inputs, **settings))

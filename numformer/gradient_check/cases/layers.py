@@ -52,6 +52,7 @@ ELEMENTWISE = [
     Case("geglu", "geglu", lambda g: (GEGLU(), [2 * g.x])),
     Case("swish", "swish", lambda g: (Swish(), [2 * g.x])),
     Case("swiglu", "swiglu", lambda g: (SwiGLU(), [2 * g.x])),
+    Case("chain", "chain", lambda g: (Chain(Swish(), Tanh()), [2 * g.x])),
     Case("tanh", "tanh", lambda g: (Tanh(), [g.x])),
     Case("softmax", "softmax", lambda g: (Softmax(), [g.normal(H, g.T, g.S)])),
     Case(

@@ -122,6 +122,15 @@ def experts(name: str, build: Callable, reference: str = "experts_feed_forward",
     return replace(of_config(name, reference, build, **(some | changes)), waits=True)
 
 
+SEGMENTS = of_config(
+    "rich_input_embedding",
+    "input_embedding",
+    lambda config, g: (
+        config.input_embedding(config.embedding(V, g.rng), g.rng, segments=3),
+        [g.source, None, g.source % 3],
+    ),
+    embedding_norm=True,
+)
 GATED: dict[str, Any] = dict(activation="swiglu", feed_forward_bias=False, chosen_experts=1)
 EXPERTS = [
     experts("experts", lambda config, g: (config.feed_forward(g.rng), [g.memory])),
@@ -257,6 +266,7 @@ def vision(config, g):
 
 MODELS = [
     *PARTS,
+    SEGMENTS,
     *EXPERTS,
     *mixed(),
     *(
