@@ -555,7 +555,7 @@ def quiz() -> list[Question]:
         Question(
             question="$W^Q$ is $96 \\times 96$ and there are 6 heads. How many columns of $W^Q$ "
             "belong to one head?",
-            answer=layer.d_k,
+            answer=layer.query.weight.shape[1] // layer.heads,
             why="Each head has $d_k = 96 / 6 = 16$, and the heads stand side by side.",
         ),
         Question(

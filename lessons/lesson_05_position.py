@@ -16,7 +16,7 @@ from lessons.lesson_05.exercises import EXERCISES
 from lessons.lesson_05.turning import ANGLES, attend, orders, sinusoids, turning, words, x
 from numformer.gradient_check.gradients import check
 from numformer.later.attention.alibi import ALiBi, alibi
-from numformer.later.attention.dense import biased_attention
+from numformer.later.attention.dense import BiasedAttention
 from numformer.later.attention.heads import QueryKeyHeads
 from numformer.later.attention.rotary import Rotary, rotary, rotary_backward, rotary_turns
 from numformer.later.attention.tiles import TiledAttention
@@ -441,7 +441,7 @@ def the_lines_of_rotary_backward():
 @show
 def lower_by_distance():
     """What is added to the scores, and the weights without it and with it."""
-    bias = ALiBi(8).forward(np.arange(4), np.arange(4))
+    bias = ALiBi(8).forward(np.arange(4), np.arange(4), x)
     _, before = attend(x)
     _, after = attend(x, lambda words: (words, words, words, None, bias[0]))
     halves = math.log(2) / -bias[:, 0, 1]
@@ -481,7 +481,7 @@ def the_lines_of_alibi():
             },
         ),
         Beside(
-            biased_attention,
+            BiasedAttention.forward,
             {"if bias": "Before the softmax. A constant needs no line in backward."},
             whole=False,
         ),
@@ -502,7 +502,7 @@ def gradient_check():
     sentence = [rng.standard_normal((1, 4, 6))]
 
     def rotary_attention():
-        query, key = (QueryKeyHeads(6, 1, 6, rng, rotary=Rotary()) for _ in range(2))
+        query, key = (QueryKeyHeads(6, 1, 6, rng, False, rotary=Rotary()) for _ in range(2))
         return SelfAttention(6, 1, rng, query=query, key=key)
 
     checked = {

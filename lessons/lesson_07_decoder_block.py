@@ -113,7 +113,7 @@ def teacher_forcing():
 def it_peeks():
     """Queries, keys and values of the words that are read, and where they look."""
     query, key, value = vectors()
-    _, peeking, _ = scaled_dot_product_attention(query, key, value)
+    _, peeking = scaled_dot_product_attention(query, key, value)
     return [
         Matrix("Q", query, words, "123"),
         Matrix("K", key, words, "123"),

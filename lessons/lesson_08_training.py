@@ -338,9 +338,8 @@ def the_lines_of_dropout():
         Beside(
             Residual.forward,
             {
-                "if self.norm_first": "Where the norm comes first (lesson 6).",
-                "return self.norm": "The paper's order: dropout on what the sublayer writes, then "
-                "the sum. Nothing on the way around is dropped.",
+                "return self.norm": "Dropout on what the sublayer writes, then the sum. Nothing on "
+                "the way around is dropped.",
             },
         ),
     ]

@@ -19,7 +19,7 @@ from lessons.lesson_10.measured import BEAMS, FEW, SENTENCES
 from numformer import Layer, Sampling
 from numformer.generation import Ensemble, length_penalty, log_probabilities
 from numformer.gradient_check.gradients import check
-from numformer.paper.attention import MultiHeadAttention
+from numformer.paper.attention import SelfAttention
 from numformer.paper.beam import Beam
 from numformer.paper.greedy import write
 from numformer.paper.memory import KeysAndValues
@@ -442,16 +442,16 @@ def the_lines_of_the_cache():
     """Where attention appends to what it remembers, and how."""
     return [
         Beside(
-            MultiHeadAttention.keys_and_values,
+            SelfAttention.forward,
             {
-                "key = split_heads": "Of the new words alone: one row in each step.",
-                "value = ": "The same.",
-                "if self.rotary": "Positions that turn keys (lesson 5) turn them before they are "
-                "kept; a key's position does not change.",
-                "if past is None": "Training: all words at once, nothing to remember.",
-                "key, value, positions": "From here on those of all words so far.",
-                "return key, value, reach.over": "",
+                "query = ": "Of the new words alone: one row in each step.",
+                "key, value = ": "The same. Positions that turn keys (lesson 5) turn them here, "
+                "before they are kept; a key's position does not change.",
+                "if past": "From here on those of all words so far. (In training there is no "
+                "`past`: all words at once, nothing to remember.)",
+                "return self.attend": "The row of the new word, with all keys and values.",
             },
+            whole=False,
         ),
         Beside(
             KeysAndValues.append,

@@ -21,7 +21,7 @@ from numformer.gradient_check.gradients import check
 from numformer.later import Checkpointed
 from numformer.later.activations import SwiGLU
 from numformer.later.rms_norm import rms_norm_backward
-from numformer.paper import FeedForward
+from numformer.paper import FeedForward, Linear
 
 PAPER = {name: sizes.compute(**preset) for name, preset in PRESETS.items()}
 YEAR = 365.25 * 24 * HOUR
@@ -466,7 +466,7 @@ def the_lines_of_rms_norm():
 # `numformer/later/attention/tiles.py`.
 #
 # **Windows and patterns** (Child et al. 2019; Beltagy et al. 2020): $0 \le t - s < w$. Lesson 13;
-# `window.py`, `global_window.py`, `strided.py`.
+# `numformer/later/attention/patterns.py`.
 #
 # **Attention in blocks** (FlashAttention, Dao et al. 2022): the same numbers, and never all scores
 # at once; $A = e^{Z - \ell}$ once more in backward. Lesson 13;
@@ -584,7 +584,8 @@ def at_home():
 def gradient_check():
     """The largest error of every gradient of what this lesson names."""
     rng, rows = np.random.default_rng(12), []
-    x, network = rng.standard_normal((2, 3, 6)), FeedForward(6, 8, rng, activation=SwiGLU)
+    x, inner = rng.standard_normal((2, 3, 6)), Linear(6, 2 * 8, rng)  # a gate beside each value
+    network = FeedForward(6, 8, rng, inner, SwiGLU())
     checked = {
         "RMSNorm": (RMSNorm(6), [x]),
         "FeedForward with SwiGLU": (network, [x]),
@@ -742,8 +743,8 @@ def exercises():
 # %% [markdown]
 # ## What to read next
 #
-# - `numformer/models`: the models of this lesson, each one file, all made of one block and one
-#   tower (`block.py`).
+# - `numformer/models`: the models of this lesson, each one file, all made of the layers of
+#   `numformer/paper`; `config.py` there says what may stand in their places.
 # - `toy_tasks/ablation.md`: our Table 3 whole. `toy_tasks/translate.md`: what else was tried for
 #   the translator.
 # - *Attention Is All You Need* once more, sections 4 to 6. You know by now what every number in its

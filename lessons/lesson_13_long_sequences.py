@@ -247,8 +247,8 @@ def the_lines_of_backward():
 # ## Is it true?
 #
 # The library moves the inputs a little and measures. Here are attention in blocks of four rows,
-# with a causal mask, and a relative that you will meet below. (The library computes short sequences
-# whole; for the check we tell it not to.)
+# with a causal mask, and a relative that you will meet below. (`least` says from how many scores on
+# the library cuts blocks; six words it would take whole.)
 
 
 # %%
@@ -287,8 +287,8 @@ def groups():
     """What is remembered with fewer heads of keys, and the way back."""
     gib = [32 * 131072 * 2 * heads * 128 * 2 / 2**30 for heads in (32, 8, 1)]
     notes = {
-        "if \"arrays\" in saved": "The way back of attention, for each head of queries: in blocks, or, of "
-        "short sequences, whole.",
+        'if "arrays" in saved': "The way back of attention, for each head of queries: in blocks, "
+        "or, of short sequences, whole.",
         "if groups < heads": "What is used by several heads collects from all of them: "
         r"$\mathrm{d}K_g = \sum_i \mathrm{d}K^{(i)}$ over the heads $i$ of the group.",
     }

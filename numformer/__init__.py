@@ -1,11 +1,11 @@
 """The Transformer of "Attention Is All You Need", forward and backward by hand.
 
-Letters that shapes are written in: B batch, S source length, T target length, D d_model,
-H heads, K d_k (and d_v where it is the same), F d_ff, V vocabulary. A gradient is `d` and the
-name: `dx`.
-
-The public names below stand in the order in which the source reads well. The gradient check is
+The paper is `numformer.paper`. What came later stands in the rooms after it, and hands its classes
+other parts. The public names below follow this order. The gradient check is
 `numformer.gradient_check`, the pictures are `numformer.plots`.
+
+Shapes are written in these letters: B batch, S source length, T target length, D d_model, H heads,
+K d_k (and d_v where it is the same), F d_ff, V vocabulary. A gradient is `d` and the name: `dx`.
 """
 
 from numformer.version import __version__ as __version__
@@ -42,3 +42,15 @@ __all__ = [
     "Trained",
     "load",
 ]
+
+
+def __getattr__(name: str):
+    from numformer.former_names import FORMER_NAMES
+
+    if name not in FORMER_NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import warnings
+
+    value, now = FORMER_NAMES[name]
+    warnings.warn(f"numformer.{name} is now {now}", DeprecationWarning, stacklevel=2)
+    return value

@@ -181,12 +181,13 @@ class Layer:
 
     def pop_saved(self) -> dict[str, Any]:
         """What the latest forward saved. Raises RuntimeError when there is none."""
-        if not self.saved:
+        saved = self.saved
+        if not saved:
             raise RuntimeError(
                 f"{type(self).__name__}.backward needs a forward before it, while saving is on: "
                 "each forward serves one backward. Call forward again."
             )
-        return self.saved.pop()
+        return saved.pop()
 
     def pending(self) -> int:
         """How many saved records wait for a backward, in this layer and all within it."""

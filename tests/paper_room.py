@@ -1,6 +1,6 @@
 """How small the paper's room is: its files with what they import, and the calls of a step.
 
-    python -m tests.paper_room
+python -m tests.paper_room
 """
 
 import ast
@@ -18,8 +18,9 @@ ROOT = Path(__file__).parents[1]
 
 def modules() -> dict[str, Path]:
     """Every module of the library by name."""
-    paths = {path: path.relative_to(ROOT).with_suffix("") for path in ROOT.glob("numformer/**/*.py")}
-    return {".".join(name.parts).removesuffix(".__init__"): path for path, name in paths.items()}
+    paths = ROOT.glob("numformer/**/*.py")
+    names = {path: path.relative_to(ROOT).with_suffix("") for path in paths}
+    return {".".join(name.parts).removesuffix(".__init__"): path for path, name in names.items()}
 
 
 def lines() -> dict[str, int]:

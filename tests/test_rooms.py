@@ -20,7 +20,7 @@ FLOORS = [
     ["later", "data"],
     ["recurrence"],
     ["plots", "models", "parallel", "layers"],
-    ["training", "generation"],
+    ["training", "generation", "former_names"],
     ["published"],
     ["trained"],
     ["gradient_check"],

@@ -50,7 +50,8 @@ def main(arguments: list[str] | None = None) -> float:
             print(f"step {step}: loss {value:.4f}", flush=True)
     source, target = batch(rng)
     written = greedy(model, source, LONGEST + 1)
-    right = [[*ids, END] == [i for i in row if i][1:] for ids, row in zip(written, target.tolist())]
+    pairs = zip(written, target, strict=True)
+    right = [[START, *ids, END] == row[row != PADDING].tolist() for ids, row in pairs]
     print(f"exact match {np.mean(right):.4f}")
     return float(np.mean(right))
 

@@ -47,9 +47,6 @@ DEFAULTS = dict(
     layers=2,
     norm="pre",
     positions="rotary",
-    window=64,
-    global_tokens=16,
-    stride=32,
     p_drop=0.0,
     label_smoothing=0.0,
     warmup=50,
@@ -58,20 +55,23 @@ DEFAULTS = dict(
     clip_norm=1.0,
 )
 OWN = {
-    "grouped": {"key_value_heads": 1},
+    "shared_keys": {"mixers": "attention", "key_value_heads": 1},
+    "window": {"window": 64},
+    "global_window": {"window": 64, "global_tokens": 16},
+    "strided": {"stride": 32},
     "linear": {"positions": "none"},
     "state_space": {"positions": "none"},
     "state_space,attention": {"positions": "none"},
-    "window,linear": {"positions": "none"},
+    "window,linear": {"window": 64, "positions": "none"},
 }
-"""What a row has besides its mixers; sums know the order by themselves, and rotary hurts them."""
+"""What a row has besides the mixers in its name; sums know the order, and rotary hurts them."""
 FIGURES = "few", "recall", "copy"
 """What is tested: to recall FEW pairs, more of them in longer sequences, and to copy."""
 TITLES = f"recall, {FEW} pairs", f"recall, T / {PART} pairs", f"copy, T / {PART} symbols"
 COSTS = "milliseconds", "MiB", "seconds"
 THEORY = {
     "attention": "all, at any distance",
-    "grouped": "all, at any distance",
+    "shared_keys": "all, at any distance",
     "window": "what is within two windows",
     "global_window": "that, and the first 16 symbols",
     "strided": "all, if one position holds a stride",

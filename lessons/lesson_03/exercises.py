@@ -101,7 +101,7 @@ def attention_backward(doutput, query, key, value, gate, weights):
 
 
 def attention(query, key, value, gate, mask):
-    blend, weights, _ = scaled_dot_product_attention(query, key, value, mask)
+    blend, weights = scaled_dot_product_attention(query, key, value, mask)
     return gate * blend, {"weights": weights}
 
 

@@ -9,12 +9,13 @@ from lessons.kit.views import Of
 from numformer import SelfAttention, pack
 from numformer.backend import array_module
 from numformer.paper.attention import (
+    Heads,
     MultiHeadAttention,
     merge_heads,
     scaled_dot_product_attention,
     split_heads,
 )
-from numformer.paper.linear import linear, linear_backward
+from numformer.paper.linear import linear_backward
 
 # The example of the lesson: T = 5 words, D = 6 features, h = 2 heads of d_k = 3.
 features = ["noun", "verb", "plural", "1", "p", "p²"]
@@ -72,11 +73,11 @@ def ran(dy=DY, sentence=words) -> tuple[SelfAttention, list[Line]]:
     xp = array_module(dy)
     layer, x = two_heads(xp), xp.asarray(embedded(sentence))
     into = [
+        Heads.forward,
         MultiHeadAttention.attend,
         MultiHeadAttention.backward,
         split_heads,
         merge_heads,
-        linear,
         linear_backward,
         scaled_dot_product_attention,
     ]
@@ -145,7 +146,7 @@ STEPS = (
         "What would a third head need?",
         "Columns 7 to 9: a wider weight, nothing else.",
         r"@q = @x @wq",
-        [Code("linear", "y = matmul", {"x": "x", "y": "q", "weight": "wq"})],
+        [Code("forward", "return split_heads", {"x": "x", "matmul": "q", "weight": "wq"})],
         ("x", "wq"),
         ("q",),
         ("x", "row", "wq", "column"),

@@ -6,7 +6,7 @@ from lessons.kit.simulation import Choice, Option, Simulation, Slider
 from lessons.kit.views import Axis, Chart, Clocks, Drawn, Figures, Heatmap, Matrices, Of
 from numformer.backend import array_module
 from numformer.later.attention.alibi import ALiBi
-from numformer.later.attention.dense import biased_attention
+from numformer.later.attention.dense import BiasedAttention
 from numformer.later.attention.rotary import rotary, rotary_turns
 from numformer.paper.masks import causal_mask
 from numformer.paper.positions import sinusoidal_table
@@ -29,7 +29,8 @@ def attend(words: np.ndarray, positions=lambda x: (x, x, x)) -> tuple[np.ndarray
 
     `positions` makes of them what attention takes: queries, keys, values, a mask and so on.
     """
-    return biased_attention(*positions(words))[:2]
+    attention = BiasedAttention()
+    return attention.forward(*positions(words)), attention.saved[-1]["weights"]
 
 
 # Orders
@@ -53,10 +54,10 @@ WAYS = [  # what becomes of the words: queries, keys, values, a mask and so on
         "lambda x: 2 * [rotary(x, rotary_turns(4, 8))] + [x]",
     ),
     Option(
-        lambda x: (x, x, x, None, ALiBi(8).forward(np.arange(4), np.arange(4))[0]),
+        lambda x: (x, x, x, None, ALiBi(8).forward(np.arange(4), np.arange(4), x)[0]),
         "ALiBi",
         "Half of the distance is taken off each score.",
-        "lambda x: (x, x, x, None, ALiBi(8).forward(np.arange(4), np.arange(4))[0])",
+        "lambda x: (x, x, x, None, ALiBi(8).forward(np.arange(4), np.arange(4), x)[0])",
     ),
     Option(
         lambda x: (x, x, x, causal_mask(4)[0, 0]),
@@ -110,7 +111,7 @@ orders = Simulation(
     code=f"""\
 import numpy as np
 from numformer.later.attention.alibi import ALiBi
-from numformer.later.attention.dense import biased_attention
+from numformer.later.attention.dense import BiasedAttention
 from numformer.later.attention.rotary import rotary, rotary_turns
 from numformer.paper.masks import causal_mask
 from numformer.paper.positions import sinusoidal_table
@@ -119,8 +120,10 @@ x = np.array({x.astype(int).tolist()}, float)
 order = [0, 3, 2, 1]
 positions = 0
 
-first, before, _ = biased_attention(*positions(x))
-output, after, _ = biased_attention(*positions(x[order]))
+attention = BiasedAttention()
+first = attention.forward(*positions(x))
+output = attention.forward(*positions(x[order]))
+before, after = (record["weights"] for record in attention.saved)
 back = np.argsort(order)
 sorted_back = after[np.ix_(back, back)]
 largest = abs(output[back] - first).max()

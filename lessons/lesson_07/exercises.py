@@ -41,7 +41,7 @@ def tied_backward(doutput, query, both, weights, memory, q_weight, w):
 
 def tied(x, memory, q_weight, w):
     query, both = x @ q_weight, memory @ w
-    output, weights, _ = scaled_dot_product_attention(query, both, both)
+    output, weights = scaled_dot_product_attention(query, both, both)
     return output, dict(query=query, both=both, weights=weights)
 
 

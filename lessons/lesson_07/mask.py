@@ -4,7 +4,9 @@ import numpy as np
 
 from lessons.kit.simulation import Choice, Entries, Option, Simulation
 from lessons.kit.views import Matrices, Of
-from numformer.later.attention.dense import biased_attention
+from numformer.backend import matmul
+from numformer.paper.attention import scaled_dot_product_attention
+from numformer.paper.dropout import dropout
 
 # What the decoder reads, for each word a query of three numbers, a key of three and a value of two.
 # A query fits the key of the word that comes next. Then key and value of words in their place.
@@ -28,36 +30,43 @@ def vectors() -> list[np.ndarray]:
 CAUSAL = np.tri(5, dtype=bool)  # query t, key s: s <= t
 HIDING = [
     Option(
-        (CAUSAL, None, None),
+        (CAUSAL, None),
         "before the softmax",
         "The causal mask, as in the paper: hidden scores count as $-\\infty$.",
-        "(causal, None, None)",
+        "(causal, None)",
     ),
     Option(
-        (None, None, None),
+        (None, None),
         "not at all",
         "Every row sees every word. All but the last look hardest at the next word: they cheat.",
-        "(None, None, None)",
+        "(None, None)",
     ),
     Option(
-        (None, None, CAUSAL.astype(float)),
+        (None, CAUSAL.astype(float)),
         "after the softmax",
         "Hidden weights are set to 0 after the softmax. They look just as hidden. But look at "
         "$\\Delta$.",
-        "(None, None, causal.astype(float))",
+        "(None, causal.astype(float))",
     ),
 ]
 CHANGES = [Option(np.eye(5)[:, [s]], words[s], "", f"np.eye(5)[:, [{s}]]") for s in range(5)]
 BECOMES = [Option(np.array([row], float), w) for w, row in zip(other_words, others, strict=True)]
 
 
+def attention(query, key, value, mask, keep):
+    """-> output, weights; after the softmax the weights are multiplied by `keep`, if any."""
+    _, weights = scaled_dot_product_attention(query, key, value, mask)
+    dropped = dropout(weights, keep)
+    return matmul(dropped, value), dropped
+
+
 def compute(hide, change, becomes) -> dict[str, np.ndarray]:
     """Attention before and after the change, and its weights then."""
     query, key, value = vectors()
-    output, *_ = biased_attention(query, key, value, *hide)
+    output, _ = attention(query, key, value, *hide)
     key = np.where(change, becomes[:, :3], key)
     value = np.where(change, becomes[:, 3:], value)
-    after, _, weights = biased_attention(query, key, value, *hide)
+    after, weights = attention(query, key, value, *hide)
     return dict(
         weights=weights,
         value=value,
@@ -106,7 +115,7 @@ mask = Simulation(
     ],
     code=f"""\
 import numpy as np
-from numformer.later.attention.dense import biased_attention
+from lessons.lesson_07.mask import attention
 
 # For each word a query (3), a key (3) and a value (2).
 words = np.array({rows}, float)
@@ -116,9 +125,9 @@ change = 0
 becomes = 0
 
 query, key, value = np.split(words, [3, 6], axis=1)
-output, *_ = biased_attention(query, key, value, *hide)
+output, _ = attention(query, key, value, *hide)
 key, value = np.where(change, becomes[:, :3], key), np.where(change, becomes[:, 3:], value)
-after, _, weights = biased_attention(query, key, value, *hide)
+after, weights = attention(query, key, value, *hide)
 difference = after - output
 print(weights.round(2), difference.round(2), sep="\\n\\n")""",
 )

@@ -19,7 +19,7 @@ from numformer.data.batching import pad_sources
 from numformer.data.vocabulary import END, START
 from numformer.errors import InputError
 from numformer.gradient_check.gradients import check
-from numformer.later.attention.dense import biased_attention_backward
+from numformer.later.attention.dense import BiasedAttention
 from numformer.paper import Decoder, Dropout, MultiHeadAttention, Residual
 from numformer.paper.embedding import embed_backward
 from numformer.paper.layer_norm import layer_norm_backward
@@ -89,7 +89,9 @@ UNMASKED = {"dx = dropout_backward(dy, **self.pop_saved())": "self.pop_saved()\n
 BUGS = {
     "bias": Bug(linear_backward, {"else sum_rows(dy)": "else sum_rows(dy) / len(rows(dy))"}),
     "around": Bug(Residual.backward, {"dx += dsum": ""}),
-    "undropped": Bug(biased_attention_backward, {"transpose(dropped), d": "transpose(weights), d"}),
+    "undropped": Bug(
+        BiasedAttention.backward, {"transpose(dropped), d": 'transpose(saved["weights"]), d'}
+    ),
     "sum": Bug(
         softmax_backward,
         {"dscores = dweights - dot_last(dweights, weights)": "dscores = dweights.copy()"},

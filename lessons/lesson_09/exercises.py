@@ -70,7 +70,7 @@ def multi_head_self_attention_backward(
 
 def self_attention(x, w_query, w_key, w_value, w_out):
     query, key, value = x @ w_query, x @ w_key, x @ w_value
-    gathered, weights, _ = scaled_dot_product_attention(query, key, value)
+    gathered, weights = scaled_dot_product_attention(query, key, value)
     made = dict(query=query, key=key, value=value, weights=weights)
     return (gathered @ w_out).sum(axis=0), made
 

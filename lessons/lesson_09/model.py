@@ -18,7 +18,8 @@ from numformer.data.vocabulary import START
 from numformer.layer import FlatParameters, pack
 from numformer.models import Transformer
 from numformer.models.model import Objective
-from numformer.paper import Dropout, Reach
+from numformer.paper import Dropout, Heads, Reach
+from numformer.paper.attention import merge_heads
 from numformer.training.optimizers import Adam
 
 SYMBOLS = "abc"
@@ -112,11 +113,12 @@ GATES = [edge for edge in EDGES if edge.layer]
 def watch(layer, name: str, gates, seen: dict) -> None:
     """Write down what the layer does, and let its gradient through as far as gates are open."""
     forward, backward = layer.forward, layer.backward
+    side_by_side = _merged if isinstance(layer, Heads) else _copy
     mine = {edge.road: gates[n] for n, edge in enumerate(GATES) if edge.layer == name}
 
     def watched_forward(*inputs):
         y = forward(*inputs)
-        seen[f"forward:{name}:y"] = _copy(y)
+        seen[f"forward:{name}:y"] = side_by_side(y)
         if not isinstance(inputs[0], recorded.Given) and inputs[0].dtype != int:
             seen[f"forward:{name}:x"] = _copy(inputs[0])
         for key, value in layer.saved[-1].items() if layer.saved else ():
@@ -126,7 +128,7 @@ def watch(layer, name: str, gates, seen: dict) -> None:
 
     def watched_backward(*dy):
         if dy:
-            seen[f"backward:{name}:dy"] = _copy(dy[0])
+            seen[f"backward:{name}:dy"] = side_by_side(dy[0])
         result = backward(*dy)
         gradients = result if isinstance(result, tuple) else (result,)
         keys = ("dquery", "dkey", "dvalue") if len(gradients) == 3 else ("dx", "dmemory")
@@ -149,6 +151,11 @@ def watch(layer, name: str, gates, seen: dict) -> None:
 
 def _copy(x):
     return x.copy() if hasattr(x, "copy") else np.array(x)
+
+
+def _merged(heads):
+    """(1, H, T, K) -> (T, H K)."""
+    return merge_heads(heads)[0]
 
 
 def given(name: str, values: np.ndarray):

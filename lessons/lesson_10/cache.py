@@ -39,14 +39,14 @@ def layer() -> SelfAttention:
 def look(made: SelfAttention, x, *more) -> dict[str, np.ndarray]:
     """x (T, D) -> what the library's lines make of it: q (T, K), k and v (S, K), a (T, S), y."""
     lines = trace(made.forward, x[None], *more, into=INTO)
-    after = find(lines, "forward", "heads = ").after
+    after = find(lines, "attend", "heads = ").after
     weights = find(lines, "scaled_dot_product_attention", "weights = ").after["weights"]
     found = dict(q=after["query"], k=after["key"], v=after["value"], a=weights)
-    found["y"] = find(lines, "forward", "return self.output").value[None]
+    found["y"] = find(lines, "attend", "return self.output").value[None]
     return {name: array[0, 0] for name, array in found.items()}
 
 
-INTO = [MultiHeadAttention.forward, scaled_dot_product_attention]
+INTO = [MultiHeadAttention.attend, scaled_dot_product_attention]
 
 
 def write(step: int, cached: bool, x=X) -> dict[str, np.ndarray]:

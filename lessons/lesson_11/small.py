@@ -19,7 +19,7 @@ from numformer import Config, Transformer, greedy, pad_sources
 from numformer.backend import array_module
 from numformer.data import Vocabulary
 from numformer.data.vocabulary import END, PADDING, SPECIAL, START
-from numformer.later.attention.weights import attention_weights
+from numformer.later.attention.tiles import attention_weights
 from numformer.layer import FlatParameters, Layer, mode
 from numformer.layer import pack as packed
 from numformer.paper.attention import MultiHeadAttention, ScaledDotProductAttention

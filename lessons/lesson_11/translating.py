@@ -133,7 +133,8 @@ def prune(model: Transformer, heads: Sequence[tuple[int, int]]) -> None:
     layers = attentions(model)
     for place, head in heads:
         layer = layers[place]
-        layer.output.weight.data.reshape(layer.heads, layer.d_v, -1)[head] = 0
+        weight = layer.output.weight.data
+        weight.reshape(layer.heads, -1, weight.shape[-1])[head] = 0
 
 
 def loss(model: Transformer, pairs: Sequence) -> float:

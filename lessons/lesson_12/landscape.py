@@ -31,7 +31,7 @@ WHERE = {
     "One head": ("paper/attention.py", "scaled_dot_product_attention"),
     "Several heads": ("paper/attention.py", "multi_head_attention"),
     "Self-attention": ("paper/attention.py", "self_attention"),
-    "Masked attention": ("paper/masks.py", "block_post_norm"),
+    "Masked attention": ("paper/masks.py", "decoder_layer_post_norm"),
     "Cross-attention": ("paper/attention.py", "cross_attention"),
     "Add & norm": ("paper/residual.py", "residual_post_norm"),
     "Feed forward": ("paper/feed_forward.py", "feed_forward"),
@@ -40,7 +40,7 @@ WHERE = {
     "Loss, training": ("paper/cross_entropy.py", "label_smoothed_cross_entropy"),
     "All gradients": ("paper/transformer.py", "transformer_post_norm"),
     "Recurrence": ("recurrence/recurrence.py", "recurrent"),
-    "Long sequences": ("later/attention/tiles.py", "attention_in_blocks"),
+    "Long sequences": ("later/attention/tiles.py", "attention_in_tiles"),
 }
 
 
@@ -79,7 +79,7 @@ LAYERS = {
     "self-attention": lambda rng: SelfAttention(WIDTH, 4, rng, attention=TiledAttention()),
     "recurrent (LSTM)": lambda rng: Recurrent(CELLS["lstm"](WIDTH, rng), WIDTH, rng),
     "restricted (window)": lambda rng: SelfAttention(
-        WIDTH, 4, rng, attention=TiledAttention(Window(NEAR))
+        WIDTH, 4, rng, attention=TiledAttention(Window(window=NEAR))
     ),
 }
 

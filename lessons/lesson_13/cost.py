@@ -30,7 +30,7 @@ def tiled(pattern: Everything, *sizes) -> Layer:
 KINDS = {
     "plain": (SelfAttention, 2, 2),
     "blocks": (functools.partial(tiled, Everything()), 2, 1),
-    "window": (functools.partial(tiled, Window(WINDOW)), 1, 1),
+    "window": (functools.partial(tiled, Window(window=WINDOW)), 1, 1),
     "linear": (LinearAttention, 1, 1),
     "state space": (StateSpace, 1, 1),
 }

@@ -20,9 +20,9 @@ def seen(kind: str, size: int) -> np.ndarray:
     """(heads, T, T): whom each position sees in one causal layer, as numformer's patterns say."""
     pattern = {
         "all": Everything(),
-        "window": Window(size),
-        "global": GlobalWindow(size, global_tokens=1),
-        "strided": Strided(size),
+        "window": Window(window=size),
+        "global": GlobalWindow(window=size, global_tokens=1),
+        "strided": Strided(stride=size),
     }[kind]
     reach, places = Reach(Places.whole(1, LENGTH), causal=True), np.arange(LENGTH)
     near = pattern.sees(places, places, heads=2)

@@ -1,7 +1,7 @@
 """The simulation of lesson 13: attention block by block, there and back.
 
-A block here is some rows by some columns of the scores. numformer's own (layers/blocks.py) has all
-columns that its rows may see, so that it needs no maximum that runs; one of fewer columns does.
+A block here is some rows by some columns of the scores. numformer's own (later/attention/tiles.py)
+has all columns that its rows may see, so that it needs no maximum that runs; one of fewer does.
 """
 
 import numpy as np

@@ -1,6 +1,6 @@
 """Generation: what a trained model writes, by greedy choice, beam search or sampling."""
 
-from numformer.paper.greedy import greedy
+from numformer.paper.greedy import greedy as greedy
 from numformer.paper.beam import Hypothesis, length_penalty
 from numformer.generation.beam import beam_search, by_length, n_best
 from numformer.generation.ensemble import Ensemble
@@ -12,7 +12,6 @@ from numformer.generation.continuation import Continuation
 from numformer.generation.infilling import Infilling
 
 __all__ = [
-    "greedy",
     "log_probabilities",
     "Hypothesis",
     "beam_search",

@@ -17,9 +17,16 @@ from numformer.later.embeddings import (
     UnscaledEmbedding,
 )
 from numformer.later.feed_forward import Chain, DenseFeedForward
+from numformer.later.experts import (
+    Experts,
+    MixtureOfExperts,
+    RoutedDecoderLayer,
+    RoutedEncoderLayer,
+)
 from numformer.later.attention.rotary import Rotary
 from numformer.later.attention.alibi import ALiBi
 from numformer.later.attention.heads import BiasedHeads, QueryKeyHeads
+from numformer.later.attention.dense import BiasedAttention
 from numformer.later.attention.patterns import Everything, GlobalWindow, Strided, Window
 from numformer.later.attention.relative import RelativePositions
 from numformer.later.attention.tiles import TiledAttention, attention_weights
@@ -49,7 +56,7 @@ ACTIVATIONS: dict[str, type[Layer]] = {
     "swiglu": SwiGLU,
     "geglu": GEGLU,
 }
-FEED_FORWARDS: dict[str, Any] = {"dense": DenseFeedForward}
+FEED_FORWARDS: dict[str, Any] = {"dense": DenseFeedForward, "experts": MixtureOfExperts}
 POSITIONS: dict[str, Callable[..., Layer]] = {
     **PAPER_POSITIONS,
     "sinusoidal_halves": lambda *sizes: SinusoidalPositions(sinusoidal_halves_table),
@@ -66,7 +73,7 @@ MIXERS: dict[str, Any] = {
     "linear": LinearAttention,
     "state_space": StateSpace,
 }
-MIXERS_OF_ATTENTION = [*MIXERS][:5]
+MIXERS_OF_ATTENTION = [name for name in MIXERS if isinstance(MIXERS[name], AttentionMixer)]
 
 __all__ = [
     "GELU",
@@ -84,11 +91,15 @@ __all__ = [
     "RichInputEmbedding",
     "BiasedOutputProjection",
     "Chain",
+    "Experts",
+    "RoutedEncoderLayer",
+    "RoutedDecoderLayer",
     "BiasedHeads",
     "QueryKeyHeads",
     "Rotary",
     "ALiBi",
     "RelativePositions",
+    "BiasedAttention",
     "TiledAttention",
     "Everything",
     "Window",

@@ -176,7 +176,11 @@ class TowerConfig(kinds.OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ign
             if entries:
                 return {field: entries}
         if setting.name in SETTINGS_OF_ATTENTION and not self.crosses:
-            return {"mixers": SETTINGS_OF_ATTENTION[setting.name]()}
+            owners: dict[str, Collection[str]] = {"mixers": SETTINGS_OF_ATTENTION[setting.name]()}
+            if getattr(self, setting.name) == "scaled_dot_product":  # which tiles stand in for
+                owners["positions"] = POSITIONS.keys() - {"alibi"}
+                owners["key_value_heads"] = ["None", str(self.heads)]
+            return owners
         return super().owners(setting)
 
     # Choices by layer

@@ -60,6 +60,7 @@ class Transformer(PaperTransformer, Model):
     """
 
     Config: type[_Config] = Config
+    config: _Config
 
     def __init__(self, config: Any, seed: int | np.random.SeedSequence = 0):
         super().__init__(self.fitting(config), seed)

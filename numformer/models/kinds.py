@@ -57,8 +57,8 @@ class OwnedSettings(Settings):
 
     def __post_init__(self):
         super().__post_init__()
-        for setting in fields(self):
-            self._require_owner(setting)
+        for field in fields(self):
+            self._require_owner(field)
 
     def owners(self, setting: Field) -> Mapping[str, Collection[str]]:
         """The choices that a setting belongs to: for another field, the names that it has then."""

@@ -1,6 +1,6 @@
 """An encoder-only model of images: their patches are the sequence (Dosovitskiy et al. 2021)."""
 
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, fields
 
 import numpy as np
 
@@ -9,10 +9,15 @@ from numformer.backend import array_module, dtype_kind
 from numformer.errors import InputError
 from numformer.later import ATTENTIONS, POSITIONS, ClassToken, Patches, Pick
 from numformer.layer import Array
+from numformer.models import kinds
 from numformer.models.config import TowerConfig
 from numformer.models.model import Model
 from numformer.paper.dropout import Dropout
 from numformer.paper.linear import Linear
+
+OF_TEXTS = {"embedding_scale", "embedding_norm", "output_bias", "padding_id", "start_id", "end_id"}
+OF_TEXTS |= {"unwritten", "other_ends"}
+"""Settings of models that read or write symbols."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +36,20 @@ class Config(TowerConfig):
     attention_function: str = settings.choice(
         "tiled", ATTENTIONS, "what each head computes; tiled: long sequences in tiles"
     )
-    max_length: int | None = settings.size(  # type: ignore[assignment]
-        None, "learned positions; 1 + patches, as many as an image has"
+    max_length: int | None = kinds.only_with(  # type: ignore[assignment]
+        settings.size(None, "learned positions; 1 + patches, as many as an image has"),
+        positions=["learned"],
     )
 
     def __post_init__(self):
         super().__post_init__()
+        for setting in fields(self):
+            if setting.name in OF_TEXTS and getattr(self, setting.name) != setting.default:
+                raise InputError(
+                    "a model of images has no embedding of symbols, and no special ids",
+                    f"{setting.name} {getattr(self, setting.name)!r}",
+                    f"Leave {setting.name} out.",
+                )
         if self.height % self.patch or self.width % self.patch:
             raise InputError(
                 "height and width of the images are multiples of the patch",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -135,12 +135,12 @@ class Config(LayerConfig):
             )
 
     @classmethod
-    def base(cls, vocabulary: int, **changes) -> Any:
+    def base(cls, vocabulary: int, **changes) -> Self:
         """The paper's base model (Table 3, first row) on one shared vocabulary."""
         return cls(source_vocabulary=vocabulary, target_vocabulary=vocabulary, **changes)
 
     @classmethod
-    def big(cls, vocabulary: int, **changes) -> Any:
+    def big(cls, vocabulary: int, **changes) -> Self:
         """The paper's big model (Table 3, last row) on one shared vocabulary."""
         big = dict(d_model=1024, d_ff=4096, heads=16, p_drop=0.3)
         return cls.base(vocabulary, **(big | changes))

@@ -25,9 +25,11 @@ class Transformer(Layer):
     initial weights; the config makes the parts.
     """
 
+    config: Any
+
     def __init__(self, config: Config, seed: int | np.random.SeedSequence = 0):
         rng = np.random.default_rng(seed)
-        self.config: Any = config
+        self.config = config
         source, target, output = config.embeddings(rng)
         encoder = config.encoder(rng)
         self.source = config.input_embedding(source, rng)

@@ -3,7 +3,7 @@
 from numformer.parallel.ranks import Ranks, together
 from numformer.parallel.ring import ring_all_reduce
 from numformer.parallel.groups import Group, grid
-from numformer.parallel.tensor import ColumnLinear, RowLinear, shard, whole_state
+from numformer.parallel.tensor import ColumnHeads, ColumnLinear, RowLinear, shard, whole_state
 from numformer.parallel.pipeline import (
     MicroBatch,
     Pipeline,
@@ -19,6 +19,7 @@ __all__ = [
     "Group",
     "grid",
     "ColumnLinear",
+    "ColumnHeads",
     "RowLinear",
     "shard",
     "whole_state",

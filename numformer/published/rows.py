@@ -71,7 +71,7 @@ WAYS: dict[str, list[tuple[str, str, Way]]] = {
     "linear, unscaled": [("weight", "weight", _then(TRANSPOSED, BY_ROOT_OF_KEY))],
     "norm, scaled": [("weight", "gamma", BY_ROOT_OF_MODEL)],
     "patches": [("weight", "weight", PATCHES), ("bias", "bias", ALIKE)],
-    "distances": [("weight", "table", ALIKE)],
+    "bias": [("weight", "table", ALIKE)],
     "array": [("", "", ALIKE)],
     "array (1, V)": [("", "", FLAT)],
     "array (1, 1, D)": [("", "", TOKEN)],

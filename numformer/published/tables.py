@@ -111,7 +111,7 @@ _T5 = """
         layer.0.SelfAttention.k           self_attention.sublayer.key            linear
         layer.0.SelfAttention.v           self_attention.sublayer.value          linear
         layer.0.SelfAttention.o           self_attention.sublayer.output         linear
-        layer.0.SelfAttention.relative_attention_bias  self_attention.sublayer.attention.bias  distances
+        layer.0.SelfAttention.relative_attention_bias  self_attention.sublayer.attention.bias  bias
         layer.1.layer_norm                feed_forward.norm             norm
         layer.1.DenseReluDense.{inner}         feed_forward.sublayer.inner   linear
         layer.1.DenseReluDense.wo         feed_forward.sublayer.outer   linear
@@ -124,7 +124,7 @@ _T5 = """
         layer.0.SelfAttention.k           self_attention.sublayer.key            linear
         layer.0.SelfAttention.v           self_attention.sublayer.value          linear
         layer.0.SelfAttention.o           self_attention.sublayer.output         linear
-        layer.0.SelfAttention.relative_attention_bias  self_attention.sublayer.attention.bias  distances
+        layer.0.SelfAttention.relative_attention_bias  self_attention.sublayer.attention.bias  bias
         layer.1.layer_norm                cross_attention.norm             norm
         layer.1.EncDecAttention.q         cross_attention.sublayer.query   linear, unscaled
         layer.1.EncDecAttention.k         cross_attention.sublayer.key     linear

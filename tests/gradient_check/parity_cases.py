@@ -18,10 +18,11 @@ from numformer.gradient_check.cases import CASES, Case
 from numformer.gradient_check.cases.case import B, S, T
 from numformer.gradient_check.cases.models import SMALL
 from numformer.gradient_check.gradients import GradientCheck
-from numformer.later import MIXERS
 from numformer.layer import Layer, inference, pack
 from numformer.models import Config, Objective, Transformer
-from numformer.paper import Reach
+from numformer.models.config import CHOICES_WITH_SETTINGS
+from numformer.models.kinds import own_names
+from numformer.paper import Places, Reach
 from numformer.training import Recipe, trainer
 from numformer.training.optimizers import (
     OPTIMIZERS,
@@ -50,6 +51,7 @@ def differentiate(layer: Layer, inputs: list, reference: str, **settings) -> Sol
     """The "output", and each gradient by its tensor; `reference`, `settings` are as in a Case."""
     checked = GradientCheck(layer, inputs)
     inputs = [x.dense() if isinstance(x, Reach) else x for x in checked.inputs]
+    inputs = [x.valid if isinstance(x, Places) else x for x in inputs]
     drawn = [*(x for x in inputs if x is not None), *checked.tensors.values(), checked.upstream]
     results = {"output": checked.output, **checked.gradients}
     return Solved(drawn, results, by_torch("differentiate", checked, reference, settings))
@@ -83,7 +85,8 @@ def train(config: Config, recipe: Recipe, batches: list, seed: int, shift=None) 
 
 
 def _defined(results: dict) -> dict:
-    return {name: array for name, array in results.items() if not name.endswith(".key.bias")}
+    undecided = ".key.bias", ".key.norm.beta"
+    return {name: array for name, array in results.items() if not name.endswith(undecided)}
 
 
 def random_batch(rng, config: Config, size: int, source: int, target: int, shortest=1) -> PairBatch:
@@ -117,6 +120,7 @@ VALUES = dict.fromkeys(DROPOUTS, (0.0, 0.1, 0.3)) | dict(
     # Were it smaller, a gradient that is 0 but for rounding, a key bias's, would move weights.
     adam_epsilon=(1e-5, 1e-4, 1e-3),
     weight_decay=(0.0, 0.05, 0.3),
+    key_value_heads=(None, 1, 2, "2,1"),
     distance_buckets=(4, 5, 8),
     farthest=(5, 9, 20),
     epsilon=(1e-5, 1e-3, 0.1),
@@ -137,7 +141,10 @@ VALUES = dict.fromkeys(DROPOUTS, (0.0, 0.1, 0.3)) | dict(
 
 
 OF_OPTIMIZERS = {field.name for field in fields(OptimizerSettings)}
-OF_MIXERS = {field.name for mixer in MIXERS.values() for field in fields(mixer.Settings)}
+ENTRIES = [entry for registry in CHOICES_WITH_SETTINGS.values() for entry in registry.values()]
+OF_CHOICES = set().union(*map(own_names, ENTRIES))
+AHEAD = [entry for entry in ENTRIES if getattr(entry, "looks_ahead", True)]  # for the encoder
+CHOSEN = set().union(*map(own_names, AHEAD))
 
 
 def choices_of(field: Field) -> tuple:
@@ -146,9 +153,10 @@ def choices_of(field: Field) -> tuple:
     if rule.type is bool:
         return (False, True)
     if rule.several:
-        mixers = [name for name in rule.choices if MIXERS[name].looks_ahead]  # for the encoder
-        return *mixers, *map(",".join, itertools.permutations(mixers, 2))
-    others = (field.default, 1, 2) if field.name in OF_MIXERS else ()
+        names = [n for n, entry in CHOICES_WITH_SETTINGS[field.name].items() if entry in AHEAD]
+        return *names, *map(",".join, itertools.permutations(names, 2))
+    others = (field.default,) if field.name in OF_CHOICES else ()
+    others = (field.default, 1, 2) if field.name in CHOSEN else others
     others = (field.default, 0.6 * field.default) if field.name in OF_OPTIMIZERS else others
     return VALUES.get(field.name) or rule.choices or others
 
@@ -172,15 +180,21 @@ def random_settings(seed: int) -> tuple[Config, Recipe]:
         drawn["d_model"] = drawn["heads"] * (4 + drawn["d_model"] % 2)
     if "rotary" in drawn["positions"]:  # which turns pairs
         drawn |= dict(d_k=2 * (drawn["d_k"] or 2), d_v=drawn["d_v"] or 3)
+    if drawn["d_k"] == 1:  # a norm of one value has no gradient but of rounding
+        drawn["qk_norm"] = "none"
     if drawn["tying"] in ("all", "inputs"):
         drawn["source_vocabulary"] = drawn["target_vocabulary"]
     drawn |= dict.fromkeys(DROPOUTS, 0.0) if seed % 2 else {}
     recipe = {field.name: drawn.pop(field.name) for field in fields(Recipe) if field.name in drawn}
     recipe |= without_effect(recipe)
+    for field in fields(Config):  # what belongs to other choices
+        owners = Config.base(5).owners(field).items()
+        if any(not {*names} & {*drawn[owner].split(",")} for owner, names in owners):
+            del drawn[field.name]
     try:
         return Config(**drawn), Recipe(**recipe)
-    except InputError:  # settings of mixers that do not fit
-        without = {*OF_MIXERS, "mixers"}
+    except InputError:  # settings of choices that do not fit
+        without = OF_CHOICES | {*CHOICES_WITH_SETTINGS, "key_value_heads", "qk_norm"}
         drawn = {name: value for name, value in drawn.items() if name not in without}
         return Config(**drawn), Recipe(**recipe)
 

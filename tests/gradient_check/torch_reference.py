@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from numformer.data import PairBatch
 from numformer.gradient_check import GradientCheck
 from numformer.models import Config
-from numformer.paper import Reach
+from numformer.paper import Places, Reach
 from numformer.randomness import dropout_stream
 from numformer.training import Recipe
 
@@ -34,6 +34,17 @@ def within(p, part):
     """The parameters of one part, under the names that they have inside it."""
     start = f"{part}."
     return {name.removeprefix(start): p[name] for name in p if name.startswith(start)}
+
+
+AUXILIARY: list = []
+"""Losses that functions add to that of the predictions."""
+
+
+def with_auxiliary(y):
+    """y, with every loss that was added since."""
+    y = y + sum(AUXILIARY)
+    AUXILIARY.clear()
+    return y
 
 
 # Layers
@@ -230,6 +241,15 @@ def additive_score(p, query, key):
     return F.linear(hidden, p["v"].T).squeeze(-1)
 
 
+def split_heads(p, x, valid=None, *, heads, epsilon=1e-5, base=None):
+    """Each head's queries, keys or values, with a norm and turned where there are such parts."""
+    y = linear(p, x).unflatten(-1, (heads, -1)).transpose(1, 2)
+    if norm := within(p, "norm"):
+        kind = "layer_norm" if "beta" in norm else "rms_norm"
+        y = reference(kind)(norm, y, epsilon=epsilon)
+    return y if base is None else rotary({}, y, base=base)
+
+
 def multi_head_attention(
     p,
     x,
@@ -245,10 +265,7 @@ def multi_head_attention(
     """With fewer groups of keys and values than heads of queries, neighbours have the same."""
 
     def of_heads(name, x, count):
-        y = linear(within(p, name), x).unflatten(-1, (count, -1)).transpose(1, 2)
-        if norm := within(p, f"{name}.norm"):
-            kind = "layer_norm" if "beta" in norm else "rms_norm"
-            y = reference(kind)(norm, y, epsilon=epsilon)
+        y = split_heads(within(p, name), x, heads=count, epsilon=epsilon)
         return y.repeat_interleave(heads // count, dim=1)
 
     groups = groups or heads
@@ -278,6 +295,10 @@ def tiled_attention(
         table = within(p, "attention.bias")
         settings["bias"] = relative_positions(table, place, place, **(both_ways | distances))
     return self_attention(p, x, mask, **settings)
+
+
+def chain(p, x):
+    return tanh({}, swish({}, x))
 
 
 def tanh(p, x):
@@ -477,24 +498,50 @@ def state_space_mixer(p, x, mask, *, config):
     return linear(within(p, "output"), torch.stack(outputs, dim=1))
 
 
+def experts_feed_forward(p, x, mask=None, *, config):
+    """Each real position to its experts; the balance is that of equations 4 to 6 of Switch."""
+    length, count = x.shape[1], config.experts
+    mask = torch.ones(length, length, dtype=torch.bool) if mask is None else mask
+    real = mask.expand(len(x), 1, length, length)[:, 0].diagonal(dim1=1, dim2=2)
+    logits = linear(within(p, "router"), x[real])
+    highest, chosen = logits.topk(config.chosen_experts)
+    gates = torch.zeros_like(logits).scatter(1, chosen, highest.softmax(dim=1))
+    share = F.one_hot(chosen, count).to(x).mean(dim=(0, 1))
+    AUXILIARY.append(config.balance_weight * count * share @ logits.softmax(dim=1).mean(dim=0))
+    y = torch.zeros_like(x[real])
+    for number in range(count):
+        row = (chosen == number).any(dim=1).nonzero()[:, 0]
+        drop = config.activation_dropout if len(row) else 0.0  # no masks where there is nothing
+        inside = dict(activation=config.activation, activation_dropout=drop)
+        of_expert = feed_forward(within(p, f"experts.{number}"), x[real][row], **inside)
+        y = y.index_add(0, row, gates[row, number, None] * of_expert)
+    return torch.zeros_like(x).masked_scatter(real[..., None], y)
+
+
 def block(p, x, mask, memory=None, memory_mask=None, *, config, layer=0):
     """A layer of the encoder or, with a memory to look at, of the decoder."""
     around = dict(norm=config.norm, p_drop=config.p_drop)
     around |= dict(norm_layer=f"{config.normalization}_norm", epsilon=config.epsilon)
     inside = dict(activation=config.activation, activation_dropout=config.activation_dropout)
     mixers = config.mixers.split(",")
-    mixer = f"{mixers[layer % len(mixers)]}_mixer"
-    x = residual(within(p, "self_attention"), x, mask, sublayer=mixer, config=config, **around)
+    mixer = dict(sublayer=f"{mixers[layer % len(mixers)]}_mixer", config=config.of_layer(layer))
+    x = residual(within(p, "self_attention"), x, mask, **mixer, **around)
     if memory is not None:
         of_cross = dict(heads=config.heads, attention_dropout=config.attention_dropout)
         of_cross |= around | dict(sublayer="multi_head_attention")
         x = residual(within(p, "cross_attention"), x, memory, memory_mask, **of_cross)
-    return residual(within(p, "feed_forward"), x, sublayer="feed_forward", **around, **inside)
+    p, networks = within(p, "feed_forward"), config.feed_forwards.split(",")
+    network = networks[layer % len(networks)]
+    if network == "dense":
+        return residual(p, x, sublayer="feed_forward", **around, **inside)
+    return residual(p, x, mask, sublayer=f"{network}_feed_forward", config=config, **around)
 
 
-def input_embedding(p, ids, *, config):
-    """Embeddings and positions, with dropout: what goes into a tower."""
+def input_embedding(p, ids, places=None, segments=None, *, config):
+    """Embeddings, segments and positions, with dropout: what goes into a stack."""
     x = embedding(within(p, "embedding"), ids, scaled=config.embedding_scale)
+    if segments is not None:
+        x = x + embedding(within(p, "segments"), segments, scaled=False)
     x = reference(f"{config.positions}_positions")(within(p, "positions"), x)
     x = normed(within(p, "norm"), x, config) if config.embedding_norm else x
     return dropout({}, x, p_drop=config.p_drop)
@@ -598,27 +645,33 @@ def vision(p, images, *, config):
 def objective(p, source, target_in, target_out, *, config, smoothing, model="transformer"):
     logits = reference(model)(within(p, "model"), source, target_in, config=config)
     padding = special_id(getattr(config, "padding_id", 0))
-    return cross_entropy({}, logits, target_out, target_out != padding, smoothing=smoothing)
+    loss = cross_entropy({}, logits, target_out, target_out != padding, smoothing=smoothing)
+    return with_auxiliary(loss)
 
 
 def objective_r_drop(p, source, target_in, target_out, *, config, smoothing, r_drop):
     p = within(p, "model")
     both = [transformer(p, source, target_in, config=config) for _ in range(2)]
     losses = (cross_entropy({}, logits, target_out, smoothing=smoothing) for logits in both)
-    return (sum(losses) + r_drop * divergence({}, *both)) / 2
+    return with_auxiliary(sum(losses) + r_drop * divergence({}, *both)) / 2
 
 
 # What is compared
+
+
+def as_array(x):
+    """An input as PyTorch can have it: who may see whom, or which places are real, as an array."""
+    return x.dense() if isinstance(x, Reach) else x.valid if isinstance(x, Places) else x
 
 
 def differentiate(checked: GradientCheck, name: str, settings: dict) -> dict[str, np.ndarray]:
     """torch's "output" and, by the tensors' names, gradients of what `checked` holds."""
     leaves = {of: torch.tensor(x, requires_grad=True) for of, x in checked.tensors.items()}
     leaf_of = {id(array): leaves[name] for name, array in checked.tensors.items()}
-    masks = [x.dense() if isinstance(x, Reach) else x for x in checked.inputs]
+    masks = [as_array(x) for x in checked.inputs]
     inputs = [x if x is None else leaf_of.get(id(x), torch.tensor(x)) for x in masks]
     dropout_stream.reseed(checked.seed, 0)
-    output = reference(name)(leaves, *inputs, **settings)
+    output = with_auxiliary(reference(name)(leaves, *inputs, **settings))
     gradients = torch.autograd.grad(output, leaves.values(), torch.from_numpy(checked.upstream))
     results = {"output": output.detach(), **dict(zip(leaves, gradients, strict=True))}
     return {name: tensor.numpy() for name, tensor in results.items()}

@@ -183,8 +183,7 @@ def test_steps_and_rates_begin_as_the_paper_has_them():
     assert layer.features == 400 and layer.d_state == 64
     sizes = dict(d_model=D, d_ff=4, heads=H, layers=4, vocabulary=9, d_v=3, d_state=5)
     config = LanguageModel.Config(**sizes, mixers="linear,state_space")
-    linear, scan, *others = (
-        block.self_attention.sublayer for block in LanguageModel(config).tower.layers
-    )
+    layers = LanguageModel(config).tower.layers
+    linear, scan, *others = (layer.self_attention.sublayer for layer in layers)
     assert [type(part) for part in (linear, scan, *others)] == [LinearAttention, StateSpace] * 2
     assert scan.features == 2 * H * 3 and scan.d_state == 5 and linear.value.weight.shape == (D, 6)

@@ -218,7 +218,7 @@ def test_gates_are_what_moving_them_says(rng):
         objective.backward()
     for place, layer in enumerate(translating.attentions(model)):
         head, losses = int(rng.integers(small.HEADS)), []
-        rows = layer.output.weight.data.reshape(small.HEADS, layer.d_v, -1)
+        rows = layer.output.weight.data.reshape(small.HEADS, -1, layer.output.weight.shape[1])
         before = rows[head].copy()
         for gate in 1 + 1e-5, 1 - 1e-5:
             rows[head] = gate * before

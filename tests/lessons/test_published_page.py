@@ -42,11 +42,13 @@ def test_the_parts_add_up_to_the_published_count(name):
 def small(config, layers: int = 2):
     """The same choices in a small model."""
     sizes = dict(d_model=16, d_ff=24, heads=4, layers=layers, d_k=None, d_v=None, p_drop=0.0)
-    sizes |= dict(max_length=12, attention_dropout=0.0, activation_dropout=0.0)
+    sizes |= dict(attention_dropout=0.0, activation_dropout=0.0)
     sizes |= dict(vocabulary=50, source_vocabulary=50, target_vocabulary=50, decoder_layers=1)
-    sizes |= dict(height=12, width=12, patch=4, classes=5, key_value_heads=2, distance_buckets=8)
-    if hasattr(config, "classes"):
-        del sizes["max_length"]
+    sizes |= dict(height=12, width=12, patch=4, classes=5)
+    sizes |= {"distance_buckets": 8} if config.mixers == "relative" else {}
+    sizes |= {"key_value_heads": 2 if published.groups_of(config) < config.heads else None}
+    if config.positions == "learned" and not hasattr(config, "classes"):
+        sizes["max_length"] = 12
     if "sinusoid" in config.positions or config.mixers == "relative":
         sizes["d_k"] = sizes["d_v"] = 6
     known = {field.name for field in fields(config)}

@@ -1,6 +1,5 @@
-"""What a config makes of a block: its mixer, where positions come in, and roles of parameters."""
+"""What a config makes of a layer: its mixer, how positions come in, what is computed again."""
 
-import inspect
 import math
 import re
 from pathlib import Path
@@ -13,11 +12,9 @@ import numformer as nf
 from numformer import Transformer, inference, pack
 from numformer.errors import InputError
 from numformer.later import ATTENTIONS, MIXERS, Checkpointed
-from numformer.later.attention.alibi import alibi
+from numformer.later.attention.dense import BiasedAttention
 from numformer.layer import Layer
-from numformer.layers import attention
-from numformer.models import Tower
-from numformer.paper import Memory
+from numformer.paper import Memory, attention
 from numformer.paper.layer_norm import layer_norm
 from numformer.paper.linear import linear
 from numformer.randomness import dropout_stream
@@ -25,52 +22,68 @@ from numformer.randomness import dropout_stream
 SIZES = dict(d_model=8, d_ff=12, heads=2, layers=3, attention_dropout=0.25)
 
 
-def test_the_block_that_the_readme_writes_flat_is_the_library_s(rng):
-    """Line by line of NumPy and formulas; with padding."""
+def code_in_the_readme(beginning: str) -> str:
     text = (Path(__file__).parents[2] / "numformer" / "README.md").read_text()
-    (code,) = re.findall(r"```python\n(def encoder_layer.*?)```", text, flags=re.S)
+    (code,) = re.findall(rf"```python\n({re.escape(beginning)}.*?)```", text, flags=re.S)
+    return code
+
+
+def test_the_encoder_layer_that_the_readme_writes_flat_is_the_library_s(rng):
+    """Line by line of NumPy and formulas; with padding."""
+    code = code_in_the_readme("def encoder_layer")
     names = dict(
         vars(attention), linear=linear, layer_norm=layer_norm, np=np, math=math, Reach=nf.Reach
     )
     exec(code, names)
-    block = nf.Block(nf.TowerConfig(d_model=16, d_ff=12, heads=8, p_drop=0.0), rng)
-    flat = nf.pack(block, np.float64)
+    layer = nf.TowerConfig(d_model=16, d_ff=12, heads=8, p_drop=0.0).encoder_layer(rng)
+    flat = nf.pack(layer, np.float64)
     flat.data += 0.1 * rng.standard_normal(flat.data.shape)
     x, places = rng.standard_normal((2, 5, 16)), nf.Places(np.arange(5) < [[5], [3]])
     parts = {
-        **{part: f"mixer.sublayer.{part}.weight" for part in ("query", "key", "value", "output")},
-        **{f"{kind}_1": f"mixer.norm.{kind}" for kind in ("gamma", "beta")},
+        **{
+            part: f"self_attention.sublayer.{part}.weight"
+            for part in ("query", "key", "value", "output")
+        },
+        **{f"{kind}_1": f"self_attention.norm.{kind}" for kind in ("gamma", "beta")},
         **{f"{kind}_2": f"feed_forward.norm.{kind}" for kind in ("gamma", "beta")},
         **{part: f"feed_forward.sublayer.{part}.weight" for part in ("inner", "outer")},
         "bias_1": "feed_forward.sublayer.inner.bias",
         "bias_2": "feed_forward.sublayer.outer.bias",
     }
-    state = block.state_dict()
+    state = layer.state_dict()
     weights = {part: state.pop(name) for part, name in parts.items()}
     assert not state and len(code.splitlines()) <= 16
     with nf.inference():
-        expected = block.forward(x, nf.Reach(places))
+        expected = layer.forward(x, nf.Reach(places))
     assert_allclose(names["encoder_layer"](x, places, weights), expected, rtol=1e-12, atol=1e-13)
+
+
+def test_the_encoder_layer_that_the_readme_assembles_sees_what_is_near():
+    names = {}
+    exec(code_in_the_readme("import numpy as np\nfrom numformer import EncoderLayer"), names)
+    layer, x, reach = names["layer"], names["x"], nf.Reach(nf.Places.whole(2, 1000))
+    assert names["dx"].shape == x.shape and layer.pending() == 0
+    with inference():
+        y = layer.forward(x, reach)
+        x[:, 500] += 1
+        changed = (layer.forward(x, reach) != y).any(axis=(0, 2))
+    assert_array_equal(np.flatnonzero(changed)[[0, -1]], [500 - 63, 500 + 63])
 
 
 @pytest.mark.parametrize("mixer", sorted(MIXERS.keys() - {"state_space"}))
 def test_projections_have_no_bias_unless_asked(mixer, rng):
     """As in the paper; a state space's step has one."""
-    arguments = inspect.signature(MIXERS[mixer]).parameters.values()
-    settings = {
-        a.name: 2 for a in arguments if a.default is a.empty and a.kind is not a.VAR_KEYWORD
-    }
-    settings |= {"rng": rng, "d_model": 8}
-    assert not [name for name in MIXERS[mixer](**settings).named_parameters() if "bias" in name]
+    sublayer = nf.TowerConfig(d_model=8, heads=2, mixers=mixer).self_attention(rng)
+    assert not [name for name in sublayer.named_parameters() if name.endswith(".bias")]
 
 
 @pytest.mark.parametrize(
     ("positions", "rotary", "bias"),
     [
-        ("rotary", nf.Rotary, None),
-        ("sinusoidal_rotary", nf.Rotary, None),
-        ("alibi", type(None), alibi),
-        ("sinusoidal", type(None), None),
+        ("rotary", nf.Rotary, type(None)),
+        ("sinusoidal_rotary", nf.Rotary, type(None)),
+        ("alibi", type(None), nf.ALiBi),
+        ("sinusoidal", type(None), type(None)),
     ],
 )
 def test_positions_within_attention_are_those_of_self_attention_alone(
@@ -78,17 +91,19 @@ def test_positions_within_attention_are_those_of_self_attention_alone(
 ):
     """A memory is another sequence."""
 
-    class Other(attention.ScaledDotProductAttention):
+    class Other(BiasedAttention):
         pass
 
     monkeypatch.setitem(ATTENTIONS, "other", Other)
     config = nf.TowerConfig(**SIZES, positions=positions, attention_function="other")
-    block = nf.Block(config, rng, cross=True)
-    itself, cross = block.self_attention.sublayer, block.cross_attention.sublayer
-    assert type(itself.rotary) is rotary and itself.position_bias is bias
-    assert cross.rotary is None and cross.position_bias is None
-    assert itself.attention.dropout.p_drop == cross.attention.dropout.p_drop == 0.25
-    assert all(type(part.attention) is Other for part in (itself, cross))
+    layer = config.decoder_layer(rng)
+    itself, cross = layer.self_attention.sublayer, layer.cross_attention.sublayer
+    for part in itself.query, itself.key:
+        assert type(getattr(part, "rotary", None)) is rotary
+    assert type(itself.attention.bias) is bias
+    assert type(cross.query) is type(cross.key) is nf.Heads and cross.attention.bias is None
+    for part in itself, cross:
+        assert type(part.attention.whole) is Other and part.attention.whole.dropout.p_drop == 0.25
     assert itself.forward(np.ones((2, 3, 8), np.float32)).dtype == np.float32
 
 
@@ -123,7 +138,7 @@ def test_where_nothing_tells_how_long_a_text_is_none_is_too_long(form, unlimited
 
 
 def test_layers_have_the_named_mixers_in_turn(rng, monkeypatch, complaint):
-    """One of one's own is an entry of the registry; a tower that reads both ways refuses some."""
+    """One of one's own is an entry of the registry; a stack that reads both ways refuses some."""
 
     class Identity(nf.Mixer):
         def forward(self, x, reach, past=None):
@@ -134,46 +149,61 @@ def test_layers_have_the_named_mixers_in_turn(rng, monkeypatch, complaint):
 
         @classmethod
         def build(cls, config, rng, causal):
-            made = cls()
-            made.causal = causal
-            return made
+            mixer = cls()
+            mixer.causal = causal
+            return mixer
 
     monkeypatch.setitem(MIXERS, "identity", Identity)
     config = nf.TowerConfig(**SIZES, mixers="identity,attention")
-    tower = nf.Tower(config, rng, causal=True)
-    kinds = [type(block.self_attention.sublayer) for block in tower.layers]
-    assert kinds == [Identity, nf.SelfAttention, Identity]
-    assert tower.layers[0].self_attention.sublayer.causal and Identity().looks() is None
-    assert not nf.Block(config, rng).mixer.sublayer.causal
+    stack = config.encoder(rng, causal=True)
+    mixers = [layer.self_attention.sublayer for layer in stack.layers]
+    assert [*map(type, mixers)] == [Identity, nf.SelfAttention, Identity]
+    assert mixers[0].causal and nf.attention_weights(mixers[0]) is None
+    assert not config.encoder_layer(rng).self_attention.sublayer.causal
     with pytest.raises(NotImplementedError, match="Mixer has no build"):
         nf.Mixer.build(config, rng, causal=True)
-    for mixers, causal in (("identity", False), ("attention,identity", False)):
-        said = complaint(nf.Tower, nf.TowerConfig(**SIZES, mixers=mixers), rng, causal=causal)
-        assert f"mixers {mixers}, of which identity does not" in said
+    for names, causal in (("identity,attention", False), ("attention,identity", False)):
+        text = complaint(nf.TowerConfig(**SIZES, mixers=names).encoder, rng, causal=causal)
+        assert f"mixers {names}, of which identity does not" in text
     monkeypatch.setattr(Identity, "looks_ahead", True)
     ids = dict(d_model=8, heads=2, d_ff=4, layers=1, mixers="identity")
     pair = nf.Transformer(nf.Transformer.Config.base(9, **ids))
-    towers = (
-        pair.encoder,
-        pair.decoder,
-        nf.LanguageModel(nf.LanguageModel.Config(vocabulary=9, **ids)).tower,
+    language = nf.LanguageModel(nf.LanguageModel.Config(vocabulary=9, **ids))
+    stacks = pair.encoder, pair.decoder, language.tower
+    causal = [stack.layers[0].self_attention.sublayer.causal for stack in stacks]
+    assert causal == [False, True, True]
+    sizes = {name: SIZES[name] for name in ("d_model", "d_ff", "heads", "layers")}
+    attention, identity = (
+        nf.TowerConfig(**sizes, mixers=name).entries() for name in ("attention", "identity")
     )
-    assert [tower.layers[0].self_attention.sublayer.causal for tower in towers] == [False, True, True]
-    attention = (
-        nf.TowerConfig(**SIZES).entries() - nf.TowerConfig(**SIZES, mixers="identity").entries()
-    )
-    assert attention == 3 * nf.SelfAttention.entries(config) == 3 * 4 * 8 * 8
+    assert attention - identity == 3 * 4 * 8 * 8
     network = nf.TowerConfig(**SIZES, activation_dropout=0.5, feed_forward_bias=False)
-    network = nf.Block(network, rng).feed_forward.sublayer
-    assert network.dropout.p_drop == 0.5 and network.inner.bias is None
+    network = network.feed_forward(rng)
+    assert network.activation.layers[1].p_drop == 0.5 and network.inner.bias is None
     assert "state_space, identity; received 'none'" in complaint(nf.TowerConfig, mixers="none")
     assert "received ''" in complaint(nf.TowerConfig, mixers="")
+
+
+@pytest.mark.parametrize("mixers", ["attention", "window", "relative"])
+def test_layers_have_the_named_numbers_of_heads_of_keys_in_turn(mixers, rng):
+    sizes = dict(d_model=8, d_ff=4, heads=4, layers=3, mixers=mixers)
+    stack = nf.TowerConfig(**sizes, key_value_heads="1,4").encoder(rng)
+    attentions = [layer.self_attention.sublayer for layer in stack.layers]
+    assert [attention.key.heads for attention in attentions] == [1, 4, 1]
+    x = rng.standard_normal((2, 5, 8), dtype=np.float32)
+    assert stack.backward(stack.forward(x)).shape == x.shape
+    tables = {
+        id(parameter)
+        for name, parameter in stack.named_parameters().items()
+        if "bias.table" in name
+    }
+    assert len(tables) == (mixers == "relative")
 
 
 @pytest.mark.parametrize("epsilon", [1e-5, 3.0])
 def test_embeddings_are_normalised_where_the_config_says_so(epsilon, rng):
     config = nf.TowerConfig(**(SIZES | dict(embedding_norm=True, epsilon=epsilon, p_drop=0.0)))
-    layer = nf.InputEmbedding(config, nf.Embedding(9, config.d_model, rng), rng)
+    layer = config.input_embedding(nf.Embedding(9, config.d_model, rng), rng)
     x = layer.positions.forward(layer.embedding.forward(ids := np.arange(6).reshape(2, 3)))
     expected = (x - x.mean(axis=-1, keepdims=True)) / np.sqrt(
         x.var(axis=-1, keepdims=True) + epsilon
@@ -231,7 +261,7 @@ def test_what_cannot_be_computed_again_is_refused(rng, complaint):
     with np.errstate(invalid="ignore"):
         infinite.forward(np.full((2, 3), np.nan))
     assert infinite.backward(np.ones((2, 3))).shape == (2, 3)  # trouble, but no other numbers
-    block = Tower(Transformer.Config.base(11, **SIZES, checkpointing=True), rng, causal=True)
+    stack = Transformer.Config.base(11, **SIZES, checkpointing=True).encoder(rng, causal=True)
     past = Memory(4)
     with pytest.raises(InputError, match="a Memory while saving is on"):
-        block.forward(rng.standard_normal((2, 3, 8)), past=past)
+        stack.forward(rng.standard_normal((2, 3, 8)), past=past)

@@ -117,7 +117,7 @@ def read_config(folder: Path, name: str = "config.json") -> dict:
 
 
 def _from_4(settings: dict) -> dict:
-    """What a config.json says, in today's names: its flags, and the config and recipe of a model."""
+    """What a config.json says, in today's names: its flags, and a model's config and recipe."""
     parts = {"options", "config", "recipe"} & settings.keys()
     return settings | {part: settings_from_4(settings[part]) for part in parts}
 

@@ -1,6 +1,7 @@
 """Attention and what stands around it, small: how each is built and its inputs."""
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -25,11 +26,12 @@ from numformer.paper.attention import (
 from numformer.paper.layer_norm import LayerNorm
 from numformer.paper.linear import Linear
 from numformer.paper.residual import Residual
+from numformer.parallel import ColumnHeads, Ranks
 from numformer.recurrence.additive_attention import AdditiveAttention
 from numformer.recurrence.scores import AdditiveScore, DotProductScore, MultiplicativeScore
 
-DISTANCES = dict(distance_buckets=5, farthest=4, both_ways=False)
-IN_TILES = dict(rows=2, least=0)
+DISTANCES: dict[str, Any] = dict(distance_buckets=5, farthest=4, both_ways=False)
+IN_TILES: dict[str, Any] = dict(rows=2, least=0)
 """However short a sequence is, it is taken in tiles."""
 
 
@@ -49,6 +51,16 @@ def relative_positions(settings, g):
 
 def further_attention(parts, inputs, g):
     return MultiHeadAttention(D, H, g.rng, **parts(g)), inputs(g)
+
+
+HEADS: dict[str, Any] = dict(heads=H)
+TURNED: dict[str, Any] = dict(heads=H, epsilon=0.1, base=50.0)
+
+
+def whole_or_cut_heads(cut: bool, g):
+    """Heads with a norm that are turned; with one rank all are its own."""
+    heads = QueryKeyHeads(D, H, 4, g.rng, norm=LayerNorm(4, 0.1), rotary=Rotary(50.0))
+    return ColumnHeads(heads, Ranks()) if cut else heads, [g.x, g.targets]
 
 
 def query_key_heads(norm, rotary, g):
@@ -169,6 +181,17 @@ ATTENTION = [
         "additive_score",
         "additive_score",
         lambda g: (AdditiveScore(D, F, 7, g.rng), [g.normal(H, g.T, D), g.normal(H, g.S, F)]),
+    ),
+    Case("heads", "split_heads", lambda g: (Heads(D, H, 3, g.rng), [g.x, g.targets]), HEADS),
+    Case(
+        "biased_heads",
+        "split_heads",
+        lambda g: (BiasedHeads(D, H, 3, g.rng), [g.x, g.targets]),
+        HEADS,
+    ),
+    *(
+        Case(f"{name}_heads", "split_heads", partial(whole_or_cut_heads, cut), TURNED)
+        for name, cut in (("query_key", False), ("column", True))
     ),
     Case(
         "multi_head_attention",

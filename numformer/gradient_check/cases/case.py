@@ -85,7 +85,8 @@ class Case:
 
     `build(given)` -> layer, inputs. `reference` is the function of
     tests/gradient_check/torch_reference.py that computes the same from `settings`. One that is
-    `composed` is a model of parts that have cases of their own.
+    `composed` is a model of parts that have cases of their own. One that `waits` asks a device for
+    numbers that its shapes depend on.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Case:
     build: Callable[[Given], tuple[Layer, list]]
     settings: dict[str, Any] = field(default_factory=dict)
     composed: bool = False
+    waits: bool = False
 
     def __call__(self, **ids) -> tuple[Layer, list]:
         rng = np.random.default_rng(zlib.crc32(self.name.encode()))  # no other case changes it

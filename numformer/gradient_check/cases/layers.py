@@ -7,6 +7,8 @@ from numformer.gradient_check.cases.case import Case, D, F, H, V
 from numformer.later.activations import GEGLU, GELU, GELUTanh, SwiGLU, Swish, Tanh
 from numformer.later.attention.rotary import Rotary
 from numformer.later.divergence import Divergence
+from numformer.later.embeddings import BiasedOutputProjection, UnscaledEmbedding
+from numformer.later.feed_forward import Chain
 from numformer.later.mixers.convolution import Convolution
 from numformer.later.patches import ClassToken, Patches
 from numformer.later.pick import Pick
@@ -42,7 +44,7 @@ ELEMENTWISE = [
     Case(
         "output_projection_with_bias",
         "output_projection",
-        lambda g: (OutputProjection(Embedding(V, D, g.rng).weight, bias=True), [g.x]),
+        lambda g: (BiasedOutputProjection(Embedding(V, D, g.rng).weight), [g.x]),
     ),
     Case("relu", "relu", lambda g: (ReLU(), [g.x])),
     Case("gelu", "gelu", lambda g: (GELU(), [3 * g.x])),
@@ -50,6 +52,7 @@ ELEMENTWISE = [
     Case("geglu", "geglu", lambda g: (GEGLU(), [2 * g.x])),
     Case("swish", "swish", lambda g: (Swish(), [2 * g.x])),
     Case("swiglu", "swiglu", lambda g: (SwiGLU(), [2 * g.x])),
+    Case("chain", "chain", lambda g: (Chain(Swish(), Tanh()), [2 * g.x])),
     Case("tanh", "tanh", lambda g: (Tanh(), [g.x])),
     Case("softmax", "softmax", lambda g: (Softmax(), [g.normal(H, g.T, g.S)])),
     Case(
@@ -75,13 +78,26 @@ ELEMENTWISE = [
     Case(
         "feed_forward_with_dropout",
         "feed_forward",
-        lambda g: (FeedForward(D, F, g.rng, p_drop=0.3), [g.x]),
+        lambda g: (
+            FeedForward(D, F, g.rng, activation=Chain(ReLU(), Dropout(0.3))),
+            [g.x],
+        ),
         dict(activation_dropout=0.3),
     ),
     Case(
         "feed_forward_swiglu",
         "feed_forward",
-        lambda g: (FeedForward(D, F, g.rng, SwiGLU, bias=False), [g.x]),
+        lambda g: (
+            FeedForward(
+                D,
+                F,
+                g.rng,
+                Linear(D, 2 * F, g.rng, bias=False),
+                SwiGLU(),
+                Linear(F, D, g.rng, bias=False),
+            ),
+            [g.x],
+        ),
         dict(activation="swiglu"),
     ),
 ]
@@ -97,7 +113,7 @@ INPUTS = [
     Case(
         "embedding_without_scale",
         "embedding",
-        lambda g: (Embedding(V, D, g.rng, scaled=False), [g.target_in]),
+        lambda g: (UnscaledEmbedding(V, D, g.rng), [g.target_in]),
         dict(scaled=False),
     ),
     Case("sinusoidal_positions", "sinusoidal_positions", lambda g: (SinusoidalPositions(), [g.x])),

@@ -46,6 +46,10 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     "embedding_norm": dict(embedding_norm=True, epsilon=0.1, normalization="rms"),
     "output_bias": dict(output_bias=True, tying="none"),
     "fewer_decoder_layers": dict(decoder_layers=1),
+    "experts": dict(feed_forwards="experts", experts=3, balance_weight=0.5),
+    "experts_and_dense": dict(
+        feed_forwards="experts,dense", experts=4, chosen_experts=3, activation_dropout=0.2
+    ),
     # The ids 4 and 5 of the batch: what stands first is real, and 0 is a symbol.
     "other_special_ids": dict(padding_id=5, start_id=5, end_id=4),
     "without_padding": dict(padding_id=None),
@@ -113,6 +117,47 @@ PARTS = [
 ]
 
 
+def experts(name: str, build: Callable, reference: str = "experts_feed_forward", **changes):
+    some: dict[str, Any] = dict(feed_forwards="experts", experts=4, balance_weight=0.7)
+    return replace(of_config(name, reference, build, **(some | changes)), waits=True)
+
+
+SEGMENTS = of_config(
+    "rich_input_embedding",
+    "input_embedding",
+    lambda config, g: (
+        config.input_embedding(config.embedding(V, g.rng), g.rng, segments=3),
+        [g.source, None, g.source % 3],
+    ),
+    embedding_norm=True,
+)
+GATED: dict[str, Any] = dict(activation="swiglu", feed_forward_bias=False, chosen_experts=1)
+EXPERTS = [
+    experts("experts", lambda config, g: (config.feed_forward(g.rng), [g.memory])),
+    experts(
+        "experts_with_padding",
+        lambda config, g: (config.feed_forward(g.rng), [g.memory, g.encoder]),
+        activation_dropout=0.3,
+    ),
+    experts(
+        "experts_with_gates",
+        lambda config, g: (config.feed_forward(g.rng), [g.x, g.decoder]),
+        **GATED,
+    ),
+    experts(
+        "experts_in_an_encoder_layer",
+        lambda config, g: (config.encoder_layer(g.rng), [g.memory, g.encoder]),
+        "block",
+    ),
+    experts(
+        "experts_in_a_decoder_layer",
+        lambda config, g: (config.decoder_layer(g.rng), [g.x, g.decoder, g.memory, g.cross]),
+        "block",
+        norm="pre",
+    ),
+]
+
+
 def mixer(config, g):
     return config.self_attention(g.rng, causal=True), [g.x, g.decoder]
 
@@ -156,7 +201,7 @@ def mixed() -> list[Case]:
     """Each mixer alone, looking back and both ways, and in models, with padding and without."""
     table = []
     for name, changes in MIXED.items():
-        mixer_of = changes.get("mixers", name).partition(",")[0]
+        mixer_of = changes.get("mixers", "attention").partition(",")[0]
         case: Callable = partial(of_config, reference=f"{mixer_of}_mixer", **changes)
         table.append(case(f"{name}_mixer", build=mixer))
         mixers = [MIXERS[mixer] for mixer in changes.get("mixers", "attention").split(",")]
@@ -221,6 +266,8 @@ def vision(config, g):
 
 MODELS = [
     *PARTS,
+    SEGMENTS,
+    *EXPERTS,
     *mixed(),
     *(
         of_config(f"transformer_{name}", "transformer", transformer, bool(changes), **changes)
@@ -266,6 +313,7 @@ MODELS = [
     Case("vision", "vision", partial(vision, GREY), dict(config=GREY)),
     Case("vision_of_colours", "vision", partial(vision, COLOURED), dict(config=COLOURED)),
     of_objective("objective", 0.1),
+    of_objective("objective_experts", 0.1, True, **VARIATIONS["experts"]),
     of_objective("objective_without_smoothing", 0.0, norm="pre", positions="learned", max_length=6),
     Case(
         "objective_r_drop",

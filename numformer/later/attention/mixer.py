@@ -87,6 +87,8 @@ class AttentionMixer:
 
     def share(self, layer: Layer, first: Layer) -> None:
         """Give a layer those parameters of the stack's first such layer that all of them share."""
+        if not self.bias:  # of other numbers of heads, layers have other parts
+            return
         for part, of_first in zip(layer.layers_within(), first.layers_within(), strict=True):
             if hasattr(part, "share"):
                 part.share(of_first)

@@ -204,9 +204,9 @@ class TiledAttention(Layer):
         """Where the queries of the latest forward looked: (B, H, T, S), or None."""
         whole, saved = self.whole, self.saved[-1]
         if "arrays" in saved:  # the weights are computed again
-            arrays = (saved["arrays"][name] for name in ("query", "key", "value"))
+            query, key, value = (saved["arrays"][name] for name in ("query", "key", "value"))
             with mode(saving=False):
-                inputs = self._with_mask_and_bias(*arrays, saved["reach"])
+                inputs = self._with_mask_and_bias(query, key, value, saved["reach"])
             (whole := BiasedAttention()).forward(*inputs)
         weights = whole.saved[-1].get("weights")
         return weights if weights is None else of_heads(weights)

@@ -168,8 +168,8 @@ class LinearAttention(Mixer):
     def build(cls, config, rng: np.random.Generator, causal: bool) -> "LinearAttention":
         """As Mixer.build."""
         rotary = Rotary(config.rotary_base) if "rotary" in config.positions else None
-        sizes = config.d_model, config.heads, rng, *config.sizes
-        return cls(*sizes, bias=config.attention_bias, rotary=rotary)
+        d_k, d_v = config.sizes
+        return cls(config.d_model, config.heads, rng, d_k, d_v, config.attention_bias, rotary)
 
     @classmethod
     def entries(cls, config) -> int:

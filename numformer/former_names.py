@@ -1,0 +1,56 @@
+"""Public names of the version before, each with what it is made of now. Using one warns."""
+
+from typing import Any
+
+import numpy as np
+
+from numformer.later import TiledAttention
+from numformer.layer import Layer
+from numformer.models import TowerConfig
+
+SETTINGS = {"bias": "attention_bias", "p_drop": "attention_dropout"}
+
+
+def _mixer(name: str):
+    def build(
+        d_model: int, heads: int, rng: np.random.Generator, both_ways: bool = True, **settings: Any
+    ) -> Layer:
+        settings = {SETTINGS.get(setting, setting): value for setting, value in settings.items()}
+        config = TowerConfig(d_model=d_model, heads=heads, mixers=name, **settings)
+        return config.self_attention(rng, causal=not both_ways)
+
+    return build
+
+
+def _tower(config: Any, rng: np.random.Generator, cross: bool = False, causal: bool = False):
+    return config.decoder(rng) if cross else config.encoder(rng, causal)
+
+
+def _block(
+    config: Any,
+    rng: np.random.Generator,
+    cross: bool = False,
+    causal: bool = False,
+    layer: int = 0,
+):
+    return config.decoder_layer(rng, layer) if cross else config.encoder_layer(rng, layer, causal)
+
+
+def _blocks(p_drop: float = 0.0, rows: int = 128) -> Layer:
+    return TiledAttention(p_drop=p_drop, rows=rows, least=0)
+
+
+FORMER_NAMES: dict[str, tuple[Any, str]] = {
+    "Tower": (_tower, "config.encoder(rng) or config.decoder(rng)"),
+    "Block": (_block, "config.encoder_layer(rng) or config.decoder_layer(rng)"),
+    "BlockAttention": (_blocks, "TiledAttention(least=0)"),
+} | {
+    former: (_mixer(mixer), f'TowerConfig(mixers="{mixer}").self_attention(rng)')
+    for former, mixer in {
+        "GroupedQueryAttention": "attention",
+        "WindowAttention": "window",
+        "GlobalWindowAttention": "global_window",
+        "StridedAttention": "strided",
+        "RelativeAttention": "relative",
+    }.items()
+}

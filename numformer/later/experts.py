@@ -1,0 +1,195 @@
+"""A mixture of experts: a router sends every position to a few of many feed-forward networks.
+
+Shazeer et al. 2017; with a balance loss as in GShard (Lepikhin et al. 2021) and the weights of
+Mixtral (Jiang et al. 2024). No expert has a limit of positions, so none is left out.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from numformer import settings
+from numformer.backend import array_module, dot_last, rows, to_host
+from numformer.errors import InputError
+from numformer.later.auxiliary import add_auxiliary_loss, auxiliary_gradient
+from numformer.later.feed_forward import DenseFeedForward
+from numformer.later.pick import pick, pick_backward
+from numformer.layer import Array, Layer
+from numformer.paper.decoder import DecoderLayer
+from numformer.paper.encoder import EncoderLayer
+from numformer.paper.linear import Linear
+from numformer.paper.masks import Reach
+from numformer.paper.memory import Memory
+from numformer.paper.softmax import softmax, softmax_backward
+
+
+def route(scores, count: int):
+    """scores (N, E) -> weights (N, E), chosen (N, E), True at the `count` highest scores of a row.
+
+    weights = softmax of the chosen scores, 0 elsewhere. Of equal scores the first is chosen.
+    """
+    xp = array_module(scores)
+    order = xp.argsort(-scores, axis=-1, kind="stable")
+    chosen = xp.argsort(order, axis=-1, kind="stable") < count  # the rank of each score
+    return softmax(scores, chosen), chosen
+
+
+def route_backward(dweights, weights):
+    """dweights, weights (N, E) -> dscores (N, E): no score changes, by a little, who is chosen."""
+    return softmax_backward(dweights, weights)
+
+
+def balance(scores, chosen):
+    """scores, chosen (N, E) -> loss (), probabilities (N, E), shares (E).
+
+    loss = E sum_e shares_e mean(probabilities_e): shares_e is how many of all choices fell on e,
+    probabilities = softmax(scores). It is 1 where all experts are chosen equally often.
+    """
+    probabilities = softmax(scores)
+    choices = chosen.astype(scores.dtype).sum(axis=0)
+    shares = choices / choices.sum()
+    loss = scores.shape[-1] * (shares * probabilities.sum(axis=0)).sum() / len(scores)
+    return loss, probabilities, shares
+
+
+def balance_backward(dloss, probabilities, shares):
+    """dloss (), probabilities (N, E), shares (E) -> dscores (N, E): shares count as constants."""
+    count, experts = probabilities.shape
+    dprobabilities = array_module(shares).broadcast_to(
+        dloss * experts / count * shares, probabilities.shape
+    )
+    return softmax_backward(dprobabilities, probabilities)
+
+
+class Experts(Layer):
+    """x (B, T, D) or rows (N, D), reach -> the same shape: y = sum_e weight_e FFN_e(x).
+
+    The sum runs over the `count` experts with the highest scores x W; the weights are their
+    softmax. `reach` says which positions of x (B, T, D) are padding: it goes to no expert, and y
+    is 0 there. The auxiliary loss is `balance_weight` times that of `balance`. On a GPU each
+    forward waits for the device once, to know which rows an expert has.
+    """
+
+    role = "feed_forward"
+
+    def __init__(
+        self,
+        experts: Iterable[Layer],
+        d_model: int,
+        rng: np.random.Generator,
+        count: int = 2,
+        balance_weight: float = 0.01,
+    ):
+        self.experts = list(experts)
+        self.router = Linear(d_model, len(self.experts), rng, bias=False)
+        self.count, self.balance_weight = count, balance_weight
+
+    def forward(self, x: Array, reach: Any = None) -> Array:
+        places = real_places(x, reach)
+        real = rows(x) if places is None else pick(x, places)
+        scores = self.router.forward(real)
+        weights, chosen = route(scores, self.count)
+        loss, probabilities, shares = balance(scores, chosen)
+        add_auxiliary_loss(self.balance_weight * loss)
+        y, results = array_module(x).zeros_like(real), []
+        for number, of_expert in rows_of_experts(chosen):
+            result = self.experts[number].forward(real.take(of_expert, axis=0))
+            y[of_expert] += weights[of_expert, number][:, None] * result
+            results.append((number, of_expert, result))
+        routes = dict(weights=weights, chosen=chosen, results=results)
+        balanced = dict(probabilities=probabilities, shares=shares)
+        self.save(**routes, **balanced, places=places, shape=x.shape)
+        return y.reshape(x.shape) if places is None else pick_backward(y, places, x.shape)
+
+    def backward(self, dy: Array) -> Array:
+        saved = self.pop_saved()
+        places, shape, weights = saved["places"], saved["shape"], saved["weights"]
+        dreal = rows(dy) if places is None else pick(dy, places)
+        xp = array_module(dy)
+        dx, dweights = xp.zeros_like(dreal), xp.zeros_like(weights)
+        for number, of_expert, result in reversed(saved["results"]):
+            dresult = dreal.take(of_expert, axis=0)
+            dweights[of_expert, number] = dot_last(dresult, result)[:, 0]
+            dresult *= weights[of_expert, number][:, None]  # y += weight * result
+            dx[of_expert] += self.experts[number].backward(dresult)
+        dloss = xp.asarray(self.balance_weight * auxiliary_gradient(), dtype=dy.dtype)
+        dscores = route_backward(dweights, weights)
+        dscores += balance_backward(dloss, saved["probabilities"], saved["shares"])
+        dx += self.router.backward(dscores)  # x goes to experts and to the router
+        return dx.reshape(shape) if places is None else pick_backward(dx, places, shape)
+
+
+def real_places(x, reach) -> Any:
+    """The places (N,) of x that are no padding, by a Reach; None where all that is known are."""
+    if x.ndim < 3 or not isinstance(reach, Reach) or reach.queries.all_valid:
+        return None
+    return array_module(x).asarray(reach.queries.real)
+
+
+def rows_of_experts(chosen) -> list[tuple[int, Any]]:
+    """chosen (N, E) -> of each expert that has any, its number and its rows (n,)."""
+    xp, found = array_module(chosen), [*map(np.flatnonzero, to_host(chosen).T)]
+    return [(number, xp.asarray(each)) for number, each in enumerate(found) if len(each)]
+
+
+class RoutedEncoderLayer(EncoderLayer):
+    """x (B, T, D), reach -> (B, T, D): an EncoderLayer that hands the reach to the experts too."""
+
+    def forward(self, x: Array, reach: Any = None, past: Memory | None = None) -> Array:
+        return self.feed_forward.forward(self.self_attention.forward(x, reach, past), reach)
+
+
+class RoutedDecoderLayer(DecoderLayer):
+    """x (B, T, D), reach, memory (B, S, D), memory_reach -> (B, T, D): a DecoderLayer like that."""
+
+    def forward(
+        self,
+        x: Array,
+        reach: Any,
+        memory: Array,
+        memory_reach: Any = None,
+        past: Memory | None = None,
+    ) -> Array:
+        x = self.self_attention.forward(x, reach, past)
+        x = self.cross_attention.forward(x, memory, memory_reach, past)
+        return self.feed_forward.forward(x, reach)
+
+
+class MixtureOfExperts:
+    """The choice "experts" among feed-forward networks: each expert is as "dense" would be."""
+
+    EncoderLayer, DecoderLayer = RoutedEncoderLayer, RoutedDecoderLayer
+
+    @dataclass(frozen=True, kw_only=True)
+    class Settings(settings.Settings):
+        """What only a mixture of experts has."""
+
+        experts: int = settings.size(8, "feed-forward networks of a layer")
+        chosen_experts: int = settings.size(2, "networks that each position goes to")
+        balance_weight: float = settings.weight(
+            0.01, "weight of the loss that makes a router choose all networks equally often"
+        )
+
+    @staticmethod
+    def require(config) -> None:
+        """Raise InputError where there are fewer experts than a position goes to."""
+        if config.chosen_experts > config.experts:
+            raise InputError(
+                "a layer has at least as many experts as each position goes to",
+                f"experts {config.experts}, chosen_experts {config.chosen_experts}",
+                "Choose fewer, or have more.",
+            )
+
+    @staticmethod
+    def build(config, rng: np.random.Generator) -> Experts:
+        """The experts of a config, a TowerConfig."""
+        experts = [DenseFeedForward.build(config, rng) for _ in range(config.experts)]
+        sizes = config.d_model, rng, config.chosen_experts, config.balance_weight
+        return Experts(experts, *sizes)
+
+    @staticmethod
+    def entries(config) -> int:
+        """The entries of their matrices, at least."""
+        return config.experts * DenseFeedForward.entries(config) + config.d_model * config.experts

@@ -1,0 +1,51 @@
+"""Names of the version before still work, and warn with the new one."""
+
+import importlib
+import sys
+
+import numpy as np
+import pytest
+
+import numformer
+from numformer.former_names import FORMER_NAMES
+
+SETTINGS = {
+    "GroupedQueryAttention": dict(key_value_heads=1),
+    "WindowAttention": dict(window=2, key_value_heads=2, bias=True),
+    "GlobalWindowAttention": dict(window=2, global_tokens=1, d_k=3),
+    "StridedAttention": dict(stride=2, p_drop=0.1),
+    "RelativeAttention": dict(distance_buckets=8, both_ways=False),
+}
+
+
+@pytest.mark.parametrize("name", FORMER_NAMES)
+def test_a_former_name_makes_the_same_and_warns_with_the_new_one(name, rng):
+    with pytest.warns(DeprecationWarning, match=f"numformer.{name} is now "):
+        former = getattr(numformer, name)
+    x = rng.standard_normal((2, 5, 8)).astype(np.float32)
+    if name in SETTINGS:
+        layer = former(8, 4, rng, **SETTINGS[name])
+        layer.forward(x, numformer.Reach(numformer.Places.whole(2, 5), causal=True))
+        assert layer.backward(x).shape == x.shape
+    elif name in ("Tower", "Block"):
+        config = numformer.Config.base(9, d_model=8, d_ff=4, heads=2, layers=1)
+        assert former(config, rng).forward(x).shape == x.shape
+        assert former(config, rng, cross=True).forward(x, None, x, None).shape == x.shape
+    else:
+        heads = x[:, None]
+        assert former(0.0).forward(heads, heads, heads, None).shape == heads.shape
+
+
+def test_the_former_room_of_layers_is_there_with_a_warning():
+    sys.modules.pop("numformer.layers", None)
+    with pytest.warns(DeprecationWarning, match="numformer.layers is now numformer.paper"):
+        layers = importlib.import_module("numformer.layers")
+    assert layers.ACTIVATIONS is numformer.later.ACTIVATIONS and layers.Linear is numformer.Linear
+    from numformer.layers.attention import MultiHeadAttention
+    from numformer.layers.reach import Reach
+
+    assert MultiHeadAttention is numformer.MultiHeadAttention and Reach is numformer.Reach
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        _ = layers.Nothing
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        _ = numformer.Nothing
