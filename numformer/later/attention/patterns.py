@@ -150,7 +150,8 @@ class Strided(StridedSettings, Everything):
 
     def tiles(self, t, s, causal: bool, heads: int, rows: int) -> Iterator[Tile]:
         half = (heads + 1) // 2
-        yield from Window(window=self.stride).tiles(t, s, causal, half, rows)
+        for tile in Window(window=self.stride).tiles(t, s, causal, half, min(rows, self.stride)):
+            yield tile._replace(small=self.stride < rows)
         for first in range(min(self.stride, len(t))):
             rows_apart = slice(first, len(t), self.stride)
             keys_apart = slice((t[first] - s[0]) % self.stride, len(s), self.stride)

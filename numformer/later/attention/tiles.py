@@ -235,12 +235,14 @@ class TiledAttention(Layer):
         rows, group = self.rows if reach.causal else 2 * self.rows, heads // key.shape[1]
         for sequences in stretches(0, batch, 1 if host and not reach.keys.all_valid else batch):
             t, s = real_positions(reach, sequences)
+            every, real = np.arange(len(s)), reach.keys.valid[sequences].all(axis=0)
+            real &= not isinstance(reach, ExplicitMask)  # of which nothing is known
             for tile in self.pattern.tiles(t, s, reach.causal, heads, rows):
-                keys, dbias = np.arange(len(s))[tile.keys], None
+                keys, dbias = every[tile.keys], None
                 if not len(keys):
                     continue
                 with mode(saving=train_bias):
-                    added = self._added(query, reach, sequences, tile, keys)
+                    added = self._added(query, reach, sequences, tile, keys, real[keys])
                 if train_bias:
                     dbias = xp.zeros((heads, len(t[tile.rows]), len(keys)), query.dtype)
                 columns = tile.keys if isinstance(tile.keys, slice) else xp.asarray(keys)
@@ -258,20 +260,22 @@ class TiledAttention(Layer):
                 if train_bias:
                     self.bias.backward(dbias)
 
-    def _added(self, query, reach: Reach, sequences: slice, tile: Tile, keys) -> list:
+    def _added(self, query, reach: Reach, sequences: slice, tile: Tile, keys, real) -> list:
         """Columns and what is added there (B, H, T, S): bias, minus infinity where not all see."""
         xp, added, zero = array_module(query), [], query.dtype.type(0)
         t, s = reach.queries.positions[tile.rows], reach.keys.positions
         if self.bias:
             added.append((slice(0, len(keys)), self.bias.forward(t, s[keys], query)[None]))
-        known: Any = reach.keys.valid[sequences].all(axis=0) & (not isinstance(reach, ExplicitMask))
-        known = known[keys[tile.open]]
-        stop = tile.open.start + (len(known) if known.all() else int(known.argmin()))
+        real = real[tile.open]
+        stop = tile.open.start + (len(real) if real.all() else int(real.argmin()))
         for columns in slice(0, tile.open.start), slice(stop, len(keys)):
             some = keys[columns]
-            seen = tile.sees(t, s[some]) if tile.sees else np.ones((len(t), len(some)), bool)
+            if not len(some):
+                continue
+            seen = tile.sees(t, s[some]) if tile.sees else None
             if reach.causal:
-                seen &= s[some] <= t[:, None]
+                earlier = s[some] <= t[:, None]
+                seen = earlier if seen is None else seen & earlier
             mask = both(mask_of_keys(reach, sequences, tile.rows, some, xp), seen, xp)
             if mask is not None:
                 added.append((columns, xp.where(mask, zero, zero - xp.inf)))
