@@ -92,7 +92,7 @@ BIASES = {
 }
 
 
-def computed(reach, xp, in_tiles, pattern=None, bias=None, groups=H, p_drop=0.0, rows=3):
+def computed(reach, xp, in_tiles, pattern=None, bias=None, groups=H, p_drop=0.0, rows=3, heads=H):
     """The output, where it looked, all gradients, and what is drawn next."""
     pattern = pattern or Everything()
     attention = TiledAttention(pattern, p_drop, bias, rows, least=0 if in_tiles else 10**9)
@@ -100,7 +100,7 @@ def computed(reach, xp, in_tiles, pattern=None, bias=None, groups=H, p_drop=0.0,
     rng = np.random.default_rng(2)
     flat.data += xp.asarray(rng.standard_normal(flat.data.shape))
     longer = len(reach.keys.positions)
-    shapes = (B, H, T, K), (B, groups, longer, K), (B, groups, longer, V), (B, H, T, V)
+    shapes = (B, heads, T, K), (B, groups, longer, K), (B, groups, longer, V), (B, heads, T, V)
     *inputs, doutput = (xp.asarray(rng.standard_normal(shape)) for shape in shapes)
     dropout_stream.reseed(7, 0)
     dropout_stream.keep((3,), 0.5, np.zeros(1))  # something was drawn before
@@ -175,6 +175,12 @@ def test_heads_that_share_keys_are_heads_of_equal_keys(xp):
     dquery, *gradients = plain.backward(doutput)
     of_groups = [dquery, *(x.reshape(B, 2, 2, T, K).sum(axis=2) for x in gradients)]
     assert_alike(map(to_host, attention.backward(doutput)), map(to_host, of_groups))
+
+
+def test_half_of_the_heads_may_end_within_a_group(xp):
+    reach, settings = Reach(Places(HOLES), causal=True), dict(heads=6, groups=3)
+    plain, ours = (computed(reach, xp, way, Strided(stride=3), **settings) for way in (False, True))
+    assert_alike(ours, plain)
 
 
 def stretches_of(pattern, reach, rows=4):

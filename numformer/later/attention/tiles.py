@@ -235,7 +235,8 @@ class TiledAttention(Layer):
         rows, group = self.rows if reach.causal else 2 * self.rows, heads // key.shape[1]
         for sequences in stretches(0, batch, 1 if host and not reach.keys.all_valid else batch):
             t, s = real_positions(reach, sequences)
-            every, real = np.arange(len(s)), reach.keys.valid[sequences].all(axis=0)
+            every = np.arange(len(s))
+            real: Any = reach.keys.valid[sequences].all(axis=0)
             real &= not isinstance(reach, ExplicitMask)  # of which nothing is known
             for tile in self.pattern.tiles(t, s, reach.causal, heads, rows):
                 keys, dbias = every[tile.keys], None
