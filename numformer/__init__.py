@@ -8,6 +8,9 @@ Shapes are written in these letters: B batch, S source length, T target length, 
 K d_k (and d_v where it is the same), F d_ff, V vocabulary. A gradient is `d` and the name: `dx`.
 """
 
+import importlib
+import warnings
+
 from numformer.version import __version__ as __version__
 
 from numformer.errors import InputError
@@ -45,12 +48,12 @@ __all__ = [
 
 
 def __getattr__(name: str):
+    if name == "layers":  # the former room, whose import warns
+        return importlib.import_module("numformer.layers")
     from numformer.former_names import FORMER_NAMES
 
     if name not in FORMER_NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import warnings
-
     value, now = FORMER_NAMES[name]
     warnings.warn(f"numformer.{name} is now {now}", DeprecationWarning, stacklevel=2)
     return value

@@ -154,9 +154,9 @@ OFF = "Evaluate in `with numformer.inference():`, where nothing is saved and dro
 SUM = "received a sum with those that an earlier step has used. Begin each step with"
 READ = "for _ in range(2): model.forward(batch.source, batch.target_in)\nmodel.zero_grad()"
 WARNED = [  # the code, its line that is warned of, and the words
-    (2 * FORWARD + "objective.zero_grad()", 3, "which left 86 records, forgotten now. " + OFF),
+    (2 * FORWARD + "objective.zero_grad()", 3, "which left 82 records, forgotten now. " + OFF),
     (READ, 2, "each forward that saves is followed by its backward; received forwards without one"),
-    ("for _ in range(25):\n    " + FORWARD, 2, "which left 388 records so far. " + OFF[:39]),
+    ("for _ in range(25):\n    " + FORWARD, 2, "which left 370 records so far. " + OFF[:39]),
     (PREPARE + 2 * STEP, 3, f"{FORGOTTEN}; {SUM} objective.zero_grad()."),
     (PREPARE + STEP + "flat.grad[...] = 0\n" + 2 * STEP, 5, FORGOTTEN),
 ]

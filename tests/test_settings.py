@@ -88,8 +88,8 @@ def test_a_field_says_what_it_is_and_holds_what_its_rule_allows(mine, name, comp
 def test_the_entries_of_a_config_are_those_of_its_matrices(layers):
     """However many mixers take turns."""
     sizes = dict(d_model=8, d_ff=12, heads=2, layers=layers, positions="learned", max_length=20)
-    for mixers in ("attention", "grouped", "attention,grouped"):
-        config = Config.base(11, mixers=mixers, key_value_heads=1, **sizes)
+    for mixers, groups in (("attention", None), ("attention", 1), ("attention,window", "1,2")):
+        config = Config.base(11, mixers=mixers, key_value_heads=groups, **sizes)
         towers = Transformer(config).named_parameters().items()
         for tower, cross in (("encoder", False), ("decoder", True)):
             matrices = [p.size for name, p in towers if name.startswith(tower) and len(p.shape) > 1]
