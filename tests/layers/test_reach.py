@@ -5,11 +5,18 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from numformer.backend import to_host
+from numformer.later import BiasedAttention, TiledAttention
 from numformer.later.attention.rotary import Rotary, rotary, rotary_backward, rotary_turns
 from numformer.layer import inference, pack
+from numformer.models import TowerConfig
 from numformer.paper import CrossAttention, Memory, Places, Reach, SelfAttention, Softmax
-from numformer.paper.attention import ScaledDotProductAttention, merge_heads, split_heads
-from numformer.paper.masks import ExplicitMask, as_reach, causal_mask, padding_mask
+from numformer.paper.attention import (
+    ScaledDotProductAttention,
+    merge_heads,
+    scaled_dot_product_attention,
+    split_heads,
+)
+from numformer.paper.masks import ExplicitMask, as_mask, as_reach, causal_mask, padding_mask
 
 B, T, D, H = 2, 5, 8, 2
 VALID = np.array([[True, True, False], [True, False, False]])
@@ -23,79 +30,42 @@ def test_masks_by_hand():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("window", [None, 1, 2])
 @pytest.mark.parametrize("first", [0, 2])
-def test_a_reach_is_its_rules_position_by_position(causal, window, first, xp):
-    """Also of tiles; of queries that come after keys; and narrowed where somebody drew it."""
+def test_a_reach_is_its_rules_position_by_position(causal, first, xp):
+    """Also of queries that come after keys; and an explicit mask is what it is."""
     queries, keys = Places.whole(2, 3, first), Places(VALID)
-    reach = Reach(queries, keys, causal, window)
     expected = np.zeros((2, 3, 3), bool)
     for row, t, s in np.ndindex(2, 3, 3):
-        ahead = s - (t + first)
-        expected[row, t, s] = VALID[row, s] and not (causal and ahead > 0)
-        expected[row, t, s] &= window is None or abs(ahead) < window
-    drawn = ExplicitMask(xp.asarray(expected[:, None]), queries, keys)
-    wide = Reach(queries, keys, causal)
-    for form in (reach, drawn, wide if window is None else wide.within(window)):
-        dense = form.dense(xp)
+        expected[row, t, s] = VALID[row, s] and not (causal and s > t + first)
+    explicit = ExplicitMask(xp.asarray(expected[:, None]), queries, keys)
+    for reach in (Reach(queries, keys, causal), explicit):
+        dense = reach.dense(xp)
         assert type(dense) is xp.ndarray
         assert_array_equal(np.broadcast_to(to_host(dense), (2, 1, 3, 3))[:, 0], expected)
-        tile = to_host(form.tile(slice(1, 3), slice(0, 2)).dense(xp))
-        assert_array_equal(np.broadcast_to(tile, (2, 1, 2, 2))[:, 0], expected[:, 1:3, :2])
-    narrow = to_host(drawn.within(1).dense(xp))[:, 0]
-    near = np.arange(3) == np.arange(3)[:, None] + first
-    assert_array_equal(narrow, expected & near)
+        assert as_mask(reach, xp) is reach.dense(xp)  # made once
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("window", [None, 1, 3])
-def test_which_keys_some_query_of_a_stretch_sees_and_which_all_do(causal, window, rng):
-    """As the mask has it, which some blocks are computed without; where there is padding, too."""
-    for length, longer, first in ((4, 9, 0), (5, 5, 2), (3, 7, 9), (6, 4, 1)):
-        valid = np.arange(longer) < rng.integers(1, longer + 1, (2, 1))
-        keys = Places(valid)
-        reach = Reach(Places.whole(2, length, first), keys, causal, window)
-        mask = reach.dense()
-        allowed = np.broadcast_to(True if mask is None else mask, (2, 1, length, longer))
-        for start in range(length):
-            some, whole = reach.seen(slice(start, start + 2))
-            of_stretch = allowed[:, 0, start : start + 2]
-            assert_array_equal(of_stretch.any((0, 1)).nonzero()[0], np.arange(longer)[some])
-            within = np.arange(longer)[whole]
-            assert_array_equal(of_stretch.all((0, 1)).nonzero()[0], within)
-
-
-def test_a_drawn_reach_of_some_sequences(rng):
-    whole = Places.whole(2, 3)
-    for rows in (1, 2):
-        mask = rng.random((rows, 1, 3, 3)) < 0.5
-        reach = ExplicitMask(mask, whole, whole).of(slice(1, 2))
-        assert_array_equal(reach.dense(), mask[-1:])
-        assert len(reach.queries.valid) == len(reach.keys.valid) == 1
-        assert reach.seen(slice(0, 1)) == (slice(0, 3), slice(0, 0))
+def test_places_without_padding_are_known_without_a_look():
     places = Places.at(np.arange(3), 2)
-    assert not places.skip_padding and vars(places)["all_valid"]  # known without a look
+    assert not places.skip_padding and vars(places)["all_valid"]
     assert_array_equal(vars(places)["real"], np.arange(6))
 
 
 def test_where_all_see_all_there_is_no_mask():
     """And no work: one query after all keys, as in decoding, is such a case."""
     whole = Places.whole(2, 3)
-    assert Reach(whole).dense() is None and Reach(whole, window=3).dense() is None
+    assert Reach(whole).dense() is None and as_mask(None) is None
     assert Reach(Places.whole(2, 1, first=2), whole, causal=True).dense() is None
-    assert Reach(Places.whole(2, 1, first=4)).over(np.arange(5)).dense() is None
     step = Reach(Places.whole(2, 1, first=4), causal=True)
-    assert step.over(np.arange(5)) is step.over(np.arange(5)) is not step.over(np.arange(4))
-    assert ExplicitMask(np.ones((1, 1, 1, 3), bool), whole, whole).within(3).dense().all()
-    mask = np.ones((2, 1, 3, 1), bool)
-    assert ExplicitMask(mask, whole, whole).tile(slice(1), slice(2)).dense().shape == (2, 1, 1, 1)
-    pair = Places.whole(2, 2)
-    tile = ExplicitMask(np.eye(2, dtype=bool), pair, pair).tile(slice(1, 2), slice(1))
-    assert tile.dense().tolist() == [[[[False]]]]
+    assert step.with_keys(np.arange(5)).dense() is None
+    assert step.with_keys(np.arange(7)).dense().tolist() == [[[[True] * 5 + [False] * 2]]]
+    ring = step.with_keys(np.array([5, 3, 4]))  # as one that keeps the latest has them
+    assert ring.dense().tolist() == [[[[False, True, True]]]]
+    assert step.with_keys(np.arange(5)) is step.with_keys(np.arange(5)) is not ring
 
 
 def test_rows_of_real_positions_stand_at_their_places_and_zeros_at_padding(rng, xp):
-    """What stands at padding matters to a mixer that is not told: a recurrence, a sum."""
+    """What stands at padding matters to a mixer that sees no mask: a recurrence, a sum."""
     ids = np.array([[5, 6, 0, 0], [7, 8, 9, 4], [0, 0, 0, 0], [5, 0, 0, 0]])
     real, rows = ids != 0, rng.standard_normal((7, 6))
     places, padded = Places(real, skip_padding=True), np.zeros((4, 4, 6))
@@ -105,14 +75,14 @@ def test_rows_of_real_positions_stand_at_their_places_and_zeros_at_padding(rng, 
         assert of_heads.shape == (4, heads, 4, 6 // heads)
         assert_array_equal(to_host(of_heads), split_heads(padded, heads))
         assert_array_equal(to_host(merge_heads(of_heads, places)), rows)
-    assert_array_equal(places.of_rows, [0, 1, 0, 1, 2, 3, 0])
+    assert_array_equal(places.row_positions, [0, 1, 0, 1, 2, 3, 0])
     assert_array_equal(places.pick(ids), [5, 6, 7, 8, 9, 4, 5])
     assert len(Places(0 * real, skip_padding=True).pick(ids)) == 1  # some products need a row
     whole = Places(real)
-    assert_array_equal(whole.of_rows, range(4))
+    assert_array_equal(whole.row_positions, range(4))
     assert whole.pick(ids) is ids and not whole.all_valid
-    assert_array_equal(whole[1:3].positions, [1, 2])
-    assert_array_equal(whole[1:3].valid, real[:, 1:3])
+    later = Places(real[:2], skip_padding=True, positions=np.arange(3, 7))
+    assert_array_equal(later.row_positions, [3, 4, 3, 4, 5, 6])
 
 
 @pytest.mark.parametrize("mask", [np.ones((2, 1, 3, 3), int), np.zeros((3, 3)), [[True]]])
@@ -130,20 +100,25 @@ def test_a_mask_of_numbers_is_refused(mask, rng, complaint):
     assert "received" in complaint(as_reach, mask, x, x)
 
 
-def test_what_was_drawn_stays_what_it_is(rng):
-    """Cut into tiles where it has an axis, narrowed, of queries and keys of their own lengths."""
+def test_an_explicit_mask_stays_what_it_is(rng):
+    """Whatever axes it has; in tiles, too, which have one sequence each where there is padding."""
     x, memory = rng.standard_normal((2, 4, D)), rng.standard_normal((2, 6, D))
-    for shape in ((4, 6), (1, 6), (4, 1), (2, 1, 4, 6), (2, H, 1, 1)):
+    query, key, value = (rng.standard_normal((2, H, n, 3)) for n in (4, 6, 6))
+    for shape in ((4, 6), (1, 6), (4, 1), (6,), (1, H, 4, 6), (2, 1, 4, 6), (2, H, 1, 1)):
         mask = rng.random(shape) < 0.5
         reach = as_reach(mask, x, memory, first=3)
         assert [*reach.queries.positions] == [3, 4, 5, 6] and len(reach.keys.positions) == 6
+        assert reach.dense().ndim == 4
         whole = np.broadcast_to(mask, (2, H, 4, 6))
-        tile = reach.tile(slice(1, 3), slice(2, 6)).dense()
-        assert tile.ndim == 4
-        assert_array_equal(np.broadcast_to(tile, (2, H, 2, 4)), whole[:, :, 1:3, 2:6])
-        near = abs(np.arange(6) - np.arange(4)[:, None]) < 2
-        narrow = np.broadcast_to(reach.within(2).dense(), (2, H, 4, 6))
-        assert_array_equal(narrow, whole & near)
+        assert_array_equal(np.broadcast_to(reach.dense(), whole.shape), whole)
+        further = reach.with_keys(np.arange(9))
+        assert_array_equal(further.dense(), reach.dense())
+        assert len(further.keys.positions) == 9
+        padded = Places(np.arange(6) < [[4], [6]])
+        for explicit in (reach, ExplicitMask(reach.mask, reach.queries, padded)):
+            y = TiledAttention(rows=3, least=0).forward(query, key, value, explicit)
+            expected, _ = scaled_dot_product_attention(query, key, value, whole)
+            assert_allclose(y, expected, rtol=1e-12, atol=1e-13)
 
 
 # Positions within attention.
@@ -192,7 +167,7 @@ def test_cross_attention_computes_keys_and_values_of_the_memory_once(rng, monkey
     calls = []
     for part in (layer.key, layer.value):
         project = part.forward
-        monkeypatch.setattr(part, "forward", lambda m, f=project: calls.append(1) or f(m))
+        monkeypatch.setattr(part, "forward", lambda *given, f=project: calls.append(1) or f(*given))
     reach = Reach(Places.whole(2, 1), Places(VALID))
     with inference():
         whole = layer.forward(x, memory, Reach(Places.whole(2, 3), Places(VALID)))
@@ -205,19 +180,24 @@ def test_cross_attention_computes_keys_and_values_of_the_memory_once(rng, monkey
 
 def test_attention_needs_no_axis_for_heads(rng):
     """(B, T, K) is one head, with dropout, too."""
-    layer = ScaledDotProductAttention(0.4)
-    inputs = [rng.standard_normal((B, n, 3)) for n in (4, T, T)]
-    assert layer.forward(*inputs).shape == (B, 4, 3)
+    query, key, value = (rng.standard_normal((B, n, 3)) for n in (4, T, T))
+    reach = np.arange(T) < np.array([[[3]], [[T]]])  # (B, 1, T)
+    for layer in (ScaledDotProductAttention(), BiasedAttention(0.4)):
+        assert layer.forward(query, key, value, reach).shape == (B, 4, 3)
+        weights = layer.saved[-1]["weights"]
+        assert weights.shape == (B, 4, T)
+        assert_array_equal(weights > 0, np.broadcast_to(reach, weights.shape))
     assert layer.saved[-1]["keep"].shape == (B, 4, T)
 
 
-@pytest.mark.parametrize("drawn", [False, True])
-def test_a_past_goes_on_without_a_reach(drawn, rng):
-    """With positions that count on, and a mask of all keys so far where one is drawn."""
-    layer = SelfAttention(D, H, rng, rotary=Rotary())
+@pytest.mark.parametrize("explicit", [False, True])
+def test_a_past_goes_on_without_a_reach(explicit, rng):
+    """With positions that count on, and a mask of all keys so far where one is given."""
+    config = TowerConfig(d_model=D, heads=H, positions="rotary")
+    layer = config.self_attention(rng)
     pack(layer, np.float64)
     x = rng.standard_normal((B, T, D))
-    mask = np.array([[True, False, True, True, True]]) if drawn else None
+    mask = np.array([[True, False, True, True, True]]) if explicit else None
     with inference():
         whole = layer.forward(x, mask)
         past = Memory(T)

@@ -26,6 +26,7 @@ from numformer.later import (
 from numformer.later.attention import tiles
 from numformer.later.attention.dense import BiasedAttention
 from numformer.later.attention.keep import KeepByTiles
+from numformer.later.attention.patterns import tiles_near
 from numformer.layer import inference, pack
 from numformer.models import TowerConfig
 from numformer.paper import Reach
@@ -230,6 +231,20 @@ def test_tiles_by_hand():
             (slice(2, H), slice(0, 2, 3), slice(1, 6, 3)),
             (slice(2, H), slice(1, 2, 3), slice(2, 6, 3)),
         ]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("window", [1, 3, np.inf])
+def test_a_stretch_has_the_keys_that_one_of_it_sees_and_says_which_all_see(window, causal):
+    """Exactly, wherever queries and keys begin and end; what all see is not masked."""
+    for t, s in (range(4), range(9)), (range(2, 7), range(5)), (range(9, 12), range(3, 7)):
+        t, s = np.array(t), np.array(s)
+        ahead = s - t[:, None]
+        seen = (abs(ahead) < window) & ((ahead <= 0) | (not causal))
+        for tile in tiles_near(t, s, causal, H, 2, window):
+            of_stretch = seen[tile.rows]
+            assert_array_equal(s[tile.keys], s[of_stretch.any(axis=0)])
+            assert_array_equal(s[tile.keys][tile.open], s[of_stretch.all(axis=0)])
 
 
 @pytest.mark.parametrize("causal", [True, False])

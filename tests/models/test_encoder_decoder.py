@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from numformer.layer import inference, pack
-from numformer.models import Config, Tower, TowerConfig, Transformer
+from numformer.models import Config, TowerConfig, Transformer
 from numformer.randomness import DropoutStream
 
 V, D, F, H, N = 11, 8, 12, 2, 2
@@ -44,11 +44,11 @@ def memory_of(model) -> np.ndarray:
 def test_a_position_saves_no_less_than_is_said_and_little_more(changes, rng):
     """By it scripts refuse what memory cannot hold; what it can must not be refused."""
     config = TowerConfig(**(SMALL | dict(p_drop=0.0) | changes))
-    tower = Tower(config, rng)
-    tower.forward(rng.standard_normal((3, 5, D)))
-    for checkpoint in tower.checkpoints[-1:]:  # where backward begins
-        checkpoint.again(checkpoint.saved[-1])
-    records = [record for part in tower.layers_within() for record in part.saved]
+    encoder = config.encoder(rng)
+    encoder.forward(rng.standard_normal((3, 5, D)))
+    if config.checkpointing:  # where backward begins
+        encoder.layers[-1].again(encoder.layers[-1].saved[-1])
+    records = [record for part in encoder.layers_within() for record in part.saved]
     records += [dict(enumerate(record.get("inputs", ()))) for record in records]
     saved = [x for record in records for x in record.values() if isinstance(x, np.ndarray)]
     owners = [x if x.base is None else x.base for x in saved]
