@@ -36,18 +36,23 @@ class Config(TowerConfig, paper.Config):
                 "Give ids of the vocabulary.",
             )
 
+    @property
+    def decoder_config(self) -> "Config":
+        """The config of the decoder's stack."""
+        return replace(self, layers=self.decoder_layers or self.layers, decoder_layers=None)
+
     def decoder(self, rng: np.random.Generator) -> Layer:
-        if self.decoder_layers in (None, self.layers):
-            return super().decoder(rng)
-        return replace(self, layers=self.decoder_layers, decoder_layers=None).decoder(rng)
+        if self.decoder_layers:
+            return self.decoder_config.decoder(rng)
+        return super().decoder(rng)
 
     @property
     def least_parameters(self) -> int:
         """No model of this Config has fewer: the entries of its matrices."""
         targets = dict(all=0, inputs=1, target=1, none=2)[self.tying]
         symbols = self.source_vocabulary + targets * self.target_vocabulary
-        decoder = replace(self, layers=self.decoder_layers or self.layers)
-        return self.entries() + decoder.entries(cross=True) + self.d_model * symbols
+        stacks = self.entries() + self.decoder_config.entries(cross=True)
+        return stacks + self.d_model * symbols
 
 
 _Config = Config  # which a model has under the same name

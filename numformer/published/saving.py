@@ -33,7 +33,7 @@ def _dropouts(config, *names: str) -> dict:
 def as_marian(config) -> dict:
     """What Marian's config.json says of such a Transformer."""
     sides: dict[str, Any] = {}
-    for side, layers in (("encoder", config.layers), ("decoder", config.of_decoder.layers)):
+    for side, layers in (("encoder", config.layers), ("decoder", config.decoder_config.layers)):
         sizes = dict(layers=layers, attention_heads=config.heads, ffn_dim=config.d_ff)
         sides |= {f"{side}_{name}": number for name, number in sizes.items()}
     return dict(

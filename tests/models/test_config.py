@@ -63,7 +63,8 @@ def test_base_and_big_are_the_rows_of_table_3():
 
 @pytest.mark.parametrize("kind", [nf.TowerConfig, nf.Recipe, *(m.Config for m in MODELS)])
 def test_settings_take_names_only_and_what_was_said_stays_said(kind):
-    kinds = {parameter.kind for parameter in inspect.signature(kind).parameters.values()}
+    _self, *parameters = inspect.signature(kind.__init__).parameters.values()
+    kinds = {parameter.kind for parameter in parameters}
     assert kinds == {inspect.Parameter.KEYWORD_ONLY}
     for frozen in (kind, nf.Hypothesis, nf.Sampling, nf.Schedule, Rule):
         assert frozen.__dataclass_params__.frozen
@@ -131,8 +132,10 @@ DEFAULTS = [
     ([nf.CrossEntropy.backward, nf.Objective.backward], dict(dloss=1.0)),
     ([nf.Objective, nf.Transformer.objective], dict(label_smoothing=0.0, r_drop=0.0)),
     ([nf.MultiHeadAttention], ATTENTION),  # 3.2.2
-    ([nf.Heads], dict(bias=False)),
-    ([nf.RelativePositions], dict(buckets=32, farthest=128, both_ways=True)),
+    (
+        [nf.RelativePositions],
+        dict(distance_buckets=32, farthest=128, both_ways=True, constant=None),
+    ),
     ([nf.FeedForward], dict.fromkeys(["inner", "activation", "outer"])),  # 3.3
     ([nf.Residual], dict(p_drop=0.0, norm=None)),  # 3.1
     ([nf.LayerNorm], dict(epsilon=1e-5)),

@@ -5,13 +5,13 @@ import pytest
 from numpy.testing import assert_allclose
 
 from numformer.backend import to_host
-from numformer.later import RMSNorm
+from numformer.later import BiasedHeads, RMSNorm
 from numformer.later.divergence import Divergence
 from numformer.later.mixers.mixer import Mixer
 from numformer.layer import Parameter, mode
 from numformer.models import Objective, Transformer
 from numformer.models.model import Model
-from numformer.paper import FeedForward, LayerNorm, LearnedPositions, SelfAttention
+from numformer.paper import FeedForward, LayerNorm, LearnedPositions, Linear, SelfAttention
 from numformer.paper.transformer import require_batch
 
 
@@ -33,7 +33,8 @@ class Mixed(Model):
 
     def __init__(self, rng):
         self.anything = [LayerNorm(4), RMSNorm(4), FeedForward(4, 3, rng)]
-        self.mixer = SelfAttention(4, 2, rng, bias=True)
+        parts = {name: BiasedHeads(4, 2, 2, rng) for name in ("query", "key", "value")}
+        self.mixer = SelfAttention(4, 2, rng, **parts, output=Linear(4, 4, rng))
         self.where = LearnedPositions(5, 4, rng)
         self.table = Parameter(np.ones((7, 4)))
         self.again = self.anything[0]

@@ -43,7 +43,8 @@ LIBRARY = ROOT / "numformer"
 # What is broken: every formula, layer, loss, optimizer, mask, batch and decoding step.
 BROKEN = """backend.py randomness.py layer.py settings.py
             symbols.py half_precision.py paper/*.py data/*.py later/*.py
-            later/*/*.py recurrence/*.py models/*.py generation/*.py training/average.py training/loop.py
+            later/*/*.py recurrence/*.py models/*.py
+            generation/*.py training/average.py training/loop.py
             training/loss_scale.py training/measures.py training/optimizers.py
             training/parts.py training/recipe.py training/trainer.py
             training/finished.py training/ranked_parts.py parallel/groups.py parallel/pairwise.py

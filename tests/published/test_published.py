@@ -153,7 +153,7 @@ def test_the_gradients_of_a_published_model_are_checked_by_its_first_layer(
     right = nf.layers.FeedForward.backward
     monkeypatch.setattr(nf.layers.FeedForward, "backward", lambda self, dy: right(self, 1.01 * dy))
     code, out, _ = call(gradient_check.main, f"--run {folder}")
-    assert code == 1 and any("FAILED" in line and "mixer" in line for line in out)
+    assert code == 1 and any("FAILED" in line and "self_attention" in line for line in out)
 
 
 def test_what_stands_twice_is_the_same(tmp_path):

@@ -173,6 +173,7 @@ class TiledAttention(Layer):
 
     def backward(self, doutput: Array) -> Any:
         saved, (heads, length) = self.pop_saved(), doutput.shape[1:3]
+        self.saved.append(saved)  # until the bias has its gradient from every tile
         groups, trained = saved["groups"], isinstance(self.bias, Layer)
         if "arrays" in saved:
             query, key = saved["arrays"]["query"], saved["arrays"]["key"]
@@ -192,6 +193,7 @@ class TiledAttention(Layer):
         dquery, dkey, dvalue = map(of_heads, gradients)
         if groups < heads:  # the heads of a group look at the same keys and values
             dkey, dvalue = (in_groups(x, groups).sum(axis=2) for x in (dkey, dvalue))
+        self.saved.pop()
         return dquery, dkey, dvalue
 
     def takes_tiles(self, reach: Reach) -> bool:
