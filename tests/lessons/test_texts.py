@@ -31,8 +31,7 @@ SAID = {
     The query of *it* is (−1, 2, 0), the key of *cat* is (0, 2, 0) … 0.204 · 4 + 0.064 · (−5) ≈
     0.47. So … [0.411, 0.185, 0.336, 0.0679] … 0.971 … and that is nan … [0.5, 0.5, 0, 0, 0]. Zeroed
     afterwards they are [0.0616, 0.0616, 0, 0, 0] … 0.647210 | 0.022483 … 0.999903 | 0.000009 … 1 ·
-    10^-5 without the scale and 0.27 with it … 0.96 without it, 0.25 with it … finds 86 % of the
-    words, the scaled one 100 %
+    10^-5 without the scale and 0.27 with it … 0.96 without it, 0.25 with it
     """,
     4: """
     *plural* is 0.70. In … it is 3 numbers, from one word to the next 6 … | that | 14 | 15 | 16 | …
