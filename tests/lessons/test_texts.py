@@ -55,8 +55,7 @@ SAID = {
     8: """
     The loss is -log 0.5, which is 0.693 … is 0.5 − 0.85 = −0.35 … or 2.83, above … gap is 12.7 …
     0.1 · 10 = 1.244 … or 0.3439, so m̂ is 3.62 … n̂ is 5.15 … *shorter*, 0.70 … last step is 0.53 …
-    by 1.30 … is 0.00070, in step 4,000 … has p_drop 0.1 … 1.00, 0.67, 0.52 at first … | no
-    warm-up | 0.86 (0.82 to 0.89) | 25 (22 to 32) | … right, not 99 %
+    by 1.30 … is 0.00070, in step 4,000 … has p_drop 0.1 … 1.00, 0.67, 0.52 at first
     """,
     7: """
     2 · (−0.0734), or −0.1468 … saves 1,049,600 parameters
