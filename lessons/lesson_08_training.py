@@ -153,7 +153,7 @@ def smoothing_by_hand():
         be. The paper says so: smoothing “hurts perplexity, as the model learns to be more
         unsure, but improves accuracy and BLEU score”. (Perplexity is $e$ to the power of the
         loss. BLEU says from 0 to 100 how much a translation is like one by a person.) We will see
-        both.
+        how much of this shows here.
     """)
 
 
@@ -402,12 +402,13 @@ def each_switched_off():
     mean = {name: np.mean(values) for name, values in right.items()}
     # What the text below says.
     assert min(right["the recipe"]) > max(right["no warm-up"]) + 40
-    assert sum(a < b for a, b in zip(right["no smoothing"], right["the recipe"], strict=True)) == 2
-    assert np.mean(held_out["no smoothing"]) < np.mean(held_out["the recipe"])
-    assert mean["no smoothing"] < mean["the recipe"] and sure["no smoothing"] > sure["the recipe"]
+    assert np.mean(held_out["no smoothing"]) < np.mean(held_out["the recipe"]) - 0.02
+    assert sure["no smoothing"] > sure["the recipe"] + 0.02
     assert mean["no warm-up"] < mean["no warm-up, clipped"] < mean["the recipe"] - 30
-    for name in ("β₂ = 0.999", "clipped at 1", "no dropout"):
-        assert abs(mean[name] - mean["the recipe"]) < 5
+    small = [
+        mean[name] - mean["the recipe"] for name in ("β₂ = 0.999", "clipped at 1", "no dropout")
+    ]
+    assert max(map(abs, [*small, mean["no smoothing"] - mean["the recipe"]])) < 12
 
     def curves(figure):
         axes = figure.subplots()
@@ -451,8 +452,9 @@ def each_switched_off():
         Picture(
             "lesson_08_switched_off",
             bars,
-            "Bars of how many new sentences are translated correctly. All are near 100 % except "
-            "those without warm-up, at a quarter and at less than a half.",
+            "Bars of how many new sentences are right. All means are above 85 % except "
+            f"those without warm-up: {mean['no warm-up']:.0f} %, and "
+            f"{mean['no warm-up, clipped']:.0f} % with clipping.",
             "**What it has learned.** Bars are means, dots the three runs.",
         ),
         table(
@@ -463,20 +465,23 @@ def each_switched_off():
               sentences are right, not {mean["the recipe"]:.0f} %. The rate has the same peak
               and falls in the same way. It just does not rise first. Clipping at 1 does not
               replace it.
-            - **Label smoothing** does what the paper says. Without it the loss of new sentences is
-              lower, {np.mean(held_out["no smoothing"]):.2f} and not
-              {np.mean(held_out["the recipe"]):.2f} on average: the model is surer, and gives its
-              likeliest word a probability of {sure["no smoothing"]:.2f}, not
-              {sure["the recipe"]:.2f}. But in two runs out of three fewer sentences are right.
-            - **β₂, clipping and dropout** change no more here than a new random start does. We
-              could not expect much of β₂: {runs.STEPS} steps are too few to forget.
+            - **Label smoothing** makes the model less sure, as the paper says. Without it the loss
+              of new sentences is lower, {np.mean(held_out["no smoothing"]):.2f} and not
+              {np.mean(held_out["the recipe"]):.2f} on average: the model gives its likeliest word
+              a probability of {sure["no smoothing"]:.2f}, not {sure["the recipe"]:.2f}. Three runs
+              are too few to show whether smoothing makes more sentences right:
+              {spread(right["the recipe"], ".0f")} % are right with it, and
+              {spread(right["no smoothing"], ".0f")} % without.
+            - **β₂, clipping and dropout** change the mean of what is right by at most
+              {max(map(abs, small)):.1f} points. We could not expect much of β₂: {runs.STEPS} steps
+              are too few to forget.
             - **Dropout** is for when there is little to learn from. With {runs.FEW} sentences
               instead of {runs.MANY}, {spread(rights["the recipe"], ".0f")} % of the new ones are
               right with it, and {spread(rights["no dropout"], ".0f")} % without; the loss is
               {spread(losses["the recipe"])} and {spread(losses["no dropout"])}.
 
             One small task and three runs show large effects, such as that of warm-up. Where the
-            ranges overlap, as they do with few sentences, it would take more runs to decide.
+            ranges overlap, as they may with few sentences, it would take more runs to decide.
         """),
     ]
 

@@ -245,7 +245,7 @@ curves = Simulation(
     "same weights and read the same words. In thirteen of them one step of the library's backward "
     "is wrong. **Which run is the right one?** Decide before you read on.",
     caption="The loss of two of the fourteen runs. Which of them has a mistake in its backward?",
-    alt="Two falling curves of the loss over 300 steps, from 2.6 to below 0.2, so near each other "
+    alt="Two falling curves of the loss over 300 steps, from 2.6 to below 0.25, so near each other "
     "that neither looks wrong.",
     controls=[Choice("run", "Run", **runs("bias")), Choice("other", "Beside it", **runs("tied"))],
     compute=compare,

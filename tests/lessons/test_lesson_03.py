@@ -84,6 +84,8 @@ def test_what_is_said_of_four_scores_is_what_was_measured():
         assert f"{score} is at {right[-1]:.2f}" in accuracy.alt
     said = " ".join(words.markdown().split())
     plain, scaled = map(int, re.findall(r"(\d+) %", said))
+    found = [lesson.compare()[score][-1] for score in ("dot product", "scaled dot product")]
+    np.testing.assert_allclose([plain, scaled], 100 * np.array(found), atol=0.5)
     assert scaled > 95 > 90 > plain  # the text draws its conclusion from this
 
 

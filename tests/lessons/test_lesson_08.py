@@ -22,7 +22,7 @@ def test_what_is_said_of_the_first_simulation_is_so(trained):
     assert recipe[0] > np.log(training.SYMBOLS)
     assert recipe[80] < lowest + 0.01 and lowest < recipe.min()
     assert sudden[-1] > 0.7 and stays[-1] > 1.1
-    assert trained(beta2=0.5).max() > 3
+    assert trained(beta2=0.5).min() > lowest + 0.2
 
 
 @pytest.mark.parametrize("warmup", [1, 30, 120])
@@ -112,4 +112,14 @@ def test_a_run_without_warm_up_begins_at_the_highest_rate():
 def test_most_steps_are_clipped_where_the_question_says_so():
     norms = np.concatenate([runs.run("clipped at 1", seed).norms for seed in runs.SEEDS])
     assert 0.3 < (norms > 1).mean() < 0.7 and (1000 * norms > 1).all()
-    assert "25 % of the" in words_of(8, "each_switched_off")
+
+
+def test_the_text_has_the_numbers_of_the_runs():
+    text = words_of(8, "each_switched_off")
+    for name in runs.CHANGES:
+        made = [runs.run(name, seed) for seed in runs.SEEDS]
+        loss, right = [run.held_out for run in made], [100 * run.right for run in made]
+        row = f"{name} | {np.mean(loss):.2f} ({min(loss):.2f} to {max(loss):.2f}) | "
+        assert row + f"{np.mean(right):.0f} ({min(right):.0f} to {max(right):.0f})" in text
+        if name == "no warm-up":
+            assert f"With none {np.mean(right):.0f} % of the sentences are right, not" in text

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from lesson_solutions import words_of
 
 from lessons.kit.explanations import Sizes
 from lessons.lesson_07.toy import Leaky
@@ -67,8 +68,13 @@ def test_the_check_finds_each_mistake_at_the_right_place(bug):
 
 def test_what_is_said_of_the_runs_is_so():
     ends = {bug: bugs.end(bug) for bug in bugs.BUGS}
-    assert ends["none"][1] == 1 and ends["none"][0] == min(loss for loss, _ in ends.values())
+    # Nearly: which of the best runs is the very best depends on how a processor rounds.
+    best = min(loss for loss, _ in ends.values())
+    assert ends["none"][1] > 0.95 and ends["none"][0] < best + 0.03
     assert ends["none"][0] < 0.2 and all(right < 0.9 for right in (ends["zero"][1], ends["sum"][1]))
+    assert all(bugs.smoothed(bug, 1)[-1] < 0.25 for bug in ("bias", "tied"))
+    words = words_of(9, "all_the_runs")
+    assert f"ends with the loss {ends['none'][0]:.2f} and writes {ends['none'][1]:.0%} of" in words
 
 
 def test_the_check_does_not_see_that_a_decoder_sees_the_future():

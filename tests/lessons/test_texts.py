@@ -31,8 +31,7 @@ SAID = {
     The query of *it* is (−1, 2, 0), the key of *cat* is (0, 2, 0) … 0.204 · 4 + 0.064 · (−5) ≈
     0.47. So … [0.411, 0.185, 0.336, 0.0679] … 0.971 … and that is nan … [0.5, 0.5, 0, 0, 0]. Zeroed
     afterwards they are [0.0616, 0.0616, 0, 0, 0] … 0.647210 | 0.022483 … 0.999903 | 0.000009 … 1 ·
-    10^-5 without the scale and 0.27 with it … 0.96 without it, 0.25 with it … finds 86 % of the
-    words, the scaled one 100 %
+    10^-5 without the scale and 0.27 with it … 0.96 without it, 0.25 with it
     """,
     4: """
     *plural* is 0.70. In … it is 3 numbers, from one word to the next 6 … | that | 14 | 15 | 16 | …
@@ -56,8 +55,7 @@ SAID = {
     8: """
     The loss is -log 0.5, which is 0.693 … is 0.5 − 0.85 = −0.35 … or 2.83, above … gap is 12.7 …
     0.1 · 10 = 1.244 … or 0.3439, so m̂ is 3.62 … n̂ is 5.15 … *shorter*, 0.70 … last step is 0.53 …
-    by 1.30 … is 0.00070, in step 4,000 … has p_drop 0.1 … 1.00, 0.67, 0.52 at first … | no
-    warm-up | 0.86 (0.82 to 0.89) | 25 (22 to 32) | … right, not 99 %
+    by 1.30 … is 0.00070, in step 4,000 … has p_drop 0.1 … 1.00, 0.67, 0.52 at first
     """,
     7: """
     2 · (−0.0734), or −0.1468 … saves 1,049,600 parameters
