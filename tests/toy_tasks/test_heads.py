@@ -42,7 +42,7 @@ def of_language_model(**others):
 
 
 def grouped():
-    return of_language_model(mixers="grouped", key_value_heads=2)
+    return of_language_model(key_value_heads=2)
 
 
 @pytest.fixture(params=[of_transformer, grouped], ids=lambda make: make.__name__)
@@ -99,7 +99,8 @@ def test_a_head_that_is_removed_gives_zeros_and_comes_back(studied, monkeypatch)
     model, batch, every = studied
     before, whole = model.state_dict(), loss_of(model, [batch])
     for head in every:
-        attend = head.attention.attend
+        computed = head.attention.attention
+        attend = computed.forward
 
         def gated(*inputs, attend=attend, head=head):
             output = attend(*inputs).copy()
@@ -107,7 +108,7 @@ def test_a_head_that_is_removed_gives_zeros_and_comes_back(studied, monkeypatch)
             return output
 
         with monkeypatch.context() as patch:
-            patch.setattr(head.attention, "attend", gated)
+            patch.setattr(computed, "forward", gated)
             expected = loss_of(model, [batch])
         with removed([head]):
             assert_allclose(loss_of(model, [batch]), expected, rtol=1e-12)
@@ -309,7 +310,7 @@ def test_the_heads_of_a_run_from_its_own_data(succeed, monkeypatch):
 
 
 @pytest.mark.parametrize("page, flags, count", [
-    (write, "--data text.txt --mixers window,grouped --key-value-heads 1 --window 4", 4),
+    (write, "--data text.txt --mixers window,attention --key-value-heads 1 --window 4", 4),
     (write, "--data text.txt --mixers state_space,linear --checkpointing", 2),
     (masked, "--data text.txt --layers 1", 2),
 ])  # fmt: skip
