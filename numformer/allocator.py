@@ -17,24 +17,6 @@ def reuse_freed_memory() -> None:
         return
     mallopt(m_mmap_threshold, 1 << 30)
     mallopt(m_trim_threshold, -1)  # never
-    ask_for_large_pages()
-
-
-def ask_for_large_pages(size: int = 1 << 28) -> None:
-    """Let the next `size` bytes of memory that arrays take come in pages of 2 MiB where they can.
-
-    A step's arrays lie on thousands of pages of 4 KiB, more than the processor remembers the places
-    of. After `reuse_freed_memory`; memory that nothing touches is not taken.
-    """
-    page, huge = 1 << 21, 14  # MADV_HUGEPAGE
-    with contextlib.suppress(OSError, AttributeError):
-        libc = ctypes.CDLL("libc.so.6")
-        libc.malloc.restype = ctypes.c_void_p
-        if start := libc.malloc(ctypes.c_size_t(size)):
-            first = -(-start // page) * page
-            length = ctypes.c_size_t(start + size - first)
-            libc.madvise(ctypes.c_void_p(first), length, huge)
-            libc.free(ctypes.c_void_p(start))
 
 
 def return_freed_memory() -> None:

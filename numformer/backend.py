@@ -4,7 +4,6 @@ Ordinary array code needs only `xp = array_module(x)`: the arrays decide where w
 """
 
 import contextvars
-import functools
 import math
 import sys
 from collections.abc import Callable
@@ -58,52 +57,25 @@ def matmul(a, b):
 
     One matrix `b` for all of `a` becomes a single large product instead of many small ones.
     """
-    if b.ndim == 2:
-        matrix = a if a.ndim == 2 else rows(a)
-        product = matrix_product.get() or (blas.product if blas.blocks else None)
-        y = product(matrix, b) if product else matrix @ b
-        return y if a.ndim == 2 else y.reshape(*a.shape[:-1], b.shape[1])
-    if not _side_by_side(b) or a.shape[:2] != b.shape[:2] or a.dtype != b.dtype:
+    if b.ndim != 2:
         return a @ b
-    # The result's heads stand side by side, too, so that to merge them copies nothing.
-    batch, heads, length, _ = a.shape
-    y = np.empty((batch, length, heads, b.shape[-1]), b.dtype).swapaxes(1, 2)
-    return np.matmul(a, b, out=y)
-
-
-def _side_by_side(x) -> bool:
-    """Whether x (B, H, T, K) is an array on the host that lies in memory as (B, T, H, K)."""
-    if not isinstance(x, np.ndarray) or x.ndim != 4:
-        return False
-    _, of_head, of_position, of_number = x.strides
-    return of_position > of_head > of_number == x.itemsize
+    matrix = a if a.ndim == 2 else rows(a)
+    product = matrix_product.get() or (blas.product if blas.blocks else None)
+    y = product(matrix, b) if product else matrix @ b
+    return y if a.ndim == 2 else y.reshape(*a.shape[:-1], b.shape[1])
 
 
 def sum_rows(x):
     """x (..., D) -> (D,): the sum over all axes but the last, as a product with ones."""
     x = rows(x)
-    return _ones(len(x), x) @ x
+    return array_module(x).ones(len(x), dtype=x.dtype) @ x
 
 
 def sum_last(x):
     """x (..., D) -> (..., 1): the sum over the last axis, for many rows as a product with ones."""
     if x.size <= FEW * x.shape[-1]:
         return x.sum(axis=-1, keepdims=True)
-    return (rows(x) @ _ones(x.shape[-1], x)).reshape(*x.shape[:-1], 1)
-
-
-def _ones(size: int, like):
-    """Ones (size,) of the dtype and device of `like`; on the host they are kept for the next."""
-    if isinstance(like, np.ndarray):
-        return _ones_on_host(size, like.dtype)
-    return array_module(like).ones(size, dtype=like.dtype)
-
-
-@functools.lru_cache(maxsize=64)
-def _ones_on_host(size: int, dtype):
-    ones = np.ones(size, dtype=dtype)
-    ones.flags.writeable = False  # everybody who asks gets the same
-    return ones
+    return (rows(x) @ array_module(x).ones(x.shape[-1], dtype=x.dtype)).reshape(*x.shape[:-1], 1)
 
 
 def mean_last(x):
@@ -121,16 +93,6 @@ def max_last(x):
     if array_module(x) is np and x.shape[-1] <= 64 and x.size > FEW * x.shape[-1]:
         return rows(x).T.copy().max(axis=0).reshape(*x.shape[:-1], 1)
     return x.max(axis=-1, keepdims=True)
-
-
-def positive_part(x):
-    """x (...) -> max(0, x) (...).
-
-    NumPy compares with an array of zeros in a third of the time that it takes with the number 0.
-    """
-    if isinstance(x, np.ndarray):
-        return np.maximum(x, np.zeros(x.shape[-1:], x.dtype))
-    return array_module(x).maximum(x, 0)
 
 
 def dot_last(a, b):

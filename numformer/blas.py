@@ -1,9 +1,7 @@
 """Products of matrices: how many threads BLAS takes, and what makes those of few rows fast.
 
-The number of threads is the whole process's.
-
-A model that answers multiplies small matrices, one product after the other. A second thread gains
-little there, and beside other programs the two wait for each other most of the time.
+A model that answers multiplies small matrices in turn. A second thread gains little there, and
+beside other programs the two mostly wait. The number of threads is the whole process's.
 """
 
 import contextlib
@@ -115,10 +113,9 @@ def product(a, b):
 def _in_pieces(a, b):
     """a (M, N) @ b (N, P) for few rows of `a`, as products with pieces of `b`, whole in memory.
 
-    OpenBLAS lays out both matrices anew before it multiplies. For few rows that costs more than the
-    product itself, and where AVX-512 is at hand small products are made without
-    (sgemm_small_kernel_permit_skylakex.c). So 5 rows by a (10000, 512) transposed take 0.3 of the
-    time, by a (2048, 512) 0.5, and 16 rows 0.5 and 0.6; on other processors 0.9 to 1.1 of it.
+    OpenBLAS lays out both matrices anew before it multiplies, which for few rows costs more than
+    the product; with AVX-512 it makes small products without. So 5 rows by a (10000, 512)
+    transposed take 0.3 of the time, 16 rows 0.5; on other processors 0.9 to 1.1 of it.
     """
     rows, (depth, columns) = len(a), b.shape
     if b.flags.f_contiguous:  # pieces of its columns give columns of the result

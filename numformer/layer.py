@@ -8,7 +8,6 @@ what a backward returns shares memory with nothing, so its receiver may overwrit
 
 import contextlib
 import contextvars
-import functools
 import itertools
 import reprlib
 import textwrap
@@ -169,10 +168,10 @@ class Layer:
 
     # Saved values: a stack, so a layer may be used several times before backward.
 
-    @functools.cached_property
+    @property
     def saved(self) -> list[dict[str, Any]]:
         """What the forwards saved that no backward has popped yet, oldest first."""
-        return []
+        return self.__dict__.setdefault("_saved", [])
 
     def save(self, **values: Any) -> None:
         """Keep what backward needs, by name; does nothing while `saving` is off."""

@@ -32,12 +32,9 @@ class Special(NamedTuple):
         return [] if self.end is None else [self.end]
 
     def real(self, ids: np.ndarray) -> np.ndarray:
-        """ids (B, T) -> which of them are no padding (B, T).
-
-        Some models begin what they write with the padding id: what stands first is real then.
-        """
+        """ids (B, T) -> which of them are no padding (B, T)."""
         real = ids != self.padding
-        if self.start == self.padding:
+        if self.start == self.padding:  # some models write the padding id first: it is real there
             real[:, :1] = True
         return real
 

@@ -14,10 +14,7 @@ from numformer.layer import FlatParameters
 
 
 def elementwise(rule: Callable[..., None]) -> Callable[..., None]:
-    """Declare that a rule moves each weight by that weight's own numbers alone.
-
-    On pieces of the vectors it then gives what it gives on the whole.
-    """
+    """Declare that a rule moves each weight by its own numbers alone, so it works on pieces."""
     vars(rule)["elementwise"] = True
     return rule
 

@@ -52,11 +52,9 @@ class Places:
 
     @cached_property
     def real(self) -> np.ndarray:
-        """Indices (N,) of the real positions among the B T places.
-
-        Of padding alone one row stays, since some products need one; nobody attends to it.
-        """
+        """Indices (N,) of the real positions among the B T places."""
         real = np.flatnonzero(self.valid)
+        # Of padding alone one row stays, since some products need one; nobody attends to it.
         return real if len(real) else np.zeros(1, dtype=int)
 
     @cached_property
@@ -67,9 +65,8 @@ class Places:
     @property
     def row_positions(self) -> np.ndarray:
         """The positions of what layers work on: (T,), or (N,) of the rows."""
-        if not self.skip_padding:
-            return self.positions
-        return self.positions[self.real % self.valid.shape[1]]
+        rows = self.real % self.valid.shape[1] if self.skip_padding else slice(None)
+        return self.positions[rows]
 
     def pick(self, ids: np.ndarray) -> np.ndarray:
         """ids (B, T) -> (B, T), or (N,) those of the rows."""

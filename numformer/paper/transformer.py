@@ -82,10 +82,10 @@ class Transformer(Layer):
         return self.output.forward(x)
 
 
-FIXES = {
-    "source": "numformer.pad_sources(sources) makes it of lists of ids.",
-    "target": "numformer.PairBatch.of(pairs) makes it of pairs of lists of ids.",
-}
+FIXES = dict(
+    source="numformer.pad_sources(sources) makes it of lists of ids.",
+    target="numformer.PairBatch.of(pairs) makes it of pairs of lists of ids.",
+)
 
 
 def require_pair(source, target, skip_padding: bool, special: Special = OURS) -> None:

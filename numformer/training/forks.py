@@ -8,16 +8,12 @@ import contextlib
 import mmap
 import multiprocessing
 import os
-import select
 import signal
-import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
 import numpy as np
-
-PATIENCE = 0.002  # seconds for which a process looks for a message before it goes to sleep
 
 
 def cores() -> int:
@@ -74,7 +70,7 @@ class Forks:
                 _or_ended(connection.send, (method, values))
             # Where it fails, the answers of the others must be read all the same.
             answers = [_answer(self.owner, method, arguments[0])]
-            answers += [_or_ended(_receive, connection) for connection in connections]
+            answers += [_or_ended(connection.recv) for connection in connections]
         except BaseException:
             self.end()
             raise
@@ -103,23 +99,10 @@ def _serve(owner, index: int, connection: Connection) -> None:
     owner.become(index)
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
-            method, arguments = _receive(connection)
+            method, arguments = connection.recv()
             with np.errstate(all="ignore"):  # the first process looks at the loss
                 answer = _answer(owner, method, arguments)
             connection.send(answer)
-
-
-def _receive(connection: Connection):
-    """The next message.
-
-    The processes of a step wait for each other a few times, most often for less than a sleeping one
-    takes to wake up. So each looks for a while, and lets others have its core in between.
-    """
-    look, until = select.poll(), time.monotonic() + PATIENCE
-    look.register(connection, select.POLLIN)
-    while not look.poll(0) and time.monotonic() < until:
-        os.sched_yield()
-    return connection.recv()
 
 
 def _answer(owner, method: str, arguments: tuple):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from numformer import blas
-from numformer.allocator import ask_for_large_pages, return_freed_memory
+from numformer.allocator import return_freed_memory
 from numformer.backend import on_host
 from numformer.data import Batch
 from numformer.errors import InputError
@@ -79,7 +79,6 @@ class Parts:
         if self.count > 1 and sys.platform == "linux" and cores() > 1:
             self._share()
             return_freed_memory()
-            ask_for_large_pages()
             self.processes = Forks(self, self.count)
 
     def gradient(self, step: int, batch: Batch | list[Batch]):

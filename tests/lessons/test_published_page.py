@@ -52,8 +52,9 @@ def small(config, layers: int = 2):
     if "sinusoid" in config.positions or config.mixers == "relative":
         sizes["d_k"] = sizes["d_v"] = 6
     known = {field.name for field in fields(config)}
-    special = dict(padding_id=0, start_id=1, end_id=2, unwritten="0")
-    return replace(config, **{n: v for n, v in (sizes | special).items() if n in known})
+    if not hasattr(config, "classes"):  # images have no special ids
+        sizes |= dict(padding_id=0, start_id=1, end_id=2, unwritten="0")
+    return replace(config, **{n: v for n, v in sizes.items() if n in known})
 
 
 def model_of(config):

@@ -42,8 +42,8 @@ LIBRARY = ROOT / "numformer"
 
 # What is broken: every formula, layer, loss, optimizer, mask, batch and decoding step.
 BROKEN = """backend.py randomness.py layer.py settings.py
-            symbols.py half_precision.py paper/*.py data/*.py layers/*.py
-            models/*.py generation/*.py training/average.py training/loop.py
+            symbols.py half_precision.py paper/*.py data/*.py later/*.py
+            later/*/*.py recurrence/*.py models/*.py generation/*.py training/average.py training/loop.py
             training/loss_scale.py training/measures.py training/optimizers.py
             training/parts.py training/recipe.py training/trainer.py
             training/finished.py training/ranked_parts.py parallel/groups.py parallel/pairwise.py
@@ -477,7 +477,7 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = of_each_kind(mutants, equal) if options.fast else mutants
     chosen = [mutant for mutant in chosen if options.only in mutant.name]
     if not chosen:
-        example = "layers/softmax.py softmax_backward: missing term"
+        example = "paper/softmax.py softmax_backward: missing term"
         print(f"error: no mutant's name holds {options.only!r}; a name begins like {example!r}")
         return 2
     # Before NumPy is imported: BLAS threads of several processes would wait for each other.

@@ -9,12 +9,17 @@ import re
 from tests.mutation.mutants import Mutant
 
 LISTED = """
+Nothing comes after a single position.
+    paper/transformer.py: Reach(here)
+    paper/transformer.py: Reach(here, causal=False)
+A copy of an array that is a new one already.
+    paper/dropout.py: return dx.copy()
 How many pairs a batch has is not asked where it is filled by tokens.
     data/batching.py: super().__init__(pairs, 2, seed, pool)
 Every pair has a start or an end, so its length is at least 1.
     data/batching.py: longest = 1
 Where nothing is saved a checkpointed layer saves nothing, either.
-    layers/checkpointed.py: if any((isinstance(given, Memory) for given in inputs)):
+    later/checkpointed.py: if any((isinstance(given, Memory) for given in inputs)):
 The largest of a row are found in groups and without, the one of many, the other of few faster.
     paper/beam.py: if not groups <= count:
     paper/beam.py: if groups < count:
@@ -24,47 +29,28 @@ Of every group, not of the `count` whose own largest are the largest.
 A third of the rows that have ended, or half: what is written is the same, only sooner.
     paper/greedy.py: if 3 * ended[rows].sum() >= len(rows):
 The exponentials in new memory instead of that of `shifted`, which is not read again.
-    layers/cross_entropy.py: exponentials = xp.exp(shifted)
+    paper/cross_entropy.py: exponentials = xp.exp(shifted)
 Positions are whole numbers; NumPy's do for the ends of a slice; and nothing is nothing wherever.
-    layers/reach.py: limits = (first - back, last - back, first + ahead + 1.0
-    layers/reach.py: last + ahead + 1.0)
-    layers/reach.py: start, from_here, to_here, stop = np.searchsorted(self.keys.positions, limits)
-    layers/reach.py: from_here, to_here = (from_here, min(to_here, whole))
+    later/attention/patterns.py: last + ahead + 1.0)
 The rows of a matrix are the matrix itself.
     backend.py: matrix = a if a.ndim == 3
 What is returned is the array that is overwritten, which backward has already.
-    layers/cross_entropy.py: return (lambda g: g / len(g))(dlogits)
+    paper/cross_entropy.py: return (lambda g: g / len(g))(dlogits)
 A total for every entry of a row, all of them the same.
-    layers/cross_entropy.py: total = xp.empty_like(logits[:, :])
-In blocks or by the plain formula, the result is the same.
-    layers/window.py: return super().attend_backward(dheads, reach)
-    layers/window.py: return super().takes_blocks(reach)
+    paper/cross_entropy.py: total = xp.empty_like(logits[:, :])
 The first position after those that last stands behind them, by either rule.
-    layers/window.py: np.where(positions <= self.lasting
-Where an array is cut, of whichever type the number is.
-    layers/places.py: padded[0] if
-    layers/places.py: else length, real[-1] + 1 if
+    later/attention/latest.py: np.where(positions <= self.lasting
 A block has as many rows as is fast, a chunk as many positions; a stretch is cut off where the array
 ends.
-    layers/blocks.py: ROWS = 129
-    layers/blocks.py: if self.reach.keys.all_valid and (not on_host(query)) else None
-    layers/blocks.py: whole = slice(batch) if not on_host(query) else None
-    layers/blocks.py: whole = slice(batch) if self.reach.keys.all_valid else None
-    layers/blocks.py: whole = None
-    layers/blocks.py: for sequences in stretches(batch, 1)
-    layers/blocks.py: slice(start, start + size)
-    layers/running_sums.py: CHUNK = 65
-Where global and near keys are one stretch, the same keys by their indices.
-    layers/global_window.py: if near.start < globals_:
-A mask that hides nothing, which takes longer than none.
-    layers/tiles.py: if tile.pattern is not None:
+    later/attention/tiles.py: ROWS = 129
+    later/mixers/running_sums.py: CHUNK = 65
 Beyond 10 and beyond 11 the share of GELU is 0 or 1 to the last digit.
-    layers/activation.py: near = xp.minimum(xp.maximum(x, -11), 10)
-    layers/activation.py: near = xp.minimum(xp.maximum(x, -10), 11)
+    later/activations.py: near = xp.minimum(xp.maximum(x, -11), 10)
+    later/activations.py: near = xp.minimum(xp.maximum(x, -10), 11)
 A distance of `single` is the first of the later buckets: the logarithm of 1 is 0.
-    layers/relative.py: np.where(near <= single, near,
+    later/attention/relative.py: np.where(near <= single, near,
 A truth of NumPy is read as one of Python.
-    layers/places.py: return self.valid.all()
+    paper/masks.py: return self.valid.all()
 A place in the batch as an integer of NumPy is the same place.
     paper/beam.py: rows = (self.rows, self.log_p,
 Before the first evaluation neither 0 nor -1 of them comes to any patience.
@@ -92,46 +78,44 @@ How much sentencepiece tells of its work on standard error.
     data/subwords.py: minloglevel=3
 What logits are where they do not count: what comes of it is multiplied with 0, or compared with the
 same.
-    layers/cross_entropy.py: xp.where(kept[rows, None], of_rows, logits.dtype.type(1))
-    layers/divergence.py: xp.where(counts, x, x.dtype.type(1))
+    paper/cross_entropy.py: xp.where(kept[rows, None], of_rows, logits.dtype.type(1))
+    later/divergence.py: xp.where(counts, x, x.dtype.type(1))
 np.diff gets -2 instead of -1 before the smallest id or row. These are at least 0, so the first
 difference is above 0 either way, and whether it is 0 is all that counts.
     backend.py: np.diff(sorted_ids, prepend=-2)
-    layers/memory.py: np.diff(read, prepend=-2)
+    paper/memory.py: np.diff(read, prepend=-2)
 A Python integer takes the dtype of the array that it multiplies, uint64 (NEP 50).
     randomness.py: bits *= 11400714819323198485
     randomness.py: bits *= factor
 The same hashes, computed in pieces that the cache may not hold.
     randomness.py: for piece in cache_sized_pieces((flat := counters)):
 More random words than are read.
-    layers/dropout.py: np.arange(count * 4 + 2)
-    layers/dropout.py: np.arange(count + 2)
-    layers/dropout.py: np.arange(count // 4 + 3)
+    later/attention/keep.py: np.arange(count * 4 + 2)
+    later/attention/keep.py: np.arange(count + 2)
+    later/attention/keep.py: np.arange(count // 4 + 3)
 SeedSequence.generate_state makes word after word: of two words the first is the same.
     randomness.py: sequence.generate_state(2, np.uint64)[0]
 With a reach of all ids nothing lies that far apart: the slices are empty.
     backend.py: while reach <= len(ids)
 A polynomial of a higher degree, which has all digits of the dtype, too.
-    layers/normal.py: _tail_polynomial(8 if
-    layers/normal.py: else 19)
+    later/normal.py: _tail_polynomial(8 if
+    later/normal.py: else 19)
 The same numbers. As NumPy's own they make each sum in float64 before it is rounded, which takes
 longer.
-    layers/normal.py: return interpolated.convert(kind=np.polynomial.Polynomial).coef[::-1]
+    later/normal.py: return interpolated.convert(kind=np.polynomial.Polynomial).coef[::-1]
 Beyond 40 the exponential is 0 in every dtype, so both results are.
-    layers/normal.py: xp.minimum(xp.absolute(value), 41)
+    later/normal.py: xp.minimum(xp.absolute(value), 41)
 At 0 the tail is 1/2, and so is the difference from 1.
-    layers/normal.py: tail -= value >= 0
+    later/normal.py: tail -= value >= 0
 What differs from the first state and what differs from the second have the same difference; and of
 one state nothing differs.
     training/average.py: shapes[1].items()
 How many holes are asked for at once.
     generation/infilling.py: np.split(holes, range(256, len(holes), 257))
 Of the difference the size alone is taken.
-    layers/alibi.py: abs(keys - queries[:, None])
-    layers/global_window.py: seen = (abs(t - s)
-    layers/strided.py: abs(t[rows][:, None] - s[keys])
+    later/attention/alibi.py: abs(keys - queries[:, None])
 Where all are at work, nothing is appended.
-    layers/recurrence.py: state = xp.concatenate([new, state[count:]])
+    recurrence/recurrence.py: state = xp.concatenate([new, state[count:]])
 What stands after a target is computed, too, and left out afterwards, with no gradient.
     models/recurrent.py: y = self.decoder.forward(x, None, start,
 At the end of the warm-up both formulas give the peak.
@@ -140,26 +124,20 @@ The cosine of a number and of its negative are the same.
     training/recipe.py: math.pi * (warmup - step)
     training/recipe.py: (warmup - (steps + 1))
 The dot product of two vectors, whose products and their order are the same.
-    layers/cross_entropy.py: return (share @ losses,
+    paper/cross_entropy.py: return (share @ losses,
 Asked for after an evaluation or after resume, which set it; where 1 is the last step, the loop
 evaluates it before it asks.
     training/trainer.py: self.evaluated = 1
 The two are added, into an array that belongs to nobody else either way.
-    layers/attention.py: dmemory, dx = super().backward(dy)
+    paper/attention.py: dmemory, dx = super().backward(dy)
 The same maxima, of which a device makes more work.
     backend.py: if x.shape[-1] <= 64
 How many texts are computed at once.
     generation/transduction.py: min(251, 2 ** 20
 A copy of what could be viewed as well.
-    layers/rotary.py: return x.copy()
-Added in place, so rounded to the dtype of the scores either way.
-    layers/attention.py: bias = self.position_bias(self.heads, *positions)
-    layers/blocks.py: by_heads(bias[None])
+    later/attention/rotary.py: return x.copy()
 A table of more positions.
-    layers/rotary.py: positions.max() + 2
-Nothing comes after a single position.
-    models/encoder_decoder.py: Reach(here)
-    models/encoder_decoder.py: Reach(here, causal=False)
+    later/attention/rotary.py: positions.max() + 2
 When a line is seen on a terminal, and where beside a bar.
     training/loop.py: print(f'step {trainer.step}: {line}')
     training/loop.py: print(f'step {trainer.step}: {line}', flush=False)
@@ -167,14 +145,12 @@ When a line is seen on a terminal, and where beside a bar.
     training/loop.py: print(f'ends here: {over}', flush=False)
 Where nothing is remembered, x and memory both begin one place further; who may see whom, and
 rotary's angles between them, stay.
-    layers/attention.py: past.length if past else 1
-    layers/linear_attention.py: past.length if past else 1
+    paper/attention.py: past.length if past else 1
+    later/mixers/linear_attention.py: past.length if past else 1
 Without padding a product with True everywhere.
-    layers/linear_attention.py: visible = xp.asarray(places.valid[:, None, :, None])
-    layers/state_space.py: return x * self._visible(x, reach)
-    layers/state_space.py: return dx * self._visible(dx, reach)
-A copy of an array that is a new one already.
-    layers/dropout.py: return dx.copy()
+    later/mixers/linear_attention.py: visible = xp.asarray(places.valid[:, None, :, None])
+    later/mixers/state_space.py: return x * self._visible(x, reach)
+    later/mixers/state_space.py: return dx * self._visible(dx, reach)
 Only the first array's sum is asked for, and what is added to it is whole by then.
     parallel/pairwise.py: range(0, len(arrays) - stride, 2)
     parallel/pairwise.py: range(0, len(arrays) - stride, stride)

@@ -85,7 +85,7 @@ def test_verdicts(plain_items):
     def asks():
         bytearray(mutation.MEMORY)
 
-    source = mutation.sources()["layers/softmax.py"]
+    source = mutation.sources()["paper/softmax.py"]
     change = "missing term: dweights - dot_last(dweights, weights) -> dweights"
     (mutant,) = [mutant for mutant in source.mutants if mutant.name.endswith(change)]
     functions = mutation.live_functions()[str(source.file)]
