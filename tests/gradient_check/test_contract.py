@@ -104,7 +104,8 @@ def lacking() -> Iterator[str]:
     text = Path(__file__).with_name("torch_reference.py").read_text()  # torch may be missing
     body = ast.parse(text).body
     references = {part.name for part in body if isinstance(part, ast.FunctionDef)}
-    references |= {part.targets[0].id for part in body if isinstance(part, ast.Assign)}
+    made = [part for part in body if isinstance(part, ast.Assign)]
+    references |= {part.targets[0].id for part in made if isinstance(part.value, ast.Call)}
     text += Path(__file__).with_name("parity_cases.py").read_text()
     used = {case.reference for case in TABLE} | {f"{name}_optimizer" for name in OPTIMIZERS}
     used |= {f"{case.settings.get('positions')}_attention" for case in TABLE}
