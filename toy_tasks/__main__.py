@@ -12,6 +12,7 @@ everything in seconds. The times are those of two cores.
 FOOT = """
 python -m toy_tasks.compare RUN RUN ... draws the curves of runs and lists their figures.
 python -m toy_tasks.heads --run RUN says what each head of attention does.
+python -m toy_tasks.from_paper reverses digits with the paper's room alone, in sixty lines.
 """
 
 
