@@ -1,8 +1,6 @@
 """The paper alone: `numformer.paper` learns to reverse digits, in a loop that is all here.
 
     python -m toy_tasks.from_paper
-
-Batches, forward, backward, Adam with the warm-up schedule, greedy decoding, and nothing else.
 """
 
 import argparse
