@@ -1,10 +1,6 @@
 """The few functions that differ between NumPy and CuPy: their numbers, and how they get them."""
 
 import math
-import platform
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -276,24 +272,3 @@ def test_draws_follow_each_other_and_waste_less_than_a_word():
     stream.reseed(3, 7)
     stream.keep((5,), 0.5, like)
     assert_array_equal(stream.keep((8, 9), 0.5, like).ravel() != 0, words(3, 7, 20)[8:] >= 32768)
-
-
-HAS_LARGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage").exists()
-
-
-@pytest.mark.skipif(
-    platform.libc_ver()[0] != "glibc" or not HAS_LARGE_PAGES, reason="Linux with glibc has them"
-)
-def test_large_pages_are_asked_for():
-    """In a process of its own, since what is asked for stays: smaps flags such memory `hg`."""
-    program = """if True:
-        from pathlib import Path
-        from numformer.backend import reuse_freed_memory
-        def flagged():
-            lines = Path("/proc/self/smaps").read_text().splitlines()
-            return any("hg" in line.split() for line in lines if line.startswith("VmFlags"))
-        assert not flagged()
-        reuse_freed_memory()
-        assert flagged()
-    """
-    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,6 +1,6 @@
 """The paper alone: `numformer.paper` learns to reverse digits, in a loop that is all here.
 
-    python -m toy_tasks.from_paper
+python -m toy_tasks.from_paper
 """
 
 import argparse

@@ -40,7 +40,6 @@ DEFAULTS = dict(
     factor=0.4,
     decay="linear",
     clip_norm=1.0,
-    max_length=128,
 )
 
 
@@ -205,6 +204,7 @@ STUDY = study.Study(
     rows={
         (row := f"{task} {how}"): {"task": task, "positions": how}
         | LONGER.get(row, LONGER.get(task, {}))
+        | ({"max_length": 128} if how == "learned" else {})
         for task in TASKS
         for how in POSITIONS
     },

@@ -142,7 +142,9 @@ def of_heads(attention, dy, merged=merge_heads, parts=("query", "key", "value"))
     attention.pop_saved()
     gradients = attention.attention.backward(split_heads(attention.output.backward(dy), H))
     merged = dict(zip(parts, map(merged, gradients), strict=True))
-    return tuple(getattr(attention, part).backward(dx) for part, dx in merged.items())
+    return tuple(
+        getattr(attention, part).backward(split_heads(dx, H)) for part, dx in merged.items()
+    )
 
 
 def keys_subtracted(attention, right, dy):
@@ -191,6 +193,7 @@ INPUTS = {
     nf.Embedding: [IDS],
     nf.MultiHeadAttention: [X, MEMORY],
     nf.ScaledDotProductAttention: [*HEADS, GIVEN.source_mask],
+    nf.BiasedAttention: [*HEADS, GIVEN.source_mask],
     nf.SelfAttention: [X, GIVEN.target_mask],
     nf.Softmax: [SCORES, GIVEN.source_mask],
 }
@@ -260,11 +263,11 @@ MISTAKES = {
     ),
     "softmax: the sum over a wrong axis": of(wrong(nf.Softmax(), sum_over_queries), "scores"),
     "attention: scores masked in forward only": of(
-        stale(nf.ScaledDotProductAttention(), weights=without_mask, dropped=without_mask),
+        stale(nf.ScaledDotProductAttention(), weights=without_mask),
         "query key value",
     ),
     "attention: dV through the weights before dropout": of(
-        stale(nf.ScaledDotProductAttention(0.3), dropped=lambda saved: saved["weights"]), "value"
+        stale(nf.BiasedAttention(0.3), dropped=lambda saved: saved["weights"]), "value"
     ),
     "attention: heads merged by reshape alone": of(
         wrong(nf.MultiHeadAttention(D, H, RNG), heads_mixed),
