@@ -80,12 +80,10 @@ def test_trouble_of_the_machine_is_one_line(refuse):
 
 
 def test_a_full_disk_ends_with_2_and_loses_nothing(call):
-    flags = f"{TINY} --steps 40 --log-every 1 --evaluate-every 25 --out"
+    flags = f"{TINY} --steps 38 --log-every 1 --evaluate-every 35 --out"
     call(copying, f"{flags} straight")
-    config, metrics = (Path("straight", n).stat().st_size for n in ("config.json", "metrics.jsonl"))
-    assert config < metrics - 100  # so that it is the latter that finds no room
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    for name, most in (("last.safetensors", 8000), ("metrics.jsonl", metrics - 100)):
+    for name, most in (("last.safetensors", 8000), ("metrics.jsonl", 3500)):
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
         try:
             code, _, err = call(copying, f"{flags} {name}")
