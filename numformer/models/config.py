@@ -155,7 +155,8 @@ class TowerConfig(kinds.OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ign
                 if name in chosen or kinds.own_names(entry) & values.keys():
                     entries.append(entry)
         own = [kind for kind in kinds.classes_of(entries) if not issubclass(base, kind)]
-        return super().__new__(kinds.extended(base, (*own,)) if own else base, **values)
+        kind: Any = kinds.extended(base, (*own,)) if own else base
+        return super().__new__(kind, **values)
 
     def __post_init__(self):
         super().__post_init__()

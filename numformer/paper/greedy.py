@@ -16,10 +16,10 @@ from numformer.symbols import OURS, Special
 class Writer(Protocol):
     """A model that writes symbol after symbol; its state is one as memory.State."""
 
-    def start(self, inputs: Any, length: int) -> Any:
+    def start(self, inputs: Any, length: int, /) -> Any:
         """inputs (B, S) are read -> the state before the first of `length` positions."""
 
-    def step(self, ids: Any, state: Any) -> Any:
+    def step(self, ids: Any, state: Any, /) -> Any:
         """The next position of every row: ids (B,) -> logits (B, V)."""
 
 

@@ -47,7 +47,7 @@ class AttentionMixer:
 
     def __init__(self, pattern: type[Everything] = Everything, bias: Any = None):
         self.pattern, self.bias, self.sees_near = pattern, bias, pattern.sees_near
-        kinds = dict.fromkeys([*([bias.Settings] if bias else []), pattern.Settings])
+        kinds: Any = dict.fromkeys([*([bias.Settings] if bias else []), pattern.Settings])
         self.Settings: Any = make_dataclass(
             "Settings", [], bases=tuple(kinds), frozen=True, kw_only=True
         )
@@ -91,7 +91,7 @@ class AttentionMixer:
             return
         for part, of_first in zip(layer.layers_within(), first.layers_within(), strict=True):
             if hasattr(part, "share"):
-                part.share(of_first)
+                part.share(of_first)  # pyright: ignore
 
     def entries(self, config) -> int:
         """The entries of the matrices of such an attention."""

@@ -189,7 +189,7 @@ class TiledAttention(Layer):
                     "Extend BiasedAttention, or choose another attention_function.",
                 )
             if trained:
-                self.bias.backward(dbias.reshape(heads, length, -1))
+                self.bias.backward(dbias.reshape(heads, length, -1))  # pyright: ignore
         dquery, dkey, dvalue = map(of_heads, gradients)
         if groups < heads:  # the heads of a group look at the same keys and values
             dkey, dvalue = (in_groups(x, groups).sum(axis=2) for x in (dkey, dvalue))
