@@ -101,3 +101,9 @@ def test_an_unknown_field_is_named_with_the_nearest(mine, complaint):
     assert "Mine has the settings symbols, width, depth, drop, rate," in said
     assert "received widht. Did you mean width?" in said
     assert "received xyzzy. Leave it out." in complaint(mine, width=3, xyzzy=1)
+
+
+def test_choices_in_turn_are_names_of_their_registry():
+    rule = kinds.choices("a", {"a": 1, "b": 2}, "of turns").metadata["rule"]
+    assert rule.several and rule.choices == ("a", "b") and rule.type is str
+    assert rule.holds("a,b") and not rule.holds(1) and not rule.holds("a,c")

@@ -265,3 +265,12 @@ def test_what_cannot_be_computed_again_is_refused(rng, complaint):
     past = Memory(4)
     with pytest.raises(InputError, match="a Memory while saving is on"):
         stack.forward(rng.standard_normal((2, 3, 8)), past=past)
+
+
+def test_a_checkpoint_that_is_held_twice_is_met_once(rng):
+    class Twice(Layer):
+        def __init__(self):
+            self.first = self.second = Checkpointed(nf.Linear(3, 2, rng))
+
+    assert [*Twice().named_layers()] == ["", "first (computed again)", "first"]
+    assert [*Twice().named_parameters()] == ["first.weight", "first.bias"]

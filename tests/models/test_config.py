@@ -152,3 +152,10 @@ def test_layers_and_functions_have_the_paper_s_defaults_too(called, defaults):
     for function in called:
         parameters = inspect.signature(function).parameters.values()
         assert {p.name: p.default for p in parameters if p.default is not p.empty} == defaults
+
+
+def test_the_plain_formula_is_a_choice_where_nothing_asks_for_more(complaint):
+    plain = dict(vocabulary=V, d_model=8, heads=2, attention_function="scaled_dot_product")
+    assert nf.LanguageModel.Config(**plain).attention_function == "scaled_dot_product"
+    assert "positions alibi" in complaint(nf.LanguageModel.Config, **plain, positions="alibi")
+    assert "key_value_heads 1" in complaint(nf.LanguageModel.Config, **plain, key_value_heads=1)
