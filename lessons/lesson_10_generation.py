@@ -447,8 +447,8 @@ def the_lines_of_the_cache():
                 "query = ": "Of the new words alone: one row in each step.",
                 "key, value = ": "The same. Positions that turn keys (lesson 5) turn them here, "
                 "before they are kept; a key's position does not change.",
-                "if past": "From here on those of all words so far. (In training there is no "
-                "`past`: all words at once, nothing to remember.)",
+                "if past": "From here on, the keys and values of all words so far. (In training "
+                "all words come at once, and there is nothing to remember.)",
                 "return self.attend": "The row of the new word, with all keys and values.",
             },
             whole=False,
