@@ -4,6 +4,8 @@ Ordinary array code needs only `xp = array_module(x)`: the arrays decide where w
 """
 
 import contextvars
+import functools
+import importlib
 import math
 import sys
 from collections.abc import Callable
@@ -48,6 +50,31 @@ def transpose(x):
     return x.swapaxes(-1, -2)
 
 
+_kernels: dict[Any, dict[str, Callable]] = {}
+
+
+def kernel_of(formula: Callable, like) -> Callable | None:
+    """The kernel (numformer/kernels/) that computes `formula` on the device of `like`, if any."""
+    xp = array_module(like)
+    if xp not in _kernels:  # a GPU's, when its first array is met
+        kernels = importlib.import_module("numformer.kernels")
+        _kernels[xp] = {} if xp is np else kernels.kernels_of(xp)
+    return _kernels[xp].get(formula.__name__)
+
+
+def has_kernel(formula: Callable) -> Callable:
+    """`formula` on the host; on a GPU, instead, the one kernel that computes the same."""
+
+    @functools.wraps(formula)
+    def either(first, *others, **more):
+        if isinstance(first, np.ndarray):
+            return formula(first, *others, **more)
+        array = next(x for x in (first, *others, *more.values()) if hasattr(x, "ndim"))
+        return (kernel_of(formula, array) or formula)(first, *others, **more)
+
+    return either
+
+
 # What makes the products of two matrices in this thread where it is not `@`.
 matrix_product = contextvars.ContextVar[Callable | None]("matrix_product", default=None)
 
@@ -57,6 +84,8 @@ def matmul(a, b):
 
     One matrix `b` for all of `a` becomes a single large product instead of many small ones.
     """
+    if kernel := None if isinstance(a, np.ndarray) else kernel_of(matmul, a):
+        return kernel(a, b)
     if b.ndim != 2:
         return a @ b
     matrix = a if a.ndim == 2 else rows(a)
@@ -65,6 +94,7 @@ def matmul(a, b):
     return y if a.ndim == 2 else y.reshape(*a.shape[:-1], b.shape[1])
 
 
+@has_kernel
 def sum_rows(x):
     """x (..., D) -> (D,): the sum over all axes but the last, as a product with ones."""
     x = rows(x)
@@ -102,6 +132,7 @@ def dot_last(a, b):
     return np.einsum("...d,...d->...", a, b)[..., None]
 
 
+@has_kernel
 def dot_rows(a, b):
     """a, b (..., D) -> (D,): the dot product over all axes but the last.
 
@@ -131,41 +162,20 @@ def masked(scores, mask):
     return xp.where(mask, scores, minus_infinity)
 
 
+@has_kernel
 def scatter_add(target, ids, values) -> None:
     """target[ids[n]] += values[n] for every n, repeated ids included.
 
     target (V, D), ids (N,), values (N, D). The order of each sum is fixed, so its bits are too.
     """
-    xp = array_module(target)
-    small = 256
-    if len(target) <= small:
-        chosen = ids == xp.arange(len(target))[:, None]
+    if not isinstance(target, np.ndarray) or len(target) <= 256:
+        chosen = ids == array_module(target).arange(len(target))[:, None]
         target += chosen @ values
     elif len(ids):
-        order = xp.argsort(ids, kind="stable")
+        order = np.argsort(ids, kind="stable")
         sorted_ids, sorted_values = ids[order], values[order]
-        if xp is not np:
-            _add_runs_on_device(target, sorted_ids, sorted_values)
-            return
         starts = np.flatnonzero(np.diff(sorted_ids, prepend=-1))
         target[sorted_ids[starts]] += np.add.reduceat(sorted_values, starts)
-
-
-def _add_runs_on_device(target, ids, values) -> None:
-    """scatter_add of sorted ids, without waiting for how many differ; overwrites `values`.
-
-    Atomic adds would sum in any order, and CuPy's reduceat subtracts sums of everything. So each
-    value becomes the sum of its run up to it, in log2 N passes over the values (Hillis and Steele
-    1986), and each row of the target gets the one at the end of its run.
-    """
-    xp, reach = array_module(target), 1
-    while reach < len(ids):  # values[n] is the sum of up to `reach` values of its run, n the last
-        same = (ids[reach:] == ids[:-reach])[:, None]
-        values[reach:] += xp.where(same, values[:-reach], 0)
-        reach *= 2
-    symbols = xp.arange(len(target))
-    last = xp.searchsorted(ids, symbols, side="right") - 1
-    target += xp.where((ids[last] == symbols)[:, None], values[last], 0)
 
 
 def cache_sized_pieces(vector) -> list[slice]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from numformer.backend import array_module, cache_sized_pieces
+from numformer.backend import array_module, cache_sized_pieces, has_kernel
 
 PURPOSES = ("weights", "data", "dropout", "held out", "sampling", "subwords")
 
@@ -56,10 +56,8 @@ class DropoutStream:
         dtype and device are those of the array `like`. p is rounded to a multiple of 2^-16,
         because 16 random bits decide each entry.
         """
-        xp, size = array_module(like), math.prod(shape)
-        key, start, stop = self.reserve(size)
-        words = splitmix64(key, xp.arange(start, stop, dtype=xp.uint64))
-        return keep_mask(words.view(xp.uint16)[:size].reshape(shape), p, like)
+        key, start, _ = self.reserve(math.prod(shape))
+        return drawn_mask(like, shape, p, key, start)
 
     def reserve(self, size: int) -> tuple[Any, int, int]:
         """The key and the counters, from start to stop, of the next `size` entries."""
@@ -68,10 +66,24 @@ class DropoutStream:
         return key, start, self.drawn[1]
 
 
+@has_kernel
+def drawn_mask(like, shape: tuple[int, ...], p: float, key, start: int):
+    """What dropout multiplies with (shape), of the words whose counters begin at `start`."""
+    xp, size = array_module(like), math.prod(shape)
+    words = splitmix64(key, xp.arange(start, start - -size // 4, dtype=xp.uint64))
+    return keep_mask(words.view(xp.uint16)[:size].reshape(shape), p, like)
+
+
 def keep_mask(bits, p: float, like):
     """Of random bits (...) uint16 what dropout multiplies with (...)."""
+    dropped, scale = dropping(p)
+    return (bits >= dropped) * like.dtype.type(scale)
+
+
+def dropping(p: float) -> tuple[int, float]:
+    """How many of 65536 values of the bits drop an entry, and what scales those that are kept."""
     dropped = min(round(p * 65536), 65535)
-    return (bits >= dropped) * like.dtype.type(65536 / (65536 - dropped))
+    return dropped, 65536 / (65536 - dropped)
 
 
 dropout_stream = DropoutStream()

@@ -8,7 +8,7 @@ import inspect
 import warnings
 from collections.abc import Callable
 
-from numformer.backend import array_module, cache_sized_pieces
+from numformer.backend import array_module, cache_sized_pieces, has_kernel
 from numformer.errors import InputError
 from numformer.layer import FlatParameters
 
@@ -20,6 +20,7 @@ def elementwise(rule: Callable[..., None]) -> Callable[..., None]:
 
 
 @elementwise
+@has_kernel
 def adam(data, grad, mean, square, *, step, rate, beta1, beta2, epsilon) -> None:
     """One update of the vectors data, mean, square (N), in place, from grad (N); step from 1.
 

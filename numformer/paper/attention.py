@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from numformer.backend import array_module, matmul, transpose
+from numformer.backend import array_module, has_kernel, matmul, transpose
 from numformer.errors import InputError, require_width
 from numformer.layer import Array, Layer
 from numformer.paper.linear import Linear
@@ -14,6 +14,7 @@ from numformer.paper.memory import KeysAndValues, Memory, Shared
 from numformer.paper.softmax import softmax, softmax_backward
 
 
+@has_kernel
 def scaled_dot_product_attention(query, key, value, mask=None):
     """Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V   (section 3.2.1, equation 1).
 
@@ -26,6 +27,7 @@ def scaled_dot_product_attention(query, key, value, mask=None):
     return matmul(weights, value), weights
 
 
+@has_kernel
 def scaled_dot_product_attention_backward(doutput, query, key, value, weights):
     """doutput (..., T, K_v) -> dquery (..., T, K), dkey (..., S, K), dvalue (..., S, K_v)."""
     dvalue = matmul(transpose(weights), doutput)  # output = weights V

@@ -22,7 +22,6 @@ from numformer.paper.greedy import (
 from numformer.symbols import END, OURS, Special
 
 LARGEST_ALPHA = 9
-GROUP = 64  # symbols of which the largest is looked for first
 
 
 def length_penalty(length: int, alpha: float) -> float:
@@ -50,6 +49,11 @@ def beam_search(
     return [best.ids for (best,) in search(model, inputs, max_length, beam, penalty)]
 
 
+def largest(x, count: int):
+    """x (N, V) -> where the `count` largest of each row are (N, count), in any order."""
+    return array_module(x).argpartition(x, -count)[:, -count:]
+
+
 def search(
     model: Writer,
     inputs: np.ndarray,
@@ -57,6 +61,7 @@ def search(
     beam: int,
     penalty: Callable[[int], float],
     count: int = 1,
+    largest: Callable = largest,
 ) -> list[list[Hypothesis]]:
     """inputs (B, S) -> for each row the `count` best hypotheses found with `beam`, best first.
 
@@ -78,7 +83,7 @@ def search(
         state.choose(np.repeat(hypotheses.rows, beam))
         ids = state.ids
         for length in range(1, max_length + 1):
-            ways = most_probable(model.step(ids, state), candidates, special)
+            ways = most_probable(model.step(ids, state), candidates, special, largest)
             parents, ended = hypotheses.write(*ways)
             for row, log_p, written in ended:
                 rankings[row].offer(log_p / penalty(length), written)
@@ -113,7 +118,9 @@ def require_alpha(alpha) -> None:
         raise InputError(rule, repr(alpha), "The paper uses 0.6; 0 does not normalise.")
 
 
-def most_probable(logits, count: int, special: Special = OURS) -> tuple[np.ndarray, np.ndarray]:
+def most_probable(
+    logits, count: int, special: Special = OURS, largest: Callable = largest
+) -> tuple[np.ndarray, np.ndarray]:
     """logits (N, V) -> the `count` most probable symbols of each row and their log probabilities.
 
     Both (N, count), on the host, in the order of ids; where the vocabulary is smaller, of all. As
@@ -126,29 +133,9 @@ def most_probable(logits, count: int, special: Special = OURS) -> tuple[np.ndarr
     for symbol in special.unwritten:
         shifted[:, symbol] = -xp.inf
     count = min(count, shifted.shape[1])
-    symbols = xp.sort(_largest(shifted, count))
+    symbols = xp.sort(largest(shifted, count))
     log_p = xp.take_along_axis(shifted, symbols, axis=1) - normaliser
     return to_host(symbols), to_host(log_p)
-
-
-def _largest(x, count: int):
-    """x (N, V) -> where the `count` largest of each row are (N, count).
-
-    They lie in those `count` groups of the row whose own largest are the largest. Members of a
-    group stand apart, so that all groups are compared at once, as vectors.
-    """
-    xp, (rows, length) = array_module(x), x.shape
-    groups = length // GROUP
-    if groups <= count:
-        return xp.argpartition(x, -count)[:, -count:]
-    whole, rest = xp.split(x, [groups * GROUP], axis=1)
-    highest = whole.reshape(rows, GROUP, groups).max(axis=1)
-    first = xp.argpartition(highest, -count)[:, -count:]
-    places = (first[:, :, None] + groups * xp.arange(GROUP)).reshape(rows, -1)
-    after = xp.broadcast_to(xp.arange(length - rest.shape[1], length), rest.shape)
-    places = xp.concatenate([places, after], axis=1)
-    among = xp.argpartition(xp.take_along_axis(x, places, axis=1), -count)[:, -count:]
-    return xp.take_along_axis(places, among, axis=1)
 
 
 class Ranking:

@@ -4,22 +4,24 @@ from typing import Any
 
 import numpy as np
 
-from numformer.backend import array_module, max_last, mean_last, rows_in_cache, sum_last
+from numformer.backend import array_module, has_kernel, max_last, mean_last, rows_in_cache, sum_last
 from numformer.errors import InputError
 from numformer.layer import Array, Layer
 from numformer.paper.embedding import check_ids
 
 
-def cross_entropy(logits, targets, share, smoothing):
+@has_kernel
+def cross_entropy(logits, targets, share, smoothing, out=None):
     """logits (N, V), targets, share (N) -> loss (), exponentials (N, V), total (N, 1).
 
     loss = sum_n share_n loss_n, loss_n = -sum_v q(v) log p(v), p = softmax(logits_n),
     q(v) = (1 - smoothing) [v = target_n] + smoothing / V (Szegedy et al. 2016).
-    p = exponentials / total; exponentials are of the logits less each row's highest.
+    p = exponentials / total; exponentials are of the logits less each row's highest, written into
+    `out` where it is given.
     """
     xp = array_module(logits)
     with np.errstate(over="ignore"):  # a difference beyond the dtype's numbers is -inf, and p 0
-        shifted = logits - max_last(logits)
+        shifted = xp.subtract(logits, max_last(logits), out=out)
         # Without smoothing a logit of -inf costs nothing, but 0 * -inf is not a number.
         spread = smoothing * mean_last(shifted)[:, 0] if smoothing else 0
     at_target = shifted[xp.arange(len(targets)), targets]
@@ -30,6 +32,7 @@ def cross_entropy(logits, targets, share, smoothing):
     return losses @ share, exponentials, total
 
 
+@has_kernel
 def cross_entropy_backward(dloss, exponentials, total, targets, share, smoothing):
     """dloss () -> dlogits (N, V): dloss share (p - q).
 
@@ -89,8 +92,8 @@ class CrossEntropy(Layer):
             if valid is not None:
                 # 0 times what the others give is 0 then, even where their logits are infinite.
                 of_rows = xp.where(kept[rows, None], of_rows, logits.dtype.type(0))
-            loss_of_rows, exponentials[rows], total[rows] = cross_entropy(
-                of_rows, targets[rows], share[rows], self.smoothing
+            loss_of_rows, _, total[rows] = cross_entropy(
+                of_rows, targets[rows], share[rows], self.smoothing, exponentials[rows]
             )
             loss = loss + loss_of_rows
         self.save(exponentials=exponentials, total=total, targets=targets, share=share, shape=shape)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from numformer.backend import array_module, matmul, rows, scatter_add
+from numformer.backend import array_module, has_kernel, matmul, rows, scatter_add
 from numformer.errors import InputError, require_width
 from numformer.layer import Array, Layer, Parameter
 from numformer.paper.dropout import Dropout
@@ -12,6 +12,7 @@ from numformer.paper.linear import linear
 from numformer.paper.masks import Places
 
 
+@has_kernel
 def embed(ids, weight):
     """ids (B, T), weight (V, D) -> x (B, T, D): x = weight[id] * sqrt(D)."""
     x = weight[ids]
@@ -19,6 +20,7 @@ def embed(ids, weight):
     return x
 
 
+@has_kernel
 def embed_backward(dx, ids, dweight) -> None:
     """dx (B, T, D), ids (B, T): dweight[id] += dx * sqrt(D), once for each time that id occurs."""
     scatter_add(dweight, ids.ravel(), rows(dx) * math.sqrt(dx.shape[-1]))

@@ -2,16 +2,18 @@
 
 import numpy as np
 
-from numformer.backend import array_module
+from numformer.backend import array_module, has_kernel
 from numformer.layer import Array, Layer
 from numformer.paper.linear import Linear
 
 
+@has_kernel
 def relu(x):
     """x (...) -> y, positive, each (...): y = max(0, x), and where x > 0."""
     return array_module(x).maximum(x, 0), x > 0
 
 
+@has_kernel
 def relu_backward(dy, positive):
     """dy (...) -> dx (...): the gradient passes where x > 0."""
     return dy * positive

@@ -2,11 +2,12 @@
 
 import numpy as np
 
-from numformer.backend import array_module, dot_last, dot_rows, mean_last, sum_rows
+from numformer.backend import array_module, dot_last, dot_rows, has_kernel, mean_last, sum_rows
 from numformer.errors import require_width
 from numformer.layer import Array, Layer, Parameter
 
 
+@has_kernel
 def layer_norm(x, gamma, beta, epsilon):
     """x (..., D), gamma, beta (D) -> y, x_hat (..., D), rstd (..., 1).
 
@@ -23,6 +24,7 @@ def layer_norm(x, gamma, beta, epsilon):
     return y, x_hat, rstd
 
 
+@has_kernel
 def layer_norm_backward(dy, x_hat, rstd, gamma):
     """dy, x_hat (..., D), rstd (..., 1), gamma (D) -> dx (..., D), dgamma, dbeta (D).
 

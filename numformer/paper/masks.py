@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from numformer.backend import array_module, dtype_kind
+from numformer.backend import array_module, dtype_kind, has_kernel
 from numformer.errors import InputError
 
 
@@ -76,10 +76,8 @@ class Places:
         """Rows x (N, H K) -> (B, H, T, K), with zeros at padding; where there is none, a view."""
         if self.all_valid:
             return x.reshape(*self.valid.shape, heads, -1).swapaxes(1, 2)
-        _, row_of_place, (sequences, positions) = self._of_heads(heads, array_module(x))
-        y = x.reshape(len(x) * heads, -1).take(row_of_place, axis=0)
-        y[sequences, :, positions] = 0
-        return y
+        _, row_of_place, padding = self._of_heads(heads, array_module(x))
+        return spread_rows(x.reshape(len(x) * heads, -1), row_of_place, padding)
 
     def gather(self, x):
         """x (B, H, T, K) -> rows (N, H K): the real positions, each with its heads side by side."""
@@ -91,19 +89,29 @@ class Places:
     def _of_heads(self, heads: int, xp) -> tuple:
         """Of each row's heads their place (N, H) in (B, H, T); of each place a row; the padding.
 
-        At padding, whose sequences and positions are the third, the row is any.
+        At padding, whose sequences and positions are the third, the row is -1.
         """
         if (heads, xp) not in self._indices:
             batch, length = self.valid.shape
             sequence, position = np.divmod(self.real, length)
             head = np.arange(heads)
             place_of_row = (sequence[:, None] * heads + head) * length + position[:, None]
-            row = np.zeros(batch * length, dtype=int)
-            row[self.real] = np.arange(len(self.real))
-            row_of_place = row.reshape(batch, 1, length) * heads + head[:, None]
+            row_of_place = np.full((batch * length, heads), -1)
+            row_of_place[self.real] = np.arange(len(self.real) * heads).reshape(-1, heads)
+            row_of_place[~self.valid.ravel()] = -1
+            row_of_place = row_of_place.reshape(batch, length, heads).swapaxes(1, 2)
             padding = [xp.asarray(index) for index in np.nonzero(~self.valid)]
             self._indices[heads, xp] = xp.asarray(place_of_row), xp.asarray(row_of_place), padding
         return self._indices[heads, xp]
+
+
+@has_kernel
+def spread_rows(x, row_of_place, padding):
+    """x (M, K), row_of_place (B, H, T) -> (B, H, T, K): the row of each place; zeros at padding."""
+    y = x.take(row_of_place, axis=0)
+    sequences, positions = padding
+    y[sequences, :, positions] = 0
+    return y
 
 
 class Reach:

@@ -1,10 +1,11 @@
 """softmax(x)_s = exp(x_s) / sum_u exp(x_u) over the entries that a mask allows."""
 
-from numformer.backend import array_module, dot_last, masked, max_last, sum_last
+from numformer.backend import array_module, dot_last, has_kernel, masked, max_last, sum_last
 from numformer.layer import Array, Layer
 from numformer.paper.masks import require_mask
 
 
+@has_kernel
 def softmax(scores, mask=None):
     """scores (..., S), mask broadcast to it, True = may attend -> weights (..., S).
 
@@ -27,6 +28,7 @@ def softmax(scores, mask=None):
     return weights
 
 
+@has_kernel
 def softmax_backward(dweights, weights):
     """dweights, weights (..., S) -> dscores (..., S): weights * (dweights - <dweights, weights>).
 

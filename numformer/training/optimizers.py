@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from numformer import settings
-from numformer.backend import array_module
+from numformer.backend import array_module, has_kernel
 from numformer.errors import InputError
 from numformer.layer import FlatParameters, Layer, Parameter
 from numformer.models import Model
@@ -37,11 +37,17 @@ def blocks_of(size: int) -> list[slice]:
 
 def clip_global_norm(grad, max_norm: float | None):
     """grad (N) -> its norm (); where that is above max_norm, `grad` is scaled down to it."""
-    xp = array_module(grad)
-    norm = norm_of(xp.stack([grad[block] @ grad[block] for block in blocks_of(len(grad))]))
+    norm = norm_of(block_squares(grad, BLOCK))
     if max_norm is not None:
         grad *= clip_factor(norm, max_norm)
     return norm
+
+
+@has_kernel
+def block_squares(vector, size: int):
+    """vector (N) -> the sum of the squares of each block of `size` entries (M,)."""
+    starts = range(0, max(len(vector), 1), size)
+    return array_module(vector).stack([vector[n : n + size] @ vector[n : n + size] for n in starts])
 
 
 def norm_of(squares):

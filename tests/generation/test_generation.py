@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose
 
 import numformer as nf
 from numformer.errors import BrokenNumbers
+from numformer.generation.beam import largest_in_groups
 from numformer.paper import beam
 from numformer.paper.beam import most_probable
 from numformer.paper.memory import Kept, Memory, Shared
@@ -119,7 +120,7 @@ def exact(model, row, ids) -> np.ndarray:
     return without_special(model.logits(row, [nf.START, *ids]))
 
 
-def all_symbols(logits, count, special=None):
+def all_symbols(logits, count, special=None, largest=None):
     """As most_probable, without rounding."""
     return np.broadcast_to(np.arange(V), logits.shape), without_special(logits)
 
@@ -556,6 +557,6 @@ def test_the_largest_of_many_are_found_in_stretches(size, rng):
     """In each of many stretches there are more than enough, in each of five hardly."""
     logits = rng.permutation(5 * size).reshape(5, size) / 10_000
     logits[0, -1] = 16
-    symbols, _ = most_probable(logits, 4)
+    symbols, _ = most_probable(logits, 4, largest=largest_in_groups)
     logits[:, [nf.PADDING, nf.START, 3]] = -np.inf
     assert (symbols == np.sort(np.argsort(logits)[:, -4:])).all()

@@ -25,11 +25,11 @@ Every pair has a start or an end, so its length is at least 1.
 Where nothing is saved a checkpointed layer saves nothing, either.
     later/checkpointed.py: if any((isinstance(given, Memory) for given in inputs)):
 The largest of a row are found in groups and without, the one of many, the other of few faster.
-    paper/beam.py: if not groups <= count:
-    paper/beam.py: if groups < count:
-    paper/beam.py: GROUP = 65
+    generation/beam.py: if not groups <= count:
+    generation/beam.py: if groups < count:
+    generation/beam.py: GROUP = 65
 Of every group, not of the `count` whose own largest are the largest.
-    paper/beam.py: first = xp.argpartition(highest, -count)[:, :]
+    generation/beam.py: first = xp.argpartition(highest, -count)[:, :]
 A third of the rows that have ended, or half: what is written is the same, only sooner.
     paper/greedy.py: if 3 * ended[rows].sum() >= len(rows):
 The exponentials in new memory instead of that of `shifted`, which is not read again.
@@ -60,12 +60,12 @@ A place in the batch as an integer of NumPy is the same place.
 Before the first evaluation neither 0 nor -1 of them comes to any patience.
     training/loop.py: trainer.best.get('step', 1)
 Of two axes the last, which is meant without a word since NumPy 2.3, is 1.
-    paper/beam.py: xp.split(x, [groups * GROUP], axis=-1)
-    paper/beam.py: xp.concatenate([places, after], axis=-1)
-    paper/beam.py: xp.take_along_axis(x, places)
-    paper/beam.py: xp.take_along_axis(x, places, axis=-1)
-    paper/beam.py: xp.take_along_axis(places, among)
-    paper/beam.py: xp.take_along_axis(places, among, axis=-1)
+    generation/beam.py: xp.split(x, [groups * GROUP], axis=-1)
+    generation/beam.py: xp.concatenate([places, after], axis=-1)
+    generation/beam.py: xp.take_along_axis(x, places)
+    generation/beam.py: xp.take_along_axis(x, places, axis=-1)
+    generation/beam.py: xp.take_along_axis(places, among)
+    generation/beam.py: xp.take_along_axis(places, among, axis=-1)
     paper/beam.py: xp.take_along_axis(shifted, symbols) -
     paper/beam.py: xp.take_along_axis(shifted, symbols, axis=-1)
     generation/sampling.py: np.take_along_axis(ranked, count - 1)

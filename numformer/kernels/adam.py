@@ -1,0 +1,28 @@
+"""Adam: a thread for each weight, which reads and writes each of its numbers once."""
+
+from numformer.kernels.cuda import Source, threads_for
+
+FORMULAS = ("adam",)
+SOURCE = Source("""
+extern "C" __global__ void adam(
+    T* data, const T* grad, T* mean, T* square, double beta1, double beta2, double epsilon,
+    double of_square, double of_mean, Int N
+) {
+    Int n = Int(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (n >= N) return;
+    T m = mean[n] * T(beta1) + T(1 - beta1) * grad[n];
+    T s = square[n] * T(beta2) + grad[n] * grad[n] * T(1 - beta2);
+    mean[n] = m;
+    square[n] = s;
+    data[n] -= m / (sqrt(s) * T(of_square) + T(epsilon)) * T(of_mean);
+}
+""")
+
+
+def adam(data, grad, mean, square, *, step, rate, beta1, beta2, epsilon) -> None:
+    """As numformer.paper.adam."""
+    of_square, of_mean = (1 - beta2**step) ** -0.5, float(rate / (1 - beta1**step))
+    N = len(data)
+    how = threads_for(N)
+    settings = float(beta1), float(beta2), float(epsilon), of_square, of_mean
+    SOURCE.start("adam", data, *how, data, grad, mean, square, *settings, N)

@@ -1,0 +1,47 @@
+"""Copies that rearrange: heads side by side in memory, and the rows of a batch at their places."""
+
+from numformer.backend import array_module
+from numformer.kernels.cuda import Source, contiguous, threads_for
+
+FORMULAS = ("spread_rows",)
+SOURCE = Source("""
+// y (B, H, T, K) without gaps, from x in steps of of_b, of_h, of_t and of_k.
+extern "C" __global__ void packed(
+    const T* x, Int of_b, Int of_h, Int of_t, Int of_k, Int H, Int length, Int K, Int N, T* y
+) {
+    unsigned n = blockIdx.x * blockDim.x + threadIdx.x;
+    if (n >= N) return;
+    unsigned k = n % unsigned(K), place = n / unsigned(K);
+    unsigned t = place % unsigned(length), head = place / unsigned(length);
+    y[n] = x[head / unsigned(H) * of_b + head % unsigned(H) * of_h + t * of_t + k * of_k];
+}
+
+extern "C" __global__ void spread_rows(const T* x, const Int* row_of_place, Int K, Int N, T* y) {
+    Int n = Int(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (n >= N) return;
+    Int row = row_of_place[n / K];
+    y[n] = row < 0 ? T(0) : x[row * K + n % K];
+}
+""")
+
+
+def packed(x):
+    """x (..., M, N) as it is where its entries lie in order; otherwise a copy in order."""
+    xp = array_module(x)
+    if x.flags.c_contiguous or x.ndim > 4 or x.dtype.char not in "fd" or x.size >= 1 << 32:
+        return xp.ascontiguousarray(x)
+    missing = 4 - x.ndim
+    steps = (0,) * missing + tuple(step // x.itemsize for step in x.strides)
+    _, H, length, K = (1,) * missing + x.shape
+    y, N = xp.empty(x.shape, x.dtype), x.size
+    SOURCE.start("packed", x, *threads_for(N), x, *steps, H, length, K, N, y)
+    return y
+
+
+def spread_rows(x, row_of_place, padding):
+    """As numformer.paper.masks."""
+    x, row_of_place = contiguous(x, row_of_place)
+    K = x.shape[1]
+    y = array_module(x).empty((*row_of_place.shape, K), x.dtype)
+    SOURCE.start("spread_rows", x, *threads_for(y.size), x, row_of_place, K, y.size, y)
+    return y

@@ -1,0 +1,89 @@
+"""Cross-entropy with label smoothing: a block of threads for each row of logits."""
+
+import numpy as np
+
+from numformer.backend import array_module
+from numformer.kernels.cuda import Source, contiguous
+
+FORMULAS = "cross_entropy", "cross_entropy_backward"
+SOURCE = Source("""
+// Of the values of a block's threads: their sum, or the largest, for every thread.
+template <bool largest> __device__ T over_block(T value) {
+    __shared__ T of_warp[32];
+    value = largest ? warp_max(value) : warp_sum(value);
+    __syncthreads();  // what a call before this one has read
+    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
+    __syncthreads();
+    value = largest ? LOWEST : T(0);
+    if (threadIdx.x % 32 < blockDim.x / 32) value = of_warp[threadIdx.x % 32];
+    return largest ? warp_max(value) : warp_sum(value);
+}
+
+extern "C" __global__ void cross_entropy(
+    const T* logits, const Int* targets, double smoothing, Int V,
+    T* losses, T* exponentials, T* total
+) {
+    Int n = blockIdx.x, target = targets[n];
+    logits += n * V; exponentials += n * V;
+    T highest = LOWEST, sum = 0, spread = 0;
+    for (Int v = threadIdx.x; v < V; v += blockDim.x) highest = max(highest, logits[v]);
+    highest = over_block<true>(highest);
+    for (Int v = threadIdx.x; v < V; v += blockDim.x) {
+        T shifted = logits[v] - highest;
+        T exponential = exp(shifted);
+        spread += shifted;
+        sum += exponential;
+        exponentials[v] = exponential;
+    }
+    sum = over_block<false>(sum);
+    spread = smoothing ? T(smoothing) * over_block<false>(spread) / V : T(0);
+    if (threadIdx.x == 0) {
+        total[n] = sum;
+        losses[n] = log(sum) - (1 - T(smoothing)) * (logits[target] - highest) - spread;
+    }
+}
+
+extern "C" __global__ void cross_entropy_backward(
+    T* exponentials, const T* total, const Int* targets, const T* dlosses, double smoothing, Int V
+) {
+    Int n = blockIdx.x, target = targets[n];
+    exponentials += n * V;
+    T of_p = dlosses[n] / total[n], of_all = dlosses[n] * T(smoothing) / V;
+    T of_target = dlosses[n] * (1 - T(smoothing));
+    for (Int v = threadIdx.x; v < V; v += blockDim.x)
+        exponentials[v] = exponentials[v] * of_p - of_all - (v == target ? of_target : T(0));
+}
+""")
+
+
+def _blocks_of_rows(logits) -> tuple[tuple[int], tuple[int]]:
+    """A block for each row, of more threads for longer rows, so that few rows fill the cache."""
+    rows, V = logits.shape
+    return (rows,), (min(1024, max(32, V // 8 // 32 * 32)),)
+
+
+def cross_entropy(logits, targets, share, smoothing, out=None):
+    """As numformer.paper.cross_entropy."""
+    xp, (logits,) = array_module(logits), contiguous(logits)
+    exponentials, total = (
+        xp.empty_like(logits) if out is None else out,
+        xp.empty((len(logits), 1), logits.dtype),
+    )
+    losses, V = xp.empty(len(logits), logits.dtype), logits.shape[1]
+    targets = targets.astype(np.int64, copy=False)
+    SOURCE.start(
+        *("cross_entropy", logits, *_blocks_of_rows(logits), logits, targets, float(smoothing), V),
+        *(losses, exponentials, total),
+    )
+    return losses @ share, exponentials, total
+
+
+def cross_entropy_backward(dloss, exponentials, total, targets, share, smoothing):
+    """As numformer.paper.cross_entropy."""
+    how, V = _blocks_of_rows(exponentials), exponentials.shape[1]
+    targets = targets.astype(np.int64, copy=False)
+    SOURCE.start(
+        *("cross_entropy_backward", exponentials, *how, exponentials, total, targets),
+        *(dloss * share, float(smoothing), V),
+    )
+    return exponentials

@@ -1,0 +1,72 @@
+"""CUDA sources, compiled for the dtype of the arrays that they are called with."""
+
+from typing import Any
+
+import numpy as np
+
+from numformer.backend import array_module
+
+WARP = 32
+# T is float or double. A warp is 32 threads side by side in x, which can exchange values.
+HEAD = """
+typedef {T} T;
+typedef long long Int;
+typedef unsigned long long Word;
+#define LOWEST T({lowest})
+
+__device__ __forceinline__ T warp_sum(T value) {{
+    for (int lanes = 16; lanes; lanes /= 2) value += __shfl_xor_sync(0xffffffff, value, lanes);
+    return value;
+}}
+
+__device__ __forceinline__ T warp_max(T value) {{
+    for (int lanes = 16; lanes; lanes /= 2)
+        value = max(value, __shfl_xor_sync(0xffffffff, value, lanes));
+    return value;
+}}
+"""
+
+
+class Source:
+    """The CUDA source of kernels, in which T is the dtype of the arrays: float or double.
+
+    Integers are `Int`, numbers `double`: what Python's become on their way to the GPU.
+    """
+
+    def __init__(self, text: str):
+        self.text = text
+        self._functions: dict[tuple, Any] = {}
+
+    def start(self, name: str, like, blocks: tuple[int, ...], threads: tuple[int, ...], *arguments):
+        """Start the kernel `name` for the dtype of `like`, in so many blocks of so many threads."""
+        key = name, like.dtype.char, type(like)
+        if key not in self._functions:
+            self._functions[key] = self._compiled(like).get_function(name)
+        if min(blocks):
+            self._functions[key](blocks, threads, arguments)
+
+    def _compiled(self, like):
+        key = like.dtype.char, type(like)
+        if key not in self._functions:
+            numbers = {"f": "float", "d": "double"}
+            lowest = repr(float(np.finfo(like.dtype).min))
+            head = HEAD.format(T=numbers[like.dtype.char], lowest=lowest)
+            module = array_module(like).RawModule(code=head + self.text, options=("-std=c++17",))
+            self._functions[key] = module
+        return self._functions[key]
+
+
+def warps(rows: int, warps_of_block: int = 8) -> tuple[tuple[int], tuple[int, int]]:
+    """Blocks and threads that give each row a warp of its own."""
+    return (-(-rows // warps_of_block),), (WARP, warps_of_block)
+
+
+def threads_for(entries: int, threads: int = 256) -> tuple[tuple[int], tuple[int]]:
+    """Blocks and threads that give each entry a thread of its own."""
+    return (-(-entries // threads),), (threads,)
+
+
+def contiguous(*arrays):
+    """The arrays, each entry after the other in memory: copied where they are not."""
+    xp = array_module(arrays[0])
+    return [xp.ascontiguousarray(array) for array in arrays]

@@ -1,0 +1,32 @@
+"""The masks of dropout: a thread for each random word, which decides four entries."""
+
+import math
+
+from numformer.backend import array_module
+from numformer.kernels.cuda import Source, threads_for
+from numformer.randomness import dropping
+
+FORMULAS = ("drawn_mask",)
+SOURCE = Source("""
+extern "C" __global__ void drawn_mask(
+    Word key, Int start, Int dropped, double scale, Int N, T* keep
+) {
+    Int word = Int(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (4 * word >= N) return;
+    Word bits = Word(start + word) * 0x9E3779B97F4A7C15 + key;
+    bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9;
+    bits = (bits ^ bits >> 27) * 0x94D049BB133111EB;
+    bits ^= bits >> 31;
+    for (Int n = 4 * word; n < min(N, 4 * word + 4); n++, bits >>= 16)
+        keep[n] = Int(bits & 0xffff) >= dropped ? T(scale) : T(0);
+}
+""")
+
+
+def drawn_mask(like, shape, p, key, start):
+    """As numformer.randomness."""
+    keep, N = array_module(like).empty(shape, like.dtype), math.prod(shape)
+    dropped, scale = dropping(p)
+    how = threads_for(-(-N // 4))
+    SOURCE.start("drawn_mask", keep, *how, key, start, dropped, scale, N, keep)
+    return keep

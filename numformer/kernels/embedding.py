@@ -1,0 +1,90 @@
+"""Embeddings: their rows read, and the gradients of the rows added up where an id is repeated."""
+
+import math
+
+import numpy as np
+
+from numformer.backend import array_module, rows
+from numformer.kernels.cuda import Source, contiguous
+
+FORMULAS = "embed", "embed_backward", "scatter_add"
+FEW = 1 << 20  # pairs of a row and an id that are compared sooner than the ids are sorted
+SOURCE = Source("""
+extern "C" __global__ void embed(const Int* ids, const T* weight, double factor, Int D, T* x) {
+    Int n = blockIdx.x;
+    x += n * D; weight += ids[n] * D;
+    for (Int d = threadIdx.x; d < D; d += blockDim.x) x[d] = weight[d] * T(factor);
+}
+
+// target[v] += factor * values[n] for every n with ids[n] = v: a block for each row v.
+extern "C" __global__ void add_where_equal(
+    const Int* ids, const T* values, double factor, Int N, Int D, T* target
+) {
+    Int v = blockIdx.x;
+    for (Int d = threadIdx.x; d < D; d += blockDim.x) {
+        T sum = 0;
+        for (Int n = 0; n < N; n++)
+            if (ids[n] == v) sum += values[n * D + d];
+        target[v * D + d] += T(factor) * sum;
+    }
+}
+
+// The first n with ids[n] >= v, by halving.
+__device__ Int first_from(Int v, const Int* ids, Int N) {
+    Int first = 0, last = N;
+    while (first < last) {
+        Int middle = (first + last) / 2;
+        if (ids[middle] < v) first = middle + 1; else last = middle;
+    }
+    return first;
+}
+
+// The same with ids in ascending order; values[order[n]] belongs to ids[n].
+extern "C" __global__ void add_runs(
+    const Int* ids, const Int* order, const T* values, double factor, Int N, Int D, T* target
+) {
+    Int v = blockIdx.x, first = first_from(v, ids, N), last = first_from(v + 1, ids, N);
+    if (first == last) return;
+    for (Int d = threadIdx.x; d < D; d += blockDim.x) {
+        T sum[4] = {0, 0, 0, 0};
+        Int n = first;
+        for (; n + 4 <= last; n += 4)  // four at a time do not wait for each other
+            for (int i = 0; i < 4; i++) sum[i] += values[order[n + i] * D + d];
+        for (; n < last; n++) sum[0] += values[order[n] * D + d];
+        target[v * D + d] += T(factor) * ((sum[0] + sum[1]) + (sum[2] + sum[3]));
+    }
+}
+""")
+
+
+def _threads(D: int) -> tuple[int]:
+    return (min(256, -(-D // 32) * 32),)
+
+
+def embed(ids, weight):
+    """As numformer.paper.embedding."""
+    D, ids = weight.shape[1], ids.astype(np.int64, copy=False)
+    x = array_module(weight).empty((*ids.shape, D), weight.dtype)
+    SOURCE.start("embed", weight, (ids.size,), _threads(D), ids, weight, math.sqrt(D), D, x)
+    return x
+
+
+def embed_backward(dx, ids, dweight) -> None:
+    """As numformer.paper.embedding."""
+    _scatter_add(dweight, ids.ravel(), rows(dx), math.sqrt(dx.shape[-1]))
+
+
+def scatter_add(target, ids, values) -> None:
+    """As numformer.backend."""
+    _scatter_add(target, ids, values, 1.0)
+
+
+def _scatter_add(target, ids, values, factor: float) -> None:
+    xp, (ids, values) = array_module(target), contiguous(ids.astype(np.int64, copy=False), values)
+    (V, D), N = target.shape, len(ids)
+    how, common = ((V,), _threads(D)), (values, factor, N, D, target)
+    if N * V <= FEW:
+        SOURCE.start("add_where_equal", target, *how, ids, *common)
+    else:
+        order = xp.argsort(ids, kind="stable")
+        SOURCE.start("add_runs", target, *how, ids[order], order, *common)

@@ -1,0 +1,36 @@
+"""ReLU: a thread for each entry, which reads it once."""
+
+from numformer.backend import array_module
+from numformer.kernels.cuda import Source, contiguous, threads_for
+
+FORMULAS = "relu", "relu_backward"
+SOURCE = Source("""
+extern "C" __global__ void relu(const T* x, Int N, T* y, bool* positive) {
+    Int n = Int(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (n >= N) return;
+    positive[n] = x[n] > 0;
+    y[n] = x[n] <= 0 ? T(0) : x[n];
+}
+
+extern "C" __global__ void relu_backward(const T* dy, const bool* positive, Int N, T* dx) {
+    Int n = Int(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (n < N) dx[n] = dy[n] * T(positive[n]);
+}
+""")
+
+
+def relu(x):
+    """As numformer.paper.feed_forward."""
+    (x,) = contiguous(x)
+    xp, N = array_module(x), x.size
+    y, positive = xp.empty_like(x), xp.empty(x.shape, bool)
+    SOURCE.start("relu", x, *threads_for(N), x, N, y, positive)
+    return y, positive
+
+
+def relu_backward(dy, positive):
+    """As numformer.paper.feed_forward."""
+    (dy,) = contiguous(dy)
+    dx, N = array_module(dy).empty_like(dy), dy.size
+    SOURCE.start("relu_backward", dy, *threads_for(N), dy, positive, N, dx)
+    return dx

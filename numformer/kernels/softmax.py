@@ -1,0 +1,79 @@
+"""Softmax over the last axis: a warp for each row."""
+
+from numformer.backend import array_module
+from numformer.kernels.cuda import Source, contiguous, warps
+from numformer.paper.masks import require_mask
+
+FORMULAS = "softmax", "softmax_backward"
+SOURCE = Source("""
+// Row n is query t of head h of sequence b. Its mask, if there is one, begins at b of_b + h of_h +
+// t of_t, and goes on in steps of of_s.
+extern "C" __global__ void softmax(
+    const T* scores, const bool* mask, Int of_b, Int of_h, Int of_t, Int of_s,
+    Int H, Int queries, Int N, Int S, T* weights
+) {
+    Int n = Int(blockIdx.x) * blockDim.y + threadIdx.y;
+    if (n >= N) return;
+    if (mask) mask += n / (queries * H) * of_b + n / queries % H * of_h + n % queries * of_t;
+    scores += n * S; weights += n * S;
+
+    // In a row with every entry masked the highest stays LOWEST, so no entry exceeds it.
+    T highest = LOWEST, total = 0;
+    for (Int s = threadIdx.x; s < S; s += 32)
+        if (!mask || mask[s * of_s]) highest = max(highest, scores[s]);
+    highest = warp_max(highest);
+    for (Int s = threadIdx.x; s < S; s += 32)
+        if (!mask || mask[s * of_s]) total += exp(scores[s] - highest);
+    total = max(warp_sum(total), T(1));
+    for (Int s = threadIdx.x; s < S; s += 32)
+        weights[s] = !mask || mask[s * of_s] ? exp(scores[s] - highest) / total : T(0);
+}
+
+extern "C" __global__ void softmax_backward(
+    const T* dweights, const T* weights, Int N, Int S, T* dscores
+) {
+    Int n = Int(blockIdx.x) * blockDim.y + threadIdx.y;
+    if (n >= N) return;
+    dweights += n * S; weights += n * S; dscores += n * S;
+    T dot = 0;
+    for (Int s = threadIdx.x; s < S; s += 32) dot += dweights[s] * weights[s];
+    dot = warp_sum(dot);
+    for (Int s = threadIdx.x; s < S; s += 32) dscores[s] = weights[s] * (dweights[s] - dot);
+}
+""")
+
+
+def softmax(scores, mask=None):
+    """As numformer.paper.softmax."""
+    return softmax_into(array_module(scores).empty(scores.shape, scores.dtype), scores, mask)
+
+
+def softmax_into(weights, scores, mask=None):
+    """The softmax of scores (..., S), written into weights (..., S), which may be the scores."""
+    xp = array_module(scores)
+    (scores,) = contiguous(scores)
+    H, T, S = (1, 1, *scores.shape)[-3:]
+    steps = 0, 0, 0, 0
+    if mask is not None:
+        require_mask(mask)
+        mask = xp.broadcast_to(mask, scores.shape)
+        if mask.ndim > 4:
+            mask = xp.ascontiguousarray(mask).reshape(-1, H, T, S)
+        steps = (0,) * (4 - mask.ndim) + tuple(mask.strides)  # a truth value is one byte
+    N = scores.size // max(S, 1)
+    SOURCE.start("softmax", scores, *warps(N), scores, mask, *steps, H, T, N, S, weights)
+    return weights
+
+
+def softmax_backward(dweights, weights):
+    """As numformer.paper.softmax."""
+    dweights, weights = contiguous(dweights, weights)
+    return softmax_backward_into(array_module(dweights).empty_like(dweights), dweights, weights)
+
+
+def softmax_backward_into(dscores, dweights, weights):
+    """The gradient of the scores (..., S), written into dscores, which may be dweights."""
+    S = weights.shape[-1]
+    N = weights.size // max(S, 1)
+    SOURCE.start("softmax_backward", weights, *warps(N), dweights, weights, N, S, dscores)
+    return dscores

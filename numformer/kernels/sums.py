@@ -1,0 +1,88 @@
+"""Sums over all axes but the last, and over the blocks of a vector."""
+
+from numformer.backend import array_module
+from numformer.kernels.cuda import Source, contiguous
+
+FORMULAS = "sum_rows", "dot_rows", "block_squares"
+STRETCH = 768  # rows that one block of threads adds
+SOURCE = Source("""
+// For each stretch of rows: the sum of a, and where there is a b that of a * b, beside each other.
+extern "C" __global__ void column_sums(
+    const T* a, const T* b, Int N, Int D, Int stretch, T* sums
+) {
+    __shared__ T sum_of[32][33], product_of[32][33];
+    Int d = Int(blockIdx.x) * 32 + threadIdx.x, first = Int(blockIdx.y) * stretch;
+    T sum = 0, product = 0;
+    if (d < D)
+        for (Int n = first + threadIdx.y; n < min(N, first + stretch); n += 32) {
+            sum += a[n * D + d];
+            if (b) product += a[n * D + d] * b[n * D + d];
+        }
+    sum_of[threadIdx.y][threadIdx.x] = sum;
+    product_of[threadIdx.y][threadIdx.x] = product;
+    __syncthreads();
+
+    // Now each warp adds what its threads in y have of one column.
+    sum = warp_sum(sum_of[threadIdx.x][threadIdx.y]);
+    product = warp_sum(product_of[threadIdx.x][threadIdx.y]);
+    d = Int(blockIdx.x) * 32 + threadIdx.y;
+    if (threadIdx.x == 0 && d < D) {
+        sums += Int(blockIdx.y) * (b ? 2 * D : D);
+        sums[d] = sum;
+        if (b) sums[D + d] = product;
+    }
+}
+
+extern "C" __global__ void block_squares(const T* vector, Int N, Int size, T* squares) {
+    __shared__ T of_warp[32];
+    Int first = Int(blockIdx.x) * size;
+    T sum = 0;
+    for (Int n = first + threadIdx.x; n < min(N, first + size); n += blockDim.x)
+        sum += vector[n] * vector[n];
+    sum = warp_sum(sum);
+    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = sum;
+    __syncthreads();
+    if (threadIdx.x < 32) sum = warp_sum(of_warp[threadIdx.x]);
+    if (threadIdx.x == 0) squares[blockIdx.x] = sum;
+}
+""")
+
+
+def column_sums(a, b=None):
+    """a, b (..., D) -> the sums of a and of a * b over all other axes, (2, D); without b (1, D).
+
+    Stretches of rows are added first, then the sums of the stretches.
+    """
+    a, *others = contiguous(a) if b is None else contiguous(a, b)
+    kinds, D = 1 + len(others), a.shape[-1]
+    N = a.size // D
+    sums = _stretch_sums(a, *others, kinds=kinds, N=N, D=D, stretch=STRETCH)
+    if len(sums) > 1:
+        sums = _stretch_sums(sums, kinds=1, N=len(sums), D=kinds * D, stretch=len(sums))
+    return sums.reshape(kinds, D)
+
+
+def _stretch_sums(a, b=None, *, kinds: int, N: int, D: int, stretch: int):
+    stretches = max(1, -(-N // stretch))
+    sums = array_module(a).empty((stretches, kinds, D), a.dtype)
+    blocks = -(-D // 32), stretches
+    SOURCE.start("column_sums", a, blocks, (32, 32), a, b, N, D, stretch, sums)
+    return sums
+
+
+def sum_rows(x):
+    """As numformer.backend."""
+    return column_sums(x)[0]
+
+
+def dot_rows(a, b):
+    """As numformer.backend."""
+    return column_sums(a, b)[1]
+
+
+def block_squares(vector, size):
+    """As numformer.training.optimizers."""
+    blocks = max(1, -(-len(vector) // size))
+    squares = array_module(vector).empty(blocks, vector.dtype)
+    SOURCE.start("block_squares", vector, (blocks,), (1024,), vector, len(vector), size, squares)
+    return squares
