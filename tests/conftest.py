@@ -3,6 +3,7 @@
 import shlex
 import sys
 
+import cublas_on_host
 import cupy_stand_in
 import numpy as np
 import pytest
@@ -57,8 +58,9 @@ def same_start():
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    """The stand-in for CuPy, which `import cupy` finds."""
-    monkeypatch.setitem(sys.modules, "cupy", cupy_stand_in)
+    """The stand-in for CuPy, which `import cupy` finds, and cuBLAS beside it."""
+    for name, module in {"cupy": cupy_stand_in, **cublas_on_host.modules()}.items():
+        monkeypatch.setitem(sys.modules, name, module)
     return cupy_stand_in
 
 

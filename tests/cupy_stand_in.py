@@ -12,17 +12,15 @@ from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
 
+import cuda_on_host
 import numpy as np
+from cuda_on_host import Undefined
 
 __version__ = "14.0.stand-in"
 
 inf, nan, pi, newaxis = np.inf, np.nan, np.pi, None
 bool_, int32, int64, uint16, uint64 = np.bool_, np.int32, np.int64, np.uint16, np.uint64
 float16, float32, float64, finfo, iinfo = np.float16, np.float32, np.float64, np.finfo, np.iinfo
-
-
-class Undefined(AssertionError):
-    """What CuPy computes here is undefined."""
 
 
 _counters: list[Counter] = []
@@ -79,6 +77,7 @@ class ndarray:
         self._memory = memory
 
     T = property(lambda self: ndarray(self._memory.T))
+    data = property(lambda self: SimpleNamespace(ptr=self._memory.ctypes.data))
 
     def __len__(self):
         return len(self._memory)
@@ -291,6 +290,7 @@ cuda = SimpleNamespace(
     Device=lambda number=0: SimpleNamespace(
         mem_info=(1 << 30, 1 << 31), use=lambda: None
     ),  # free, all
+    device=SimpleNamespace(get_cublas_handle=lambda: 1),
     runtime=SimpleNamespace(
         driverGetVersion=lambda: 0,
         runtimeGetVersion=lambda: 0,
@@ -304,6 +304,8 @@ ndarray.__module__ = "cupy"  # so that array_module() finds this module under th
 def __getattr__(name: str):
     if name in _functions:
         return _functions[name]
+    if name == "RawModule" and cuda_on_host.compiler():
+        return cuda_on_host.RawModule
     raise AttributeError(
         f"the stand-in for CuPy has no {name!r}. If CuPy 14 has it, name it in {__file__}."
     )

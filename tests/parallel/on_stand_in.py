@@ -5,6 +5,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import cublas_on_host
 import cupy_stand_in
 
 from numformer.parallel.mpi import world
@@ -42,6 +43,7 @@ def main() -> int:
     distributed = ModuleType("cupyx.distributed")
     distributed.init_process_group = Group
     sys.modules |= {"cupy": cupy_stand_in, "cupyx.distributed": distributed}
+    sys.modules |= cublas_on_host.modules()
     sys.modules["cupyx"] = ModuleType("cupyx")
     return sequences.main(reverse.RULE, ["--backend", "cupy", *sys.argv[1:]])
 
