@@ -18,11 +18,38 @@ from numformer import blas
 FEW = 16  # rows, at most, of which NumPy's own sum and maximum are faster than their replacements
 
 
+_modules: dict[type, Any] = {np.ndarray: np}
+_kernels: dict[type, dict[str, Callable]] = {np.ndarray: {}}
+
+
 def array_module(x) -> Any:
     """The module (numpy or cupy) whose functions work on the array `x`."""
-    if isinstance(x, np.ndarray):
-        return np
-    return sys.modules[type(x).__module__.partition(".")[0]]
+    kind = type(x)
+    if kind not in _modules:
+        _modules[kind] = sys.modules[kind.__module__.partition(".")[0]]
+    return _modules[kind]
+
+
+def kernels_for(array) -> dict[str, Callable]:
+    """The kernels (numformer/kernels/) for such arrays, by name; read when a GPU's is first met."""
+    kind = type(array)
+    if kind not in _kernels:
+        kernels = importlib.import_module("numformer.kernels")
+        _kernels[kind] = kernels.kernels_of(array_module(array))
+    return _kernels[kind]
+
+
+def has_kernel(formula: Callable) -> Callable:
+    """`formula` on the host; on a GPU, instead, the one kernel of its name, which computes it."""
+
+    @functools.wraps(formula)
+    def either(first, *others, **settings):
+        array = first
+        if isinstance(first, float):  # dloss, where it is no array
+            array, *_ = (*others, *settings.values())
+        return kernels_for(array).get(formula.__name__, formula)(first, *others, **settings)
+
+    return either
 
 
 def on_host(x) -> bool:
@@ -50,31 +77,6 @@ def transpose(x):
     return x.swapaxes(-1, -2)
 
 
-_kernels: dict[Any, dict[str, Callable]] = {}
-
-
-def kernel_of(formula: Callable, like) -> Callable | None:
-    """The kernel (numformer/kernels/) that computes `formula` on the device of `like`, if any."""
-    xp = array_module(like)
-    if xp not in _kernels:  # a GPU's, when its first array is met
-        kernels = importlib.import_module("numformer.kernels")
-        _kernels[xp] = {} if xp is np else kernels.kernels_of(xp)
-    return _kernels[xp].get(formula.__name__)
-
-
-def has_kernel(formula: Callable) -> Callable:
-    """`formula` on the host; on a GPU, instead, the one kernel that computes the same."""
-
-    @functools.wraps(formula)
-    def either(first, *others, **more):
-        if isinstance(first, np.ndarray):
-            return formula(first, *others, **more)
-        array = next(x for x in (first, *others, *more.values()) if hasattr(x, "ndim"))
-        return (kernel_of(formula, array) or formula)(first, *others, **more)
-
-    return either
-
-
 # What makes the products of two matrices in this thread where it is not `@`.
 matrix_product = contextvars.ContextVar[Callable | None]("matrix_product", default=None)
 
@@ -84,7 +86,7 @@ def matmul(a, b):
 
     One matrix `b` for all of `a` becomes a single large product instead of many small ones.
     """
-    if kernel := None if isinstance(a, np.ndarray) else kernel_of(matmul, a):
+    if kernel := kernels_for(a).get("matmul"):
         return kernel(a, b)
     if b.ndim != 2:
         return a @ b

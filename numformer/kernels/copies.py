@@ -1,4 +1,4 @@
-"""Copies that rearrange: heads side by side in memory, and the rows of a batch at their places."""
+"""Copies that rearrange: heads in order in memory, and the rows of a batch at their places."""
 
 from numformer.backend import array_module
 from numformer.kernels.cuda import Source, contiguous, threads_for

@@ -4,62 +4,76 @@ cuBLAS reads matrices column by column. A product of ours is one of its own with
 exchanged: C = A B row by row is C^T = B^T A^T column by column.
 """
 
+import functools
 import importlib
 import math
 import os
 
 import numpy as np
 
-from numformer.backend import array_module, matrix_product
+from numformer.backend import array_module, matrix_product, rows
 from numformer.kernels.copies import packed
+from numformer.kernels.half import halved
+from numformer.kernels.sums import sum_rows
 
-FORMULAS = ("matmul",)
+FORMULAS = "matmul", "linear_backward", "output_projection_backward"
 NUMBERS = {"e": 2, "f": 0, "d": 1}  # cudaDataType
 SUMS = {"f": 77 if os.environ.get("CUPY_TF32") == "1" else 68, "d": 70}  # cublasComputeType
 COARSE = 77  # float32's factors rounded to the 11 bits of half precision (TF32)
-AS_CUBLAS_LIKES = -1
-
-_addresses: dict[tuple, tuple] = {}
+OF_HALVES = 68
+BY_ITSELF = -1  # cuBLAS chooses the algorithm
 
 
 def matmul(a, b):
     """As numformer.backend."""
     if b.ndim != 2:
         return product(a, b)
-    matrix = a if a.ndim == 2 else a.reshape(-1, a.shape[-1])
-    y = product(matrix, b)
-    return y if a.ndim == 2 else y.reshape(*a.shape[:-1], b.shape[1])
+    if a.ndim == 2:
+        return product(in_precision(a), in_precision(b))
+    return product(in_precision(rows(a)), in_precision(b)).reshape(*a.shape[:-1], b.shape[1])
+
+
+def linear_backward(dy, x, weight, bias=None):
+    """As numformer.paper.linear."""
+    each, of_each = in_precision(rows(dy)), in_precision(rows(x))
+    dx = product(each, in_precision(weight).T).reshape(*dy.shape[:-1], len(weight))
+    return dx, product(of_each.T, each), None if bias is None else sum_rows(dy)
+
+
+def output_projection_backward(dlogits, x, weight):
+    """As numformer.paper.embedding."""
+    each = in_precision(rows(dlogits))
+    dx = product(each, in_precision(weight)).reshape(*dlogits.shape[:-1], weight.shape[1])
+    return dx, product(each.T, in_precision(rows(x)))
+
+
+def in_precision(matrix):
+    """A matrix as products read it: within half_products() its numbers are of float16."""
+    return halved(matrix) if matrix_product.get() and matrix.dtype.char == "f" else matrix
 
 
 def product(a, b, factor: float = 1.0):
-    """a (..., M, N), b (..., N, P) -> factor * a b (..., M, P).
+    """a (..., M, N), b (..., N, P) -> factor * a b (..., M, P); of float16, sums are of float32.
 
-    Within half_products(), factors are rounded to 11 bits: a product of two matrices is of float16,
-    one of many matrices of TF32.
+    Within half_products() the factors of many products are rounded to TF32, which has 11 bits, too.
     """
-    xp, kind = array_module(a), a.dtype.char
-    if (
-        kind not in SUMS
-        or b.dtype.char != kind
-        or a.shape[:-2] != b.shape[:-2]
-        or not a.size * b.size
-    ):
-        return xp.matmul(a, b) * a.dtype.type(factor)
-    c = xp.empty((*a.shape[:-1], b.shape[-1]), a.dtype)
-    sums, number = SUMS[kind], NUMBERS[kind]
-    if matrix_product.get() and kind == "f":
-        if a.ndim == 2:
-            a, b, number = a.astype(np.float16), b.astype(np.float16), NUMBERS["e"]
-        else:
-            sums = COARSE
+    xp, kind, dtype = array_module(a), a.dtype.char, a.dtype
+    if kind not in NUMBERS or b.dtype.char != kind or a.shape[:-2] != b.shape[:-2] or not a.size:
+        return xp.matmul(a, b) * dtype.type(factor)
+    number, sums = NUMBERS[kind], SUMS.get(kind, OF_HALVES)
+    if kind == "e":
+        kind, dtype = "f", np.float32
+    elif kind == "f" and a.ndim > 2 and matrix_product.get():
+        sums = COARSE
     (a, turn_a, row_a, step_a), (b, turn_b, row_b, step_b) = _laid_out(a), _laid_out(b)
-    (M, N), P = a.shape[-2:], b.shape[-1]
-    cublas = importlib.import_module("cupy_backends.cuda.libs.cublas")
-    cublas.gemmStridedBatchedEx(
+    *many, M, N = a.shape
+    P = b.shape[-1]
+    c = xp.empty((*many, M, P), dtype)
+    _cublas().gemmStridedBatchedEx(
         *(xp.cuda.device.get_cublas_handle(), turn_b, turn_a, P, M, N, _address(factor, kind)),
         *(b.data.ptr, number, row_b, step_b, a.data.ptr, number, row_a, step_a),
-        *(_address(0.0, kind), c.data.ptr, NUMBERS[kind], P, M * P),
-        *(math.prod(a.shape[:-2]), sums, AS_CUBLAS_LIKES),
+        *(_address(0.0, kind), c.data.ptr, NUMBERS[kind], P, M * P, math.prod(many)),
+        *(sums, BY_ITSELF),
     )
     return c
 
@@ -69,21 +83,29 @@ def _laid_out(x):
 
     It is a copy where its matrices do not follow each other evenly.
     """
-    size, (M, N) = x.itemsize, x.shape[-2:]
-    *outer, row, column = x.strides
-    even = all(step == x.shape[i + 1] * outer[i + 1] for i, step in enumerate(outer[:-1]))
-    if even:
-        step = outer[-1] // size if outer else 0
+    shape, strides, size = x.shape, x.strides, x.itemsize
+    M, N = shape[-2:]
+    row, column = strides[-2:]
+    step = strides[-3] if x.ndim > 2 else 0
+    if x.ndim < 4 or all(strides[i] == shape[i + 1] * strides[i + 1] for i in range(x.ndim - 3)):
         if column == size and row >= N * size:
-            return x, 0, row // size, step
+            return x, 0, row // size, step // size
         if row == size and column >= M * size:
-            return x, 1, column // size, step
+            return x, 1, column // size, step // size
     return packed(x), 0, N, M * N
 
 
+@functools.cache
+def _cublas():
+    return importlib.import_module("cupy_backends.cuda.libs.cublas")
+
+
+@functools.cache
+def _held(number: float, kind: str):
+    return np.array(number, kind)
+
+
+@functools.cache
 def _address(number: float, kind: str) -> int:
     """Where `number`, as a number of the kind, lies in the host's memory."""
-    if (number, kind) not in _addresses:
-        held = np.array(number, kind)
-        _addresses[number, kind] = held, held.ctypes.data
-    return _addresses[number, kind][1]
+    return _held(number, kind).ctypes.data

@@ -50,19 +50,26 @@ def softmax(scores, mask=None):
 
 def softmax_into(weights, scores, mask=None):
     """The softmax of scores (..., S), written into weights (..., S), which may be the scores."""
-    xp = array_module(scores)
     (scores,) = contiguous(scores)
-    H, T, S = (1, 1, *scores.shape)[-3:]
-    steps = 0, 0, 0, 0
-    if mask is not None:
-        require_mask(mask)
-        mask = xp.broadcast_to(mask, scores.shape)
-        if mask.ndim > 4:
-            mask = xp.ascontiguousarray(mask).reshape(-1, H, T, S)
-        steps = (0,) * (4 - mask.ndim) + tuple(mask.strides)  # a truth value is one byte
+    H, queries, S = (1, 1, *scores.shape)[-3:]
     N = scores.size // max(S, 1)
-    SOURCE.start("softmax", scores, *warps(N), scores, mask, *steps, H, T, N, S, weights)
+    mask, steps = as_steps(mask, scores)
+    SOURCE.start("softmax", scores, *warps(N), scores, mask, *steps, H, queries, N, S, weights)
     return weights
+
+
+def as_steps(mask, scores):
+    """A mask, broadcast to scores (..., H, T, S), and the bytes from one b, h, t and s to the next.
+
+    Raises InputError for a mask of numbers.
+    """
+    if mask is None:
+        return None, (0, 0, 0, 0)
+    require_mask(mask)
+    mask = array_module(scores).broadcast_to(mask, scores.shape)
+    if mask.ndim > 4:
+        (mask,) = contiguous(mask.reshape(-1, *mask.shape[-3:]))
+    return mask, (0,) * (4 - mask.ndim) + tuple(mask.strides)  # a truth value is one byte
 
 
 def softmax_backward(dweights, weights):

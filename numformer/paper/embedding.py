@@ -88,6 +88,12 @@ class Embedding(Layer):
         return None
 
 
+@has_kernel
+def output_projection_backward(dlogits, x, weight):
+    """dlogits (..., V), x (..., D), weight E (V, D) -> dx (..., D), dE (V, D): logits = x E^T."""
+    return matmul(dlogits, weight), matmul(rows(dlogits).T, rows(x))
+
+
 class OutputProjection(Layer):
     """x (..., D) -> logits (..., V): x E^T, the pre-softmax linear map of section 3.4.
 
@@ -111,8 +117,9 @@ class OutputProjection(Layer):
 
     def backward(self, dlogits: Array) -> Array:
         x = self.pop_saved()["x"]
-        self.weight.grad += matmul(rows(dlogits).T, rows(x))  # logits = x E^T
-        return matmul(dlogits, self.weight.data)
+        dx, dweight = output_projection_backward(dlogits, x, self.weight.data)
+        self.weight.grad += dweight
+        return dx
 
 
 class InputEmbedding(Layer):

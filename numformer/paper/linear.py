@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from numformer.backend import matmul, rows, sum_rows
+from numformer.backend import has_kernel, matmul, rows, sum_rows
 from numformer.errors import require_width
 from numformer.layer import Array, Layer, Parameter
 
@@ -17,6 +17,7 @@ def linear(x, weight, bias=None):
     return y
 
 
+@has_kernel
 def linear_backward(dy, x, weight, bias=None):
     """dy (..., D_out) -> dx (..., D_in), dweight (D_in, D_out), dbias (D_out) or None."""
     dx = matmul(dy, weight.T)  # y = x W, so dx = dy W^T

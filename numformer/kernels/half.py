@@ -1,0 +1,29 @@
+"""Numbers in half precision: a thread for every two."""
+
+import numpy as np
+
+from numformer.backend import array_module
+from numformer.kernels.copies import packed
+from numformer.kernels.cuda import Source, threads_for
+
+SOURCE = Source("""
+#include <cuda_fp16.h>
+
+extern "C" __global__ void halved(const T* x, Int N, __half* y) {
+    Int n = 2 * (Int(blockIdx.x) * blockDim.x + threadIdx.x);
+    if (n + 1 < N) {
+        __half2 pair = {__float2half_rn(x[n]), __float2half_rn(x[n + 1])};
+        *reinterpret_cast<__half2*>(y + n) = pair;
+    } else if (n < N) y[n] = __float2half_rn(x[n]);
+}
+""")
+
+
+def halved(x):
+    """x (M, N) of float32 in float16, in memory as x: rows or columns one after the other."""
+    if x.T.flags.c_contiguous and not x.flags.c_contiguous:
+        return halved(x.T).T
+    x = packed(x)
+    y = array_module(x).empty(x.shape, np.float16)
+    SOURCE.start("halved", x, *threads_for(-(-x.size // 2)), x, x.size, y)
+    return y
