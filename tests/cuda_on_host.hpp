@@ -4,18 +4,36 @@
 // where CUDA lets them meet: at a barrier or a shuffle. A fiber whose thread has ended takes the next
 // thread of the warp, so threads that never meet run in a plain loop.
 
+// NVRTC has no system headers: what these define beside CUDA's functions gets another name or none.
+#define int8_t host_int8_t
+#define int16_t host_int16_t
+#define int32_t host_int32_t
+#define int64_t host_int64_t
+#define ushort host_ushort
+#define uint host_uint
+#define ulong host_ulong
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include <type_traits>
 #include <utility>
-
-// NVRTC has none of these.
+#undef int8_t
+#undef int16_t
+#undef int32_t
+#undef int64_t
+#undef ushort
+#undef uint
+#undef ulong
 #undef INFINITY
 #undef NAN
 #undef HUGE_VAL
-#undef HUGE_VALF
+#undef M_E
+#undef M_PI
+#undef M_PI_2
+#undef M_2_SQRTPI
+#undef M_SQRT2
+#undef M_SQRT1_2
 
 #define __global__
 #define __device__
@@ -84,19 +102,30 @@ using half2 = __half2;
 struct alignas(4) __nv_bfloat162 { __nv_bfloat16 x, y; };
 struct dim3 { unsigned x = 1, y = 1, z = 1; };
 
-// The larger or the smaller number; of a number and NaN, the number.
-template <class A, class B> auto max(A a, B b) -> std::common_type_t<A, B> {
-    using T = std::common_type_t<A, B>;
-    return T(a) != T(a) || T(a) < T(b) ? T(b) : T(a);
-}
-template <class A, class B> auto min(A a, B b) -> std::common_type_t<A, B> {
-    using T = std::common_type_t<A, B>;
-    return T(a) != T(a) || T(b) < T(a) ? T(b) : T(a);
-}
+// The larger or the smaller number; of a number and NaN, the number. Of other pairs of types CUDA
+// doesn't know which of these to take.
+#define EXTREMES(A, B)                                             \
+    inline auto max(A a, B b) {                                    \
+        using T = decltype(a + b);                                 \
+        return T(a) != T(a) || T(a) < T(b) ? T(b) : T(a);          \
+    }                                                              \
+    inline auto min(A a, B b) {                                    \
+        using T = decltype(a + b);                                 \
+        return T(a) != T(a) || T(b) < T(a) ? T(b) : T(a);          \
+    }
+#define EXTREMES_OF(A, B) EXTREMES(A, A) EXTREMES(B, B) EXTREMES(A, B) EXTREMES(B, A)
+EXTREMES_OF(int, unsigned)
+EXTREMES_OF(long, unsigned long)
+EXTREMES_OF(long long, unsigned long long)
+EXTREMES_OF(float, double)
 
 inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 inline float rsqrt(float x) { return 1 / sqrtf(x); }
 inline double rsqrt(double x) { return 1 / sqrt(x); }
+inline float normcdff(float x) { return erfcf(-x * 0.70710678f) / 2; }
+inline double normcdf(double x) { return erfc(-x * 0.70710678118654752) / 2; }
+inline float sinpif(float x) { return float(sin(3.14159265358979324 * x)); }
+inline float cospif(float x) { return float(cos(3.14159265358979324 * x)); }
 inline float __expf(float x) { return expf(x); }
 inline float __logf(float x) { return logf(x); }
 inline float __log2f(float x) { return log2f(x); }
@@ -106,15 +135,35 @@ inline float __cosf(float x) { return cosf(x); }
 inline float __frsqrt_rn(float x) { return 1 / sqrtf(x); }
 inline float __fsqrt_rn(float x) { return sqrtf(x); }
 inline float __frcp_rn(float x) { return 1 / x; }
+inline float fdividef(float x, float y) { return x / y; }
 inline float __fdividef(float x, float y) { return x / y; }
 inline float __fdiv_rn(float x, float y) { return x / y; }
 inline float __fadd_rn(float x, float y) { return x + y; }
 inline float __fmul_rn(float x, float y) { return x * y; }
 inline float __fmaf_rn(float x, float y, float z) { return fmaf(x, y, z); }
+inline double __dadd_rn(double x, double y) { return x + y; }
+inline double __dmul_rn(double x, double y) { return x * y; }
+inline float __double2float_rn(double x) { return float(x); }
+inline float __int2float_rn(int x) { return float(x); }
+inline float __uint2float_rn(unsigned x) { return float(x); }
+inline int __float2int_rn(float x) { return int(rintf(x)); }
+inline int __float2int_rz(float x) { return int(x); }
 inline float __saturatef(float x) { return x > 0 ? x < 1 ? x : 1 : 0; }
 inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned long long)a * b >> 32; }
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
     return (unsigned __int128)a * b >> 64;
+}
+inline int __mulhi(int a, int b) { return (long long)a * b >> 32; }
+inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned by) {
+    return ((unsigned long long)high << 32 | low) << (by & 31) >> 32;
+}
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
+    return ((unsigned long long)high << 32 | low) >> (by & 31);
+}
+inline unsigned __brev(unsigned x) {
+    unsigned reversed = 0;
+    for (int bit = 0; bit < 32; bit++) reversed |= (x >> bit & 1) << (31 - bit);
+    return reversed;
 }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }

@@ -74,6 +74,23 @@ extern "C" __global__ void two_barriers(float* x) {
         __syncthreads();
 }
 
+extern "C" __global__ void beyond_an_array(float* x) {
+    __shared__ float kept[32];
+    kept[threadIdx.x] = x[threadIdx.x];
+}
+
+extern "C" __global__ void aligned_loads(float* x) {
+    float4 four = reinterpret_cast<float4*>(x)[threadIdx.x];
+    x[4 * threadIdx.x] = four.w;
+}
+
+extern "C" __global__ void into_what_nobody_wrote(float* x) {
+    __shared__ float sum[1];
+    atomicAdd(sum, 1.0f);
+    __syncthreads();
+    x[threadIdx.x] = sum[0];
+}
+
 extern "C" __global__ void of_nobody(float* x) {
     x[threadIdx.x] = __shfl_down_sync(0xffffffffu, x[threadIdx.x], 1);
 }
@@ -120,10 +137,15 @@ def test_threads_that_return_before_a_barrier(stand_in, kernel):
 
 
 @needs_compiler
-def test_a_missing_barrier_shows(stand_in, kernel):
+def test_numbers_that_a_card_would_make_up(stand_in, kernel):
     x = stand_in.ones((2, 64), np.float32)
     kernel("without_barrier")((2,), (64,), (x, 64), shared_mem=4 * 64)
-    assert np.isnan(x.get()).any(axis=1).all()
+    assert np.isnan(x.get()).any(axis=1).all()  # in whichever order the threads of a block run
+    kernel("into_what_nobody_wrote")((1,), (64,), (x,))
+    assert np.isnan(x.get()[0]).all()
+    x = stand_in.arange(10, dtype=np.float32)
+    kernel("of_nobody")((1,), (10,), (x,))
+    assert_array_equal(x.get(), [*range(1, 10), np.nan])  # of a thread that is not there
 
 
 @needs_compiler
@@ -131,18 +153,24 @@ def test_shuffles_of_parts_of_a_warp(stand_in, kernel):
     x = stand_in.ones(32, np.float32)
     kernel("halves")((1,), (32,), (x,))
     assert_array_equal(x.get(), np.repeat([8, 2], 16))
-    x = stand_in.arange(10, dtype=np.float32)
-    kernel("of_nobody")((1,), (10,), (x,))
-    assert_array_equal(x.get(), [*range(1, 10), np.nan])  # there are no more threads
+
+
+WRONG = {
+    "shuffle_beside_barrier": "wait elsewhere",
+    "two_barriers": "wait at two",
+    "beyond_an_array": "line .*: an index",
+    "aligned_loads": "line .*: an address",
+}
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", ["shuffle_beside_barrier", "two_barriers"])
-def test_threads_that_wait_for_ever(stand_in, kernel, name):
-    x = stand_in.ones(64, np.float32)
-    with pytest.raises(Undefined, match="wait"):
-        kernel(name)((1,), (64,), (x,))
-    kernel("reversed")((1,), (64,), (x, 64), shared_mem=4 * 64)  # and the next kernel runs
+@pytest.mark.parametrize("name", WRONG)
+def test_what_stops_a_kernel(stand_in, kernel, name):
+    x = stand_in.arange(260, dtype=np.float32)
+    with pytest.raises(Undefined, match=f"{name}: .*{WRONG[name]}"):
+        kernel(name)((1,), (64,), (x[1:],))
+    kernel("aligned_loads")((1,), (64,), (x,))  # the next one runs
+    assert_array_equal(x.get()[:256:4], np.arange(3, 256, 4))
 
 
 @needs_compiler
@@ -190,3 +218,26 @@ def test_products_of_many_matrices(stand_in, rng, kind, dtype, transposes):
     expected = before.copy()
     expected[:, :n, :m] = (0.5 * (x.astype(sums) @ y.astype(sums)) - 2 * z).swapaxes(1, 2)
     assert_allclose(c.get(), expected, rtol=1e-2 if kind == 2 else 1e-5, atol=1e-3)
+
+
+def test_products_in_bfloat16(stand_in, rng):
+    cublas = importlib.import_module("cupy_backends.cuda.libs.cublas")
+    x, y = (rng.integers(-8, 9, shape) / 8 for shape in ((3, 4), (4, 2)))  # exact in bfloat16
+    a, b = (stand_in.array(z.T.astype(np.float32).copy().view(np.uint32) >> 16) for z in (x, y))
+    a, b = a.astype(np.uint16), b.astype(np.uint16)
+    one, c = np.ones(1, np.float32), stand_in.empty((2, 3), np.uint16)
+
+    def multiply(c_type, c, compute=68):
+        cublas.gemmEx(
+            1, 0, 0, 3, 2, 4, one.ctypes.data, a.data.ptr, 14, 3, b.data.ptr, 14, 4,
+            (one * 0).ctypes.data, c.data.ptr, c_type, 3, compute, -1,
+        )  # fmt: skip
+
+    multiply(14, c)
+    rounded = (c.get().astype(np.uint32) << 16).view(np.float32)
+    assert_allclose(rounded.T, x @ y, rtol=2**-8)
+    in_float32 = stand_in.empty((2, 3), np.float32)
+    multiply(0, in_float32)
+    assert_array_equal(in_float32.get().T, x @ y)
+    with pytest.raises(RuntimeError, match="NOT_SUPPORTED"):
+        multiply(14, c, compute=77)
