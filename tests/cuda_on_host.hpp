@@ -1,8 +1,8 @@
 // What a CUDA source needs to run on the host, before it: see cuda_on_host.py.
 //
 // One block runs at a time. Its threads are fibers, which leave the processor to the next one only
-// where CUDA lets them meet: at a barrier or a shuffle. A fiber whose thread has ended takes the next
-// thread of the warp, so threads that never meet run in a plain loop.
+// where CUDA lets them meet: at a barrier or a shuffle. A fiber whose thread has ended takes the
+// next thread of the warp, so threads that never meet run in a plain loop.
 
 // NVRTC has no system headers: what these define beside CUDA's functions gets another name or none.
 #define int8_t host_int8_t
@@ -43,25 +43,28 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
+#define ON_HOST_INLINE __attribute__((always_inline)) static inline
 
 // Numbers
 
 using half = _Float16;
 using __half = _Float16;
 
+namespace on_host {
 template <class T, class S> T bits_as(S value) {
     static_assert(sizeof(T) == sizeof(S));
     T bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
+}  // namespace on_host
 
-inline unsigned __float_as_uint(float x) { return bits_as<unsigned>(x); }
-inline int __float_as_int(float x) { return bits_as<int>(x); }
-inline float __uint_as_float(unsigned x) { return bits_as<float>(x); }
-inline float __int_as_float(int x) { return bits_as<float>(x); }
-inline long long __double_as_longlong(double x) { return bits_as<long long>(x); }
-inline double __longlong_as_double(long long x) { return bits_as<double>(x); }
+inline unsigned __float_as_uint(float x) { return on_host::bits_as<unsigned>(x); }
+inline int __float_as_int(float x) { return on_host::bits_as<int>(x); }
+inline float __uint_as_float(unsigned x) { return on_host::bits_as<float>(x); }
+inline float __int_as_float(int x) { return on_host::bits_as<float>(x); }
+inline long long __double_as_longlong(double x) { return on_host::bits_as<long long>(x); }
+inline double __longlong_as_double(long long x) { return on_host::bits_as<double>(x); }
 
 struct __nv_bfloat16 {
     unsigned short bits;
@@ -76,20 +79,22 @@ struct __nv_bfloat16 {
 inline half __float2half(float x) { return half(x); }
 inline half __float2half_rn(float x) { return half(x); }
 inline float __half2float(half x) { return float(x); }
-inline unsigned short __half_as_ushort(half x) { return bits_as<unsigned short>(x); }
-inline half __ushort_as_half(unsigned short x) { return bits_as<half>(x); }
+inline unsigned short __half_as_ushort(half x) { return on_host::bits_as<unsigned short>(x); }
+inline half __ushort_as_half(unsigned short x) { return on_host::bits_as<half>(x); }
 inline __nv_bfloat16 __float2bfloat16(float x) { return x; }
 inline __nv_bfloat16 __float2bfloat16_rn(float x) { return x; }
 inline float __bfloat162float(__nv_bfloat16 x) { return x; }
 inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 x) { return x.bits; }
-inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short x) { return bits_as<__nv_bfloat16>(x); }
+inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short x) {
+    return on_host::bits_as<__nv_bfloat16>(x);
+}
 
-#define VECTORS(T, name)                                                                        \
-    struct alignas(2 * sizeof(T)) name##2 { T x, y; };                                          \
-    struct name##3 { T x, y, z; };                                                              \
-    struct alignas(4 * sizeof(T) < 16 ? 4 * sizeof(T) : 16) name##4 { T x, y, z, w; };          \
-    inline name##2 make_##name##2(T x, T y) { return {x, y}; }                                  \
-    inline name##3 make_##name##3(T x, T y, T z) { return {x, y, z}; }                          \
+#define VECTORS(T, name)                                                               \
+    struct alignas(2 * sizeof(T)) name##2 { T x, y; };                                 \
+    struct name##3 { T x, y, z; };                                                     \
+    struct alignas(4 * sizeof(T) < 16 ? 4 * sizeof(T) : 16) name##4 { T x, y, z, w; }; \
+    inline name##2 make_##name##2(T x, T y) { return {x, y}; }                         \
+    inline name##3 make_##name##3(T x, T y, T z) { return {x, y, z}; }                 \
     inline name##4 make_##name##4(T x, T y, T z, T w) { return {x, y, z, w}; }
 VECTORS(float, float)
 VECTORS(double, double)
@@ -97,27 +102,31 @@ VECTORS(int, int)
 VECTORS(unsigned, uint)
 VECTORS(unsigned short, ushort)
 VECTORS(unsigned char, uchar)
+#undef VECTORS
 struct alignas(4) __half2 { half x, y; };
 using half2 = __half2;
 struct alignas(4) __nv_bfloat162 { __nv_bfloat16 x, y; };
 struct dim3 { unsigned x = 1, y = 1, z = 1; };
+#define alignas(n) __attribute__((aligned(n)))  // also after __shared__
 
 // The larger or the smaller number; of a number and NaN, the number. Of other pairs of types CUDA
 // doesn't know which of these to take.
-#define EXTREMES(A, B)                                             \
-    inline auto max(A a, B b) {                                    \
-        using T = decltype(a + b);                                 \
-        return T(a) != T(a) || T(a) < T(b) ? T(b) : T(a);          \
-    }                                                              \
-    inline auto min(A a, B b) {                                    \
-        using T = decltype(a + b);                                 \
-        return T(a) != T(a) || T(b) < T(a) ? T(b) : T(a);          \
+#define EXTREMES(A, B)                                    \
+    inline auto max(A a, B b) {                           \
+        using T = decltype(a + b);                        \
+        return T(a) != T(a) || T(a) < T(b) ? T(b) : T(a); \
+    }                                                     \
+    inline auto min(A a, B b) {                           \
+        using T = decltype(a + b);                        \
+        return T(a) != T(a) || T(b) < T(a) ? T(b) : T(a); \
     }
 #define EXTREMES_OF(A, B) EXTREMES(A, A) EXTREMES(B, B) EXTREMES(A, B) EXTREMES(B, A)
 EXTREMES_OF(int, unsigned)
 EXTREMES_OF(long, unsigned long)
 EXTREMES_OF(long long, unsigned long long)
 EXTREMES_OF(float, double)
+#undef EXTREMES_OF
+#undef EXTREMES
 
 inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 inline float rsqrt(float x) { return 1 / sqrtf(x); }
@@ -177,31 +186,33 @@ template <class T> void __stcs(T* to, T value) { *to = value; }
 template <class T> void __stcg(T* to, T value) { *to = value; }
 
 // No thread is interrupted, so what is atomic is what is plain.
+namespace on_host {
 template <class T, class F> T replaced(T* place, F change) {
     T old = *place;
     *place = change(old);
     return old;
 }
+}  // namespace on_host
 template <class T, class S> T atomicAdd(T* p, S value) {
-    return replaced(p, [&](T old) { return old + T(value); });
+    return on_host::replaced(p, [&](T old) { return old + T(value); });
 }
 template <class T, class S> T atomicMax(T* p, S value) {
-    return replaced(p, [&](T old) { return max(old, T(value)); });
+    return on_host::replaced(p, [&](T old) { return max(old, T(value)); });
 }
 template <class T, class S> T atomicMin(T* p, S value) {
-    return replaced(p, [&](T old) { return min(old, T(value)); });
+    return on_host::replaced(p, [&](T old) { return min(old, T(value)); });
 }
 template <class T, class S> T atomicOr(T* p, S value) {
-    return replaced(p, [&](T old) { return old | T(value); });
+    return on_host::replaced(p, [&](T old) { return old | T(value); });
 }
 template <class T, class S> T atomicExch(T* p, S value) {
-    return replaced(p, [&](T) { return T(value); });
+    return on_host::replaced(p, [&](T) { return T(value); });
 }
 template <class T, class S, class R> T atomicCAS(T* p, S expected, R value) {
-    return replaced(p, [&](T old) { return old == T(expected) ? T(value) : old; });
+    return on_host::replaced(p, [&](T old) { return old == T(expected) ? T(value) : old; });
 }
 inline unsigned atomicInc(unsigned* p, unsigned last) {
-    return replaced(p, [&](unsigned old) { return old >= last ? 0 : old + 1; });
+    return on_host::replaced(p, [&](unsigned old) { return old >= last ? 0 : old + 1; });
 }
 static inline void __threadfence() {}
 static inline void __threadfence_block() {}
@@ -211,8 +222,6 @@ static inline void __threadfence_block() {}
 static uint3 threadIdx, blockIdx;
 static dim3 blockDim, gridDim;
 constexpr int warpSize = 32;
-
-#define INLINE __attribute__((always_inline)) static inline
 
 namespace on_host {
 
@@ -251,7 +260,7 @@ static void (*kernel)(const Slot*);
 static const Slot* arguments;
 
 // Waits here and goes on there. Every register counts as lost, so the compiler saves what it needs.
-INLINE void go(Place* here, Place* there) {
+ON_HOST_INLINE void go(Place* here, Place* there) {
     asm volatile(
         "lea 1f(%%rip), %%rax\n mov %%rax, (%0)\n mov %%rsp, 8(%0)\n mov %%rbp, 16(%0)\n"
         "mov 8(%1), %%rsp\n mov 16(%1), %%rbp\n jmp *(%1)\n 1:"
@@ -293,25 +302,36 @@ static void run_threads() {
 }
 
 // Ends the kernel, from a thread.
-INLINE void fail(const char* what) {
+ON_HOST_INLINE void fail(const char* what) {
     problem = what;
     go(&now->place, &launcher);
 }
 
-INLINE void wait(State state) {
+struct SourcePlace {
+    const char* file;
+    unsigned line, column;
+};
+
+static void fail_at(const SourcePlace* place, const char* what) {
+    static char text[100];
+    snprintf(text, sizeof text, "line %u of the source: %s", place->line, what);
+    fail(text);
+}
+
+ON_HOST_INLINE void wait(State state) {
     now->state = state;
     Place* here = &now->place;
     go(here, next());
     threadIdx = now->index;
 }
 
-INLINE void barrier(int line) {
+ON_HOST_INLINE void barrier(int line) {
     now->barrier = line;
     wait(AT_BARRIER);
 }
 
 // Gives a value to the lanes of `mask`, all of which must come.
-INLINE void meet(unsigned mask, Slot value) {
+ON_HOST_INLINE void meet(unsigned mask, Slot value) {
     if (!(mask >> now->lane & 1)) fail("a thread is not in the mask of its own shuffle");
     now->mask = mask;
     now->given = value;
@@ -319,11 +339,11 @@ INLINE void meet(unsigned mask, Slot value) {
 }
 
 // The value of a lane. Where none came it is undefined: here NaN, or -1.
-INLINE Slot shown_by(int lane) {
+ON_HOST_INLINE Slot shown_by(int lane) {
     return now->partners >> lane & 1 ? now[lane - now->lane].shown : ~Slot(0);
 }
 
-template <class T> INLINE T shuffle(unsigned mask, T value, int source) {
+template <class T> ON_HOST_INLINE T shuffle(unsigned mask, T value, int source) {
     static_assert(sizeof(T) <= sizeof(Slot));
     Slot slot = 0;
     memcpy(&slot, &value, sizeof value);
@@ -465,62 +485,57 @@ template <class... T> void call(void (*function)(T...), const Slot* slots) {
 
 }  // namespace on_host
 
-// The compiler has these called where a pointer or an index is wrong, with the place in the source.
-struct SourcePlace {
-    const char* file;
-    unsigned line, column;
-};
-static void fail_at(const SourcePlace* place, const char* what) {
-    static char text[100];
-    snprintf(text, sizeof text, "line %u of the source: %s", place->line, what);
-    on_host::fail(text);
+// The compiler has these called where an index or a pointer is wrong.
+extern "C" void __ubsan_handle_out_of_bounds(on_host::SourcePlace* place, void*) {
+    on_host::fail_at(place, "an index outside of its array");
 }
-extern "C" void __ubsan_handle_out_of_bounds(SourcePlace* place, void*) {
-    fail_at(place, "an index outside of its array");
-}
-extern "C" void __ubsan_handle_type_mismatch_v1(SourcePlace* place, void*) {
-    fail_at(place, "an address that is not aligned");
+extern "C" void __ubsan_handle_type_mismatch_v1(on_host::SourcePlace* place, void*) {
+    on_host::fail_at(place, "an address that is not aligned");
 }
 
 // After a shared variable: the first thread of a block that comes there fills it with NaN, or -1.
-#define UNDEFINED(variable)                          \
-    {                                                \
-        static unsigned long long block;             \
-        if (block != on_host::blocks) {              \
-            block = on_host::blocks;                 \
+#define ON_HOST_UNDEFINED(variable)                   \
+    {                                                 \
+        static unsigned long long block;              \
+        if (block != on_host::blocks) {               \
+            block = on_host::blocks;                  \
             memset(&variable, 0xff, sizeof variable); \
-        }                                            \
+        }                                             \
     }
 
 #define __syncthreads() on_host::barrier(__LINE__)
-INLINE void __syncwarp(unsigned mask = ~0u) { on_host::meet(mask, 0); }
+ON_HOST_INLINE void __syncwarp(unsigned mask = ~0u) { on_host::meet(mask, 0); }
 
-template <class T> INLINE T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
+template <class T>
+ON_HOST_INLINE T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
     return on_host::shuffle(mask, value, (on_host::now->lane & -width) | (source & (width - 1)));
 }
-template <class T> INLINE T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32) {
+template <class T>
+ON_HOST_INLINE T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32) {
     int lane = on_host::now->lane, source = lane ^ bits;
     return on_host::shuffle(mask, value, source < (lane & -width) + width ? source : lane);
 }
-template <class T> INLINE T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32) {
+template <class T>
+ON_HOST_INLINE T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32) {
     int lane = on_host::now->lane, source = lane + by;
     return on_host::shuffle(mask, value, source < (lane & -width) + width ? source : lane);
 }
-template <class T> INLINE T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32) {
+template <class T>
+ON_HOST_INLINE T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32) {
     int lane = on_host::now->lane, source = lane - int(by);
     return on_host::shuffle(mask, value, source >= (lane & -width) ? source : lane);
 }
-INLINE unsigned __ballot_sync(unsigned mask, int predicate) {
+ON_HOST_INLINE unsigned __ballot_sync(unsigned mask, int predicate) {
     on_host::meet(mask, predicate != 0);
     unsigned ballot = 0;
     for (int lane = 0; lane < 32; lane++)
         if (on_host::now->partners >> lane & 1) ballot |= unsigned(on_host::shown_by(lane)) << lane;
     return ballot;
 }
-INLINE int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
-INLINE int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, !predicate) == 0; }
+ON_HOST_INLINE int __any_sync(unsigned mask, int is) { return __ballot_sync(mask, is) != 0; }
+ON_HOST_INLINE int __all_sync(unsigned mask, int is) { return __ballot_sync(mask, !is) == 0; }
 
-#define KERNEL(number, function)                                                                \
+#define ON_HOST_KERNEL(number, function)                                                        \
     extern "C" const char* types_##number() { return on_host::types(function); }                \
     extern "C" const char* launch_##number(const unsigned* sizes, const on_host::Slot* slots) { \
         auto called = [](const on_host::Slot* slots) { on_host::call(function, slots); };       \

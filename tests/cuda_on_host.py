@@ -25,17 +25,8 @@ from pathlib import Path
 import numpy as np
 
 HEADER = Path(__file__).with_suffix(".hpp")
-FLAGS = [
-    "-x",
-    "c++",
-    "-O2",
-    "-std=c++17",
-    "-w",
-    "-mno-red-zone",
-    "-fPIC",
-    "-fcf-protection=none",
-    "-ffp-contract=off",
-]
+FLAGS = "-x c++ -O2 -std=c++17 -w -fPIC -ffp-contract=off".split()
+FLAGS += ["-mno-red-zone", "-fcf-protection=none"]  # a thread's stack is left by a jump
 CHECKS = ["-fsanitize=bounds,alignment"]  # by the header: the linker needs no library for them
 SHARED_MEMORY = 48 * 1024  # bytes that a block has without being asked for more
 MOST = (2**31 - 1, 2**16 - 1, 2**16 - 1, 1024, 1024, 64)  # blocks and threads along each axis
@@ -70,7 +61,9 @@ def _for_host(source: str) -> str:
     source = re.sub(r"^[ \t]*#[ \t]*include[ \t]*<cuda\w*\.h>", "", source, flags=re.M)
     array = r"extern\s+__shared__\s+(?:\w+\(\d+\)\s+)?([\w\s]+?)\s+(\w+)\s*\[\s*\]"
     source = re.sub(array, r"\1* \2 = (\1*)on_host::dynamic_shared", source)
-    return re.sub(r"(__shared__\s[^;,=]*?\b(\w+)(\s*\[[^;,]*\])?\s*;)", r"\1 UNDEFINED(\2)", source)
+    return re.sub(
+        r"(__shared__\s[^;,=]*?\b(\w+)(\s*\[[^;,]*\])?\s*;)", r"\1 ON_HOST_UNDEFINED(\2)", source
+    )
 
 
 def _run_compiler(arguments: list[str], text: str = "") -> str:
@@ -90,9 +83,15 @@ def _library(source: str, options: tuple) -> tuple[ctypes.PyDLL, dict[str, int]]
     names = re.findall(r"\b__global__\s+void\s+(\w+)\s*\(", expanded)
     kernels = {name: number for number, name in enumerate(dict.fromkeys(names))}
     text = f'#include "{HEADER}"\n#line 1 "source.cu"\n{source}\n' + "".join(
-        f"KERNEL({number}, {name})\n" for name, number in kernels.items()
+        f"ON_HOST_KERNEL({number}, {name})\n" for name, number in kernels.items()
     )
-    parts = [text, HEADER.read_text(encoding="utf-8"), *flags, *CHECKS, str(os.stat(compiler()))]
+    parts = [
+        text,
+        HEADER.read_text(encoding="utf-8"),
+        *flags,
+        *CHECKS,
+        f"{os.stat(compiler()).st_mtime}",
+    ]
     name = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     folder = Path(tempfile.gettempdir()) / f"cuda_on_host_{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)

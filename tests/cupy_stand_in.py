@@ -139,7 +139,7 @@ def _reading(name: str, read):
     return method
 
 
-for _name in ("shape", "dtype", "ndim", "size", "nbytes", "itemsize", "strides"):
+for _name in ("shape", "dtype", "ndim", "size", "nbytes", "itemsize", "strides", "flags"):
     setattr(ndarray, _name, property(operator.attrgetter(f"_memory.{_name}")))
 for _read in (bool, float, int, repr, format):
     setattr(ndarray, f"__{_read.__name__}__", _reading(_read.__name__, _read))

@@ -9,9 +9,8 @@ from cupy_stand_in import Undefined
 from numpy.testing import assert_allclose, assert_array_equal
 
 needs_compiler = pytest.mark.skipif(
-    cuda_on_host.compiler() is None, reason="needs g++ that knows half precision (from version 12)"
+    cuda_on_host.compiler() is None, reason="needs g++ 12, which knows half precision, on x86-64"
 )
-FULL = "0xffffffffu"
 SOURCE = """
 #include <cuda_fp16.h>
 
@@ -40,7 +39,7 @@ ROW_SUMS(float, row_sums_float)
 ROW_SUMS(double, row_sums_double)
 
 extern "C" __global__ void transposed(const float* x, __half* y, int rows, int columns) {
-    __shared__ float tile[8][9];
+    __shared__ alignas(16) float tile[8][9];
     int row = blockIdx.y * 8 + threadIdx.y, column = blockIdx.x * 8 + threadIdx.x;
     if (row < rows && column < columns) tile[threadIdx.y][threadIdx.x] = x[row * columns + column];
     __syncthreads();
