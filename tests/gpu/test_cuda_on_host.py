@@ -59,7 +59,7 @@ extern "C" __global__ void reversed(float* x, int length) {
 extern "C" __global__ void without_barrier(float* x, int length) {
     extern __shared__ float kept[];
     kept[threadIdx.x] = x[blockIdx.x * length + threadIdx.x];
-    x[blockIdx.x * length + threadIdx.x] = kept[length - 1 - threadIdx.x];
+    x[blockIdx.x * length + threadIdx.x] = kept[max(int(threadIdx.x) - 1, 0)];
 }
 
 extern "C" __global__ void shuffle_beside_barrier(float* x) {
@@ -139,7 +139,7 @@ def test_threads_that_return_before_a_barrier(stand_in, kernel):
 def test_numbers_that_a_card_would_make_up(stand_in, kernel):
     x = stand_in.ones((2, 64), np.float32)
     kernel("without_barrier")((2,), (64,), (x, 64), shared_mem=4 * 64)
-    assert np.isnan(x.get()).any(axis=1).all()  # in whichever order the threads of a block run
+    assert np.isnan(x.get()).any()  # in one of the orders that the threads of blocks run in
     kernel("into_what_nobody_wrote")((1,), (64,), (x,))
     assert np.isnan(x.get()[0]).all()
     x = stand_in.arange(10, dtype=np.float32)
@@ -149,9 +149,9 @@ def test_numbers_that_a_card_would_make_up(stand_in, kernel):
 
 @needs_compiler
 def test_shuffles_of_parts_of_a_warp(stand_in, kernel):
-    x = stand_in.ones(32, np.float32)
+    x = stand_in.arange(32, dtype=np.float32)
     kernel("halves")((1,), (32,), (x,))
-    assert_array_equal(x.get(), np.repeat([8, 2], 16))
+    assert_array_equal(x.get(), np.repeat([4 * (4 + 5), 4 * (12 + 13), 20 + 21, 28 + 29], 8))
 
 
 WRONG = {
@@ -221,20 +221,21 @@ def test_products_of_many_matrices(stand_in, rng, kind, dtype, transposes):
 
 def test_products_in_bfloat16(stand_in, rng):
     cublas = importlib.import_module("cupy_backends.cuda.libs.cublas")
-    x, y = (rng.integers(-8, 9, shape) / 8 for shape in ((3, 4), (4, 2)))  # exact in bfloat16
+    x, y = (rng.integers(-8, 9, shape) / 8 for shape in ((3, 64), (64, 2)))  # exact in bfloat16
     a, b = (stand_in.array(z.T.astype(np.float32).copy().view(np.uint32) >> 16) for z in (x, y))
     a, b = a.astype(np.uint16), b.astype(np.uint16)
     one, c = np.ones(1, np.float32), stand_in.empty((2, 3), np.uint16)
 
     def multiply(c_type, c, compute=68):
         cublas.gemmEx(
-            1, 0, 0, 3, 2, 4, one.ctypes.data, a.data.ptr, 14, 3, b.data.ptr, 14, 4,
+            1, 0, 0, 3, 2, 64, one.ctypes.data, a.data.ptr, 14, 3, b.data.ptr, 14, 64,
             (one * 0).ctypes.data, c.data.ptr, c_type, 3, compute, -1,
         )  # fmt: skip
 
     multiply(14, c)
-    rounded = (c.get().astype(np.uint32) << 16).view(np.float32)
-    assert_allclose(rounded.T, x @ y, rtol=2**-8)
+    digits, exponent = np.frexp(x @ y)
+    rounded = np.ldexp(np.round(digits * 2**8), exponent - 8)
+    assert_array_equal((c.get().astype(np.uint32) << 16).view(np.float32).T, rounded)
     in_float32 = stand_in.empty((2, 3), np.float32)
     multiply(0, in_float32)
     assert_array_equal(in_float32.get().T, x @ y)
