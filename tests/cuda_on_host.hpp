@@ -1,22 +1,39 @@
 // What a CUDA source needs to run on the host, before it: see cuda_on_host.py.
 //
 // One block runs at a time. Its threads are fibers, which leave the processor to the next one only
-// where CUDA lets them meet: at a barrier or a shuffle. A fiber whose thread has ended takes the next
-// thread of the warp, so threads that never meet run in a plain loop.
+// where CUDA lets them meet: at a barrier or a shuffle. A fiber whose thread has ended takes the
+// next thread of the warp, so threads that never meet run in a plain loop.
 
+// NVRTC has no system headers: what these define beside CUDA's functions gets another name or none.
+#define int8_t host_int8_t
+#define int16_t host_int16_t
+#define int32_t host_int32_t
+#define int64_t host_int64_t
+#define ushort host_ushort
+#define uint host_uint
+#define ulong host_ulong
 #include <math.h>
-#include <setjmp.h>
+#include <stdio.h>
 #include <string.h>
-#include <ucontext.h>
 
 #include <type_traits>
 #include <utility>
-
-// NVRTC has none of these.
+#undef int8_t
+#undef int16_t
+#undef int32_t
+#undef int64_t
+#undef ushort
+#undef uint
+#undef ulong
 #undef INFINITY
 #undef NAN
 #undef HUGE_VAL
-#undef HUGE_VALF
+#undef M_E
+#undef M_PI
+#undef M_PI_2
+#undef M_2_SQRTPI
+#undef M_SQRT2
+#undef M_SQRT1_2
 
 #define __global__
 #define __device__
@@ -26,25 +43,28 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
+#define ON_HOST_INLINE __attribute__((always_inline)) static inline
 
 // Numbers
 
 using half = _Float16;
 using __half = _Float16;
 
+namespace on_host {
 template <class T, class S> T bits_as(S value) {
     static_assert(sizeof(T) == sizeof(S));
     T bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
+}  // namespace on_host
 
-inline unsigned __float_as_uint(float x) { return bits_as<unsigned>(x); }
-inline int __float_as_int(float x) { return bits_as<int>(x); }
-inline float __uint_as_float(unsigned x) { return bits_as<float>(x); }
-inline float __int_as_float(int x) { return bits_as<float>(x); }
-inline long long __double_as_longlong(double x) { return bits_as<long long>(x); }
-inline double __longlong_as_double(long long x) { return bits_as<double>(x); }
+inline unsigned __float_as_uint(float x) { return on_host::bits_as<unsigned>(x); }
+inline int __float_as_int(float x) { return on_host::bits_as<int>(x); }
+inline float __uint_as_float(unsigned x) { return on_host::bits_as<float>(x); }
+inline float __int_as_float(int x) { return on_host::bits_as<float>(x); }
+inline long long __double_as_longlong(double x) { return on_host::bits_as<long long>(x); }
+inline double __longlong_as_double(long long x) { return on_host::bits_as<double>(x); }
 
 struct __nv_bfloat16 {
     unsigned short bits;
@@ -59,20 +79,22 @@ struct __nv_bfloat16 {
 inline half __float2half(float x) { return half(x); }
 inline half __float2half_rn(float x) { return half(x); }
 inline float __half2float(half x) { return float(x); }
-inline unsigned short __half_as_ushort(half x) { return bits_as<unsigned short>(x); }
-inline half __ushort_as_half(unsigned short x) { return bits_as<half>(x); }
+inline unsigned short __half_as_ushort(half x) { return on_host::bits_as<unsigned short>(x); }
+inline half __ushort_as_half(unsigned short x) { return on_host::bits_as<half>(x); }
 inline __nv_bfloat16 __float2bfloat16(float x) { return x; }
 inline __nv_bfloat16 __float2bfloat16_rn(float x) { return x; }
 inline float __bfloat162float(__nv_bfloat16 x) { return x; }
 inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 x) { return x.bits; }
-inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short x) { return bits_as<__nv_bfloat16>(x); }
+inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short x) {
+    return on_host::bits_as<__nv_bfloat16>(x);
+}
 
-#define VECTORS(T, name)                                                                        \
-    struct alignas(2 * sizeof(T)) name##2 { T x, y; };                                          \
-    struct name##3 { T x, y, z; };                                                              \
-    struct alignas(4 * sizeof(T) < 16 ? 4 * sizeof(T) : 16) name##4 { T x, y, z, w; };          \
-    inline name##2 make_##name##2(T x, T y) { return {x, y}; }                                  \
-    inline name##3 make_##name##3(T x, T y, T z) { return {x, y, z}; }                          \
+#define VECTORS(T, name)                                                               \
+    struct alignas(2 * sizeof(T)) name##2 { T x, y; };                                 \
+    struct name##3 { T x, y, z; };                                                     \
+    struct alignas(4 * sizeof(T) < 16 ? 4 * sizeof(T) : 16) name##4 { T x, y, z, w; }; \
+    inline name##2 make_##name##2(T x, T y) { return {x, y}; }                         \
+    inline name##3 make_##name##3(T x, T y, T z) { return {x, y, z}; }                 \
     inline name##4 make_##name##4(T x, T y, T z, T w) { return {x, y, z, w}; }
 VECTORS(float, float)
 VECTORS(double, double)
@@ -80,24 +102,39 @@ VECTORS(int, int)
 VECTORS(unsigned, uint)
 VECTORS(unsigned short, ushort)
 VECTORS(unsigned char, uchar)
+#undef VECTORS
 struct alignas(4) __half2 { half x, y; };
 using half2 = __half2;
 struct alignas(4) __nv_bfloat162 { __nv_bfloat16 x, y; };
 struct dim3 { unsigned x = 1, y = 1, z = 1; };
+#define alignas(n) __attribute__((aligned(n)))  // also after __shared__
 
-// The larger or the smaller number; of a number and NaN, the number.
-template <class A, class B> auto max(A a, B b) -> std::common_type_t<A, B> {
-    using T = std::common_type_t<A, B>;
-    return T(a) != T(a) || T(a) < T(b) ? T(b) : T(a);
-}
-template <class A, class B> auto min(A a, B b) -> std::common_type_t<A, B> {
-    using T = std::common_type_t<A, B>;
-    return T(a) != T(a) || T(b) < T(a) ? T(b) : T(a);
-}
+// The larger or the smaller number; of a number and NaN, the number. Of other pairs of types CUDA
+// doesn't know which of these to take.
+#define EXTREMES(A, B)                                    \
+    inline auto max(A a, B b) {                           \
+        using T = decltype(a + b);                        \
+        return T(a) != T(a) || T(a) < T(b) ? T(b) : T(a); \
+    }                                                     \
+    inline auto min(A a, B b) {                           \
+        using T = decltype(a + b);                        \
+        return T(a) != T(a) || T(b) < T(a) ? T(b) : T(a); \
+    }
+#define EXTREMES_OF(A, B) EXTREMES(A, A) EXTREMES(B, B) EXTREMES(A, B) EXTREMES(B, A)
+EXTREMES_OF(int, unsigned)
+EXTREMES_OF(long, unsigned long)
+EXTREMES_OF(long long, unsigned long long)
+EXTREMES_OF(float, double)
+#undef EXTREMES_OF
+#undef EXTREMES
 
 inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 inline float rsqrt(float x) { return 1 / sqrtf(x); }
 inline double rsqrt(double x) { return 1 / sqrt(x); }
+inline float normcdff(float x) { return erfcf(-x * 0.70710678f) / 2; }
+inline double normcdf(double x) { return erfc(-x * 0.70710678118654752) / 2; }
+inline float sinpif(float x) { return float(sin(3.14159265358979324 * x)); }
+inline float cospif(float x) { return float(cos(3.14159265358979324 * x)); }
 inline float __expf(float x) { return expf(x); }
 inline float __logf(float x) { return logf(x); }
 inline float __log2f(float x) { return log2f(x); }
@@ -107,15 +144,35 @@ inline float __cosf(float x) { return cosf(x); }
 inline float __frsqrt_rn(float x) { return 1 / sqrtf(x); }
 inline float __fsqrt_rn(float x) { return sqrtf(x); }
 inline float __frcp_rn(float x) { return 1 / x; }
+inline float fdividef(float x, float y) { return x / y; }
 inline float __fdividef(float x, float y) { return x / y; }
 inline float __fdiv_rn(float x, float y) { return x / y; }
 inline float __fadd_rn(float x, float y) { return x + y; }
 inline float __fmul_rn(float x, float y) { return x * y; }
 inline float __fmaf_rn(float x, float y, float z) { return fmaf(x, y, z); }
+inline double __dadd_rn(double x, double y) { return x + y; }
+inline double __dmul_rn(double x, double y) { return x * y; }
+inline float __double2float_rn(double x) { return float(x); }
+inline float __int2float_rn(int x) { return float(x); }
+inline float __uint2float_rn(unsigned x) { return float(x); }
+inline int __float2int_rn(float x) { return int(rintf(x)); }
+inline int __float2int_rz(float x) { return int(x); }
 inline float __saturatef(float x) { return x > 0 ? x < 1 ? x : 1 : 0; }
 inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned long long)a * b >> 32; }
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
     return (unsigned __int128)a * b >> 64;
+}
+inline int __mulhi(int a, int b) { return (long long)a * b >> 32; }
+inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned by) {
+    return ((unsigned long long)high << 32 | low) << (by & 31) >> 32;
+}
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
+    return ((unsigned long long)high << 32 | low) >> (by & 31);
+}
+inline unsigned __brev(unsigned x) {
+    unsigned reversed = 0;
+    for (int bit = 0; bit < 32; bit++) reversed |= (x >> bit & 1) << (31 - bit);
+    return reversed;
 }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
@@ -129,34 +186,36 @@ template <class T> void __stcs(T* to, T value) { *to = value; }
 template <class T> void __stcg(T* to, T value) { *to = value; }
 
 // No thread is interrupted, so what is atomic is what is plain.
+namespace on_host {
 template <class T, class F> T replaced(T* place, F change) {
     T old = *place;
     *place = change(old);
     return old;
 }
+}  // namespace on_host
 template <class T, class S> T atomicAdd(T* p, S value) {
-    return replaced(p, [&](T old) { return old + T(value); });
+    return on_host::replaced(p, [&](T old) { return old + T(value); });
 }
 template <class T, class S> T atomicMax(T* p, S value) {
-    return replaced(p, [&](T old) { return max(old, T(value)); });
+    return on_host::replaced(p, [&](T old) { return max(old, T(value)); });
 }
 template <class T, class S> T atomicMin(T* p, S value) {
-    return replaced(p, [&](T old) { return min(old, T(value)); });
+    return on_host::replaced(p, [&](T old) { return min(old, T(value)); });
 }
 template <class T, class S> T atomicOr(T* p, S value) {
-    return replaced(p, [&](T old) { return old | T(value); });
+    return on_host::replaced(p, [&](T old) { return old | T(value); });
 }
 template <class T, class S> T atomicExch(T* p, S value) {
-    return replaced(p, [&](T) { return T(value); });
+    return on_host::replaced(p, [&](T) { return T(value); });
 }
 template <class T, class S, class R> T atomicCAS(T* p, S expected, R value) {
-    return replaced(p, [&](T old) { return old == T(expected) ? T(value) : old; });
+    return on_host::replaced(p, [&](T old) { return old == T(expected) ? T(value) : old; });
 }
 inline unsigned atomicInc(unsigned* p, unsigned last) {
-    return replaced(p, [&](unsigned old) { return old >= last ? 0 : old + 1; });
+    return on_host::replaced(p, [&](unsigned old) { return old >= last ? 0 : old + 1; });
 }
-inline void __threadfence() {}
-inline void __threadfence_block() {}
+static inline void __threadfence() {}
+static inline void __threadfence_block() {}
 
 // Threads
 
@@ -171,11 +230,17 @@ using Slot = unsigned long long;  // holds any argument and any value of a shuff
 constexpr int MOST = 1024;                 // threads of a block
 constexpr size_t STACK = 64 * 1024 + 192;  // no power of two, or all stacks share cache lines
 
+// Where a fiber waits, or the launcher: the next instruction, its stack and the frame on that.
+struct Place {
+    void *code, *stack, *frame;
+};
+
 enum State { FRESH, READY, AT_SHUFFLE, AT_BARRIER, ENDED };
 
 struct Thread {
-    jmp_buf place;  // where it waits
+    Place place;
     uint3 index;
+    int lane;
     State state;
     int barrier;              // its line in the source
     unsigned mask, partners;  // lanes that a shuffle names, and those that came
@@ -185,45 +250,45 @@ struct Thread {
 static Thread threads[MOST];
 static Thread *now, *end;  // the running thread, and the one past the last of its warp
 static int step;           // from one thread to the next: 1 or -1
-alignas(16) static char stacks[MOST][STACK];
+static Place launcher, fibers[MOST], *idle[MOST];  // idle: those without a thread
+static int fiber_count, idle_count;
+alignas(64) static char stacks[MOST][STACK];
 alignas(16) static char dynamic_shared[232448];
-static jmp_buf* idle[MOST];  // fibers without a thread
-static int idle_count, stack_count;
-static jmp_buf scheduler, launcher;
 static const char* problem;
+static unsigned long long blocks;  // that have begun
 static void (*kernel)(const Slot*);
 static const Slot* arguments;
 
-[[noreturn]] inline void fail(const char* what) {
-    problem = what;
-    _longjmp(launcher, 1);
+// Waits here and goes on there. Every register counts as lost, so the compiler saves what it needs.
+ON_HOST_INLINE void go(Place* here, Place* there) {
+    asm volatile(
+        "lea 1f(%%rip), %%rax\n mov %%rax, (%0)\n mov %%rsp, 8(%0)\n mov %%rbp, 16(%0)\n"
+        "mov 8(%1), %%rsp\n mov 16(%1), %%rbp\n jmp *(%1)\n 1:"
+        : "+D"(here), "+S"(there)
+        :
+        : "rax", "rbx", "rcx", "rdx", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "xmm0",
+          "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11",
+          "xmm12", "xmm13", "xmm14", "xmm15", "memory", "cc");
 }
 
-void run_threads();
+static void run_threads();
 
-[[noreturn]] inline void start() {
-    if (idle_count) _longjmp(*idle[--idle_count], 1);
-    static ucontext_t fiber;
-    getcontext(&fiber);
-    fiber.uc_stack.ss_sp = stacks[stack_count++];
-    fiber.uc_stack.ss_size = STACK;
-    makecontext(&fiber, run_threads, 0);
-    setcontext(&fiber);
-    __builtin_unreachable();
-}
-
-// Leaves the processor to the next thread of the warp that can run, after the last to the scheduler.
-[[noreturn]] inline void pass_on() {
+// The next place of the warp to go on: of a thread that can run, after the last the launcher's.
+static Place* next() {
     while ((now += step) != end) {
-        if (now->state == READY) _longjmp(now->place, 1);
-        if (now->state == FRESH) start();
+        if (now->state == READY) return &now->place;
+        if (now->state != FRESH) continue;
+        if (idle_count) return idle[--idle_count];
+        char* top = stacks[fiber_count] + STACK - 64;
+        fibers[fiber_count] = {(void*)run_threads, top - 8, top};  // as after a call
+        return &fibers[fiber_count++];
     }
-    _longjmp(scheduler, 1);
+    return &launcher;
 }
 
 // What a fiber does.
-void run_threads() {
-    jmp_buf rest;
+static void run_threads() {
+    Place rest;
     for (;;) {
         for (;; now += step) {
             threadIdx = now->index;
@@ -231,38 +296,54 @@ void run_threads() {
             now->state = ENDED;
             if (now + step == end || now[step].state != FRESH) break;
         }
-        if (!_setjmp(rest)) {
-            idle[idle_count++] = &rest;
-            pass_on();
-        }
+        idle[idle_count++] = &rest;
+        go(&rest, next());
     }
 }
 
-__attribute__((noinline)) void wait(State state) {
+// Ends the kernel, from a thread.
+ON_HOST_INLINE void fail(const char* what) {
+    problem = what;
+    go(&now->place, &launcher);
+}
+
+struct SourcePlace {
+    const char* file;
+    unsigned line, column;
+};
+
+static void fail_at(const SourcePlace* place, const char* what) {
+    static char text[100];
+    snprintf(text, sizeof text, "line %u of the source: %s", place->line, what);
+    fail(text);
+}
+
+ON_HOST_INLINE void wait(State state) {
     now->state = state;
-    if (!_setjmp(now->place)) pass_on();
+    Place* here = &now->place;
+    go(here, next());
     threadIdx = now->index;
 }
 
-inline void barrier(int line) {
+ON_HOST_INLINE void barrier(int line) {
     now->barrier = line;
     wait(AT_BARRIER);
 }
 
 // Gives a value to the lanes of `mask`, all of which must come.
-inline void meet(unsigned mask, Slot value) {
-    if (!(mask >> (now - threads) % 32 & 1)) fail("a thread is not in the mask of its own shuffle");
+ON_HOST_INLINE void meet(unsigned mask, Slot value) {
+    if (!(mask >> now->lane & 1)) fail("a thread is not in the mask of its own shuffle");
     now->mask = mask;
     now->given = value;
     wait(AT_SHUFFLE);
 }
 
 // The value of a lane. Where none came it is undefined: here NaN, or -1.
-inline Slot shown_by(int lane) {
-    return now->partners >> lane & 1 ? (now - (now - threads) % 32)[lane].shown : ~Slot(0);
+ON_HOST_INLINE Slot shown_by(int lane) {
+    return now->partners >> lane & 1 ? now[lane - now->lane].shown : ~Slot(0);
 }
 
-template <class T> T shuffle(unsigned mask, T value, int source) {
+template <class T> ON_HOST_INLINE T shuffle(unsigned mask, T value, int source) {
     static_assert(sizeof(T) <= sizeof(Slot));
     Slot slot = 0;
     memcpy(&slot, &value, sizeof value);
@@ -272,20 +353,20 @@ template <class T> T shuffle(unsigned mask, T value, int source) {
     return value;
 }
 
-inline int lane() { return (now - threads) % 32; }
-
-// Lets those threads go on whose partners have come, too; whether there are any.
-inline bool release(Thread* first, int count) {
+// Lets those threads of a warp go on whose partners have come, too; whether there are any.
+static bool release(Thread* first, int count) {
     unsigned alive = 0, waiting = 0, released = 0;
     for (int i = 0; i < count; i++) {
         alive |= unsigned(first[i].state != ENDED) << i;
         waiting |= unsigned(first[i].state == AT_SHUFFLE) << i;
     }
     for (int i = 0; i < count; i++) {
-        if (!(waiting >> i & 1) || released >> i & 1) continue;
-        unsigned partners = first[i].mask & alive, same = 0;
-        for (int k = 0; k < count; k++) same |= unsigned(first[k].mask == first[i].mask) << k;
-        if (partners & ~(waiting & same)) continue;
+        if (!((waiting & ~released) >> i & 1)) continue;
+        unsigned partners = first[i].mask & alive;
+        bool together = !(partners & ~waiting);
+        for (int k = 0; k < count; k++)
+            together &= !(partners >> k & 1) || first[k].mask == first[i].mask;
+        if (!together) continue;
         for (int k = 0; k < count; k++)
             if (partners >> k & 1) {
                 first[k].partners = partners;
@@ -294,44 +375,48 @@ inline bool release(Thread* first, int count) {
             }
         released |= partners;
     }
-    if (waiting && !released) fail("a shuffle waits for threads that wait elsewhere");
+    if (waiting && !released) problem = "a shuffle waits for threads that wait elsewhere";
     return released;
 }
 
-__attribute__((noinline)) void run_ready(Thread* first, int count) {
-    now = (step > 0 ? first : first + count - 1) - step;
-    end = step > 0 ? first + count : first - 1;
-    if (!_setjmp(scheduler)) pass_on();
+// Runs the threads of a warp until each waits at a barrier or has ended.
+static void run_warp(Thread* first, int count) {
+    do {
+        now = (step > 0 ? first : first + count - 1) - step;
+        end = step > 0 ? first + count : first - 1;
+        go(&launcher, next());
+    } while (!problem && release(first, count));
 }
 
 // Runs the threads of a block, in this order or in the opposite one, until each has ended.
-inline void run_block(int count, bool backward) {
+static void run_block(int count, bool backward) {
+    blocks++;
     step = backward ? -1 : 1;
     for (int i = 0; i < count; i++) threads[i].state = FRESH;
-    for (bool more = true; more;) {
+    for (bool waiting = true; waiting;) {
         int warps = (count + 31) / 32;
         for (int i = 0; i < warps; i++) {
             int first = 32 * (backward ? warps - 1 - i : i);
-            int lanes = count - first < 32 ? count - first : 32;
-            do run_ready(threads + first, lanes);
-            while (release(threads + first, lanes));
+            run_warp(threads + first, count - first < 32 ? count - first : 32);
+            if (problem) return;
         }
-        more = false;
-        int line = 0;
-        for (int i = 0; i < count; i++)
-            if (threads[i].state == AT_BARRIER) {
-                if (more && threads[i].barrier != line) fail("threads wait at different barriers");
-                line = threads[i].barrier;
-                threads[i].state = READY;
-                more = true;
-            }
+        waiting = false;
+        for (int i = 0, line = 0; i < count; i++) {
+            if (threads[i].state != AT_BARRIER) continue;
+            if (waiting && threads[i].barrier != line) problem = "threads wait at two barriers";
+            line = threads[i].barrier;
+            threads[i].state = READY;
+            waiting = true;
+        }
+        if (problem) return;
     }
 }
 
 // Runs a kernel; `sizes` are those of grid and block, and of the dynamic shared memory. -> what
 // went wrong, if anything. Blocks alternate between two orders of their threads, so that what a
 // missing barrier lets happen is wrong in one of them.
-inline const char* launch(void (*called)(const Slot*), const unsigned* sizes, const Slot* slots) {
+static const char* launch(void (*called)(const Slot*), const unsigned* sizes, const Slot* slots) {
+    problem = nullptr;
     kernel = called;
     arguments = slots;
     gridDim = {sizes[0], sizes[1], sizes[2]};
@@ -339,19 +424,19 @@ inline const char* launch(void (*called)(const Slot*), const unsigned* sizes, co
     Thread* thread = threads;
     for (unsigned z = 0; z < blockDim.z; z++)
         for (unsigned y = 0; y < blockDim.y; y++)
-            for (unsigned x = 0; x < blockDim.x; x++) thread++->index = {x, y, z};
-    if (_setjmp(launcher)) {
-        idle_count = stack_count = 0;  // fibers of that block never end
-        return problem;
-    }
+            for (unsigned x = 0; x < blockDim.x; x++, thread++) {
+                thread->index = {x, y, z};
+                thread->lane = (thread - threads) % 32;
+            }
     for (unsigned z = 0; z < gridDim.z; z++)
         for (unsigned y = 0; y < gridDim.y; y++)
-            for (unsigned x = 0; x < gridDim.x; x++) {
+            for (unsigned x = 0; x < gridDim.x && !problem; x++) {
                 blockIdx = {x, y, z};
                 memset(dynamic_shared, 0xff, sizes[6]);
-                run_block(blockDim.x * blockDim.y * blockDim.z, (x + y + z) % 2);
+                run_block(thread - threads, (x + y + z) % 2);
             }
-    return nullptr;
+    if (problem) fiber_count = idle_count = 0;  // some never end
+    return problem;
 }
 
 // NumPy's letter for the type of an argument, after "*" if it is a pointer to that.
@@ -374,7 +459,7 @@ template <class T> constexpr char letter() {
     return '-';  // any
 }
 
-template <class... T> const char* letters(void (*)(T...)) {
+template <class... T> const char* types(void (*)(T...)) {
     static const char all[][2] = {
         {std::is_pointer_v<T> ? '*' : '=',
          letter<std::remove_cv_t<std::remove_pointer_t<T>>>()}...,
@@ -400,36 +485,58 @@ template <class... T> void call(void (*function)(T...), const Slot* slots) {
 
 }  // namespace on_host
 
-#define __syncthreads() on_host::barrier(__LINE__)
-inline void __syncwarp(unsigned mask = ~0u) { on_host::meet(mask, 0); }
+// The compiler has these called where an index or a pointer is wrong.
+extern "C" void __ubsan_handle_out_of_bounds(on_host::SourcePlace* place, void*) {
+    on_host::fail_at(place, "an index outside of its array");
+}
+extern "C" void __ubsan_handle_type_mismatch_v1(on_host::SourcePlace* place, void*) {
+    on_host::fail_at(place, "an address that is not aligned");
+}
 
-template <class T> T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
-    return on_host::shuffle(mask, value, (on_host::lane() & -width) | (source & (width - 1)));
+// After a shared variable: the first thread of a block that comes there fills it with NaN, or -1.
+#define ON_HOST_UNDEFINED(variable)                   \
+    {                                                 \
+        static unsigned long long block;              \
+        if (block != on_host::blocks) {               \
+            block = on_host::blocks;                  \
+            memset(&variable, 0xff, sizeof variable); \
+        }                                             \
+    }
+
+#define __syncthreads() on_host::barrier(__LINE__)
+ON_HOST_INLINE void __syncwarp(unsigned mask = ~0u) { on_host::meet(mask, 0); }
+
+template <class T>
+ON_HOST_INLINE T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
+    return on_host::shuffle(mask, value, (on_host::now->lane & -width) | (source & (width - 1)));
 }
-template <class T> T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32) {
-    int lane = on_host::lane(), source = lane ^ bits;
+template <class T>
+ON_HOST_INLINE T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32) {
+    int lane = on_host::now->lane, source = lane ^ bits;
     return on_host::shuffle(mask, value, source < (lane & -width) + width ? source : lane);
 }
-template <class T> T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32) {
-    int lane = on_host::lane(), source = lane + by;
+template <class T>
+ON_HOST_INLINE T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32) {
+    int lane = on_host::now->lane, source = lane + by;
     return on_host::shuffle(mask, value, source < (lane & -width) + width ? source : lane);
 }
-template <class T> T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32) {
-    int lane = on_host::lane(), source = lane - int(by);
+template <class T>
+ON_HOST_INLINE T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32) {
+    int lane = on_host::now->lane, source = lane - int(by);
     return on_host::shuffle(mask, value, source >= (lane & -width) ? source : lane);
 }
-inline unsigned __ballot_sync(unsigned mask, int predicate) {
+ON_HOST_INLINE unsigned __ballot_sync(unsigned mask, int predicate) {
     on_host::meet(mask, predicate != 0);
     unsigned ballot = 0;
     for (int lane = 0; lane < 32; lane++)
         if (on_host::now->partners >> lane & 1) ballot |= unsigned(on_host::shown_by(lane)) << lane;
     return ballot;
 }
-inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
-inline int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, !predicate) == 0; }
+ON_HOST_INLINE int __any_sync(unsigned mask, int is) { return __ballot_sync(mask, is) != 0; }
+ON_HOST_INLINE int __all_sync(unsigned mask, int is) { return __ballot_sync(mask, !is) == 0; }
 
-#define KERNEL(number, function)                                                                \
-    extern "C" const char* letters_##number() { return on_host::letters(function); }            \
+#define ON_HOST_KERNEL(number, function)                                                        \
+    extern "C" const char* types_##number() { return on_host::types(function); }                \
     extern "C" const char* launch_##number(const unsigned* sizes, const on_host::Slot* slots) { \
         auto called = [](const on_host::Slot* slots) { on_host::call(function, slots); };       \
         return on_host::launch(called, sizes, slots);                                           \

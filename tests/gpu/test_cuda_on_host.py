@@ -9,9 +9,8 @@ from cupy_stand_in import Undefined
 from numpy.testing import assert_allclose, assert_array_equal
 
 needs_compiler = pytest.mark.skipif(
-    cuda_on_host.compiler() is None, reason="needs g++ that knows half precision (from version 12)"
+    cuda_on_host.compiler() is None, reason="needs g++ 12, which knows half precision, on x86-64"
 )
-FULL = "0xffffffffu"
 SOURCE = """
 #include <cuda_fp16.h>
 
@@ -40,7 +39,7 @@ ROW_SUMS(float, row_sums_float)
 ROW_SUMS(double, row_sums_double)
 
 extern "C" __global__ void transposed(const float* x, __half* y, int rows, int columns) {
-    __shared__ float tile[8][9];
+    __shared__ alignas(16) float tile[8][9];
     int row = blockIdx.y * 8 + threadIdx.y, column = blockIdx.x * 8 + threadIdx.x;
     if (row < rows && column < columns) tile[threadIdx.y][threadIdx.x] = x[row * columns + column];
     __syncthreads();
@@ -60,7 +59,7 @@ extern "C" __global__ void reversed(float* x, int length) {
 extern "C" __global__ void without_barrier(float* x, int length) {
     extern __shared__ float kept[];
     kept[threadIdx.x] = x[blockIdx.x * length + threadIdx.x];
-    x[blockIdx.x * length + threadIdx.x] = kept[length - 1 - threadIdx.x];
+    x[blockIdx.x * length + threadIdx.x] = kept[max(int(threadIdx.x) - 1, 0)];
 }
 
 extern "C" __global__ void shuffle_beside_barrier(float* x) {
@@ -72,6 +71,23 @@ extern "C" __global__ void two_barriers(float* x) {
     if (threadIdx.x < 32) __syncthreads();
     else
         __syncthreads();
+}
+
+extern "C" __global__ void beyond_an_array(float* x) {
+    __shared__ float kept[32];
+    kept[threadIdx.x] = x[threadIdx.x];
+}
+
+extern "C" __global__ void aligned_loads(float* x) {
+    float4 four = reinterpret_cast<float4*>(x)[threadIdx.x];
+    x[4 * threadIdx.x] = four.w;
+}
+
+extern "C" __global__ void into_what_nobody_wrote(float* x) {
+    __shared__ float sum[1];
+    atomicAdd(sum, 1.0f);
+    __syncthreads();
+    x[threadIdx.x] = sum[0];
 }
 
 extern "C" __global__ void of_nobody(float* x) {
@@ -120,36 +136,47 @@ def test_threads_that_return_before_a_barrier(stand_in, kernel):
 
 
 @needs_compiler
-def test_a_missing_barrier_shows(stand_in, kernel):
+def test_numbers_that_a_card_would_make_up(stand_in, kernel):
     x = stand_in.ones((2, 64), np.float32)
     kernel("without_barrier")((2,), (64,), (x, 64), shared_mem=4 * 64)
-    assert np.isnan(x.get()).any(axis=1).all()
+    assert np.isnan(x.get()).any()  # in one of the orders that the threads of blocks run in
+    kernel("into_what_nobody_wrote")((1,), (64,), (x,))
+    assert np.isnan(x.get()[0]).all()
+    x = stand_in.arange(10, dtype=np.float32)
+    kernel("of_nobody")((1,), (10,), (x,))
+    assert_array_equal(x.get(), [*range(1, 10), np.nan])  # of a thread that is not there
 
 
 @needs_compiler
 def test_shuffles_of_parts_of_a_warp(stand_in, kernel):
-    x = stand_in.ones(32, np.float32)
+    x = stand_in.arange(32, dtype=np.float32)
     kernel("halves")((1,), (32,), (x,))
-    assert_array_equal(x.get(), np.repeat([8, 2], 16))
-    x = stand_in.arange(10, dtype=np.float32)
-    kernel("of_nobody")((1,), (10,), (x,))
-    assert_array_equal(x.get(), [*range(1, 10), np.nan])  # there are no more threads
+    assert_array_equal(x.get(), np.repeat([4 * (4 + 5), 4 * (12 + 13), 20 + 21, 28 + 29], 8))
+
+
+WRONG = {
+    "shuffle_beside_barrier": "wait elsewhere",
+    "two_barriers": "wait at two",
+    "beyond_an_array": "line .*: an index",
+    "aligned_loads": "line .*: an address",
+}
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", ["shuffle_beside_barrier", "two_barriers"])
-def test_threads_that_wait_for_ever(stand_in, kernel, name):
-    x = stand_in.ones(64, np.float32)
-    with pytest.raises(Undefined, match="wait"):
-        kernel(name)((1,), (64,), (x,))
-    kernel("reversed")((1,), (64,), (x, 64), shared_mem=4 * 64)  # and the next kernel runs
+@pytest.mark.parametrize("name", WRONG)
+def test_what_stops_a_kernel(stand_in, kernel, name):
+    x = stand_in.arange(260, dtype=np.float32)
+    with pytest.raises(Undefined, match=f"{name}: .*{WRONG[name]}"):
+        kernel(name)((1,), (64,), (x[1:],))
+    kernel("aligned_loads")((1,), (64,), (x,))  # the next one runs
+    assert_array_equal(x.get()[:256:4], np.arange(3, 256, 4))
 
 
 @needs_compiler
 def test_arguments_of_other_types(stand_in, kernel):
     sums, x = kernel("row_sums_float"), stand_in.ones((1, 4), np.float32)
     y = stand_in.empty(1, np.float32)
-    with pytest.raises(TypeError, match="host array"):
+    with pytest.raises(TypeError, match="not on the device"):
         sums((1,), (32,), (np.ones(4, np.float32), y, 4))
     for arguments in [(x.astype(np.float64), y, 4), (x, y, 4.0), (x, y, 2**33), (x, y)]:
         with pytest.raises(Undefined):
@@ -190,3 +217,27 @@ def test_products_of_many_matrices(stand_in, rng, kind, dtype, transposes):
     expected = before.copy()
     expected[:, :n, :m] = (0.5 * (x.astype(sums) @ y.astype(sums)) - 2 * z).swapaxes(1, 2)
     assert_allclose(c.get(), expected, rtol=1e-2 if kind == 2 else 1e-5, atol=1e-3)
+
+
+def test_products_in_bfloat16(stand_in, rng):
+    cublas = importlib.import_module("cupy_backends.cuda.libs.cublas")
+    x, y = (rng.integers(-8, 9, shape) / 8 for shape in ((3, 64), (64, 2)))  # exact in bfloat16
+    a, b = (stand_in.array(z.T.astype(np.float32).copy().view(np.uint32) >> 16) for z in (x, y))
+    a, b = a.astype(np.uint16), b.astype(np.uint16)
+    one, c = np.ones(1, np.float32), stand_in.empty((2, 3), np.uint16)
+
+    def multiply(c_type, c, compute=68):
+        cublas.gemmEx(
+            1, 0, 0, 3, 2, 64, one.ctypes.data, a.data.ptr, 14, 3, b.data.ptr, 14, 64,
+            (one * 0).ctypes.data, c.data.ptr, c_type, 3, compute, -1,
+        )  # fmt: skip
+
+    multiply(14, c)
+    digits, exponent = np.frexp(x @ y)
+    rounded = np.ldexp(np.round(digits * 2**8), exponent - 8)
+    assert_array_equal((c.get().astype(np.uint32) << 16).view(np.float32).T, rounded)
+    in_float32 = stand_in.empty((2, 3), np.float32)
+    multiply(0, in_float32)
+    assert_array_equal(in_float32.get().T, x @ y)
+    with pytest.raises(RuntimeError, match="NOT_SUPPORTED"):
+        multiply(14, c, compute=77)
