@@ -155,7 +155,7 @@ def scaled_dot_product_attention(query, key, value, mask=None):
         scores = product(query, transpose(key), scale)
         weights = softmax_into(scores, scores, mask)
         return product(weights, value), weights
-    (query, key, value), sizes = _with_whole_entries(query, key, value)
+    (query, key, value), sizes = _as_plain(query, key, value)
     B, H, queries, _ = query.shape
     weights = array_module(query).empty((B, H, queries, key.shape[2]), query.dtype)
     output = _empty(B, H, queries, value.shape[3], like=query)
@@ -175,8 +175,8 @@ def scaled_dot_product_attention_backward(doutput, query, key, value, weights):
         dweights = product(doutput, transpose(value))
         dscores = softmax_backward_into(dweights, dweights, weights)
         return product(dscores, key, scale), product(transpose(dscores), query, scale), dvalue
-    (query, key, value), sizes = _with_whole_entries(query, key, value)
-    (doutput,), _ = _with_whole_entries(doutput)
+    (query, key, value), sizes = _as_plain(query, key, value)
+    (doutput,), _ = _as_plain(doutput)
     B, H = query.shape[:2]
     gradients = [_empty(*x.shape, like=x) for x in (query, key, value)]
     heads = (place for x in (doutput, query, key, value) for place in _places(x))
@@ -194,15 +194,18 @@ def _fits(query, key, value) -> bool:
     return query.ndim == 4 and query.shape[:2] == key.shape[:2] and max(sizes) <= largest
 
 
-def _with_whole_entries(*heads):
-    """Heads (B, H, T, K) whose K entries lie side by side, copied where they do not; the sizes."""
-    heads = [x if x.strides[3] == x.itemsize and _is_plain(x) else packed(x) for x in heads]
+def _as_plain(*heads):
+    """Heads (B, H, T, K) as plain arrays, copied where they are none; T, S, K and K_v."""
+    heads = [x if _is_plain(x) else packed(x) for x in heads]
     return heads, (heads[0].shape[2], heads[-1].shape[2], heads[0].shape[3], heads[-1].shape[3])
 
 
 def _is_plain(x) -> bool:
     """Whether x (B, H, T, K) lies in memory as (B, H, T, K) or (B, T, H, K), without gaps."""
-    return x.flags.c_contiguous or x.swapaxes(1, 2).flags.c_contiguous
+    _, H, T, K = x.shape
+    size = x.itemsize
+    side_by_side = x.strides == (T * H * K * size, K * size, H * K * size, size)
+    return side_by_side or x.flags.c_contiguous
 
 
 def _empty(B: int, H: int, T: int, K: int, like):

@@ -23,12 +23,15 @@ extern "C" __global__ void cross_entropy(
     const T* logits, const Int* targets, double smoothing, Int V,
     T* losses, T* exponentials, T* total
 ) {
-    Int n = blockIdx.x, target = targets[n];
+    Int n = blockIdx.x;
+    int target = targets[n];
     logits += n * V; exponentials += n * V;
     T highest = LOWEST, sum = 0, spread = 0;
-    for (Int v = threadIdx.x; v < V; v += blockDim.x) highest = max(highest, logits[v]);
+    #pragma unroll 4
+    for (int v = threadIdx.x; v < V; v += blockDim.x) highest = max(highest, logits[v]);
     highest = over_block<true>(highest);
-    for (Int v = threadIdx.x; v < V; v += blockDim.x) {
+    #pragma unroll 4
+    for (int v = threadIdx.x; v < V; v += blockDim.x) {
         T shifted = logits[v] - highest;
         T exponential = exp(shifted);
         spread += shifted;
@@ -46,11 +49,13 @@ extern "C" __global__ void cross_entropy(
 extern "C" __global__ void cross_entropy_backward(
     T* exponentials, const T* total, const Int* targets, const T* dlosses, double smoothing, Int V
 ) {
-    Int n = blockIdx.x, target = targets[n];
+    Int n = blockIdx.x;
+    int target = targets[n];
     exponentials += n * V;
     T of_p = dlosses[n] / total[n], of_all = dlosses[n] * T(smoothing) / V;
     T of_target = dlosses[n] * (1 - T(smoothing));
-    for (Int v = threadIdx.x; v < V; v += blockDim.x)
+    #pragma unroll 4
+    for (int v = threadIdx.x; v < V; v += blockDim.x)
         exponentials[v] = exponentials[v] * of_p - of_all - (v == target ? of_target : T(0));
 }
 """)

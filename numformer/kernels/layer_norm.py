@@ -14,11 +14,14 @@ extern "C" __global__ void layer_norm(
     x += n * D; y += n * D; x_hat += n * D;
 
     T sum = 0, squares = 0;
-    for (Int d = threadIdx.x; d < D; d += 32) sum += x[d];
+    #pragma unroll 4
+    for (int d = threadIdx.x; d < D; d += 32) sum += x[d];
     T mean = warp_sum(sum) / D;
-    for (Int d = threadIdx.x; d < D; d += 32) squares += (x[d] - mean) * (x[d] - mean);
+    #pragma unroll 4
+    for (int d = threadIdx.x; d < D; d += 32) squares += (x[d] - mean) * (x[d] - mean);
     T scale = 1 / sqrt(warp_sum(squares) / D + T(epsilon));
-    for (Int d = threadIdx.x; d < D; d += 32) {
+    #pragma unroll 4
+    for (int d = threadIdx.x; d < D; d += 32) {
         T normal = (x[d] - mean) * scale;
         x_hat[d] = normal;
         y[d] = gamma[d] * normal + beta[d];
@@ -34,13 +37,15 @@ extern "C" __global__ void layer_norm_backward(
     dy += n * D; x_hat += n * D; dx += n * D;
 
     T sum = 0, along_x_hat = 0;
-    for (Int d = threadIdx.x; d < D; d += 32) {
+    #pragma unroll 4
+    for (int d = threadIdx.x; d < D; d += 32) {
         sum += dy[d] * gamma[d];
         along_x_hat += dy[d] * gamma[d] * x_hat[d];
     }
     T mean = warp_sum(sum) / D;
     along_x_hat = warp_sum(along_x_hat) / D;
-    for (Int d = threadIdx.x; d < D; d += 32)
+    #pragma unroll 4
+    for (int d = threadIdx.x; d < D; d += 32)
         dx[d] = rstd[n] * (dy[d] * gamma[d] - mean - x_hat[d] * along_x_hat);
 }
 """)

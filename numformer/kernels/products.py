@@ -13,15 +13,22 @@ import numpy as np
 
 from numformer.backend import array_module, matrix_product, rows
 from numformer.kernels.copies import packed
+from numformer.kernels.cuda import Source, threads_for
 from numformer.kernels.half import halved
 from numformer.kernels.sums import sum_rows
 
-FORMULAS = "matmul", "linear_backward", "output_projection_backward"
+FORMULAS = "matmul", "linear", "linear_backward", "output_projection_backward"
 NUMBERS = {"e": 2, "f": 0, "d": 1}  # cudaDataType
 SUMS = {"f": 77 if os.environ.get("CUPY_TF32") == "1" else 68, "d": 70}  # cublasComputeType
 COARSE = 77  # float32's factors rounded to the 11 bits of half precision (TF32)
 OF_HALVES = 68
 BY_ITSELF = -1  # cuBLAS chooses the algorithm
+SOURCE = Source("""
+extern "C" __global__ void add_bias(const T* bias, Int D, Int N, T* y) {
+    Int n = Int(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (n < N) y[n] += bias[N < 1ll << 32 ? unsigned(n) % unsigned(D) : n % D];
+}
+""")
 
 
 def matmul(a, b):
@@ -31,6 +38,14 @@ def matmul(a, b):
     if a.ndim == 2:
         return product(in_precision(a), in_precision(b))
     return product(in_precision(rows(a)), in_precision(b)).reshape(*a.shape[:-1], b.shape[1])
+
+
+def linear(x, weight, bias=None):
+    """As numformer.paper.linear."""
+    y = matmul(x, weight)
+    if bias is not None:
+        SOURCE.start("add_bias", y, *threads_for(y.size), bias, len(bias), y.size, y)
+    return y
 
 
 def linear_backward(dy, x, weight, bias=None):

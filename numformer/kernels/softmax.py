@@ -19,13 +19,13 @@ extern "C" __global__ void softmax(
 
     // In a row with every entry masked the highest stays LOWEST, so no entry exceeds it.
     T highest = LOWEST, total = 0;
-    for (Int s = threadIdx.x; s < S; s += 32)
+    for (int s = threadIdx.x; s < S; s += 32)
         if (!mask || mask[s * of_s]) highest = max(highest, scores[s]);
     highest = warp_max(highest);
-    for (Int s = threadIdx.x; s < S; s += 32)
+    for (int s = threadIdx.x; s < S; s += 32)
         if (!mask || mask[s * of_s]) total += exp(scores[s] - highest);
     total = max(warp_sum(total), T(1));
-    for (Int s = threadIdx.x; s < S; s += 32)
+    for (int s = threadIdx.x; s < S; s += 32)
         weights[s] = !mask || mask[s * of_s] ? exp(scores[s] - highest) / total : T(0);
 }
 
@@ -36,9 +36,9 @@ extern "C" __global__ void softmax_backward(
     if (n >= N) return;
     dweights += n * S; weights += n * S; dscores += n * S;
     T dot = 0;
-    for (Int s = threadIdx.x; s < S; s += 32) dot += dweights[s] * weights[s];
+    for (int s = threadIdx.x; s < S; s += 32) dot += dweights[s] * weights[s];
     dot = warp_sum(dot);
-    for (Int s = threadIdx.x; s < S; s += 32) dscores[s] = weights[s] * (dweights[s] - dot);
+    for (int s = threadIdx.x; s < S; s += 32) dscores[s] = weights[s] * (dweights[s] - dot);
 }
 """)
 

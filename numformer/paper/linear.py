@@ -9,6 +9,7 @@ from numformer.errors import require_width
 from numformer.layer import Array, Layer, Parameter
 
 
+@has_kernel
 def linear(x, weight, bias=None):
     """x (..., D_in), weight (D_in, D_out), bias (D_out) -> y (..., D_out): y = x W + b."""
     y = matmul(x, weight)
