@@ -69,7 +69,7 @@ def dtype_kind(value) -> str:
 
 def rows(x):
     """x (..., D) -> (N, D), the same memory where possible."""
-    return x.reshape(-1, x.shape[-1])
+    return x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
 
 
 def transpose(x):

@@ -69,4 +69,4 @@ def threads_for(entries: int, threads: int = 256) -> tuple[tuple[int], tuple[int
 def contiguous(*arrays):
     """The arrays, each entry after the other in memory: copied where they are not."""
     xp = array_module(arrays[0])
-    return [xp.ascontiguousarray(array) for array in arrays]
+    return [x if x.flags.c_contiguous else xp.ascontiguousarray(x) for x in arrays]
