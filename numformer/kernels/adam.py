@@ -22,7 +22,7 @@ extern "C" __global__ void adam(
 def adam(data, grad, mean, square, *, step, rate, beta1, beta2, epsilon) -> None:
     """As numformer.paper.adam."""
     of_square, of_mean = (1 - beta2**step) ** -0.5, float(rate / (1 - beta1**step))
-    N = len(data)
+    N = data.size
     how = threads_for(N)
     settings = float(beta1), float(beta2), float(epsilon), of_square, of_mean
     SOURCE.start("adam", data, *how, data, grad, mean, square, *settings, N)

@@ -42,7 +42,7 @@ from numformer.randomness import dropout_stream
 from numformer.training import trainer as training
 from numformer.training.checkpoints import load_model
 from numformer.training.files import write_atomically
-from numformer.training.optimizers import Adam
+from numformer.training.optimizers import OPTIMIZERS, Adam
 from numformer.training.recipe import Recipe
 from numformer.training.trainer import Trainer
 from toy_tasks import reverse
@@ -220,8 +220,16 @@ def advance(trainer: Trainer, steps: int) -> list[float]:
 
 
 def check_training(report: Report, xp, folder: Path) -> None:
-    """Ten steps beside each other, and five and five across a checkpoint, all in float64."""
+    """Ten steps beside each other, and five and five across a checkpoint; each optimizer's steps.
+
+    All in float64, but for mixed precision, whose numbers have 11 bits.
+    """
     config = dict(d_model=32, d_ff=64, heads=4, layers=1)
+    with report.checking("losses of ten training steps, mixed precision") as at_most:
+        both = (
+            sequence_trainer(folder, module, 16, config, precision="mixed") for module in (xp, np)
+        )
+        at_most(difference(*(np.array(advance(trainer, 10)) for trainer in both)), 2**-9)
     with mock.patch.object(training, "pack", lambda m, dtype, xp: pack(m, np.float64, xp)):
         with report.checking("losses of ten training steps, float64") as at_most:
             host, device = (sequence_trainer(folder, module, 16, config) for module in (np, xp))
@@ -229,6 +237,13 @@ def check_training(report: Report, xp, folder: Path) -> None:
             at_most(difference(*losses), 1e-9)
         with report.checking("weights and Adam's state after ten steps, float64") as at_most:
             at_most(difference(state(device), state(host)), 1e-7)
+        for name in OPTIMIZERS:
+            with report.checking(f"weights after three steps of {name}, float64") as at_most:
+                both = (
+                    sequence_trainer(folder, module, 16, config, optimizer=name)
+                    for module in (xp, np)
+                )
+                at_most(difference(*(advance(t, 3) and state(t) for t in both)), 1e-7)
         for name, modules in ("from NumPy to CuPy", (np, xp)), ("from CuPy to NumPy", (xp, np)):
             with report.checking(f"a run resumed {name}, after ten steps, float64") as at_most:
                 both = (sequence_trainer(folder / name, module, 16, config) for module in modules)
