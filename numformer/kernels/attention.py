@@ -13,52 +13,47 @@ from numformer.kernels.softmax import as_steps, softmax_backward_into, softmax_i
 
 FORMULAS = "scaled_dot_product_attention", "scaled_dot_product_attention_backward"
 LARGEST = {"f": 64, "d": 32}  # queries, keys, and entries of each, that fit into a block's memory
-THREADS = 16, 8
+THREADS = 16, 16
 SOURCE = Source("""
-// 16 times 8 threads compute a matrix of at most LARGEST rows and columns: each has the entries
-// whose row is threadIdx.y plus a multiple of 8, and whose column is threadIdx.x plus one of 16.
-const int LARGEST = sizeof(T) == 4 ? 64 : 32, LINE = LARGEST + 1;
-const int ROWS = LARGEST / 8, COLUMNS = LARGEST / 16;  // entries of each thread
-typedef T Entries[ROWS][COLUMNS];
-#define EACH_ROW for (int i = 0, row = threadIdx.y; i < ROWS; i++, row += 8)
-#define EACH_COLUMN for (int j = 0, column = threadIdx.x; j < COLUMNS; j++, column += 16)
+// 16 times 16 threads compute a matrix of at most LARGEST rows and columns: each has the entries
+// whose row is threadIdx.y plus a multiple of 16, and whose column is threadIdx.x plus another.
+const int LARGEST = sizeof(T) == 4 ? 64 : 32, EACH = LARGEST / 16, LINE = LARGEST + 1;
+#define EACH_ENTRY for (int i = 0, row = threadIdx.y; i < EACH; i++, row += 16) \\
+                   for (int j = 0, column = threadIdx.x; j < EACH; j++, column += 16)
 
 // Of a head x (rows, columns) in steps of of_row: copied into the block's memory.
 __device__ void read(const T* x, Int of_row, int rows, int columns, T* shared) {
     __syncthreads();  // what was there has been used
-    EACH_ROW EACH_COLUMN
-        if (row < rows && column < columns) shared[row * LINE + column] = x[row * of_row + column];
+    for (int n = threadIdx.y * 16 + threadIdx.x; n < rows * columns; n += 256)
+        shared[n / columns * LINE + n % columns] = x[n / columns * of_row + n % columns];
     __syncthreads();
 }
 
-__device__ void share(const Entries& entries, T* shared) {
+__device__ void share(const T (&entries)[EACH][EACH], T* shared) {
     __syncthreads();
-    EACH_ROW EACH_COLUMN shared[row * LINE + column] = entries[i][j];
+    EACH_ENTRY shared[row * LINE + column] = entries[i][j];
     __syncthreads();
 }
 
 __device__ void write(
-    const Entries& entries, T factor, Int of_row, int rows, int columns, T* x
+    const T (&entries)[EACH][EACH], T factor, Int of_row, int rows, int columns, T* x
 ) {
-    EACH_ROW EACH_COLUMN
+    EACH_ENTRY
         if (row < rows && column < columns) x[row * of_row + column] = factor * entries[i][j];
 }
 
 // c[row][column] = sum_n a[row * a_row + n * a_n] b[column * b_column + n * b_n]
 __device__ void multiply(
-    const T* a, int a_row, int a_n, const T* b, int b_column, int b_n, int N, Entries& c
+    const T* a, int a_row, int a_n, const T* b, int b_column, int b_n, int N, T (&c)[EACH][EACH]
 ) {
-    EACH_ROW EACH_COLUMN c[i][j] = 0;
+    for (int i = 0; i < EACH; i++) for (int j = 0; j < EACH; j++) c[i][j] = 0;
     a += threadIdx.y * a_row;
     b += threadIdx.x * b_column;
     #pragma unroll 4
     for (int n = 0; n < N; n++, a += a_n, b += b_n) {
-        T of_b[COLUMNS];
-        EACH_COLUMN of_b[j] = b[16 * j * b_column];
-        EACH_ROW {
-            T of_a = a[8 * i * a_row];
-            EACH_COLUMN c[i][j] += of_a * of_b[j];
-        }
+        T of_a[EACH], of_b[EACH];
+        for (int i = 0; i < EACH; i++) of_a[i] = a[16 * i * a_row], of_b[i] = b[16 * i * b_column];
+        for (int i = 0; i < EACH; i++) for (int j = 0; j < EACH; j++) c[i][j] += of_a[i] * of_b[j];
     }
 }
 
@@ -84,26 +79,25 @@ extern "C" __global__ void attention(
 ) {
     __shared__ T left[LARGEST * LINE], right[LARGEST * LINE];
     Int head = blockIdx.x, b = head / H, h = head % H;
-    Entries w;
+    T w[EACH][EACH];
 
     read(query + b * query_b + h * query_h, query_t, queries, K, left);
     read(key + b * key_b + h * key_h, key_s, keys, K, right);
     multiply(left, LINE, 1, right, LINE, 1, K, w);
     if (mask) mask += b * mask_b + h * mask_h;
-    EACH_ROW {
+    for (int i = 0, t = threadIdx.y; i < EACH; i++, t += 16) {
         // In a row with every entry masked the highest stays LOWEST, and every weight becomes 0.
         T highest = LOWEST, total = 0;
-        bool seen[COLUMNS];
-        EACH_COLUMN {
-            seen[j] = row < queries && column < keys;
-            if (seen[j] && mask) seen[j] = mask[row * mask_t + column * mask_s];
+        bool seen[EACH];
+        for (int j = 0, s = threadIdx.x; j < EACH; j++, s += 16) {
+            seen[j] = t < queries && s < keys && (!mask || mask[t * mask_t + s * mask_s]);
             w[i][j] *= T(scale);
             if (seen[j]) highest = max(highest, w[i][j]);
         }
         highest = row_max(highest);
-        EACH_COLUMN total += w[i][j] = seen[j] ? exp(w[i][j] - highest) : T(0);
+        for (int j = 0; j < EACH; j++) total += w[i][j] = seen[j] ? exp(w[i][j] - highest) : T(0);
         total = max(row_sum(total), T(1));
-        EACH_COLUMN w[i][j] /= total;
+        for (int j = 0; j < EACH; j++) w[i][j] /= total;
     }
     write(w, 1, keys, queries, keys, weights + head * queries * keys);
 
@@ -123,10 +117,9 @@ extern "C" __global__ void attention_backward(
 ) {
     __shared__ T left[LARGEST * LINE], right[LARGEST * LINE];
     Int head = blockIdx.x, b = head / H, h = head % H;
-    Entries w, dw, result;
+    T w[EACH][EACH], dw[EACH][EACH], result[EACH][EACH];
     weights += head * queries * keys;
-    EACH_ROW EACH_COLUMN
-        w[i][j] = row < queries && column < keys ? weights[row * keys + column] : T(0);
+    EACH_ENTRY w[i][j] = row < queries && column < keys ? weights[row * keys + column] : T(0);
 
     read(doutput + b * doutput_b + h * doutput_h, doutput_t, queries, K_v, left);
     read(value + b * value_b + h * value_h, value_s, keys, K_v, right);
@@ -135,14 +128,14 @@ extern "C" __global__ void attention_backward(
     multiply(right, 1, LINE, left, 1, LINE, queries, result);  // output = weights V
     write(result, 1, value_s, keys, K_v, dvalue + b * value_b + h * value_h);
 
-    EACH_ROW {  // weights = softmax(scores)
+    for (int i = 0, t = threadIdx.y; i < EACH; i++, t += 16) {  // weights = softmax(scores)
         T dot = 0;
-        EACH_COLUMN {
-            if (row >= queries || column >= keys) dw[i][j] = 0;
+        for (int j = 0, s = threadIdx.x; j < EACH; j++, s += 16) {
+            if (t >= queries || s >= keys) dw[i][j] = 0;
             dot += dw[i][j] * w[i][j];
         }
         dot = row_sum(dot);
-        EACH_COLUMN dw[i][j] = w[i][j] * (dw[i][j] - dot);
+        for (int j = 0; j < EACH; j++) dw[i][j] = w[i][j] * (dw[i][j] - dot);
     }
     share(dw, right);
     read(key + b * key_b + h * key_h, key_s, keys, K, left);
