@@ -31,8 +31,8 @@ def route(scores, count: int):
     weights = softmax of the chosen scores, 0 elsewhere. Of equal scores the first is chosen.
     """
     xp = array_module(scores)
-    order = xp.argsort(-scores, axis=-1, kind="stable")
-    chosen = xp.argsort(order, axis=-1, kind="stable") < count  # the rank of each score
+    order = xp.argsort(-scores, kind="stable")
+    chosen = xp.argsort(order) < count  # the rank of each score
     return softmax(scores, chosen), chosen
 
 

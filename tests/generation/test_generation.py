@@ -189,7 +189,8 @@ def test_a_batch_is_searched_as_each_sentence_by_itself(kind, count, width, alph
         open_rows = [sum(stop > place for stop in stops) for place in range(max(stops))]
         assert decoded == [width * rows for rows in open_rows]
         first = [hypotheses[0].ids for hypotheses in best]
-        assert count > 1 or nf.beam_search(model, SOURCE, max_length, width, alpha) == first
+        for search in (nf.beam_search, beam.beam_search) if count == 1 else ():
+            assert search(model, SOURCE, max_length, width, alpha) == first
         assert width > 1 or kind is Coarse or nf.greedy(model, SOURCE, max_length) == first
 
 
@@ -305,6 +306,7 @@ CHECKED = [
     (nf.n_best, "beam", *POSITIVE),
     (nf.n_best, "alpha", [0, np.float32(9)], [-0.1, 9.1, math.nan, "1", True]),
     (nf.n_best, "penalty", ["length"], ["none"]),
+    (beam.beam_search, "alpha", [0, 9], [-0.1, 9.1]),
     (write, "max_length", *POSITIVE),
     (write, "beam", *POSITIVE),
     (nf.greedy, "max_length", *POSITIVE),

@@ -8,6 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import numformer as nf
 from numformer.half_precision import half_products
+from numformer.later.experts import route
 from numformer.paper.attention import head_size
 from numformer.paper.linear import linear_backward
 from numformer.paper.positions import sinusoidal_table
@@ -167,6 +168,12 @@ def test_which_scores_grow_with_the_size_of_queries_and_keys(d_k, rng):
     assert spread(nf.DotProductScore(scaled=False)) == pytest.approx(root, rel=0.2)
     assert spread(nf.MultiplicativeScore(d_k, d_k, rng)) == pytest.approx(root, rel=0.2)
     assert spread(nf.AdditiveScore(d_k, d_k, d_k, rng)) == pytest.approx(1, rel=0.2)
+
+
+def test_of_equal_scores_the_first_experts_are_chosen():
+    """Of so many, an unstable sort takes any."""
+    scores = np.tile([[0.0], [1.0]], 20).T.reshape(1, 40)
+    assert np.flatnonzero(route(scores, 3)[1]).tolist() == [1, 3, 5]
 
 
 def test_settings_that_are_none_are_refused(rng, complaint):
