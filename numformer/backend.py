@@ -16,38 +16,31 @@ import numpy as np
 from numformer import blas
 
 FEW = 16  # rows, at most, of which NumPy's own sum and maximum are faster than their replacements
-
-
 _modules: dict[type, Any] = {np.ndarray: np}
 _kernels: dict[type, dict[str, Callable]] = {np.ndarray: {}}
 
 
 def array_module(x) -> Any:
     """The module (numpy or cupy) whose functions work on the array `x`."""
-    kind = type(x)
-    if kind not in _modules:
-        _modules[kind] = sys.modules[kind.__module__.partition(".")[0]]
-    return _modules[kind]
+    if type(x) not in _modules:
+        _modules[type(x)] = sys.modules[type(x).__module__.partition(".")[0]]
+    return _modules[type(x)]
 
 
 def kernels_for(array) -> dict[str, Callable]:
     """The kernels (numformer/kernels/) for such arrays, by name; read when a GPU's is first met."""
-    kind = type(array)
-    if kind not in _kernels:
+    if type(array) not in _kernels:
         kernels = importlib.import_module("numformer.kernels")
-        _kernels[kind] = kernels.kernels_of(array_module(array))
-    return _kernels[kind]
+        _kernels[type(array)] = kernels.kernels_of(array_module(array))
+    return _kernels[type(array)]
 
 
 def has_kernel(formula: Callable) -> Callable:
     """`formula` on the host; on a GPU, instead, the one kernel of its name, which computes it."""
 
     @functools.wraps(formula)
-    def either(first, *others, **settings):
-        array = first
-        if isinstance(first, float):  # dloss, where it is no array
-            array, *_ = (*others, *settings.values())
-        return kernels_for(array).get(formula.__name__, formula)(first, *others, **settings)
+    def either(array, *others, **settings):
+        return kernels_for(array).get(formula.__name__, formula)(array, *others, **settings)
 
     return either
 
@@ -141,15 +134,13 @@ def dot_rows(a, b):
     einsum adds row after row, so each block of rows is added by itself: a sum of a million numbers
     would lose digits.
     """
-    if array_module(a) is not np:
-        return sum_rows(a * b)
     pair, block = (rows(a), rows(b)), 1024
     whole = math.prod(a.shape[:-1]) // block * block
-    rest = np.einsum("nd,nd->d", *(x[whole:] for x in pair))
+    rest = array_module(a).einsum("nd,nd->d", *(x[whole:] for x in pair))
     if not whole:
         return rest
     blocks = (x[:whole].reshape(-1, block, x.shape[1]) for x in pair)
-    return np.einsum("knd,knd->kd", *blocks).sum(axis=0) + rest
+    return array_module(a).einsum("knd,knd->kd", *blocks).sum(axis=0) + rest
 
 
 def masked(scores, mask):
@@ -180,20 +171,12 @@ def scatter_add(target, ids, values) -> None:
         target[sorted_ids[starts]] += np.add.reduceat(sorted_values, starts)
 
 
-def cache_sized_pieces(vector) -> list[slice]:
-    """Slices that cover `vector`: on the host short enough to stay in the processor's cache.
+def cache_pieces(x) -> list[slice]:
+    """Slices that cover x (N) or the rows of x (N, D): on the host, pieces that fit into its cache.
 
     Several operations in turn on one piece then read memory once instead of once each.
     """
-    return _pieces(vector, 1 << 15)
-
-
-def rows_in_cache(x) -> list[slice]:
-    """Slices that cover the rows of x (N, D), by the same reason."""
-    return _pieces(x, max(1, (1 << 17) // x.shape[1]))
-
-
-def _pieces(x, size: int) -> list[slice]:
     if not isinstance(x, np.ndarray):
         return [slice(None)]
+    size = 1 << 15 if x.ndim == 1 else max(1, (1 << 17) // x.shape[1])
     return [slice(start, start + size) for start in range(0, len(x), size)]

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from numformer.backend import array_module, cache_sized_pieces, has_kernel
+from numformer.backend import array_module, cache_pieces, has_kernel
 
 PURPOSES = ("weights", "data", "dropout", "held out", "sampling", "subwords")
 
@@ -24,7 +24,7 @@ def splitmix64(key: int, counters):
     SplitMix64 (Steele et al. 2014) with `key` as its seed. It is array arithmetic alone, so NumPy
     and CuPy give the same bits, and a GPU needs no generator to be set up.
     """
-    for piece in cache_sized_pieces(flat := counters.reshape(-1)):
+    for piece in cache_pieces(flat := counters.reshape(-1)):
         bits = flat[piece]
         bits *= np.uint64(0x9E3779B97F4A7C15)
         bits += key
@@ -76,14 +76,8 @@ def drawn_mask(like, shape: tuple[int, ...], p: float, key, start: int):
 
 def keep_mask(bits, p: float, like):
     """Of random bits (...) uint16 what dropout multiplies with (...)."""
-    dropped, scale = dropping(p)
-    return (bits >= dropped) * like.dtype.type(scale)
-
-
-def dropping(p: float) -> tuple[int, float]:
-    """How many of 65536 values of the bits drop an entry, and what scales those that are kept."""
     dropped = min(round(p * 65536), 65535)
-    return dropped, 65536 / (65536 - dropped)
+    return (bits >= dropped) * like.dtype.type(65536 / (65536 - dropped))
 
 
 dropout_stream = DropoutStream()

@@ -23,7 +23,7 @@ def loss_and_gradient(logits, smoothing) -> dict:
     targets, share = xp.asarray(np.array([0])), xp.ones(1)
     loss, exponentials, total = cross_entropy(logits, targets, share, smoothing)
     p = exponentials / total
-    dlogits = cross_entropy_backward(1.0, exponentials, total, targets, share, smoothing)
+    dlogits = cross_entropy_backward(share, exponentials, total, targets, smoothing)
     told = xp.asarray(np.eye(4)[:1]) * (1 - smoothing) + smoothing / 4
     return {"loss": loss, "p": p, "told": told, "dlogits": dlogits}
 

@@ -1,13 +1,14 @@
 """Beam search for several hypotheses, and by another length penalty than the paper's."""
 
 from functools import partial
+from numbers import Real
 
 import numpy as np
 
 from numformer.backend import array_module
 from numformer.errors import InputError
 from numformer.models import Model
-from numformer.paper.beam import Hypothesis, largest, length_penalty, require_alpha, search
+from numformer.paper.beam import Hypothesis, largest, length_penalty, search
 from numformer.paper.greedy import require_positive
 
 
@@ -16,8 +17,21 @@ def by_length(length: int, alpha: float) -> float:
     return length**alpha
 
 
+LARGEST_ALPHA = 9
 GROUP = 64  # symbols of which the largest is looked for first
 PENALTIES = {"paper": length_penalty, "length": by_length}
+
+
+def is_alpha(value) -> bool:
+    """Whether a length penalty may have this exponent; far larger ones are no numbers any more."""
+    return type(value) is not bool and isinstance(value, Real) and 0 <= value <= LARGEST_ALPHA  # type: ignore[operator]
+
+
+def require_alpha(alpha) -> None:
+    """Raise InputError for what is no exponent of a length penalty."""
+    if not is_alpha(alpha):
+        rule = f"the alpha of a length penalty is a number from 0 to {LARGEST_ALPHA}"
+        raise InputError(rule, repr(alpha), "The paper uses 0.6; 0 does not normalise.")
 
 
 def largest_in_groups(x, count: int):

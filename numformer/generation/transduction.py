@@ -7,11 +7,10 @@ import numpy as np
 
 from numformer.data import PairBatch, Vocabulary, pad_sources
 from numformer.errors import InputError
-from numformer.generation.beam import PENALTIES, beam_search, n_best
+from numformer.generation.beam import PENALTIES, beam_search, is_alpha, n_best
 from numformer.generation.sampling import Sampling, random_streams
 from numformer.generation.text import MOST, Symbols, Text, is_length
 from numformer.models import Model
-from numformer.paper.beam import is_alpha
 from numformer.paper.greedy import greedy, require_positive, special_of
 from numformer.plots import AttentionMaps, attention_weights, by_kind
 

@@ -83,12 +83,12 @@ def cross_entropy(logits, targets, share, smoothing, out=None):
     return losses @ share, exponentials, total
 
 
-def cross_entropy_backward(dloss, exponentials, total, targets, share, smoothing):
+def cross_entropy_backward(dlosses, exponentials, total, targets, smoothing):
     """As numformer.paper.cross_entropy."""
     how, V = _blocks_of_rows(exponentials), exponentials.shape[1]
     targets = targets.astype(np.int64, copy=False)
     SOURCE.start(
         *("cross_entropy_backward", exponentials, *how, exponentials, total, targets),
-        *(dloss * share, float(smoothing), V),
+        *(dlosses, float(smoothing), V),
     )
     return exponentials

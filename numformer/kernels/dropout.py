@@ -4,7 +4,6 @@ import math
 
 from numformer.backend import array_module
 from numformer.kernels.cuda import Source, threads_for
-from numformer.randomness import dropping
 
 FORMULAS = ("drawn_mask",)
 SOURCE = Source("""
@@ -26,7 +25,7 @@ extern "C" __global__ void drawn_mask(
 def drawn_mask(like, shape, p, key, start):
     """As numformer.randomness."""
     keep, N = array_module(like).empty(shape, like.dtype), math.prod(shape)
-    dropped, scale = dropping(p)
+    dropped = min(round(p * 65536), 65535)
     how = threads_for(-(-N // 4))
-    SOURCE.start("drawn_mask", keep, *how, key, start, dropped, scale, N, keep)
+    SOURCE.start("drawn_mask", keep, *how, key, start, dropped, 65536 / (65536 - dropped), N, keep)
     return keep

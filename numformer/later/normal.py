@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from numformer.backend import array_module, cache_sized_pieces
+from numformer.backend import array_module, cache_pieces
 
 
 def normal(x):
@@ -18,7 +18,7 @@ def normal(x):
     xp = array_module(x)
     highest, *coefficients, constant = _tail_polynomial(7 if x.dtype == np.float32 else 18)
     flat, (cdf, density) = x.reshape(-1), xp.empty((2, x.size), x.dtype)
-    for piece in cache_sized_pieces(flat):
+    for piece in cache_pieces(flat):
         value, tail, exponential = flat[piece], cdf[piece], density[piece]
         a = xp.minimum(xp.absolute(value), 40)
         xp.multiply(a, a, out=exponential)

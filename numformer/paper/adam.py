@@ -8,7 +8,7 @@ import inspect
 import warnings
 from collections.abc import Callable
 
-from numformer.backend import array_module, cache_sized_pieces, has_kernel
+from numformer.backend import array_module, cache_pieces, has_kernel
 from numformer.errors import InputError
 from numformer.layer import FlatParameters
 
@@ -102,7 +102,7 @@ class Optimizer:
     def apply(self, vectors: list, stretch: slice, how: dict) -> None:
         """Call the rule, with the keywords `how`, on pieces that stay in the processor's cache."""
         vectors = [vector[stretch] for vector in vectors]
-        for piece in cache_sized_pieces(vectors[0]):
+        for piece in cache_pieces(vectors[0]):
             self.rule(*(vector[piece] for vector in vectors), **how)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from numformer.backend import array_module, has_kernel, max_last, mean_last, rows_in_cache, sum_last
+from numformer.backend import array_module, cache_pieces, has_kernel, max_last, mean_last, sum_last
 from numformer.errors import InputError
 from numformer.layer import Array, Layer
 from numformer.paper.embedding import check_ids
@@ -33,13 +33,12 @@ def cross_entropy(logits, targets, share, smoothing, out=None):
 
 
 @has_kernel
-def cross_entropy_backward(dloss, exponentials, total, targets, share, smoothing):
-    """dloss () -> dlogits (N, V): dloss share (p - q).
+def cross_entropy_backward(dlosses, exponentials, total, targets, smoothing):
+    """dlosses (N) -> dlogits (N, V): dlosses (p - q).
 
     Overwrites `exponentials` with the result.
     """
     xp = array_module(exponentials)
-    dlosses = dloss * share
     dlogits = exponentials
     dlogits *= dlosses[:, None] / total  # dlosses p
     if smoothing:
@@ -87,7 +86,7 @@ class CrossEntropy(Layer):
         share = counts / xp.maximum(counts.sum(), 1)
         loss, exponentials = logits.dtype.type(0), xp.empty_like(logits)
         total = xp.empty_like(logits[:, :1])
-        for rows in rows_in_cache(logits):
+        for rows in cache_pieces(logits):
             of_rows = logits[rows]
             if valid is not None:
                 # 0 times what the others give is 0 then, even where their logits are infinite.
@@ -102,7 +101,8 @@ class CrossEntropy(Layer):
     def backward(self, dloss: Any = 1.0) -> Array:
         saved = self.pop_saved()
         shape, dlogits = saved.pop("shape"), saved["exponentials"]
-        for rows in rows_in_cache(dlogits):
-            of_rows = {name: array[rows] for name, array in saved.items()}
-            cross_entropy_backward(dloss, **of_rows, smoothing=self.smoothing)
+        dlosses = dloss * saved.pop("share")  # loss = losses share
+        for rows in cache_pieces(dlogits):
+            of_rows = (array[rows] for array in saved.values())
+            cross_entropy_backward(dlosses[rows], *of_rows, self.smoothing)
         return dlogits.reshape(shape)

@@ -109,8 +109,7 @@ class Places:
 def spread_rows(x, row_of_place, padding):
     """x (M, K), row_of_place (B, H, T) -> (B, H, T, K): the row of each place; zeros at padding."""
     y = x.take(row_of_place, axis=0)
-    sequences, positions = padding
-    y[sequences, :, positions] = 0
+    y[padding[0], :, padding[1]] = 0
     return y
 
 

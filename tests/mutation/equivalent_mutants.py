@@ -91,7 +91,7 @@ A Python integer takes the dtype of the array that it multiplies, uint64 (NEP 50
     randomness.py: bits *= 11400714819323198485
     randomness.py: bits *= factor
 The same hashes, computed in pieces that the cache may not hold.
-    randomness.py: for piece in cache_sized_pieces((flat := counters)):
+    randomness.py: for piece in cache_pieces((flat := counters)):
 More random words than are read.
     later/attention/keep.py: np.arange(count * 4 + 2)
     later/attention/keep.py: np.arange(count + 2)

@@ -13,7 +13,7 @@ from pathlib import Path
 from numformer.devices import BACKENDS, default_backend
 from numformer.errors import complain
 from numformer.generation import Continuation, Infilling, Transduction
-from numformer.generation.beam import PENALTIES
+from numformer.generation.beam import LARGEST_ALPHA, PENALTIES
 from numformer.generation.text import Text
 from numformer.models import (
     LanguageModel,
@@ -25,7 +25,6 @@ from numformer.models import (
 )
 from numformer.models.config import CHOICES_WITH_SETTINGS
 from numformer.models.kinds import own_settings
-from numformer.paper.beam import LARGEST_ALPHA
 from numformer.parallel.mpi import WAYS
 from numformer.plots import PICTURES
 from numformer.settings import Settings
