@@ -16,22 +16,21 @@ import numpy as np
 from numformer import blas
 
 FEW = 16  # rows, at most, of which NumPy's own sum and maximum are faster than their replacements
-_modules: dict[type, Any] = {np.ndarray: np}
 _kernels: dict[type, dict[str, Callable]] = {np.ndarray: {}}
 
 
 def array_module(x) -> Any:
     """The module (numpy or cupy) whose functions work on the array `x`."""
-    if type(x) not in _modules:
-        _modules[type(x)] = sys.modules[type(x).__module__.partition(".")[0]]
-    return _modules[type(x)]
+    if isinstance(x, np.ndarray):
+        return np
+    return sys.modules[type(x).__module__.partition(".")[0]]
 
 
 def kernels_for(array) -> dict[str, Callable]:
     """The kernels (numformer/kernels/) for such arrays, by name; read when a GPU's is first met."""
     if type(array) not in _kernels:
         kernels = importlib.import_module("numformer.kernels")
-        _kernels[type(array)] = kernels.kernels_of(array_module(array))
+        _kernels[type(array)] = kernels.kernels_of(array)
     return _kernels[type(array)]
 
 

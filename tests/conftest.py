@@ -10,7 +10,9 @@ import pytest
 from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
+from numformer import backend
 from numformer.errors import InputError
+from numformer.kernels import kernels_of
 from numformer.layer import saving, training
 from numformer.randomness import dropout_stream
 from toy_tasks.kit import exit_code
@@ -58,10 +60,22 @@ def same_start():
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    """The stand-in for CuPy, which `import cupy` finds, and cuBLAS beside it."""
-    for name, module in {"cupy": cupy_stand_in, **cublas_on_host.modules()}.items():
-        monkeypatch.setitem(sys.modules, name, module)
+    """The stand-in for CuPy, which `import cupy` finds; formulas compute, no kernels."""
+    monkeypatch.setitem(sys.modules, "cupy", cupy_stand_in)
+    monkeypatch.setitem(backend._kernels, cupy_stand_in.ndarray, {})
     return cupy_stand_in
+
+
+@pytest.fixture
+def with_kernels(stand_in, monkeypatch):
+    """The stand-in with the kernels of numformer/kernels/, compiled for the host, and cuBLAS."""
+    for name, module in cublas_on_host.modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
+    found = kernels_of(stand_in.zeros(1))
+    if not found:
+        pytest.skip("kernels are compiled by g++ for x86-64, which is not here")
+    monkeypatch.setitem(backend._kernels, stand_in.ndarray, found)
+    return stand_in
 
 
 @pytest.fixture(params=["numpy", "cupy"])

@@ -17,7 +17,7 @@ FLOORS = [
     ["backend", "settings", "devices"],
     ["randomness", "layer", "half_precision"],
     ["paper"],
-    ["later", "data"],
+    ["later", "data", "kernels"],
     ["recurrence"],
     ["plots", "models", "parallel", "layers"],
     ["training", "generation", "former_names"],

@@ -35,7 +35,8 @@ def trace(function: Callable, *arguments, into: Iterable[Callable] = ()) -> list
     copies, made as the line ends. Whatever traced this thread before (coverage, a debugger) goes
     on after.
     """
-    sources = {traced.__code__: source_lines(traced) for traced in (function, *into)}
+    functions = map(inspect.unwrap, (function, *into))
+    sources = {traced.__code__: source_lines(traced) for traced in functions}
     lines: list[Line] = []
 
     def enter(frame, event, argument):
@@ -43,7 +44,7 @@ def trace(function: Callable, *arguments, into: Iterable[Callable] = ()) -> list
             return None
         texts = sources[frame.f_code]
         name = frame.f_code.co_name
-        current = Line(name, *texts[frame.f_code.co_firstlineno])
+        current = Line(name, *texts[min(texts)])
         lines.append(current)
 
         def step(frame, event, argument):
@@ -69,10 +70,11 @@ def trace(function: Callable, *arguments, into: Iterable[Callable] = ()) -> list
 
 @functools.cache
 def source_lines(function: Callable) -> dict[int, tuple[str, str]]:
-    """Of each line of a function its number: the code and the comment, without indentation."""
+    """The lines of a function from its `def` on, by number: code and comment, not indented."""
     source, first = inspect.getsourcelines(function)
-    parts = [line.partition("  # ") for line in source]
-    return {first + n: (code.strip(), note.strip()) for n, (code, _, note) in enumerate(parts)}
+    parts = [[part.strip() for part in line.partition("  # ")] for line in source]
+    head = next(n for n, (code, _, _) in enumerate(parts) if not code.startswith("@"))
+    return {first + n: (code, note) for n, (code, _, note) in enumerate(parts) if n >= head}
 
 
 def arrays(variables: dict[str, Any]) -> dict[str, np.ndarray]:

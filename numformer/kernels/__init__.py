@@ -10,6 +10,7 @@ Sums are taken in a fixed order, without atomic adds, so that a step has the sam
 from collections.abc import Callable
 from typing import Any
 
+from numformer.backend import array_module
 from numformer.kernels import (
     adam,
     attention,
@@ -39,8 +40,9 @@ MODULES = (
 )
 
 
-def kernels_of(xp: Any) -> dict[str, Callable]:
-    """Every kernel by its formula's name; none where `xp` compiles no CUDA source."""
-    if not hasattr(xp, "RawModule"):
+def kernels_of(array: Any) -> dict[str, Callable]:
+    """Every kernel by its formula's name; none where no CUDA source can be compiled for `array`."""
+    of_cupy = type(array).__module__.partition(".")[0] == "cupy"
+    if not of_cupy or not hasattr(array_module(array), "RawModule"):
         return {}
     return {name: getattr(module, name) for module in MODULES for name in module.FORMULAS}

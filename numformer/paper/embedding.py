@@ -88,9 +88,14 @@ class Embedding(Layer):
         return None
 
 
+def output_projection(x, weight):
+    """x (..., D), weight E (V, D) -> logits (..., V): x E^T."""
+    return linear(x, weight.T)
+
+
 @has_kernel
 def output_projection_backward(dlogits, x, weight):
-    """dlogits (..., V), x (..., D), weight E (V, D) -> dx (..., D), dE (V, D): logits = x E^T."""
+    """dlogits (..., V) -> dx (..., D), dE (V, D): logits = x E^T."""
     return matmul(dlogits, weight), matmul(rows(dlogits).T, rows(x))
 
 
@@ -113,7 +118,7 @@ class OutputProjection(Layer):
     def forward(self, x: Array) -> Array:
         require_width(self, x, self.weight.shape[1])
         self.save(x=x)
-        return linear(x, self.weight.data.T)
+        return output_projection(x, self.weight.data)
 
     def backward(self, dlogits: Array) -> Array:
         x = self.pop_saved()["x"]

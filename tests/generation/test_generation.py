@@ -306,7 +306,6 @@ CHECKED = [
     (nf.n_best, "beam", *POSITIVE),
     (nf.n_best, "alpha", [0, np.float32(9)], [-0.1, 9.1, math.nan, "1", True]),
     (nf.n_best, "penalty", ["length"], ["none"]),
-    (beam.beam_search, "alpha", [0, 9], [-0.1, 9.1]),
     (write, "max_length", *POSITIVE),
     (write, "beam", *POSITIVE),
     (nf.greedy, "max_length", *POSITIVE),

@@ -104,52 +104,52 @@ extern "C" __global__ void halves(float* x) {  // each half of a warp by itself,
 
 
 @pytest.fixture
-def kernel(stand_in):
-    return stand_in.RawModule(code=SOURCE, options=("--std=c++17",)).get_function
+def kernel(with_kernels):
+    return with_kernels.RawModule(code=SOURCE, options=("--std=c++17",)).get_function
 
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_sums_over_a_block(stand_in, kernel, rng, dtype):
+def test_sums_over_a_block(with_kernels, kernel, rng, dtype):
     x = rng.standard_normal((5, 1000)).astype(dtype)
-    sums = stand_in.empty(5, dtype)
+    sums = with_kernels.empty(5, dtype)
     for threads in (32, 96, 1024):
         sums.fill(0)
         name = "row_sums_float" if dtype is np.float32 else "row_sums_double"
-        kernel(name)((5,), (threads,), (stand_in.array(x), sums, 1000))
+        kernel(name)((5,), (threads,), (with_kernels.array(x), sums, 1000))
         assert_allclose(sums.get(), x.sum(1), rtol=1e-4 if dtype is np.float32 else 1e-12)
 
 
 @needs_compiler
-def test_grids_and_blocks_of_two_axes(stand_in, kernel, rng):
+def test_grids_and_blocks_of_two_axes(with_kernels, kernel, rng):
     x = rng.standard_normal((13, 30)).astype(np.float32)
-    y = stand_in.empty((30, 13), np.float16)
-    kernel("transposed")((4, 2), (8, 8), (stand_in.array(x), y, np.int32(13), np.int64(30)))
+    y = with_kernels.empty((30, 13), np.float16)
+    kernel("transposed")((4, 2), (8, 8), (with_kernels.array(x), y, np.int32(13), np.int64(30)))
     assert_array_equal(y.get(), x.T.astype(np.float16))
 
 
 @needs_compiler
-def test_threads_that_return_before_a_barrier(stand_in, kernel):
-    x = stand_in.arange(50, dtype=np.float32)
+def test_threads_that_return_before_a_barrier(with_kernels, kernel):
+    x = with_kernels.arange(50, dtype=np.float32)
     kernel("reversed")((1,), (64,), (x, 50), shared_mem=4 * 64)
     assert_array_equal(x.get(), np.arange(50)[::-1])
 
 
 @needs_compiler
-def test_numbers_that_a_card_would_make_up(stand_in, kernel):
-    x = stand_in.ones((2, 64), np.float32)
+def test_numbers_that_a_card_would_make_up(with_kernels, kernel):
+    x = with_kernels.ones((2, 64), np.float32)
     kernel("without_barrier")((2,), (64,), (x, 64), shared_mem=4 * 64)
     assert np.isnan(x.get()).any()  # in one of the orders that the threads of blocks run in
     kernel("into_what_nobody_wrote")((1,), (64,), (x,))
     assert np.isnan(x.get()[0]).all()
-    x = stand_in.arange(10, dtype=np.float32)
+    x = with_kernels.arange(10, dtype=np.float32)
     kernel("of_nobody")((1,), (10,), (x,))
     assert_array_equal(x.get(), [*range(1, 10), np.nan])  # of a thread that is not there
 
 
 @needs_compiler
-def test_shuffles_of_parts_of_a_warp(stand_in, kernel):
-    x = stand_in.arange(32, dtype=np.float32)
+def test_shuffles_of_parts_of_a_warp(with_kernels, kernel):
+    x = with_kernels.arange(32, dtype=np.float32)
     kernel("halves")((1,), (32,), (x,))
     assert_array_equal(x.get(), np.repeat([4 * (4 + 5), 4 * (12 + 13), 20 + 21, 28 + 29], 8))
 
@@ -164,8 +164,8 @@ WRONG = {
 
 @needs_compiler
 @pytest.mark.parametrize("name", WRONG)
-def test_what_stops_a_kernel(stand_in, kernel, name):
-    x = stand_in.arange(260, dtype=np.float32)
+def test_what_stops_a_kernel(with_kernels, kernel, name):
+    x = with_kernels.arange(260, dtype=np.float32)
     with pytest.raises(Undefined, match=f"{name}: .*{WRONG[name]}"):
         kernel(name)((1,), (64,), (x[1:],))
     kernel("aligned_loads")((1,), (64,), (x,))  # the next one runs
@@ -173,9 +173,9 @@ def test_what_stops_a_kernel(stand_in, kernel, name):
 
 
 @needs_compiler
-def test_arguments_of_other_types(stand_in, kernel):
-    sums, x = kernel("row_sums_float"), stand_in.ones((1, 4), np.float32)
-    y = stand_in.empty(1, np.float32)
+def test_arguments_of_other_types(with_kernels, kernel):
+    sums, x = kernel("row_sums_float"), with_kernels.ones((1, 4), np.float32)
+    y = with_kernels.empty(1, np.float32)
     with pytest.raises(TypeError, match="not on the device"):
         sums((1,), (32,), (np.ones(4, np.float32), y, 4))
     for arguments in [(x.astype(np.float64), y, 4), (x, y, 4.0), (x, y, 2**33), (x, y)]:
@@ -189,16 +189,16 @@ def test_arguments_of_other_types(stand_in, kernel):
 
 @pytest.mark.parametrize("kind, dtype", [(0, np.float32), (1, np.float64), (2, np.float16)])
 @pytest.mark.parametrize("transposes", [(0, 0), (1, 0), (0, 1), (1, 1)])
-def test_products_of_many_matrices(stand_in, rng, kind, dtype, transposes):
+def test_products_of_many_matrices(with_kernels, rng, kind, dtype, transposes):
     cublas = importlib.import_module("cupy_backends.cuda.libs.cublas")
-    handle = stand_in.cuda.device.get_cublas_handle()
+    handle = with_kernels.cuda.device.get_cublas_handle()
     m, n, k, many = 3, 4, 5, 2
 
     def memory(rows, columns):
         """Matrices in larger ones, and column after column: NumPy's shapes the other way round."""
         made = rng.standard_normal((many, columns + 1, rows + 2)).astype(dtype)
         return (
-            stand_in.array(made),
+            with_kernels.array(made),
             made[:, :columns, :rows].swapaxes(1, 2),
             (rows + 2, made[0].size),
         )
@@ -219,12 +219,12 @@ def test_products_of_many_matrices(stand_in, rng, kind, dtype, transposes):
     assert_allclose(c.get(), expected, rtol=1e-2 if kind == 2 else 1e-5, atol=1e-3)
 
 
-def test_products_in_bfloat16(stand_in, rng):
+def test_products_in_bfloat16(with_kernels, rng):
     cublas = importlib.import_module("cupy_backends.cuda.libs.cublas")
     x, y = (rng.integers(-8, 9, shape) / 8 for shape in ((3, 64), (64, 2)))  # exact in bfloat16
-    a, b = (stand_in.array(z.T.astype(np.float32).copy().view(np.uint32) >> 16) for z in (x, y))
+    a, b = (with_kernels.array(z.T.astype(np.float32).copy().view(np.uint32) >> 16) for z in (x, y))
     a, b = a.astype(np.uint16), b.astype(np.uint16)
-    one, c = np.ones(1, np.float32), stand_in.empty((2, 3), np.uint16)
+    one, c = np.ones(1, np.float32), with_kernels.empty((2, 3), np.uint16)
 
     def multiply(c_type, c, compute=68):
         cublas.gemmEx(
@@ -236,7 +236,7 @@ def test_products_in_bfloat16(stand_in, rng):
     digits, exponent = np.frexp(x @ y)
     rounded = np.ldexp(np.round(digits * 2**8), exponent - 8)
     assert_array_equal((c.get().astype(np.uint32) << 16).view(np.float32).T, rounded)
-    in_float32 = stand_in.empty((2, 3), np.float32)
+    in_float32 = with_kernels.empty((2, 3), np.float32)
     multiply(0, in_float32)
     assert_array_equal(in_float32.get().T, x @ y)
     with pytest.raises(RuntimeError, match="NOT_SUPPORTED"):

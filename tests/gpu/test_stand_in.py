@@ -11,11 +11,14 @@ import pytest
 from cupy_stand_in import Undefined, synchronisations
 from numpy.testing import assert_allclose, assert_array_equal
 
+from numformer.backend import matmul
 from numformer.errors import BrokenNumbers
 from numformer.gradient_check import __main__ as gradient_check
+from numformer.half_precision import half_products
 from numformer.layer import pack
 from numformer.models import Config, Transformer
 from numformer.paper.cross_entropy import CrossEntropy
+from numformer.paper.linear import linear_backward
 from numformer.training.checkpoints import load_checkpoint
 from numformer.training.optimizers import OPTIMIZERS
 from numformer.training.recipe import Recipe
@@ -130,10 +133,12 @@ def advance(trainer: Trainer, steps: int) -> None:
 
 
 @pytest.mark.parametrize("clip_norm", [None, 0.5])
+@pytest.mark.parametrize("device", ["stand_in", "with_kernels"])
 def test_a_step_waits_for_nothing_and_metrics_and_checkpoints_for_little(
-    tmp_path, stand_in, clip_norm
+    tmp_path, device, clip_norm, request
 ):
-    device, host = (trainer(tmp_path, xp, clip_norm=clip_norm) for xp in (stand_in, np))
+    xp = request.getfixturevalue(device)
+    device, host = (trainer(tmp_path, xp, clip_norm=clip_norm) for xp in (xp, np))
     for steps in (5, 1, 1):  # a line is of the steps since the line before
         with synchronisations() as waits:
             advance(device, steps)
@@ -179,6 +184,20 @@ def test_broken_numbers_move_no_weight_before_they_are_seen(
     for name, array in broken.model.state_dict().items():
         assert_array_equal(array, before[name], err_msg=name)
     assert broken.step == 2 and not list(tmp_path.iterdir())
+
+
+def test_kernels_multiply_numbers_of_eleven_bits_and_sum_in_float32(with_kernels, rng):
+    """Forward and backward, also of transposed matrices."""
+    x, w, dy = (rng.standard_normal(shape).astype(np.float32) for shape in ((6, 3), (3, 4), (6, 4)))
+    with half_products():
+        found = [matmul(*map(with_kernels.asarray, (x, w)))]
+        found += linear_backward(*map(with_kernels.asarray, (dy, x, w)))[:2]
+        turned = with_kernels.asarray(np.ascontiguousarray(w.T)).T
+        found.append(matmul(with_kernels.asarray(x), turned))
+    a, b, c = (array.astype(np.float16).astype(np.float32) for array in (x, w, dy))
+    for result, expected in zip(found, (a @ b, c @ b.T, a.T @ c, a @ b), strict=True):
+        assert result.dtype == np.float32
+        assert_allclose(result.get(), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_weights_move_to_the_device_and_back(stand_in):

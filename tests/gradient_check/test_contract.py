@@ -293,9 +293,11 @@ def test_no_formula_changes_the_dtype(name, xp, dtype):
     assert all(xp.isfinite(array).all() for array in arrays)
 
 
+@pytest.mark.parametrize("device", ["stand_in", "with_kernels"])
 @every_part
-def test_a_device_gives_the_numbers_of_the_host(name, stand_in):
+def test_a_device_gives_the_numbers_of_the_host(name, device, request):
     """And forward and backward leave them there: none but a case that `waits` for the device."""
+    stand_in = request.getfixturevalue(device)
     (on_host, host_inputs), (layer, inputs) = prepare(name), prepare(name, stand_in)
     expected = forward(on_host, host_inputs)
     dy = upstream_for(expected)
