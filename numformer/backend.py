@@ -133,13 +133,15 @@ def dot_rows(a, b):
     einsum adds row after row, so each block of rows is added by itself: a sum of a million numbers
     would lose digits.
     """
+    if array_module(a) is not np:
+        return sum_rows(a * b)
     pair, block = (rows(a), rows(b)), 1024
     whole = math.prod(a.shape[:-1]) // block * block
-    rest = array_module(a).einsum("nd,nd->d", *(x[whole:] for x in pair))
+    rest = np.einsum("nd,nd->d", *(x[whole:] for x in pair))
     if not whole:
         return rest
     blocks = (x[:whole].reshape(-1, block, x.shape[1]) for x in pair)
-    return array_module(a).einsum("knd,knd->kd", *blocks).sum(axis=0) + rest
+    return np.einsum("knd,knd->kd", *blocks).sum(axis=0) + rest
 
 
 def masked(scores, mask):

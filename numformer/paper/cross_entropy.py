@@ -16,8 +16,7 @@ def cross_entropy(logits, targets, share, smoothing, out=None):
 
     loss = sum_n share_n loss_n, loss_n = -sum_v q(v) log p(v), p = softmax(logits_n),
     q(v) = (1 - smoothing) [v = target_n] + smoothing / V (Szegedy et al. 2016).
-    p = exponentials / total; exponentials are of the logits less each row's highest, written into
-    `out` where it is given.
+    p = exponentials / total; exponentials (in `out`) are of the logits less each row's highest.
     """
     xp = array_module(logits)
     with np.errstate(over="ignore"):  # a difference beyond the dtype's numbers is -inf, and p 0

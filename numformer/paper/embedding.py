@@ -102,8 +102,7 @@ def output_projection_backward(dlogits, x, weight):
 class OutputProjection(Layer):
     """x (..., D) -> logits (..., V): x E^T, the pre-softmax linear map of section 3.4.
 
-    E is (V, D) like an embedding, so this layer can hold the embedding's own Parameter. There is no
-    bias.
+    E is (V, D) like an embedding, so it may be the embedding's own Parameter. There is no bias.
     """
 
     def __init__(self, weight: Parameter):

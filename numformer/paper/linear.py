@@ -40,19 +40,17 @@ class Linear(Layer):
         self.weight = Parameter(rng.uniform(-bound, bound, (d_in, d_out)))
         self.bias = Parameter(np.zeros(d_out)) if bias else None
 
-    def _weight_and_bias(self):
-        return self.weight.data, self.bias and self.bias.data
-
     def forward(self, x: Array) -> Array:
         require_width(self, x, self.weight.shape[0])
         self.save(x=x)
-        return linear(x, *self._weight_and_bias())
+        return linear(x, self.weight.data, self.bias and self.bias.data)
 
     def backward(self, dy: Array) -> Array:
         return self._backward(dy, **self.pop_saved())
 
     def _backward(self, dy, x):
-        dx, dweight, dbias = linear_backward(dy, x, *self._weight_and_bias())
+        weight, bias = self.weight.data, self.bias and self.bias.data
+        dx, dweight, dbias = linear_backward(dy, x, weight, bias)
         self.weight.grad += dweight
         if self.bias:
             self.bias.grad += dbias

@@ -69,14 +69,14 @@ class Parts:
         Of what changes afterwards the other processes see the weights alone, and these only where
         they are written in place.
         """
-        if not on_host(self.optimizer.parameters.data):
-            return
-        self._threads.enter_context(blas.fixed(self.threads))
+        if on_host(self.optimizer.parameters.data):
+            self._threads.enter_context(blas.fixed(self.threads))
         self._start_processes()
 
     def _start_processes(self) -> None:
-        # On systems other than Linux, libraries may not survive a fork.
-        if self.count > 1 and sys.platform == "linux" and cores() > 1:
+        # On systems other than Linux, libraries may not survive a fork; a GPU does on none.
+        forks = sys.platform == "linux" and on_host(self.optimizer.parameters.data)
+        if forks and self.count > 1 and cores() > 1:
             self._share()
             return_freed_memory()
             self.processes = Forks(self, self.count)

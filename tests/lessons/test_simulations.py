@@ -33,8 +33,8 @@ def simulations(kind: type | None = None) -> list:
 
 every_simulation = pytest.mark.parametrize(("page", "simulation"), simulations())
 
-# Sets controls as a reader does: an option by its index, a matrix of entries -> what then is shown.
-DRIVE = """(figure, states) => states.map((state) => {
+# Sets controls as a reader does: an option by its index, a matrix of entries.
+DRIVE = """(figure, [states, says]) => JSON.stringify(states.map((state) => {
   const say = (input, value, event) => {
     input.value = value;
     input.dispatchEvent(new Event(event));
@@ -55,18 +55,24 @@ DRIVE = """(figure, states) => states.map((state) => {
       say(ranges[1], Math.floor(value / count), "input");
     }
   }
+  const { height } = figure.querySelector(".simulation-stage").getBoundingClientRect();
+  if (!says) return { height };
   const shown = figure.simulation.shown();
   const code = figure.querySelector(".simulation-code code").textContent.trim();
   const lines = figure.querySelectorAll(".step:not(.away) .worked dd");
   const worked = [...lines].map((line) => line.textContent);
-  const { height } = figure.querySelector(".simulation-stage").getBoundingClientRect();
   const { replay, collected } = figure.simulation;
   const names = Object.keys(replay?.names ?? {}).filter((name) => !name.startsWith("given "));
   const texts = (array) => (Array.isArray(array) ? array.map(texts) : String(array));
   const values = (name) => texts(collected[name] ?? replay.get(name));
   const replayed = Object.fromEntries(names.map((name) => [name, values(name)]));
   return { ...shown, code, worked, replayed, height };
-})"""
+}))"""
+
+
+def drive(figure, states: list[dict], says: bool = True) -> list[dict]:
+    """What a page shows in each state, or the height of its stage alone; JSON travels fast."""
+    return json.loads(figure.evaluate(DRIVE, [states, says]))
 
 
 SHOWN = "figure => JSON.stringify(figure.simulation.shown())"
@@ -129,12 +135,47 @@ def wanted(simulation: Simulation, chosen: dict, arrays: dict) -> dict:
     return json.loads(json.dumps({"views": shown, "thumbnails": small, "code": code}))
 
 
+# The texts of a stage that are smaller than 11 pixels on the screen.
+SMALL = """figure => [...figure.querySelectorAll(".simulation-stage *")].filter((part) => {
+  const scale = part.ownerSVGElement ? part.getScreenCTM?.().a : 1;
+  const texts = [...part.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+  return texts && part.getClientRects().length
+    && scale * parseFloat(getComputedStyle(part).fontSize) < 10.95;
+}).map((part) => part.textContent)"""
+# How far down the first screen of a stepper goes: what a phone shows of it, or all.
+REACH = """(figure, onPhone) => {
+  const bottom = (part) => part.getBoundingClientRect().bottom;
+  const step = figure.querySelector(".step:not(.away)");
+  const parts = onPhone ? [".says > :nth-child(2)", ".worked", ".result .picked"] : ["*"];
+  const shown = parts.flatMap((of) => [...step.querySelectorAll(of)]).map(bottom);
+  const top = figure.querySelector(onPhone ? ".turn" : ".simulation-stage");
+  return Math.max(...shown) - top.getBoundingClientRect().top;
+}"""
+
+
+def fits(figure, simulation: Simulation, driven: list[dict], width: int) -> None:
+    """A stage keeps its height, a step with its controls fits a screen, and all can be read."""
+    heights = {shown["height"] for shown in driven}
+    assert max(heights) - min(heights) < 1, f"{width}: {sorted(heights)}"
+    assert figure.evaluate(SMALL) == []
+    for view in simulation.views:
+        for number, step in enumerate(getattr(view, "steps", ())):
+            drive(figure, [{view.control: number}], False)
+            reach, most = figure.evaluate(REACH, width == 375), 844 if width == 375 else 900
+            assert reach <= most, f"{step.id} needs {reach} of {most} pixels at {width}"
+
+
 @every_simulation
 def test_a_page_shows_what_numformer_computes_for_every_choice(page, simulation, open_page):
-    """And the keyboard reaches every control, on a phone, too."""
-    opened, states, chosen = open_page(page, 375), states_of(simulation), {}
+    """Nothing jumps, all fits and can be read, on a phone, too, and a keyboard reaches it all."""
+    opened, states, chosen = open_page(page, 1280), states_of(simulation), {}
     figure = opened.locator(f"#{simulation.name}")
-    for state, shown in zip(states, figure.evaluate(DRIVE, states), strict=True):
+    fits(figure, simulation, drive(figure, states, False), 1280)
+    opened = open_page(page, 375)
+    figure = opened.locator(f"#{simulation.name}")
+    on_phone = drive(figure, states)
+    fits(figure, simulation, on_phone, 375)
+    for state, shown in zip(states, on_phone, strict=True):
         chosen |= state
         replayed = {name: np.array(x, float) for name, x in shown.pop("replayed").items()}
         if simulation.repeats:  # whose rounding grows from step to step; each is tried below
@@ -164,39 +205,6 @@ def test_a_page_shows_what_numformer_computes_for_every_choice(page, simulation,
     assert len(seen) > 1, "the keyboard changes nothing"
 
 
-# The texts of a stage that are smaller than 11 pixels on the screen.
-SMALL = """figure => [...figure.querySelectorAll(".simulation-stage *")].filter((part) => {
-  const scale = part.ownerSVGElement ? part.getScreenCTM?.().a : 1;
-  const texts = [...part.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
-  return texts && part.getClientRects().length
-    && scale * parseFloat(getComputedStyle(part).fontSize) < 10.95;
-}).map((part) => part.textContent)"""
-# How far down the first screen of a stepper goes: what a phone shows of it, or all.
-REACH = """(figure, onPhone) => {
-  const bottom = (part) => part.getBoundingClientRect().bottom;
-  const step = figure.querySelector(".step:not(.away)");
-  const parts = onPhone ? [".says > :nth-child(2)", ".worked", ".result .picked"] : ["*"];
-  const shown = parts.flatMap((of) => [...step.querySelectorAll(of)]).map(bottom);
-  const top = figure.querySelector(onPhone ? ".turn" : ".simulation-stage");
-  return Math.max(...shown) - top.getBoundingClientRect().top;
-}"""
-
-
-@every_simulation
-def test_nothing_jumps_and_all_fits_a_screen_or_a_phone(page, simulation, open_page):
-    """A stage keeps its height, a step with its controls fits, and all can be read."""
-    for width, height in (1280, 900), (390, 844):
-        figure = open_page(page, width).locator(f"#{simulation.name}")
-        heights = [shown["height"] for shown in figure.evaluate(DRIVE, states_of(simulation))]
-        assert max(heights) - min(heights) < 1, f"{width}: {sorted(set(heights))}"
-        assert figure.evaluate(SMALL) == []
-        for view in simulation.views:
-            for number, step in enumerate(getattr(view, "steps", ())):
-                figure.evaluate(DRIVE, [{view.control: number}])
-                reach = figure.evaluate(REACH, width == 390)
-                assert reach <= height, f"{step.id} needs {reach} of {height} pixels at {width}"
-
-
 # Does all steps once more -> of some the values before and after.
 REPEAT = """(figure, some) => {
   const { simulation } = figure;
@@ -223,7 +231,7 @@ def test_each_step_that_a_page_repeats_is_numformer_s(page, simulation, open_pag
     figure, count = open_page(page).locator(f"#{simulation.name}"), simulation.repeats
     some = [1, 2, count // 4, count // 2, count]
     for state in [{}, *states_of(simulation)[-3:]]:
-        figure.evaluate(DRIVE, [state])
+        drive(figure, [state], False)
         for number, texts in zip(some, figure.evaluate(REPEAT, some), strict=True):
             before, after = (
                 {name: np.array(x, float) for name, x in text.items()} for text in texts
@@ -326,7 +334,7 @@ def test_a_stepper_walks_by_buttons_keys_and_links(page, simulation, open_page):
     (picked,) = (c for c in simulation.controls if c.name == view.picked)
     for number, step in enumerate(view.steps):
         states = [{view.control: number, view.picked: row} for row in range(len(picked.options))]
-        lines += [line for shown in figure.evaluate(DRIVE, states) for line in shown["worked"]]
+        lines += [line for shown in drive(figure, states) for line in shown["worked"]]
         for name, lit in zip(step.results, figure.evaluate(POINT, step.results), strict=True):
             assert len(lit) >= 3 and {*lit} == {name}, (step.id, lit)  # matrix, button, equation
     for line in lines:

@@ -11,11 +11,15 @@ import pytest
 
 from tests.equal_runs import assert_same_run, last
 from tests.faults import ranks
-from tests.toy_tasks.small import program
 
 pytest.importorskip("mpi4py", reason="ranks need mpi4py: pip install 'numformer[mpi]'")
-ON_STAND_IN = "tests.parallel.on_stand_in"
-FLAGS = [*ranks.KILLED, "--steps", "16"]
+FLAGS = """--parts 4 --steps 16 --d-model 16 --d-ff 32 --heads 2 --layers 1 --batch-size 16
+--p-drop 0.1 --warmup 60 --factor 1 --evaluate-every 8 --log-every 3 --no-plots
+--timeout 5""".split()
+
+
+def start(count: int, *flags):
+    return ranks.mpiexec(count, *FLAGS, *flags, page="tests.parallel.copying")
 
 
 def ended(process, *code: int) -> tuple[str, str]:
@@ -24,50 +28,36 @@ def ended(process, *code: int) -> tuple[str, str]:
     return out, err
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory) -> Path:
-    """A run of one process."""
-    folder = tmp_path_factory.mktemp("alone") / "run"
-    ended(program("reverse", *FLAGS, "--out", folder), 1)
-    return folder
+@pytest.fixture(scope="module", params=["", "--backend cupy --precision mixed"])
+def alone(request, tmp_path_factory) -> tuple[Path, list[str]]:
+    """A run of one process, and its flags: on the host, or in half precision on a card."""
+    folder, flags = tmp_path_factory.mktemp("alone") / "run", request.param.split()
+    ended(start(1, *flags, "--out", folder), 1)
+    return folder, flags
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
-def test_ranks_train_to_the_bits_of_one_process(count, alone, tmp_path):
-    """Four parts: a rank each, two each, unevenly, and one rank that has none."""
+def test_ranks_train_to_the_bits_of_one_process(alone, tmp_path):
+    """Four parts, a rank each, and one rank that has none."""
     folder = tmp_path / "run"
-    out, err = ended(ranks.mpiexec(count, *FLAGS, "--out", folder), 1)
+    out, err = ended(start(5, *alone[1], "--out", folder), 1)
     assert out.count("kept at step") == 1 and not err
-    assert len(last(folder)[0]["optimizer.mean"]) > 2 << 18  # three blocks for ranks to update
-    assert_same_run(folder, alone)
-
-
-@pytest.mark.parametrize("count", [2, 3])
-def test_ranks_with_a_card_each_train_to_the_bits_of_one_card(count, tmp_path):
-    """On the stand-in for CuPy and NCCL, in half precision."""
-    flags = [*FLAGS, "--steps", 8, "--precision", "mixed"]
-    for ranks_at_work in (1, count):
-        folder = tmp_path / str(ranks_at_work)
-        ended(ranks.mpiexec(ranks_at_work, *flags, "--out", folder, page=ON_STAND_IN), 1)
-    assert_same_run(tmp_path / str(count), tmp_path / "1")
+    assert len(last(folder)[0]["optimizer.mean"]) > 2 << 10  # three blocks for ranks to update
+    assert_same_run(folder, alone[0])
 
 
 def test_a_rank_that_is_told_to_stop_stops_all_and_others_go_on(alone, tmp_path):
-    folder = tmp_path / "run"
-    process = ranks.mpiexec(3, *FLAGS, "--out", folder)
-    while not (folder / "last.safetensors").exists():
-        time.sleep(0.01)
-    os.kill(ranks.ranks_of(process)[2], signal.SIGTERM)
-    _, err = ended(process, 130)
+    """Three ranks, unevenly, then two with two parts each."""
+    flags = [*alone[1], "--out", tmp_path / "run"]
+    _, err = ended(start(3, *flags, "--stops"), 130)
     (line,) = err.splitlines()
     assert re.match(r"stopped at step \d+, which is saved; go on with: ", line)
-    ended(ranks.mpiexec(2, *FLAGS, "--resume", "--out", folder), 1)
-    assert_same_run(folder, alone)
+    ended(start(2, *flags, "--resume"), 1)
+    assert_same_run(tmp_path / "run", alone[0])
 
 
 def test_a_rank_that_hangs_is_missed(tmp_path):
     folder = tmp_path / "run"
-    process = ranks.mpiexec(3, *FLAGS, "--timeout", 1, "--steps", 400, "--out", folder)
+    process = start(3, "--timeout", 1, "--steps", 40_000, "--out", folder)
     while not (folder / "last.safetensors").exists():
         time.sleep(0.01)
     os.kill(ranks.ranks_of(process)[1], signal.SIGSTOP)

@@ -23,7 +23,8 @@ class BiasedHeads(Heads):
     def forward(self, x: Array, places: Places) -> Array:  # type: ignore[override]
         require_width(self, x, self.weight.shape[0])
         self.save(x=x, places=places)
-        return split_heads(linear(x, *self._weight_and_bias()), self.heads, places)
+        y = linear(x, self.weight.data, self.bias and self.bias.data)
+        return split_heads(y, self.heads, places)
 
 
 class QueryKeyHeads(BiasedHeads):

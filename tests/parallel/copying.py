@@ -1,16 +1,23 @@
-"""`python -m tests.parallel.on_stand_in`: reverse with stand-ins for CuPy and for NCCL."""
+"""`python -m tests.parallel.copying`: a small task in small blocks; `--backend cupy` on stand-ins.
 
+They stand in for CuPy and for NCCL. With --stops the last rank is told to stop on the way.
+"""
+
+import itertools
+import signal
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-import cublas_on_host
 import cupy_stand_in
 
+from numformer import backend
+from numformer.models import Objective
 from numformer.parallel.mpi import world
-from toy_tasks import kit, reverse
-from toy_tasks.kit import sequences
+from numformer.training import optimizers
+from tests.toy_tasks.small import copying
+from toy_tasks import kit
 
 NCCL_TAG = 8
 
@@ -40,12 +47,25 @@ class Group:
 
 
 def main() -> int:
-    distributed = ModuleType("cupyx.distributed")
-    distributed.init_process_group = Group
-    sys.modules |= {"cupy": cupy_stand_in, "cupyx.distributed": distributed}
-    sys.modules |= cublas_on_host.modules()
-    sys.modules["cupyx"] = ModuleType("cupyx")
-    return sequences.main(reverse.RULE, ["--backend", "cupy", *sys.argv[1:]])
+    arguments, optimizers.BLOCK = sys.argv[1:], 1 << 10
+    if "cupy" in arguments:
+        distributed = ModuleType("cupyx.distributed")
+        distributed.init_process_group = Group
+        sys.modules |= {"cupy": cupy_stand_in, "cupyx.distributed": distributed}
+        sys.modules["cupyx"] = ModuleType("cupyx")
+        backend._kernels[cupy_stand_in.ndarray] = {}  # formulas compute
+    if "--stops" in arguments:
+        arguments.remove("--stops")
+        if world().rank == world().size - 1:
+            forward, calls = Objective.forward, itertools.count()
+
+            def told(objective, *inputs):
+                if next(calls) == 12:
+                    signal.raise_signal(signal.SIGTERM)
+                return forward(objective, *inputs)
+
+            Objective.forward = told
+    return copying(arguments)
 
 
 if __name__ == "__main__":
