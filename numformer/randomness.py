@@ -56,8 +56,7 @@ class DropoutStream:
         dtype and device are those of the array `like`. p is rounded to a multiple of 2^-16,
         because 16 random bits decide each entry.
         """
-        key, start, _ = self.reserve(math.prod(shape))
-        return drawn_mask(like, shape, p, key, start)
+        return drawn_mask(like, shape, p, *self.reserve(math.prod(shape)))
 
     def reserve(self, size: int) -> tuple[Any, int, int]:
         """The key and the counters, from start to stop, of the next `size` entries."""
@@ -67,10 +66,10 @@ class DropoutStream:
 
 
 @has_kernel
-def drawn_mask(like, shape: tuple[int, ...], p: float, key, start: int):
-    """What dropout multiplies with (shape), of the words whose counters begin at `start`."""
+def drawn_mask(like, shape: tuple[int, ...], p: float, key, start: int, stop: int):
+    """What dropout multiplies with (shape), of the words with counters from start to stop."""
     xp, size = array_module(like), math.prod(shape)
-    words = splitmix64(key, xp.arange(start, start - -size // 4, dtype=xp.uint64))
+    words = splitmix64(key, xp.arange(start, stop, dtype=xp.uint64))
     return keep_mask(words.view(xp.uint16)[:size].reshape(shape), p, like)
 
 

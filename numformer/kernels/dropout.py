@@ -22,7 +22,7 @@ extern "C" __global__ void drawn_mask(
 """)
 
 
-def drawn_mask(like, shape, p, key, start):
+def drawn_mask(like, shape, p, key, start, stop):
     """As numformer.randomness."""
     keep, N = array_module(like).empty(shape, like.dtype), math.prod(shape)
     dropped = min(round(p * 65536), 65535)
