@@ -1,10 +1,11 @@
-"""A GPU's own way to compute a formula: one kernel in place of the many that its lines would start.
+"""CUDA kernels: on a GPU, one kernel computes a formula whose lines would start many kernels.
 
-Each module holds the CUDA source of a formula and its backward, and functions that have the
-formulas' names and arguments. The formula remains the reference: `python -m tests.gpu` holds every
-kernel to it on the card. `numformer.backend.has_kernel` marks the formulas that have one.
+Each module holds the CUDA source of a formula and its backward, and Python functions with the
+formulas' names and arguments, which start the kernels. The formula remains the reference:
+`python -m tests.gpu` compares every kernel with it on the card. `numformer.backend.has_kernel`
+marks the formulas that have a kernel.
 
-Sums are taken in a fixed order, without atomic adds, so that a step has the same bits every time.
+Kernels add numbers in a fixed order, without atomic adds, so a repeated step gives the same bits.
 """
 
 from collections.abc import Callable
@@ -41,8 +42,8 @@ MODULES = (
 
 
 def kernels_of(array: Any) -> dict[str, Callable]:
-    """Every kernel by its formula's name; none where no CUDA source can be compiled for `array`."""
-    of_cupy = type(array).__module__.partition(".")[0] == "cupy"
-    if not of_cupy or not hasattr(array_module(array), "RawModule"):
+    """Every kernel by its formula's name; none if CUDA sources cannot be compiled for `array`."""
+    is_cupy = type(array).__module__.partition(".")[0] == "cupy"
+    if not is_cupy or not hasattr(array_module(array), "RawModule"):
         return {}
     return {name: getattr(module, name) for module in MODULES for name in module.FORMULAS}

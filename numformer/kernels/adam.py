@@ -1,4 +1,4 @@
-"""Adam: a thread for each weight, which reads and writes each of its numbers once."""
+"""Adam: one thread updates each weight; it reads and writes each of its numbers once."""
 
 from numformer.kernels.cuda import Source, threads_for
 
@@ -6,7 +6,7 @@ FORMULAS = ("adam",)
 SOURCE = Source("""
 extern "C" __global__ void adam(
     T* data, const T* grad, T* mean, T* square, double beta1, double beta2, double epsilon,
-    double of_square, double of_mean, Int N
+    double square_correction, double corrected_rate, Int N
 ) {
     Int n = Int(blockIdx.x) * blockDim.x + threadIdx.x;
     if (n >= N) return;
@@ -14,15 +14,16 @@ extern "C" __global__ void adam(
     T s = square[n] * T(beta2) + grad[n] * grad[n] * T(1 - beta2);
     mean[n] = m;
     square[n] = s;
-    data[n] -= m / (sqrt(s) * T(of_square) + T(epsilon)) * T(of_mean);
+    data[n] -= m / (sqrt(s) * T(square_correction) + T(epsilon)) * T(corrected_rate);
 }
 """)
 
 
 def adam(data, grad, mean, square, *, step, rate, beta1, beta2, epsilon) -> None:
-    """As numformer.paper.adam."""
-    of_square, of_mean = (1 - beta2**step) ** -0.5, float(rate / (1 - beta1**step))
+    """As in numformer.paper.adam."""
+    square_correction = (1 - beta2**step) ** -0.5
+    corrected_rate = float(rate / (1 - beta1**step))
     N = data.size
-    how = threads_for(N)
-    settings = float(beta1), float(beta2), float(epsilon), of_square, of_mean
-    SOURCE.start("adam", data, *how, data, grad, mean, square, *settings, N)
+    launch = threads_for(N)
+    settings = float(beta1), float(beta2), float(epsilon), square_correction, corrected_rate
+    SOURCE.start("adam", data, *launch, data, grad, mean, square, *settings, N)

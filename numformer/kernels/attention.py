@@ -1,6 +1,6 @@
-"""Scaled dot-product attention: a block of threads for each head of each sequence.
+"""Scaled dot-product attention: one block of threads for each head of each sequence.
 
-Where a head does not fit into a block's memory, it is three products and the softmax's kernel.
+A head too large for a block's memory is computed by matrix products and the softmax kernel.
 """
 
 import math
@@ -9,55 +9,56 @@ from numformer.backend import array_module, transpose
 from numformer.kernels.copies import packed
 from numformer.kernels.cuda import Source
 from numformer.kernels.products import product
-from numformer.kernels.softmax import as_steps, softmax_backward_into, softmax_into
+from numformer.kernels.softmax import mask_with_steps, softmax_backward_into, softmax_into
 
 FORMULAS = "scaled_dot_product_attention", "scaled_dot_product_attention_backward"
-LARGEST = {"f": 64, "d": 32}  # queries, keys, and entries of each, that fit into a block's memory
+LARGEST = {"f": 64, "d": 32}  # the largest T, S, K and K_v that fit into a block's memory
 THREADS = 16, 16
 SOURCE = Source("""
-// 16 times 16 threads compute a matrix of at most LARGEST rows and columns: each has the entries
-// whose row is threadIdx.y plus a multiple of 16, and whose column is threadIdx.x plus another.
-const int LARGEST = sizeof(T) == 4 ? 64 : 32, EACH = LARGEST / 16, LINE = LARGEST + 1;
-#define EACH_ENTRY for (int i = 0, row = threadIdx.y; i < EACH; i++, row += 16) \\
-                   for (int j = 0, column = threadIdx.x; j < EACH; j++, column += 16)
+// 16 x 16 threads compute a matrix of at most LARGEST rows and columns. Each thread computes
+// SIDE x SIDE entries: in rows threadIdx.y, threadIdx.y + 16, ... and in columns threadIdx.x,
+// threadIdx.x + 16, ... In the block's memory the rows of a matrix begin PITCH entries apart.
+const int LARGEST = sizeof(T) == 4 ? 64 : 32, SIDE = LARGEST / 16, PITCH = LARGEST + 1;
+#define EACH_ENTRY for (int i = 0, row = threadIdx.y; i < SIDE; i++, row += 16) \\
+                   for (int j = 0, column = threadIdx.x; j < SIDE; j++, column += 16)
 
-// Of a head x (rows, columns) in steps of of_row: copied into the block's memory.
-__device__ void read(const T* x, Int of_row, int rows, int columns, T* shared) {
-    __syncthreads();  // what was there has been used
+// Copies a head x (rows, columns) into the block's memory; its rows begin row_step entries apart.
+__device__ void read(const T* x, Int row_step, int rows, int columns, T* shared) {
+    __syncthreads();  // until every thread has used what is there
     for (int n = threadIdx.y * 16 + threadIdx.x; n < rows * columns; n += 256)
-        shared[n / columns * LINE + n % columns] = x[n / columns * of_row + n % columns];
+        shared[n / columns * PITCH + n % columns] = x[n / columns * row_step + n % columns];
     __syncthreads();
 }
 
-__device__ void share(const T (&entries)[EACH][EACH], T* shared) {
+__device__ void share(const T (&entries)[SIDE][SIDE], T* shared) {
     __syncthreads();
-    EACH_ENTRY shared[row * LINE + column] = entries[i][j];
+    EACH_ENTRY shared[row * PITCH + column] = entries[i][j];
     __syncthreads();
 }
 
 __device__ void write(
-    const T (&entries)[EACH][EACH], T factor, Int of_row, int rows, int columns, T* x
+    const T (&entries)[SIDE][SIDE], T factor, Int row_step, int rows, int columns, T* x
 ) {
     EACH_ENTRY
-        if (row < rows && column < columns) x[row * of_row + column] = factor * entries[i][j];
+        if (row < rows && column < columns) x[row * row_step + column] = factor * entries[i][j];
 }
 
 // c[row][column] = sum_n a[row * a_row + n * a_n] b[column * b_column + n * b_n]
 __device__ void multiply(
-    const T* a, int a_row, int a_n, const T* b, int b_column, int b_n, int N, T (&c)[EACH][EACH]
+    const T* a, int a_row, int a_n, const T* b, int b_column, int b_n, int N, T (&c)[SIDE][SIDE]
 ) {
-    for (int i = 0; i < EACH; i++) for (int j = 0; j < EACH; j++) c[i][j] = 0;
+    for (int i = 0; i < SIDE; i++) for (int j = 0; j < SIDE; j++) c[i][j] = 0;
     a += threadIdx.y * a_row;
     b += threadIdx.x * b_column;
     #pragma unroll 4
     for (int n = 0; n < N; n++, a += a_n, b += b_n) {
-        T of_a[EACH], of_b[EACH];
-        for (int i = 0; i < EACH; i++) of_a[i] = a[16 * i * a_row], of_b[i] = b[16 * i * b_column];
-        for (int i = 0; i < EACH; i++) for (int j = 0; j < EACH; j++) c[i][j] += of_a[i] * of_b[j];
+        T x[SIDE], y[SIDE];
+        for (int i = 0; i < SIDE; i++) x[i] = a[16 * i * a_row], y[i] = b[16 * i * b_column];
+        for (int i = 0; i < SIDE; i++) for (int j = 0; j < SIDE; j++) c[i][j] += x[i] * y[j];
     }
 }
 
-// The threads of a row are 16 neighbours.
+// The 16 threads that share a row are neighbours in a warp.
 __device__ T row_sum(T value) {
     for (int lanes = 8; lanes; lanes /= 2) value += __shfl_xor_sync(0xffffffff, value, lanes);
     return value;
@@ -69,6 +70,7 @@ __device__ T row_max(T value) {
     return value;
 }
 
+// query_b, query_h and query_t are the entries from one sequence, head and position to the next.
 extern "C" __global__ void attention(
     const T* query, Int query_b, Int query_h, Int query_t,
     const T* key, Int key_b, Int key_h, Int key_s,
@@ -77,33 +79,34 @@ extern "C" __global__ void attention(
     double scale, Int H, Int queries, Int keys, Int K, Int K_v,
     T* output, Int output_b, Int output_h, Int output_t, T* weights
 ) {
-    __shared__ T left[LARGEST * LINE], right[LARGEST * LINE];
+    __shared__ T left[LARGEST * PITCH], right[LARGEST * PITCH];
     Int head = blockIdx.x, b = head / H, h = head % H;
-    T w[EACH][EACH];
+    T w[SIDE][SIDE];
 
     read(query + b * query_b + h * query_h, query_t, queries, K, left);
     read(key + b * key_b + h * key_h, key_s, keys, K, right);
-    multiply(left, LINE, 1, right, LINE, 1, K, w);
+    multiply(left, PITCH, 1, right, PITCH, 1, K, w);
     if (mask) mask += b * mask_b + h * mask_h;
-    for (int i = 0, t = threadIdx.y; i < EACH; i++, t += 16) {
-        // In a row with every entry masked the highest stays LOWEST, and every weight becomes 0.
+    for (int i = 0, t = threadIdx.y; i < SIDE; i++, t += 16) {
+        // If every entry of a row is masked, highest stays LOWEST and every weight becomes 0.
         T highest = LOWEST, total = 0;
-        bool seen[EACH];
-        for (int j = 0, s = threadIdx.x; j < EACH; j++, s += 16) {
-            seen[j] = t < queries && s < keys && (!mask || mask[t * mask_t + s * mask_s]);
+        bool allowed[SIDE];
+        for (int j = 0, s = threadIdx.x; j < SIDE; j++, s += 16) {
+            allowed[j] = t < queries && s < keys && (!mask || mask[t * mask_t + s * mask_s]);
             w[i][j] *= T(scale);
-            if (seen[j]) highest = max(highest, w[i][j]);
+            if (allowed[j]) highest = max(highest, w[i][j]);
         }
         highest = row_max(highest);
-        for (int j = 0; j < EACH; j++) total += w[i][j] = seen[j] ? exp(w[i][j] - highest) : T(0);
+        for (int j = 0; j < SIDE; j++)
+            total += w[i][j] = allowed[j] ? exp(w[i][j] - highest) : T(0);
         total = max(row_sum(total), T(1));
-        for (int j = 0; j < EACH; j++) w[i][j] /= total;
+        for (int j = 0; j < SIDE; j++) w[i][j] /= total;
     }
     write(w, 1, keys, queries, keys, weights + head * queries * keys);
 
     share(w, left);
     read(value + b * value_b + h * value_h, value_s, keys, K_v, right);
-    multiply(left, LINE, 1, right, 1, LINE, keys, w);
+    multiply(left, PITCH, 1, right, 1, PITCH, keys, w);
     write(w, 1, output_t, queries, K_v, output + b * output_b + h * output_h);
 }
 
@@ -115,41 +118,41 @@ extern "C" __global__ void attention_backward(
     const T* weights, double scale, Int H, Int queries, Int keys, Int K, Int K_v,
     T* dquery, T* dkey, T* dvalue
 ) {
-    __shared__ T left[LARGEST * LINE], right[LARGEST * LINE];
+    __shared__ T left[LARGEST * PITCH], right[LARGEST * PITCH];
     Int head = blockIdx.x, b = head / H, h = head % H;
-    T w[EACH][EACH], dw[EACH][EACH], result[EACH][EACH];
+    T w[SIDE][SIDE], dw[SIDE][SIDE], result[SIDE][SIDE];
     weights += head * queries * keys;
     EACH_ENTRY w[i][j] = row < queries && column < keys ? weights[row * keys + column] : T(0);
 
     read(doutput + b * doutput_b + h * doutput_h, doutput_t, queries, K_v, left);
     read(value + b * value_b + h * value_h, value_s, keys, K_v, right);
-    multiply(left, LINE, 1, right, LINE, 1, K_v, dw);  // output = weights V
+    multiply(left, PITCH, 1, right, PITCH, 1, K_v, dw);  // output = weights V
     share(w, right);
-    multiply(right, 1, LINE, left, 1, LINE, queries, result);  // output = weights V
+    multiply(right, 1, PITCH, left, 1, PITCH, queries, result);  // output = weights V
     write(result, 1, value_s, keys, K_v, dvalue + b * value_b + h * value_h);
 
-    for (int i = 0, t = threadIdx.y; i < EACH; i++, t += 16) {  // weights = softmax(scores)
+    for (int i = 0, t = threadIdx.y; i < SIDE; i++, t += 16) {  // weights = softmax(scores)
         T dot = 0;
-        for (int j = 0, s = threadIdx.x; j < EACH; j++, s += 16) {
+        for (int j = 0, s = threadIdx.x; j < SIDE; j++, s += 16) {
             if (t >= queries || s >= keys) dw[i][j] = 0;
             dot += dw[i][j] * w[i][j];
         }
         dot = row_sum(dot);
-        for (int j = 0; j < EACH; j++) dw[i][j] = w[i][j] * (dw[i][j] - dot);
+        for (int j = 0; j < SIDE; j++) dw[i][j] = w[i][j] * (dw[i][j] - dot);
     }
     share(dw, right);
     read(key + b * key_b + h * key_h, key_s, keys, K, left);
-    multiply(right, LINE, 1, left, 1, LINE, keys, result);  // scores = Q K^T / sqrt(d_k)
+    multiply(right, PITCH, 1, left, 1, PITCH, keys, result);  // scores = Q K^T / sqrt(d_k)
     write(result, T(scale), query_t, queries, K, dquery + b * query_b + h * query_h);
     read(query + b * query_b + h * query_h, query_t, queries, K, left);
-    multiply(right, 1, LINE, left, 1, LINE, queries, result);  // scores = Q K^T / sqrt(d_k)
+    multiply(right, 1, PITCH, left, 1, PITCH, queries, result);  // scores = Q K^T / sqrt(d_k)
     write(result, T(scale), key_s, keys, K, dkey + b * key_b + h * key_h);
 }
 """)
 
 
 def scaled_dot_product_attention(query, key, value, mask=None):
-    """As numformer.paper.attention."""
+    """As in numformer.paper.attention."""
     scale = 1 / math.sqrt(query.shape[-1])
     if not _fits(query, key, value):
         scores = product(query, transpose(key), scale)
@@ -159,16 +162,17 @@ def scaled_dot_product_attention(query, key, value, mask=None):
     B, H, queries, _ = query.shape
     weights = array_module(query).empty((B, H, queries, key.shape[2]), query.dtype)
     output = _empty(B, H, queries, value.shape[3], like=query)
-    mask, of_mask = as_steps(mask, weights)
+    mask, mask_steps = mask_with_steps(mask, weights)
     SOURCE.start(
-        *("attention", query, (B * H,), THREADS, *_places(query), *_places(key), *_places(value)),
-        *(mask, *of_mask, scale, H, *sizes, *_places(output), weights),
+        *("attention", query, (B * H,), THREADS),
+        *(*_with_steps(query), *_with_steps(key), *_with_steps(value)),
+        *(mask, *mask_steps, scale, H, *sizes, *_with_steps(output), weights),
     )
     return output, weights
 
 
 def scaled_dot_product_attention_backward(doutput, query, key, value, weights):
-    """As numformer.paper.attention."""
+    """As in numformer.paper.attention."""
     scale = 1 / math.sqrt(query.shape[-1])
     if not _fits(query, key, value):
         dvalue = product(transpose(weights), doutput)
@@ -179,7 +183,7 @@ def scaled_dot_product_attention_backward(doutput, query, key, value, weights):
     (doutput,), _ = _as_plain(doutput)
     B, H = query.shape[:2]
     gradients = [_empty(*x.shape, like=x) for x in (query, key, value)]
-    heads = (place for x in (doutput, query, key, value) for place in _places(x))
+    heads = (number for x in (doutput, query, key, value) for number in _with_steps(x))
     SOURCE.start(
         *("attention_backward", query, (B * H,), THREADS),
         *(*heads, packed(weights), scale, H, *sizes, *gradients),
@@ -195,7 +199,7 @@ def _fits(query, key, value) -> bool:
 
 
 def _as_plain(*heads):
-    """Heads (B, H, T, K) as plain arrays, copied where they are none; T, S, K and K_v."""
+    """Heads (B, H, T, K) as plain arrays, copied where they are not plain; and T, S, K, K_v."""
     heads = [x if _is_plain(x) else packed(x) for x in heads]
     return heads, (heads[0].shape[2], heads[-1].shape[2], heads[0].shape[3], heads[-1].shape[3])
 
@@ -216,8 +220,8 @@ def _empty(B: int, H: int, T: int, K: int, like):
     return xp.empty((B, T, H, K), like.dtype).swapaxes(1, 2)
 
 
-def _places(x) -> tuple:
+def _with_steps(x) -> tuple:
     """x (B, H, T, K) and the entries from one sequence, head and position to the next."""
     size = x.itemsize
-    of_b, of_h, of_t, _ = x.strides
-    return x, of_b // size, of_h // size, of_t // size
+    step_b, step_h, step_t, _ = x.strides
+    return x, step_b // size, step_h // size, step_t // size

@@ -1,19 +1,21 @@
-"""Copies that rearrange: heads in order in memory, and the rows of a batch at their places."""
+"""Copies that rearrange: entries put in order in memory, rows spread to their places in a batch."""
 
 from numformer.backend import array_module
 from numformer.kernels.cuda import Source, contiguous, threads_for
 
 FORMULAS = ("spread_rows",)
 SOURCE = Source("""
-// y (B, H, T, K) without gaps, from x in steps of of_b, of_h, of_t and of_k.
+// Copies x (B, H, T, K) to y, entry after entry. Sequences, heads, positions and entries of x are
+// step_b, step_h, step_t and step_k apart.
 extern "C" __global__ void packed(
-    const T* x, Int of_b, Int of_h, Int of_t, Int of_k, Int H, Int length, Int K, Int N, T* y
+    const T* x, Int step_b, Int step_h, Int step_t, Int step_k,
+    Int H, Int length, Int K, Int N, T* y
 ) {
     unsigned n = blockIdx.x * blockDim.x + threadIdx.x;
     if (n >= N) return;
-    unsigned k = n % unsigned(K), place = n / unsigned(K);
-    unsigned t = place % unsigned(length), head = place / unsigned(length);
-    y[n] = x[head / unsigned(H) * of_b + head % unsigned(H) * of_h + t * of_t + k * of_k];
+    unsigned k = n % unsigned(K), row = n / unsigned(K);
+    unsigned t = row % unsigned(length), head = row / unsigned(length);
+    y[n] = x[head / unsigned(H) * step_b + head % unsigned(H) * step_h + t * step_t + k * step_k];
 }
 
 extern "C" __global__ void spread_rows(const T* x, const Int* row_of_place, Int K, Int N, T* y) {
@@ -26,7 +28,7 @@ extern "C" __global__ void spread_rows(const T* x, const Int* row_of_place, Int 
 
 
 def packed(x):
-    """x (..., M, N) as it is where its entries lie in order; otherwise a copy in order."""
+    """x (..., M, N) itself if its entries lie in order in memory, otherwise a copy in order."""
     xp = array_module(x)
     if x.flags.c_contiguous or x.ndim > 4 or x.dtype.char not in "fd" or x.size >= 1 << 32:
         return xp.ascontiguousarray(x)
@@ -39,7 +41,7 @@ def packed(x):
 
 
 def spread_rows(x, row_of_place, padding):
-    """As numformer.paper.masks."""
+    """As in numformer.paper.masks."""
     x, row_of_place = contiguous(x, row_of_place)
     K = x.shape[1]
     y = array_module(x).empty((*row_of_place.shape, K), x.dtype)

@@ -1,4 +1,4 @@
-"""Cross-entropy with label smoothing: a block of threads for each row of logits."""
+"""Cross-entropy with label smoothing: one block of threads for each row of logits."""
 
 import numpy as np
 
@@ -7,15 +7,15 @@ from numformer.kernels.cuda import Source, contiguous
 
 FORMULAS = "cross_entropy", "cross_entropy_backward"
 SOURCE = Source("""
-// Of the values of a block's threads: their sum, or the largest, for every thread.
+// Gives every thread of a block the sum of the threads' values, or the largest of them.
 template <bool largest> __device__ T over_block(T value) {
-    __shared__ T of_warp[32];
+    __shared__ T results[32];
     value = largest ? warp_max(value) : warp_sum(value);
-    __syncthreads();  // what a call before this one has read
-    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
+    __syncthreads();  // until every thread has read the results of the call before
+    if (threadIdx.x % 32 == 0) results[threadIdx.x / 32] = value;
     __syncthreads();
     value = largest ? LOWEST : T(0);
-    if (threadIdx.x % 32 < blockDim.x / 32) value = of_warp[threadIdx.x % 32];
+    if (threadIdx.x % 32 < blockDim.x / 32) value = results[threadIdx.x % 32];
     return largest ? warp_max(value) : warp_sum(value);
 }
 
@@ -52,23 +52,23 @@ extern "C" __global__ void cross_entropy_backward(
     Int n = blockIdx.x;
     int target = targets[n];
     exponentials += n * V;
-    T of_p = dlosses[n] / total[n], of_all = dlosses[n] * T(smoothing) / V;
-    T of_target = dlosses[n] * (1 - T(smoothing));
+    T p_factor = dlosses[n] / total[n], common = dlosses[n] * T(smoothing) / V;
+    T at_target = dlosses[n] * (1 - T(smoothing));
     #pragma unroll 4
     for (int v = threadIdx.x; v < V; v += blockDim.x)
-        exponentials[v] = exponentials[v] * of_p - of_all - (v == target ? of_target : T(0));
+        exponentials[v] = exponentials[v] * p_factor - common - (v == target ? at_target : T(0));
 }
 """)
 
 
 def _blocks_of_rows(logits) -> tuple[tuple[int], tuple[int]]:
-    """A block for each row, of more threads for longer rows, so that few rows fill the cache."""
+    """One block for each row; longer rows get more threads, so that few rows fill the cache."""
     rows, V = logits.shape
     return (rows,), (min(1024, max(32, V // 8 // 32 * 32)),)
 
 
 def cross_entropy(logits, targets, share, smoothing, out=None):
-    """As numformer.paper.cross_entropy."""
+    """As in numformer.paper.cross_entropy."""
     xp, (logits,) = array_module(logits), contiguous(logits)
     exponentials, total = (
         xp.empty_like(logits) if out is None else out,
@@ -84,11 +84,11 @@ def cross_entropy(logits, targets, share, smoothing, out=None):
 
 
 def cross_entropy_backward(dlosses, exponentials, total, targets, smoothing):
-    """As numformer.paper.cross_entropy."""
-    how, V = _blocks_of_rows(exponentials), exponentials.shape[1]
+    """As in numformer.paper.cross_entropy."""
+    launch, V = _blocks_of_rows(exponentials), exponentials.shape[1]
     targets = targets.astype(np.int64, copy=False)
     SOURCE.start(
-        *("cross_entropy_backward", exponentials, *how, exponentials, total, targets),
+        *("cross_entropy_backward", exponentials, *launch, exponentials, total, targets),
         *(dlosses, float(smoothing), V),
     )
     return exponentials

@@ -1,4 +1,4 @@
-"""CUDA sources, compiled for the dtype of the arrays that they are called with."""
+"""CUDA sources, compiled for the dtype of the arrays that their kernels work on."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ __device__ __forceinline__ T warp_max(T value) {{
 class Source:
     """The CUDA source of kernels, in which T is the dtype of the arrays: float or double.
 
-    Integers are `Int`, numbers `double`: what Python's become on their way to the GPU.
+    Kernels take a Python int as `Int` and a Python float as `double`.
     """
 
     def __init__(self, text: str):
@@ -38,7 +38,7 @@ class Source:
         self._functions: dict[tuple, Any] = {}
 
     def start(self, name: str, like, blocks: tuple[int, ...], threads: tuple[int, ...], *arguments):
-        """Start the kernel `name` for the dtype of `like`, in so many blocks of so many threads."""
+        """Start `name`, compiled for the dtype of `like`, on a grid of blocks of threads."""
         key = name, like.dtype.char, type(like)
         if key not in self._functions:
             self._functions[key] = self._compiled(like).get_function(name)
@@ -48,17 +48,17 @@ class Source:
     def _compiled(self, like):
         key = like.dtype.char, type(like)
         if key not in self._functions:
-            numbers = {"f": "float", "d": "double"}
+            types = {"f": "float", "d": "double"}
             lowest = repr(float(np.finfo(like.dtype).min))
-            head = HEAD.format(T=numbers[like.dtype.char], lowest=lowest)
+            head = HEAD.format(T=types[like.dtype.char], lowest=lowest)
             module = array_module(like).RawModule(code=head + self.text, options=("-std=c++17",))
             self._functions[key] = module
         return self._functions[key]
 
 
-def warps(rows: int, warps_of_block: int = 8) -> tuple[tuple[int], tuple[int, int]]:
+def warps(rows: int, warps_per_block: int = 8) -> tuple[tuple[int], tuple[int, int]]:
     """Blocks and threads that give each row a warp of its own."""
-    return (-(-rows // warps_of_block),), (WARP, warps_of_block)
+    return (-(-rows // warps_per_block),), (WARP, warps_per_block)
 
 
 def threads_for(entries: int, threads: int = 256) -> tuple[tuple[int], tuple[int]]:
@@ -67,6 +67,6 @@ def threads_for(entries: int, threads: int = 256) -> tuple[tuple[int], tuple[int
 
 
 def contiguous(*arrays):
-    """The arrays, each entry after the other in memory: copied where they are not."""
+    """The arrays with their entries one after the other in memory; copied if they lie otherwise."""
     xp = array_module(arrays[0])
     return [x if x.flags.c_contiguous else xp.ascontiguousarray(x) for x in arrays]

@@ -1,4 +1,4 @@
-"""The masks of dropout: a thread for each random word, which decides four entries."""
+"""Dropout masks: one thread for each random word, which decides four entries."""
 
 import math
 
@@ -23,9 +23,10 @@ extern "C" __global__ void drawn_mask(
 
 
 def drawn_mask(like, shape, p, key, start, stop):
-    """As numformer.randomness."""
+    """As in numformer.randomness."""
     keep, N = array_module(like).empty(shape, like.dtype), math.prod(shape)
     dropped = min(round(p * 65536), 65535)
-    how = threads_for(-(-N // 4))
-    SOURCE.start("drawn_mask", keep, *how, key, start, dropped, 65536 / (65536 - dropped), N, keep)
+    launch = threads_for(-(-N // 4))
+    scale = 65536 / (65536 - dropped)
+    SOURCE.start("drawn_mask", keep, *launch, key, start, dropped, scale, N, keep)
     return keep

@@ -1,4 +1,4 @@
-"""Embeddings: their rows read, and the gradients of the rows added up where an id is repeated."""
+"""Embeddings: rows are read, and the gradients of a row are added up if its id is repeated."""
 
 import math
 
@@ -8,7 +8,7 @@ from numformer.backend import array_module, rows
 from numformer.kernels.cuda import Source, contiguous
 
 FORMULAS = "embed", "embed_backward", "scatter_add"
-FEW = 1 << 20  # pairs of a row and an id that are compared sooner than the ids are sorted
+FEW = 1 << 20  # pairs of row and id: up to here, comparing all is faster than sorting the ids
 SOURCE = Source("""
 extern "C" __global__ void embed(const Int* ids, const T* weight, double factor, Int D, T* x) {
     Int n = blockIdx.x;
@@ -16,7 +16,7 @@ extern "C" __global__ void embed(const Int* ids, const T* weight, double factor,
     for (Int d = threadIdx.x; d < D; d += blockDim.x) x[d] = weight[d] * T(factor);
 }
 
-// target[v] += factor * values[n] for every n with ids[n] = v: a block for each row v.
+// target[v] += factor * values[n] for every n with ids[n] = v: one block for each row v.
 extern "C" __global__ void add_where_equal(
     const Int* ids, const T* values, double factor, Int N, Int D, T* target
 ) {
@@ -29,7 +29,7 @@ extern "C" __global__ void add_where_equal(
     }
 }
 
-// The first n with ids[n] >= v, by halving.
+// The first n with ids[n] >= v, by binary search.
 __device__ Int first_from(Int v, const Int* ids, Int N) {
     Int first = 0, last = N;
     while (first < last) {
@@ -39,7 +39,7 @@ __device__ Int first_from(Int v, const Int* ids, Int N) {
     return first;
 }
 
-// The same with ids in ascending order; values[order[n]] belongs to ids[n].
+// As add_where_equal, for ids in ascending order; values[order[n]] belongs to ids[n].
 extern "C" __global__ void add_runs(
     const Int* ids, const Int* order, const T* values, double factor, Int N, Int D, T* target
 ) {
@@ -48,7 +48,7 @@ extern "C" __global__ void add_runs(
     for (Int d = threadIdx.x; d < D; d += blockDim.x) {
         T sum[4] = {0, 0, 0, 0};
         Int n = first;
-        for (; n + 4 <= last; n += 4)  // four at a time do not wait for each other
+        for (; n + 4 <= last; n += 4)  // four sums, which do not wait for each other
             for (int i = 0; i < 4; i++) sum[i] += values[order[n + i] * D + d];
         for (; n < last; n++) sum[0] += values[order[n] * D + d];
         target[v * D + d] += T(factor) * ((sum[0] + sum[1]) + (sum[2] + sum[3]));
@@ -62,7 +62,7 @@ def _threads(D: int) -> tuple[int]:
 
 
 def embed(ids, weight):
-    """As numformer.paper.embedding."""
+    """As in numformer.paper.embedding."""
     D, ids = weight.shape[1], ids.astype(np.int64, copy=False)
     x = array_module(weight).empty((*ids.shape, D), weight.dtype)
     SOURCE.start("embed", weight, (ids.size,), _threads(D), ids, weight, math.sqrt(D), D, x)
@@ -70,21 +70,21 @@ def embed(ids, weight):
 
 
 def embed_backward(dx, ids, dweight) -> None:
-    """As numformer.paper.embedding."""
+    """As in numformer.paper.embedding."""
     _scatter_add(dweight, ids.ravel(), rows(dx), math.sqrt(dx.shape[-1]))
 
 
 def scatter_add(target, ids, values) -> None:
-    """As numformer.backend."""
+    """As in numformer.backend."""
     _scatter_add(target, ids, values, 1.0)
 
 
 def _scatter_add(target, ids, values, factor: float) -> None:
     xp, (ids, values) = array_module(target), contiguous(ids.astype(np.int64, copy=False), values)
     (V, D), N = target.shape, len(ids)
-    how, common = ((V,), _threads(D)), (values, factor, N, D, target)
+    launch, arguments = ((V,), _threads(D)), (values, factor, N, D, target)
     if N * V <= FEW:
-        SOURCE.start("add_where_equal", target, *how, ids, *common)
+        SOURCE.start("add_where_equal", target, *launch, ids, *arguments)
     else:
         order = xp.argsort(ids, kind="stable")
-        SOURCE.start("add_runs", target, *how, ids[order], order, *common)
+        SOURCE.start("add_runs", target, *launch, ids[order], order, *arguments)

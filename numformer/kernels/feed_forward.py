@@ -1,4 +1,4 @@
-"""ReLU: a thread for each entry, which reads it once."""
+"""ReLU: one thread for each entry, which reads it once."""
 
 from numformer.backend import array_module
 from numformer.kernels.cuda import Source, contiguous, threads_for
@@ -20,7 +20,7 @@ extern "C" __global__ void relu_backward(const T* dy, const bool* positive, Int 
 
 
 def relu(x):
-    """As numformer.paper.feed_forward."""
+    """As in numformer.paper.feed_forward."""
     (x,) = contiguous(x)
     xp, N = array_module(x), x.size
     y, positive = xp.empty_like(x), xp.empty(x.shape, bool)
@@ -29,7 +29,7 @@ def relu(x):
 
 
 def relu_backward(dy, positive):
-    """As numformer.paper.feed_forward."""
+    """As in numformer.paper.feed_forward."""
     (dy,) = contiguous(dy)
     dx, N = array_module(dy).empty_like(dy), dy.size
     SOURCE.start("relu_backward", dy, *threads_for(N), dy, positive, N, dx)

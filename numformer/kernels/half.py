@@ -1,4 +1,4 @@
-"""Numbers in half precision: a thread for every two."""
+"""Rounding to half precision: one thread for every two numbers."""
 
 import numpy as np
 
@@ -20,7 +20,7 @@ extern "C" __global__ void halved(const T* x, Int N, __half* y) {
 
 
 def halved(x):
-    """x (M, N) of float32 in float16, in memory as x: rows or columns one after the other."""
+    """x (M, N), float32, rounded to float16; it lies in memory by rows or by columns, as x does."""
     if x.T.flags.c_contiguous and not x.flags.c_contiguous:
         return halved(x.T).T
     x = packed(x)

@@ -1,4 +1,4 @@
-"""Layer normalisation: a warp for each row."""
+"""Layer normalisation: one warp for each row."""
 
 from numformer.backend import array_module
 from numformer.kernels.cuda import Source, contiguous, warps
@@ -52,21 +52,21 @@ extern "C" __global__ void layer_norm_backward(
 
 
 def layer_norm(x, gamma, beta, epsilon):
-    """As numformer.paper.layer_norm."""
+    """As in numformer.paper.layer_norm."""
     xp = array_module(x)
     (x,) = contiguous(x)
     y, x_hat, rstd = xp.empty_like(x), xp.empty_like(x), xp.empty((*x.shape[:-1], 1), x.dtype)
     D = x.shape[-1]
-    how = warps(rstd.size)
-    SOURCE.start("layer_norm", x, *how, x, gamma, beta, epsilon, rstd.size, D, y, x_hat, rstd)
+    launch = warps(rstd.size)
+    SOURCE.start("layer_norm", x, *launch, x, gamma, beta, epsilon, rstd.size, D, y, x_hat, rstd)
     return y, x_hat, rstd
 
 
 def layer_norm_backward(dy, x_hat, rstd, gamma):
-    """As numformer.paper.layer_norm."""
+    """As in numformer.paper.layer_norm."""
     (dy,) = contiguous(dy)
     dx, D = array_module(dy).empty_like(dy), dy.shape[-1]
-    how = warps(rstd.size)
-    SOURCE.start("layer_norm_backward", dy, *how, dy, x_hat, rstd, gamma, rstd.size, D, dx)
+    launch = warps(rstd.size)
+    SOURCE.start("layer_norm_backward", dy, *launch, dy, x_hat, rstd, gamma, rstd.size, D, dx)
     dbeta, dgamma = column_sums(dy, x_hat)
     return dx, dgamma, dbeta

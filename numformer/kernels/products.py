@@ -1,7 +1,7 @@
-"""Products of matrices by cuBLAS, called directly: views of transposed matrices need no copy.
+"""Matrix products by cuBLAS, called directly, so that transposed views need no copy.
 
-cuBLAS reads matrices column by column. A product of ours is one of its own with both factors
-exchanged: C = A B row by row is C^T = B^T A^T column by column.
+cuBLAS reads matrices column by column, our arrays lie row by row. So it gets the two factors in
+exchanged order: C = A B, row by row, is C^T = B^T A^T, column by column.
 """
 
 import functools
@@ -18,11 +18,11 @@ from numformer.kernels.half import halved
 from numformer.kernels.sums import sum_rows
 
 FORMULAS = "matmul", "linear", "linear_backward", "output_projection_backward"
-NUMBERS = {"e": 2, "f": 0, "d": 1}  # cudaDataType
-SUMS = {"f": 77 if os.environ.get("CUPY_TF32") == "1" else 68, "d": 70}  # cublasComputeType
-COARSE = 77  # float32's factors rounded to the 11 bits of half precision (TF32)
-OF_HALVES = 68
-BY_ITSELF = -1  # cuBLAS chooses the algorithm
+DATA_TYPES = {"e": 2, "f": 0, "d": 1}  # cudaDataType
+# cublasComputeType; TF32 rounds float32 factors to the 11 bits of half precision.
+FLOAT32, TF32, FLOAT64 = 68, 77, 70
+COMPUTE_TYPES = {"f": TF32 if os.environ.get("CUPY_TF32") == "1" else FLOAT32, "d": FLOAT64}
+ANY_ALGORITHM = -1  # cuBLAS chooses it
 SOURCE = Source("""
 extern "C" __global__ void add_bias(const T* bias, Int D, Int N, T* y) {
     Int n = Int(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -32,7 +32,7 @@ extern "C" __global__ void add_bias(const T* bias, Int D, Int N, T* y) {
 
 
 def matmul(a, b):
-    """As numformer.backend."""
+    """As in numformer.backend."""
     if b.ndim != 2:
         return product(a, b)
     if a.ndim == 2:
@@ -41,7 +41,7 @@ def matmul(a, b):
 
 
 def linear(x, weight, bias=None):
-    """As numformer.paper.linear."""
+    """As in numformer.paper.linear."""
     y = matmul(x, weight)
     if bias is not None:
         SOURCE.start("add_bias", y, *threads_for(y.size), bias, len(bias), y.size, y)
@@ -49,54 +49,57 @@ def linear(x, weight, bias=None):
 
 
 def linear_backward(dy, x, weight, bias=None):
-    """As numformer.paper.linear."""
-    each, of_each = in_precision(rows(dy)), in_precision(rows(x))
-    dx = product(each, in_precision(weight).T).reshape(*dy.shape[:-1], len(weight))
-    return dx, product(of_each.T, each), None if bias is None else sum_rows(dy)
+    """As in numformer.paper.linear."""
+    dy_rows, x_rows = in_precision(rows(dy)), in_precision(rows(x))
+    dx = product(dy_rows, in_precision(weight).T).reshape(*dy.shape[:-1], len(weight))
+    return dx, product(x_rows.T, dy_rows), None if bias is None else sum_rows(dy)
 
 
 def output_projection_backward(dlogits, x, weight):
-    """As numformer.paper.embedding."""
-    each = in_precision(rows(dlogits))
-    dx = product(each, in_precision(weight)).reshape(*dlogits.shape[:-1], weight.shape[1])
-    return dx, product(each.T, in_precision(rows(x)))
+    """As in numformer.paper.embedding."""
+    dlogits_rows = in_precision(rows(dlogits))
+    dx = product(dlogits_rows, in_precision(weight)).reshape(*dlogits.shape[:-1], weight.shape[1])
+    return dx, product(dlogits_rows.T, in_precision(rows(x)))
 
 
 def in_precision(matrix):
-    """A matrix as products read it: within half_products() its numbers are of float16."""
+    """A matrix as products read it: within half_products() a float32 matrix becomes float16."""
     return halved(matrix) if matrix_product.get() and matrix.dtype.char == "f" else matrix
 
 
 def product(a, b, factor: float = 1.0):
-    """a (..., M, N), b (..., N, P) -> factor * a b (..., M, P); of float16, sums are of float32.
+    """a (..., M, N), b (..., N, P) -> factor * a b (..., M, P); for float16 factors, in float32.
 
-    Within half_products() the factors of many products are rounded to TF32, which has 11 bits, too.
+    Within half_products(), the products of a batch of float32 matrices round their factors to
+    TF32, which has 11 bits, too.
     """
     xp, kind, dtype = array_module(a), a.dtype.char, a.dtype
-    if kind not in NUMBERS or b.dtype.char != kind or a.shape[:-2] != b.shape[:-2] or not a.size:
+    if kind not in DATA_TYPES or b.dtype.char != kind or a.shape[:-2] != b.shape[:-2] or not a.size:
         return xp.matmul(a, b) * dtype.type(factor)
-    number, sums = NUMBERS[kind], SUMS.get(kind, OF_HALVES)
+    data_type, compute_type = DATA_TYPES[kind], COMPUTE_TYPES.get(kind, FLOAT32)
     if kind == "e":
         kind, dtype = "f", np.float32
     elif kind == "f" and a.ndim > 2 and matrix_product.get():
-        sums = COARSE
-    (a, turn_a, row_a, step_a), (b, turn_b, row_b, step_b) = _laid_out(a), _laid_out(b)
-    *many, M, N = a.shape
+        compute_type = TF32
+    (a, transposed_a, row_a, step_a), (b, transposed_b, row_b, step_b) = _layout(a), _layout(b)
+    *batch, M, N = a.shape
     P = b.shape[-1]
-    c = xp.empty((*many, M, P), dtype)
+    c = xp.empty((*batch, M, P), dtype)
+    handle = xp.cuda.device.get_cublas_handle()
     _cublas().gemmStridedBatchedEx(
-        *(xp.cuda.device.get_cublas_handle(), turn_b, turn_a, P, M, N, _address(factor, kind)),
-        *(b.data.ptr, number, row_b, step_b, a.data.ptr, number, row_a, step_a),
-        *(_address(0.0, kind), c.data.ptr, NUMBERS[kind], P, M * P, math.prod(many)),
-        *(sums, BY_ITSELF),
+        *(handle, transposed_b, transposed_a, P, M, N, _address(factor, kind)),
+        *(b.data.ptr, data_type, row_b, step_b, a.data.ptr, data_type, row_a, step_a),
+        *(_address(0.0, kind), c.data.ptr, DATA_TYPES[kind], P, M * P, math.prod(batch)),
+        *(compute_type, ANY_ALGORITHM),
     )
     return c
 
 
-def _laid_out(x):
-    """x (..., M, N) -> x, whether it is transposed in memory, entries from row to row, to matrix.
+def _layout(x):
+    """x (..., M, N) -> x, 1 if its matrices lie transposed in memory, and the two steps in memory.
 
-    It is a copy where its matrices do not follow each other evenly.
+    The first step is from one row (transposed: column) to the next, the second from one matrix to
+    the next, both in entries. x is copied if its matrices do not lie at equal distances.
     """
     shape, strides, size = x.shape, x.strides, x.itemsize
     M, N = shape[-2:]
@@ -116,11 +119,11 @@ def _cublas():
 
 
 @functools.cache
-def _held(number: float, kind: str):
+def _host_scalar(number: float, kind: str):
     return np.array(number, kind)
 
 
 @functools.cache
 def _address(number: float, kind: str) -> int:
-    """Where `number`, as a number of the kind, lies in the host's memory."""
-    return _held(number, kind).ctypes.data
+    """The address, in the host's memory, of `number` with the dtype `kind`."""
+    return _host_scalar(number, kind).ctypes.data

@@ -1,4 +1,4 @@
-"""Softmax over the last axis: a warp for each row."""
+"""Softmax over the last axis: one warp for each row."""
 
 from numformer.backend import array_module
 from numformer.kernels.cuda import Source, contiguous, warps
@@ -6,27 +6,27 @@ from numformer.paper.masks import require_mask
 
 FORMULAS = "softmax", "softmax_backward"
 SOURCE = Source("""
-// Row n is query t of head h of sequence b. Its mask, if there is one, begins at b of_b + h of_h +
-// t of_t, and goes on in steps of of_s.
+// Row n is query t of head h of sequence b. Its mask, if there is one, begins at
+// b step_b + h step_h + t step_t; its entries are step_s apart.
 extern "C" __global__ void softmax(
-    const T* scores, const bool* mask, Int of_b, Int of_h, Int of_t, Int of_s,
+    const T* scores, const bool* mask, Int step_b, Int step_h, Int step_t, Int step_s,
     Int H, Int queries, Int N, Int S, T* weights
 ) {
     Int n = Int(blockIdx.x) * blockDim.y + threadIdx.y;
     if (n >= N) return;
-    if (mask) mask += n / (queries * H) * of_b + n / queries % H * of_h + n % queries * of_t;
+    if (mask) mask += n / (queries * H) * step_b + n / queries % H * step_h + n % queries * step_t;
     scores += n * S; weights += n * S;
 
-    // In a row with every entry masked the highest stays LOWEST, so no entry exceeds it.
+    // If every entry of a row is masked, highest stays LOWEST and total becomes 1.
     T highest = LOWEST, total = 0;
     for (int s = threadIdx.x; s < S; s += 32)
-        if (!mask || mask[s * of_s]) highest = max(highest, scores[s]);
+        if (!mask || mask[s * step_s]) highest = max(highest, scores[s]);
     highest = warp_max(highest);
     for (int s = threadIdx.x; s < S; s += 32)
-        if (!mask || mask[s * of_s]) total += exp(scores[s] - highest);
+        if (!mask || mask[s * step_s]) total += exp(scores[s] - highest);
     total = max(warp_sum(total), T(1));
     for (int s = threadIdx.x; s < S; s += 32)
-        weights[s] = !mask || mask[s * of_s] ? exp(scores[s] - highest) / total : T(0);
+        weights[s] = !mask || mask[s * step_s] ? exp(scores[s] - highest) / total : T(0);
 }
 
 extern "C" __global__ void softmax_backward(
@@ -44,7 +44,7 @@ extern "C" __global__ void softmax_backward(
 
 
 def softmax(scores, mask=None):
-    """As numformer.paper.softmax."""
+    """As in numformer.paper.softmax."""
     return softmax_into(array_module(scores).empty(scores.shape, scores.dtype), scores, mask)
 
 
@@ -53,13 +53,13 @@ def softmax_into(weights, scores, mask=None):
     (scores,) = contiguous(scores)
     H, queries, S = (1, 1, *scores.shape)[-3:]
     N = scores.size // max(S, 1)
-    mask, steps = as_steps(mask, scores)
+    mask, steps = mask_with_steps(mask, scores)
     SOURCE.start("softmax", scores, *warps(N), scores, mask, *steps, H, queries, N, S, weights)
     return weights
 
 
-def as_steps(mask, scores):
-    """A mask, broadcast to scores (..., H, T, S), and the bytes from one b, h, t and s to the next.
+def mask_with_steps(mask, scores):
+    """The mask, broadcast to scores (..., H, T, S), and its steps in bytes along b, h, t and s.
 
     Raises InputError for a mask of numbers.
     """
@@ -73,7 +73,7 @@ def as_steps(mask, scores):
 
 
 def softmax_backward(dweights, weights):
-    """As numformer.paper.softmax."""
+    """As in numformer.paper.softmax."""
     dweights, weights = contiguous(dweights, weights)
     return softmax_backward_into(array_module(dweights).empty_like(dweights), dweights, weights)
 

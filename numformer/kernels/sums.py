@@ -6,11 +6,11 @@ from numformer.kernels.cuda import Source, contiguous
 FORMULAS = "sum_rows", "dot_rows", "block_squares"
 STRETCH = 768  # rows that one block of threads adds
 SOURCE = Source("""
-// For each stretch of rows: the sum of a, and where there is a b that of a * b, beside each other.
+// For each stretch of rows: the sum of a and, if there is a b, after it the sum of a * b.
 extern "C" __global__ void column_sums(
     const T* a, const T* b, Int N, Int D, Int stretch, T* sums
 ) {
-    __shared__ T sum_of[32][33], product_of[32][33];
+    __shared__ T partial_sums[32][33], partial_products[32][33];
     Int d = Int(blockIdx.x) * 32 + threadIdx.x, first = Int(blockIdx.y) * stretch;
     T sum = 0, product = 0;
     if (d < D)
@@ -18,13 +18,13 @@ extern "C" __global__ void column_sums(
             sum += a[n * D + d];
             if (b) product += a[n * D + d] * b[n * D + d];
         }
-    sum_of[threadIdx.y][threadIdx.x] = sum;
-    product_of[threadIdx.y][threadIdx.x] = product;
+    partial_sums[threadIdx.y][threadIdx.x] = sum;
+    partial_products[threadIdx.y][threadIdx.x] = product;
     __syncthreads();
 
-    // Now each warp adds what its threads in y have of one column.
-    sum = warp_sum(sum_of[threadIdx.x][threadIdx.y]);
-    product = warp_sum(product_of[threadIdx.x][threadIdx.y]);
+    // Now each warp adds the 32 partial sums of one column.
+    sum = warp_sum(partial_sums[threadIdx.x][threadIdx.y]);
+    product = warp_sum(partial_products[threadIdx.x][threadIdx.y]);
     d = Int(blockIdx.x) * 32 + threadIdx.y;
     if (threadIdx.x == 0 && d < D) {
         sums += Int(blockIdx.y) * (b ? 2 * D : D);
@@ -34,15 +34,15 @@ extern "C" __global__ void column_sums(
 }
 
 extern "C" __global__ void block_squares(const T* vector, Int N, Int size, T* squares) {
-    __shared__ T of_warp[32];
+    __shared__ T warp_sums[32];
     Int first = Int(blockIdx.x) * size;
     T sum = 0;
     for (Int n = first + threadIdx.x; n < min(N, first + size); n += blockDim.x)
         sum += vector[n] * vector[n];
     sum = warp_sum(sum);
-    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = sum;
+    if (threadIdx.x % 32 == 0) warp_sums[threadIdx.x / 32] = sum;
     __syncthreads();
-    if (threadIdx.x < 32) sum = warp_sum(of_warp[threadIdx.x]);
+    if (threadIdx.x < 32) sum = warp_sum(warp_sums[threadIdx.x]);
     if (threadIdx.x == 0) squares[blockIdx.x] = sum;
 }
 """)
@@ -51,7 +51,7 @@ extern "C" __global__ void block_squares(const T* vector, Int N, Int size, T* sq
 def column_sums(a, b=None):
     """a, b (..., D) -> the sums of a and of a * b over all other axes, (2, D); without b (1, D).
 
-    Stretches of rows are added first, then the sums of the stretches.
+    The rows of each stretch are added first, then the sums of the stretches.
     """
     a, *others = contiguous(a) if b is None else contiguous(a, b)
     kinds, D = 1 + len(others), a.shape[-1]
@@ -71,17 +71,17 @@ def _stretch_sums(a, b=None, *, kinds: int, N: int, D: int, stretch: int):
 
 
 def sum_rows(x):
-    """As numformer.backend."""
+    """As in numformer.backend."""
     return column_sums(x)[0]
 
 
 def dot_rows(a, b):
-    """As numformer.backend."""
+    """As in numformer.backend."""
     return column_sums(a, b)[1]
 
 
 def block_squares(vector, size):
-    """As numformer.training.optimizers."""
+    """As in numformer.training.optimizers."""
     blocks = max(1, -(-len(vector) // size))
     squares = array_module(vector).empty(blocks, vector.dtype)
     SOURCE.start("block_squares", vector, (blocks,), (1024,), vector, len(vector), size, squares)
