@@ -161,7 +161,7 @@ def scaled_dot_product_attention(query, key, value, mask=None):
     (query, key, value), sizes = _as_plain(query, key, value)
     B, H, queries, _ = query.shape
     weights = array_module(query).empty((B, H, queries, key.shape[2]), query.dtype)
-    output = _empty(B, H, queries, value.shape[3], like=query)
+    output = _empty((B, H, queries, value.shape[3]), like=query)
     mask, mask_steps = mask_with_steps(mask, weights)
     SOURCE.start(
         *("attention", query, (B * H,), THREADS),
@@ -182,7 +182,7 @@ def scaled_dot_product_attention_backward(doutput, query, key, value, weights):
     (query, key, value), sizes = _as_plain(query, key, value)
     (doutput,), _ = _as_plain(doutput)
     B, H = query.shape[:2]
-    gradients = [_empty(*x.shape, like=x) for x in (query, key, value)]
+    gradients = [_empty(x.shape, like=x) for x in (query, key, value)]
     heads = (number for x in (doutput, query, key, value) for number in _with_steps(x))
     SOURCE.start(
         *("attention_backward", query, (B * H,), THREADS),
@@ -200,8 +200,8 @@ def _fits(query, key, value) -> bool:
 
 def _as_plain(*heads):
     """Heads (B, H, T, K) as plain arrays, copied where they are not plain; and T, S, K, K_v."""
-    heads = [x if _is_plain(x) else packed(x) for x in heads]
-    return heads, (heads[0].shape[2], heads[-1].shape[2], heads[0].shape[3], heads[-1].shape[3])
+    plain = [x if _is_plain(x) else packed(x) for x in heads]
+    return plain, (plain[0].shape[2], plain[-1].shape[2], plain[0].shape[3], plain[-1].shape[3])
 
 
 def _is_plain(x) -> bool:
@@ -212,11 +212,11 @@ def _is_plain(x) -> bool:
     return side_by_side or x.flags.c_contiguous
 
 
-def _empty(B: int, H: int, T: int, K: int, like):
+def _empty(shape: tuple[int, ...], like):
     """A new array (B, H, T, K) that lies in memory as the plain array `like` does."""
-    xp = array_module(like)
+    xp, (B, H, T, K) = array_module(like), shape
     if like.flags.c_contiguous:
-        return xp.empty((B, H, T, K), like.dtype)
+        return xp.empty(shape, like.dtype)
     return xp.empty((B, T, H, K), like.dtype).swapaxes(1, 2)
 
 
