@@ -1,6 +1,6 @@
 """The machine: what differs in name or speed between NumPy and CuPy, and nothing else.
 
-Ordinary array code needs only `xp = array_module(x)`: the arrays decide where work is done.
+Other array code needs only `xp = array_module(x)`: arrays are computed on where they lie.
 """
 
 import contextvars
@@ -15,7 +15,7 @@ import numpy as np
 
 from numformer import blas
 
-FEW = 16  # rows, at most, of which NumPy's own sum and maximum are faster than their replacements
+FEW = 16  # up to this many rows, NumPy's own sum and maximum are faster than the ones below
 _kernels: dict[type, dict[str, Callable]] = {np.ndarray: {}}
 
 
@@ -27,7 +27,7 @@ def array_module(x) -> Any:
 
 
 def kernels_for(array) -> dict[str, Callable]:
-    """The kernels (numformer/kernels/) for such arrays, by name; read when a GPU's is first met."""
+    """The kernels (numformer/kernels/) for arrays of this type, by name; imported at first use."""
     if type(array) not in _kernels:
         kernels = importlib.import_module("numformer.kernels")
         _kernels[type(array)] = kernels.kernels_of(array)
@@ -35,7 +35,7 @@ def kernels_for(array) -> dict[str, Callable]:
 
 
 def has_kernel(formula: Callable) -> Callable:
-    """`formula` on the host; on a GPU, instead, the one kernel of its name, which computes it."""
+    """Compute `formula` line by line on the host, and on a GPU by the kernel of the same name."""
 
     @functools.wraps(formula)
     def either(array, *others, **settings):
@@ -45,7 +45,7 @@ def has_kernel(formula: Callable) -> Callable:
 
 
 def on_host(x) -> bool:
-    """Whether `x` is a NumPy array: looking at its numbers waits for no device."""
+    """Whether `x` is a NumPy array, whose numbers can be read without waiting for a device."""
     return isinstance(x, np.ndarray)
 
 
@@ -55,7 +55,7 @@ def to_host(x) -> np.ndarray:
 
 
 def dtype_kind(value) -> str:
-    """The kind of an array's dtype ("f" floating-point, "b" boolean, "i"); "" for what is none."""
+    """The kind of an array's dtype ("f" floating-point, "b" boolean, "i"); "" without a dtype."""
     return getattr(getattr(value, "dtype", None), "kind", "")
 
 
@@ -69,14 +69,14 @@ def transpose(x):
     return x.swapaxes(-1, -2)
 
 
-# What makes the products of two matrices in this thread where it is not `@`.
+# The function that multiplies two matrices in this thread; None for the usual product.
 matrix_product = contextvars.ContextVar[Callable | None]("matrix_product", default=None)
 
 
 def matmul(a, b):
     """The matrix product over the last two axes, a (..., M, N), b (..., N, P) -> (..., M, P).
 
-    One matrix `b` for all of `a` becomes a single large product instead of many small ones.
+    If all matrices of `a` meet one matrix `b`, one large product replaces many small ones.
     """
     if kernel := kernels_for(a).get("matmul"):
         return kernel(a, b)
@@ -110,9 +110,9 @@ def mean_last(x):
 
 
 def max_last(x):
-    """x (..., D) -> (..., 1): the largest along the last axis.
+    """x (..., D) -> (..., 1): the largest number along the last axis.
 
-    NumPy takes each short row by itself; transposed, all rows are compared at once.
+    NumPy reduces short rows one by one; of the transpose it compares all rows at once.
     """
     if array_module(x) is np and x.shape[-1] <= 64 and x.size > FEW * x.shape[-1]:
         return rows(x).T.copy().max(axis=0).reshape(*x.shape[:-1], 1)
@@ -121,7 +121,7 @@ def max_last(x):
 
 def dot_last(a, b):
     """a, b (..., D) -> (..., 1): the dot product along the last axis."""
-    if array_module(a) is not np:  # there einsum makes a matrix product of every single row
+    if array_module(a) is not np:  # CuPy's einsum computes a matrix product for every single row
         return (a * b).sum(axis=-1, keepdims=True)
     return np.einsum("...d,...d->...", a, b)[..., None]
 
@@ -130,8 +130,8 @@ def dot_last(a, b):
 def dot_rows(a, b):
     """a, b (..., D) -> (D,): the dot product over all axes but the last.
 
-    einsum adds row after row, so each block of rows is added by itself: a sum of a million numbers
-    would lose digits.
+    einsum adds one row after the other, and a sum of a million numbers would lose digits. So blocks
+    of rows are added separately, then their sums.
     """
     if array_module(a) is not np:
         return sum_rows(a * b)
@@ -147,7 +147,7 @@ def dot_rows(a, b):
 def masked(scores, mask):
     """scores (..., S), mask broadcast to it -> scores where the mask is True, elsewhere -inf.
 
-    NumPy adds faster than it chooses, the more so as the mask has fewer entries than the scores.
+    NumPy adds faster than it selects, above all when the mask is smaller than the scores.
     """
     xp = array_module(scores)
     minus_infinity = scores.dtype.type(-np.inf)
@@ -160,7 +160,7 @@ def masked(scores, mask):
 def scatter_add(target, ids, values) -> None:
     """target[ids[n]] += values[n] for every n, repeated ids included.
 
-    target (V, D), ids (N,), values (N, D). The order of each sum is fixed, so its bits are too.
+    target (V, D), ids (N,), values (N, D). Each sum has a fixed order, so its bits never vary.
     """
     if not isinstance(target, np.ndarray) or len(target) <= 256:
         chosen = ids == array_module(target).arange(len(target))[:, None]
@@ -175,7 +175,7 @@ def scatter_add(target, ids, values) -> None:
 def cache_pieces(x) -> list[slice]:
     """Slices that cover x (N) or the rows of x (N, D): on the host, pieces that fit into its cache.
 
-    Several operations in turn on one piece then read memory once instead of once each.
+    Several operations on one piece then read memory only once.
     """
     if not isinstance(x, np.ndarray):
         return [slice(None)]

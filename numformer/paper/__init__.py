@@ -1,8 +1,8 @@
 """The Transformer of "Attention Is All You Need" (Vaswani et al. 2017), in the paper's order.
 
-Nothing here came later. Every class takes its parts, so what came later hands in other ones; these
-very classes are what trains. Beside them stand what any implementation needs: which positions are
-real (`masks`) and what decoding remembers (`memory`).
+Nothing here is newer than the paper. Every class takes its parts as arguments, so newer models
+pass in other parts; training uses these very classes. Two files hold what any implementation needs:
+which positions are real (`masks`) and what decoding remembers (`memory`).
 """
 
 from numformer.paper.linear import Linear
@@ -32,7 +32,7 @@ from numformer.paper.schedule import warmup_rate
 from numformer.paper.greedy import greedy
 from numformer.paper.beam import beam_search as beam_search
 
-# Without Config, Transformer and beam_search, whose namesakes in `numformer` have later choices.
+# Without Config, Transformer and beam_search: `numformer` has later versions under these names.
 __all__ = [  # in reading order
     "Linear", "Softmax", "Places", "Reach", "ExplicitMask", "causal_mask", "padding_mask", "Memory",
     "State", "ScaledDotProductAttention", "Heads", "MultiHeadAttention", "SelfAttention",

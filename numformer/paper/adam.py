@@ -1,7 +1,7 @@
 """Adam (Kingma and Ba 2015; section 5.3) on the flat vectors of `pack`.
 
-An optimizer is one function, its rule, that updates weights in place from their gradients. Its
-further arrays are its state; its settings are keywords.
+An optimizer is one function, its rule, that updates weights in place from their gradients. The
+rule's other array arguments are the optimizer's state; its keywords are the settings.
 """
 
 import inspect
@@ -34,7 +34,7 @@ def adam(data, grad, mean, square, *, step, rate, beta1, beta2, epsilon) -> None
     change *= 1 - beta2
     square *= beta2
     square += change
-    # The two corrections: mean and square start at 0, which makes the first values too small.
+    # Two corrections: mean and square start at 0, so their first values are too small.
     xp.sqrt(square, out=change)
     change *= (1 - beta2**step) ** -0.5
     change += epsilon
@@ -52,8 +52,8 @@ def vectors_of(rule: Callable) -> list[str]:
 class Optimizer:
     """An elementwise rule such as `adam` on the vectors of `pack`; `settings` are its keywords.
 
-    `state` has the vectors (N,) that the rule keeps, by name, which begin at 0. These and the
-    number of steps taken are what resuming needs. Raises InputError for a model that is not packed.
+    `state` holds the vectors (N,) that the rule keeps, by name; they begin at 0. To resume, a run
+    needs them and the number of steps taken. Raises InputError for a model that is not packed.
     """
 
     def __init__(self, parameters: FlatParameters, rule: Callable, **settings: float):
@@ -77,7 +77,7 @@ class Optimizer:
     def step(self, rate: float) -> None:
         """Update all parameters once from their gradients.
 
-        Warns where backward added these to gradients that a step before has used.
+        Warns if backward added these gradients to some that an earlier step has already used.
         """
         if self.parameters.stale:
             warnings.warn(
@@ -90,7 +90,7 @@ class Optimizer:
         self.parameters.used, self.parameters.stale = True, False
 
     def update(self, grad, step: int, rate: float, stretch: slice = slice(None)) -> None:
-        """Update the parameters along one stretch of their vector, from that of `grad` (N)."""
+        """Update one stretch of the parameters' vector from the same stretch of `grad` (N)."""
         if not self.parameters.is_current():
             raise RuntimeError(
                 "the model was packed again after this optimizer was made, so its vectors are not "
@@ -100,7 +100,7 @@ class Optimizer:
         self.apply([self.parameters.data, grad, *self.state.values()], stretch, how)
 
     def apply(self, vectors: list, stretch: slice, how: dict) -> None:
-        """Call the rule, with the keywords `how`, on pieces that stay in the processor's cache."""
+        """Call the rule, with the keywords `how`, on pieces that fit into the processor's cache."""
         vectors = [vector[stretch] for vector in vectors]
         for piece in cache_pieces(vectors[0]):
             self.rule(*(vector[piece] for vector in vectors), **how)

@@ -66,7 +66,7 @@ def split_heads(x, heads: int, places: Places | None = None):
 def merge_heads(x, places: Places | None = None):
     """x (B, H, T, K) -> (B, T, H K), or (N, H K) at `places`.
 
-    The heads stand side by side, as Concat in section 3.2.2.
+    The heads stand side by side, as in Concat of section 3.2.2.
     """
     if places and places.skip_padding:
         return places.gather(x)
@@ -75,7 +75,7 @@ def merge_heads(x, places: Places | None = None):
 
 
 def head_size(d_model: int, heads: int) -> int:
-    """d_k = d_v = d_model / heads (section 3.2.2). Raises InputError where that is no integer."""
+    """d_k = d_v = d_model / heads (section 3.2.2). Raises InputError if that is not an integer."""
     if heads < 1 or d_model % heads:
         raise InputError(
             "d_model is a multiple of heads",
@@ -88,8 +88,8 @@ def head_size(d_model: int, heads: int) -> int:
 class Heads(Linear):
     """x (B, T, D) at places -> (B, H, T, K): x W_i for each head i (section 3.2.2).
 
-    The W_i (D, K) of all heads are the columns of one weight (D, H K). As in the paper there is no
-    bias. Where the places leave padding out, x is (N, D), the real positions alone.
+    The W_i (D, K) of all heads stand side by side in one weight (D, H K). As in the paper, there is
+    no bias. If the places leave out padding, x is (N, D), the real positions only.
     """
 
     def __init__(self, d_model: int, heads: int, size: int, rng: np.random.Generator):
@@ -109,13 +109,13 @@ class Heads(Linear):
 class MultiHeadAttention(Layer):
     """MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O   (section 3.2.2).
 
-    x (B, T, D), memory (B, S, D), reach -> (B, T, D); with a Reach of rows also x (N, D), memory
-    (M, D) -> (N, D), the real positions alone. head_i = Attention(x W_i^Q, memory W_i^K,
+    x (B, T, D), memory (B, S, D), reach -> (B, T, D); if the Reach skips padding, also x (N, D),
+    memory (M, D) -> (N, D), the real positions only. head_i = Attention(x W_i^Q, memory W_i^K,
     memory W_i^V). `reach` is a Reach, a boolean array that broadcasts to (B, H, T, S), True = may
     attend, or None. `backward` returns dx, dmemory.
 
-    d_k = d_v = D / heads unless they are given. The parts may be others: `query`, `key`, `value`
-    make the heads of x and memory, `attention` computes each head, `output` is W^O.
+    d_k = d_v = D / heads unless given. Each part can be replaced: `query`, `key` and `value` make
+    the heads of x and memory, `attention` computes each head, `output` is W^O.
     """
 
     role = "attention"
@@ -158,15 +158,15 @@ class MultiHeadAttention(Layer):
         dheads = split_heads(self.output.backward(dy), self.heads, **self.pop_saved())
         dquery, dkey, dvalue = self.attention.backward(dheads)
         dmemory = self.value.backward(dvalue)
-        dmemory += self.key.backward(dkey)  # memory gives both
+        dmemory += self.key.backward(dkey)  # key and value both come from memory
         return self.query.backward(dquery), dmemory
 
 
 class SelfAttention(MultiHeadAttention):
     """x (B, T, D), reach -> (B, T, D): query, key and value all come from x (section 3.2.3).
 
-    With a `past` the keys and values are those of all positions so far, which a state of the past
-    remembers: `remembers` makes it.
+    With a `past`, the keys and values are those of all positions so far. A state in the past
+    remembers them; `remembers` makes that state.
     """
 
     def __init__(self, *sizes: Any, remembers: Any = KeysAndValues, **parts: Any):
@@ -184,15 +184,15 @@ class SelfAttention(MultiHeadAttention):
 
     def backward(self, dy: Array) -> Any:
         dx, dmemory = super().backward(dy)
-        dx += dmemory  # x gives the queries, and as memory the keys and values
+        dx += dmemory  # x gives the queries and, as memory, the keys and values
         return dx
 
 
 class CrossAttention(MultiHeadAttention):
     """x (B, T, D), memory (B, S, D), reach -> (B, T, D): the decoder looks at the encoder's output.
 
-    With a `past` keys and values are computed once, at the first position. The hypotheses of a
-    sequence that are written at once are so many queries of its memory.
+    With a `past`, keys and values are computed once, at the first position. If several hypotheses
+    of one sequence are written at once, each is one query to the memory of that sequence.
     """
 
     def forward(

@@ -21,13 +21,13 @@ from numformer.symbols import END, OURS, Special
 
 
 def length_penalty(length: int, alpha: float) -> float:
-    """((5 + length) / 6)^alpha (Wu et al. 2016), by which a beam's log probability is divided."""
+    """((5 + length) / 6)^alpha (Wu et al. 2016), which divides a hypothesis's log probability."""
     return ((5 + length) / 6) ** alpha
 
 
 @dataclass(frozen=True, order=True)
 class Hypothesis:
-    """What a model may write: log probability / length penalty, and the ids without the end id."""
+    """A text that a model may write: log probability / length penalty; ids without the end id."""
 
     score: float
     ids: list[int] = field(compare=False)
@@ -38,14 +38,14 @@ def beam_search(
 ) -> list[list[int]]:
     """inputs (B, S), as model.start takes them -> for each row the ids of its best hypothesis.
 
-    The paper has beam 4, alpha 0.6 (section 6.1).
+    The paper uses beam 4 and alpha 0.6 (section 6.1).
     """
     penalty = partial(length_penalty, alpha=alpha)
     return [best.ids for (best,) in search(model, inputs, max_length, beam, penalty)]
 
 
 def largest(x, count: int):
-    """x (N, V) -> where the `count` largest of each row are (N, count), in any order."""
+    """x (N, V) -> the indices (N, count) of the `count` largest of each row, in any order."""
     return array_module(x).argpartition(x, -count)[:, -count:]
 
 
@@ -60,9 +60,9 @@ def search(
 ) -> list[list[Hypothesis]]:
     """inputs (B, S) -> for each row the `count` best hypotheses found with `beam`, best first.
 
-    Best is the largest log probability / penalty(length), the length counting the end id. A row is
-    done when none of the open hypotheses can still become one of the best, or when `beam` have
-    ended and none of the open ones is ahead of them. The results hold neither start nor end id and
+    The best has the largest log probability / penalty(length); the length counts the end id. A row
+    is done when no open hypothesis can become one of the best any more, or when `beam` hypotheses
+    have ended and no open one is ahead of these. The results hold neither start nor end id and
     at most `max_length` ids.
     """
     require_writer(model)
@@ -71,7 +71,7 @@ def search(
     special = special_of(model)
     rankings = [Ranking(count, special.ends) for _ in inputs]
     hypotheses = Beam(len(inputs), beam, special.ends)
-    # Of a hypothesis all ways to end may be its best ones; then so many leave a beam to go on.
+    # Even if all end ids are among the most probable candidates, `beam` others are left to go on.
     candidates = beam + len(special.ends)
     with inference():
         state = model.start(inputs, max_length)
@@ -86,9 +86,9 @@ def search(
             of_rows = [(rankings[row].worst, rankings[row].ended) for row in hypotheses.rows]
             worst, ended_in_row = np.array(of_rows).T
             best_open = hypotheses.log_p.max(axis=-1)
-            # The best that an open hypothesis can reach: no further loss, the largest penalty.
+            # The best score an open hypothesis can reach: no further loss, the largest penalty.
             can_win = best_open / penalty(max_length) > worst
-            # A sure hypothesis sees many improbable ones end before it does.
+            # While a probable hypothesis goes on, many improbable ones may end before it.
             ahead = best_open / penalty(length) > worst
             remain = can_win & (ahead | (ended_in_row < beam))
             state.choose(parents[remain].ravel())
@@ -106,8 +106,8 @@ def most_probable(
 ) -> tuple[np.ndarray, np.ndarray]:
     """logits (N, V) -> the `count` most probable symbols of each row and their log probabilities.
 
-    Both (N, count), on the host, in the order of ids; where the vocabulary is smaller, of all. As
-    a log softmax, but of few: the softmax of each row needs one number more, its normaliser.
+    Both (N, count), on the host, in the order of ids; a smaller vocabulary gives all its symbols.
+    These are values of the log softmax: for a few of them, each row's normaliser is enough.
     """
     xp = array_module(logits)
     shifted = logits - max_last(logits)
@@ -122,29 +122,29 @@ def most_probable(
 
 
 class Ranking:
-    """The `best` complete hypotheses of a row, up to `count` of them, and how many have `ended`."""
+    """The `best` complete hypotheses of a row, at most `count`, and how many have `ended`."""
 
     def __init__(self, count: int, ends: Collection[int] = (END,)):
         self.count, self.ended, self.ends = count, 0, ends
         self.best: list[Hypothesis] = []
 
     def offer(self, score: float, written: list[int]) -> None:
-        """Rank a hypothesis; among equals the one offered first goes before."""
+        """Rank a hypothesis; of equal ones, the one offered first ranks higher."""
         if score > -np.inf:
             hypothesis = Hypothesis(float(score), up_to(self.ends, written))
             self.best = heapq.nlargest(self.count, [*self.best, hypothesis])
 
     @property
     def worst(self) -> float:
-        """The score that another one must exceed to be among the best."""
+        """The score that a further hypothesis must exceed to be among the best."""
         return self.best[-1].score if len(self.best) == self.count else -np.inf
 
 
 class Beam:
     """The open hypotheses of a batch, `width` for each row that is not done, and how they go on.
 
-    `rows` (N,) are those rows' places in the batch, `log_p` (N, width) the log probabilities of
-    the hypotheses, best first, `written` (N, width, T) the ids of each.
+    `rows` (N,) are the indices of those rows in the batch, `log_p` (N, width) are the log
+    probabilities of their hypotheses, best first, and `written` (N, width, T) are their ids.
     """
 
     def __init__(self, batch: int, width: int, ends: Sequence[int] = (END,)):
@@ -156,16 +156,16 @@ class Beam:
         self.written = np.empty((batch, width, 0), int)
 
     def __iter__(self) -> Iterator[tuple[int, float, list[int]]]:
-        """Of every hypothesis its row, its log probability and its ids."""
+        """The row, the log probability and the ids of every hypothesis."""
         rows = self.rows.tolist(), self.log_p, self.written.tolist()
         for row, log_p, written in zip(*rows, strict=True):
             yield from zip([row] * len(log_p), log_p, written, strict=True)
 
     def write(self, symbols: np.ndarray, log_p: np.ndarray) -> tuple[np.ndarray, list[tuple]]:
-        """Go on in the best ways: symbols and log_p (N width, C) are those of each hypothesis.
+        """Go on in the best ways: symbols, log_p (N width, C) are candidates of each hypothesis.
 
-        Returns for each new hypothesis (N, width) its parent among the N width old ones, and the
-        row, log probability and ids of those that end here, of which the best `width` count.
+        Returns for each new hypothesis (N, width) its parent among the N width old ones; and row,
+        log probability and ids of the hypotheses that end here among the best `width`.
         """
         rows, width = self.log_p.shape
         totals = (self.log_p[:, :, None] + log_p.reshape(rows, width, -1)).reshape(rows, -1)
@@ -188,7 +188,7 @@ class Beam:
         return row * width + parents, ended
 
     def keep(self, remain: np.ndarray) -> None:
-        """Leave out the rows that are done, where `remain` (N,) is False."""
+        """Drop the rows that are done: those where `remain` (N,) is False."""
         self.rows, self.log_p, self.written = (
             array[remain] for array in (self.rows, self.log_p, self.written)
         )

@@ -1,4 +1,4 @@
-"""The paper's decisions about the model as fields, and the parts that they make (section 3)."""
+"""The paper's decisions about the model as fields, and the parts built from them (section 3)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ class LayerConfig(settings.Settings):
         usual = None if self.d_k and self.d_v else head_size(self.d_model, self.heads)
         return self.d_k or usual, self.d_v or usual  # type: ignore[return-value]
 
-    # The parts, each of new weights that `rng` draws
+    # The parts, each with new weights drawn from `rng`
 
     def self_attention(self, rng: np.random.Generator) -> Layer:
         """Multi-head attention of a sequence to itself (3.2.3)."""
@@ -68,7 +68,7 @@ class LayerConfig(settings.Settings):
         return FeedForward(self.d_model, self.d_ff, rng)
 
     def residual(self, sublayer: Layer) -> Layer:
-        """A sublayer with what stands around it (3.1, 5.4)."""
+        """A sublayer with its residual connection, norm and dropout (3.1, 5.4)."""
         return Residual(sublayer, self.d_model, self.p_drop)
 
     def encoder_layer(self, rng: np.random.Generator) -> Layer:
@@ -96,11 +96,11 @@ class LayerConfig(settings.Settings):
         return Embedding(vocabulary, self.d_model, rng, weight)
 
     def position_encoding(self, rng: np.random.Generator) -> Layer:
-        """What adds positions to the embeddings (3.5)."""
+        """The layer that adds positions to the embeddings (3.5)."""
         return POSITIONS[self.positions](self.max_length, self.d_model, rng)
 
     def input_embedding(self, embedding: Embedding, rng: np.random.Generator) -> Layer:
-        """What makes a stack's input of ids (3.4, 3.5, 5.4)."""
+        """The layer that turns ids into a stack's input (3.4, 3.5, 5.4)."""
         return InputEmbedding(embedding, self.position_encoding(rng), self.p_drop)
 
     def output(self, weight: Parameter) -> Layer:
@@ -112,12 +112,12 @@ class LayerConfig(settings.Settings):
 class Config(LayerConfig):
     """What the paper's Transformer is made of; the defaults are its base model.
 
-    The two vocabulary sizes belong to the task. All else is the paper's: section 3, and Table 3 for
-    what it varies. Raises InputError for values that do not fit together.
+    The two vocabulary sizes belong to the task. All other fields are the paper's: of section 3, and
+    of the variations in Table 3. Raises InputError for values that do not fit together.
     """
 
     special: ClassVar[Any] = OURS
-    """The ids that mean something else than a symbol."""
+    """The special ids, such as padding, that stand for no symbol."""
 
     source_vocabulary: int = settings.vocabulary(len(SPECIAL))
     target_vocabulary: int = settings.vocabulary(len(SPECIAL))

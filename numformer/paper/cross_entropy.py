@@ -16,10 +16,10 @@ def cross_entropy(logits, targets, share, smoothing, out=None):
 
     loss = sum_n share_n loss_n, loss_n = -sum_v q(v) log p(v), p = softmax(logits_n),
     q(v) = (1 - smoothing) [v = target_n] + smoothing / V (Szegedy et al. 2016).
-    p = exponentials / total; exponentials (in `out`) are of the logits less each row's highest.
+    p = exponentials / total; exponentials (in `out`) = exp(logits - the highest of each row).
     """
     xp = array_module(logits)
-    with np.errstate(over="ignore"):  # a difference beyond the dtype's numbers is -inf, and p 0
+    with np.errstate(over="ignore"):  # a difference too large for the dtype is -inf, and p 0
         shifted = xp.subtract(logits, max_last(logits), out=out)
         # Without smoothing a logit of -inf costs nothing, but 0 * -inf is not a number.
         spread = smoothing * mean_last(shifted)[:, 0] if smoothing else 0
@@ -49,10 +49,10 @@ def cross_entropy_backward(dlosses, exponentials, total, targets, smoothing):
 class CrossEntropy(Layer):
     """logits (..., V), targets (...) -> the mean loss of the targets that count, ().
 
-    `targets` is a host array of integers. `valid` (...), True = counts, leaves the others out of
-    the mean: padding, or symbols that are not to be predicted. Without it all count. Where none
-    does, loss and gradients are 0. `backward` takes dloss, 1 unless the loss is part of a larger
-    sum.
+    `targets` is a host array of integers. Where `valid` (...) is False, a target does not count:
+    padding, or a symbol that is not to be predicted. Without `valid` all count. If none counts,
+    loss and gradients are 0. `backward` takes dloss, which is 1 unless the loss is part of a
+    larger sum.
     """
 
     def __init__(self, smoothing: float = 0.0) -> None:
@@ -88,7 +88,7 @@ class CrossEntropy(Layer):
         for rows in cache_pieces(logits):
             of_rows = logits[rows]
             if valid is not None:
-                # 0 times what the others give is 0 then, even where their logits are infinite.
+                # Targets that do not count then give exactly 0, even if their logits are infinite.
                 of_rows = xp.where(kept[rows, None], of_rows, logits.dtype.type(0))
             loss_of_rows, _, total[rows] = cross_entropy(
                 of_rows, targets[rows], share[rows], self.smoothing, exponentials[rows]

@@ -1,4 +1,4 @@
-"""The decoder: its layers look at what was written, then at the encoder's output (section 3.1)."""
+"""The decoder: its layers attend to the target so far, then to the encoder's output (3.1)."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,8 +11,8 @@ class DecoderLayer(Layer):
     """x (B, T, D), reach, memory (B, S, D), memory_reach -> (B, T, D)   (section 3.1).
 
     Self-attention, attention to the encoder's output, and the feed-forward network, each a
-    Residual. `reach` says who may see whom in x, `memory_reach` what of the memory. A `past` is
-    what decoding remembers. `backward` returns dx, dmemory.
+    Residual. `reach` says who may see whom in x, `memory_reach` who may see what in the
+    memory. A `past` holds what decoding remembers. `backward` returns dx, dmemory.
     """
 
     def __init__(self, self_attention: Layer, cross_attention: Layer, feed_forward: Layer):
@@ -33,7 +33,7 @@ class DecoderLayer(Layer):
 
 
 class Decoder(Layer):
-    """x (B, T, D), reach, memory (B, S, D), memory_reach -> (B, T, D): one layer on the other.
+    """x (B, T, D), reach, memory (B, S, D), memory_reach -> (B, T, D): its layers in turn.
 
     `backward` returns dx, dmemory.
     """
@@ -52,5 +52,5 @@ class Decoder(Layer):
         dx, dmemory = dy, 0
         for layer in reversed(self.layers):
             dx, dmemory_of_layer = layer.backward(dx)
-            dmemory += dmemory_of_layer  # every layer looks at the same memory
+            dmemory += dmemory_of_layer  # every layer attends to the same memory
         return dx, dmemory

@@ -6,19 +6,19 @@ from numformer.randomness import dropout_stream
 
 
 def dropout(x, keep):
-    """x (...) -> y (...): y = x * keep, where keep is 0 or 1 / (1 - p); None keeps everything."""
+    """x (...) -> y (...): y = x * keep, where keep is 0 or 1 / (1 - p); None keeps every value."""
     return x if keep is None else x * keep
 
 
 def dropout_backward(dy, keep):
-    """dy (...) -> dx (...): what was dropped gets no gradient, what was scaled is scaled."""
+    """dy (...) -> dx (...): a dropped value gets no gradient, a scaled value a scaled one."""
     return dy if keep is None else dy * keep
 
 
 class Dropout(Layer):
     """x (...) -> (...): in training each value is 0 with probability p_drop, else x / (1 - p_drop).
 
-    The mean stays the same, so that outside training the layer does nothing. The masks come from
+    This leaves the mean unchanged, so outside training the layer does nothing. The masks come from
     `numformer.randomness.dropout_stream`, which is reseeded at every training step.
     """
 
@@ -42,4 +42,4 @@ class Dropout(Layer):
 
     def backward(self, dy: Array) -> Array:
         dx = dropout_backward(dy, **self.pop_saved())
-        return dx.copy() if dx is dy else dx  # what a backward returns is never its argument
+        return dx.copy() if dx is dy else dx  # backward never returns its own argument

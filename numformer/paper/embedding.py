@@ -52,8 +52,8 @@ class Embedding(Layer):
     output projection the same weights give logits of variance about 1. A given `weight` is
     shared, not copied.
 
-    `forward` takes ids on the host, where it can check their range without waiting for a GPU (an
-    index out of range wraps silently on one), and raises InputError for an id out of range.
+    `forward` takes ids on the host, where it can check their range without waiting for a GPU, and
+    raises InputError for an id out of range (which would wrap silently on a GPU).
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class OutputProjection(Layer):
 class InputEmbedding(Layer):
     """ids (B, T) -> x (B, T, D): embedding plus position, then dropout (3.4, 3.5, 5.4).
 
-    Ids are host arrays at `places`. Where these leave padding out, x is (N, D).
+    `ids` is a host array, at `places`. If the places leave out padding, x is (N, D).
     """
 
     def __init__(self, embedding: Embedding, positions: Layer, p_drop: float = 0.0):

@@ -9,7 +9,7 @@ from numformer.paper.linear import Linear
 
 @has_kernel
 def relu(x):
-    """x (...) -> y, positive, each (...): y = max(0, x), and where x > 0."""
+    """x (...) -> y, positive, both (...): y = max(0, x), positive = (x > 0)."""
     return array_module(x).maximum(x, 0), x > 0
 
 
@@ -34,7 +34,7 @@ class ReLU(Layer):
 class FeedForward(Layer):
     """x (B, T, D) -> (B, T, D): FFN(x) = max(0, x W_1 + b_1) W_2 + b_2   (equation 2).
 
-    The parts may be others: `inner` (x W_1 + b_1), `activation` and `outer` (h W_2 + b_2).
+    Each part can be replaced: `inner` (x W_1 + b_1), `activation` and `outer` (h W_2 + b_2).
     """
 
     role = "feed_forward"

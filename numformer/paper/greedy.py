@@ -14,17 +14,17 @@ from numformer.symbols import OURS, Special
 
 
 class Writer(Protocol):
-    """A model that writes symbol after symbol; its state is one as memory.State."""
+    """A model that writes one symbol after another; its state is like memory.State."""
 
     def start(self, inputs: Any, length: int, /) -> Any:
-        """inputs (B, S) are read -> the state before the first of `length` positions."""
+        """Read inputs (B, S) -> the state before the first of `length` positions."""
 
     def step(self, ids: Any, state: Any, /) -> Any:
         """The next position of every row: ids (B,) -> logits (B, V)."""
 
 
 def special_of(model: Writer) -> Special:
-    """Which ids mean something else than a symbol to a model: ours, unless its config says."""
+    """The special ids of a model, such as padding: ours, unless its config has others."""
     return getattr(getattr(model, "config", None), "special", OURS)
 
 
@@ -39,15 +39,15 @@ def require_numbers(array: np.ndarray) -> None:
 def greedy(model: Writer, inputs: np.ndarray, max_length: int) -> list[list[int]]:
     """inputs (B, S), as model.start takes them -> for each row the ids that the model writes.
 
-    Each is the most probable one at its position, up to an id that ends a text. The results hold
+    Each id is the most probable one at its position, up to an id that ends a text. The results hold
     neither start nor end id and at most `max_length` ids.
     """
     unwritten = special_of(model).unwritten
 
     def most_probable_ids(logits, rows: np.ndarray) -> np.ndarray:
-        """The softmax does not change which is the largest."""
+        """Taken from the logits, since the softmax keeps their order."""
         highest = logits.max(axis=-1)
-        require_numbers(to_host(highest - highest))  # NaN where one of them is, or infinite
+        require_numbers(to_host(highest - highest))  # NaN if one of the logits is NaN or infinite
         ids = to_host(logits.argmax(axis=-1))
         if np.isin(ids, unwritten).any():
             allowed = logits.copy()
@@ -60,9 +60,9 @@ def greedy(model: Writer, inputs: np.ndarray, max_length: int) -> list[list[int]
 
 
 def write(model: Writer, inputs: np.ndarray, max_length: int, choose: Callable) -> list[list[int]]:
-    """As `greedy`, with `choose`: logits (N, V) of a position of the rows (N,) -> the ids there.
+    """As `greedy`, with `choose`: the logits (N, V) of the next position of rows (N,) -> its ids.
 
-    The rows that have ended are left out as soon as they are half of those that are written.
+    Rows that have ended are left out as soon as they are half of the rows being written.
     """
     require_positive("max_length", max_length)
     require_writer(model)
@@ -86,12 +86,12 @@ def write(model: Writer, inputs: np.ndarray, max_length: int, choose: Callable) 
 
 
 def up_to(ends: Collection[int], ids: list[int]) -> list[int]:
-    """The ids before the first that is an end."""
+    """The ids before the first end id."""
     return [*itertools.takewhile(lambda symbol: symbol not in ends, ids)]
 
 
 def require_writer(model: Writer) -> None:
-    """Raise InputError for a model that does not write symbol after symbol."""
+    """Raise InputError for a model that does not write one symbol after another."""
     if not (hasattr(model, "start") and hasattr(model, "step")):
         raise InputError(
             "a model that writes has the methods start and step",
@@ -101,7 +101,7 @@ def require_writer(model: Writer) -> None:
 
 
 def require_positive(name: str, value: int, most: float = math.inf) -> None:
-    """Raise InputError for what is no integer, and for one below 1 or above `most`."""
+    """Raise InputError unless `value` is an integer from 1 to `most`."""
     is_integer = isinstance(value, int | np.integer) and type(value) is not bool
     if not is_integer or not 1 <= value <= most:
         limits = "of at least 1" if most == math.inf else f"from 1 to {most}"

@@ -11,7 +11,7 @@ from numformer.layer import Array, Layer, Parameter
 def layer_norm(x, gamma, beta, epsilon):
     """x (..., D), gamma, beta (D) -> y, x_hat (..., D), rstd (..., 1).
 
-    y = gamma * x_hat + beta, x_hat = (x - mean) / sqrt(variance + epsilon), with mean and
+    y = gamma * x_hat + beta, x_hat = (x - mean) / sqrt(variance + epsilon), with the mean and
     (biased) variance of each position's D values; rstd = 1 / sqrt(variance + epsilon).
     """
     centred = x - mean_last(x)
@@ -29,8 +29,8 @@ def layer_norm_backward(dy, x_hat, rstd, gamma):
     """dy, x_hat (..., D), rstd (..., 1), gamma (D) -> dx (..., D), dgamma, dbeta (D).
 
     Mean and variance depend on x too: dx = rstd * (dx_hat - mean(dx_hat) - x_hat *
-    mean(dx_hat * x_hat)). What the two means remove is the part of dx_hat that shifts all of a
-    position's values together, and the part that scales them together.
+    mean(dx_hat * x_hat)). The two means remove from dx_hat the part that shifts all values of
+    a position together, and the part that scales them together.
     """
     dgamma = dot_rows(dy, x_hat)  # y = gamma * x_hat + beta
     dbeta = sum_rows(dy)

@@ -1,7 +1,7 @@
-"""Who may see whom: nobody sees padding, and a decoder sees nothing later (section 3.2.3).
+"""Who may see whom: nobody sees padding, and a decoder sees no later positions (section 3.2.3).
 
-Places say which positions of a padded batch are real, a Reach who may see whom among them.
-Positions meet in attention alone; all else treats each by itself, so there padding is left out.
+Places say which positions of a padded batch are real; a Reach says which of them may see which.
+Only attention combines positions. Other layers treat each one separately, so they skip padding.
 """
 
 from functools import cached_property
@@ -23,11 +23,11 @@ def causal_mask(length: int, xp=np):
 
 
 class Places:
-    """The places of a batch of B sequences: `valid` (B, T), a host array, False at padding.
+    """The places of a batch of B sequences: `valid` (B, T), a host array, is False at padding.
 
-    With `skip_padding` layers work on rows (N, D), those of the real positions; `real` (N,) are
-    their indices among the B T places. Without it a batch keeps its shape (B, T, D). `positions`
-    (T,) say where in a sequence the places are: 0 to T - 1 unless given.
+    With `skip_padding`, layers work on rows (N, D), one for each real position; `real` (N,) has
+    their indices among the B T places. Without it, a batch keeps its shape (B, T, D). `positions`
+    (T,) says where in a sequence the places are: 0 to T - 1 unless given.
     """
 
     def __init__(
@@ -39,12 +39,12 @@ class Places:
 
     @classmethod
     def whole(cls, batch: int, length: int, first: int = 0, skip_padding: bool = False) -> "Places":
-        """Those of `batch` sequences without padding, at `length` positions from `first` on."""
+        """Places of `batch` sequences without padding, at `length` positions from `first` on."""
         return cls.at(np.arange(first, first + length), batch, skip_padding)
 
     @classmethod
     def at(cls, positions: np.ndarray, batch: int, skip_padding: bool = False) -> "Places":
-        """Those of `batch` sequences without padding, at `positions` (T,)."""
+        """Places of `batch` sequences without padding, at `positions` (T,)."""
         valid = np.ones((batch, len(positions)), dtype=bool)
         places = cls(valid, skip_padding, positions)
         places.all_valid, places.real = True, np.arange(valid.size)
@@ -54,7 +54,7 @@ class Places:
     def real(self) -> np.ndarray:
         """Indices (N,) of the real positions among the B T places."""
         real = np.flatnonzero(self.valid)
-        # Of padding alone one row stays, since some products need one; nobody attends to it.
+        # If all is padding, one row stays, since some products need one; nobody attends to it.
         return real if len(real) else np.zeros(1, dtype=int)
 
     @cached_property
@@ -64,16 +64,16 @@ class Places:
 
     @property
     def row_positions(self) -> np.ndarray:
-        """The positions of what layers work on: (T,), or (N,) of the rows."""
+        """The positions that layers work on: (T,), or with `skip_padding` one for each row (N,)."""
         rows = self.real % self.valid.shape[1] if self.skip_padding else slice(None)
         return self.positions[rows]
 
     def pick(self, ids: np.ndarray) -> np.ndarray:
-        """ids (B, T) -> (B, T), or (N,) those of the rows."""
+        """ids (B, T) -> (B, T), or with `skip_padding` the ids (N,) of the rows."""
         return ids.ravel()[self.real] if self.skip_padding else ids
 
     def spread(self, x, heads: int):
-        """Rows x (N, H K) -> (B, H, T, K), with zeros at padding; where there is none, a view."""
+        """Rows x (N, H K) -> (B, H, T, K), with zeros at padding; without padding, a view."""
         if self.all_valid:
             return x.reshape(*self.valid.shape, heads, -1).swapaxes(1, 2)
         _, row_of_place, padding = self._of_heads(heads, array_module(x))
@@ -87,9 +87,9 @@ class Places:
         return x.reshape(-1, x.shape[-1]).take(place_of_row, axis=0).reshape(len(self.real), -1)
 
     def _of_heads(self, heads: int, xp) -> tuple:
-        """Of each row's heads their place (N, H) in (B, H, T); of each place a row; the padding.
+        """Indices: the place (N, H) of each row's heads; the row (B, H, T) of each place; padding.
 
-        At padding, whose sequences and positions are the third, the row is -1.
+        The row is -1 at padding. The third index holds the sequences and positions of padding.
         """
         if (heads, xp) not in self._indices:
             batch, length = self.valid.shape
@@ -116,8 +116,8 @@ def spread_rows(x, row_of_place, padding):
 class Reach:
     """Who may see whom: which keys s each query t of a batch may attend to.
 
-    `queries` and `keys` are Places, the keys those of the queries unless given. Nobody sees
-    padding. With `causal` t sees s <= t.
+    `queries` and `keys` are Places; unless given, the keys are the queries. Nobody sees padding.
+    With `causal`, t sees only s <= t.
     """
 
     def __init__(self, queries: Places, keys: Places | None = None, causal: bool = False):
@@ -127,7 +127,7 @@ class Reach:
         self._with_keys: dict[bytes, Reach] = {}
 
     def dense(self, xp=np):
-        """Boolean, True = may attend, broadcast to (B, H, T, S); None where all see all."""
+        """Boolean, True = may attend, broadcasts to (B, H, T, S); None if all see all."""
         if xp not in self._dense:
             allowed = None
             if self.causal:
@@ -140,9 +140,9 @@ class Reach:
         return self._dense[xp]
 
     def with_keys(self, positions: np.ndarray) -> "Reach":
-        """The reach of the same queries over other keys, those remembered of `positions` (S,).
+        """The Reach of the same queries over other keys: the remembered ones, at `positions` (S,).
 
-        The layers of a model ask for the same one in turn, so it is made once.
+        All layers of a model need the same Reach, so it is made only once.
         """
         name = positions.tobytes()
         if name not in self._with_keys:
@@ -168,7 +168,7 @@ class ExplicitMask(Reach):
 def as_reach(reach, x, memory, first: int = 0) -> Reach:
     """`reach` as a Reach of x (B, T, D) over memory (B, S, D), whose positions begin at `first`.
 
-    A Reach stays as it is, None lets all see all, and a boolean array, True = may attend,
+    A Reach stays as it is, None lets all see all, and a boolean array, where True = may attend,
     broadcasts to (B, H, T, S). Raises InputError for anything else, such as a mask of numbers.
     """
     if isinstance(reach, Reach):
@@ -181,7 +181,7 @@ def as_reach(reach, x, memory, first: int = 0) -> Reach:
 
 
 def as_mask(reach, xp=np):
-    """A Reach as a boolean array, or None; what is no Reach stays as it is."""
+    """A Reach as a boolean array, or None; anything else stays as it is."""
     return reach.dense(xp) if isinstance(reach, Reach) else reach
 
 

@@ -1,4 +1,4 @@
-"""What decoding remembers of the positions before, so that nothing is computed twice."""
+"""What decoding remembers of earlier positions, so that nothing is computed twice."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from numformer.layer import Layer, saving
 class Memory:
     """The states that the layers of a model keep from one position to the next, for a whole batch.
 
-    One object is handed down to every layer; each keeps what it remembers under itself: the keys
-    and values of all positions, the latest ones, a hidden state. The first `length` positions are
-    remembered, and `room` is the largest number of them. Of each sequence that was read there are
-    `width` hypotheses, side by side.
+    One Memory is passed down to every layer, and each layer keeps its own state in it: the keys and
+    values of all positions or of the latest ones, or a hidden state. It covers the first `length`
+    positions and has room for `room`. Each sequence that was read has `width` hypotheses, side by
+    side.
     """
 
     def __init__(self, room: int):
@@ -27,8 +27,8 @@ class Memory:
     def of(self, layer: Layer, begin: Callable[["Memory"], Any]):
         """The state of this layer, which `begin(memory)` makes the first time.
 
-        A state has `choose(rows)`. Raises InputError while saving is on, because nothing could flow
-        back to the positions before.
+        A state has a method `choose(rows)`. Raises InputError while saving is on, because gradients
+        could not flow back to earlier positions.
         """
         if saving():
             raise InputError(
@@ -41,7 +41,7 @@ class Memory:
         return self._states[id(layer)]
 
     def advance(self, count: int) -> None:
-        """Every layer has seen `count` further positions."""
+        """Add `count` positions, which every layer has now seen, to `length`."""
         self.length += count
 
     def choose(self, rows: np.ndarray) -> None:
@@ -51,14 +51,14 @@ class Memory:
         self.width = len(read) // max(1, len(starts))
         if np.array_equal(read, np.repeat(read[starts], self.width)):
             read = read[starts]
-        else:  # of some sequences there are more hypotheses than of others
+        else:  # some sequences have more hypotheses than others
             self.width = 1
         for state in self._states.values():
             state.choose(read if isinstance(state, Shared) else rows)
 
 
 class Kept(dict):
-    """A state of arrays by name, each of which begins with the batch."""
+    """A state of arrays by name; the first axis of each is the batch."""
 
     def choose(self, rows: np.ndarray) -> None:
         """As Memory.choose."""
@@ -67,7 +67,7 @@ class Kept(dict):
 
 
 class Shared(Kept):
-    """A state that is written once, of what was read: hypotheses of one sequence share its row."""
+    """A state of sequences that were read, written once; all hypotheses of one share its row."""
 
     def choose(self, rows: np.ndarray) -> None:
         """As Memory.choose, with rows of sequences."""
@@ -78,7 +78,7 @@ class Shared(Kept):
 class KeysAndValues:
     """The keys and values of all positions so far, as arrays (B, H, room, K) written by index.
 
-    They are made when first written, so that batch, heads and dtype are those of the keys.
+    The first `append` makes the arrays, with the batch, heads and dtype of what it appends.
     """
 
     def __init__(self, memory: Memory):
@@ -86,9 +86,9 @@ class KeysAndValues:
         self._arrays: list = []
 
     def append(self, key, value):
-        """key (B, H, T, K), value of T further positions -> those of all, and their positions.
+        """key (B, H, T, K), value of T new positions -> keys, values and positions of all so far.
 
-        They count once the model has advanced the Memory. Raises InputError where there is no room.
+        The Memory counts the new positions once the model advances it. Raises InputError if full.
         """
         start, room = self.memory.length, self.memory.room
         stop = start + key.shape[2]
@@ -104,7 +104,7 @@ class KeysAndValues:
         return *(array[:, :, :stop] for array in self._arrays), np.arange(stop)
 
     def choose(self, rows: np.ndarray) -> None:
-        """As Memory.choose. Of the room of each row only what is filled is copied."""
+        """As Memory.choose. Only the part of the arrays that is filled is copied."""
         length = self.memory.length
         for index, array in enumerate(self._arrays):
             chosen = self._empty(array, len(rows))
@@ -121,7 +121,7 @@ class KeysAndValues:
 class State:
     """How far a batch of sequences has been read and written.
 
-    `ids` (B,) are what `step` takes first, `past` is what the model and its layers remember.
+    `ids` (B,) are the first ids for `step`; `past` is what the model and its layers remember.
     """
 
     ids: np.ndarray

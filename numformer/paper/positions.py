@@ -26,7 +26,7 @@ def sinusoidal_table(length: int, d_model: int, xp=np):
 
 
 class PositionTable:
-    """The rows of `table_of(length, width, xp)`, one for each position, kept and made longer."""
+    """The table `table_of(length, width, xp)`, one row for each position; it grows when needed."""
 
     def __init__(self, table_of: Callable):
         self.table_of = table_of
@@ -47,7 +47,7 @@ class PositionTable:
 class SinusoidalPositions(Layer):
     """x (B, T, D) -> x + PE[positions]. No parameters and no limit on the length.
 
-    `positions` (T,) is a host array, 0 to T - 1 unless given; or (N,), those of rows x (N, D).
+    `positions` (T,) is a host array, 0 to T - 1 unless given; for rows x (N, D) it is (N,).
     """
 
     def __init__(self, table_of: Callable = sinusoidal_table):
@@ -65,10 +65,10 @@ class SinusoidalPositions(Layer):
 class LearnedPositions(Layer):
     """x (B, T, D) -> x + P[positions], P (max_length, D) trained (Table 3, row E).
 
-    `positions` (T,) is a host array, 0 to T - 1 unless given; or (N,), those of rows x (N, D).
+    `positions` (T,) is a host array, 0 to T - 1 unless given; for rows x (N, D) it is (N,).
 
     P starts normal with standard deviation D^-0.5, small beside the embeddings (variance 1), so
-    training decides how much position counts. Raises InputError for positions beyond max_length.
+    training decides how much a position counts. Raises InputError for positions beyond max_length.
     """
 
     role = "positions"

@@ -11,8 +11,8 @@ class Residual(Layer):
     """y = LayerNorm(x + Dropout(Sublayer(x, *others)))   (sections 3.1, 5.4).
 
     x (B, T, D), *others -> (B, T, D). `others` (memory, masks, what is remembered) go to the
-    sublayer unchanged. `norm` may be another norm of D values than LayerNorm. `backward` returns
-    dx, or dx and the gradients of those others that have one.
+    sublayer unchanged. `norm`, a norm of D values, can replace LayerNorm. `backward` returns dx, or
+    a tuple of dx and the gradients of those `others` that have one.
     """
 
     def __init__(

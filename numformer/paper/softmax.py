@@ -18,12 +18,12 @@ def softmax(scores, mask=None):
         require_mask(mask)
         scores = masked(scores, mask)
     highest = max_last(scores)
-    # In a row with every entry masked the highest score is -inf, and -inf - -inf is not a number.
+    # If every entry of a row is masked, the highest score is -inf, and -inf - -inf is NaN.
     highest = xp.maximum(highest, xp.finfo(scores.dtype).min)
     weights = scores - highest
     xp.exp(weights, out=weights)
     total = sum_last(weights)
-    # The highest score contributes exp(0) = 1, so only a row with every entry masked is below 1.
+    # The highest score contributes exp(0) = 1, so total < 1 only if every entry is masked.
     weights /= xp.maximum(total, 1)
     return weights
 

@@ -15,9 +15,9 @@ from numformer.symbols import OURS, Special
 class Transformer(Layer):
     """source ids (B, S), target ids (B, T) -> logits (B, T, V)   (Figure 1).
 
-    With `skip_padding` only what stands for a real position is computed, and the logits are
-    (N, V): those of the N real target positions, row after row. Without dropout, whose masks have
-    other shapes then, the numbers are the same.
+    With `skip_padding` only real positions are computed, and the logits are (N, V): those of the N
+    real target positions, row after row. Except with dropout, whose masks then have other shapes,
+    the numbers are the same.
 
     Ids are host arrays of integers, padded with 0. `target` is the decoder's input: the start id
     and then the target without its last id; logits at position t predict the id at t + 1.
@@ -60,7 +60,7 @@ class Transformer(Layer):
     def start(self, source, length: int) -> State:
         """source ids (B, S) -> the State in which targets of up to `length` ids begin.
 
-        Raises InputError for a source that does not end with the end id, or all but padding.
+        Raises InputError for a source that neither ends with the end id nor is all padding.
         """
         special = self.config.special
         require_source(source, special)
@@ -74,7 +74,7 @@ class Transformer(Layer):
         past, kept = state.past, state.past.of(self, lambda past: Shared())
         here = Places.whole(len(ids), 1, past.length, skip_padding=True)
         x = self.target.forward(ids[:, None], here)
-        sources = len(kept["valid"])  # hypotheses of a source are so many positions that look at it
+        sources = len(kept["valid"])  # each hypothesis of a source attends to it, as one query
         hypotheses = Places.whole(sources, len(ids) // sources, skip_padding=True)
         reach = Reach(hypotheses, Places(kept["valid"]))
         x = self.decoder.forward(x, Reach(here, causal=True), kept["memory"], reach, past)
@@ -89,7 +89,7 @@ FIXES = dict(
 
 
 def require_pair(source, target, skip_padding: bool, special: Special = OURS) -> None:
-    """Raise InputError for what no encoder-decoder reads as sources and targets of a batch."""
+    """Raise InputError unless an encoder-decoder can read source and target as one batch."""
     for ids, name in ((source, "source"), (target, "target")):
         require_batch(ids, f"{name} ids are a NumPy array (B, {name} length)", FIXES[name])
     if len(target) != len(source):
@@ -107,7 +107,7 @@ def require_pair(source, target, skip_padding: bool, special: Special = OURS) ->
 
 
 def require_source(source, special: Special = OURS) -> None:
-    """Raise InputError unless sources are a batch, each with the end id last, or all padding."""
+    """Raise InputError unless `source` is a batch whose rows end with the end id or are padding."""
     require_batch(source, "source ids are a NumPy array (B, source length)", FIXES["source"])
     for row, ids in enumerate(source):
         symbols = ids[ids != special.padding]
@@ -120,7 +120,7 @@ def require_source(source, special: Special = OURS) -> None:
 
 
 def require_batch(ids, rule: str, fix: str) -> None:
-    """Raise InputError, which says what must hold, unless `ids` are a batch of sequences."""
+    """Raise InputError, with the rule and the fix, unless `ids` is a batch of sequences."""
     if not isinstance(ids, np.ndarray) or ids.ndim != 2 or 0 in ids.shape:
         received = f"shape {ids.shape}" if isinstance(ids, np.ndarray) else type(ids).__name__
         raise InputError(f"{rule}, neither of them 0", received, fix)
