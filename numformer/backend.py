@@ -38,8 +38,9 @@ def has_kernel(formula: Callable) -> Callable:
     """Compute `formula` line by line on the host, and on a GPU by the kernel of the same name."""
 
     @functools.wraps(formula)
-    def either(array, *others, **settings):
-        return kernels_for(array).get(formula.__name__, formula)(array, *others, **settings)
+    def either(*arguments, **settings):
+        array = arguments[0] if arguments else next(iter(settings.values()))
+        return kernels_for(array).get(formula.__name__, formula)(*arguments, **settings)
 
     return either
 

@@ -12,8 +12,8 @@ from numformer.backend import matrix_product, on_host
 def half_products(half: bool = True) -> Iterator[None]:
     """Within the block, in this thread, products with one matrix are made in half precision.
 
-    These are all but those of attention's queries with keys, and weights with values. CuPy 14 makes
-    products of many matrices in float32, whatever it is given.
+    These are all but the products inside attention, queries with keys and weights with values,
+    which stay float32.
     """
     token = matrix_product.set(half_product if half else None)
     try:
@@ -26,9 +26,10 @@ def half_product(a, b):
     """a (M, N), b (N, P) -> a @ b (M, P) of numbers rounded to float16, of the dtype of `a`.
 
     float16 has 11 bits and reaches from 6e-8 to 65504: smaller numbers become 0, larger ones
-    infinite. The sums are made in float32, then rounded, too. A GPU's tensor cores do just this,
-    many times as fast as float32. NumPy would multiply float16 numbers one by one, so here numbers
-    that were rounded are float32 again: the same arithmetic, and slower than without it.
+    infinite. The sums are made in float32 and rounded, too (a GPU's kernel does not round them). A
+    GPU's tensor cores make such products many times as fast as those of float32. NumPy would
+    multiply float16 numbers one by one, so here numbers that were rounded are float32 again: the
+    same arithmetic, and slower than without it.
     """
     with np.errstate(over="ignore"):
         x, y = a.astype(np.float16), b.astype(np.float16)

@@ -1,6 +1,6 @@
 """Adam: one thread updates each weight; it reads and writes each of its numbers once."""
 
-from numformer.kernels.cuda import Source, threads_for
+from numformer.kernels.cuda import Source, contiguous, threads_for
 
 FORMULAS = ("adam",)
 SOURCE = Source("""
@@ -21,8 +21,9 @@ extern "C" __global__ void adam(
 
 def adam(data, grad, mean, square, *, step, rate, beta1, beta2, epsilon) -> None:
     """As in numformer.paper.adam."""
-    square_correction = (1 - beta2**step) ** -0.5
+    square_correction = float((1 - beta2**step) ** -0.5)
     corrected_rate = float(rate / (1 - beta1**step))
+    _, grad = contiguous(data, grad)
     N = data.size
     launch = threads_for(N)
     settings = float(beta1), float(beta2), float(epsilon), square_correction, corrected_rate

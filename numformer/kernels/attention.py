@@ -99,7 +99,8 @@ extern "C" __global__ void attention(
         highest = row_max(highest);
         for (int j = 0; j < SIDE; j++)
             total += w[i][j] = allowed[j] ? exp(w[i][j] - highest) : T(0);
-        total = max(row_sum(total), T(1));
+        total = row_sum(total);
+        if (total < 1) total = 1;
         for (int j = 0; j < SIDE; j++) w[i][j] /= total;
     }
     write(w, 1, keys, queries, keys, weights + head * queries * keys);
@@ -174,7 +175,8 @@ def scaled_dot_product_attention(query, key, value, mask=None):
 def scaled_dot_product_attention_backward(doutput, query, key, value, weights):
     """As in numformer.paper.attention."""
     scale = 1 / math.sqrt(query.shape[-1])
-    if not _fits(query, key, value):
+    of_one_shape = doutput.shape == (*query.shape[:-1], value.shape[-1])
+    if not of_one_shape or doutput.dtype != query.dtype or not _fits(query, key, value):
         dvalue = product(transpose(weights), doutput)
         dweights = product(doutput, transpose(value))
         dscores = softmax_backward_into(dweights, dweights, weights)
@@ -193,9 +195,13 @@ def scaled_dot_product_attention_backward(doutput, query, key, value, weights):
 
 def _fits(query, key, value) -> bool:
     """Whether every head is small enough for a block's memory."""
-    largest = LARGEST.get(query.dtype.char, 0)
-    sizes = (*query.shape[2:], *key.shape[2:], *value.shape[2:])
-    return query.ndim == 4 and query.shape[:2] == key.shape[:2] and max(sizes) <= largest
+    if query.ndim != 4 or not query.dtype == key.dtype == value.dtype:
+        return False
+    B, H, queries, K = query.shape
+    keys, K_v = value.shape[-2:]
+    sizes = max(queries, keys, K, K_v)
+    shapes = (key.shape, value.shape) == ((B, H, keys, K), (B, H, keys, K_v))
+    return shapes and sizes <= LARGEST.get(query.dtype.char, 0)
 
 
 def _as_plain(*heads):

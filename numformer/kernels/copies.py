@@ -42,7 +42,7 @@ def packed(x):
 
 def spread_rows(x, row_of_place, padding):
     """As in numformer.paper.masks."""
-    x, row_of_place = contiguous(x, row_of_place)
+    (x,), (row_of_place,) = contiguous(x), contiguous(row_of_place)
     K = x.shape[1]
     y = array_module(x).empty((*row_of_place.shape, K), x.dtype)
     SOURCE.start("spread_rows", x, *threads_for(y.size), x, row_of_place, K, y.size, y)

@@ -26,6 +26,7 @@ extern "C" __global__ void cross_entropy(
     Int n = blockIdx.x;
     int target = targets[n];
     logits += n * V; exponentials += n * V;
+    T at_target = logits[target];  // exponentials may be written over the logits
     T highest = LOWEST, sum = 0, spread = 0;
     #pragma unroll 4
     for (int v = threadIdx.x; v < V; v += blockDim.x) highest = max(highest, logits[v]);
@@ -42,7 +43,7 @@ extern "C" __global__ void cross_entropy(
     spread = smoothing ? T(smoothing) * over_block<false>(spread) / V : T(0);
     if (threadIdx.x == 0) {
         total[n] = sum;
-        losses[n] = log(sum) - (1 - T(smoothing)) * (logits[target] - highest) - spread;
+        losses[n] = log(sum) - (1 - T(smoothing)) * (at_target - highest) - spread;
     }
 }
 
@@ -70,12 +71,10 @@ def _blocks_of_rows(logits) -> tuple[tuple[int], tuple[int]]:
 def cross_entropy(logits, targets, share, smoothing, out=None):
     """As in numformer.paper.cross_entropy."""
     xp, (logits,) = array_module(logits), contiguous(logits)
-    exponentials, total = (
-        xp.empty_like(logits) if out is None else out,
-        xp.empty((len(logits), 1), logits.dtype),
-    )
-    losses, V = xp.empty(len(logits), logits.dtype), logits.shape[1]
-    targets = targets.astype(np.int64, copy=False)
+    exponentials = xp.empty_like(logits) if out is None else out
+    losses, total = (xp.empty(shape, logits.dtype) for shape in (len(logits), (len(logits), 1)))
+    V = logits.shape[1]
+    (targets,) = contiguous(targets.astype(np.int64, copy=False))
     SOURCE.start(
         *("cross_entropy", logits, *_blocks_of_rows(logits), logits, targets, float(smoothing), V),
         *(losses, exponentials, total),
@@ -86,7 +85,8 @@ def cross_entropy(logits, targets, share, smoothing, out=None):
 def cross_entropy_backward(dlosses, exponentials, total, targets, smoothing):
     """As in numformer.paper.cross_entropy."""
     launch, V = _blocks_of_rows(exponentials), exponentials.shape[1]
-    targets = targets.astype(np.int64, copy=False)
+    _, total, dlosses = contiguous(exponentials, total, dlosses)
+    (targets,) = contiguous(targets.astype(np.int64, copy=False))
     SOURCE.start(
         *("cross_entropy_backward", exponentials, *launch, exponentials, total, targets),
         *(dlosses, float(smoothing), V),

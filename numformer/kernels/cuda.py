@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from numformer.backend import array_module
+from numformer.errors import InputError
 
 WARP = 32
 # T is float or double. A warp is 32 threads side by side in x, which can exchange values.
@@ -49,6 +50,12 @@ class Source:
         key = like.dtype.char, type(like)
         if key not in self._functions:
             types = {"f": "float", "d": "double"}
+            if like.dtype.char not in types:
+                raise InputError(
+                    "a GPU's kernels compute in float32 or float64",
+                    like.dtype,
+                    "Pack the model in one of them; --precision mixed uses float16 where it can.",
+                )
             lowest = repr(float(np.finfo(like.dtype).min))
             head = HEAD.format(T=types[like.dtype.char], lowest=lowest)
             module = array_module(like).RawModule(code=head + self.text, options=("-std=c++17",))
@@ -67,6 +74,17 @@ def threads_for(entries: int, threads: int = 256) -> tuple[tuple[int], tuple[int
 
 
 def contiguous(*arrays):
-    """The arrays with their entries one after the other in memory; copied if they lie otherwise."""
-    xp = array_module(arrays[0])
-    return [x if x.flags.c_contiguous else xp.ascontiguousarray(x) for x in arrays]
+    """The arrays in order in memory, and of the dtype of the first; copied if they are not."""
+    xp, dtype = array_module(arrays[0]), arrays[0].dtype
+    return [
+        x if x.dtype == dtype and x.flags.c_contiguous else xp.ascontiguousarray(x, dtype)
+        for x in arrays
+    ]
+
+
+def alike(*arrays):
+    """As contiguous, and broadcast to one shape."""
+    if len({x.shape for x in arrays}) > 1:
+        shape = np.broadcast_shapes(*(x.shape for x in arrays))
+        arrays = tuple(array_module(x).broadcast_to(x, shape) for x in arrays)
+    return contiguous(*arrays)

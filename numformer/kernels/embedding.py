@@ -63,7 +63,8 @@ def _threads(D: int) -> tuple[int]:
 
 def embed(ids, weight):
     """As in numformer.paper.embedding."""
-    D, ids = weight.shape[1], ids.astype(np.int64, copy=False)
+    (ids,), (weight,) = contiguous(ids.astype(np.int64, copy=False)), contiguous(weight)
+    D = weight.shape[1]
     x = array_module(weight).empty((*ids.shape, D), weight.dtype)
     SOURCE.start("embed", weight, (ids.size,), _threads(D), ids, weight, math.sqrt(D), D, x)
     return x
@@ -80,11 +81,14 @@ def scatter_add(target, ids, values) -> None:
 
 
 def _scatter_add(target, ids, values, factor: float) -> None:
-    xp, (ids, values) = array_module(target), contiguous(ids.astype(np.int64, copy=False), values)
+    xp, (ids,) = array_module(target), contiguous(ids.astype(np.int64, copy=False))
+    whole, values = contiguous(target, values)
     (V, D), N = target.shape, len(ids)
-    launch, arguments = ((V,), _threads(D)), (values, factor, N, D, target)
+    launch, arguments = ((V,), _threads(D)), (values, factor, N, D, whole)
     if N * V <= FEW:
         SOURCE.start("add_where_equal", target, *launch, ids, *arguments)
     else:
         order = xp.argsort(ids, kind="stable")
         SOURCE.start("add_runs", target, *launch, ids[order], order, *arguments)
+    if whole is not target:
+        target[...] = whole

@@ -30,7 +30,8 @@ def relu(x):
 
 def relu_backward(dy, positive):
     """As in numformer.paper.feed_forward."""
-    (dy,) = contiguous(dy)
-    dx, N = array_module(dy).empty_like(dy), dy.size
+    xp, (dy,) = array_module(dy), contiguous(dy)
+    (positive,) = contiguous(xp.broadcast_to(positive, dy.shape))
+    dx, N = xp.empty_like(dy), dy.size
     SOURCE.start("relu_backward", dy, *threads_for(N), dy, positive, N, dx)
     return dx

@@ -1,7 +1,7 @@
 """Layer normalisation: one warp for each row."""
 
 from numformer.backend import array_module
-from numformer.kernels.cuda import Source, contiguous, warps
+from numformer.kernels.cuda import Source, alike, contiguous, warps
 from numformer.kernels.sums import column_sums
 
 FORMULAS = "layer_norm", "layer_norm_backward"
@@ -54,17 +54,19 @@ extern "C" __global__ void layer_norm_backward(
 def layer_norm(x, gamma, beta, epsilon):
     """As in numformer.paper.layer_norm."""
     xp = array_module(x)
-    (x,) = contiguous(x)
+    x, gamma, beta = contiguous(x, gamma, beta)
     y, x_hat, rstd = xp.empty_like(x), xp.empty_like(x), xp.empty((*x.shape[:-1], 1), x.dtype)
-    D = x.shape[-1]
-    launch = warps(rstd.size)
-    SOURCE.start("layer_norm", x, *launch, x, gamma, beta, epsilon, rstd.size, D, y, x_hat, rstd)
+    SOURCE.start(
+        *("layer_norm", x, *warps(rstd.size), x, gamma, beta, float(epsilon)),
+        *(rstd.size, x.shape[-1], y, x_hat, rstd),
+    )
     return y, x_hat, rstd
 
 
 def layer_norm_backward(dy, x_hat, rstd, gamma):
     """As in numformer.paper.layer_norm."""
-    (dy,) = contiguous(dy)
+    dy, x_hat = alike(dy, x_hat)
+    _, rstd, gamma = contiguous(dy, rstd, gamma)
     dx, D = array_module(dy).empty_like(dy), dy.shape[-1]
     launch = warps(rstd.size)
     SOURCE.start("layer_norm_backward", dy, *launch, dy, x_hat, rstd, gamma, rstd.size, D, dx)

@@ -13,7 +13,7 @@ import numpy as np
 
 from numformer.backend import array_module, matrix_product, rows
 from numformer.kernels.copies import packed
-from numformer.kernels.cuda import Source, threads_for
+from numformer.kernels.cuda import Source, contiguous, threads_for
 from numformer.kernels.half import halved
 from numformer.kernels.sums import sum_rows
 
@@ -44,6 +44,7 @@ def linear(x, weight, bias=None):
     """As in numformer.paper.linear."""
     y = matmul(x, weight)
     if bias is not None:
+        _, bias = contiguous(y, bias)
         SOURCE.start("add_bias", y, *threads_for(y.size), bias, len(bias), y.size, y)
     return y
 
@@ -68,19 +69,14 @@ def in_precision(matrix):
 
 
 def product(a, b, factor: float = 1.0):
-    """a (..., M, N), b (..., N, P) -> factor * a b (..., M, P); for float16 factors, in float32.
-
-    Within half_products(), the products of a batch of float32 matrices round their factors to
-    TF32, which has 11 bits, too.
-    """
+    """a (..., M, N), b (..., N, P) -> factor * a b (..., M, P); for float16 factors, in float32."""
     xp, kind, dtype = array_module(a), a.dtype.char, a.dtype
-    if kind not in DATA_TYPES or b.dtype.char != kind or a.shape[:-2] != b.shape[:-2] or not a.size:
+    inner = a.shape[-1] == b.shape[-2] and a.shape[:-2] == b.shape[:-2] and a.size * b.size
+    if kind not in DATA_TYPES or b.dtype.char != kind or not inner:
         return xp.matmul(a, b) * dtype.type(factor)
     data_type, compute_type = DATA_TYPES[kind], COMPUTE_TYPES.get(kind, FLOAT32)
     if kind == "e":
         kind, dtype = "f", np.float32
-    elif kind == "f" and a.ndim > 2 and matrix_product.get():
-        compute_type = TF32
     (a, transposed_a, row_a, step_a), (b, transposed_b, row_b, step_b) = _layout(a), _layout(b)
     *batch, M, N = a.shape
     P = b.shape[-1]

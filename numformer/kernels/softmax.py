@@ -1,7 +1,7 @@
 """Softmax over the last axis: one warp for each row."""
 
 from numformer.backend import array_module
-from numformer.kernels.cuda import Source, contiguous, warps
+from numformer.kernels.cuda import Source, alike, contiguous, warps
 from numformer.paper.masks import require_mask
 
 FORMULAS = "softmax", "softmax_backward"
@@ -24,7 +24,8 @@ extern "C" __global__ void softmax(
     highest = warp_max(highest);
     for (int s = threadIdx.x; s < S; s += 32)
         if (!mask || mask[s * step_s]) total += exp(scores[s] - highest);
-    total = max(warp_sum(total), T(1));
+    total = warp_sum(total);
+    if (total < 1) total = 1;
     for (int s = threadIdx.x; s < S; s += 32)
         weights[s] = !mask || mask[s * step_s] ? exp(scores[s] - highest) / total : T(0);
 }
@@ -74,7 +75,7 @@ def mask_with_steps(mask, scores):
 
 def softmax_backward(dweights, weights):
     """As in numformer.paper.softmax."""
-    dweights, weights = contiguous(dweights, weights)
+    dweights, weights = alike(dweights, weights)
     return softmax_backward_into(array_module(dweights).empty_like(dweights), dweights, weights)
 
 

@@ -1,10 +1,11 @@
 """Sums over all axes but the last, and over the blocks of a vector."""
 
 from numformer.backend import array_module
-from numformer.kernels.cuda import Source, contiguous
+from numformer.kernels.cuda import Source, alike, contiguous
 
 FORMULAS = "sum_rows", "dot_rows", "block_squares"
 STRETCH = 768  # rows that one block of threads adds
+MOST_BLOCKS = 65535  # of a grid, along y
 SOURCE = Source("""
 // For each stretch of rows: the sum of a and, if there is a b, after it the sum of a * b.
 extern "C" __global__ void column_sums(
@@ -53,10 +54,11 @@ def column_sums(a, b=None):
 
     The rows of each stretch are added first, then the sums of the stretches.
     """
-    a, *others = contiguous(a) if b is None else contiguous(a, b)
+    a, *others = contiguous(a) if b is None else alike(a, b)
     kinds, D = 1 + len(others), a.shape[-1]
     N = a.size // D
-    sums = _stretch_sums(a, *others, kinds=kinds, N=N, D=D, stretch=STRETCH)
+    stretch = max(STRETCH, -(-N // MOST_BLOCKS))
+    sums = _stretch_sums(a, *others, kinds=kinds, N=N, D=D, stretch=stretch)
     if len(sums) > 1:
         sums = _stretch_sums(sums, kinds=1, N=len(sums), D=kinds * D, stretch=len(sums))
     return sums.reshape(kinds, D)

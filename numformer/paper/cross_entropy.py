@@ -83,7 +83,7 @@ class CrossEntropy(Layer):
             kept = xp.asarray(valid).ravel()
             counts = kept.astype(logits.dtype)
         share = counts / xp.maximum(counts.sum(), 1)
-        loss, exponentials = logits.dtype.type(0), xp.empty_like(logits)
+        loss, exponentials = logits.dtype.type(0), xp.empty(logits.shape, logits.dtype)
         total = xp.empty_like(logits[:, :1])
         for rows in cache_pieces(logits):
             of_rows = logits[rows]
@@ -102,6 +102,6 @@ class CrossEntropy(Layer):
         shape, dlogits = saved.pop("shape"), saved["exponentials"]
         dlosses = dloss * saved.pop("share")  # loss = losses share
         for rows in cache_pieces(dlogits):
-            of_rows = (array[rows] for array in saved.values())
-            cross_entropy_backward(dlosses[rows], *of_rows, self.smoothing)
+            of_rows = {name: array[rows] for name, array in saved.items()}
+            cross_entropy_backward(dlosses[rows], **of_rows, smoothing=self.smoothing)
         return dlogits.reshape(shape)

@@ -94,11 +94,12 @@ class Places:
         if (heads, xp) not in self._indices:
             batch, length = self.valid.shape
             sequence, position = np.divmod(self.real, length)
-            head = np.arange(heads)
-            place_of_row = (sequence[:, None] * heads + head) * length + position[:, None]
+            row_of_head = sequence[:, None] * heads + np.arange(heads)
+            place_of_row = row_of_head * length + position[:, None]
             row_of_place = np.full((batch * length, heads), -1)
-            row_of_place[self.real] = np.arange(len(self.real) * heads).reshape(-1, heads)
-            row_of_place[~self.valid.ravel()] = -1
+            row_of_place[self.valid.ravel()] = np.arange(self.valid.sum() * heads).reshape(
+                -1, heads
+            )
             row_of_place = row_of_place.reshape(batch, length, heads).swapaxes(1, 2)
             padding = [xp.asarray(index) for index in np.nonzero(~self.valid)]
             self._indices[heads, xp] = xp.asarray(place_of_row), xp.asarray(row_of_place), padding
