@@ -51,9 +51,7 @@ def _matrices(
 ):
     """The matrices (count, rows, columns) at an address, as a view of the memory."""
     if leading < max(1, rows):
-        raise CUBLASError(
-            f"CUBLAS_STATUS_INVALID_VALUE: a leading dimension of {leading} for {rows} rows"
-        )
+        raise CUBLASError(f"CUBLAS_STATUS_INVALID_VALUE: {leading} numbers cannot hold {rows} rows")
     dtype = np.dtype(_DTYPES[kind])
     size = max(0, (count - 1) * stride + (columns - 1) * leading + rows)
     memory = np.frombuffer((ctypes.c_char * (size * dtype.itemsize)).from_address(address), dtype)

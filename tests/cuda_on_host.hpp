@@ -495,7 +495,7 @@ extern "C" void __ubsan_handle_type_mismatch_v1(on_host::SourcePlace* place, voi
     on_host::fail_at(place, "an address that is not aligned");
 }
 
-// Stands after a shared variable; the first thread of a block to get there fills it with NaN, or -1.
+// Stands after a shared variable. A block's first thread to get there fills it with NaN, or -1.
 #define ON_HOST_UNDEFINED(variable)                   \
     {                                                 \
         static unsigned long long block;              \
