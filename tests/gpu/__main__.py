@@ -172,7 +172,7 @@ def scatter_sums(xp, rows: int, dtype):
 
 
 def check_formulas(report: Report, xp) -> None:
-    """Formulas that the cases do not compare to the bit, or not with many values for one row."""
+    """Check bits that the cases do not compare, and sums of many values for one row."""
     for rows, (dtype, bound) in itertools.product((30, 3000), BOUNDS.items()):
         with report.checking(f"scatter_add, {rows} rows, {dtype.__name__}") as at_most:
             sums = (scatter_sums(module, rows, dtype) for module in (xp, np))
@@ -313,7 +313,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.quick:
         layers, models, sequences = layers[::9], models[::9], 20
         flags = "--quick --steps 3 --d-model 8 --layers 1 --no-plots".split()
-    report.figures |= machine_of(xp)  # now: a GPU that has failed may not answer any more
+    report.figures |= machine_of(xp)  # before the checks: a GPU that fails may stop answering
     try:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
