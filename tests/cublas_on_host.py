@@ -1,7 +1,7 @@
-"""cuBLAS on the host: `cupy_backends.cuda.libs.cublas` beside the stand-in for CuPy.
+"""cuBLAS on the host: `cupy_backends.cuda.libs.cublas` for the stand-in for CuPy.
 
-Two of its functions, with CuPy's arguments. Matrices are at addresses, column after column, and
-NumPy multiplies them.
+Two of its functions, with CuPy's arguments. They receive the addresses of matrices that lie column
+by column; NumPy multiplies these matrices.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ _R_32F, _R_64F, _R_16F, _R_16BF = 0, 1, 2, 14
 # bfloat16, which NumPy lacks, is the upper half of a float32.
 _DTYPES = {_R_32F: np.float32, _R_64F: np.float64, _R_16F: np.float16, _R_16BF: np.uint16}
 _FAST = {(_R_32F, _R_32F)}
-# What each type of sums allows as types of A and B, and of C.
+# For each compute type, the allowed pairs: the type of A and B, and the type of C.
 _ALLOWED = {
     CUBLAS_COMPUTE_32F: {(kind, kind) for kind in (_R_32F, _R_16F, _R_16BF)}
     | {(_R_16F, _R_32F), (_R_16BF, _R_32F)},
@@ -35,28 +35,28 @@ class CUBLASError(RuntimeError):
 
 
 def modules() -> dict[str, ModuleType]:
-    """This module and the packages that it is in, by the names that imports look for."""
-    found = {"cupy_backends.cuda.libs.cublas": sys.modules[__name__]}
+    """This module and its parent packages, by the names that an import looks up."""
+    packages = {"cupy_backends.cuda.libs.cublas": sys.modules[__name__]}
     name = "cupy_backends.cuda.libs.cublas"
     while "." in name:
         parent, _, child = name.rpartition(".")
-        found[parent] = ModuleType(parent)
-        setattr(found[parent], child, found[name])
+        packages[parent] = ModuleType(parent)
+        setattr(packages[parent], child, packages[name])
         name = parent
-    return found
+    return packages
 
 
 def _matrices(
-    address: int, kind: int, rows: int, columns: int, leading: int, stride: int, many: int
+    address: int, kind: int, rows: int, columns: int, leading: int, stride: int, count: int
 ):
-    """Those at an address, (many, rows, columns), as a view of the memory."""
+    """The matrices (count, rows, columns) at an address, as a view of the memory."""
     if leading < max(1, rows):
-        raise CUBLASError(f"CUBLAS_STATUS_INVALID_VALUE: {leading} numbers hold no {rows} rows")
+        raise CUBLASError(f"CUBLAS_STATUS_INVALID_VALUE: {leading} numbers cannot hold {rows} rows")
     dtype = np.dtype(_DTYPES[kind])
-    size = max(0, (many - 1) * stride + (columns - 1) * leading + rows)
+    size = max(0, (count - 1) * stride + (columns - 1) * leading + rows)
     memory = np.frombuffer((ctypes.c_char * (size * dtype.itemsize)).from_address(address), dtype)
     steps = tuple(dtype.itemsize * step for step in (stride, 1, leading))
-    return np.lib.stride_tricks.as_strided(memory, (many, rows, columns), steps)
+    return np.lib.stride_tricks.as_strided(memory, (count, rows, columns), steps)
 
 
 def _numbers(matrices, kind: int, dtype):
@@ -66,7 +66,7 @@ def _numbers(matrices, kind: int, dtype):
 
 
 def _bfloat16(numbers):
-    """The bits of the nearest bfloat16, of two the even one."""
+    """The bits of the nearest bfloat16; of two equally near, the even one."""
     bits = np.ascontiguousarray(numbers).view(np.uint32)
     rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
     return np.where(np.isnan(numbers), 0x7FFF, rounded).astype(np.uint16)
@@ -76,7 +76,7 @@ def gemmStridedBatchedEx(
     handle, transa, transb, m, n, k, alpha, A, Atype, lda, strideA, B, Btype, ldb, strideB,
     beta, C, Ctype, ldc, strideC, batchCount, computeType, algo,
 ) -> None:  # fmt: skip
-    """C = alpha op(A) op(B) + beta C, op(A) (m, k), op(B) (k, n), C (m, n), for each of many."""
+    """C = alpha op(A) op(B) + beta C, op(A) (m, k), op(B) (k, n), C (m, n), batchCount times."""
     if Atype != Btype or (Atype, Ctype) not in _ALLOWED[computeType]:
         raise CUBLASError(f"CUBLAS_STATUS_NOT_SUPPORTED: {Atype, Btype, Ctype, computeType}")
     shape_a, shape_b = (k, m) if transa else (m, k), (n, k) if transb else (k, n)
@@ -89,7 +89,7 @@ def gemmStridedBatchedEx(
     x, y = _numbers(a, Atype, dtype), _numbers(b, Btype, dtype)
     product = (x.swapaxes(1, 2) if transa else x) @ (y.swapaxes(1, 2) if transb else y)
     product *= dtype(alpha)
-    if beta:  # else C may hold anything, NaN too
+    if beta:  # otherwise C may hold anything, even NaN
         product += dtype(beta) * _numbers(c, Ctype, dtype)
     c[...] = _bfloat16(product) if Ctype == _R_16BF else product
 
@@ -98,7 +98,7 @@ def gemmEx(
     handle, transa, transb, m, n, k, alpha, A, Atype, lda, B, Btype, ldb, beta, C, Ctype, ldc,
     computeType, algo,
 ) -> None:  # fmt: skip
-    """The same of single matrices."""
+    """gemmStridedBatchedEx for single matrices."""
     gemmStridedBatchedEx(
         handle, transa, transb, m, n, k, alpha, A, Atype, lda, 0, B, Btype, ldb, 0,
         beta, C, Ctype, ldc, 0, 1, computeType, algo,

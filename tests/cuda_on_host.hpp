@@ -1,10 +1,10 @@
-// What a CUDA source needs to run on the host, before it: see cuda_on_host.py.
+// Stands before a CUDA source and lets it run on the host: see cuda_on_host.py.
 //
-// One block runs at a time. Its threads are fibers, which leave the processor to the next one only
-// where CUDA lets them meet: at a barrier or a shuffle. A fiber whose thread has ended takes the
-// next thread of the warp, so threads that never meet run in a plain loop.
+// One block runs at a time. Its threads run on fibers. A fiber gives the processor to the next one
+// only where CUDA lets threads meet: at a barrier or a shuffle. When a thread ends, its fiber runs
+// the next thread of the warp, so threads that never meet run in a plain loop.
 
-// NVRTC has no system headers: what these define beside CUDA's functions gets another name or none.
+// NVRTC has no system headers, so what these define beyond CUDA's functions is renamed or removed.
 #define int8_t host_int8_t
 #define int16_t host_int16_t
 #define int32_t host_int32_t
@@ -39,7 +39,7 @@
 #define __device__
 #define __host__
 #define __constant__ static
-#define __shared__ static  // one block at a time
+#define __shared__ static  // since one block runs at a time
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
@@ -69,7 +69,7 @@ inline double __longlong_as_double(long long x) { return on_host::bits_as<double
 struct __nv_bfloat16 {
     unsigned short bits;
     __nv_bfloat16() = default;
-    __nv_bfloat16(float x) {  // to the nearest, of two to the even one
+    __nv_bfloat16(float x) {  // the nearest bfloat16; of two equally near, the even one
         unsigned u = __float_as_uint(x);
         bits = x == x ? (u + 0x7fff + (u >> 16 & 1)) >> 16 : 0x7fff;
     }
@@ -109,8 +109,8 @@ struct alignas(4) __nv_bfloat162 { __nv_bfloat16 x, y; };
 struct dim3 { unsigned x = 1, y = 1, z = 1; };
 #define alignas(n) __attribute__((aligned(n)))  // also after __shared__
 
-// The larger or the smaller number; of a number and NaN, the number. Of other pairs of types CUDA
-// doesn't know which of these to take.
+// The larger or the smaller number; of a number and NaN, the number. As in CUDA, a call with any
+// other pair of types is ambiguous.
 #define EXTREMES(A, B)                                    \
     inline auto max(A a, B b) {                           \
         using T = decltype(a + b);                        \
@@ -185,34 +185,34 @@ template <class T> T __ldcg(const T* from) { return *from; }
 template <class T> void __stcs(T* to, T value) { *to = value; }
 template <class T> void __stcg(T* to, T value) { *to = value; }
 
-// No thread is interrupted, so what is atomic is what is plain.
+// No thread is interrupted, so plain operations are atomic.
 namespace on_host {
-template <class T, class F> T replaced(T* place, F change) {
+template <class T, class F> T update(T* place, F change) {
     T old = *place;
     *place = change(old);
     return old;
 }
 }  // namespace on_host
 template <class T, class S> T atomicAdd(T* p, S value) {
-    return on_host::replaced(p, [&](T old) { return old + T(value); });
+    return on_host::update(p, [&](T old) { return old + T(value); });
 }
 template <class T, class S> T atomicMax(T* p, S value) {
-    return on_host::replaced(p, [&](T old) { return max(old, T(value)); });
+    return on_host::update(p, [&](T old) { return max(old, T(value)); });
 }
 template <class T, class S> T atomicMin(T* p, S value) {
-    return on_host::replaced(p, [&](T old) { return min(old, T(value)); });
+    return on_host::update(p, [&](T old) { return min(old, T(value)); });
 }
 template <class T, class S> T atomicOr(T* p, S value) {
-    return on_host::replaced(p, [&](T old) { return old | T(value); });
+    return on_host::update(p, [&](T old) { return old | T(value); });
 }
 template <class T, class S> T atomicExch(T* p, S value) {
-    return on_host::replaced(p, [&](T) { return T(value); });
+    return on_host::update(p, [&](T) { return T(value); });
 }
 template <class T, class S, class R> T atomicCAS(T* p, S expected, R value) {
-    return on_host::replaced(p, [&](T old) { return old == T(expected) ? T(value) : old; });
+    return on_host::update(p, [&](T old) { return old == T(expected) ? T(value) : old; });
 }
 inline unsigned atomicInc(unsigned* p, unsigned last) {
-    return on_host::replaced(p, [&](unsigned old) { return old >= last ? 0 : old + 1; });
+    return on_host::update(p, [&](unsigned old) { return old >= last ? 0 : old + 1; });
 }
 static inline void __threadfence() {}
 static inline void __threadfence_block() {}
@@ -227,10 +227,10 @@ namespace on_host {
 
 using Slot = unsigned long long;  // holds any argument and any value of a shuffle
 
-constexpr int MOST = 1024;                 // threads of a block
-constexpr size_t STACK = 64 * 1024 + 192;  // no power of two, or all stacks share cache lines
+constexpr int MAX_THREADS = 1024;          // of a block
+constexpr size_t STACK = 64 * 1024 + 192;  // not a power of two, or stacks would share cache lines
 
-// Where a fiber waits, or the launcher: the next instruction, its stack and the frame on that.
+// Where a fiber or the launcher waits: its next instruction, its stack and its frame there.
 struct Place {
     void *code, *stack, *frame;
 };
@@ -242,24 +242,25 @@ struct Thread {
     uint3 index;
     int lane;
     State state;
-    int barrier;              // its line in the source
-    unsigned mask, partners;  // lanes that a shuffle names, and those that came
-    Slot given, shown;        // its own value, and what its partners see of it
+    int barrier;              // the line of its barrier in the source
+    unsigned mask, partners;  // lanes that its shuffle names, and those of them that take part
+    Slot value, shared;       // its value in a shuffle, and the copy that its partners read
 };
 
-static Thread threads[MOST];
+static Thread threads[MAX_THREADS];
 static Thread *now, *end;  // the running thread, and the one past the last of its warp
 static int step;           // from one thread to the next: 1 or -1
-static Place launcher, fibers[MOST], *idle[MOST];  // idle: those without a thread
+static Place launcher, fibers[MAX_THREADS], *idle[MAX_THREADS];  // idle: fibers without a thread
 static int fiber_count, idle_count;
-alignas(64) static char stacks[MOST][STACK];
+alignas(64) static char stacks[MAX_THREADS][STACK];
 alignas(16) static char dynamic_shared[232448];
 static const char* problem;
-static unsigned long long blocks;  // that have begun
+static unsigned long long blocks;  // how many have begun
 static void (*kernel)(const Slot*);
 static const Slot* arguments;
 
-// Waits here and goes on there. Every register counts as lost, so the compiler saves what it needs.
+// Stops here and continues there. Every register counts as overwritten, so the compiler saves those
+// that it needs.
 ON_HOST_INLINE void go(Place* here, Place* there) {
     asm volatile(
         "lea 1f(%%rip), %%rax\n mov %%rax, (%0)\n mov %%rsp, 8(%0)\n mov %%rbp, 16(%0)\n"
@@ -273,20 +274,20 @@ ON_HOST_INLINE void go(Place* here, Place* there) {
 
 static void run_threads();
 
-// The next place of the warp to go on: of a thread that can run, after the last the launcher's.
+// Where the warp continues: at its next thread that can run; after the last one, at the launcher.
 static Place* next() {
     while ((now += step) != end) {
         if (now->state == READY) return &now->place;
         if (now->state != FRESH) continue;
         if (idle_count) return idle[--idle_count];
         char* top = stacks[fiber_count] + STACK - 64;
-        fibers[fiber_count] = {(void*)run_threads, top - 8, top};  // as after a call
+        fibers[fiber_count] = {(void*)run_threads, top - 8, top};  // as a call leaves it
         return &fibers[fiber_count++];
     }
     return &launcher;
 }
 
-// What a fiber does.
+// What a fiber does: it runs threads that have not begun, one after the other.
 static void run_threads() {
     Place rest;
     for (;;) {
@@ -301,7 +302,7 @@ static void run_threads() {
     }
 }
 
-// Ends the kernel, from a thread.
+// Ends the kernel; a thread calls this.
 ON_HOST_INLINE void fail(const char* what) {
     problem = what;
     go(&now->place, &launcher);
@@ -330,17 +331,17 @@ ON_HOST_INLINE void barrier(int line) {
     wait(AT_BARRIER);
 }
 
-// Gives a value to the lanes of `mask`, all of which must come.
+// Offers a value to the lanes of `mask`, all of which must take part.
 ON_HOST_INLINE void meet(unsigned mask, Slot value) {
     if (!(mask >> now->lane & 1)) fail("a thread is not in the mask of its own shuffle");
     now->mask = mask;
-    now->given = value;
+    now->value = value;
     wait(AT_SHUFFLE);
 }
 
-// The value of a lane. Where none came it is undefined: here NaN, or -1.
-ON_HOST_INLINE Slot shown_by(int lane) {
-    return now->partners >> lane & 1 ? now[lane - now->lane].shown : ~Slot(0);
+// The value of a lane. If the lane takes no part, CUDA leaves it undefined; here it is NaN, or -1.
+ON_HOST_INLINE Slot value_of(int lane) {
+    return now->partners >> lane & 1 ? now[lane - now->lane].shared : ~Slot(0);
 }
 
 template <class T> ON_HOST_INLINE T shuffle(unsigned mask, T value, int source) {
@@ -348,12 +349,12 @@ template <class T> ON_HOST_INLINE T shuffle(unsigned mask, T value, int source) 
     Slot slot = 0;
     memcpy(&slot, &value, sizeof value);
     meet(mask, slot);
-    slot = shown_by(source);
+    slot = value_of(source);
     memcpy(&value, &slot, sizeof value);
     return value;
 }
 
-// Lets those threads of a warp go on whose partners have come, too; whether there are any.
+// Lets the threads of a warp continue whose partners have all come. Returns whether there are any.
 static bool release(Thread* first, int count) {
     unsigned alive = 0, waiting = 0, released = 0;
     for (int i = 0; i < count; i++) {
@@ -370,7 +371,7 @@ static bool release(Thread* first, int count) {
         for (int k = 0; k < count; k++)
             if (partners >> k & 1) {
                 first[k].partners = partners;
-                first[k].shown = first[k].given;
+                first[k].shared = first[k].value;
                 first[k].state = READY;
             }
         released |= partners;
@@ -388,7 +389,7 @@ static void run_warp(Thread* first, int count) {
     } while (!problem && release(first, count));
 }
 
-// Runs the threads of a block, in this order or in the opposite one, until each has ended.
+// Runs the threads of a block, in order or backward, until each has ended.
 static void run_block(int count, bool backward) {
     blocks++;
     step = backward ? -1 : 1;
@@ -412,12 +413,12 @@ static void run_block(int count, bool backward) {
     }
 }
 
-// Runs a kernel; `sizes` are those of grid and block, and of the dynamic shared memory. -> what
-// went wrong, if anything. Blocks alternate between two orders of their threads, so that what a
-// missing barrier lets happen is wrong in one of them.
-static const char* launch(void (*called)(const Slot*), const unsigned* sizes, const Slot* slots) {
+// Runs a kernel and returns what went wrong, if anything. `sizes` has the sizes of grid, block and
+// dynamic shared memory. Blocks alternate between two orders of their threads, so that a missing
+// barrier gives a wrong result in one of them.
+static const char* launch(void (*callee)(const Slot*), const unsigned* sizes, const Slot* slots) {
     problem = nullptr;
-    kernel = called;
+    kernel = callee;
     arguments = slots;
     gridDim = {sizes[0], sizes[1], sizes[2]};
     blockDim = {sizes[3], sizes[4], sizes[5]};
@@ -435,11 +436,11 @@ static const char* launch(void (*called)(const Slot*), const unsigned* sizes, co
                 memset(dynamic_shared, 0xff, sizes[6]);
                 run_block(thread - threads, (x + y + z) % 2);
             }
-    if (problem) fiber_count = idle_count = 0;  // some never end
+    if (problem) fiber_count = idle_count = 0;  // some fibers never end
     return problem;
 }
 
-// NumPy's letter for the type of an argument, after "*" if it is a pointer to that.
+// NumPy's letter for the type of an argument.
 template <class T> constexpr char letter() {
     if constexpr (std::is_same_v<T, half> || std::is_same_v<T, half2>) return 'e';
     if constexpr (std::is_same_v<T, float> || std::is_same_v<T, float2>) return 'f';
@@ -459,6 +460,7 @@ template <class T> constexpr char letter() {
     return '-';  // any
 }
 
+// For each argument of a kernel: "*" if it is a pointer, else "="; then the letter of its type.
 template <class... T> const char* types(void (*)(T...)) {
     static const char all[][2] = {
         {std::is_pointer_v<T> ? '*' : '=',
@@ -485,7 +487,7 @@ template <class... T> void call(void (*function)(T...), const Slot* slots) {
 
 }  // namespace on_host
 
-// The compiler has these called where an index or a pointer is wrong.
+// The compiled code calls these where an index or a pointer is wrong.
 extern "C" void __ubsan_handle_out_of_bounds(on_host::SourcePlace* place, void*) {
     on_host::fail_at(place, "an index outside of its array");
 }
@@ -493,7 +495,7 @@ extern "C" void __ubsan_handle_type_mismatch_v1(on_host::SourcePlace* place, voi
     on_host::fail_at(place, "an address that is not aligned");
 }
 
-// After a shared variable: the first thread of a block that comes there fills it with NaN, or -1.
+// Stands after a shared variable. A block's first thread to get there fills it with NaN, or -1.
 #define ON_HOST_UNDEFINED(variable)                   \
     {                                                 \
         static unsigned long long block;              \
@@ -529,7 +531,7 @@ ON_HOST_INLINE unsigned __ballot_sync(unsigned mask, int predicate) {
     on_host::meet(mask, predicate != 0);
     unsigned ballot = 0;
     for (int lane = 0; lane < 32; lane++)
-        if (on_host::now->partners >> lane & 1) ballot |= unsigned(on_host::shown_by(lane)) << lane;
+        if (on_host::now->partners >> lane & 1) ballot |= unsigned(on_host::value_of(lane)) << lane;
     return ballot;
 }
 ON_HOST_INLINE int __any_sync(unsigned mask, int is) { return __ballot_sync(mask, is) != 0; }
@@ -538,6 +540,6 @@ ON_HOST_INLINE int __all_sync(unsigned mask, int is) { return __ballot_sync(mask
 #define ON_HOST_KERNEL(number, function)                                                        \
     extern "C" const char* types_##number() { return on_host::types(function); }                \
     extern "C" const char* launch_##number(const unsigned* sizes, const on_host::Slot* slots) { \
-        auto called = [](const on_host::Slot* slots) { on_host::call(function, slots); };       \
-        return on_host::launch(called, sizes, slots);                                           \
+        auto callee = [](const on_host::Slot* slots) { on_host::call(function, slots); };       \
+        return on_host::launch(callee, sizes, slots);                                           \
     }

@@ -1,9 +1,9 @@
-"""CUDA kernels on the host: RawModule of the stand-in for CuPy, where there is a C++ compiler.
+"""CUDA kernels on the host: `RawModule` of the stand-in for CuPy, if there is a C++ compiler.
 
-The source is compiled by g++ behind `cuda_on_host.hpp`, which has what CUDA has and the sources
-use, and runs on the memory of the stand-in's arrays. Threads meet at barriers and shuffles as on a
-card. What would go wrong there without a word raises here: an argument of another type than the
-kernel's, threads that wait for each other for ever.
+g++ compiles a CUDA source after `cuda_on_host.hpp`, which defines what the sources use of CUDA. The
+kernels work in the memory of the stand-in's arrays. Threads meet at barriers and shuffles, as on a
+card. Mistakes that a card would not report raise an error here: an argument whose type is not the
+kernel's, threads that wait for each other forever.
 """
 
 import contextlib
@@ -26,19 +26,19 @@ import numpy as np
 
 HEADER = Path(__file__).with_suffix(".hpp")
 FLAGS = "-x c++ -O2 -std=c++17 -w -fPIC -ffp-contract=off".split()
-FLAGS += ["-mno-red-zone", "-fcf-protection=none"]  # a thread's stack is left by a jump
-CHECKS = ["-fsanitize=bounds,alignment"]  # by the header: the linker needs no library for them
-SHARED_MEMORY = 48 * 1024  # bytes that a block has without being asked for more
-MOST = (2**31 - 1, 2**16 - 1, 2**16 - 1, 1024, 1024, 64)  # blocks and threads along each axis
+FLAGS += ["-mno-red-zone", "-fcf-protection=none"]  # a jump leaves a thread's stack
+CHECKS = ["-fsanitize=bounds,alignment"]  # the header reports these, so no library is linked
+SHARED_MEMORY = 48 * 1024  # bytes of a block, unless a kernel asks for more
+LIMITS = (2**31 - 1, 2**16 - 1, 2**16 - 1, 1024, 1024, 64)  # of blocks and threads, by axis
 ANY = "-"  # for a type that NumPy lacks
 
 
 class Undefined(AssertionError):
-    """What CuPy computes here is undefined."""
+    """The result would be undefined in CuPy."""
 
 
 class CompileException(Exception):
-    """The source is no valid CUDA C++."""
+    """The source is not valid CUDA C++."""
 
 
 class CUDADriverError(RuntimeError):
@@ -47,17 +47,17 @@ class CUDADriverError(RuntimeError):
 
 @functools.cache
 def compiler() -> str | None:
-    """The C++ compiler, if there is one that knows half precision, on a processor that fits."""
+    """The path of g++, if it knows half precision and the processor is an x86-64 on Unix."""
     path = shutil.which("g++")
     if not path or sys.platform == "win32" or platform.machine() != "x86_64":
         return None
     command = [path, *FLAGS, "-fsyntax-only", "-"]
-    done = subprocess.run(command, input=b"_Float16 x;", capture_output=True)
-    return None if done.returncode else path
+    process = subprocess.run(command, input=b"_Float16 x;", capture_output=True)
+    return None if process.returncode else path
 
 
 def _for_host(source: str) -> str:
-    """The source without CUDA's headers, its shared memory undefined when a block begins."""
+    """The source without CUDA's headers; each block begins with its shared memory undefined."""
     source = re.sub(r"^[ \t]*#[ \t]*include[ \t]*<cuda\w*\.h>", "", source, flags=re.M)
     array = r"extern\s+__shared__\s+(?:\w+\(\d+\)\s+)?([\w\s]+?)\s+(\w+)\s*\[\s*\]"
     source = re.sub(array, r"\1* \2 = (\1*)on_host::dynamic_shared", source)
@@ -67,18 +67,18 @@ def _for_host(source: str) -> str:
 
 
 def _run_compiler(arguments: list[str], text: str = "") -> str:
-    done = subprocess.run([compiler(), *arguments], input=text, capture_output=True, text=True)
-    if done.returncode:
-        raise CompileException(done.stderr)
-    return done.stdout
+    process = subprocess.run([compiler(), *arguments], input=text, capture_output=True, text=True)
+    if process.returncode:
+        raise CompileException(process.stderr)
+    return process.stdout
 
 
 @functools.cache
 def _library(source: str, options: tuple) -> tuple[ctypes.PyDLL, dict[str, int]]:
-    """The compiled source, kept among temporary files, and the numbers of its kernels."""
+    """The compiled source, cached among the temporary files, and a number for each kernel."""
     flags = FLAGS + [option for option in options if re.match("--?(std=|D|I)", option)]
     source = _for_host(source)
-    # Without the header and with macros expanded, what is left of a kernel's head is its name.
+    # Macros can declare kernels, so they are expanded before the names of kernels are read.
     expanded = _run_compiler([*flags, "-E", "-P", "-D__launch_bounds__(...)=", "-"], source)
     names = re.findall(r"\b__global__\s+void\s+(\w+)\s*\(", expanded)
     kernels = {name: number for number, name in enumerate(dict.fromkeys(names))}
@@ -97,13 +97,13 @@ def _library(source: str, options: tuple) -> tuple[ctypes.PyDLL, dict[str, int]]
     folder.mkdir(mode=0o700, exist_ok=True)
     path = folder / f"{name}.so"
     if not path.exists():
-        # Another process may compile it, too: the whole file appears at once.
-        with tempfile.TemporaryDirectory(dir=folder) as own:
-            object_, library = f"{own}/object.o", f"{own}/library.so"
+        # Another process may compile it, too, so the file is moved into place when complete.
+        with tempfile.TemporaryDirectory(dir=folder) as workspace:
+            object_, library = f"{workspace}/object.o", f"{workspace}/library.so"
             _run_compiler([*flags, *CHECKS, "-c", "-", "-o", object_], text)
             _run_compiler(["-shared", object_, "-o", library])
             os.replace(library, path)
-    return ctypes.PyDLL(str(path)), kernels  # which no other Python thread interrupts
+    return ctypes.PyDLL(str(path)), kernels  # PyDLL: no other Python thread interrupts
 
 
 class RawModule:
@@ -122,7 +122,7 @@ class RawModule:
 
 
 class Kernel:
-    """A kernel, called as CuPy's: `kernel(grid, block, arguments)`."""
+    """A kernel, called like CuPy's: `kernel(grid, block, arguments)`."""
 
     def __init__(self, name: str, library: ctypes.PyDLL, number: int):
         types = getattr(library, f"types_{number}")
@@ -137,9 +137,9 @@ class Kernel:
             raise TypeError("the sizes of grid and block must be tuples")
         if len(args) != len(self._types):
             raise Undefined(f"{self.__name__} takes {len(self._types)} arguments, not {len(args)}")
-        # CuPy starts one block, too, where none was asked for.
+        # CuPy takes a size of 0 as 1.
         sizes = [max(1, size) for sizes in (grid, block) for size in (*sizes, 1, 1)[:3]]
-        if any(map(operator.gt, sizes, MOST)) or math.prod(sizes[3:]) > 1024:
+        if any(map(operator.gt, sizes, LIMITS)) or math.prod(sizes[3:]) > 1024:
             raise CUDADriverError(f"CUDA_ERROR_INVALID_VALUE: {self.__name__} {grid} {block}")
         if shared_mem > self.max_dynamic_shared_size_bytes:
             raise CUDADriverError(f"CUDA_ERROR_INVALID_VALUE: {shared_mem} bytes of shared memory")
@@ -155,30 +155,31 @@ class Kernel:
 
 
 def _slot(type_: str, value) -> bytes:
-    """The eight bytes of an argument for a parameter like "*f", a pointer to float, or "=f"."""
+    """The eight bytes of an argument for a parameter: "*f" is a pointer to float, "=f" a float."""
     pointer, letter = type_[0] == "*", type_[1]
     if isinstance(value, bool | int | float | np.generic):
         if not pointer:
             return _number(letter, value)
-        raise Undefined("a number, not an array")
+        raise Undefined("a number, where the kernel takes an array")
     memory = None if isinstance(value, np.ndarray) else getattr(value, "data", value)
     address = 0 if value is None else getattr(memory, "ptr", None)
     if address is None:
         raise TypeError(f"a {type(value)}, which is not on the device")
     dtype = getattr(value, "dtype", letter)
     if not pointer or (letter != ANY and dtype != letter):
-        raise Undefined(f"an array of {dtype}, where the kernel has {type_}")
+        raise Undefined(f"an array of {dtype}, where the kernel takes {type_}")
     return address.to_bytes(8, "little")
 
 
 def _number(letter: str, value) -> bytes:
-    """The bytes of a number, of which CuPy passes on as many as its own type has.
+    """The eight bytes of a number. CuPy passes as many of them as the number's own type has.
 
-    Of a larger integer the kernel reads the lower bytes, which are the number if it fits.
+    If an integer's type is larger than the kernel's, the kernel reads the lower bytes. They hold
+    the number if it fits.
     """
-    given = getattr(value, "dtype", None) or np.dtype(type(value))
-    whole = given.kind in "iub" and letter in "?bBhHiIqQ"
-    if given.itemsize >= struct.calcsize(letter) if whole else given == letter:
+    dtype = getattr(value, "dtype", None) or np.dtype(type(value))
+    integers = dtype.kind in "iub" and letter in "?bBhHiIqQ"
+    if dtype.itemsize >= struct.calcsize(letter) if integers else dtype == letter:
         with contextlib.suppress(struct.error):
             return struct.pack(letter, value).ljust(8, b"\0")
-    raise Undefined(f"{value!r} of {given}, where the kernel has {letter}")
+    raise Undefined(f"{value!r} of {dtype}, where the kernel takes {letter}")

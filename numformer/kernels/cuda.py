@@ -39,7 +39,7 @@ class Source:
         self._functions: dict[tuple, Any] = {}
 
     def start(self, name: str, like, blocks: tuple[int, ...], threads: tuple[int, ...], *arguments):
-        """Start `name`, compiled for the dtype of `like`, on a grid of blocks of threads."""
+        """Start kernel `name`, compiled for the dtype of `like`, with these blocks and threads."""
         key = name, like.dtype.char, type(like)
         if key not in self._functions:
             self._functions[key] = self._compiled(like).get_function(name)

@@ -1,6 +1,6 @@
 """Matrix products by cuBLAS, called directly, so that transposed views need no copy.
 
-cuBLAS reads matrices column by column, our arrays lie row by row. So it gets the two factors in
+cuBLAS reads matrices column by column, but our arrays lie row by row. So it gets the two factors in
 exchanged order: C = A B, row by row, is C^T = B^T A^T, column by column.
 """
 
@@ -69,7 +69,7 @@ def in_precision(matrix):
 
 
 def product(a, b, factor: float = 1.0):
-    """a (..., M, N), b (..., N, P) -> factor * a b (..., M, P); for float16 factors, in float32."""
+    """a (..., M, N), b (..., N, P) -> factor * a b (..., M, P); float16 factors give float32."""
     xp, kind, dtype = array_module(a), a.dtype.char, a.dtype
     inner = a.shape[-1] == b.shape[-2] and a.shape[:-2] == b.shape[:-2] and a.size * b.size
     if kind not in DATA_TYPES or b.dtype.char != kind or not inner:
@@ -92,10 +92,10 @@ def product(a, b, factor: float = 1.0):
 
 
 def _layout(x):
-    """x (..., M, N) -> x, 1 if its matrices lie transposed in memory, and the two steps in memory.
+    """x (..., M, N) -> x, 1 if its matrices lie transposed in memory (else 0), and two steps.
 
     The first step is from one row (transposed: column) to the next, the second from one matrix to
-    the next, both in entries. x is copied if its matrices do not lie at equal distances.
+    the next, both in entries. x is copied if its rows or matrices are not evenly spaced.
     """
     shape, strides, size = x.shape, x.strides, x.itemsize
     M, N = shape[-2:]

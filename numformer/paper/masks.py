@@ -89,18 +89,15 @@ class Places:
     def _of_heads(self, heads: int, xp) -> tuple:
         """Indices: the place (N, H) of each row's heads; the row (B, H, T) of each place; padding.
 
-        The row is -1 at padding. The third index holds the sequences and positions of padding.
+        The row is negative at padding. The third index holds the sequences and positions of padding.
         """
         if (heads, xp) not in self._indices:
             batch, length = self.valid.shape
             sequence, position = np.divmod(self.real, length)
-            row_of_head = sequence[:, None] * heads + np.arange(heads)
-            place_of_row = row_of_head * length + position[:, None]
-            row_of_place = np.full((batch * length, heads), -1)
-            row_of_place[self.valid.ravel()] = np.arange(self.valid.sum() * heads).reshape(
-                -1, heads
-            )
-            row_of_place = row_of_place.reshape(batch, length, heads).swapaxes(1, 2)
+            head = np.arange(heads)[:, None]
+            place_of_row = (sequence * heads + head).T * length + position[:, None]
+            row = np.where(self.valid, self.valid.cumsum().reshape(batch, length) - 1, -1)
+            row_of_place = row[:, None] * heads + head
             padding = [xp.asarray(index) for index in np.nonzero(~self.valid)]
             self._indices[heads, xp] = xp.asarray(place_of_row), xp.asarray(row_of_place), padding
         return self._indices[heads, xp]

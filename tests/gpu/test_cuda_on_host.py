@@ -1,4 +1,4 @@
-"""CUDA and cuBLAS on the host compute what a card does, and refuse what would be wrong there."""
+"""CUDA and cuBLAS on the host compute what a card does, and refuse what would go wrong on it."""
 
 import importlib
 
@@ -49,17 +49,17 @@ extern "C" __global__ void transposed(const float* x, __half* y, int rows, int c
 }
 
 extern "C" __global__ void reversed(float* x, int length) {
-    extern __shared__ float kept[];
+    extern __shared__ float buffer[];
     if (threadIdx.x >= length) return;
-    kept[threadIdx.x] = x[threadIdx.x];
+    buffer[threadIdx.x] = x[threadIdx.x];
     __syncthreads();
-    x[threadIdx.x] = kept[length - 1 - threadIdx.x];
+    x[threadIdx.x] = buffer[length - 1 - threadIdx.x];
 }
 
 extern "C" __global__ void without_barrier(float* x, int length) {
-    extern __shared__ float kept[];
-    kept[threadIdx.x] = x[blockIdx.x * length + threadIdx.x];
-    x[blockIdx.x * length + threadIdx.x] = kept[max(int(threadIdx.x) - 1, 0)];
+    extern __shared__ float buffer[];
+    buffer[threadIdx.x] = x[blockIdx.x * length + threadIdx.x];
+    x[blockIdx.x * length + threadIdx.x] = buffer[max(int(threadIdx.x) - 1, 0)];
 }
 
 extern "C" __global__ void shuffle_beside_barrier(float* x) {
@@ -73,9 +73,9 @@ extern "C" __global__ void two_barriers(float* x) {
         __syncthreads();
 }
 
-extern "C" __global__ void beyond_an_array(float* x) {
-    __shared__ float kept[32];
-    kept[threadIdx.x] = x[threadIdx.x];
+extern "C" __global__ void index_outside_array(float* x) {
+    __shared__ float buffer[32];
+    buffer[threadIdx.x] = x[threadIdx.x];
 }
 
 extern "C" __global__ void aligned_loads(float* x) {
@@ -83,18 +83,18 @@ extern "C" __global__ void aligned_loads(float* x) {
     x[4 * threadIdx.x] = four.w;
 }
 
-extern "C" __global__ void into_what_nobody_wrote(float* x) {
+extern "C" __global__ void sum_in_unwritten_memory(float* x) {
     __shared__ float sum[1];
     atomicAdd(sum, 1.0f);
     __syncthreads();
     x[threadIdx.x] = sum[0];
 }
 
-extern "C" __global__ void of_nobody(float* x) {
+extern "C" __global__ void value_of_no_thread(float* x) {
     x[threadIdx.x] = __shfl_down_sync(0xffffffffu, x[threadIdx.x], 1);
 }
 
-extern "C" __global__ void halves(float* x) {  // each half of a warp by itself, not as often
+extern "C" __global__ void half_warps(float* x) {  // each shuffles separately, one more often
     unsigned mask = threadIdx.x % 32 < 16 ? 0xffffu : 0xffff0000u;
     float value = x[threadIdx.x];
     for (int i = 0; i < (mask == 0xffffu ? 3 : 1); i++) value += __shfl_xor_sync(mask, value, 1);
@@ -136,28 +136,28 @@ def test_threads_that_return_before_a_barrier(with_kernels, kernel):
 
 
 @needs_compiler
-def test_numbers_that_a_card_would_make_up(with_kernels, kernel):
+def test_numbers_that_are_undefined_on_a_card_are_nan(with_kernels, kernel):
     x = with_kernels.ones((2, 64), np.float32)
     kernel("without_barrier")((2,), (64,), (x, 64), shared_mem=4 * 64)
-    assert np.isnan(x.get()).any()  # in one of the orders that the threads of blocks run in
-    kernel("into_what_nobody_wrote")((1,), (64,), (x,))
+    assert np.isnan(x.get()).any()  # in one of the two orders in which blocks run their threads
+    kernel("sum_in_unwritten_memory")((1,), (64,), (x,))
     assert np.isnan(x.get()[0]).all()
     x = with_kernels.arange(10, dtype=np.float32)
-    kernel("of_nobody")((1,), (10,), (x,))
-    assert_array_equal(x.get(), [*range(1, 10), np.nan])  # of a thread that is not there
+    kernel("value_of_no_thread")((1,), (10,), (x,))
+    assert_array_equal(x.get(), [*range(1, 10), np.nan])  # NaN from a thread that is not there
 
 
 @needs_compiler
 def test_shuffles_of_parts_of_a_warp(with_kernels, kernel):
     x = with_kernels.arange(32, dtype=np.float32)
-    kernel("halves")((1,), (32,), (x,))
+    kernel("half_warps")((1,), (32,), (x,))
     assert_array_equal(x.get(), np.repeat([4 * (4 + 5), 4 * (12 + 13), 20 + 21, 28 + 29], 8))
 
 
 WRONG = {
     "shuffle_beside_barrier": "wait elsewhere",
     "two_barriers": "wait at two",
-    "beyond_an_array": "line .*: an index",
+    "index_outside_array": "line .*: an index",
     "aligned_loads": "line .*: an address",
 }
 
@@ -168,7 +168,7 @@ def test_what_stops_a_kernel(with_kernels, kernel, name):
     x = with_kernels.arange(260, dtype=np.float32)
     with pytest.raises(Undefined, match=f"{name}: .*{WRONG[name]}"):
         kernel(name)((1,), (64,), (x[1:],))
-    kernel("aligned_loads")((1,), (64,), (x,))  # the next one runs
+    kernel("aligned_loads")((1,), (64,), (x,))  # the next kernel runs
     assert_array_equal(x.get()[:256:4], np.arange(3, 256, 4))
 
 
@@ -195,24 +195,25 @@ def test_products_of_many_matrices(with_kernels, rng, kind, dtype, transposes):
     m, n, k, many = 3, 4, 5, 2
 
     def memory(rows, columns):
-        """Matrices in larger ones, and column after column: NumPy's shapes the other way round."""
-        made = rng.standard_normal((many, columns + 1, rows + 2)).astype(dtype)
+        """Parts of larger matrices that lie column by column, so NumPy's shapes are transposed."""
+        larger = rng.standard_normal((many, columns + 1, rows + 2)).astype(dtype)
         return (
-            with_kernels.array(made),
-            made[:, :columns, :rows].swapaxes(1, 2),
-            (rows + 2, made[0].size),
+            with_kernels.array(larger),
+            larger[:, :columns, :rows].swapaxes(1, 2),
+            (rows + 2, larger[0].size),
         )
 
-    a, x, of_a = memory(*((k, m) if transposes[0] else (m, k)))
-    b, y, of_b = memory(*((n, k) if transposes[1] else (k, n)))
-    c, z, of_c = memory(m, n)
+    a, x, a_steps = memory(*((k, m) if transposes[0] else (m, k)))
+    b, y, b_steps = memory(*((n, k) if transposes[1] else (k, n)))
+    c, z, c_steps = memory(m, n)
     before, sums = c.get(), np.float64 if kind == 1 else np.float32
     alpha, beta = np.array(0.5, sums), np.array(-2, sums)
     x = x.swapaxes(1, 2) if transposes[0] else x
     y = y.swapaxes(1, 2) if transposes[1] else y
     cublas.gemmStridedBatchedEx(
-        handle, *transposes, m, n, k, alpha.ctypes.data, a.data.ptr, kind, *of_a, b.data.ptr, kind,
-        *of_b, beta.ctypes.data, c.data.ptr, kind, *of_c, many, 70 if kind == 1 else 68, -1,
+        handle, *transposes, m, n, k, alpha.ctypes.data, a.data.ptr, kind, *a_steps,
+        b.data.ptr, kind, *b_steps, beta.ctypes.data, c.data.ptr, kind, *c_steps,
+        many, 70 if kind == 1 else 68, -1,
     )  # fmt: skip
     expected = before.copy()
     expected[:, :n, :m] = (0.5 * (x.astype(sums) @ y.astype(sums)) - 2 * z).swapaxes(1, 2)

@@ -31,7 +31,7 @@ from tests.toy_tasks.small import RUN, copying, few_held_out, interrupted_at
 from tests.training.tiny_runs import SIZES, Copying
 
 FLAGS = f"{RUN} --parts 2 --average 2 --evaluate-every 2 --backend"
-# float32, after some steps of Adam, which makes large what is small
+# float32, after some steps of Adam, which makes small differences large
 CLOSE = dict(rtol=1e-3, atol=1e-5)
 
 
@@ -98,7 +98,7 @@ READING = [float, int, bool, repr, str, "{:.3f}".format, lambda x: x.item(), lam
 READING += [lambda x: x[x > 1], lambda x: x.__setitem__(x > 1, 2)]
 
 
-def test_reading_without_saying_so_is_a_hidden_wait(stand_in, x):
+def test_an_implicit_read_is_a_hidden_wait(stand_in, x):
     for read in READING:
         with synchronisations() as waits:
             read(x[0, 1])
@@ -139,7 +139,7 @@ def test_a_step_waits_for_nothing_and_metrics_and_checkpoints_for_little(
 ):
     xp = request.getfixturevalue(device)
     device, host = (trainer(tmp_path, xp, clip_norm=clip_norm) for xp in (xp, np))
-    for steps in (5, 1, 1):  # a line is of the steps since the line before
+    for steps in (5, 1, 1):  # a line covers the steps since the line before
         with synchronisations() as waits:
             advance(device, steps)
         assert not waits
@@ -149,7 +149,7 @@ def test_a_step_waits_for_nothing_and_metrics_and_checkpoints_for_little(
         advance(host, steps)
         assert line == pytest.approx(host.log(), rel=1e-5)
     with synchronisations() as waits:
-        device.save()  # whole vectors, not every parameter
+        device.save()  # reads whole vectors, not every parameter
     assert waits.total() <= 4 < len(device.model.named_parameters())
 
 
@@ -159,7 +159,7 @@ def test_a_step_waits_for_nothing_and_metrics_and_checkpoints_for_little(
 def test_broken_numbers_move_no_weight_before_they_are_seen(
     tmp_path, stand_in, monkeypatch, what, optimizer
 ):
-    """Nor do the whole numbers of later steps; and nothing is written as if all were well."""
+    """Later steps, whose numbers are finite, move no weight either, and no file is written."""
     forward, backward = CrossEntropy.forward, Transformer.backward
 
     def broken_loss(self, *inputs):
@@ -187,15 +187,15 @@ def test_broken_numbers_move_no_weight_before_they_are_seen(
 
 
 def test_kernels_multiply_numbers_of_eleven_bits_and_sum_in_float32(with_kernels, rng):
-    """Forward and backward, also of transposed matrices."""
+    """In forward and backward, and with transposed matrices."""
     x, w, dy = (rng.standard_normal(shape).astype(np.float32) for shape in ((6, 3), (3, 4), (6, 4)))
     with half_products():
-        found = [matmul(*map(with_kernels.asarray, (x, w)))]
-        found += linear_backward(*map(with_kernels.asarray, (dy, x, w)))[:2]
-        turned = with_kernels.asarray(np.ascontiguousarray(w.T)).T
-        found.append(matmul(with_kernels.asarray(x), turned))
+        results = [matmul(*map(with_kernels.asarray, (x, w)))]
+        results += linear_backward(*map(with_kernels.asarray, (dy, x, w)))[:2]
+        transposed = with_kernels.asarray(np.ascontiguousarray(w.T)).T
+        results.append(matmul(with_kernels.asarray(x), transposed))
     a, b, c = (array.astype(np.float16).astype(np.float32) for array in (x, w, dy))
-    for result, expected in zip(found, (a @ b, c @ b.T, a.T @ c, a @ b), strict=True):
+    for result, expected in zip(results, (a @ b, c @ b.T, a.T @ c, a @ b), strict=True):
         assert result.dtype == np.float32
         assert_allclose(result.get(), expected, rtol=1e-6, atol=1e-6)
 
@@ -210,7 +210,7 @@ def test_weights_move_to_the_device_and_back(stand_in):
 
 
 def assert_same_runs(folder: str, expected: str):
-    """The checkpoints' weights and Adam's state, the measures and the losses of two runs agree."""
+    """Two runs agree in weights, Adam's state, measures and losses."""
     for name in ("last.safetensors", "best.safetensors"):
         tensors, others = (load_checkpoint(Path(run, name))[0] for run in (folder, expected))
         assert tensors.keys() == others.keys()
@@ -220,8 +220,8 @@ def assert_same_runs(folder: str, expected: str):
     assert lines == [pytest.approx(line, rel=1e-3) for line in others]
 
 
-def test_a_task_is_on_the_device_what_it_is_on_the_host(empty_folder, call, stand_in):
-    """From its start, resumed on the other of the two, and in its answers."""
+def test_a_task_gives_the_same_on_device_and_host(empty_folder, call, stand_in):
+    """In a whole run, in a run that the other one resumes, and in its answers."""
     for backend, out in ("numpy", "host"), ("cupy", "device"):
         assert call(copying, f"{FLAGS} {backend} --out {out}")[0] == 1  # it learns little
     assert_same_runs("device", "host")
@@ -230,8 +230,8 @@ def test_a_task_is_on_the_device_what_it_is_on_the_host(empty_folder, call, stan
             assert call(copying, f"{FLAGS} {first} --out {first}")[0] == 130
         assert call(copying, f"--backend {second} --resume --out {first}")[0] == 1
         assert_same_runs(first, "host")
-    asked = "--run device --input 314 75 --backend"
-    host, device = (call(copying, f"{asked} {backend}") for backend in ("numpy", "cupy"))
+    flags = "--run device --input 314 75 --backend"
+    host, device = (call(copying, f"{flags} {backend}") for backend in ("numpy", "cupy"))
     assert host == device and len(host[1]) == 2
 
 
@@ -269,7 +269,7 @@ def test_the_report_sees_wrong_numbers_and_goes_on_after_a_failure(stand_in, mon
     for check in gpu.check_layers, gpu.check_steps:
         check(report, stand_in, [*wrong, "linear"])
     failed = [True] * 8 + [False] * 2 + [True] * 4 + [False]
-    assert ["failed" in said for _, said in report.rows] == failed
+    assert ["failed" in result for _, result in report.rows] == failed
     assert report.last_line() == "3 of 15 checks passed"
     assert "| embedding, float64 | **failed**: RuntimeError: out of memory |" in report.text()
 
@@ -285,12 +285,12 @@ def test_the_steps_that_are_timed_on_a_gpu_wait_once(stand_in, monkeypatch, prec
     assert os.environ["CUPY_TF32"] == ("1" if precision == "tf32" else "0")
 
 
-def test_where_no_report_can_be_made_or_written_it_is_said_at_once(tmp_path, monkeypatch, capsys):
+def test_a_missing_gpu_or_an_impossible_report_file_ends_it_at_once(tmp_path, monkeypatch, capsys):
     for out in ("", "absent/report.md", "report.json"):
         with pytest.raises(SystemExit, match="2"):
             gpu.main(["--quick", "--out", str(tmp_path / out)])
     monkeypatch.setitem(sys.modules, "cupy", None)
     assert gpu.main(["--out", str(tmp_path / "report.md")]) == 2
-    said = capsys.readouterr().err
-    assert said.count("error: ") == 4 and "backend cupy needs CuPy and an NVIDIA GPU" in said
+    errors = capsys.readouterr().err
+    assert errors.count("error: ") == 4 and "backend cupy needs CuPy and an NVIDIA GPU" in errors
     assert not list(tmp_path.iterdir())
