@@ -55,9 +55,9 @@ DRIVE = """(figure, [states, says]) => JSON.stringify(states.map((state) => {
       say(ranges[1], Math.floor(value / count), "input");
     }
   }
+  const shown = figure.simulation.shown();
   const { height } = figure.querySelector(".simulation-stage").getBoundingClientRect();
   if (!says) return { height };
-  const shown = figure.simulation.shown();
   const code = figure.querySelector(".simulation-code code").textContent.trim();
   const lines = figure.querySelectorAll(".step:not(.away) .worked dd");
   const worked = [...lines].map((line) => line.textContent);
@@ -161,20 +161,21 @@ def fits(figure, simulation: Simulation, driven: list[dict], width: int) -> None
     for view in simulation.views:
         for number, step in enumerate(getattr(view, "steps", ())):
             drive(figure, [{view.control: number}], False)
-            reach, most = figure.evaluate(REACH, width == 375), 844 if width == 375 else 900
+            reach, most = figure.evaluate(REACH, width == 390), 844 if width == 390 else 900
             assert reach <= most, f"{step.id} needs {reach} of {most} pixels at {width}"
 
 
 @every_simulation
 def test_a_page_shows_what_numformer_computes_for_every_choice(page, simulation, open_page):
     """Nothing jumps, all fits and can be read, on a phone, too, and a keyboard reaches it all."""
-    opened, states, chosen = open_page(page, 1280), states_of(simulation), {}
-    figure = opened.locator(f"#{simulation.name}")
-    fits(figure, simulation, drive(figure, states, False), 1280)
-    opened = open_page(page, 375)
+    states, chosen = states_of(simulation), {}
+    wide = open_page(page, 1280).locator(f"#{simulation.name}")
+    fits(wide, simulation, drive(wide, states, False), 1280)
+    opened = open_page(page, 390)
     figure = opened.locator(f"#{simulation.name}")
     on_phone = drive(figure, states)
-    fits(figure, simulation, on_phone, 375)
+    fits(figure, simulation, on_phone, 390)
+    opened.set_viewport_size({"width": 375, "height": 900})
     for state, shown in zip(states, on_phone, strict=True):
         chosen |= state
         replayed = {name: np.array(x, float) for name, x in shown.pop("replayed").items()}

@@ -12,7 +12,7 @@ from lessons.lesson_09 import whole
 
 model = whole.model
 
-# Sets weights, masks and controls -> every array of the replay, and what is then shown.
+# Sets weights, masks and controls -> every array of the replay, and what is then shown, as JSON.
 SET = """(figure, [typed, chosen]) => {
   const { simulation } = figure, [view] = simulation.views;
   Object.assign(simulation.chosen, chosen);
@@ -20,7 +20,7 @@ SET = """(figure, [typed, chosen]) => {
   const shown = simulation.shown().views[0];
   const { replay } = simulation, texts = (x) => (Array.isArray(x) ? x.map(texts) : String(x));
   const names = Object.keys(replay.names).map((name) => [name, texts(replay.get(name))]);
-  return [Object.fromEntries(names), shown];
+  return JSON.stringify([Object.fromEntries(names), shown]);
 }"""
 PICK = """(figure, [name, row, column]) => {
   const [view] = figure.simulation.views;
@@ -126,7 +126,7 @@ def test_every_number_is_numformer_s_whatever_changes(figure, rng):
         state, masks = some_state(rng), some_masks(rng)
         chosen = {"pair": int(rng.integers(27)), "stage": int(stage)}
         typed = {"state": state.tolist(), "masks": masks.tolist()}
-        replayed, shown = figure.evaluate(SET, [typed, chosen])
+        replayed, shown = json.loads(figure.evaluate(SET, [typed, chosen]))
         arrays = model.step(model.PAIRS[chosen["pair"]], state, masks)
         replayed["after"] = replayed.pop("given after")
         given = {f"given {name}" for name in ("pair", "state", "masks", "gates")}
