@@ -89,7 +89,7 @@ class Places:
     def _of_heads(self, heads: int, xp) -> tuple:
         """Indices: the place (N, H) of each row's heads; the row (B, H, T) of each place; padding.
 
-        The row is negative at padding. The third index holds the sequences and positions of padding.
+        The row is negative at padding, whose sequences and positions the third index holds.
         """
         if (heads, xp) not in self._indices:
             batch, length = self.valid.shape
