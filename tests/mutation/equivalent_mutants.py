@@ -98,8 +98,6 @@ More random words than are read.
     later/attention/keep.py: np.arange(count // 4 + 3)
 SeedSequence.generate_state makes word after word: of two words the first is the same.
     randomness.py: sequence.generate_state(2, np.uint64)[0]
-With a reach of all ids nothing lies that far apart: the slices are empty.
-    backend.py: while reach <= len(ids)
 A polynomial of a higher degree, which has all digits of the dtype, too.
     later/normal.py: _tail_polynomial(8 if
     later/normal.py: else 19)
