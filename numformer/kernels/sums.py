@@ -82,9 +82,10 @@ def dot_rows(a, b):
     return column_sums(a, b)[1]
 
 
-def block_squares(vector, size):
-    """As in numformer.training.optimizers."""
-    blocks = max(1, -(-len(vector) // size))
-    squares = array_module(vector).empty(blocks, vector.dtype)
-    SOURCE.start("block_squares", vector, (blocks,), (1024,), vector, len(vector), size, squares)
+def block_squares(vector, blocks):
+    """As in numformer.training.optimizers; the blocks have one size, but for a shorter last one."""
+    first, size = blocks[0].start, blocks[0].stop - blocks[0].start
+    whole = vector[first : blocks[-1].stop]
+    squares = array_module(vector).empty(len(blocks), vector.dtype)
+    SOURCE.start("block_squares", vector, (len(blocks),), (1024,), whole, len(whole), size, squares)
     return squares

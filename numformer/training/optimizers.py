@@ -37,17 +37,16 @@ def blocks_of(size: int) -> list[slice]:
 
 def clip_global_norm(grad, max_norm: float | None):
     """grad (N) -> its norm (); where that is above max_norm, `grad` is scaled down to it."""
-    norm = norm_of(block_squares(grad, BLOCK))
+    norm = norm_of(block_squares(grad, blocks_of(len(grad))))
     if max_norm is not None:
         grad *= clip_factor(norm, max_norm)
     return norm
 
 
 @has_kernel
-def block_squares(vector, size: int):
-    """vector (N) -> the sum of the squares of each block of `size` entries (M,)."""
-    starts = range(0, max(len(vector), 1), size)
-    return array_module(vector).stack([vector[n : n + size] @ vector[n : n + size] for n in starts])
+def block_squares(vector, blocks: list[slice]):
+    """vector (N), M blocks of it, one after the other -> the sum of squares of each (M,)."""
+    return array_module(vector).stack([vector[block] @ vector[block] for block in blocks])
 
 
 def norm_of(squares):

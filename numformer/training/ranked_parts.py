@@ -25,6 +25,7 @@ from numformer.training.finished import Finished
 from numformer.training.loss_scale import LossScale
 from numformer.training.optimizers import (
     Optimizer,
+    block_squares,
     blocks_of,
     clip_factor,
     norm_of,
@@ -172,9 +173,9 @@ class RankParts(Parts):
         grad[mine] = add_branches(sums, used)
         if scale is not None:
             grad[mine] *= 1 / scale
-        blocks = [grad[self._blocks[block]] for block in self._owned(rank)]
-        squares = [to_host(block @ block) for block in blocks]
-        return [to_host(loss) for loss in losses], np.array(squares, grad.dtype)
+        blocks = [self._blocks[block] for block in self._owned(rank)]
+        squares = to_host(block_squares(grad, blocks)) if blocks else np.zeros(0, grad.dtype)
+        return [to_host(loss) for loss in losses], squares
 
     def _exchange_branches(
         self, used: int, own: list[list]
