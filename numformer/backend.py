@@ -40,7 +40,8 @@ def has_kernel(formula: Callable) -> Callable:
     @functools.wraps(formula)
     def either(*arguments, **settings):
         array = arguments[0] if arguments else next(iter(settings.values()))
-        return kernels_for(array).get(formula.__name__, formula)(*arguments, **settings)
+        kernel = not isinstance(array, np.ndarray) and kernels_for(array).get(formula.__name__)
+        return (kernel or formula)(*arguments, **settings)
 
     return either
 
@@ -79,7 +80,7 @@ def matmul(a, b):
 
     If all matrices of `a` meet one matrix `b`, one large product replaces many small ones.
     """
-    if kernel := kernels_for(a).get("matmul"):
+    if not isinstance(a, np.ndarray) and (kernel := kernels_for(a).get("matmul")):
         return kernel(a, b)
     if b.ndim != 2:
         return a @ b

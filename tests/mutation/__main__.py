@@ -51,7 +51,8 @@ BROKEN = """backend.py randomness.py layer.py settings.py
             parallel/pipeline.py parallel/ranks.py parallel/ring.py parallel/tensor.py""".split()
 # Not broken: what deals with drivers, memory, processes and files and computes nothing.
 MACHINE = """usual_parts train
-             Parts.start Parts._everywhere Parts._share Parts.become Parts.end_processes Parts.close
+             Parts.start Parts._start_processes Parts._everywhere Parts._share Parts.become
+             Parts.end_processes Parts.close
              Trainer.save Trainer._save_best Trainer.resume Trainer._load_best interrupts
              _Progress.__init__ _Progress.log""".split()
 # What must notice it: the quick tests of the same things.

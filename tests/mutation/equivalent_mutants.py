@@ -12,6 +12,7 @@ LISTED = """
 A distance has no sign.
     later/attention/patterns.py: abs(t[:, None] - s)
     later/attention/patterns.py: abs(t - s)
+    later/attention/patterns.py: ahead, near = (t[:, None] - s,
 Nothing comes after a single position.
     paper/transformer.py: Reach(here)
     paper/transformer.py: Reach(here, causal=False)
