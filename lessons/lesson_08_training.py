@@ -180,9 +180,8 @@ def the_lines_of_the_loss():
             cross_entropy_backward,
             {
                 "xp = ": "",
-                "dlosses": "Each row has its share in the mean.",
                 "dlogits = ": "The result is written over the exponentials.",
-                "dlogits *= ": "$p$, times the row's share.",
+                "dlogits *= ": "$p$, times `dlosses`, each row's share in the mean.",
                 "if smoothing": r"Minus $\varepsilon_{ls} / N$, for every word.",
                 "dlogits[": r"Minus $1 - \varepsilon_{ls}$, for the right one.",
                 "return": r"$p - p^*$. No logarithm is left.",
@@ -366,7 +365,6 @@ def the_lines_of_clipping():
     return Beside(
         clip_global_norm,
         {
-            "xp = ": "",
             "norm = ": "The length of the vector of all gradients.",
             "if max_norm": "At or below the limit the factor is 1.",
             "return": "The length before clipping: worth a look when a run goes wrong.",

@@ -17,7 +17,7 @@ from numformer import Adam, CrossEntropy, Embedding, LayerNorm, Parameter, Trans
 from numformer.gradient_check.gradients import check
 from numformer.paper import Decoder, MultiHeadAttention, OutputProjection, Softmax
 from numformer.paper.attention import SelfAttention
-from numformer.paper.embedding import embed_backward
+from numformer.paper.embedding import embed_backward, output_projection_backward
 
 
 @show
@@ -182,11 +182,10 @@ def the_lines_of_the_table():
     """The library's backward of the output and of the lookup."""
     return [
         Beside(
-            OutputProjection.backward,
+            output_projection_backward,
             {
-                "x = ": "$Y$",
-                "self.weight.grad": r"$\mathrm{d}L^\top\,Y$, the first sum.",
-                "return": r"$\mathrm{d}Y = \mathrm{d}L\,E$",
+                "return": r"$\mathrm{d}Y = \mathrm{d}L\,E$, and the first sum, "
+                r"$\mathrm{d}L^\top\,Y$."
             },
         ),
         Beside(

@@ -22,7 +22,12 @@ from numformer.paper.attention import (
     scaled_dot_product_attention_backward,
 )
 from numformer.paper.cross_entropy import cross_entropy, cross_entropy_backward
-from numformer.paper.embedding import OutputProjection, embed, embed_backward
+from numformer.paper.embedding import (
+    embed,
+    embed_backward,
+    output_projection,
+    output_projection_backward,
+)
 from numformer.paper.feed_forward import FeedForward
 from numformer.paper.layer_norm import layer_norm, layer_norm_backward
 from numformer.paper.linear import linear_backward
@@ -198,7 +203,7 @@ KINDS = {  # of blocks: the lesson, the equation, the library's lines
         (FeedForward.forward, FeedForward.backward, linear_backward),
     ),
     "cross": (7, HEADS, (*OF_HEAD, MultiHeadAttention.backward)),
-    "output": (7, r"L = X E^\top", (OutputProjection.forward, OutputProjection.backward)),
+    "output": (7, r"L = X E^\top", (output_projection, output_projection_backward)),
     "loss": (8, LOSS, (cross_entropy, cross_entropy_backward)),
     "update": (8, r"w \leftarrow w - \eta\, \hat m / (\sqrt{\hat v} + \epsilon)", (adam,)),
 }
