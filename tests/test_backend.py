@@ -12,7 +12,9 @@ from numformer.backend import to_host
 from numformer.devices import find_backend
 from numformer.errors import InputError
 from numformer.half_precision import half_product, half_products
+from numformer.kernels import kernels_of
 from numformer.later.normal import normal
+from numformer.paper.softmax import softmax
 
 
 class Watched(np.ndarray):
@@ -218,6 +220,17 @@ def test_many_symbols_are_summed_in_the_order_in_which_they_come(rng):
     for symbol in (1, 2, 3):
         expected[symbol] = np.add.reduceat(values[ids == symbol], [0])[0]
     assert_array_equal(found, expected)
+
+
+def test_a_device_has_kernels_and_formulas_use_them(stand_in, monkeypatch):
+    """Also where the arguments are named. On the host a formula is computed line by line."""
+    host, device = np.zeros((1, 2)), stand_in.zeros((1, 2))
+    monkeypatch.delitem(backend._kernels, stand_in.ndarray)
+    assert backend.kernels_for(device).keys() == kernels_of(device).keys()
+    kernels = {"softmax": lambda scores, mask=None: (scores, mask)}
+    monkeypatch.setitem(backend._kernels, stand_in.ndarray, kernels)
+    assert softmax(device) == softmax(scores=device) == (device, None)
+    assert softmax(host).tolist() == softmax(scores=host).tolist() == [[0.5, 0.5]]
 
 
 def test_pieces_on_the_host_have_128_kilobytes_of_float32(stand_in):
