@@ -1,7 +1,7 @@
 """cuBLAS on the host: `cupy_backends.cuda.libs.cublas` for the stand-in for CuPy.
 
-Two of its functions, with CuPy's arguments. They receive the addresses of matrices that lie column
-by column; NumPy multiplies these matrices.
+Its product of many matrices, with CuPy's arguments: it receives the addresses of matrices that lie
+column by column, and NumPy multiplies them.
 """
 
 import ctypes
@@ -10,23 +10,14 @@ from types import ModuleType
 
 import numpy as np
 
-CUBLAS_OP_N, CUBLAS_OP_T, CUBLAS_OP_C = 0, 1, 2
-CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_64F = 68, 70
-CUBLAS_COMPUTE_32F_FAST_16F, CUBLAS_COMPUTE_32F_FAST_16BF = 74, 75
-CUBLAS_COMPUTE_32F_FAST_TF32 = 77
-
-_R_32F, _R_64F, _R_16F, _R_16BF = 0, 1, 2, 14
-# bfloat16, which NumPy lacks, is the upper half of a float32.
-_DTYPES = {_R_32F: np.float32, _R_64F: np.float64, _R_16F: np.float16, _R_16BF: np.uint16}
-_FAST = {(_R_32F, _R_32F)}
+_FLOAT32, _FLOAT64, _FLOAT16 = 0, 1, 2  # cudaDataType
+_DTYPES = {_FLOAT32: np.float32, _FLOAT64: np.float64, _FLOAT16: np.float16}
+_SUMS_32, _SUMS_64, _TF32 = 68, 70, 77  # cublasComputeType
 # For each compute type, the allowed pairs: the type of A and B, and the type of C.
 _ALLOWED = {
-    CUBLAS_COMPUTE_32F: {(kind, kind) for kind in (_R_32F, _R_16F, _R_16BF)}
-    | {(_R_16F, _R_32F), (_R_16BF, _R_32F)},
-    CUBLAS_COMPUTE_64F: {(_R_64F, _R_64F)},
-    CUBLAS_COMPUTE_32F_FAST_16F: _FAST,
-    CUBLAS_COMPUTE_32F_FAST_16BF: _FAST,
-    CUBLAS_COMPUTE_32F_FAST_TF32: _FAST,
+    _SUMS_32: {(_FLOAT32, _FLOAT32), (_FLOAT16, _FLOAT16), (_FLOAT16, _FLOAT32)},
+    _SUMS_64: {(_FLOAT64, _FLOAT64)},
+    _TF32: {(_FLOAT32, _FLOAT32)},
 }
 
 
@@ -59,19 +50,6 @@ def _matrices(
     return np.lib.stride_tricks.as_strided(memory, (count, rows, columns), steps)
 
 
-def _numbers(matrices, kind: int, dtype):
-    if kind == _R_16BF:
-        return (matrices.astype(np.uint32) << 16).view(np.float32)
-    return matrices.astype(dtype)
-
-
-def _bfloat16(numbers):
-    """The bits of the nearest bfloat16; of two equally near, the even one."""
-    bits = np.ascontiguousarray(numbers).view(np.uint32)
-    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
-    return np.where(np.isnan(numbers), 0x7FFF, rounded).astype(np.uint16)
-
-
 def gemmStridedBatchedEx(
     handle, transa, transb, m, n, k, alpha, A, Atype, lda, strideA, B, Btype, ldb, strideB,
     beta, C, Ctype, ldc, strideC, batchCount, computeType, algo,
@@ -83,23 +61,12 @@ def gemmStridedBatchedEx(
     a = _matrices(A, Atype, *shape_a, lda, strideA, batchCount)
     b = _matrices(B, Btype, *shape_b, ldb, strideB, batchCount)
     c = _matrices(C, Ctype, m, n, ldc, strideC, batchCount)
-    dtype = np.float64 if computeType == CUBLAS_COMPUTE_64F else np.float32
+    dtype = np.float64 if computeType == _SUMS_64 else np.float32
     scalar = ctypes.c_double if dtype is np.float64 else ctypes.c_float
     alpha, beta = (scalar.from_address(address).value for address in (alpha, beta))
-    x, y = _numbers(a, Atype, dtype), _numbers(b, Btype, dtype)
+    x, y = a.astype(dtype), b.astype(dtype)
     product = (x.swapaxes(1, 2) if transa else x) @ (y.swapaxes(1, 2) if transb else y)
     product *= dtype(alpha)
     if beta:  # otherwise C may hold anything, even NaN
-        product += dtype(beta) * _numbers(c, Ctype, dtype)
-    c[...] = _bfloat16(product) if Ctype == _R_16BF else product
-
-
-def gemmEx(
-    handle, transa, transb, m, n, k, alpha, A, Atype, lda, B, Btype, ldb, beta, C, Ctype, ldc,
-    computeType, algo,
-) -> None:  # fmt: skip
-    """gemmStridedBatchedEx for single matrices."""
-    gemmStridedBatchedEx(
-        handle, transa, transb, m, n, k, alpha, A, Atype, lda, 0, B, Btype, ldb, 0,
-        beta, C, Ctype, ldc, 0, 1, computeType, algo,
-    )  # fmt: skip
+        product += dtype(beta) * c.astype(dtype)
+    c[...] = product

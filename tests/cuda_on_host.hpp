@@ -50,62 +50,12 @@
 using half = _Float16;
 using __half = _Float16;
 
-namespace on_host {
-template <class T, class S> T bits_as(S value) {
-    static_assert(sizeof(T) == sizeof(S));
-    T bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-}  // namespace on_host
-
-inline unsigned __float_as_uint(float x) { return on_host::bits_as<unsigned>(x); }
-inline int __float_as_int(float x) { return on_host::bits_as<int>(x); }
-inline float __uint_as_float(unsigned x) { return on_host::bits_as<float>(x); }
-inline float __int_as_float(int x) { return on_host::bits_as<float>(x); }
-inline long long __double_as_longlong(double x) { return on_host::bits_as<long long>(x); }
-inline double __longlong_as_double(long long x) { return on_host::bits_as<double>(x); }
-
-struct __nv_bfloat16 {
-    unsigned short bits;
-    __nv_bfloat16() = default;
-    __nv_bfloat16(float x) {  // the nearest bfloat16; of two equally near, the even one
-        unsigned u = __float_as_uint(x);
-        bits = x == x ? (u + 0x7fff + (u >> 16 & 1)) >> 16 : 0x7fff;
-    }
-    operator float() const { return __uint_as_float(unsigned(bits) << 16); }
-};
-
 inline half __float2half(float x) { return half(x); }
 inline half __float2half_rn(float x) { return half(x); }
-inline float __half2float(half x) { return float(x); }
-inline unsigned short __half_as_ushort(half x) { return on_host::bits_as<unsigned short>(x); }
-inline half __ushort_as_half(unsigned short x) { return on_host::bits_as<half>(x); }
-inline __nv_bfloat16 __float2bfloat16(float x) { return x; }
-inline __nv_bfloat16 __float2bfloat16_rn(float x) { return x; }
-inline float __bfloat162float(__nv_bfloat16 x) { return x; }
-inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 x) { return x.bits; }
-inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short x) {
-    return on_host::bits_as<__nv_bfloat16>(x);
-}
 
-#define VECTORS(T, name)                                                               \
-    struct alignas(2 * sizeof(T)) name##2 { T x, y; };                                 \
-    struct name##3 { T x, y, z; };                                                     \
-    struct alignas(4 * sizeof(T) < 16 ? 4 * sizeof(T) : 16) name##4 { T x, y, z, w; }; \
-    inline name##2 make_##name##2(T x, T y) { return {x, y}; }                         \
-    inline name##3 make_##name##3(T x, T y, T z) { return {x, y, z}; }                 \
-    inline name##4 make_##name##4(T x, T y, T z, T w) { return {x, y, z, w}; }
-VECTORS(float, float)
-VECTORS(double, double)
-VECTORS(int, int)
-VECTORS(unsigned, uint)
-VECTORS(unsigned short, ushort)
-VECTORS(unsigned char, uchar)
-#undef VECTORS
 struct alignas(4) __half2 { half x, y; };
-using half2 = __half2;
-struct alignas(4) __nv_bfloat162 { __nv_bfloat16 x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
+struct uint3 { unsigned x, y, z; };
 struct dim3 { unsigned x = 1, y = 1, z = 1; };
 #define alignas(n) __attribute__((aligned(n)))  // also after __shared__
 
@@ -127,95 +77,6 @@ EXTREMES_OF(long long, unsigned long long)
 EXTREMES_OF(float, double)
 #undef EXTREMES_OF
 #undef EXTREMES
-
-inline float rsqrtf(float x) { return 1 / sqrtf(x); }
-inline float rsqrt(float x) { return 1 / sqrtf(x); }
-inline double rsqrt(double x) { return 1 / sqrt(x); }
-inline float normcdff(float x) { return erfcf(-x * 0.70710678f) / 2; }
-inline double normcdf(double x) { return erfc(-x * 0.70710678118654752) / 2; }
-inline float sinpif(float x) { return float(sin(3.14159265358979324 * x)); }
-inline float cospif(float x) { return float(cos(3.14159265358979324 * x)); }
-inline float __expf(float x) { return expf(x); }
-inline float __logf(float x) { return logf(x); }
-inline float __log2f(float x) { return log2f(x); }
-inline float __powf(float x, float y) { return powf(x, y); }
-inline float __sinf(float x) { return sinf(x); }
-inline float __cosf(float x) { return cosf(x); }
-inline float __frsqrt_rn(float x) { return 1 / sqrtf(x); }
-inline float __fsqrt_rn(float x) { return sqrtf(x); }
-inline float __frcp_rn(float x) { return 1 / x; }
-inline float fdividef(float x, float y) { return x / y; }
-inline float __fdividef(float x, float y) { return x / y; }
-inline float __fdiv_rn(float x, float y) { return x / y; }
-inline float __fadd_rn(float x, float y) { return x + y; }
-inline float __fmul_rn(float x, float y) { return x * y; }
-inline float __fmaf_rn(float x, float y, float z) { return fmaf(x, y, z); }
-inline double __dadd_rn(double x, double y) { return x + y; }
-inline double __dmul_rn(double x, double y) { return x * y; }
-inline float __double2float_rn(double x) { return float(x); }
-inline float __int2float_rn(int x) { return float(x); }
-inline float __uint2float_rn(unsigned x) { return float(x); }
-inline int __float2int_rn(float x) { return int(rintf(x)); }
-inline int __float2int_rz(float x) { return int(x); }
-inline float __saturatef(float x) { return x > 0 ? x < 1 ? x : 1 : 0; }
-inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned long long)a * b >> 32; }
-inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
-    return (unsigned __int128)a * b >> 64;
-}
-inline int __mulhi(int a, int b) { return (long long)a * b >> 32; }
-inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned by) {
-    return ((unsigned long long)high << 32 | low) << (by & 31) >> 32;
-}
-inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
-    return ((unsigned long long)high << 32 | low) >> (by & 31);
-}
-inline unsigned __brev(unsigned x) {
-    unsigned reversed = 0;
-    for (int bit = 0; bit < 32; bit++) reversed |= (x >> bit & 1) << (31 - bit);
-    return reversed;
-}
-inline int __popc(unsigned x) { return __builtin_popcount(x); }
-inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
-inline int __clz(int x) { return x ? __builtin_clz(x) : 32; }
-inline int __ffs(int x) { return __builtin_ffs(x); }
-
-template <class T> T __ldg(const T* from) { return *from; }
-template <class T> T __ldcs(const T* from) { return *from; }
-template <class T> T __ldcg(const T* from) { return *from; }
-template <class T> void __stcs(T* to, T value) { *to = value; }
-template <class T> void __stcg(T* to, T value) { *to = value; }
-
-// No thread is interrupted, so plain operations are atomic.
-namespace on_host {
-template <class T, class F> T update(T* place, F change) {
-    T old = *place;
-    *place = change(old);
-    return old;
-}
-}  // namespace on_host
-template <class T, class S> T atomicAdd(T* p, S value) {
-    return on_host::update(p, [&](T old) { return old + T(value); });
-}
-template <class T, class S> T atomicMax(T* p, S value) {
-    return on_host::update(p, [&](T old) { return max(old, T(value)); });
-}
-template <class T, class S> T atomicMin(T* p, S value) {
-    return on_host::update(p, [&](T old) { return min(old, T(value)); });
-}
-template <class T, class S> T atomicOr(T* p, S value) {
-    return on_host::update(p, [&](T old) { return old | T(value); });
-}
-template <class T, class S> T atomicExch(T* p, S value) {
-    return on_host::update(p, [&](T) { return T(value); });
-}
-template <class T, class S, class R> T atomicCAS(T* p, S expected, R value) {
-    return on_host::update(p, [&](T old) { return old == T(expected) ? T(value) : old; });
-}
-inline unsigned atomicInc(unsigned* p, unsigned last) {
-    return on_host::update(p, [&](unsigned old) { return old >= last ? 0 : old + 1; });
-}
-static inline void __threadfence() {}
-static inline void __threadfence_block() {}
 
 // Threads
 
@@ -442,18 +303,17 @@ static const char* launch(void (*callee)(const Slot*), const unsigned* sizes, co
 
 // NumPy's letter for the type of an argument.
 template <class T> constexpr char letter() {
-    if constexpr (std::is_same_v<T, half> || std::is_same_v<T, half2>) return 'e';
-    if constexpr (std::is_same_v<T, float> || std::is_same_v<T, float2>) return 'f';
+    if constexpr (std::is_same_v<T, half> || std::is_same_v<T, __half2>) return 'e';
+    if constexpr (std::is_same_v<T, float>) return 'f';
     if constexpr (std::is_same_v<T, float4>) return 'f';
-    if constexpr (std::is_same_v<T, double> || std::is_same_v<T, double2>) return 'd';
+    if constexpr (std::is_same_v<T, double>) return 'd';
     if constexpr (std::is_same_v<T, bool>) return '?';
     if constexpr (std::is_same_v<T, char> || std::is_same_v<T, signed char>) return 'b';
     if constexpr (std::is_same_v<T, unsigned char>) return 'B';
     if constexpr (std::is_same_v<T, short>) return 'h';
     if constexpr (std::is_same_v<T, unsigned short>) return 'H';
-    if constexpr (std::is_same_v<T, __nv_bfloat16> || std::is_same_v<T, __nv_bfloat162>) return 'H';
-    if constexpr (std::is_same_v<T, int> || std::is_same_v<T, int4>) return 'i';
-    if constexpr (std::is_same_v<T, unsigned> || std::is_same_v<T, uint4>) return 'I';
+    if constexpr (std::is_same_v<T, int>) return 'i';
+    if constexpr (std::is_same_v<T, unsigned>) return 'I';
     if constexpr (std::is_same_v<T, long> || std::is_same_v<T, long long>) return 'q';
     if constexpr (std::is_same_v<T, unsigned long>) return 'Q';
     if constexpr (std::is_same_v<T, unsigned long long>) return 'Q';
@@ -522,20 +382,6 @@ ON_HOST_INLINE T __shfl_down_sync(unsigned mask, T value, unsigned by, int width
     int lane = on_host::now->lane, source = lane + by;
     return on_host::shuffle(mask, value, source < (lane & -width) + width ? source : lane);
 }
-template <class T>
-ON_HOST_INLINE T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32) {
-    int lane = on_host::now->lane, source = lane - int(by);
-    return on_host::shuffle(mask, value, source >= (lane & -width) ? source : lane);
-}
-ON_HOST_INLINE unsigned __ballot_sync(unsigned mask, int predicate) {
-    on_host::meet(mask, predicate != 0);
-    unsigned ballot = 0;
-    for (int lane = 0; lane < 32; lane++)
-        if (on_host::now->partners >> lane & 1) ballot |= unsigned(on_host::value_of(lane)) << lane;
-    return ballot;
-}
-ON_HOST_INLINE int __any_sync(unsigned mask, int is) { return __ballot_sync(mask, is) != 0; }
-ON_HOST_INLINE int __all_sync(unsigned mask, int is) { return __ballot_sync(mask, !is) == 0; }
 
 #define ON_HOST_KERNEL(number, function)                                                        \
     extern "C" const char* types_##number() { return on_host::types(function); }                \

@@ -8,37 +8,14 @@ marks the formulas that have a kernel.
 Kernels add numbers in a fixed order, without atomic adds, so a repeated step gives the same bits.
 """
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
 from numformer.backend import array_module
-from numformer.kernels import (
-    adam,
-    attention,
-    copies,
-    cross_entropy,
-    dropout,
-    embedding,
-    feed_forward,
-    layer_norm,
-    products,
-    softmax,
-    sums,
-)
 
-MODULES = (
-    adam,
-    attention,
-    copies,
-    cross_entropy,
-    dropout,
-    embedding,
-    feed_forward,
-    layer_norm,
-    products,
-    softmax,
-    sums,
-)
+MODULES = """adam attention copies cross_entropy dropout embedding feed_forward layer_norm products
+             softmax sums""".split()
 
 
 def kernels_of(array: Any) -> dict[str, Callable]:
@@ -46,4 +23,5 @@ def kernels_of(array: Any) -> dict[str, Callable]:
     is_cupy = type(array).__module__.partition(".")[0] == "cupy"
     if not is_cupy or not hasattr(array_module(array), "RawModule"):
         return {}
-    return {name: getattr(module, name) for module in MODULES for name in module.FORMULAS}
+    modules = [importlib.import_module(f"{__name__}.{name}") for name in MODULES]
+    return {name: getattr(module, name) for module in modules for name in module.FORMULAS}

@@ -9,7 +9,7 @@ from numformer.backend import array_module, transpose
 from numformer.kernels.copies import packed
 from numformer.kernels.cuda import Source
 from numformer.kernels.products import product
-from numformer.kernels.softmax import mask_with_steps, softmax_backward_into, softmax_into
+from numformer.kernels.softmax import mask_with_steps, softmax, softmax_backward
 
 FORMULAS = "scaled_dot_product_attention", "scaled_dot_product_attention_backward"
 LARGEST = {"f": 64, "d": 32}  # the largest T, S, K and K_v that fit into a block's memory
@@ -156,8 +156,7 @@ def scaled_dot_product_attention(query, key, value, mask=None):
     """As in numformer.paper.attention."""
     scale = 1 / math.sqrt(query.shape[-1])
     if not _fits(query, key, value):
-        scores = product(query, transpose(key), scale)
-        weights = softmax_into(scores, scores, mask)
+        weights = softmax(product(query, transpose(key), scale), mask)
         return product(weights, value), weights
     (query, key, value), sizes = _as_plain(query, key, value)
     B, H, queries, _ = query.shape
@@ -175,11 +174,11 @@ def scaled_dot_product_attention(query, key, value, mask=None):
 def scaled_dot_product_attention_backward(doutput, query, key, value, weights):
     """As in numformer.paper.attention."""
     scale = 1 / math.sqrt(query.shape[-1])
-    of_one_shape = doutput.shape == (*query.shape[:-1], value.shape[-1])
-    if not of_one_shape or doutput.dtype != query.dtype or not _fits(query, key, value):
+    shape_fits = doutput.shape == (*query.shape[:-1], value.shape[-1])
+    if not shape_fits or doutput.dtype != query.dtype or not _fits(query, key, value):
         dvalue = product(transpose(weights), doutput)
         dweights = product(doutput, transpose(value))
-        dscores = softmax_backward_into(dweights, dweights, weights)
+        dscores = softmax_backward(dweights, weights)
         return product(dscores, key, scale), product(transpose(dscores), query, scale), dvalue
     (query, key, value), sizes = _as_plain(query, key, value)
     (doutput,), _ = _as_plain(doutput)

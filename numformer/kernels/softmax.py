@@ -46,12 +46,8 @@ extern "C" __global__ void softmax_backward(
 
 def softmax(scores, mask=None):
     """As in numformer.paper.softmax."""
-    return softmax_into(array_module(scores).empty(scores.shape, scores.dtype), scores, mask)
-
-
-def softmax_into(weights, scores, mask=None):
-    """The softmax of scores (..., S), written into weights (..., S), which may be the scores."""
     (scores,) = contiguous(scores)
+    weights = array_module(scores).empty(scores.shape, scores.dtype)
     H, queries, S = (1, 1, *scores.shape)[-3:]
     N = scores.size // max(S, 1)
     mask, steps = mask_with_steps(mask, scores)
@@ -76,12 +72,7 @@ def mask_with_steps(mask, scores):
 def softmax_backward(dweights, weights):
     """As in numformer.paper.softmax."""
     dweights, weights = alike(dweights, weights)
-    return softmax_backward_into(array_module(dweights).empty_like(dweights), dweights, weights)
-
-
-def softmax_backward_into(dscores, dweights, weights):
-    """The gradient of the scores (..., S), written into dscores, which may be dweights."""
-    S = weights.shape[-1]
+    dscores, S = array_module(dweights).empty_like(dweights), weights.shape[-1]
     N = weights.size // max(S, 1)
     SOURCE.start("softmax_backward", weights, *warps(N), dweights, weights, N, S, dscores)
     return dscores

@@ -165,8 +165,8 @@ class MultiHeadAttention(Layer):
 class SelfAttention(MultiHeadAttention):
     """x (B, T, D), reach -> (B, T, D): query, key and value all come from x (section 3.2.3).
 
-    With a `past`, the keys and values are those of all positions so far. A state in the past
-    remembers them; `remembers` makes that state.
+    With a `past`, which remembers them, the keys and values of all positions so far take part.
+    `remembers` makes the state in which they are kept.
     """
 
     def __init__(self, *sizes: Any, remembers: Any = KeysAndValues, **parts: Any):

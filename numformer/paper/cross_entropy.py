@@ -86,14 +86,14 @@ class CrossEntropy(Layer):
         loss, exponentials = logits.dtype.type(0), xp.empty(logits.shape, logits.dtype)
         total = xp.empty_like(logits[:, :1])
         for rows in cache_pieces(logits):
-            of_rows = logits[rows]
+            piece = logits[rows]
             if valid is not None:
                 # Targets that do not count then give exactly 0, even if their logits are infinite.
-                of_rows = xp.where(kept[rows, None], of_rows, logits.dtype.type(0))
-            loss_of_rows, _, total[rows] = cross_entropy(
-                of_rows, targets[rows], share[rows], self.smoothing, exponentials[rows]
+                piece = xp.where(kept[rows, None], piece, logits.dtype.type(0))
+            piece_loss, _, total[rows] = cross_entropy(
+                piece, targets[rows], share[rows], self.smoothing, exponentials[rows]
             )
-            loss = loss + loss_of_rows
+            loss = loss + piece_loss
         self.save(exponentials=exponentials, total=total, targets=targets, share=share, shape=shape)
         return loss
 
@@ -102,6 +102,6 @@ class CrossEntropy(Layer):
         shape, dlogits = saved.pop("shape"), saved["exponentials"]
         dlosses = dloss * saved.pop("share")  # loss = losses share
         for rows in cache_pieces(dlogits):
-            of_rows = {name: array[rows] for name, array in saved.items()}
-            cross_entropy_backward(dlosses[rows], **of_rows, smoothing=self.smoothing)
+            piece = {name: array[rows] for name, array in saved.items()}
+            cross_entropy_backward(dlosses[rows], **piece, smoothing=self.smoothing)
         return dlogits.reshape(shape)

@@ -8,9 +8,6 @@ import pytest
 from cupy_stand_in import Undefined
 from numpy.testing import assert_allclose, assert_array_equal
 
-needs_compiler = pytest.mark.skipif(
-    cuda_on_host.compiler() is None, reason="needs g++ 12, which knows half precision, on x86-64"
-)
 SOURCE = """
 #include <cuda_fp16.h>
 
@@ -85,7 +82,6 @@ extern "C" __global__ void aligned_loads(float* x) {
 
 extern "C" __global__ void sum_in_unwritten_memory(float* x) {
     __shared__ float sum[1];
-    atomicAdd(sum, 1.0f);
     __syncthreads();
     x[threadIdx.x] = sum[0];
 }
@@ -108,7 +104,6 @@ def kernel(with_kernels):
     return with_kernels.RawModule(code=SOURCE, options=("--std=c++17",)).get_function
 
 
-@needs_compiler
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_sums_over_a_block(with_kernels, kernel, rng, dtype):
     x = rng.standard_normal((5, 1000)).astype(dtype)
@@ -120,7 +115,6 @@ def test_sums_over_a_block(with_kernels, kernel, rng, dtype):
         assert_allclose(sums.get(), x.sum(1), rtol=1e-4 if dtype is np.float32 else 1e-12)
 
 
-@needs_compiler
 def test_grids_and_blocks_of_two_axes(with_kernels, kernel, rng):
     x = rng.standard_normal((13, 30)).astype(np.float32)
     y = with_kernels.empty((30, 13), np.float16)
@@ -128,14 +122,12 @@ def test_grids_and_blocks_of_two_axes(with_kernels, kernel, rng):
     assert_array_equal(y.get(), x.T.astype(np.float16))
 
 
-@needs_compiler
 def test_threads_that_return_before_a_barrier(with_kernels, kernel):
     x = with_kernels.arange(50, dtype=np.float32)
     kernel("reversed")((1,), (64,), (x, 50), shared_mem=4 * 64)
     assert_array_equal(x.get(), np.arange(50)[::-1])
 
 
-@needs_compiler
 def test_numbers_that_are_undefined_on_a_card_are_nan(with_kernels, kernel):
     x = with_kernels.ones((2, 64), np.float32)
     kernel("without_barrier")((2,), (64,), (x, 64), shared_mem=4 * 64)
@@ -147,7 +139,6 @@ def test_numbers_that_are_undefined_on_a_card_are_nan(with_kernels, kernel):
     assert_array_equal(x.get(), [*range(1, 10), np.nan])  # NaN from a thread that is not there
 
 
-@needs_compiler
 def test_shuffles_of_parts_of_a_warp(with_kernels, kernel):
     x = with_kernels.arange(32, dtype=np.float32)
     kernel("half_warps")((1,), (32,), (x,))
@@ -162,7 +153,6 @@ WRONG = {
 }
 
 
-@needs_compiler
 @pytest.mark.parametrize("name", WRONG)
 def test_what_stops_a_kernel(with_kernels, kernel, name):
     x = with_kernels.arange(260, dtype=np.float32)
@@ -172,7 +162,6 @@ def test_what_stops_a_kernel(with_kernels, kernel, name):
     assert_array_equal(x.get()[:256:4], np.arange(3, 256, 4))
 
 
-@needs_compiler
 def test_arguments_of_other_types(with_kernels, kernel):
     sums, x = kernel("row_sums_float"), with_kernels.ones((1, 4), np.float32)
     y = with_kernels.empty(1, np.float32)
@@ -218,27 +207,3 @@ def test_products_of_many_matrices(with_kernels, rng, kind, dtype, transposes):
     expected = before.copy()
     expected[:, :n, :m] = (0.5 * (x.astype(sums) @ y.astype(sums)) - 2 * z).swapaxes(1, 2)
     assert_allclose(c.get(), expected, rtol=1e-2 if kind == 2 else 1e-5, atol=1e-3)
-
-
-def test_products_in_bfloat16(with_kernels, rng):
-    cublas = importlib.import_module("cupy_backends.cuda.libs.cublas")
-    x, y = (rng.integers(-8, 9, shape) / 8 for shape in ((3, 64), (64, 2)))  # exact in bfloat16
-    a, b = (with_kernels.array(z.T.astype(np.float32).copy().view(np.uint32) >> 16) for z in (x, y))
-    a, b = a.astype(np.uint16), b.astype(np.uint16)
-    one, c = np.ones(1, np.float32), with_kernels.empty((2, 3), np.uint16)
-
-    def multiply(c_type, c, compute=68):
-        cublas.gemmEx(
-            1, 0, 0, 3, 2, 64, one.ctypes.data, a.data.ptr, 14, 3, b.data.ptr, 14, 64,
-            (one * 0).ctypes.data, c.data.ptr, c_type, 3, compute, -1,
-        )  # fmt: skip
-
-    multiply(14, c)
-    digits, exponent = np.frexp(x @ y)
-    rounded = np.ldexp(np.round(digits * 2**8), exponent - 8)
-    assert_array_equal((c.get().astype(np.uint32) << 16).view(np.float32).T, rounded)
-    in_float32 = with_kernels.empty((2, 3), np.float32)
-    multiply(0, in_float32)
-    assert_array_equal(in_float32.get().T, x @ y)
-    with pytest.raises(RuntimeError, match="NOT_SUPPORTED"):
-        multiply(14, c, compute=77)

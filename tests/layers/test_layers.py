@@ -171,7 +171,7 @@ def test_which_scores_grow_with_the_size_of_queries_and_keys(d_k, rng):
 
 
 def test_of_equal_scores_the_first_experts_are_chosen():
-    """Of so many, an unstable sort takes any."""
+    """An unstable sort may choose any of them."""
     scores = np.tile([[0.0], [1.0]], 20).T.reshape(1, 40)
     assert np.flatnonzero(route(scores, 3)[1]).tolist() == [1, 3, 5]
 
