@@ -11,14 +11,22 @@ import pytest
 from cupy_stand_in import Undefined, synchronisations
 from numpy.testing import assert_allclose, assert_array_equal
 
-from numformer.backend import matmul
+from numformer.backend import dot_rows, matmul
 from numformer.errors import BrokenNumbers
 from numformer.gradient_check import __main__ as gradient_check
 from numformer.half_precision import half_products
 from numformer.layer import pack
 from numformer.models import Config, Transformer
+from numformer.paper.attention import (
+    scaled_dot_product_attention,
+    scaled_dot_product_attention_backward,
+)
 from numformer.paper.cross_entropy import CrossEntropy
+from numformer.paper.embedding import embed
+from numformer.paper.feed_forward import relu
+from numformer.paper.layer_norm import layer_norm_backward
 from numformer.paper.linear import linear_backward
+from numformer.paper.softmax import softmax
 from numformer.training.checkpoints import load_checkpoint
 from numformer.training.optimizers import OPTIMIZERS
 from numformer.training.recipe import Recipe
@@ -198,6 +206,33 @@ def test_kernels_multiply_numbers_of_eleven_bits_and_sum_in_float32(with_kernels
     for result, expected in zip(results, (a @ b, c @ b.T, a.T @ c, a @ b), strict=True):
         assert result.dtype == np.float32
         assert_allclose(result.get(), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_kernels_read_unusual_inputs_as_the_formulas_do(with_kernels, rng):
+    """Ids by columns, another dtype, NaN, a mask for each head, heads of one value, many rows."""
+    cp, x = with_kernels, rng.standard_normal((2, 3, 4, 5))
+    ids = np.asfortranarray(rng.integers(0, 5, (3, 4)))
+    nan = np.where(np.arange(5) == 1, np.nan, x)
+    heads, mask = [x, x, x[:, :1]], rng.random((2, 3, 4, 4)) < 0.5
+    many = rng.standard_normal((2, 2000, 3))
+    for formula, inputs in (
+        (embed, [ids, x[0, 0].T]),
+        (layer_norm_backward, [x.astype(np.float32), x, x[..., :1], x[0, 0, 0]]),
+        (relu, [np.sign(x) * (x > -0.5)]),
+        (dot_rows, many),
+        (softmax, [nan]),
+        (softmax, [x[..., :4], mask]),
+        (scaled_dot_product_attention, [x, x, x, mask]),
+        (softmax, [np.where(np.isnan(nan), np.inf, nan)]),
+        (scaled_dot_product_attention, heads),
+        (scaled_dot_product_attention_backward, [x, *heads, x[..., :4]]),
+    ):
+        with np.errstate(invalid="ignore"):
+            expected = formula(*inputs)
+        found = formula(*map(cp.asarray, inputs))
+        pairs = zip(found, expected, strict=True) if type(found) is tuple else [(found, expected)]
+        for result, right in pairs:
+            assert_allclose(result.get(), right, rtol=2e-5, atol=1e-6, err_msg=formula.__name__)
 
 
 def test_weights_move_to_the_device_and_back(stand_in):
