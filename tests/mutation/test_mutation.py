@@ -142,8 +142,11 @@ def test_the_library_s_mutants(monkeypatch, capsys):
     assert equivalent(mutants)[1] == [*entries]
     monkeypatch.undo()
 
-    layers = {path.name for path in (mutation.LIBRARY / "layers").glob("[a-z]*.py")}
-    assert layers <= {Path(path).name for path in mutation.sources()}
+    rooms = ("paper", "later", "recurrence")
+    files = [path for room in rooms for path in (mutation.LIBRARY / room).rglob("[a-z]*.py")]
+    assert files and {str(path.relative_to(mutation.LIBRARY)) for path in files} <= {
+        *mutation.sources()
+    }
     for path, source in mutation.sources().items():
         functions = {n.name for n in ast.walk(source.tree) if isinstance(n, ast.FunctionDef)}
         names = {mutant.place.split(".")[-1] for mutant in source.mutants}
