@@ -48,12 +48,15 @@ __all__ = [
 
 
 def __getattr__(name: str):
-    if name == "layers":  # the former room, whose import warns
+    if name == "layers":  # a former package, whose import warns
         return importlib.import_module("numformer.layers")
-    from numformer.former_names import FORMER_NAMES
+    from numformer.former_names import FORMER_NAMES, RENAMED
 
-    if name not in FORMER_NAMES:
+    if name in RENAMED:
+        value, replacement = globals()[RENAMED[name]], RENAMED[name]
+    elif name in FORMER_NAMES:
+        value, replacement = FORMER_NAMES[name]
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value, now = FORMER_NAMES[name]
-    warnings.warn(f"numformer.{name} is now {now}", DeprecationWarning, stacklevel=2)
+    warnings.warn(f"numformer.{name} is now {replacement}", DeprecationWarning, stacklevel=2)
     return value

@@ -1,4 +1,8 @@
-"""Public names of the version before, each with what it is made of now. Using one warns."""
+"""Public names of the previous version, which still work and warn.
+
+`RENAMED` maps a former name to the present one. `FORMER_NAMES` has those without a direct
+successor: a function that builds the same, and what to write instead.
+"""
 
 from typing import Any
 
@@ -7,6 +11,8 @@ import numpy as np
 from numformer.later import TiledAttention
 from numformer.layer import Layer
 from numformer.models import TowerConfig
+
+RENAMED: dict[str, str] = {}
 
 SETTINGS = {"bias": "attention_bias", "p_drop": "attention_dropout"}
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import numformer
-from numformer.former_names import FORMER_NAMES
+from numformer.former_names import FORMER_NAMES, RENAMED
 
 SETTINGS = {
     "GroupedQueryAttention": dict(key_value_heads=1),
@@ -34,6 +34,12 @@ def test_a_former_name_makes_the_same_and_warns_with_the_new_one(name, rng):
     else:
         heads = x[:, None]
         assert former(0.0).forward(heads, heads, heads, None).shape == heads.shape
+
+
+@pytest.mark.parametrize("name", RENAMED)
+def test_a_renamed_class_or_function_is_found_by_its_former_name(name):
+    with pytest.warns(DeprecationWarning, match=f"numformer.{name} is now {RENAMED[name]}"):
+        assert getattr(numformer, name) is getattr(numformer, RENAMED[name])
 
 
 def test_the_former_room_of_layers_is_there_with_a_warning():
