@@ -21,7 +21,7 @@ from numformer.plots import (
     fonts_for,
     loss_curve,
 )
-from toy_tasks.kit.charts import chart
+from toy_tasks.reports.charts import chart
 
 BATCH = PairBatch.of([([4, 5, 6], [7, 8]), ([4], [7, 8, 9, 10]), ([5, 5], [])])
 IDS = BATCH.source, BATCH.target_in

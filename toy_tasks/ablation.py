@@ -9,9 +9,10 @@ import numpy as np
 from numformer.models import Config, Transformer
 from numformer.plots import new_figure
 from toy_tasks import kit, translate
-from toy_tasks.kit import charts, study
-from toy_tasks.kit.datasets import pronunciations
+from toy_tasks.data.datasets import pronunciations
+from toy_tasks.kit import study
 from toy_tasks.pronounce import PronunciationTask
+from toy_tasks.reports import charts
 
 DESCRIPTION = """\
 Vary the Transformer as Table 3 of the paper does, a choice at a time, and print how good each is

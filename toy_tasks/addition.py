@@ -6,7 +6,7 @@ the carry of the one before it. 123+989 becomes 2111.
 
 import numpy as np
 
-from toy_tasks.kit.sequences import Rule, start
+from toy_tasks.text_to_text.sequences import Rule, start
 
 
 def draw(rng: np.random.Generator) -> str:

@@ -10,8 +10,9 @@ import numpy as np
 from numformer.models import Config, Model, RecurrentEncoderDecoder, Transformer
 from numformer.randomness import seed_sequence
 from toy_tasks import kit
-from toy_tasks.kit import charts, study
-from toy_tasks.kit.sequences import Rule, SequenceTask, held_out
+from toy_tasks.kit import study
+from toy_tasks.reports import charts
+from toy_tasks.text_to_text.sequences import Rule, SequenceTask, held_out
 
 LETTERS, LONGEST, TESTED = "abcdefghijklmnopqrstuvwxyz", 20, 250
 DESCRIPTION = f"""\

@@ -24,7 +24,7 @@ from numformer.plots import bound
 from numformer.training.run_folder import read_metrics
 from toy_tasks import kit
 from toy_tasks.kit import folders
-from toy_tasks.kit.charts import COLOURS, STROKES
+from toy_tasks.reports.charts import COLOURS, STROKES
 
 PICTURE = Path("runs/compare.png")
 # What makes no other setting: the seed, the machine, what is reported or written at the end, and

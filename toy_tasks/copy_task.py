@@ -1,6 +1,6 @@
 """Copy a sequence of digits: the smallest thing that attention can learn."""
 
-from toy_tasks.kit.sequences import Rule, digits, start
+from toy_tasks.text_to_text.sequences import Rule, digits, start
 
 RULE = Rule(
     name="copy_task",

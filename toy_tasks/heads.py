@@ -17,10 +17,11 @@ from numformer.models import Model
 from numformer.trained import Trained, load
 from numformer.training.files import write_atomically
 from toy_tasks import kit
-from toy_tasks.kit import charts, folders
-from toy_tasks.kit.gates import Head, Looking, alone, heads_of, importances, loss_of, removed
-from toy_tasks.kit.held_out import HeldOut, held_out
-from toy_tasks.kit.looking import PATTERNS, Lexicon, Score, called
+from toy_tasks.analysis.attention_patterns import PATTERNS, Lexicon, Score, called
+from toy_tasks.analysis.gates import Head, Looking, alone, heads_of, importances, loss_of, removed
+from toy_tasks.analysis.held_out import HeldOut, held_out
+from toy_tasks.kit import folders
+from toy_tasks.reports import charts
 
 DESCRIPTION = """\
 Say of each head of attention of a trained model how much it counts and what it looks at, and take

@@ -24,9 +24,9 @@ from numformer.randomness import seed_sequence
 from numformer.trained import model_of_run
 from numformer.training.checkpoints import load_model
 from toy_tasks import kit
+from toy_tasks.data.pictures import picture
 from toy_tasks.kit import folders
 from toy_tasks.kit.answers import task_of
-from toy_tasks.kit.pictures import picture
 from toy_tasks.kit.study import Results, Study
 from toy_tasks.kit.study import main as study_main
 

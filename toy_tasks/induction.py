@@ -13,7 +13,8 @@ from numformer.randomness import seed_sequence
 from numformer.trained import load
 from numformer.training.run_folder import read_metrics
 from toy_tasks import kit
-from toy_tasks.kit import charts, study
+from toy_tasks.kit import study
+from toy_tasks.reports import charts
 from toy_tasks.write import Answers
 
 DESCRIPTION = """\

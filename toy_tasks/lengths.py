@@ -10,8 +10,9 @@ from numformer.generation import Continuation, greedy
 from numformer.models.language_model import LanguageModel
 from numformer.randomness import seed_sequence
 from toy_tasks import kit
-from toy_tasks.kit import charts, study
-from toy_tasks.kit.sequences import held_out
+from toy_tasks.kit import study
+from toy_tasks.reports import charts
+from toy_tasks.text_to_text.sequences import held_out
 from toy_tasks.write import Answers
 
 LETTERS, DIGITS = "abcdefghijklmnopqrstuvwxyz", "0123456789"

@@ -23,8 +23,8 @@ from numformer.paper import CrossEntropy
 from numformer.randomness import seed_sequence
 from numformer.training.loop import Interrupted
 from toy_tasks import kit
-from toy_tasks.kit.charts import draw_attention
-from toy_tasks.kit.datasets import read_text, shakespeare
+from toy_tasks.data.datasets import read_text, shakespeare
+from toy_tasks.reports.charts import draw_attention
 from toy_tasks.write import Windows, WritingTask
 
 DESCRIPTION = """\

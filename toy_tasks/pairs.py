@@ -15,10 +15,10 @@ from numformer.errors import InputError
 from numformer.generation import Transduction
 from numformer.models import Transformer
 from toy_tasks import kit
-from toy_tasks.kit import subwords as own
-from toy_tasks.kit.datasets import LONGEST, MAX_BYTES, Pair, read_pairs
-from toy_tasks.kit.dates import dates
-from toy_tasks.kit.transduction import Example, TransductionTask, learn
+from toy_tasks.data import subwords as own
+from toy_tasks.data.datasets import LONGEST, MAX_BYTES, Pair, read_pairs
+from toy_tasks.data.dates import dates
+from toy_tasks.text_to_text.transduction import Example, TransductionTask, learn
 
 DESCRIPTION = """\
 Learn to turn texts into others from your own pairs: a file with a source, one TAB and its target on

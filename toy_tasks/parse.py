@@ -19,16 +19,17 @@ from numformer.models import Model, RecurrentEncoderDecoder, Transformer
 from numformer.randomness import seed_sequence
 from numformer.trained import load
 from toy_tasks import kit
-from toy_tasks.grammar import Grammar
-from toy_tasks.kit import charts, study
-from toy_tasks.kit.sequences import held_out
-from toy_tasks.kit.tree_pictures import draw_tree
-from toy_tasks.kit.trees import Tree, evalb, of_symbols, read_trees
+from toy_tasks.data.grammar import Grammar
+from toy_tasks.data.trees import Tree, evalb, of_symbols, read_trees
+from toy_tasks.kit import study
+from toy_tasks.reports import charts
+from toy_tasks.reports.tree_pictures import draw_tree
+from toy_tasks.text_to_text.sequences import held_out
 
 DESCRIPTION = """\
 Learn to parse sentences, as section 6.3 of the paper does: the words go in, the brackets of the
 tree come out (Vinyals et al. 2015). A Transformer and a recurrent encoder-decoder with attention
-learn from 500 to 32,000 sentences of a grammar (toy_tasks/grammar.py) in which words decide where a
+learn from 500 to 32,000 sentences of a grammar (toy_tasks/data/grammar.py) in which words decide where a
 phrase belongs. Some sentences stay ambiguous: the ceiling is the tree that is the most probable one
 under the grammar itself. Target: the Transformer with 32,000 sentences within 1.0 of the ceiling's
 F1, and 99 % of its trees well formed.

@@ -6,9 +6,9 @@ from typing import ClassVar
 
 from numformer.models import Transformer
 from toy_tasks import kit
-from toy_tasks.kit.datasets import Pair, pronunciations
-from toy_tasks.kit.transduction import Example, learn
+from toy_tasks.data.datasets import Pair, pronunciations
 from toy_tasks.pairs import PairsTask, sides
+from toy_tasks.text_to_text.transduction import Example, learn
 
 DESCRIPTION = """\
 Learn to pronounce a language (SIGMORPHON 2021 task 1: 8,000 words, characters in, phonemes out)

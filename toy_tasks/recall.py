@@ -13,7 +13,8 @@ from numformer.layer import mode
 from numformer.models.language_model import LanguageModel
 from numformer.randomness import seed_sequence
 from toy_tasks import kit
-from toy_tasks.kit import charts, study
+from toy_tasks.kit import study
+from toy_tasks.reports import charts
 from toy_tasks.write import Answers
 
 DESCRIPTION = """\

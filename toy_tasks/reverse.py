@@ -1,6 +1,6 @@
 """Reverse a sequence of digits: the first symbol written is the last one read."""
 
-from toy_tasks.kit.sequences import Rule, digits, start
+from toy_tasks.text_to_text.sequences import Rule, digits, start
 
 RULE = Rule(
     name="reverse",

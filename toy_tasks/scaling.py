@@ -14,9 +14,12 @@ from numformer.models.language_model import LanguageModel
 from numformer.randomness import seed_sequence
 from numformer.training.run_folder import read_metrics
 from toy_tasks import kit
-from toy_tasks.kit import charts, law_charts, laws, study
-from toy_tasks.kit.datasets import shakespeare
-from toy_tasks.kit.law_charts import size
+from toy_tasks.analysis import scaling_laws as laws
+from toy_tasks.data.datasets import shakespeare
+from toy_tasks.kit import study
+from toy_tasks.reports import charts
+from toy_tasks.reports import scaling_law_charts as law_charts
+from toy_tasks.reports.scaling_law_charts import size
 from toy_tasks.write import Windows, WritingTask, split
 
 DESCRIPTION = """\

@@ -27,7 +27,7 @@ import sys
 from numformer.generation import Continuation
 from numformer.models.language_model import LanguageModel
 from toy_tasks import kit
-from toy_tasks.kit.datasets import shakespeare
+from toy_tasks.data.datasets import shakespeare
 from toy_tasks.write import add_flags, learn, require_lengths
 
 DESCRIPTION = """\

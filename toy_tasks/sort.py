@@ -1,6 +1,6 @@
 """Sort digits: every digit that is written depends on all that were read."""
 
-from toy_tasks.kit.sequences import Rule, digits, start
+from toy_tasks.text_to_text.sequences import Rule, digits, start
 
 RULE = Rule(
     name="sort",

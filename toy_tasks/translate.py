@@ -13,9 +13,9 @@ from numformer.layer import pack
 from numformer.models import Config, Transformer
 from numformer.trained import load
 from toy_tasks import kit
-from toy_tasks.kit.corpus import multi30k, read_corpus, read_parallel, read_sentences
-from toy_tasks.kit.subwords import subwords_of
-from toy_tasks.kit.translation import (
+from toy_tasks.data.parallel_corpus import multi30k, read_corpus, read_parallel, read_sentences
+from toy_tasks.data.subwords import subwords_of
+from toy_tasks.text_to_text.translation import (
     TranslationTask,
     draw,
     measure,

@@ -14,7 +14,7 @@ Normalization in the Transformer Architecture").
 
 import numpy as np
 
-from toy_tasks.kit.sequences import Rule, start
+from toy_tasks.text_to_text.sequences import Rule, start
 
 
 def draw(rng: np.random.Generator) -> str:

@@ -15,9 +15,9 @@ from numformer.layer import inference
 from numformer.models.language_model import LanguageModel
 from numformer.randomness import seed_sequence
 from toy_tasks import kit
-from toy_tasks.kit import subwords as own
-from toy_tasks.kit.charts import draw_attention
-from toy_tasks.kit.datasets import read_text
+from toy_tasks.data import subwords as own
+from toy_tasks.data.datasets import read_text
+from toy_tasks.reports.charts import draw_attention
 
 DESCRIPTION = """\
 Learn to go on with any text, character by character, and print the loss on its last tenth, on which

@@ -19,8 +19,8 @@ from numformer.plots import attention_weights
 from numformer.training.optimizers import clip_global_norm
 from numformer.training.parts import Parts
 from numformer.training.recipe import linear_rate
-from toy_tasks.kit.sequences import SequenceTask
 from toy_tasks.reverse import RULE as DIGITS
+from toy_tasks.text_to_text.sequences import SequenceTask
 
 HEADS, STEPS, TESTED, SEED = 4, 500, 300, 1
 

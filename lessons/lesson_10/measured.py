@@ -18,8 +18,8 @@ from numformer.generation import greedy, log_probabilities, n_best
 from numformer.layer import pack
 from numformer.paper.beam import Beam
 from numformer.training.average import average
-from toy_tasks.kit.corpus import multi30k, read_corpus
-from toy_tasks.kit.translation import sacrebleu
+from toy_tasks.data.parallel_corpus import multi30k, read_corpus
+from toy_tasks.text_to_text.translation import sacrebleu
 
 MODELS = ["translator", "averaged"]
 SHOWN = 10  # words that have a bar each

@@ -18,7 +18,7 @@ from numformer.training.optimizers import clip_global_norm
 from numformer.training.parts import Parts
 from numformer.training.recipe import linear_rate
 from toy_tasks import induction
-from toy_tasks.kit.sequences import SequenceTask
+from toy_tasks.text_to_text.sequences import SequenceTask
 
 SEED, WORD, TESTED = 1, "window", 300
 STEPS = {"reverse": 600, "induction": 500}

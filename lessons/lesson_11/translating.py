@@ -12,9 +12,9 @@ from lessons.lesson_11 import forming, small
 from numformer import PairBatch, Trained, inference
 from numformer.models import Transformer
 from numformer.paper.attention import MultiHeadAttention
-from toy_tasks.kit.corpus import multi30k, read_corpus
-from toy_tasks.kit.datasets import Pair
-from toy_tasks.kit.translation import sacrebleu, translated
+from toy_tasks.data.datasets import Pair
+from toy_tasks.data.parallel_corpus import multi30k, read_corpus
+from toy_tasks.text_to_text.translation import sacrebleu, translated
 
 SURE = 0.3  # Dice coefficient from which two pieces go together
 OF_ROLES, OF_GRADIENTS, OF_BLEU, BATCH = 400, 200, 200, 50  # sentences

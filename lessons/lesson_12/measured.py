@@ -6,8 +6,8 @@ from pathlib import Path
 from lessons.kit import models
 from lessons.lesson_12.families import FAMILIES, TASKS, train
 from numformer.data.batching import TokenBatches
-from toy_tasks.kit.corpus import multi30k, read_corpus
-from toy_tasks.kit.translation import measure as bleu_of
+from toy_tasks.data.parallel_corpus import multi30k, read_corpus
+from toy_tasks.text_to_text.translation import measure as bleu_of
 
 MODELS = ["translator"]
 

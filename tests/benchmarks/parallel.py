@@ -23,7 +23,7 @@ from numformer.training.ranked_parts import RankParts
 from tests.benchmarks.sizes import SIZES
 from tests.benchmarks.train_step import numformer_model, trainer_of
 from tests.benchmarks.worker import Worker
-from toy_tasks.kit.charts import markdown
+from toy_tasks.reports.charts import markdown
 
 ROUNDS = 9
 WAYS = "forks", "ranks", "late"

@@ -26,8 +26,8 @@ from numformer.layer import pack
 from numformer.models import TowerConfig
 from numformer.paper import Places, Reach
 from numformer.plots import new_figure
-from toy_tasks.kit.charts import COLOURS, STROKES, markdown
 from toy_tasks.kit.flags import picture
+from toy_tasks.reports.charts import COLOURS, STROKES, markdown
 
 MOST = 3 << 10  # MiB: what would need more, as smaller sizes tell, is left out
 LEAST = 0.02  # seconds of a measurement: what is faster is done several times

@@ -40,7 +40,7 @@ from tests.equal_runs import without_seconds
 from tests.faults import ranks
 from tests.toy_tasks.small import program
 from toy_tasks import kit, reverse
-from toy_tasks.kit.sequences import DEFAULTS, SequenceTask
+from toy_tasks.text_to_text.sequences import DEFAULTS, SequenceTask
 
 KILLED = """--steps 240 --d-model 16 --d-ff 16 --heads 2 --layers 1 --batch-size 32 --p-drop 0.1
 --warmup 60 --factor 1 --evaluate-every 8 --log-every 3 --no-plots""".split()

@@ -47,8 +47,8 @@ from numformer.training.recipe import Recipe
 from numformer.training.trainer import Trainer
 from toy_tasks import reverse
 from toy_tasks.kit import exit_code
-from toy_tasks.kit.sequences import SequenceTask
-from toy_tasks.kit.sequences import main as sequences_main
+from toy_tasks.text_to_text.sequences import SequenceTask
+from toy_tasks.text_to_text.sequences import main as sequences_main
 
 # The largest difference allowed between arrays of CuPy and NumPy, divided by the largest number of
 # NumPy's (or by 1, if that is larger). Sums run in another order, so the last bits differ.

@@ -31,7 +31,7 @@ from numformer.training.optimizers import (
     without_effect,
 )
 from toy_tasks import reverse
-from toy_tasks.kit.sequences import SequenceTask, digits
+from toy_tasks.text_to_text.sequences import SequenceTask, digits
 
 
 class Solved(NamedTuple):

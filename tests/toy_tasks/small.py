@@ -18,9 +18,9 @@ import numpy as np
 from numformer.layer import pack
 from numformer.models import Model
 from toy_tasks import TASKS, copy_task
-from toy_tasks.kit import sequences
-from toy_tasks.kit.sequences import SequenceTask
-from toy_tasks.kit.trees import Tree, read_trees
+from toy_tasks.data.trees import Tree, read_trees
+from toy_tasks.text_to_text import sequences
+from toy_tasks.text_to_text.sequences import SequenceTask
 
 ROOT = str(Path(__file__).parents[2])
 ENVIRONMENT = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": ROOT}

@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from numformer.errors import InputError
-from toy_tasks.kit import datasets
-from toy_tasks.kit.datasets import MAX_BYTES, fetch, pronunciations, read_pairs
+from toy_tasks.data import datasets
+from toy_tasks.data.datasets import MAX_BYTES, fetch, pronunciations, read_pairs
 
 FORM = "Write each line as characters of the source, one TAB, and words of the target."
 BODY = "aa\ta a\nabandon\ta b ɑ̃ d ɔ̃\n".encode()

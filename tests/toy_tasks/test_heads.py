@@ -18,9 +18,18 @@ from numformer.models import Config, LanguageModel, RecurrentEncoderDecoder, Tra
 from numformer.trained import load
 from tests.toy_tasks.small import SHORT, TINY, copying, few_held_out
 from toy_tasks import copy_task, heads, induction, masked, write
-from toy_tasks.kit.gates import Head, Looking, heads_of, importances, loss_of, removed
-from toy_tasks.kit.held_out import HeldOut, held_out, task_of
-from toy_tasks.kit.looking import FEWEST, OFFSETS, SHUFFLES, Lexicon, Score, Watch, called, patterns
+from toy_tasks.analysis.attention_patterns import (
+    FEWEST,
+    OFFSETS,
+    SHUFFLES,
+    Lexicon,
+    Score,
+    Watch,
+    called,
+    patterns,
+)
+from toy_tasks.analysis.gates import Head, Looking, heads_of, importances, loss_of, removed
+from toy_tasks.analysis.held_out import HeldOut, held_out, task_of
 from toy_tasks.write import Windows
 
 TEXT = "the cat sat on the mat. a dog ran. \n" * 40
@@ -284,7 +293,7 @@ def test_what_is_held_out_was_not_trained_on_and_the_test_judges(monkeypatch):
     assert_array_equal(own.batches[0].source, developed)
     assert len(choosing) == len(measuring) == 2 and not [s for s in choosing if s in measuring]
     drawn = SimpleNamespace(text=trained.text, metric="held_out_loss", batch=int)
-    monkeypatch.setattr("toy_tasks.kit.held_out.task_of", lambda run, data: drawn)
+    monkeypatch.setattr("toy_tasks.analysis.held_out.task_of", lambda run, data: drawn)
     assert held_out(trained, run, None).batches[0] == 3  # after the run's two steps
 
 

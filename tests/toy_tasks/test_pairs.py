@@ -12,7 +12,7 @@ import pytest
 import numformer
 from tests.toy_tasks.small import program
 from toy_tasks import pairs
-from toy_tasks.kit.dates import dates, in_words, ordinal
+from toy_tasks.data.dates import dates, in_words, ordinal
 from toy_tasks.pairs import PairsTask, main, split
 
 TINY = "--d-model 8 --d-ff 8 --heads 2 --layers 1 --batch-size 4 --steps 3 --parts 1"

@@ -12,10 +12,10 @@ from numformer.models import RecurrentEncoderDecoder, Transformer
 from numformer.trained import load
 from tests.toy_tasks.small import tree_of
 from toy_tasks import parse
-from toy_tasks.grammar import Grammar, label
+from toy_tasks.data.grammar import Grammar, label
+from toy_tasks.data.trees import Tree
 from toy_tasks.kit.answers import task_of
-from toy_tasks.kit.sequences import held_out
-from toy_tasks.kit.trees import Tree
+from toy_tasks.text_to_text.sequences import held_out
 
 ENGLISH = Grammar()
 SMALL = Grammar(

@@ -10,9 +10,10 @@ from numformer.trained import load
 from numformer.training.migrations import from_2
 from tests.toy_tasks.small import TINY
 from toy_tasks import pronounce
-from toy_tasks.kit import datasets, folders
-from toy_tasks.kit.transduction import edit_distance
+from toy_tasks.data import datasets
+from toy_tasks.kit import folders
 from toy_tasks.pairs import PairsTask
+from toy_tasks.text_to_text.transduction import edit_distance
 
 LEARN = f"{TINY} --language toy --data words --steps 3 --evaluate-every 2 --out run"
 

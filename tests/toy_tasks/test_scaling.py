@@ -13,8 +13,8 @@ from numformer.data import Vocabulary
 from numformer.errors import InputError
 from numformer.models.language_model import LanguageModel
 from toy_tasks import scaling
-from toy_tasks.kit import laws
-from toy_tasks.kit.laws import Law, Run
+from toy_tasks.analysis import scaling_laws as laws
+from toy_tasks.analysis.scaling_laws import Law, Run
 from toy_tasks.scaling import CHARACTERS, OnePass, parameters_of
 
 LAW = Law(E=1.2, A=8.0, alpha=0.32, B=60.0, beta=0.41)

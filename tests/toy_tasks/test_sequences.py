@@ -12,10 +12,10 @@ import pytest
 from tests.toy_tasks.small import PAGES, SHORT
 from toy_tasks import images
 from toy_tasks.induction import InductionTask
-from toy_tasks.kit.sequences import Rule, SequenceTask, held_out
 from toy_tasks.lengths import LengthTask
 from toy_tasks.masked import MaskedTask
 from toy_tasks.recall import RecallTask
+from toy_tasks.text_to_text.sequences import Rule, SequenceTask, held_out
 from toy_tasks.write import WritingTask
 
 WORDS = ["".join(letters) for n in (1, 2, 3, 4) for letters in itertools.product("abcd", repeat=n)]

@@ -18,8 +18,9 @@ from numformer.models import Config, Transformer
 from tests.equal_runs import without_seconds
 from tests.toy_tasks.small import RUN, SHORT, copying, few_held_out
 from toy_tasks import compare, kit
-from toy_tasks.kit import charts, folders, study
-from toy_tasks.kit.sequences import DEFAULTS, SequenceTask
+from toy_tasks.kit import folders, study
+from toy_tasks.reports import charts
+from toy_tasks.text_to_text.sequences import DEFAULTS, SequenceTask
 
 PICTURES = "--steps 6 --evaluate-every 4 --log-every 2 --batch-size 4 --jobs 2"
 TINY = f"{PICTURES} --no-plots"

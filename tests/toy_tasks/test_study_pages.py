@@ -18,9 +18,9 @@ from numformer.trained import load
 from tests.toy_tasks.small import few_held_out
 from toy_tasks import ablation, bottleneck, induction, lengths, recall
 from toy_tasks.induction import InductionTask
-from toy_tasks.kit.sequences import held_out
 from toy_tasks.lengths import LengthTask
 from toy_tasks.recall import RecallTask
+from toy_tasks.text_to_text.sequences import held_out
 
 TINY = "--quick --d-model 8 --d-ff 8 --heads 1 --seeds 3 --steps 1 --batch-size 4"
 

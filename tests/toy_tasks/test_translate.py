@@ -19,9 +19,10 @@ from numformer.generation import Translation, log_probabilities
 from numformer.models import Config, Transformer
 from numformer.trained import load
 from tests import equal_runs
-from toy_tasks.kit import corpus, translation
-from toy_tasks.kit.corpus import read_corpus, read_parallel
-from toy_tasks.kit.translation import TranslationTask, scores
+from toy_tasks.data import parallel_corpus as corpus
+from toy_tasks.data.parallel_corpus import read_corpus, read_parallel
+from toy_tasks.text_to_text import translation
+from toy_tasks.text_to_text.translation import TranslationTask, scores
 from toy_tasks.translate import main
 
 WORDS = "a:ein dog:hund man:mann runs:läuft sits:sitzt and:und fast:schnell ,:, here:hier"

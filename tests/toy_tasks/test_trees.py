@@ -7,9 +7,9 @@ import pytest
 
 from numformer.generation.parsing import WORD
 from tests.toy_tasks.small import tree_of
-from toy_tasks.grammar import Grammar
-from toy_tasks.kit.tree_pictures import draw_tree
-from toy_tasks.kit.trees import brackets, evalb, of_symbols, read_trees
+from toy_tasks.data.grammar import Grammar
+from toy_tasks.data.trees import brackets, evalb, of_symbols, read_trees
+from toy_tasks.reports.tree_pictures import draw_tree
 
 GOLD = """
 (S (NP (DT the) (NN man)) (VP (VBD saw) (NP (DT a) (NN cat)) (PP (IN with) (NP (DT a) (NN lens))))

@@ -25,8 +25,8 @@ from numformer.training.migrations import FORMAT, MIGRATIONS
 from numformer.training.run_folder import read_metrics
 from tests.toy_tasks.small import interrupted_at
 from toy_tasks import reverse
-from toy_tasks.kit import sequences
-from toy_tasks.kit.sequences import SequenceTask, main
+from toy_tasks.text_to_text import sequences
+from toy_tasks.text_to_text.sequences import SequenceTask, main
 
 STORE = "python -m tests.training.test_migrations --store"
 STORED = sorted(Path(__file__).parent.glob("format_*"))

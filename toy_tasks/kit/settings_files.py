@@ -7,7 +7,7 @@ import json
 import tomllib
 
 from numformer.errors import InputError
-from toy_tasks.kit.datasets import read_text
+from toy_tasks.data.datasets import read_text
 from toy_tasks.kit.flags import Parser
 
 

@@ -34,12 +34,12 @@ from numformer.training.loop import Interrupted, Task, interrupts
 from numformer.training.run_folder import read_metrics
 from toy_tasks.kit import folders
 from toy_tasks.kit.answers import use
-from toy_tasks.kit.charts import markdown
 from toy_tasks.kit.exits import quoted
 from toy_tasks.kit.flags import OF_ROWS, parser
 from toy_tasks.kit.options import FREE_TO_CHANGE, parse, plain
 from toy_tasks.kit.starting import take_weights
 from toy_tasks.kit.training import finish, require, train_task
+from toy_tasks.reports.charts import markdown
 
 RESULT = "result.json"
 FREE_IN_A_STUDY = FREE_TO_CHANGE - {"steps"} | {"jobs"}

@@ -7,8 +7,8 @@ import numpy as np
 from matplotlib import colormaps
 
 from numformer.plots import bound, new_figure
-from toy_tasks.kit.charts import COLOURS
-from toy_tasks.kit.laws import Fitted, Run
+from toy_tasks.analysis.scaling_laws import Fitted, Run
+from toy_tasks.reports.charts import COLOURS
 
 
 def size(number: float) -> str:

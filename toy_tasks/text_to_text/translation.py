@@ -17,13 +17,13 @@ from numformer.generation import Translation
 from numformer.generation import text as texts
 from numformer.models import Transformer
 from numformer.randomness import seed_sequence
+from toy_tasks.data.datasets import Pair
+from toy_tasks.data.parallel_corpus import rules
+from toy_tasks.data.subwords import keep
 from toy_tasks.kit import folders
 from toy_tasks.kit.answers import note
-from toy_tasks.kit.charts import draw_attention
-from toy_tasks.kit.corpus import rules
-from toy_tasks.kit.datasets import Pair
-from toy_tasks.kit.subwords import keep
-from toy_tasks.kit.transduction import TransductionTask
+from toy_tasks.reports.charts import draw_attention
+from toy_tasks.text_to_text.transduction import TransductionTask
 
 MOST = 256
 """Subwords of a sentence to train on; pairs with a longer one are left out."""

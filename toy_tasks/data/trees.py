@@ -10,7 +10,7 @@ from typing import Union
 
 from numformer.errors import InputError
 from numformer.generation.parsing import WORD, is_tree
-from toy_tasks.kit.datasets import read_text
+from toy_tasks.data.datasets import read_text
 
 DEEPEST, LONGEST = 100, 256
 """Levels and words of a tree; of the longest sentences of newspapers some 30 and some 140."""

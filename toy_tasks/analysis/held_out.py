@@ -21,10 +21,11 @@ from numformer.models import Model
 from numformer.published import is_published
 from numformer.trained import Trained
 from toy_tasks import TASKS
-from toy_tasks.kit import folders, sequences
-from toy_tasks.kit.datasets import read_pairs, read_text
+from toy_tasks.data.datasets import read_pairs, read_text
+from toy_tasks.kit import folders
 from toy_tasks.kit.training import ONLY_MADE, Made
-from toy_tasks.kit.transduction import TransductionTask
+from toy_tasks.text_to_text import sequences
+from toy_tasks.text_to_text.transduction import TransductionTask
 from toy_tasks.write import Windows
 
 WINDOW, LONGEST = 128, 512

@@ -18,7 +18,7 @@ from numformer.generation import Transduction
 from numformer.models import Transformer
 from numformer.randomness import seed_sequence
 from toy_tasks import kit
-from toy_tasks.kit.transduction import TransductionTask, learn
+from toy_tasks.text_to_text.transduction import TransductionTask, learn
 
 DEFAULTS = dict(
     steps=1600,

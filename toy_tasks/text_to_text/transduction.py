@@ -13,8 +13,8 @@ from numformer.errors import InputError
 from numformer.generation import Transduction
 from numformer.models import Config, Transformer
 from toy_tasks import kit
-from toy_tasks.kit.charts import draw_attention
-from toy_tasks.kit.datasets import Pair
+from toy_tasks.data.datasets import Pair
+from toy_tasks.reports.charts import draw_attention
 
 Example = tuple[str, tuple[str, ...]]
 """A source and all its right targets."""

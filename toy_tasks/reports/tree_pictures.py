@@ -4,7 +4,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from numformer.plots import fonts_for, legible, new_figure
-from toy_tasks.kit.trees import Tree
+from toy_tasks.data.trees import Tree
 
 LEVEL, MARGIN = 0.5, 0.3
 """Inches between a constituent and its parts, and around all."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from numformer.data.moses import tokenized
 from numformer.errors import InputError
-from toy_tasks.kit.datasets import CACHE, MAX_BYTES, Pair, fetch, read_pairs, read_text
+from toy_tasks.data.datasets import CACHE, MAX_BYTES, Pair, fetch, read_pairs, read_text
 
 ADDRESS = (
     "https://raw.githubusercontent.com/multi30k/dataset/"

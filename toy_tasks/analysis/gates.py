@@ -13,7 +13,7 @@ from numformer.layer import Array, inference, mode
 from numformer.models import Model
 from numformer.paper.attention import SelfAttention
 from numformer.plots import kind_of
-from toy_tasks.kit.looking import Lexicon, Watch, patterns, symbols_of
+from toy_tasks.analysis.attention_patterns import Lexicon, Watch, patterns, symbols_of
 
 
 @dataclass(frozen=True, eq=False)

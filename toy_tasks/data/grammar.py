@@ -16,7 +16,7 @@ from itertools import accumulate
 import numpy as np
 
 from numformer.errors import InputError
-from toy_tasks.kit.trees import Tree
+from toy_tasks.data.trees import Tree
 
 # How often a rule is chosen among those of its left side, the left side, what it becomes. What
 # stands after a point tells categories of one label apart: NP.food is a noun phrase about food. A

@@ -1,0 +1,1 @@
+"""What is measured on trained models: their heads of attention, and scaling laws."""

@@ -1,0 +1,1 @@
+"""What tasks learn from: files, downloads, and made-up data."""

@@ -1,0 +1,1 @@
+"""What tasks print and draw: tables, charts, pictures of trees."""

@@ -1,0 +1,1 @@
+"""Tasks that turn one text into another: symbols by a rule, pairs, sentences."""
