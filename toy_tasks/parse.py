@@ -29,10 +29,10 @@ from toy_tasks.text_to_text.sequences import held_out
 DESCRIPTION = """\
 Learn to parse sentences, as section 6.3 of the paper does: the words go in, the brackets of the
 tree come out (Vinyals et al. 2015). A Transformer and a recurrent encoder-decoder with attention
-learn from 500 to 32,000 sentences of a grammar (toy_tasks/data/grammar.py) in which words decide where a
-phrase belongs. Some sentences stay ambiguous: the ceiling is the tree that is the most probable one
-under the grammar itself. Target: the Transformer with 32,000 sentences within 1.0 of the ceiling's
-F1, and 99 % of its trees well formed.
+learn from 500 to 32,000 sentences of a grammar (toy_tasks/data/grammar.py), in which words decide
+where a phrase belongs. Some sentences are ambiguous, so no parser is always right: the ceiling is
+the F1 of the most probable tree under the grammar itself. Target: the Transformer with 32,000
+sentences within 1.0 of that F1, and 99 % of its trees well formed.
 
   python -m toy_tasks.parse
   python -m toy_tasks.parse --run runs/parse/Transformer-32000-1 --input "the dog saw a cat"
