@@ -15,7 +15,7 @@ from lessons.kit.lesson import plain
 from lessons.kit.quiz import ask
 from lessons.kit.reader_file import solutions, starter
 from numformer.errors import InputError
-from toy_tasks.kit import exit_code, integer, path
+from toy_tasks.command_line import any_path, exit_code, integer
 
 COMMANDS = """\
 python -m lessons 3               a lesson: its text, tables and figures
@@ -166,17 +166,21 @@ def main(arguments: list[str] | None = None) -> int:
         command = commands.add_parser(name, help=about, description=about)
         command.add_argument("number", type=_lesson, help="the lesson's number")
         if name in ("start", "check"):
-            command.add_argument("file", type=path, metavar="FILE", help="a Python file of yours")
+            command.add_argument(
+                "file", type=any_path, metavar="FILE", help="a Python file of yours"
+            )
         if name == "start":
             command.add_argument(
                 "--solved", action="store_true", help="with solutions, to teach by"
             )
     about = "say what of the whole course is solved in files of yours"
     command = commands.add_parser("progress", help=about, description=about)
-    command.add_argument("files", type=path, nargs="+", metavar="FILE", help="Python files")
+    command.add_argument("files", type=any_path, nargs="+", metavar="FILE", help="Python files")
     about = "build the pages, or what has changed of them, and open them in a browser"
     command = commands.add_parser("serve", help=about, description=about)
-    command.add_argument("--out", type=path, default=Path("site"), help="folder (default: site)")
+    command.add_argument(
+        "--out", type=any_path, default=Path("site"), help="folder (default: site)"
+    )
     command.add_argument("--port", type=int, default=0, help="of this computer (default: any)")
     options = parser.parse_args(arguments)
     if options.command is None:

@@ -3,7 +3,7 @@
 import sys
 
 from lessons.kit.build import main
-from toy_tasks.kit import exit_code
+from toy_tasks.command_line import exit_code
 
 if __name__ == "__main__":
     sys.exit(exit_code(main))

@@ -11,7 +11,7 @@ from PIL import Image
 from lessons import COURSE, FOLDER
 from numformer.errors import InputError
 from numformer.training.files import write_atomically
-from toy_tasks.kit import exit_code
+from toy_tasks.command_line import exit_code
 
 WIDE = 800  # pixels of the picture
 EACH, LAST = 260, 1800  # milliseconds of a frame, and of the last one

@@ -10,7 +10,7 @@ from lessons.kit import models
 from numformer.allocator import reuse_freed_memory
 from numformer.errors import InputError
 from numformer.training.files import write_atomically
-from toy_tasks.kit import exit_code
+from toy_tasks.command_line import exit_code
 
 DESCRIPTION = """\
 Train the models that lessons show, each once, into the cache folder. Pages are built without them,

@@ -14,8 +14,8 @@ from numformer import blas
 from numformer.devices import default_backend, find_backend
 from numformer.errors import InputError
 from numformer.training.forks import cores
+from toy_tasks.command_line import exit_code
 from toy_tasks.data.datasets import CACHE
-from toy_tasks.kit import exit_code
 
 CHECKS = {
     "python -m numformer.gradient_check": "every gradient against a numerical one",

@@ -10,7 +10,7 @@ from numformer.published.loading import KEPT, OF_TEXTS
 from numformer.published.saving import save_published
 from numformer.trained import model_of_run
 from numformer.training.checkpoints import save_model
-from toy_tasks.kit import exit_code
+from toy_tasks.command_line import exit_code
 
 DESCRIPTION = """\
 A model that others published, in Hugging Face's layout (config.json, *.safetensors, its tokenizer),

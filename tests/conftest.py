@@ -15,7 +15,7 @@ from numformer.errors import InputError
 from numformer.kernels import kernels_of
 from numformer.layer import saving, training
 from numformer.randomness import dropout_stream
-from toy_tasks.kit import exit_code
+from toy_tasks.command_line import exit_code
 
 # Not tested where processes are not forked, which keep what a test replaced; on Windows also not
 # what asks for the signals, limits, locks, words of errors and slashes of POSIX.

@@ -8,9 +8,9 @@ import numpy as np
 
 from numformer.models import Config, Transformer
 from numformer.plots import new_figure
-from toy_tasks import kit, translate
+from toy_tasks import translate
+from toy_tasks.command_line import any_path, exit_code, settings_from, study
 from toy_tasks.data.datasets import pronunciations
-from toy_tasks.kit import study
 from toy_tasks.pronounce import PronunciationTask
 from toy_tasks.reports import charts
 
@@ -78,7 +78,7 @@ def make(options):
     data = pronunciations(options.language, options.data)
     task = PronunciationTask(data, options.batch_size, options.seed)
     sizes = dict(source_vocabulary=len(task.text.source), target_vocabulary=len(task.text.target))
-    return task, Transformer, kit.chosen(options, Config, **sizes)
+    return task, Transformer, settings_from(options, Config, **sizes)
 
 
 def measure(model: Transformer, task, folder: Path) -> dict:
@@ -172,7 +172,7 @@ def verdict(results: study.Results):
 def add_flags(flags) -> None:
     flags.add_argument("--task", choices=TASKS, default="pronounce", help="what is learned")
     flags.add_argument("--language", default="fre", help="of pronounce")
-    flags.add_argument("--data", type=kit.path, metavar="DIR", help="the task's data")
+    flags.add_argument("--data", type=any_path, metavar="DIR", help="the task's data")
 
 
 STUDY = study.Study(
@@ -197,4 +197,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(kit.exit_code(main))
+    sys.exit(exit_code(main))

@@ -9,8 +9,7 @@ import numpy as np
 
 from numformer.models import Config, Model, RecurrentEncoderDecoder, Transformer
 from numformer.randomness import seed_sequence
-from toy_tasks import kit
-from toy_tasks.kit import study
+from toy_tasks.command_line import exit_code, settings_from, study
 from toy_tasks.reports import charts
 from toy_tasks.text_to_text.sequences import Rule, SequenceTask, held_out
 
@@ -66,7 +65,7 @@ def make(options: argparse.Namespace):
     task = SequenceTask(REVERSAL, options.batch_size, options.seed)
     sizes = dict.fromkeys(["source_vocabulary", "target_vocabulary"], len(task.text.source))
     if options.row != TRANSFORMER:
-        config = kit.chosen(options, RecurrentEncoderDecoder.Config, **sizes)
+        config = settings_from(options, RecurrentEncoderDecoder.Config, **sizes)
         return task, RecurrentEncoderDecoder, config
     names = "d_model", "d_ff", "heads", "layers", "p_drop"
     config = Config(**sizes, **{name: getattr(options, name) for name in names})
@@ -138,4 +137,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(kit.exit_code(main))
+    sys.exit(exit_code(main))

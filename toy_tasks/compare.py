@@ -22,8 +22,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from numformer.errors import InputError
 from numformer.plots import bound
 from numformer.training.run_folder import read_metrics
-from toy_tasks import kit
-from toy_tasks.kit import folders
+from toy_tasks.command_line import Parser, any_path, exit_code, picture_path, run_folders
 from toy_tasks.reports.charts import COLOURS, STROKES
 
 PICTURE = Path("runs/compare.png")
@@ -55,7 +54,7 @@ class Run:
 
 def read_run(folder: Path) -> Run:
     """The run in a folder, as far as it has come. Raises InputError where there is none."""
-    path, stands = folder / "config.json", folders.stands(folder)
+    path, stands = folder / "config.json", run_folders.stands(folder)
     try:
         if not path.exists() and stands:  # a run of numformer.train
             path = folder / "last.safetensors"
@@ -63,7 +62,7 @@ def read_run(folder: Path) -> Run:
             saved = stands | {"options": dict(seed=seed, steps=steps), "task": task}
         else:
             saved = json.loads(path.read_text(encoding="utf-8"))
-            if saved.pop("crc32") != folders.checksum(saved):
+            if saved.pop("crc32") != run_folders.checksum(saved):
                 raise ValueError("its checksum says that it was changed")
         settings = saved["options"] | saved["config"] | saved.get("recipe", {})
         settings |= {name: int(settings[name]) for name in ("seed", "steps")}
@@ -83,7 +82,7 @@ def read_run(folder: Path) -> Run:
         others = [name for name in measures if name not in ("step", "seconds", LOSS)]
         metric = saved.get("metric") or next(iter(others), LOSS)  # a guess for an older run
         return Run(folder, {"task": shown(task)} | settings, lines, best, metric)
-    except (*folders.UNREADABLE, AttributeError, OverflowError) as problem:
+    except (*run_folders.UNREADABLE, AttributeError, OverflowError) as problem:
         said = problem.strerror if isinstance(problem, OSError) else problem
         raise InputError(
             "a run folder holds config.json, or last.safetensors, and metrics.jsonl as training "
@@ -233,17 +232,17 @@ def _runs_in(folder: Path) -> list[Path]:
 def main(arguments: list[str] | None = None) -> int:
     """Compare the runs; returns the exit code."""
     how = dict(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags = kit.Parser("python -m toy_tasks.compare", **how)
+    flags = Parser("python -m toy_tasks.compare", **how)
     add = flags.add_argument
-    add("runs", nargs="+", type=kit.path, metavar="RUN", help="a run folder")
+    add("runs", nargs="+", type=any_path, metavar="RUN", help="a run folder")
     add(
         "--out",
-        type=kit.picture,
+        type=picture_path,
         metavar="FILE.png",
         default=PICTURE,
         help=f"default: {PICTURE}",
     )
-    add("--csv", type=kit.path, metavar="FILE.csv", help="write the table of the runs there, too")
+    add("--csv", type=any_path, metavar="FILE.csv", help="write the table of the runs there, too")
     options = flags.parse_args(arguments)
     # runs/* names the picture of an earlier comparison, too.
     runs = [run for run in options.runs if run.suffix != ".png" or run.is_dir()] or options.runs
@@ -268,4 +267,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(kit.exit_code(main))
+    sys.exit(exit_code(main))

@@ -16,11 +16,10 @@ from numformer.layer import inference, pack
 from numformer.models import Model
 from numformer.trained import Trained, load
 from numformer.training.files import write_atomically
-from toy_tasks import kit
 from toy_tasks.analysis.attention_patterns import PATTERNS, Lexicon, Score, called
 from toy_tasks.analysis.gates import Head, Looking, alone, heads_of, importances, loss_of, removed
 from toy_tasks.analysis.held_out import HeldOut, held_out
-from toy_tasks.kit import folders
+from toy_tasks.command_line import Parser, any_path, exit_code, integer, run_folders
 from toy_tasks.reports import charts
 
 DESCRIPTION = """\
@@ -236,23 +235,23 @@ def draw(
     charts.chart(folder / "removal.png", title, panels, "heads left", "", **axis)
 
 
-def flags() -> kit.Parser:
+def flags() -> Parser:
     """Those of the program."""
     how = dict(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-    made = kit.Parser("python -m toy_tasks.heads", description=DESCRIPTION, **how)
+    made = Parser("python -m toy_tasks.heads", description=DESCRIPTION, **how)
     add = made.add_argument
-    add("--run", type=kit.path, required=True, metavar="DIR", help="a run, or a published model")
+    add("--run", type=any_path, required=True, metavar="DIR", help="a run, or a published model")
     add(
         "--data",
-        type=kit.path,
+        type=any_path,
         metavar="DIR|FILE",
         help="the folder of the run's own data, where they have moved; or a file of other data: "
         "pairs with a TAB between, or a text",
     )
-    add("--examples", type=kit.integer, default=128, metavar="N", help="in each half (default 128)")
-    add("--orders", type=kit.integer, default=3, metavar="N", help="random orders (default 3)")
-    add("--seed", type=kit.integer, default=1, help="of the random orders (default 1)")
-    add("--out", type=kit.path, metavar="DIR", help="default: the next free runs/heads-NAME")
+    add("--examples", type=integer, default=128, metavar="N", help="in each half (default 128)")
+    add("--orders", type=integer, default=3, metavar="N", help="random orders (default 3)")
+    add("--seed", type=integer, default=1, help="of the random orders (default 1)")
+    add("--out", type=any_path, metavar="DIR", help="default: the next free runs/heads-NAME")
     add("--no-plots", action="store_true", help="draw no pictures")
     add("--quick", action="store_true", help="a few examples, to see that everything runs")
     return made
@@ -286,7 +285,7 @@ def main(arguments: list[str] | None = None) -> int:
     told = charts.markdown(table(findings))
     print(told, flush=True)
     orders = curves(model, findings, own, halves, options)
-    folder = folders.new_folder(f"heads-{run.resolve().name}", options.out)
+    folder = run_folders.new_folder(f"heads-{run.resolve().name}", options.out)
     of_removal = charts.markdown(table_of_removal(orders))
     print(f"\n{of_removal}")
     write_atomically(folder / "table.md", f"{told}\n\n{of_removal}\n".encode())
@@ -303,4 +302,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(kit.exit_code(main))
+    sys.exit(exit_code(main))

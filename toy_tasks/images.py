@@ -23,12 +23,11 @@ from numformer.plots import attention_weights, new_figure
 from numformer.randomness import seed_sequence
 from numformer.trained import model_of_run
 from numformer.training.checkpoints import load_model
-from toy_tasks import kit
+from toy_tasks.command_line import any_path, exit_code, note, run_folders, settings_from
+from toy_tasks.command_line.answers import task_of
+from toy_tasks.command_line.study import Results, Study
+from toy_tasks.command_line.study import main as study_main
 from toy_tasks.data.pictures import picture
-from toy_tasks.kit import folders
-from toy_tasks.kit.answers import task_of
-from toy_tasks.kit.study import Results, Study
-from toy_tasks.kit.study import main as study_main
 
 DESCRIPTION = """\
 Learn to tell the 8 x 8 digits of scikit-learn apart, or the images of a file. Each fifth of them is
@@ -257,7 +256,7 @@ def make(options: argparse.Namespace):
     task = ImagesTask(data, options.fold, *how)
     height, width, channels = (*data.images.shape[1:], 1)[:3]
     sizes = dict(height=height, width=width, channels=channels, classes=len(data.classes))
-    return task, VisionTransformer, kit.chosen(options, VisionTransformer.Config, **sizes)
+    return task, VisionTransformer, settings_from(options, VisionTransformer.Config, **sizes)
 
 
 def measure(model: VisionTransformer, task: ImagesTask, folder: Path) -> dict:
@@ -278,7 +277,7 @@ def table(results: Results) -> list[list[str]]:
 
 def draw(results: Results, folder: Path) -> None:
     """Draw where the class token looks in some of the images that the first fold tests."""
-    options = argparse.Namespace(**folders.read_config(folder)["options"])
+    options = argparse.Namespace(**run_folders.read_config(folder)["options"])
     first = results["fold 1"][0]
     model, _ = load_model(first["folder"] / "best.safetensors")
     data = data_of(options)
@@ -327,7 +326,7 @@ def draw_looks(
 def verdict(results: Results):
     runs = [run for of_fold in results.values() for run in of_fold]
     tested, right = (sum(run[name] for run in runs) for name in ("tested", "right"))
-    options = folders.read_config(runs[0]["folder"].parent)["options"]
+    options = run_folders.read_config(runs[0]["folder"].parent)["options"]
     what = f"{tested // len(results['fold 1']):,} images, each named by a model that never saw it"
     target = None if options["data"] else (f"accuracy {TARGET}", right / tested >= TARGET)
     return what, {"accuracy": f"{right / tested:.4f}"}, target
@@ -363,7 +362,7 @@ def use(options: argparse.Namespace) -> int:
                 "Cut or scale them.",
             )
         if not highest / 2 <= images.max() <= highest:
-            kit.note(
+            note(
                 f"the largest number in {file} is {images.max():g}, in training it was "
                 f"{highest:g}; both should mean the same brightness"
             )
@@ -405,7 +404,7 @@ def name_pictures(options: argparse.Namespace, model, metadata: dict) -> int:
 
 def flags(made: argparse.ArgumentParser) -> None:
     add = made.add_argument
-    add("--data", type=kit.path, metavar="FILE.npz", help="images and labels; without, digits")
+    add("--data", type=any_path, metavar="FILE.npz", help="images and labels; without, digits")
     add(
         "--shift",
         type=float,
@@ -439,4 +438,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(kit.exit_code(main))
+    sys.exit(exit_code(main))

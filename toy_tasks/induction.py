@@ -12,8 +12,7 @@ from numformer.plots import attention_weights
 from numformer.randomness import seed_sequence
 from numformer.trained import load
 from numformer.training.run_folder import read_metrics
-from toy_tasks import kit
-from toy_tasks.kit import study
+from toy_tasks.command_line import exit_code, settings_from, study
 from toy_tasks.reports import charts
 from toy_tasks.write import Answers
 
@@ -102,7 +101,7 @@ class InductionTask:
 def make(options):
     """What a run trains, and on what."""
     task = InductionTask(options.batch_size, options.seed)
-    config = kit.chosen(options, LanguageModel.Config, vocabulary=len(task.text.vocabulary))
+    config = settings_from(options, LanguageModel.Config, vocabulary=len(task.text.vocabulary))
     return task, LanguageModel, config
 
 
@@ -174,4 +173,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(kit.exit_code(main))
+    sys.exit(exit_code(main))

@@ -9,8 +9,7 @@ from numformer.data import END, Vocabulary, pad
 from numformer.generation import Continuation, greedy
 from numformer.models.language_model import LanguageModel
 from numformer.randomness import seed_sequence
-from toy_tasks import kit
-from toy_tasks.kit import study
+from toy_tasks.command_line import exit_code, settings_from, study
 from toy_tasks.reports import charts
 from toy_tasks.text_to_text.sequences import held_out
 from toy_tasks.write import Answers
@@ -138,7 +137,7 @@ def make(options):
     count = 20 if options.quick else EXAMPLES
     task = LengthTask(options.task, options.batch_size, options.seed, count)
     vocabulary = len(task.text.vocabulary)
-    return task, LanguageModel, kit.chosen(options, LanguageModel.Config, vocabulary=vocabulary)
+    return task, LanguageModel, settings_from(options, LanguageModel.Config, vocabulary=vocabulary)
 
 
 def measure(model: LanguageModel, task: LengthTask, folder: Path) -> dict:
@@ -225,4 +224,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(kit.exit_code(main))
+    sys.exit(exit_code(main))

@@ -22,7 +22,18 @@ from numformer.models.masked import MaskedLanguageModel
 from numformer.paper import CrossEntropy
 from numformer.randomness import seed_sequence
 from numformer.training.loop import Interrupted
-from toy_tasks import kit
+from toy_tasks.command_line import (
+    answer_inputs,
+    any_path,
+    build_parser,
+    exit_code,
+    finish,
+    integer,
+    parse_options,
+    settings_from,
+    start_vocabularies,
+    train_task,
+)
 from toy_tasks.data.datasets import read_text, shakespeare
 from toy_tasks.reports.charts import draw_attention
 from toy_tasks.write import Windows, WritingTask
@@ -147,13 +158,15 @@ def train_both(
     task: MaskedTask, beside: WritingTask, options: argparse.Namespace
 ) -> tuple[MaskedLanguageModel, LanguageModel, Path]:
     """Train one model after the other -> both, and the run's folder, which has ONE_SIDE in it."""
-    config = kit.chosen(options, MaskedLanguageModel.Config, vocabulary=len(task.text.vocabulary))
-    model, folder = kit.train_task(task, MaskedLanguageModel, config, options, others_end=False)
-    config = kit.chosen(options, LanguageModel.Config, vocabulary=len(beside.text.vocabulary))
+    config = settings_from(
+        options, MaskedLanguageModel.Config, vocabulary=len(task.text.vocabulary)
+    )
+    model, folder = train_task(task, MaskedLanguageModel, config, options, others_end=False)
+    config = settings_from(options, LanguageModel.Config, vocabulary=len(beside.text.vocabulary))
     how = argparse.Namespace(**vars(options) | dict(name=ONE_SIDE, out=folder / ONE_SIDE))
     how.resume, how.start = (how.out / "config.json").is_file(), how.start and how.start / ONE_SIDE
     try:
-        one_sided, _ = kit.train_task(beside, LanguageModel, config, how)
+        one_sided, _ = train_task(beside, LanguageModel, config, how)
     except Interrupted as stopped:
         said = str(stopped).partition(";")[0]
         again = f"{options.program} --resume --out {shlex.quote(str(folder))}"
@@ -174,7 +187,7 @@ def learn(options: argparse.Namespace) -> int:
             "Choose another one, for example --hole ~",
         )
     how = options.context, options.batch_size, options.seed
-    started = kit.vocabularies(options, vocabulary=[text])
+    started = start_vocabularies(options, vocabulary=[text])
     known = Vocabulary(started[0].symbols[:-1]) if started else None  # without the hole
     task = MaskedTask(text, options.hole, *how, known)
     beside = WritingTask(text, *how, known=known)
@@ -194,24 +207,24 @@ def learn(options: argparse.Namespace) -> int:
     what = f"{len(task.unseen):,} characters that training never saw, nats per hidden character"
     figures = {"hidden characters: loss": f"{loss:.4f}, from one side {from_one_side:.4f}"}
     reached = None if options.data else reached
-    return kit.finish(options, folder, what, figures, example, reached)
+    return finish(options, folder, what, figures, example, reached)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Train, or with --run fill the holes of texts; returns the exit code."""
-    flags = kit.parser("masked", DESCRIPTION, MaskedLanguageModel, **DEFAULTS)
+    flags = build_parser("masked", DESCRIPTION, MaskedLanguageModel, **DEFAULTS)
     add = flags.add_argument
     add(
         "--data",
-        type=kit.path,
+        type=any_path,
         metavar="FILE.txt",
         help="a text to learn from; without, Shakespeare's plays",
     )
-    add("--context", type=kit.integer, default=64, help="characters in a window")
+    add("--context", type=integer, default=64, help="characters in a window")
     add("--hole", default="_", help="the character that stands for a hidden one")
-    options = kit.parse(flags, lambda options: "masked", arguments)
+    options = parse_options(flags, lambda options: "masked", arguments)
     if options.run:
-        return kit.use(options, kind=Infilling)
+        return answer_inputs(options, kind=Infilling)
     hole = options.hole
     is_sign = hole.isprintable() and hole != " " and Vocabulary([]).split(hole) == [hole]
     if options.context < 1 or not is_sign:
@@ -224,4 +237,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(kit.exit_code(main))
+    sys.exit(exit_code(main))

@@ -14,7 +14,15 @@ from numformer.data import EpochBatches, Subwords, Vocabulary
 from numformer.errors import InputError
 from numformer.generation import Transduction
 from numformer.models import Transformer
-from toy_tasks import kit
+from toy_tasks.command_line import (
+    answer_inputs,
+    beam_settings,
+    build_parser,
+    exit_code,
+    integer,
+    parse_options,
+    start_vocabularies,
+)
 from toy_tasks.data import subwords as own
 from toy_tasks.data.datasets import LONGEST, MAX_BYTES, Pair, read_pairs
 from toy_tasks.data.dates import dates
@@ -192,7 +200,7 @@ def name_of(options: argparse.Namespace) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Train, or with --run use a trained model; returns the exit code."""
-    flags = kit.parser("pairs", DESCRIPTION, Transformer, **DEFAULTS)
+    flags = build_parser("pairs", DESCRIPTION, Transformer, **DEFAULTS)
     add = flags.add_argument
     add(
         "--data",
@@ -209,10 +217,10 @@ def main(arguments: list[str] | None = None) -> int:
         choices=["source", "target", "both", ""],
         help="the side that is made of words instead of characters; alone: both (default: neither)",
     )
-    add("--subwords", type=kit.integer, metavar="N", help=own.HELP)
-    options = kit.parse(flags, name_of, arguments)
+    add("--subwords", type=integer, metavar="N", help=own.HELP)
+    options = parse_options(flags, name_of, arguments)
     if options.run:
-        return kit.use(options)
+        return answer_inputs(options)
     if bool(options.demo) == bool(options.data) or len(options.data or [0]) not in (1, 3):
         raise InputError(
             "pairs takes --data with one file or three, or a --demo, or a --run to use",
@@ -223,13 +231,13 @@ def main(arguments: list[str] | None = None) -> int:
         rule, fix = "a side is made of words or of subwords", "Leave out --words or --subwords."
         raise InputError(rule, "both", fix)
     data, how = read(options), (options.batch_size, options.seed, options.words)
-    known = kit.vocabularies(options, **sides(data))
+    known = start_vocabularies(options, **sides(data))
     if options.subwords is not None and not known:
         lines = [line for side in sides(data).values() for line in side]
         known = 2 * (own.subwords_of(options, lines, options.subwords, "--subwords", exact=True),)
-    task = PairsTask(data, *how, known, **kit.search(options))
+    task = PairsTask(data, *how, known, **beam_settings(options))
     return learn(task, options, DEMOS[options.demo][1] if options.demo else None)
 
 
 if __name__ == "__main__":
-    sys.exit(kit.exit_code(main))
+    sys.exit(exit_code(main))

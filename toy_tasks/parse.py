@@ -18,10 +18,19 @@ from numformer.generation import Parsing
 from numformer.models import Model, RecurrentEncoderDecoder, Transformer
 from numformer.randomness import seed_sequence
 from numformer.trained import load
-from toy_tasks import kit
+from toy_tasks.command_line import (
+    Parser,
+    answer_inputs,
+    any_path,
+    beam_settings,
+    exit_code,
+    generation_settings,
+    picture_path,
+    settings_from,
+    study,
+)
 from toy_tasks.data.grammar import Grammar
 from toy_tasks.data.trees import Tree, evalb, of_symbols, read_trees
-from toy_tasks.kit import study
 from toy_tasks.reports import charts
 from toy_tasks.reports.tree_pictures import draw_tree
 from toy_tasks.text_to_text.sequences import held_out
@@ -206,10 +215,10 @@ def make(options: argparse.Namespace):
     # The treebank has some 8,000 more, which the paper's model is trained on, too.
     count = len(data["train"]) if options.data and options.sentences == MOST else options.sentences
     how = count, options.batch_size, options.seed
-    task = ParseTask(data, *how, by_grammar=not options.data, **kit.search(options))
+    task = ParseTask(data, *how, by_grammar=not options.data, **beam_settings(options))
     sizes = dict(source_vocabulary=len(task.text.source), target_vocabulary=len(task.text.target))
     kind = Transformer if options.row.startswith(TRANSFORMER) else RecurrentEncoderDecoder
-    return task, kind, kit.chosen(options, kind.Config, **sizes)
+    return task, kind, settings_from(options, kind.Config, **sizes)
 
 
 def measure(model: Model, task: ParseTask, folder: Path) -> dict:
@@ -277,10 +286,10 @@ def verdict(results: study.Results):
     return what, figures, (f"F1 {ceiling['f1'] - NEAR:.1f}, {WELL_FORMED} % well formed", reached)
 
 
-def flags(made: kit.Parser) -> None:
+def flags(made: Parser) -> None:
     """The page's own."""
-    made.add_argument("--data", type=kit.path, metavar="DIR", help="the Penn Treebank's folder")
-    made.use.add_argument("--tree", type=kit.picture, metavar="FILE.png", help="draw the tree")
+    made.add_argument("--data", type=any_path, metavar="DIR", help="the Penn Treebank's folder")
+    made.use.add_argument("--tree", type=picture_path, metavar="FILE.png", help="draw the tree")
 
 
 def use(options: argparse.Namespace) -> int:
@@ -289,10 +298,10 @@ def use(options: argparse.Namespace) -> int:
         received = f"{len(options.input or [])} with --input"
         raise InputError("--tree draws the tree of one sentence", received, "Give it one.")
     trained = load(options.run)
-    code = kit.use(options, trained, kind=Parsing)
+    code = answer_inputs(options, trained, kind=Parsing)
     if options.tree:
         words = trained.text.symbols(*options.input)
-        how = kit.writing(options, trained.text)
+        how = generation_settings(options, trained.text)
         (written,) = trained.text.write(trained.model, [words], **how)
         draw_tree(options.tree, of_symbols(written, words)[0])
     return code
@@ -332,4 +341,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(kit.exit_code(main))
+    sys.exit(exit_code(main))

@@ -5,7 +5,15 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from numformer.models import Transformer
-from toy_tasks import kit
+from toy_tasks.command_line import (
+    answer_inputs,
+    any_path,
+    beam_settings,
+    build_parser,
+    exit_code,
+    parse_options,
+    start_vocabularies,
+)
 from toy_tasks.data.datasets import Pair, pronunciations
 from toy_tasks.pairs import PairsTask, sides
 from toy_tasks.text_to_text.transduction import Example, learn
@@ -76,20 +84,20 @@ class PronunciationTask(PairsTask):
 
 def main(arguments: list[str] | None = None) -> int:
     """Train, or with --run use a trained model; returns the exit code."""
-    flags = kit.parser("pronounce", DESCRIPTION, Transformer, "--word", **DEFAULTS)
+    flags = build_parser("pronounce", DESCRIPTION, Transformer, "--word", **DEFAULTS)
     flags.add_argument("--language", default="fre", help="language to learn")
     flags.add_argument(
-        "--data", type=kit.path, metavar="DIR", help="folder with LANG_train.tsv, _dev and _test"
+        "--data", type=any_path, metavar="DIR", help="folder with LANG_train.tsv, _dev and _test"
     )
-    options = kit.parse(flags, lambda options: f"pronounce-{options.language}", arguments)
+    options = parse_options(flags, lambda options: f"pronounce-{options.language}", arguments)
     if options.run:
-        return kit.use(options)
+        return answer_inputs(options)
     data = pronunciations(options.language, options.data)
-    known = kit.vocabularies(options, **sides(data))
+    known = start_vocabularies(options, **sides(data))
     how = options.batch_size, options.seed, known
-    task = PronunciationTask(data, *how, **kit.search(options))
+    task = PronunciationTask(data, *how, **beam_settings(options))
     return learn(task, options, TARGETS.get(options.language))
 
 
 if __name__ == "__main__":
-    sys.exit(kit.exit_code(main))
+    sys.exit(exit_code(main))

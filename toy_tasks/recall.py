@@ -12,8 +12,7 @@ from numformer.generation import Continuation
 from numformer.layer import mode
 from numformer.models.language_model import LanguageModel
 from numformer.randomness import seed_sequence
-from toy_tasks import kit
-from toy_tasks.kit import study
+from toy_tasks.command_line import exit_code, settings_from, study
 from toy_tasks.reports import charts
 from toy_tasks.write import Answers
 
@@ -168,7 +167,7 @@ def make(options):
     """What a run trains, and on what."""
     tokens = 256 if options.quick else TOKENS
     task = RecallTask(options.batch_size, options.steps, options.seed, tokens)
-    config = kit.chosen(options, LanguageModel.Config, vocabulary=len(task.text.vocabulary))
+    config = settings_from(options, LanguageModel.Config, vocabulary=len(task.text.vocabulary))
     return task, LanguageModel, config
 
 
@@ -255,4 +254,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(kit.exit_code(main))
+    sys.exit(exit_code(main))

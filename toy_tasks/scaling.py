@@ -13,10 +13,9 @@ from numformer.errors import InputError
 from numformer.models.language_model import LanguageModel
 from numformer.randomness import seed_sequence
 from numformer.training.run_folder import read_metrics
-from toy_tasks import kit
 from toy_tasks.analysis import scaling_laws as laws
+from toy_tasks.command_line import any_path, exit_code, integer, settings_from, study
 from toy_tasks.data.datasets import shakespeare
-from toy_tasks.kit import study
 from toy_tasks.reports import charts
 from toy_tasks.reports import scaling_law_charts as law_charts
 from toy_tasks.reports.scaling_law_charts import size
@@ -170,7 +169,7 @@ def make(options: argparse.Namespace):
     if options.quick:
         task.unseen = task.unseen[: 10 * options.context + 1]
     vocabulary = len(task.text.vocabulary)
-    return task, LanguageModel, kit.chosen(options, LanguageModel.Config, vocabulary=vocabulary)
+    return task, LanguageModel, settings_from(options, LanguageModel.Config, vocabulary=vocabulary)
 
 
 def measure(model: LanguageModel, task: OnePass, folder: Path) -> dict:
@@ -255,8 +254,8 @@ def verdict(results: study.Results):
 
 
 def add_flags(flags: argparse.ArgumentParser) -> None:
-    flags.add_argument("--data", type=kit.path, metavar="FILE.txt", help="a text to learn from")
-    flags.add_argument("--context", type=kit.integer, default=WINDOW, help="symbols in a window")
+    flags.add_argument("--data", type=any_path, metavar="FILE.txt", help="a text to learn from")
+    flags.add_argument("--context", type=integer, default=WINDOW, help="symbols in a window")
 
 
 STUDY = study.Study(
@@ -283,4 +282,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(kit.exit_code(main))
+    sys.exit(exit_code(main))

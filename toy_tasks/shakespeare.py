@@ -26,7 +26,7 @@ import sys
 
 from numformer.generation import Continuation
 from numformer.models.language_model import LanguageModel
-from toy_tasks import kit
+from toy_tasks.command_line import answer_inputs, build_parser, exit_code, parse_options
 from toy_tasks.data.datasets import shakespeare
 from toy_tasks.write import add_flags, learn, require_lengths
 
@@ -89,14 +89,14 @@ TARGETS = {None: 1.75, "quarter": 1.60, "hour": 1.50}
 
 def main(arguments: list[str] | None = None) -> int:
     """Train, or with --run go on from texts; returns the exit code."""
-    flags = kit.parser("shakespeare", DESCRIPTION, LanguageModel, "--prompt", PRESETS, **DEFAULTS)
+    flags = build_parser("shakespeare", DESCRIPTION, LanguageModel, "--prompt", PRESETS, **DEFAULTS)
     add_flags(flags)
-    options = kit.parse(flags, lambda options: "shakespeare", arguments)
+    options = parse_options(flags, lambda options: "shakespeare", arguments)
     require_lengths(options.context, options.length)
     if options.run:
-        return kit.use(options, kind=Continuation)
+        return answer_inputs(options, kind=Continuation)
     return learn(options, shakespeare(options.data), "validation loss", TARGETS[options.preset])
 
 
 if __name__ == "__main__":
-    sys.exit(kit.exit_code(main))
+    sys.exit(exit_code(main))

@@ -12,7 +12,19 @@ from numformer.generation import Transduction, Translation
 from numformer.layer import pack
 from numformer.models import Config, Transformer
 from numformer.trained import load
-from toy_tasks import kit
+from toy_tasks.command_line import (
+    answer_inputs,
+    any_path,
+    build_parser,
+    exit_code,
+    finish,
+    generation_settings,
+    integer,
+    parse_options,
+    settings_from,
+    start_vocabularies,
+    train_task,
+)
 from toy_tasks.data.parallel_corpus import multi30k, read_corpus, read_parallel, read_sentences
 from toy_tasks.data.subwords import subwords_of
 from toy_tasks.text_to_text.translation import (
@@ -99,19 +111,19 @@ OF_USE = {
 def flags() -> argparse.ArgumentParser:
     """Those that every script has, and the translator's own."""
     how = dict(asked_by="--text", presets=PRESETS, by_tokens=True)
-    made = kit.parser("translate", DESCRIPTION, Transformer, **how, **DEFAULTS)
+    made = build_parser("translate", DESCRIPTION, Transformer, **how, **DEFAULTS)
     add = made.add_argument
-    add("--data", type=kit.path, metavar="DIR|FILE.tsv", help=DATA)
+    add("--data", type=any_path, metavar="DIR|FILE.tsv", help=DATA)
     add("--languages", nargs=2, default=["en", "de"], metavar="L", help="from which, into which")
     add("--cased", action="store_true", help=CASED)
-    add("--vocabulary", type=kit.integer, default=4000, help="subwords, at most, of both languages")
+    add("--vocabulary", type=integer, default=4000, help="subwords, at most, of both languages")
     add("--subwords", choices=KINDS, default="bpe", help="how words are cut (sentencepiece)")
     add("--bpe-dropout", type=float, default=0.0, help=BPE_DROPOUT)
-    add("--accumulate", type=kit.integer, default=1, help="batches in an update")
+    add("--accumulate", type=integer, default=1, help="batches in an update")
     add = made.use.add_argument
-    add("--ensemble", nargs="+", type=kit.path, metavar="DIR", help=OF_USE["ensemble"])
-    add("--source", type=kit.path, metavar="FILE", help=OF_USE["source"])
-    add("--reference", type=kit.path, metavar="FILE", help=OF_USE["reference"])
+    add("--ensemble", nargs="+", type=any_path, metavar="DIR", help=OF_USE["ensemble"])
+    add("--source", type=any_path, metavar="FILE", help=OF_USE["source"])
+    add("--reference", type=any_path, metavar="FILE", help=OF_USE["reference"])
     return made
 
 
@@ -119,7 +131,7 @@ def use(options: argparse.Namespace) -> int:
     """Translate texts or a file, as --run and the flags ask for; the exit code."""
     trained = load(options.run, *options.ensemble or [])
     if not options.source:
-        return kit.use(options, trained, kind=Transduction)
+        return answer_inputs(options, trained, kind=Transduction)
     text = trained.text
     if not isinstance(text, Translation):
         raise InputError("--source is for a translator", options.run, "Name a run of translate.")
@@ -127,12 +139,12 @@ def use(options: argparse.Namespace) -> int:
         pack(trained.model, xp=find_backend(options.backend))
         pairs = read_parallel(options.source, options.reference, (text.from_, text.to))
         require_filled(pairs)
-        bleu = measure(trained.model, text, pairs, **kit.writing(options, text))
+        bleu = measure(trained.model, text, pairs, **generation_settings(options, text))
         print(f"BLEU {bleu:.2f}")
         return 0
     lines = read_sentences(options.source, text.from_)
     tell(text, split_up(text, lines))
-    return kit.use(options, trained, lines, say=lambda note: None)
+    return answer_inputs(options, trained, lines, say=lambda note: None)
 
 
 def require(options: argparse.Namespace) -> None:
@@ -173,18 +185,18 @@ def made(options: argparse.Namespace) -> tuple[TranslationTask, Config]:
     data = read_corpus(folder, languages, options.cased)
     require_filled(data["test"])
     lines = [line for side in zip(*data["train"], strict=True) for line in side]
-    sides = kit.vocabularies(options, source=lines, target=())
+    sides = start_vocabularies(options, source=lines, target=())
     if not sides:
         size, kind = options.vocabulary, options.subwords
         sides = 2 * (subwords_of(options, lines, size, "--vocabulary", kind=kind),)
     source, target = map(len, sides)
-    config = kit.chosen(options, Config, source_vocabulary=source, target_vocabulary=target)
+    config = settings_from(options, Config, source_vocabulary=source, target_vocabulary=target)
     return TranslationTask(data, sides, options, config.special), config
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Train, or with --run use a trained model; returns the exit code."""
-    options = kit.parse(flags(), lambda options: "translate", arguments)
+    options = parse_options(flags(), lambda options: "translate", arguments)
     require(options)
     if options.run:
         return use(options)
@@ -194,7 +206,7 @@ def main(arguments: list[str] | None = None) -> int:
             f"{len(task.pairs):,} pairs, {task.batches.count():,} batches an epoch, "
             f"{100 * task.batches.padding_share(0):.0f} % of their positions padding"
         )
-    model, folder = kit.train_task(task, Transformer, config, options)
+    model, folder = train_task(task, Transformer, config, options)
     test = task.test[:20] if options.quick else task.test
     bleu = measure(model, task.text, test)
     if not options.no_plots:
@@ -204,8 +216,8 @@ def main(arguments: list[str] | None = None) -> int:
     what = f"{len(test):,} sentences {task.tested}"
     filled = next((source for source, _ in task.test if source), None)
     example = filled and detokenized(filled, task.text.from_)
-    return kit.finish(options, folder, what, {"BLEU": f"{bleu:.2f}"}, example, reached)
+    return finish(options, folder, what, {"BLEU": f"{bleu:.2f}"}, example, reached)
 
 
 if __name__ == "__main__":
-    sys.exit(kit.exit_code(main))
+    sys.exit(exit_code(main))

@@ -14,7 +14,18 @@ from numformer.generation import Continuation
 from numformer.layer import inference
 from numformer.models.language_model import LanguageModel
 from numformer.randomness import seed_sequence
-from toy_tasks import kit
+from toy_tasks.command_line import (
+    answer_inputs,
+    any_path,
+    build_parser,
+    exit_code,
+    finish,
+    integer,
+    parse_options,
+    settings_from,
+    start_vocabularies,
+    train_task,
+)
 from toy_tasks.data import subwords as own
 from toy_tasks.data.datasets import read_text
 from toy_tasks.reports.charts import draw_attention
@@ -141,9 +152,9 @@ class WritingTask:
 def add_flags(flags: argparse.ArgumentParser) -> None:
     """The flags of a script that goes on with texts."""
     add = flags.add_argument
-    add("--data", type=kit.path, metavar="FILE.txt", help="a text to learn from")
-    add("--subwords", type=kit.integer, metavar="N", help=own.HELP)
-    add("--context", type=kit.integer, default=64, help="symbols in a window")
+    add("--data", type=any_path, metavar="FILE.txt", help="a text to learn from")
+    add("--subwords", type=integer, metavar="N", help=own.HELP)
+    add("--context", type=integer, default=64, help="symbols in a window")
 
 
 def require_lengths(*lengths: int) -> None:
@@ -163,14 +174,14 @@ def learn(
     `measure` is what the last line calls the loss, `target` what it is to reach.
     """
     name = options.program.rpartition(".")[2]
-    known = kit.vocabularies(options, vocabulary=[text])
+    known = start_vocabularies(options, vocabulary=[text])
     if options.subwords is not None and not known:
         lines = split(text)[0].split("\n")
         known = (own.subwords_of(options, lines, options.subwords, "--subwords", exact=True),)
     task = WritingTask(text, options.context, options.batch_size, options.seed, name, *known)
     symbols = task.text.vocabulary
-    config = kit.chosen(options, LanguageModel.Config, vocabulary=len(symbols))
-    model, folder = kit.train_task(task, LanguageModel, config, options)
+    config = settings_from(options, LanguageModel.Config, vocabulary=len(symbols))
+    model, folder = train_task(task, LanguageModel, config, options)
     unseen = split(text)[1][:200]
     beginning = (unseen.partition("\n")[2] or unseen)[:20]
     print(f"what it writes after {beginning!r}, which training never saw:")
@@ -190,14 +201,14 @@ def learn(
     example = beginning.strip().split("\n")[-1]
     what = f"{characters:,} characters that training never saw, nats per character"
     reached = None if target is None else (f"{measure} {target}", loss <= target)
-    return kit.finish(options, folder, what, figures, example, reached)
+    return finish(options, folder, what, figures, example, reached)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Train, or with --run go on from texts; returns the exit code."""
-    flags = kit.parser("write", DESCRIPTION, LanguageModel, "--prompt", **DEFAULTS)
+    flags = build_parser("write", DESCRIPTION, LanguageModel, "--prompt", **DEFAULTS)
     add_flags(flags)
-    options = kit.parse(flags, lambda options: "write", arguments)
+    options = parse_options(flags, lambda options: "write", arguments)
     require_lengths(options.context, options.length)
     if bool(options.run) == bool(options.data):
         raise InputError(
@@ -206,9 +217,9 @@ def main(arguments: list[str] | None = None) -> int:
             'For example --data FILE.txt, or --run runs/write --input "To be"',
         )
     if options.run:
-        return kit.use(options, kind=Continuation)
+        return answer_inputs(options, kind=Continuation)
     return learn(options, read_text(options.data, "Name a text file: --data FILE.txt"))
 
 
 if __name__ == "__main__":
-    sys.exit(kit.exit_code(main))
+    sys.exit(exit_code(main))

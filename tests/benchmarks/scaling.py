@@ -26,7 +26,7 @@ from numformer.layer import pack
 from numformer.models import TowerConfig
 from numformer.paper import Places, Reach
 from numformer.plots import new_figure
-from toy_tasks.kit.flags import picture
+from toy_tasks.command_line.flags import picture_path
 from toy_tasks.reports.charts import COLOURS, STROKES, markdown
 
 MOST = 3 << 10  # MiB: what would need more, as smaller sizes tell, is left out
@@ -166,7 +166,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.scaling")
     parser.add_argument("--mixers", nargs="+", choices=IN_T, default=list(IN_T))
     parser.add_argument("--quick", action="store_true", help="small sizes, once: judges nothing")
-    parser.add_argument("--out", type=picture, default=Path("runs/scaling.png"))
+    parser.add_argument("--out", type=picture_path, default=Path("runs/scaling.png"))
     options = parser.parse_args(arguments)
     values, rounds = (3, 1) if options.quick else (9, 5)
     reuse_freed_memory()

@@ -39,7 +39,8 @@ from numformer.training.files import PARTIAL
 from tests.equal_runs import without_seconds
 from tests.faults import ranks
 from tests.toy_tasks.small import program
-from toy_tasks import kit, reverse
+from toy_tasks import reverse
+from toy_tasks.command_line import build_parser, parse_options, settings_from, train_task
 from toy_tasks.text_to_text.sequences import DEFAULTS, SequenceTask
 
 KILLED = """--steps 240 --d-model 16 --d-ff 16 --heads 2 --layers 1 --batch-size 32 --p-drop 0.1
@@ -323,12 +324,12 @@ TRIED = """--steps 6 --evaluate-every 2 --log-every 1 --batch-size 4 --d-model 8
 
 def resume(task: SequenceTask, *flags) -> None:
     """What the script does up to the end of training, in this process."""
-    made = kit.parser("reverse", "", Transformer, **DEFAULTS)
-    options = kit.parse(made, lambda options: "reverse", list(map(str, flags)))
+    made = build_parser("reverse", "", Transformer, **DEFAULTS)
+    options = parse_options(made, lambda options: "reverse", list(map(str, flags)))
     symbols = len(task.text.source)
-    config = kit.chosen(options, Config, source_vocabulary=symbols, target_vocabulary=symbols)
+    config = settings_from(options, Config, source_vocabulary=symbols, target_vocabulary=symbols)
     with contextlib.redirect_stdout(io.StringIO()):
-        kit.train_task(task, Transformer, config, options)
+        train_task(task, Transformer, config, options)
 
 
 @contextlib.contextmanager

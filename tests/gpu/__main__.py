@@ -46,7 +46,7 @@ from numformer.training.optimizers import OPTIMIZERS, Adam
 from numformer.training.recipe import Recipe
 from numformer.training.trainer import Trainer
 from toy_tasks import reverse
-from toy_tasks.kit import exit_code
+from toy_tasks.command_line import exit_code
 from toy_tasks.text_to_text.sequences import SequenceTask
 from toy_tasks.text_to_text.sequences import main as sequences_main
 

@@ -17,7 +17,7 @@ from numformer.models import Objective
 from numformer.parallel.mpi import world
 from numformer.training import optimizers
 from tests.toy_tasks.small import copying
-from toy_tasks import kit
+from toy_tasks.command_line import exit_code
 
 NCCL_TAG = 8
 
@@ -69,4 +69,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(kit.exit_code(main))
+    sys.exit(exit_code(main))

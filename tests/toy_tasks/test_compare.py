@@ -11,7 +11,7 @@ from numformer.training.checkpoints import save_checkpoint
 from numformer.training.loop import train
 from tests.training.tiny_runs import Copying, recipe, tiny
 from toy_tasks import compare
-from toy_tasks.kit import folders
+from toy_tasks.command_line import run_folders
 
 OPTIONS = dict(steps=4, seed=1, log_every=1, backend="numpy", heads=4, factor=0.5, clip_norm=None)
 
@@ -27,7 +27,7 @@ def make(folder: str, figures=(0.25, 0.5), best=4, losses=(8, 4, 2, 1), **others
     run.mkdir(parents=True)
     options = {k: v for k, v in (OPTIONS | how).items() if k not in without}
     recipe, config = {"factor": options.pop("factor")}, {"source_vocabulary": 10 + options["seed"]}
-    folders.begin(run, {"options": options, "config": config, "recipe": recipe})
+    run_folders.begin(run, {"options": options, "config": config, "recipe": recipe})
     lines = []
     for step, loss in enumerate(losses, start=1):
         lines.append(dict(step=step, loss=loss, rate=step / 8, gradient_norm=1.0))

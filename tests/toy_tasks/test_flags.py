@@ -10,7 +10,7 @@ from numformer.models import Transformer
 from tests.equal_runs import logged, without_seconds
 from tests.toy_tasks.small import RUN, copying
 from toy_tasks import pairs, shakespeare, write
-from toy_tasks.kit import options, parser
+from toy_tasks.command_line import build_parser, options
 
 
 def test_the_highest_rate_is_that_of_rate(call, refuse):
@@ -67,9 +67,9 @@ def test_a_file_that_holds_no_flags_is_refused(refuse):
 
 def test_a_preset_may_stand_in_a_file_but_not_beside_all_the_flags_of_a_run():
     def parse(flags):
-        made = write.kit.parser("x", "", write.LanguageModel, presets=shakespeare.PRESETS)
+        made = build_parser("x", "", write.LanguageModel, presets=shakespeare.PRESETS)
         write.add_flags(made)
-        return options.parse(made, lambda options: "x", flags.split())
+        return options.parse_options(made, lambda options: "x", flags.split())
 
     Path("a.toml").write_text('preset = "hour"\nd-ff = 8')
     parsed = parse("--config a.toml")
@@ -83,8 +83,8 @@ def test_a_preset_may_stand_in_a_file_but_not_beside_all_the_flags_of_a_run():
 
 def test_settings_of_an_optimizer_that_is_not_chosen(complaint):
     """A task's own go with its optimizer; what is asked for is refused, also where a file asks."""
-    made = parser("x", "", Transformer, optimizer="adamw", weight_decay=0.1)
-    read = functools.partial(options.parse, made, lambda options: "x")
+    made = build_parser("x", "", Transformer, optimizer="adamw", weight_decay=0.1)
+    read = functools.partial(options.parse_options, made, lambda options: "x")
     assert read(["--optimizer", "lion"]).weight_decay == read([]).weight_decay == 0.1
     assert read(["--optimizer", "adam"]).weight_decay == 0.01
     Path("a.toml").write_text("weight-decay = 0.3")

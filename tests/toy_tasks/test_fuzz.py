@@ -25,7 +25,7 @@ from tests import equal_runs
 from tests.faults import __main__ as faults
 from tests.toy_tasks import small
 from toy_tasks import TASKS, lengths, parse, pronounce
-from toy_tasks.kit import exit_code, folders
+from toy_tasks.command_line import exit_code, run_folders
 
 COPYING = small.main_of("copy_task")
 TINY = f"{small.TINY} --parts 1 --steps 2 --evaluate-every 2".split()
@@ -133,8 +133,13 @@ def command_lines(main) -> st.SearchStrategy[list[str]]:
 def until_it_begins():
     """Within the block whatever would train, download or look for a GPU raises Reached."""
     with contextlib.ExitStack() as stack:
-        for name in ("training.train", "study._train", "datasets.fetch", "corpus.fetch"):
-            stack.enter_context(mock.patch(f"toy_tasks.kit.{name}", side_effect=Reached))
+        for name in (
+            "command_line.training.train",
+            "command_line.study._train",
+            "data.datasets.fetch",
+            "data.parallel_corpus.fetch",
+        ):
+            stack.enter_context(mock.patch(f"toy_tasks.{name}", side_effect=Reached))
         stack.enter_context(mock.patch.dict(sys.modules, cupy=None))
         stack.enter_context(mock.patch.object(lengths, "EXAMPLES", 2))
         few = dict(MOST=400, MEASURED=dict.fromkeys(parse.MEASURED, 1))
@@ -180,9 +185,9 @@ ANYTHING = st.sampled_from([value for value in faults.JUNK if value != 10**400])
 @example("spoken", {"data": "a\0b"})
 def test_a_config_json_that_says_anything(folder, changes):
     with world(), until_it_begins():
-        written = folders.read_config(Path(folder))
+        written = run_folders.read_config(Path(folder))
         written["options"] |= changes
-        folders.write_config(Path(folder), written)
+        run_folders.write_config(Path(folder), written)
         verdict(RUNS[folder], ["--resume", "--out", folder])
 
 

@@ -12,9 +12,9 @@ from numformer.models import RecurrentEncoderDecoder, Transformer
 from numformer.trained import load
 from tests.toy_tasks.small import tree_of
 from toy_tasks import parse
+from toy_tasks.command_line.answers import task_of
 from toy_tasks.data.grammar import Grammar, label
 from toy_tasks.data.trees import Tree
-from toy_tasks.kit.answers import task_of
 from toy_tasks.text_to_text.sequences import held_out
 
 ENGLISH = Grammar()
@@ -258,7 +258,7 @@ def studied(monkeypatch):
     rows = {row: parse.STUDY.rows[row] for row in ("Transformer 32000", "recurrent 500")}
     monkeypatch.setattr(parse, "STUDY", dataclasses.replace(parse.STUDY, rows=rows))
     monkeypatch.setattr(parse, "BEYOND", 9)
-    monkeypatch.setattr("toy_tasks.kit.training.loss_curve", lambda *how: None)
+    monkeypatch.setattr("toy_tasks.command_line.training.loss_curve", lambda *how: None)
 
 
 TINY = "--quick --d-model 8 --d-ff 8 --heads 1 --layers 1 --max-tokens 200 --steps 2 --beam 2"

@@ -25,7 +25,7 @@ from tests import equal_runs
 from tests.toy_tasks import small
 from tests.toy_tasks.small import PAGES, RUN, TINY, assert_refused, copying, program
 from toy_tasks import TASKS, __main__, pronounce
-from toy_tasks.kit import exit_code
+from toy_tasks.command_line import exit_code
 from toy_tasks.text_to_text import sequences
 
 FILES = {"config.json", "metrics.jsonl", "last.safetensors", "best.safetensors"}

@@ -10,8 +10,8 @@ from numformer.trained import load
 from numformer.training.migrations import from_2
 from tests.toy_tasks.small import TINY
 from toy_tasks import pronounce
+from toy_tasks.command_line import run_folders
 from toy_tasks.data import datasets
-from toy_tasks.kit import folders
 from toy_tasks.pairs import PairsTask
 from toy_tasks.text_to_text.transduction import edit_distance
 
@@ -61,9 +61,9 @@ def test_a_run_of_format_2_keeps_its_beam():
 def test_a_run_from_before_there_was_a_setting_goes_on_without_it(data, succeed):
     assert pronounce.DEFAULTS["average"] > 1
     succeed(pronounce.main, f"{LEARN} --average 1")
-    settings = folders.read_config(Path("run"))
+    settings = run_folders.read_config(Path("run"))
     del settings["options"]["average"], settings["options"]["activation"]
-    folders.write_config(Path("run"), settings)
+    run_folders.write_config(Path("run"), settings)
     out = succeed(pronounce.main, "--resume --out run --data words")
     assert out[0].startswith("run is finished")
 

@@ -8,7 +8,7 @@ from numformer.training import load_model
 from tests.equal_runs import assert_same_weights, without_seconds
 from tests.toy_tasks.small import RUN, TINY, copying, interrupted_at, main_of
 from toy_tasks import masked, pairs, pronounce, write
-from toy_tasks.kit import training
+from toy_tasks.command_line import training
 
 TEXT = "sea shells, she sells " * 40
 

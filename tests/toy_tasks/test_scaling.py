@@ -196,7 +196,7 @@ def test_laws_are_fitted_predicted_and_drawn(call, refuse, monkeypatch):
     rows = {name: row | {"more_seeds": 0} for name, row in scaling.rows().items()}
     monkeypatch.setattr(scaling, "STUDY", dataclasses.replace(scaling.STUDY, rows=rows))
     scaling.read.cache_clear()
-    monkeypatch.setattr("toy_tasks.kit.training.loss_curve", lambda *how: None)
+    monkeypatch.setattr("toy_tasks.command_line.training.loss_curve", lambda *how: None)
     code, out, err = call(scaling.main, "--context 16 --seeds 2")
     assert code in (0, 1) and err == []
     first = "characters: of the largest"

@@ -17,8 +17,8 @@ from numformer.layer import saving
 from numformer.models import Config, Transformer
 from tests.equal_runs import without_seconds
 from tests.toy_tasks.small import RUN, SHORT, copying, few_held_out
-from toy_tasks import compare, kit
-from toy_tasks.kit import folders, study
+from toy_tasks import compare
+from toy_tasks.command_line import run_folders, settings_from, study
 from toy_tasks.reports import charts
 from toy_tasks.text_to_text.sequences import DEFAULTS, SequenceTask
 
@@ -32,7 +32,7 @@ def make(options, at=lambda options, step: None):
     draw = task.batch
     task.batch = lambda step: at(options, step) or draw(step)
     sizes = dict.fromkeys(["source_vocabulary", "target_vocabulary"], len(task.text.source))
-    return task, Transformer, kit.chosen(options, Config, **sizes)
+    return task, Transformer, settings_from(options, Config, **sizes)
 
 
 def measure(model, task, folder):
@@ -134,7 +134,7 @@ def test_a_stopped_study_has_saved_and_goes_on_to_the_same_bits(call, succeed):
     code, out, err = call(norms_where(stop), f"{TINY} --seeds 1 2 --out 'a b'")
     again = "python -m toy_tasks.norms --resume --out 'a b'"
     assert (code, err) == (130, [f"stopped, and every run is saved; go on with: {again}"])
-    assert 3 <= folders.stands(Path("a b/post-2"))["step"] <= 8
+    assert 3 <= run_folders.stands(Path("a b/post-2"))["step"] <= 8
     before = (Path("a b/post-1") / study.RESULT).read_bytes()
     out = succeed(norms, "--resume --out 'a b' --jobs 1")
     assert " of 4 runs to train" in out[0] and int(out[0].split()[2]) <= 2
@@ -180,14 +180,14 @@ def test_a_mistake_in_a_page_is_shown_as_what_it_is(call):
 def test_what_cannot_be_is_refused_without_a_trace(succeed, refuse):
     """A study, and three whose config.json none has written."""
     succeed(norms, f"{TINY} --seeds 1 2 --out mine")
-    saved = folders.read_config(Path("mine"))
+    saved = run_folders.read_config(Path("mine"))
     for name, changes in {
         "other": {"study": {"name": "others", "rows": {}}},
         "junk": {"options": saved["options"] | {"seeds": [1, "2"]}},
         "damaged": {},
     }.items():
         Path(name).mkdir()
-        folders.write_config(Path(name), saved | changes)
+        run_folders.write_config(Path(name), saved | changes)
     text = Path("damaged/config.json").read_text()
     Path("damaged/config.json").write_text(text.replace('"norms"', '"norma"'))
     for flags, words in {

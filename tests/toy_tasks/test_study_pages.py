@@ -28,7 +28,7 @@ TINY = "--quick --d-model 8 --d-ff 8 --heads 1 --seeds 3 --steps 1 --batch-size 
 @pytest.fixture
 def studied(succeed, monkeypatch):
     """`studied(page, flags, rows, **attributes)`: a study of some rows -> lines, its folder."""
-    monkeypatch.setattr("toy_tasks.kit.training.loss_curve", lambda *how: None)
+    monkeypatch.setattr("toy_tasks.command_line.training.loss_curve", lambda *how: None)
 
     def run(page, flags=TINY, rows=(), **attributes) -> tuple[list[str], Path]:
         few = {row: page.STUDY.rows[row] for row in rows or page.STUDY.rows}

@@ -21,9 +21,9 @@ from numformer.models import Model
 from numformer.published import is_published
 from numformer.trained import Trained
 from toy_tasks import TASKS
+from toy_tasks.command_line import run_folders
+from toy_tasks.command_line.training import ONLY_MADE, Made
 from toy_tasks.data.datasets import read_pairs, read_text
-from toy_tasks.kit import folders
-from toy_tasks.kit.training import ONLY_MADE, Made
 from toy_tasks.text_to_text import sequences
 from toy_tasks.text_to_text.transduction import TransductionTask
 from toy_tasks.write import Windows
@@ -85,7 +85,7 @@ def held_out(trained: Trained, run: Path, data: Path | None, tested: int = 1000)
         raise InputError(rule, "others", "Name the run's own data with --data, or a file.")
     batches = getattr(task, "held_out", None)
     if not batches:  # they are drawn anew at each step: those after the last one
-        steps = folders.read_config(run)["options"]["steps"]
+        steps = run_folders.read_config(run)["options"]["steps"]
         batches = [task.batch(steps + number) for number in range(1, 33)]
     name, figure = _judged(task, trained.model, batches, tested)
     return HeldOut(f"held out by {run}", batches, lambda: _drawn(task), name, figure)
@@ -116,7 +116,7 @@ def task_of(run: Path, data: Path | None = None) -> Any:
 
     The data lie in `data`, where that is given; what the program prints of them is not shown.
     """
-    saved = folders.read_config(run)
+    saved = run_folders.read_config(run)
     if (name := saved.get("task")) not in TASKS:
         rule, fix = f"a run is one of {', '.join(TASKS)}", GIVE_A_FILE
         raise InputError(rule, f"{run}, a run of {name}", fix)

@@ -17,7 +17,7 @@ from numformer.errors import InputError
 from numformer.generation import Transduction
 from numformer.models import Transformer
 from numformer.randomness import seed_sequence
-from toy_tasks import kit
+from toy_tasks.command_line import answer_inputs, build_parser, exit_code, parse_options
 from toy_tasks.text_to_text.transduction import TransductionTask, learn
 
 DEFAULTS = dict(
@@ -109,13 +109,13 @@ class SequenceTask(TransductionTask):
 
 def main(rule: Rule, arguments: list[str] | None = None) -> int:
     """Train, or with --run use a trained model; returns the exit code."""
-    flags = kit.parser(rule.name, rule.description, Transformer, **(DEFAULTS | rule.defaults))
-    options = kit.parse(flags, lambda options: rule.name, arguments)
+    flags = build_parser(rule.name, rule.description, Transformer, **(DEFAULTS | rule.defaults))
+    options = parse_options(flags, lambda options: rule.name, arguments)
     if options.run:
-        return kit.use(options)
+        return answer_inputs(options)
     return learn(SequenceTask(rule, options.batch_size, options.seed), options, rule.reached)
 
 
 def start(rule: Rule) -> None:
     """Run the task as a program."""
-    sys.exit(kit.exit_code(lambda: main(rule)))
+    sys.exit(exit_code(lambda: main(rule)))

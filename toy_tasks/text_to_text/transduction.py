@@ -12,7 +12,7 @@ from numformer.data import Batch, PairBatch
 from numformer.errors import InputError
 from numformer.generation import Transduction
 from numformer.models import Config, Transformer
-from toy_tasks import kit
+from toy_tasks.command_line import finish, settings_from, train_task
 from toy_tasks.data.datasets import Pair
 from toy_tasks.reports.charts import draw_attention
 
@@ -103,7 +103,7 @@ def draw(task: TransductionTask, model: Transformer, path: Path, title: str) -> 
 def learn(task: TransductionTask, options: argparse.Namespace, target: float | None) -> int:
     """Train, test and show; the exit code. `target` is what the figure that counts is to reach."""
     sizes = dict(source_vocabulary=len(task.text.source), target_vocabulary=len(task.text.target))
-    config = kit.chosen(options, Config, **sizes)
+    config = settings_from(options, Config, **sizes)
     if config.tying == "all" and task.text.source.symbols != task.text.target.symbols:
         raise InputError(
             "tying all needs one vocabulary for source and target",
@@ -111,7 +111,7 @@ def learn(task: TransductionTask, options: argparse.Namespace, target: float | N
             "all of them the same",
             "Use --tying target or --tying none.",
         )
-    model, folder = kit.train_task(task, Transformer, config, options)
+    model, folder = train_task(task, Transformer, config, options)
     written = task.written(model, [source for source, _ in task.test])
     measured = task.measure(written, task.test)
     show(task, written)
@@ -124,4 +124,4 @@ def learn(task: TransductionTask, options: argparse.Namespace, target: float | N
         as_good = operator.ge if task.higher_is_better else operator.le
         reached = f"{counts.replace('_', ' ')} {target}", as_good(measured[counts], target)
     what = f"{len(task.test):,} sources {task.tested}"
-    return kit.finish(options, folder, what, figures, task.test[0][0], reached)
+    return finish(options, folder, what, figures, task.test[0][0], reached)

@@ -17,11 +17,11 @@ from numformer.generation import Translation
 from numformer.generation import text as texts
 from numformer.models import Transformer
 from numformer.randomness import seed_sequence
+from toy_tasks.command_line import run_folders
+from toy_tasks.command_line.answers import note
 from toy_tasks.data.datasets import Pair
 from toy_tasks.data.parallel_corpus import rules
 from toy_tasks.data.subwords import keep
-from toy_tasks.kit import folders
-from toy_tasks.kit.answers import note
 from toy_tasks.reports.charts import draw_attention
 from toy_tasks.text_to_text.transduction import TransductionTask
 
@@ -92,12 +92,12 @@ class TranslationTask(TransductionTask):
         """Keep the subwords in the folder of a run, and there find what it had come to know."""
         self.folder = folder
         keep(self.text.source, folder)
-        saved = folders.stands(folder).get("task")
+        saved = run_folders.stands(folder).get("task")
         if isinstance(saved, dict):  # an older run tells nothing of other data than it trained on
             told = saved.keys() | {"data"}
             self.read = {name: pairs for name, pairs in self.read.items() if name in told}
         with contextlib.suppress(InputError):  # then the epochs are counted again
-            told = folders.read_config(folder, EPOCHS)
+            told = run_folders.read_config(folder, EPOCHS)
             if told.get("of") == self._counted():
                 self.batches.ends = told["ends"]
                 self.noted = len(told["ends"])
@@ -122,7 +122,7 @@ class TranslationTask(TransductionTask):
         if self.folder and self.dropout and self.noted < len(self.batches.ends):
             self.noted = len(self.batches.ends)
             told = {"of": self._counted(), "ends": self.batches.ends}
-            folders.write_config(self.folder, told, EPOCHS)
+            run_folders.write_config(self.folder, told, EPOCHS)
         return batches
 
     @property

@@ -7,8 +7,8 @@ import json
 import tomllib
 
 from numformer.errors import InputError
+from toy_tasks.command_line.flags import Parser
 from toy_tasks.data.datasets import read_text
-from toy_tasks.kit.flags import Parser
 
 
 def from_file(made: Parser, options: argparse.Namespace) -> list[str]:

@@ -32,13 +32,13 @@ from numformer.training.files import locked, write_atomically
 from numformer.training.forks import cores
 from numformer.training.loop import Interrupted, Task, interrupts
 from numformer.training.run_folder import read_metrics
-from toy_tasks.kit import folders
-from toy_tasks.kit.answers import use
-from toy_tasks.kit.exits import quoted
-from toy_tasks.kit.flags import OF_ROWS, parser
-from toy_tasks.kit.options import FREE_TO_CHANGE, parse, plain
-from toy_tasks.kit.starting import take_weights
-from toy_tasks.kit.training import finish, require, train_task
+from toy_tasks.command_line import run_folders
+from toy_tasks.command_line.answers import answer_inputs
+from toy_tasks.command_line.exit_codes import quoted
+from toy_tasks.command_line.fine_tuning import take_weights
+from toy_tasks.command_line.flags import OF_ROWS, build_parser
+from toy_tasks.command_line.options import FREE_TO_CHANGE, parse_options, plain
+from toy_tasks.command_line.training import finish, require, train_task
 from toy_tasks.reports.charts import markdown
 
 RESULT = "result.json"
@@ -86,7 +86,7 @@ class Study:
     by_tokens: bool = False
     flags: Callable[[argparse.ArgumentParser], None] = no_flags
     between: Callable[[Results], None] | None = None
-    use: Callable[[argparse.Namespace], int] = use
+    use: Callable[[argparse.Namespace], int] = answer_inputs
 
 
 @dataclass(frozen=True)
@@ -110,19 +110,19 @@ class _Run:
         return (self.folder / RESULT).is_file()
 
     def result(self) -> dict:
-        return folders.read_config(self.folder, RESULT) | {"folder": self.folder}
+        return run_folders.read_config(self.folder, RESULT) | {"folder": self.folder}
 
 
 def main(study: Study, arguments: list[str] | None = None) -> int:
     """Train and compare, or with --run answer texts with one of the models; the exit code."""
     how = dict(study.defaults)
     how |= dict(several=True, by_tokens=study.by_tokens)
-    made = parser(study.name, study.description, study.model, **how)
+    made = build_parser(study.name, study.description, study.model, **how)
     study.flags(made)
     of_all = set.intersection(*map(set, study.rows.values()))
     for action in filter(None, map(made.action, of_all)):
         action.help = f"{action.help or action.dest}{OF_ROWS}"
-    options = parse(made, lambda options: study.name, arguments, FREE_IN_A_STUDY)
+    options = parse_options(made, lambda options: study.name, arguments, FREE_IN_A_STUDY)
     if options.run:
         return study.use(options)
     if not options.resume and not options.quick and (wrong := sorted(options.given & of_all)):
@@ -139,11 +139,11 @@ def main(study: Study, arguments: list[str] | None = None) -> int:
             take_weights(kind(config), getattr(task, "text", None), options.start)
     said = json.loads(json.dumps({"name": study.name, "rows": study.rows}))
     if not options.resume:
-        options.out = folders.new_folder(options.name, options.out)
+        options.out = run_folders.new_folder(options.name, options.out)
     with locked(options.out):
         if not options.resume:
-            folders.begin(options.out, {"options": plain(options), "study": said})
-        elif folders.read_config(options.out).get("study") != said:
+            run_folders.begin(options.out, {"options": plain(options), "study": said})
+        elif run_folders.read_config(options.out).get("study") != said:
             raise InputError(
                 f"a resumed study is one of {study.name}, with the rows that it was begun with",
                 f"{options.out}, which is not",
@@ -310,4 +310,4 @@ def _train_one(study: Study, run: _Run) -> None:
         measured = study.measure(model, task, folder)
     seconds = read_metrics(folder / "metrics.jsonl")[-1]["seconds"]
     told = {"seed": run.options.seed, "seconds": seconds}
-    folders.write_config(folder, measured | told, RESULT)
+    run_folders.write_config(folder, measured | told, RESULT)

@@ -28,7 +28,7 @@ def note(text: str) -> None:
     print("note:", text, file=sys.stderr)
 
 
-def use(
+def answer_inputs(
     options: argparse.Namespace,
     trained: Trained | None = None,
     lines: Iterable[str] | None = None,
@@ -53,7 +53,7 @@ def use(
         )
     if task and not options.program.endswith(f".{task}"):
         note(f"{options.run} is a run of {task}")
-    how = writing(options, trained.text)
+    how = generation_settings(options, trained.text)
     n_best, asked = getattr(options, "n_best", None), getattr(options, "count", None)
     count = asked or 1
     pack(trained.model, xp=find_backend(options.backend))
@@ -61,7 +61,7 @@ def use(
     attention = trained.attention(*given, **how) if options.attention else None
     # Answers of several lines need something between them.
     rule = "\n" + "-" * 15 if asked and isinstance(trained.text, Continuation) else ""
-    with while_read():
+    with tolerate_closed_pipe():
         for texts in [given] if given else _several(sys.stdin if lines is None else lines):
             # Of several, an empty one is answered by an empty line: lines stay side by side.
             alone = given and len(texts) == 1
@@ -83,7 +83,7 @@ def use(
     return 0
 
 
-def writing(options: argparse.Namespace, text: Text) -> dict:
+def generation_settings(options: argparse.Namespace, text: Text) -> dict:
     """How answers are written: as the flags say, else as the run does, else by the defaults.
 
     What is given is passed on whatever the text knows, which says so where it does not.
@@ -107,7 +107,7 @@ def task_of(metadata: dict) -> dict:
 
 
 @contextlib.contextmanager
-def while_read() -> Iterator[None]:
+def tolerate_closed_pipe() -> Iterator[None]:
     """What is printed here ends where who read it has gone, `| head` for example."""
     try:
         yield

@@ -23,11 +23,11 @@ from numformer.training.optimizers import OPTIMIZERS, vectors_of
 from numformer.training.parts import usual_parts
 from numformer.training.recipe import Recipe
 from numformer.training.run_folder import read_metrics
-from toy_tasks.kit import folders
-from toy_tasks.kit.exits import quoted
-from toy_tasks.kit.flags import chosen
-from toy_tasks.kit.options import plain
-from toy_tasks.kit.starting import take_weights
+from toy_tasks.command_line import run_folders
+from toy_tasks.command_line.exit_codes import quoted
+from toy_tasks.command_line.fine_tuning import take_weights
+from toy_tasks.command_line.flags import settings_from
+from toy_tasks.command_line.options import plain
 
 ONLY_MADE = contextvars.ContextVar("only_made", default=False)
 """Whether a program is to end when its task is made: `Made` carries it out."""
@@ -61,7 +61,7 @@ def train_task(
         # Weights and the optimizer's vectors, in float32.
         require_numbers(last, last.stat().st_size // (4 + 4 * kept), config)
     model = kind(config, seed_sequence(options.seed, "weights"))
-    kept = folders.read_config(options.out).get("kept", {}) if options.resume else {}
+    kept = run_folders.read_config(options.out).get("kept", {}) if options.resume else {}
     if options.start and not options.resume:
         kept = take_weights(model, getattr(task, "text", None), options.start)
     if kept:
@@ -75,20 +75,20 @@ def train_task(
             sys.exit(0)
         return model, ranks.share(Path())
     # Only now, when nothing that was asked for is wrong, does a new run leave a trace.
-    folder = options.out if options.resume else folders.new_folder(options.name, options.out)
+    folder = options.out if options.resume else run_folders.new_folder(options.name, options.out)
     with locked(folder):
         settings = {"options": plain(options), "model": kind.kind()}
         settings |= {"task": task.description().get("name"), "metric": task.metric}
         settings |= {"config": asdict(config), "recipe": asdict(recipe)}
         settings |= {"kept": kept} if kept else {}
         if options.resume:
-            if "study" in folders.read_config(folder):
+            if "study" in run_folders.read_config(folder):
                 raise InputError(
                     "a run is resumed in its own folder",
                     f"{folder}, that of a study",
                     "Resume the study itself, or name another folder with --out.",
                 )
-            begun = folders.read_config(folder).get("task")
+            begun = run_folders.read_config(folder).get("task")
             if begun not in (None, settings["task"]):
                 raise InputError(
                     "a run is resumed by the script that began it",
@@ -97,7 +97,7 @@ def train_task(
                 )
             print(_where_it_stands(folder, options.steps))
         else:
-            folders.begin(folder, settings)
+            run_folders.begin(folder, settings)
         if hasattr(task, "begin"):
             task.begin(folder)
         if options.start and not options.resume:
@@ -108,8 +108,8 @@ def train_task(
         except Interrupted as stopped:
             again = f"{options.program} --resume --out {quoted(folder)}"
             raise Interrupted(f"{stopped}; go on with: {again}") from None
-        if options.resume and folders.read_config(folder)["options"]["steps"] != options.steps:
-            folders.write_config(folder, settings)
+        if options.resume and run_folders.read_config(folder)["options"]["steps"] != options.steps:
+            run_folders.write_config(folder, settings)
         print(f"kept at step {best['step']}: {task.metric} {best[task.metric]:.4f}")
         if not options.no_plots:
             metrics = read_metrics(folder / "metrics.jsonl")
@@ -118,7 +118,7 @@ def train_task(
 
 
 def _where_it_stands(folder: Path, steps: int) -> str:
-    taken = folders.stands(folder).get("step", 0)
+    taken = run_folders.stands(folder).get("step", 0)
     if taken == steps:
         return f"{folder} is finished: all {steps} steps were taken"
     return f"going on with {folder}, after step {taken} of {steps}"
@@ -160,7 +160,7 @@ def require(
 
     Raises InputError for what cannot be trained, before anything is built or written.
     """
-    recipe = chosen(options, Recipe)
+    recipe = settings_from(options, Recipe)
     when = "steps", "log_every", "evaluate_every", "minutes", "patience"
     schedule = Schedule(*(getattr(options, name) for name in when))
     kept = len(vectors_of(OPTIMIZERS[recipe.optimizer]))

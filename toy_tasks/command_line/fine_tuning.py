@@ -13,8 +13,8 @@ from numformer.models import Model
 from numformer.published import is_published
 from numformer.published.loading import KEPT
 from numformer.trained import load, model_of_run
-from toy_tasks.kit import folders
-from toy_tasks.kit.flags import Parser
+from toy_tasks.command_line import run_folders
+from toy_tasks.command_line.flags import Parser
 
 OF_VOCABULARY = {"words", "hole", "subwords", "vocabulary", "cased"}
 """Flags that say what symbols are."""
@@ -26,13 +26,15 @@ def flags_of(made: Parser, run: Path) -> tuple[dict, dict, dict]:
     config = asdict(model.config)
     of_model = {name: value for name, value in config.items() if name in made.before}
     published = is_published(run)
-    saved = {} if published or not (run / "config.json").exists() else folders.read_config(run)
+    saved = {} if published or not (run / "config.json").exists() else run_folders.read_config(run)
     options = saved.get("options", {})
     known = OF_VOCABULARY & {name for name in options if made.action(name)}
     return of_model, config, {name: options[name] for name in sorted(known)}
 
 
-def vocabularies(options: argparse.Namespace, **texts: Iterable[str]) -> tuple[Vocabulary, ...]:
+def start_vocabularies(
+    options: argparse.Namespace, **texts: Iterable[str]
+) -> tuple[Vocabulary, ...]:
     """Those of the run of --start, by the names that its Text has for them; none without --start.
 
     Tells which symbols of the `texts` they lack. A resumed run has them in its own files.

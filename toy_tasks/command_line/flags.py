@@ -163,18 +163,18 @@ AT_USE = "; with --run: the most symbols of an answer"
 """What --max-length, of a model's learned positions, says of what a trained one writes."""
 
 
-def path(text: str) -> Path:
+def any_path(text: str) -> Path:
     """A flag's path."""
     if "\0" in text:
         raise argparse.ArgumentTypeError("no path has a NUL")
     return Path(text)
 
 
-def picture(text: str) -> Path:
+def picture_path(text: str) -> Path:
     """A flag's path of a picture."""
-    if path(text).suffix.lower() not in PICTURES:
+    if any_path(text).suffix.lower() not in PICTURES:
         raise argparse.ArgumentTypeError(f"a picture ends in {', '.join(PICTURES)}, not {text!r}")
-    return path(text)
+    return any_path(text)
 
 
 class Parser(argparse.ArgumentParser):
@@ -218,7 +218,7 @@ class Parser(argparse.ArgumentParser):
         sys.exit(2)
 
 
-def parser(
+def build_parser(
     name: str,
     description: str,
     model: type[Model],
@@ -231,7 +231,7 @@ def parser(
     """The flags that every script has, and those of a kind of model and of the recipe.
 
     `asked_by` is another name of --input; `defaults` replaces defaults, and so does each of
-    `presets` where it is asked for. A script that trains `several` models (kit/study.py) has
+    `presets` where it is asked for. A script that trains `several` models (study.py) has
     --seeds and --jobs in place of --seed and --parts. With `by_tokens` the size of a batch is
     --max-tokens, `options.batch_size` all the same.
     """
@@ -271,20 +271,20 @@ def parser(
     add("--minutes", type=float, metavar="M")
     add("--patience", type=integer, metavar="N")
     add("--backend", choices=BACKENDS, default=default_backend())
-    add("--out", type=path)
-    add("--start", type=path, metavar="RUN")
-    add("--config", type=path, metavar="FILE.toml")
+    add("--out", type=any_path)
+    add("--start", type=any_path, metavar="RUN")
+    add("--config", type=any_path, metavar="FILE.toml")
     for switch in ("--resume", "--quick", "--no-plots"):
         add(switch, action="store_true")
     text = next((text for kind, text in TEXTS.items() if issubclass(model, kind)), None)
     use = made.use = made.add_argument_group("using a trained model instead of training one")
-    add("--run", to=use, type=path, metavar="DIR")
+    add("--run", to=use, type=any_path, metavar="DIR")
     asked = use.add_mutually_exclusive_group()
     other = [asked_by] if asked_by != "--input" else []
     add("--input", *other, to=asked, dest="input", nargs="+", metavar="TEXT")
     if text in (Continuation, Infilling):
-        add("--input-file", to=asked, type=path, metavar="FILE")
-    add("--attention", to=use, type=picture, metavar="FILE.png")
+        add("--input-file", to=asked, type=any_path, metavar="FILE")
+    add("--attention", to=use, type=picture_path, metavar="FILE.png")
     made.writing = {*inspect.signature(text.write).parameters} if text else set()
     temperature = use.add_mutually_exclusive_group()
     for flag, (setting, how) in WRITING.items():
@@ -368,7 +368,7 @@ def _add_flag(group, field: Field, at_use: str) -> None:
         group.add_argument(name, type=type_, **settings)
 
 
-def chosen(options: argparse.Namespace, settings: type[Settings], **of_task) -> Settings:
+def settings_from(options: argparse.Namespace, settings: type[Settings], **of_task) -> Settings:
     """The config or the recipe that the flags describe; `of_task` are its other fields.
 
     What no flag says, such as special ids, is as in the config of the run that goes on (`built`).

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from numformer.errors import InputError
 from numformer.training.optimizers import owners, without_effect
-from toy_tasks.kit import folders, settings_files, starting
-from toy_tasks.kit.flags import Parser
+from toy_tasks.command_line import fine_tuning, run_folders, settings_files
+from toy_tasks.command_line.flags import Parser
 
 # Flags that say how a script is called and nothing of the run.
 OF_THE_CALL = {"resume", "out", "config", "run", "input", "input_file", "attention", "program"}
@@ -28,7 +28,7 @@ MOST_PARTS = 128  # each may be a process
 SEARCH = "beam", "length_penalty", "penalty"
 
 
-def parse(
+def parse_options(
     made: Parser,
     name: Callable,
     arguments: list[str] | None,
@@ -50,7 +50,7 @@ def parse(
     if options.resume:
         run_name, folder = options.name, options.out or _latest(made, options, arguments)
         kept = saved_options(made, folder)
-        built = folders.read_config(folder).get("config")
+        built = run_folders.read_config(folder).get("config")
         made.set_defaults(built=built if isinstance(built, dict) else {})
         options = made.parse_args(arguments)
         for key in kept:
@@ -94,7 +94,7 @@ def _read(made: Parser, arguments: list[str]) -> tuple[argparse.Namespace, list[
         arguments = [*settings_files.from_file(made, options), *arguments]
         options = made.parse_args(arguments)
     if options.start and not (options.run or options.resume):
-        of_model, built, fixed = starting.flags_of(made, options.start)
+        of_model, built, fixed = fine_tuning.flags_of(made, options.start)
         made.set_defaults(built=built)
         arguments = [*settings_files.as_arguments(made, of_model | fixed), *arguments]
     if preset := getattr(options, "preset", None):
@@ -115,7 +115,7 @@ def _latest(made: Parser, options: argparse.Namespace, arguments: list[str]) -> 
     given = made.given(arguments)
     asked = {key: given[key] for key in sorted(OF_DATA & given.keys())}
     task = made.prog.rpartition(".")[2]
-    for folder, saved in folders.runs_of(task).items():
+    for folder, saved in run_folders.runs_of(task).items():
         same = all(_places(value) == _places(saved.get(key)) for key, value in asked.items())
         if same and saved.get("quick") == options.quick:
             return folder
@@ -202,7 +202,7 @@ def _require_use(made: Parser, options: argparse.Namespace) -> None:
         )
 
 
-def search(options: argparse.Namespace) -> dict:
+def beam_settings(options: argparse.Namespace) -> dict:
     """The settings of beam search that the flags say."""
     return {name: getattr(options, name) for name in SEARCH}
 
@@ -221,7 +221,7 @@ def _plain(value):
 
 def saved_options(made: argparse.ArgumentParser, folder: Path) -> dict:
     """The flags that a run was started with, which become the defaults of `made`, a script's."""
-    options = folders.read_config(folder).get("options")
+    options = run_folders.read_config(folder).get("options")
     try:
         known = vars(made.parse_args([])).keys() - OF_THE_CALL - {"backend"}
         saved = {key: value for key, value in (made.before | options).items() if key in known}
@@ -230,7 +230,7 @@ def saved_options(made: argparse.ArgumentParser, folder: Path) -> dict:
             if not left_out and not _fits(value, made.get_default(key)):
                 raise ValueError(f"no run has {key} {value!r}")
         if type(saved["steps"]) is int:  # there may be more by now
-            saved["steps"] = folders.stands(folder).get("steps", saved["steps"])
+            saved["steps"] = run_folders.stands(folder).get("steps", saved["steps"])
         # As text, numbers go through the same reading as on a command line.
         made.set_defaults(**{k: str(v) if type(v) in (int, float) else v for k, v in saved.items()})
         with contextlib.redirect_stderr(io.StringIO()) as said:
@@ -240,7 +240,7 @@ def saved_options(made: argparse.ArgumentParser, folder: Path) -> dict:
                 raise ValueError(said.getvalue().splitlines()[-1]) from None
         return {key: getattr(options, key) for key in saved}
     except (ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise folders.no_run(folder, problem) from None
+        raise run_folders.no_run(folder, problem) from None
 
 
 def _fits(value, default) -> bool:

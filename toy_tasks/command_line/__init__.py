@@ -1,0 +1,44 @@
+"""The command line of every task: its flags and settings, training, answers and exit codes.
+
+A task's `main` builds its flags with `build_parser` and reads them with `parse_options`. With --run
+it answers with `answer_inputs`; otherwise `settings_from` makes the config, `train_task` trains,
+and `finish` prints the result. `exit_code(main)` runs the program.
+"""
+
+from toy_tasks.command_line.answers import (
+    answer_inputs,
+    generation_settings,
+    note,
+    tolerate_closed_pipe,
+)
+from toy_tasks.command_line.exit_codes import exit_code
+from toy_tasks.command_line.fine_tuning import start_vocabularies
+from toy_tasks.command_line.flags import (
+    Parser,
+    any_path,
+    build_parser,
+    integer,
+    picture_path,
+    settings_from,
+)
+from toy_tasks.command_line.options import beam_settings, parse_options
+from toy_tasks.command_line.training import finish, train_task
+
+__all__ = [
+    "Parser",
+    "answer_inputs",
+    "any_path",
+    "beam_settings",
+    "build_parser",
+    "exit_code",
+    "finish",
+    "generation_settings",
+    "integer",
+    "note",
+    "parse_options",
+    "picture_path",
+    "settings_from",
+    "start_vocabularies",
+    "tolerate_closed_pipe",
+    "train_task",
+]
