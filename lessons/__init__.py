@@ -49,6 +49,12 @@ COURSE = [
 ]
 
 
+def commands() -> dict[str, str]:
+    """The command of each lesson, with its title, and the command that builds all pages."""
+    lessons = {f"python -m lessons {entry.number}": entry.title for entry in COURSE if entry.path}
+    return lessons | {"python -m lessons.build --out site": "all of them as pages for a browser"}
+
+
 def load(number: int) -> ModuleType:
     """The module of a lesson. Raises InputError where there is none, or not yet."""
     written = {entry.number: entry for entry in COURSE if entry.path}

@@ -1,68 +1,66 @@
-"""What there is, and what it runs on: python -m numformer, or numformer."""
+"""List the commands of numformer and the machine that it runs on: python -m numformer."""
 
 import argparse
+import importlib
 import platform
 import sys
 from pathlib import Path
 
 import numpy as np
+import platformdirs
 
-import lessons
-import numformer
-import toy_tasks
 from numformer import blas
 from numformer.devices import default_backend, find_backend
 from numformer.errors import InputError
+from numformer.exit_codes import exit_code
 from numformer.training.forks import cores
-from toy_tasks.command_line import exit_code
-from toy_tasks.data.datasets import CACHE
+from numformer.version import __version__
+
+FOLDER = Path(__file__).parent
+PACKAGES = {
+    "Tasks: each trains a model to (--help lists its flags, --quick tries it)": "toy_tasks",
+    "Lessons, in the terminal": "lessons",
+}
+"""The packages whose `commands()` are listed, each under a title."""
 
 CHECKS = {
-    "python -m numformer.gradient_check": "every gradient against a numerical one",
-    "python -m numformer.gradient_check mine:case": "that of a layer of your own",
+    "python -m numformer.gradient_check": "compare every gradient with a numerical one",
+    "python -m numformer.gradient_check mine:case": "do the same for a layer of your own",
 }
-OF_A_CLONE = {
-    "pytest": "all tests",
-    "python -m tests.faults": "runs that are killed and resumed, files that are damaged",
-    "python -m tests.mutation": "whether a test notices each mistake that can be made",
+CHECKS_IN_CLONE = {
+    "pytest": "run all tests",
+    "python -m tests.faults": "kill and resume runs, damage files",
+    "python -m tests.mutation": "find mistakes that no test notices",
 }
 
 
 def machine() -> dict[str, str]:
-    """What a program of this library would run on, by name."""
+    """The software and hardware that a program of this library would run on, by name."""
     kind = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
     threads = blas.threads()
     try:
         find_backend("cupy")
-        cupy = "answers"
+        cupy = "works"
     except InputError as problem:
         cupy = f"cannot be used: {problem.args[1]}"
     return {
-        "numformer": f"{numformer.__version__}, in {Path(numformer.__file__).parent}",
+        "numformer": f"{__version__}, in {FOLDER}",
         "Python": f"{platform.python_version()}, {platform.platform()}, {cores()} cores",
         "NumPy": f"{np.__version__}, BLAS {kind.get('name', 'unknown')} {kind.get('version', '')}"
         f" with {threads} thread{'s' * (threads != 1)}",
         "backend": f"{default_backend()}, unless --backend names another; cupy {cupy}",
-        "downloads": f"{CACHE}",
+        "downloads": f"{platformdirs.user_cache_path('numformer', appauthor=False)}",
     }
 
 
 def overview() -> str:
     """Tasks, lessons, checks and the machine, a line each."""
-    tasks = {
-        f"python -m toy_tasks.{name}": f"{what} ({time})"
-        for name, (time, what, _) in toy_tasks.TASKS.items()
-    }
-    written = (entry for entry in lessons.COURSE if entry.path)
-    course = {f"python -m lessons {entry.number}": entry.title for entry in written}
-    course["python -m lessons.build --out site"] = "all of them as pages for a browser"
-    clone = (Path(numformer.__file__).parents[1] / "tests" / "mutation").is_dir()
     groups = {
-        "Tasks: each trains a model to (--help lists its flags, --quick tries it)": tasks,
-        "Lessons, in the terminal": course,
-        "Checks": CHECKS | (OF_A_CLONE if clone else {}),
-        "This machine": machine(),
+        title: importlib.import_module(package).commands() for title, package in PACKAGES.items()
     }
+    is_clone = (FOLDER.parent / "tests" / "mutation").is_dir()
+    groups["Checks"] = CHECKS | (CHECKS_IN_CLONE if is_clone else {})
+    groups["This machine"] = machine()
     lines = ["The Transformer in NumPy and CuPy, every gradient written by hand"]
     for title, rows in groups.items():
         width = max(map(len, rows))
@@ -71,16 +69,16 @@ def overview() -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Print the overview; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="numformer",
-        description="List the tasks, the lessons and the checks of numformer, and what it runs on.",
+        description="List the tasks, the lessons and the checks of numformer, and the machine.",
     )
-    parser.add_argument("--version", action="version", version=f"numformer {numformer.__version__}")
+    parser.add_argument("--version", action="version", version=f"numformer {__version__}")
     _, others = parser.parse_known_args(arguments)
     if others:
         raise InputError(
-            "numformer lists what there is, and starts nothing",
+            "numformer only lists commands",
             " ".join(others),
             "Start a task by python -m toy_tasks.NAME, a lesson by python -m lessons NUMBER.",
         )
@@ -89,7 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def program() -> int:
-    """What the installed command runs."""
+    """Run the installed command."""
     return exit_code(main)
 
 

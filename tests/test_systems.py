@@ -24,7 +24,7 @@ from numformer.training.parts import usual_parts
 from tests.test_rooms import FILES, ROOT
 from tests.toy_tasks.small import PAGES, assert_refused
 from toy_tasks.command_line import answers, exit_code
-from toy_tasks.command_line.exit_codes import quoted
+from toy_tasks.command_line.quoting import quoted
 from toy_tasks.data import datasets
 
 STUDIES = {name: page.STUDY for name, page in PAGES.items() if hasattr(page, "STUDY")}

@@ -28,6 +28,14 @@ TASKS = {
 """How long each task takes on two cores, what its model learns, and what it shows."""
 
 
+def commands() -> dict[str, str]:
+    """The command of each task, with what its model learns and how long that takes."""
+    return {
+        f"python -m toy_tasks.{name}": f"{learns} ({time})"
+        for name, (time, learns, _) in TASKS.items()
+    }
+
+
 def end_at_once(number: int, frame) -> None:
     """What Ctrl-C does while a program's modules are imported: nothing has begun yet."""
     if "PMI_RANK" in os.environ:  # mpiexec ends the other ranks after a signal, not after a code

@@ -5,13 +5,13 @@ it answers with `answer_inputs`; otherwise `settings_from` makes the config, `tr
 and `finish` prints the result. `exit_code(main)` runs the program.
 """
 
+from numformer.exit_codes import exit_code
 from toy_tasks.command_line.answers import (
     answer_inputs,
     generation_settings,
     note,
     tolerate_closed_pipe,
 )
-from toy_tasks.command_line.exit_codes import exit_code
 from toy_tasks.command_line.fine_tuning import start_vocabularies
 from toy_tasks.command_line.flags import (
     Parser,

@@ -34,10 +34,10 @@ from numformer.training.loop import Interrupted, Task, interrupts
 from numformer.training.run_folder import read_metrics
 from toy_tasks.command_line import run_folders
 from toy_tasks.command_line.answers import answer_inputs
-from toy_tasks.command_line.exit_codes import quoted
 from toy_tasks.command_line.fine_tuning import take_weights
 from toy_tasks.command_line.flags import OF_ROWS, build_parser
 from toy_tasks.command_line.options import FREE_TO_CHANGE, parse_options, plain
+from toy_tasks.command_line.quoting import quoted
 from toy_tasks.command_line.training import finish, require, train_task
 from toy_tasks.reports.charts import markdown
 

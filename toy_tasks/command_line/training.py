@@ -24,10 +24,10 @@ from numformer.training.parts import usual_parts
 from numformer.training.recipe import Recipe
 from numformer.training.run_folder import read_metrics
 from toy_tasks.command_line import run_folders
-from toy_tasks.command_line.exit_codes import quoted
 from toy_tasks.command_line.fine_tuning import take_weights
 from toy_tasks.command_line.flags import settings_from
 from toy_tasks.command_line.options import plain
+from toy_tasks.command_line.quoting import quoted
 
 ONLY_MADE = contextvars.ContextVar("only_made", default=False)
 """Whether a program is to end when its task is made: `Made` carries it out."""
