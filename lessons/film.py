@@ -10,7 +10,7 @@ from PIL import Image
 
 from lessons import COURSE, FOLDER
 from numformer.errors import InputError
-from numformer.training.files import write_atomically
+from numformer.runs.files import write_atomically
 from toy_tasks.command_line import exit_code
 
 WIDE = 800  # pixels of the picture

@@ -26,11 +26,11 @@ from lessons.lesson_08 import by_hand, runs, training
 from lessons.lesson_08.exercises import EXERCISES
 from numformer import Config, CrossEntropy
 from numformer.gradient_check.gradients import check
+from numformer.optimization.optimizers import adam, clip_global_norm
+from numformer.optimization.recipe import warmup_rate
 from numformer.paper import Residual
 from numformer.paper.cross_entropy import cross_entropy, cross_entropy_backward
 from numformer.paper.dropout import dropout, dropout_backward
-from numformer.training.optimizers import adam, clip_global_norm
-from numformer.training.recipe import warmup_rate
 
 
 @show

@@ -502,11 +502,11 @@ def the_lines_of_checkpointing():
 # **Mixed precision** (Micikevicius et al. 2018). Products in 16 bits, sums and weights in 32. A
 # gradient below 6e-8 would become 0 there, so the loss is multiplied by $s$, and
 # the gradients are divided by it: $\mathrm{d}w = \frac{1}{s}\,\mathrm{d}(sL)$.
-# `numformer/training/loss_scale.py`.
+# `numformer/optimization/loss_scale.py`.
 #
 # **Data parallelism.** Each processor takes a part of the batch; the gradients are added:
 # $\mathrm{d}W = \sum_p \mathrm{d}W^{(p)}$. numformer does this on the cores of one computer:
-# `numformer/training/parts.py`.
+# `numformer/execution/parts.py`.
 #
 # **Tensor parallelism** (Shoeybi et al. 2019). A matrix is cut: $XW = (XW_1, XW_2)$ by columns, and
 # the next one by rows, $Y_1 U_1 + Y_2 U_2$, so there is one sum for two products. Heads

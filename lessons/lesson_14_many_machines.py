@@ -15,11 +15,13 @@ from lessons.kit.lesson import Beside, Picture, Words, scientific, show, table
 from lessons.kit.quiz import Question
 from lessons.kit.simulation import Simulation
 from lessons.lesson_14 import ring, timelines, wires
+from lessons.lesson_14.all_reduce import ring_all_reduce
 from lessons.lesson_14.exercises import EXERCISES
+from lessons.lesson_14.pipeline import _order
+from lessons.lesson_14.tensor import ColumnLinear, RowLinear, shard
 from lessons.lesson_14.wires import BATCHES, GIGABIT, NUMBER, PARAMETERS, TOKENS, speed
 from numformer import FeedForward, PairBatch, SelfAttention, Transformer, pack
-from numformer.parallel import ColumnLinear, RowLinear, ring_all_reduce, shard, together
-from numformer.parallel.pipeline import _order
+from numformer.execution.ranks import together
 
 MB = 1e6
 WIRES = 1, 10, 100  # Gbit/s
@@ -640,9 +642,9 @@ def exercises():
 # %% [markdown]
 # ## What to read next
 #
-# - `numformer/parallel`: the ring, layers that are cut, and a pipeline that runs. On the cores of
-#   one computer `numformer/training/parts.py` trains data parallel, and shares out the update as
-#   ZeRO does.
+# - `lessons/lesson_14`: the ring (`all_reduce.py`), layers that are cut (`tensor.py`), and a
+#   pipeline that runs (`pipeline.py`). On the cores of one computer, and on many machines,
+#   `numformer/execution` trains data parallel, and shares out the update as ZeRO does.
 # - Li et al. 2020, *PyTorch Distributed*: buckets, and what they gain.
 # - Shoeybi et al. 2019, *Megatron-LM*, section 3: two pages that explain the cut of a layer.
 # - Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters*: all

@@ -9,7 +9,7 @@ from pathlib import Path
 from lessons.kit import models
 from numformer.allocator import reuse_freed_memory
 from numformer.errors import InputError
-from numformer.training.files import write_atomically
+from numformer.runs.files import write_atomically
 from toy_tasks.command_line import exit_code
 
 DESCRIPTION = """\

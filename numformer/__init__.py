@@ -9,18 +9,32 @@ K d_k (and d_v where it is the same), F d_ff, V vocabulary. A gradient is `d` an
 """
 
 import importlib
+import sys
 import warnings
 
 from numformer.version import __version__ as __version__
 
 from numformer.errors import InputError
 from numformer.layer import Array, FlatParameters, Layer, Parameter, inference, mode, pack
-from numformer import data, generation, later, models, paper, recurrence, training
+from numformer import (
+    data,
+    generation,
+    later,
+    models,
+    optimization,
+    paper,
+    recurrence,
+    runs,
+    training,
+)
+from numformer.former_modules import FormerModules
 from numformer.paper import *
 from numformer.later import *
 from numformer.recurrence import *
 from numformer.data import *
 from numformer.models import *
+from numformer.optimization import *
+from numformer.runs import *
 from numformer.training import *
 from numformer.generation import *
 from numformer.trained import Attention, Trained, load
@@ -39,12 +53,16 @@ __all__ = [
     *recurrence.__all__,
     *data.__all__,
     *models.__all__,
+    *optimization.__all__,
+    *runs.__all__,
     *training.__all__,
     *generation.__all__,
     "Attention",
     "Trained",
     "load",
 ]
+
+sys.meta_path.append(FormerModules())
 
 
 def __getattr__(name: str):

@@ -12,8 +12,8 @@ import platformdirs
 from numformer import blas
 from numformer.devices import default_backend, find_backend
 from numformer.errors import InputError
+from numformer.execution.forks import cores
 from numformer.exit_codes import exit_code
-from numformer.training.forks import cores
 from numformer.version import __version__
 
 FOLDER = Path(__file__).parent

@@ -9,8 +9,8 @@ from numformer.exit_codes import exit_code
 from numformer.generation.described import text_of
 from numformer.published.loading import KEPT, OF_TEXTS
 from numformer.published.saving import save_published
+from numformer.runs.checkpoints import save_model
 from numformer.trained import model_of_run
-from numformer.training.checkpoints import save_model
 
 DESCRIPTION = """\
 A model that others published, in Hugging Face's layout (config.json, *.safetensors, its tokenizer),

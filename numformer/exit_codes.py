@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from numformer.allocator import reuse_freed_memory
 from numformer.errors import BrokenNumbers, InputError, complain
-from numformer.parallel.mpi import world
-from numformer.parallel.ranks import RankLost
+from numformer.execution.mpi import world
+from numformer.execution.ranks import RankLost
 from numformer.training.loop import Interrupted
 
 

@@ -21,7 +21,7 @@ from numformer.paper.encoder import Encoder
 from numformer.plots import PICTURES, AttentionMaps, attention_maps
 from numformer.published.files import is_published
 from numformer.published.loading import load_published
-from numformer.training.checkpoints import load_model
+from numformer.runs.checkpoints import load_model
 
 # Where a model looks is read from what its layers save, which all threads see.
 _LOOKING = threading.Lock()

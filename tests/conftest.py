@@ -23,7 +23,7 @@ collect_ignore_glob = []
 if sys.platform != "linux":
     collect_ignore_glob += ["mutation", "faults", "toy_tasks/test_fuzz.py", "toy_tasks/test_stud*"]
 if sys.platform == "win32":
-    collect_ignore_glob += ["lessons", "toy_tasks", "training/test_[bcmr]*", "test_readme.py"]
+    collect_ignore_glob += ["lessons", "toy_tasks", "training/test_b*", "runs", "test_readme.py"]
 
 
 def pytest_configure(config):

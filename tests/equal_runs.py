@@ -4,8 +4,8 @@ from pathlib import Path
 
 from numpy.testing import assert_array_equal
 
-from numformer.training.checkpoints import load_checkpoint
-from numformer.training.run_folder import read_metrics
+from numformer.runs.checkpoints import load_checkpoint
+from numformer.runs.run_folder import read_metrics
 
 
 def without_seconds(folder: Path) -> dict[str, object]:

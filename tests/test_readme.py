@@ -40,7 +40,7 @@ def test_its_code_runs(code, tmp_path, monkeypatch, capsys):
     """With a run of reverse that learned nothing, and with fewer steps."""
     monkeypatch.chdir(tmp_path)
     Path("runs/reverse").mkdir(parents=True)
-    newest = max((ROOT / "tests" / "training").glob("format_*"))
+    newest = max((ROOT / "tests" / "runs").glob("format_*"))
     shutil.copy(newest / "best.safetensors", "runs/reverse")
     given = {}
     if "gpt2" in code:

@@ -13,14 +13,16 @@ from tests import paper_room
 ROOT = Path(__file__).parents[1]
 # From the ground up; what stands side by side does not import each other.
 FLOORS = [
-    ["version", "errors", "blas", "symbols", "allocator"],
+    ["version", "errors", "blas", "symbols", "allocator", "former_modules", "parallel"],
     ["backend", "settings", "devices"],
     ["randomness", "layer", "half_precision"],
     ["paper"],
     ["later", "data", "kernels"],
     ["recurrence"],
-    ["plots", "models", "parallel", "layers"],
-    ["training", "generation", "former_names"],
+    ["plots", "models", "layers"],
+    ["optimization", "former_names"],
+    ["runs", "execution"],
+    ["training", "generation"],
     ["published"],
     ["trained", "exit_codes"],
     ["gradient_check", "__main__", "convert"],

@@ -18,9 +18,9 @@ import pytest
 
 import lessons
 from numformer import __main__, __version__
-from numformer.training import files
-from numformer.training.forks import cores
-from numformer.training.parts import usual_parts
+from numformer.execution.forks import cores
+from numformer.execution.parts import usual_parts
+from numformer.runs import files
 from tests.test_rooms import FILES, ROOT
 from tests.toy_tasks.small import PAGES, assert_refused
 from toy_tasks.command_line import answers, exit_code

@@ -17,10 +17,10 @@ from numformer.layer import pack
 from numformer.models import Config, TowerConfig, Transformer
 from numformer.models.language_model import LanguageModel
 from numformer.models.recurrent import RecurrentEncoderDecoder
+from numformer.runs import load_model, save_model
+from numformer.runs.checkpoints import save_checkpoint
+from numformer.runs.migrations import from_2
 from numformer.trained import Trained
-from numformer.training import load_model, save_model
-from numformer.training.checkpoints import save_checkpoint
-from numformer.training.migrations import from_2
 
 SIZES = dict(d_model=8, d_ff=12, heads=2, layers=3, p_drop=0.5)
 LETTERS, WORDS = Vocabulary("abcde"), Vocabulary(["one", "two", "three"], " ")

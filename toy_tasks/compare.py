@@ -21,7 +21,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from numformer.errors import InputError
 from numformer.plots import bound
-from numformer.training.run_folder import read_metrics
+from numformer.runs.run_folder import read_metrics
 from toy_tasks.command_line import Parser, any_path, exit_code, picture_path, run_folders
 from toy_tasks.reports.charts import COLOURS, STROKES
 

@@ -14,8 +14,8 @@ from numformer.data import Batch, PairBatch
 from numformer.errors import InputError
 from numformer.layer import inference, pack
 from numformer.models import Model
+from numformer.runs.files import write_atomically
 from numformer.trained import Trained, load
-from numformer.training.files import write_atomically
 from toy_tasks.analysis.attention_patterns import PATTERNS, Lexicon, Score, called
 from toy_tasks.analysis.gates import Head, Looking, alone, heads_of, importances, loss_of, removed
 from toy_tasks.analysis.held_out import HeldOut, held_out

@@ -21,8 +21,8 @@ from numformer.models.vision import VisionTransformer
 from numformer.paper import Softmax
 from numformer.plots import attention_weights, new_figure
 from numformer.randomness import seed_sequence
+from numformer.runs.checkpoints import load_model
 from numformer.trained import model_of_run
-from numformer.training.checkpoints import load_model
 from toy_tasks.command_line import any_path, exit_code, note, run_folders, settings_from
 from toy_tasks.command_line.answers import task_of
 from toy_tasks.command_line.study import Results, Study

@@ -10,8 +10,8 @@ from numformer.generation import Continuation
 from numformer.models.language_model import LanguageModel
 from numformer.plots import attention_weights
 from numformer.randomness import seed_sequence
+from numformer.runs.run_folder import read_metrics
 from numformer.trained import load
-from numformer.training.run_folder import read_metrics
 from toy_tasks.command_line import exit_code, settings_from, study
 from toy_tasks.reports import charts
 from toy_tasks.write import Answers

@@ -12,7 +12,7 @@ from numformer.data import Subwords
 from numformer.errors import InputError
 from numformer.models.language_model import LanguageModel
 from numformer.randomness import seed_sequence
-from numformer.training.run_folder import read_metrics
+from numformer.runs.run_folder import read_metrics
 from toy_tasks.analysis import scaling_laws as laws
 from toy_tasks.command_line import any_path, exit_code, integer, settings_from, study
 from toy_tasks.data.datasets import shakespeare

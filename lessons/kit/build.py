@@ -33,7 +33,7 @@ from lessons.kit.percent import Cell, cells
 from lessons.kit.quiz import Question
 from lessons.kit.simulation import Simulation
 from numformer.errors import InputError, complain
-from numformer.training.checkpoints import write_atomically
+from numformer.runs.checkpoints import write_atomically
 
 try:
     from markdown_it import MarkdownIt

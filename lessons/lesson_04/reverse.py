@@ -13,12 +13,12 @@ from tqdm import tqdm
 
 from numformer import Adam, Config, Layer, PairBatch, Transformer, inference, pack
 from numformer.backend import matmul
+from numformer.execution.parts import Parts
+from numformer.optimization.optimizers import clip_global_norm
+from numformer.optimization.recipe import linear_rate
 from numformer.paper.attention import MultiHeadAttention, scaled_dot_product_attention
 from numformer.paper.masks import as_mask
 from numformer.plots import attention_weights
-from numformer.training.optimizers import clip_global_norm
-from numformer.training.parts import Parts
-from numformer.training.recipe import linear_rate
 from toy_tasks.reverse import RULE as DIGITS
 from toy_tasks.text_to_text.sequences import SequenceTask
 

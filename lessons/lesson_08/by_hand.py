@@ -7,8 +7,8 @@ from lessons.kit.simulation import Entries, Option, Simulation, Slider
 from lessons.kit.views import Axis, Chart, Drawn, Figures, Matrices, Of
 from lessons.lesson_08.training import BETAS, SMOOTHINGS, Number
 from numformer.backend import array_module
+from numformer.optimization.optimizers import adam
 from numformer.paper.cross_entropy import cross_entropy, cross_entropy_backward
-from numformer.training.optimizers import adam
 
 WORDS = ["cat", "dog", "house", "sky"]
 LOGITS = np.log([[5.0, 3, 1, 1]])  # probabilities 0.5, 0.3, 0.1, 0.1

@@ -9,10 +9,10 @@ from threadpoolctl import threadpool_limits
 from lessons.lesson_07.toy import KNOWN, NEW, WORDS, batch, translations, writes
 from numformer import Adam, CrossEntropy, Transformer, pack
 from numformer.layer import inference
+from numformer.optimization.optimizers import clip_global_norm
+from numformer.optimization.recipe import warmup_rate
 from numformer.paper.softmax import softmax
 from numformer.randomness import dropout_stream
-from numformer.training.optimizers import clip_global_norm
-from numformer.training.recipe import warmup_rate
 
 STEPS, WARMUP, PEAK, SENTENCES, SEEDS = 200, 50, 0.005, 16, (1, 2, 3)
 MANY, FEW = 100, 25  # sentences to train on

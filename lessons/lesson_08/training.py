@@ -12,8 +12,8 @@ from numformer.backend import array_module
 from numformer.data.vocabulary import SPECIAL, START
 from numformer.layer import FlatParameters
 from numformer.models import Objective
+from numformer.optimization.optimizers import adam
 from numformer.paper.softmax import softmax
-from numformer.training.optimizers import adam
 
 SYMBOLS, LENGTH, PAIRS, STEPS, LAYERS = 4, 3, 8, 120, 2
 STEP = range(1, STEPS + 1)

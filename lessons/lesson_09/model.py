@@ -18,9 +18,9 @@ from numformer.data.vocabulary import START
 from numformer.layer import FlatParameters, pack
 from numformer.models import Transformer
 from numformer.models.model import Objective
+from numformer.optimization.optimizers import Adam
 from numformer.paper import Dropout, Heads, Reach
 from numformer.paper.attention import merge_heads
-from numformer.training.optimizers import Adam
 
 SYMBOLS = "abc"
 NAMES = ["⟨pad⟩", "⟨s⟩", "⟨end⟩", "⟨unk⟩", *SYMBOLS]  # of all ids

@@ -15,6 +15,7 @@ from lessons.kit.simulation import Ids, Option, Simulation, Slider
 from lessons.kit.views import Of, View, figure, tenth, told
 from lessons.lesson_09 import model
 from lessons.lesson_09.model import CROSS, EDGES, GATES, MASKS, NAMES, PAIRS, Edge
+from numformer.optimization.optimizers import adam
 from numformer.paper.attention import (
     MultiHeadAttention,
     SelfAttention,
@@ -32,7 +33,6 @@ from numformer.paper.feed_forward import FeedForward
 from numformer.paper.layer_norm import layer_norm, layer_norm_backward
 from numformer.paper.linear import linear_backward
 from numformer.paper.residual import Residual
-from numformer.training.optimizers import adam
 
 PARAMETERS = model.parameters()
 ATTENTIONS = model.ENCODER_ATTENTION, model.DECODER_ATTENTION, CROSS
@@ -459,7 +459,7 @@ CODE = """\
 import numpy as np
 from numformer.layer import pack
 from numformer.models import Transformer
-from numformer.training.optimizers import Adam
+from numformer.optimization.optimizers import Adam
 
 config = Transformer.Config.base(7, d_model=8, d_ff=8, heads=2, layers=1, p_drop=0.0)
 objective = Transformer(config, seed=1).objective()

@@ -10,13 +10,13 @@ from threadpoolctl import threadpool_limits
 from lessons.lesson_04.reverse import RULE
 from lessons.lesson_11 import scores, small
 from numformer import Adam, PairBatch, Transformer, inference, pack
+from numformer.execution.parts import Parts
 from numformer.layer import mode
 from numformer.models import LanguageModel
+from numformer.optimization.optimizers import clip_global_norm
+from numformer.optimization.recipe import linear_rate
 from numformer.paper.attention import MultiHeadAttention
 from numformer.plots import attention_weights, by_kind
-from numformer.training.optimizers import clip_global_norm
-from numformer.training.parts import Parts
-from numformer.training.recipe import linear_rate
 from toy_tasks import induction
 from toy_tasks.text_to_text.sequences import SequenceTask
 

@@ -13,7 +13,7 @@ from numformer import Trained
 from numformer.layer import Layer
 from numformer.layer import pack as packed
 from numformer.plots import attention_weights
-from numformer.training.files import write_atomically
+from numformer.runs.files import write_atomically
 
 MODELS = ["small_translator"]
 

@@ -11,10 +11,10 @@ from lessons.kit.lesson import BLUE, GREEN, GREY, ORANGE
 from lessons.kit.simulation import Choice, Option, Simulation, Slider
 from lessons.kit.views import Figures, View
 from lessons.kit.views import figure as figure_of
+from lessons.lesson_14.all_reduce import ring_all_reduce
 from lessons.lesson_14.wires import GIGABIT, NUMBER, PARAMETERS
+from numformer.execution.ranks import together
 from numformer.paper.linear import linear_backward
-from numformer.parallel import together
-from numformer.parallel.ring import ring_all_reduce
 
 MOST = 6
 MEGABYTES = NUMBER * PARAMETERS["base"] / 1e6

@@ -4,8 +4,8 @@ import numpy as np
 
 from lessons.kit.simulation import Choice, Option, Simulation, Slider
 from lessons.kit.views import Axis, Chart, Drawn, Figures
+from lessons.lesson_14.pipeline import all_forward_all_backward, one_forward_one_backward
 from lessons.lesson_14.wires import GIGABIT, NUMBER, PARAMETERS, TOKENS, computing
-from numformer.parallel.pipeline import all_forward_all_backward, one_forward_one_backward
 
 MACHINES, LATENCY = 16, 50e-6  # seconds until the first byte of a message is there
 GRADIENT = NUMBER * PARAMETERS["base"]

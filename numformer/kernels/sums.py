@@ -83,7 +83,7 @@ def dot_rows(a, b):
 
 
 def block_squares(vector, blocks):
-    """As in numformer.training.optimizers; the blocks have one size, but for a shorter last one."""
+    """As in numformer.optimization.optimizers; all blocks but the last have one size."""
     first, size = blocks[0].start, blocks[0].stop - blocks[0].start
     whole = vector[first : blocks[-1].stop]
     squares = array_module(vector).empty(len(blocks), vector.dtype)

@@ -19,7 +19,7 @@ from numformer.published.files import CONFIG, ONE
 from numformer.published.kinds import KINDS, Kind
 from numformer.published.loading import GENERATION, PICTURES, their_arrays
 from numformer.published.vocabularies import TARGET_IDS, TOKENIZER
-from numformer.training.files import write_atomically
+from numformer.runs.files import write_atomically
 
 ADDED = "attention_bias", "output_bias", "feed_forward_bias"
 """What their model always has; ours gets zeros for it where it has none."""

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from numformer.backend import to_host
-from numformer.training.checkpoints import checksum
+from numformer.runs.checkpoints import checksum
 from numformer.training.trainer import Trainer
 from numformer.version import __version__
 

@@ -17,13 +17,13 @@ from tqdm import tqdm
 from numformer.allocator import reuse_freed_memory
 from numformer.data import Batch
 from numformer.errors import InputError
+from numformer.execution.mpi import ranks_for
+from numformer.execution.parts import usual_parts
+from numformer.execution.rank_parts import RankParts
 from numformer.models import Model
-from numformer.parallel.mpi import ranks_for
+from numformer.optimization.recipe import Recipe
+from numformer.runs.files import locked
 from numformer.training.facts import facts_of
-from numformer.training.files import locked
-from numformer.training.parts import usual_parts
-from numformer.training.ranked_parts import RankParts
-from numformer.training.recipe import Recipe
 from numformer.training.trainer import Trainer
 
 SECONDS_BETWEEN_LINES = 10  # that tell how far a run is where there is no terminal
@@ -132,7 +132,7 @@ def train(
     evaluation), last.safetensors (all that resuming needs) and best.safetensors (the best model so
     far by task.metric). The loss of a line is the mean since the line before, `seconds` is how long
     training took up to there. `schedule` may be a number of steps. Each batch is computed in
-    `parts` parts (numformer/training/parts.py): without a number, as many as are fast here, and
+    `parts` parts (numformer/execution/parts.py): without a number, as many as are fast here, and
     one for each rank. As `reuse_freed_memory` says, the whole process keeps the memory of arrays
     from then on.
 

@@ -11,20 +11,20 @@ import numpy as np
 
 from numformer.backend import array_module, on_host, to_host
 from numformer.errors import BrokenNumbers, InputError
+from numformer.execution.nccl import CardParts
+from numformer.execution.parts import Parts
+from numformer.execution.rank_parts import RankParts
+from numformer.execution.ranks import Ranks
 from numformer.layer import FlatParameters, inference, pack
 from numformer.models import Model
-from numformer.parallel import Ranks
+from numformer.optimization.loss_scale import LossScale
+from numformer.optimization.recipe import Recipe
+from numformer.runs.checkpoints import as_json, description
+from numformer.runs.resume import State
+from numformer.runs.run_folder import RunFolder
 from numformer.training.average import averaged
 from numformer.training.broken_numbers import broken_parameter, first_broken
-from numformer.training.card_parts import CardParts
-from numformer.training.checkpoints import as_json, description
-from numformer.training.loss_scale import LossScale
 from numformer.training.measures import measures
-from numformer.training.parts import Parts
-from numformer.training.ranked_parts import RankParts
-from numformer.training.recipe import Recipe
-from numformer.training.resume import State
-from numformer.training.run_folder import RunFolder
 
 
 class Trainer:

@@ -18,8 +18,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from numformer.parallel.mpi import world
-from numformer.training.ranked_parts import RankParts
+from numformer.execution.mpi import world
+from numformer.execution.rank_parts import RankParts
 from tests.benchmarks.sizes import SIZES
 from tests.benchmarks.train_step import numformer_model, trainer_of
 from tests.benchmarks.worker import Worker

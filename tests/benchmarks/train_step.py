@@ -42,10 +42,10 @@ from numformer import blas
 from numformer.allocator import reuse_freed_memory
 from numformer.devices import find_backend
 from numformer.errors import InputError
+from numformer.execution.forks import cores
+from numformer.execution.ranks import Ranks
 from numformer.models import Config, LanguageModel, RecurrentEncoderDecoder, Transformer
-from numformer.parallel import Ranks
-from numformer.training.forks import cores
-from numformer.training.recipe import Recipe
+from numformer.optimization.recipe import Recipe
 from numformer.training.trainer import Trainer
 from tests.benchmarks.sizes import LENGTHS, P_DROP, SIZES, Size, batches
 from tests.benchmarks.worker import Worker

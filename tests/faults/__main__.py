@@ -34,8 +34,8 @@ from tqdm import tqdm
 
 from numformer.errors import InputError
 from numformer.models import Config, Transformer
-from numformer.training.checkpoints import load_checkpoint, load_model, save_checkpoint
-from numformer.training.files import PARTIAL
+from numformer.runs.checkpoints import load_checkpoint, load_model, save_checkpoint
+from numformer.runs.files import PARTIAL
 from tests.equal_runs import without_seconds
 from tests.faults import ranks
 from tests.toy_tasks.small import program

@@ -38,12 +38,12 @@ from numformer.gradient_check.gradients import converted
 from numformer.half_precision import half_product
 from numformer.layer import pack
 from numformer.models import Config, Transformer
+from numformer.optimization.optimizers import OPTIMIZERS, Adam
+from numformer.optimization.recipe import Recipe
 from numformer.randomness import dropout_stream
+from numformer.runs.checkpoints import load_model
+from numformer.runs.files import write_atomically
 from numformer.training import trainer as training
-from numformer.training.checkpoints import load_model
-from numformer.training.files import write_atomically
-from numformer.training.optimizers import OPTIMIZERS, Adam
-from numformer.training.recipe import Recipe
 from numformer.training.trainer import Trainer
 from toy_tasks import reverse
 from toy_tasks.command_line import exit_code

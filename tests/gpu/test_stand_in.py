@@ -17,6 +17,8 @@ from numformer.gradient_check import __main__ as gradient_check
 from numformer.half_precision import half_products
 from numformer.layer import pack
 from numformer.models import Config, Transformer
+from numformer.optimization.optimizers import OPTIMIZERS
+from numformer.optimization.recipe import Recipe
 from numformer.paper.attention import (
     scaled_dot_product_attention,
     scaled_dot_product_attention_backward,
@@ -27,9 +29,7 @@ from numformer.paper.feed_forward import relu
 from numformer.paper.layer_norm import layer_norm_backward
 from numformer.paper.linear import linear_backward
 from numformer.paper.softmax import softmax
-from numformer.training.checkpoints import load_checkpoint
-from numformer.training.optimizers import OPTIMIZERS
-from numformer.training.recipe import Recipe
+from numformer.runs.checkpoints import load_checkpoint
 from numformer.training.trainer import Trainer
 from tests.benchmarks import train_step
 from tests.benchmarks.sizes import SIZES as SIZES_TIMED

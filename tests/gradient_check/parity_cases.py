@@ -22,14 +22,15 @@ from numformer.layer import Layer, inference, pack
 from numformer.models import Config, Objective, Transformer
 from numformer.models.config import CHOICES_WITH_SETTINGS
 from numformer.models.kinds import own_names
-from numformer.paper import Places, Reach
-from numformer.training import Recipe, trainer
-from numformer.training.optimizers import (
+from numformer.optimization import Recipe
+from numformer.optimization.optimizers import (
     OPTIMIZERS,
     OptimizerSettings,
     settings_of,
     without_effect,
 )
+from numformer.paper import Places, Reach
+from numformer.training import trainer
 from toy_tasks import reverse
 from toy_tasks.text_to_text.sequences import SequenceTask, digits
 
@@ -136,7 +137,7 @@ VALUES = dict.fromkeys(DROPOUTS, (0.0, 0.1, 0.3)) | dict(
     clip_norm=(None, 0.2, 0.7, 2.0),
     average=(1, 2, 3),
     r_drop=(0.0, 0.5, 4.0),
-    precision=("float32",),  # mixed agrees to three digits: training/test_loss_scale.py
+    precision=("float32",),  # mixed agrees to three digits: optimization/test_loss_scale.py
 )
 
 

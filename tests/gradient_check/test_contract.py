@@ -25,9 +25,9 @@ from numformer.gradient_check.gradients import GradientCheck, converted, dtype_k
 from numformer.later import MIXERS
 from numformer.later.positions import NoPositions
 from numformer.layer import Layer, inference, mode, pack
+from numformer.optimization.optimizers import OPTIMIZERS
 from numformer.paper.positions import SinusoidalPositions
 from numformer.randomness import dropout_stream
-from numformer.training.optimizers import OPTIMIZERS
 
 # What a model is composed of is held to the list by itself.
 every_part = pytest.mark.parametrize("name", [n for n in CASES if not CASES[n].composed])

@@ -17,8 +17,8 @@ import parity_cases as cases
 import pytest
 
 from numformer.models import Config
+from numformer.optimization import Recipe
 from numformer.randomness import dropout_stream
-from numformer.training import Recipe
 
 STORED = Path(__file__).with_name("parity_reference.json")
 STORE = "python tests/gradient_check/test_parity.py --store"

@@ -8,7 +8,7 @@ import pytest
 import numformer as nf
 from numformer.gradient_check import __main__ as command
 from numformer.models import Config, RecurrentEncoderDecoder, Transformer
-from numformer.training.checkpoints import save_model
+from numformer.runs.checkpoints import save_model
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from torch.nn import functional as F
 from numformer.data import PairBatch
 from numformer.gradient_check import GradientCheck
 from numformer.models import Config
+from numformer.optimization import Recipe
 from numformer.paper import Places, Reach
 from numformer.randomness import dropout_stream
-from numformer.training import Recipe
 
 # The arrays are small: more threads would only wait for each other.
 torch.set_num_threads(1)

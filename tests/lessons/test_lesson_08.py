@@ -5,9 +5,9 @@ import pytest
 from lesson_solutions import words_of
 
 from lessons.lesson_08 import by_hand, runs, training
+from numformer.optimization.optimizers import clip_global_norm
+from numformer.optimization.recipe import warmup_rate
 from numformer.paper.dropout import Dropout
-from numformer.training.optimizers import clip_global_norm
-from numformer.training.recipe import warmup_rate
 
 
 @pytest.fixture(scope="module")

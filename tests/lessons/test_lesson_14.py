@@ -9,7 +9,7 @@ from lesson_solutions import words_of
 import lessons
 from lessons.lesson_14 import ring, timelines, wires
 from lessons.lesson_14.exercises import machines_backward, reduce_scatter
-from numformer.parallel.pipeline import bubble
+from lessons.lesson_14.pipeline import bubble
 
 
 @pytest.mark.parametrize("way", ["ring", "one"])

@@ -9,9 +9,9 @@ from lessons.kit.recording import Recording
 from numformer.backend import array_module, scatter_add
 from numformer.layer import pack
 from numformer.models import Transformer
+from numformer.optimization.optimizers import Adam
 from numformer.paper.dropout import Dropout
 from numformer.randomness import dropout_stream
-from numformer.training.optimizers import Adam
 
 REPLAY = """([recording, rounds]) => {
   const replay = new Replay(recording);

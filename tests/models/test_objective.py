@@ -5,12 +5,12 @@ import pytest
 from numpy.testing import assert_allclose
 
 import numformer as nf
+from numformer.execution.parts import Parts
 from numformer.gradient_check import GradientCheck
 from numformer.later import FEED_FORWARDS
 from numformer.later.auxiliary import add_auxiliary_loss, auxiliary_gradient
+from numformer.optimization.optimizers import Adam
 from numformer.randomness import dropout_stream
-from numformer.training.optimizers import Adam
-from numformer.training.parts import Parts
 
 V = 11
 SIZES = dict(d_model=8, d_ff=12, heads=2, layers=2)

@@ -10,7 +10,7 @@ import numformer as nf
 from numformer import settings
 from numformer.models.config import CHOICES_WITH_SETTINGS
 from numformer.models.kinds import own_names
-from numformer.training.checkpoints import load_model, save_model
+from numformer.runs.checkpoints import load_model, save_model
 from tests.training.tiny_runs import Copying
 from toy_tasks.command_line import flags
 

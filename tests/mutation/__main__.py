@@ -45,10 +45,10 @@ BROKEN = """backend.py randomness.py layer.py settings.py
             symbols.py half_precision.py paper/*.py data/*.py later/*.py
             later/*/*.py recurrence/*.py models/*.py
             generation/*.py training/average.py training/loop.py
-            training/loss_scale.py training/measures.py training/optimizers.py
-            training/parts.py training/recipe.py training/trainer.py
-            training/finished.py training/ranked_parts.py parallel/groups.py parallel/pairwise.py
-            parallel/pipeline.py parallel/ranks.py parallel/ring.py parallel/tensor.py""".split()
+            optimization/loss_scale.py training/measures.py optimization/optimizers.py
+            execution/parts.py optimization/recipe.py training/trainer.py
+            execution/gradient_ready.py execution/rank_parts.py execution/pairwise.py
+            execution/ranks.py""".split()
 # Not broken: what deals with drivers, memory, processes and files and computes nothing.
 MACHINE = """usual_parts train
              Parts.start Parts._start_processes Parts._everywhere Parts._share Parts.become
@@ -58,11 +58,11 @@ MACHINE = """usual_parts train
 # What must notice it: the quick tests of the same things.
 SUITE = """test_backend test_beginners test_layer test_properties test_settings test_trained
            data/test_* layers/test_* models/test_* generation/test_* gpu/test_*
-           training/test_average training/test_loop training/test_loss_scale training/test_resume
-           training/test_optimizers training/test_broken_numbers training/test_parts
+           training/test_average training/test_loop optimization/test_loss_scale runs/test_resume
+           optimization/test_optimizers training/test_broken_numbers execution/test_parts
            gradient_check/test_contract gradient_check/test_gradients
-           training/test_finished parallel/test_pairwise parallel/test_parallel_layers
-           parallel/test_ranked_parts parallel/test_schedules gradient_check/test_parity""".split()
+           execution/test_gradient_ready execution/test_pairwise lessons/test_parallel_layers
+           execution/test_rank_parts lessons/test_schedules gradient_check/test_parity""".split()
 STATE = ROOT / "runs" / "mutation"
 PYTEST = """-p no:cacheprovider -p no:timeout -p no:terminal -s -o addopts=
             -o tmp_path_retention_policy=none -W ignore --rootdir""".split()

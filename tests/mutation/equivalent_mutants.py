@@ -123,10 +123,10 @@ Where all are at work, nothing is appended.
 What stands after a target is computed, too, and left out afterwards, with no gradient.
     models/recurrent.py: y = self.decoder.forward(x, None, start,
 At the end of the warm-up both formulas give the peak.
-    training/recipe.py: if step < warmup
+    optimization/recipe.py: if step < warmup
 The cosine of a number and of its negative are the same.
-    training/recipe.py: math.pi * (warmup - step)
-    training/recipe.py: (warmup - (steps + 1))
+    optimization/recipe.py: math.pi * (warmup - step)
+    optimization/recipe.py: (warmup - (steps + 1))
 The dot product of two vectors, whose products and their order are the same.
     paper/cross_entropy.py: return (share @ losses,
 Asked for after an evaluation or after resume, which set it; where 1 is the last step, the loop
@@ -156,23 +156,21 @@ Without padding a product with True everywhere.
     later/mixers/state_space.py: return x * self._visible(x, reach)
     later/mixers/state_space.py: return dx * self._visible(dx, reach)
 Only the first array's sum is asked for, and what is added to it is whole by then.
-    parallel/pairwise.py: range(0, len(arrays) - stride, 2)
-    parallel/pairwise.py: range(0, len(arrays) - stride, stride)
+    execution/pairwise.py: range(0, len(arrays) - stride, 2)
+    execution/pairwise.py: range(0, len(arrays) - stride, stride)
 A round in which no two are added; a tree with one more level, which adds nothing.
-    parallel/pairwise.py: while stride <= len(arrays)
-    parallel/pairwise.py: size <= count
-    parallel/pairwise.py: total(0, 2 << (count - 1).bit_length())
-    parallel/pairwise.py: total(0, 1 << count - 1)
-    parallel/pairwise.py: total(0, 1 << (count + 1).bit_length())
-    parallel/pairwise.py: total(0, 1 << count.bit_length())
-    parallel/pairwise.py: total(0, 1 << (1 - count).bit_length())
+    execution/pairwise.py: while stride <= len(arrays)
+    execution/pairwise.py: size <= count
+    execution/pairwise.py: total(0, 2 << (count - 1).bit_length())
+    execution/pairwise.py: total(0, 1 << count - 1)
+    execution/pairwise.py: total(0, 1 << (count + 1).bit_length())
+    execution/pairwise.py: total(0, 1 << count.bit_length())
+    execution/pairwise.py: total(0, 1 << (1 - count).bit_length())
 No branch is empty where it begins beyond the last part; a count and seconds begin at 0.
-    training/ranked_parts.py: branches(first, min(last, used), used)
-    training/ranked_parts.py: self.sent, self.seconds = (0.0, 0)
-    training/ranked_parts.py: self.seconds, self.sent = (1.0, 0)
-    training/ranked_parts.py: [slice(1, 0)]
-Room for one axis more than any array has.
-    parallel/pipeline.py: LONGEST = 9
+    execution/rank_parts.py: branches(first, min(last, used), used)
+    execution/rank_parts.py: self.sent, self.seconds = (0.0, 0)
+    execution/rank_parts.py: self.seconds, self.sent = (1.0, 0)
+    execution/rank_parts.py: [slice(1, 0)]
 """
 PROOFS = {
     " ".join(proof.split()): [entry.strip() for entry in entries.splitlines()]

@@ -9,8 +9,8 @@ import pytest
 from numformer.data import Vocabulary
 from numformer.generation import Continuation, Transduction
 from numformer.models import LanguageModel, Transformer
+from numformer.runs import save_model
 from numformer.trained import Trained
-from numformer.training import save_model
 from tests.toy_tasks.small import main_of
 
 LETTERS = Vocabulary("abcd")

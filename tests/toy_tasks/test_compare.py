@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from numformer.training.checkpoints import save_checkpoint
+from numformer.runs.checkpoints import save_checkpoint
 from numformer.training.loop import train
 from tests.training.tiny_runs import Copying, recipe, tiny
 from toy_tasks import compare

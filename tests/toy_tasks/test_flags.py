@@ -96,7 +96,7 @@ def test_settings_of_an_optimizer_that_is_not_chosen(complaint):
 
 def test_help_says_whose_a_setting_of_optimizers_is(succeed):
     said = " ".join(" ".join(succeed(copying, "--help")).split())
-    own = said.partition("optimizer (numformer.training.optimizers): ")[2]
+    own = said.partition("optimizer (numformer.optimization.optimizers): ")[2]
     assert own.startswith(
         "--beta1 BETA1 decay of the mean gradient (5.3); of adam, adamw, lion, muon"
     )

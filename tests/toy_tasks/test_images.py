@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from numformer.layer import inference
 from numformer.models.vision import VisionTransformer
-from numformer.training import load_model, save_model
+from numformer.runs import load_model, save_model
 from toy_tasks import images as page
 from toy_tasks.images import ImagesTask, labelled, main, moved, named
 

@@ -19,8 +19,8 @@ import pytest
 
 from numformer.later import MIXERS
 from numformer.models import Config
-from numformer.training.checkpoints import load_checkpoint, load_model
-from numformer.training.recipe import Recipe
+from numformer.optimization.recipe import Recipe
+from numformer.runs.checkpoints import load_checkpoint, load_model
 from tests import equal_runs
 from tests.toy_tasks import small
 from tests.toy_tasks.small import PAGES, RUN, TINY, assert_refused, copying, program

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from numformer.runs.migrations import from_2
 from numformer.trained import load
-from numformer.training.migrations import from_2
 from tests.toy_tasks.small import TINY
 from toy_tasks import pronounce
 from toy_tasks.command_line import run_folders

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from numformer.training import load_model
+from numformer.runs import load_model
 from tests.equal_runs import assert_same_weights, without_seconds
 from tests.toy_tasks.small import RUN, TINY, copying, interrupted_at, main_of
 from toy_tasks import masked, pairs, pronounce, write

@@ -13,8 +13,8 @@ from numformer.data import Subwords, Vocabulary
 from numformer.generation import Continuation
 from numformer.layer import inference, pack
 from numformer.models.language_model import LanguageModel
+from numformer.runs import load_model, save_model
 from numformer.trained import load
-from numformer.training import load_model, save_model
 from tests.toy_tasks import small
 from toy_tasks import masked, pairs, shakespeare, write
 from toy_tasks.write import WritingTask, main, split

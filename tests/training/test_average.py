@@ -9,8 +9,9 @@ from numpy.testing import assert_allclose
 from tiny_runs import MEASURES, Copying, HoldingOut, interrupt, recipe, run, tiny
 
 from numformer.layer import inference
-from numformer.training import average, load_model
-from numformer.training.checkpoints import save_checkpoint
+from numformer.runs import load_model
+from numformer.runs.checkpoints import save_checkpoint
+from numformer.training import average
 from numformer.training.trainer import Trainer
 from tests.equal_runs import assert_same_run, assert_same_weights, files, last, logged
 

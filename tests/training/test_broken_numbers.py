@@ -7,13 +7,13 @@ import pytest
 from tiny_runs import Copying, HoldingOut, Own, recipe, run, send_ctrl_c, tiny
 
 from numformer.errors import BrokenNumbers
+from numformer.execution.parts import Parts
 from numformer.layer import training
+from numformer.optimization.optimizers import Optimizer
 from numformer.paper import ReLU
 from numformer.paper.cross_entropy import CrossEntropy
 from numformer.training.broken_numbers import first_broken
 from numformer.training.loop import Schedule, train
-from numformer.training.optimizers import Optimizer
-from numformer.training.parts import Parts
 from tests.equal_runs import assert_same_weights, last, logged
 
 

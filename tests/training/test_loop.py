@@ -14,17 +14,17 @@ from tiny_runs import Clock, Copying, HoldingOut, Own, fail, interrupt, run, sen
 from tqdm import tqdm
 
 from numformer.data import Vocabulary
+from numformer.execution import parts
 from numformer.generation import Transduction
 from numformer.later.divergence import Divergence
 from numformer.layer import inference, pack
 from numformer.models import Transformer
+from numformer.optimization.optimizers import Adam, clip_global_norm
+from numformer.optimization.recipe import Recipe, linear_rate
 from numformer.paper.cross_entropy import CrossEntropy
 from numformer.randomness import dropout_stream
-from numformer.training import parts
-from numformer.training.checkpoints import load_model, save_checkpoint
+from numformer.runs.checkpoints import load_model, save_checkpoint
 from numformer.training.loop import Interrupted, Schedule, _duration, train
-from numformer.training.optimizers import Adam, clip_global_norm
-from numformer.training.recipe import Recipe, linear_rate
 from numformer.training.trainer import Trainer
 from tests.equal_runs import assert_same_run, assert_same_weights, last, logged, metrics
 

@@ -10,9 +10,9 @@ from numformer.data.batching import PairBatch
 from numformer.generation import greedy
 from numformer.layer import Layer, training
 from numformer.models import Config, Transformer
+from numformer.optimization.recipe import Recipe
 from numformer.randomness import dropout_stream
 from numformer.training.loop import Interrupted, Schedule, train
-from numformer.training.recipe import Recipe
 
 MEASURES = [1.0, 3.0, 2.0]  # of a run of 14 steps, evaluated at 5, 10 and 14
 SIZES = dict(d_model=8, d_ff=16, heads=2, layers=1, p_drop=0.2)

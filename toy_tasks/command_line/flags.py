@@ -12,6 +12,7 @@ from pathlib import Path
 
 from numformer.devices import BACKENDS, default_backend
 from numformer.errors import complain
+from numformer.execution.mpi import WAYS
 from numformer.generation import Continuation, Infilling, Transduction
 from numformer.generation.beam import LARGEST_ALPHA, PENALTIES
 from numformer.generation.text import Text
@@ -25,11 +26,10 @@ from numformer.models import (
 )
 from numformer.models.config import CHOICES_WITH_SETTINGS
 from numformer.models.kinds import own_settings
-from numformer.parallel.mpi import WAYS
+from numformer.optimization.optimizers import OptimizerSettings, owners
+from numformer.optimization.recipe import Recipe
 from numformer.plots import PICTURES
 from numformer.settings import Settings
-from numformer.training.optimizers import OptimizerSettings, owners
-from numformer.training.recipe import Recipe
 
 HELP = {
     "--preset": "other defaults of the flags below; a flag that is given counts all the same",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from numformer.errors import InputError
-from numformer.training.optimizers import owners, without_effect
+from numformer.optimization.optimizers import owners, without_effect
 from toy_tasks.command_line import fine_tuning, run_folders, settings_files
 from toy_tasks.command_line.flags import Parser
 

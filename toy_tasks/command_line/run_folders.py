@@ -8,8 +8,8 @@ from pathlib import Path
 import safetensors
 
 from numformer.errors import InputError
-from numformer.training.files import PARTIAL, write_atomically
-from numformer.training.migrations import FORMAT, settings_from_4
+from numformer.runs.files import PARTIAL, write_atomically
+from numformer.runs.migrations import FORMAT, settings_from_4
 
 UNREADABLE = (
     OSError,

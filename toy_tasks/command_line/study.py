@@ -24,14 +24,14 @@ from threadpoolctl import threadpool_limits
 from numformer.backend import on_host
 from numformer.devices import find_backend
 from numformer.errors import BrokenNumbers, InputError
+from numformer.execution.forks import cores
+from numformer.execution.mpi import started_by_mpi
 from numformer.layer import inference
 from numformer.models import Model
-from numformer.parallel.mpi import started_by_mpi
+from numformer.runs.files import locked, write_atomically
+from numformer.runs.run_folder import read_metrics
 from numformer.settings import Settings
-from numformer.training.files import locked, write_atomically
-from numformer.training.forks import cores
 from numformer.training.loop import Interrupted, Task, interrupts
-from numformer.training.run_folder import read_metrics
 from toy_tasks.command_line import run_folders
 from toy_tasks.command_line.answers import answer_inputs
 from toy_tasks.command_line.fine_tuning import take_weights

@@ -11,18 +11,18 @@ import numpy as np
 
 from numformer.devices import find_backend
 from numformer.errors import InputError
+from numformer.execution.mpi import ranks_for
+from numformer.execution.parts import usual_parts
 from numformer.models import Model
-from numformer.parallel.mpi import ranks_for
+from numformer.optimization.optimizers import OPTIMIZERS, vectors_of
+from numformer.optimization.recipe import Recipe
 from numformer.plots import loss_curve
 from numformer.randomness import seed_sequence
+from numformer.runs.checkpoints import require_numbers
+from numformer.runs.files import locked
+from numformer.runs.run_folder import read_metrics
 from numformer.settings import Settings
-from numformer.training.checkpoints import require_numbers
-from numformer.training.files import locked
 from numformer.training.loop import Interrupted, Schedule, Task, train
-from numformer.training.optimizers import OPTIMIZERS, vectors_of
-from numformer.training.parts import usual_parts
-from numformer.training.recipe import Recipe
-from numformer.training.run_folder import read_metrics
 from toy_tasks.command_line import run_folders
 from toy_tasks.command_line.fine_tuning import take_weights
 from toy_tasks.command_line.flags import settings_from

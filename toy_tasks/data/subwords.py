@@ -6,7 +6,7 @@ from pathlib import Path
 
 from numformer.data import Subwords
 from numformer.errors import InputError
-from numformer.training.files import write_atomically
+from numformer.runs.files import write_atomically
 
 FILE = "subwords.model"
 HELP = "symbols are subwords, at most N of them, as sentencepiece learns them; without: characters"

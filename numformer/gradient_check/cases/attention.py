@@ -26,7 +26,6 @@ from numformer.paper.attention import (
 from numformer.paper.layer_norm import LayerNorm
 from numformer.paper.linear import Linear
 from numformer.paper.residual import Residual
-from numformer.parallel import ColumnHeads, Ranks
 from numformer.recurrence.additive_attention import AdditiveAttention
 from numformer.recurrence.scores import AdditiveScore, DotProductScore, MultiplicativeScore
 
@@ -57,10 +56,10 @@ HEADS: dict[str, Any] = dict(heads=H)
 TURNED: dict[str, Any] = dict(heads=H, epsilon=0.1, base=50.0)
 
 
-def whole_or_cut_heads(cut: bool, g):
-    """Heads with a norm that are turned; with one rank all are its own."""
+def normed_heads(g):
+    """Heads with a norm and rotary positions."""
     heads = QueryKeyHeads(D, H, 4, g.rng, norm=LayerNorm(4, 0.1), rotary=Rotary(50.0))
-    return ColumnHeads(heads, Ranks()) if cut else heads, [g.x, g.targets]
+    return heads, [g.x, g.targets]
 
 
 def query_key_heads(norm, rotary, g):
@@ -189,10 +188,7 @@ ATTENTION = [
         lambda g: (BiasedHeads(D, H, 3, g.rng), [g.x, g.targets]),
         HEADS,
     ),
-    *(
-        Case(f"{name}_heads", "split_heads", partial(whole_or_cut_heads, cut), TURNED)
-        for name, cut in (("query_key", False), ("column", True))
-    ),
+    Case("query_key_heads", "split_heads", normed_heads, TURNED),
     Case(
         "multi_head_attention",
         "multi_head_attention",

@@ -22,20 +22,12 @@ from numformer.paper.layer_norm import LayerNorm
 from numformer.paper.linear import Linear
 from numformer.paper.positions import LearnedPositions, SinusoidalPositions
 from numformer.paper.softmax import Softmax
-from numformer.parallel import ColumnLinear, Ranks, RowLinear
 from numformer.recurrence import CELLS
 from numformer.recurrence.recurrence import Recurrent
 
 ELEMENTWISE = [
     Case("linear", "linear", lambda g: (Linear(D, F, g.rng), [g.x])),
     Case("linear_without_bias", "linear", lambda g: (Linear(D, F, g.rng, bias=False), [g.x])),
-    # With one rank all is its own; tests/parallel has several.
-    Case(
-        "column_linear",
-        "linear",
-        lambda g: (ColumnLinear(Linear(D, F, g.rng), Ranks(), groups=2), [g.x]),
-    ),
-    Case("row_linear", "linear", lambda g: (RowLinear(Linear(D, F, g.rng), Ranks()), [g.x])),
     Case(
         "output_projection",
         "output_projection",

@@ -1,4 +1,4 @@
-"""`python -m tests.parallel.copying`: a small task in small blocks; `--backend cupy` on stand-ins.
+"""`python -m tests.execution.copying`: a small task in small blocks; `--backend cupy` on stand-ins.
 
 They stand in for CuPy and for NCCL. With --stops the last rank is told to stop on the way.
 """
@@ -13,9 +13,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import cupy_stand_in
 
 from numformer import backend
+from numformer.execution.mpi import world
 from numformer.models import Objective
-from numformer.parallel.mpi import world
-from numformer.training import optimizers
+from numformer.optimization import optimizers
 from tests.toy_tasks.small import copying
 from toy_tasks.command_line import exit_code
 

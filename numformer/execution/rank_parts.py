@@ -17,13 +17,14 @@ import numpy as np
 from numformer import blas
 from numformer.backend import to_host
 from numformer.data import Batch
+from numformer.execution.gradient_ready import Finished
+from numformer.execution.pairwise import Branch, add_branches, branches
+from numformer.execution.parts import Parts
+from numformer.execution.ranks import VECTORS, Ranks
 from numformer.layer import Array
 from numformer.models import Objective
-from numformer.parallel.pairwise import Branch, add_branches, branches
-from numformer.parallel.ranks import VECTORS, Ranks
-from numformer.training.finished import Finished
-from numformer.training.loss_scale import LossScale
-from numformer.training.optimizers import (
+from numformer.optimization.loss_scale import LossScale
+from numformer.optimization.optimizers import (
     Optimizer,
     block_squares,
     blocks_of,
@@ -31,7 +32,6 @@ from numformer.training.optimizers import (
     norm_of,
     stretches,
 )
-from numformer.training.parts import Parts
 
 GRADIENTS = 16  # the first tag of theirs
 END = "end"

@@ -12,12 +12,12 @@ from threadpoolctl import threadpool_limits
 from numformer import blas
 from numformer.data.batching import PairBatch
 from numformer.errors import InputError
+from numformer.execution import parts as module
+from numformer.execution.parts import Parts
 from numformer.layer import pack
 from numformer.models import Config, Objective, Transformer
-from numformer.training import parts as module
-from numformer.training.optimizers import OPTIMIZERS, Adam
-from numformer.training.parts import Parts
-from numformer.training.recipe import Recipe
+from numformer.optimization.optimizers import OPTIMIZERS, Adam
+from numformer.optimization.recipe import Recipe
 
 CONFIG = Config.base(11, d_model=8, d_ff=12, heads=2, layers=1, p_drop=0.2)
 SMOOTHING = 0.3

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from numformer.parallel.pairwise import Branch, add_branches, add_pairwise, branches
+from numformer.execution.pairwise import Branch, add_branches, add_pairwise, branches
 
 
 def drawn(count: int) -> list[np.ndarray]:

@@ -1,6 +1,5 @@
 """What several ranks compute together is what one process computes, in values and gradients."""
 
-import itertools
 import threading
 import time
 import weakref
@@ -11,7 +10,16 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from lessons.lesson_14.all_reduce import ring_all_reduce
+from lessons.lesson_14.pipeline import (
+    MicroBatch,
+    Pipeline,
+    all_forward_all_backward,
+    one_forward_one_backward,
+)
+from lessons.lesson_14.tensor import ColumnLinear, RowLinear, shard, whole_state
 from numformer.errors import InputError
+from numformer.execution.ranks import Ranks, together
 from numformer.gradient_check.gradients import GradientCheck
 from numformer.later import LinearAttention
 from numformer.layer import Layer, pack
@@ -27,21 +35,6 @@ from numformer.paper import (
     SelfAttention,
 )
 from numformer.paper.masks import Places
-from numformer.parallel import (
-    ColumnLinear,
-    Group,
-    MicroBatch,
-    Pipeline,
-    Ranks,
-    RowLinear,
-    all_forward_all_backward,
-    grid,
-    one_forward_one_backward,
-    ring_all_reduce,
-    shard,
-    together,
-    whole_state,
-)
 
 B, T, S, D, H, F, V = 6, 5, 4, 8, 12, 24, 7
 TIGHT = dict(rtol=1e-12, atol=1e-13)
@@ -436,11 +429,12 @@ def test_what_was_sent_is_let_go():
     assert max(together(3, work)) <= 1
 
 
-class Late(Group):
+class Late(Ranks):
     """Ranks that read what they send a while after they were asked to, as MPI may."""
 
     def __init__(self, ranks: Ranks):
-        super().__init__(ranks, range(ranks.size))
+        self.ranks, self.rank, self.size = ranks, ranks.rank, ranks.size
+        self.receive, self.wait = ranks.receive, ranks.wait  # type: ignore[method-assign]
         self.under_way: list[threading.Thread] = []
 
     def send(self, array, to, tag=0):
@@ -476,75 +470,3 @@ def test_a_ring_ends_when_all_that_it_sent_has_been_read():
         return found
 
     assert_array_equal(together(3, work), np.full((3, 3), 6.0))
-
-
-# Both at once
-
-
-@pytest.mark.parametrize("columns", [1, 2, 4])
-def test_a_grid_of_ranks_trains_to_the_weights_of_one_process(columns):
-    """Rows are tensor parallel, columns a pipeline."""
-    rate, steps = 0.5, 3
-    whole_tower, whole_loss = whole_model()
-    flats = [pack(layer, np.float64) for layer in (whole_tower, whole_loss)]
-    start = whole_tower.state_dict()
-    losses = []
-    for _ in range(steps):
-        losses.append(whole_step(whole_tower, whole_loss)[0])
-        for flat in flats:
-            flat.data -= rate * flat.grad
-    assert losses[-1] < losses[0]
-
-    def work(ranks):
-        row, column = grid(ranks, columns)
-        tower, loss = whole_model()
-        shard(tower, row)
-        pipeline = Pipeline(stage_of(tower, column), column, loss)
-        flat = pack(pipeline, np.float64)
-        found = []
-        for _ in range(steps):
-            pipeline.zero_grad()
-            found.append(pipeline.step(micro_batches(3))[0])
-            flat.data -= rate * flat.grad
-        blocks = column.gather([whole_state(block, row) for block in pipeline.layers])
-        return found, [*itertools.chain(*blocks)], column.share(loss.state_dict(), column.size - 1)
-
-    expected = [block.state_dict() for block in whole_tower.layers]
-    for found, blocks, of_loss in together(4, work):
-        assert_allclose(found, losses, **TIGHT)
-        for state, of_block in zip(blocks, expected, strict=True):
-            assert_equal_by_name(state, of_block)
-        assert_equal_by_name(of_loss, whole_loss.state_dict())
-    assert any(not np.allclose(start[name], whole_tower.state_dict()[name]) for name in start)
-
-
-def test_a_grid_has_whole_rows():
-    grids = together(6, lambda ranks: [group.members for group in grid(ranks, 3)])
-    assert grids[0] == [[0, 1, 2], [0, 3]] and grids[5] == [[3, 4, 5], [2, 5]]
-    for columns in (0, 4):
-        with pytest.raises(InputError, match=f"whole rows; received 6 ranks in {columns} columns"):
-            together(6, lambda ranks, columns=columns: grid(ranks, columns))
-
-
-def test_a_group_numbers_its_members():
-    def work(ranks):
-        group = Group(ranks, [2, 0, 1])
-        array = np.full(1, float(ranks.rank))
-        if group.rank == 0:
-            group.send(array, 2)
-        if group.rank == 2:
-            group.wait({0: [group.receive(array, 0)]})
-        return group.rank, array[0]
-
-    assert together(3, work) == [(1, 0.0), (2, 2.0), (0, 2.0)]
-
-
-def test_a_group_names_a_lost_rank_as_all_ranks_do():
-    def work(ranks):
-        if ranks.rank == 3:
-            return
-        row, _ = grid(ranks, 2)
-        ring_all_reduce(row, np.ones(2))
-
-    with pytest.raises(ChildProcessError, match=r"rank 3 has not answered for 0\.2 seconds"):
-        together(4, work, timeout=0.2)

@@ -3,7 +3,7 @@
 NumPy computes most things on one core. So a batch is dealt out in parts, and where there are cores
 each part has a process of its own, forked from this one. Weights and the optimizer's vectors lie in
 memory that all of them see; every process has a gradient vector there. The gradients are summed in
-a fixed order (parallel/pairwise.py), so the bits are the same whether parts were computed side by
+a fixed order (execution/pairwise.py), so the bits are the same whether parts were computed side by
 side or in turn, or by ranks on many machines (ranked_parts.py).
 """
 
@@ -18,14 +18,14 @@ from numformer.allocator import return_freed_memory
 from numformer.backend import on_host
 from numformer.data import Batch
 from numformer.errors import InputError
+from numformer.execution.forks import Forks, cores, shared
+from numformer.execution.pairwise import Branch, add_pairwise
 from numformer.half_precision import half_products
 from numformer.layer import FlatParameters
 from numformer.models import Objective
-from numformer.parallel.pairwise import Branch, add_pairwise
+from numformer.optimization.loss_scale import LossScale
+from numformer.optimization.optimizers import Optimizer, clip_global_norm, stretches
 from numformer.randomness import dropout_stream
-from numformer.training.forks import Forks, cores, shared
-from numformer.training.loss_scale import LossScale
-from numformer.training.optimizers import Optimizer, clip_global_norm, stretches
 
 
 def usual_parts(xp) -> int:

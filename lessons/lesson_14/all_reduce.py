@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from numformer.errors import InputError
-from numformer.parallel.ranks import RING, Ranks
+from numformer.execution.ranks import RING, Ranks
 
 
 def ring_all_reduce(

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from numformer import settings
 from numformer.errors import InputError
 from numformer.layer import FlatParameters
-from numformer.paper.schedule import warmup_rate
-from numformer.training.optimizers import (
+from numformer.optimization.optimizers import (
     OPTIMIZERS,
     Optimizer,
     OptimizerSettings,
@@ -18,6 +17,7 @@ from numformer.training.optimizers import (
     settings_of,
     without_effect,
 )
+from numformer.paper.schedule import warmup_rate
 
 
 def linear_rate(

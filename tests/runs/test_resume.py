@@ -7,12 +7,12 @@ import pytest
 from tiny_runs import MEASURES, Copying, fail, interrupt, recipe, run, tiny
 
 from numformer import blas
+from numformer.execution.parts import Parts
+from numformer.optimization.optimizers import OPTIMIZERS, vectors_of
+from numformer.runs.checkpoints import save_checkpoint
+from numformer.runs.files import PARTIAL
 from numformer.training import loop
-from numformer.training.checkpoints import save_checkpoint
-from numformer.training.files import PARTIAL
 from numformer.training.loop import train
-from numformer.training.optimizers import OPTIMIZERS, vectors_of
-from numformer.training.parts import Parts
 from tests.equal_runs import assert_same_run, assert_same_weights, files, last, without_seconds
 
 

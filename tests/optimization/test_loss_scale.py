@@ -10,11 +10,11 @@ from numformer.backend import array_module, to_host
 from numformer.errors import BrokenNumbers
 from numformer.half_precision import half_products
 from numformer.layer import pack
+from numformer.optimization.loss_scale import LossScale
+from numformer.optimization.optimizers import Adam, clip_global_norm
 from numformer.paper import CrossEntropy
 from numformer.randomness import dropout_stream
-from numformer.training.checkpoints import save_checkpoint
-from numformer.training.loss_scale import LossScale
-from numformer.training.optimizers import Adam, clip_global_norm
+from numformer.runs.checkpoints import save_checkpoint
 from numformer.training.trainer import Trainer
 from tests.equal_runs import assert_same_run, last, logged
 

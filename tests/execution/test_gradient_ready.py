@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from numformer.execution.gradient_ready import Finished
 from numformer.gradient_check.cases import CASES
 from numformer.gradient_check.gradients import converted
 from numformer.layer import Layer, Parameter, pack
 from numformer.paper import Linear
-from numformer.training.finished import Finished
 
 
 def told_during(layer: Layer, inputs: list, size: int, times: int = 1) -> tuple[dict, int]:

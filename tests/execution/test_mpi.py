@@ -19,7 +19,7 @@ FLAGS = """--parts 4 --steps 16 --d-model 16 --d-ff 32 --heads 2 --layers 1 --ba
 
 
 def start(count: int, *flags):
-    return ranks.mpiexec(count, *FLAGS, *flags, page="tests.parallel.copying")
+    return ranks.mpiexec(count, *FLAGS, *flags, page="tests.execution.copying")
 
 
 def ended(process, *code: int) -> tuple[str, str]:

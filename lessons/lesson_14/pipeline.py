@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numformer.errors import InputError
+from numformer.execution.ranks import STAGES, Ranks
 from numformer.layer import Array, Layer
-from numformer.parallel.ranks import STAGES, Ranks
 
 LONGEST = 8  # axes of what is sent
 Order = list[tuple[str, int]]  # ("forward", m) and ("backward", m), m the number of a micro-batch

@@ -18,9 +18,9 @@ import safetensors.numpy
 from numformer.errors import InputError
 from numformer.layer import pack
 from numformer.models import Model, model_of
+from numformer.runs.files import write_atomically
+from numformer.runs.migrations import FORMAT, migrated
 from numformer.settings import Settings
-from numformer.training.files import write_atomically
-from numformer.training.migrations import FORMAT, migrated
 from numformer.version import __version__
 
 SAVED = np.float32, np.float64

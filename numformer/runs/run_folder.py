@@ -10,14 +10,14 @@ import numpy as np
 
 from numformer.errors import InputError
 from numformer.models import Model
-from numformer.training.checkpoints import (
+from numformer.runs.checkpoints import (
     config_of,
     load_checkpoint,
     save_checkpoint,
     save_model,
 )
-from numformer.training.files import PARTIAL, named
-from numformer.training.resume import State, saved_state, summary
+from numformer.runs.files import PARTIAL, named
+from numformer.runs.resume import State, saved_state, summary
 
 
 def read_metrics(path: Path) -> list[dict]:

@@ -11,10 +11,10 @@ import numpy as np
 
 from numformer.errors import InputError
 from numformer.models import Model
-from numformer.training.checkpoints import config_of, load_checkpoint
-from numformer.training.loss_scale import LossScale
-from numformer.training.optimizers import OPTIMIZERS, vectors_of
-from numformer.training.recipe import Recipe
+from numformer.optimization.loss_scale import LossScale
+from numformer.optimization.optimizers import OPTIMIZERS, vectors_of
+from numformer.optimization.recipe import Recipe
+from numformer.runs.checkpoints import config_of, load_checkpoint
 
 
 @dataclass(frozen=True)

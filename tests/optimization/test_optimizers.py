@@ -11,9 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from numformer.backend import to_host
 from numformer.gradient_check.cases import CASES
 from numformer.layer import FlatParameters, Layer, pack
-from numformer.paper.adam import Optimizer, adam, elementwise
-from numformer.paper.linear import Linear
-from numformer.training.optimizers import (
+from numformer.optimization.optimizers import (
     OPTIMIZERS,
     Adam,
     Parameterwise,
@@ -23,7 +21,9 @@ from numformer.training.optimizers import (
     stretches,
     without_effect,
 )
-from numformer.training.recipe import Recipe, cosine_rate, linear_rate, warmup_rate
+from numformer.optimization.recipe import Recipe, cosine_rate, linear_rate, warmup_rate
+from numformer.paper.adam import Optimizer, adam, elementwise
+from numformer.paper.linear import Linear
 
 PIECE = 1 << 15
 MODELS = "transformer_pre_norm_untied language_model vision recurrent_lstm_attention".split()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from numformer.errors import InputError
-from numformer.parallel.ranks import Ranks
+from numformer.execution.ranks import Ranks
 
 SIZES = "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"
 """Variables of the processes that mpiexec starts, MPICH's and Open MPI's: how many there are."""

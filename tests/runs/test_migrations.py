@@ -4,7 +4,7 @@
 what the version that wrote them computed: the logits of a pair, the metrics of the whole run.
 A new format gets its folder by
 
-    python -m tests.training.test_migrations --store
+    python -m tests.runs.test_migrations --store
 """
 
 import contextlib
@@ -19,16 +19,16 @@ import pytest
 from numpy.testing import assert_allclose
 
 from numformer.layer import inference
-from numformer.training.checkpoints import load_checkpoint, load_model
+from numformer.runs.checkpoints import load_checkpoint, load_model
+from numformer.runs.migrations import FORMAT, MIGRATIONS
+from numformer.runs.run_folder import read_metrics
 from numformer.training.loop import Interrupted
-from numformer.training.migrations import FORMAT, MIGRATIONS
-from numformer.training.run_folder import read_metrics
 from tests.toy_tasks.small import interrupted_at
 from toy_tasks import reverse
 from toy_tasks.text_to_text import sequences
 from toy_tasks.text_to_text.sequences import SequenceTask, main
 
-STORE = "python -m tests.training.test_migrations --store"
+STORE = "python -m tests.runs.test_migrations --store"
 STORED = sorted(Path(__file__).parent.glob("format_*"))
 # Float32 on another processor: the same but for rounding, which twelve steps hardly magnify.
 CLOSE = dict(rtol=1e-3, atol=1e-4)

@@ -11,10 +11,10 @@ from numpy.testing import assert_array_equal
 from numformer.layer import pack
 from numformer.models import Config, Transformer
 from numformer.paper import EncoderLayer
-from numformer.training import files
-from numformer.training.checkpoints import load_checkpoint, load_model, save_checkpoint, save_model
-from numformer.training.files import locked, write_atomically
-from numformer.training.migrations import FORMAT
+from numformer.runs import files
+from numformer.runs.checkpoints import load_checkpoint, load_model, save_checkpoint, save_model
+from numformer.runs.files import locked, write_atomically
+from numformer.runs.migrations import FORMAT
 
 SMALL = dict(d_model=8, d_ff=12, heads=2, layers=2)
 KIND = {"model": "encoder_decoder"}

@@ -10,7 +10,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from lessons.lesson_14.all_reduce import ring_all_reduce
 from numformer.errors import InputError, require_width
+from numformer.execution.ranks import Ranks
 from numformer.later.attention.alibi import ALiBi
 from numformer.later.attention.heads import BiasedHeads, QueryKeyHeads
 from numformer.later.attention.patterns import Strided
@@ -20,8 +22,6 @@ from numformer.layer import Array, Layer, Parameter
 from numformer.paper.attention import Heads, MultiHeadAttention
 from numformer.paper.feed_forward import FeedForward
 from numformer.paper.linear import Linear, linear
-from numformer.parallel.ranks import Ranks
-from numformer.parallel.ring import ring_all_reduce
 
 
 def stretch(array, ranks: Ranks, axis: int, groups: int):

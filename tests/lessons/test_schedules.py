@@ -4,14 +4,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from lessons.lesson_14.all_reduce import ring_all_reduce
+from lessons.lesson_14.pipeline import all_forward_all_backward, bubble, one_forward_one_backward
 from numformer.errors import InputError
-from numformer.parallel import (
-    all_forward_all_backward,
-    bubble,
-    one_forward_one_backward,
-    ring_all_reduce,
-    together,
-)
+from numformer.execution.ranks import together
 
 SCHEDULES = [one_forward_one_backward, all_forward_all_backward]
 SIZES = [(1, 1), (1, 5), (2, 1), (2, 4), (3, 2), (4, 4), (4, 9)]

@@ -7,8 +7,8 @@ backward has ended.
 from typing import Any
 
 from numformer.backend import array_module
+from numformer.execution.rank_parts import RankParts
 from numformer.layer import Array
-from numformer.training.ranked_parts import RankParts
 
 
 class CardParts(RankParts):

@@ -12,15 +12,16 @@ import pytest
 
 from numformer.data.batching import PairBatch
 from numformer.errors import InputError
+from numformer.execution import rank_parts
+from numformer.execution.parts import Parts
+from numformer.execution.rank_parts import RankParts
+from numformer.execution.ranks import Ranks, together
 from numformer.layer import pack
 from numformer.models import Config, Objective, Transformer
-from numformer.parallel import Ranks, together
-from numformer.training import optimizers, ranked_parts
-from numformer.training.loss_scale import LossScale
-from numformer.training.optimizers import OPTIMIZERS
-from numformer.training.parts import Parts
-from numformer.training.ranked_parts import RankParts
-from numformer.training.recipe import Recipe
+from numformer.optimization import optimizers
+from numformer.optimization.loss_scale import LossScale
+from numformer.optimization.optimizers import OPTIMIZERS
+from numformer.optimization.recipe import Recipe
 
 CONFIG = Config.base(11, d_model=8, d_ff=12, heads=2, layers=1, p_drop=0.0)
 WORDS = [([4, 5, 6, 7], [7]), ([8], [9, 9, 4]), ([5, 5], []), ([6, 4, 9], [5, 4, 10, 4, 8])]
@@ -34,7 +35,7 @@ def small_blocks(monkeypatch):
     def blocks_of(size: int) -> list[slice]:
         return [slice(first, min(first + 100, size)) for first in range(0, size, 100)]
 
-    for module in (optimizers, ranked_parts):
+    for module in (optimizers, rank_parts):
         monkeypatch.setattr(module, "blocks_of", blocks_of)
 
 
@@ -168,7 +169,7 @@ def test_a_resumed_run_begins_with_the_weights_and_vectors_of_rank_0(monkeypatch
         yield
         threads.append(0)
 
-    monkeypatch.setattr(ranked_parts.blas, "fixed", fixed)
+    monkeypatch.setattr(rank_parts.blas, "fixed", fixed)
 
     def work(ranks: Ranks):
         parts = parts_of(2, ranks)
