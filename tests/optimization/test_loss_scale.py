@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from cupy_stand_in import synchronisations
 from numpy.testing import assert_allclose, assert_array_equal
-from tiny_runs import Copying, Own, interrupt, recipe, run, tiny
 
 from numformer.backend import array_module, to_host
 from numformer.errors import BrokenNumbers
@@ -17,6 +16,7 @@ from numformer.randomness import dropout_stream
 from numformer.runs.checkpoints import save_checkpoint
 from numformer.training.trainer import Trainer
 from tests.equal_runs import assert_same_run, last, logged
+from tests.training.tiny_runs import Copying, Own, interrupt, recipe, run, tiny
 
 HIGH = 2.0**30  # with this scale the gradients of a tiny model overflow
 

@@ -4,7 +4,6 @@ import os
 
 import numpy as np
 import pytest
-from tiny_runs import MEASURES, Copying, fail, interrupt, recipe, run, tiny
 
 from numformer import blas
 from numformer.execution.parts import Parts
@@ -14,6 +13,7 @@ from numformer.runs.files import PARTIAL
 from numformer.training import loop
 from numformer.training.loop import train
 from tests.equal_runs import assert_same_run, assert_same_weights, files, last, without_seconds
+from tests.training.tiny_runs import MEASURES, Copying, fail, interrupt, recipe, run, tiny
 
 
 @pytest.mark.parametrize("folder", ["new/below", "there"])

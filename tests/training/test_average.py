@@ -6,7 +6,6 @@ import multiprocessing
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from tiny_runs import MEASURES, Copying, HoldingOut, interrupt, recipe, run, tiny
 
 from numformer.layer import inference
 from numformer.runs import load_model
@@ -14,6 +13,7 @@ from numformer.runs.checkpoints import save_checkpoint
 from numformer.training import average
 from numformer.training.trainer import Trainer
 from tests.equal_runs import assert_same_run, assert_same_weights, files, last, logged
+from tests.training.tiny_runs import MEASURES, Copying, HoldingOut, interrupt, recipe, run, tiny
 
 
 def states(count: int, dtype=np.float32) -> list[dict]:

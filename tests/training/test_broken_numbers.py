@@ -4,7 +4,6 @@ import os
 
 import numpy as np
 import pytest
-from tiny_runs import Copying, HoldingOut, Own, recipe, run, send_ctrl_c, tiny
 
 from numformer.errors import BrokenNumbers
 from numformer.execution.parts import Parts
@@ -15,6 +14,7 @@ from numformer.paper.cross_entropy import CrossEntropy
 from numformer.training.broken_numbers import first_broken
 from numformer.training.loop import Schedule, train
 from tests.equal_runs import assert_same_weights, last, logged
+from tests.training.tiny_runs import Copying, HoldingOut, Own, recipe, run, send_ctrl_c, tiny
 
 
 def broken(model, folder, task=None, parts=1, **changes) -> str:

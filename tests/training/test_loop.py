@@ -10,7 +10,6 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
-from tiny_runs import Clock, Copying, HoldingOut, Own, fail, interrupt, run, send_ctrl_c, tiny
 from tqdm import tqdm
 
 from numformer.data import Vocabulary
@@ -27,6 +26,17 @@ from numformer.runs.checkpoints import load_model, save_checkpoint
 from numformer.training.loop import Interrupted, Schedule, _duration, train
 from numformer.training.trainer import Trainer
 from tests.equal_runs import assert_same_run, assert_same_weights, last, logged, metrics
+from tests.training.tiny_runs import (
+    Clock,
+    Copying,
+    HoldingOut,
+    Own,
+    fail,
+    interrupt,
+    run,
+    send_ctrl_c,
+    tiny,
+)
 
 
 def test_steps_and_what_is_recorded_of_them_are_those_of_a_plain_loop(tmp_path):
