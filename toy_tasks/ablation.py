@@ -73,8 +73,10 @@ def make(options):
         usual = translate.flags().parse_args([])
         tokens = dict(batch_size=TOKENS * options.batch_size)
         ours = {name: value for name, value in vars(options).items() if value is not None}
-        task, config = translate.made(Namespace(**vars(usual) | ours | tokens))
-        return task, Transformer, config
+        options = Namespace(**vars(usual) | ours | tokens)
+        task = translate.make_task(options)
+        vocabularies = task.text.source, task.text.target
+        return task, Transformer, translate.config_for(options, vocabularies)
     data = pronunciations(options.language, options.data)
     task = PronunciationTask(data, options.batch_size, options.seed)
     sizes = dict(source_vocabulary=len(task.text.source), target_vocabulary=len(task.text.target))

@@ -174,8 +174,8 @@ def train_both(
     return model, one_sided, folder
 
 
-def learn(options: argparse.Namespace) -> int:
-    """Train on a text, fill holes in a part that training never saw, and compare."""
+def make_tasks(options: argparse.Namespace) -> tuple[MaskedTask, WritingTask]:
+    """The task that the options describe, and the same text's for a language model beside it."""
     if options.data:
         text = read_text(options.data, "Name a text file: --data FILE.txt")
     else:
@@ -189,8 +189,17 @@ def learn(options: argparse.Namespace) -> int:
     how = options.context, options.batch_size, options.seed
     started = start_vocabularies(options, vocabulary=[text])
     known = Vocabulary(started[0].symbols[:-1]) if started else None  # without the hole
-    task = MaskedTask(text, options.hole, *how, known)
-    beside = WritingTask(text, *how, known=known)
+    return MaskedTask(text, options.hole, *how, known), WritingTask(text, *how, known=known)
+
+
+def make_task(options: argparse.Namespace) -> MaskedTask:
+    """The task that the options describe."""
+    return make_tasks(options)[0]
+
+
+def learn(options: argparse.Namespace) -> int:
+    """Train on a text, fill holes in a part that training never saw, and compare."""
+    task, beside = make_tasks(options)
     model, one_sided, folder = train_both(task, beside, options)
     vocabulary = task.text.vocabulary
     shown = vocabulary.decode(task.unseen_holes()[0][1].ids[:4].ravel())
@@ -210,8 +219,8 @@ def learn(options: argparse.Namespace) -> int:
     return finish(options, folder, what, figures, example, reached)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Train, or with --run fill the holes of texts; returns the exit code."""
+def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The options of this program. Raises InputError for a --context or --hole that cannot be."""
     flags = build_parser("masked", DESCRIPTION, MaskedLanguageModel, **DEFAULTS)
     add = flags.add_argument
     add(
@@ -224,7 +233,7 @@ def main(arguments: list[str] | None = None) -> int:
     add("--hole", default="_", help="the character that stands for a hidden one")
     options = parse_options(flags, lambda options: "masked", arguments)
     if options.run:
-        return answer_inputs(options, kind=Infilling)
+        return options
     hole = options.hole
     is_sign = hole.isprintable() and hole != " " and Vocabulary([]).split(hole) == [hole]
     if options.context < 1 or not is_sign:
@@ -233,6 +242,14 @@ def main(arguments: list[str] | None = None) -> int:
             f"--context {options.context}, --hole {hole!r}",
             "Change it.",
         )
+    return options
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Train, or with --run fill the holes of texts; returns the exit code."""
+    options = read_options(arguments)
+    if options.run:
+        return answer_inputs(options, kind=Infilling)
     return learn(options)
 
 

@@ -198,8 +198,8 @@ def name_of(options: argparse.Namespace) -> str:
     return f"pairs-{options.demo or file}".rstrip("-")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Train, or with --run use a trained model; returns the exit code."""
+def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The options of this program. Raises InputError where they contradict each other."""
     flags = build_parser("pairs", DESCRIPTION, Transformer, **DEFAULTS)
     add = flags.add_argument
     add(
@@ -220,7 +220,7 @@ def main(arguments: list[str] | None = None) -> int:
     add("--subwords", type=integer, metavar="N", help=own.HELP)
     options = parse_options(flags, name_of, arguments)
     if options.run:
-        return answer_inputs(options)
+        return options
     if bool(options.demo) == bool(options.data) or len(options.data or [0]) not in (1, 3):
         raise InputError(
             "pairs takes --data with one file or three, or a --demo, or a --run to use",
@@ -230,13 +230,25 @@ def main(arguments: list[str] | None = None) -> int:
     if options.words and options.subwords is not None:
         rule, fix = "a side is made of words or of subwords", "Leave out --words or --subwords."
         raise InputError(rule, "both", fix)
+    return options
+
+
+def make_task(options: argparse.Namespace) -> PairsTask:
+    """The task that the options describe."""
     data, how = read(options), (options.batch_size, options.seed, options.words)
     known = start_vocabularies(options, **sides(data))
     if options.subwords is not None and not known:
         lines = [line for side in sides(data).values() for line in side]
         known = 2 * (own.subwords_of(options, lines, options.subwords, "--subwords", exact=True),)
-    task = PairsTask(data, *how, known, **beam_settings(options))
-    return learn(task, options, DEMOS[options.demo][1] if options.demo else None)
+    return PairsTask(data, *how, known, **beam_settings(options))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Train, or with --run use a trained model; returns the exit code."""
+    options = read_options(arguments)
+    if options.run:
+        return answer_inputs(options)
+    return learn(make_task(options), options, DEMOS[options.demo][1] if options.demo else None)
 
 
 if __name__ == "__main__":

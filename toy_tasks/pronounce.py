@@ -1,5 +1,6 @@
 """Learn to pronounce a language: the characters of a word in, its phonemes out."""
 
+import argparse
 import sys
 from collections.abc import Sequence
 from typing import ClassVar
@@ -82,21 +83,30 @@ class PronunciationTask(PairsTask):
         )
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Train, or with --run use a trained model; returns the exit code."""
+def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The options of this program."""
     flags = build_parser("pronounce", DESCRIPTION, Transformer, "--word", **DEFAULTS)
     flags.add_argument("--language", default="fre", help="language to learn")
     flags.add_argument(
         "--data", type=any_path, metavar="DIR", help="folder with LANG_train.tsv, _dev and _test"
     )
-    options = parse_options(flags, lambda options: f"pronounce-{options.language}", arguments)
-    if options.run:
-        return answer_inputs(options)
+    return parse_options(flags, lambda options: f"pronounce-{options.language}", arguments)
+
+
+def make_task(options: argparse.Namespace) -> PronunciationTask:
+    """The task that the options describe."""
     data = pronunciations(options.language, options.data)
     known = start_vocabularies(options, **sides(data))
     how = options.batch_size, options.seed, known
-    task = PronunciationTask(data, *how, **beam_settings(options))
-    return learn(task, options, TARGETS.get(options.language))
+    return PronunciationTask(data, *how, **beam_settings(options))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Train, or with --run use a trained model; returns the exit code."""
+    options = read_options(arguments)
+    if options.run:
+        return answer_inputs(options)
+    return learn(make_task(options), options, TARGETS.get(options.language))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ With seeds 2 and 3 the first row has 1.646 and 1.647: a difference of 0.01 says 
 and SwiGLU bring most.
 """
 
+import argparse
 import math
 import sys
 
@@ -28,7 +29,7 @@ from numformer.generation import Continuation
 from numformer.models.language_model import LanguageModel
 from toy_tasks.command_line import answer_inputs, build_parser, exit_code, parse_options
 from toy_tasks.data.datasets import shakespeare
-from toy_tasks.write import add_flags, learn, require_lengths
+from toy_tasks.write import WritingTask, add_flags, learn, require_lengths, writing_task
 
 DESCRIPTION = """\
 Learn to write like Shakespeare, character by character, and print the loss on the last tenth of his
@@ -87,12 +88,23 @@ PRESETS = {
 TARGETS = {None: 1.75, "quarter": 1.60, "hour": 1.50}
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Train, or with --run go on from texts; returns the exit code."""
+def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The options of this program. Raises InputError for lengths below 1."""
     flags = build_parser("shakespeare", DESCRIPTION, LanguageModel, "--prompt", PRESETS, **DEFAULTS)
     add_flags(flags)
     options = parse_options(flags, lambda options: "shakespeare", arguments)
     require_lengths(options.context, options.length)
+    return options
+
+
+def make_task(options: argparse.Namespace) -> WritingTask:
+    """The task that the options describe."""
+    return writing_task(options, shakespeare(options.data))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Train, or with --run go on from texts; returns the exit code."""
+    options = read_options(arguments)
     if options.run:
         return answer_inputs(options, kind=Continuation)
     return learn(options, shakespeare(options.data), "validation loss", TARGETS[options.preset])

@@ -3,7 +3,9 @@
 import argparse
 import re
 import sys
+from collections.abc import Iterable
 
+from numformer.data import Vocabulary
 from numformer.data.moses import detokenized
 from numformer.data.subwords import KINDS
 from numformer.devices import find_backend
@@ -179,8 +181,14 @@ def require(options: argparse.Namespace) -> None:
         raise InputError(rule, options.subwords, fix)
 
 
-def made(options: argparse.Namespace) -> tuple[TranslationTask, Config]:
-    """What the options ask for: the task and the config of a model for it."""
+def config_for(options: argparse.Namespace, vocabularies: Iterable[Vocabulary]) -> Config:
+    """The config that the options describe, for the vocabularies of source and target."""
+    source, target = map(len, vocabularies)
+    return settings_from(options, Config, source_vocabulary=source, target_vocabulary=target)
+
+
+def make_task(options: argparse.Namespace) -> TranslationTask:
+    """The task that the options describe."""
     folder, languages = options.data or multi30k(), tuple(options.languages)
     data = read_corpus(folder, languages, options.cased)
     require_filled(data["test"])
@@ -189,23 +197,28 @@ def made(options: argparse.Namespace) -> tuple[TranslationTask, Config]:
     if not sides:
         size, kind = options.vocabulary, options.subwords
         sides = 2 * (subwords_of(options, lines, size, "--vocabulary", kind=kind),)
-    source, target = map(len, sides)
-    config = settings_from(options, Config, source_vocabulary=source, target_vocabulary=target)
-    return TranslationTask(data, sides, options, config.special), config
+    return TranslationTask(data, sides, options, config_for(options, sides).special)
+
+
+def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The options of this program. Raises InputError where they contradict each other."""
+    options = parse_options(flags(), lambda options: "translate", arguments)
+    require(options)
+    return options
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Train, or with --run use a trained model; returns the exit code."""
-    options = parse_options(flags(), lambda options: "translate", arguments)
-    require(options)
+    options = read_options(arguments)
     if options.run:
         return use(options)
-    task, config = made(options)
+    task = make_task(options)
     if not options.resume:  # with --bpe-dropout it takes cutting an epoch
         print(
             f"{len(task.pairs):,} pairs, {task.batches.count():,} batches an epoch, "
             f"{100 * task.batches.padding_share(0):.0f} % of their positions padding"
         )
+    config = config_for(options, (task.text.source, task.text.target))
     model, folder = train_task(task, Transformer, config, options)
     test = task.test[:20] if options.quick else task.test
     bleu = measure(model, task.text, test)

@@ -163,6 +163,16 @@ def require_lengths(*lengths: int) -> None:
         raise InputError("--context and --length are at least 1", min(lengths), "Ask for more.")
 
 
+def writing_task(options: argparse.Namespace, text: str) -> WritingTask:
+    """The task of going on with a text, as the options describe it."""
+    name = options.program.rpartition(".")[2]
+    known = start_vocabularies(options, vocabulary=[text])
+    if options.subwords is not None and not known:
+        lines = split(text)[0].split("\n")
+        known = (own.subwords_of(options, lines, options.subwords, "--subwords", exact=True),)
+    return WritingTask(text, options.context, options.batch_size, options.seed, name, *known)
+
+
 def learn(
     options: argparse.Namespace,
     text: str,
@@ -173,12 +183,7 @@ def learn(
 
     `measure` is what the last line calls the loss, `target` what it is to reach.
     """
-    name = options.program.rpartition(".")[2]
-    known = start_vocabularies(options, vocabulary=[text])
-    if options.subwords is not None and not known:
-        lines = split(text)[0].split("\n")
-        known = (own.subwords_of(options, lines, options.subwords, "--subwords", exact=True),)
-    task = WritingTask(text, options.context, options.batch_size, options.seed, name, *known)
+    task = writing_task(options, text)
     symbols = task.text.vocabulary
     config = settings_from(options, LanguageModel.Config, vocabulary=len(symbols))
     model, folder = train_task(task, LanguageModel, config, options)
@@ -204,8 +209,8 @@ def learn(
     return finish(options, folder, what, figures, example, reached)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Train, or with --run go on from texts; returns the exit code."""
+def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The options of this program. Raises InputError where they contradict each other."""
     flags = build_parser("write", DESCRIPTION, LanguageModel, "--prompt", **DEFAULTS)
     add_flags(flags)
     options = parse_options(flags, lambda options: "write", arguments)
@@ -216,9 +221,25 @@ def main(arguments: list[str] | None = None) -> int:
             f"--data {options.data}, --run {options.run}",
             'For example --data FILE.txt, or --run runs/write --input "To be"',
         )
+    return options
+
+
+def source_text(options: argparse.Namespace) -> str:
+    """The text of --data."""
+    return read_text(options.data, "Name a text file: --data FILE.txt")
+
+
+def make_task(options: argparse.Namespace) -> WritingTask:
+    """The task that the options describe."""
+    return writing_task(options, source_text(options))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Train, or with --run go on from texts; returns the exit code."""
+    options = read_options(arguments)
     if options.run:
         return answer_inputs(options, kind=Continuation)
-    return learn(options, read_text(options.data, "Name a text file: --data FILE.txt"))
+    return learn(options, source_text(options))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ from numformer.published import is_published
 from numformer.trained import Trained
 from toy_tasks import TASKS
 from toy_tasks.command_line import run_folders
-from toy_tasks.command_line.training import ONLY_MADE, Made
 from toy_tasks.data.datasets import read_pairs, read_text
 from toy_tasks.text_to_text import sequences
 from toy_tasks.text_to_text.transduction import TransductionTask
@@ -112,9 +111,9 @@ def _judged(task: Any, model: Model, batches: Sequence[Batch], tested: int) -> t
 
 
 def task_of(run: Path, data: Path | None = None) -> Any:
-    """The task of a run, with its data: its program goes on with it, and ends before it trains.
+    """The task of a run, with its data, as the run's own program makes it to resume the run.
 
-    The data lie in `data`, where that is given; what the program prints of them is not shown.
+    The data are in `data`, where that is given; what the program prints about them is not shown.
     """
     saved = run_folders.read_config(run)
     if (name := saved.get("task")) not in TASKS:
@@ -127,16 +126,10 @@ def task_of(run: Path, data: Path | None = None) -> Any:
             options.data = Path(where)
         return study.make(options)[0]
     arguments = ["--resume", "--out", str(run), *(["--data", str(data)] if data else [])]
-    token = ONLY_MADE.set(True)
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            if rule := getattr(page, "RULE", None):
-                sequences.main(rule, arguments)
-            page.main(arguments)
-    except Made as made:
-        return made.args[0]
-    finally:
-        ONLY_MADE.reset(token)
+    with contextlib.redirect_stdout(io.StringIO()):
+        if rule := getattr(page, "RULE", None):
+            return sequences.make_task(rule, sequences.read_options(rule, arguments))
+        return page.make_task(page.read_options(arguments))
 
 
 def _symbols(text) -> dict:

@@ -1,7 +1,6 @@
 """Training as the flags say, from what is checked before it to the last lines that are printed."""
 
 import argparse
-import contextvars
 import os
 import sys
 from dataclasses import asdict
@@ -29,13 +28,6 @@ from toy_tasks.command_line.flags import settings_from
 from toy_tasks.command_line.options import plain
 from toy_tasks.command_line.quoting import quoted
 
-ONLY_MADE = contextvars.ContextVar("only_made", default=False)
-"""Whether a program is to end when its task is made: `Made` carries it out."""
-
-
-class Made(BaseException):
-    """Ends a program before it trains; its argument is the task."""
-
 
 def train_task(
     task: Task,
@@ -50,8 +42,6 @@ def train_task(
     checkpoints and, unless told otherwise, loss.png. Where ranks train together, the programs of
     all but rank 0 end here, unless another training follows.
     """
-    if ONLY_MADE.get():
-        raise Made(task)
     xp = find_backend(options.backend)
     ranks = ranks_for(options.parallel, options.timeout)
     options.parts = options.parts or min(max(usual_parts(xp), ranks.size), options.batch_size)

@@ -4,6 +4,7 @@ Sequences are drawn fresh for every batch. A hash of the source decides whether 
 it: one source in eight is held out, so no sequence that is tested was ever trained on.
 """
 
+import argparse
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -107,13 +108,23 @@ class SequenceTask(TransductionTask):
         return {"name": self.rule.name, "symbols": self.rule.symbols}
 
 
+def read_options(rule: Rule, arguments: list[str] | None = None) -> argparse.Namespace:
+    """The options of the rule's program."""
+    parser = build_parser(rule.name, rule.description, Transformer, **(DEFAULTS | rule.defaults))
+    return parse_options(parser, lambda options: rule.name, arguments)
+
+
+def make_task(rule: Rule, options: argparse.Namespace) -> SequenceTask:
+    """The task that the options describe."""
+    return SequenceTask(rule, options.batch_size, options.seed)
+
+
 def main(rule: Rule, arguments: list[str] | None = None) -> int:
     """Train, or with --run use a trained model; returns the exit code."""
-    flags = build_parser(rule.name, rule.description, Transformer, **(DEFAULTS | rule.defaults))
-    options = parse_options(flags, lambda options: rule.name, arguments)
+    options = read_options(rule, arguments)
     if options.run:
         return answer_inputs(options)
-    return learn(SequenceTask(rule, options.batch_size, options.seed), options, rule.reached)
+    return learn(make_task(rule, options), options, rule.reached)
 
 
 def start(rule: Rule) -> None:
