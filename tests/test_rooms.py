@@ -16,7 +16,7 @@ FLOORS = [
     ["version", "errors", "blas", "symbols", "allocator", "former_modules", "parallel"],
     ["backend", "settings", "devices"],
     ["randomness", "layer", "half_precision"],
-    ["paper"],
+    ["paper", "interception"],
     ["later", "data", "kernels"],
     ["recurrence"],
     ["plots", "models", "layers"],

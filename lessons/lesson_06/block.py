@@ -1,11 +1,16 @@
 """The example of lesson 6, an encoder block with chosen weights, and two simulations of it."""
 
+import contextlib
+import functools
+from collections.abc import Iterator
+
 import numpy as np
 
 from lessons.kit.simulation import Choice, Entries, Option, Simulation, Slider
 from lessons.kit.views import Block as Box
 from lessons.kit.views import Diagram, Figures, Matrices, Of, numbers
 from numformer.backend import array_module
+from numformer.interception import intercepted
 from numformer.layer import Layer, pack
 from numformer.paper import EncoderLayer
 from numformer.paper.config import LayerConfig
@@ -62,23 +67,22 @@ def example(xp=np) -> EncoderLayer:
     return block
 
 
-def watch(layer: Layer) -> dict:
-    """From now on: what goes into and comes out of every layer within, by name and direction."""
-    seen = {}
+@contextlib.contextmanager
+def recorded_calls(layer: Layer) -> Iterator[dict]:
+    """Within the block: the input and the result of every layer within, by name and method."""
+    calls: dict[tuple[str, str], tuple] = {}
 
-    def watched(key, function):
-        def run(*arrays):
-            before = arrays[0].copy()  # who receives a gradient may overwrite it
-            result = function(*arrays)
-            seen[key] = before, (result[0] if isinstance(result, tuple) else result).copy()
-            return result
+    def record(method, name, call, *inputs):
+        before = inputs[0].copy()  # a layer that receives a gradient may overwrite it
+        result = call(*inputs)
+        calls[name, method] = before, (result[0] if isinstance(result, tuple) else result).copy()
+        return result
 
-        return run
-
-    for name, one in layer.named_layers().items():
-        for way in ("forward", "backward"):
-            setattr(one, way, watched((name, way), getattr(one, way)))
-    return seen
+    with contextlib.ExitStack() as stack:
+        for method in ("forward", "backward"):
+            around = functools.partial(record, method)
+            stack.enter_context(intercepted(layer.named_layers(), method, around))
+        yield calls
 
 
 # Of each matrix its symbol, its columns, the layer that it belongs to, and whether it goes into
@@ -136,12 +140,12 @@ GROUPS = [
 def compute(part=0, way=1, dy=doutput, x=x) -> dict[str, np.ndarray]:
     """Every matrix of the block, and which part of it a reader looks at, in which direction."""
     block = example(array_module(x))
-    seen = watch(block)
-    block.forward(x[None])
-    arrays = {"weights": block.self_attention.sublayer.attention.saved[-1]["weights"][0, 0]}
-    block.backward(dy[None])
+    with recorded_calls(block) as calls:
+        block.forward(x[None])
+        arrays = {"weights": block.self_attention.sublayer.attention.saved[-1]["weights"][0, 0]}
+        block.backward(dy[None])
     for name, (*_, layer, direction, place) in MATRICES.items():
-        arrays[name] = seen[layer, direction][place][0]
+        arrays[name] = calls[layer, direction][place][0]
     sizes = np.stack([np.sqrt((arrays[group[-1]] ** 2).mean()) for group in GROUPS])
     arrays |= {name: numbers for name, (numbers, *_) in OPERANDS.items()}
     arrays |= {"part": part, "way": way, "group": np.where(way > 0, part, 7 + part)}

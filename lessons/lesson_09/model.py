@@ -5,8 +5,9 @@ goes into and comes out of every layer, forward and backward. What the library c
 a reader set: other masks, and gates that close a road of the gradient.
 """
 
+import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from unittest import mock
 
@@ -15,7 +16,8 @@ import numpy as np
 from lessons.kit import recorded
 from numformer.backend import array_module, matmul
 from numformer.data.vocabulary import START
-from numformer.layer import FlatParameters, pack
+from numformer.interception import intercepted
+from numformer.layer import FlatParameters, Layer, pack
 from numformer.models import Transformer
 from numformer.models.model import Objective
 from numformer.optimization.optimizers import Adam
@@ -110,43 +112,50 @@ EDGES = [
 GATES = [edge for edge in EDGES if edge.layer]
 
 
-def watch(layer, name: str, gates, seen: dict) -> None:
-    """Write down what the layer does, and let its gradient through as far as gates are open."""
-    forward, backward = layer.forward, layer.backward
-    side_by_side = _merged if isinstance(layer, Heads) else _copy
-    mine = {edge.road: gates[n] for n, edge in enumerate(GATES) if edge.layer == name}
+@contextlib.contextmanager
+def observed(layers: dict[str, Layer], gates, arrays: dict) -> Iterator[None]:
+    """Within the block write down what layers do, and let gradients through as far as gates open.
 
-    def watched_forward(*inputs):
-        y = forward(*inputs)
-        seen[f"forward:{name}:y"] = side_by_side(y)
+    `arrays` gets what goes into and comes out of each layer, and what it saves, by name.
+    """
+
+    def side_by_side(name):
+        return _merged if isinstance(layers[name], Heads) else _copy
+
+    def forward(name, call, *inputs):
+        y = call(*inputs)
+        arrays[f"forward:{name}:y"] = side_by_side(name)(y)
         if not isinstance(inputs[0], recorded.Given) and inputs[0].dtype != int:
-            seen[f"forward:{name}:x"] = _copy(inputs[0])
-        for key, value in layer.saved[-1].items() if layer.saved else ():
+            arrays[f"forward:{name}:x"] = _copy(inputs[0])
+        saved = layers[name].saved
+        for key, value in saved[-1].items() if saved else ():
             if key != "x" and hasattr(value, "dtype"):
-                seen[f"saved:{name}:{key}"] = _copy(value)
+                arrays[f"saved:{name}:{key}"] = _copy(value)
         return y
 
-    def watched_backward(*dy):
+    def backward(name, call, *dy):
         if dy:
-            seen[f"backward:{name}:dy"] = side_by_side(dy[0])
-        result = backward(*dy)
+            arrays[f"backward:{name}:dy"] = side_by_side(name)(dy[0])
+        result = call(*dy)
         gradients = result if isinstance(result, tuple) else (result,)
         keys = ("dquery", "dkey", "dvalue") if len(gradients) == 3 else ("dx", "dmemory")
         for key, gradient in zip(keys, gradients, strict=False):
             if gradient is not None:
-                seen[f"backward:{name}:{key}"] = _copy(gradient)
+                arrays[f"backward:{name}:{key}"] = _copy(gradient)
         if len(gradients) == 3:
-            values = seen[f"saved:{name}:value"]
-            seen[f"backward:{name}:dweights"] = matmul(dy[0], values.swapaxes(-1, -2))
+            values = arrays[f"saved:{name}:value"]
+            arrays[f"backward:{name}:dweights"] = matmul(dy[0], values.swapaxes(-1, -2))
         dx, *others = gradients
-        for road, gate in mine.items():
-            if road == "around":  # a Residual adds dy to dx afterwards
-                dx = dx + (gate - 1) * seen[f"backward:{name}:dy"]
-            else:
-                dx = dx * gate
+        for number, edge in enumerate(GATES):
+            if edge.layer == name and edge.road == "around":
+                # A Residual adds dy to dx afterwards.
+                dx = dx + (gates[number] - 1) * arrays[f"backward:{name}:dy"]
+            elif edge.layer == name:
+                dx = dx * gates[number]
         return (dx, *others) if others else dx
 
-    layer.forward, layer.backward = watched_forward, watched_backward
+    with intercepted(layers, "forward", forward), intercepted(layers, "backward", backward):
+        yield
 
 
 def _copy(x):
@@ -176,10 +185,12 @@ def take(pairs, state, masks, gates, seen: dict | None = None) -> tuple:
     optimizer = Adam(flat)
     for n, vector in enumerate(optimizer.state.values(), 1):
         vector[...] = state[n * size : (n + 1) * size]
-    names = {name.removeprefix("model."): layer for name, layer in made.named_layers().items()}
-    for name, layer in names.items():
-        if seen is not None and name not in ("", "model") and not isinstance(layer, Dropout):
-            watch(layer, name, gates, seen)
+    layers = {
+        name.removeprefix("model."): layer
+        for name, layer in made.named_layers().items()
+        if name not in ("", "model") and not isinstance(layer, Dropout)
+    }
+    observation = observed(layers, gates, seen) if seen is not None else contextlib.nullcontext()
     rows, places = np.arange(len(pairs)), np.arange(LENGTH)
     first = pairs.shape[1] * rows[:, None]
 
@@ -189,7 +200,7 @@ def take(pairs, state, masks, gates, seen: dict | None = None) -> tuple:
 
     ids = pairs.ravel()
     source, begun, wanted = places + 1, np.append(0, places[:0:-1] + 1), places[::-1] + 1
-    with mock.patch.object(Reach, "dense", dense):
+    with mock.patch.object(Reach, "dense", dense), observation:
         loss = made.forward(*(ids[first + at] for at in (source, begun, wanted)))
         made.backward()
     after = [data.copy() for data in (flat.data, flat.grad)]

@@ -10,6 +10,7 @@ import numpy as np
 
 from lessons.lesson_11 import forming, small
 from numformer import PairBatch, Trained, inference
+from numformer.interception import intercepted
 from numformer.models import Transformer
 from numformer.paper.attention import MultiHeadAttention
 from toy_tasks.data.datasets import Pair
@@ -96,35 +97,31 @@ def gates_backward(heads: np.ndarray, dheads: np.ndarray, count: int) -> np.ndar
 
 
 @contextlib.contextmanager
-def watched(model: Transformer) -> Iterator[list[np.ndarray]]:
-    """Within the block each backward leaves the gradients of all gates, layer by layer."""
-    layers, found = attentions(model), []
-    for place, layer in enumerate(layers):
-        found.append(np.zeros(layer.heads))
+def gate_gradients(model: Transformer) -> Iterator[list[np.ndarray]]:
+    """Within the block each backward writes the gradients of all gates (H,), layer by layer."""
+    layers = attentions(model)
+    gradients = [np.zeros(layer.heads) for layer in layers]
 
-        def backward(dy, layer=layer, place=place, own=layer.output.backward):
-            heads = layer.output.saved[-1]["x"]
-            dheads = own(dy)
-            found[place] = gates_backward(heads, dheads, layer.heads)
-            return dheads
+    def around(place, backward, dy):
+        heads = layers[place].output.saved[-1]["x"]
+        dheads = backward(dy)
+        gradients[place] = gates_backward(heads, dheads, layers[place].heads)
+        return dheads
 
-        layer.output.backward = backward
-    try:
-        yield found
-    finally:
-        for layer in layers:
-            del layer.output.backward
+    outputs = {place: layer.output for place, layer in enumerate(layers)}
+    with intercepted(outputs, "backward", around):
+        yield gradients
 
 
 def importance(model: Transformer, pairs: Sequence) -> np.ndarray:
     """(attentions, H): how far the loss of a sentence moves with each gate, the mean size of it."""
     objective, total = model.objective(), 0
-    with watched(model) as found:
+    with gate_gradients(model) as gradients:
         for pair in pairs:
             objective.zero_grad()
             objective.forward(*PairBatch.of([pair]).inputs)
             objective.backward()
-            total = total + abs(np.array(found))
+            total = total + abs(np.array(gradients))
     return total / len(pairs)
 
 

@@ -16,8 +16,9 @@ import numpy as np
 from numformer.backend import dtype_kind, to_host
 from numformer.gradient_check.factors import drop_rates, known_factors
 from numformer.gradient_check.operations import wrong_operation
-from numformer.gradient_check.sublayers import watched
+from numformer.gradient_check.sublayers import inner_layers
 from numformer.gradient_check.symptoms import PATTERNS, SIMPLE, UNKNOWN, Evidence, explain
+from numformer.interception import intercepted
 from numformer.layer import mode
 
 
@@ -98,7 +99,7 @@ def uses(subject: Subject) -> str | None:
             return forward_of_layer(*inputs)
 
         users.clear()
-        with watched(subject.checked.layer, around):
+        with intercepted(inner_layers(subject.checked.layer), "forward", around):
             return subject.checked.run()
 
     said = {0: "is missing", 2: "is counted twice", -1: "has the wrong sign"}

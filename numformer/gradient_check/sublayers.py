@@ -1,9 +1,7 @@
 """Which layer within a layer is wrong by itself, or gets a gradient that is wrong already."""
 
-import contextlib
 import copy
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,24 +10,13 @@ from numformer.backend import dtype_kind, to_host
 from numformer.errors import InputError
 from numformer.gradient_check.factors import known_factors
 from numformer.gradient_check.symptoms import UNKNOWN, Evidence, explain
+from numformer.interception import intercepted
 from numformer.layer import Layer
 
 
-@contextlib.contextmanager
-def watched(layer: Layer, around: Callable, method: str = "forward"):
-    """Within the block a sublayer's `method(*inputs)` is `around(path, method, *inputs)`."""
-
-    def wrapped(path, original):
-        return lambda *inputs, **named: around(path, functools.partial(original, **named), *inputs)
-
-    sublayers = {path: sublayer for path, sublayer in layer.named_layers().items() if path}
-    for path, sublayer in sublayers.items():
-        setattr(sublayer, method, wrapped(path, getattr(sublayer, method)))
-    try:
-        yield
-    finally:
-        for sublayer in sublayers.values():
-            delattr(sublayer, method)
+def inner_layers(layer: Layer) -> dict[str, Layer]:
+    """The layers within `layer` by dotted name, without itself."""
+    return {path: inner for path, inner in layer.named_layers().items() if path}
 
 
 def faulty_layers(checked) -> dict[str, str]:
@@ -47,7 +34,7 @@ def faulty_layers(checked) -> dict[str, str]:
             inputs_of[path] = inputs
         return output
 
-    with watched(checked.layer, around):
+    with intercepted(inner_layers(checked.layer), "forward", around):
         checked.run()
     for path, sublayer in reversed(checked.layer.named_layers().items()):
         if not path or path not in inputs_of:
@@ -93,7 +80,7 @@ def faulty_wire(checked) -> str | None:
             return output
 
         made: dict[str, int] = {}
-        with watched(layer, around):
+        with intercepted(inner_layers(layer), "forward", around):
             return checked.run()
 
     def backward(path, backward_of_layer, dy):
@@ -102,7 +89,7 @@ def faulty_wire(checked) -> str | None:
 
     forward_of()
     checked.run(keep=True)
-    with watched(layer, backward, "backward"):
+    with intercepted(inner_layers(layer), "backward", backward):
         checked.backward(checked.upstream.copy())
     rng = np.random.default_rng(0)
     for wire, output in reversed(outputs.items()):

@@ -1,28 +1,48 @@
-"""Where a NaN or an infinity came from: a step is replayed while every layer is watched."""
+"""Where a NaN or an infinity came from: a step is replayed, and every layer's call examined."""
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 
 from numformer.backend import array_module, dtype_kind
+from numformer.interception import intercepted
 from numformer.layer import Layer, Parameter
 
 
 def first_broken(
     layers: dict[str, Layer], parameters: dict[str, Parameter], replay: Callable[[], object]
 ) -> str | None:
-    """Call `replay`, a forward and a backward -> what first was not finite, or None.
+    """The origin of the first number that is not finite in `replay`, a forward and a backward.
 
-    That is a parameter before the step, or what one of `layers` returned, or a gradient that it
-    added, although all that it was given was finite. Inner layers return before the layers
-    around them, so it is the innermost. Gradients must be zero before.
+    The origin is a parameter before the step; or what one of `layers` returned, or a gradient that
+    it added, although its inputs were finite. Inner layers return before the layers around them, so
+    the innermost is named. None where every number is finite. Gradients must be zero before.
     """
     if broken := broken_parameter(parameters):
         return f"the parameter {broken}, before the step"
-    breaks: list[tuple[bool, str]] = []
-    with _watched(layers, parameters, breaks):
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    breaks: list[tuple[bool, str]] = []  # whether the inputs were finite, and what was not
+
+    def examine(result_name: str, added_to: Iterable[Parameter], name, call, inputs):
+        inputs_finite = _finite(inputs)  # before the call, which may overwrite them
+        result = call(*inputs)
+        broken = [] if _finite(result) else [result_name]
+        gradients = (p for p in added_to if not _finite(p.grad))
+        broken += [f"the gradient of {names[id(parameter)]}" for parameter in gradients]
+        place = f"{name or 'the model'} ({type(layers[name]).__name__})"
+        breaks.extend((inputs_finite, f"{place}, in {what}") for what in broken)
+        return result
+
+    def forward(name, call, *inputs):
+        return examine("the output of its forward", (), name, call, inputs)
+
+    def backward(name, call, *inputs):
+        parameters = layers[name].named_parameters().values()
+        return examine("what its backward returns", parameters, name, call, inputs)
+
+    with intercepted(layers, "forward", forward), intercepted(layers, "backward", backward):
         replay()
-    # Sums between layers belong to the layer around them, which was given finite numbers.
-    return next((what for cause, what in breaks if cause), breaks[0][1] if breaks else None)
+    # A sum between two layers belongs to the layer around them, whose inputs were finite.
+    origins = [what for inputs_finite, what in breaks if inputs_finite]
+    return next(iter(origins), breaks[0][1] if breaks else None)
 
 
 def broken_parameter(parameters: dict[str, Parameter]) -> str | None:
@@ -36,37 +56,3 @@ def _finite(value) -> bool:
     if dtype_kind(value) != "f":
         return True
     return bool(array_module(value).isfinite(value).all())
-
-
-@contextlib.contextmanager
-def _watched(layers, parameters, breaks: list[tuple[bool, str]]) -> Iterator[None]:
-    """Within the block each layer notes in `breaks` what is not finite, and whether it began it."""
-    names = {id(parameter): name for name, parameter in parameters.items()}
-
-    def watch(name: str, layer: Layer, method: str):
-        call = getattr(layer, method)
-        place = f"{name or 'the model'} ({type(layer).__name__}), in "
-        result = "the output of its forward" if method == "forward" else "what its backward returns"
-
-        def watched(*inputs, **others):
-            given_finite = _finite(inputs)  # before the call, which may overwrite them
-            returned = call(*inputs, **others)
-            if not _finite(returned):
-                breaks.append((given_finite, place + result))
-            if method == "backward":
-                for parameter in layer.named_parameters().values():
-                    if not _finite(parameter.grad):
-                        gradient = f"the gradient of {names[id(parameter)]}"
-                        breaks.append((given_finite, place + gradient))
-            return returned
-
-        return watched
-
-    with contextlib.ExitStack() as undo:
-        for name, layer in layers.items():
-            for method in ("forward", "backward"):
-                own = {method: vars(layer)[method]} if method in vars(layer) else {}
-                vars(layer)[method] = watch(name, layer, method)
-                undo.callback(vars(layer).update, own)
-                undo.callback(vars(layer).pop, method)
-        yield

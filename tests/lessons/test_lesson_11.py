@@ -213,7 +213,7 @@ def test_gates_are_what_moving_them_says(rng):
     model = small.model("reverse")
     ids = [*map(small.symbols("reverse").index, "window")]
     batch, objective = PairBatch.of([(ids, ids[::-1])]), model.objective()
-    with translating.watched(model) as found:
+    with translating.gate_gradients(model) as found:
         objective.forward(*batch.inputs)
         objective.backward()
     for place, layer in enumerate(translating.attentions(model)):

@@ -1,0 +1,34 @@
+"""Calls of layers, intercepted: to read or change what goes through a layer."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from numformer.layer import Layer
+
+
+@contextlib.contextmanager
+def intercepted(layers: Mapping[Any, Layer], method: str, around: Callable) -> Iterator[None]:
+    """Within the block a call of a layer's `method` goes to `around`, which returns its result.
+
+    `layers` holds the layers by name. `layer.forward(*inputs)` becomes
+    `around(name, forward, *inputs)`, where `forward` is the layer's own method with the keyword
+    arguments of the call.
+    """
+
+    def interception(name, call):
+        return lambda *inputs, **settings: around(
+            name, functools.partial(call, **settings), *inputs
+        )
+
+    before = [(vars(layer), vars(layer).get(method)) for layer in layers.values()]
+    for name, layer in layers.items():
+        vars(layer)[method] = interception(name, getattr(layer, method))
+    try:
+        yield
+    finally:
+        for attributes, own in reversed(before):
+            del attributes[method]
+            if own is not None:
+                attributes[method] = own
