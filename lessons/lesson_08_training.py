@@ -393,7 +393,7 @@ def spread(values, form: str = ".2f") -> str:
 @show
 def each_switched_off():
     """Learning curves and what came of them, with each part of the recipe switched off."""
-    every = {name: [runs.run(name, seed) for seed in runs.SEEDS] for name in runs.CHANGES}
+    every = {name: runs.trained(name) for name in runs.CHANGES}
     held_out = {name: [run.held_out for run in made] for name, made in every.items()}
     right = {name: [100 * run.right for run in made] for name, made in every.items()}
     sure = {name: np.mean([run.sure for run in made]) for name, made in every.items()}
@@ -412,8 +412,7 @@ def each_switched_off():
         axes = figure.subplots()
         for name, color in COLOURS.items():
             lines = np.array([run.losses for run in every[name]])
-            lines = np.apply_along_axis(np.convolve, 1, lines, np.ones(10) / 10, "valid")
-            at = np.arange(lines.shape[1]) + 10
+            at = np.arange(runs.EVERY, runs.STEPS + 1, runs.EVERY)
             axes.plot(at, lines.mean(axis=0), color=color, label=name)
             axes.fill_between(at, lines.min(axis=0), lines.max(axis=0), color=color, alpha=0.2)
         axes.set(xlabel="step", ylabel="loss without smoothing", ylim=(0, None))
@@ -430,10 +429,7 @@ def each_switched_off():
         axes.set(xlabel="% of new sentences right", xlim=(0, 102))
 
     rows = [(name, spread(held_out[name]), spread(right[name], ".0f")) for name in every]
-    few = {
-        name: [runs.run(name, seed, runs.FEW) for seed in runs.SEEDS]
-        for name in ("the recipe", "no dropout")
-    }
+    few = {name: runs.trained(name, runs.FEW) for name in ("the recipe", "no dropout")}
     losses = {name: [run.held_out for run in made] for name, made in few.items()}
     rights = {name: [100 * run.right for run in made] for name, made in few.items()}
     assert np.mean(losses["the recipe"]) < np.mean(losses["no dropout"])
@@ -445,7 +441,7 @@ def each_switched_off():
             "Three bands of loss against the step. With the recipe it falls to below 0.3; without "
             "warm-up it stays near 1; clipping helps a little.",
             "**How it learns.** The mean of three runs, and the band between the lowest and the "
-            "highest; each a mean over ten steps.",
+            "highest; each point a mean over ten steps.",
         ),
         Picture(
             "lesson_08_switched_off",

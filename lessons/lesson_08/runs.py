@@ -1,11 +1,11 @@
 """The recipe of the paper on the small language of lesson 7, and each of its parts switched off."""
 
-import functools
 from dataclasses import dataclass
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from lessons.kit.models import measured
 from lessons.lesson_07.toy import KNOWN, NEW, WORDS, batch, translations, writes
 from numformer import Adam, CrossEntropy, Transformer, pack
 from numformer.layer import inference
@@ -14,7 +14,7 @@ from numformer.optimization.recipe import warmup_rate
 from numformer.paper.softmax import softmax
 from numformer.randomness import dropout_stream
 
-STEPS, WARMUP, PEAK, SENTENCES, SEEDS = 200, 50, 0.005, 16, (1, 2, 3)
+STEPS, EVERY, WARMUP, PEAK, SENTENCES, SEEDS = 200, 10, 50, 0.005, 16, (1, 2, 3)
 MANY, FEW = 100, 25  # sentences to train on
 RECIPE = {"warmup": WARMUP, "beta2": 0.98, "smoothing": 0.1, "p_drop": 0.1, "clip": None}
 CHANGES: dict[str, dict] = {
@@ -32,21 +32,30 @@ CHANGES: dict[str, dict] = {
 class Run:
     """What became of a run; losses are without smoothing, so that they can be compared.
 
-    `losses` and `norms` of the gradient (STEPS,) are those of the steps. Of the sentences held out
-    there are the loss, the share that is translated rightly, and the probability of the word that
-    the model thinks likeliest, in the mean.
+    `losses` (STEPS / EVERY,) are means over EVERY steps. `clipped` is the share of the steps whose
+    gradient is longer than 1, `shortest` the length of the shortest gradient. `held_out` is the
+    loss of new sentences, `right` the share of them that is translated correctly, and `sure` the
+    mean probability of the model's likeliest word.
     """
 
-    losses: np.ndarray
-    norms: np.ndarray
+    losses: list[float]
+    clipped: float
+    shortest: float
     held_out: float
     right: float
     sure: float
 
 
-@functools.cache
-def run(name: str, seed: int, sentences: int = MANY) -> Run:
-    """One run with one of CHANGES; with each of them on the same sentences in the same order."""
+def trained(name: str, sentences: int = MANY) -> list[Run]:
+    """The stored runs with one of CHANGES, one for each of SEEDS."""
+    return [Run(**run) for run in measured(8)["runs"][f"{name}, {sentences} sentences"]]
+
+
+def train(name: str, seed: int, sentences: int = MANY, stop: int = STEPS) -> Run:
+    """Train to the step `stop` with one of CHANGES.
+
+    Runs of one seed read the same sentences in the same order.
+    """
     how = RECIPE | CHANGES[name]
     config = Transformer.Config.base(
         len(WORDS), d_model=32, d_ff=64, heads=2, layers=3, p_drop=how["p_drop"]
@@ -56,7 +65,7 @@ def run(name: str, seed: int, sentences: int = MANY) -> Run:
     adam, rng = Adam(parameters, beta2=how["beta2"]), np.random.default_rng(seed)
     schedule = {"d_model": 1, "warmup": how["warmup"], "factor": PEAK * how["warmup"] ** 0.5}
     with threadpool_limits(1, "blas"):
-        for step in range(1, STEPS + 1):
+        for step in range(1, stop + 1):
             dropout_stream.reseed(seed, step, 0)
             pairs = batch(rng.choice(KNOWN[:sentences], SENTENCES), rng)
             model.zero_grad()
@@ -72,5 +81,7 @@ def run(name: str, seed: int, sentences: int = MANY) -> Run:
             held_out = float(plain.forward(logits, targets))
         written = zip(NEW, writes(model, NEW), strict=True)
         right = np.mean([text in translations(french) for french, text in written])
-    sure = softmax(logits).max(axis=-1).mean()
-    return Run(np.array(losses), np.array(norms), held_out, float(right), float(sure))
+    means = np.reshape(losses, (-1, EVERY)).mean(axis=1)
+    clipped, sure = np.mean(np.array(norms) > 1), softmax(logits).max(axis=-1).mean()
+    figures = clipped, min(norms), held_out, right, sure
+    return Run([round(float(mean), 4) for mean in means], *(round(float(x), 4) for x in figures))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from lessons.kit.models import measured
 from lessons.kit.simulation import Choice, Option, Simulation
 from lessons.kit.views import Axis, Block, Chart, Diagram, Drawn, Figures
 from numformer import Adam, PairBatch, Transformer, greedy, pack
@@ -136,13 +137,20 @@ def batch(words: np.ndarray) -> tuple[np.ndarray, ...]:
     return PairBatch.of([(word, word[::-1]) for word in words.tolist()]).inputs
 
 
-@functools.cache
-def learned(bug: str, seed: int) -> tuple[Transformer, np.ndarray, float]:
-    """A model that learned with this backward, its losses (STEPS,), and how much it gets right."""
+@dataclass(frozen=True)
+class Run:
+    """Losses (STEPS / EVERY,), means over EVERY steps, and the share of new words written right."""
+
+    losses: list[float]
+    right: float
+
+
+def train(bug: str, seed: int, stop: int = STEPS) -> Run:
+    """Train a model with this backward to the step `stop`."""
     model, losses, rng = Transformer(CONFIG, seed), [], np.random.default_rng(seed)
     with BUGS[bug].there():
         objective, adam = model.objective(), Adam(pack(model))
-        for step in range(1, STEPS + 1):
+        for step in range(1, stop + 1):
             objective.zero_grad()
             dropout_stream.reseed(seed, step)
             losses.append(float(objective.forward(*batch(words_of(rng, WORDS)))))
@@ -151,7 +159,13 @@ def learned(bug: str, seed: int) -> tuple[Transformer, np.ndarray, float]:
     new = words_of(np.random.default_rng(0), 100)
     written = greedy(model, pad_sources(new.tolist()), max_length=2 * LENGTH)
     right = [list(ids) == word[::-1].tolist() for ids, word in zip(written, new, strict=True)]
-    return model, np.array(losses), float(np.mean(right))
+    means = np.reshape(losses, (-1, EVERY)).mean(axis=1)
+    return Run([round(float(mean), 4) for mean in means], float(np.mean(right)))
+
+
+def trained(bug: str) -> list[Run]:
+    """The stored runs with this backward, one for each of SEEDS."""
+    return [Run(**run) for run in measured(9)["runs"][bug]]
 
 
 @dataclass(frozen=True)
@@ -208,22 +222,23 @@ def part_of(name: str) -> str:
     return next((p for p in PARTS if re.search(p.replace(" ", r"\b.*\b"), name)), "")
 
 
-def smoothed(bug: str, seed: int) -> np.ndarray:
-    """Means of EVERY losses."""
-    return learned(bug, seed)[1].reshape(-1, EVERY).mean(axis=1)
+def curve(bug: str) -> np.ndarray:
+    """The losses of the first run (STEPS / EVERY,)."""
+    return np.array(trained(bug)[0].losses)
 
 
 def end(bug: str) -> tuple[float, float]:
     """The loss of the last 30 steps, and the share of words written backwards: means of SEEDS."""
-    runs = [learned(bug, seed) for seed in SEEDS]
-    return np.mean([losses[-30:] for _, losses, _ in runs]), np.mean([right for *_, right in runs])
+    runs = trained(bug)
+    losses = [run.losses[-30 // EVERY :] for run in runs]
+    return float(np.mean(losses)), float(np.mean([run.right for run in runs]))
 
 
 def compare(run: str, other: str) -> dict[str, np.ndarray]:
     """Two runs: losses by step, and how they end."""
     shown = {}
     for name, bug in {"run": run, "other": other}.items():
-        shown[name] = smoothed(bug, SEEDS[0])
+        shown[name] = curve(bug)
         shown[f"{name}_loss"], right = end(bug)
         shown[f"{name}_right"] = 100 * right
     return shown
@@ -268,14 +283,14 @@ curves = Simulation(
         ),
     ],
     code="""\
-from lessons.lesson_09.bugs import end, smoothed
+from lessons.lesson_09.bugs import curve, end
 
 run = 0
 other = 0
-run_loss, run_right = end(run)  # trains it: some seconds
+run_loss, run_right = end(run)  # as `python -m lessons.train --measure 9` measured it
 other_loss, other_right = end(other)
 run_right, other_right = 100 * run_right, 100 * other_right
-run, other = smoothed(run, 1), smoothed(other, 1)
+run, other = curve(run), curve(other)
 print(run.round(2), other.round(2), sep="\\n\\n")""",
 )
 
@@ -372,6 +387,6 @@ bug = 0
 report = checked(bug)
 wrong = [0, *report.wrong.values()]
 print(wrong, report.says, BUGS[bug].told, sep="\\n\\n")
-loss, right = end(bug)  # trains it: some seconds
+loss, right = end(bug)  # as `python -m lessons.train --measure 9` measured it
 right = 100 * right""",
 )

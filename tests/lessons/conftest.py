@@ -21,7 +21,6 @@ from lessons.lesson_04 import reverse
 from lessons.lesson_05 import beyond
 from lessons.lesson_06 import depth
 from lessons.lesson_07 import toy
-from lessons.lesson_08 import runs
 from lessons.lesson_09 import bugs
 from lessons.lesson_10 import cache
 from lessons.lesson_12 import landscape
@@ -29,7 +28,7 @@ from lessons.lesson_13 import cost
 from lessons.lesson_14 import wires
 
 LONG = [reversal.trained, retrieval.compare, reverse.trained, beyond.compare, depth.learn]
-LONG += [toy.trained, runs.run, bugs.learned, bugs.checked, cache.speed, landscape.costs]
+LONG += [toy.trained, bugs.checked, cache.speed, landscape.costs]
 LONG += [cost.measured, wires.steps_to_learn]
 
 

@@ -1,0 +1,19 @@
+"""What lesson 8 shows of the runs with parts of the recipe switched off."""
+
+from dataclasses import asdict
+
+from lessons.lesson_08.runs import CHANGES, FEW, MANY, SEEDS, train
+
+MODELS: list[str] = []
+RUNS = [(name, MANY) for name in CHANGES] + [("the recipe", FEW), ("no dropout", FEW)]
+
+
+def measure() -> dict:
+    return {
+        "runs": {
+            f"{name}, {sentences} sentences": [
+                asdict(train(name, seed, sentences)) for seed in SEEDS
+            ]
+            for name, sentences in RUNS
+        }
+    }
