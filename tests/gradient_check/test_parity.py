@@ -7,6 +7,7 @@ Where torch is not installed, some numbers of it stand in, stored in parity_refe
     python tests/gradient_check/test_parity.py --store
 """
 
+import functools
 import json
 import sys
 from dataclasses import fields
@@ -49,9 +50,14 @@ def stored_form(case: str, results: dict) -> dict[str, np.ndarray]:
     return {name: fingerprint(results[name]) for name in sorted(results)}
 
 
+@functools.cache
+def stored_file() -> dict:
+    return json.loads(STORED.read_text())
+
+
 def stored_values(case: str) -> dict[str, np.ndarray]:
     """The stored form of what torch computed for a case, whose inputs must be the same now."""
-    stored = json.loads(STORED.read_text())
+    stored = stored_file()
     assert case in stored, f"nothing is stored for it; where torch is installed: {STORE}"
     assert_agree(
         {"drawn": fingerprint_of_drawn(cases.solve(case).drawn)},
