@@ -638,7 +638,7 @@ def exercises():
 # %% [markdown]
 # ## What to read next
 #
-# - `cross_entropy.py`, `dropout.py`, `adam.py` and `schedule.py` in `numformer/paper`.
+# - `cross_entropy.py`, `dropout.py` and `adam.py` in `numformer/paper`.
 # - *Attention Is All You Need*, sections 5.3 and 5.4: half a page.
 # - Kingma and Ba 2015, *Adam: A Method for Stochastic Optimization*.
 # - Szegedy et al. 2016, *Rethinking the Inception Architecture for Computer Vision*, section 7:

@@ -21,9 +21,9 @@ from numformer.generation import Ensemble, length_penalty, log_probabilities
 from numformer.gradient_check.gradients import check
 from numformer.paper.attention import SelfAttention
 from numformer.paper.beam import Beam
-from numformer.paper.greedy import write
 from numformer.paper.memory import KeysAndValues
 from numformer.paper.softmax import softmax, softmax_backward
+from numformer.paper.writing import write
 from numformer.training.average import mean
 
 
@@ -204,7 +204,7 @@ def what_is_kept():
     return Beside(
         Sampling._kept,
         {
-            "ranked = ": "From the most probable to the least.",
+            "order = ": "From the most probable to the least.",
             "most = ": "With top-k so many words stay at most, otherwise all.",
             "count = ": "So many stay, in every row.",
             "if self.top_p": "Top-p counts words whose sum has *not* reached the share, and adds "
@@ -277,16 +277,16 @@ def where_greedy_loses():
 def the_lines_of_a_step():
     """A step of the library's beam."""
     return Beside(
-        Beam.write,
+        Beam.extend,
         {
             "rows, width": "A row is a source sentence; `width` hypotheses belong to it.",
             "totals = ": "The sums of logarithms of all ways to go on, in one row.",
-            "ranked = ": "All ways of a source sentence compete.",
+            "order = ": "All ways of a source sentence compete.",
             "row = ": "",
             "totals, symbols": "The best first.",
-            "parents, ends": "From which hypothesis a way comes, and whether it ends here.",
+            "parents, is_end": "From which hypothesis a way comes, and whether it ends here.",
             "ended = ": "Ends among the best `width` are translations, and leave the beam.",
-            "going_on": "The best `width` that do not end.",
+            "still_open": "The best `width` that do not end.",
             "self.log_p": "They are the new beam.",
             "latest": "",
             "self.written": "Each takes over what its parent has written.",
@@ -842,7 +842,7 @@ def exercises():
 # %% [markdown]
 # ## What to read next
 #
-# - `greedy.py` and `beam.py` in `numformer/paper`, `sampling.py` and `ensemble.py` in
+# - `writing.py` and `beam.py` in `numformer/paper`, `sampling.py` and `ensemble.py` in
 #   `numformer/generation`; `memory.py` in `numformer/paper`, `average.py` in `numformer/training`.
 # - *Attention Is All You Need*, section 6.1, and Wu et al. 2016, *Google's Neural Machine
 #   Translation System*, section 7: beams, and penalties.

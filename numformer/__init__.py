@@ -38,6 +38,7 @@ from numformer.runs import *
 from numformer.training import *
 from numformer.generation import *
 from numformer.trained import Attention, Trained, load
+from numformer.former_names import FORMER_NAMES, RENAMED, add_former_methods
 
 __all__ = [
     "InputError",
@@ -63,13 +64,12 @@ __all__ = [
 ]
 
 sys.meta_path.append(FormerModules())
+add_former_methods()
 
 
 def __getattr__(name: str):
     if name == "layers":  # a former package, whose import warns
         return importlib.import_module("numformer.layers")
-    from numformer.former_names import FORMER_NAMES, RENAMED
-
     if name in RENAMED:
         value, replacement = globals()[RENAMED[name]], RENAMED[name]
     elif name in FORMER_NAMES:

@@ -1,7 +1,7 @@
-"""Products of matrices: how many threads BLAS takes, and what makes those of few rows fast.
+"""How many threads the matrix products of BLAS use, and a faster way to multiply a few rows.
 
-A model that answers multiplies small matrices in turn. A second thread gains little there, and
-beside other programs the two mostly wait. The number of threads is the whole process's.
+A model that writes multiplies one small matrix after another. A second thread gains little there,
+and beside other programs the two mostly wait. The number of threads concerns the whole process.
 """
 
 import contextlib
@@ -12,16 +12,16 @@ from collections.abc import Iterator
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-LARGE = 1 << 27  # multiplications of a product that is worth all threads: some milliseconds of one
-IN_PIECES = 16  # rows of a product that a model answers with, at most, for it to be made in pieces
-PIECE = 10**6  # multiplications of a product that OpenBLAS makes of matrices as they lie in memory
-PIECE_TRANSPOSED = 1200  # entries of its result, at most, where the second matrix is a transpose
+LARGE = 1 << 27  # multiplications: from here on a product is worth all threads
+MOST_ROWS = 16  # a product with more rows is not cut into pieces
+PIECE = 10**6  # multiplications: up to here OpenBLAS reads both matrices where they are in memory
+PIECE_TRANSPOSED = 1200  # entries of such a result, if the second matrix is transposed
 
-blocks = 0  # `sparing` blocks that are at work, in all threads of Python
+blocks = 0  # how many `single_thread` blocks are active, in all threads of Python
 
 _change = threading.Lock()
-_usual: list[int] = []  # the threads of each library outside of them
-_trainer: int | None = None  # the thread of Python in which a training is at work
+_usual: list[int] = []  # the threads of each BLAS library outside these blocks
+_trainer: int | None = None  # the thread of Python that trains a model
 
 
 @functools.cache
@@ -41,7 +41,7 @@ def _set(counts: list[int]) -> None:
 
 
 def threads() -> int:
-    """How many threads a product takes."""
+    """How many threads a product uses."""
     return max(_counts(), default=1)
 
 
@@ -50,8 +50,8 @@ def _another_thread_trains() -> bool:
 
 
 @contextlib.contextmanager
-def fixed(count: int) -> Iterator[None]:
-    """Within the block, a training in this thread, products take `count` threads."""
+def training_threads(count: int) -> Iterator[None]:
+    """Within the block, which trains a model in this thread, products use `count` threads."""
     global _trainer
     with _change:
         before = _usual if blocks else _counts()
@@ -66,10 +66,10 @@ def fixed(count: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def sparing() -> Iterator[None]:
-    """Within the block one thread makes all products but large ones.
+def single_thread() -> Iterator[None]:
+    """Within the block all products but large ones use one thread.
 
-    Where another thread trains, nothing changes: the number may decide the bits of its products.
+    While another thread trains, nothing changes, because the number may affect its bits.
     """
     global blocks, _usual
     if _another_thread_trains():
@@ -90,13 +90,13 @@ def sparing() -> Iterator[None]:
 
 
 def product(a, b):
-    """a (M, N) @ b (N, P) within `sparing`: few rows, but not one, are multiplied in pieces.
+    """a (M, N) @ b (N, P) within `single_thread`: a few rows, but not one, meet pieces of b.
 
-    Where it is large, it takes all threads that there were before.
+    A large product uses all the usual threads.
     """
     if (size := a.size * b.shape[1]) <= PIECE:
         return a @ b
-    if isinstance(a, np.ndarray) and 1 < len(a) <= IN_PIECES:
+    if isinstance(a, np.ndarray) and 1 < len(a) <= MOST_ROWS:
         return _in_pieces(a, b)
     if size < LARGE or _another_thread_trains():
         return a @ b
@@ -111,20 +111,20 @@ def product(a, b):
 
 
 def _in_pieces(a, b):
-    """a (M, N) @ b (N, P) for few rows of `a`, as products with pieces of `b`, whole in memory.
+    """a (M, N) @ b (N, P) for a few rows of `a`, as products with contiguous pieces of `b`.
 
-    OpenBLAS lays out both matrices anew before it multiplies, but with AVX-512 not for small ones:
-    5 rows by a (10000, 512) transposed then take 0.3 of the time, 16 rows 0.5.
+    OpenBLAS copies large matrices before it multiplies them, but with AVX-512 not small ones. So
+    5 rows times the transpose of a (10000, 512) take 0.3 of the time, 16 rows 0.5.
     """
     rows, (depth, columns) = len(a), b.shape
     if b.flags.f_contiguous:  # pieces of its columns give columns of the result
         width = min(PIECE_TRANSPOSED, PIECE // depth) // rows
         if not 0 < width < columns:
             return a @ b
-        whole, y = columns // width * width, np.empty((rows, columns), b.dtype)
-        pieces = b.T[:whole].reshape(-1, width, depth).swapaxes(1, 2)
-        np.matmul(a, pieces, out=y[:, :whole].reshape(rows, -1, width).swapaxes(0, 1))
-        np.matmul(a, b[:, whole:], out=y[:, whole:])
+        end, y = columns // width * width, np.empty((rows, columns), b.dtype)
+        pieces = b.T[:end].reshape(-1, width, depth).swapaxes(1, 2)
+        np.matmul(a, pieces, out=y[:, :end].reshape(rows, -1, width).swapaxes(0, 1))
+        np.matmul(a, b[:, end:], out=y[:, end:])
         return y
     thickness = 2 ** (PIECE // (rows * columns)).bit_length() // 2
     if thickness < 32 or depth % thickness or not b.flags.c_contiguous:

@@ -1,12 +1,15 @@
-"""One shape for every complaint about input: the rule, what was received, and the fix."""
+"""Errors about input, which all name the rule, what was received and the fix."""
 
+import math
 import sys
+
+import numpy as np
 
 
 class InputError(ValueError):
     """Input that breaks a rule. Scripts print it without a traceback and exit with code 2.
 
-    `rule` says what must hold, `received` what came instead, `fix` what to do about it.
+    `rule` says what must hold, `received` what came instead, `fix` what to do.
     """
 
     def __init__(self, rule: str, received: object, fix: str):
@@ -29,10 +32,24 @@ def require_width(layer: object, x, width: int) -> None:
         )
 
 
+def require_positive(name: str, value: int, most: float = math.inf) -> None:
+    """Raise InputError unless `value` is an integer from 1 to `most`."""
+    is_integer = isinstance(value, int | np.integer) and type(value) is not bool
+    if not is_integer or not 1 <= value <= most:
+        limits = "of at least 1" if most == math.inf else f"from 1 to {most}"
+        raise InputError(f"{name} is an integer {limits}", repr(value), f"Choose another {name}.")
+
+
 class BrokenNumbers(ArithmeticError):
-    """The loss, the gradient, a weight, a logit or a measure is not a finite number any more."""
+    """The loss, the gradient, a weight, a logit or a measure is no longer a finite number."""
+
+
+def require_no_nan(logits: np.ndarray) -> None:
+    """Raise BrokenNumbers if one of the logits, or of what was computed from them, is NaN."""
+    if np.isnan(logits).any():
+        raise BrokenNumbers("logits are NaN: the weights are broken or so large that they overflow")
 
 
 def complain(problem: Exception | str) -> None:
-    """Print what went wrong on standard error: one line, whatever it names."""
+    """Print what went wrong on standard error, as one line."""
     print("error:", " ".join(str(problem).split()), file=sys.stderr)

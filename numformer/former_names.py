@@ -4,6 +4,7 @@
 successor: a function that builds the same, and what to write instead.
 """
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from numformer.later import TiledAttention
 from numformer.layer import Layer
 from numformer.models import TowerConfig
+from numformer.paper import Memory, Places, Reach
 
 RENAMED: dict[str, str] = {}
 
@@ -60,3 +62,27 @@ FORMER_NAMES: dict[str, tuple[Any, str]] = {
         "RelativeAttention": "relative",
     }.items()
 }
+
+FORMER_METHODS: dict[tuple[type, str], str] = {
+    (Places, "whole"): "without_padding",
+    (Reach, "dense"): "mask",
+    (Memory, "of"): "state",
+}
+
+
+class FormerMethod:
+    """A method under its former name; using it warns."""
+
+    def __init__(self, name: str, replacement: str):
+        self.name, self.replacement = name, replacement
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        message = f"{owner.__name__}.{self.name} is now {owner.__name__}.{self.replacement}"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return getattr(owner if instance is None else instance, self.replacement)
+
+
+def add_former_methods() -> None:
+    """Give classes the methods that they had under other names."""
+    for (owner, name), replacement in FORMER_METHODS.items():
+        setattr(owner, name, FormerMethod(name, replacement))

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from numformer.backend import matrix_product, on_host
+from numformer.arithmetic import matrix_product
+from numformer.backend import on_host
 
 
 @contextlib.contextmanager

@@ -1,9 +1,9 @@
 """Parameter, Layer and the rules that every layer keeps.
 
-A layer has `forward` and `backward`. Forward ends by saving what backward needs, backward begins
-by popping it, so any number of forwards may come before the first backward, and backwards come
-in reverse order. Nobody writes into an argument, a Parameter's data or what a forward returned;
-what a backward returns shares memory with nothing, so its receiver may overwrite it.
+A layer has `forward` and `backward`. Forward saves what backward needs on a stack, and backward
+pops it, so several forwards may come before the first backward, and backwards come in reverse
+order. No layer writes into an argument, a Parameter's data or an array that a forward returned. An
+array that a backward returns shares memory with no other, so the caller may overwrite it.
 """
 
 import contextlib
@@ -21,22 +21,22 @@ from numformer import blas
 from numformer.backend import array_module, dtype_kind, on_host, to_host
 from numformer.errors import InputError
 
-Array: TypeAlias = np.ndarray[Any, Any]  # or the same of CuPy, on a GPU
+Array: TypeAlias = np.ndarray[Any, Any]  # or cupy.ndarray, on a GPU
 
 
 class Parameter:
     """An array to be trained and its gradient, of one shape and dtype.
 
-    Backward does `parameter.grad += ...`. Assigning another array to `data` or `grad` is an
-    error, because `pack` makes them views of two vectors that the optimizer works on; write
-    new values with `parameter.data[...] = ...`.
+    Backward writes `parameter.grad += ...`. `pack` makes `data` and `grad` views of two vectors
+    that the optimizer works on, so assigning another array to either is an error; write new values
+    with `parameter.data[...] = ...`.
     """
 
-    _flat: "FlatParameters | None" = None  # whose views data and grad are, after pack
+    _flat: "FlatParameters | None" = None  # set by pack: the vectors that data and grad are part of
 
     def __init__(self, data: Any) -> None:
         self._data = np.array(data, dtype=np.float32)
-        self._grad = np.zeros(self._data.shape, np.float32)  # memory that is not touched yet
+        self._grad = np.zeros(self._data.shape, np.float32)
 
     @property
     def data(self) -> Array:
@@ -44,23 +44,23 @@ class Parameter:
 
     @data.setter
     def data(self, array: Array) -> None:
-        self._accept_only(self._data, array, "data")
+        self._refuse_another(self._data, array, "data")
 
     @property
     def grad(self) -> Array:
-        if self._flat and self._flat.used:
-            self._flat.look_whether_zero()
+        if self._flat and self._flat.needs_zeroing:
+            self._flat.detect_zeroed()  # before `parameter.grad += ...` adds to it
         return self._grad
 
     @grad.setter
     def grad(self, array: Array) -> None:
-        self._accept_only(self._grad, array, "grad")
-        if self._flat and self._flat.used:
+        self._refuse_another(self._grad, array, "grad")
+        if self._flat and self._flat.needs_zeroing:
             self._flat.stale = True
 
     @staticmethod
-    def _accept_only(current, array, name):
-        # `parameter.grad += x` ends by assigning the array that is there already.
+    def _refuse_another(current, array, name):
+        # `parameter.grad += x` ends by assigning the same array, which is allowed.
         if array is not current:
             raise InputError(
                 f"a Parameter keeps its {name} array, which pack() made part of one vector",
@@ -86,10 +86,10 @@ class Parameter:
         """Set the gradient to zero."""
         self._grad.fill(0)
         if self._flat:
-            self._flat.used = self._flat.stale = False
+            self._flat.needs_zeroing = self._flat.stale = False
 
 
-# A thread has a context, so modes, of its own.
+# Each thread has modes of its own.
 _training = contextvars.ContextVar("training", default=True)
 _saving = contextvars.ContextVar("saving", default=True)
 
@@ -106,63 +106,63 @@ def saving() -> bool:
 
 @contextlib.contextmanager
 def mode(*, training: bool | None = None, saving: bool | None = None) -> Iterator[None]:
-    """Within the block dropout drops (training) and forward saves for backward (saving), or not.
+    """Within the block, turn dropout (training) and saving for backward (saving) on or off.
 
-    In this thread alone: one that is started within the block begins with both on.
+    This concerns the current thread only; a thread that starts within the block has both on.
     """
-    asked = (_training, training), (_saving, saving)
-    before = [(variable, variable.set(value)) for variable, value in asked if value is not None]
+    modes = (_training, training), (_saving, saving)
+    tokens = [(variable, variable.set(value)) for variable, value in modes if value is not None]
     try:
         yield
     finally:
-        for variable, token in before:
+        for variable, token in tokens:
             variable.reset(token)
 
 
 @contextlib.contextmanager
 def inference() -> Iterator[None]:
-    """Within the block no dropout, and nothing is saved: for evaluation and decoding.
+    """Within the block, for evaluation and decoding: no dropout, and nothing is saved.
 
-    Products that are not large take one thread of the processor (numformer/blas.py).
+    Small products use one thread of the processor (numformer/blas.py).
     """
-    with mode(training=False, saving=False), blas.sparing():
+    with mode(training=False, saving=False), blas.single_thread():
         yield
 
 
 class Layer:
-    """What every layer shares: its parameters and sublayers by name, saved values, state.
+    """The base of every layer: its parameters and sublayers by name, its saved values, its state.
 
-    Attributes that are Parameters, Layers, or lists or tuples of them (no other containers) are
-    found in the order in which they were assigned; the path of attributes is a parameter's name
-    (`encoder.layers.0.self_attention.sublayer.query.weight`). A Parameter held by two layers
-    is one parameter under the name met first.
+    Parameters and Layers are found in attributes, and in lists and tuples that are attributes, in
+    the order of assignment. The path of attributes is a parameter's name
+    (`encoder.layers.0.self_attention.sublayer.query.weight`). A Parameter of two layers has the
+    first of its two names.
     """
 
     @reprlib.recursive_repr()
     def __repr__(self) -> str:
-        """Its class and parameters, `Linear(weight (8, 12), bias (12,))`, sublayers indented."""
+        """Class and parameters, like `Linear(weight (8, 12), bias (12,))`; sublayers indented."""
         children = [*self._children()]
         lines = [
             f"{name}: {child!r}" if isinstance(child, Layer) else f"{name} {child.shape}"
             for name, child in children
         ]
-        inside = ", ".join(lines)
+        contents = ", ".join(lines)
         if any(isinstance(child, Layer) for _, child in children):
-            inside = "\n" + textwrap.indent("\n".join(lines), "  ") + "\n"
-        return f"{type(self).__name__}({inside})"
+            contents = "\n" + textwrap.indent("\n".join(lines), "  ") + "\n"
+        return f"{type(self).__name__}({contents})"
 
     def __call__(self, *inputs: Any, **settings: Any) -> Any:
-        """What `forward` gives."""
+        """The same as `forward`."""
         return self.forward(*inputs, **settings)
 
     def forward(self, *inputs: Any, **settings: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
     def backward(self, dy: Any, /) -> Any:
-        """One gradient for each differentiable input of forward, in forward's order.
+        """The gradients of forward's differentiable inputs, in forward's order.
 
-        None where there is none (token ids), the array where there is one, a tuple where there
-        are several. Gradients of parameters are added to `parameter.grad`.
+        Returns one array, a tuple of several, or None if there are none (token ids). The gradient
+        of each parameter is added to `parameter.grad`.
         """
         raise NotImplementedError(f"{type(self).__name__} has no backward")
 
@@ -170,16 +170,16 @@ class Layer:
 
     @property
     def saved(self) -> list[dict[str, Any]]:
-        """What the forwards saved that no backward has popped yet, oldest first."""
+        """The records that forwards saved and no backward has popped, oldest first."""
         return self.__dict__.setdefault("_saved", [])
 
     def save(self, **values: Any) -> None:
-        """Keep what backward needs, by name; does nothing while `saving` is off."""
+        """Keep values for backward, by name. Does nothing while `saving` is off."""
         if _saving.get():
             self.saved.append(values)
 
     def pop_saved(self) -> dict[str, Any]:
-        """What the latest forward saved. Raises RuntimeError when there is none."""
+        """Remove and return the latest saved values. Raises RuntimeError if there are none."""
         saved = self.saved
         if not saved:
             raise RuntimeError(
@@ -189,11 +189,11 @@ class Layer:
         return saved.pop()
 
     def pending(self) -> int:
-        """How many saved records wait for a backward, in this layer and all within it."""
+        """The number of records that wait for a backward, in this layer and its sublayers."""
         return sum(len(layer.saved) for layer in self.layers_within())
 
     def clear_saved(self) -> None:
-        """Forget what forwards saved, in this layer and all within it."""
+        """Forget all saved values of this layer and its sublayers."""
         for layer in self.layers_within():
             layer.saved.clear()
 
@@ -208,25 +208,25 @@ class Layer:
                     if isinstance(item, Layer | Parameter):
                         yield f"{name}.{index}", item
 
-    def _walk(self, prefix: str, met: set) -> Iterator[tuple[str, "Layer | Parameter"]]:
-        if id(self) in met:  # by identity: a dataclass makes layers with equal fields equal
+    def _walk(self, prefix: str, seen: set) -> Iterator[tuple[str, "Layer | Parameter"]]:
+        if id(self) in seen:  # ids, because dataclass layers with equal fields are equal
             return
-        met.add(id(self))
+        seen.add(id(self))
         yield prefix, self
         for name, child in self._children():
             path = f"{prefix}.{name}" if prefix else name
             if isinstance(child, Layer):
-                yield from child._walk(path, met)
-            elif id(child) not in met:
-                met.add(id(child))
+                yield from child._walk(path, seen)
+            elif id(child) not in seen:
+                seen.add(id(child))
                 yield path, child
 
     def named_layers(self) -> dict[str, "Layer"]:
-        """This layer (named "") and every layer within it by dotted name."""
+        """This layer (named "") and all its sublayers by dotted name."""
         return {name: node for name, node in self._walk("", set()) if isinstance(node, Layer)}
 
     def layers_within(self) -> list["Layer"]:
-        """This layer and every layer within it, each once."""
+        """This layer and all its sublayers, each once."""
         return list(self.named_layers().values())
 
     def named_parameters(self) -> dict[str, Parameter]:
@@ -234,31 +234,31 @@ class Layer:
         return {name: node for name, node in self._walk("", set()) if isinstance(node, Parameter)}
 
     def zero_grad(self) -> None:
-        """Set every gradient to zero and forget what an interrupted step saved.
+        """Set every gradient to zero and forget all saved values.
 
-        Warns where forwards saved what no backward popped: those of an evaluation, for instance.
+        Warns if there were any: some forward had no backward, such as that of an evaluation.
         """
-        waiting = 0
+        pending = 0
         for _, node in self._walk("", set()):
             if isinstance(node, Parameter):
                 node.zero_grad()
             else:
-                waiting += len(node.saved)
+                pending += len(node.saved)
                 node.saved.clear()
-        if waiting:
-            warnings.warn(never_met_a_backward(f"{waiting} records, forgotten now"), stacklevel=2)
+        if pending:
+            warnings.warn(missing_backward(f"{pending} records, forgotten now"), stacklevel=2)
 
     # State
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Every parameter by name, as NumPy arrays of their own."""
+        """A copy of every parameter as a NumPy array, by name."""
         return {name: to_host(p.data).copy() for name, p in self.named_parameters().items()}
 
     def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
         """Write `state` into the parameters.
 
-        Raises InputError, and writes nothing, unless `state` holds one floating-point array for
-        each parameter, by its name and of its shape.
+        Raises InputError, and writes nothing, unless `state` holds exactly one floating-point array
+        of the right shape for each parameter's name.
         """
         parameters = self.named_parameters()
         if missing := sorted(set(parameters) - set(state)):
@@ -279,11 +279,11 @@ class Layer:
             parameter.data[...] = arrays[name]
 
 
-def never_met_a_backward(received: str) -> str:
-    """What to say of forwards that were meant for an evaluation."""
+def missing_backward(leftover: str) -> str:
+    """The warning about forwards that had no backward; they were probably an evaluation."""
     return (
         "each forward that saves is followed by its backward; received forwards without one, which "
-        f"left {received}. Evaluate in `with numformer.inference():`, where nothing is saved and "
+        f"left {leftover}. Evaluate in `with numformer.inference():`, where nothing is saved and "
         "dropout is off."
     )
 
@@ -295,13 +295,13 @@ def _mismatch(rule: str, received: str) -> InputError:
 
 
 class FlatParameters:
-    """All parameters of a model as one vector `data` and all their gradients as one `grad`.
+    """All parameters of a model as one vector `data`, and all their gradients as one vector `grad`.
 
-    Zeroing, clipping and Adam are then one call each. `used` says that an optimizer has used the
-    gradient, and that it is not known to be zero since; `stale` that more was added to such a one.
+    Zeroing, clipping and Adam are then one call each. `needs_zeroing`: an optimizer has used the
+    gradient, and nobody has set it to zero yet. `stale`: a backward has added to it nevertheless.
     """
 
-    used = stale = False
+    needs_zeroing = stale = False
 
     def __init__(
         self, data, grad, parameters: Sequence[Parameter] = (), layer: Layer | None = None
@@ -312,7 +312,7 @@ class FlatParameters:
             parameter._rebind(data_view, grad_view, self)
 
     def views(self, vector) -> list:
-        """The stretches of a vector (N,) that belong to the parameters, each in its shape."""
+        """vector (N,) -> the part of each parameter, a view in the parameter's shape."""
         ends = itertools.accumulate(parameter.size for parameter in self.parameters)
         return [
             vector[end - parameter.size : end].reshape(parameter.shape)
@@ -322,27 +322,27 @@ class FlatParameters:
     def zero_grad(self) -> None:
         """Set every gradient to zero."""
         self.grad.fill(0)
-        self.used = self.stale = False
+        self.needs_zeroing = self.stale = False
 
-    def look_whether_zero(self) -> None:
-        """Before something is added to a gradient that was used: was it set to zero by hand?
+    def detect_zeroed(self) -> None:
+        """Clear `needs_zeroing` if the gradient was set to zero by hand, judged by a sample of it.
 
-        Some of its numbers tell. On a GPU looking would wait, and it is taken for zero.
+        On a GPU reading the sample would wait for the device, so there the answer is always yes.
         """
         sample = self.grad[:: 1 + len(self.grad) // 1000]
         if not on_host(sample) or not sample.any():
-            self.used = self.stale = False
+            self.needs_zeroing = self.stale = False
 
     def is_current(self) -> bool:
-        """Whether the parameters are still views of these vectors: no later pack moved them."""
+        """Whether the parameters are still views of these vectors, not of those of a later pack."""
         return all(parameter._flat is self for parameter in self.parameters)
 
 
 def pack(layer: Layer, dtype: type[np.floating] = np.float32, xp: Any = np) -> FlatParameters:
     """Lay all parameters of `layer` end to end in one vector, and their gradients in another.
 
-    The one place that casts parameters (to `dtype`) and moves them (to the arrays of `xp`). Each
-    parameter's data and grad become views of the vectors; the gradients are zero.
+    Each parameter's data and grad become views of these vectors, which have the dtype `dtype` and
+    lie where the module `xp` (numpy or cupy) puts them. The gradients are zero.
     """
     parameters = [*layer.named_parameters().values()]
     values = [to_host(parameter.data).ravel() for parameter in parameters]

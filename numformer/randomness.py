@@ -1,4 +1,4 @@
-"""Random numbers: a stream of its own for each purpose, and the masks of dropout from counters."""
+"""Random numbers: an independent stream for each purpose, and the masks of dropout."""
 
 import math
 from typing import Any
@@ -11,18 +11,18 @@ PURPOSES = ("weights", "data", "dropout", "held out", "sampling", "subwords")
 
 
 def seed_sequence(seed: int, purpose: str, *indices: int) -> np.random.SeedSequence:
-    """The seed of an independent random stream: one for each purpose of a run, and each index.
+    """The seed of the random stream that serves one purpose of a run, or one index of a purpose.
 
-    Drawing more numbers for one purpose then never changes another.
+    The streams are independent, so drawing more numbers from one never changes another.
     """
     return np.random.SeedSequence(seed, spawn_key=(PURPOSES.index(purpose), *indices))
 
 
 def splitmix64(key: int, counters):
-    """Random bits without a state: hashes of counters (...) uint64, which become them.
+    """Random bits without a state: replaces counters (...), uint64, by their hashes.
 
-    SplitMix64 (Steele et al. 2014) with `key` as its seed. It is array arithmetic alone, so NumPy
-    and CuPy give the same bits, and a GPU needs no generator to be set up.
+    This is SplitMix64 (Steele et al. 2014) with `key` as its seed. It needs array arithmetic only,
+    so NumPy and CuPy give the same bits.
     """
     for piece in cache_pieces(flat := counters.reshape(-1)):
         bits = flat[piece]
@@ -38,8 +38,8 @@ def splitmix64(key: int, counters):
 class DropoutStream:
     """The random numbers of dropout, reproducible from (seed, step, part).
 
-    A training step reseeds it first, so the masks of any step can be drawn again: for a
-    gradient check, for a resumed run, for the replay of a step.
+    Each training step reseeds the stream. So the masks of any step can be drawn again: for a
+    gradient check, for a resumed run, to repeat a step.
     """
 
     def __init__(self):
@@ -48,33 +48,33 @@ class DropoutStream:
     def reseed(self, seed: int, step: int, part: int = 0) -> None:
         """Start the stream of this step, and this part of the batch, of the run with this seed."""
         sequence = seed_sequence(seed, "dropout", step, part)
-        self.drawn = sequence.generate_state(1, np.uint64)[0], 0  # the key, and how many words
+        self.state = sequence.generate_state(1, np.uint64)[0], 0  # the key and the next counter
 
-    def keep(self, shape: tuple[int, ...], p: float, like):
-        """What dropout multiplies with: 0 with probability p, otherwise 1 / (1 - p); (shape).
+    def mask(self, shape: tuple[int, ...], p: float, like):
+        """A new mask (shape): 0 with probability p, otherwise 1 / (1 - p).
 
-        dtype and device are those of the array `like`. p is rounded to a multiple of 2^-16,
+        Its dtype and device are those of the array `like`. p is rounded to a multiple of 2^-16,
         because 16 random bits decide each entry.
         """
-        return drawn_mask(like, shape, p, *self.reserve(math.prod(shape)))
+        return dropout_mask(like, shape, p, *self.reserve(math.prod(shape)))
 
     def reserve(self, size: int) -> tuple[Any, int, int]:
-        """The key and the counters, from start to stop, of the next `size` entries."""
-        key, start = self.drawn
-        self.drawn = key, start - -size // 4
-        return key, start, self.drawn[1]
+        """The key, and the counters from start to stop, of the next `size` entries."""
+        key, start = self.state
+        self.state = key, start - -size // 4
+        return key, start, self.state[1]
 
 
 @has_kernel
-def drawn_mask(like, shape: tuple[int, ...], p: float, key, start: int, stop: int):
-    """What dropout multiplies with (shape), of the words with counters from start to stop."""
+def dropout_mask(like, shape: tuple[int, ...], p: float, key, start: int, stop: int):
+    """The mask (shape) from the counters start to stop; the hash of each decides four entries."""
     xp, size = array_module(like), math.prod(shape)
-    words = splitmix64(key, xp.arange(start, stop, dtype=xp.uint64))
-    return keep_mask(words.view(xp.uint16)[:size].reshape(shape), p, like)
+    hashes = splitmix64(key, xp.arange(start, stop, dtype=xp.uint64))
+    return mask_from_bits(hashes.view(xp.uint16)[:size].reshape(shape), p, like)
 
 
-def keep_mask(bits, p: float, like):
-    """Of random bits (...) uint16 what dropout multiplies with (...)."""
+def mask_from_bits(bits, p: float, like):
+    """Random bits (...), uint16 -> the mask (...)."""
     dropped = min(round(p * 65536), 65535)
     return (bits >= dropped) * like.dtype.type(65536 / (65536 - dropped))
 

@@ -1,7 +1,8 @@
-"""The ids that mean something else than a symbol: padding, start, end and unknown."""
+"""The special ids, which stand for no symbol of a text: padding, start, end and unknown."""
 
+import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,9 +11,9 @@ SPECIAL = ("<padding>", "<start>", "<end>", "<unknown>")
 
 
 class Special(NamedTuple):
-    """The ids that mean something else than a symbol, None where there is none; ours unless given.
+    """The special ids of a model; None for one that it does not have. The defaults are ours.
 
-    `unwritten` are those that no model writes, `other_ends` end a text as the end id does.
+    A model never writes the ids in `unwritten`. Those in `other_ends` end a text like `end`.
     """
 
     padding: int | None = PADDING
@@ -23,20 +24,29 @@ class Special(NamedTuple):
 
     @property
     def ends(self) -> list[int]:
-        """All ids that end what a model writes."""
+        """All ids that end a text."""
         return [*self.closing, *self.other_ends]
+
+    def before_end(self, ids: list[int]) -> list[int]:
+        """The ids before the first one that ends a text."""
+        return [*itertools.takewhile(lambda symbol: symbol not in self.ends, ids)]
 
     @property
     def closing(self) -> list[int]:
-        """What a sequence ends with: the end id, where there is one."""
+        """What to append to a sequence: the end id, if there is one."""
         return [] if self.end is None else [self.end]
 
     def real(self, ids: np.ndarray) -> np.ndarray:
-        """ids (B, T) -> which of them are no padding (B, T)."""
+        """ids (B, T) -> (B, T): False at padding."""
         real = ids != self.padding
-        if self.start == self.padding:  # some models write the padding id first: it is real there
+        if self.start == self.padding:  # in some models; the first id is then the start
             real[:, :1] = True
         return real
 
 
 OURS = Special()
+
+
+def special_ids(model: Any) -> Special:
+    """The special ids of a model: those of its config, or else ours."""
+    return getattr(getattr(model, "config", None), "special", OURS)

@@ -51,7 +51,7 @@ def run(code: str, **names) -> None:
 
 # What a script does, and the words of the complaint that it meets; "{folder}" is a run's.
 ARRAY = "NumPy array of integers; received list ... Take numpy.array(ids) of lists"
-SOURCES = "numformer.pad_sources(sources) makes it of lists of ids"
+SOURCES = "numformer.pad_sources(sources) makes one of lists of ids"
 TEXT = "t = Reversing(0); t.text = {}; train(model, t, folder, 1)"
 REFUSED = {
     "Adam(model)": "the vectors that pack() makes of ... Transformer. Write Adam(pack(model)).",
@@ -204,7 +204,7 @@ def test_what_is_right_is_told_of_nothing(code):
 
 def test_an_ordinary_step_looks_at_no_numbers_of_the_gradient(monkeypatch):
     """Looking is for gradients that may have been zeroed by hand."""
-    monkeypatch.setattr(FlatParameters, "look_whether_zero", None)
+    monkeypatch.setattr(FlatParameters, "detect_zeroed", None)
     run(PREPARE + 3 * ("objective.zero_grad()\n" + STEP))
 
 
@@ -219,7 +219,7 @@ def test_of_a_long_gradient_about_a_thousand_numbers_are_looked_at(size, place, 
     Adam(flat).step(0.01)
     flat.grad[place] = 1
     model.weight.grad += 0
-    assert (flat.used, flat.stale) == (seen, seen)
+    assert (flat.needs_zeroing, flat.stale) == (seen, seen)
 
 
 @pytest.mark.filterwarnings("error")

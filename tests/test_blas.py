@@ -8,7 +8,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from numformer import blas, inference
-from numformer.backend import matmul
+from numformer.arithmetic import matmul
 
 
 class Operand:
@@ -55,7 +55,7 @@ def test_an_answer_takes_one_thread_but_for_large_products():
 
 def test_a_training_keeps_its_threads_whoever_answers_beside_it():
     with threadpool_limits(3, "blas"):
-        with blas.fixed(2):
+        with blas.training_threads(2):
             assert taken() == answering_in_another_thread() == [2, 2, 2]
             assert answering() == [1, 2, 1]  # an evaluation
         began, over = threading.Event(), threading.Event()
@@ -68,7 +68,7 @@ def test_a_training_keeps_its_threads_whoever_answers_beside_it():
         with ThreadPoolExecutor() as pool:
             beside = pool.submit(answer)
             began.wait()
-            with blas.fixed(2):
+            with blas.training_threads(2):
                 over.set()
                 beside.result()
                 assert taken() == [2, 2, 2]

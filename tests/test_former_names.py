@@ -25,7 +25,7 @@ def test_a_former_name_makes_the_same_and_warns_with_the_new_one(name, rng):
     x = rng.standard_normal((2, 5, 8)).astype(np.float32)
     if name in SETTINGS:
         layer = former(8, 4, rng, **SETTINGS[name])
-        layer.forward(x, numformer.Reach(numformer.Places.whole(2, 5), causal=True))
+        layer.forward(x, numformer.Reach(numformer.Places.without_padding(2, 5), causal=True))
         assert layer.backward(x).shape == x.shape
     elif name in ("Tower", "Block"):
         config = numformer.Config.base(9, d_model=8, d_ff=4, heads=2, layers=1)
@@ -40,6 +40,17 @@ def test_a_former_name_makes_the_same_and_warns_with_the_new_one(name, rng):
 def test_a_renamed_class_or_function_is_found_by_its_former_name(name):
     with pytest.warns(DeprecationWarning, match=f"numformer.{name} is now {RENAMED[name]}"):
         assert getattr(numformer, name) is getattr(numformer, RENAMED[name])
+
+
+def test_a_former_method_warns_with_the_new_one():
+    with pytest.warns(DeprecationWarning, match="Places.whole is now Places.without_padding"):
+        places = numformer.Places.whole(2, 3)
+    reach = numformer.Reach(places, causal=True)
+    with pytest.warns(DeprecationWarning, match="Reach.dense is now Reach.mask"):
+        assert reach.dense() is reach.mask()
+    memory = numformer.Memory(3)
+    with numformer.inference(), pytest.warns(DeprecationWarning, match="Memory.of is now"):
+        assert memory.of(numformer.ReLU(), lambda memory: "begun") == "begun"
 
 
 def test_the_former_room_of_layers_is_there_with_a_warning():

@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[1]
 FLOORS = [
     ["version", "errors", "blas", "symbols", "allocator", "former_modules", "parallel"],
     ["backend", "settings", "devices"],
-    ["randomness", "layer", "half_precision"],
-    ["paper", "interception"],
+    ["randomness", "layer", "arithmetic"],
+    ["paper", "half_precision", "interception"],
     ["later", "data", "kernels"],
     ["recurrence"],
     ["plots", "models", "layers"],

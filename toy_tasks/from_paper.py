@@ -55,5 +55,5 @@ def main(arguments: list[str] | None = None) -> float:
 
 
 if __name__ == "__main__":
-    with blas.fixed(1):  # a second thread gains little for matrices as small as these
+    with blas.training_threads(1):  # a second thread gains little for matrices as small as these
         main()

@@ -41,7 +41,7 @@ class Recording:
         for patch in (
             mock.patch.object(recorded, "current", self),
             mock.patch.dict(sys.modules, recorded=recorded),
-            mock.patch.object(DropoutStream, "keep", self._keep),
+            mock.patch.object(DropoutStream, "mask", self._keep),
         ):
             self._patches.enter_context(patch)
         return self
@@ -80,7 +80,7 @@ class Recording:
         return array
 
     def _keep(self, shape, p, like):
-        """What stands in for DropoutStream.keep: its mask becomes an input."""
+        """What stands in for DropoutStream.mask: the mask becomes an input."""
         drawn = sum(name.startswith("keep") for name in self.names)
         kept = np.random.default_rng(drawn).random(shape) >= p
         return self.given(f"keep {drawn}", kept) / (1 - p)

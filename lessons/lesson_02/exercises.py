@@ -4,7 +4,7 @@ import numpy as np
 
 from lessons.kit.exercise import Exercise
 from lessons.kit.solution import Mistake
-from numformer.backend import matmul
+from numformer.arithmetic import matmul
 from numformer.later.activations import sigmoid
 from numformer.paper.softmax import softmax
 from numformer.recurrence.scores import dot_product_score

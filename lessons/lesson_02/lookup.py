@@ -4,7 +4,7 @@ import numpy as np
 
 from lessons.kit.simulation import Choice, Option, Pad, Simulation, Slider
 from lessons.kit.views import Axis, Chart, Drawn, Figures, Matrices, Of
-from numformer.backend import matmul
+from numformer.arithmetic import matmul
 from numformer.paper.softmax import softmax, softmax_backward
 from numformer.recurrence.scores import dot_product_score, dot_product_score_backward
 

@@ -6,7 +6,7 @@ from lessons.kit.simulation import Choice, Entries, Option, Simulation, Slider
 from lessons.kit.stepper import Code, Step, Stepper, Steps
 from lessons.kit.trace import Line, find, trace
 from lessons.kit.views import Of
-from numformer.backend import dot_last
+from numformer.arithmetic import dot_last
 from numformer.paper.attention import (
     scaled_dot_product_attention,
     scaled_dot_product_attention_backward,
@@ -36,7 +36,7 @@ MATRICES = {
     "scores": ("E", "queries", "keys", 4, FORWARD, "scores = matmul", "scores"),
     "scaled": ("Z", "queries", "keys", 4, FORWARD, "scores *= 1", "scores"),
     "allowed": ("M", "queries", "keys", 1, FORWARD, "def", "mask"),
-    "masked": ("Z'", "queries", "keys", 4, SOFTMAX, "scores = masked(", "scores"),
+    "masked": ("Z'", "queries", "keys", 4, SOFTMAX, "scores = mask_scores(", "scores"),
     "exponentials": ("G", "queries", "keys", 1, SOFTMAX, "xp.exp(", "weights"),
     "total": ("n", "queries", "sum", 5, SOFTMAX, "total = sum_last", "total"),
     "weights": ("A", "queries", "keys", 1, SOFTMAX, "weights /= ", "weights"),
@@ -139,7 +139,7 @@ STEPS = (
         [
             Code(
                 SOFTMAX,
-                "scores = masked(",
+                "scores = mask_scores(",
                 of(scores=MASKED, mask="allowed"),
             )
         ],

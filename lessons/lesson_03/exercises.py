@@ -11,7 +11,7 @@ import numpy as np
 from lessons.kit.exercise import Exercise
 from lessons.kit.explanations import apart, sums_to_0, zero_where
 from lessons.kit.solution import Mistake
-from numformer.backend import transpose
+from numformer.arithmetic import transpose
 from numformer.paper.attention import scaled_dot_product_attention
 from numformer.paper.softmax import softmax
 from numformer.recurrence.scores import dot_product_score

@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
 from numformer import Adam, Embedding, Layer, Softmax, inference, pack
-from numformer.backend import matmul, transpose
+from numformer.arithmetic import matmul, transpose
 from numformer.recurrence.scores import AdditiveScore, DotProductScore, MultiplicativeScore
 
 WORDS, SET, D_V = 32, 8, 8

@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
 from numformer import Adam, Config, Layer, PairBatch, Transformer, inference, pack
-from numformer.backend import matmul
+from numformer.arithmetic import matmul
 from numformer.execution.parts import Parts
 from numformer.optimization.optimizers import clip_global_norm
 from numformer.optimization.recipe import linear_rate

@@ -4,7 +4,7 @@ import numpy as np
 
 from lessons.kit.simulation import Choice, Entries, Option, Simulation
 from lessons.kit.views import Matrices, Of
-from numformer.backend import matmul
+from numformer.arithmetic import matmul
 from numformer.paper.attention import scaled_dot_product_attention
 from numformer.paper.dropout import dropout
 

@@ -14,7 +14,8 @@ from unittest import mock
 import numpy as np
 
 from lessons.kit import recorded
-from numformer.backend import array_module, matmul
+from numformer.arithmetic import matmul
+from numformer.backend import array_module
 from numformer.data.vocabulary import START
 from numformer.interception import intercepted
 from numformer.layer import FlatParameters, Layer, pack

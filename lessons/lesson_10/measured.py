@@ -75,25 +75,25 @@ def tree(trained: Trained, sentence: str, width: int) -> dict:
     Of each step the symbols, log probabilities and parents of what goes on, best first, and of what
     ended the parent and the log probability; `stops` has the last step with each alpha.
     """
-    text, write, told = trained.text, Beam.write, {"stops": []}
+    text, extend, told = trained.text, Beam.extend, {"stops": []}
     source = pad_sources([text.source.encode(text.symbols(sentence))])
     for alpha in ALPHAS:
         steps: list[dict] = []
 
         def noted(self, symbols, log_p, steps=steps):
             before = [*map(tuple, self.written[0].tolist())]
-            parents, ended = write(self, symbols, log_p)
+            parents, ended = extend(self, symbols, log_p)
             steps.append(
                 {
                     "words": named(text, self.written[0, :, -1]),
                     "log_p": self.log_p[0].round(4).tolist(),
                     "parents": parents[0].tolist(),
-                    "ended": [(before.index((*ids[:-1],)), round(p, 4)) for _, p, ids in ended],
+                    "ended": [(before.index((*ids,)), round(p, 4)) for _, p, ids in ended],
                 }
             )
             return parents, ended
 
-        with patch.object(Beam, "write", noted):
+        with patch.object(Beam, "extend", noted):
             n_best(trained.model, source, LONGEST, 1, width, alpha)
         told["stops"].append(len(steps))
         if len(steps) == max(told["stops"]):

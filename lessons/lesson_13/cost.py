@@ -39,7 +39,7 @@ KINDS = {
 def step(layer: Layer, x: np.ndarray, dy: np.ndarray) -> None:
     """Forward and backward of one causal sequence."""
     layer.zero_grad()
-    layer.forward(x, Reach(Places.whole(1, x.shape[1]), causal=True))
+    layer.forward(x, Reach(Places.without_padding(1, x.shape[1]), causal=True))
     layer.backward(dy)
 
 

@@ -24,9 +24,9 @@ def seen(kind: str, size: int) -> np.ndarray:
         "global": GlobalWindow(window=size, global_tokens=1),
         "strided": Strided(stride=size),
     }[kind]
-    reach, places = Reach(Places.whole(1, LENGTH), causal=True), np.arange(LENGTH)
+    reach, places = Reach(Places.without_padding(1, LENGTH), causal=True), np.arange(LENGTH)
     near = pattern.sees(places, places, heads=2)
-    return reach.dense()[0] if near is None else reach.dense()[0] & near
+    return reach.mask()[0] if near is None else reach.mask()[0] & near
 
 
 def layers_between(mask: np.ndarray) -> np.ndarray:

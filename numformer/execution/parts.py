@@ -70,7 +70,7 @@ class Parts:
         they are written in place.
         """
         if on_host(self.optimizer.parameters.data):
-            self._threads.enter_context(blas.fixed(self.threads))
+            self._threads.enter_context(blas.training_threads(self.threads))
         self._start_processes()
 
     def _start_processes(self) -> None:

@@ -157,7 +157,7 @@ class RankParts(Parts):
     def _begin(self, threads: int, steps: int) -> None:
         if self.ranks.rank:
             self.threads = threads
-            self._threads.enter_context(blas.fixed(threads))
+            self._threads.enter_context(blas.training_threads(threads))
         self._spread_weights()
         if steps:  # of a resumed run
             self._move([(v, 0, rank) for v, rank in self._state_of_others()])

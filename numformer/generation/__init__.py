@@ -1,6 +1,6 @@
 """Generation: what a trained model writes, by greedy choice, beam search or sampling."""
 
-from numformer.paper.greedy import greedy as greedy
+from numformer.paper.writing import greedy as greedy
 from numformer.paper.beam import Hypothesis, length_penalty
 from numformer.generation.beam import beam_search, by_length, n_best
 from numformer.generation.ensemble import Ensemble

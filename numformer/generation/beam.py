@@ -6,10 +6,9 @@ from numbers import Real
 import numpy as np
 
 from numformer.backend import array_module
-from numformer.errors import InputError
+from numformer.errors import InputError, require_positive
 from numformer.models import Model
-from numformer.paper.beam import Hypothesis, largest, length_penalty, search
-from numformer.paper.greedy import require_positive
+from numformer.paper.beam import Hypothesis, largest_entries, length_penalty, search
 
 
 def by_length(length: int, alpha: float) -> float:
@@ -35,7 +34,7 @@ def require_alpha(alpha) -> None:
 
 
 def largest_in_groups(x, count: int):
-    """As paper.beam.largest, sooner where there are many symbols.
+    """As paper.beam.largest_entries, sooner where there are many symbols.
 
     They lie in those `count` groups of the row whose own largest are the largest. Members of a
     group stand apart, so that all groups are compared at once, as vectors.
@@ -43,7 +42,7 @@ def largest_in_groups(x, count: int):
     xp, (rows, length) = array_module(x), x.shape
     groups = length // GROUP
     if groups <= count:
-        return largest(x, count)
+        return largest_entries(x, count)
     whole, rest = xp.split(x, [groups * GROUP], axis=1)
     highest = whole.reshape(rows, GROUP, groups).max(axis=1)
     first = xp.argpartition(highest, -count)[:, -count:]

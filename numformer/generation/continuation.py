@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from numformer.data import Vocabulary
+from numformer.errors import require_positive
 from numformer.generation.sampling import Sampling, random_streams
 from numformer.generation.text import Symbols, Text, is_length
 from numformer.models import Model
-from numformer.paper.greedy import greedy, require_positive
+from numformer.paper.writing import greedy
 from numformer.plots import AttentionMaps, attention_weights, by_kind
 
 

@@ -10,8 +10,9 @@ from numformer.backend import array_module
 from numformer.errors import InputError
 from numformer.layer import Layer
 from numformer.models import Model
-from numformer.paper.greedy import require_writer, special_of
 from numformer.paper.softmax import softmax
+from numformer.paper.writing import require_writer
+from numformer.symbols import special_ids
 
 
 @dataclass
@@ -50,7 +51,7 @@ class Ensemble(Layer):
                 f"{first} and {wrong[0]}",
                 "Train them on the same data.",
             )
-        special, *rivals = map(special_of, models)
+        special, *rivals = map(special_ids, models)
         if unlike := [rival for rival in rivals if rival != special]:
             raise InputError(
                 "models that write together mean the same by their special ids",

@@ -10,8 +10,8 @@ from numformer.generation.sampling import log_probabilities
 from numformer.generation.text import Symbols, Text, is_length
 from numformer.layer import inference
 from numformer.models import Model
-from numformer.paper.greedy import special_of
 from numformer.plots import AttentionMaps, attention_weights, by_kind
+from numformer.symbols import special_ids
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,10 @@ class Infilling(Text):
             windows = ids[distinct[:, None] + np.arange(width)]
             with inference():
                 logits = model.forward(windows, window * width + some - starts)
-            parts.append(log_probabilities(logits, special_of(model)))
+            parts.append(log_probabilities(logits, special_ids(model)))
         log_p = np.concatenate(parts)
         log_p[:, self.vocabulary.encode([self.hole])] = -np.inf
-        log_p[:, special_of(model).ends] = -np.inf
+        log_p[:, special_ids(model).ends] = -np.inf
         return log_p
 
     def join(self, symbols: Symbols) -> str:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from numformer.backend import array_module, to_host
-from numformer.errors import InputError
+from numformer.errors import InputError, require_no_nan
 from numformer.models import Model
-from numformer.paper.greedy import require_numbers, special_of, write
+from numformer.paper.writing import write
 from numformer.randomness import seed_sequence
-from numformer.symbols import OURS, Special
+from numformer.symbols import OURS, Special, special_ids
 
 MOST = 1e300
 """The largest temperature: a larger integer is no floating-point number."""
@@ -31,7 +31,7 @@ def log_probabilities(logits, special: Special = OURS) -> np.ndarray:
     shifted = logits.astype(xp.float64)
     shifted -= shifted.max(axis=-1, keepdims=True)
     result = to_host(shifted - xp.log(xp.exp(shifted).sum(axis=-1, keepdims=True)))
-    require_numbers(result)
+    require_no_nan(result)
     result[:, special.unwritten] = -np.inf
     return result
 
@@ -120,7 +120,7 @@ class Sampling:
         The symbols lie side by side from 0 to 1, each as long as it is probable, and the number
         says which is meant.
         """
-        special = special_of(model)
+        special = special_ids(model)
 
         def choose(logits, rows: np.ndarray) -> np.ndarray:
             ends = self.probabilities(log_probabilities(logits, special)).cumsum(axis=-1)

@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from numformer.data import PairBatch, Vocabulary, pad_sources
-from numformer.errors import InputError
+from numformer.errors import InputError, require_positive
 from numformer.generation.beam import PENALTIES, beam_search, is_alpha, n_best
 from numformer.generation.sampling import Sampling, random_streams
 from numformer.generation.text import MOST, Symbols, Text, is_length
 from numformer.models import Model
-from numformer.paper.greedy import greedy, require_positive, special_of
+from numformer.paper.writing import greedy
 from numformer.plots import AttentionMaps, attention_weights, by_kind
+from numformer.symbols import special_ids
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ class Transduction(Text):
             sources = [self.source.encode(texts[index]) for index in part]
             most = self.most(len(texts[part[0]]))
             longest = min(most, model.config.longest or most)
-            yield part, pad_sources(sources, special_of(model)), longest
+            yield part, pad_sources(sources, special_ids(model)), longest
 
     def join(self, symbols: Symbols) -> str:
         return self.target.join(symbols)
@@ -170,7 +171,7 @@ class Transduction(Text):
         if model.config.longest:  # the start id takes a place, too
             written = written[: model.config.longest - 1]
         pair = self.source.encode(asked), self.encoded(written)
-        batch = PairBatch.of([pair], special_of(model))
+        batch = PairBatch.of([pair], special_ids(model))
         source, writes, after = [*asked, "⊣"], [*written, "⊣"], ["⊢", *written]
         labels = {
             "encoder self_attention": (source, source),

@@ -5,7 +5,8 @@ A head too large for a block's memory is computed by matrix products and the sof
 
 import math
 
-from numformer.backend import array_module, transpose
+from numformer.arithmetic import transpose
+from numformer.backend import array_module
 from numformer.kernels.copies import packed
 from numformer.kernels.cuda import Source
 from numformer.kernels.products import product

@@ -1,13 +1,13 @@
-"""Dropout masks: one thread for each random word, which decides four entries."""
+"""Dropout masks: one thread for each random word of 64 bits, which decides four entries."""
 
 import math
 
 from numformer.backend import array_module
 from numformer.kernels.cuda import Source, threads_for
 
-FORMULAS = ("drawn_mask",)
+FORMULAS = ("dropout_mask",)
 SOURCE = Source("""
-extern "C" __global__ void drawn_mask(
+extern "C" __global__ void dropout_mask(
     Word key, Int start, Int dropped, double scale, Int N, T* keep
 ) {
     Int word = Int(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -22,11 +22,11 @@ extern "C" __global__ void drawn_mask(
 """)
 
 
-def drawn_mask(like, shape, p, key, start, stop):
+def dropout_mask(like, shape, p, key, start, stop):
     """As in numformer.randomness."""
     keep, N = array_module(like).empty(shape, like.dtype), math.prod(shape)
     dropped = min(round(p * 65536), 65535)
     launch = threads_for(-(-N // 4))
     scale = 65536 / (65536 - dropped)
-    SOURCE.start("drawn_mask", keep, *launch, key, start, dropped, scale, N, keep)
+    SOURCE.start("dropout_mask", keep, *launch, key, start, dropped, scale, N, keep)
     return keep

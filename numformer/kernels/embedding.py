@@ -4,7 +4,8 @@ import math
 
 import numpy as np
 
-from numformer.backend import array_module, rows
+from numformer.arithmetic import rows
+from numformer.backend import array_module
 from numformer.kernels.cuda import Source, contiguous
 
 FORMULAS = "embed", "embed_backward", "scatter_add"
@@ -76,7 +77,7 @@ def embed_backward(dx, ids, dweight) -> None:
 
 
 def scatter_add(target, ids, values) -> None:
-    """As in numformer.backend."""
+    """As in numformer.arithmetic."""
     _scatter_add(target, ids, values, 1.0)
 
 

@@ -11,7 +11,8 @@ import os
 
 import numpy as np
 
-from numformer.backend import array_module, matrix_product, rows
+from numformer.arithmetic import matrix_product, rows
+from numformer.backend import array_module
 from numformer.kernels.copies import packed
 from numformer.kernels.cuda import Source, contiguous, threads_for
 from numformer.kernels.half import halved
@@ -32,7 +33,7 @@ extern "C" __global__ void add_bias(const T* bias, Int D, Int N, T* y) {
 
 
 def matmul(a, b):
-    """As in numformer.backend."""
+    """As in numformer.arithmetic."""
     if b.ndim != 2:
         return product(a, b)
     if a.ndim == 2:

@@ -73,12 +73,12 @@ def _stretch_sums(a, b=None, *, kinds: int, N: int, D: int, stretch: int):
 
 
 def sum_rows(x):
-    """As in numformer.backend."""
+    """As in numformer.arithmetic."""
     return column_sums(x)[0]
 
 
 def dot_rows(a, b):
-    """As in numformer.backend."""
+    """As in numformer.arithmetic."""
     return column_sums(a, b)[1]
 
 

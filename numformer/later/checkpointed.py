@@ -34,7 +34,7 @@ class Checkpointed(Layer):
     def forward(self, *inputs: Any) -> Any:
         if not saving() or any(isinstance(given, Memory) for given in inputs):
             return self.layer.forward(*inputs)
-        drawn = dropout_stream.drawn
+        drawn = dropout_stream.state
         with mode(saving=False):
             y = self.layer.forward(*inputs)
         self.save(inputs=inputs, drawn=drawn, total=_total(y))
@@ -42,11 +42,11 @@ class Checkpointed(Layer):
 
     def again(self, saved: dict[str, Any]) -> Any:
         """The forward that saved this once more; now the layer saves what its backward needs."""
-        now, dropout_stream.drawn = dropout_stream.drawn, saved["drawn"]
+        now, dropout_stream.state = dropout_stream.state, saved["drawn"]
         try:
             return self.layer.forward(*saved["inputs"])
         finally:
-            dropout_stream.drawn = now
+            dropout_stream.state = now
 
     def backward(self, dy: Array) -> Any:
         """Raises InputError where the second forward computes another y than the first."""

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from numformer.backend import array_module, dot_last, rows
+from numformer.arithmetic import dot_last, rows
+from numformer.backend import array_module
 from numformer.errors import InputError
 from numformer.layer import Array, Layer
 from numformer.paper.softmax import softmax

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from numformer.backend import rows, scatter_add, sum_rows
+from numformer.arithmetic import rows, scatter_add, sum_rows
 from numformer.layer import Array, Layer, Parameter
 from numformer.paper.dropout import Dropout
 from numformer.paper.embedding import Embedding, InputEmbedding, OutputProjection
@@ -13,7 +13,7 @@ class UnscaledEmbedding(Embedding):
     """ids (B, T) -> (B, T, D): the row of each id, without the paper's factor sqrt(D)."""
 
     def forward(self, ids: Array) -> Array:
-        return self.weight.data[self._checked(ids)]
+        return self.weight.data[self._save_ids(ids)]
 
     def backward(self, dx: Array) -> None:
         scatter_add(self.weight.grad, self.pop_saved()["ids"].ravel(), rows(dx))
@@ -44,7 +44,7 @@ class RichInputEmbedding(InputEmbedding):
     def forward(
         self, ids: Array, places: Places | None = None, segments: np.ndarray | None = None
     ) -> Array:
-        places = places or Places.whole(*ids.shape)
+        places = places or Places.without_padding(*ids.shape)
         x = self.embedding.forward(places.pick(ids))
         if self.segments:
             segments = np.zeros_like(ids) if segments is None else segments

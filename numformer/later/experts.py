@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from numformer import settings
-from numformer.backend import array_module, dot_last, rows, to_host
+from numformer.arithmetic import dot_last, rows
+from numformer.backend import array_module, to_host
 from numformer.errors import InputError
 from numformer.later.auxiliary import add_auxiliary_loss, auxiliary_gradient
 from numformer.later.feed_forward import DenseFeedForward

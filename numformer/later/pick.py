@@ -1,6 +1,7 @@
 """Some places of a batch, for what only these are needed for."""
 
-from numformer.backend import array_module, rows
+from numformer.arithmetic import rows
+from numformer.backend import array_module
 from numformer.layer import Array, Layer
 
 

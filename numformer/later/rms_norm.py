@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from numformer.backend import array_module, dot_last, dot_rows
+from numformer.arithmetic import dot_last, dot_rows
+from numformer.backend import array_module
 from numformer.errors import require_width
 from numformer.layer import Array, Layer, Parameter
 

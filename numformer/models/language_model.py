@@ -68,7 +68,7 @@ class LanguageModel(Model):
 
     def forward(self, ids: Array, past: Memory | None = None) -> Array:
         require_batch(ids, *BATCH)
-        places = Places.whole(len(ids), ids.shape[1], past.length if past else 0)
+        places = Places.without_padding(len(ids), ids.shape[1], past.length if past else 0)
         return self._logits(ids, places, past)
 
     def _logits(self, ids, places: Places, past: Memory | None):
@@ -100,7 +100,7 @@ class LanguageModel(Model):
 
     def step(self, ids, state: State):
         """The next position of every row: ids (B,) -> logits (B, V), given those before it."""
-        here = Places.whole(len(ids), 1, state.past.length, skip_padding=True)
+        here = Places.without_padding(len(ids), 1, state.past.length, skip_padding=True)
         logits = self._logits(ids[:, None], here, state.past)
         state.past.advance(1)
         return logits

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from numformer.errors import InputError
 from numformer.later.auxiliary import auxiliary_losses, auxiliary_losses_count
 from numformer.later.divergence import Divergence
-from numformer.layer import Layer, Parameter, mode, never_met_a_backward, training
+from numformer.layer import Layer, Parameter, missing_backward, mode, training
 from numformer.paper.cross_entropy import CrossEntropy
 
 ROLES = "positions", "attention", "feed_forward", "norm", "embedding"
@@ -116,7 +116,7 @@ class Objective(Layer):
         twice = self.r_drop > 0 and training()
         self.save(twice=twice)
         if len(self.saved) == self.MANY:
-            warnings.warn(never_met_a_backward(f"{self.pending()} records so far"), stacklevel=2)
+            warnings.warn(missing_backward(f"{self.pending()} records so far"), stacklevel=2)
         with auxiliary_losses() as further:
             logits, targets, *valid = self.model.predictions(*inputs)
         loss = sum(further, start=self.loss.forward(logits, targets, *valid))

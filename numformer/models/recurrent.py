@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from numformer import settings
-from numformer.backend import array_module, rows
+from numformer.arithmetic import rows
+from numformer.backend import array_module
 from numformer.data.vocabulary import PADDING, SPECIAL, START
 from numformer.later.activations import Tanh
 from numformer.layer import Array, Layer
@@ -20,7 +21,7 @@ from numformer.models.model import Model
 from numformer.paper.dropout import Dropout
 from numformer.paper.embedding import Embedding, OutputProjection
 from numformer.paper.linear import Linear
-from numformer.paper.memory import Kept, Memory, State
+from numformer.paper.memory import ArrayState, Memory, State
 from numformer.paper.transformer import require_pair, require_source
 from numformer.recurrence import CELLS
 from numformer.recurrence.additive_attention import AdditiveAttention
@@ -211,14 +212,14 @@ class RecurrentEncoderDecoder(Model):
         require_source(source)
         start, looked_at = self._encode(source)
         state = self.decoder.cell.start(len(source), start, start)
-        kept = Kept(enumerate([state, *self.decoder.looking_at(*looked_at)]))
+        kept = ArrayState(enumerate([state, *self.decoder.looking_at(*looked_at)]))
         past = Memory(length)
-        past.of(self, lambda past: kept)
+        past.state(self, lambda past: kept)
         return State(np.full(len(source), START), past)
 
     def step(self, ids, state: State):
         """The next position of every row: ids (B,) -> logits (B, V), given those before it."""
-        kept = state.past.of(self, lambda past: Kept())
+        kept = state.past.state(self)
         kept[0], y = self.decoder.step(self.target.forward(ids), *kept.values())
         state.past.advance(1)
         return self._logits(y)

@@ -216,7 +216,7 @@ class Parameterwise(Optimizer):
         sizes = (parameter.size for parameter in self.parameters.parameters)
         return [*itertools.accumulate(sizes, initial=0)]
 
-    def apply(self, vectors: list, stretch: slice, how: dict) -> None:
+    def apply(self, vectors: list, stretch: slice, keywords: dict) -> None:
         """Call the rule for each parameter of the stretch, which must hold whole ones."""
         flat = self.parameters
         start, stop, _ = stretch.indices(len(flat.data))
@@ -230,7 +230,7 @@ class Parameterwise(Optimizer):
         for end, (parameter, *arrays) in zip(self.ends()[1:], of_parameters, strict=True):
             if start < end <= stop and parameter.size:
                 told = {"hidden": parameter in self.hidden} if self.asks else {}
-                self.rule(*arrays, **how, **told)
+                self.rule(*arrays, **keywords, **told)
 
 
 def optimizer_for(parameters: FlatParameters, rule: Callable, **settings: float) -> Optimizer:

@@ -17,7 +17,7 @@ from numformer.optimization.optimizers import (
     settings_of,
     without_effect,
 )
-from numformer.paper.schedule import warmup_rate
+from numformer.paper.adam import warmup_rate
 
 
 def linear_rate(

@@ -27,9 +27,8 @@ from numformer.paper.decoder import Decoder, DecoderLayer
 from numformer.paper.config import Config as Config
 from numformer.paper.transformer import Transformer as Transformer
 from numformer.paper.cross_entropy import CrossEntropy
-from numformer.paper.adam import Adam
-from numformer.paper.schedule import warmup_rate
-from numformer.paper.greedy import greedy
+from numformer.paper.adam import Adam, warmup_rate
+from numformer.paper.writing import greedy
 from numformer.paper.beam import beam_search as beam_search
 
 # Without Config, Transformer and beam_search: `numformer` has later versions under these names.

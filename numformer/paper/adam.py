@@ -1,7 +1,7 @@
-"""Adam (Kingma and Ba 2015; section 5.3) on the flat vectors of `pack`.
+"""Adam (Kingma and Ba 2015) on the flat vectors of `pack`, and its learning rate (section 5.3).
 
-An optimizer is one function, its rule, that updates weights in place from their gradients. The
-rule's other array arguments are the optimizer's state; its keywords are the settings.
+The rule of an optimizer is one function, which updates weights in place from their gradients. Its
+other array arguments are the optimizer's state, and its keywords are the settings.
 """
 
 import inspect
@@ -14,7 +14,7 @@ from numformer.layer import FlatParameters
 
 
 def elementwise(rule: Callable[..., None]) -> Callable[..., None]:
-    """Declare that a rule moves each weight by its own numbers alone, so it works on pieces."""
+    """Declare that a rule treats each weight independently, so it may be called on pieces."""
     vars(rule)["elementwise"] = True
     return rule
 
@@ -44,7 +44,7 @@ def adam(data, grad, mean, square, *, step, rate, beta1, beta2, epsilon) -> None
 
 
 def vectors_of(rule: Callable) -> list[str]:
-    """The names of the vectors that a rule keeps: its arguments after data and grad."""
+    """The names of a rule's state vectors: its arguments after data and grad."""
     arguments = inspect.signature(rule).parameters.values()
     return [a.name for a in arguments if a.kind is a.POSITIONAL_OR_KEYWORD][2:]
 
@@ -52,8 +52,8 @@ def vectors_of(rule: Callable) -> list[str]:
 class Optimizer:
     """An elementwise rule such as `adam` on the vectors of `pack`; `settings` are its keywords.
 
-    `state` holds the vectors (N,) that the rule keeps, by name; they begin at 0. To resume, a run
-    needs them and the number of steps taken. Raises InputError for a model that is not packed.
+    `state` holds the vectors (N,) that the rule keeps, by name; they begin at 0. A run resumes with
+    them and the number of `steps`. Raises InputError for a model that is not packed.
     """
 
     def __init__(self, parameters: FlatParameters, rule: Callable, **settings: float):
@@ -65,7 +65,7 @@ class Optimizer:
             )
         if type(self).apply is Optimizer.apply and not getattr(rule, "elementwise", False):
             raise InputError(
-                "a rule that is called on pieces of the vectors says it is elementwise",
+                "a rule that is called on pieces of the vectors is declared elementwise",
                 getattr(rule, "__name__", repr(rule)),
                 "Put @elementwise above it, or write Parameterwise(pack(model), rule).",
             )
@@ -77,7 +77,7 @@ class Optimizer:
     def step(self, rate: float) -> None:
         """Update all parameters once from their gradients.
 
-        Warns if backward added these gradients to some that an earlier step has already used.
+        Warns if these include gradients that an earlier step has already used.
         """
         if self.parameters.stale:
             warnings.warn(
@@ -87,23 +87,23 @@ class Optimizer:
             )
         self.update(self.parameters.grad, self.steps + 1, rate)
         self.steps += 1
-        self.parameters.used, self.parameters.stale = True, False
+        self.parameters.needs_zeroing, self.parameters.stale = True, False
 
     def update(self, grad, step: int, rate: float, stretch: slice = slice(None)) -> None:
         """Update one stretch of the parameters' vector from the same stretch of `grad` (N)."""
         if not self.parameters.is_current():
             raise RuntimeError(
-                "the model was packed again after this optimizer was made, so its vectors are not "
-                "the model's any more: make a new one from what the later pack() returned"
+                "the model was packed again after this optimizer was made, so its vectors are no "
+                "longer the model's: make a new optimizer from what the later pack() returned"
             )
-        how = {"step": step, "rate": rate, **self.settings}
-        self.apply([self.parameters.data, grad, *self.state.values()], stretch, how)
+        keywords = {"step": step, "rate": rate, **self.settings}
+        self.apply([self.parameters.data, grad, *self.state.values()], stretch, keywords)
 
-    def apply(self, vectors: list, stretch: slice, how: dict) -> None:
-        """Call the rule, with the keywords `how`, on pieces that fit into the processor's cache."""
+    def apply(self, vectors: list, stretch: slice, keywords: dict) -> None:
+        """Call the rule on pieces that fit into the processor's cache."""
         vectors = [vector[stretch] for vector in vectors]
         for piece in cache_pieces(vectors[0]):
-            self.rule(*(vector[piece] for vector in vectors), **how)
+            self.rule(*(vector[piece] for vector in vectors), **keywords)
 
 
 class Adam(Optimizer):
@@ -117,3 +117,12 @@ class Adam(Optimizer):
         epsilon: float = 1e-9,
     ):
         super().__init__(parameters, adam, beta1=beta1, beta2=beta2, epsilon=epsilon)
+
+
+def warmup_rate(step: int, d_model: int, warmup: int = 4000, factor: float = 1.0) -> float:
+    """The learning rate of a step; steps count from 1   (section 5.3, equation 3).
+
+    rate = factor * d_model^-0.5 * min(step^-0.5, step * warmup^-1.5): it rises linearly for
+    `warmup` steps and then falls with the square root of the step.
+    """
+    return factor * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)

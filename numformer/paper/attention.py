@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from numformer.backend import array_module, has_kernel, matmul, transpose
+from numformer.arithmetic import matmul, transpose
+from numformer.backend import array_module, has_kernel
 from numformer.errors import InputError, require_width
 from numformer.layer import Array, Layer
 from numformer.paper.linear import Linear
 from numformer.paper.masks import Places, Reach, as_mask, as_reach
-from numformer.paper.memory import KeysAndValues, Memory, Shared
+from numformer.paper.memory import KeysAndValues, Memory, SourceState
 from numformer.paper.softmax import softmax, softmax_backward
 
 
@@ -42,7 +43,7 @@ def scaled_dot_product_attention_backward(doutput, query, key, value, weights):
 class ScaledDotProductAttention(Layer):
     """query (..., T, K), key (..., S, K), value (..., S, K_v), mask -> (..., T, K_v).
 
-    The mask is a Reach, or boolean and broadcast to (..., T, S), True = may attend, or None.
+    The mask is a Reach, or a boolean array broadcast to (..., T, S), True = may attend, or None.
     """
 
     def forward(self, query: Array, key: Array, value: Array, mask: Any = None) -> Array:
@@ -66,7 +67,7 @@ def split_heads(x, heads: int, places: Places | None = None):
 def merge_heads(x, places: Places | None = None):
     """x (B, H, T, K) -> (B, T, H K), or (N, H K) at `places`.
 
-    The heads stand side by side, as in Concat of section 3.2.2.
+    The heads stand side by side: this is the Concat of section 3.2.2.
     """
     if places and places.skip_padding:
         return places.gather(x)
@@ -75,12 +76,12 @@ def merge_heads(x, places: Places | None = None):
 
 
 def head_size(d_model: int, heads: int) -> int:
-    """d_k = d_v = d_model / heads (section 3.2.2). Raises InputError if that is not an integer."""
+    """d_k = d_v = d_model / heads (section 3.2.2). Raises InputError if that is no integer."""
     if heads < 1 or d_model % heads:
         raise InputError(
             "d_model is a multiple of heads",
             f"d_model {d_model}, heads {heads}",
-            "Change one of them, or give d_k and d_v yourself.",
+            "Change one of them, or set d_k and d_v.",
         )
     return d_model // heads
 
@@ -89,7 +90,7 @@ class Heads(Linear):
     """x (B, T, D) at places -> (B, H, T, K): x W_i for each head i (section 3.2.2).
 
     The W_i (D, K) of all heads stand side by side in one weight (D, H K). As in the paper, there is
-    no bias. If the places leave out padding, x is (N, D), the real positions only.
+    no bias. If the places skip padding, x is (N, D), the real positions only.
     """
 
     def __init__(self, d_model: int, heads: int, size: int, rng: np.random.Generator):
@@ -109,10 +110,10 @@ class Heads(Linear):
 class MultiHeadAttention(Layer):
     """MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O   (section 3.2.2).
 
-    x (B, T, D), memory (B, S, D), reach -> (B, T, D); if the Reach skips padding, also x (N, D),
-    memory (M, D) -> (N, D), the real positions only. head_i = Attention(x W_i^Q, memory W_i^K,
-    memory W_i^V). `reach` is a Reach, a boolean array that broadcasts to (B, H, T, S), True = may
-    attend, or None. `backward` returns dx, dmemory.
+    x (B, T, D), memory (B, S, D), reach -> (B, T, D), with head_i = Attention(x W_i^Q,
+    memory W_i^K, memory W_i^V). `reach` is a Reach, None, or a boolean array, True = may attend,
+    broadcast to (B, H, T, S). If its places skip padding, x is (N, D), memory (M, D) and the result
+    (N, D). `backward` returns dx, dmemory.
 
     d_k = d_v = D / heads unless given. Each part can be replaced: `query`, `key` and `value` make
     the heads of x and memory, `attention` computes each head, `output` is W^O.
@@ -165,8 +166,8 @@ class MultiHeadAttention(Layer):
 class SelfAttention(MultiHeadAttention):
     """x (B, T, D), reach -> (B, T, D): query, key and value all come from x (section 3.2.3).
 
-    With a `past`, which remembers them, the keys and values of all positions so far take part.
-    `remembers` makes the state in which they are kept.
+    With a `past`, x attends to the keys and values of all positions so far. The state that
+    `remembers` makes holds them.
     """
 
     def __init__(self, *sizes: Any, remembers: Any = KeysAndValues, **parts: Any):
@@ -178,7 +179,7 @@ class SelfAttention(MultiHeadAttention):
         query = self.query.forward(x, reach.queries)
         key, value = self.key.forward(x, reach.keys), self.value.forward(x, reach.keys)
         if past:
-            key, value, positions = past.of(self, self.remembers).append(key, value)
+            key, value, positions = past.state(self, self.remembers).append(key, value)
             reach = reach.with_keys(positions)
         return self.attend(query, key, value, reach)
 
@@ -189,10 +190,9 @@ class SelfAttention(MultiHeadAttention):
 
 
 class CrossAttention(MultiHeadAttention):
-    """x (B, T, D), memory (B, S, D), reach -> (B, T, D): the decoder looks at the encoder's output.
+    """x (B, T, D), memory (B, S, D), reach -> (B, T, D): the decoder attends to encoder output.
 
-    With a `past`, keys and values are computed once, at the first position. If several hypotheses
-    of one sequence are written at once, each is one query to the memory of that sequence.
+    With a `past`, keys and values are computed only once, for all hypotheses of a source.
     """
 
     def forward(
@@ -201,10 +201,10 @@ class CrossAttention(MultiHeadAttention):
         if past is None:
             return super().forward(x, memory, reach)
 
-        def computed(past):
+        def keys_and_values(past):
             key, value = (part.forward(memory, reach.keys) for part in (self.key, self.value))
-            return Shared(key=key, value=value)
+            return SourceState(key=key, value=value)
 
         reach = as_reach(reach, x, memory)
-        kept = past.of(self, computed)
-        return self.attend(self.query.forward(x, reach.queries), kept["key"], kept["value"], reach)
+        query, state = self.query.forward(x, reach.queries), past.state(self, keys_and_values)
+        return self.attend(query, state["key"], state["value"], reach)

@@ -1,23 +1,22 @@
-"""Beam search: several hypotheses are written side by side, and the best is kept (section 6.1)."""
+"""Beam search: several hypotheses of a text grow side by side, and the best one wins (section 6.1).
+
+`search` runs the model and decides when to stop, a Beam holds the hypotheses that still grow, and a
+Ranking those of one row that are complete.
+"""
 
 import heapq
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
-from numformer.backend import array_module, max_last, sum_last, to_host
+from numformer.arithmetic import max_last, sum_last
+from numformer.backend import array_module, to_host
+from numformer.errors import require_no_nan, require_positive
 from numformer.layer import inference
-from numformer.paper.greedy import (
-    Writer,
-    require_numbers,
-    require_positive,
-    require_writer,
-    special_of,
-    up_to,
-)
-from numformer.symbols import END, OURS, Special
+from numformer.paper.writing import Writer, require_writer
+from numformer.symbols import END, OURS, Special, special_ids
 
 
 def length_penalty(length: int, alpha: float) -> float:
@@ -44,7 +43,7 @@ def beam_search(
     return [best.ids for (best,) in search(model, inputs, max_length, beam, penalty)]
 
 
-def largest(x, count: int):
+def largest_entries(x, count: int):
     """x (N, V) -> the indices (N, count) of the `count` largest of each row, in any order."""
     return array_module(x).argpartition(x, -count)[:, -count:]
 
@@ -53,86 +52,85 @@ def search(
     model: Writer,
     inputs: np.ndarray,
     max_length: int,
-    beam: int,
+    width: int,
     penalty: Callable[[int], float],
     count: int = 1,
-    largest: Callable = largest,
+    largest: Callable = largest_entries,
 ) -> list[list[Hypothesis]]:
-    """inputs (B, S) -> for each row the `count` best hypotheses found with `beam`, best first.
+    """inputs (B, S) -> for each row its `count` best hypotheses, best first, by a beam of `width`.
 
-    The best has the largest log probability / penalty(length); the length counts the end id. A row
-    is done when no open hypothesis can become one of the best any more, or when `beam` hypotheses
-    have ended and no open one is ahead of these. The results hold neither start nor end id and
-    at most `max_length` ids.
+    The score of a hypothesis is log probability / penalty(length); the length counts the end id. A
+    row is done when no open hypothesis can become one of the best any more, or when `width`
+    hypotheses have ended and no open one scores higher. The ids include neither the start nor the
+    end id and are at most `max_length`.
     """
     require_writer(model)
     require_positive("max_length", max_length)
-    require_positive("beam", beam)
-    special = special_of(model)
-    rankings = [Ranking(count, special.ends) for _ in inputs]
-    hypotheses = Beam(len(inputs), beam, special.ends)
-    # Even if all end ids are among the most probable candidates, `beam` others are left to go on.
-    candidates = beam + len(special.ends)
+    require_positive("beam", width)
+    special = special_ids(model)
+    rankings = [Ranking(count) for _ in inputs]
+    beam = Beam(len(inputs), width, special.ends)
+    # Even if every end id is among a hypothesis's candidates, `width` others are left to continue.
+    candidates = width + len(special.ends)
     with inference():
         state = model.start(inputs, max_length)
-        state.choose(np.repeat(hypotheses.rows, beam))
+        state.choose(np.repeat(beam.rows, width))
         ids = state.ids
         for length in range(1, max_length + 1):
-            ways = most_probable(model.step(ids, state), candidates, special, largest)
-            parents, ended = hypotheses.write(*ways)
-            for row, log_p, written in ended:
-                rankings[row].offer(log_p / penalty(length), written)
+            logits = model.step(ids, state)
+            parents, ended = beam.extend(*most_probable(logits, candidates, special, largest))
+            for row, log_p, text in ended:
+                rankings[row].add(log_p / penalty(length), text)
                 rankings[row].ended += 1
-            of_rows = [(rankings[row].worst, rankings[row].ended) for row in hypotheses.rows]
-            worst, ended_in_row = np.array(of_rows).T
-            best_open = hypotheses.log_p.max(axis=-1)
-            # The best score an open hypothesis can reach: no further loss, the largest penalty.
-            can_win = best_open / penalty(max_length) > worst
-            # While a probable hypothesis goes on, many improbable ones may end before it.
-            ahead = best_open / penalty(length) > worst
-            remain = can_win & (ahead | (ended_in_row < beam))
-            state.choose(parents[remain].ravel())
-            hypotheses.keep(remain)
-            ids = hypotheses.written[:, :, -1].ravel()
-            if not remain.any():
+            remaining = []
+            for row, log_p in zip(beam.rows, beam.log_p.max(axis=-1), strict=True):
+                worst, full = rankings[row].worst, rankings[row].ended >= width
+                # The best score in reach: no more probability lost, at the largest penalty.
+                can_win = log_p / penalty(max_length) > worst
+                # Many improbable hypotheses may end before a probable one does.
+                leads = log_p / penalty(length) > worst
+                remaining.append(can_win and (leads or not full))
+            state.choose(parents[remaining].ravel())
+            beam.keep(remaining)
+            ids = beam.written[:, :, -1].ravel()
+            if not any(remaining):
                 break
-    for row, log_p, written in hypotheses:
-        rankings[row].offer(log_p / penalty(max_length), written)
+    for row, log_p, text in beam:
+        rankings[row].add(log_p / penalty(max_length), text)
     return [ranking.best for ranking in rankings]
 
 
 def most_probable(
-    logits, count: int, special: Special = OURS, largest: Callable = largest
+    logits, count: int, special: Special = OURS, largest: Callable = largest_entries
 ) -> tuple[np.ndarray, np.ndarray]:
     """logits (N, V) -> the `count` most probable symbols of each row and their log probabilities.
 
     Both (N, count), on the host, in the order of ids; a smaller vocabulary gives all its symbols.
-    These are values of the log softmax: for a few of them, each row's normaliser is enough.
+    The log softmax of these few entries takes one sum over each row.
     """
     xp = array_module(logits)
     shifted = logits - max_last(logits)
-    normaliser = xp.log(sum_last(xp.exp(shifted)), dtype=xp.float64)
-    require_numbers(to_host(normaliser))
+    log_total = xp.log(sum_last(xp.exp(shifted)), dtype=xp.float64)
+    require_no_nan(to_host(log_total))
     for symbol in special.unwritten:
         shifted[:, symbol] = -xp.inf
     count = min(count, shifted.shape[1])
     symbols = xp.sort(largest(shifted, count))
-    log_p = xp.take_along_axis(shifted, symbols, axis=1) - normaliser
+    log_p = xp.take_along_axis(shifted, symbols, axis=1) - log_total
     return to_host(symbols), to_host(log_p)
 
 
 class Ranking:
-    """The `best` complete hypotheses of a row, at most `count`, and how many have `ended`."""
+    """The complete hypotheses of one row: the `count` best, and how many have `ended`."""
 
-    def __init__(self, count: int, ends: Collection[int] = (END,)):
-        self.count, self.ended, self.ends = count, 0, ends
+    def __init__(self, count: int):
+        self.count, self.ended = count, 0
         self.best: list[Hypothesis] = []
 
-    def offer(self, score: float, written: list[int]) -> None:
-        """Rank a hypothesis; of equal ones, the one offered first ranks higher."""
+    def add(self, score: float, ids: list[int]) -> None:
+        """Rank a hypothesis; among equal ones the first to come ranks higher."""
         if score > -np.inf:
-            hypothesis = Hypothesis(float(score), up_to(self.ends, written))
-            self.best = heapq.nlargest(self.count, [*self.best, hypothesis])
+            self.best = heapq.nlargest(self.count, [*self.best, Hypothesis(float(score), ids)])
 
     @property
     def worst(self) -> float:
@@ -141,10 +139,10 @@ class Ranking:
 
 
 class Beam:
-    """The open hypotheses of a batch, `width` for each row that is not done, and how they go on.
+    """The open hypotheses of a batch, `width` for each row that is not done.
 
-    `rows` (N,) are the indices of those rows in the batch, `log_p` (N, width) are the log
-    probabilities of their hypotheses, best first, and `written` (N, width, T) are their ids.
+    `rows` (N,) are the indices of those rows in the batch, `log_p` (N, width) the log probabilities
+    of their hypotheses, best first, and `written` (N, width, T) the ids written so far.
     """
 
     def __init__(self, batch: int, width: int, ends: Sequence[int] = (END,)):
@@ -161,34 +159,31 @@ class Beam:
         for row, log_p, written in zip(*rows, strict=True):
             yield from zip([row] * len(log_p), log_p, written, strict=True)
 
-    def write(self, symbols: np.ndarray, log_p: np.ndarray) -> tuple[np.ndarray, list[tuple]]:
-        """Go on in the best ways: symbols, log_p (N width, C) are candidates of each hypothesis.
+    def extend(self, symbols: np.ndarray, log_p: np.ndarray) -> tuple[np.ndarray, list[tuple]]:
+        """Add a symbol to each hypothesis: symbols, log_p (N width, C) are its C candidates.
 
-        Returns for each new hypothesis (N, width) its parent among the N width old ones; and row,
-        log probability and ids of the hypotheses that end here among the best `width`.
+        Among all extensions of a row the best `width` that do not end stay open. Returns the
+        parents (N, width) of these among the N width old hypotheses; and row, log probability and
+        ids of those that end here, if they are among the best `width`.
         """
         rows, width = self.log_p.shape
         totals = (self.log_p[:, :, None] + log_p.reshape(rows, width, -1)).reshape(rows, -1)
-        ranked = np.argsort(-totals, kind="stable")
+        order = np.argsort(-totals, kind="stable")
         row = np.arange(rows)[:, None]
-        totals, symbols = totals[row, ranked], symbols.reshape(rows, -1)[row, ranked]
-        parents, ends = ranked // log_p.shape[1], np.isin(symbols, self.ends)
+        totals, symbols = totals[row, order], symbols.reshape(rows, -1)[row, order]
+        parents, is_end = order // log_p.shape[1], np.isin(symbols, self.ends)
         ended = [
-            (
-                self.rows[n],
-                totals[n, rank],
-                [*self.written[n, parents[n, rank]].tolist(), symbols[n, rank]],
-            )
-            for n, rank in np.argwhere(ends[:, :width] & np.isfinite(totals[:, :width]))
+            (self.rows[n], totals[n, rank], self.written[n, parents[n, rank]].tolist())
+            for n, rank in np.argwhere(is_end[:, :width] & np.isfinite(totals[:, :width]))
         ]
-        going_on = np.argsort(ends, kind="stable")[:, :width]
-        self.log_p, parents = totals[row, going_on], parents[row, going_on]
-        latest = symbols[row, going_on][:, :, None]
+        still_open = np.argsort(is_end, kind="stable")[:, :width]
+        self.log_p, parents = totals[row, still_open], parents[row, still_open]
+        latest = symbols[row, still_open][:, :, None]
         self.written = np.concatenate([self.written[row, parents], latest], axis=-1)
         return row * width + parents, ended
 
-    def keep(self, remain: np.ndarray) -> None:
-        """Drop the rows that are done: those where `remain` (N,) is False."""
+    def keep(self, remaining: Sequence[bool]) -> None:
+        """Drop the rows that are done, where `remaining` (N,) is False."""
         self.rows, self.log_p, self.written = (
-            array[remain] for array in (self.rows, self.log_p, self.written)
+            array[remaining] for array in (self.rows, self.log_p, self.written)
         )

@@ -1,4 +1,4 @@
-"""The paper's decisions about the model as fields, and the parts built from them (section 3)."""
+"""The paper's decisions about the model, as fields, and the parts built from them (section 3)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,14 +44,13 @@ class LayerConfig(settings.Settings):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.d_k is None or self.d_v is None:
-            head_size(self.d_model, self.heads)
+        _ = self.sizes  # raises InputError if they do not follow from d_model and heads
 
     @property
     def sizes(self) -> tuple[int, int]:
         """d_k and d_v."""
-        usual = None if self.d_k and self.d_v else head_size(self.d_model, self.heads)
-        return self.d_k or usual, self.d_v or usual  # type: ignore[return-value]
+        default = None if self.d_k and self.d_v else head_size(self.d_model, self.heads)
+        return self.d_k or default, self.d_v or default  # type: ignore[return-value]
 
     # The parts, each with new weights drawn from `rng`
 
@@ -92,7 +91,7 @@ class LayerConfig(settings.Settings):
     def embedding(
         self, vocabulary: int, rng: np.random.Generator, weight: Parameter | None = None
     ) -> Embedding:
-        """The embedding of symbols (3.4), with a weight of its own or a shared one."""
+        """The embedding of symbols (3.4), with a new weight or a shared one."""
         return Embedding(vocabulary, self.d_model, rng, weight)
 
     def position_encoding(self, rng: np.random.Generator) -> Layer:
@@ -112,8 +111,8 @@ class LayerConfig(settings.Settings):
 class Config(LayerConfig):
     """What the paper's Transformer is made of; the defaults are its base model.
 
-    The two vocabulary sizes belong to the task. All other fields are the paper's: of section 3, and
-    of the variations in Table 3. Raises InputError for values that do not fit together.
+    The two vocabulary sizes belong to the task. The other fields are the paper's, from section 3
+    and Table 3. Raises InputError for values that do not fit together.
     """
 
     special: ClassVar[Any] = OURS

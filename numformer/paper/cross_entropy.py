@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from numformer.backend import array_module, cache_pieces, has_kernel, max_last, mean_last, sum_last
+from numformer.arithmetic import max_last, mean_last, sum_last
+from numformer.backend import array_module, cache_pieces, has_kernel
 from numformer.errors import InputError
 from numformer.layer import Array, Layer
 from numformer.paper.embedding import check_ids
@@ -16,12 +17,12 @@ def cross_entropy(logits, targets, share, smoothing, out=None):
 
     loss = sum_n share_n loss_n, loss_n = -sum_v q(v) log p(v), p = softmax(logits_n),
     q(v) = (1 - smoothing) [v = target_n] + smoothing / V (Szegedy et al. 2016).
-    p = exponentials / total; exponentials (in `out`) = exp(logits - the highest of each row).
+    p = exponentials / total; exponentials = exp(logits - the row's highest), written into `out`.
     """
     xp = array_module(logits)
     with np.errstate(over="ignore"):  # a difference too large for the dtype is -inf, and p 0
         shifted = xp.subtract(logits, max_last(logits), out=out)
-        # Without smoothing a logit of -inf costs nothing, but 0 * -inf is not a number.
+        # Without smoothing a logit of -inf costs nothing, but 0 * -inf would be NaN.
         spread = smoothing * mean_last(shifted)[:, 0] if smoothing else 0
     at_target = shifted[xp.arange(len(targets)), targets]
     exponentials = xp.exp(shifted, out=shifted)
@@ -33,10 +34,7 @@ def cross_entropy(logits, targets, share, smoothing, out=None):
 
 @has_kernel
 def cross_entropy_backward(dlosses, exponentials, total, targets, smoothing):
-    """dlosses (N) -> dlogits (N, V): dlosses (p - q).
-
-    Overwrites `exponentials` with the result.
-    """
+    """dlosses (N) -> dlogits (N, V): dlosses (p - q), written over `exponentials`."""
     xp = array_module(exponentials)
     dlogits = exponentials
     dlogits *= dlosses[:, None] / total  # dlosses p
@@ -49,10 +47,9 @@ def cross_entropy_backward(dlosses, exponentials, total, targets, smoothing):
 class CrossEntropy(Layer):
     """logits (..., V), targets (...) -> the mean loss of the targets that count, ().
 
-    `targets` is a host array of integers. Where `valid` (...) is False, a target does not count:
-    padding, or a symbol that is not to be predicted. Without `valid` all count. If none counts,
-    loss and gradients are 0. `backward` takes dloss, which is 1 unless the loss is part of a
-    larger sum.
+    `targets` is a host array of integers. A target counts unless `valid` (...) is given and False
+    there, as for padding. If none counts, loss and gradients are 0. `backward` takes dloss, which
+    is 1 unless the loss is part of a larger sum.
     """
 
     def __init__(self, smoothing: float = 0.0) -> None:
@@ -72,7 +69,7 @@ class CrossEntropy(Layer):
             )
         if valid is not None and (valid.shape, valid.dtype) != (targets.shape, bool):
             raise InputError(
-                "`valid` says True or False of each target",
+                "`valid` is True or False for each target",
                 f"targets {targets.shape}, valid {valid.shape} of {valid.dtype}",
                 "Pass a boolean array, for example targets != PADDING.",
             )
@@ -80,16 +77,16 @@ class CrossEntropy(Layer):
         targets = xp.asarray(targets).ravel()
         logits, counts = logits.reshape(-1, shape[-1]), xp.ones(targets.shape, logits.dtype)
         if valid is not None:
-            kept = xp.asarray(valid).ravel()
-            counts = kept.astype(logits.dtype)
+            counted = xp.asarray(valid).ravel()
+            counts = counted.astype(logits.dtype)
         share = counts / xp.maximum(counts.sum(), 1)
         loss, exponentials = logits.dtype.type(0), xp.empty(logits.shape, logits.dtype)
         total = xp.empty_like(logits[:, :1])
         for rows in cache_pieces(logits):
             piece = logits[rows]
             if valid is not None:
-                # Targets that do not count then give exactly 0, even if their logits are infinite.
-                piece = xp.where(kept[rows, None], piece, logits.dtype.type(0))
+                # Targets that do not count must give exactly 0, even if their logits are infinite.
+                piece = xp.where(counted[rows, None], piece, logits.dtype.type(0))
             piece_loss, _, total[rows] = cross_entropy(
                 piece, targets[rows], share[rows], self.smoothing, exponentials[rows]
             )

@@ -1,4 +1,4 @@
-"""The decoder: its layers attend to the target so far, then to the encoder's output (3.1)."""
+"""The decoder: a stack of N layers that also attend to the encoder's output (section 3.1)."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,9 +10,9 @@ from numformer.paper.memory import Memory
 class DecoderLayer(Layer):
     """x (B, T, D), reach, memory (B, S, D), memory_reach -> (B, T, D)   (section 3.1).
 
-    Self-attention, attention to the encoder's output, and the feed-forward network, each a
-    Residual. `reach` says who may see whom in x, `memory_reach` who may see what in the
-    memory. A `past` holds what decoding remembers. `backward` returns dx, dmemory.
+    Self-attention, attention to the encoder's output (memory) and the feed-forward network, each a
+    Residual. `reach` says who may see whom in x, `memory_reach` which positions of the memory x may
+    see. When the model writes, `past` remembers earlier positions. `backward` returns dx, dmemory.
     """
 
     def __init__(self, self_attention: Layer, cross_attention: Layer, feed_forward: Layer):
@@ -33,7 +33,7 @@ class DecoderLayer(Layer):
 
 
 class Decoder(Layer):
-    """x (B, T, D), reach, memory (B, S, D), memory_reach -> (B, T, D): its layers in turn.
+    """x (B, T, D), reach, memory (B, S, D), memory_reach -> (B, T, D): the layers in turn.
 
     `backward` returns dx, dmemory.
     """

@@ -1,4 +1,4 @@
-"""Dropout (Srivastava et al. 2014; section 5.4): in training, some values become 0."""
+"""Dropout (Srivastava et al. 2014; section 5.4): in training, random values become 0."""
 
 from numformer.errors import InputError
 from numformer.layer import Array, Layer, training
@@ -11,15 +11,15 @@ def dropout(x, keep):
 
 
 def dropout_backward(dy, keep):
-    """dy (...) -> dx (...): a dropped value gets no gradient, a scaled value a scaled one."""
+    """dy (...) -> dx (...): dx = dy * keep, so a dropped value gets no gradient."""
     return dy if keep is None else dy * keep
 
 
 class Dropout(Layer):
-    """x (...) -> (...): in training each value is 0 with probability p_drop, else x / (1 - p_drop).
+    """x (...) -> (...): in training, 0 with probability p_drop and otherwise x / (1 - p_drop).
 
-    This leaves the mean unchanged, so outside training the layer does nothing. The masks come from
-    `numformer.randomness.dropout_stream`, which is reseeded at every training step.
+    The mean stays the same, so outside training the layer does nothing. The masks come from
+    `numformer.randomness.dropout_stream`, which every training step seeds anew.
     """
 
     def __init__(self, p_drop: float):
@@ -33,7 +33,7 @@ class Dropout(Layer):
         """A new mask `keep` (shape), of the dtype and device of `like`; None to keep all."""
         if not (training() and self.p_drop):
             return None
-        return dropout_stream.keep(shape, self.p_drop, like)
+        return dropout_stream.mask(shape, self.p_drop, like)
 
     def forward(self, x: Array) -> Array:
         keep = self.draw(x.shape, like=x)

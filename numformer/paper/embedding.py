@@ -1,10 +1,11 @@
-"""Token embeddings, times sqrt(d_model), and the projection onto symbols (section 3.4)."""
+"""Token embeddings, and the projection of the output onto the vocabulary (section 3.4)."""
 
 import math
 
 import numpy as np
 
-from numformer.backend import array_module, has_kernel, matmul, rows, scatter_add
+from numformer.arithmetic import matmul, rows, scatter_add
+from numformer.backend import array_module, has_kernel
 from numformer.errors import InputError, require_width
 from numformer.layer import Array, Layer, Parameter
 from numformer.paper.dropout import Dropout
@@ -33,27 +34,27 @@ def check_ids(ids, vocabulary: int) -> None:
         raise InputError(
             "token ids are a NumPy array of integers",
             received,
-            "Take numpy.array(ids) of lists, ids.astype(int) of whole numbers, and what "
-            "numformer.Vocabulary(symbols).encode gives of symbols.",
+            "Use numpy.array(ids) for lists, ids.astype(int) for whole numbers and "
+            "numformer.Vocabulary(symbols).encode for symbols.",
         )
     if ids.size and not 0 <= ids.min() <= ids.max() < vocabulary:
         raise InputError(
             f"token ids are at least 0 and below the vocabulary's size {vocabulary}",
             f"ids from {ids.min()} to {ids.max()}",
-            "Encode with the vocabulary that the model was built for.",
+            "Encode with the vocabulary for which the model was built.",
         )
 
 
 class Embedding(Layer):
     """ids (B, T) of integers -> (B, T, D): the row of each id, times sqrt(D).
 
-    Initial values are normal with standard deviation D^-0.5: after the factor sqrt(D) the
-    embeddings have variance 1 (the sinusoids added to them have mean square 1/2), and as a tied
-    output projection the same weights give logits of variance about 1. A given `weight` is
-    shared, not copied.
+    Initial values are normal with standard deviation D^-0.5. After the factor sqrt(D) the
+    embeddings then have variance 1 (the sinusoids added to them have mean square 1/2), and the
+    same weights as a tied output projection give logits of variance about 1. A `weight` that is
+    passed in is shared, not copied.
 
-    `forward` takes ids on the host, where it can check their range without waiting for a GPU, and
-    raises InputError for an id out of range (which would wrap silently on a GPU).
+    `forward` takes ids on the host, where their range can be checked without waiting for a GPU, and
+    raises InputError for an id out of range, which a GPU would silently wrap around.
     """
 
     def __init__(
@@ -70,14 +71,14 @@ class Embedding(Layer):
             raise InputError(
                 "a shared embedding has the shape (vocabulary, d_model) of both its users",
                 f"{weight.shape} for ({vocabulary}, {d_model})",
-                "Give both sides one vocabulary, or choose another tying.",
+                "Use one vocabulary for both, or choose another tying.",
             )
         self.weight = weight
 
     def forward(self, ids: Array) -> Array:
-        return embed(self._checked(ids), self.weight.data)
+        return embed(self._save_ids(ids), self.weight.data)
 
-    def _checked(self, ids):
+    def _save_ids(self, ids):
         check_ids(ids, len(self.weight.data))
         ids = array_module(self.weight.data).asarray(ids)
         self.save(ids=ids)
@@ -85,7 +86,6 @@ class Embedding(Layer):
 
     def backward(self, dx: Array) -> None:
         embed_backward(dx, **self.pop_saved(), dweight=self.weight.grad)
-        return None
 
 
 def output_projection(x, weight):
@@ -129,7 +129,7 @@ class OutputProjection(Layer):
 class InputEmbedding(Layer):
     """ids (B, T) -> x (B, T, D): embedding plus position, then dropout (3.4, 3.5, 5.4).
 
-    `ids` is a host array, at `places`. If the places leave out padding, x is (N, D).
+    `ids` is a host array, at `places`. If the places skip padding, x is (N, D).
     """
 
     def __init__(self, embedding: Embedding, positions: Layer, p_drop: float = 0.0):
@@ -138,7 +138,7 @@ class InputEmbedding(Layer):
         self.dropout = Dropout(p_drop)
 
     def forward(self, ids: Array, places: Places | None = None) -> Array:
-        places = places or Places.whole(*ids.shape)
+        places = places or Places.without_padding(*ids.shape)
         x = self.embedding.forward(places.pick(ids))
         return self.dropout.forward(self.positions.forward(x, places.row_positions))
 

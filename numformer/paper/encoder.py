@@ -10,8 +10,8 @@ from numformer.paper.memory import Memory
 class EncoderLayer(Layer):
     """x (B, T, D), reach -> (B, T, D): self-attention, then the feed-forward network (3.1).
 
-    Both are Residuals. `reach` says who may see whom in x. A `past` remembers the earlier
-    positions that x continues, if a model of these layers writes text.
+    Both are Residuals. `reach` says who may see whom in x. When a model of these layers writes,
+    `past` remembers the positions before x.
     """
 
     def __init__(self, self_attention: Layer, feed_forward: Layer):
@@ -26,7 +26,7 @@ class EncoderLayer(Layer):
 
 
 class Encoder(Layer):
-    """x (B, T, D), reach -> (B, T, D): its layers in turn."""
+    """x (B, T, D), reach -> (B, T, D): the layers, one after the other."""
 
     def __init__(self, layers: Iterable[Layer]):
         self.layers = list(layers)

@@ -1,4 +1,4 @@
-"""FFN(x) = max(0, x W_1 + b_1) W_2 + b_2, the same at every position (section 3.3)."""
+"""FFN(x) = max(0, x W_1 + b_1) W_2 + b_2, applied to each position alike (section 3.3)."""
 
 import numpy as np
 

@@ -1,8 +1,9 @@
-"""Layer normalisation (Ba et al. 2016), the norm of the paper's section 3.1."""
+"""Layer normalisation (Ba et al. 2016; section 3.1)."""
 
 import numpy as np
 
-from numformer.backend import array_module, dot_last, dot_rows, has_kernel, mean_last, sum_rows
+from numformer.arithmetic import dot_last, dot_rows, mean_last, sum_rows
+from numformer.backend import array_module, has_kernel
 from numformer.errors import require_width
 from numformer.layer import Array, Layer, Parameter
 
@@ -28,9 +29,8 @@ def layer_norm(x, gamma, beta, epsilon):
 def layer_norm_backward(dy, x_hat, rstd, gamma):
     """dy, x_hat (..., D), rstd (..., 1), gamma (D) -> dx (..., D), dgamma, dbeta (D).
 
-    Mean and variance depend on x too: dx = rstd * (dx_hat - mean(dx_hat) - x_hat *
-    mean(dx_hat * x_hat)). The two means remove from dx_hat the part that shifts all values of
-    a position together, and the part that scales them together.
+    dx = rstd * (dx_hat - mean(dx_hat) - x_hat * mean(dx_hat * x_hat)). The two means remove the
+    parts of dx_hat that would shift or scale all values of a position together, as the norm does.
     """
     dgamma = dot_rows(dy, x_hat)  # y = gamma * x_hat + beta
     dbeta = sum_rows(dy)
@@ -46,7 +46,7 @@ def layer_norm_backward(dy, x_hat, rstd, gamma):
 class LayerNorm(Layer):
     """x (..., D) -> (..., D): each position normalised, then scaled by gamma and shifted by beta.
 
-    gamma starts at 1 and beta at 0. The paper states no epsilon; 1e-5 is the common choice.
+    gamma starts at 1 and beta at 0. The paper gives no epsilon; 1e-5 is the common choice.
     """
 
     role = "norm"

@@ -1,10 +1,11 @@
-"""y = x W + b, the linear map that other parts are made of."""
+"""y = x W + b, the linear map of which most parts are made."""
 
 import math
 
 import numpy as np
 
-from numformer.backend import has_kernel, matmul, rows, sum_rows
+from numformer.arithmetic import matmul, rows, sum_rows
+from numformer.backend import has_kernel
 from numformer.errors import require_width
 from numformer.layer import Array, Layer, Parameter
 
@@ -30,9 +31,9 @@ def linear_backward(dy, x, weight, bias=None):
 class Linear(Layer):
     """x (..., D_in) -> (..., D_out): y = x W + b.
 
-    W is (D_in, D_out) because the paper writes xW. Its initial values are uniform within
-    sqrt(6 / (D_in + D_out)) (Glorot and Bengio 2010), which keeps the size of activations and of
-    gradients about the same from layer to layer; b starts at 0.
+    W is (D_in, D_out) because the paper writes xW. Its initial values are uniform between plus and
+    minus sqrt(6 / (D_in + D_out)) (Glorot and Bengio 2010), which keeps activations and gradients
+    at about the same size from layer to layer; b starts at 0.
     """
 
     def __init__(self, d_in: int, d_out: int, rng: np.random.Generator, bias: bool = True):

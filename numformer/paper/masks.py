@@ -1,7 +1,8 @@
 """Who may see whom: nobody sees padding, and a decoder sees no later positions (section 3.2.3).
 
-Places say which positions of a padded batch are real; a Reach says which of them may see which.
-Only attention combines positions. Other layers treat each one separately, so they skip padding.
+Places say which positions of a padded batch are real, and a Reach which of them may see which;
+`Reach.mask` is the mask of the paper. Only attention combines positions. All other layers treat
+each position by itself, so they can skip padding.
 """
 
 from functools import cached_property
@@ -17,17 +18,22 @@ def padding_mask(valid):
     return valid[:, None, None, :]
 
 
-def causal_mask(length: int, xp=np):
-    """(1, 1, T, T): position t may attend to positions up to and including t (section 3.2.3)."""
-    return xp.tril(xp.ones((length, length), dtype=bool))[None, None]
+def causal_mask(queries, xp=np, keys=None):
+    """(1, 1, T, S): position t may attend to positions up to and including t (section 3.2.3).
+
+    `queries` (T,) and `keys` (S,) are positions. For positions 0 to T - 1 pass T alone.
+    """
+    queries = xp.arange(queries) if np.ndim(queries) == 0 else queries
+    keys = queries if keys is None else keys
+    return (keys <= queries[:, None])[None, None]
 
 
 class Places:
-    """The places of a batch of B sequences: `valid` (B, T), a host array, is False at padding.
+    """The B T places of a padded batch: `valid` (B, T), a host array, is False at padding.
 
-    With `skip_padding`, layers work on rows (N, D), one for each real position; `real` (N,) has
-    their indices among the B T places. Without it, a batch keeps its shape (B, T, D). `positions`
-    (T,) says where in a sequence the places are: 0 to T - 1 unless given.
+    With `skip_padding`, layers work on rows (N, D), one for each of the N places that are `real`;
+    otherwise on the whole batch (B, T, D). `positions` (T,) are the places' positions in their
+    sequences, 0 to T - 1 unless given: in decoding a batch may hold one later position only.
     """
 
     def __init__(
@@ -38,58 +44,54 @@ class Places:
         self._indices: dict[tuple, tuple] = {}
 
     @classmethod
-    def whole(cls, batch: int, length: int, first: int = 0, skip_padding: bool = False) -> "Places":
-        """Places of `batch` sequences without padding, at `length` positions from `first` on."""
-        return cls.at(np.arange(first, first + length), batch, skip_padding)
-
-    @classmethod
-    def at(cls, positions: np.ndarray, batch: int, skip_padding: bool = False) -> "Places":
-        """Places of `batch` sequences without padding, at `positions` (T,)."""
-        valid = np.ones((batch, len(positions)), dtype=bool)
-        places = cls(valid, skip_padding, positions)
-        places.all_valid, places.real = True, np.arange(valid.size)
+    def without_padding(
+        cls, batch: int, length: int, first: int = 0, skip_padding: bool = False
+    ) -> "Places":
+        """The places of `batch` sequences, all real, at `length` positions from `first` on."""
+        places = cls(np.ones((batch, length), bool), skip_padding, np.arange(first, first + length))
+        places.all_valid, places.real = True, np.arange(batch * length)
         return places
 
     @cached_property
     def real(self) -> np.ndarray:
-        """Indices (N,) of the real positions among the B T places."""
+        """The indices (N,) of the real ones among the B T places."""
         real = np.flatnonzero(self.valid)
-        # If all is padding, one row stays, since some products need one; nobody attends to it.
+        # A batch of nothing but padding keeps one row, which some products need; nobody sees it.
         return real if len(real) else np.zeros(1, dtype=int)
 
     @cached_property
     def all_valid(self) -> bool:
-        """Whether there is no padding."""
+        """True if there is no padding."""
         return bool(self.valid.all())
 
     @property
     def row_positions(self) -> np.ndarray:
-        """The positions that layers work on: (T,), or with `skip_padding` one for each row (N,)."""
+        """The positions of what layers work on: (T,), or with `skip_padding` of each row (N,)."""
         rows = self.real % self.valid.shape[1] if self.skip_padding else slice(None)
         return self.positions[rows]
 
     def pick(self, ids: np.ndarray) -> np.ndarray:
-        """ids (B, T) -> (B, T), or with `skip_padding` the ids (N,) of the rows."""
+        """ids (B, T) -> the ids that layers work on: (B, T), or with `skip_padding` (N,)."""
         return ids.ravel()[self.real] if self.skip_padding else ids
 
     def spread(self, x, heads: int):
-        """Rows x (N, H K) -> (B, H, T, K), with zeros at padding; without padding, a view."""
+        """Rows x (N, H K) -> (B, H, T, K), with zeros at padding. Without padding it is a view."""
         if self.all_valid:
             return x.reshape(*self.valid.shape, heads, -1).swapaxes(1, 2)
-        _, row_of_place, padding = self._of_heads(heads, array_module(x))
+        _, row_of_place, padding = self._head_indices(heads, array_module(x))
         return spread_rows(x.reshape(len(x) * heads, -1), row_of_place, padding)
 
     def gather(self, x):
-        """x (B, H, T, K) -> rows (N, H K): the real positions, each with its heads side by side."""
+        """x (B, H, T, K) -> rows (N, H K): the real places, each with its heads side by side."""
         if self.all_valid:
             return x.swapaxes(1, 2).reshape(len(self.real), -1)
-        place_of_row, *_ = self._of_heads(x.shape[1], array_module(x))
+        place_of_row, *_ = self._head_indices(x.shape[1], array_module(x))
         return x.reshape(-1, x.shape[-1]).take(place_of_row, axis=0).reshape(len(self.real), -1)
 
-    def _of_heads(self, heads: int, xp) -> tuple:
-        """Indices: the place (N, H) of each row's heads; the row (B, H, T) of each place; padding.
+    def _head_indices(self, heads: int, xp) -> tuple:
+        """Indices among heads: each row's places (N, H), each place's row (B, H, T), the padding.
 
-        The row is negative at padding, whose sequences and positions the third index holds.
+        The row of padding is negative. The third index is a pair, its sequences and positions.
         """
         if (heads, xp) not in self._indices:
             batch, length = self.valid.shape
@@ -112,66 +114,68 @@ def spread_rows(x, row_of_place, padding):
 
 
 class Reach:
-    """Who may see whom: which keys s each query t of a batch may attend to.
+    """Who may see whom: the keys s to which each query t of a batch may attend.
 
     `queries` and `keys` are Places; unless given, the keys are the queries. Nobody sees padding.
-    With `causal`, t sees only s <= t.
+    If `causal`, as in the decoder's self-attention, t sees only s <= t.
     """
 
     def __init__(self, queries: Places, keys: Places | None = None, causal: bool = False):
         self.queries, self.keys = queries, queries if keys is None else keys
         self.causal = causal
-        self._dense: dict = {}
+        self._masks: dict = {}
         self._with_keys: dict[bytes, Reach] = {}
 
-    def dense(self, xp=np):
-        """Boolean, True = may attend, broadcasts to (B, H, T, S); None if all see all."""
-        if xp not in self._dense:
-            allowed = None
+    def mask(self, xp=np):
+        """Boolean, True = may attend, broadcasts to (B, H, T, S); None if every query sees all."""
+        if xp not in self._masks:
+            mask = None
             if self.causal:
-                earlier = self.keys.positions <= self.queries.positions[:, None]
-                allowed = None if earlier.all() else earlier[None, None]
+                mask = causal_mask(self.queries.positions, keys=self.keys.positions)
+                mask = None if mask.all() else mask
             if not self.keys.all_valid:
                 valid = padding_mask(self.keys.valid)
-                allowed = valid if allowed is None else allowed & valid
-            self._dense[xp] = None if allowed is None else xp.asarray(allowed)
-        return self._dense[xp]
+                mask = valid if mask is None else mask & valid
+            self._masks[xp] = None if mask is None else xp.asarray(mask)
+        return self._masks[xp]
 
     def with_keys(self, positions: np.ndarray) -> "Reach":
-        """The Reach of the same queries over other keys: the remembered ones, at `positions` (S,).
+        """The Reach of the same queries over remembered keys, which are at `positions` (S,).
 
-        All layers of a model need the same Reach, so it is made only once.
+        All layers of a model need the same one, so it is made only once.
         """
         name = positions.tobytes()
         if name not in self._with_keys:
-            keys = Places.at(positions, len(self.queries.valid))
+            keys = Places.without_padding(len(self.queries.valid), len(positions))
+            keys.positions = positions
             self._with_keys[name] = Reach(self.queries, keys, self.causal)
         return self._with_keys[name]
 
 
 class ExplicitMask(Reach):
-    """A Reach given as an array: `mask`, boolean, broadcasts to (B, H, T, S)."""
+    """A Reach whose mask is given: `array`, boolean, broadcasts to (B, H, T, S)."""
 
-    def __init__(self, mask, queries: Places, keys: Places):
+    def __init__(self, array, queries: Places, keys: Places):
         super().__init__(queries, keys)
-        self.mask = mask[(None,) * (4 - mask.ndim)]
+        self.array = array[(None,) * (4 - array.ndim)]
 
-    def dense(self, xp=np):
-        return self.mask
+    def mask(self, xp=np):
+        return self.array
 
     def with_keys(self, positions: np.ndarray) -> Reach:
-        return ExplicitMask(self.mask, self.queries, super().with_keys(positions).keys)
+        return ExplicitMask(self.array, self.queries, super().with_keys(positions).keys)
 
 
 def as_reach(reach, x, memory, first: int = 0) -> Reach:
-    """`reach` as a Reach of x (B, T, D) over memory (B, S, D), whose positions begin at `first`.
+    """A Reach of x (B, T, D) over memory (B, S, D), whose positions begin at `first`.
 
-    A Reach stays as it is, None lets all see all, and a boolean array, where True = may attend,
+    `reach` is a Reach already; or None, and every position sees all others; or a boolean mask that
     broadcasts to (B, H, T, S). Raises InputError for anything else, such as a mask of numbers.
     """
     if isinstance(reach, Reach):
         return reach
-    queries, keys = (Places.whole(array.shape[0], array.shape[1], first) for array in (x, memory))
+    queries = Places.without_padding(x.shape[0], x.shape[1], first)
+    keys = Places.without_padding(memory.shape[0], memory.shape[1], first)
     if reach is None:
         return Reach(queries, keys)
     require_mask(reach)
@@ -179,15 +183,15 @@ def as_reach(reach, x, memory, first: int = 0) -> Reach:
 
 
 def as_mask(reach, xp=np):
-    """A Reach as a boolean array, or None; anything else stays as it is."""
-    return reach.dense(xp) if isinstance(reach, Reach) else reach
+    """The mask of a Reach; a mask or None is returned unchanged."""
+    return reach.mask(xp) if isinstance(reach, Reach) else reach
 
 
 def require_mask(mask) -> None:
-    """Raise InputError unless a mask is an array of truth values."""
+    """Raise InputError unless the mask is a boolean array."""
     if dtype_kind(mask) != "b":
         raise InputError(
             "a mask is a boolean array, True = may attend",
             getattr(mask, "dtype", type(mask).__name__),
-            "Compare: mask != 0. Numbers that are added to scores are a position_bias.",
+            "Write mask != 0. To add numbers to the scores, use a position_bias.",
         )

@@ -1,4 +1,8 @@
-"""What decoding remembers of earlier positions, so that nothing is computed twice."""
+"""What a model remembers while it writes, so that nothing is computed twice.
+
+The paper leaves this out. Without it, the decoder would read all that it has written again for
+each further symbol; with the keys and values of earlier positions, it reads the latest one only.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,20 +16,19 @@ from numformer.layer import Layer, saving
 
 
 class Memory:
-    """The states that the layers of a model keep from one position to the next, for a whole batch.
+    """The states that the layers of a model keep from one position to the next, for a batch.
 
-    One Memory is passed down to every layer, and each layer keeps its own state in it: the keys and
-    values of all positions or of the latest ones, or a hidden state. It covers the first `length`
-    positions and has room for `room`. Each sequence that was read has `width` hypotheses, side by
-    side.
+    One Memory is passed down to every layer, and each layer keeps a state in it, such as the keys
+    and values of its positions. `length` positions have been seen, out of at most `room`. Each
+    source sequence has `width` rows of the batch, side by side: its hypotheses.
     """
 
     def __init__(self, room: int):
         self.room, self.length, self.width = room, 0, 1
         self._states: dict[int, Any] = {}
 
-    def of(self, layer: Layer, begin: Callable[["Memory"], Any]):
-        """The state of this layer, which `begin(memory)` makes the first time.
+    def state(self, layer: Layer, begin: Callable[["Memory"], Any] | None = None):
+        """The state of this layer; the first time, `begin(memory)` makes it.
 
         A state has a method `choose(rows)`. Raises InputError while saving is on, because gradients
         could not flow back to earlier positions.
@@ -36,50 +39,47 @@ class Memory:
                 "a Memory while saving is on",
                 "Decode inside `with inference():`.",
             )
-        if id(layer) not in self._states:
+        if begin and id(layer) not in self._states:
             self._states[id(layer)] = begin(self)
         return self._states[id(layer)]
 
     def advance(self, count: int) -> None:
-        """Add `count` positions, which every layer has now seen, to `length`."""
+        """Count `count` more positions as seen, after every layer has seen them."""
         self.length += count
 
     def choose(self, rows: np.ndarray) -> None:
-        """Keep the rows `rows` (N,) of the batch, in this order, repeated ones included."""
-        read = rows // self.width
-        starts = np.flatnonzero(np.diff(read, prepend=-1))
-        self.width = len(read) // max(1, len(starts))
-        if np.array_equal(read, np.repeat(read[starts], self.width)):
-            read = read[starts]
-        else:  # some sequences have more hypotheses than others
+        """Make the rows `rows` (N,) of the batch the new batch, in this order; rows may repeat."""
+        sources = rows // self.width
+        starts = np.flatnonzero(np.diff(sources, prepend=-1))
+        self.width = len(sources) // max(1, len(starts))
+        if np.array_equal(sources, np.repeat(sources[starts], self.width)):
+            sources = sources[starts]
+        else:  # some sources have more hypotheses than others
             self.width = 1
         for state in self._states.values():
-            state.choose(read if isinstance(state, Shared) else rows)
+            state.choose(sources if isinstance(state, SourceState) else rows)
 
 
-class Kept(dict):
+class ArrayState(dict):
     """A state of arrays by name; the first axis of each is the batch."""
 
     def choose(self, rows: np.ndarray) -> None:
-        """As Memory.choose."""
+        """Like Memory.choose."""
         for name, array in self.items():
             self[name] = array[array_module(array).asarray(rows)]
 
 
-class Shared(Kept):
-    """A state of sequences that were read, written once; all hypotheses of one share its row."""
+class SourceState(ArrayState):
+    """A state with one row for each source sequence, which all hypotheses of the source share."""
 
     def choose(self, rows: np.ndarray) -> None:
-        """As Memory.choose, with rows of sequences."""
+        """Like Memory.choose, for rows of sources."""
         if not np.array_equal(rows, np.arange(len(next(iter(self.values()))))):
             super().choose(rows)
 
 
 class KeysAndValues:
-    """The keys and values of all positions so far, as arrays (B, H, room, K) written by index.
-
-    The first `append` makes the arrays, with the batch, heads and dtype of what it appends.
-    """
+    """The keys and values of all positions so far, in arrays (B, H, room, K) that fill up."""
 
     def __init__(self, memory: Memory):
         self.memory = memory
@@ -88,7 +88,7 @@ class KeysAndValues:
     def append(self, key, value):
         """key (B, H, T, K), value of T new positions -> keys, values and positions of all so far.
 
-        The Memory counts the new positions once the model advances it. Raises InputError if full.
+        The model advances the Memory afterwards. Raises InputError if there is no room.
         """
         start, room = self.memory.length, self.memory.room
         stop = start + key.shape[2]
@@ -96,15 +96,15 @@ class KeysAndValues:
             raise InputError(
                 f"this Memory has room for {room} positions",
                 f"position {stop}",
-                "Ask for a longer one when generation starts.",
+                "Start the model with a larger length.",
             )
         self._arrays = self._arrays or [self._empty(key), self._empty(value)]
-        for array, further in zip(self._arrays, (key, value), strict=True):
-            array[:, :, start:stop] = further
+        for array, new in zip(self._arrays, (key, value), strict=True):
+            array[:, :, start:stop] = new
         return *(array[:, :, :stop] for array in self._arrays), np.arange(stop)
 
     def choose(self, rows: np.ndarray) -> None:
-        """As Memory.choose. Only the part of the arrays that is filled is copied."""
+        """Like Memory.choose. Only the filled part of the arrays is copied."""
         length = self.memory.length
         for index, array in enumerate(self._arrays):
             chosen = self._empty(array, len(rows))
@@ -119,15 +119,12 @@ class KeysAndValues:
 
 @dataclass
 class State:
-    """How far a batch of sequences has been read and written.
-
-    `ids` (B,) are the first ids for `step`; `past` is what the model and its layers remember.
-    """
+    """Where writing a batch begins: the `ids` (B,) for the first step, and the Memory `past`."""
 
     ids: np.ndarray
     past: Memory
 
     def choose(self, rows: np.ndarray) -> None:
-        """Keep the rows `rows` (N,) of the batch, in this order, repeated ones included."""
+        """Like Memory.choose."""
         self.ids = self.ids[rows]
         self.past.choose(rows)

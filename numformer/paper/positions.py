@@ -1,4 +1,4 @@
-"""Positions, added to the embeddings because attention alone knows no order (section 3.5)."""
+"""Position encodings, added to the embeddings because attention ignores order (section 3.5)."""
 
 import math
 from collections.abc import Callable
@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from numformer.backend import array_module, scatter_add
+from numformer.arithmetic import scatter_add
+from numformer.backend import array_module
 from numformer.errors import InputError
 from numformer.layer import Array, Layer, Parameter
 
@@ -14,8 +15,8 @@ from numformer.layer import Array, Layer, Parameter
 def sinusoidal_table(length: int, d_model: int, xp=np):
     """The table PE (length, D), float64.
 
-    PE(pos, 2i) = sin(pos / 10000^(2i / D)), PE(pos, 2i + 1) = cos(pos / 10000^(2i / D)): the
-    first dimensions turn fastest.
+    PE(pos, 2i) = sin(pos / 10000^(2i / D)), PE(pos, 2i + 1) = cos(pos / 10000^(2i / D)). The first
+    dimensions have the highest frequencies.
     """
     position = xp.arange(length)[:, None]
     angle = position * xp.exp(xp.arange(0, d_model, 2) * (-math.log(10000) / d_model))
@@ -26,10 +27,10 @@ def sinusoidal_table(length: int, d_model: int, xp=np):
 
 
 class PositionTable:
-    """The table `table_of(length, width, xp)`, one row for each position; it grows when needed."""
+    """A table with one row for each position, made by `build(length, width, xp)`; it can grow."""
 
-    def __init__(self, table_of: Callable):
-        self.table_of = table_of
+    def __init__(self, build: Callable):
+        self.build = build
         self._tables: dict[tuple, Any] = {}
 
     def rows(self, stop: int, like):
@@ -38,20 +39,20 @@ class PositionTable:
         table = self._tables.get(key)
         if table is None or len(table) < stop:
             length = 2 ** math.ceil(math.log2(max(stop, 64)))
-            table = self.table_of(length, like.shape[-1], array_module(like))
+            table = self.build(length, like.shape[-1], array_module(like))
             table = table.astype(like.dtype if table.dtype.kind == "f" else f"c{2 * like.itemsize}")
             self._tables[key] = table
         return table
 
 
 class SinusoidalPositions(Layer):
-    """x (B, T, D) -> x + PE[positions]. No parameters and no limit on the length.
+    """x (B, T, D) -> x + PE[positions]. There are no parameters and no limit on the length.
 
     `positions` (T,) is a host array, 0 to T - 1 unless given; for rows x (N, D) it is (N,).
     """
 
-    def __init__(self, table_of: Callable = sinusoidal_table):
-        self._table = PositionTable(table_of)
+    def __init__(self, build: Callable = sinusoidal_table):
+        self._table = PositionTable(build)
 
     def forward(self, x: Array, positions: np.ndarray | None = None) -> Array:
         positions = np.arange(x.shape[-2]) if positions is None else positions
@@ -68,7 +69,7 @@ class LearnedPositions(Layer):
     `positions` (T,) is a host array, 0 to T - 1 unless given; for rows x (N, D) it is (N,).
 
     P starts normal with standard deviation D^-0.5, small beside the embeddings (variance 1), so
-    training decides how much a position counts. Raises InputError for positions beyond max_length.
+    training decides how much positions matter. Raises InputError for positions beyond max_length.
     """
 
     role = "positions"
@@ -82,7 +83,7 @@ class LearnedPositions(Layer):
             raise InputError(
                 f"learned positions reach to max_length = {self.weight.shape[0]}",
                 f"a sequence of length {positions.max() + 1}",
-                "Raise max_length, shorten the sequences, or use sinusoidal positions.",
+                "Increase max_length, shorten the sequences, or use sinusoidal positions.",
             )
         positions = array_module(x).asarray(positions)
         self.save(positions=positions)

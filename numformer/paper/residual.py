@@ -10,9 +10,9 @@ from numformer.paper.layer_norm import LayerNorm
 class Residual(Layer):
     """y = LayerNorm(x + Dropout(Sublayer(x, *others)))   (sections 3.1, 5.4).
 
-    x (B, T, D), *others -> (B, T, D). `others` (memory, masks, what is remembered) go to the
-    sublayer unchanged. `norm`, a norm of D values, can replace LayerNorm. `backward` returns dx, or
-    a tuple of dx and the gradients of those `others` that have one.
+    x (B, T, D), *others -> (B, T, D). The sublayer gets `others` (a memory, a Reach) unchanged.
+    `norm`, a norm of D values, can replace LayerNorm. `backward` returns dx, or a tuple of dx and
+    the gradients of `others`, if they have any.
     """
 
     def __init__(

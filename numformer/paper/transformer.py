@@ -8,21 +8,20 @@ from numformer.errors import InputError
 from numformer.layer import Array, Layer
 from numformer.paper.config import Config
 from numformer.paper.masks import Places, Reach
-from numformer.paper.memory import Memory, Shared, State
+from numformer.paper.memory import Memory, SourceState, State
 from numformer.symbols import OURS, Special
 
 
 class Transformer(Layer):
     """source ids (B, S), target ids (B, T) -> logits (B, T, V)   (Figure 1).
 
-    With `skip_padding` only real positions are computed, and the logits are (N, V): those of the N
-    real target positions, row after row. Except with dropout, whose masks then have other shapes,
-    the numbers are the same.
-
     Ids are host arrays of integers, padded with 0. `target` is the decoder's input: the start id
-    and then the target without its last id; logits at position t predict the id at t + 1.
-    `backward` takes dlogits and returns None, since ids have no gradient. The seed determines the
-    initial weights; the config makes the parts.
+    and then the target without its last id. The logits at position t predict the target's id t + 1.
+    `backward` takes dlogits and returns None, since ids have no gradient.
+
+    With `skip_padding` the model computes real positions only, and the logits are (N, V), those of
+    the N real target positions. The numbers are the same, except with dropout, whose masks then
+    have other shapes. The config makes the parts, and the seed determines their initial weights.
     """
 
     config: Any
@@ -53,12 +52,11 @@ class Transformer(Layer):
         dx, dmemory = self.decoder.backward(self.output.backward(dlogits))
         self.target.backward(dx)
         self.source.backward(self.encoder.backward(dmemory))
-        return None
 
-    # Writing
+    # Writing (see paper/writing.py)
 
     def start(self, source, length: int) -> State:
-        """source ids (B, S) -> the State in which targets of up to `length` ids begin.
+        """source ids (B, S) -> the State before the first of at most `length` target ids.
 
         Raises InputError for a source that neither ends with the end id nor is all padding.
         """
@@ -66,30 +64,31 @@ class Transformer(Layer):
         require_source(source, special)
         past, sources = Memory(length), Places(source != special.padding)
         memory = self.encoder.forward(self.source.forward(source, sources), Reach(sources))
-        past.of(self, lambda past: Shared(memory=memory, valid=sources.valid))
+        past.state(self, lambda past: SourceState(memory=memory, valid=sources.valid))
         return State(np.full(len(source), special.start), past)
 
     def step(self, ids, state: State):
-        """The next position of every row: ids (B,) -> logits (B, V), given those before it."""
-        past, kept = state.past, state.past.of(self, lambda past: Shared())
-        here = Places.whole(len(ids), 1, past.length, skip_padding=True)
-        x = self.target.forward(ids[:, None], here)
-        sources = len(kept["valid"])  # each hypothesis of a source attends to it, as one query
-        hypotheses = Places.whole(sources, len(ids) // sources, skip_padding=True)
-        reach = Reach(hypotheses, Places(kept["valid"]))
-        x = self.decoder.forward(x, Reach(here, causal=True), kept["memory"], reach, past)
+        """ids (B,) at the latest position of every row -> logits (B, V) of the next one."""
+        past, source = state.past, state.past.state(self)
+        latest = Places.without_padding(len(ids), 1, past.length, skip_padding=True)
+        x = self.target.forward(ids[:, None], latest)
+        sources = len(source["valid"])  # each of them has several queries: its hypotheses
+        hypotheses = Places.without_padding(sources, len(ids) // sources, skip_padding=True)
+        memory_reach = Reach(hypotheses, Places(source["valid"]))
+        reach = Reach(latest, causal=True)
+        x = self.decoder.forward(x, reach, source["memory"], memory_reach, past)
         past.advance(1)
         return self.output.forward(x)
 
 
 FIXES = dict(
-    source="numformer.pad_sources(sources) makes it of lists of ids.",
-    target="numformer.PairBatch.of(pairs) makes it of pairs of lists of ids.",
+    source="numformer.pad_sources(sources) makes one of lists of ids.",
+    target="numformer.PairBatch.of(pairs) makes one of pairs of lists of ids.",
 )
 
 
 def require_pair(source, target, skip_padding: bool, special: Special = OURS) -> None:
-    """Raise InputError unless an encoder-decoder can read source and target as one batch."""
+    """Raise InputError unless source and target are one batch for an encoder-decoder."""
     for ids, name in ((source, "source"), (target, "target")):
         require_batch(ids, f"{name} ids are a NumPy array (B, {name} length)", FIXES[name])
     if len(target) != len(source):
@@ -100,7 +99,7 @@ def require_pair(source, target, skip_padding: bool, special: Special = OURS) ->
         )
     if skip_padding and not special.real(target).any():
         raise InputError(
-            "with skip_padding some target position is no padding",
+            "with skip_padding some target position is real",
             f"only id {special.padding}",
             "Leave this batch out.",
         )

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from numformer.backend import array_module, matmul
+from numformer.arithmetic import matmul
+from numformer.backend import array_module
 from numformer.later.activations import sigmoid, tanh_backward
 from numformer.layer import Array, Layer, Parameter
 from numformer.paper.linear import Linear, linear_backward

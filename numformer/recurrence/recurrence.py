@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from numformer.backend import array_module, rows
+from numformer.arithmetic import rows
+from numformer.backend import array_module
 from numformer.errors import InputError
 from numformer.layer import Array, Layer
 from numformer.recurrence.cells import Cell

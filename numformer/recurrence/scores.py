@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from numformer.backend import array_module, matmul, transpose
+from numformer.arithmetic import matmul, transpose
+from numformer.backend import array_module
 from numformer.layer import Array, Layer
 from numformer.paper.linear import Linear, linear, linear_backward
 

@@ -75,7 +75,7 @@ def step_of(name: str, size: Size) -> Callable[[], None]:
     x, dy = (rng.standard_normal((size.B, size.T, size.d), np.float32) for _ in range(2))
 
     def step():
-        layer.forward(x, Reach(Places.whole(size.B, size.T), causal=True))
+        layer.forward(x, Reach(Places.without_padding(size.B, size.T), causal=True))
         layer.backward(dy)
 
     return step
@@ -170,7 +170,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     values, rounds = (3, 1) if options.quick else (9, 5)
     reuse_freed_memory()
-    with blas.fixed(1):
+    with blas.training_threads(1):
         room = memory(options.mixers, values)
         curves = {"time": times(room, rounds), "memory": room}
     draw(options.out, options.mixers, curves)

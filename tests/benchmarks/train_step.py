@@ -224,7 +224,7 @@ def profile(name: str, lengths: str, way: Way, rows: int = 24) -> None:
     if way.on_gpu:
         os.environ["CUDA_LAUNCH_BLOCKING"] = "1"  # before CuPy is loaded
     profiler = cProfile.Profile(time.perf_counter if way.on_gpu else time.process_time)
-    with blas.fixed(1):
+    with blas.training_threads(1):
         both = numformer_step(SIZES[name], lengths, way, parts=1)
         seconds(*both, 2)
         steps = max(1, round(4 / seconds(*both, 1)))

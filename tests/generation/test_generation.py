@@ -15,7 +15,7 @@ from numformer.errors import BrokenNumbers
 from numformer.generation.beam import largest_in_groups
 from numformer.paper import beam
 from numformer.paper.beam import most_probable
-from numformer.paper.memory import Kept, Memory, Shared
+from numformer.paper.memory import ArrayState, Memory, SourceState
 from numformer.randomness import seed_sequence
 
 V = 7
@@ -199,8 +199,8 @@ def test_what_is_impossible_is_not_among_the_n_best():
     for hypotheses in nf.n_best(peaked(), SOURCE, 1, 5, 5):
         assert len(hypotheses) == len(GOING_ON) + 1
         assert all(math.isfinite(hypothesis.score) for hypothesis in hypotheses)
-    _, ended = beam.Beam(1, 12).write(*all_symbols(np.zeros((12, V)), V))
-    assert ended == [(0, 0, [nf.END])]
+    _, ended = beam.Beam(1, 12).extend(*all_symbols(np.zeros((12, V)), V))
+    assert ended == [(0, 0, [])]
 
 
 def test_as_many_go_on_as_the_beam_is_wide_where_one_has_ended():
@@ -508,8 +508,8 @@ def test_hypotheses_of_a_sequence_share_what_was_read(choices, widths, rng):
     """However many of each are chosen: what a row is told is its own. Where all stay, no copy."""
     read, past, layers = rng.random((3, 4)), Memory(9), (nf.Softmax(), nf.Softmax())
     with nf.inference():
-        shared = past.of(layers[0], lambda past: Shared(read=read))
-        kept = past.of(layers[1], lambda past: Kept(read=read))
+        shared = past.state(layers[0], lambda past: SourceState(read=read))
+        kept = past.state(layers[1], lambda past: ArrayState(read=read))
         past.choose(np.arange(3))
         assert shared["read"] is read
         for rows, width in zip(choices, widths, strict=True):

@@ -26,7 +26,7 @@ from unittest import mock
 
 import numpy as np
 
-from numformer import backend, randomness
+from numformer import arithmetic, randomness
 from numformer.allocator import reuse_freed_memory
 from numformer.backend import to_host
 from numformer.data.batching import pad_sources
@@ -167,7 +167,7 @@ def scatter_sums(xp, rows: int, dtype):
     rng = np.random.default_rng(3)
     target = xp.zeros((rows, 5), dtype=dtype)
     ids = xp.asarray(np.r_[rng.integers(0, rows, 400), [rows - 1] * 20])
-    backend.scatter_add(target, ids, xp.asarray(rng.standard_normal((420, 5)), dtype=dtype))
+    arithmetic.scatter_add(target, ids, xp.asarray(rng.standard_normal((420, 5)), dtype=dtype))
     return target
 
 
@@ -192,7 +192,7 @@ def check_formulas(report: Report, xp) -> None:
             masks = []
             for module in (xp, np):
                 dropout_stream.reseed(1, 2)
-                pair = [dropout_stream.keep(s, p, module.zeros(1)) for s in ((7, 9), (31, 3))]
+                pair = [dropout_stream.mask(s, p, module.zeros(1)) for s in ((7, 9), (31, 3))]
                 masks.append([to_host(mask) for mask in pair])
             at_most(sum(int((a != b).sum()) for a, b in zip(*masks, strict=True)), 0)
 

@@ -11,7 +11,7 @@ import pytest
 from cupy_stand_in import Undefined, synchronisations
 from numpy.testing import assert_allclose, assert_array_equal
 
-from numformer.backend import dot_rows, matmul
+from numformer.arithmetic import dot_rows, matmul
 from numformer.errors import BrokenNumbers
 from numformer.gradient_check import __main__ as gradient_check
 from numformer.half_precision import half_products

@@ -51,7 +51,7 @@ def by_torch(function: str, *arguments) -> Callable[[], dict[str, np.ndarray]]:
 def differentiate(layer: Layer, inputs: list, reference: str, **settings) -> Solved:
     """The "output", and each gradient by its tensor; `reference`, `settings` are as in a Case."""
     checked = GradientCheck(layer, inputs)
-    inputs = [x.dense() if isinstance(x, Reach) else x for x in checked.inputs]
+    inputs = [x.mask() if isinstance(x, Reach) else x for x in checked.inputs]
     inputs = [x.valid if isinstance(x, Places) else x for x in inputs]
     drawn = [*(x for x in inputs if x is not None), *checked.tensors.values(), checked.upstream]
     results = {"output": checked.output, **checked.gradients}

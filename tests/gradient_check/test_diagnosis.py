@@ -307,7 +307,7 @@ MISTAKES = {
         remembering(lambda layer, right, dy: 0 * right(dy) + dy * layer.y / layer.x), REFUSED
     ),
     "dropout: a new mask drawn in backward": of(
-        with_keep(lambda keep: dropout_stream.keep(keep.shape, 0.3, keep)), REFUSED
+        with_keep(lambda keep: dropout_stream.mask(keep.shape, 0.3, keep)), REFUSED
     ),
     "the size of a batch in an attribute": of(
         remembering(lambda layer, right, dy: right(dy) * (1 + 1e-4 * (len(layer.x) - len(dy)))),

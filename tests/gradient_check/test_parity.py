@@ -36,7 +36,7 @@ def fingerprint(array) -> np.ndarray:
 def fingerprint_of_drawn(drawn: list) -> np.ndarray:
     """The fingerprint of everything drawn together, with some of dropout's choices."""
     dropout_stream.reseed(0, 0)
-    kept = dropout_stream.keep((64,), 0.5, like=np.zeros(0)) != 0
+    kept = dropout_stream.mask((64,), 0.5, like=np.zeros(0)) != 0
     return fingerprint(np.concatenate([np.ravel(array) for array in [*drawn, kept]]))
 
 

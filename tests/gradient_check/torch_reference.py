@@ -113,7 +113,7 @@ def dropout(p, x, *, p_drop):
     if not p_drop:
         return x
     p_drop = round(p_drop * 2**16) / 2**16  # 16 random bits decide each value
-    keep = dropout_stream.keep(tuple(x.shape), p_drop, like=np.zeros(0))
+    keep = dropout_stream.mask(tuple(x.shape), p_drop, like=np.zeros(0))
     return torch.where(torch.from_numpy(keep != 0), x / (1 - p_drop), 0.0)
 
 
@@ -661,7 +661,7 @@ def objective_r_drop(p, source, target_in, target_out, *, config, smoothing, r_d
 
 def as_array(x):
     """An input as PyTorch can have it: who may see whom, or which places are real, as an array."""
-    return x.dense() if isinstance(x, Reach) else x.valid if isinstance(x, Places) else x
+    return x.mask() if isinstance(x, Reach) else x.valid if isinstance(x, Places) else x
 
 
 def differentiate(checked: GradientCheck, name: str, settings: dict) -> dict[str, np.ndarray]:

@@ -33,34 +33,34 @@ def test_masks_by_hand():
 @pytest.mark.parametrize("first", [0, 2])
 def test_a_reach_is_its_rules_position_by_position(causal, first, xp):
     """Also of queries that come after keys; and an explicit mask is what it is."""
-    queries, keys = Places.whole(2, 3, first), Places(VALID)
+    queries, keys = Places.without_padding(2, 3, first), Places(VALID)
     expected = np.zeros((2, 3, 3), bool)
     for row, t, s in np.ndindex(2, 3, 3):
         expected[row, t, s] = VALID[row, s] and not (causal and s > t + first)
     explicit = ExplicitMask(xp.asarray(expected[:, None]), queries, keys)
     for reach in (Reach(queries, keys, causal), explicit):
-        dense = reach.dense(xp)
-        assert type(dense) is xp.ndarray
-        assert_array_equal(np.broadcast_to(to_host(dense), (2, 1, 3, 3))[:, 0], expected)
-        assert as_mask(reach, xp) is reach.dense(xp)  # made once
+        mask = reach.mask(xp)
+        assert type(mask) is xp.ndarray
+        assert_array_equal(np.broadcast_to(to_host(mask), (2, 1, 3, 3))[:, 0], expected)
+        assert as_mask(reach, xp) is reach.mask(xp)  # made once
 
 
 def test_places_without_padding_are_known_without_a_look():
-    places = Places.at(np.arange(3), 2)
+    places = Places.without_padding(2, 3)
     assert not places.skip_padding and vars(places)["all_valid"]
     assert_array_equal(vars(places)["real"], np.arange(6))
 
 
 def test_where_all_see_all_there_is_no_mask():
     """And no work: one query after all keys, as in decoding, is such a case."""
-    whole = Places.whole(2, 3)
-    assert Reach(whole).dense() is None and as_mask(None) is None
-    assert Reach(Places.whole(2, 1, first=2), whole, causal=True).dense() is None
-    step = Reach(Places.whole(2, 1, first=4), causal=True)
-    assert step.with_keys(np.arange(5)).dense() is None
-    assert step.with_keys(np.arange(7)).dense().tolist() == [[[[True] * 5 + [False] * 2]]]
+    whole = Places.without_padding(2, 3)
+    assert Reach(whole).mask() is None and as_mask(None) is None
+    assert Reach(Places.without_padding(2, 1, first=2), whole, causal=True).mask() is None
+    step = Reach(Places.without_padding(2, 1, first=4), causal=True)
+    assert step.with_keys(np.arange(5)).mask() is None
+    assert step.with_keys(np.arange(7)).mask().tolist() == [[[[True] * 5 + [False] * 2]]]
     ring = step.with_keys(np.array([5, 3, 4]))  # as one that keeps the latest has them
-    assert ring.dense().tolist() == [[[[False, True, True]]]]
+    assert ring.mask().tolist() == [[[[False, True, True]]]]
     assert step.with_keys(np.arange(5)) is step.with_keys(np.arange(5)) is not ring
 
 
@@ -94,7 +94,7 @@ def test_a_mask_of_numbers_is_refused(mask, rng, complaint):
         lambda: Softmax().forward(np.zeros((2, H, 3, 3)), mask),
     ):
         assert "a mask is a boolean array, True = may attend; received" in complaint(call)
-    assert as_reach(None, x, x).dense() is None
+    assert as_reach(None, x, x).mask() is None
     queries = as_reach(None, x, x).queries
     assert (queries.valid.shape, [*queries.positions]) == ((2, 3), [0, 1, 2])
     assert "received" in complaint(as_reach, mask, x, x)
@@ -108,14 +108,14 @@ def test_an_explicit_mask_stays_what_it_is(rng):
         mask = rng.random(shape) < 0.5
         reach = as_reach(mask, x, memory, first=3)
         assert [*reach.queries.positions] == [3, 4, 5, 6] and len(reach.keys.positions) == 6
-        assert reach.dense().ndim == 4
+        assert reach.mask().ndim == 4
         whole = np.broadcast_to(mask, (2, H, 4, 6))
-        assert_array_equal(np.broadcast_to(reach.dense(), whole.shape), whole)
+        assert_array_equal(np.broadcast_to(reach.mask(), whole.shape), whole)
         further = reach.with_keys(np.arange(9))
-        assert_array_equal(further.dense(), reach.dense())
+        assert_array_equal(further.mask(), reach.mask())
         assert len(further.keys.positions) == 9
         padded = Places(np.arange(6) < [[4], [6]])
-        for explicit in (reach, ExplicitMask(reach.mask, reach.queries, padded)):
+        for explicit in (reach, ExplicitMask(reach.array, reach.queries, padded)):
             y = TiledAttention(rows=3, least=0).forward(query, key, value, explicit)
             expected, _ = scaled_dot_product_attention(query, key, value, whole)
             assert_allclose(y, expected, rtol=1e-12, atol=1e-13)
@@ -168,9 +168,9 @@ def test_cross_attention_computes_keys_and_values_of_the_memory_once(rng, monkey
     for part in (layer.key, layer.value):
         project = part.forward
         monkeypatch.setattr(part, "forward", lambda *given, f=project: calls.append(1) or f(*given))
-    reach = Reach(Places.whole(2, 1), Places(VALID))
+    reach = Reach(Places.without_padding(2, 1), Places(VALID))
     with inference():
-        whole = layer.forward(x, memory, Reach(Places.whole(2, 3), Places(VALID)))
+        whole = layer.forward(x, memory, Reach(Places.without_padding(2, 3), Places(VALID)))
         calls.clear()
         past = Memory(3)
         steps = [layer.forward(x[:, t : t + 1], memory, reach, past) for t in range(3)]

@@ -66,7 +66,7 @@ def test_it_is_what_is_added_to_scores_and_gets_their_gradients(length, causal, 
     if constant:
         bias = bias - np.array([[[2**-4]], [[2**-8]]]) * abs(distance)
     plain, reach = BiasedAttention(), Reach(places, causal=causal)
-    expected = plain.forward(query, key, value, reach.dense(), bias)
+    expected = plain.forward(query, key, value, reach.mask(), bias)
     assert_allclose(attention.forward(query, key, value, reach), expected, rtol=1e-10)
     *gradients, dbias = plain.backward(doutput)
     for found, of_plain in zip(attention.backward(doutput), gradients, strict=True):

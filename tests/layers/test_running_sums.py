@@ -102,13 +102,13 @@ def test_what_is_remembered_has_one_size_whatever_was_read(kind, rng):
     x = rng.standard_normal((B, T, D))
     parts, sizes = [], []
     with inference():
-        whole = layer.forward(x, Reach(Places.whole(B, T), causal=True))
+        whole = layer.forward(x, Reach(Places.without_padding(B, T), causal=True))
         for length in (1, 3, 1, 2):
-            places = Places.whole(B, length, past.length)
+            places = Places.without_padding(B, length, past.length)
             of_part = x[:, past.length : past.length + length]
             parts.append(layer.forward(of_part, Reach(places, causal=True), past))
             past.advance(length)
-            kept = past.of(layer, None)
+            kept = past.state(layer, None)
             sizes.append({name: array.shape for name, array in kept.items()})
     assert_allclose(np.concatenate(parts, axis=1), whole, **CLOSE)
     assert all(size == sizes[0] for size in sizes) and len(sizes[0]) == 2
@@ -120,7 +120,7 @@ def test_a_past_of_linear_attention_goes_on_without_a_reach(rng):
     pack(layer, np.float64)
     x, past, parts = rng.standard_normal((B, T, D)), Memory(T), []
     with inference():
-        whole = layer.forward(x, Reach(Places.whole(B, T), causal=True))
+        whole = layer.forward(x, Reach(Places.without_padding(B, T), causal=True))
         for part in (slice(3), slice(3, 4), slice(4, T)):
             parts.append(layer.forward(x[:, part], None, past))
             past.advance(parts[-1].shape[1])
@@ -148,10 +148,10 @@ def test_linear_attention_looks_where_its_weights_are(rng):
 
 @every_kind
 def test_who_sees_whom_is_order_and_padding_alone(kind, rng, complaint):
-    layer, x, places = layer_of(kind), rng.standard_normal((B, 4, D)), Places.whole(B, 4)
+    layer, x, places = layer_of(kind), rng.standard_normal((B, 4, D)), Places.without_padding(B, 4)
     for reach, received in (
         (np.ones((4, 4), bool), "an explicit mask"),
-        (Reach(places, Places.whole(B, 3)), "keys of other places"),
+        (Reach(places, Places.without_padding(B, 3)), "keys of other places"),
     ):
         said = complaint(layer.forward, x, reach)
         assert f"received {received}. Give it Reach(places)" in said

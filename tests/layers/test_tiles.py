@@ -50,20 +50,20 @@ TIGHT = dict(rtol=1e-10, atol=1e-12)
 
 
 def masked(xp, *shape):
-    places = Places.whole(B, T)
+    places = Places.without_padding(B, T)
     mask = np.random.default_rng(3).random(shape) < 0.5
     return ExplicitMask(xp.asarray(mask), places, places)
 
 
 REACHES = {
-    "all": lambda xp: Reach(Places.whole(B, T)),
-    "causal": lambda xp: Reach(Places.whole(B, T), causal=True),
+    "all": lambda xp: Reach(Places.without_padding(B, T)),
+    "causal": lambda xp: Reach(Places.without_padding(B, T), causal=True),
     "padded": lambda xp: Reach(Places(PADDED)),
     "padded, causal": lambda xp: Reach(Places(PADDED), causal=True),
     "rows": lambda xp: Reach(Places(PADDED, skip_padding=True), causal=True),
     "rows that see ahead": lambda xp: Reach(Places(PADDED, skip_padding=True)),
     "holes": lambda xp: Reach(Places(HOLES), causal=True),
-    "fewer keys": lambda xp: Reach(Places.whole(B, T), Places(PADDED[:, :S])),
+    "fewer keys": lambda xp: Reach(Places.without_padding(B, T), Places(PADDED[:, :S])),
     "a mask": lambda xp: masked(xp, B, H, T, T),
     "a mask for all": lambda xp: masked(xp, 1, 1, T, T),
     "a mask of keys": lambda xp: masked(xp, B, 1, 1, T),
@@ -104,7 +104,7 @@ def computed(reach, xp, in_tiles, pattern=None, bias=None, groups=H, p_drop=0.0,
     shapes = (B, heads, T, K), (B, groups, longer, K), (B, groups, longer, V), (B, heads, T, V)
     *inputs, doutput = (xp.asarray(rng.standard_normal(shape)) for shape in shapes)
     dropout_stream.reseed(7, 0)
-    dropout_stream.keep((3,), 0.5, np.zeros(1))  # something was drawn before
+    dropout_stream.mask((3,), 0.5, np.zeros(1))  # something was drawn before
     output = attention.forward(*inputs, reach)
     assert ("arrays" in attention.saved[-1]) == in_tiles
     weights = attention.latest_weights()
@@ -114,7 +114,7 @@ def computed(reach, xp, in_tiles, pattern=None, bias=None, groups=H, p_drop=0.0,
     gradients = attention.backward(doutput * real)
     assert attention.pending() == 0
     arrays = output * real, weights * real, *gradients, flat.grad
-    further = dropout_stream.keep((2,), 0.5, np.zeros(1))
+    further = dropout_stream.mask((2,), 0.5, np.zeros(1))
     return [*map(to_host, arrays), further]
 
 
@@ -149,7 +149,7 @@ def test_tiles_are_the_plain_formula(bias, reach, p_drop, xp):
 def test_a_pattern_is_attention_under_a_mask(name, causal, xp):
     """In tiles and whole; also under a mask of each head."""
     pattern, seen = PATTERNS[name]
-    places = Places.whole(B, T)
+    places = Places.without_padding(B, T)
     mask = np.random.default_rng(3).random((B, H, T, T)) < 0.5
     for reach, allowed in (
         (Reach(places, causal=causal), seen & ((AHEAD <= 0) | (not causal))),
@@ -167,7 +167,7 @@ def test_heads_that_share_keys_are_heads_of_equal_keys(xp):
     rng = np.random.default_rng(1)
     query, doutput = (xp.asarray(rng.standard_normal((B, 4, T, K))) for _ in range(2))
     key, value = (xp.asarray(rng.standard_normal((B, 2, T, K))) for _ in range(2))
-    reach = Reach(Places.whole(B, T), causal=True)
+    reach = Reach(Places.without_padding(B, T), causal=True)
     repeated = (xp.repeat(x, 2, axis=1) for x in (key, value))
     expected = plain.forward(query, *repeated, reach)
     assert_allclose(
@@ -196,7 +196,7 @@ def stretches_of(pattern, reach, rows=4):
 
 def test_keys_of_tiles_are_those_that_can_be_seen():
     """A causal tile computes nothing later, a window nothing far, nobody padding."""
-    one, causal = Places.whole(1, 10), partial(Reach, causal=True)
+    one, causal = Places.without_padding(1, 10), partial(Reach, causal=True)
     of_all = partial(stretches_of, Everything())
     near = partial(stretches_of, Window(window=3))
     assert of_all(causal(one)) == [(0, 0, 0, 4), (0, 4, 0, 8), (0, 8, 0, 10)]
@@ -271,10 +271,10 @@ def test_a_mask_of_any_tile_is_that_of_the_whole(xp):
     for shape in ((2, 3, 5, 7), (2, 3, 5, 8), (1, 2, 1, 1), (1, 2, 3, 83)):
         dropout_stream.reseed(1, 2)
         later, like = KeepByTiles(shape, 0.3), xp.zeros(1, xp.float32)
-        after = dropout_stream.keep((2,), 0.3, like)
+        after = dropout_stream.mask((2,), 0.3, like)
         dropout_stream.reseed(1, 2)
-        whole = to_host(dropout_stream.keep(shape, 0.3, like))
-        assert_array_equal(to_host(after), to_host(dropout_stream.keep((2,), 0.3, like)))
+        whole = to_host(dropout_stream.mask(shape, 0.3, like))
+        assert_array_equal(to_host(after), to_host(dropout_stream.mask((2,), 0.3, like)))
         every = np.arange(shape[-1])
         for leading in ((slice(None), slice(None)), (slice(0, 1), slice(1, 2))):
             for rows in (slice(0, 5), slice(1, 3), slice(0, None, 2)):
@@ -292,7 +292,7 @@ def test_scores_are_as_large_as_they_like(factor, dtype, rng, xp):
     query, key, value = inputs = factor * rng.standard_normal((3, 2, H, T, 4)).astype(dtype)
     assert factor == 1 or abs(query @ key.swapaxes(2, 3)).max() > 1e5  # exp overflows beyond 710
     plain, ours = ScaledDotProductAttention(), TiledAttention(rows=4, least=0)
-    reach = Reach(Places.whole(2, T), causal=True)
+    reach = Reach(Places.without_padding(2, T), causal=True)
     on_device = [xp.asarray(x) for x in inputs]
     assert tiles.scores_are_small(*on_device[:2]) == (factor == 1 and xp is np)
     expected = plain.forward(query, key, value, reach)
@@ -343,7 +343,11 @@ MIXERS_IN_TILES = {
 
 def test_long_sequences_take_tiles_and_short_ones_the_plain_formula(rng):
     def reach(length, longer=None, causal=True):
-        return Reach(Places.whole(1, length), Places.whole(1, longer or length), causal=causal)
+        return Reach(
+            Places.without_padding(1, length),
+            Places.without_padding(1, longer or length),
+            causal=causal,
+        )
 
     takes = TiledAttention().takes_tiles
     assert not takes(reach(128, 9999))  # one tile
@@ -371,10 +375,10 @@ def test_steps_after_a_long_beginning_are_the_whole(rng):
         flat.data += rng.standard_normal(flat.data.shape)
         x = rng.standard_normal((1, 400, 8))
         with inference():
-            whole = layer.forward(x, Reach(Places.whole(1, 400), causal=True))
+            whole = layer.forward(x, Reach(Places.without_padding(1, 400), causal=True))
             past = Memory(400)
             for first, last in ((0, 390), (390, 399), (399, 400)):
-                places = Places.whole(1, last - first, first)
+                places = Places.without_padding(1, last - first, first)
                 y = layer.forward(x[:, first:last], Reach(places, causal=True), past)
                 past.advance(last - first)
                 assert_allclose(y, whole[:, first:last], rtol=1e-9, atol=1e-12)
@@ -395,7 +399,9 @@ def test_memory_grows_with_the_length(rng):
     plain = peak(ScaledDotProductAttention(), 2048)
     for bias in (None, RelativePositions(1)):
         ours = TiledAttention(bias=bias)
-        peaks = [peak(ours, n, Reach(Places.whole(1, n), causal=True)) for n in (2048, 4096)]
+        peaks = [
+            peak(ours, n, Reach(Places.without_padding(1, n), causal=True)) for n in (2048, 4096)
+        ]
         assert peaks[1] < 2.2 * peaks[0]
         assert peaks[0] < plain / 4 or bias
 
@@ -423,7 +429,7 @@ def test_an_attention_of_ones_own_meets_all_scores(rng, monkeypatch):
     monkeypatch.setitem(ATTENTIONS, "own", Own)
     own = dict(attention_function="own", attention_dropout=0.2)
     x = rng.standard_normal((1, 400, 8)).astype(np.float32)
-    reach = Reach(Places.whole(1, 400), causal=True)
+    reach = Reach(Places.without_padding(1, 400), causal=True)
     layer = self_attention("window,attention", window=4, **own)
     layer.forward(x, reach)
     assert type(layer.attention.whole) is Own and layer.attention.whole.dropout.p_drop == 0.2

@@ -253,13 +253,13 @@ def test_costs_are_those_of_the_products(rng):
     """Multiplications, counted in every product of forward."""
     from unittest import mock
 
-    from numformer import backend
+    from numformer import arithmetic
     from numformer.paper import attention, linear
 
     for name, layer in costs.layers().items():
         counted = []
 
-        def matmul(a, b, *out, own=backend.matmul, counted=counted):
+        def matmul(a, b, *out, own=arithmetic.matmul, counted=counted):
             result = own(a, b, *out)
             counted.append(result.size * a.shape[-1])
             return result

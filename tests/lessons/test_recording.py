@@ -6,7 +6,8 @@ import pytest
 from lessons import FOLDER
 from lessons.kit import recorded
 from lessons.kit.recording import Recording
-from numformer.backend import array_module, scatter_add
+from numformer.arithmetic import scatter_add
+from numformer.backend import array_module
 from numformer.layer import pack
 from numformer.models import Transformer
 from numformer.optimization.optimizers import Adam
@@ -145,7 +146,7 @@ def test_the_masks_of_dropout_are_a_reader_s(replayed):
     kept = np.array([[1, 0, 1], [0, 0, 1]])
     (answer,) = replayed(recording, [{"keep 0": kept}])
     np.testing.assert_allclose(answer["y"], kept / 0.75)
-    assert dropout_stream.keep((2,), 0.5, np.ones(1)).shape == (2,)  # as it was
+    assert dropout_stream.mask((2,), 0.5, np.ones(1)).shape == (2,)  # as it was
 
 
 def looks(x):

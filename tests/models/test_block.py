@@ -61,7 +61,7 @@ def test_the_encoder_layer_that_the_readme_writes_flat_is_the_library_s(rng):
 def test_the_encoder_layer_that_the_readme_assembles_sees_what_is_near():
     names = {}
     exec(code_in_the_readme("import numpy as np\nfrom numformer import EncoderLayer"), names)
-    layer, x, reach = names["layer"], names["x"], nf.Reach(nf.Places.whole(2, 1000))
+    layer, x, reach = names["layer"], names["x"], nf.Reach(nf.Places.without_padding(2, 1000))
     assert names["dx"].shape == x.shape and layer.pending() == 0
     with inference():
         y = layer.forward(x, reach)
@@ -233,7 +233,7 @@ def test_checkpointing_changes_what_is_saved_and_no_number(mixers, rng):
         pending.append(objective.pending())
         objective.backward()
         objective.backward()
-        drawn = dropout_stream.drawn
+        drawn = dropout_stream.state
         assert objective.pending() == 0
         results.append((*losses, drawn, flat.grad.copy(), [*objective.state_dict()]))
         with inference():

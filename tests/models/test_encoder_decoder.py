@@ -26,7 +26,7 @@ def small(**changes) -> Transformer:
 def memory_of(model) -> np.ndarray:
     """What the encoder makes of SOURCE."""
     with inference():
-        return model.start(SOURCE, 1).past.of(model, dict)["memory"]
+        return model.start(SOURCE, 1).past.state(model, dict)["memory"]
 
 
 @pytest.mark.parametrize(
@@ -83,13 +83,13 @@ def test_the_embedding_of_padding_changes_no_real_output():
 @pytest.fixture
 def masks_drawn(monkeypatch):
     """The shape of every dropout mask that is drawn, in order."""
-    shapes, keep = [], DropoutStream.keep
+    shapes, mask = [], DropoutStream.mask
 
     def counted(stream, shape, p, like):
         shapes.append(tuple(shape))
-        return keep(stream, shape, p, like)
+        return mask(stream, shape, p, like)
 
-    monkeypatch.setattr(DropoutStream, "keep", counted)
+    monkeypatch.setattr(DropoutStream, "mask", counted)
     return shapes
 
 

@@ -41,7 +41,7 @@ ROOT = TESTS.parent
 LIBRARY = ROOT / "numformer"
 
 # What is broken: every formula, layer, loss, optimizer, mask, batch and decoding step.
-BROKEN = """backend.py randomness.py layer.py settings.py
+BROKEN = """backend.py arithmetic.py randomness.py layer.py settings.py
             symbols.py half_precision.py paper/*.py data/*.py later/*.py
             later/*/*.py recurrence/*.py models/*.py
             generation/*.py training/average.py training/loop.py
@@ -56,7 +56,8 @@ MACHINE = """usual_parts train
              Trainer.save Trainer._save_best Trainer.resume Trainer._load_best interrupts
              _Progress.__init__ _Progress.log""".split()
 # What must notice it: the quick tests of the same things.
-SUITE = """test_backend test_beginners test_layer test_properties test_settings test_trained
+SUITE = """test_arithmetic test_backend test_beginners test_layer test_properties test_settings
+           test_trained
            data/test_* layers/test_* models/test_* generation/test_* gpu/test_*
            training/test_average training/test_loop optimization/test_loss_scale runs/test_resume
            optimization/test_optimizers training/test_broken_numbers execution/test_parts

@@ -16,8 +16,8 @@ A distance has no sign.
     later/attention/patterns.py: abs(t - s)
     later/attention/patterns.py: ahead, near = (t[:, None] - s,
 Nothing comes after a single position.
-    paper/transformer.py: Reach(here)
-    paper/transformer.py: Reach(here, causal=False)
+    paper/transformer.py: Reach(latest)
+    paper/transformer.py: Reach(latest, causal=False)
 A copy of an array that is a new one already.
     paper/dropout.py: return dx.copy()
 How many pairs a batch has is not asked where it is filled by tokens.
@@ -33,13 +33,13 @@ The largest of a row are found in groups and without, the one of many, the other
 Of every group, not of the `count` whose own largest are the largest.
     generation/beam.py: first = xp.argpartition(highest, -count)[:, :]
 A third of the rows that have ended, or half: what is written is the same, only sooner.
-    paper/greedy.py: if 3 * ended[rows].sum() >= len(rows):
+    paper/writing.py: if 3 * ended[rows].sum() >= len(rows):
 The exponentials in new memory instead of that of `shifted`, which is not read again.
     paper/cross_entropy.py: exponentials = xp.exp(shifted)
 Positions are whole numbers; NumPy's do for the ends of a slice; and nothing is nothing wherever.
     later/attention/patterns.py: last + ahead + 1.0)
 The rows of a matrix are the matrix itself.
-    backend.py: matrix = a if a.ndim == 3
+    arithmetic.py: matrix = a if a.ndim == 3
 What is returned is the array that is overwritten, which backward has already.
     paper/cross_entropy.py: return (lambda g: g / len(g))(dlogits)
 A total for every entry of a row, all of them the same.
@@ -57,8 +57,6 @@ A distance of `single` is the first of the later buckets: the logarithm of 1 is 
     later/attention/relative.py: np.where(near <= single, near,
 A truth of NumPy is read as one of Python.
     paper/masks.py: return self.valid.all()
-A place in the batch as an integer of NumPy is the same place.
-    paper/beam.py: rows = (self.rows, self.log_p,
 Before the first evaluation neither 0 nor -1 of them comes to any patience.
     training/loop.py: trainer.best.get('step', 1)
 Of two axes the last, which is meant without a word since NumPy 2.3, is 1.
@@ -84,12 +82,12 @@ How much sentencepiece tells of its work on standard error.
     data/subwords.py: minloglevel=3
 What logits are where they do not count: what comes of it is multiplied with 0, or compared with the
 same.
-    paper/cross_entropy.py: xp.where(kept[rows, None], piece, logits.dtype.type(1))
+    paper/cross_entropy.py: xp.where(counted[rows, None], piece, logits.dtype.type(1))
     later/divergence.py: xp.where(counts, x, x.dtype.type(1))
 np.diff gets -2 instead of -1 before the smallest id or row. These are at least 0, so the first
 difference is above 0 either way, and whether it is 0 is all that counts.
-    backend.py: np.diff(sorted_ids, prepend=-2)
-    paper/memory.py: np.diff(read, prepend=-2)
+    arithmetic.py: np.diff(sorted_ids, prepend=-2)
+    paper/memory.py: np.diff(sources, prepend=-2)
 A Python integer takes the dtype of the array that it multiplies, uint64 (NEP 50).
     randomness.py: bits *= 11400714819323198485
     randomness.py: bits *= factor
@@ -135,7 +133,7 @@ evaluates it before it asks.
 The two are added, into an array that belongs to nobody else either way.
     paper/attention.py: dmemory, dx = super().backward(dy)
 The same maxima, of which a device makes more work.
-    backend.py: if x.shape[-1] <= 64
+    arithmetic.py: if x.shape[-1] <= 64
 How many texts are computed at once.
     generation/transduction.py: min(251, 2 ** 20
 A copy of what could be viewed as well.

@@ -132,7 +132,7 @@ def test_processes_share_whole_parameters_out_by_their_size(rng):
 
 def test_what_cannot_work_is_refused(rng, complaint):
     flat = pack(Linear(3, 2, rng))
-    assert "says it is elementwise; received normalized" in complaint(Optimizer, flat, normalized)
+    assert "is declared elementwise; received normalized" in complaint(Optimizer, flat, normalized)
     alone = FlatParameters(np.zeros(4), np.zeros(4))
     assert "whose they are" in complaint(Parameterwise, alone, normalized)
     cutting = complaint(Parameterwise(flat, normalized).update, flat.grad, 1, 0.1, slice(0, 4))

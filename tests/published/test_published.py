@@ -17,7 +17,6 @@ from safetensors.numpy import load_file, save_file
 
 import numformer as nf
 from numformer.gradient_check import __main__ as gradient_check
-from numformer.paper.greedy import up_to
 from numformer.published.configs import Said, ends_of
 from numformer.published.kinds import KINDS
 from numformer.published.loading import load_published
@@ -212,7 +211,7 @@ def test_what_is_written_is_what_transformers_generates(name, beam, tmp_path):
         eos_token_id=ends,
         forced_eos_token_id=None,
     )
-    expected = [[*up_to(ends, row[before:].tolist())] for row in rows]
+    expected = [special.before_end(row[before:].tolist()) for row in rows]
     if beam == 1:
         written = nf.generation.greedy(drawn.model, given, length)
     else:  # transformers goes on until a whole beam is better

@@ -18,7 +18,7 @@ def test_it_has_at_most_sixty_lines_and_imports_the_room_and_the_ground_floor_al
 
 def test_it_learns(capsys):
     """Its loss falls towards what label smoothing leaves; a thousand steps reverse every digit."""
-    with blas.fixed(1):
+    with blas.training_threads(1):
         assert 0 <= from_paper.main(["--steps", "200"]) <= 1
     lines = capsys.readouterr().out.splitlines()
     first, second = (float(line.split()[-1]) for line in lines[:2])

@@ -36,7 +36,7 @@ class Copying:
 
     def evaluate(self, model) -> dict:
         self.weights_evaluated.append(model.state_dict())
-        dropout_stream.keep((3,), 0.5, np.zeros(3))  # training must not notice
+        dropout_stream.mask((3,), 0.5, np.zeros(3))  # training must not notice
         greedy(model, np.array([[4, 2], [5, 2]]), 3)
         model.forward(np.array([[4, 2], [5, 2]]), np.array([[1], [1]]))
         assert not training() and model.pending() == 0

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from numformer.backend import matmul, transpose
+from numformer.arithmetic import matmul, transpose
 from numformer.layer import Array, Layer
 from numformer.paper.dropout import Dropout, dropout, dropout_backward
 from numformer.paper.softmax import softmax, softmax_backward

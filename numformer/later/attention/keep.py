@@ -5,13 +5,13 @@ import math
 import numpy as np
 
 from numformer.backend import array_module
-from numformer.randomness import dropout_stream, keep_mask, splitmix64
+from numformer.randomness import dropout_stream, mask_from_bits, splitmix64
 
 
 class KeepByTiles:
     """The mask `keep` (..., T, S) of a dropout, of which a tile is drawn whenever it is wanted.
 
-    Its bits are those that `dropout_stream.keep` draws for the whole, four entries of a word.
+    Its bits are those that `dropout_stream.mask` draws for the whole, four entries of a word.
     """
 
     def __init__(self, shape: tuple[int, ...], p_drop: float):
@@ -28,7 +28,7 @@ class KeepByTiles:
             entry = entry + (columns - columns[0])
             words = splitmix64(self.key, xp.asarray(self.start + entry // 4, dtype=xp.uint64))
             words >>= xp.asarray(16 * (entry % 4), dtype=xp.uint64)
-            return keep_mask(words.astype(xp.uint16), self.p_drop, like)
+            return mask_from_bits(words.astype(xp.uint16), self.p_drop, like)
         counters = self.start + entry // 4 + np.arange(count // 4 + 2)
         words = splitmix64(self.key, xp.asarray(counters, dtype=xp.uint64)).view(xp.uint16)
         bits = words[..., :count]
@@ -36,4 +36,4 @@ class KeepByTiles:
             here = entry % 4 == place  # where in its first word each row of the tile begins
             if here.any():
                 bits = xp.where(xp.asarray(here), words[..., place : place + count], bits)
-        return keep_mask(bits, self.p_drop, like)
+        return mask_from_bits(bits, self.p_drop, like)

@@ -3,10 +3,10 @@
 import numpy as np
 
 from numformer.backend import array_module
-from numformer.paper.memory import Kept, Memory
+from numformer.paper.memory import ArrayState, Memory
 
 
-class Latest(Kept):
+class Latest(ArrayState):
     """Keys and values of the latest `window` positions, (B, H, window, K) each, as a ring.
 
     That of position t stands at index t modulo window. The first positions may be `lasting`: they

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from numformer import settings
-from numformer.backend import array_module, scatter_add
+from numformer.arithmetic import scatter_add
+from numformer.backend import array_module
 from numformer.errors import InputError
 from numformer.layer import Array, Layer, Parameter
 

@@ -13,15 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numformer.backend import (
-    array_module,
-    dot_last,
-    matmul,
-    max_last,
-    on_host,
-    sum_last,
-    transpose,
-)
+from numformer.arithmetic import dot_last, matmul, max_last, sum_last, transpose
+from numformer.backend import array_module, on_host
 from numformer.errors import InputError
 from numformer.later.attention.dense import BiasedAttention
 from numformer.later.attention.keep import KeepByTiles
@@ -217,7 +210,7 @@ class TiledAttention(Layer):
         """What an attention takes that computes all scores; heads that share keys are in groups."""
         xp, positions = array_module(query), (reach.queries.positions, reach.keys.positions)
         heads, groups = query.shape[1], key.shape[1]
-        mask = both(reach.dense(xp), self.pattern.sees(*positions, heads), xp)
+        mask = both(reach.mask(xp), self.pattern.sees(*positions, heads), xp)
         bias = [self.bias.forward(*positions, query)] if self.bias else []
         if groups == heads:
             return [query, key, value, mask, *bias]
@@ -313,7 +306,7 @@ def mask_of_keys(reach: Reach, sequences: slice, rows: slice, keys, xp):
     """What an explicit mask or padding lets some rows see of some keys: (B, H, T, S) or None."""
     if isinstance(reach, ExplicitMask):
         shape = len(reach.queries.positions), len(reach.keys.positions)
-        mask = xp.broadcast_to(reach.mask, (*reach.mask.shape[:2], *shape))
+        mask = xp.broadcast_to(reach.array, (*reach.array.shape[:2], *shape))
         return (mask if len(mask) == 1 else mask[sequences])[:, :, rows, xp.asarray(keys)]
     valid = reach.keys.valid[sequences][:, keys]
     return None if valid.all() else xp.asarray(padding_mask(valid))

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from numformer.backend import array_module, dot_rows, sum_rows
+from numformer.arithmetic import dot_rows, sum_rows
+from numformer.backend import array_module
 from numformer.errors import require_width
 from numformer.layer import Array, Layer, Parameter
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from numformer.backend import array_module, dot_last, matmul, transpose
+from numformer.arithmetic import dot_last, matmul, transpose
+from numformer.backend import array_module
 from numformer.errors import InputError
 from numformer.later.attention.mixer import entries
 from numformer.later.attention.rotary import Rotary
@@ -18,7 +19,7 @@ from numformer.later.mixers.running_sums import reach_of_sums, running_sums, run
 from numformer.layer import Array, Layer
 from numformer.paper.attention import head_size, merge_heads, split_heads
 from numformer.paper.linear import Linear
-from numformer.paper.memory import Kept, Memory
+from numformer.paper.memory import ArrayState, Memory
 
 
 def positive_features(x):
@@ -105,7 +106,7 @@ class LinearAttention(Mixer):
         query, key = positive_features(query), positive_features(key)
         visible = None if places.all_valid else xp.asarray(places.valid[:, None, :, None])
         seen = key if visible is None else key * visible
-        kept = past.of(self, lambda past: Kept()) if past else {}
+        kept = past.state(self, lambda past: ArrayState()) if past else {}
         causal = reach.causal or past is not None
         total, sums = totals(query, seen, causal, kept.get("sums", 0))
         q, k = query, seen  # what stands above the line
@@ -152,7 +153,7 @@ class LinearAttention(Mixer):
         """Where the queries of the latest forward looked: weights (B, H, T, S), made for this."""
         saved = self.saved[-1]
         weights = matmul(saved["q"], transpose(saved["k"])) * saved["share"]
-        seen = saved["reach"].dense(array_module(weights))
+        seen = saved["reach"].mask(array_module(weights))
         return weights if seen is None else weights * seen
 
     @classmethod

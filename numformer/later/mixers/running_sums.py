@@ -10,10 +10,12 @@ products, and from chunk to chunk as a recurrence; work and memory grow with T (
 from collections.abc import Iterator
 from typing import Any
 
-from numformer.backend import array_module, dot_last, masked, matmul, transpose
+from numformer.arithmetic import dot_last, matmul, transpose
+from numformer.backend import array_module
 from numformer.errors import InputError
 from numformer.layer import Array
 from numformer.paper.masks import ExplicitMask, Places, Reach, as_reach, causal_mask
+from numformer.paper.softmax import mask_scores
 
 CHUNK = 64  # positions: the products are large enough, their results stay in the cache
 
@@ -86,7 +88,7 @@ def _chunks(value, log_decay) -> Iterator[tuple]:
             yield chunk, earlier, 1, 1, 1
             continue
         c = xp.cumsum(log_decay[..., chunk], axis=-1)[..., None]
-        within = xp.exp(masked(c - transpose(c), earlier))
+        within = xp.exp(mask_scores(c - transpose(c), earlier))
         yield chunk, within, xp.exp(c), xp.exp(c[..., -1:, :] - c), xp.exp(c[..., -1:, :])
 
 
@@ -102,7 +104,7 @@ def reach_of_sums(name: str, reach: Any, x: Array, first: int = 0) -> Reach:
     padding alone.
     """
     if reach is None:
-        return Reach(Places.whole(len(x), x.shape[1], first))
+        return Reach(Places.without_padding(len(x), x.shape[1], first))
     reach = as_reach(reach, x, x)
     if isinstance(reach, ExplicitMask):
         received = "an explicit mask"

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from numformer import settings
-from numformer.backend import array_module, dot_last, sum_rows
+from numformer.arithmetic import dot_last, sum_rows
+from numformer.backend import array_module
 from numformer.errors import InputError
 from numformer.later.activations import Swish, sigmoid, swish, swish_backward
 from numformer.later.mixers.convolution import Convolution
@@ -22,7 +23,7 @@ from numformer.layer import Array, Parameter
 from numformer.paper.attention import head_size, merge_heads, split_heads
 from numformer.paper.linear import Linear
 from numformer.paper.masks import Reach
-from numformer.paper.memory import Kept, Memory
+from numformer.paper.memory import ArrayState, Memory
 
 
 def selective_scan(x, step, rate, write, read, skip, start=None):
@@ -109,7 +110,7 @@ class StateSpace(Mixer):
         self._require_causal(reach)
         xp, places = array_module(x), reach.queries
         u, gate, write, read, raw_step = self._parts(self._spread(self.input.forward(x), reach))
-        kept = past.of(self, lambda past: Kept()) if past else {}
+        kept = past.state(self, lambda past: ArrayState()) if past else {}
         before = kept.get("before")
         v = self.swish.forward(self.convolution.forward(u, before))
         raw_step = raw_step.swapaxes(1, 2) + self.step_bias.data[:, None]
