@@ -1,4 +1,4 @@
-"""glibc's allocator: whether the memory of freed arrays stays with this process."""
+"""glibc's memory allocator: whether this process keeps the memory of freed arrays."""
 
 import contextlib
 import ctypes
@@ -7,8 +7,8 @@ import ctypes
 def reuse_freed_memory() -> None:
     """Let this process keep the memory of freed arrays instead of returning it to the system.
 
-    glibc gives large arrays back as soon as they are freed, so every training step pays page faults
-    for the same memory again. It governs the whole process; without glibc it does nothing.
+    glibc returns large arrays as soon as they are freed, so every training step pays page faults
+    for the same memory again. This concerns the whole process; without glibc it does nothing.
     """
     m_trim_threshold, m_mmap_threshold = -1, -3
     try:
@@ -20,9 +20,9 @@ def reuse_freed_memory() -> None:
 
 
 def return_freed_memory() -> None:
-    """Give what this process has kept of freed arrays back to the system, once.
+    """Return the memory of freed arrays to the system, once.
 
-    What building a model has needed would stay otherwise, and in every process that is forked.
+    Otherwise this process, and each that it forks, would keep what building a model took.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)

@@ -11,9 +11,9 @@ from numformer.backend import on_host
 
 @contextlib.contextmanager
 def half_products(half: bool = True) -> Iterator[None]:
-    """Within the block, in this thread, products with one matrix are made in half precision.
+    """Within the block, in this thread, products with one matrix have half precision.
 
-    These are all but the products inside attention, queries with keys and weights with values,
+    These are all products but those inside attention (queries with keys, weights with values),
     which stay float32.
     """
     token = matrix_product.set(half_product if half else None)
@@ -24,13 +24,13 @@ def half_products(half: bool = True) -> Iterator[None]:
 
 
 def half_product(a, b):
-    """a (M, N), b (N, P) -> a @ b (M, P) of numbers rounded to float16, of the dtype of `a`.
+    """a (M, N), b (N, P) -> a @ b (M, P), with all numbers rounded to float16, in the dtype of `a`.
 
     float16 has 11 bits and reaches from 6e-8 to 65504: smaller numbers become 0, larger ones
-    infinite. The sums are made in float32 and rounded, too (a GPU's kernel does not round them). A
-    GPU's tensor cores make such products many times as fast as those of float32. NumPy would
-    multiply float16 numbers one by one, so here numbers that were rounded are float32 again: the
-    same arithmetic, and slower than without it.
+    infinite. Sums are computed in float32, then rounded (not by a GPU's kernel). The tensor cores
+    of a GPU compute such products many times as fast as those of float32. NumPy would multiply
+    float16 numbers one by one, so on the host the rounded numbers are converted back to float32:
+    the same result, but slower than plain float32.
     """
     with np.errstate(over="ignore"):
         x, y = a.astype(np.float16), b.astype(np.float16)

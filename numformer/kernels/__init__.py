@@ -1,9 +1,8 @@
-"""CUDA kernels: on a GPU, one kernel computes a formula whose lines would start many kernels.
+"""CUDA kernels: on a GPU one kernel computes a formula whose lines would start many kernels.
 
 Each module holds the CUDA source of a formula and its backward, and Python functions with the
-formulas' names and arguments, which start the kernels. The formula remains the reference:
-`python -m tests.gpu` compares every kernel with it on the card. `numformer.backend.has_kernel`
-marks the formulas that have a kernel.
+formulas' names and arguments, which start the kernels. `numformer.backend.has_kernel` marks these
+formulas. They remain the reference: `python -m tests.gpu` compares every kernel with its formula.
 
 Kernels add numbers in a fixed order, without atomic adds, so a repeated step gives the same bits.
 """
@@ -19,7 +18,7 @@ MODULES = """adam attention copies cross_entropy dropout embedding feed_forward 
 
 
 def kernels_of(array: Any) -> dict[str, Callable]:
-    """Every kernel by its formula's name; none if CUDA sources cannot be compiled for `array`."""
+    """The kernels by their formulas' names; none if `array` is on no GPU that compiles CUDA."""
     is_cupy = type(array).__module__.partition(".")[0] == "cupy"
     if not is_cupy or not hasattr(array_module(array), "RawModule"):
         return {}

@@ -20,7 +20,7 @@ extern "C" __global__ void adam(
 
 
 def adam(data, grad, mean, square, *, step, rate, beta1, beta2, epsilon) -> None:
-    """As in numformer.paper.adam."""
+    """See numformer.paper.adam."""
     square_correction = float((1 - beta2**step) ** -0.5)
     corrected_rate = float(rate / (1 - beta1**step))
     _, grad = contiguous(data, grad)

@@ -1,13 +1,13 @@
-"""Scaled dot-product attention: one block of threads for each head of each sequence.
+"""Scaled dot-product attention: one block of threads computes one head of one sequence.
 
-A head too large for a block's memory is computed by matrix products and the softmax kernel.
+Heads too large for a block's memory are computed by matrix products and the softmax kernel.
 """
 
 import math
 
 from numformer.arithmetic import transpose
 from numformer.backend import array_module
-from numformer.kernels.copies import packed
+from numformer.kernels.copies import as_contiguous
 from numformer.kernels.cuda import Source
 from numformer.kernels.products import product
 from numformer.kernels.softmax import mask_with_steps, softmax, softmax_backward
@@ -154,7 +154,7 @@ extern "C" __global__ void attention_backward(
 
 
 def scaled_dot_product_attention(query, key, value, mask=None):
-    """As in numformer.paper.attention."""
+    """See numformer.paper.attention."""
     scale = 1 / math.sqrt(query.shape[-1])
     if not _fits(query, key, value):
         weights = softmax(product(query, transpose(key), scale), mask)
@@ -173,7 +173,7 @@ def scaled_dot_product_attention(query, key, value, mask=None):
 
 
 def scaled_dot_product_attention_backward(doutput, query, key, value, weights):
-    """As in numformer.paper.attention."""
+    """See numformer.paper.attention."""
     scale = 1 / math.sqrt(query.shape[-1])
     shape_fits = doutput.shape == (*query.shape[:-1], value.shape[-1])
     if not shape_fits or doutput.dtype != query.dtype or not _fits(query, key, value):
@@ -188,7 +188,7 @@ def scaled_dot_product_attention_backward(doutput, query, key, value, weights):
     heads = (number for x in (doutput, query, key, value) for number in _with_steps(x))
     SOURCE.start(
         *("attention_backward", query, (B * H,), THREADS),
-        *(*heads, packed(weights), scale, H, *sizes, *gradients),
+        *(*heads, as_contiguous(weights), scale, H, *sizes, *gradients),
     )
     return tuple(gradients)
 
@@ -205,8 +205,8 @@ def _fits(query, key, value) -> bool:
 
 
 def _as_plain(*heads):
-    """Heads (B, H, T, K) as plain arrays, copied where they are not plain; and T, S, K, K_v."""
-    plain = [x if _is_plain(x) else packed(x) for x in heads]
+    """Heads (B, H, T, K), copied unless they are plain; and T, S, K, K_v."""
+    plain = [x if _is_plain(x) else as_contiguous(x) for x in heads]
     return plain, (plain[0].shape[2], plain[-1].shape[2], plain[0].shape[3], plain[-1].shape[3])
 
 

@@ -1,13 +1,13 @@
-"""Copies that rearrange: entries put in order in memory, rows spread to their places in a batch."""
+"""Copies that rearrange: a contiguous copy of an array, rows spread to their places in a batch."""
 
 from numformer.backend import array_module
 from numformer.kernels.cuda import Source, contiguous, threads_for
 
 FORMULAS = ("spread_rows",)
 SOURCE = Source("""
-// Copies x (B, H, T, K) to y, entry after entry. Sequences, heads, positions and entries of x are
+// Copies x (B, H, T, K) to y, which is contiguous. Sequences, heads, positions and entries of x are
 // step_b, step_h, step_t and step_k apart.
-extern "C" __global__ void packed(
+extern "C" __global__ void copy_in_order(
     const T* x, Int step_b, Int step_h, Int step_t, Int step_k,
     Int H, Int length, Int K, Int N, T* y
 ) {
@@ -27,8 +27,8 @@ extern "C" __global__ void spread_rows(const T* x, const Int* row_of_place, Int 
 """)
 
 
-def packed(x):
-    """x (..., M, N) itself if its entries lie in order in memory, otherwise a copy in order."""
+def as_contiguous(x):
+    """x (..., M, N) itself if it is contiguous, otherwise a contiguous copy."""
     xp = array_module(x)
     if x.flags.c_contiguous or x.ndim > 4 or x.dtype.char not in "fd" or x.size >= 1 << 32:
         return xp.ascontiguousarray(x)
@@ -36,12 +36,12 @@ def packed(x):
     steps = (0,) * missing + tuple(step // x.itemsize for step in x.strides)
     _, H, length, K = (1,) * missing + x.shape
     y, N = xp.empty(x.shape, x.dtype), x.size
-    SOURCE.start("packed", x, *threads_for(N), x, *steps, H, length, K, N, y)
+    SOURCE.start("copy_in_order", x, *threads_for(N), x, *steps, H, length, K, N, y)
     return y
 
 
 def spread_rows(x, row_of_place, padding):
-    """As in numformer.paper.masks."""
+    """See numformer.paper.masks."""
     (x,), (row_of_place,) = contiguous(x), contiguous(row_of_place)
     K = x.shape[1]
     y = array_module(x).empty((*row_of_place.shape, K), x.dtype)

@@ -69,7 +69,7 @@ def _blocks_of_rows(logits) -> tuple[tuple[int], tuple[int]]:
 
 
 def cross_entropy(logits, targets, share, smoothing, out=None):
-    """As in numformer.paper.cross_entropy."""
+    """See numformer.paper.cross_entropy."""
     xp, (logits,) = array_module(logits), contiguous(logits)
     exponentials = xp.empty_like(logits) if out is None else out
     losses, total = (xp.empty(shape, logits.dtype) for shape in (len(logits), (len(logits), 1)))
@@ -83,7 +83,7 @@ def cross_entropy(logits, targets, share, smoothing, out=None):
 
 
 def cross_entropy_backward(dlosses, exponentials, total, targets, smoothing):
-    """As in numformer.paper.cross_entropy."""
+    """See numformer.paper.cross_entropy."""
     launch, V = _blocks_of_rows(exponentials), exponentials.shape[1]
     _, total, dlosses = contiguous(exponentials, total, dlosses)
     (targets,) = contiguous(targets.astype(np.int64, copy=False))

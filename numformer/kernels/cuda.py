@@ -39,14 +39,14 @@ class Source:
         self._functions: dict[tuple, Any] = {}
 
     def start(self, name: str, like, blocks: tuple[int, ...], threads: tuple[int, ...], *arguments):
-        """Start kernel `name`, compiled for the dtype of `like`, with these blocks and threads."""
+        """Start the kernel `name`, compiled for the dtype of `like`, on blocks of threads."""
         key = name, like.dtype.char, type(like)
         if key not in self._functions:
-            self._functions[key] = self._compiled(like).get_function(name)
+            self._functions[key] = self._compile(like).get_function(name)
         if min(blocks):
             self._functions[key](blocks, threads, arguments)
 
-    def _compiled(self, like):
+    def _compile(self, like):
         key = like.dtype.char, type(like)
         if key not in self._functions:
             types = {"f": "float", "d": "double"}
@@ -54,11 +54,11 @@ class Source:
                 raise InputError(
                     "a GPU's kernels compute in float32 or float64",
                     like.dtype,
-                    "Pack the model in one of them; --precision mixed uses float16 where it can.",
+                    "Pack the model in one of them; for float16 use --precision mixed.",
                 )
             lowest = repr(float(np.finfo(like.dtype).min))
-            head = HEAD.format(T=types[like.dtype.char], lowest=lowest)
-            module = array_module(like).RawModule(code=head + self.text, options=("-std=c++17",))
+            code = HEAD.format(T=types[like.dtype.char], lowest=lowest) + self.text
+            module = array_module(like).RawModule(code=code, options=("-std=c++17",))
             self._functions[key] = module
         return self._functions[key]
 
@@ -74,7 +74,7 @@ def threads_for(entries: int, threads: int = 256) -> tuple[tuple[int], tuple[int
 
 
 def contiguous(*arrays):
-    """The arrays in order in memory, and of the dtype of the first; copied if they are not."""
+    """The arrays as contiguous ones of the first one's dtype; copied if necessary."""
     xp, dtype = array_module(arrays[0]), arrays[0].dtype
     return [
         x if x.dtype == dtype and x.flags.c_contiguous else xp.ascontiguousarray(x, dtype)
@@ -83,7 +83,7 @@ def contiguous(*arrays):
 
 
 def alike(*arrays):
-    """As contiguous, and broadcast to one shape."""
+    """The arrays broadcast to one shape, contiguous and of one dtype."""
     if len({x.shape for x in arrays}) > 1:
         shape = np.broadcast_shapes(*(x.shape for x in arrays))
         arrays = tuple(array_module(x).broadcast_to(x, shape) for x in arrays)

@@ -23,7 +23,7 @@ extern "C" __global__ void dropout_mask(
 
 
 def dropout_mask(like, shape, p, key, start, stop):
-    """As in numformer.randomness."""
+    """See numformer.randomness."""
     keep, N = array_module(like).empty(shape, like.dtype), math.prod(shape)
     dropped = min(round(p * 65536), 65535)
     launch = threads_for(-(-N // 4))

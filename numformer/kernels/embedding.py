@@ -1,4 +1,4 @@
-"""Embeddings: rows are read, and the gradients of a row are added up if its id is repeated."""
+"""Embeddings: reading rows by id, and adding up the gradients of equal ids."""
 
 import math
 
@@ -9,7 +9,7 @@ from numformer.backend import array_module
 from numformer.kernels.cuda import Source, contiguous
 
 FORMULAS = "embed", "embed_backward", "scatter_add"
-FEW = 1 << 20  # pairs of row and id; up to this, comparing all is faster than sorting the ids
+FEW = 1 << 20  # pairs of row and id: up to here comparing all is faster than sorting the ids
 SOURCE = Source("""
 extern "C" __global__ void embed(const Int* ids, const T* weight, double factor, Int D, T* x) {
     Int n = blockIdx.x;
@@ -63,7 +63,7 @@ def _threads(D: int) -> tuple[int]:
 
 
 def embed(ids, weight):
-    """As in numformer.paper.embedding."""
+    """See numformer.paper.embedding."""
     (ids,), (weight,) = contiguous(ids.astype(np.int64, copy=False)), contiguous(weight)
     D = weight.shape[1]
     x = array_module(weight).empty((*ids.shape, D), weight.dtype)
@@ -72,24 +72,24 @@ def embed(ids, weight):
 
 
 def embed_backward(dx, ids, dweight) -> None:
-    """As in numformer.paper.embedding."""
+    """See numformer.paper.embedding."""
     _scatter_add(dweight, ids.ravel(), rows(dx), math.sqrt(dx.shape[-1]))
 
 
 def scatter_add(target, ids, values) -> None:
-    """As in numformer.arithmetic."""
+    """See numformer.arithmetic."""
     _scatter_add(target, ids, values, 1.0)
 
 
 def _scatter_add(target, ids, values, factor: float) -> None:
     xp, (ids,) = array_module(target), contiguous(ids.astype(np.int64, copy=False))
-    whole, values = contiguous(target, values)
+    sums, values = contiguous(target, values)
     (V, D), N = target.shape, len(ids)
-    launch, arguments = ((V,), _threads(D)), (values, factor, N, D, whole)
+    launch, arguments = ((V,), _threads(D)), (values, factor, N, D, sums)
     if N * V <= FEW:
         SOURCE.start("add_where_equal", target, *launch, ids, *arguments)
     else:
         order = xp.argsort(ids, kind="stable")
         SOURCE.start("add_runs", target, *launch, ids[order], order, *arguments)
-    if whole is not target:
-        target[...] = whole
+    if sums is not target:
+        target[...] = sums

@@ -20,7 +20,7 @@ extern "C" __global__ void relu_backward(const T* dy, const bool* positive, Int 
 
 
 def relu(x):
-    """As in numformer.paper.feed_forward."""
+    """See numformer.paper.feed_forward."""
     (x,) = contiguous(x)
     xp, N = array_module(x), x.size
     y, positive = xp.empty_like(x), xp.empty(x.shape, bool)
@@ -29,7 +29,7 @@ def relu(x):
 
 
 def relu_backward(dy, positive):
-    """As in numformer.paper.feed_forward."""
+    """See numformer.paper.feed_forward."""
     xp, (dy,) = array_module(dy), contiguous(dy)
     (positive,) = contiguous(xp.broadcast_to(positive, dy.shape))
     dx, N = xp.empty_like(dy), dy.size

@@ -52,7 +52,7 @@ extern "C" __global__ void layer_norm_backward(
 
 
 def layer_norm(x, gamma, beta, epsilon):
-    """As in numformer.paper.layer_norm."""
+    """See numformer.paper.layer_norm."""
     xp = array_module(x)
     x, gamma, beta = contiguous(x, gamma, beta)
     y, x_hat, rstd = xp.empty_like(x), xp.empty_like(x), xp.empty((*x.shape[:-1], 1), x.dtype)
@@ -64,7 +64,7 @@ def layer_norm(x, gamma, beta, epsilon):
 
 
 def layer_norm_backward(dy, x_hat, rstd, gamma):
-    """As in numformer.paper.layer_norm."""
+    """See numformer.paper.layer_norm."""
     dy, x_hat = alike(dy, x_hat)
     _, rstd, gamma = contiguous(dy, rstd, gamma)
     dx, D = array_module(dy).empty_like(dy), dy.shape[-1]

@@ -13,9 +13,9 @@ import numpy as np
 
 from numformer.arithmetic import matrix_product, rows
 from numformer.backend import array_module
-from numformer.kernels.copies import packed
+from numformer.kernels.copies import as_contiguous
 from numformer.kernels.cuda import Source, contiguous, threads_for
-from numformer.kernels.half import halved
+from numformer.kernels.half import round_to_half
 from numformer.kernels.sums import sum_rows
 
 FORMULAS = "matmul", "linear", "linear_backward", "output_projection_backward"
@@ -33,7 +33,7 @@ extern "C" __global__ void add_bias(const T* bias, Int D, Int N, T* y) {
 
 
 def matmul(a, b):
-    """As in numformer.arithmetic."""
+    """See numformer.arithmetic."""
     if b.ndim != 2:
         return product(a, b)
     if a.ndim == 2:
@@ -42,7 +42,7 @@ def matmul(a, b):
 
 
 def linear(x, weight, bias=None):
-    """As in numformer.paper.linear."""
+    """See numformer.paper.linear."""
     y = matmul(x, weight)
     if bias is not None:
         _, bias = contiguous(y, bias)
@@ -51,14 +51,14 @@ def linear(x, weight, bias=None):
 
 
 def linear_backward(dy, x, weight, bias=None):
-    """As in numformer.paper.linear."""
+    """See numformer.paper.linear."""
     dy_rows, x_rows = in_precision(rows(dy)), in_precision(rows(x))
     dx = product(dy_rows, in_precision(weight).T).reshape(*dy.shape[:-1], len(weight))
     return dx, product(x_rows.T, dy_rows), None if bias is None else sum_rows(dy)
 
 
 def output_projection_backward(dlogits, x, weight):
-    """As in numformer.paper.embedding."""
+    """See numformer.paper.embedding."""
     dlogits_rows = in_precision(rows(dlogits))
     dx = product(dlogits_rows, in_precision(weight)).reshape(*dlogits.shape[:-1], weight.shape[1])
     return dx, product(dlogits_rows.T, in_precision(rows(x)))
@@ -66,7 +66,7 @@ def output_projection_backward(dlogits, x, weight):
 
 def in_precision(matrix):
     """A matrix as products read it: within half_products() a float32 matrix becomes float16."""
-    return halved(matrix) if matrix_product.get() and matrix.dtype.char == "f" else matrix
+    return round_to_half(matrix) if matrix_product.get() and matrix.dtype.char == "f" else matrix
 
 
 def product(a, b, factor: float = 1.0):
@@ -107,7 +107,7 @@ def _layout(x):
             return x, 0, row // size, step // size
         if row == size and column >= M * size:
             return x, 1, column // size, step // size
-    return packed(x), 0, N, M * N
+    return as_contiguous(x), 0, N, M * N
 
 
 @functools.cache

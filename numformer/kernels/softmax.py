@@ -45,7 +45,7 @@ extern "C" __global__ void softmax_backward(
 
 
 def softmax(scores, mask=None):
-    """As in numformer.paper.softmax."""
+    """See numformer.paper.softmax."""
     (scores,) = contiguous(scores)
     weights = array_module(scores).empty(scores.shape, scores.dtype)
     H, queries, S = (1, 1, *scores.shape)[-3:]
@@ -70,7 +70,7 @@ def mask_with_steps(mask, scores):
 
 
 def softmax_backward(dweights, weights):
-    """As in numformer.paper.softmax."""
+    """See numformer.paper.softmax."""
     dweights, weights = alike(dweights, weights)
     dscores, S = array_module(dweights).empty_like(dweights), weights.shape[-1]
     N = weights.size // max(S, 1)

@@ -73,19 +73,21 @@ def _stretch_sums(a, b=None, *, kinds: int, N: int, D: int, stretch: int):
 
 
 def sum_rows(x):
-    """As in numformer.arithmetic."""
+    """See numformer.arithmetic."""
     return column_sums(x)[0]
 
 
 def dot_rows(a, b):
-    """As in numformer.arithmetic."""
+    """See numformer.arithmetic."""
     return column_sums(a, b)[1]
 
 
 def block_squares(vector, blocks):
-    """As in numformer.optimization.optimizers; all blocks but the last have one size."""
+    """See numformer.optimization.optimizers; all blocks but the last have one size."""
     first, size = blocks[0].start, blocks[0].stop - blocks[0].start
-    whole = vector[first : blocks[-1].stop]
+    stretch = vector[first : blocks[-1].stop]
     squares = array_module(vector).empty(len(blocks), vector.dtype)
-    SOURCE.start("block_squares", vector, (len(blocks),), (1024,), whole, len(whole), size, squares)
+    SOURCE.start(
+        "block_squares", vector, (len(blocks),), (1024,), stretch, len(stretch), size, squares
+    )
     return squares
