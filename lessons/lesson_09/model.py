@@ -195,13 +195,13 @@ def take(pairs, state, masks, gates, seen: dict | None = None) -> tuple:
     rows, places = np.arange(len(pairs)), np.arange(LENGTH)
     first = pairs.shape[1] * rows[:, None]
 
-    def dense(reach, xp=np):
+    def mask(reach, xp=np):
         own = "encoder" if reach.keys is reach.queries else "cross"
         return masks[MASKS.index("decoder" if reach.causal else own)][None, None] > 0
 
     ids = pairs.ravel()
     source, begun, wanted = places + 1, np.append(0, places[:0:-1] + 1), places[::-1] + 1
-    with mock.patch.object(Reach, "dense", dense), observation:
+    with mock.patch.object(Reach, "mask", mask), observation:
         loss = made.forward(*(ids[first + at] for at in (source, begun, wanted)))
         made.backward()
     after = [data.copy() for data in (flat.data, flat.grad)]
