@@ -163,10 +163,11 @@ class Operators:
             yield parsed("x * (keep != 0)", x=node.left)
 
     def mask_off_by_one(node):
-        """tril(a) -> tril(a, 1); tril(a) -> tril(a, -1)."""
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("tril"):
-            for diagonal in (1, -1):
-                yield ast.Call(node.func, [*node.args, ast.Constant(diagonal)], [])
+        """keys <= queries -> keys <= queries + 1; keys <= queries - 1."""
+        if isinstance(node, ast.Compare) and ast.unparse(node).startswith("keys <= queries"):
+            for step in (1, -1):
+                shifted = ast.BinOp(node.comparators[0], ast.Add(), ast.Constant(step))
+                yield ast.Compare(node.left, node.ops, [shifted])
 
     def mask_on_the_query_axis(node):
         """m[:, None, None, :] -> m[:, None, :, None]."""
