@@ -20,7 +20,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import numformer
 from numformer import parallel
 from numformer.backend import array_module, to_host
-from numformer.gradient_check.cases import CASES, MIXED, TABLE
+from numformer.gradient_check.cases import CASES, MIXER_SETTINGS, TABLE
 from numformer.gradient_check.gradients import GradientCheck, converted, dtype_kind
 from numformer.later import MIXERS
 from numformer.later.positions import NoPositions
@@ -115,8 +115,10 @@ def lacking() -> Iterator[str]:
     for name in OPTIMIZERS:
         if f"{name}_optimizer" not in references:
             yield f"{name}: a function {name}_optimizer in torch_reference.py"
-    for name in MIXERS.keys() - {changes.get("mixers", "attention") for changes in MIXED.values()}:
-        yield f"{name}: a line in MIXED of numformer/gradient_check/cases/models.py"
+    for name in MIXERS.keys() - {
+        changes.get("mixers", "attention") for changes in MIXER_SETTINGS.values()
+    }:
+        yield f"{name}: a line in MIXER_SETTINGS of numformer/gradient_check/cases/models.py"
     equations = (Path(__file__).parents[2] / "lessons" / "equations.md").read_text()
     kinds = {case.name: type(case()[0]) for case in TABLE}
     for layer in layers_of():

@@ -10,7 +10,7 @@ from strangers import Chain, Dense, Formula, Holding, logistic
 
 import numformer as nf
 from numformer.gradient_check.cases import IDS as OF_CASES
-from numformer.gradient_check.cases import Given
+from numformer.gradient_check.cases import InputGenerator
 from numformer.gradient_check.diagnosis import diagnose
 from numformer.gradient_check.gradients import GradientCheck, check
 from numformer.gradient_check.trace import Reporting
@@ -26,7 +26,7 @@ HEADS = [RNG.standard_normal((B, H, n, 3)) for n in (T, S, S)]
 LOGITS = RNG.standard_normal((B, T, V))
 IDS = np.array([[4, 9, 4, 2], [4, 1, 1, 0]])
 LEFT, RIGHT = RNG.standard_normal((2, D, 5))
-GIVEN = Given(RNG, **OF_CASES)
+GIVEN = InputGenerator(RNG, **OF_CASES)
 REAL = GIVEN.target_out > 0
 
 

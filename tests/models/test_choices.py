@@ -9,7 +9,7 @@ import pytest
 
 import numformer as nf
 from numformer.errors import InputError
-from numformer.gradient_check.cases import MIXED
+from numformer.gradient_check.cases import MIXER_SETTINGS
 from numformer.later import FEED_FORWARDS, MIXERS, NORMALIZATIONS, POSITIONS
 from numformer.randomness import dropout_stream
 
@@ -35,7 +35,10 @@ RELATIVE = dict(distance_buckets=6, farthest=4)
 CHOICES = [
     {},
     # With few buckets of distances all are near, however far the farthest one is.
-    *(form | (RELATIVE if "relative" in form.get("mixers", "") else {}) for form in MIXED.values()),
+    *(
+        form | (RELATIVE if "relative" in form.get("mixers", "") else {})
+        for form in MIXER_SETTINGS.values()
+    ),
     *(dict(feed_forwards=name) for name in FEED_FORWARDS),
     *(dict(normalization=name) for name in NORMALIZATIONS),
     *(dict(positions=name) for name in POSITIONS),

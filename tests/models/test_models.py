@@ -13,7 +13,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import numformer as nf
-from numformer.gradient_check.cases import MIXED
+from numformer.gradient_check.cases import MIXER_SETTINGS
 from numformer.later import MIXERS
 from numformer.models import model_of
 from numformer.paper.transformer import require_pair
@@ -40,10 +40,10 @@ CHOICES = [
     dict(attention_bias=True, d_k=4, d_v=5),
     dict(epsilon=0.1, embedding_norm=True, embedding_scale=False, output_bias=True),
     dict(positions="sinusoidal_halves"),
-    *(changes for changes in MIXED.values() if changes),
+    *(changes for changes in MIXER_SETTINGS.values() if changes),
     *(
         changes | dict(positions="rotary", d_v=5) | ({} if name == "state_space" else dict(d_k=6))
-        for name, changes in MIXED.items()
+        for name, changes in MIXER_SETTINGS.items()
         if changes
     ),
 ]

@@ -1,13 +1,22 @@
-"""What the gradient check, the contract tests and the comparison with PyTorch are held to.
+"""Every layer once, for the gradient check, the contract tests and the comparison with PyTorch.
 
-A new layer is one Case in `layers`, a choice or a mixer one line in `models`.
+A new layer is one Case in `layers`; a choice or a mixer is one line in `models`.
 """
 
-from numformer.gradient_check.cases.case import IDS, Case, Given
+from numformer.gradient_check.cases.case import IDS, Case, InputGenerator
 from numformer.gradient_check.cases.layers import LAYERS
-from numformer.gradient_check.cases.models import MIXED, MODELS, VARIATIONS
+from numformer.gradient_check.cases.models import MIXER_SETTINGS, MODELS, VARIATIONS
 
 TABLE = [*LAYERS, *MODELS]
 CASES = {case.name: case for case in TABLE}
 
-__all__ = ["CASES", "IDS", "MIXED", "MODELS", "TABLE", "VARIATIONS", "Case", "Given"]
+__all__ = [
+    "CASES",
+    "IDS",
+    "MIXER_SETTINGS",
+    "MODELS",
+    "TABLE",
+    "VARIATIONS",
+    "Case",
+    "InputGenerator",
+]

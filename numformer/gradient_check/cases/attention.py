@@ -1,4 +1,4 @@
-"""Attention and what stands around it, small: how each is built and its inputs."""
+"""Cases of attention: its parts, and the layers around it."""
 
 from functools import partial
 from typing import Any
@@ -30,40 +30,40 @@ from numformer.recurrence.additive_attention import AdditiveAttention
 from numformer.recurrence.scores import AdditiveScore, DotProductScore, MultiplicativeScore
 
 DISTANCES: dict[str, Any] = dict(distance_buckets=5, farthest=4, both_ways=False)
-IN_TILES: dict[str, Any] = dict(rows=2, least=0)
-"""However short a sequence is, it is taken in tiles."""
+TILES: dict[str, Any] = dict(rows=2, least=0)
+"""Settings that divide even a short sequence into tiles."""
 
 
-def of_heads(g, heads: int = H) -> list:
-    """Queries of H heads, keys and values of so many heads."""
+def head_inputs(g, heads: int = H) -> list:
+    """Queries of H heads; keys and values of `heads` heads."""
     return [g.normal(H, g.T, 3), g.normal(heads, g.S, 3), g.normal(heads, g.S, 5)]
 
 
-def positions(g) -> list:
-    """Those of queries and of keys."""
+def position_inputs(g) -> list:
+    """The positions of queries and of keys."""
     return [np.arange(g.T) * 3 + 2, np.arange(g.S) * 4]
 
 
 def relative_positions(settings, g):
-    return RelativePositions(H, **settings), positions(g)
+    return RelativePositions(H, **settings), position_inputs(g)
 
 
-def further_attention(parts, inputs, g):
+def attention_with_parts(parts, inputs, g):
     return MultiHeadAttention(D, H, g.rng, **parts(g)), inputs(g)
 
 
 HEADS: dict[str, Any] = dict(heads=H)
-TURNED: dict[str, Any] = dict(heads=H, epsilon=0.1, base=50.0)
+ROTARY_HEADS: dict[str, Any] = dict(heads=H, epsilon=0.1, base=50.0)
 
 
-def normed_heads(g):
+def rotary_heads(g):
     """Heads with a norm and rotary positions."""
     heads = QueryKeyHeads(D, H, 4, g.rng, norm=LayerNorm(4, 0.1), rotary=Rotary(50.0))
     return heads, [g.x, g.targets]
 
 
 def query_key_heads(norm, rotary, g):
-    """An attention whose heads have a norm of each, and are turned."""
+    """Attention with a norm of each head's queries and keys, and perhaps rotary positions."""
 
     def heads():
         return QueryKeyHeads(D, H, 4, g.rng, norm=norm(4, 0.1), rotary=rotary and rotary(50.0))
@@ -71,11 +71,11 @@ def query_key_heads(norm, rotary, g):
     return SelfAttention(D, H, g.rng, query=heads(), key=heads()), [g.x, g.decoder]
 
 
-def tiled(pattern, bias, groups, g):
-    """A self-attention of any pattern, bias and number of heads of keys."""
+def attention_in_tiles(pattern, bias, groups, g):
+    """Self-attention in tiles; `groups` is the number of heads of keys and values."""
     heads = 4
     key, value = (Heads(D, groups, size, g.rng) for size in (2, 3))
-    attention = TiledAttention(pattern, 0.3, bias and bias(heads), **IN_TILES)
+    attention = TiledAttention(pattern, 0.3, bias and bias(heads), **TILES)
     parts = dict(key=key, value=value, attention=attention)
     return SelfAttention(D, heads, g.rng, 2, 3, **parts), [g.x, g.decoder]
 
@@ -83,28 +83,27 @@ def tiled(pattern, bias, groups, g):
 ATTENTION = [
     Case(
         "scaled_dot_product_attention",
-        "scaled_dot_product_attention",
-        lambda g: (ScaledDotProductAttention(), [*of_heads(g), g.source_mask]),
+        lambda g: (ScaledDotProductAttention(), [*head_inputs(g), g.source_mask]),
     ),
     Case(
         "attention_in_tiles",
+        lambda g: (TiledAttention(**TILES), [*head_inputs(g), g.source_mask]),
         "scaled_dot_product_attention",
-        lambda g: (TiledAttention(**IN_TILES), [*of_heads(g), g.source_mask]),
     ),
     Case(
         "attention_in_tiles_with_dropout",
-        "scaled_dot_product_attention",
         lambda g: (
             TiledAttention(p_drop=0.3, rows=3, least=0),
             [*(g.normal(H, g.T, 3) for _ in range(3)), g.target_mask],
         ),
+        "scaled_dot_product_attention",
         dict(attention_dropout=0.3),
     ),
     *(
         Case(
             f"tiles_of_a_{name}",
+            partial(attention_in_tiles, pattern, bias, groups),
             "tiled_attention",
-            partial(tiled, pattern, bias, groups),
             dict(heads=4, groups=groups, attention_dropout=0.3) | settings,
         )
         for name, pattern, bias, groups, settings in (
@@ -127,18 +126,17 @@ ATTENTION = [
     ),
     Case(
         "biased_attention",
-        "biased_attention",
         lambda g: (
             BiasedAttention(0.3),
-            [*of_heads(g), g.source_mask, g.rng.standard_normal((H, g.T, g.S))],
+            [*head_inputs(g), g.source_mask, g.rng.standard_normal((H, g.T, g.S))],
         ),
-        dict(attention_dropout=0.3),
+        settings=dict(attention_dropout=0.3),
     ),
     *(
         Case(
             f"relative_positions_{name}",
-            "relative_positions",
             partial(relative_positions, settings),
+            "relative_positions",
             settings,
         )
         for name, settings in (
@@ -148,15 +146,15 @@ ATTENTION = [
     ),
     Case(
         "relative_positions_with_alibi",
+        lambda g: (RelativePositions(H, **DISTANCES, constant=ALiBi(H)), position_inputs(g)),
         "relative_positions",
-        lambda g: (RelativePositions(H, **DISTANCES, constant=ALiBi(H)), positions(g)),
         DISTANCES | dict(alibi_heads=H),
     ),
     *(
         Case(
             f"heads_with_{name}",
-            "self_attention",
             partial(query_key_heads, norm, rotary),
+            "self_attention",
             dict(heads=H, epsilon=0.1) | settings,
         )
         for name, norm, rotary, settings in (
@@ -164,40 +162,36 @@ ATTENTION = [
             ("rms_norm_and_rotary", RMSNorm, Rotary, dict(positions="rotary", base=50.0)),
         )
     ),
-    Case("dot_product_score", "dot_product_score", lambda g: (DotProductScore(), [g.x, g.memory])),
+    Case("dot_product_score", lambda g: (DotProductScore(), [g.x, g.memory])),
     Case(
         "dot_product_score_without_scale",
-        "dot_product_score",
         lambda g: (DotProductScore(scaled=False), [g.x, g.memory]),
+        "dot_product_score",
         dict(scaled=False),
     ),
     Case(
-        "multiplicative_score",
         "multiplicative_score",
         lambda g: (MultiplicativeScore(D, F, g.rng), [g.x, g.normal(g.S, F)]),
     ),
     Case(
         "additive_score",
-        "additive_score",
         lambda g: (AdditiveScore(D, F, 7, g.rng), [g.normal(H, g.T, D), g.normal(H, g.S, F)]),
     ),
-    Case("heads", "split_heads", lambda g: (Heads(D, H, 3, g.rng), [g.x, g.targets]), HEADS),
+    Case("heads", lambda g: (Heads(D, H, 3, g.rng), [g.x, g.targets]), "split_heads", HEADS),
     Case(
         "biased_heads",
-        "split_heads",
         lambda g: (BiasedHeads(D, H, 3, g.rng), [g.x, g.targets]),
+        "split_heads",
         HEADS,
     ),
-    Case("query_key_heads", "split_heads", normed_heads, TURNED),
+    Case("query_key_heads", rotary_heads, "split_heads", ROTARY_HEADS),
     Case(
         "multi_head_attention",
-        "multi_head_attention",
         lambda g: (MultiHeadAttention(D, H, g.rng), [g.x, g.memory, g.source_mask]),
-        dict(heads=H),
+        settings=dict(heads=H),
     ),
     Case(
         "multi_head_attention_with_biases",
-        "multi_head_attention",
         lambda g: (
             MultiHeadAttention(
                 D,
@@ -213,20 +207,20 @@ ATTENTION = [
             ),
             [g.x, g.memory, g.cross],
         ),
+        "multi_head_attention",
         dict(heads=H, attention_dropout=0.3),
     ),
     Case(
         "self_attention",
-        "self_attention",
         lambda g: (SelfAttention(D, H, g.rng), [g.x, g.decoder]),
-        dict(heads=H),
+        settings=dict(heads=H),
     ),
-    # With fewer queries than keys, or more, both count their positions from 0.
+    # With fewer queries than keys, or more: positions of both begin at 0.
     *(
         Case(
             f"{name}_attention_{kind}",
+            partial(attention_with_parts, parts, inputs),
             "multi_head_attention",
-            partial(further_attention, parts, inputs),
             dict(heads=H, attention_dropout=0.3, positions=name),
         )
         for name, parts in (
@@ -247,30 +241,28 @@ ATTENTION = [
     ),
     Case(
         "cross_attention",
-        "multi_head_attention",
         lambda g: (CrossAttention(D, H, g.rng), [g.x, g.memory, g.cross]),
+        "multi_head_attention",
         dict(heads=H),
     ),
     Case(
         "checkpointed",
-        "checkpointed",
         lambda g: (Checkpointed(Residual(Linear(D, D, g.rng), D, 0.2)), [g.x]),
-        dict(sublayer="linear", norm="post", p_drop=0.2),
+        settings=dict(sublayer="linear", norm="post", p_drop=0.2),
     ),
     Case(
         "residual_post_norm",
-        "residual",
         lambda g: (Residual(SelfAttention(D, H, g.rng), D, 0.3), [g.x, g.decoder]),
+        "residual",
         dict(sublayer="self_attention", heads=H, p_drop=0.3, norm="post"),
     ),
     Case(
         "residual_pre_norm",
-        "residual",
         lambda g: (PreNormResidual(CrossAttention(D, H, g.rng), D, 0.3), [g.x, g.memory, g.cross]),
+        "residual",
         dict(sublayer="multi_head_attention", heads=H, p_drop=0.3, norm="pre"),
     ),
     Case(
-        "additive_attention",
         "additive_attention",
         lambda g: (
             AdditiveAttention(7, 6, g.rng),

@@ -1,6 +1,6 @@
-"""What a case is, and what it may take its inputs from.
+"""A case: one layer with inputs, small enough for a gradient check.
 
-Batches above 1, lengths above 1, S != T, several heads, padding, and a row in which every key is
+The batch has several sequences, S != T, several heads, padding, and a row in which every key is
 masked: where sizes are 1 or equal, or nothing is masked, wrong axes and masks go unnoticed.
 """
 
@@ -22,15 +22,15 @@ IDS = dict(
     source=np.array([[4, 5, 6, 7, 2], [8, 5, 2, 0, 0], [0, 0, 0, 0, 0]]),
     target_in=np.array([[1, 9, 4, 5], [1, 9, 9, 0], [1, 7, 0, 0]]),
     target_out=np.array([[9, 4, 5, 2], [9, 9, 2, 0], [7, 2, 0, 0]]),
-    # Of sequences of length T, one of them all padding: a second sorting would not undo the first.
+    # One sequence is all padding; sorting by these lengths twice does not restore the order.
     lengths=np.array([0, 4, 2]),
-    some_places=np.array([9, 0, 4, 11, 5]),  # among the B T of a batch
+    some_places=np.array([9, 0, 4, 11, 5]),  # positions in a batch of B T
 )
 
 
 @dataclass
-class Given:
-    """A batch of ids, who may see whom in it, and random numbers: x (B, T, D), memory (B, S, D)."""
+class InputGenerator:
+    """Generates inputs: ids and their masks, and random x (B, T, D) and memory (B, S, D)."""
 
     rng: np.random.Generator
     source: np.ndarray
@@ -79,23 +79,26 @@ class Given:
         return causal_mask(self.T) & padding_mask(self.target_in != 0)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Case:
-    """One layer to hold to everything; calling it gives a fresh (layer, inputs).
+    """One layer that every test of layers runs; calling the case builds a fresh (layer, inputs).
 
-    `build(given)` -> layer, inputs. `reference` is the function of
-    tests/gradient_check/torch_reference.py that computes the same from `settings`. One that is
-    `composed` is a model of parts that have cases of their own. One that `waits` asks a device for
-    numbers that its shapes depend on.
+    `build(generator)` returns the layer and its inputs. `reference` names the function in
+    tests/gradient_check/torch_reference.py that computes the same from `settings`; without one it
+    has the case's name. A `composed` case is a model of parts that have cases of their own. A case
+    that `waits` reads numbers back from a device, since its shapes depend on them.
     """
 
     name: str
-    reference: str
-    build: Callable[[Given], tuple[Layer, list]]
+    build: Callable[[InputGenerator], tuple[Layer, list]]
+    reference: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
     composed: bool = False
     waits: bool = False
 
+    def __post_init__(self):
+        self.reference = self.reference or self.name
+
     def __call__(self, **ids) -> tuple[Layer, list]:
         rng = np.random.default_rng(zlib.crc32(self.name.encode()))  # no other case changes it
-        return self.build(Given(rng, **(IDS | ids)))
+        return self.build(InputGenerator(rng, **(IDS | ids)))

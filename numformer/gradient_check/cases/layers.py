@@ -1,4 +1,4 @@
-"""Every layer once, small, with what makes mistakes visible: how to build it and its inputs."""
+"""Cases of all other layers, and with them the list of every layer."""
 
 import numpy as np
 
@@ -26,59 +26,51 @@ from numformer.recurrence import CELLS
 from numformer.recurrence.recurrence import Recurrent
 
 ELEMENTWISE = [
-    Case("linear", "linear", lambda g: (Linear(D, F, g.rng), [g.x])),
-    Case("linear_without_bias", "linear", lambda g: (Linear(D, F, g.rng, bias=False), [g.x])),
-    Case(
-        "output_projection",
-        "output_projection",
-        lambda g: (OutputProjection(Embedding(V, D, g.rng).weight), [g.x]),
-    ),
+    Case("linear", lambda g: (Linear(D, F, g.rng), [g.x])),
+    Case("linear_without_bias", lambda g: (Linear(D, F, g.rng, bias=False), [g.x]), "linear"),
+    Case("output_projection", lambda g: (OutputProjection(Embedding(V, D, g.rng).weight), [g.x])),
     Case(
         "output_projection_with_bias",
-        "output_projection",
         lambda g: (BiasedOutputProjection(Embedding(V, D, g.rng).weight), [g.x]),
+        "output_projection",
     ),
-    Case("relu", "relu", lambda g: (ReLU(), [g.x])),
-    Case("gelu", "gelu", lambda g: (GELU(), [3 * g.x])),
-    Case("gelu_tanh", "gelu_tanh", lambda g: (GELUTanh(), [3 * g.x])),
-    Case("geglu", "geglu", lambda g: (GEGLU(), [2 * g.x])),
-    Case("swish", "swish", lambda g: (Swish(), [2 * g.x])),
-    Case("swiglu", "swiglu", lambda g: (SwiGLU(), [2 * g.x])),
-    Case("chain", "chain", lambda g: (Chain(Swish(), Tanh()), [2 * g.x])),
-    Case("tanh", "tanh", lambda g: (Tanh(), [g.x])),
-    Case("softmax", "softmax", lambda g: (Softmax(), [g.normal(H, g.T, g.S)])),
+    Case("relu", lambda g: (ReLU(), [g.x])),
+    Case("gelu", lambda g: (GELU(), [3 * g.x])),
+    Case("gelu_tanh", lambda g: (GELUTanh(), [3 * g.x])),
+    Case("geglu", lambda g: (GEGLU(), [2 * g.x])),
+    Case("swish", lambda g: (Swish(), [2 * g.x])),
+    Case("swiglu", lambda g: (SwiGLU(), [2 * g.x])),
+    Case("chain", lambda g: (Chain(Swish(), Tanh()), [2 * g.x])),
+    Case("tanh", lambda g: (Tanh(), [g.x])),
+    Case("softmax", lambda g: (Softmax(), [g.normal(H, g.T, g.S)])),
     Case(
-        "masked_softmax", "softmax", lambda g: (Softmax(), [g.normal(H, g.T, g.S), g.source_mask])
+        "masked_softmax", lambda g: (Softmax(), [g.normal(H, g.T, g.S), g.source_mask]), "softmax"
     ),
-    Case("layer_norm", "layer_norm", lambda g: (LayerNorm(D), [g.x])),
-    # A variance near epsilon shows an epsilon that stands in the wrong place.
+    Case("layer_norm", lambda g: (LayerNorm(D), [g.x])),
+    # Where the variance is near epsilon, an epsilon in the wrong place shows.
     Case(
         "layer_norm_of_nearly_equal_values",
-        "layer_norm",
         lambda g: (LayerNorm(D, epsilon=1e-2), [3 + 0.1 * g.x]),
+        "layer_norm",
         dict(epsilon=1e-2),
     ),
-    Case("rms_norm", "rms_norm", lambda g: (RMSNorm(D), [g.x])),
+    Case("rms_norm", lambda g: (RMSNorm(D), [g.x])),
     Case(
         "rms_norm_of_small_values",
-        "rms_norm",
         lambda g: (RMSNorm(D, epsilon=1e-2), [0.1 * g.x]),
+        "rms_norm",
         dict(epsilon=1e-2),
     ),
-    Case("dropout", "dropout", lambda g: (Dropout(0.3), [g.x]), dict(p_drop=0.3)),
-    Case("feed_forward", "feed_forward", lambda g: (FeedForward(D, F, g.rng), [g.x])),
+    Case("dropout", lambda g: (Dropout(0.3), [g.x]), settings=dict(p_drop=0.3)),
+    Case("feed_forward", lambda g: (FeedForward(D, F, g.rng), [g.x])),
     Case(
         "feed_forward_with_dropout",
+        lambda g: (FeedForward(D, F, g.rng, activation=Chain(ReLU(), Dropout(0.3))), [g.x]),
         "feed_forward",
-        lambda g: (
-            FeedForward(D, F, g.rng, activation=Chain(ReLU(), Dropout(0.3))),
-            [g.x],
-        ),
         dict(activation_dropout=0.3),
     ),
     Case(
         "feed_forward_swiglu",
-        "feed_forward",
         lambda g: (
             FeedForward(
                 D,
@@ -90,50 +82,49 @@ ELEMENTWISE = [
             ),
             [g.x],
         ),
+        "feed_forward",
         dict(activation="swiglu"),
     ),
 ]
 
 INPUTS = [
-    Case("embedding", "embedding", lambda g: (Embedding(V, D, g.rng), [g.target_in])),
+    Case("embedding", lambda g: (Embedding(V, D, g.rng), [g.target_in])),
     # A vocabulary beyond the size up to which scatter_add is one product.
     Case(
         "embedding_of_many_symbols",
-        "embedding",
         lambda g: (Embedding(300, D, g.rng), [g.target_in * 20]),
+        "embedding",
     ),
     Case(
         "embedding_without_scale",
-        "embedding",
         lambda g: (UnscaledEmbedding(V, D, g.rng), [g.target_in]),
+        "embedding",
         dict(scaled=False),
     ),
-    Case("sinusoidal_positions", "sinusoidal_positions", lambda g: (SinusoidalPositions(), [g.x])),
+    Case("sinusoidal_positions", lambda g: (SinusoidalPositions(), [g.x])),
     Case(
-        "sinusoidal_halves_positions",
         "sinusoidal_halves_positions",
         lambda g: (SinusoidalPositions(sinusoidal_halves_table), [g.normal(g.T, 7)]),
     ),
     Case(
         "learned_positions",
-        "learned_positions",
         lambda g: (LearnedPositions(g.T + 3, D, g.rng), [g.x, np.arange(2, g.T + 2)]),
     ),
-    Case("no_positions", "none_positions", lambda g: (NoPositions(), [g.x])),
-    Case("rotary", "rotary", lambda g: (Rotary(), [g.normal(H, g.T, 4), np.arange(g.T)[::-1] + 2])),
-    Case("rotary_from_0", "rotary", lambda g: (Rotary(), [g.normal(g.T, 6)])),
+    Case("no_positions", lambda g: (NoPositions(), [g.x]), "none_positions"),
+    Case("rotary", lambda g: (Rotary(), [g.normal(H, g.T, 4), np.arange(g.T)[::-1] + 2])),
+    Case("rotary_from_0", lambda g: (Rotary(), [g.normal(g.T, 6)]), "rotary"),
     Case(
         "rotary_of_another_base",
-        "rotary",
         lambda g: (Rotary(50), [g.normal(H, g.T, 6), np.arange(g.T) + 3]),
+        "rotary",
         dict(base=50),
     ),
-    Case("patches", "patches", lambda g: (Patches(2), [g.normal(4, 6)]), dict(size=2)),
+    Case("patches", lambda g: (Patches(2), [g.normal(4, 6)]), settings=dict(size=2)),
     Case(
-        "patches_of_colours", "patches", lambda g: (Patches(3), [g.normal(6, 9, 4)]), dict(size=3)
+        "patches_of_colours", lambda g: (Patches(3), [g.normal(6, 9, 4)]), "patches", dict(size=3)
     ),
-    Case("class_token", "class_token", lambda g: (ClassToken(D, g.rng), [g.x])),
-    Case("pick", "pick", lambda g: (Pick(), [g.x, g.some_places])),
+    Case("class_token", lambda g: (ClassToken(D, g.rng), [g.x])),
+    Case("pick", lambda g: (Pick(), [g.x, g.some_places])),
 ]
 
 
@@ -142,36 +133,35 @@ def cell(kind: str) -> Case:
         layer = CELLS[kind](D, g.rng)
         return layer, [g.normal(layer.gates * D), g.normal(layer.states * D)]
 
-    return Case(f"{kind}_cell", f"{kind}_cell", build)
+    return Case(f"{kind}_cell", build)
 
 
 RECURRENCE = [
-    Case("convolution", "convolution", lambda g: (Convolution(D, g.rng), [g.memory])),
+    Case("convolution", lambda g: (Convolution(D, g.rng), [g.memory])),
     Case(
         "convolution_wider_than_its_input",
-        "convolution",
         lambda g: (Convolution(D, g.rng, width=7), [g.x]),
+        "convolution",
     ),
     *map(cell, CELLS),
     Case(
         "recurrent",
-        "recurrent",
         lambda g: (Recurrent(CELLS["rnn"](7, g.rng), D, g.rng), [g.x]),
-        dict(cell="rnn"),
+        settings=dict(cell="rnn"),
     ),
     Case(
         "recurrent_with_padding",
-        "recurrent",
         lambda g: (Recurrent(CELLS["lstm"](7, g.rng), D, g.rng), [g.x, g.lengths, g.normal(7)]),
+        "recurrent",
         dict(cell="lstm"),
     ),
     Case(
         "recurrent_backwards",
-        "recurrent",
         lambda g: (
             Recurrent(CELLS["gru"](7, g.rng), D, g.rng, backwards=True, d_context=6),
             [g.x, g.lengths, g.normal(7), g.normal(6)],
         ),
+        "recurrent",
         dict(cell="gru", backwards=True),
     ),
 ]
@@ -179,25 +169,20 @@ RECURRENCE = [
 LOSSES = [
     Case(
         "cross_entropy",
-        "cross_entropy",
         lambda g: (CrossEntropy(0.0), [g.normal(g.T, V), g.target_out]),
-        dict(smoothing=0.0),
+        settings=dict(smoothing=0.0),
     ),
     Case(
         "label_smoothed_cross_entropy",
-        "cross_entropy",
         lambda g: (CrossEntropy(0.1), [3 * g.normal(g.T, V), g.target_out, g.target_out != 0]),
+        "cross_entropy",
         dict(smoothing=0.1),
     ),
-    Case(
-        "divergence",
-        "divergence",
-        lambda g: (Divergence(), [g.normal(g.T, V), g.normal(g.T, V)]),
-    ),
+    Case("divergence", lambda g: (Divergence(), [g.normal(g.T, V), g.normal(g.T, V)])),
     Case(
         "divergence_where_it_counts",
-        "divergence",
         lambda g: (Divergence(), [g.normal(g.T, V), g.normal(g.T, V), g.target_out != 0]),
+        "divergence",
     ),
 ]
 

@@ -1,4 +1,4 @@
-"""What a config composes: blocks, towers, each choice in the whole model, and the other models."""
+"""Cases of what a config builds: layers, stacks, mixers, and whole models with each choice."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -50,12 +50,12 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     "experts_and_dense": dict(
         feed_forwards="experts,dense", experts=4, chosen_experts=3, activation_dropout=0.2
     ),
-    # The ids 4 and 5 of the batch: what stands first is real, and 0 is a symbol.
+    # Ids that the batch has: 4 and 5 are special there, and 0 is an ordinary symbol.
     "other_special_ids": dict(padding_id=5, start_id=5, end_id=4),
     "without_padding": dict(padding_id=None),
 }
-# What may stand where attention stands, each with settings by which little is seen.
-MIXED: dict[str, dict[str, Any]] = {
+# Each mixer, with settings under which a position sees few others.
+MIXER_SETTINGS: dict[str, dict[str, Any]] = {
     "attention": {},
     "groups": dict(heads=4, key_value_heads=2, qk_norm="rms"),
     "window": dict(mixers="window", window=2),
@@ -73,23 +73,20 @@ MIXED: dict[str, dict[str, Any]] = {
 }
 
 
-def of_config(name: str, reference: str, build: Callable, composed: bool = False, **changes):
-    """The case of what the small config with `changes` composes: build(config, given)."""
+def config_case(name: str, reference: str, build: Callable, composed: bool = False, **changes):
+    """The case of what `build(config, generator)` makes of the small config with `changes`."""
     config = Transformer.Config(**(SMALL | changes))
-    return Case(name, reference, partial(build, config), dict(config=config), composed)
+    return Case(name, partial(build, config), reference, dict(config=config), composed)
 
 
 PARTS = [
-    of_config(f"{name}_{norm}_norm", reference, build, norm=norm)
+    config_case(f"{name}_{norm}_norm", reference, build, norm=norm)
     for norm in ("post", "pre")
     for name, reference, build in [
         (
             "input_embedding",
             "input_embedding",
-            lambda config, g: (
-                config.input_embedding(Embedding(V, D, g.rng), g.rng),
-                [g.source],
-            ),
+            lambda config, g: (config.input_embedding(Embedding(V, D, g.rng), g.rng), [g.source]),
         ),
         (
             "encoder_layer",
@@ -108,21 +105,18 @@ PARTS = [
         (
             "decoder",
             "tower",
-            lambda config, g: (
-                config.decoder(g.rng),
-                [g.x, g.decoder, g.memory, g.cross],
-            ),
+            lambda config, g: (config.decoder(g.rng), [g.x, g.decoder, g.memory, g.cross]),
         ),
     ]
 ]
 
 
-def experts(name: str, build: Callable, reference: str = "experts_feed_forward", **changes):
+def experts_case(name: str, build: Callable, reference: str = "experts_feed_forward", **changes):
     some: dict[str, Any] = dict(feed_forwards="experts", experts=4, balance_weight=0.7)
-    return replace(of_config(name, reference, build, **(some | changes)), waits=True)
+    return replace(config_case(name, reference, build, **(some | changes)), waits=True)
 
 
-SEGMENTS = of_config(
+SEGMENTS = config_case(
     "rich_input_embedding",
     "input_embedding",
     lambda config, g: (
@@ -133,23 +127,23 @@ SEGMENTS = of_config(
 )
 GATED: dict[str, Any] = dict(activation="swiglu", feed_forward_bias=False, chosen_experts=1)
 EXPERTS = [
-    experts("experts", lambda config, g: (config.feed_forward(g.rng), [g.memory])),
-    experts(
+    experts_case("experts", lambda config, g: (config.feed_forward(g.rng), [g.memory])),
+    experts_case(
         "experts_with_padding",
         lambda config, g: (config.feed_forward(g.rng), [g.memory, g.encoder]),
         activation_dropout=0.3,
     ),
-    experts(
+    experts_case(
         "experts_with_gates",
         lambda config, g: (config.feed_forward(g.rng), [g.x, g.decoder]),
         **GATED,
     ),
-    experts(
+    experts_case(
         "experts_in_an_encoder_layer",
         lambda config, g: (config.encoder_layer(g.rng), [g.memory, g.encoder]),
         "block",
     ),
-    experts(
+    experts_case(
         "experts_in_a_decoder_layer",
         lambda config, g: (config.decoder_layer(g.rng), [g.x, g.decoder, g.memory, g.cross]),
         "block",
@@ -162,7 +156,7 @@ def mixer(config, g):
     return config.self_attention(g.rng, causal=True), [g.x, g.decoder]
 
 
-def mixer_that_looks_ahead(config, g):
+def mixer_looking_ahead(config, g):
     return config.self_attention(g.rng), [g.memory, g.encoder]
 
 
@@ -176,63 +170,63 @@ LANGUAGE: dict[str, Any] = dict(
 ) | dict(max_length=6)
 
 
-def of_language_model(name: str, **changes) -> Case:
+def language_model_case(name: str, **changes) -> Case:
     config = LanguageModel.Config(**(LANGUAGE | changes))
     build = partial(language_model, changes)
-    return Case(name, "language_model", build, dict(config=config), composed=bool(changes))
+    return Case(name, build, "language_model", dict(config=config), composed=bool(changes))
 
 
 def transformer(config, g):
     return Transformer(config, int(g.rng.integers(100))), [g.source, g.target_in]
 
 
-def of_objective(name: str, smoothing: float, composed: bool = False, **changes) -> Case:
-    """Without dropout, for padding is left out there, and its masks have other shapes."""
+def objective_case(name: str, smoothing: float, composed: bool = False, **changes) -> Case:
+    """An objective leaves padding out, so dropout's masks would differ: it has no dropout."""
     config = Transformer.Config(**(SMALL | changes | dict(p_drop=0.0)))
 
     def build(g):
         model = Transformer(config, int(g.rng.integers(100)))
         return Objective(model, smoothing), [g.source, g.target_in, g.target_out]
 
-    return Case(name, "objective", build, dict(config=config, smoothing=smoothing), composed)
+    return Case(name, build, "objective", dict(config=config, smoothing=smoothing), composed)
 
 
-def mixed() -> list[Case]:
-    """Each mixer alone, looking back and both ways, and in models, with padding and without."""
+def mixer_cases() -> list[Case]:
+    """Each mixer alone, causal and looking both ways, and in models with and without padding."""
     table = []
-    for name, changes in MIXED.items():
+    for name, changes in MIXER_SETTINGS.items():
         mixer_of = changes.get("mixers", "attention").partition(",")[0]
-        case: Callable = partial(of_config, reference=f"{mixer_of}_mixer", **changes)
+        case: Callable = partial(config_case, reference=f"{mixer_of}_mixer", **changes)
         table.append(case(f"{name}_mixer", build=mixer))
         mixers = [MIXERS[mixer] for mixer in changes.get("mixers", "attention").split(",")]
         if mixers[0].looks_ahead:
-            table.append(case(f"{name}_mixer_looking_ahead", build=mixer_that_looks_ahead))
+            table.append(case(f"{name}_mixer_looking_ahead", build=mixer_looking_ahead))
             if changes and all(mixer.looks_ahead for mixer in mixers):
                 more = changes | dict(positions="rotary", attention_dropout=0.2)
                 table.append(
-                    of_config(f"transformer_{name}", "transformer", transformer, True, **more)
+                    config_case(f"transformer_{name}", "transformer", transformer, True, **more)
                 )
-                table.append(of_objective(f"objective_{name}", 0.1, True, **changes))
+                table.append(objective_case(f"objective_{name}", 0.1, True, **changes))
         if changes:
-            table.append(of_language_model(f"language_model_{name}", **changes))
+            table.append(language_model_case(f"language_model_{name}", **changes))
     return table
 
 
 def r_drop(g):
-    """With dropout, so without padding: its masks have other shapes where that is left out."""
+    """With dropout and so without padding, since an objective leaves padding out."""
     model = Transformer(Transformer.Config(**SMALL), int(g.rng.integers(100)))
     ids = (g.rng.integers(4, V, (B, length)) for length in (S, T, T))
     return Objective(model, 0.1, r_drop=3.0), [*ids]
 
 
 def attention_decoder(cell, g):
-    """States (B, 7) that look at a memory (B, S, D)."""
+    """A decoder whose states (B, 7) attend to a memory (B, S, D)."""
     decoder = AttentionDecoder(CELLS[cell](7, g.rng), D, D, g.rng)
     return decoder, [g.x, g.lengths, g.normal(7), g.memory, g.source != 0]
 
 
-def recurrent(cell: str, context: str, p_drop: float, smoothing: float | None = None) -> Case:
-    """A recurrent encoder-decoder; with `smoothing` its objective, where padding is left out."""
+def recurrent_case(cell: str, context: str, p_drop: float, smoothing: float | None = None) -> Case:
+    """A recurrent encoder-decoder, or with `smoothing` its objective, which leaves padding out."""
     sizes: dict[str, Any] = dict(source_vocabulary=V, target_vocabulary=V + 2, d_model=D)
     config = RecurrentEncoderDecoder.Config(**sizes, cell=cell, context=context, p_drop=p_drop)
 
@@ -245,18 +239,18 @@ def recurrent(cell: str, context: str, p_drop: float, smoothing: float | None = 
     name = f"recurrent_{cell}_{context}"
     settings: dict[str, Any] = dict(config=config)
     if smoothing is None:
-        return Case(name, "recurrent_encoder_decoder", build, settings)
+        return Case(name, build, "recurrent_encoder_decoder", settings)
     settings |= dict(smoothing=smoothing, model="recurrent_encoder_decoder")
-    return Case(f"{name}_objective", "objective", build, settings)
+    return Case(f"{name}_objective", build, "objective", settings)
 
 
 MASKED = MaskedLanguageModel.Config(vocabulary=V, **SIZES)
-MASKED_OTHERWISE = replace(
-    MASKED, tied=False, embedding_scale=False, output_bias=True, padding_id=5
+MASKED_UNTIED = replace(MASKED, tied=False, embedding_scale=False, output_bias=True, padding_id=5)
+IMAGE_SIZES: dict[str, Any] = dict(height=4, width=6, classes=7, **SIZES)
+GREY_IMAGES = VisionTransformer.Config(**IMAGE_SIZES, channels=1)
+COLOUR_IMAGES = VisionTransformer.Config(
+    **IMAGE_SIZES, channels=3, norm="pre", positions="sinusoidal"
 )
-OF_IMAGES: dict[str, Any] = dict(height=4, width=6, classes=7, **SIZES)
-GREY = VisionTransformer.Config(**OF_IMAGES, channels=1)
-COLOURED = VisionTransformer.Config(**OF_IMAGES, channels=3, norm="pre", positions="sinusoidal")
 
 
 def vision(config, g):
@@ -268,57 +262,57 @@ MODELS = [
     *PARTS,
     SEGMENTS,
     *EXPERTS,
-    *mixed(),
+    *mixer_cases(),
     *(
-        of_config(f"transformer_{name}", "transformer", transformer, bool(changes), **changes)
+        config_case(f"transformer_{name}", "transformer", transformer, bool(changes), **changes)
         for name, changes in VARIATIONS.items()
     ),
-    of_language_model("language_model"),
-    of_language_model("language_model_untied", tied=False, embedding_norm=True, output_bias=True),
-    of_language_model("language_model_without_scale", embedding_scale=False),
+    language_model_case("language_model"),
+    language_model_case("language_model_untied", tied=False, embedding_norm=True, output_bias=True),
+    language_model_case("language_model_without_scale", embedding_scale=False),
     *(
         Case(
             f"attention_decoder_{cell}",
-            "attention_decoder",
             partial(attention_decoder, cell),
+            "attention_decoder",
             dict(cell=cell),
         )
         for cell in ("lstm", "gru")
     ),
-    recurrent("rnn", "fixed", 0.2),
-    recurrent("gru", "fixed", 0.0),
-    recurrent("rnn", "attention", 0.0),
-    recurrent("lstm", "attention", 0.2),
-    recurrent("lstm", "fixed", 0.0, smoothing=0.1),
-    recurrent("gru", "attention", 0.0, smoothing=0.1),
+    recurrent_case("rnn", "fixed", 0.2),
+    recurrent_case("gru", "fixed", 0.0),
+    recurrent_case("rnn", "attention", 0.0),
+    recurrent_case("lstm", "attention", 0.2),
+    recurrent_case("lstm", "fixed", 0.0, smoothing=0.1),
+    recurrent_case("gru", "attention", 0.0, smoothing=0.1),
     Case(
         "masked",
-        "masked",
         lambda g: (MaskedLanguageModel(MASKED, 3), [g.source]),
-        dict(config=MASKED),
+        settings=dict(config=MASKED),
     ),
     Case(
         "masked_at_some_places",
-        "masked",
         lambda g: (MaskedLanguageModel(MASKED, 3), [g.source, g.some_places]),
+        "masked",
         dict(config=MASKED),
     ),
     Case(
         "masked_otherwise",
+        lambda g: (MaskedLanguageModel(MASKED_UNTIED, 3), [g.source]),
         "masked",
-        lambda g: (MaskedLanguageModel(MASKED_OTHERWISE, 3), [g.source]),
-        dict(config=MASKED_OTHERWISE),
+        dict(config=MASKED_UNTIED),
         composed=True,
     ),
-    Case("vision", "vision", partial(vision, GREY), dict(config=GREY)),
-    Case("vision_of_colours", "vision", partial(vision, COLOURED), dict(config=COLOURED)),
-    of_objective("objective", 0.1),
-    of_objective("objective_experts", 0.1, True, **VARIATIONS["experts"]),
-    of_objective("objective_without_smoothing", 0.0, norm="pre", positions="learned", max_length=6),
+    Case("vision", partial(vision, GREY_IMAGES), settings=dict(config=GREY_IMAGES)),
+    Case("vision_of_colours", partial(vision, COLOUR_IMAGES), "vision", dict(config=COLOUR_IMAGES)),
+    objective_case("objective", 0.1),
+    objective_case("objective_experts", 0.1, True, **VARIATIONS["experts"]),
+    objective_case(
+        "objective_without_smoothing", 0.0, norm="pre", positions="learned", max_length=6
+    ),
     Case(
         "objective_r_drop",
-        "objective_r_drop",
         r_drop,
-        dict(config=Transformer.Config(**SMALL), smoothing=0.1, r_drop=3.0),
+        settings=dict(config=Transformer.Config(**SMALL), smoothing=0.1, r_drop=3.0),
     ),
 ]
