@@ -1,4 +1,4 @@
-"""The factors that a gradient is often wrong by."""
+"""Factors that a gradient is often wrong by."""
 
 import math
 
@@ -7,18 +7,19 @@ import numpy as np
 from numformer.backend import dtype_kind
 
 
-def drop_rates(checked) -> set[float]:
-    return {p for layer in checked.layer.layers_within() if (p := getattr(layer, "p_drop", 0))}
+def drop_rates(check) -> set[float]:
+    """The rates of all dropout layers, without 0."""
+    return {p for layer in check.layer.layers_within() if (p := getattr(layer, "p_drop", 0))}
 
 
-def known_factors(checked) -> dict[str, float]:
-    """The factors that are often forgotten or repeated: what is said of each, and its value."""
+def known_factors(check) -> dict[str, float]:
+    """Factors that are often missing or applied twice: their values by cause, in words."""
     factors = {
         "the sign is wrong": -1.0,
         "counted twice, or a factor 1/2 is missing, or 2 one too many": 2.0,
         "counted once where it is used twice, or a factor 2 is missing, or 1/2 one too many": 0.5,
     }
-    shapes = [x.shape for x in (checked.output, *checked.tensors.values()) if x.ndim]
+    shapes = [x.shape for x in (check.output, *check.tensors.values()) if x.ndim]
     batch, positions = (shapes[0][0], math.prod(shapes[0][:-1])) if shapes else (1, 1)
     factors |= {
         f"divided by the batch size ({batch})": 1 / batch,
@@ -26,28 +27,28 @@ def known_factors(checked) -> dict[str, float]:
         f"divided by the number of positions ({positions})": 1 / positions,
         f"the division by the number of positions ({positions}) is missing": positions,
     }
-    for ids in (x for x in checked.inputs if dtype_kind(x) == "i" and x.size):
+    for ids in (x for x in check.inputs if dtype_kind(x) == "i" and x.size):
         real, total = int(np.count_nonzero(ids)), ids.size
         factors |= {
             f"the division by the number of real ids ({real}) is missing": real,
             f"divided by all ids, padding included ({real} of {total} are real)": real / total,
         }
-    for p in drop_rates(checked):
+    for p in drop_rates(check):
         factors[f"dropout's scale is missing in backward (p = {p})"] = 1 - p
         factors[f"dropout's scale is applied twice (p = {p})"] = 1 / (1 - p)
-    sizes = {tensor.shape[-1] for tensor in checked.tensors.values() if tensor.ndim}
-    sizes |= {getattr(layer, "d_k", 1) for layer in checked.layer.layers_within()}
+    sizes = {tensor.shape[-1] for tensor in check.tensors.values() if tensor.ndim}
+    sizes |= {getattr(layer, "d_k", 1) for layer in check.layer.layers_within()}
     for d in sorted(sizes):
         missing, twice = f"is missing (d = {d})", f"is applied twice (d = {d})"
         scores, embedding = "1 / sqrt(d_k) of the scores", "sqrt(d_model) of the embedding"
         factors[f"{scores} {missing}, or {embedding} {twice}"] = d**0.5
         factors[f"{embedding} {missing}, or {scores} {twice}"] = d**-0.5 if d else 0
-    parameters = checked.layer.named_parameters()
-    for name, tensor in checked.tensors.items():
-        if name in parameters and tensor.size == 1 and (value := float(tensor.ravel()[0])):
+    for name, tensor in check.tensors.items():
+        is_parameter = name in check.parameters
+        if is_parameter and tensor.size == 1 and (value := float(tensor.ravel()[0])):
             factors[f"the factor 1 / `{name}` is missing, or `{name}` is one too many"] = value
             factors[f"the factor `{name}` is missing, or 1 / `{name}` is one too many"] = 1 / value
-        for axis, size in enumerate(() if name in parameters else tensor.shape):
+        for axis, size in enumerate(() if is_parameter else tensor.shape):
             if axis and size:
                 which = f"{size}, the size of axis {axis} of {name}"
                 factors[f"{which}: a mean's 1/{size} is missing"] = size

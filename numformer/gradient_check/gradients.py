@@ -1,10 +1,11 @@
-"""Explicit gradients against numerical ones.
+"""Explicit gradients compared with numerical ones.
 
-The idea: for an objective L = <upstream, forward(...)> with a random upstream gradient, the change
-of L along a random direction u must be <gradient, u>. Everything runs in float64 with dropout's
-masks frozen.
+For an objective L = <upstream, forward(...)> with a random upstream gradient, the change of L along
+a random direction u must be <gradient, u>. All numbers are float64, and dropout's masks stay the
+same.
 """
 
+import contextlib
 import copy
 import functools
 import inspect
@@ -17,7 +18,9 @@ import numpy as np
 
 from numformer.backend import array_module, dtype_kind, on_host, to_host
 from numformer.errors import InputError
-from numformer.gradient_check import diagnosis, rules, sublayers
+from numformer.gradient_check import rules
+from numformer.gradient_check.diagnosis import diagnose
+from numformer.gradient_check.inner_layers import faulty_connection, faulty_layers
 from numformer.later.auxiliary import auxiliary_losses, auxiliary_losses_count
 from numformer.later.checkpointed import Checkpointed
 from numformer.layer import Layer, pack
@@ -26,7 +29,7 @@ from numformer.randomness import dropout_stream
 TOLERANCE = 1e-7
 OUTPUT = "what forward returned"
 LARGEST_STEP, SMALLEST_STEP = 1e-3, 1e-7
-SCALES = 1e-3, 4, 30  # tiny; both tails of an activation; saturated
+SCALES = 1e-3, 4, 30  # factors on the inputs: tiny, in an activation's tails, saturated
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Row:
     error: float  # |explicit - numerical| / max(|explicit|, |numerical|, floor)
     explicit: float  # <gradient, direction>
     numerical: float  # the measured change along the direction
-    meaning: str = ""  # what usually makes the two differ like this, where the check fails
+    meaning: str = ""  # the diagnosis, where the check fails
 
     @property
     def passed(self) -> bool:
@@ -63,51 +66,65 @@ def converted(inputs: Iterable, dtype, xp) -> list:
     ]
 
 
+@contextlib.contextmanager
+def temporary_values(array, values):
+    """Within the block `array` holds other values."""
+    original = array.copy()
+    array[...] = values
+    try:
+        yield
+    finally:
+        array[...] = original
+
+
 class GradientCheck:
     """The explicit gradients of one forward and backward, and numerical ones to compare.
 
-    `layer` is any Layer, `inputs` the arguments of its forward. Floating-point arrays among the
-    inputs are differentiated; ids and masks are not. Parameters and inputs become float64 arrays of
-    `xp`, and each parameter gets a random shift, because a gamma of exactly 1 or a bias of exactly
-    0 hides mistakes. Another forward and backward come first, `earlier`, with other weights and a
-    larger batch: what they leave behind must change nothing. Raises InputError where forward
-    returns what is no array, and where the layer breaks one of the `rules`.
+    `layer` is any Layer, `inputs` are the arguments of its forward. The floating-point arrays among
+    them have gradients, ids and masks have none. Parameters and inputs become float64 arrays of
+    `xp`. Each parameter gets a random shift, because a gamma of exactly 1 or a bias of exactly 0
+    hides mistakes. First the layer runs forward and backward with other weights and a larger batch
+    (`earlier`): what that leaves behind must change nothing. Raises InputError where the layer
+    breaks one of the `rules`, and where forward returns anything but one array.
     """
 
     def __init__(self, layer: Layer, inputs: Iterable, seed: int = 0, xp=np):
-        rules.everything_is_found(layer)
+        rules.require_layers_found(layer)
         self.layer, self.seed, self.xp, self.step = layer, seed, xp, LARGEST_STEP
-        # default_rng(seed) may well have drawn the inputs, and a check with dy = x sees too little.
+        # default_rng(seed) may well have drawn the inputs, and with dy = x mistakes stay hidden.
         self.rng = np.random.default_rng([seed, 1])
         self.parameters = layer.named_parameters()
         self._flat = pack(layer, np.float64, xp)
         self._plain_arrays = rules.plain_arrays(layer)
         self.inputs = converted(inputs, np.float64, xp)
-        self.earlier: Any = self._earlier()
-        with rules.forwards_leave_others_alone(self.earlier):
+        self.earlier: Any = self._earlier_check()
+        with rules.after_another_forward(self.earlier):
             self._differentiate()
-        rules.forwards_are_stacked(self)
-        rules.arrays_are_left_alone(*self._returned)  # a later forward may have written into it
+        rules.require_stacked_forwards(self)
+        rules.require_unchanged(*self._outputs)  # a later forward may have written into it
 
-    def _earlier(self) -> "GradientCheck | None":
-        """The same check with the batch reversed, and one row more where the layer takes that."""
-        given = self._flat.data.copy()
-        for more in (1, 0):
+    def _earlier_check(self) -> "GradientCheck | None":
+        """The same check with the batch reversed, and one row longer where the layer allows that.
+
+        None where neither runs: errors that have nothing to do with the batch come up again.
+        """
+        weights = self._flat.data.copy()
+        for extra in (1, 0):
             earlier = copy.copy(self)
             earlier.rng, earlier.seed = np.random.default_rng([self.seed, 2]), self.seed + 1
-            earlier.inputs = rules.other_batch(self.inputs, more)
+            earlier.inputs = rules.reversed_batch(self.inputs, extra)
             try:
                 earlier._differentiate()
                 return earlier
-            except Exception:  # what is no matter of the batch's size comes up again without one
+            except Exception:
                 self.layer.clear_saved()
             finally:
                 self._flat.zero_grad()
-                self._flat.data[...] = given
+                self._flat.data[...] = weights
         return None
 
-    def _arguments(self) -> dict:
-        """The inputs that are differentiated by the names that forward gives them."""
+    def _differentiable_inputs(self) -> dict:
+        """The floating-point inputs by the names of forward's arguments."""
         names = list(inspect.signature(self.layer.forward).parameters)
         arguments = {}
         for index, value in enumerate(self.inputs):
@@ -117,48 +134,48 @@ class GradientCheck:
         return arguments
 
     def _differentiate(self, shift: float = 0.1) -> None:
-        """The explicit gradients by name, from one forward and one backward that keep the rules.
+        """Find the explicit gradients by one forward and one backward, which must keep the rules.
 
-        `shift` is the size of what is added to the parameters at random.
+        First the parameters move at random, by a normal distribution of deviation `shift`.
         """
         for parameter in self.parameters.values():
-            moved = shift * self.rng.standard_normal(parameter.shape)
-            parameter.data[...] += self.xp.asarray(moved)
+            parameter.data[...] += self.xp.asarray(
+                shift * self.rng.standard_normal(parameter.shape)
+            )
         self.weights = self._flat.data.copy()
-        arguments = self._arguments()
+        arguments = self._differentiable_inputs()
         copies = {name: array.copy() for name, array in arguments.items()}
         self.input_names = list(arguments)
-        # name -> the array that is moved along a direction
+        # The arrays whose gradients are checked, by name.
         self.tensors = arguments | {name: p.data for name, p in self.parameters.items()}
-        with rules.noting_who_saves() as savers:
+        with rules.require_savers_found(self.layer):
             output = self._forward(self.inputs)
-        rules.all_that_save_are_found(self.layer, savers)
         self.output, self.branches = array_module(output).array(output), self._branches()
-        self._returned = {OUTPUT: output}, {OUTPUT: self.output}
+        self._outputs = {OUTPUT: output}, {OUTPUT: self.output}
         self.upstream = self.xp.asarray(self.rng.standard_normal(output.shape))
         dy = self.upstream.copy()
         returned = self.backward(dy)
-        rules.weights_are_parameters(self.layer, self._plain_arrays)
-        rules.arrays_are_left_alone(arguments | {"dy": dy}, copies | {"dy": self.upstream})
-        rules.arrays_are_left_alone(*self._returned)
-        returned = rules.one_gradient_for_each(self.input_names, returned)
-        rules.nothing_is_left(self.layer)
+        rules.require_weights_in_parameters(self.layer, self._plain_arrays)
+        rules.require_unchanged(arguments | {"dy": dy}, copies | {"dy": self.upstream})
+        rules.require_unchanged(*self._outputs)
+        returned = rules.gradients_by_input(self.input_names, returned)
+        rules.require_nothing_saved(self.layer)
         self.gradients = returned | {name: p.grad.copy() for name, p in self.parameters.items()}
-        rules.shapes_are_those_of(self.tensors, self.gradients)
+        rules.require_shapes(self.tensors, self.gradients)
         if on_host(dy):
             packed = {
                 "the gradient of a parameter": self._flat.grad,
                 "a parameter": self._flat.data,
             }
-            rules.no_memory_is_shared(returned, {"dy": dy} | packed | arguments | self._returned[0])
+            rules.require_own_memory(returned, {"dy": dy} | packed | arguments | self._outputs[0])
 
     def _forward(self, inputs: Iterable):
-        """What forward returns, its auxiliary losses added to each entry.
+        """What forward returns, with its auxiliary losses added to each entry.
 
-        Dropout's masks are the same each time, others for other inputs.
+        Dropout's masks are the same for each forward of `self.inputs`, and differ for others.
         """
         dropout_stream.reseed(self.seed, 0 if inputs is self.inputs else 1)
-        with auxiliary_losses() as further:
+        with auxiliary_losses() as losses:
             output = self.layer.forward(*inputs)
         if not dtype_kind(output):
             raise InputError(
@@ -166,7 +183,7 @@ class GradientCheck:
                 f"a {type(output).__name__} from {type(self.layer).__name__}.forward",
                 "Return the array alone; a sum as np.asarray(sum).",
             )
-        return output + sum(further) if further else output
+        return output + sum(losses) if losses else output
 
     def backward(self, dy):
         """What backward returns; each auxiliary loss was added to every entry of the output."""
@@ -174,7 +191,7 @@ class GradientCheck:
             return self.layer.backward(dy)
 
     def _branches(self) -> list[np.ndarray]:
-        """Every branch that forward took: the boolean arrays that it saved, or will save."""
+        """The branches that forward took: all boolean arrays saved, those of checkpoints too."""
         layers = self.layer.layers_within()
         checkpoints = [layer for layer in layers if isinstance(layer, Checkpointed)]
         for layer in checkpoints:
@@ -192,33 +209,29 @@ class GradientCheck:
         return branches
 
     def run(self, keep: bool = False, inputs: Iterable | None = None):
-        """A copy of the output, and every branch that forward took."""
+        """Run forward -> a copy of its output, and the branches that it took."""
         output = self._forward(self.inputs if inputs is None else inputs)
         branches = self._branches()
         if not keep:
             self.layer.clear_saved()
         return array_module(output).array(output), branches  # forward may return its very argument
 
-    def numerical(self, name: str, direction, finer=1) -> tuple[float, float]:
-        """The derivative of the objective along `direction`, and the size of its rounding error."""
-        tensor = self.tensors[name]
-        original = tensor.copy()
-
-        def forward(shift):
-            tensor[...] = original + shift
+    def run_shifted(self, name: str, shift):
+        """As `run`, with `shift` added to a tensor."""
+        with temporary_values(self.tensors[name], self.tensors[name] + shift):
             return self.run()
 
-        try:
-            return self.slope(forward, direction, self.branches, finer)
-        finally:
-            tensor[...] = original
+    def numerical(self, name: str, direction, finer=1) -> tuple[float, float]:
+        """The derivative of the objective along `direction`, and the size of its rounding error."""
+        forward = functools.partial(self.run_shifted, name)
+        return self.slope(forward, direction, self.branches, finer)
 
     def slope(self, forward: Callable, direction, branches=None, finer=1) -> tuple[float, float]:
         """The derivative of <upstream, forward(shift)> along `direction`, and its rounding error.
 
-        (8 (L(h) - L(-h)) - (L(2h) - L(-2h))) / 12h, whose error falls with h^4. Where a step
-        changes the sign of a ReLU's input there is a kink, so h shrinks until none does; it begins
-        `finer` times as small. `branches` are those of forward(0).
+        The derivative is (8 (L(h) - L(-h)) - (L(2h) - L(-2h))) / 12h, whose error falls with h^4.
+        A step that changes the sign of a ReLU's input crosses a kink, so h shrinks until the
+        forward takes the same `branches` as forward(0). h begins `finer` times as small.
         """
         if branches is None:
             _, branches = forward(0 * direction)
@@ -238,21 +251,21 @@ class GradientCheck:
         return derivative, rounding
 
     def row(self, name: str, directions: int = 2) -> Row:
-        """Compare `name` along random directions of length 1."""
-        row = self._compared(name, directions)
-        return row if row.passed else replace(row, meaning=diagnosis.diagnose(self, name))
+        """Compare the gradient of `name` along random directions of length 1."""
+        row = self._compare(name, directions)
+        return row if row.passed else replace(row, meaning=diagnose(self, name))
 
-    def _compared(self, name: str, directions: int) -> Row:
+    def _compare(self, name: str, directions: int) -> Row:
         worst: Any = None
         xp = array_module(self.tensors[name])
         for _ in range(directions):
             direction = self.rng.standard_normal(self.tensors[name].shape)
             direction = xp.asarray(direction / np.linalg.norm(direction))
             explicit = float((self.gradients[name] * direction).sum())
-            # How far a step may go depends on the layer: a slope may bend, exp grow, within it.
+            # A step may be too long for the layer: within it a slope may bend or exp may grow.
             for finer in 1, 10, 100:
                 numerical, rounding = self.numerical(name, direction, finer)
-                # A difference of the size of the rounding error must not count as an error.
+                # A difference no larger than the rounding error is no error.
                 floor = 10 * rounding / finer / TOLERANCE
                 size = max(abs(explicit), abs(numerical), floor, 1e-300)
                 error = abs(explicit - numerical) / size
@@ -264,48 +277,42 @@ class GradientCheck:
         return worst
 
     def scaled(self, scale: float) -> "GradientCheck | None":
-        """The same check with inputs `scale` times as large; None where forward is not for them."""
+        """The same check with inputs times `scale`; None where forward is undefined for them."""
         other = copy.copy(self)
         other.rng, other.earlier = np.random.default_rng([self.seed, 3]), None
         other.inputs = [x * scale if dtype_kind(x) == "f" else x for x in self.inputs]
-        try:
-            with np.errstate(all="ignore"):
-                output = to_host(other.run()[0])
-                if not np.isfinite(output).all():  # beyond what forward is defined for
-                    return None
-        except Exception:
-            self.layer.clear_saved()
-            return None
-        self._flat.zero_grad()
         with np.errstate(all="ignore"):
+            try:
+                if not np.isfinite(to_host(other.run()[0])).all():
+                    return None
+            except Exception:
+                self.layer.clear_saved()
+                return None
+            self._flat.zero_grad()
             other._differentiate(shift=0)
         return other
 
-    def at_scale(self, name: str, scale: float) -> Row:
-        """Like `row`, along one direction, by smaller steps: those around tiny inputs are tiny."""
-        size = (
-            1 if name in self.parameters else float(abs(to_host(self.tensors[name])).max(initial=0))
-        )
+    def row_at_scale(self, name: str, scale: float) -> Row:
+        """Like `row` for a check that was `scaled`: one direction, and steps in proportion."""
+        tensor, is_input = to_host(self.tensors[name]), name not in self.parameters
+        size = float(abs(tensor).max(initial=0)) if is_input else 1
         self.step = LARGEST_STEP / 10 * min(1, size or 1)
         with np.errstate(all="ignore"):
-            row = self._compared(name, 1)
+            row = self._compare(name, 1)
             if row.passed:
                 return row
             explicit, numerical = self.elementwise(name)
-            meaning = diagnosis.diagnose(self, name)
+            meaning = diagnose(self, name)
         wrong = ~np.isclose(explicit, numerical, 1e-5, 1e-12) & ~np.isnan(numerical)
-        values = to_host(self.tensors[name])[wrong]
-        values = values[:0] if name in self.parameters else values
-        where = f", where {name} is {values.min():.3g} to {values.max():.3g}" if values.size else ""
+        values, where = tensor[wrong], ""
+        if is_input and values.size:
+            where = f", where {name} is {values.min():.3g} to {values.max():.3g}"
         return replace(row, meaning=f"only with inputs times {scale:g}{where}: {meaning}")
 
     def was_right_earlier(self, name: str) -> bool:
-        """Whether the first backward of all gave the right gradient, for its weights and inputs."""
-        self._flat.data[...] = self.earlier.weights
-        try:
-            return self.earlier._compared(name, 2).passed
-        finally:
-            self._flat.data[...] = self.weights
+        """Whether the earlier backward gave the right gradient for its weights and inputs."""
+        with temporary_values(self._flat.data, self.earlier.weights):
+            return self.earlier._compare(name, 2).passed
 
     def elementwise(self, name: str, largest: int = 400) -> tuple[np.ndarray, np.ndarray]:
         """Explicit and numerical gradient by entry; NaN beyond the first `largest` entries."""
@@ -314,7 +321,7 @@ class GradientCheck:
         return explicit, self.by_entry(along, explicit.shape, largest)
 
     def by_entry(self, slope_along: Callable, shape: tuple[int, ...], largest: int = 400):
-        """`slope_along(direction)` for each entry alone; NaN beyond the first `largest`."""
+        """`slope_along(direction)` for each entry alone; NaN beyond the first `largest` entries."""
         slopes, direction = np.full(shape, np.nan), np.zeros(shape)
         for index in itertools.islice(np.ndindex(shape), largest):
             direction[index] = 1
@@ -322,14 +329,15 @@ class GradientCheck:
             direction[index] = 0
         return slopes
 
-    @functools.cached_property
-    def faulty_layers(self) -> dict[str, str]:
-        """Looked for once, for all tensors that fail because of them."""
-        return sublayers.faulty_layers(self)
+    # The search for a faulty layer serves all tensors that fail because of it.
 
     @functools.cached_property
-    def faulty_wire(self) -> str | None:
-        return sublayers.faulty_wire(self)
+    def faulty_layers(self) -> dict[str, str]:
+        return faulty_layers(self)
+
+    @functools.cached_property
+    def faulty_connection(self) -> str | None:
+        return faulty_connection(self)
 
 
 def check(
@@ -342,16 +350,14 @@ def check(
 ) -> list[Row]:
     """One Row for each floating-point input of `layer.forward(*inputs)` and each parameter.
 
-    What passes with the inputs as given is also compared with them times each of the `scales`:
+    A gradient that is right for these inputs is also checked for inputs times each of the `scales`:
     tiny, large and saturated.
     """
-    checked = GradientCheck(layer, inputs, seed, xp)
-    rows = {name: checked.row(name, directions) for name in checked.tensors}
-    for scale in scales if checked.input_names else ():
-        scaled = checked.scaled(scale)
-        if scaled is None:
-            continue
-        for name in scaled.tensors:
-            if rows[name].passed and not (row := scaled.at_scale(name, scale)).passed:
+    original = GradientCheck(layer, inputs, seed, xp)
+    rows = {name: original.row(name, directions) for name in original.tensors}
+    for scale in scales if original.input_names else ():
+        scaled = original.scaled(scale)
+        for name in scaled.tensors if scaled else ():
+            if rows[name].passed and not (row := scaled.row_at_scale(name, scale)).passed:
                 rows[name] = row
     return list(rows.values())

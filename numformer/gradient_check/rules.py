@@ -1,4 +1,4 @@
-"""The rules of `numformer.layer` that the gradient check holds a layer to.
+"""The rules of `numformer.layer` that the gradient check enforces.
 
 Each function raises InputError where the layer breaks its rule.
 """
@@ -20,8 +20,8 @@ KEPT_BY_SAVE = (
 )
 
 
-def _held(value, path: str, above: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """What stands in `value`, a container of containers perhaps, by the way to it."""
+def _items(value, path: str, outer: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """The items of a container, and of containers inside it, with their paths."""
     if isinstance(value, dict):
         items = [(f"{path}[{key!r}]", item) for key, item in value.items()]
     elif isinstance(value, list | tuple):
@@ -33,22 +33,22 @@ def _held(value, path: str, above: tuple[int, ...] = ()) -> Iterator[tuple[str, 
     else:
         yield path, value
         return
-    for way, item in items if id(value) not in above else ():
-        yield from _held(item, way, (*above, id(value)))
+    for item_path, item in items if id(value) not in outer else ():
+        yield from _items(item, item_path, (*outer, id(value)))
 
 
 def _attributes(layer: Layer) -> Iterator[tuple[str, Any]]:
-    """What every layer within `layer` holds in attributes, by the way to it."""
-    for path, sublayer in layer.named_layers().items():
-        for name, value in vars(sublayer).items():
-            yield from _held(value, f"{path}.{name}" if path else name)
+    """The values in attributes of `layer` and of all layers inside it, with their paths."""
+    for path, inner in layer.named_layers().items():
+        for name, value in vars(inner).items():
+            yield from _items(value, f"{path}.{name}" if path else name)
 
 
-def everything_is_found(layer: Layer) -> None:
-    """No Layer or Parameter stands where Layer does not look for it."""
-    known = {id(part) for part in (*layer.layers_within(), *layer.named_parameters().values())}
+def require_layers_found(layer: Layer) -> None:
+    """No Layer or Parameter is kept where `named_layers` does not look for it."""
+    found = {id(part) for part in (*layer.layers_within(), *layer.named_parameters().values())}
     for path, value in _attributes(layer):
-        if isinstance(value, Layer | Parameter) and id(value) not in known:
+        if isinstance(value, Layer | Parameter) and id(value) not in found:
             raise InputError(
                 "layers and Parameters are attributes, or items of a list or tuple that is one",
                 f"a {type(value).__name__} in {path}, which is neither trained nor checked",
@@ -57,61 +57,58 @@ def everything_is_found(layer: Layer) -> None:
 
 
 @contextlib.contextmanager
-def noting_who_saves() -> Iterator[list[Layer]]:
-    """Within the block every layer that saves something is added to the list."""
-    layers, save = [], Layer.save
+def require_savers_found(layer: Layer) -> Iterator[None]:
+    """Within the block `named_layers` finds every layer that saves something."""
+    found, save = {id(inner) for inner in layer.layers_within()}, Layer.save
 
-    def noted(layer, **values):
-        layers.append(layer)
-        save(layer, **values)
-
-    Layer.save = noted  # type: ignore[assignment,method-assign]
-    try:
-        yield layers
-    finally:
-        Layer.save = save  # type: ignore[method-assign]
-
-
-def all_that_save_are_found(layer: Layer, savers: list[Layer]) -> None:
-    """No layer takes part in forward that is held where Layer does not look for it."""
-    known = {id(sublayer) for sublayer in layer.layers_within()}
-    for saver in savers:
-        if id(saver) not in known:
+    def checked_save(saver, **values):
+        if id(saver) not in found:
             raise InputError(
                 "every layer that forward uses is an attribute, or an item of a list or tuple",
                 f"a {type(saver).__name__} held elsewhere, which is neither trained nor checked",
                 "Make it in __init__ and keep it in an attribute of its own.",
             )
+        save(saver, **values)
+
+    Layer.save = checked_save  # type: ignore[assignment,method-assign]
+    try:
+        yield
+    finally:
+        Layer.save = save  # type: ignore[method-assign]
+
+
+def _attribute_name(path: str) -> str:
+    return path.partition("[")[0].rpartition(".")[2]
 
 
 def plain_arrays(layer: Layer) -> dict[str, Any]:
-    """The floating-point arrays in attributes, but those whose name begins with an underscore."""
+    """Floating-point arrays in attributes whose names do not begin with an underscore."""
     return {
         path: value
         for path, value in _attributes(layer)
         if dtype_kind(value) == "f"
         and not isinstance(value, np.generic)
-        # the name of the attribute itself, whatever holds it and whatever it holds
-        and not path.partition("[")[0].rpartition(".")[2].startswith("_")
+        and not _attribute_name(path).startswith("_")
     }
 
 
-def weights_are_parameters(layer: Layer, before: dict[str, Any]) -> None:
-    """No array is kept in a plain attribute, where `before` are those before forward.
+def require_weights_in_parameters(layer: Layer, before: dict[str, Any]) -> None:
+    """No plain array is the one of `before` the forward: it would be a weight.
 
-    What forward itself puts into an attribute is another array each time: no weight.
+    An array that forward itself assigns is another one each time.
     """
     for path, array in plain_arrays(layer).items():
         if path in before and before[path] is array:
-            name = path.partition("[")[0].rpartition(".")[2]
             raise InputError(
                 "weights are kept in Parameters",
                 f"a plain array {array.shape} in {path}, which is neither trained nor checked",
-                f"Keep it in a Parameter; a constant's name begins with _, as self._{name}.",
+                "Keep it in a Parameter; a constant's name begins with _, as "
+                f"self._{_attribute_name(path)}.",
             )
 
 
-def arrays_are_left_alone(arrays: dict, copies: dict) -> None:
+def require_unchanged(arrays: dict, copies: dict) -> None:
+    """Arrays have the values of their copies, NaN included."""
     for name, array in arrays.items():
         if not ((array == copies[name]) | (array != array)).all():
             raise InputError(
@@ -121,8 +118,8 @@ def arrays_are_left_alone(arrays: dict, copies: dict) -> None:
             )
 
 
-def one_gradient_for_each(names: list[str], returned) -> dict:
-    """What backward returned by the name of its input; a None among it is that of a mask or ids."""
+def gradients_by_input(names: list[str], returned) -> dict:
+    """What backward returned, by the inputs' names; a None among it belongs to a mask or to ids."""
     returned = returned if isinstance(returned, tuple) else (returned,)
     returned = tuple(dx for dx in returned if dx is not None)
     odd = [type(dx).__name__ for dx in returned if not dtype_kind(dx)]
@@ -137,7 +134,7 @@ def one_gradient_for_each(names: list[str], returned) -> dict:
     return dict(zip(names, returned, strict=True))
 
 
-def nothing_is_left(layer: Layer) -> None:
+def require_nothing_saved(layer: Layer) -> None:
     if layer.pending():
         raise InputError(
             "backward pops everything that forward saved",
@@ -146,7 +143,7 @@ def nothing_is_left(layer: Layer) -> None:
         )
 
 
-def shapes_are_those_of(tensors: dict, gradients: dict) -> None:
+def require_shapes(tensors: dict, gradients: dict) -> None:
     for name, gradient in gradients.items():
         if gradient.shape != tensors[name].shape:
             raise InputError(
@@ -156,8 +153,8 @@ def shapes_are_those_of(tensors: dict, gradients: dict) -> None:
             )
 
 
-def no_memory_is_shared(returned: dict, others: dict) -> None:
-    """Neither among what backward returned nor with `others`; all arrays are NumPy's."""
+def require_own_memory(returned: dict, others: dict) -> None:
+    """The NumPy arrays that backward returned share no memory with each other or with `others`."""
     others = dict(others)
     for name, dx in returned.items():
         for other, array in others.items():
@@ -171,51 +168,50 @@ def no_memory_is_shared(returned: dict, others: dict) -> None:
         others[f"the gradient of {name}"] = dx
 
 
-def other_batch(inputs: Iterable, more: int) -> list:
-    """A forward's inputs with the batch reversed, and `more` of its sequences twice."""
+def reversed_batch(inputs: Iterable, extra: int) -> list:
+    """A forward's inputs with the batch reversed, and its first `extra` sequences repeated."""
     size = next((len(x) for x in inputs if dtype_kind(x) and x.ndim), 0)
 
-    def changed(x):
+    def reverse(x):
         if not dtype_kind(x) or not x.ndim:
             return x
-        again = x[: more if len(x) == size else 0]
-        return array_module(x).concatenate([x[::-1], again])
+        return array_module(x).concatenate([x[::-1], x[: extra if len(x) == size else 0]])
 
-    return [changed(x) for x in inputs]
+    return [reverse(x) for x in inputs]
 
 
 @contextlib.contextmanager
-def forwards_leave_others_alone(earlier) -> Iterator[None]:
-    """Nothing fails within the block where an `earlier` forward and backward did not."""
+def after_another_forward(earlier) -> Iterator[None]:
+    """Within the block an error is the fault of the `earlier` forward, which itself ran well."""
     try:
         yield
     except Exception as problem:
         if isinstance(problem, InputError) or not earlier:
             raise
-        failed = f"{type(problem).__name__} after a forward of another batch: {problem}"
-        raise InputError(STACKED, failed, KEPT_BY_SAVE) from problem
+        received = f"{type(problem).__name__} after a forward of another batch: {problem}"
+        raise InputError(STACKED, received, KEPT_BY_SAVE) from problem
 
 
-def forwards_are_stacked(checked) -> None:
-    """A forward, two with other inputs, and three backwards: the first is served last.
+def require_stacked_forwards(check) -> None:
+    """A forward, two with other inputs, then three backwards: the first forward is served last.
 
-    The last backward returns the same gradients as that of the GradientCheck, and adds them.
+    Its backward returns the gradients of the GradientCheck, and adds those of parameters.
     """
-    parameters = checked.parameters
-    with forwards_leave_others_alone(checked.earlier):
-        checked.run(keep=True)
-        checked.run(keep=True, inputs=other_batch(checked.inputs, 0))
-        if checked.earlier:
-            checked.earlier.run(keep=True)
-            checked.backward(checked.earlier.upstream.copy())
-        checked.backward(checked.upstream.copy())
+    parameters = check.parameters
+    with after_another_forward(check.earlier):
+        check.run(keep=True)
+        check.run(keep=True, inputs=reversed_batch(check.inputs, 0))
+        if check.earlier:
+            check.earlier.run(keep=True)
+            check.backward(check.earlier.upstream.copy())
+        check.backward(check.upstream.copy())
         before = {name: parameter.grad.copy() for name, parameter in parameters.items()}
-        returned = checked.backward(checked.upstream.copy())
-    again = one_gradient_for_each(checked.input_names, returned)
+        returned = check.backward(check.upstream.copy())
+    again = gradients_by_input(check.input_names, returned)
     again |= {name: parameter.grad - before[name] for name, parameter in parameters.items()}
-    sizes = [float(abs(alone).max()) for alone in checked.gradients.values() if alone.size]
+    sizes = [float(abs(gradient).max()) for gradient in check.gradients.values() if gradient.size]
     rounding = 1e-6 * max(sizes, default=0)
-    for name, alone in checked.gradients.items():
+    for name, alone in check.gradients.items():
         if again[name].shape == alone.shape and not (abs(again[name] - alone) > rounding).any():
             continue
         if name in parameters and (abs(parameters[name].grad - alone) <= rounding).all():

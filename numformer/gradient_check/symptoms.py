@@ -1,7 +1,7 @@
-"""Patterns in explicit - numerical gradients, and the mistake that each one shows.
+"""Patterns in the difference of two gradients, and the mistake that each pattern shows.
 
-A symptom takes Evidence of arrays with at least one axis and gives a message or None.
-They are asked from the most particular to the least, and the first that fits speaks.
+A symptom takes Evidence of arrays with at least one axis and returns a message, or None where it
+does not fit. The first that fits is believed, so particular symptoms come before general ones.
 """
 
 import itertools
@@ -21,20 +21,20 @@ UNKNOWN = (
 class Evidence:
     """Two gradients entry by entry, and what may explain their difference.
 
-    An entry of `numerical` is NaN where it was not measured.
+    `numerical` is NaN where it was not measured.
     """
 
     explicit: np.ndarray
     numerical: np.ndarray
-    saved: dict[str, np.ndarray] = field(default_factory=dict)  # what forward saved, by name
+    saved: dict[str, np.ndarray] = field(default_factory=dict)  # what forward saved
     upstream: np.ndarray | None = None
-    factors: dict[str, float] = field(default_factory=dict)  # cause -> the ratio that it gives
+    factors: dict[str, float] = field(default_factory=dict)  # ratios by cause
     others: dict[str, np.ndarray] = field(default_factory=dict)  # the gradients of other tensors
-    sound: frozenset[str] = frozenset()  # those of the others whose own gradient is right
-    ids: np.ndarray | None = None  # the rows that forward took, where the tensor is a table
+    sound: frozenset[str] = frozenset()  # other tensors whose gradients are right
+    ids: np.ndarray | None = None  # the rows that forward looked up, where the tensor is a table
 
     def measured(self) -> "Evidence":
-        """Only what was measured: the rows up to the first NaN, or the entries where no row is."""
+        """The rows that were measured whole, or where there are none, the measured entries."""
         known = ~np.isnan(self.numerical)
         if known.all() and self.numerical.ndim:
             return self
@@ -63,20 +63,20 @@ class Evidence:
         return float(np.abs(self.numerical).max(initial=0))
 
     def same(self, a, b) -> Any:
-        """Where a and b are equal but for the error of numerical gradients."""
+        """Where a and b are equal up to the error of numerical gradients."""
         return np.isclose(a, b, rtol=1e-5, atol=1e-7 * self.scale)
 
     @property
     def wrong(self) -> Any:
         return ~self.same(self.explicit, self.numerical)
 
-    def alike(self, last: int | None = None) -> Iterator[tuple[str, np.ndarray]]:
-        """The saved arrays of the gradient's shape, its last axis replaced by `last`."""
+    def saved_like(self, last: int | None = None) -> Iterator[tuple[str, np.ndarray]]:
+        """Saved arrays of the gradient's shape, or of that shape with `last` as its last axis."""
         shape = (*self.explicit.shape[:-1], self.explicit.shape[-1] if last is None else last)
         return ((name, value) for name, value in self.saved.items() if value.shape == shape)
 
 
-def agreement(evidence: Evidence) -> str | None:
+def measured_entries_agree(evidence: Evidence) -> str | None:
     if not evidence.wrong.any():
         return "the entries that were measured agree: look at those behind them."
     return None
@@ -91,24 +91,23 @@ def zeros(evidence: Evidence) -> str | None:
 
 
 def constant_ratio(evidence: Evidence) -> str | None:
-    """A ratio that several factors explain names them all."""
+    """The message names every factor that gives this ratio."""
     e, n = evidence.explicit.ravel(), evidence.numerical.ravel()
     ratio = float(e @ n / (n @ n))
     if not evidence.same(e, ratio * n).all():
         return None
-    # dropout rounds p to a multiple of 2^-16
+    # Dropout rounds p to a multiple of 2^-16.
     causes = [cause for cause, value in evidence.factors.items() if abs(ratio / value - 1) < 1e-4]
     return f"constant ratio {ratio:.6g}: " + (
         ", or ".join(causes) + "." if causes else "a constant factor is missing, or one too many."
     )
 
 
-def of_another_tensor(evidence: Evidence) -> str | None:
+def another_tensor(evidence: Evidence) -> str | None:
     for name, gradient in evidence.others.items():
-        if (
-            gradient.shape == evidence.explicit.shape
-            and evidence.same(evidence.explicit, gradient).all()
-        ):
+        if gradient.shape != evidence.explicit.shape:
+            continue
+        if evidence.same(evidence.explicit, gradient).all():
             return f"this is the gradient of `{name}`: " + (
                 "a factor that forward multiplies with is missing."
                 if name in evidence.sound
@@ -118,7 +117,7 @@ def of_another_tensor(evidence: Evidence) -> str | None:
 
 
 def repeated_ids(evidence: Evidence) -> str | None:
-    """`grad[ids] += dx` writes each row once, whatever the number of its ids."""
+    """`grad[ids] += dx` adds once to each row, however often its id occurs."""
     if evidence.ids is None or evidence.ids.min(initial=0) < 0 or evidence.explicit.ndim != 2:
         return None
     wrong = evidence.wrong.any(axis=-1)
@@ -130,12 +129,11 @@ def repeated_ids(evidence: Evidence) -> str | None:
     return None
 
 
-def moved(evidence: Evidence) -> str | None:
-    """The same numbers at other places."""
+def moved_entries(evidence: Evidence) -> str | None:
     e, n = evidence.explicit, evidence.numerical
     for axes in itertools.permutations(range(n.ndim)) if n.ndim < 5 else ():
-        turned = n.transpose(axes)
-        if turned.shape == e.shape and evidence.same(e, turned).all():
+        permuted = n.transpose(axes)
+        if permuted.shape == e.shape and evidence.same(e, permuted).all():
             return f"the gradient is transposed: its axes stand in the order {axes}."
     if e.size > 1 and evidence.same(np.sort(e, axis=None), np.sort(n, axis=None)).all():
         return (
@@ -145,16 +143,16 @@ def moved(evidence: Evidence) -> str | None:
     return None
 
 
-def factor_of_each_row(evidence: Evidence) -> str | None:
-    """A number of each position, such as LayerNorm's rstd, is forgotten, repeated or another."""
+def factor_per_row(evidence: Evidence) -> str | None:
+    """A number per position, such as LayerNorm's rstd, is missing, applied twice or wrong."""
     e, n = evidence.explicit, evidence.numerical
     if n.ndim < 2 or n.shape[-1] < 2:
         return None
-    factors = _dot(e, n) / np.maximum(_dot(n, n), 1e-300)
+    factors = _row_dot(e, n) / np.maximum(_row_dot(n, n), 1e-300)
     if not evidence.same(e, factors * n).all():
         return None
-    live = _dot(n, n) > 0
-    for name, value in evidence.alike(last=1):
+    live = _row_dot(n, n) > 0
+    for name, value in evidence.saved_like(last=1):
         if np.allclose((factors * value)[live], 1, rtol=1e-5):
             return f"each row is off by a factor of its own, 1 / `{name}`: `{name}` is missing."
         if np.allclose(factors[live], value[live], rtol=1e-5):
@@ -166,12 +164,12 @@ def factor_of_each_row(evidence: Evidence) -> str | None:
     )
 
 
-def masks(evidence: Evidence) -> str | None:
-    """Only some entries are wrong, and where they are, one of the two gradients is 0."""
+def wrong_mask(evidence: Evidence) -> str | None:
+    """Wherever an entry is wrong, one of the two gradients is 0."""
     e, n, wrong = evidence.explicit, evidence.numerical, evidence.wrong
     e_zero, n_zero = (np.abs(gradient) < 1e-8 * evidence.scale for gradient in (e, n))
-    fitting = (name for name, v in evidence.alike() if ((v == 0) == n_zero).all() and n_zero.any())
-    mask = next((f"`{name}`" for name in fitting), "mask")
+    masks = (f"`{name}`" for name, v in evidence.saved_like() if ((v == 0) == n_zero).all())
+    mask = next(masks, "mask") if n_zero.any() else "mask"
     if not (e_zero | n_zero)[wrong].all():
         if (wrong & n_zero).any():
             return (
@@ -186,15 +184,15 @@ def masks(evidence: Evidence) -> str | None:
             "some entries are zero that should not be: written with `=` or in part of the rows "
             "only, or masked once too often."
         )
-    if evidence.upstream is not None and evidence.upstream.shape == e.shape:
-        if (e_zero == (evidence.upstream <= 0)).all():
-            return f"gated on the upstream gradient: let it pass by forward's {mask} instead."
+    dy = evidence.upstream
+    if dy is not None and dy.shape == e.shape and (e_zero == (dy <= 0)).all():
+        return f"gated on the upstream gradient: let it pass by forward's {mask} instead."
     return f"some entries are zero instead of others: not the {mask} that forward applied."
 
 
-def factor_of_each_entry(evidence: Evidence) -> str | None:
-    """A saved value that forward multiplies with, as a gate does, is forgotten or repeated."""
-    for name, value in evidence.alike():
+def factor_per_entry(evidence: Evidence) -> str | None:
+    """A saved factor of forward, such as a gate, is missing in backward or applied twice."""
+    for name, value in evidence.saved_like():
         if evidence.same(evidence.explicit * value, evidence.numerical).all():
             return f"each entry is off by 1 / `{name}`: the factor `{name}` is missing."
         if evidence.same(evidence.numerical * value, evidence.explicit).all():
@@ -202,17 +200,19 @@ def factor_of_each_entry(evidence: Evidence) -> str | None:
     return None
 
 
-def along_saved(evidence: Evidence) -> str | None:
-    """The derivatives of softmax and of LayerNorm subtract from each row a multiple of a vector.
+def missing_projection(evidence: Evidence) -> str | None:
+    """The derivatives of softmax and LayerNorm subtract a multiple of a vector from each row.
 
-    The difference shows which one is missing.
+    The difference of the gradients is the multiple that is missing.
     """
     difference = evidence.difference
     if difference.ndim < 2 or difference.shape[-1] < 3 or difference.size == difference.shape[-1]:
         return None
 
-    def multiple(rows, of):
-        return evidence.same(rows, of * _dot(rows, of) / np.maximum(_dot(of, of), 1e-300)).all()
+    def multiple(rows, vectors):
+        """Whether each of `rows` is a multiple of its vector."""
+        factors = _row_dot(rows, vectors) / np.maximum(_row_dot(vectors, vectors), 1e-300)
+        return evidence.same(rows, vectors * factors).all()
 
     ones = np.ones_like(difference)
     if multiple(difference, ones):
@@ -220,7 +220,7 @@ def along_saved(evidence: Evidence) -> str | None:
             "off by a constant in each row: a mean over each row is missing, or has another sign "
             "or factor, as mean(dx_hat)."
         )
-    for name, value in evidence.alike():
+    for name, value in evidence.saved_like():
         if name == "weights" and multiple(difference, value):
             return (
                 "off by a multiple of `weights` in each row: softmax's sum is missing, has another "
@@ -232,7 +232,7 @@ def along_saved(evidence: Evidence) -> str | None:
                 f"off by a multiple of `{name}` in each row: a term along it is missing, or has "
                 "another sign or factor, as LayerNorm's x_hat * mean(dx_hat * x_hat)."
             )
-    for name, value in evidence.alike():
+    for name, value in evidence.saved_like():
         centred = (array - array.mean(axis=-1, keepdims=True) for array in (difference, value))
         if multiple(*centred):
             return (
@@ -244,11 +244,11 @@ def along_saved(evidence: Evidence) -> str | None:
 
 
 def sum_over_another_axis(evidence: Evidence) -> str | None:
-    """What a softmax's backward subtracted from the upstream gradient shows over what it summed."""
+    """What a softmax's backward subtracts from dy is constant along the axis of its sum."""
     e, n, dy = evidence.explicit, evidence.numerical, evidence.upstream
     if dy is None or dy.shape != e.shape:
         return None
-    for name, weights in evidence.alike():
+    for name, weights in evidence.saved_like():
         live = weights != 0
         sums, true = (dy - gradient / np.where(live, weights, 1) for gradient in (e, n))
         if not _constant(true, live, -1):
@@ -259,7 +259,7 @@ def sum_over_another_axis(evidence: Evidence) -> str | None:
     return None
 
 
-def upstream_itself(evidence: Evidence) -> str | None:
+def skip_connection(evidence: Evidence) -> str | None:
     dy = evidence.upstream
     if dy is None or dy.shape != evidence.explicit.shape:
         return None
@@ -270,29 +270,29 @@ def upstream_itself(evidence: Evidence) -> str | None:
     return None
 
 
-def _dot(a, b):
+def _row_dot(a, b):
     return (a * b).sum(axis=-1, keepdims=True)
 
 
 def _constant(values, live, axis) -> bool:
-    """Whether the live ones among `values` are equal along `axis`."""
+    """Whether the values that are `live` are equal along `axis`."""
     highest = np.where(live, values, -np.inf).max(axis=axis)
     lowest = np.where(live, values, np.inf).min(axis=axis)
     return bool((highest - lowest <= 1e-5 * np.abs(values[live]).max(initial=0)).all())
 
 
-# What makes a whole gradient wrong, and what only some tensors or layers can have.
-SIMPLE = [agreement, zeros, constant_ratio]
+# SIMPLE symptoms show on any tensor. PATTERNS belong to some tensors or layers.
+SIMPLE = [measured_entries_agree, zeros, constant_ratio]
 PATTERNS = [
-    of_another_tensor,
+    another_tensor,
     repeated_ids,
-    moved,
-    upstream_itself,
-    factor_of_each_row,
-    along_saved,
+    moved_entries,
+    skip_connection,
+    factor_per_row,
+    missing_projection,
     sum_over_another_axis,
-    masks,
-    factor_of_each_entry,
+    wrong_mask,
+    factor_per_entry,
 ]
 
 

@@ -1,4 +1,4 @@
-"""A forward operation by operation: each NumPy operation, its operands and result, and its line."""
+"""Forward as a list of NumPy operations, each with its operands, its result and its line."""
 
 import contextlib
 import linecache
@@ -13,35 +13,35 @@ import numpy as np
 
 from numformer.backend import dtype_kind
 
-# What chooses by value, and the comparison that tells which it chose.
+# Functions that choose by value, and the comparison that tells what they choose.
 CHOICES = {name: getattr(np, name) for name in ("less", "less_equal", "greater", "greater_equal")}
 CHOICES |= dict(equal=np.equal, not_equal=np.not_equal, maximum=np.greater, minimum=np.less)
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation with its operands and its result as they were."""
+    """One operation with copies of its operands and its result."""
 
     name: str
     function: Callable
     operands: list
     named: dict
     result: Any
-    calls: tuple  # (file, line, instruction) of each function that was running, innermost first
+    calls: tuple  # (file, line, instruction) of each active function, innermost first
 
     @property
     def floats(self) -> list[int]:
-        """Which of its operands are floating-point arrays."""
+        """The indices of the operands that are floating-point arrays."""
         return [i for i, operand in enumerate(self.operands) if dtype_kind(operand) == "f"]
 
     def with_operand(self, index: int, value):
-        """The result for another operand at `index`."""
+        """The result with another operand at `index`."""
         operands = [*self.operands[:index], value, *self.operands[index + 1 :]]
         return self.function(*operands, **self.named)
 
     @property
     def line(self) -> str:
-        """Where it stands, in words."""
+        """The source line, in a sentence."""
         file, number, _ = self.calls[0]
         text = linecache.getline(file, number).strip()
         return f"Forward's line: `{text}` ({os.path.basename(file)}, {number})." if text else ""
@@ -49,96 +49,89 @@ class Operation:
 
 @dataclass
 class Trace:
-    """The operations of one forward in order, some of them with another result, by number.
+    """The operations of one forward in order; some may get another result.
 
-    `changes[number](now, before)` is that result: `now` is the operation, `before` are those
-    that came before it.
+    `changes[number](now, before)` returns the new result of an operation: `now` is the operation
+    itself, `before` are the earlier ones.
     """
 
     changes: dict[int, Callable] = field(default_factory=dict)
     operations: list[Operation] = field(default_factory=list)
-    # (file, line, instruction) of a choice by value -> what it was, of True and False
+    # The outcomes, True and False, of each choice by value, by (file, line, instruction).
     choices: dict[tuple, set[bool]] = field(default_factory=dict)
 
-    def result(self, operation: Operation):
-        """The result of the next operation, its own or another."""
+    def add(self, operation: Operation):
+        """Add the next operation, and return its result or the one that replaces it."""
         change = self.changes.get(len(self.operations))
         result = change(operation, self.operations) if change else operation.result
         self.operations.append(replace(operation, result=np.copy(result)))
         return result
 
 
-class Reporting(np.ndarray):
-    """An array whose operations are reported to the trace of the forward that runs."""
+class TracedArray(np.ndarray):
+    """An array whose operations are added to the trace of the forward that runs."""
 
     trace: Trace | None = None  # type: ignore[assignment]
 
     def __array_ufunc__(self, ufunc, method, *operands, **named):
         name = ufunc.__name__ if method == "__call__" else method
-        return _report(name, getattr(ufunc, method), operands, named)
+        return _run_operation(name, getattr(ufunc, method), operands, named)
 
     def __array_function__(self, function, types, operands, named):
-        return _report(function.__name__, function, operands, named)
+        return _run_operation(function.__name__, function, operands, named)
 
 
-def _changed(value: Any, change: Callable) -> Any:
-    """`value` with every array in it changed, in tuples, lists and dicts too."""
+def _map_arrays(change: Callable, value: Any) -> Any:
+    """`value` with each array in it changed, also inside tuples, lists and dicts."""
     if isinstance(value, np.ndarray):
         return change(value)
     if isinstance(value, tuple | list):
-        return type(value)(_changed(item, change) for item in value)
+        return type(value)(_map_arrays(change, item) for item in value)
     if isinstance(value, dict):
-        return {key: _changed(item, change) for key, item in value.items()}
+        return {key: _map_arrays(change, item) for key, item in value.items()}
     return value
 
 
-def _bare(array):
-    return array.view(np.ndarray)
-
-
-def _report(name: str, function: Callable, operands: tuple, named: dict):
-    operands, named = _changed(list(operands), _bare), _changed(named, _bare)
-    copies = _changed(operands, np.copy)  # the operation may write into its operands
-    result = function(*operands, **named)
-    trace = Reporting.trace
+def _run_operation(name: str, function: Callable, operands: tuple, named: dict):
+    arguments, named = _map_arrays(lambda x: x.view(np.ndarray), ([*operands], named))
+    copies = _map_arrays(np.copy, arguments)  # the operation may write into its operands
+    result = function(*arguments, **named)
+    trace = TracedArray.trace
     if trace is None:
         return result
     if name in CHOICES:
-        chosen = CHOICES[name](*copies[:2])
-        trace.choices.setdefault(_calls()[0], set()).update(np.unique(chosen).tolist())
+        outcomes = np.unique(CHOICES[name](*copies[:2])).tolist()
+        trace.choices.setdefault(_active_calls()[0], set()).update(outcomes)
     if dtype_kind(result) == "f":
-        into_operand = named.pop("out", None) is not None
-        changed = trace.result(Operation(name, function, copies, named, result, _calls()))
-        if into_operand:
-            result[...] = changed
+        in_place = named.pop("out", None) is not None
+        new = trace.add(Operation(name, function, copies, named, result, _active_calls()))
+        if in_place:
+            result[...] = new
         else:
-            result = changed
-    return _changed(result, lambda array: array.view(Reporting))
+            result = new
+    return _map_arrays(lambda x: x.view(TracedArray), result)
 
 
-def _calls() -> tuple:
-    """The lines that run, from that of the operation out to the layer's own forward."""
+def _active_calls() -> tuple:
+    """The active lines, from that of the operation out to the layer's own forward."""
     here, numpy = os.path.dirname(__file__), os.path.dirname(np.__file__)
-    frame: FrameType | None = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(3)  # of the line with the operation
     calls: list[tuple] = []
-    while frame and not calls:
-        file = frame.f_code.co_filename
-        if file != __file__ and not file.startswith(numpy):
-            calls.append((file, frame.f_lineno, frame.f_lasti))
-        frame = frame.f_back
     while frame and os.path.dirname(frame.f_code.co_filename) != here:
-        calls.append((frame.f_code.co_filename, frame.f_lineno, frame.f_lasti))
+        file = frame.f_code.co_filename
+        if calls or not file.startswith(numpy):
+            calls.append((file, frame.f_lineno, frame.f_lasti))
         frame = frame.f_back
     return tuple(calls)
 
 
 @contextlib.contextmanager
-def traced(checked, trace: Trace):
-    """Within the block the forwards of a GradientCheck are reported to `trace`."""
-    inputs = checked.inputs
-    checked.inputs = [x.view(Reporting) if dtype_kind(x) == "f" else x for x in inputs]
-    Reporting.trace = trace
+def traced(check, trace: Trace):
+    """Within the block forwards of a GradientCheck add their operations to `trace`."""
+    inputs = check.inputs
+    check.inputs = [x.view(TracedArray) if dtype_kind(x) == "f" else x for x in inputs]
+    TracedArray.trace = trace
     try:
         yield
     finally:
-        checked.inputs, Reporting.trace = inputs, None
+        check.inputs, TracedArray.trace = inputs, None

@@ -13,7 +13,7 @@ from numformer.gradient_check.cases import IDS as OF_CASES
 from numformer.gradient_check.cases import InputGenerator
 from numformer.gradient_check.diagnosis import diagnose
 from numformer.gradient_check.gradients import GradientCheck, check
-from numformer.gradient_check.trace import Reporting
+from numformer.gradient_check.trace import TracedArray
 from numformer.paper.attention import merge_heads, split_heads
 from numformer.paper.softmax import softmax
 from numformer.randomness import dropout_stream
@@ -544,7 +544,7 @@ def test_a_layer_that_refuses_to_be_run_again_still_gets_its_report():
     """What backward did wrong must be printed, even where nothing more can be found out."""
     checked = GradientCheck(times(-1, linear()), [X])
     checked.layer.forward = lambda x: 1 / 0
-    assert diagnose(checked, "x").startswith("No known pattern. ") and Reporting.trace is None
+    assert diagnose(checked, "x").startswith("No known pattern. ") and TracedArray.trace is None
 
 
 @pytest.mark.parametrize("shape", [(30, 20), (450,)], ids=str)

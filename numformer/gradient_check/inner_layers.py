@@ -1,0 +1,122 @@
+"""Which layer inside a layer is wrong by itself, or receives a wrong gradient."""
+
+import copy
+import functools
+from typing import Any
+
+import numpy as np
+
+from numformer.backend import dtype_kind, to_host
+from numformer.errors import InputError
+from numformer.gradient_check.factors import known_factors
+from numformer.gradient_check.symptoms import UNKNOWN, Evidence, explain
+from numformer.interception import intercepted
+from numformer.layer import Layer
+
+
+def inner_layers(layer: Layer) -> dict[str, Layer]:
+    """The layers inside `layer`, by dotted name."""
+    return {path: inner for path, inner in layer.named_layers().items() if path}
+
+
+def faulty_layers(check) -> dict[str, str]:
+    """Reports on the innermost layers that are wrong by themselves, each with its real inputs.
+
+    A wrong gradient of a parameter explains that parameter alone; the report stands under its name.
+    A wrong gradient of an input makes all gradients behind it wrong; the report stands under "".
+    """
+    inputs_of, reports = {}, {}
+    layers = inner_layers(check.layer)
+    parameter_names = {parameter: name for name, parameter in check.parameters.items()}
+
+    def around(path, forward, *inputs):
+        output = forward(*inputs)
+        if dtype_kind(output):  # a layer that returns several arrays cannot be checked alone
+            inputs_of[path] = inputs
+        return output
+
+    with intercepted(layers, "forward", around):
+        check.run()
+    for path, layer in reversed(layers.items()):
+        if path not in inputs_of:
+            continue
+        culprit = f"`{path}` ({type(layer).__name__}) is wrong by itself"
+        tensors = {name: parameter_names[p] for name, p in layer.named_parameters().items()}
+        try:
+            alone = type(check)(copy.deepcopy(layer), inputs_of[path], check.seed, check.xp)
+            for name in alone.tensors:
+                tensor = tensors.get(name, "")
+                if tensor not in reports and not (row := alone.row(name)).passed:
+                    reports[tensor] = f"{culprit}, in {name}: {row.meaning}"
+        except InputError as problem:
+            reports[""] = f"{culprit}: {problem}"
+        except Exception:  # it does not run alone, so nothing is known about it
+            continue
+        if "" in reports:
+            break
+    return reports
+
+
+def faulty_connection(check) -> str | None:
+    """The report on the first wrong gradient that a layer receives, in the order of backward.
+
+    Layers that are right by themselves return a wrong gradient only if they receive one.
+    """
+    layers = inner_layers(check.layer)
+    outermost = {p for p in layers if not any(p.startswith(f"{other}.") for other in layers)}
+    outputs: dict[tuple[str, int], Any] = {}  # by layer and number of the call
+    received: dict[str, list] = {path: [] for path in layers}
+
+    def run_shifted(shift=0, place=None):
+        """The forward with `shift` added to the output at `place`, a key of `outputs`."""
+        calls = dict.fromkeys(outermost, 0)
+
+        def around(path, forward, *inputs):
+            output = forward(*inputs)
+            if path not in outermost:
+                return output
+            calls[path] += 1
+            outputs.setdefault((path, calls[path]), output)
+            return output + shift if (path, calls[path]) == place else output
+
+        with intercepted(layers, "forward", around):
+            return check.run()
+
+    def around_backward(path, backward, dy):
+        received[path].insert(0, to_host(dy).copy())
+        return backward(dy)
+
+    run_shifted()
+    check.run(keep=True)
+    with intercepted(layers, "backward", around_backward):
+        check.backward(check.upstream.copy())
+    rng = np.random.default_rng(0)
+    for place, output in reversed(outputs.items()):
+        path, number = place
+        gradients = received[path]
+        if len(gradients) < number or gradients[number - 1].shape != output.shape:
+            continue
+        explicit = gradients[number - 1]
+        direction = rng.standard_normal(output.shape)
+        forward = functools.partial(run_shifted, place=place)
+        slope, rounding = check.slope(forward, check.xp.asarray(direction))
+        along = float((explicit * direction).sum())
+        if abs(slope - along) <= 1e-6 * max(abs(slope), abs(along)) + 1e3 * rounding:
+            continue
+        numerical = {
+            other: check.by_entry(
+                functools.partial(check.slope, functools.partial(run_shifted, place=other)),
+                output.shape,
+            )
+            for other, other_output in outputs.items()
+            if other_output.shape == output.shape
+        }
+        evidence = Evidence(
+            explicit,
+            numerical.pop(place),
+            factors=known_factors(check),
+            others={path: gradient for (path, _), gradient in numerical.items()},
+        )
+        message = explain(evidence) or UNKNOWN
+        return f"the gradient that reaches `{path}` is wrong already: {message}"
+    return None
