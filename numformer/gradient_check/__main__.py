@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,68 +24,76 @@ from numformer.devices import BACKENDS, find_backend
 from numformer.errors import InputError, complain
 from numformer.gradient_check.branches import untaken_branches
 from numformer.gradient_check.cases import CASES
-from numformer.gradient_check.gradients import SCALES, GradientCheck, check
+from numformer.gradient_check.gradients import SCALES, GradientCheck, Row, check
 from numformer.gradient_check.slices import slice_of
 from numformer.layer import Layer
 
 
-def _told(problem: Exception) -> str:
-    """An exception of someone's own code in one line: its type, text and place."""
+def _one_line(problem: Exception) -> str:
+    """An exception in the user's code: its type, text and place."""
     line = traceback.extract_tb(problem.__traceback__)[-1]
     return f"{type(problem).__name__}: {problem}, in {line.filename}, line {line.lineno}"
 
 
-def _own_layer(given: str) -> dict[str, Callable]:
-    module_name, colon, name = given.partition(":")
-    rule = "a layer of your own is given as module:factory, and factory() returns (layer, inputs)"
-    fix = "For example mine.py with `def case(): return MyLayer(), [x]` is `mine:case`."
+def _own_case(place: str) -> dict[str, Callable]:
+    """The case of a `module:factory` of the user, by the factory's name."""
+    module_name, colon, name = place.partition(":")
+
+    def refusal(received: str) -> InputError:
+        return InputError(
+            "a layer of your own is given as module:factory, and factory() returns (layer, inputs)",
+            received,
+            "For example mine.py with `def case(): return MyLayer(), [x]` is `mine:case`.",
+        )
+
     if not colon:
-        raise InputError(rule, f"{given} without a colon", fix)
+        raise refusal(f"{place} without a colon")
     sys.path.insert(0, os.getcwd())
     try:
         factory = getattr(importlib.import_module(module_name), name)
     except Exception as problem:  # whatever a module does as it is imported
-        raise InputError(rule, f"{given} ({type(problem).__name__}: {problem})", fix) from None
+        raise refusal(f"{place} ({type(problem).__name__}: {problem})") from None
 
     def case():
         try:
-            made = factory()
+            result = factory()
         except Exception as problem:
-            raise InputError(rule, f"{given} ({_told(problem)})", fix) from None
-        if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], Layer)):
-            kinds = [type(item).__name__ for item in made] if isinstance(made, tuple) else []
-            received = f"({', '.join(kinds)})" if kinds else type(made).__name__
-            raise InputError(rule, f"{received} from {given}", fix)
-        if not isinstance(made[1], list | tuple):
-            what = f"{type(made[1]).__name__} instead of a list of inputs from {given}"
-            raise InputError(rule, what, fix)
-        return made
+            raise refusal(f"{place} ({_one_line(problem)})") from None
+        match result:
+            case (Layer(), list() | tuple()):
+                return result
+            case (Layer(), inputs):
+                raise refusal(f"{type(inputs).__name__} instead of a list of inputs from {place}")
+            case tuple():
+                raise refusal(f"({', '.join(type(x).__name__ for x in result)}) from {place}")
+        raise refusal(f"{type(result).__name__} from {place}")
 
     return {name: case}
 
 
-def _print_elementwise(cases: Mapping[str, Callable], given: str, xp, worst: int = 20) -> bool:
-    case, _, tensor = given.partition("/")
+def _print_elementwise(cases: Mapping[str, Callable], place: str, xp, worst: int = 20) -> bool:
+    """Print the worst entries of CASE/TENSOR; returns whether its gradient is right."""
+    case, _, tensor = place.partition("/")
     if case not in cases:
         raise InputError(
             "--elementwise takes CASE/TENSOR as the table prints it",
-            given,
+            place,
             f"The cases are: {', '.join(cases)}.",
         )
     layer, inputs = cases[case]()
-    checked = GradientCheck(layer, inputs, xp=xp)
-    if tensor not in checked.tensors:
+    check = GradientCheck(layer, inputs, xp=xp)
+    if tensor not in check.tensors:
         raise InputError(
-            f"{case} has the tensors {', '.join(checked.tensors)}",
+            f"{case} has the tensors {', '.join(check.tensors)}",
             tensor or "none",
-            f"For example --elementwise {case}/{next(iter(checked.tensors))}",
+            f"For example --elementwise {case}/{next(iter(check.tensors))}",
         )
-    row = checked.row(tensor)
-    for scale in SCALES if row.passed and checked.input_names else ():
-        if (scaled := checked.scaled(scale)) and not scaled.at_scale(tensor, scale).passed:
-            checked, row = scaled, scaled.at_scale(tensor, scale)
+    row = check.row(tensor)
+    for scale, scaled in check.at_scales(SCALES if row.passed else ()):
+        if not (scaled_row := scaled.row_at_scale(tensor, scale)).passed:
+            check, row = scaled, scaled_row
             break
-    explicit, numerical = checked.elementwise(tensor)
+    explicit, numerical = check.elementwise(tensor)
     difference = np.nan_to_num(np.abs(explicit - numerical), nan=-1.0)
     print(f"{'index':<20} {'explicit':>18} {'numerical':>18} {'ratio':>12}")
     for flat in np.argsort(-difference, axis=None, kind="stable")[:worst]:
@@ -94,12 +102,27 @@ def _print_elementwise(cases: Mapping[str, Callable], given: str, xp, worst: int
             break
         ratio = explicit[index] / numerical[index] if numerical[index] else float("nan")
         print(f"{index!s:<20} {explicit[index]:18.10g} {numerical[index]:18.10g} {ratio:12.6g}")
-    print(replace(row, name=given, meaning=row.meaning.replace("CASE/TENSOR", given)))
+    print(replace(row, name=place, meaning=row.meaning.replace("CASE/TENSOR", place)))
     return row.passed
 
 
+def _print_rows(cases: Mapping[str, Callable], xp, scales: Iterable[float]) -> list[Row]:
+    """Check cases, and print a row for each tensor; a cause in full only the first time."""
+    rows: list[Row] = []
+    causes: dict[str, str] = {}
+    for case, factory in cases.items():
+        layer, inputs = factory()
+        for row in check(layer, inputs, xp=xp, scales=scales):
+            name = f"{case}/{row.name}"
+            first = causes.setdefault(row.meaning, name) if row.meaning else name
+            meaning = row.meaning if first == name else f"the same cause as {first}"
+            rows.append(replace(row, name=name, meaning=meaning.replace("CASE/TENSOR", name)))
+            print(rows[-1], flush=True)
+    return rows
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """The command; returns its exit code: 0, or 1 where a gradient is wrong."""
+    """Run the command -> its exit code: 0, 1 where a gradient is wrong, 2 for wrong usage."""
     parser = argparse.ArgumentParser(
         prog="python -m numformer.gradient_check",
         description="Compare explicit gradients with numerical ones, in float64, along random "
@@ -129,7 +152,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise InputError(rule, f"{options.layer} and --run {options.run}", fix)
         cases: Mapping[str, Callable] = CASES
         if options.layer:
-            cases = _own_layer(options.layer)
+            cases = _own_case(options.layer)
         if options.run:
             cases = {options.run.name: functools.partial(slice_of, options.run)}
         if options.elementwise is not None and options.only:
@@ -144,21 +167,9 @@ def main(arguments: list[str] | None = None) -> int:
         if not chosen:
             raise InputError("--only names a case", options.only, f"Cases: {', '.join(cases)}.")
         started = time.perf_counter()
-        rows = []
-        causes: dict[str, str] = {}
-        scales = () if options.run else SCALES  # a picture's numbers are what they are
-        for case, factory in chosen.items():
-            layer, inputs = factory()
-            for row in check(layer, inputs, xp=xp, scales=scales):
-                name = f"{case}/{row.name}"
-                first = causes.setdefault(row.meaning, name) if row.meaning else name
-                meaning = row.meaning if first == name else f"the same cause as {first}"
-                meaning = meaning.replace("CASE/TENSOR", name)
-                rows.append(replace(row, name=name, meaning=meaning))
-                print(rows[-1], flush=True)
+        rows = _print_rows(chosen, xp, () if options.run else SCALES)  # images keep their scale
         for factory in chosen.values() if options.layer else ():
-            layer, inputs = factory()
-            for text in untaken_branches(layer, inputs):
+            for text in untaken_branches(*factory()):
                 print(f"not checked, no input took it; {text}")
         if not rows:
             raise InputError(
@@ -172,7 +183,7 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as problem:
         if options.layer is None:
             raise
-        complain(RuntimeError(f"{options.layer} does not run: {_told(problem)}"))
+        complain(RuntimeError(f"{options.layer} does not run: {_one_line(problem)}"))
         return 2
     failed = sum(not row.passed for row in rows)
     print(f"{failed} of {len(rows)} failed, {time.perf_counter() - started:.1f} s")
@@ -182,6 +193,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    if hasattr(signal, "SIGPIPE"):  # where the reader has enough, as in `| head`, it ends quietly
+    if hasattr(signal, "SIGPIPE"):  # end quietly where the reader stops, as in `| head`
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     sys.exit(main())

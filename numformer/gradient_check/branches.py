@@ -1,4 +1,4 @@
-"""Which branches of a layer no input took, so that their gradients are unchecked."""
+"""Branches of a layer that no input takes, so that their gradients are not checked."""
 
 import linecache
 import os
@@ -18,44 +18,44 @@ def _place(file: str, line: int) -> str:
     return f"`{linecache.getline(file, line).strip()}` ({os.path.basename(file)}, {line})"
 
 
-def _methods(layer: Layer) -> set:
-    """The code of forward and backward of every layer within that is none of the library's."""
+def _own_methods(layer: Layer) -> set:
+    """The code of forward and backward of each layer inside that is not the library's."""
     methods = (
-        getattr(getattr(sublayer, name), "__code__", None)
-        for sublayer in layer.layers_within()
+        getattr(getattr(inner, name), "__code__", None)
+        for inner in layer.layers_within()
         for name in ("forward", "backward")
     )
     return {code for code in methods if code and not code.co_filename.startswith(LIBRARY)}
 
 
 def untaken_branches(layer: Layer, inputs: Iterable) -> list[str]:
-    """What no input reached, with the inputs as given and at each of SCALES, one text for each.
+    """The branches that no input takes, as given or at any of SCALES, each in words.
 
-    A line of forward or backward that never ran, but `raise`; and a comparison of arrays, a maximum
-    or a minimum in forward that came out the same for every number. Layers of the library are left
-    out. Other choices by value (np.sign, np.clip, indices) are not seen.
+    A branch is a line of forward or backward other than `raise`, or one outcome of a comparison of
+    arrays, a maximum or a minimum in forward. Layers of the library are left out. Other choices by
+    value (np.sign, np.clip, indices) are not seen.
     """
-    ran, methods = set(), _methods(layer)
+    visited, methods = set(), _own_methods(layer)
 
-    def note(frame, event, _):
+    def trace_lines(frame, event, _):
         if frame.f_code not in methods:
             return None
         if event == "line":
-            ran.add((frame.f_code.co_filename, frame.f_lineno))
-        return note
+            visited.add((frame.f_code.co_filename, frame.f_lineno))
+        return trace_lines
 
     before = sys.gettrace()
-    sys.settrace(note)
+    sys.settrace(trace_lines)
     try:
-        checked = GradientCheck(layer, inputs)
-        scaled = [checked, *filter(None, map(checked.scaled, SCALES))]
+        check = GradientCheck(layer, inputs)
+        checks = [check, *filter(None, map(check.scaled, SCALES))]
     finally:
         sys.settrace(before)
     trace = Trace()
     with np.errstate(all="ignore"):
-        for given in scaled:
-            with traced(given, trace):
-                given.run()
+        for each in checks:
+            with traced(each, trace):
+                each.run()
     lines = {
         (code.co_filename, line)
         for code in methods
@@ -64,7 +64,7 @@ def untaken_branches(layer: Layer, inputs: Iterable) -> list[str]:
     }
     texts = [
         f"never ran: {_place(*place)}"
-        for place in sorted(lines - ran)
+        for place in sorted(lines - visited)
         if not linecache.getline(*place).strip().startswith("raise")
     ]
     for (file, line, _), outcomes in trace.choices.items():

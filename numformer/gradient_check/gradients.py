@@ -10,7 +10,7 @@ import copy
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -292,6 +292,12 @@ class GradientCheck:
             other._differentiate(shift=0)
         return other
 
+    def at_scales(self, scales: Iterable[float]) -> Iterator[tuple[float, "GradientCheck"]]:
+        """(scale, the scaled check) for each scale at which forward is defined."""
+        for scale in scales if self.input_names else ():
+            if scaled := self.scaled(scale):
+                yield scale, scaled
+
     def row_at_scale(self, name: str, scale: float) -> Row:
         """Like `row` for a check that was `scaled`: one direction, and steps in proportion."""
         tensor, is_input = to_host(self.tensors[name]), name not in self.parameters
@@ -355,9 +361,8 @@ def check(
     """
     original = GradientCheck(layer, inputs, seed, xp)
     rows = {name: original.row(name, directions) for name in original.tensors}
-    for scale in scales if original.input_names else ():
-        scaled = original.scaled(scale)
-        for name in scaled.tensors if scaled else ():
+    for scale, scaled in original.at_scales(scales):
+        for name in scaled.tensors:
             if rows[name].passed and not (row := scaled.row_at_scale(name, scale)).passed:
                 rows[name] = row
     return list(rows.values())

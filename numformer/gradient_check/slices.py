@@ -1,4 +1,4 @@
-"""A slice of a trained model, small enough to be checked: its first layers, at their own width."""
+"""A slice of a trained model that is small enough to check: its first layers, at full width."""
 
 import dataclasses
 from pathlib import Path
@@ -22,22 +22,22 @@ B, S, T = 2, 6, 5
 
 
 def slice_of(run: Path) -> tuple[Model, list]:
-    """Of a run, or a published model: a model of its first layers, and inputs for it.
+    """The first layers of a run or of a published model, with their weights, and inputs for them.
 
-    One layer for each choice that takes its turn, on each side, the first 64 symbols of the
-    vocabulary and the first 16 positions, or six patches of an image, with their weights. Raises
-    InputError as `numformer.load` does.
+    The slice has one layer for each choice that layers take in turn, on each side; the first 64
+    symbols of the vocabulary; the first 16 positions, or six patches of an image. Raises InputError
+    as `numformer.load` does.
     """
-    whole, _ = model_of_run(run)
-    model = type(whole)(sliced(whole.config), np.random.default_rng(0))
-    weights = whole.state_dict()
+    trained, _ = model_of_run(run)
+    model = type(trained)(slice_config(trained.config), np.random.default_rng(0))
+    weights = trained.state_dict()
     for name, parameter in model.named_parameters().items():
         parameter.data[...] = weights[name][tuple(map(slice, parameter.shape))]
-    return model, inputs_of(model, np.random.default_rng(1))
+    return model, slice_inputs(model, np.random.default_rng(1))
 
 
-def sliced(config: Any) -> Any:
-    """The config of such a model; ids that mean something else than a symbol become ours."""
+def slice_config(config: Any) -> Any:
+    """The config of the slice; special ids become those of this library."""
     names = [field.name for field in dataclasses.fields(config)]
     layers = getattr(config, "turns", 1)
     unwritten = ",".join(map(str, OURS.unwritten))
@@ -55,8 +55,8 @@ def sliced(config: Any) -> Any:
     return dataclasses.replace(config, **{n: v for n, v in smaller.items() if n in names})
 
 
-def inputs_of(model: Model, rng: np.random.Generator) -> list:
-    """Inputs of a forward, with padding where there is a second sequence."""
+def slice_inputs(model: Model, rng: np.random.Generator) -> list:
+    """Random inputs of the model's forward, with padding where an encoder can have it."""
     config: Any = model.config
     if isinstance(model, VisionTransformer):
         return [rng.standard_normal((B, config.height, config.width, config.channels))]
