@@ -70,10 +70,9 @@ class Evidence:
     def wrong(self) -> Any:
         return ~self.same(self.explicit, self.numerical)
 
-    def saved_like(self, last: int | None = None) -> Iterator[tuple[str, np.ndarray]]:
-        """Saved arrays of the gradient's shape, or of that shape with `last` as its last axis."""
-        shape = (*self.explicit.shape[:-1], self.explicit.shape[-1] if last is None else last)
-        return ((name, value) for name, value in self.saved.items() if value.shape == shape)
+    def saved_like(self) -> Iterator[tuple[str, np.ndarray]]:
+        """The saved arrays of the gradient's shape."""
+        return ((n, value) for n, value in self.saved.items() if value.shape == self.explicit.shape)
 
 
 def measured_entries_agree(evidence: Evidence) -> str | None:
@@ -144,24 +143,16 @@ def moved_entries(evidence: Evidence) -> str | None:
 
 
 def factor_per_row(evidence: Evidence) -> str | None:
-    """A number per position, such as LayerNorm's rstd, is missing, applied twice or wrong."""
     e, n = evidence.explicit, evidence.numerical
     if n.ndim < 2 or n.shape[-1] < 2:
         return None
-    factors = _row_dot(e, n) / np.maximum(_row_dot(n, n), 1e-300)
-    if not evidence.same(e, factors * n).all():
-        return None
-    live = _row_dot(n, n) > 0
-    for name, value in evidence.saved_like(last=1):
-        if np.allclose((factors * value)[live], 1, rtol=1e-5):
-            return f"each row is off by a factor of its own, 1 / `{name}`: `{name}` is missing."
-        if np.allclose(factors[live], value[live], rtol=1e-5):
-            return f"each row is off by a factor of its own, `{name}`: it is applied twice."
-    return (
-        "each row is off by a factor of its own: a number of each position is computed in another "
-        "way than in forward, such as rstd = 1 / sqrt(variance + epsilon) with epsilon outside the "
-        "root."
-    )
+    if evidence.same(e, n * _row_dot(e, n) / np.maximum(_row_dot(n, n), 1e-300)).all():
+        return (
+            "each row is off by a factor of its own: a number of each position is computed in "
+            "another way than in forward, such as rstd = 1 / sqrt(variance + epsilon) with epsilon "
+            "outside the root."
+        )
+    return None
 
 
 def wrong_mask(evidence: Evidence) -> str | None:
@@ -190,13 +181,16 @@ def wrong_mask(evidence: Evidence) -> str | None:
     return f"some entries are zero instead of others: not the {mask} that forward applied."
 
 
-def factor_per_entry(evidence: Evidence) -> str | None:
-    """A saved factor of forward, such as a gate, is missing in backward or applied twice."""
-    for name, value in evidence.saved_like():
-        if evidence.same(evidence.explicit * value, evidence.numerical).all():
-            return f"each entry is off by 1 / `{name}`: the factor `{name}` is missing."
-        if evidence.same(evidence.numerical * value, evidence.explicit).all():
-            return f"each entry is off by `{name}`: the factor `{name}` is one too many."
+def saved_factor(evidence: Evidence) -> str | None:
+    """A saved factor of forward, such as a gate or LayerNorm's rstd, is missing or repeated."""
+    e, n = evidence.explicit, evidence.numerical
+    for name, value in evidence.saved.items():
+        if value.shape not in (e.shape, (*e.shape[:-1], 1)):
+            continue
+        if evidence.same(e * value, n).all():
+            return f"off by 1 / `{name}` at each position: the factor `{name}` is missing."
+        if evidence.same(n * value, e).all():
+            return f"off by `{name}` at each position: the factor `{name}` is applied twice."
     return None
 
 
@@ -221,16 +215,14 @@ def missing_projection(evidence: Evidence) -> str | None:
             "or factor, as mean(dx_hat)."
         )
     for name, value in evidence.saved_like():
-        if name == "weights" and multiple(difference, value):
+        if multiple(difference, value):
             return (
                 "off by a multiple of `weights` in each row: softmax's sum is missing, has another "
                 "sign or factor, or is no sum over each row, dscores = weights * (dweights - "
                 "sum(dweights * weights))."
-            )
-        if multiple(difference, value):
-            return (
-                f"off by a multiple of `{name}` in each row: a term along it is missing, or has "
-                "another sign or factor, as LayerNorm's x_hat * mean(dx_hat * x_hat)."
+                if name == "weights"
+                else f"off by a multiple of `{name}` in each row: a term along it is missing, or "
+                "has another sign or factor, as LayerNorm's x_hat * mean(dx_hat * x_hat)."
             )
     for name, value in evidence.saved_like():
         centred = (array - array.mean(axis=-1, keepdims=True) for array in (difference, value))
@@ -288,11 +280,11 @@ PATTERNS = [
     repeated_ids,
     moved_entries,
     skip_connection,
-    factor_per_row,
     missing_projection,
     sum_over_another_axis,
     wrong_mask,
-    factor_per_entry,
+    saved_factor,
+    factor_per_row,
 ]
 
 

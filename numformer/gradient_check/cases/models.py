@@ -73,86 +73,55 @@ MIXER_SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def config_case(name: str, reference: str, build: Callable, composed: bool = False, **changes):
-    """The case of what `build(config, generator)` makes of the small config with `changes`."""
-    config = Transformer.Config(**(SMALL | changes))
-    return Case(name, partial(build, config), reference, dict(config=config), composed)
+def config_case(
+    name: str, build: Callable, config, reference: str = "", composed: bool = False, **settings
+) -> Case:
+    """The case of build(config, generator)."""
+    return Case(name, partial(build, config), reference, dict(config=config) | settings, composed)
 
 
-PARTS = [
-    config_case(f"{name}_{norm}_norm", reference, build, norm=norm)
-    for norm in ("post", "pre")
-    for name, reference, build in [
-        (
-            "input_embedding",
-            "input_embedding",
-            lambda config, g: (config.input_embedding(Embedding(V, D, g.rng), g.rng), [g.source]),
-        ),
-        (
-            "encoder_layer",
-            "block",
-            lambda config, g: (config.encoder_layer(g.rng), [g.memory, g.encoder]),
-        ),
-        (
-            "decoder_layer",
-            "block",
-            lambda config, g: (
-                config.decoder_layer(g.rng),
-                [g.x, g.target_mask, g.memory, g.source_mask],
-            ),
-        ),
-        ("encoder", "tower", lambda config, g: (config.encoder(g.rng), [g.memory, g.source_mask])),
-        (
-            "decoder",
-            "tower",
-            lambda config, g: (config.decoder(g.rng), [g.x, g.decoder, g.memory, g.cross]),
-        ),
-    ]
-]
+def small(**changes) -> Transformer.Config:
+    return Transformer.Config(**(SMALL | changes))
 
 
-def experts_case(name: str, build: Callable, reference: str = "experts_feed_forward", **changes):
-    some: dict[str, Any] = dict(feed_forwards="experts", experts=4, balance_weight=0.7)
-    return replace(config_case(name, reference, build, **(some | changes)), waits=True)
+def language(**changes) -> LanguageModel.Config:
+    sizes: dict[str, Any] = dict(vocabulary=V, d_model=D, d_ff=F, heads=H, layers=2, max_length=6)
+    return LanguageModel.Config(**(sizes | dict(positions="learned") | changes))
 
 
-SEGMENTS = config_case(
-    "rich_input_embedding",
-    "input_embedding",
-    lambda config, g: (
-        config.input_embedding(config.embedding(V, g.rng), g.rng, segments=3),
-        [g.source, None, g.source % 3],
-    ),
-    embedding_norm=True,
-)
-GATED: dict[str, Any] = dict(activation="swiglu", feed_forward_bias=False, chosen_experts=1)
-EXPERTS = [
-    experts_case("experts", lambda config, g: (config.feed_forward(g.rng), [g.memory])),
-    experts_case(
-        "experts_with_padding",
-        lambda config, g: (config.feed_forward(g.rng), [g.memory, g.encoder]),
-        activation_dropout=0.3,
-    ),
-    experts_case(
-        "experts_with_gates",
-        lambda config, g: (config.feed_forward(g.rng), [g.x, g.decoder]),
-        **GATED,
-    ),
-    experts_case(
-        "experts_in_an_encoder_layer",
-        lambda config, g: (config.encoder_layer(g.rng), [g.memory, g.encoder]),
-        "block",
-    ),
-    experts_case(
-        "experts_in_a_decoder_layer",
-        lambda config, g: (config.decoder_layer(g.rng), [g.x, g.decoder, g.memory, g.cross]),
-        "block",
-        norm="pre",
-    ),
-]
+# Builds: a part of a config, or its model, with inputs.
 
 
-def mixer(config, g):
+def input_embedding(config, g):
+    return config.input_embedding(Embedding(V, D, g.rng), g.rng), [g.source]
+
+
+def rich_input_embedding(config, g):
+    layer = config.input_embedding(config.embedding(V, g.rng), g.rng, segments=3)
+    return layer, [g.source, None, g.source % 3]
+
+
+def encoder_layer(config, g):
+    return config.encoder_layer(g.rng), [g.memory, g.encoder]
+
+
+def decoder_layer(config, g):
+    return config.decoder_layer(g.rng), [g.x, g.decoder, g.memory, g.cross]
+
+
+def decoder_layer_with_masks(config, g):
+    return config.decoder_layer(g.rng), [g.x, g.target_mask, g.memory, g.source_mask]
+
+
+def encoder(config, g):
+    return config.encoder(g.rng), [g.memory, g.source_mask]
+
+
+def decoder(config, g):
+    return config.decoder(g.rng), [g.x, g.decoder, g.memory, g.cross]
+
+
+def causal_mixer(config, g):
     return config.self_attention(g.rng, causal=True), [g.x, g.decoder]
 
 
@@ -160,61 +129,34 @@ def mixer_looking_ahead(config, g):
     return config.self_attention(g.rng), [g.memory, g.encoder]
 
 
-def language_model(changes: dict, g):
-    config = LanguageModel.Config(**(LANGUAGE | changes))
-    return LanguageModel(config, 3), [g.target_in]
-
-
-LANGUAGE: dict[str, Any] = dict(
-    vocabulary=V, d_model=D, d_ff=F, heads=H, layers=2, positions="learned"
-) | dict(max_length=6)
-
-
-def language_model_case(name: str, **changes) -> Case:
-    config = LanguageModel.Config(**(LANGUAGE | changes))
-    build = partial(language_model, changes)
-    return Case(name, build, "language_model", dict(config=config), composed=bool(changes))
-
-
 def transformer(config, g):
     return Transformer(config, int(g.rng.integers(100))), [g.source, g.target_in]
 
 
-def objective_case(name: str, smoothing: float, composed: bool = False, **changes) -> Case:
-    """An objective leaves padding out, so dropout's masks would differ: it has no dropout."""
-    config = Transformer.Config(**(SMALL | changes | dict(p_drop=0.0)))
-
-    def build(g):
-        model = Transformer(config, int(g.rng.integers(100)))
-        return Objective(model, smoothing), [g.source, g.target_in, g.target_out]
-
-    return Case(name, build, "objective", dict(config=config, smoothing=smoothing), composed)
+def language_model(config, g):
+    return LanguageModel(config, 3), [g.target_in]
 
 
-def mixer_cases() -> list[Case]:
-    """Each mixer alone, causal and looking both ways, and in models with and without padding."""
-    table = []
-    for name, changes in MIXER_SETTINGS.items():
-        mixer_of = changes.get("mixers", "attention").partition(",")[0]
-        case: Callable = partial(config_case, reference=f"{mixer_of}_mixer", **changes)
-        table.append(case(f"{name}_mixer", build=mixer))
-        mixers = [MIXERS[mixer] for mixer in changes.get("mixers", "attention").split(",")]
-        if mixers[0].looks_ahead:
-            table.append(case(f"{name}_mixer_looking_ahead", build=mixer_looking_ahead))
-            if changes and all(mixer.looks_ahead for mixer in mixers):
-                more = changes | dict(positions="rotary", attention_dropout=0.2)
-                table.append(
-                    config_case(f"transformer_{name}", "transformer", transformer, True, **more)
-                )
-                table.append(objective_case(f"objective_{name}", 0.1, True, **changes))
-        if changes:
-            table.append(language_model_case(f"language_model_{name}", **changes))
-    return table
+def masked(config, g):
+    return MaskedLanguageModel(config, 3), [g.source]
 
 
-def r_drop(g):
+def masked_at_some_places(config, g):
+    return MaskedLanguageModel(config, 3), [g.source, g.some_places]
+
+
+def vision(config, g):
+    shape = (4, 6) if config.channels == 1 else (4, 6, config.channels)
+    return VisionTransformer(config, 3), [g.normal(*shape)]
+
+
+def recurrent(config, g):
+    return RecurrentEncoderDecoder(config, 3), [g.source, g.target_in]
+
+
+def r_drop(config, g):
     """With dropout and so without padding, since an objective leaves padding out."""
-    model = Transformer(Transformer.Config(**SMALL), int(g.rng.integers(100)))
+    model = Transformer(config, int(g.rng.integers(100)))
     ids = (g.rng.integers(4, V, (B, length)) for length in (S, T, T))
     return Objective(model, 0.1, r_drop=3.0), [*ids]
 
@@ -225,51 +167,114 @@ def attention_decoder(cell, g):
     return decoder, [g.x, g.lengths, g.normal(7), g.memory, g.source != 0]
 
 
-def recurrent_case(cell: str, context: str, p_drop: float, smoothing: float | None = None) -> Case:
-    """A recurrent encoder-decoder, or with `smoothing` its objective, which leaves padding out."""
+def objective_case(
+    name: str, build_model: Callable, config, smoothing=0.1, composed: bool = False, **settings
+) -> Case:
+    """An objective leaves padding out, so dropout's masks would differ: the config has none."""
+
+    def build(config, g):
+        model, inputs = build_model(config, g)
+        return Objective(model, smoothing), [*inputs, g.target_out]
+
+    settings |= dict(smoothing=smoothing)
+    return config_case(name, build, config, "objective", composed, **settings)
+
+
+def transformer_objective(name: str, smoothing=0.1, composed: bool = False, **changes) -> Case:
+    config = small(**(changes | dict(p_drop=0.0)))
+    return objective_case(name, transformer, config, smoothing, composed)
+
+
+def experts_case(name: str, build: Callable, reference="experts_feed_forward", **changes) -> Case:
+    some: dict[str, Any] = dict(feed_forwards="experts", experts=4, balance_weight=0.7)
+    return replace(config_case(name, build, small(**(some | changes)), reference), waits=True)
+
+
+def experts_with(*inputs: str) -> Callable:
+    return lambda config, g: (config.feed_forward(g.rng), [getattr(g, name) for name in inputs])
+
+
+def mixer_cases() -> list[Case]:
+    """Each mixer alone, causal and looking both ways, and in models with and without padding."""
+    table = []
+    for name, changes in MIXER_SETTINGS.items():
+        names = changes.get("mixers", "attention").split(",")
+        look_ahead = [MIXERS[mixer].looks_ahead for mixer in names]
+        config, reference = small(**changes), f"{names[0]}_mixer"
+        table.append(config_case(f"{name}_mixer", causal_mixer, config, reference))
+        if look_ahead[0]:
+            case = f"{name}_mixer_looking_ahead"
+            table.append(config_case(case, mixer_looking_ahead, config, reference))
+        if changes and all(look_ahead):
+            more = small(**changes, positions="rotary", attention_dropout=0.2)
+            table += [
+                config_case(f"transformer_{name}", transformer, more, "transformer", True),
+                transformer_objective(f"objective_{name}", 0.1, True, **changes),
+            ]
+        if changes:
+            case, config = f"language_model_{name}", language(**changes)
+            table.append(config_case(case, language_model, config, "language_model", True))
+    return table
+
+
+def recurrent_case(cell: str, context: str, p_drop: float = 0.0, objective=False) -> Case:
     sizes: dict[str, Any] = dict(source_vocabulary=V, target_vocabulary=V + 2, d_model=D)
     config = RecurrentEncoderDecoder.Config(**sizes, cell=cell, context=context, p_drop=p_drop)
-
-    def build(g):
-        model = RecurrentEncoderDecoder(config, 3)
-        if smoothing is None:
-            return model, [g.source, g.target_in]
-        return Objective(model, smoothing), [g.source, g.target_in, g.target_out]
-
-    name = f"recurrent_{cell}_{context}"
-    settings: dict[str, Any] = dict(config=config)
-    if smoothing is None:
-        return Case(name, build, "recurrent_encoder_decoder", settings)
-    settings |= dict(smoothing=smoothing, model="recurrent_encoder_decoder")
-    return Case(f"{name}_objective", build, "objective", settings)
+    name, model = f"recurrent_{cell}_{context}", "recurrent_encoder_decoder"
+    if objective:
+        return objective_case(f"{name}_objective", recurrent, config, model=model)
+    return config_case(name, recurrent, config, model)
 
 
 MASKED = MaskedLanguageModel.Config(vocabulary=V, **SIZES)
 MASKED_UNTIED = replace(MASKED, tied=False, embedding_scale=False, output_bias=True, padding_id=5)
-IMAGE_SIZES: dict[str, Any] = dict(height=4, width=6, classes=7, **SIZES)
-GREY_IMAGES = VisionTransformer.Config(**IMAGE_SIZES, channels=1)
-COLOUR_IMAGES = VisionTransformer.Config(
-    **IMAGE_SIZES, channels=3, norm="pre", positions="sinusoidal"
-)
-
-
-def vision(config, g):
-    shape = (4, 6) if config.channels == 1 else (4, 6, config.channels)
-    return VisionTransformer(config, 3), [g.normal(*shape)]
-
+IMAGES: dict[str, Any] = dict(height=4, width=6, classes=7, **SIZES)
+GREY_IMAGES = VisionTransformer.Config(**IMAGES, channels=1)
+COLOUR_IMAGES = VisionTransformer.Config(**IMAGES, channels=3, norm="pre", positions="sinusoidal")
+GATED: dict[str, Any] = dict(activation="swiglu", feed_forward_bias=False, chosen_experts=1)
 
 MODELS = [
-    *PARTS,
-    SEGMENTS,
-    *EXPERTS,
+    *(
+        config_case(f"{name}_{norm}_norm", build, small(norm=norm), reference)
+        for norm in ("post", "pre")
+        for name, build, reference in (
+            ("input_embedding", input_embedding, "input_embedding"),
+            ("encoder_layer", encoder_layer, "block"),
+            ("decoder_layer", decoder_layer_with_masks, "block"),
+            ("encoder", encoder, "tower"),
+            ("decoder", decoder, "tower"),
+        )
+    ),
+    config_case(
+        "rich_input_embedding", rich_input_embedding, small(embedding_norm=True), "input_embedding"
+    ),
+    experts_case("experts", experts_with("memory")),
+    experts_case("experts_with_padding", experts_with("memory", "encoder"), activation_dropout=0.3),
+    experts_case("experts_with_gates", experts_with("x", "decoder"), **GATED),
+    experts_case("experts_in_an_encoder_layer", encoder_layer, "block"),
+    experts_case("experts_in_a_decoder_layer", decoder_layer, "block", norm="pre"),
     *mixer_cases(),
     *(
-        config_case(f"transformer_{name}", "transformer", transformer, bool(changes), **changes)
+        config_case(
+            f"transformer_{name}", transformer, small(**changes), "transformer", bool(changes)
+        )
         for name, changes in VARIATIONS.items()
     ),
-    language_model_case("language_model"),
-    language_model_case("language_model_untied", tied=False, embedding_norm=True, output_bias=True),
-    language_model_case("language_model_without_scale", embedding_scale=False),
+    config_case("language_model", language_model, language()),
+    config_case(
+        "language_model_untied",
+        language_model,
+        language(tied=False, embedding_norm=True, output_bias=True),
+        "language_model",
+        composed=True,
+    ),
+    config_case(
+        "language_model_without_scale",
+        language_model,
+        language(embedding_scale=False),
+        "language_model",
+        composed=True,
+    ),
     *(
         Case(
             f"attention_decoder_{cell}",
@@ -279,40 +284,21 @@ MODELS = [
         )
         for cell in ("lstm", "gru")
     ),
-    recurrent_case("rnn", "fixed", 0.2),
-    recurrent_case("gru", "fixed", 0.0),
-    recurrent_case("rnn", "attention", 0.0),
-    recurrent_case("lstm", "attention", 0.2),
-    recurrent_case("lstm", "fixed", 0.0, smoothing=0.1),
-    recurrent_case("gru", "attention", 0.0, smoothing=0.1),
-    Case(
-        "masked",
-        lambda g: (MaskedLanguageModel(MASKED, 3), [g.source]),
-        settings=dict(config=MASKED),
-    ),
-    Case(
-        "masked_at_some_places",
-        lambda g: (MaskedLanguageModel(MASKED, 3), [g.source, g.some_places]),
-        "masked",
-        dict(config=MASKED),
-    ),
-    Case(
-        "masked_otherwise",
-        lambda g: (MaskedLanguageModel(MASKED_UNTIED, 3), [g.source]),
-        "masked",
-        dict(config=MASKED_UNTIED),
-        composed=True,
-    ),
-    Case("vision", partial(vision, GREY_IMAGES), settings=dict(config=GREY_IMAGES)),
-    Case("vision_of_colours", partial(vision, COLOUR_IMAGES), "vision", dict(config=COLOUR_IMAGES)),
-    objective_case("objective", 0.1),
-    objective_case("objective_experts", 0.1, True, **VARIATIONS["experts"]),
-    objective_case(
+    recurrent_case("rnn", "fixed", p_drop=0.2),
+    recurrent_case("gru", "fixed"),
+    recurrent_case("rnn", "attention"),
+    recurrent_case("lstm", "attention", p_drop=0.2),
+    recurrent_case("lstm", "fixed", objective=True),
+    recurrent_case("gru", "attention", objective=True),
+    config_case("masked", masked, MASKED),
+    config_case("masked_at_some_places", masked_at_some_places, MASKED, "masked"),
+    config_case("masked_otherwise", masked, MASKED_UNTIED, "masked", composed=True),
+    config_case("vision", vision, GREY_IMAGES),
+    config_case("vision_of_colours", vision, COLOUR_IMAGES, "vision"),
+    transformer_objective("objective"),
+    transformer_objective("objective_experts", composed=True, **VARIATIONS["experts"]),
+    transformer_objective(
         "objective_without_smoothing", 0.0, norm="pre", positions="learned", max_length=6
     ),
-    Case(
-        "objective_r_drop",
-        r_drop,
-        settings=dict(config=Transformer.Config(**SMALL), smoothing=0.1, r_drop=3.0),
-    ),
+    config_case("objective_r_drop", r_drop, small(), smoothing=0.1, r_drop=3.0),
 ]
