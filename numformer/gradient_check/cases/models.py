@@ -80,11 +80,11 @@ def config_case(
     return Case(name, partial(build, config), reference, dict(config=config) | settings, composed)
 
 
-def small(**changes) -> Transformer.Config:
+def small(**changes):
     return Transformer.Config(**(SMALL | changes))
 
 
-def language(**changes) -> LanguageModel.Config:
+def language(**changes):
     sizes: dict[str, Any] = dict(vocabulary=V, d_model=D, d_ff=F, heads=H, layers=2, max_length=6)
     return LanguageModel.Config(**(sizes | dict(positions="learned") | changes))
 
