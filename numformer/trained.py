@@ -60,7 +60,7 @@ class Attention:
             raise InputError(rule, repr(str(path)), "Name it so.")
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         arrow = f" → {_shortened(self.written)}" if self.written else ""
-        signs = "   (⊢ start, ⊣ end)" if any("⊢" in maps.looks_at for maps in self.maps) else ""
+        signs = "   (⊢ start, ⊣ end)" if any("⊢" in maps.key_labels for maps in self.maps) else ""
         attention_maps(path, self.maps, f"{_shortened(self.text)}{arrow}{signs}")
 
 

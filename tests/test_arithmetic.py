@@ -30,7 +30,7 @@ class Watched(np.ndarray):
 
 @pytest.fixture
 def watched():
-    """`watched(array)` is the array with its notes, which are in `watched.notes`."""
+    """`watched(array)` is an array that notes its operations in `watched.notes`."""
 
     def watch(array):
         return np.asarray(array).view(Watched)
@@ -43,7 +43,7 @@ def watched():
     ("a", "b", "product"),
     [((2, 3, 4, 5), (5, 7), ((24, 5), (5, 7))), ((3, 4, 5), (3, 5, 7), ((3, 4, 5), (3, 5, 7)))],
 )
-def test_one_matrix_for_all_is_one_product(a, b, product, watched, rng):
+def test_one_matrix_for_all_takes_one_product(a, b, product, watched, rng):
     a, b = rng.standard_normal(a), rng.standard_normal(b)
     assert_allclose(arithmetic.matmul(watched(a), b), a @ b, rtol=1e-14, atol=1e-14)
     assert watched.notes == [product]
@@ -58,7 +58,7 @@ ROUNDED += [([1, 0, 0], 2e-8, 0.0), ([1e-4, 0, 0], 1e-4, 0.0), ([6e-8, 0, 0], 1.
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("row", "factor", "product"), ROUNDED)
-def test_half_products_are_of_float16_numbers_summed_in_float32(row, factor, product, dtype, xp):
+def test_half_products_round_to_float16_and_sum_in_float32(row, factor, product, dtype, xp):
     a, b = xp.asarray(np.array([row], dtype)), xp.asarray(np.full((3, 2), factor, dtype))
     found = to_host(half_product(a, b))
     assert_array_equal(found, np.full((1, 2), product, dtype), strict=True)
@@ -82,8 +82,8 @@ def test_a_gpu_multiplies_float16_and_numpy_float32(stand_in, monkeypatch):
     assert seen == [{"float32"}, {"float16"}]
 
 
-def test_within_half_products_those_with_one_matrix_are_half(rng, xp):
-    """As explicit float16 arithmetic has them; a product of many matrices keeps its bits."""
+def test_half_products_concern_products_with_one_matrix(rng, xp):
+    """They equal explicit float16 arithmetic. A product of many matrices keeps its bits."""
     a, b = rng.standard_normal((2, 4, 3)), rng.standard_normal((3, 5))
     many = rng.standard_normal((2, 3, 5))
     halves = a.astype(np.float16).astype(float) @ b.astype(np.float16).astype(float)
@@ -118,7 +118,7 @@ def test_sums_are_products_with_ones_of_the_same_dtype(dtype, watched, rng):
 
 
 @pytest.mark.parametrize("rows", [1, 16])
-def test_of_few_rows_sums_and_maxima_are_those_of_numpy(rows, watched, rng):
+def test_sums_and_maxima_of_few_rows_are_numpy_s_own(rows, watched, rng):
     x = rng.standard_normal((rows, 1, 5))
     assert_array_equal(arithmetic.sum_last(watched(x)), x.sum(axis=-1, keepdims=True))
     assert_array_equal(arithmetic.max_last(watched(x)), x.max(axis=-1, keepdims=True))
@@ -143,7 +143,7 @@ def test_dot_products_on_the_host_store_no_products(rng):
 
 @pytest.mark.parametrize("count", [0, 1, 1024, 1025, 2**20])
 def test_a_dot_product_over_many_rows_keeps_its_digits(count, rng, xp):
-    """One row added after the other, a million of them were wrong by 1e-4."""
+    """Adding a million rows one after the other was wrong by 1e-4."""
     a = rng.uniform(0.5, 1.5, (count, 3)).astype(np.float32)
     b = np.full_like(a, 0.1)
     found = arithmetic.dot_rows(xp.asarray(a), xp.asarray(b))
@@ -162,10 +162,8 @@ def test_a_dot_product_over_many_rows_has_blocks_of_1024(rng):
 
 @pytest.mark.parametrize("count", [0, 1, 500])
 @pytest.mark.parametrize("symbols", [5, 256, 257, 300])
-def test_rows_are_added_to_what_is_there_those_of_few_symbols_by_one_product(
-    symbols, count, watched, rng, stand_in
-):
-    """Of many symbols on the host NaN reaches its own alone; a device waits for nothing."""
+def test_scatter_add_uses_one_product_for_few_symbols(symbols, count, watched, rng, stand_in):
+    """With many symbols, on the host, NaN affects only its own row. A device never waits."""
     ids, values = rng.integers(1, symbols, count), rng.standard_normal((count, 3))
     ids[: count // 3] = symbols - 2
     ids[-2:-1] = 1
@@ -184,8 +182,8 @@ def test_rows_are_added_to_what_is_there_those_of_few_symbols_by_one_product(
     assert_array_equal(placed.get(), numbers)
 
 
-def test_many_symbols_are_summed_in_the_order_in_which_they_come(rng):
-    """Another order gives other last bits, and which one an unstable sort takes is chance."""
+def test_scatter_add_sums_in_the_order_of_the_ids(rng):
+    """Another order gives other last bits, and an unstable sort would choose one at random."""
     ids = rng.integers(1, 4, 1000)  # the smallest id is not 0
     values = rng.standard_normal((1000, 3)).astype(np.float32)
     found, expected = np.zeros((2, 300, 3), np.float32)

@@ -29,7 +29,7 @@ def test_the_module_of_an_array_and_its_array_on_the_host(stand_in):
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("dtype", "error"), [(np.float32, 2e-7), (np.float64, 2e-14)])
 def test_the_normal_distribution_has_all_digits(dtype, error, xp):
-    """Over more than one piece, and far out on both sides."""
+    """Over more than one piece, and far from 0 on both sides."""
     x = np.concatenate([np.linspace(-13, 13, 33_001), [-1e30, 1e30]]).astype(dtype)
     found, density = map(to_host, normal(xp.asarray(x.reshape(1, -1))))
     expected = [math.erfc(-value / math.sqrt(2)) / 2 for value in x.tolist()]
@@ -40,7 +40,7 @@ def test_the_normal_distribution_has_all_digits(dtype, error, xp):
 
 
 def test_a_device_has_kernels_and_formulas_use_them(stand_in, monkeypatch):
-    """Also where the arguments are named. On the host a formula is computed line by line."""
+    """Also with named arguments. On the host a formula is computed line by line."""
     host, device = np.zeros((1, 2)), stand_in.zeros((1, 2))
     monkeypatch.delitem(backend._kernels, stand_in.ndarray)
     assert backend.kernels_for(device).keys() == kernels_of(device).keys()
@@ -64,7 +64,7 @@ def test_pieces_on_the_host_have_128_kilobytes_of_float32(stand_in):
         assert backend.cache_pieces(rows) == expected
 
 
-NO_GPU = {  # what is broken, and how that is told
+NO_GPU = {  # the message: what is broken
     "CuPy finds no CUDA device": ("is_available", lambda: False),
     "AttributeError: ": ("__matmul__", lambda a, b: a.nothing),  # cuBLAS is loaded only then
     "the GPU computes a wrong product": ("__matmul__", lambda a, b: b.T * 5),
@@ -72,7 +72,7 @@ NO_GPU = {  # what is broken, and how that is told
 
 
 @pytest.mark.parametrize("reason", NO_GPU)
-def test_a_gpu_that_cannot_multiply_is_none(reason, stand_in, monkeypatch):
+def test_a_gpu_that_cannot_multiply_is_not_used(reason, stand_in, monkeypatch):
     assert find_backend("auto") is find_backend("cupy") is stand_in
     name, broken = NO_GPU[reason]
     monkeypatch.setattr(stand_in.cuda if "is_" in name else stand_in.ndarray, name, broken)
@@ -87,8 +87,8 @@ def words(seed, step, count):
 
 
 @pytest.mark.parametrize("p", [2**-16, 0.1, 0.5, 0.9, 1 - 1e-9])
-def test_exactly_those_words_below_p_are_dropped(p):
-    """2^18 words hold every value of 16 bits a few times; next to 1 the scale stays finite."""
+def test_dropout_drops_the_words_below_p(p):
+    """2^18 words hold every 16-bit value a few times. For p close to 1 the scale stays finite."""
     stream = randomness.DropoutStream()
     stream.reseed(3, 7)
     dropped = min(round(p * 2**16), 2**16 - 1)
@@ -97,8 +97,8 @@ def test_exactly_those_words_below_p_are_dropped(p):
     assert set(np.unique(keep)) == {0, 65536 / (65536 - dropped)}
 
 
-def test_draws_follow_each_other_and_waste_less_than_a_word():
-    """Four entries take 64 bits; the next draw begins with the next 64. A new one is that of 0."""
+def test_masks_follow_each_other_in_the_stream():
+    """Four entries take 64 bits; the next mask begins with the next 64. A new stream has seed 0."""
     stream, like = randomness.DropoutStream(), np.zeros(0)
     assert_array_equal(stream.mask((8,), 0.5, like) != 0, words(0, 0, 2) >= 32768)
     stream.reseed(3, 7)

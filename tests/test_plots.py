@@ -65,8 +65,8 @@ def test_weights_are_those_of_cross_attention_in_the_order_of_the_layers(monkeyp
     assert_array_equal(cross_attention_weights(model, *IDS), found)
 
 
-def maps(weights, looks_at, reads, kind="decoder cross_attention") -> AttentionMaps:
-    return AttentionMaps(kind, weights, reads, looks_at)
+def maps(weights, keys, queries, kind="decoder cross_attention") -> AttentionMaps:
+    return AttentionMaps(kind, weights, queries, keys)
 
 
 def texts_of(axis) -> list[str]:

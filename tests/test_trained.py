@@ -156,13 +156,13 @@ def test_attention_is_that_of_the_model_on_its_own_answer(run, tmp_path, complai
     trained = numformer.load(run)
     seen = trained.attention("bad")
     assert seen.text == "bad" and "'bad'" in repr(seen) and "best {'step': 3}" in repr(trained)
-    labels = {maps.kind: (maps.reads, maps.looks_at) for maps in seen.maps}
+    labels = {maps.kind: (maps.query_labels, maps.key_labels) for maps in seen.maps}
     assert seen.kinds == [*labels]
     if isinstance(trained.text, Continuation):
         assert seen.written == "" and labels == {"self_attention": ([*"bad"], [*"bad"])}
         assert_array_equal(np.triu(seen["self_attention"][0, 0], 1), 0)
         latest = trained.attention("ab" * 40 + "cde")
-        assert (latest.text, latest.maps[0].looks_at) == ("bababcde", [*"bababcde"])
+        assert (latest.text, latest.maps[0].key_labels) == ("bababcde", [*"bababcde"])
         seen.draw(tmp_path / "new" / "a.png")
         assert (tmp_path / "new" / "a.png").stat().st_size > 9999
     else:
@@ -175,7 +175,7 @@ def test_attention_is_that_of_the_model_on_its_own_answer(run, tmp_path, complai
             "decoder cross_attention": (writes, source),
         }
     for maps in seen.maps:
-        assert maps.weights.shape == (3, 2, len(maps.reads), len(maps.looks_at))
+        assert maps.weights.shape == (3, 2, len(maps.query_labels), len(maps.key_labels))
         assert_allclose(maps.weights.sum(axis=-1), 1, rtol=1e-5)
     assert "Name one of" in complaint(seen.__getitem__, "memory")
     assert "ends in .png, .pdf, .svg" in complaint(seen.draw, tmp_path / "a.bmp")

@@ -77,8 +77,8 @@ class CrossEntropy(Layer):
         targets = xp.asarray(targets).ravel()
         logits, counts = logits.reshape(-1, shape[-1]), xp.ones(targets.shape, logits.dtype)
         if valid is not None:
-            counted = xp.asarray(valid).ravel()
-            counts = counted.astype(logits.dtype)
+            valid = xp.asarray(valid).ravel()
+            counts = valid.astype(logits.dtype)
         share = counts / xp.maximum(counts.sum(), 1)
         loss, exponentials = logits.dtype.type(0), xp.empty(logits.shape, logits.dtype)
         total = xp.empty_like(logits[:, :1])
@@ -86,7 +86,7 @@ class CrossEntropy(Layer):
             piece = logits[rows]
             if valid is not None:
                 # Targets that do not count must give exactly 0, even if their logits are infinite.
-                piece = xp.where(counted[rows, None], piece, logits.dtype.type(0))
+                piece = xp.where(valid[rows, None], piece, logits.dtype.type(0))
             piece_loss, _, total[rows] = cross_entropy(
                 piece, targets[rows], share[rows], self.smoothing, exponentials[rows]
             )

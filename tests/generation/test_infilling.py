@@ -90,7 +90,7 @@ def test_a_saved_run_fills_holes_and_shows_where_it_looked(model, tmp_path):
     assert trained(["ab_d_", "_"])[0] == answer and len(answer) == 5
     (maps,) = seen.maps
     assert (seen.text, seen.written, seen.kinds) == ("ab_d_", answer, ["self_attention"])
-    assert maps.reads == maps.looks_at == [*"ab_d_"] and maps.weights.shape == (2, 2, 5, 5)
+    assert maps.query_labels == maps.key_labels == [*"ab_d_"] and maps.weights.shape == (2, 2, 5, 5)
     assert (maps.weights > 0).all()  # both sides
     for place, window in WINDOWS.items():
         assert trained.attention("".join(holed(place))).text == window

@@ -125,7 +125,7 @@ def test_maps_have_words_and_brackets_as_labels():
     asked, again, maps = TEXT.maps(model(), ["the", "dog"], written)
     assert (asked, again) == (["the", "dog"], written)
     (cross,) = (kind for kind in maps if kind.kind == "decoder cross_attention")
-    assert cross.reads == [*written, "⊣"] and cross.looks_at == ["the", "dog", "⊣"]
+    assert cross.query_labels == [*written, "⊣"] and cross.key_labels == ["the", "dog", "⊣"]
     np.testing.assert_allclose(cross.weights.sum(axis=-1), 1, rtol=1e-5)
 
 

@@ -15,7 +15,7 @@ VALUES = [-40.0, -12.5, -3.0, -1.0, -0.1, 0.0, 0.1, 1.0, 3.0, 12.5, 40.0]
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("kind", [GELU, GELUTanh])
 def test_gelu_is_a_line_far_from_0(kind, dtype):
-    """The density is 0 there; one that is only small, times a number that is large, is not."""
+    """There the density must be 0: a small one times a large number would not be small."""
     layer = kind()
     assert_array_equal(layer.forward(np.array([-1e35, -50, 50, 1e35], dtype))[:2], 0)
     assert_array_equal(layer.backward(np.ones(4, dtype)), [0, 0, 1, 1])
@@ -33,13 +33,13 @@ def nearly_normal(x: float) -> float:
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("kind", "share"), [(SwiGLU, sigmoid), (GEGLU, nearly_normal)])
-def test_one_half_is_multiplied_by_the_gate_of_the_other(kind, share, dtype):
-    """Of a gate far from 0 nothing overflows, forward and backward."""
+def test_gated_activations_multiply_one_half_by_the_gate_of_the_other(kind, share, dtype):
+    """A gate far from 0 overflows in neither forward nor backward."""
     gate, value = np.array([*VALUES, -1e30, 1e30], dtype), np.linspace(-2, 3, 13, dtype=dtype)
     layer = kind()
     found = layer.forward(np.concatenate([gate, value]))
-    opened = np.array([x * share(x) for x in gate.tolist()])
-    assert_allclose(found, opened * value, rtol=2e-5, atol=1e-6)
+    gates = np.array([x * share(x) for x in gate.tolist()])
+    assert_allclose(found, gates * value, rtol=2e-5, atol=1e-6)
     dx = layer.backward(np.ones(13, dtype))
     assert dx.dtype == dtype and np.isfinite(dx).all()
     assert_array_equal(dx[[11, 12]], [0, value[12]])  # its opening is 0 there, or the gate itself

@@ -1,4 +1,4 @@
-"""The cross-entropy where targets do not count, at the ends of numbers, and what it refuses."""
+"""Cross-entropy: targets that do not count, extreme logits, errors."""
 
 import numpy as np
 import pytest
@@ -13,8 +13,8 @@ VALID = np.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 1, 0]], bool)  # 0 is a cla
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("odd", [50.0, -np.inf, np.inf, np.nan])
-def test_what_is_left_out_does_not_matter(odd, rng):
-    """Neither logits, nor targets, nor how many there are; a loss of infinity neither."""
+def test_targets_that_do_not_count_have_no_effect(odd, rng):
+    """Whatever their logits, ids and number, even if their loss would be infinite."""
     layer, logits = CrossEntropy(0.1), rng.standard_normal((B, T, V))
     loss = layer.forward(logits, TARGETS, VALID)
     gradient = layer.backward()
@@ -29,13 +29,13 @@ def test_what_is_left_out_does_not_matter(odd, rng):
 
 
 @pytest.mark.filterwarnings("error")
-def test_where_nothing_counts_loss_and_gradients_are_0(rng, xp):
+def test_without_targets_that_count_loss_and_gradients_are_0(rng, xp):
     layer, logits = CrossEntropy(0.1), xp.asarray(rng.standard_normal((B, T, V)))
     assert layer.forward(logits, TARGETS, np.zeros((B, T), bool)) == 0
     assert layer.backward().shape == (B, T, V) and not layer.forward(logits[:0], TARGETS[:0])
 
 
-# Logits of float32 that leave its range, and what torch 2.13's cross_entropy makes of them:
+# Logits near or beyond the range of float32, with the results of torch 2.13's cross_entropy:
 # logits, target, smoothing, loss, gradient.
 EXTREME = [
     ([1, 2, -np.inf], 1, 0.0, 0.31326165795326233, [0.2689414322, -0.2689414024, 0]),
@@ -53,9 +53,7 @@ EXTREME = [
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("logits", "target", "smoothing", "loss", "gradient"), EXTREME)
-def test_logits_at_the_ends_of_float32_cost_what_they_do_in_torch(
-    logits, target, smoothing, loss, gradient
-):
+def test_extreme_logits_give_the_losses_of_torch(logits, target, smoothing, loss, gradient):
     layer = CrossEntropy(smoothing)
     found = layer.forward(np.array([logits], np.float32), np.array([target]))
     assert_allclose(found, loss, rtol=1e-6)
@@ -83,8 +81,8 @@ def test_a_smoothing_that_is_no_probability_below_1_is_refused(complaint):
     assert CrossEntropy(0).smoothing == 0
 
 
-def test_of_many_rows_a_few_at_a_time_are_computed(rng):
-    """Of 40,000 symbols three rows stay in the cache together."""
+def test_rows_are_computed_a_few_at_a_time(rng):
+    """With 40,000 symbols three rows fit into the cache together."""
     logits, targets = rng.standard_normal((7, 40_000)), rng.integers(40_000, size=7)
     valid, layer = np.array([1, 1, 0, 1, 1, 1, 1], bool), CrossEntropy(0.1)
     loss = layer.forward(logits, targets, valid)

@@ -1,4 +1,4 @@
-"""Facts of layers beside their values: first weights, edges of numbers, tables, refusals."""
+"""Layers beyond their gradients: initial weights, extreme numbers, tables, errors."""
 
 import math
 
@@ -19,15 +19,15 @@ B, D = 2, 8
 warnings_are_errors = pytest.mark.filterwarnings("error")
 
 
-def test_without_a_bias_there_is_no_gradient_of_one(rng):
+def test_linear_without_bias_returns_no_bias_gradient(rng):
     dy, x, weight, bias = (rng.standard_normal(n) for n in ((4, 2), (4, 3), (3, 2), 2))
     assert linear_backward(dy, x, weight)[2] is None
     assert_allclose(linear_backward(dy, x, weight, bias)[2], dy.sum(axis=0))
 
 
 @pytest.mark.parametrize("projection", [False, True])
-def test_every_product_with_a_weight_may_be_in_half_precision(projection, rng):
-    """Forward, and both of backward: those of numbers that were rounded before, rounded."""
+def test_products_with_a_weight_can_have_half_precision(projection, rng):
+    """All three equal exact products of rounded numbers, rounded."""
     layer = nf.Linear(3, 4, rng, bias=False)
     if projection:
         layer = nf.OutputProjection(nf.Embedding(4, 3, rng).weight)
@@ -42,7 +42,7 @@ def test_every_product_with_a_weight_may_be_in_half_precision(projection, rng):
         assert_array_equal(array, rounded(expected), strict=True)
 
 
-def test_the_first_weights_are_within_their_range(rng):
+def test_initial_weights_are_within_the_glorot_bound(rng):
     layer = nf.Linear(40, 60, rng)
     weight = layer.weight.data
     assert not layer.bias.data.any()
@@ -59,7 +59,7 @@ def test_relu_and_its_gradient_at_zero():
 @warnings_are_errors
 @pytest.mark.parametrize("d_model", [4, 6, 96, 768])
 def test_layer_norm_of_equal_values_is_beta_with_finite_gradients(d_model, rng):
-    """A mean that is a product with 1 / D, rounded, differs from the values by over epsilon."""
+    """The mean, a product with 1 / D, may be off by more than epsilon because of rounding."""
     layer = nf.LayerNorm(d_model)
     x = np.full((2, 3, d_model), 1e3, np.float32)
     assert not layer.forward(x).any()
@@ -77,8 +77,8 @@ def test_splitmix64_gives_the_published_numbers_from_any_start():
     assert len(np.unique(long)) == len(long)
 
 
-def test_dropout_of_any_shape_and_of_neighbours_is_independent():
-    """Four values come from one random word, so neighbours must not fall together."""
+def test_dropout_of_neighbours_is_independent():
+    """One random word decides four values, which must not be dropped together."""
     kept = nf.Dropout(0.5).forward(np.ones((999, 333))) > 0
     for lag in (1, 2, 3, 4, 333):
         line = kept.ravel()
@@ -86,7 +86,7 @@ def test_dropout_of_any_shape_and_of_neighbours_is_independent():
         assert abs(both - 0.25) < 5 * math.sqrt(0.25 * 0.75 / line.size)
 
 
-def test_embedding_starts_with_the_variance_that_its_docstring_states(rng):
+def test_initial_embeddings_have_the_documented_variance(rng):
     weight = nf.Embedding(500, 64, rng).weight.data
     assert weight.std() == pytest.approx(1 / 8, rel=0.02)
     assert abs(weight.mean()) < 0.005
@@ -104,14 +104,14 @@ def test_ids_outside_the_vocabulary_are_refused(rng, complaint):
     assert nf.Embedding(7, 4, rng).forward(np.zeros((0, 3), int)).shape == (0, 3, 4)
 
 
-def test_a_shared_weight_is_held_not_copied_and_must_fit(rng, complaint):
+def test_a_shared_embedding_weight_is_not_copied_and_must_fit(rng, complaint):
     one = nf.Embedding(7, 4, rng)
     assert nf.Embedding(7, 4, rng, one.weight).weight is one.weight
     assert "(7, 4) for (8, 4)" in complaint(nf.Embedding, 8, 4, rng, one.weight)
 
 
 def test_sinusoidal_positions_add_the_rows_of_their_positions(rng):
-    """The table of each width grows and is kept; a shorter request afterwards is right too."""
+    """The table of each width grows and is reused, also for shorter sequences."""
     layer = nf.SinusoidalPositions()
     for length, offset in ((3, 0), (1, 64), (200, 0), (4, 130), (1, 499), (3, 0)):
         for d_model in (7, 8):
@@ -133,7 +133,7 @@ def test_positions_beyond_max_length_are_refused(length, offset, rng, complaint)
     layer.forward(np.zeros((B, length - 1, D)), positions[:-1])
 
 
-def test_sinusoids_are_computed_once_and_for_twice_the_length_where_they_run_out():
+def test_the_table_of_sinusoids_doubles_when_it_is_too_short():
     computed = []
 
     def table(length, *others):
@@ -157,7 +157,7 @@ def test_head_size_is_an_integer_or_an_error(rng, complaint):
 
 @pytest.mark.parametrize("d_k", [16, 1024])
 def test_which_scores_grow_with_the_size_of_queries_and_keys(d_k, rng):
-    """Their first standard deviations, for entries of variance 1."""
+    """Standard deviations at the start of training, for entries of variance 1."""
     query, key = rng.standard_normal((2, 64, d_k))
 
     def spread(layer):
@@ -170,13 +170,13 @@ def test_which_scores_grow_with_the_size_of_queries_and_keys(d_k, rng):
     assert spread(nf.AdditiveScore(d_k, d_k, d_k, rng)) == pytest.approx(1, rel=0.2)
 
 
-def test_of_equal_scores_the_first_experts_are_chosen():
+def test_ties_between_experts_go_to_the_first():
     """An unstable sort may choose any of them."""
     scores = np.tile([[0.0], [1.0]], 20).T.reshape(1, 40)
     assert np.flatnonzero(route(scores, 3)[1]).tolist() == [1, 3, 5]
 
 
-def test_settings_that_are_none_are_refused(rng, complaint):
+def test_dropout_probabilities_out_of_range_are_refused(rng, complaint):
     for p in (-0.1, 1.0, math.nan):
         assert str(p) in complaint(nf.Dropout, p)
 
@@ -189,18 +189,18 @@ def test_a_mask_that_allows_everything_changes_no_bit(dtype, rng):
 
 
 @warnings_are_errors
-def test_scores_that_are_all_far_below_0_are_not_taken_for_masked():
+def test_very_negative_scores_are_not_mistaken_for_masked_ones():
     assert_array_equal(softmax(np.full((2, 2), -3e38, np.float32)), 0.5)
 
 
-def test_matrices_are_of_the_sizes_that_are_meant(rng, complaint):
+def test_shapes_of_weights(rng, complaint):
     config = nf.TowerConfig(d_model=3, d_ff=5, heads=1, activation="swiglu")
     assert config.feed_forward(rng).inner.weight.shape == (3, 10)
     assert nf.FeedForward(3, 5, rng).inner.weight.shape == (3, 5)
     assert "(V, D)" in complaint(nf.OutputProjection, nf.Linear(2, 3, rng).bias)
 
 
-def test_patches_hold_their_pixels_and_those_of_one_pixel_are_copied_back(rng):
+def test_patches_hold_their_pixels_and_backward_copies(rng):
     images, ones = rng.standard_normal((2, 6, 9, 2)), nf.Patches(1)
     assert_array_equal(nf.Patches(3).forward(images)[:, 1], images[:, :3, 3:6].reshape(2, -1))
     assert not np.shares_memory(ones.backward(dy := ones.forward(images)), dy)

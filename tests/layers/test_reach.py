@@ -1,4 +1,4 @@
-"""Who may see whom, and how padding is left out; positions within attention; what is remembered."""
+"""Who may see whom, skipping padding, positions within attention, and memory."""
 
 import numpy as np
 import pytest
@@ -31,8 +31,8 @@ def test_masks_by_hand():
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("first", [0, 2])
-def test_a_reach_is_its_rules_position_by_position(causal, first, xp):
-    """Also of queries that come after keys; and an explicit mask is what it is."""
+def test_the_mask_of_a_reach_follows_its_rules(causal, first, xp):
+    """Also if the queries come after the keys. An explicit mask is returned unchanged."""
     queries, keys = Places.without_padding(2, 3, first), Places(VALID)
     expected = np.zeros((2, 3, 3), bool)
     for row, t, s in np.ndindex(2, 3, 3):
@@ -45,17 +45,17 @@ def test_a_reach_is_its_rules_position_by_position(causal, first, xp):
         assert as_mask(reach, xp) is reach.mask(xp)  # made once
 
 
-def test_places_without_padding_are_known_without_a_look():
+def test_places_without_padding_need_no_search():
     places = Places.without_padding(2, 3)
     assert not places.skip_padding and vars(places)["all_valid"]
     assert_array_equal(vars(places)["real"], np.arange(6))
 
 
 def test_where_all_see_all_there_is_no_mask():
-    """And no work: one query after all keys, as in decoding, is such a case."""
-    whole = Places.without_padding(2, 3)
-    assert Reach(whole).mask() is None and as_mask(None) is None
-    assert Reach(Places.without_padding(2, 1, first=2), whole, causal=True).mask() is None
+    """One query after all keys, as in decoding, is such a case."""
+    unpadded = Places.without_padding(2, 3)
+    assert Reach(unpadded).mask() is None and as_mask(None) is None
+    assert Reach(Places.without_padding(2, 1, first=2), unpadded, causal=True).mask() is None
     step = Reach(Places.without_padding(2, 1, first=4), causal=True)
     assert step.with_keys(np.arange(5)).mask() is None
     assert step.with_keys(np.arange(7)).mask().tolist() == [[[[True] * 5 + [False] * 2]]]
@@ -64,23 +64,23 @@ def test_where_all_see_all_there_is_no_mask():
     assert step.with_keys(np.arange(5)) is step.with_keys(np.arange(5)) is not ring
 
 
-def test_rows_of_real_positions_stand_at_their_places_and_zeros_at_padding(rng, xp):
-    """What stands at padding matters to a mixer that sees no mask: a recurrence, a sum."""
+def test_rows_spread_to_their_places_with_zeros_at_padding(rng, xp):
+    """The zeros matter to a mixer that uses no mask, such as a running sum."""
     ids = np.array([[5, 6, 0, 0], [7, 8, 9, 4], [0, 0, 0, 0], [5, 0, 0, 0]])
     real, rows = ids != 0, rng.standard_normal((7, 6))
     places, padded = Places(real, skip_padding=True), np.zeros((4, 4, 6))
     padded[real] = rows
     for heads in (3, 2):
-        of_heads = split_heads(xp.asarray(rows), heads, places)
-        assert of_heads.shape == (4, heads, 4, 6 // heads)
-        assert_array_equal(to_host(of_heads), split_heads(padded, heads))
-        assert_array_equal(to_host(merge_heads(of_heads, places)), rows)
+        spread = split_heads(xp.asarray(rows), heads, places)
+        assert spread.shape == (4, heads, 4, 6 // heads)
+        assert_array_equal(to_host(spread), split_heads(padded, heads))
+        assert_array_equal(to_host(merge_heads(spread, places)), rows)
     assert_array_equal(places.row_positions, [0, 1, 0, 1, 2, 3, 0])
     assert_array_equal(places.pick(ids), [5, 6, 7, 8, 9, 4, 5])
     assert len(Places(0 * real, skip_padding=True).pick(ids)) == 1  # some products need a row
-    whole = Places(real)
-    assert_array_equal(whole.row_positions, range(4))
-    assert whole.pick(ids) is ids and not whole.all_valid
+    unpadded = Places(real)
+    assert_array_equal(unpadded.row_positions, range(4))
+    assert unpadded.pick(ids) is ids and not unpadded.all_valid
     later = Places(real[:2], skip_padding=True, positions=np.arange(3, 7))
     assert_array_equal(later.row_positions, [3, 4, 3, 4, 5, 6])
 
@@ -100,8 +100,8 @@ def test_a_mask_of_numbers_is_refused(mask, rng, complaint):
     assert "received" in complaint(as_reach, mask, x, x)
 
 
-def test_an_explicit_mask_stays_what_it_is(rng):
-    """Whatever axes it has; in tiles, too, which have one sequence each where there is padding."""
+def test_an_explicit_mask_is_not_changed(rng):
+    """Whatever axes it has. Tiles with padding hold one sequence each."""
     x, memory = rng.standard_normal((2, 4, D)), rng.standard_normal((2, 6, D))
     query, key, value = (rng.standard_normal((2, H, n, 3)) for n in (4, 6, 6))
     for shape in ((4, 6), (1, 6), (4, 1), (6,), (1, H, 4, 6), (2, 1, 4, 6), (2, H, 1, 1)):
@@ -124,29 +124,29 @@ def test_an_explicit_mask_stays_what_it_is(rng):
 # Positions within attention.
 
 
-def test_pairs_are_turned_where_they_do_not_lie_side_by_side(rng):
+def test_rotary_of_an_array_that_is_not_contiguous(rng):
     x, layer, turns = rng.standard_normal((3, 6, 4)), Rotary(), rotary_turns(6, 4)
     strange = x.swapaxes(1, 2).copy().swapaxes(1, 2)
     assert_array_equal(layer.forward(strange), rotary(x, turns))
     assert_array_equal(layer.backward(strange), rotary_backward(x, turns))
 
 
-def test_a_table_of_turns_is_long_enough_for_every_position():
+def test_the_rotary_table_covers_every_position():
     x = np.ones((1, 4))
     for position in (63, 64, 128):
         turned = Rotary().forward(x, np.array([position]))
         assert_allclose(turned, rotary(x, rotary_turns(position + 1, 4)[-1:]))
 
 
-def test_what_has_no_pairs_cannot_be_turned(complaint):
-    said = complaint(Rotary().forward, np.zeros((2, 3, 3)))
-    assert "so d_k is even; received d_k 3" in said
+def test_rotary_refuses_an_odd_size(complaint):
+    message = complaint(Rotary().forward, np.zeros((2, 3, 3)))
+    assert "so d_k is even; received d_k 3" in message
 
 
-# What is remembered. That steps are the whole is tested of models.
+# Memory. tests/models compares steps with whole sequences.
 
 
-def test_there_is_no_room_beyond_what_was_asked_for(rng, complaint):
+def test_a_full_memory_refuses_further_positions(rng, complaint):
     """Assigning beyond the end would write nothing and lose the position silently."""
     layer, past = SelfAttention(D, H, rng), Memory(2)
     x = rng.standard_normal((2, 1, D)).astype(np.float32)
@@ -179,7 +179,7 @@ def test_cross_attention_computes_keys_and_values_of_the_memory_once(rng, monkey
 
 
 def test_attention_needs_no_axis_for_heads(rng):
-    """(B, T, K) is one head, with dropout, too."""
+    """(B, T, K) is one head, also with dropout."""
     query, key, value = (rng.standard_normal((B, n, 3)) for n in (4, T, T))
     reach = np.arange(T) < np.array([[[3]], [[T]]])  # (B, 1, T)
     for layer in (ScaledDotProductAttention(), BiasedAttention(0.4)):
@@ -191,8 +191,8 @@ def test_attention_needs_no_axis_for_heads(rng):
 
 
 @pytest.mark.parametrize("explicit", [False, True])
-def test_a_past_goes_on_without_a_reach(explicit, rng):
-    """With positions that count on, and a mask of all keys so far where one is given."""
+def test_self_attention_continues_a_past_without_a_reach(explicit, rng):
+    """Its positions continue, and an explicit mask covers all keys so far."""
     config = TowerConfig(d_model=D, heads=H, positions="rotary")
     layer = config.self_attention(rng)
     pack(layer, np.float64)

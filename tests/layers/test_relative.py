@@ -1,4 +1,4 @@
-"""Relative positions: T5's buckets, and attention with what they add to its scores."""
+"""Relative positions: T5's buckets, and attention with this bias."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ SIZES = dict(d_model=D, heads=H, d_ff=12)
 
 
 def bucket(near: int, buckets: int, farthest: int) -> int:
-    """In whole numbers: of n later ones the i-th begins at single (farthest / single)^(i / n)."""
+    """In integers: of the n later buckets the i-th begins at single (farthest / single)^(i / n)."""
     single = buckets // 2
     later = buckets - single
     begun = (near**later >= single ** (later - i) * farthest**i for i in range(1, later))
@@ -29,7 +29,7 @@ def bucket(near: int, buckets: int, farthest: int) -> int:
     [(4, 3), (5, 9), (8, 20), (8, 64), (32, 128), (33, 800), (64, 256), (128, 100), (16, 1024)],
 )
 def test_buckets_grow_like_the_logarithm_of_the_distance(buckets, farthest):
-    """Where it is a whole number, a bucket begins; each direction has half of them, or one all."""
+    """Each direction has half of the buckets, or a single direction all of them."""
     distance = np.arange(-1000, 1001)
     found = buckets_of(distance[None], buckets, farthest, both_ways=False)
     assert_array_equal(found, [[bucket(max(0, -n), buckets, farthest) for n in range(-1000, 1001)]])
@@ -40,8 +40,8 @@ def test_buckets_grow_like_the_logarithm_of_the_distance(buckets, farthest):
     assert found.max() < buckets
 
 
-def test_rounding_decides_as_in_t5_s_own_code():
-    """`T5Attention._relative_position_bucket` of transformers 5; exactly it would be 11 and 14."""
+def test_rounding_follows_t5_s_own_code():
+    """`T5Attention._relative_position_bucket` of transformers 5; exact: 11 and 14."""
     for buckets, farthest, distance, expected in (
         (17, 343, [-27, -28, -29, -98, -99], [10, 10, 11, 13, 14]),
         (24, 889, [-620, -621], [22, 23]),
@@ -54,7 +54,7 @@ def test_rounding_decides_as_in_t5_s_own_code():
 @pytest.mark.parametrize("length", [7, 300])  # the latter takes tiles
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("constant", [None, ALiBi(H)])
-def test_it_is_what_is_added_to_scores_and_gets_their_gradients(length, causal, constant, rng):
+def test_relative_positions_are_a_bias_of_scores_with_its_gradient(length, causal, constant, rng):
     places = Places(np.arange(length) < np.array([[length], [length - 3]]))
     layer = RelativePositions(H, 6, 20, not causal, constant)
     flat = pack(attention := TiledAttention(bias=layer), np.float64)
@@ -69,14 +69,14 @@ def test_it_is_what_is_added_to_scores_and_gets_their_gradients(length, causal, 
     expected = plain.forward(query, key, value, reach.mask(), bias)
     assert_allclose(attention.forward(query, key, value, reach), expected, rtol=1e-10)
     *gradients, dbias = plain.backward(doutput)
-    for found, of_plain in zip(attention.backward(doutput), gradients, strict=True):
-        assert_allclose(found, of_plain, rtol=1e-9, atol=1e-12)
-    of_buckets = [dbias[:, buckets == n].sum(axis=1) for n in range(6)]
-    assert_allclose(layer.table.grad, of_buckets, rtol=1e-9, atol=1e-12)
+    for found, expected_gradient in zip(attention.backward(doutput), gradients, strict=True):
+        assert_allclose(found, expected_gradient, rtol=1e-9, atol=1e-12)
+    expected_table_gradient = [dbias[:, buckets == n].sum(axis=1) for n in range(6)]
+    assert_allclose(layer.table.grad, expected_table_gradient, rtol=1e-9, atol=1e-12)
 
 
 def test_the_layers_of_a_stack_share_one_table(rng):
-    """Also where others stand between them; it begins without any preference."""
+    """Even with other layers between them. The table starts at 0."""
     config = TowerConfig(**SIZES, layers=5, mixers="window,relative", distance_buckets=8)
     for causal in (True, False):
         stack = config.encoder(rng, causal)
@@ -93,11 +93,9 @@ def test_the_layers_of_a_stack_share_one_table(rng):
 
 
 @pytest.mark.parametrize(("buckets", "farthest"), [(3, 128), (4, 2), (9, 4), (32, 16)])
-def test_buckets_can_be_halved_twice_and_distances_go_beyond_the_first(
-    buckets, farthest, complaint
-):
-    said = complaint(RelativePositions, H, buckets, farthest)
+def test_numbers_of_buckets_that_do_not_fit_are_refused(buckets, farthest, complaint):
+    message = complaint(RelativePositions, H, buckets, farthest)
     own = dict(distance_buckets=buckets, farthest=farthest)
-    assert said == complaint(TowerConfig, **SIZES, mixers="attention,relative", **own)
-    assert f"received distance_buckets {buckets}, farthest {farthest}. Change" in said
+    assert message == complaint(TowerConfig, **SIZES, mixers="attention,relative", **own)
+    assert f"received distance_buckets {buckets}, farthest {farthest}. Change" in message
     RelativePositions(H, 4, 3)

@@ -1,4 +1,4 @@
-"""Running sums and what is made of them: chunks, padding, what is remembered, what is refused."""
+"""Running sums and the layers made of them: chunks, padding, memory, errors."""
 
 import numpy as np
 import pytest
@@ -28,9 +28,7 @@ def layer_of(kind: str):
 @pytest.mark.parametrize("heads", [(1, 1), (1, H), (H, 1)])
 @pytest.mark.parametrize("fading", [False, True])
 @pytest.mark.parametrize("chunk", [1, 3, 7, 64])
-def test_chunks_of_any_length_are_the_recurrence_step_by_step(
-    chunk, fading, heads, rng, monkeypatch
-):
+def test_chunks_of_any_length_equal_the_recurrence(chunk, fading, heads, rng, monkeypatch):
     """Forward from a state, and backward; heads may share queries, keys or both."""
     monkeypatch.setattr(running_sums, "CHUNK", chunk)
     query, key = (rng.standard_normal((B, n, T, 3)) for n in heads)
@@ -66,7 +64,7 @@ def test_chunks_of_any_length_are_the_recurrence_step_by_step(
         assert_allclose(gradient, right, **CLOSE)
 
 
-def test_what_fades_at_once_leaves_zeros_and_no_nan(rng):
+def test_immediate_decay_gives_zeros_and_no_nan(rng):
     query, key, value = rng.standard_normal((3, 1, 1, 5, 2)).astype(np.float32)
     log_decay = np.full((1, 1, 5), -1e4, np.float32)
     y, states, last = running_sums.running_sums(query, key, value, log_decay)
@@ -76,8 +74,8 @@ def test_what_fades_at_once_leaves_zeros_and_no_nan(rng):
 
 
 @every_kind
-def test_rows_without_padding_are_the_padded_sequences(kind, rng):
-    """Wherever it stands, forward and backward: nothing of it is summed up."""
+def test_rows_without_padding_give_the_numbers_of_padded_sequences(kind, rng):
+    """Wherever the padding is, forward and backward: it never enters the sums."""
     for real in ([[1, 1, 1, 0], [1, 0, 0, 0]], [[0, 1, 1, 1], [0, 0, 0, 1]]):
         layer, valid = layer_of(kind), np.array(real, bool)
         x, dy = rng.standard_normal((2, B, 4, D))
@@ -97,7 +95,7 @@ def test_rows_without_padding_are_the_padded_sequences(kind, rng):
 
 
 @every_kind
-def test_what_is_remembered_has_one_size_whatever_was_read(kind, rng):
+def test_the_size_of_the_state_does_not_depend_on_the_length(kind, rng):
     layer, past = layer_of(kind), Memory(1)  # there is no room to run out of
     x = rng.standard_normal((B, T, D))
     parts, sizes = [], []
@@ -105,17 +103,17 @@ def test_what_is_remembered_has_one_size_whatever_was_read(kind, rng):
         whole = layer.forward(x, Reach(Places.without_padding(B, T), causal=True))
         for length in (1, 3, 1, 2):
             places = Places.without_padding(B, length, past.length)
-            of_part = x[:, past.length : past.length + length]
-            parts.append(layer.forward(of_part, Reach(places, causal=True), past))
+            part = x[:, past.length : past.length + length]
+            parts.append(layer.forward(part, Reach(places, causal=True), past))
             past.advance(length)
-            kept = past.state(layer, None)
-            sizes.append({name: array.shape for name, array in kept.items()})
+            state = past.state(layer, None)
+            sizes.append({name: array.shape for name, array in state.items()})
     assert_allclose(np.concatenate(parts, axis=1), whole, **CLOSE)
     assert all(size == sizes[0] for size in sizes) and len(sizes[0]) == 2
 
 
-def test_a_past_of_linear_attention_goes_on_without_a_reach(rng):
-    """With positions that count on."""
+def test_linear_attention_continues_a_past_without_a_reach(rng):
+    """Its positions continue."""
     layer = LinearAttention(D, H, np.random.default_rng(1), rotary=Rotary())
     pack(layer, np.float64)
     x, past, parts = rng.standard_normal((B, T, D)), Memory(T), []
@@ -127,8 +125,8 @@ def test_a_past_of_linear_attention_goes_on_without_a_reach(rng):
     assert_allclose(np.concatenate(parts, axis=1), whole, **CLOSE)
 
 
-def test_linear_attention_looks_where_its_weights_are(rng):
-    """They sum to 1, or where nothing is to be seen to 0; there the output is 0."""
+def test_weights_of_linear_attention(rng):
+    """They sum to 1, or to 0 if nothing can be seen; the output is then 0."""
     layer, valid = layer_of("linear"), np.array([[True] * 3 + [False], [False] * 4])
     x = rng.standard_normal((B, 4, D))
     for causal in (False, True):
@@ -147,27 +145,27 @@ def test_linear_attention_looks_where_its_weights_are(rng):
 
 
 @every_kind
-def test_who_sees_whom_is_order_and_padding_alone(kind, rng, complaint):
+def test_masks_other_than_order_and_padding_are_refused(kind, rng, complaint):
     layer, x, places = layer_of(kind), rng.standard_normal((B, 4, D)), Places.without_padding(B, 4)
     for reach, received in (
         (np.ones((4, 4), bool), "an explicit mask"),
         (Reach(places, Places.without_padding(B, 3)), "keys of other places"),
     ):
-        said = complaint(layer.forward, x, reach)
-        assert f"received {received}. Give it Reach(places)" in said
+        message = complaint(layer.forward, x, reach)
+        assert f"received {received}. Give it Reach(places)" in message
     for first in ((), (3,)):
         whole = running_sums.reach_of_sums(kind, None, x, *first).queries
         assert whole.valid.shape == (B, 4)
         assert_array_equal(whole.positions, np.arange(4) + sum(first))
     if kind == "state_space":
         for reach in (None, Reach(places)):
-            said = complaint(layer.forward, x, reach)
-            assert "received a reach that looks both ways. Give it Reach(places, causal=" in said
+            message = complaint(layer.forward, x, reach)
+            assert "received a reach that looks both ways. Give it Reach(places, causal=" in message
 
 
-def test_settings_that_make_no_sums_are_refused(complaint):
-    said = complaint(TowerConfig, mixers="attention,linear", positions="alibi")
-    assert "linear attention has none; received positions alibi, mixers attention,linear" in said
+def test_alibi_and_sizes_of_0_are_refused(complaint):
+    message = complaint(TowerConfig, mixers="attention,linear", positions="alibi")
+    assert "linear attention has none; received positions alibi, mixers attention,linear" in message
     TowerConfig(mixers="attention,state_space", positions="alibi")
     for name in ("d_state", "expansion"):
         assert f"{name} is an integer of at least 1; received 0" in complaint(
@@ -175,7 +173,7 @@ def test_settings_that_make_no_sums_are_refused(complaint):
         )
 
 
-def test_steps_and_rates_begin_as_the_paper_has_them():
+def test_initial_steps_and_rates_are_those_of_the_paper():
     layer = StateSpace(D, 200, np.random.default_rng(0), d_v=1)
     step, rate = np.log1p(np.exp(layer.step_bias.data)), np.exp(layer.log_rate.data)
     assert 0.001 < step.min() < 0.0015 and 0.07 < step.max() < 0.1

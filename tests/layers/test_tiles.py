@@ -1,6 +1,6 @@
-"""Attention in tiles is the plain formula under a mask, whatever pattern, bias, groups and reach.
+"""Tiled attention equals the plain formula under a mask, for any pattern, bias, groups and reach.
 
-Outputs, gradients, dropout's masks, where it looks; which tiles there are, by hand.
+Outputs, gradients, dropout masks and weights are compared, and the tiles are checked by hand.
 """
 
 import tracemalloc
@@ -49,7 +49,7 @@ AHEAD = np.arange(T) - np.arange(T)[:, None]
 TIGHT = dict(rtol=1e-10, atol=1e-12)
 
 
-def masked(xp, *shape):
+def explicit_mask(xp, *shape):
     places = Places.without_padding(B, T)
     mask = np.random.default_rng(3).random(shape) < 0.5
     return ExplicitMask(xp.asarray(mask), places, places)
@@ -64,9 +64,9 @@ REACHES = {
     "rows that see ahead": lambda xp: Reach(Places(PADDED, skip_padding=True)),
     "holes": lambda xp: Reach(Places(HOLES), causal=True),
     "fewer keys": lambda xp: Reach(Places.without_padding(B, T), Places(PADDED[:, :S])),
-    "a mask": lambda xp: masked(xp, B, H, T, T),
-    "a mask for all": lambda xp: masked(xp, 1, 1, T, T),
-    "a mask of keys": lambda xp: masked(xp, B, 1, 1, T),
+    "a mask": lambda xp: explicit_mask(xp, B, H, T, T),
+    "a mask for all": lambda xp: explicit_mask(xp, 1, 1, T, T),
+    "a mask of keys": lambda xp: explicit_mask(xp, B, 1, 1, T),
 }
 
 
@@ -93,8 +93,10 @@ BIASES = {
 }
 
 
-def computed(reach, xp, in_tiles, pattern=None, bias=None, groups=H, p_drop=0.0, rows=3, heads=H):
-    """The output, where it looked, all gradients, and what is drawn next."""
+def run_attention(
+    reach, xp, in_tiles, pattern=None, bias=None, groups=H, p_drop=0.0, rows=3, heads=H
+):
+    """The output, the weights, all gradients, and the next dropout mask."""
     pattern = pattern or Everything()
     attention = TiledAttention(pattern, p_drop, bias, rows, least=0 if in_tiles else 10**9)
     flat = pack(attention, np.float64, xp)
@@ -126,8 +128,8 @@ def assert_alike(found, expected):
 @pytest.mark.parametrize("p_drop", [0, 0.3])
 @pytest.mark.parametrize("reach", REACHES)
 @pytest.mark.parametrize("bias", BIASES)
-def test_tiles_are_the_plain_formula(bias, reach, p_drop, xp):
-    """With the same masks of dropout, in groups, and for a pattern of each kind."""
+def test_tiles_equal_the_plain_formula(bias, reach, p_drop, xp):
+    """With the same dropout masks, in groups, and for a pattern of each kind."""
     for pattern, groups, rows in (
         (Everything(), 4, 3),
         (Window(window=3), 2, 4),
@@ -137,7 +139,7 @@ def test_tiles_are_the_plain_formula(bias, reach, p_drop, xp):
     ):
         settings = dict(pattern=pattern, groups=groups, p_drop=p_drop)
         plain, ours = (
-            computed(REACHES[reach](xp), xp, way, bias=BIASES[bias](), rows=rows, **settings)
+            run_attention(REACHES[reach](xp), xp, way, bias=BIASES[bias](), rows=rows, **settings)
             for way in (False, True)
         )
         assert_alike(ours, plain)
@@ -156,9 +158,9 @@ def test_a_pattern_is_attention_under_a_mask(name, causal, xp):
         (ExplicitMask(xp.asarray(mask), places, places), mask & seen),
     ):
         under = ExplicitMask(xp.asarray(allowed), places, places)
-        expected = computed(under, xp, False)
+        expected = run_attention(under, xp, False)
         for in_tiles in (True, False):
-            assert_alike(computed(reach, xp, in_tiles, pattern), expected)
+            assert_alike(run_attention(reach, xp, in_tiles, pattern), expected)
 
 
 def test_heads_that_share_keys_are_heads_of_equal_keys(xp):
@@ -180,11 +182,13 @@ def test_heads_that_share_keys_are_heads_of_equal_keys(xp):
 
 def test_half_of_the_heads_may_end_within_a_group(xp):
     reach, settings = Reach(Places(HOLES), causal=True), dict(heads=6, groups=3)
-    plain, ours = (computed(reach, xp, way, Strided(stride=3), **settings) for way in (False, True))
+    plain, ours = (
+        run_attention(reach, xp, way, Strided(stride=3), **settings) for way in (False, True)
+    )
     assert_alike(ours, plain)
 
 
-def stretches_of(pattern, reach, rows=4):
+def tile_bounds(pattern, reach, rows=4):
     attention = TiledAttention(pattern, rows=rows)
     batch, length = reach.queries.valid.shape
     query, key = np.zeros((batch, 1, length, 1)), np.zeros((batch, 1, length, 1))
@@ -195,29 +199,29 @@ def stretches_of(pattern, reach, rows=4):
 
 
 def test_keys_of_tiles_are_those_that_can_be_seen():
-    """A causal tile computes nothing later, a window nothing far, nobody padding."""
+    """A causal tile has no later keys, a window no distant ones, and no tile has padding."""
     one, causal = Places.without_padding(1, 10), partial(Reach, causal=True)
-    of_all = partial(stretches_of, Everything())
-    near = partial(stretches_of, Window(window=3))
-    assert of_all(causal(one)) == [(0, 0, 0, 4), (0, 4, 0, 8), (0, 8, 0, 10)]
-    assert of_all(Reach(one)) == [(0, 0, 0, 10), (0, 8, 0, 10)]  # twice as many rows
+    everything = partial(tile_bounds, Everything())
+    near = partial(tile_bounds, Window(window=3))
+    assert everything(causal(one)) == [(0, 0, 0, 4), (0, 4, 0, 8), (0, 8, 0, 10)]
+    assert everything(Reach(one)) == [(0, 0, 0, 10), (0, 8, 0, 10)]  # twice as many rows
     assert near(causal(one)) == [(0, 0, 0, 4), (0, 4, 2, 8), (0, 8, 6, 10)]
     assert near(Reach(one), rows=2) == [(0, 0, 0, 6), (0, 4, 2, 10), (0, 8, 6, 10)]
     padded = Places(np.arange(10) < np.array([[3], [6], [0]]))
-    assert of_all(Reach(padded), rows=2)[:6] == [
+    assert everything(Reach(padded), rows=2)[:6] == [
         *((0, first, 0, 3) for first in (0, 4, 8)),
         *((1, first, 0, 6) for first in (0, 4, 8)),
     ]
     rows = Places(padded.valid, skip_padding=True)
-    assert of_all(Reach(rows), rows=2)[:3] == [(0, 0, 0, 3), (1, 0, 0, 6), (1, 4, 0, 6)]
+    assert everything(Reach(rows), rows=2)[:3] == [(0, 0, 0, 3), (1, 0, 0, 6), (1, 4, 0, 6)]
 
 
 def test_tiles_by_hand():
     one, two = (GlobalWindow(window=2, global_tokens=n) for n in (1, 2))
 
     def keys(pattern, causal, length=7):
-        of_tiles = pattern.tiles(np.arange(length), np.arange(length), causal, H, 2)
-        return [np.arange(length)[tile.keys].tolist() for tile in of_tiles]
+        tiles_of_pattern = pattern.tiles(np.arange(length), np.arange(length), causal, H, 2)
+        return [np.arange(length)[tile.keys].tolist() for tile in tiles_of_pattern]
 
     assert keys(one, True) == [[0, 1], [0, 1, 2, 3], [0, 3, 4, 5], [0, 5, 6]]
     assert keys(one, False) == [[*range(7)], [*range(5)], [0, 3, 4, 5, 6], [0, 5, 6]]
@@ -235,8 +239,8 @@ def test_tiles_by_hand():
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("window", [1, 3, np.inf])
-def test_a_stretch_has_the_keys_that_one_of_it_sees_and_says_which_all_see(window, causal):
-    """Exactly, wherever queries and keys begin and end; what all see is not masked."""
+def test_a_tile_has_the_keys_that_one_of_its_queries_sees_and_knows_which_all_see(window, causal):
+    """Exactly, wherever queries and keys begin and end; keys that all see are not masked."""
     for t, s in (range(4), range(9)), (range(2, 7), range(5)), (range(9, 12), range(3, 7)):
         t, s = np.array(t), np.array(s)
         ahead = s - t[:, None]
@@ -266,8 +270,8 @@ def test_scores_that_nobody_needs_are_not_computed(causal):
     assert strided_scores <= 256 * (256 // 16) + 256 * 16 * (2 if causal else 3)
 
 
-def test_a_mask_of_any_tile_is_that_of_the_whole(xp):
-    """Whatever the lengths: four entries share a random word."""
+def test_the_dropout_mask_of_a_tile_is_a_part_of_the_whole_mask(xp):
+    """For any length, although four entries share a random word."""
     for shape in ((2, 3, 5, 7), (2, 3, 5, 8), (1, 2, 1, 1), (1, 2, 3, 83)):
         dropout_stream.reseed(1, 2)
         later, like = KeepByTiles(shape, 0.3), xp.zeros(1, xp.float32)
@@ -287,8 +291,8 @@ def test_a_mask_of_any_tile_is_that_of_the_whole(xp):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("factor", [1, 300])
-def test_scores_are_as_large_as_they_like(factor, dtype, rng, xp):
-    """Of small ones the highest is not looked for; of large ones only few weights are not 0."""
+def test_scores_of_any_size(factor, dtype, rng, xp):
+    """For small ones the highest is not computed; for large ones most weights are 0."""
     query, key, value = inputs = factor * rng.standard_normal((3, 2, H, T, 4)).astype(dtype)
     assert factor == 1 or abs(query @ key.swapaxes(2, 3)).max() > 1e5  # exp overflows beyond 710
     plain, ours = ScaledDotProductAttention(), TiledAttention(rows=4, least=0)
@@ -308,14 +312,14 @@ def test_scores_are_as_large_as_they_like(factor, dtype, rng, xp):
         assert_allclose(to_host(of_ours), of_plain, **tolerance)
 
 
-def test_small_scores_are_those_whose_exponential_is_a_number():
+def test_small_scores_have_a_finite_exponential():
     query = np.full((1, 1, 2, 4), 10.0)  # of length 20
     for length, small in ((4.0, True), (4.1, False)):
         assert tiles.scores_are_small(query, np.full((1, 1, 3, 4), length / 2)) == small
 
 
-def test_a_large_bias_overflows_nothing(rng):
-    """However small the products of queries and keys are; a GPU is not asked for their size."""
+def test_a_large_bias_does_not_overflow(rng):
+    """However small the products of queries and keys are. A GPU is not asked for their size."""
 
     class Large:
         def forward(self, queries, keys, like):
@@ -368,8 +372,8 @@ def test_long_sequences_take_tiles_and_short_ones_the_plain_formula(rng):
         layer.backward(x)
 
 
-def test_steps_after_a_long_beginning_are_the_whole(rng):
-    """What is remembered is none of the tiles' business."""
+def test_steps_after_a_long_prefix_equal_the_whole_sequence(rng):
+    """Memory does not depend on tiles."""
     for mixer, changes in MIXERS_IN_TILES.items():
         flat = pack(layer := self_attention(mixer, **changes), np.float64)
         flat.data += rng.standard_normal(flat.data.shape)
@@ -385,7 +389,7 @@ def test_steps_after_a_long_beginning_are_the_whole(rng):
 
 
 def test_memory_grows_with_the_length(rng):
-    """At 2,048 it is less than a quarter of the plain formula's; a bias is no reason for more."""
+    """Not with its square. At 2,048 it is less than a quarter of the plain formula's."""
 
     def peak(layer, length, *reach):
         x = rng.standard_normal((3, 1, 1, length, 8)).astype(np.float32)
@@ -417,8 +421,8 @@ def test_a_default_config_makes_the_paper_s_classes():
         assert type(layer) is kind and tuple(map(type, parts)) == kinds
 
 
-def test_an_attention_of_ones_own_meets_all_scores(rng, monkeypatch):
-    """It is given a mask, and a bias where there is one, and is made of p_drop."""
+def test_a_custom_attention_gets_all_scores(rng, monkeypatch):
+    """It gets a mask and the bias, if there is one, and is built with p_drop."""
     given = []
 
     class Own(BiasedAttention):
@@ -438,7 +442,7 @@ def test_an_attention_of_ones_own_meets_all_scores(rng, monkeypatch):
     assert given == [((1, 1, 400, 400),), ((1, 1, 400, 400), (H, 400, 400))]
 
 
-def test_an_attention_without_a_gradient_of_a_trained_bias_is_refused(rng, complaint, monkeypatch):
+def test_a_custom_attention_without_a_bias_gradient_is_refused(rng, complaint, monkeypatch):
     class Own(BiasedAttention):
         def backward(self, doutput):
             return super().backward(doutput)[:3]
@@ -452,7 +456,7 @@ def test_an_attention_without_a_gradient_of_a_trained_bias_is_refused(rng, compl
     )
 
 
-def test_patterns_of_nothing_are_refused(complaint):
+def test_patterns_of_size_0_are_refused(complaint):
     for kind, name in ((Window, "window"), (Strided, "stride"), (GlobalWindow, "global_tokens")):
         for value in (0, -1, 2.0):
             said = f"{name} is an integer of at least 1; received {value}"
@@ -464,7 +468,7 @@ def test_patterns_of_nothing_are_refused(complaint):
     TowerConfig(**small, mixers="window")
 
 
-def test_groups_are_of_one_size(complaint):
+def test_groups_have_equal_sizes(complaint):
     sizes = dict(d_model=8, heads=4)
     assert "heads 4, key_value_heads 3" in complaint(TowerConfig, **sizes, key_value_heads=3)
     config = TowerConfig(**sizes, key_value_heads=2, d_k=3, d_v=5)

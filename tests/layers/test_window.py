@@ -1,4 +1,4 @@
-"""The ring of a past that keeps what later positions can see."""
+"""The ring of the latest keys and values."""
 
 import numpy as np
 import pytest
@@ -12,8 +12,8 @@ B, H = 2, 4
 
 @pytest.mark.parametrize("lasting", [0, 1, 4])
 @pytest.mark.parametrize("lengths", [(5, 1, 1, 2, 1, 1, 1), (1,) * 12, (2, 1, 3, 1, 5)])
-def test_a_ring_gives_what_later_positions_can_see(lasting, lengths, rng, xp):
-    """Several at once, one by one, several again; of some rows, in another order."""
+def test_a_ring_holds_what_later_positions_can_see(lasting, lengths, rng, xp):
+    """Positions come several at once or one by one, and rows are chosen in between."""
     memory = Memory(99)
     ring, keys = Latest(memory, 3, lasting), rng.standard_normal((B, H, 12, 2))
     values = rng.standard_normal((B, H, 12, 5))

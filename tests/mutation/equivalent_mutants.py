@@ -82,7 +82,7 @@ How much sentencepiece tells of its work on standard error.
     data/subwords.py: minloglevel=3
 What logits are where they do not count: what comes of it is multiplied with 0, or compared with the
 same.
-    paper/cross_entropy.py: xp.where(counted[rows, None], piece, logits.dtype.type(1))
+    paper/cross_entropy.py: xp.where(valid[rows, None], piece, logits.dtype.type(1))
     later/divergence.py: xp.where(counts, x, x.dtype.type(1))
 np.diff gets -2 instead of -1 before the smallest id or row. These are at least 0, so the first
 difference is above 0 either way, and whether it is 0 is all that counts.

@@ -79,7 +79,7 @@ def test_a_text_is_learned_and_the_run_goes_on_from_a_prompt(call, succeed):
     assert "\n".join(out).startswith("le caféç") and len("\n".join(out)) == 8 + 12
     assert call(main, "--resume --quick --length 5")[0] == 0
     (of,) = load(run).attention("est bon le café").maps
-    assert "".join(of.reads) == "".join(of.looks_at) == " le café"
+    assert "".join(of.query_labels) == "".join(of.key_labels) == " le café"
 
 
 @pytest.mark.parametrize("page", [write, masked, pairs])
