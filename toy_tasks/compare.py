@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from numformer.errors import InputError
-from numformer.plots import bound
+from numformer.plots import limit_y_axis
 from numformer.runs.run_folder import read_metrics
 from toy_tasks.command_line import Parser, any_path, exit_code, picture_path, run_folders
 from toy_tasks.reports.charts import COLOURS, STROKES
@@ -215,7 +215,7 @@ def draw(path: Path, runs: list[Run]) -> None:
                 band = [*map(min, values)], [*map(max, values)]
                 axes.fill_between(steps, *band, color=look["color"], alpha=0.2, linewidth=0)
         if not name.endswith("loss"):
-            bound(axes)
+            limit_y_axis(axes)
     axes.set_xlim(left=0)
     labels = [label.replace("$", r"\$") for label in groups]  # a bare $ begins a formula
     figure.legend(figure.axes[0].lines, labels, loc="outside lower center", ncols=columns)

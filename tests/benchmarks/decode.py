@@ -1,10 +1,10 @@
-"""Decoding: numformer beside `generate` of Hugging Face transformers, in one run.
+"""Writing: numformer against `generate` of Hugging Face transformers.
 
     python -m tests.benchmarks.decode [--sizes tiny base gpt gpt2] [--batches 1 16 64]
 
-Models of the same sizes with random weights write 30 symbols, in a process of each library with one
-thread. They take turns, and medians of processor time are compared: tokens a second of numformer
-over those of transformers. Needs torch and transformers (pip install torch transformers).
+Models of the same sizes with random weights read and write 30 symbols. Each library runs in its own
+process with one thread, and the two take turns. Compared are medians of processor time, as tokens a
+second. Needs torch and transformers (pip install torch transformers).
 """
 
 import argparse
@@ -25,15 +25,15 @@ from tests.benchmarks.sizes import SIZES as TRAINED
 from tests.benchmarks.sizes import Size
 from tests.benchmarks.worker import Worker
 
-LENGTH, ROUNDS = 30, 7  # of what is read, and what is written
+LENGTH, ROUNDS = 30, 7  # symbols read, and written; measurements
 
 
 SIZES = {name: TRAINED[name] for name in ("tiny", "base", "gpt")}
 SIZES["gpt2"] = Size(50257, 256, 4, 4, 1024, 64, LENGTH, "gpt")
 
 
-def read(size: Size, batch: int) -> np.ndarray:
-    """ids (B, LENGTH), the last one the end where an encoder reads them."""
+def inputs_for(size: Size, batch: int) -> np.ndarray:
+    """Random ids (B, LENGTH); for an encoder the last one is the end id."""
     ids = np.random.default_rng(0).integers(UNKNOWN + 1, size.V, (batch, LENGTH))
     if size.model == "transformer":
         ids[:, -1] = END
@@ -51,12 +51,12 @@ def numformer_writer(size: Size) -> Callable:
     pack(model)
     step = model.step
 
-    def never_ending(ids, state):
+    def step_without_end(ids, state):
         logits = step(ids, state)
         logits[:, END] = np.finfo(logits.dtype).min
         return logits
 
-    model.step = never_ending
+    model.step = step_without_end
 
     def write(ids: np.ndarray, beam: int):
         if beam == 1:
@@ -93,11 +93,11 @@ def transformers_writer(size: Size) -> Callable:
     model.eval()
 
     def write(ids: np.ndarray, beam: int):
-        given = torch.from_numpy(ids)
-        wanted = dict(min_new_tokens=LENGTH, max_new_tokens=LENGTH, num_beams=beam)
+        inputs = torch.from_numpy(ids)
+        settings = dict(min_new_tokens=LENGTH, max_new_tokens=LENGTH, num_beams=beam)
         with torch.inference_mode():
-            mask = torch.ones_like(given)
-            return model.generate(given, attention_mask=mask, do_sample=False, **wanted)
+            mask = torch.ones_like(inputs)
+            return model.generate(inputs, attention_mask=mask, do_sample=False, **settings)
 
     return write
 
@@ -106,14 +106,14 @@ WRITERS = {"numformer": numformer_writer, "transformers": transformers_writer}
 
 
 def work(library: str, name: str) -> None:
-    """A process that answers each "batch beam" on standard input with the seconds it took."""
+    """Answer each line "batch beam" on standard input with the seconds that writing took."""
     size = SIZES[name]
     write = WRITERS[library](size)
     for line in sys.stdin:
         batch, beam = map(int, line.split())
-        ids, started = read(size, batch), time.process_time()
+        ids, start = inputs_for(size, batch), time.process_time()
         write(ids, beam)
-        print(time.process_time() - started, flush=True)
+        print(time.process_time() - start, flush=True)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -128,7 +128,7 @@ def main(arguments: list[str] | None = None) -> None:
         return work(*options.worker)
     for package in ("torch", "transformers"):
         if not importlib.util.find_spec(package):
-            parser.error(f"transformers is what numformer is compared with: pip install {package}")
+            parser.error(f"numformer is compared with transformers: pip install {package}")
     print("tokens a second\n| size | batch | beam |", " | ".join(WRITERS), "| ratio |")
     print("|---" * 6 + "|", flush=True)
     for name in options.sizes:

@@ -1,14 +1,14 @@
-"""Ranks of MPI beside forked parts, and what a network leaves of many machines.
+"""MPI ranks against forked parts, and an estimate for many machines in a network.
 
     python -m tests.benchmarks.parallel [--sizes toy tiny base] [--ranks 2] [--paper]
 
-Both ways compute the same steps, with as many parts, one thread each, and take turns; medians are
-compared. Beside the ratio stand the bytes that the ranks send in a step, and the milliseconds for
-which rank 0 waits for others: as it is, and where nothing leaves before backward has ended.
+Both compute the same steps with as many parts, one thread each, and take turns; medians are
+compared. The table also has the bytes that ranks send in a step, and the milliseconds for which
+rank 0 waits for others: normally, and if nothing is sent before backward has ended.
 
-Then, on paper: a step of the paper's batch over 1 to 256 ranks at 1, 10 and 100 Gbit/s, from the
-rate that was measured here, or with --paper at 60 GFlop/s, without measuring. Operations and bytes
-both grow with the parameters, so the gains are those of base and of big alike.
+Then follows an estimate for the paper's batch on 1 to 256 ranks at 1, 10 and 100 Gbit/s. It uses
+the rate measured before, or with --paper 60 GFlop/s, without measuring. Operations and bytes both
+grow with the parameters, so base and big models gain alike.
 """
 
 import argparse
@@ -30,17 +30,17 @@ WAYS = "forks", "ranks", "late"
 """Forked parts; ranks; ranks that send nothing before backward has ended."""
 
 MODELS = {"base": 65e6, "big": 213e6}  # parameters (Table 3)
-TOKENS = 25_000  # of a batch on each side (section 5.1)
-PADDED = 0.75  # tokens of a batch that is measured, over its positions
-P100 = 9.5e12  # operations a second that the paper counts for one of its GPUs (section 6.1)
-LINES = 1, 10, 100  # Gbit/s
-BACKWARD = 2 / 3  # of the operations of a step
+TOKENS = 25_000  # of a batch, in source and target each (section 5.1)
+REAL_SHARE = 0.75  # tokens over positions in the batches that are measured
+P100 = 9.5e12  # operations a second, the paper's estimate for one of its GPUs (section 6.1)
+BANDWIDTHS = 1, 10, 100  # Gbit/s
+BACKWARD = 2 / 3  # share of backward in the operations of a step
 
 
 def work(name: str, way: str) -> None:
-    """Answer each number on standard input: the seconds of so many steps, and of waiting in them.
+    """Answer each line "steps what" on standard input, after this number of steps.
 
-    The number is followed by a 1 where the bytes of a step are asked for in place of seconds.
+    The answer is their seconds (what 0), the seconds of waiting (1) or the bytes sent (2).
     """
     ranks = world() if way != "forks" else None
     trainer = trainer_of(SIZES[name], "padded", 2 if ranks is None else ranks.size, ranks)
@@ -54,70 +54,68 @@ def work(name: str, way: str) -> None:
     parts.start()
     for line in sys.stdin:
         steps, what = map(int, line.split())
-        began = time.perf_counter()
+        start = time.perf_counter()
         waited, sent = (parts.seconds, parts.sent) if isinstance(parts, RankParts) else (0, 0)
         for _ in range(steps):
             trainer.advance()
-        now = time.perf_counter() - began, 0, 0
+        answers = time.perf_counter() - start, 0, 0
         if isinstance(parts, RankParts):
-            now = now[0], parts.seconds - waited, parts.sent - sent
-        print(now[what], flush=True)
+            answers = answers[0], parts.seconds - waited, parts.sent - sent
+        print(answers[what], flush=True)
     parts.dismiss({})
 
 
-def compared(name: str, ranks: int) -> list[str]:
+def comparison(name: str, ranks: int) -> list[str]:
     """A row of the table: milliseconds of a step, their ratio, bytes, milliseconds of waiting."""
     counts = {"forks": 1, "ranks": ranks, "late": ranks}
     workers = {way: Worker("parallel", name, way, threads=1, ranks=counts[way]) for way in WAYS}
     ask: dict[str, Callable[[int, int], float]] = {way: w.ask for way, w in workers.items()}
     steps = max(2, int(1 / max(ask["forks"](2, 0) / 2, ask["ranks"](2, 0) / 2)))
-    taken: dict[str, list[float]] = {way: [] for way in WAYS}
-    waited: dict[str, list[float]] = {way: [] for way in WAYS}
+    times: dict[str, list[float]] = {way: [] for way in WAYS}
+    waits: dict[str, list[float]] = {way: [] for way in WAYS}
     for _ in range(ROUNDS):
         for way in WAYS:
-            taken[way].append(ask[way](steps, 0) / steps)
-            waited[way].append(ask[way](steps, 1) / steps)
+            times[way].append(ask[way](steps, 0) / steps)
+            waits[way].append(ask[way](steps, 1) / steps)
     sent = ask["ranks"](2, 2) / 2
     for worker in workers.values():
         worker.end()
-    forks, of_ranks = (statistics.median(taken[way]) for way in ("forks", "ranks"))
-    waits = [f"{1000 * statistics.median(waited[way]):.1f}" for way in WAYS[1:]]
-    figures = f"{1000 * forks:.1f}", f"{1000 * of_ranks:.1f}", f"{forks / of_ranks:.2f}"
-    return [name, *figures, f"{sent / 1e6:.1f}", *waits]
+    forks, mpi = (statistics.median(times[way]) for way in ("forks", "ranks"))
+    figures = f"{1000 * forks:.1f}", f"{1000 * mpi:.1f}", f"{forks / mpi:.2f}", f"{sent / 1e6:.1f}"
+    return [name, *figures, *(f"{1000 * statistics.median(waits[way]):.1f}" for way in WAYS[1:])]
 
 
 def seconds(parameters: float, ranks: int, gbit: float, rate: float) -> tuple[float, float]:
-    """Of a step of the paper's batch: computing, and communication that backward cannot hide.
+    """The seconds of a step: computing, and communication that backward does not hide.
 
-    A token takes 6 operations a parameter forward and backward (Kaplan et al. 2020), and half of
-    the parameters meet the tokens of one side, the others those of the other. Each rank
-    sends 2 (R - 1) / R of the vector: its gradient away, its weights back; of these the gradient
-    can leave while backward runs.
+    A token takes 6 operations a parameter, forward and backward (Kaplan et al. 2020). Half of the
+    parameters meet the source, the others the target. Each rank sends 2 (R - 1) / R of the vector:
+    gradients and weights. The gradients can be sent while backward runs.
     """
     computing = 6 * parameters * TOKENS / (rate * ranks)
     one_way = 4 * parameters * (ranks - 1) / ranks / (gbit * 1e9 / 8)
     return computing, one_way + max(0.0, one_way - BACKWARD * computing)
 
 
-def on_paper(rate: float) -> str:
-    """How many times as fast as one rank R are, and from where half of their time is waiting."""
+def estimate(rate: float) -> str:
+    """A table: the speedup of R ranks, and the R from which half of the time is waiting."""
     counts = [2**n for n in range(9)]
     alone = ", ".join(f"{name} {seconds(p, 1, 1, rate)[0]:.0f} s" for name, p in MODELS.items())
     kinds = {f"a core, {rate / 1e9:.0f} GFlop/s": rate, "64 such cores": 64 * rate, "P100": P100}
     rows = [["a rank is", "Gbit/s", *map(str, counts), "half is waiting from"]]
-    for (kind, of_kind), gbit in itertools.product(kinds.items(), LINES):
-        both = {ranks: seconds(MODELS["base"], ranks, gbit, of_kind) for ranks in counts}
+    for (kind, kind_rate), gbit in itertools.product(kinds.items(), BANDWIDTHS):
+        both = {ranks: seconds(MODELS["base"], ranks, gbit, kind_rate) for ranks in counts}
         gains = [f"{sum(both[1]) / sum(both[ranks]):.1f}" for ranks in counts]
         late = (str(ranks) for ranks, (computing, waiting) in both.items() if waiting > computing)
         rows.append([kind, str(gbit), *gains, next(late, "more")])
-    return f"on paper, times one rank (of one core a step takes {alone}):\n{markdown(rows)}"
+    return f"estimated speedup over one rank (a step of one core takes {alone}):\n{markdown(rows)}"
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.parallel")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["toy", "tiny", "base"])
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--paper", action="store_true", help="the table on paper alone")
+    parser.add_argument("--paper", action="store_true", help="the estimate only")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.worker:
@@ -125,12 +123,12 @@ def main(arguments: list[str] | None = None) -> None:
     rate = 60e9
     if not options.paper:
         head = ["size", "forks ms", "ranks ms", "ratio", "MB a step", "waits ms", "late: waits ms"]
-        rows = [compared(name, options.ranks) for name in options.sizes]
+        rows = [comparison(name, options.ranks) for name in options.sizes]
         print(markdown([head, *rows]))
         size, measured = SIZES[options.sizes[-1]], float(rows[-1][2]) / 1000
         parameters = numformer_model(size).parameter_counts()["total"] - size.V * size.D
-        rate = 6 * parameters * PADDED * size.B * size.T / measured / options.ranks
-    print(on_paper(rate))
+        rate = 6 * parameters * REAL_SHARE * size.B * size.T / measured / options.ranks
+    print(estimate(rate))
 
 
 if __name__ == "__main__":

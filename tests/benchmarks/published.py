@@ -1,9 +1,9 @@
-"""Loading a published model: seconds and memory, of a random one as large as GPT-2 XL.
+"""Loading a published model: seconds and memory, for a random model of the size of GPT-2 XL.
 
     python -m tests.benchmarks.published [--layers 48]
 
-Writes 1.5 billion random numbers as bfloat16 into a temporary folder, in several files, and loads
-it in a process of its own, whose largest memory is compared with the numbers' size in float32.
+It writes 1.5 billion random bfloat16 numbers into several files of a temporary folder and loads
+them in another process, whose peak memory is compared with the size of the numbers in float32.
 """
 
 import argparse
@@ -19,13 +19,13 @@ import numpy as np
 
 XL = dict(model_type="gpt2", vocab_size=50257, n_embd=1600, n_head=25, n_positions=1024)
 XL |= dict(activation_function="gelu_new", bos_token_id=50256, eos_token_id=50256)
-PART = 1 << 30  # bytes of a file, about
+PART = 1 << 30  # bytes of a file, approximately
 
 
 def shapes(layers: int) -> dict[str, tuple[int, ...]]:
     """The arrays of a GPT-2 of this width, by name."""
     width = XL["n_embd"]
-    told = {"wte.weight": (XL["vocab_size"], width), "wpe.weight": (XL["n_positions"], width)}
+    arrays = {"wte.weight": (XL["vocab_size"], width), "wpe.weight": (XL["n_positions"], width)}
     for n in range(layers):
         for part, (rows, columns) in {
             "attn.c_attn": (width, 3 * width),
@@ -33,14 +33,14 @@ def shapes(layers: int) -> dict[str, tuple[int, ...]]:
             "mlp.c_fc": (width, 4 * width),
             "mlp.c_proj": (4 * width, width),
         }.items():
-            told |= {f"h.{n}.{part}.weight": (rows, columns), f"h.{n}.{part}.bias": (columns,)}
+            arrays |= {f"h.{n}.{part}.weight": (rows, columns), f"h.{n}.{part}.bias": (columns,)}
         for norm in ("ln_1", "ln_2"):
-            told |= {f"h.{n}.{norm}.weight": (width,), f"h.{n}.{norm}.bias": (width,)}
-    return told | {"ln_f.weight": (width,), "ln_f.bias": (width,)}
+            arrays |= {f"h.{n}.{norm}.weight": (width,), f"h.{n}.{norm}.bias": (width,)}
+    return arrays | {"ln_f.weight": (width,), "ln_f.bias": (width,)}
 
 
 def write(folder: Path, layers: int) -> int:
-    """A published model of random bfloat16; how many numbers it has."""
+    """Write a published model of random bfloat16 numbers; return how many they are."""
     (folder / "config.json").write_text(json.dumps(XL | dict(n_layer=layers)))
     parts: list[dict] = [{}]
     for name, shape in shapes(layers).items():
@@ -63,18 +63,17 @@ def write(folder: Path, layers: int) -> int:
             for _ in range(at // bits.nbytes):
                 file.write(bits.data)
             file.write(bits.data[: (at % bits.nbytes) // 2])
-    told = {"weight_map": index}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(told))
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
     return total
 
 
 def load(folder: Path) -> None:
-    """Load it here; prints the seconds and the largest memory of this process in bytes."""
+    """Load it; print the seconds, the peak memory of this process in bytes, and the parameters."""
     from numformer.trained import model_of_run
 
-    begun = time.perf_counter()
+    start = time.perf_counter()
     model, _ = model_of_run(folder)
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - start
     peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(seconds, peak, sum(x.size for x in model.named_parameters().values()))
 
@@ -89,10 +88,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         numbers = write(Path(name), options.layers)
         command = [sys.executable, "-m", "tests.benchmarks.published", "--load", name]
-        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-    seconds, peak, parameters = float(told[0]), int(told[1]), int(told[2])
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    seconds, peak, parameters = float(output[0]), int(output[1]), int(output[2])
     print(f"{parameters:,} parameters of {numbers:,} numbers, bfloat16, in {seconds:.1f} s")
-    print(f"largest memory {peak / 2**20:,.0f} MiB, {peak / (4 * parameters):.2f} of float32's")
+    print(f"peak memory {peak / 2**20:,.0f} MiB, {peak / (4 * parameters):.2f} of float32's")
 
 
 if __name__ == "__main__":

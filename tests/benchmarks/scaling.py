@@ -1,11 +1,11 @@
-"""How time and memory of a layer grow with length, batch and width: every mixer, beside theory.
+"""How the time and memory of each mixer grow with length, batch and width, against theory.
 
     python -m tests.benchmarks.scaling [--mixers window linear] [--quick] [--out runs/scaling.png]
 
-A layer that looks back goes forward and backward, in float32 and one thread. All take turns, and
-medians of processor time are compared. `whole` is attention by the plain formula, `tiles` the same
-in tiles; `attention` takes the one or the other by the length, `grouped` has one head of keys.
-Heads have 64 features, but there are at least two; a stride is the root of the length.
+A causal layer computes forward and backward, in float32 and one thread. The layers take turns, and
+the table has medians of processor time. `whole` is attention by the plain formula, `tiles` in
+tiles, `attention` one or the other by the length, `grouped` with one head of keys. Heads have 64
+features, but there are at least two; the stride is the square root of the length.
 """
 
 import argparse
@@ -29,13 +29,13 @@ from numformer.plots import new_figure
 from toy_tasks.command_line.flags import picture_path
 from toy_tasks.reports.charts import COLOURS, STROKES, markdown
 
-MOST = 3 << 10  # MiB: what would need more, as smaller sizes tell, is left out
-LEAST = 0.02  # seconds of a measurement: what is faster is done several times
+MOST = 3 << 10  # MiB: sizes that would need more, judging by smaller ones, are left out
+LEAST = 0.02  # seconds of a measurement: faster steps are repeated
 TILED = {"attention_function": "tiled"}
-OWN: dict[str, dict] = {"whole": {}, "tiles": TILED, "attention": TILED}
-OWN |= {"grouped": TILED | {"key_value_heads": 1}, "global_window": {"global_tokens": 4}}
-# The exponents that time and memory come to in the end. In d it is 1 for what happens to numbers
-# one by one and for scores, of which there are as many as heads, and 2 for projections.
+SETTINGS: dict[str, dict] = {"whole": {}, "tiles": TILED, "attention": TILED}
+SETTINGS |= {"grouped": TILED | {"key_value_heads": 1}, "global_window": {"global_tokens": 4}}
+# The exponents of time and memory in the limit. In d, it is 1 for elementwise operations and for
+# scores, whose number grows with the heads, and 2 for projections.
 IN_T = {"whole": (2, 2), "tiles": (2, 1), "grouped": (2, 1)} | dict.fromkeys(MIXERS, (1, 1))
 IN_T |= {"attention": (2, 1), "strided": (1.5, 1.5), "relative": (2, 1)}
 IN_OTHERS = {"B": 1, "d": "1 to 2"}
@@ -56,18 +56,16 @@ SIZES = {
     "d": {d: Size(d=d) for d in (64, 128, 256, 512)},
 }
 Curves = dict[tuple[str, str], dict[int, float]]
-"""By the letter that grows and a name: what was measured, by the values of the letter."""
+"""Measurements by (the letter that grows, the name of a layer), then by the letter's value."""
 
 
 def step_of(name: str, size: Size) -> Callable[[], None]:
-    """Forward and backward of a batch, whose masks are made anew."""
-    own = OWN.get(name, {}) | dict(mixers=name if name in MIXERS else "attention")
+    """A function that computes forward and backward of a batch, with new masks each time."""
+    settings = SETTINGS.get(name, {}) | dict(mixers=name if name in MIXERS else "attention")
     if name == "strided":
-        own |= dict(stride=round(size.T**0.5))
-    config, rng = (
-        TowerConfig(d_model=size.d, heads=max(2, size.d // 64), **own),
-        np.random.default_rng(0),
-    )
+        settings |= dict(stride=round(size.T**0.5))
+    config = TowerConfig(d_model=size.d, heads=max(2, size.d // 64), **settings)
+    rng = np.random.default_rng(0)
     layer: Any = config.self_attention(rng, causal=True)
     if name == "tiles":
         layer.attention.least = 0
@@ -82,7 +80,7 @@ def step_of(name: str, size: Size) -> Callable[[], None]:
 
 
 def most_memory(step: Callable[[], None]) -> int:
-    """The bytes that live at once during a step at most, all that is kept for backward included."""
+    """The peak memory of a step in bytes, including all that is saved for backward."""
     tracemalloc.start()
     step()
     _, most = tracemalloc.get_traced_memory()
@@ -91,10 +89,10 @@ def most_memory(step: Callable[[], None]) -> int:
 
 
 def seconds(step: Callable[[], None], times: int = 1) -> float:
-    began = time.process_time()
+    start = time.process_time()
     for _ in range(times):
         step()
-    return (time.process_time() - began) / times
+    return (time.process_time() - start) / times
 
 
 def memory(names: list[str], values: int) -> Curves:
@@ -110,32 +108,32 @@ def memory(names: list[str], values: int) -> Curves:
     return curves
 
 
-def times(room: Curves, rounds: int) -> Curves:
-    """The milliseconds of a step at the same points, the median of several rounds."""
-    points = ((*key, value) for key, curve in room.items() for value in curve)
+def times(peaks: Curves, rounds: int) -> Curves:
+    """The milliseconds of a step at the points of other curves, medians of several rounds."""
+    points = ((*key, value) for key, curve in peaks.items() for value in curve)
     steps = {(row, name, v): step_of(name, SIZES[row][v]) for row, name, v in points}
     counts = {point: int(LEAST / seconds(step)) + 1 for point, step in steps.items()}
-    taken = [{p: seconds(step, counts[p]) for p, step in steps.items()} for _ in range(rounds)]
+    results = [{p: seconds(step, counts[p]) for p, step in steps.items()} for _ in range(rounds)]
     return {
-        key: {v: 1000 * statistics.median(of[*key, v] for of in taken) for v in curve}
-        for key, curve in room.items()
+        key: {v: 1000 * statistics.median(result[*key, v] for result in results) for v in curve}
+        for key, curve in peaks.items()
     }
 
 
 def exponent(numbers: dict[int, float]) -> float:
-    """The slope of the line through the upper half of the points, both axes logarithmic."""
+    """The slope of the line through the upper half of the points, on logarithmic axes."""
     points = np.log([*numbers.items()])[-(len(numbers) // 2 + 1) :]
     return np.polyfit(*points.T, 1)[0]
 
 
 def table(names: list[str], curves: dict[str, Curves]) -> str:
-    """What a step takes at some lengths, and the exponents, those of theory in brackets."""
+    """Time and memory at some lengths, and the exponents; those of theory are in brackets."""
     shown = [*curves["time"]["T", names[0]]][2::2]
     head = [f"{unit} at T {', '.join(f'{T:,}' for T in shown)}" for unit in KINDS.values()]
     lines = [["mixer", *head, *(f"{kind} in {letter}" for letter, kind in product(SIZES, KINDS))]]
     for name in names:
         lengths = [curves[kind]["T", name] for kind in KINDS]
-        line = [", ".join(f"{of[T]:,.0f}" for T in shown if T in of) for of in lengths]
+        line = [", ".join(f"{curve[T]:,.0f}" for T in shown if T in curve) for curve in lengths]
         for letter, (index, kind) in product(SIZES, enumerate(KINDS)):
             theory = IN_OTHERS.get(letter, IN_T[name][index])
             line.append(f"{exponent(curves[kind][letter, name]):.2f} ({theory})")
@@ -165,14 +163,14 @@ def draw(path: Path, names: list[str], curves: dict[str, Curves]) -> None:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.scaling")
     parser.add_argument("--mixers", nargs="+", choices=IN_T, default=list(IN_T))
-    parser.add_argument("--quick", action="store_true", help="small sizes, once: judges nothing")
+    parser.add_argument("--quick", action="store_true", help="small sizes, once: proves nothing")
     parser.add_argument("--out", type=picture_path, default=Path("runs/scaling.png"))
     options = parser.parse_args(arguments)
     values, rounds = (3, 1) if options.quick else (9, 5)
     reuse_freed_memory()
     with blas.training_threads(1):
-        room = memory(options.mixers, values)
-        curves = {"time": times(room, rounds), "memory": room}
+        peaks = memory(options.mixers, values)
+        curves = {"time": times(peaks, rounds), "memory": peaks}
     draw(options.out, options.mixers, curves)
     print(table(options.mixers, curves), options.out, sep="\n")
 

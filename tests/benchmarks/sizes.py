@@ -1,4 +1,4 @@
-"""What the benchmarks compute with: sizes of models and their batches."""
+"""The models of the benchmarks: their sizes and their batches."""
 
 from typing import NamedTuple
 
@@ -41,13 +41,13 @@ P_DROP = 0.1
 
 
 def batches(size: Size, lengths: str, count: int = 8):
-    """source, target_in, target_out (B, T); a gpt, which has no padding, has ids, following ids."""
+    """Batches of source, target_in, target_out (B, T); for a gpt, of ids and the following ids."""
     rng = np.random.default_rng(0)
     if size.model == "gpt":
         ids = rng.integers(4, size.V, (count, size.B, size.T + 1))
         return [Windows(batch[:, :-1], batch[:, 1:]) for batch in ids]
 
-    def sequence(shortest):  # an end follows
+    def sequence(shortest):  # without the end id
         return rng.integers(4, size.V, rng.integers(shortest, size.T))
 
     shortest = size.T - 1 if lengths == "full" else size.T // 2

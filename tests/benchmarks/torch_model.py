@@ -1,4 +1,4 @@
-"""The models of the benchmarks in PyTorch, written as its own guides advise."""
+"""The models of the benchmarks in PyTorch, written as PyTorch's guides recommend."""
 
 import torch
 from torch import nn
@@ -12,9 +12,9 @@ def torch_model(size: Size, padded: bool) -> nn.Module:
     """The same model as an nn.Module: source, target -> logits; a gpt's takes ids alone."""
 
     def embedding(count):
-        made = nn.Embedding(count, size.D)
-        nn.init.normal_(made.weight, 0, size.D**-0.5)
-        return made
+        layer = nn.Embedding(count, size.D)
+        nn.init.normal_(layer.weight, 0, size.D**-0.5)
+        return layer
 
     def split(x):
         return x.unflatten(-1, (size.heads, -1)).transpose(1, 2)

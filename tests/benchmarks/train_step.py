@@ -1,24 +1,24 @@
-"""One training step: numformer beside PyTorch eager, in one run.
+"""One training step: numformer against PyTorch eager.
 
     python -m tests.benchmarks.train_step [--sizes toy64 tiny ...] [--lengths full padded]
     python -m tests.benchmarks.train_step --sizes base --profile
     python -m tests.benchmarks.train_step --backend cupy --precisions float32 tf32 mixed
 
-Each library computes in a process of its own, with the same threads, sizes and data. They take
-turns, so that what else the machine does meets them alike, and medians are compared. PyTorch is as
-its own guides advise: fused attention with queries, keys and values from one product, fused Adam,
-no mask where nothing is padded, and the allocator setting that numformer's scripts make. Memory is
-that of a library's processes after these steps, what they share counted once. What the differences
-come from stands in tests/README.md. Needs torch (pip install torch).
+Each library runs in its own process, with the same threads, sizes and data. They take turns, so
+that other load on the machine affects both, and medians are compared. PyTorch is used as its guides
+recommend: fused attention with queries, keys and values from one product, fused Adam, no mask if
+nothing is padded, and the allocator settings of numformer's scripts. Memory is that of a library's
+processes after these steps, with shared memory counted once. tests/README.md explains the
+differences. Needs torch (pip install torch).
 
-With --profile it says instead which formulas of numformer a step's processor time goes into, in one
-process with one thread.
+With --profile it prints the processor time that each formula of numformer takes, in one process
+with one thread.
 
-With --backend cupy both compute on one GPU. tf32 lets products round to 10 bits; mixed is
-numformer's --precision mixed (float16) beside PyTorch's autocast to bfloat16. Memory is then what
-each library's pool of the GPU's memory has grown to. --profile waits for every kernel, so that its
-time is that of the formula that started it, and says before how many kernels a step starts, which
-they are, and for how much of a step the GPU is busy.
+With --backend cupy both use one GPU. tf32 lets products round to 10 bits; mixed is numformer's
+--precision mixed (float16) against PyTorch's autocast to bfloat16. Memory is then the size of each
+library's pool of GPU memory. --profile waits for every kernel, so that its time counts for the
+formula that started it; before that, it prints which kernels a step starts, how many, and for how
+much of a step the GPU is busy.
 """
 
 import argparse
@@ -84,7 +84,7 @@ def numformer_model(size: Size):
 
 
 def numformer_step(size: Size, lengths: str, way: Way = ON_HOST, parts: int | None = None):
-    """What `numformer.training.train` does at every step; and what waits until steps are done."""
+    """The step of `numformer.training.train`, and a function that waits for its end."""
     if way.precision == "tf32":
         os.environ["CUPY_TF32"] = "1"  # before CuPy is loaded
     trainer = trainer_of(size, lengths, parts or (1 if way.on_gpu else cores()), way=way)
@@ -129,12 +129,12 @@ def torch_step(size: Size, lengths: str, way: Way):
         for batch in batches(size, lengths)
     ]
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=way.precision == "mixed")
-    taken = 0
+    number = 0
 
     def step():
-        nonlocal taken
-        *inputs, target_out = data[taken % len(data)]
-        taken += 1
+        nonlocal number
+        *inputs, target_out = data[number % len(data)]
+        number += 1
         with autocast:
             logits = model(*inputs)
             loss = functional.cross_entropy(
@@ -162,16 +162,16 @@ def seconds(step: Callable[[], None], wait: Callable[[], None], times: int) -> f
 
 
 def memory() -> float:
-    """MiB of this process and those that it started: their proportional set sizes."""
-    here = Path("/proc/self")
-    started = (here / "task" / str(os.getpid()) / "children").read_text().split()
-    rolled = [here / "smaps_rollup", *(Path("/proc", pid, "smaps_rollup") for pid in started)]
-    lines = [line.split() for path in rolled for line in path.read_text().splitlines()]
+    """MiB of this process and its children: their proportional set sizes."""
+    own = Path("/proc/self")
+    children = (own / "task" / str(os.getpid()) / "children").read_text().split()
+    paths = [own / "smaps_rollup", *(Path("/proc", pid, "smaps_rollup") for pid in children)]
+    lines = [line.split() for path in paths for line in path.read_text().splitlines()]
     return sum(int(line[1]) for line in lines if line[0] == "Pss:") / 1024
 
 
 def memory_of_gpu(library: str) -> float:
-    """MiB of the GPU that the library's pool holds."""
+    """MiB of GPU memory in the library's pool."""
     if library == "numformer":
         return find_backend("cupy").get_default_memory_pool().total_bytes() / 2**20
     import torch
@@ -180,16 +180,13 @@ def memory_of_gpu(library: str) -> float:
 
 
 def work(library: str, name: str, lengths: str, *way: str) -> None:
-    """A process that answers on standard input: a number of steps with the seconds they took,
-
-    0 with the memory that the steps have needed, which stays with the process.
-    """
+    """Answer each number of steps on standard input with their seconds, and 0 with the memory."""
     how = Way(*way)
     steps = STEPS[library](SIZES[name], lengths, how)
     seconds(*steps, 3)
-    held = functools.partial(memory_of_gpu, library) if how.on_gpu else memory
+    used_memory = functools.partial(memory_of_gpu, library) if how.on_gpu else memory
     for line in sys.stdin:
-        print(seconds(*steps, int(line)) if int(line) else held(), flush=True)
+        print(seconds(*steps, int(line)) if int(line) else used_memory(), flush=True)
 
 
 def measure(name: str, lengths: str, way: Way) -> None:
@@ -202,25 +199,25 @@ def measure(name: str, lengths: str, way: Way) -> None:
         for worker in workers.values():
             stack.callback(worker.end)
         for worker in workers.values():
-            worker.ask(1)  # all are ready
+            worker.ask(1)  # until all are ready
         steps = max(1, round(0.5 / workers["numformer"].ask(1)))
         times = {library: [] for library in STEPS}
         for _ in range(ROUNDS):
             for library, worker in workers.items():
-                time.sleep(0.05)  # the threads of the one before go to sleep first
+                time.sleep(0.05)  # let the threads of the other library go to sleep
                 times[library].append(worker.ask(steps) / steps)
-        ours, theirs = (worker.ask(0) for worker in workers.values())
+        memories = [worker.ask(0) for worker in workers.values()]
     medians = [1000 * statistics.median(times[library]) for library in STEPS]
     size = SIZES[name]
     kind = f"{name}, {lengths}" + (f", {way.precision}" if way.on_gpu else "")
     what = f"{size.D}, {size.layers}, {size.V:,}, {size.B} x {size.T} ({kind})"
     row = [what, *(f"{median:.1f}" for median in medians), f"{medians[1] / medians[0]:.2f}"]
-    row += [f"{ours:,.0f}", f"{theirs:,.0f}", f"{ours / theirs:.2f}"]
+    row += [*(f"{memory:,.0f}" for memory in memories), f"{memories[0] / memories[1]:.2f}"]
     print("|", " | ".join(row), "|", flush=True)
 
 
 def profile(name: str, lengths: str, way: Way, rows: int = 24) -> None:
-    """Print where the time of a step goes: each formula with what it calls outside the library."""
+    """Print the time of each formula in a step, including the calls that leave the library."""
     if way.on_gpu:
         os.environ["CUDA_LAUNCH_BLOCKING"] = "1"  # before CuPy is loaded
     profiler = cProfile.Profile(time.perf_counter if way.on_gpu else time.process_time)
@@ -237,15 +234,15 @@ def profile(name: str, lengths: str, way: Way, rows: int = 24) -> None:
         for (file, _, called), share in shares.items():
             row = f"{called} ({Path(file).name})"
             own[row] = own.get(row, 0) + share
-    whole = sum(own.values())
-    print(f"{name}, {lengths}: {1000 * whole / steps:.1f} ms a step\n| ms | share | formula |")
+    total = sum(own.values())
+    print(f"{name}, {lengths}: {1000 * total / steps:.1f} ms a step\n| ms | share | formula |")
     print("|---|---|---|")
     for row, spent in sorted(own.items(), key=lambda item: -item[1])[:rows]:
-        print(f"| {1000 * spent / steps:.2f} | {spent / whole:.1%} | {row} |")
+        print(f"| {1000 * spent / steps:.2f} | {spent / total:.1%} | {row} |")
 
 
 def kernels(name: str, lengths: str, way: Way, steps: int = 5, rows: int = 24) -> None:
-    """Print what the GPU does in a step, as CUDA's own records have it, which PyTorch reads."""
+    """Print the kernels that the GPU runs in a step, from CUDA's records, which PyTorch reads."""
     import torch
     from torch.profiler import ProfilerActivity
 
@@ -270,42 +267,42 @@ def kernels(name: str, lengths: str, way: Way, steps: int = 5, rows: int = 24) -
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.train_step")
-    told = "without it all but the largest, or on a GPU " + " ".join(ON_GPU)
-    parser.add_argument("--sizes", nargs="+", choices=SIZES, help=told)
-    told = "; ".join(f"{name}: {meaning}" for name, meaning in LENGTHS.items())
-    parser.add_argument("--lengths", nargs="+", choices=LENGTHS, default=list(LENGTHS), help=told)
+    text = "default: all but the largest, or on a GPU " + " ".join(ON_GPU)
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, help=text)
+    text = "; ".join(f"{name}: {meaning}" for name, meaning in LENGTHS.items())
+    parser.add_argument("--lengths", nargs="+", choices=LENGTHS, default=list(LENGTHS), help=text)
     parser.add_argument("--backend", choices=["numpy", "cupy"], default="numpy")
-    told = "of a GPU's products; without it float32"
-    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, help=told)
-    parser.add_argument("--profile", action="store_true", help="where numformer's time goes")
+    text = "of products on a GPU; default: float32"
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, help=text)
+    parser.add_argument("--profile", action="store_true", help="print the time of each formula")
     parser.add_argument("--worker", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.worker:
         return work(*options.worker)
     on_gpu = options.backend == "cupy"
     if options.precisions and not on_gpu:
-        parser.error("--precisions is for --backend cupy: NumPy's products are of float32")
+        parser.error("--precisions needs --backend cupy: NumPy's products are float32")
     if on_gpu:
         try:
             find_backend("cupy")
         except InputError as problem:
             parser.error(str(problem))
     if (on_gpu or not options.profile) and not importlib.util.find_spec("torch"):
-        parser.error("PyTorch is what numformer is compared with: pip install torch")
+        parser.error("numformer is compared with PyTorch: pip install torch")
     if not options.profile:
         columns = "d_model, layers, vocabulary, batch x length", *STEPS, "speedup"
         columns += *(f"{library}, MiB" for library in STEPS), "memory"
         print("milliseconds a step\n|", " | ".join(columns), "|")
         print("|---" * len(columns) + "|", flush=True)
-    usual = ON_GPU if on_gpu else [name for name in SIZES if not name.startswith("paper")]
+    default = ON_GPU if on_gpu else [name for name in SIZES if not name.startswith("paper")]
     ways = [Way(options.backend, precision) for precision in options.precisions or ["float32"]]
     failed = False
-    for name, lengths, way in itertools.product(options.sizes or usual, options.lengths, ways):
+    for name, lengths, way in itertools.product(options.sizes or default, options.lengths, ways):
         padded = SIZES[name].model == "transformer" or "full" not in options.lengths
         if lengths != "full" and not padded:
             continue
         if options.profile and on_gpu:
-            # CUDA is told once in a process whether to wait.
+            # Whether CUDA waits is decided once in a process.
             for what in kernels, profile:
                 context = multiprocessing.get_context("spawn")
                 process = context.Process(target=what, args=(name, lengths, way))
@@ -316,7 +313,7 @@ def main(arguments: list[str] | None = None) -> None:
         else:
             try:
                 measure(name, lengths, way)
-            except SystemExit as problem:  # the other sizes are worth their time all the same
+            except SystemExit as problem:  # the other sizes still run
                 print(f"{name}, {lengths}, {way.precision}: {problem}", file=sys.stderr)
                 failed = True
     if failed:

@@ -1,4 +1,4 @@
-"""A process in which one library computes, so that several can take turns with the same threads."""
+"""Processes that each run one library, so that libraries can take turns on the same threads."""
 
 import os
 import subprocess
@@ -20,12 +20,12 @@ class Worker:
         self.process = subprocess.Popen(command, **pipes, env=os.environ | limits)
 
     def ask(self, *numbers: int) -> float:
-        """The seconds that what it is asked for took."""
+        """Send a line of numbers and return the answer."""
         self.process.stdin.write(" ".join(map(str, numbers)) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
         if not line:
-            sys.exit("a worker ended early; what it said stands above")
+            sys.exit("a worker ended early; its output is above")
         return float(line)
 
     def end(self) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
 
-from numformer.plots import AttentionMaps, attention_maps, bound, new_figure
+from numformer.plots import AttentionMaps, attention_maps, limit_y_axis, new_figure
 
 # Okabe and Ito's colours, told apart by colour-blind readers too; strokes show lines that coincide.
 COLOURS = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"
@@ -50,7 +50,7 @@ def chart(path: Path, title: str, panels: Panels, x: str, y: str, **axis) -> Non
             axes.fill_between(places, *band, color=color, alpha=0.2, linewidth=0)
         axes.set_title(name, fontsize=10, parse_math=False)
         axes.set(xlabel=x, ylabel=y if number == 1 else "", **axis)
-        bound(axes)
+        limit_y_axis(axes)
         axes.grid(alpha=0.3)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=5)
     figure.savefig(path, dpi=110)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib import colormaps
 
-from numformer.plots import bound, new_figure
+from numformer.plots import limit_y_axis, new_figure
 from toy_tasks.analysis.scaling_laws import Fitted, Run
 from toy_tasks.reports.charts import COLOURS
 
@@ -36,7 +36,7 @@ def draw(path: Path, of_unit: dict[str, tuple[Fitted, Sequence[Run]]]) -> None:
         for axes in row:
             axes.set_xscale("log")
             axes.grid(alpha=0.3)
-            bound(axes)
+            limit_y_axis(axes)
     figure.savefig(path, dpi=110)
 
 
