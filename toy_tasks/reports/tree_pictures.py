@@ -3,7 +3,7 @@
 from itertools import pairwise
 from pathlib import Path
 
-from numformer.plots import fonts_for, legible, new_figure
+from numformer.plots import fonts_for, new_figure, with_code_points
 from toy_tasks.data.trees import Tree
 
 LEVEL, MARGIN = 0.5, 0.3
@@ -18,7 +18,7 @@ def draw_tree(path: Path, tree: Tree) -> None:
     """Draw a tree: each constituent above the middle of its parts, all words on one line."""
     words = tree.words()
     families, lacking = fonts_for({*"".join(words)})
-    shown = [legible(word, lacking) for word in words]
+    shown = [with_code_points(word, lacking) for word in words]
     rights = [0.0]
     for word in shown:
         rights.append(rights[-1] + LETTER * max(3, len(word)) + 0.15)
