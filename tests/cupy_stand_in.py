@@ -1,9 +1,9 @@
 """A stand-in for CuPy, so that the library's GPU path is tested where there is no GPU.
 
 It keeps its arrays in NumPy memory and computes with NumPy, but it refuses what CuPy refuses, has
-only what CuPy 14 has, and counts what makes a program wait for the device. Where CuPy does quietly
-what is slow or undefined, this raises: host arrays as indices, NumPy functions of device arrays,
-several values for one place. An out-of-range index wraps, as in CuPy.
+only functions of CuPy 14, and counts operations that wait for the device. Where CuPy would silently
+do something slow or undefined, it raises an error: for host arrays as indices, NumPy functions of
+device arrays, several values for one place. An out-of-range index wraps, as in CuPy.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ _counters: list[Counter] = []
 
 @contextlib.contextmanager
 def synchronisations() -> Iterator[Counter]:
-    """Counts the waits within the block, by what waits."""
+    """Count what waits for the device within the block, by operation."""
     _counters.append(Counter())
     try:
         yield _counters[-1]
@@ -41,8 +41,8 @@ def _wait(what: str) -> None:
         counter[what] += 1
 
 
-def _of_scalar_or_device(value):
-    """An operand for NumPy: a device array or a scalar, of NumPy arrays not even ()."""
+def _operand(value):
+    """The operand for NumPy: a scalar, or the memory of a device array. Host arrays are refused."""
     if isinstance(value, ndarray):
         return value._memory
     if isinstance(value, bool | int | float | complex | np.generic) or value is None:
@@ -51,23 +51,23 @@ def _of_scalar_or_device(value):
 
 
 def _argument(value):
-    """An argument of a function: also shapes, axes, dtypes, and sequences of device arrays."""
+    """The argument for NumPy: an operand, a shape, an axis, a dtype, or a sequence of these."""
     if isinstance(value, tuple | list):
         return type(value)(map(_argument, value))
     if isinstance(value, str | type | np.dtype):
         return value
-    return _of_scalar_or_device(value)
+    return _operand(value)
 
 
-def _device(result):
-    """What NumPy returned, as device arrays: () too, where NumPy makes a scalar of it."""
+def _on_device(result):
+    """NumPy's result as device arrays; a scalar becomes an array ()."""
     if isinstance(result, list | tuple):
-        return type(result)(map(_device, result))
+        return type(result)(map(_on_device, result))
     return ndarray(np.asarray(result)) if isinstance(result, np.ndarray | np.generic) else result
 
 
 class ndarray:
-    """An array in device memory. `float`, `int`, `bool` and what else reads it wait for it."""
+    """An array in device memory. Reading it, as with `float` or `bool`, waits for the device."""
 
     # NumPy's operators then leave the operation to the methods below, and its ufuncs refuse.
     __array_ufunc__ = None
@@ -97,7 +97,7 @@ class ndarray:
         return self._memory.copy(order="C")
 
     def _key(self, key) -> tuple[tuple, bool]:
-        """`key` for NumPy, integers wrapped into range as CuPy does; whether arrays are in it."""
+        """The index for NumPy, with integers wrapped as in CuPy; and whether it contains arrays."""
         keys = key if isinstance(key, tuple) else (key,)
         used = sum(_axes(part) for part in keys)
         axis, fancy, parts = 0, False, []
@@ -122,19 +122,19 @@ class ndarray:
 
     def __setitem__(self, key, value):
         parts, fancy = self._key(key)
-        value = _of_scalar_or_device(value)
+        value = _operand(value)
         if fancy and getattr(value, "ndim", 0):
             _require_different(self, parts, "several values for one place of an array")
         self._memory[parts] = value
 
     def take(self, indices, axis=None):
-        return ndarray(self._memory.take(_of_scalar_or_device(indices), axis, mode="wrap"))
+        return ndarray(self._memory.take(_operand(indices), axis, mode="wrap"))
 
 
 def _reading(name: str, read):
     def method(self, *args):
         _wait(name)
-        return _device(read(self._memory, *args))
+        return _on_device(read(self._memory, *args))
 
     return method
 
@@ -158,12 +158,12 @@ def _is_mask(key) -> bool:
 
 
 def _axes(key) -> int:
-    """How many axes of an array one part of its index takes up."""
+    """The number of axes that one part of an index selects from."""
     return 0 if key is None or key is Ellipsis else key.ndim if _is_mask(key) else 1
 
 
 def _operator(compute):
-    return lambda *operands: _device(compute(*map(_of_scalar_or_device, operands)))
+    return lambda *operands: _on_device(compute(*map(_operand, operands)))
 
 
 def _reversed(compute):
@@ -172,7 +172,7 @@ def _reversed(compute):
 
 def _in_place(compute):
     def method(self, other):
-        compute(self._memory, _of_scalar_or_device(other))
+        compute(self._memory, _operand(other))
         return self
 
     return method
@@ -196,7 +196,7 @@ def _checked(function, name: str):
             raise TypeError(f"{name}() got an unexpected keyword argument {min(unknown)!r}")
         arguments = {key: _argument(value) for key, value in kwargs.items()}
         result = function(*map(_argument, args), **arguments)
-        return _device(result) if kwargs.get("out") is None else kwargs["out"]
+        return _on_device(result) if kwargs.get("out") is None else kwargs["out"]
 
     return call
 
@@ -213,18 +213,18 @@ class _Ufunc:
         self.__name__, self._compute = name, getattr(np, name)
 
     def __call__(self, *inputs, out=None, dtype=None, casting="same_kind"):
-        inputs = map(_of_scalar_or_device, inputs)
+        inputs = map(_operand, inputs)
         if out is not None and not isinstance(out, ndarray):
             raise TypeError(f"Unsupported type {type(out)}")
         memory = out if out is None else out._memory
         result = self._compute(*inputs, out=memory, dtype=dtype, casting=casting)
-        return _device(result) if out is None else out
+        return _on_device(result) if out is None else out
 
     def at(self, array, indices, values):
         key = array._key(indices)[0]
         if array.dtype.kind == "f":
             _require_different(array, key, "several values for one place are added in any order")
-        self._compute.at(array._memory, key, _of_scalar_or_device(values))
+        self._compute.at(array._memory, key, _operand(values))
 
 
 _functions = {}  # not names of this module, where they would hide Python's all, min and sum
@@ -257,11 +257,11 @@ def asnumpy(values) -> np.ndarray:
 
 
 def empty(shape, dtype=float) -> ndarray:
-    """What is not written shows: NaN among floating-point numbers."""
-    made = np.empty(shape, dtype)
-    if made.dtype.kind == "f":
-        made.fill(np.nan)
-    return ndarray(made)
+    """A new array; floating-point numbers are NaN, so reading unwritten ones shows."""
+    memory = np.empty(shape, dtype)
+    if memory.dtype.kind == "f":
+        memory.fill(np.nan)
+    return ndarray(memory)
 
 
 def empty_like(a: ndarray, dtype=None) -> ndarray:
@@ -269,13 +269,13 @@ def empty_like(a: ndarray, dtype=None) -> ndarray:
 
 
 def copyto(dst: ndarray, src, casting="same_kind", where=None) -> None:
-    mask = True if where is None else _of_scalar_or_device(where)
-    np.copyto(dst._memory, _of_scalar_or_device(src), casting, mask)
+    mask = True if where is None else _operand(where)
+    np.copyto(dst._memory, _operand(src), casting, mask)
 
 
 def where(condition: ndarray, x, y) -> ndarray:
-    """With the condition alone it would be nonzero, which waits: use that name."""
-    return _device(np.where(*map(_of_scalar_or_device, (condition, x, y))))
+    """As numpy.where with three arguments; with one, it would be nonzero, which waits."""
+    return _on_device(np.where(*map(_operand, (condition, x, y))))
 
 
 def shares_memory(a: ndarray, b: ndarray) -> bool:

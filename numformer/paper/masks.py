@@ -174,8 +174,7 @@ def as_reach(reach, x, memory, first: int = 0) -> Reach:
     """
     if isinstance(reach, Reach):
         return reach
-    queries = Places.without_padding(x.shape[0], x.shape[1], first)
-    keys = Places.without_padding(memory.shape[0], memory.shape[1], first)
+    queries, keys = (Places.without_padding(len(a), a.shape[1], first) for a in (x, memory))
     if reach is None:
         return Reach(queries, keys)
     require_mask(reach)
