@@ -506,7 +506,7 @@ def the_lines_of_checkpointing():
 #
 # **Data parallelism.** Each processor takes a part of the batch; the gradients are added:
 # $\mathrm{d}W = \sum_p \mathrm{d}W^{(p)}$. numformer does this on the cores of one computer:
-# `numformer/execution/parts.py`.
+# `numformer/execution/forked.py`.
 #
 # **Tensor parallelism** (Shoeybi et al. 2019). A matrix is cut: $XW = (XW_1, XW_2)$ by columns, and
 # the next one by rows, $Y_1 U_1 + Y_2 U_2$, so there is one sum for two products. Heads

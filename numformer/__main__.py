@@ -12,7 +12,7 @@ import platformdirs
 from numformer import blas
 from numformer.devices import default_backend, find_backend
 from numformer.errors import InputError
-from numformer.execution.forks import cores
+from numformer.execution.forked import cores
 from numformer.exit_codes import exit_code
 from numformer.version import __version__
 

@@ -48,7 +48,7 @@ def exit_code(main: Callable[[], int]) -> int:
             warnings.showwarning = _note
             return main()
     except RankLost as problem:
-        if not world().heard:  # otherwise another rank reports it
+        if not world().failed_elsewhere:  # otherwise another rank reports it
             sys.stderr = stderr
             fix = "Check its machine and continue with --resume; a longer step needs --timeout."
             _complain(InputError("all ranks keep working", problem, fix), 2)
@@ -86,7 +86,7 @@ def _leave(code: int) -> int:
     ranks = world()
     if not ranks.others:
         return code
-    if ranks.heard:  # let the rank that reported it end first
+    if ranks.failed_elsewhere:  # let the rank that reported it end first
         time.sleep(1)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -16,7 +16,6 @@ FORMER_MODULES = {
         "checkpoints": "runs.checkpoints",
         "files": "runs.files",
         "run_folder": "runs.run_folder",
-        "parts": "execution.parts",
     }.items()
 }
 

@@ -18,8 +18,8 @@ import pytest
 
 import lessons
 from numformer import __main__, __version__
-from numformer.execution.forks import cores
-from numformer.execution.parts import usual_parts
+from numformer.execution.executor import default_parts
+from numformer.execution.forked import cores
 from numformer.runs import files
 from tests.test_rooms import FILES, ROOT
 from tests.toy_tasks.small import PAGES, assert_refused
@@ -47,7 +47,7 @@ def test_on_windows_a_folder_is_held_by_a_mutex_of_its_name(tmp_path, monkeypatc
     with files.locked(tmp_path), files.locked(tmp_path / ".." / tmp_path.name):
         with files.locked(tmp_path.parent):
             assert len({*there}) == len(there) == 2
-        monkeypatch.setattr(files, "_held", set())  # as in another process
+        monkeypatch.setattr(files, "_locked", set())  # as in another process
         assert "one run at a time" in complaint(files.locked(tmp_path).__enter__)
     assert not there and create.restype is ctypes.c_void_p
 
@@ -56,7 +56,7 @@ def test_on_windows_a_folder_is_held_by_a_mutex_of_its_name(tmp_path, monkeypatc
 def test_where_the_system_has_no_locks_nothing_is_locked(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "fcntl", None)
     with files.locked(tmp_path):
-        monkeypatch.setattr(files, "_held", set())
+        monkeypatch.setattr(files, "_locked", set())
         with files.locked(tmp_path):
             pass
 
@@ -131,7 +131,7 @@ def test_where_nothing_is_forked_a_study_is_sent_to_its_processes(call, empty_fo
 def test_what_else_differs_by_the_system(monkeypatch, capsys, tmp_path):
     for system, command in (("darwin", "'my run'"), ("win32", '"my run"')):
         monkeypatch.setattr(sys, "platform", system)
-        assert usual_parts(np) == 1 and quoted(Path("my run")) == command
+        assert default_parts(np) == 1 and quoted(Path("my run")) == command
     monkeypatch.setattr(sys, "stdin", terminal := io.StringIO())
     terminal.isatty = lambda: True
     assert not [*answers._several(terminal)]

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from numformer import Adam, Config, Layer, PairBatch, Transformer, inference, pack
 from numformer.arithmetic import matmul
-from numformer.execution.parts import Parts
+from numformer.execution.in_turn import InTurn
 from numformer.optimization.optimizers import clip_global_norm
 from numformer.optimization.recipe import linear_rate
 from numformer.paper.attention import MultiHeadAttention, scaled_dot_product_attention
@@ -75,12 +75,12 @@ def trained() -> tuple[Transformer, SequenceTask]:
     task = SequenceTask(RULE, 64, SEED)
     config = Config.base(len(task.text.source), d_model=32, d_ff=64, heads=HEADS, layers=2)
     model = Transformer(config, SEED)
-    parts = Parts(model.objective(), Adam(pack(model)), SEED, 1)
+    executor = InTurn(model.objective(), Adam(pack(model)), SEED, 1)
     with threadpool_limits(1, "blas"):
         for step in tqdm(range(1, STEPS + 1), "training", leave=False, disable=None):
-            parts.gradient(step, task.batch(step))
-            clip_global_norm(parts.optimizer.parameters.grad, 1.0)
-            parts.update(linear_rate(step, STEPS, config.d_model, warmup=50, factor=0.4))
+            executor.gradient(step, task.batch(step))
+            clip_global_norm(executor.optimizer.parameters.grad, 1.0)
+            executor.update(linear_rate(step, STEPS, config.d_model, warmup=50, factor=0.4))
     return model, task
 
 

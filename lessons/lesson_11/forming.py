@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 from lessons.lesson_04.reverse import RULE
 from lessons.lesson_11 import scores, small
 from numformer import Adam, PairBatch, Transformer, inference, pack
-from numformer.execution.parts import Parts
+from numformer.execution.in_turn import InTurn
 from numformer.layer import mode
 from numformer.models import LanguageModel
 from numformer.optimization.optimizers import clip_global_norm
@@ -43,13 +43,13 @@ def unpacked(told: Mapping) -> np.ndarray:
 
 def steps(task, model, name: str, factor: float):
     """Train, and stop to be looked at after those steps that are shown."""
-    parts = Parts(model.objective(), Adam(pack(model)), SEED, 1)
+    executor = InTurn(model.objective(), Adam(pack(model)), SEED, 1)
     for step in range(STEPS[name] + 1):
         if step:
-            parts.gradient(step, task.batch(step))
-            clip_global_norm(parts.optimizer.parameters.grad, 1.0)
+            executor.gradient(step, task.batch(step))
+            clip_global_norm(executor.optimizer.parameters.grad, 1.0)
             rate = linear_rate(step, STEPS[name], model.config.d_model, 50, factor)
-            parts.update(rate)
+            executor.update(rate)
         if step in SHOWN[name]:
             yield step
 

@@ -5,7 +5,9 @@ from collections.abc import Callable
 import numpy as np
 
 from numformer.errors import InputError
-from numformer.execution.ranks import RING, Ranks
+from numformer.execution.ranks import Ranks
+
+TAG = 5  # of the chunks
 
 
 def ring_all_reduce(
@@ -36,8 +38,8 @@ def ring_all_reduce(
         sent, received = (ranks.rank - step) % size, (ranks.rank - step - 1) % size
         adds = step < size - 1
         arriving = np.empty_like(chunks[received]) if adds else chunks[received]
-        sending = ranks.send(chunks[sent], after, RING)
-        ranks.wait({before: [ranks.receive(arriving, before, RING)]})
+        sending = ranks.send(chunks[sent], after, TAG)
+        ranks.wait({before: [ranks.receive(arriving, before, TAG)]})
         ranks.wait({after: [sending]})
         if adds:
             chunks[received] += arriving

@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numformer.errors import InputError
-from numformer.execution.ranks import STAGES, Ranks
+from numformer.execution.ranks import Ranks
 from numformer.layer import Array, Layer
 
 LONGEST = 8  # axes of what is sent
+TAG = 6  # of the messages between stages
 Order = list[tuple[str, int]]  # ("forward", m) and ("backward", m), m the number of a micro-batch
 
 
@@ -122,7 +123,9 @@ class Pipeline(Layer):
         while self._sent:
             to, done, _ = self._sent.pop()
             self.ranks.wait({to: [done]})
-        return self.ranks.share(sum(losses) if self.loss else None, self.ranks.size - 1), gradients
+        return self.ranks.broadcast(
+            sum(losses) if self.loss else None, self.ranks.size - 1
+        ), gradients
 
     def _forward(self, batch: MicroBatch) -> Any:
         x, *others = batch.inputs
@@ -167,12 +170,12 @@ class Pipeline(Layer):
         header = np.zeros(2 + LONGEST, int)
         header[: 2 + array.ndim] = array.itemsize, array.ndim, *array.shape
         self._sent = [held for held in self._sent if not held[1]()]
-        self._sent += [(to, self.ranks.send(part, to, STAGES), part) for part in (header, array)]
+        self._sent += [(to, self.ranks.send(part, to, TAG), part) for part in (header, array)]
 
     def _receive(self, source: int) -> Array:
         header = np.zeros(2 + LONGEST, int)
-        self.ranks.wait({source: [self.ranks.receive(header, source, STAGES)]})
+        self.ranks.wait({source: [self.ranks.receive(header, source, TAG)]})
         itemsize, axes, *shape = header
         array = np.empty(shape[:axes], f"f{itemsize}")
-        self.ranks.wait({source: [self.ranks.receive(array, source, STAGES)]})
+        self.ranks.wait({source: [self.ranks.receive(array, source, TAG)]})
         return array

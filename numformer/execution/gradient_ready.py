@@ -1,68 +1,65 @@
-"""Which stretches of a gradient are finished while backward still runs."""
+"""Which blocks of the gradient are final while backward still runs."""
 
 import contextlib
-import functools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 
+from numformer.interception import intercepted
 from numformer.layer import Layer, Parameter
 
 
-class Finished:
-    """Tells during a backward which blocks of the gradient's vector get nothing more.
+class GradientReady:
+    """Watches a backward and reports each block of the gradient's vector when it is final.
 
-    A block is finished when every layer that holds one of its parameters has gone back through all
-    that it had saved, and the layers around it, too: a checkpointed one may forward it again.
-    `blocks` are slices of the vector that `pack` made of the layer's parameters,
-    all of one length but the last.
+    That is when every layer with a parameter in the block has gone back through all that it saved,
+    and the layers around it have, too: a checkpointed layer may run its inner layers again.
+    `blocks` are slices of the vector that `pack` makes of the parameters, all of one length but the
+    last.
     """
 
     def __init__(self, objective: Layer, blocks: list[slice]):
         self._count, end = len(blocks), 0
-        covered: dict[int, range] = {}
+        blocks_of: dict[int, range] = {}
         for parameter in objective.named_parameters().values():
             first, end = end, end + parameter.size
-            covered[id(parameter)] = range(first // blocks[0].stop, -(-end // blocks[0].stop))
+            blocks_of[id(parameter)] = range(first // blocks[0].stop, -(-end // blocks[0].stop))
         self._holders: list[tuple[Layer, list[int]]] = []
         self._around: dict[int, list[Layer]] = defaultdict(list)
         for layer in objective.layers_within():
             for inner in layer.layers_within():
                 self._around[id(inner)].append(layer)
-            own = [item for _, item in layer._children() if isinstance(item, Parameter)]
-            if own:
-                numbers = [block for item in own for block in covered[id(item)]]
-                self._holders.append((layer, numbers))
+            parameters = [item for _, item in layer._children() if isinstance(item, Parameter)]
+            if parameters:
+                held = [block for item in parameters for block in blocks_of[id(item)]]
+                self._holders.append((layer, held))
 
     @contextlib.contextmanager
-    def told(self, tell: Callable[[int], None]) -> Iterator[None]:
-        """Around a backward: `tell` is called with the number of each block, once.
+    def reports(self, report: Callable[[int], None]) -> Iterator[None]:
+        """Around a backward: call `report` once with the number of each block.
 
-        At the end with those that layers hold whose own backward was not called. Raises
-        RuntimeError where a layer goes back again after all that it had saved was popped.
+        The blocks of layers whose backward was not called are reported at the end. Raises
+        RuntimeError if a layer adds to a block that was reported.
         """
-        waits_for = Counter(block for _, numbers in self._holders for block in numbers)
-        back: set[int] = set()
+        remaining = Counter(block for _, blocks in self._holders for block in blocks)
+        done: set[int] = set()
 
-        def run(layer: Layer, numbers: list[int], backward: Callable, *gradients):
-            result = backward(*gradients)
-            if id(layer) in back:
+        def backward(number: int, call: Callable, *gradients):
+            layer, blocks = self._holders[number]
+            result = call(*gradients)
+            if id(layer) in done:
                 name = type(layer).__name__
                 raise RuntimeError(f"{name}.backward added to a gradient that was finished")
             if not any(outer.saved for outer in self._around[id(layer)]):
-                back.add(id(layer))
-                waits_for.subtract(numbers)
-                for block in dict.fromkeys(numbers):
-                    if not waits_for[block]:
-                        tell(block)
+                done.add(id(layer))
+                remaining.subtract(blocks)
+                for block in dict.fromkeys(blocks):
+                    if not remaining[block]:
+                        report(block)
             return result
 
-        for layer, numbers in self._holders:
-            vars(layer)["backward"] = functools.partial(run, layer, numbers, layer.backward)
-        try:
+        layers = {number: layer for number, (layer, _) in enumerate(self._holders)}
+        with intercepted(layers, "backward", backward):
             yield
-        finally:
-            for layer, _ in self._holders:
-                del vars(layer)["backward"]
         for block in range(self._count):
-            if waits_for[block]:
-                tell(block)
+            if remaining[block]:
+                report(block)

@@ -11,11 +11,11 @@ from numformer.errors import InputError
 from numformer.execution.ranks import Ranks
 
 SIZES = "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"
-"""Variables of the processes that mpiexec starts, MPICH's and Open MPI's: how many there are."""
+"""Variables that MPICH's and Open MPI's mpiexec set to the number of processes."""
 
 
 class MPIRanks(Ranks):
-    """The processes of MPI's world, by mpi4py, which sends NumPy's buffers as they are."""
+    """The processes of MPI's world, by mpi4py, which sends NumPy's buffers without a copy."""
 
     def __init__(self) -> None:
         self._comm = _library().COMM_WORLD.Dup()
@@ -44,27 +44,25 @@ def _library() -> Any:
 
 
 def started_by_mpi() -> bool:
-    """Whether mpiexec, or Slurm's srun in its place, has started this process among others."""
+    """Whether mpiexec, or Slurm's srun, has started several processes, this one among them."""
     sizes = [*SIZES, *["SLURM_NTASKS"] * ("PMIX_RANK" in os.environ)]
     return any(int(os.environ.get(name, "1")) > 1 for name in sizes)
 
 
 @functools.cache
 def world() -> Ranks:
-    """The ranks that MPI has started; this process alone where it has not.
-
-    Raises InputError where mpi4py is missing.
-    """
+    """The ranks that MPI has started, or this process alone. InputError if mpi4py is missing."""
     return MPIRanks() if started_by_mpi() else Ranks()
 
 
 WAYS = "forks", "mpi"
+"""What `parallel` of `train` may be."""
 
 
 def ranks_for(parallel: str | None, timeout: float) -> Ranks:
-    """The ranks of a way to train in parallel: by itself "mpi" where MPI has started the process.
+    """The ranks that train. Without `parallel` they are MPI's if MPI has started this process.
 
-    Raises InputError for another way, where mpi4py is missing, and for a timeout that is none.
+    Raises InputError for a `parallel` or a timeout that is not valid, or if mpi4py is missing.
     """
     if parallel not in (None, *WAYS):
         rule = f"parts are computed in parallel by {' or '.join(WAYS)}"

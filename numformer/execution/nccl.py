@@ -1,46 +1,46 @@
-"""A training step in parts that ranks compute on GPUs, one each: what they exchange goes by NCCL.
-
-The order of the sums is that of `RankParts`, since NCCL only carries the arrays. They are sent when
-backward has ended.
-"""
+"""Ranks with a GPU each: what they exchange goes by NCCL."""
 
 from typing import Any
 
 from numformer.backend import array_module
-from numformer.execution.rank_parts import RankParts
+from numformer.execution.in_turn import Piece
+from numformer.execution.rank_executor import RankExecutor
 from numformer.layer import Array
 
 
-class CardParts(RankParts):
-    """`RankParts` for arrays on GPUs, by CuPy's binding of NCCL."""
+class NCCLExecutor(RankExecutor):
+    """`RankExecutor` for arrays on GPUs, by CuPy's binding of NCCL.
 
-    def __init__(self, *how: Any):
-        super().__init__(*how)
+    NCCL only carries the arrays; the order of the sums is the same. Gradients are sent after
+    backward.
+    """
+
+    def __init__(self, *arguments: Any):
+        super().__init__(*arguments)
         from cupyx.distributed import init_process_group
 
         self._group = init_process_group(self.ranks.size, self.ranks.rank, use_mpi=True)
 
     def _exchange_branches(
-        self, used: int, own: list[list]
+        self, step: int, parts: int, own: list[list[list[Piece]]], half: bool
     ) -> tuple[list, dict[tuple[int, int], Array]]:
         xp, grad = array_module(self.optimizer.parameters.grad), self.optimizer.parameters.grad
         losses: list = []
-        computed: list = []
-        for jobs in own:
-            before = self._before_last(jobs, losses)
-            losses.append(self._compute(*jobs[-1]))
+        gradients: list = []
+        for branch in own:
+            before = self._all_but_last(step, branch, half, losses)
+            losses.append(self.compute(step, branch[-1], half))
             before.finish(grad)
-            computed.append(grad.copy() if jobs is not own[-1] else grad)
+            gradients.append(grad if branch is own[-1] else grad.copy())
         rank, sums, moves = self.ranks.rank, {}, []
-        mine = self._stretch_of(rank)
         for source in range(self.ranks.size):
-            for branch, place in enumerate(self._branches(source, used)):
+            for number, place in enumerate(self._branches(source, parts)):
                 if source == rank:
-                    sums[place] = computed[branch][mine]
-                    others = self.ranks.others
-                    moves += [(computed[branch][self._stretch_of(to)], rank, to) for to in others]
+                    gradient = gradients[number]
+                    sums[place] = gradient[self._summed[rank]]
+                    moves += [(gradient[self._summed[to]], rank, to) for to in self.ranks.others]
                 else:
-                    sums[place] = xp.empty_like(grad[mine])
+                    sums[place] = xp.empty_like(grad[self._summed[rank]])
                     moves.append((sums[place], source, rank))
         self._move(moves)
         return losses, sums
@@ -54,7 +54,7 @@ class CardParts(RankParts):
                 continue
             if source == self.ranks.rank:
                 self._group.send(array, to)
-                self.sent += array.nbytes
+                self.bytes_sent += array.nbytes
             elif to == self.ranks.rank:
                 self._group.recv(array, source)
         cupy.cuda.nccl.groupEnd()

@@ -1,4 +1,4 @@
-"""Loss scaling, with which training in half precision keeps its small gradients."""
+"""Loss scaling, which keeps small gradients when products are in half precision."""
 
 import math
 from typing import Any
@@ -9,15 +9,15 @@ from numformer.backend import array_module, to_host
 
 
 class LossScale:
-    """What the loss is multiplied with before backward, and its gradient divided by afterwards.
+    """The factor of the loss before backward, by which the gradient is divided afterwards.
 
-    Of a gradient below 6e-8 float16 would keep nothing (Micikevicius et al. 2018, section 3.2). So
-    the scale is as large as gradients allow: where one is infinite or NaN, the step is skipped and
-    the scale halved; after GOOD steps in turn that were not, it is doubled, up to MOST. It is a
-    power of two, so that multiplying and dividing change no bit.
+    A gradient below 6e-8 is 0 in float16 (Micikevicius et al. 2018, section 3.2). So the scale is
+    as large as gradients allow: if one is infinite or NaN, the step is skipped and the scale
+    halved; after GOOD steps in a row without that, it is doubled, up to MOST. It is a power of two,
+    so multiplying and dividing change no bit.
 
-    `scale` and `good`, the steps since it changed, are arrays () where the gradients are: a GPU
-    need not be waited for.
+    `scale` and `good`, the number of steps since it changed, are arrays () on the gradients'
+    device, so that nothing waits for a GPU.
     """
 
     GOOD = 2000
@@ -27,26 +27,26 @@ class LossScale:
         self.load(xp.asarray(np.array([self.FIRST, 0], np.float32)))
 
     def load(self, state: Any) -> None:
-        """Go on from what `state` gave, (2,)."""
+        """Go on from a `state` (2,)."""
         self.scale, self.good = state
 
     def state(self) -> Any:
-        """All that resuming needs, (2,) on the host."""
+        """Scale and good steps, (2,) on the host."""
         return to_host(array_module(self.scale).stack([self.scale, self.good]))
 
     @classmethod
-    def can_be(cls, state: np.ndarray) -> bool:
-        """Whether a run can have come to this state."""
+    def is_valid(cls, state: np.ndarray) -> bool:
+        """Whether a run can have saved this state."""
         if state.shape != (2,):
             return False
         scale, good = state
         return 1 <= scale <= cls.MOST and good in range(cls.GOOD) and math.frexp(scale)[0] == 0.5
 
     def skips(self, loss: Any, norm: Any) -> Any:
-        """Whether a step of this loss and this gradient's norm is to be skipped, ().
+        """Whether to skip a step with this loss and this norm of the gradient, ().
 
-        The scale becomes that of the next step. At a scale of 1 nothing is skipped, nor where the
-        loss is not finite: there the numbers broke, and not for the scale.
+        The scale becomes that of the next step. No step is skipped at a scale of 1, nor if the loss
+        is not finite: then the numbers broke, and not because of the scale.
         """
         xp = array_module(norm)
         skipped = xp.isfinite(loss) & ~xp.isfinite(norm) & (self.scale > 1)

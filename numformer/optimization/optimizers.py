@@ -1,8 +1,8 @@
 """Optimizers beside the paper's Adam: their rules, settings and registry; gradient clipping.
 
-A rule is a function rule(data, grad, *vectors, *, step, rate, **settings) that updates in place.
-One that is declared `elementwise` is called on pieces of the vectors of `pack`. Any other is called
-once for each parameter, whole and in its own shape.
+A rule is a function rule(data, grad, *vectors, *, step, rate, **settings) that updates in place. An
+`elementwise` rule is called on pieces of the vectors of `pack`, any other once for each parameter,
+in the parameter's shape.
 """
 
 import inspect
@@ -27,7 +27,7 @@ from numformer.recurrence.cells import Cell
 # Gradient clipping
 
 BLOCK = 1 << 18
-"""Entries of a vector that are summed together, and that a rank sends at once."""
+"""Entries of a vector that are summed together, and that a rank sends in one message."""
 
 
 def blocks_of(size: int) -> list[slice]:
@@ -36,7 +36,7 @@ def blocks_of(size: int) -> list[slice]:
 
 
 def clip_global_norm(grad, max_norm: float | None):
-    """grad (N) -> its norm (); where that is above max_norm, `grad` is scaled down to it."""
+    """grad (N) -> its norm (); if that is above max_norm, `grad` is scaled down to it."""
     norm = norm_of(block_squares(grad, blocks_of(len(grad))))
     if max_norm is not None:
         grad *= clip_factor(norm, max_norm)
@@ -45,7 +45,7 @@ def clip_global_norm(grad, max_norm: float | None):
 
 @has_kernel
 def block_squares(vector, blocks: list[slice]):
-    """vector (N), M blocks of it, one after the other -> the sum of squares of each (M,)."""
+    """vector (N), M adjacent blocks of it -> the sum of squares of each (M,)."""
     return array_module(vector).stack([vector[block] @ vector[block] for block in blocks])
 
 
@@ -55,7 +55,7 @@ def norm_of(squares):
 
 
 def clip_factor(norm, max_norm: float):
-    """What scales a vector of this norm () down to max_norm; 1 where it is below it."""
+    """The factor that scales a vector of this norm () down to max_norm; 1 if it is below."""
     return max_norm / array_module(norm).maximum(norm, max_norm)
 
 
@@ -66,9 +66,9 @@ def clip_factor(norm, max_norm: float):
 def adamw(data, grad, mean, square, *, step, rate, beta1, beta2, epsilon, weight_decay) -> None:
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019): in place, on vectors (N,).
 
-    Every weight loses the share rate * weight_decay of itself, whatever its gradient, then Adam
-    moves it. In the gradient, as the derivative of a penalty, Adam would divide the decay by the
-    gradient's size.
+    Every weight loses the share rate * weight_decay of itself, whatever its gradient; then Adam
+    moves it. If the decay were part of the gradient, as the derivative of a penalty is, Adam would
+    divide it by the gradient's size.
     """
     data *= 1 - rate * weight_decay
     settings = dict(step=step, rate=rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
@@ -80,8 +80,8 @@ def lion(data, grad, mean, *, step, rate, beta1, beta2, weight_decay) -> None:
     """Lion (Chen et al. 2023, algorithm 2): in place, on vectors (N,).
 
     data -= rate * (sign(beta1 mean + (1 - beta1) grad) + weight_decay data),
-    mean = beta2 mean + (1 - beta2) grad. Every weight moves by the rate, so the authors take one 3
-    to 10 times smaller than AdamW's, and a weight_decay as much larger.
+    mean = beta2 mean + (1 - beta2) grad. Every weight moves by the rate, so the authors take a
+    rate 3 to 10 times smaller than AdamW's, and a weight_decay larger by the same factor.
     """
     direction = beta1 * mean
     direction += (1 - beta1) * grad
@@ -98,12 +98,12 @@ def muon(
 
     mean = momentum mean + (1 - momentum) grad,
     data -= rate * (0.2 sqrt(max(M, N)) orthogonal((1 - momentum) grad + momentum mean)
-    + weight_decay data), in place. The factor makes a step about as large as AdamW's are, so one
-    rate serves both (Liu et al. 2025).
+    + weight_decay data), in place. The factor makes a step about as large as one of AdamW,
+    so one rate serves both (Liu et al. 2025).
     """
     if not hidden:
-        how = dict(beta1=beta1, beta2=beta2, epsilon=epsilon, weight_decay=weight_decay)
-        adamw(data, grad, mean, square, step=step, rate=rate, **how)
+        settings = dict(beta1=beta1, beta2=beta2, epsilon=epsilon, weight_decay=weight_decay)
+        adamw(data, grad, mean, square, step=step, rate=rate, **settings)
         return
     mean *= momentum
     mean += (1 - momentum) * grad
@@ -116,7 +116,8 @@ def orthogonal(x):
     """x (M, N) = U S V^T -> U S' V^T: its singular values S become about 1, from 0.68 to 1.21.
 
     x / |x|, then 5 times x = a x + b (x x^T) x + c (x x^T)^2 x, a Newton-Schulz iteration with
-    coefficients that raise small values fast (Jordan et al. 2024). Those below 0.002 |x| stay less.
+    coefficients that raise small values fast (Jordan et al. 2024). Those below 0.002 |x| stay
+    smaller.
     """
     if x.shape[0] > x.shape[1]:
         return orthogonal(x.T).T
@@ -134,34 +135,34 @@ OPTIMIZERS: dict[str, Callable[..., None]] = {
     "lion": lion,
     "muon": muon,
 }
-"""What a Recipe may name. A rule has those of the settings below that are its keywords."""
+"""What a Recipe may name. The keywords of a rule are its settings, fields of the class below."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSettings(settings.Settings):
-    """The settings of all optimizers, fields of Recipe. One that is not chosen refuses its own."""
+    """The settings of all optimizers. A Recipe refuses those that its optimizer does not have."""
 
     beta1: float = settings.share(0.9, "decay of the mean gradient (5.3)")
     beta2: float = settings.share(
-        0.98, "decay of the mean squared gradient (5.3); lion's of the mean that it keeps"
+        0.98, "decay of the mean squared gradient (5.3); for lion of its mean gradient"
     )
     adam_epsilon: float = settings.above_zero(1e-9, "Adam's epsilon (5.3)")
     momentum: float = settings.share(0.95, "decay of the mean gradient of a hidden matrix")
     weight_decay: float = settings.share(0.01, "what a weight loses, times the rate")
 
 
-# Who has which settings
+# Which settings a rule has
 
-OF_A_STEP = {"step", "rate", "hidden"}
-"""Keywords that are no settings: a rule is told the first two, and the third if it asks."""
+STEP_KEYWORDS = {"step", "rate", "hidden"}
+"""Keywords of a rule that are not settings. Every rule takes the first two."""
 KEYWORDS = {"adam_epsilon": "epsilon"}
-"""The keywords of those settings that are called otherwise: the epsilon of a config is a norm's."""
+"""Settings whose keyword has another name: in a config, `epsilon` is that of a norm."""
 
 
 def settings_of(rule: Callable) -> dict[str, str]:
-    """A rule's settings, by the names that they have in a Recipe: its keywords."""
+    """The names of a rule's settings in a Recipe, and the keywords that they are for the rule."""
     arguments = inspect.signature(rule).parameters.values()
-    keywords = {a.name for a in arguments if a.kind is a.KEYWORD_ONLY} - OF_A_STEP
+    keywords = {a.name for a in arguments if a.kind is a.KEYWORD_ONLY} - STEP_KEYWORDS
     known = {f.name: KEYWORDS.get(f.name, f.name) for f in fields(OptimizerSettings)}
     return {name: keyword for name, keyword in known.items() if keyword in keywords}
 
@@ -172,52 +173,51 @@ def owners(name: str) -> list[str]:
 
 
 def without_effect(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a recipe's values that its optimizer does not look at, each with its default."""
+    """Settings that the recipe changes but its optimizer does not have, each with its default."""
     own = settings_of(OPTIMIZERS[recipe["optimizer"]])
     others = {f.name: f.default for f in fields(OptimizerSettings) if f.name not in own}
     return {name: others[name] for name in others if recipe.get(name, others[name]) != others[name]}
 
 
-# Who calls them
+# Optimizers that call a rule once for each parameter
 
 
 def hidden_matrices(layer: Layer) -> set[Parameter]:
-    """The matrices between hidden layers: of linear maps and cells, but no model's own.
+    """The matrices between hidden layers: those of linear maps and cells inside a model's layers.
 
-    What a model itself holds reads its inputs or makes its outputs.
+    A Linear that is an attribute of a model itself reads its inputs or makes its outputs.
     """
     models = [part for part in layer.layers_within() if isinstance(part, Model)]
     outer = {id(child) for model in models for _, child in model._children()}
-    kinds = Linear, Cell
-    parts = [part for part in layer.layers_within() if isinstance(part, kinds)]
+    parts = [part for part in layer.layers_within() if isinstance(part, Linear | Cell)]
     return {part.weight for part in parts if id(part) not in outer}
 
 
 class Parameterwise(Optimizer):
-    """An Optimizer whose rule is called once for each parameter, whole and in its own shape.
+    """An Optimizer that calls its rule once for each parameter, in the parameter's shape.
 
-    So are the gradient and what the rule keeps. A rule with the keyword `hidden` is told whether
-    the parameter is a whole matrix between hidden layers.
+    A rule with the keyword `hidden` gets whether the parameter is a matrix between hidden layers.
     """
 
     def __init__(self, parameters: FlatParameters, rule: Callable, **settings: float):
         super().__init__(parameters, rule, **settings)
-        self.asks = "hidden" in inspect.signature(rule).parameters
-        self.hidden = hidden_matrices(parameters.layer) if self.asks and parameters.layer else set()
+        self.takes_hidden = "hidden" in inspect.signature(rule).parameters
+        layer = parameters.layer if self.takes_hidden else None
+        self.hidden = hidden_matrices(layer) if layer else set()
         if sum(parameter.size for parameter in parameters.parameters) != len(parameters.data):
             raise InputError(
                 "a Parameterwise optimizer takes each parameter in its own shape",
-                "vectors without the parameters whose they are",
+                "vectors without their parameters",
                 "Take the vectors that pack(model) gives.",
             )
 
     def ends(self) -> list[int]:
-        """Where in the vectors parameters begin or end."""
+        """Where parameters begin or end in the vectors."""
         sizes = (parameter.size for parameter in self.parameters.parameters)
         return [*itertools.accumulate(sizes, initial=0)]
 
     def apply(self, vectors: list, stretch: slice, keywords: dict) -> None:
-        """Call the rule for each parameter of the stretch, which must hold whole ones."""
+        """Call the rule for each parameter of the stretch, which must not cut one."""
         flat = self.parameters
         start, stop, _ = stretch.indices(len(flat.data))
         if not {start, stop} <= {*self.ends()}:
@@ -229,19 +229,19 @@ class Parameterwise(Optimizer):
         of_parameters = zip(flat.parameters, *map(flat.views, vectors), strict=True)
         for end, (parameter, *arrays) in zip(self.ends()[1:], of_parameters, strict=True):
             if start < end <= stop and parameter.size:
-                told = {"hidden": parameter in self.hidden} if self.asks else {}
-                self.rule(*arrays, **keywords, **told)
+                hidden = {"hidden": parameter in self.hidden} if self.takes_hidden else {}
+                self.rule(*arrays, **keywords, **hidden)
 
 
 def optimizer_for(parameters: FlatParameters, rule: Callable, **settings: float) -> Optimizer:
-    """The optimizer of a rule: Parameterwise unless the rule says that it is elementwise.
+    """The optimizer of a rule: Parameterwise unless the rule is elementwise.
 
-    Raises InputError for a rule that cannot be called so.
+    Raises InputError for a rule that does not take the arguments of a rule.
     """
-    told = {name: True for name in OF_A_STEP & {*inspect.signature(rule).parameters}}
-    told |= {"step": True, "rate": True}
+    hidden = {"hidden"} & {*inspect.signature(rule).parameters}
+    keywords = dict.fromkeys(["step", "rate", *hidden])
     try:
-        inspect.signature(rule).bind(None, None, *vectors_of(rule), **told, **settings)
+        inspect.signature(rule).bind(None, None, *vectors_of(rule), **keywords, **settings)
     except TypeError as problem:
         raise InputError(
             "an optimizer is called as rule(data, grad, *vectors, step=, rate=, **settings), with "
@@ -254,7 +254,7 @@ def optimizer_for(parameters: FlatParameters, rule: Callable, **settings: float)
 
 
 def stretches(optimizer: Optimizer, cuts: Sequence[int]) -> list[slice]:
-    """What each of several processes updates: the stretches of the vectors between the cuts.
+    """The stretches of the vectors between the cuts, each updated by one of several processes.
 
     For a Parameterwise optimizer the cuts move to the nearest ends of parameters.
     """

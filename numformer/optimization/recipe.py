@@ -25,9 +25,9 @@ def linear_rate(
 ) -> float:
     """As `warmup_rate` up to its peak, then in a straight line down to 0 after the last step.
 
-    A short run ends with small steps this way, which the paper reaches by averaging the last
-    checkpoints (section 6.1). `step` counts from 1 to `steps`, beyond which the rate stays 0; a run
-    shorter than the warm-up only rises.
+    So a short run ends with small steps; the paper averages the last checkpoints for the same
+    effect (section 6.1). `step` counts from 1 to `steps`, after which the rate stays 0. In a run
+    shorter than the warm-up the rate only rises.
     """
     share = min(step / warmup, max(steps + 1 - step, 0) / max(steps + 1 - warmup, 1))
     return factor * d_model**-0.5 * warmup**-0.5 * share
@@ -36,9 +36,9 @@ def linear_rate(
 def cosine_rate(
     step: int, steps: int, d_model: int, warmup: int = 4000, factor: float = 1.0
 ) -> float:
-    """As `linear_rate`, but down along half a cosine (Loshchilov and Hutter 2017).
+    """As `linear_rate`, but falling along half a cosine (Loshchilov and Hutter 2017).
 
-    It stays near its peak for longer, and near 0.
+    So it stays longer near its peak and near 0.
     """
     peak = factor * d_model**-0.5 * warmup**-0.5
     if step > steps:
@@ -48,12 +48,12 @@ def cosine_rate(
     return peak * (1 + math.cos(math.pi * (step - warmup) / (steps + 1 - warmup))) / 2
 
 
-# A rate is a function of step, d_model, warmup, factor and, where it must know the end, of steps.
 DECAYS: dict[str, Callable[..., float]] = {
     "inverse_sqrt": warmup_rate,
     "linear": linear_rate,
     "cosine": cosine_rate,
 }
+"""Functions of step, d_model, warmup, factor and, if the rate depends on the end, steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +63,12 @@ class Recipe(OptimizerSettings):
     label_smoothing: float = settings.share(0.1, "probability spread over all symbols (5.4)")
     r_drop: float = settings.weight(
         0.0,
-        "how much two predictions under dropout are to agree (not the paper's: R-Drop, whose "
-        "authors take 5)",
+        "weight of the loss that makes two predictions under dropout agree (R-Drop, not in the "
+        "paper; its authors take 5)",
     )
-    optimizer: str = settings.choice("adam", OPTIMIZERS, "what makes a step of a gradient (5.3)")
+    optimizer: str = settings.choice(
+        "adam", OPTIMIZERS, "the rule that updates weights from a gradient (5.3)"
+    )
     warmup: int = settings.size(4000, "steps in which the learning rate rises (5.3, equation 3)")
     factor: float = settings.above_zero(1.0, "multiplies the learning rate of equation 3")
     decay: str = settings.choice(
@@ -79,15 +81,15 @@ class Recipe(OptimizerSettings):
     )
     average: int = settings.size(
         1,
-        "latest evaluations, the mean of whose weights is evaluated, and kept after the last step "
-        "(6.1: 5 or 20); with 1, or where a run ends before, the best is kept",
+        "number of latest evaluations whose mean weights are evaluated, and kept after the last "
+        "step (6.1: 5 or 20); with 1, or if a run ends early, the best evaluation's are kept",
     )
 
     precision: str = settings.choice(
         "float32",
         ("float32", "mixed"),
-        "mixed: products in half precision and a scaled loss, as for a GPU's tensor cores (not the "
-        "paper's; with NumPy it is slower)",
+        "mixed: products in half precision and a scaled loss, for a GPU's tensor cores (not in the "
+        "paper; slower with NumPy)",
     )
 
     def __post_init__(self):
@@ -96,22 +98,22 @@ class Recipe(OptimizerSettings):
             raise InputError(
                 f"{name} is a setting of the optimizer {' or '.join(owners(name))}",
                 f"{name} {getattr(self, name)!r} with the optimizer {self.optimizer}",
-                f"Choose such an optimizer, or leave out {name}.",
+                f"Choose that optimizer, or leave out {name}.",
             )
 
     @property
     def knows_the_end(self) -> bool:
-        """Whether a step's rate depends on how many steps there are, so a run has a fixed end."""
+        """Whether the rate of a step depends on the number of steps of the run."""
         return "steps" in inspect.signature(DECAYS[self.decay]).parameters
 
     def rate(self, step: int, steps: int, d_model: int) -> float:
         """The learning rate of a step (from 1) in a run of `steps`."""
         end = {"steps": steps} if self.knows_the_end else {}
-        how = dict(d_model=d_model, warmup=self.warmup, factor=self.factor)
-        return DECAYS[self.decay](step, **end, **how)
+        settings = dict(d_model=d_model, warmup=self.warmup, factor=self.factor)
+        return DECAYS[self.decay](step, **end, **settings)
 
-    def optimizer_of(self, parameters: FlatParameters) -> Optimizer:
-        """The optimizer, with those of the settings that its rule takes."""
+    def make_optimizer(self, parameters: FlatParameters) -> Optimizer:
+        """The optimizer, with the settings that its rule takes."""
         rule = OPTIMIZERS[self.optimizer]
-        own = {keyword: getattr(self, name) for name, keyword in settings_of(rule).items()}
-        return optimizer_for(parameters, rule, **own)
+        keywords = {keyword: getattr(self, name) for name, keyword in settings_of(rule).items()}
+        return optimizer_for(parameters, rule, **keywords)

@@ -1,7 +1,7 @@
-"""Save and load: safetensors files with JSON metadata, written so that none is ever half there.
+"""Checkpoints: safetensors files with JSON metadata, saved atomically and checked when loaded.
 
-What is loaded is checked first, since a file may be cut short, damaged, or made by someone else:
-whatever is wrong with it is an InputError, before anything is built from it.
+A file may be cut short, damaged, or made by someone else. Whatever is wrong with it raises
+InputError before anything is built from it.
 """
 
 import json
@@ -19,22 +19,19 @@ from numformer.errors import InputError
 from numformer.layer import pack
 from numformer.models import Model, model_of
 from numformer.runs.files import write_atomically
-from numformer.runs.migrations import FORMAT, migrated
+from numformer.runs.migrations import FORMAT, migrate
 from numformer.settings import Settings
 from numformer.version import __version__
 
-SAVED = np.float32, np.float64
-"""What the weights of a saved model may be."""
-
-OF_DAMAGE = LookupError, TypeError, ValueError, AttributeError, RecursionError
-"""What reading what somebody else wrote may raise."""
-
-BUILT_AT_ONCE = 16
-"""Layers of a saved model that are built before its file is known to have any."""
+MODEL_DTYPES = np.float32, np.float64
+READ_ERRORS = LookupError, TypeError, ValueError, AttributeError, RecursionError
+"""What reading a damaged file may raise."""
+LAYERS_AT_FIRST = 16
+"""How many layers are built before it is known that the file has their parameters."""
 
 
 def checksum(tensors: dict[str, np.ndarray], metadata: dict) -> int:
-    """CRC-32 of all content: of the metadata, and of every tensor's name, kind and bytes."""
+    """CRC-32 of the metadata and of every tensor's name, dtype, shape and bytes."""
     crc = zlib.crc32(json.dumps(metadata).encode())
     for name in sorted(tensors):
         array = tensors[name]
@@ -44,13 +41,13 @@ def checksum(tensors: dict[str, np.ndarray], metadata: dict) -> int:
 
 
 def as_json(name: str, value):
-    """A value that a checkpoint is to hold, as JSON gives it back: with lists for tuples.
+    """`value` as a checkpoint gives it back: JSON has lists for tuples.
 
-    Raises InputError, which names the entry, for what JSON does not have, and for NaN, which equals
-    nothing and so would not be found again.
+    Raises InputError, which names the entry, for a value that JSON does not have, and for NaN,
+    which equals nothing and so could not be compared.
     """
     if not _is_json(value):
-        place, entry = _foreign(name, value)
+        place, entry = _find_foreign(name, value)
         raise InputError(
             "what a run is known by is str, int, float, bool, None, lists of these, and dicts of "
             "them by strings",
@@ -68,11 +65,11 @@ def _is_json(value) -> bool:
     return True
 
 
-def _foreign(place: str, value) -> tuple[str, object]:
-    """Where in a value the first thing is that JSON does not have, up to ten levels deep."""
+def _find_foreign(place: str, value) -> tuple[str, object]:
+    """The first entry that JSON does not have, and its place, up to ten levels deep."""
     for _ in range(10):
-        listed = enumerate(value) if isinstance(value, list | tuple) else ()
-        for key, entry in value.items() if isinstance(value, dict) else listed:
+        entries = enumerate(value) if isinstance(value, list | tuple) else ()
+        for key, entry in value.items() if isinstance(value, dict) else entries:
             if not _is_json({key: None}):
                 return f"a key of {place}", key
             if not _is_json(entry):
@@ -84,7 +81,7 @@ def _foreign(place: str, value) -> tuple[str, object]:
 def save_checkpoint(path: Path, tensors: dict[str, np.ndarray], metadata: dict) -> None:
     """Write host arrays and JSON metadata to one safetensors file, atomically.
 
-    The format's number, the versions of numformer and NumPy and a checksum are added.
+    Adds the number of the format, the versions of numformer and NumPy, and a checksum.
     """
     tensors = {name: np.asarray(array, order="C") for name, array in tensors.items()}
     versions = {"numformer": __version__, "numpy": np.__version__}
@@ -95,10 +92,10 @@ def save_checkpoint(path: Path, tensors: dict[str, np.ndarray], metadata: dict) 
 
 
 def load_checkpoint(path: Path, *dtypes: type[np.floating]) -> tuple[dict[str, Any], Any]:
-    """The arrays and metadata of a checkpoint, as the newest format has them.
+    """The arrays and metadata of a checkpoint, in the newest format.
 
-    All arrays are of one of the `dtypes`, float32 unless others are given. Raises InputError for a
-    file that is no whole checkpoint, or of a later numformer.
+    All arrays have the same one of the `dtypes`, by default float32. Raises InputError if the file
+    is not a complete checkpoint, or a later numformer wrote it.
     """
     rule = "a checkpoint is a complete safetensors file that numformer wrote"
     fix = "Name the best.safetensors of a training run (--run takes its folder), or train again."
@@ -119,15 +116,15 @@ def load_checkpoint(path: Path, *dtypes: type[np.floating]) -> tuple[dict[str, A
         for name, array in tensors.items():
             if not np.isfinite(array).all():
                 raise ValueError(f"{name!r} holds numbers that are not finite")
-        return migrated(tensors, metadata)
+        return migrate(tensors, metadata)
     except InputError:
         raise
-    except (safetensors.SafetensorError, *OF_DAMAGE) as problem:
+    except (safetensors.SafetensorError, *READ_ERRORS) as problem:
         raise InputError(rule, f"{path} ({problem})", fix) from None
 
 
 def _check_dtypes(codes: dict[str, str], dtypes: list[np.dtype]) -> None:
-    """Raise ValueError unless all tensors, by their names, are of the same one of the dtypes."""
+    """Raise ValueError unless all tensors have the same one of the dtypes."""
     first = next(iter(codes.values()), None)
     dtype = next((d for d in dtypes if f"F{8 * d.itemsize}" == first), dtypes[0])
     for name, code in codes.items():
@@ -147,13 +144,12 @@ def _check_format(path: Path, metadata) -> None:
         raise ValueError("its metadata is not numformer's")
 
 
-def config_of(path: Path, metadata: dict, model: type[Model]) -> Settings:
-    """The config in a checkpoint's metadata, which must be that of this kind of model.
+def read_config(path: Path, metadata: dict, model: type[Model]) -> Settings:
+    """The config in a checkpoint's metadata. InputError unless it is of this kind of model.
 
-    A field that is absent has its default, which is what it was before there was such a field.
-    Raises InputError where there is none.
+    An absent field has its default, which is what models were before there was such a field.
     """
-    if not _is_of(metadata.get("model"), model):
+    if not _is_kind(metadata.get("model"), model):
         raise InputError(
             f"a checkpoint of the model {model.kind()!r} is asked for",
             f"{path}, which holds {metadata.get('model')!r}",
@@ -169,23 +165,23 @@ def config_of(path: Path, metadata: dict, model: type[Model]) -> Settings:
         ) from None
 
 
-def _is_of(kind: object, model: type[Model]) -> bool:
-    """Whether a file that names this kind holds such a model.
+def _is_kind(kind: object, model: type[Model]) -> bool:
+    """Whether `kind` in a file names this class of models.
 
-    Earlier versions named a model that is none of `numformer.models` by its module.
+    Earlier versions named a class outside `numformer.models` by its module.
     """
-    of_module = ("__main__", model.__module__.rpartition(".")[2])
-    return kind == model.kind() or (not model.is_ours() and kind in of_module)
+    modules = ("__main__", model.__module__.rpartition(".")[2])
+    return kind == model.kind() or (not model.is_ours() and kind in modules)
 
 
 def save_model(path: Path, model: Model, **metadata) -> None:
-    """The model's parameters, with its kind, its config and further JSON `metadata`.
+    """Save a model's parameters, kind, config and further JSON `metadata`.
 
-    Raises InputError where they are of a dtype that `load_model` does not open.
+    Raises InputError unless all parameters are float32, or all float64.
     """
     weights = model.state_dict()
     dtypes = sorted({str(array.dtype) for array in weights.values()})
-    if len(dtypes) > 1 or not {*dtypes} <= {np.dtype(dtype).name for dtype in SAVED}:
+    if len(dtypes) > 1 or not {*dtypes} <= {np.dtype(dtype).name for dtype in MODEL_DTYPES}:
         raise InputError(
             "a model is saved whose parameters are all float32, or all float64",
             " and ".join(dtypes),
@@ -195,16 +191,16 @@ def save_model(path: Path, model: Model, **metadata) -> None:
 
 
 def description(model: Model) -> dict:
-    """What tells a model from others: its kind and its config, as JSON."""
+    """A model's kind and config, as JSON."""
     return {"model": model.kind(), "config": asdict(model.config)}
 
 
 def load_model(path: Path, kind: type[Model] | None = None) -> tuple[Model, dict]:
-    """The model that `save_model` wrote, on the host in its dtype, and the metadata beside it.
+    """The model that `save_model` wrote, on the host in its dtype, and its metadata.
 
-    A model that is none of `numformer.models` needs its class, `kind`: one of the name that it was
-    saved with, in whichever module. Raises InputError as `load_checkpoint` does, and for a
-    folder or the state of a run.
+    A model whose class is not in `numformer.models` needs the class, as `kind`; it must have the
+    name that it was saved with. Raises InputError as `load_checkpoint` does, and for a folder or
+    the state of a run.
     """
     rule, path = "load_model takes the file of a saved model", Path(path)
     if path.is_dir():
@@ -213,7 +209,7 @@ def load_model(path: Path, kind: type[Model] | None = None) -> tuple[Model, dict
             f"the folder {path}",
             f"Name {path / 'best.safetensors'}, or take the whole run by numformer.load.",
         )
-    tensors, metadata = load_checkpoint(path, *SAVED)
+    tensors, metadata = load_checkpoint(path, *MODEL_DTYPES)
     if any(name.startswith("optimizer.") for name in tensors):
         raise InputError(
             rule,
@@ -224,25 +220,25 @@ def load_model(path: Path, kind: type[Model] | None = None) -> tuple[Model, dict
         fix = "Pass the class itself: kind=MyModel."
         raise InputError("kind is a class of models", repr(kind), fix)
     kind = kind or model_of(metadata.get("model"))
-    config = config_of(path, metadata, kind)
-    require_numbers(path, sum(array.size for array in tensors.values()), config)
-    model = _built(path, kind, config, tensors)
+    config = read_config(path, metadata, kind)
+    require_size(path, sum(array.size for array in tensors.values()), config)
+    model = _build(path, kind, config, tensors)
     if any(array.dtype != np.float32 for array in tensors.values()):
         pack(model, np.float64)
     model.load_state_dict(tensors)
     return model, metadata
 
 
-def _built(path: Path, kind: type[Model], config: Any, tensors: dict) -> Model:
+def _build(path: Path, kind: type[Model], config: Any, tensors: dict) -> Model:
     """A new model of this kind and config.
 
-    Layers cost time and memory however small they are. So of many only a part is built at first,
-    and more only while the file has the parameters of these. Otherwise it raises InputError.
+    Even small layers cost time and memory. So of many layers few are built at first, and more only
+    if the file has the parameters of those. Otherwise raises InputError.
     """
-    layers = BUILT_AT_ONCE
+    layers = LAYERS_AT_FIRST
     while layers < getattr(config, "layers", 0):
-        needed = kind(replace(config, layers=layers)).named_parameters()
-        if lacking := needed.keys() - tensors.keys():
+        names = kind(replace(config, layers=layers)).named_parameters().keys()
+        if lacking := names - tensors.keys():
             raise InputError(
                 "a saved model holds the parameters that its Config asks for",
                 f"{path} with {config.layers} layers, but no {min(lacking)}",
@@ -252,14 +248,14 @@ def _built(path: Path, kind: type[Model], config: Any, tensors: dict) -> Model:
     return kind(config)
 
 
-def require_numbers(path: Path, held: int, config: Settings) -> None:
-    """Raise InputError where a file of `held` numbers has too few for a model of this config.
+def require_size(path: Path, size: int, config: Settings) -> None:
+    """Raise InputError if a file of `size` numbers has too few for a model of this config.
 
-    To be asked before the model is built, which might be a giant.
+    Called before the model is built, which might be a giant.
     """
-    if getattr(config, "least_parameters", 0) > held:
+    if getattr(config, "least_parameters", 0) > size:
         raise InputError(
             "a saved model holds as many numbers as its Config asks for",
-            f"{path} with {held:,}, which is fewer",
+            f"{path} with {size:,}, which is fewer",
             "Train it again.",
         )

@@ -1,4 +1,4 @@
-"""Files that are never half written, and folders that one process at a time writes to."""
+"""Files that are written atomically, and folders that one process at a time writes to."""
 
 import contextlib
 import ctypes
@@ -17,53 +17,53 @@ except ImportError:  # on systems without such locks
     fcntl = None  # type: ignore[assignment]
 
 PARTIAL = ".partial"
-_held: set[Path] = set()  # the folders that this process has locked
+_locked: set[Path] = set()  # the folders that this process has locked
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Within the block no other process may hold `folder`. Raises InputError if one does.
+    """Within the block no other process can lock `folder`. Raises InputError if one has.
 
-    The lock leaves no file, and it ends with the process that holds it however that dies. Within
-    such a block another one of the same process changes nothing.
+    The lock leaves no file, and it ends with its process however that dies. The same process may
+    lock the folder again within the block.
     """
     place = folder.resolve()
-    if place in _held:
+    if place in _locked:
         yield
         return
-    with _locked_by_mutex(place) if sys.platform == "win32" else _locked_itself(place) as free:
-        if not free:
+    with _mutex(place) if sys.platform == "win32" else _flock(place) as acquired:
+        if not acquired:
             raise InputError(
                 "one run at a time writes to a folder",
                 f"{folder}, which another process is writing to",
                 "Wait for that run or stop it, or choose another folder with --out.",
             )
-        _held.add(place)
+        _locked.add(place)
         try:
             yield
         finally:
-            _held.discard(place)
+            _locked.discard(place)
 
 
 @contextlib.contextmanager
-def _locked_itself(folder: Path) -> Iterator[bool]:
-    """Lock the folder as a file, and say whether no other process had."""
+def _flock(folder: Path) -> Iterator[bool]:
+    """Lock the folder itself; whether no other process had."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:
             if fcntl:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            free = True
-        except OSError as problem:  # another one for a file system without locks
-            free = not isinstance(problem, BlockingIOError)
-        yield free
+            acquired = True
+        except OSError as problem:  # other errors are of file systems without locks
+            acquired = not isinstance(problem, BlockingIOError)
+        yield acquired
     finally:
         os.close(descriptor)
 
 
 @contextlib.contextmanager
-def _locked_by_mutex(folder: Path) -> Iterator[bool]:
-    """On Windows, where a folder cannot be locked: hold a mutex that has its name."""
+def _mutex(folder: Path) -> Iterator[bool]:
+    """On Windows, where a folder cannot be locked: a mutex with its name; whether it was free."""
     kernel = ctypes.WinDLL("kernel32", use_last_error=True)  # type: ignore[attr-defined]
     kernel.CreateMutexW.restype = ctypes.c_void_p
     name = hashlib.sha256(os.path.normcase(folder).encode()).hexdigest()
@@ -76,13 +76,13 @@ def _locked_by_mutex(folder: Path) -> Iterator[bool]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file that at every moment is either the old one or the new one, whole.
+    """Write a file so that at every moment it is complete, the old one or the new one.
 
-    To a temporary file beside it, synced to disk, then renamed. Raises OSError.
+    Writes a temporary file beside it, syncs it to disk, and renames it. Raises OSError.
     """
     temporary = path.with_name(path.name + PARTIAL)
     try:
-        with named(path), open(temporary, "wb") as file:
+        with naming(path), open(temporary, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -99,7 +99,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def _replace(temporary: Path, path: Path) -> None:
-    """Rename; on Windows after a while, where another program is reading what was there."""
+    """Rename; on Windows again after a while if another program is reading the old file."""
     for pause in (0.01, 0.1, 1) if sys.platform == "win32" else ():
         try:
             return os.replace(temporary, path)
@@ -109,8 +109,8 @@ def _replace(temporary: Path, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def named(path: Path) -> Iterator[None]:
-    """Within the block an OSError without a file's name gets that of `path` (a full disk's)."""
+def naming(path: Path) -> Iterator[None]:
+    """Within the block an OSError without a file's name, as of a full disk, gets that of `path`."""
     try:
         yield
     except OSError as problem:

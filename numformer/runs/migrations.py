@@ -1,20 +1,20 @@
-"""Checkpoints of earlier formats, brought to today's: one function for each step."""
+"""Checkpoints of earlier formats become those of this format: one function for each step."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-FORMAT = 5  # counts up when what a checkpoint holds changes its name or its meaning
+FORMAT = 5  # goes up when a name or a meaning in a checkpoint changes
 
 Checkpoint = tuple[dict[str, np.ndarray], dict]
 """Arrays by name and JSON metadata."""
 
 
 def from_1(tensors: dict, metadata: dict) -> Checkpoint:
-    """Format 1 knew one model and one optimizer, and had a model's and a run's settings in one."""
+    """Format 1 had one kind of model, one optimizer, and the recipe's settings in the config."""
     config = dict(metadata["config"])
-    of_recipe = (
+    recipe_fields = (
         "label_smoothing",
         "beta1",
         "beta2",
@@ -24,7 +24,7 @@ def from_1(tensors: dict, metadata: dict) -> Checkpoint:
         "decay",
         "clip_norm",
     )
-    recipe = {name: config.pop(name) for name in of_recipe}
+    recipe = {name: config.pop(name) for name in recipe_fields}
     prefixes = {
         "encoder.embedding.": "source.embedding.",
         "encoder.positions.": "source.positions.",
@@ -33,17 +33,17 @@ def from_1(tensors: dict, metadata: dict) -> Checkpoint:
         "adam.": "optimizer.",
     }
 
-    def renamed(name: str) -> str:
+    def rename(name: str) -> str:
         old = next((prefix for prefix in prefixes if name.startswith(prefix)), "")
         return prefixes.get(old, "") + name.removeprefix(old)
 
-    tensors = {renamed(name): array for name, array in tensors.items()}
+    tensors = {rename(name): array for name, array in tensors.items()}
     added = {"model": "encoder_decoder", "recipe": recipe, "threads": None}
     return tensors, metadata | {"config": config} | added
 
 
 def from_2(tensors: dict, metadata: dict) -> Checkpoint:
-    """Format 2 had no `text`: vocabularies stood in the task, differently in each of them."""
+    """Format 2 had no `text`: each task described its vocabularies in its own way."""
     task = metadata.get("task")
     task = dict(task) if isinstance(task, dict) else {}
     text = None
@@ -66,21 +66,21 @@ def _transduction(source, target, separator: str) -> dict:
 
 
 def from_3(tensors: dict, metadata: dict) -> Checkpoint:
-    """Format 3 named what a block has for self-attention after the only one there was."""
-    renamed = {name.replace(".self_attention.", ".mixer."): tensors[name] for name in tensors}
-    return renamed, metadata
+    """Format 3 had `self_attention` in the names of parameters, where format 4 has `mixer`."""
+    tensors = {name.replace(".self_attention.", ".mixer."): tensors[name] for name in tensors}
+    return tensors, metadata
 
 
 def from_4(tensors: dict, metadata: dict) -> Checkpoint:
-    """Format 4 called self-attention a mixer, and kept settings that did nothing."""
+    """Format 4 had `mixer` for `self_attention`, and settings without effect."""
     names = {".mixer.": ".self_attention.", ".distances.table": ".attention.bias.table"}
 
-    def renamed(name: str) -> str:
+    def rename(name: str) -> str:
         for old, new in names.items():
             name = name.replace(old, new)
         return name
 
-    tensors = {renamed(name): array for name, array in tensors.items()}
+    tensors = {rename(name): array for name, array in tensors.items()}
     changed = {
         name: settings_from_4(metadata[name]) for name in ("config", "recipe") if name in metadata
     }
@@ -100,35 +100,35 @@ OWNERS_4 = {
     "expansion": ("mixers", ["state_space"]),
     "weight_decay": ("optimizer", ["adamw"]),
 }
-"""Settings of format 4, each with the field and its choices without which it did nothing."""
+"""Settings of format 4 that had an effect only if a field has one of these choices."""
 
 
 def settings_from_4(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A config, a recipe or flags of format 4 as those of format 5, where what does nothing is out.
+    """A config, a recipe or flags of format 4 as those of format 5, without those of no effect.
 
-    Heads that share keys were a mixer, "grouped", and a property of "window"; now they go with
-    every attention. Which function computes attention said nothing of how long sequences are taken.
+    Shared keys and values were the mixer "grouped" and a setting of "window"; now every attention
+    has that setting. `attention_function` did not yet choose how long sequences are computed.
     """
-    kept = dict(values)
+    new = dict(values)
     for name, (owner, choices) in OWNERS_4.items():
         if owner in values and not {*choices} & {*str(values[owner]).split(",")}:
-            kept.pop(name, None)
-    if kept.get("attention_function") == "scaled_dot_product":
-        del kept["attention_function"]
-    if isinstance(mixers := kept.get("mixers"), str):
-        if groups := kept.get("key_value_heads"):
-            whole = "attention", "global_window", "strided", "relative"
-            counts = [kept["heads"] if m in whole else groups for m in mixers.split(",")]
-            kept["key_value_heads"] = ",".join(map(str, counts)) if len({*counts}) > 1 else groups
-        kept["mixers"] = ",".join("attention" if m == "grouped" else m for m in mixers.split(","))
-    return kept
+            new.pop(name, None)
+    if new.get("attention_function") == "scaled_dot_product":
+        del new["attention_function"]
+    if isinstance(mixers := new.get("mixers"), str):
+        if groups := new.get("key_value_heads"):
+            not_shared = "attention", "global_window", "strided", "relative"
+            counts = [new["heads"] if m in not_shared else groups for m in mixers.split(",")]
+            new["key_value_heads"] = ",".join(map(str, counts)) if len({*counts}) > 1 else groups
+        new["mixers"] = ",".join("attention" if m == "grouped" else m for m in mixers.split(","))
+    return new
 
 
 MIGRATIONS = {1: from_1, 2: from_2, 3: from_3, 4: from_4}
 
 
-def migrated(tensors: dict[str, np.ndarray], metadata: dict) -> Checkpoint:
-    """A checkpoint of any earlier format as one of this format."""
+def migrate(tensors: dict[str, np.ndarray], metadata: dict) -> Checkpoint:
+    """A checkpoint of any format as one of this format."""
     for number in range(metadata["format"], FORMAT):
         tensors, metadata = MIGRATIONS[number](tensors, metadata)
     return tensors, metadata | {"format": FORMAT}

@@ -1,4 +1,4 @@
-"""What a training run writes into its folder, and what of it a resumed run must find."""
+"""The folder of a training run: what the run writes into it, and finds there when it resumes."""
 
 import contextlib
 import json
@@ -10,18 +10,13 @@ import numpy as np
 
 from numformer.errors import InputError
 from numformer.models import Model
-from numformer.runs.checkpoints import (
-    config_of,
-    load_checkpoint,
-    save_checkpoint,
-    save_model,
-)
-from numformer.runs.files import PARTIAL, named
-from numformer.runs.resume import State, saved_state, summary
+from numformer.runs.checkpoints import load_checkpoint, read_config, save_checkpoint, save_model
+from numformer.runs.files import PARTIAL, naming
+from numformer.runs.resume import State, load_state, summary
 
 
 def read_metrics(path: Path) -> list[dict]:
-    """The lines of a metrics.jsonl; a last line that a killed run left unfinished is left out."""
+    """The lines of a metrics.jsonl, without a last line that a killed run left unfinished."""
     *lines, _unfinished = path.read_text(encoding="utf-8").split("\n")
     return [json.loads(line) for line in lines]
 
@@ -30,8 +25,8 @@ class RunFolder:
     """metrics.jsonl, last.safetensors (all that resuming needs) and best.safetensors of a run.
 
     `settings` decide how the run goes on, so they must be the same when it is resumed: kind and
-    config of the model, recipe, seed, parts and task, and steps where the recipe knows the end.
-    `text` describes what the model does with texts, `kept` is what else is saved with the best.
+    config of the model, recipe, seed, parts and task, and steps if the recipe's rates depend on
+    them. `text` describes what the model does with texts; `extra` is saved with the best model.
     """
 
     def __init__(
@@ -40,25 +35,15 @@ class RunFolder:
         settings: dict,
         metric: str,
         text: dict | None = None,
-        kept: dict | None = None,
+        extra: dict | None = None,
     ):
         self.folder, self.settings, self.metric = folder, settings, metric
-        self.text, self.kept = text, kept or {}
-
-    @property
-    def metrics(self) -> Path:
-        return self.folder / "metrics.jsonl"
-
-    @property
-    def last(self) -> Path:
-        return self.folder / "last.safetensors"
-
-    @property
-    def best(self) -> Path:
-        return self.folder / "best.safetensors"
+        self.text, self.extra = text, extra or {}
+        names = "metrics.jsonl", "last.safetensors", "best.safetensors"
+        self.metrics, self.last, self.best = (folder / name for name in names)
 
     def find(self, resume: bool) -> None:
-        """Make the folder of a new run; that of a resumed one is there. Otherwise InputError."""
+        """Create the folder of a new run. InputError if it fails, or a resumed run has none."""
         if resume and not self.folder.is_dir():
             raise InputError(
                 "a run is resumed in the folder that it writes to",
@@ -66,24 +51,24 @@ class RunFolder:
                 "Name the run's folder, or start a new run.",
             )
         if not resume:
-            with self._new():
+            with self._creating():
                 self.folder.mkdir(parents=True, exist_ok=True)
 
     def begin(self) -> None:
-        """Nothing has been measured yet. Raises InputError where the folder holds a run already."""
-        of_runs = [
-            path.with_name(path.name + unfinished)
+        """Create an empty metrics.jsonl. Raises InputError if the folder already holds a run."""
+        paths = [
+            path.with_name(path.name + ending)
             for path in (self.metrics, self.last, self.best)
-            for unfinished in ("", PARTIAL)
+            for ending in ("", PARTIAL)
         ]
-        present = [path.name for path in of_runs if os.path.lexists(path)]
+        present = [path.name for path in paths if os.path.lexists(path)]
         if present and not (present == [self.metrics.name] and self._measured_nothing()):
             raise InputError(
                 "a new run begins in a folder that holds none, so that nothing saved is lost",
                 f"{self.folder}, which holds {present[0]}",
                 "Choose another folder, or go on with its run by resume=True.",
             )
-        with self._new():
+        with self._creating():
             self.metrics.write_bytes(b"")
 
     def _measured_nothing(self) -> bool:
@@ -94,8 +79,8 @@ class RunFolder:
             return False
 
     @contextlib.contextmanager
-    def _new(self) -> Iterator[None]:
-        """Within the block an OSError says that no run can begin in the folder."""
+    def _creating(self) -> Iterator[None]:
+        """Within the block an OSError becomes an InputError: no run can begin in the folder."""
         try:
             yield
         except OSError as problem:
@@ -107,24 +92,28 @@ class RunFolder:
 
     def write(self, line: dict) -> None:
         """Add a line to metrics.jsonl."""
-        with named(self.metrics), open(self.metrics, "ab") as file:
+        with naming(self.metrics), open(self.metrics, "ab") as file:
             file.write(f"{json.dumps(line)}\n".encode())
 
-    def save(self, tensors: dict[str, np.ndarray], stands: dict) -> None:
+    def save(self, tensors: dict[str, np.ndarray], progress: dict) -> None:
         """Write last.safetensors: host arrays, and where the run stands."""
-        stands = stands | {"metrics": summary(self._metrics_on_disk()), "metric": self.metric}
-        save_checkpoint(self.last, tensors, self.settings | stands)
+        with naming(self.metrics), open(self.metrics, "ab+") as file:
+            os.fsync(file.fileno())  # so that it survives a power cut as the checkpoint does
+            file.seek(0)
+            metrics = summary(file.read())
+        progress = progress | {"metrics": metrics, "metric": self.metric}
+        save_checkpoint(self.last, tensors, self.settings | progress)
 
     def save_best(self, model: Model, best: dict) -> None:
         """Write best.safetensors."""
-        told = dict(task=self.settings["task"], text=self.text, best=best)
-        save_model(self.best, model, **told | self.kept)
+        metadata = dict(task=self.settings["task"], text=self.text, best=best)
+        save_model(self.best, model, **metadata | self.extra)
 
     def load_best(self, model: Model, best: dict, dtype) -> None:
-        """Load best.safetensors into the model. Raises InputError unless it measured `best`."""
+        """Load best.safetensors into the model. InputError unless its evaluation is `best`."""
         tensors, metadata = load_checkpoint(self.best, dtype)
-        belongs = metadata.get("best") == best
-        if not belongs or config_of(self.best, metadata, type(model)) != model.config:
+        same = metadata.get("best") == best
+        if not same or read_config(self.best, metadata, type(model)) != model.config:
             raise InputError(
                 "a run's best.safetensors belongs to its last.safetensors",
                 f"{self.best}, which does not",
@@ -133,13 +122,13 @@ class RunFolder:
         model.load_state_dict(tensors)
 
     def resume(self, model: Model, dtype) -> State | None:
-        """Where the saved run stands; None where it was killed before it saved anything.
+        """Where the saved run stands, or None if it was killed before it saved anything.
 
         Raises InputError, with the folder as it was, unless the run is the one that was started
-        and its files are whole.
+        and its files are complete.
         """
         if self.last.exists():
-            return saved_state(self.last, self.metrics, model, self.settings, self.metric, dtype)
+            return load_state(self.last, self.metrics, model, self.settings, self.metric, dtype)
         if self.best.exists():
             raise InputError(
                 "a run is resumed from the last.safetensors that it saved",
@@ -151,7 +140,7 @@ class RunFolder:
     def cut_back(self, state: State | None) -> None:
         """Bring the folder to where the saved run stands."""
         if state:
-            os.truncate(self.metrics, state.written)
+            os.truncate(self.metrics, state.metrics_bytes)
         elif self.metrics.exists() and not self.metrics.is_file():
             raise InputError(
                 "a run is resumed with the metrics.jsonl that it wrote",
@@ -160,17 +149,10 @@ class RunFolder:
             )
         else:
             self.metrics.write_bytes(b"")
-        for path in (self.last, self.best):  # what a kill may have left half written
+        for path in (self.last, self.best):  # what a killed run may have left
             path.with_name(path.name + PARTIAL).unlink(missing_ok=True)
 
     def evaluated(self) -> int:
-        """The step of the latest evaluation in metrics.jsonl; 0 where there is none."""
+        """The step of the latest evaluation in metrics.jsonl, or 0."""
         lines = read_metrics(self.metrics)
         return max((line["step"] for line in lines if "gradient_norm" not in line), default=0)
-
-    def _metrics_on_disk(self) -> bytes:
-        """What metrics.jsonl holds, once it is safe from a power cut."""
-        with named(self.metrics), open(self.metrics, "ab+") as file:
-            os.fsync(file.fileno())
-            file.seek(0)
-            return file.read()

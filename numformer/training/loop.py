@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from tqdm import tqdm
@@ -17,17 +17,16 @@ from tqdm import tqdm
 from numformer.allocator import reuse_freed_memory
 from numformer.data import Batch
 from numformer.errors import InputError
+from numformer.execution.executor import default_parts
 from numformer.execution.mpi import ranks_for
-from numformer.execution.parts import usual_parts
-from numformer.execution.rank_parts import RankParts
+from numformer.execution.rank_executor import RankExecutor
 from numformer.models import Model
 from numformer.optimization.recipe import Recipe
 from numformer.runs.files import locked
-from numformer.training.facts import facts_of
 from numformer.training.trainer import Trainer
 
-SECONDS_BETWEEN_LINES = 10  # that tell how far a run is where there is no terminal
-_at_work = threading.Lock()  # held while a run trains
+SECONDS_BETWEEN_LINES = 10  # of progress, where there is no terminal
+_one_run = threading.Lock()  # held while a run trains
 
 
 class Interrupted(Exception):
@@ -37,39 +36,39 @@ class Interrupted(Exception):
 class Task(Protocol):
     """What the loop needs of a task.
 
-    It may also have `held_out`, a list of batches that training never sees. Then an evaluation
-    measures the training objective's mean loss on them as "held_out_loss", unless `evaluate` does.
+    Three more attributes are optional. `held_out` is a list of batches that training never sees;
+    each evaluation then measures the objective's mean loss on them as "held_out_loss", unless
+    `evaluate` does. `text` is what the model does with texts (numformer.Transduction,
+    Continuation), with which numformer.load uses the saved model. `kept` has JSON values that are
+    saved with the best model.
     """
 
     metric: str  # the entry of `evaluate` that chooses the best checkpoint
     higher_is_better: bool
-    longest: int  # positions of a sequence that it trains on or decodes; scripts look at it
+    longest: int  # the longest sequence that the task trains on or decodes, for scripts
 
     def batch(self, step: int) -> Batch:
-        """The training batch of a step (from 1): a function of the step alone."""
+        """The training batch of a step (from 1), which must depend on the step alone."""
         ...
 
     def evaluate(self, model: Model) -> dict[str, float]:
-        """Measures on data that is neither trained on nor the final test; called in inference.
+        """Measures, by name, on data that is neither trained on nor the final test.
 
-        None of them may be called "step" or "seconds".
+        Called within `inference()`. No measure may be named "step" or "seconds".
         """
         ...
 
     def description(self) -> dict:
-        """JSON values that tell this task and its data from others: a run goes on with the same."""
+        """JSON values that identify this task and its data. A run resumes only with the same."""
         ...
-
-    # Optional: `text`, what the model does with texts (numformer.Transduction, Continuation), with
-    # which numformer.load uses the saved model; `kept`, JSON values that are saved with the best.
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long a run trains, and how often it reports (steps).
+    """How long a run trains, and how often it reports (in steps).
 
-    It ends before its last step after `minutes` of training, those before it was resumed included,
-    or where `patience` evaluations in turn were none better than the best before them.
+    It ends early after `minutes` of training in all, or after `patience` evaluations in a row
+    without a better result.
     """
 
     steps: int
@@ -80,15 +79,15 @@ class Schedule:
 
     def __post_init__(self):
         for name, value in asdict(self).items():
-            kind, fits = "an integer of at least 1", type(value) is int and value >= 1
+            kind, valid = "an integer of at least 1", type(value) is int and value >= 1
             if name == "minutes":
-                kind, fits = "a number above 0", type(value) in (int, float) and 0 < value < np.inf
-            if not fits and (name not in ("minutes", "patience") or value is not None):
+                kind, valid = "a number above 0", type(value) in (int, float) and 0 < value < np.inf
+            if not valid and (name not in ("minutes", "patience") or value is not None):
                 flag = name.replace("_", "-")
                 raise InputError(f"{name} is {kind}", repr(value), f"Change {name} (--{flag}).")
 
     def ends_early(self, trainer: Trainer) -> str:
-        """Why a run is over before its last step; nothing where it is not."""
+        """Why a run ends before its last step, or an empty string."""
         if self.minutes and trainer.seconds >= 60 * self.minutes:
             return f"{self.minutes:g} minutes are over"
         worse = (trainer.evaluated - trainer.best.get("step", 0)) // self.evaluate_every
@@ -98,9 +97,9 @@ class Schedule:
 
 
 def _require_task(task) -> None:
-    """Raise InputError for what is no Task."""
+    """Raise InputError unless `task` is a Task."""
     if isinstance(task, type):
-        fix = f"Write {task.__name__}(...), with what it is made of."
+        fix = f"Write {task.__name__}(...), with its arguments."
         raise InputError("train takes a task, an object", f"the class {task.__name__}", fix)
     names = "metric", "higher_is_better", "batch", "evaluate", "description"
     if lacking := [name for name in names if not hasattr(task, name)]:
@@ -126,36 +125,35 @@ def train(
     on_step: Callable[[dict[str, float]], object] | None = None,
     on_evaluation: Callable[[dict[str, float]], object] | None = None,
 ) -> dict:
-    """Train `model` on `task`; leave the best weights in it; return the best evaluation.
+    """Train `model` on `task`, load the best weights into it, and return the best evaluation.
 
-    Into `folder`, which is made, go metrics.jsonl (a line every log_every steps and one each
+    `folder`, which is created, gets metrics.jsonl (a line every log_every steps and for each
     evaluation), last.safetensors (all that resuming needs) and best.safetensors (the best model so
-    far by task.metric). The loss of a line is the mean since the line before, `seconds` is how long
-    training took up to there. `schedule` may be a number of steps. Each batch is computed in
-    `parts` parts (numformer/execution/parts.py): without a number, as many as are fast here, and
-    one for each rank. As `reuse_freed_memory` says, the whole process keeps the memory of arrays
-    from then on.
+    far by task.metric). The loss of a line is the mean since the line before; `seconds` is the time
+    of training so far. `schedule` may be a number of steps. Each batch is computed in `parts` parts
+    (numformer/execution/); by default in as many as are fast here, and one for each rank. From then
+    on the process keeps the memory of arrays, see `reuse_freed_memory`.
 
-    `parallel` says who computes the parts: "forks", processes of this machine, or "mpi", the ranks
-    that mpiexec has started, all of which call this function alike; without a name "mpi" where it
-    has. Then rank 0 alone writes, prints and calls `on_step` and `on_evaluation`, the result is
-    that of all, and a rank that does not answer for `timeout` seconds is a ChildProcessError.
+    `parallel` chooses who computes the parts: "forks", processes of this machine, or "mpi", the
+    ranks that mpiexec has started, which all call this function with the same arguments. The
+    default is "mpi" if mpiexec has started this process. Then only rank 0 writes, prints and calls
+    `on_step` and `on_evaluation`; all ranks return the result; and a rank that does not answer for
+    `timeout` seconds raises ChildProcessError.
 
     `on_step` is called after each step with its "step", "loss", "rate" and "gradient_norm" (on a
-    GPU, asking for them waits for it), `on_evaluation` after each evaluation, once the run is
-    saved, with its "step" and measures. What they raise ends the run.
+    GPU this waits for the step), `on_evaluation` after each evaluation, once the run is saved, with
+    its "step" and measures. What they raise ends the run.
 
-    With `resume` the run in `folder` goes on from where it was saved, and ends bit for bit as if
-    nothing had interrupted it. It may take more steps than it was begun with, or fewer, where the
-    recipe's rates do not know the end: then each step is that of a run of so many steps; the old
-    end adds its lines to metrics.jsonl, and what it measured may be the best. A finished run stays
-    as it is. One process at a time trains into a folder, and a process trains one model at a time,
-    since dropout's stream and the threads of BLAS are the process's.
+    With `resume` the run in `folder` continues from where it was saved, and ends bit for bit as if
+    nothing had interrupted it. Unless the recipe's rates depend on the number of steps, it may be
+    resumed for another number; the evaluation at its former end stays in metrics.jsonl and may be
+    the best. A finished run is left as it is. One process at a time trains into a folder. A process
+    trains one model at a time, since dropout's stream and the threads of BLAS are the process's.
 
-    Raises InputError for what cannot be, among it, without `resume`, a folder that holds a run
-    already; Interrupted after Ctrl-C or SIGTERM, with the state saved; BrokenNumbers where loss or
-    gradient turn NaN or infinite, before they touch the weights; and OSError where a file cannot be
-    written. What was saved before stands.
+    Raises InputError for invalid arguments and, without `resume`, for a folder that holds a run;
+    Interrupted after Ctrl-C or SIGTERM, with the state saved; BrokenNumbers if loss or gradient
+    turn NaN or infinite, before they change the weights; OSError if a file cannot be written. What
+    was saved before remains.
     """
     if not isinstance(model, Model):
         fix = "Write train(Transformer(config), task, folder, steps)."
@@ -164,7 +162,7 @@ def train(
         fix = "Write train(model, task, folder, steps)."
         raise InputError("a run has a folder, by its path", type(folder).__name__, fix)
     _require_task(task)
-    if not _at_work.acquire(blocking=False):
+    if not _one_run.acquire(blocking=False):
         raise InputError(
             "a process trains one model at a time",
             "a second one while the first is at work",
@@ -174,33 +172,35 @@ def train(
         reuse_freed_memory()
         schedule = schedule if isinstance(schedule, Schedule) else Schedule(schedule)
         ranks = ranks_for(parallel, timeout)
-        parts = max(usual_parts(xp), ranks.size) if parts is None else parts
+        parts = max(default_parts(xp), ranks.size) if parts is None else parts
         recipe, steps = recipe or Recipe(), schedule.steps
         trainer = Trainer(model, task, Path(folder), steps, recipe, seed, xp, parts, ranks)
         with ranks.failing_together():
-            ranks.agree(lambda: facts_of(trainer))
-            if isinstance(trainer.parts, RankParts) and ranks.rank:
+            ranks.agree(trainer.fingerprint)
+            executor = trainer.executor
+            if isinstance(executor, RankExecutor) and ranks.rank:
                 with interrupts() as interrupted:
-                    return trainer.parts.serve(interrupted)
+                    return executor.serve(interrupted)
             trainer.files.find(resume)
             best = _train(trainer, schedule, resume, on_step, on_evaluation)
-            trainer.parts.dismiss(best)
+            if isinstance(executor, RankExecutor):
+                executor.end_run(best)
             return best
     finally:
-        _at_work.release()
+        _one_run.release()
 
 
 def _train(trainer: Trainer, schedule: Schedule, resume: bool, on_step, on_evaluation) -> dict:
-    """What `train` does, from the beginning of the run or from where it was saved."""
-    # Numbers that break are found in the loss and the norm, and told once.
+    """Take and evaluate the steps of a run, from its beginning or from where it was saved."""
+    # Numbers that break are found in the loss and the norm, and reported once.
     quiet = np.errstate(all="ignore")
-    with locked(trainer.files.folder), contextlib.closing(trainer.parts), quiet:
+    with locked(trainer.files.folder), contextlib.closing(trainer.executor), quiet:
         if resume:
             trainer.resume()
         else:
             trainer.files.begin()
         if not trainer.finished:
-            trainer.parts.start()
+            trainer.executor.start()
         progress = _Progress(trainer)
         over = schedule.ends_early(trainer) if trainer.evaluated == trainer.step else ""
         with progress.bar, interrupts() as interrupted:
@@ -222,7 +222,7 @@ def _train(trainer: Trainer, schedule: Schedule, resume: bool, on_step, on_evalu
                     if on_evaluation:
                         on_evaluation({"step": trainer.step, **measured})
                     over = schedule.ends_early(trainer)
-                if interrupted or trainer.parts.interrupted:
+                if interrupted or trainer.executor.interrupted:
                     trainer.save()
                     raise Interrupted(f"stopped at step {trainer.step}, which is saved")
         if over:
@@ -231,22 +231,23 @@ def _train(trainer: Trainer, schedule: Schedule, resume: bool, on_step, on_evalu
 
 
 class _Progress:
-    """How far a run is, on standard error: a bar on a terminal, elsewhere a line now and then."""
+    """Shows on standard error how far a run is: a bar on a terminal, elsewhere a line at times."""
 
     def __init__(self, trainer: Trainer):
         self.trainer, self.first = trainer, trainer.step
-        self.began = self.told = time.monotonic()
-        steps: dict[str, Any] = dict(total=trainer.steps, initial=trainer.step, unit="step")
-        terminal = sys.stderr is not None and sys.stderr.isatty()  # None where it was closed
-        self.bar = tqdm(**steps, disable=not terminal)
+        self.began = self.last_line = time.monotonic()
+        terminal = sys.stderr is not None and sys.stderr.isatty()  # None if it was closed
+        self.bar: tqdm = tqdm(
+            total=trainer.steps, initial=trainer.step, unit="step", disable=not terminal
+        )
 
     def log(self, loss: float) -> None:
-        """Tell the loss of a line of metrics.jsonl."""
+        """Show the loss of a line of metrics.jsonl."""
         self.bar.set_postfix(loss=f"{loss:.4f}")
         step, steps, now = self.trainer.step, self.trainer.steps, time.monotonic()
-        if not self.bar.disable or step == steps or now - self.told < SECONDS_BETWEEN_LINES:
+        if not self.bar.disable or step == steps or now - self.last_line < SECONDS_BETWEEN_LINES:
             return
-        self.told = now
+        self.last_line = now
         left = (now - self.began) / (step - self.first) * (steps - step)
         took = f"{_duration(self.trainer.seconds)}, about {_duration(left)} left"
         print(f"step {step} of {steps}: loss {loss:.4f}, {took}", file=sys.stderr, flush=True)
@@ -258,9 +259,9 @@ def _duration(seconds: float) -> str:
 
 @contextlib.contextmanager
 def interrupts() -> Iterator[list]:
-    """A list that Ctrl-C and SIGTERM append to, so that a step ends whole; twice stops at once.
+    """A list to which Ctrl-C and SIGTERM append, so that the step can end; twice stops at once.
 
-    Outside the main thread Python receives no signals; there the list stays empty.
+    Outside the main thread Python receives no signals, so the list stays empty.
     """
     received: list = []
     if threading.current_thread() is not threading.main_thread():

@@ -2,29 +2,28 @@
 
 import functools
 import math
-import operator
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from numformer.backend import array_module, on_host, to_host
+from numformer.backend import array_module, to_host
 from numformer.errors import BrokenNumbers, InputError
-from numformer.execution.nccl import CardParts
-from numformer.execution.parts import Parts
-from numformer.execution.rank_parts import RankParts
+from numformer.execution.executor import make_executor
 from numformer.execution.ranks import Ranks
 from numformer.layer import FlatParameters, inference, pack
 from numformer.models import Model
 from numformer.optimization.loss_scale import LossScale
 from numformer.optimization.recipe import Recipe
-from numformer.runs.checkpoints import as_json, description
+from numformer.runs.checkpoints import as_json, checksum, description
 from numformer.runs.resume import State
 from numformer.runs.run_folder import RunFolder
 from numformer.training.average import averaged
 from numformer.training.broken_numbers import broken_parameter, first_broken
 from numformer.training.measures import measures
+from numformer.version import __version__
 
 
 class Trainer:
@@ -44,28 +43,24 @@ class Trainer:
     ):
         model.clear_saved()  # what an interrupted step may have left
         self.model, self.task, self.recipe, self.steps, self.seed = model, task, recipe, steps, seed
-        self.optimizer = recipe.optimizer_of(pack(model, np.float32, xp))
-        # An objective of a model of one's own needs to know R-Drop only where it is asked for.
-        asked = {"r_drop": recipe.r_drop} if recipe.r_drop else {}
-        objective = model.objective(recipe.label_smoothing, **asked)
-        several = ranks is not None and ranks.others
-        # Rank 0 looks at the numbers of every step, on the host.
-        scale = LossScale(np if several else xp)
+        self.parts, self.ranks = parts, ranks or Ranks()
+        self.optimizer = recipe.make_optimizer(pack(model, np.float32, xp))
+        # So that a user's model whose objective lacks R-Drop can be trained without it.
+        r_drop = {"r_drop": recipe.r_drop} if recipe.r_drop else {}
+        self.objective = model.objective(recipe.label_smoothing, **r_drop)
+        # Of several ranks, rank 0 looks at the numbers of every step, on the host.
+        scale = LossScale(np if self.ranks.others else xp)
         self.loss_scale = scale if recipe.precision == "mixed" else None
-        how = objective, self.optimizer, seed, parts, self.loss_scale
-        self.parts = Parts(*how)
-        if ranks is not None and several:
-            kind = RankParts if on_host(self.optimizer.parameters.data) else CardParts
-            self.parts = kind(*how, ranks)
+        self.executor = make_executor(self.objective, self.optimizer, seed, parts, self.ranks)
         self.losses: list[float] = []  # since the last line of metrics.jsonl
-        self.unread: list[tuple] = []  # steps with loss, norm and scale, still where arrays live
-        self.fine = True  # on a GPU an array (): whether all numbers so far were finite
+        self.unread: list[tuple] = []  # steps with loss, norm and scale, still on the device
+        self.all_finite: Any = True  # on a GPU an array (): whether all numbers so far were finite
         self.best: dict = {}
         self.recent: list = []  # the weights (N,) at the latest evaluations, to be averaged
         self.evaluated = 0  # the step of the latest evaluation
         self.began = time.monotonic()  # on a clock that a resumed run turns back
-        told = _text_of(task, model), getattr(task, "kept", {})
-        self.files = RunFolder(folder, self.settings(), task.metric, *told)
+        text, extra = _text_description(task, model), getattr(task, "kept", {})
+        self.files = RunFolder(folder, self.settings(), task.metric, text, extra)
 
     def settings(self) -> dict:
         """What decides how a run goes on, and so must be the same when it is resumed."""
@@ -73,10 +68,25 @@ class Trainer:
             "recipe": asdict(self.recipe),
             "seed": self.seed,
             "steps": self.steps,
-            "parts": self.parts.count,
+            "parts": self.parts,
         }
-        of_run = {name: as_json(name, value) for name, value in settings.items()}
-        return of_run | {"task": as_json("the task's description()", self.task.description())}
+        settings = {name: as_json(name, value) for name, value in settings.items()}
+        return settings | {"task": as_json("the task's description()", self.task.description())}
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What must be equal in all ranks: version, settings, checksums of data and weights."""
+        settings, batch = self.settings(), self.task.batch(1)
+        batches = batch if isinstance(batch, list) else [batch]
+        inputs = [array for batch in batches for array in getattr(batch, "inputs", ())]
+        arrays = {str(number): np.ascontiguousarray(array) for number, array in enumerate(inputs)}
+        return {
+            "version": __version__,
+            **settings.pop("config"),
+            **settings.pop("recipe"),
+            **settings,
+            "the first batch's checksum": checksum(arrays, {}),
+            "the initial weights' checksum": checksum({"": to_host(self.parameters.data)}, {}),
+        }
 
     @property
     def parameters(self) -> FlatParameters:
@@ -110,43 +120,42 @@ class Trainer:
     # Training
 
     def advance(self) -> None:
-        """One training step: forward, backward, clip, and the optimizer's step."""
-        step = self.step + 1
-        loss = self.parts.gradient(step, self.task.batch(step))
-        norm = self.parts.clip(self.recipe.clip_norm)
-        xp, skipped, scale = array_module(norm), None, []
+        """Take one training step: forward, backward, clip, and the optimizer's update."""
+        step, scale = self.step + 1, self.loss_scale.scale if self.loss_scale else None
+        loss = self.executor.gradient(step, self.task.batch(step), scale)
+        norm = self.executor.clip(self.recipe.clip_norm)
+        xp, skipped = array_module(norm), None
         if self.loss_scale:
-            scale = [self.loss_scale.scale]
             skipped = self.loss_scale.skips(loss, norm)
-            norm = xp.where(skipped, norm.dtype.type(0), norm)  # of what moves the weights
-        self.unread.append((step, xp.stack([loss, norm, *scale])))
+            norm = xp.where(skipped, norm.dtype.type(0), norm)  # a skipped step moves nothing
+        self.unread.append((step, xp.stack([loss, norm, *([scale] if self.loss_scale else [])])))
         if xp is not np:
-            self._update_where_fine(loss, norm, skipped)
+            self._update_if_finite(loss, norm, skipped)
             return
         self.read()
         if skipped:
             self.optimizer.steps = step
         else:
-            self.parts.update(self.rate(step))
+            self.executor.update(self.rate(step))
 
-    def _update_where_fine(self, loss, norm, skipped=None) -> None:
-        """On a GPU: the update, but from a step with broken numbers on none moves a weight.
+    def _update_if_finite(self, loss, norm, skipped=None) -> None:
+        """On a GPU: update, unless the numbers of this step or an earlier one broke.
 
-        Looking at the numbers would wait for the GPU in every step. So they stay there, and where
-        they broke, the weights become what they were, whatever the optimizer's rule has done; and
-        its vectors, too, where a step is `skipped`.
+        Looking at the numbers would wait for the GPU in every step. So the update is made and, if
+        they broke, undone on the GPU: the weights get their old values. In a `skipped` step the
+        optimizer's vectors do, too.
         """
         xp, vectors = array_module(norm), [self.parameters.data]
-        self.fine = moves = xp.isfinite(loss) & xp.isfinite(norm) & self.fine
+        self.all_finite = moves = xp.isfinite(loss) & xp.isfinite(norm) & self.all_finite
         if skipped is not None:
             moves, vectors = moves & ~skipped, [*vectors, *self.optimizer.state.values()]
         before = [vector.copy() for vector in vectors]
-        self.parts.update(self.rate(self.step + 1))
+        self.executor.update(self.rate(self.step + 1))
         for vector, values in zip(vectors, before, strict=True):
             xp.copyto(vector, values, where=~moves)
 
     def read(self) -> None:
-        """Look at loss and norm of each step since the last look; the only wait for a GPU.
+        """Read loss and norm of each step since the last call; the only wait for a GPU.
 
         Raises BrokenNumbers at the first that is not finite.
         """
@@ -157,19 +166,19 @@ class Trainer:
         numbers = to_host(array_module(numbers[0]).stack(numbers)).tolist()
         for step, (loss, norm, *scale) in zip(steps, numbers, strict=True):
             if not math.isfinite(norm) or not math.isfinite(loss):
-                self.optimizer.steps = step - 1  # a GPU has gone on, moving no weight
+                self.optimizer.steps = step - 1  # a GPU has taken more steps, which moved nothing
                 raise self.broken(step, loss, norm)
             self.losses.append(loss)
             self.norm, self.scale = norm, {"loss_scale": scale[0]} if scale else {}
 
     def broken(self, step: int, loss: float, norm: float) -> BrokenNumbers:
-        """What to raise when the numbers of a step broke: it is replayed to name the place."""
+        """The error of a step whose numbers broke: the step is replayed to name the place."""
         parameters = self.model.named_parameters()
-        named = self.parts.objective.named_layers(), self.model.named_layers()
+        named = self.objective.named_layers(), self.model.named_layers()
         # Each layer once; those of the model, which come later, by the model's own names.
         layers = {id(layer): (name, layer) for layers in named for name, layer in layers.items()}
-        self.parts.end_processes()  # in turn, in this process, the step is the same, bit for bit
-        replay = functools.partial(self.parts.gradient, step, self.task.batch(step))
+        scale = self.loss_scale.scale if self.loss_scale else None
+        replay = functools.partial(self.executor.replay, step, self.task.batch(step), scale)
         place = first_broken(dict(layers.values()), parameters, replay)
         if place is None:
             largest = max(parameters, key=lambda name: abs(parameters[name].grad).max())
@@ -193,7 +202,7 @@ class Trainer:
     # Measuring
 
     def latest(self) -> dict[str, float]:
-        """The loss, the rate and the gradient's norm of the latest step, 0 where it was skipped.
+        """The loss, the rate and the gradient's norm of the latest step, 0 if it was skipped.
 
         In half precision the scale of its loss, too.
         """
@@ -215,15 +224,15 @@ class Trainer:
         return line
 
     def evaluate(self) -> dict[str, float]:
-        """Measure on held-out data, and note whether that is the best so far."""
+        """Measure on held-out data, and note whether the result is the best so far."""
         self.read()
         self._require_finite_weights()
         if self.recipe.average > 1:
             self.recent = [*self.recent, self.parameters.data.copy()][-self.recipe.average :]
         try:
             weights = averaged(self.parameters.data, self.recent)
-            with inference(), weights, self.parts.busy():
-                measured = measures(self.task, self.model, self.parts.objective)
+            with inference(), weights, self.ranks.busy():
+                measured = measures(self.task, self.model, self.objective)
         except BrokenNumbers as problem:
             raise BrokenNumbers(
                 f"step {self.step}: the evaluation's {problem}, although every weight is finite. "
@@ -231,14 +240,16 @@ class Trainer:
             ) from None
         self.evaluated = self.step
         self._write({"step": self.step, **measured})
-        metric = self.task.metric
-        # Among equals the latest, which has trained longest.
-        as_good = operator.ge if self.task.higher_is_better else operator.le
-        # A mean at the end is the run's, as in the paper: no evaluation chooses it.
-        paper = self.recipe.average > 1 and self.step == self.steps
-        if paper or not self.best or as_good(measured[metric], self.best[metric]):
+        if self._is_best(measured):
             self.best = {"step": self.step, **measured}
         return measured
+
+    def _is_best(self, measured: dict[str, float]) -> bool:
+        """Whether an evaluation is the best so far. Of equal ones the latest is."""
+        if not self.best or (self.recipe.average > 1 and self.step == self.steps):
+            return True  # the mean of the last evaluations is the run's result, as in the paper
+        new, best = measured[self.task.metric], self.best[self.task.metric]
+        return new >= best if self.task.higher_is_better else new <= best
 
     def _write(self, line: dict) -> None:
         self.files.write(line | {"seconds": round(self.seconds, 2)})
@@ -248,33 +259,30 @@ class Trainer:
     def save(self) -> None:
         """Write last.safetensors: weights, the optimizer's state, and where the run stands.
 
-        Where these weights are the best, best.safetensors follows; a run that was killed between
-        the two writes it when it is resumed.
+        If these weights are the best, best.safetensors follows; a run that was killed between the
+        two writes it when it is resumed.
         """
         self.read()
         self._require_finite_weights()
-        self.parts.collect()
-        with self.parts.busy():
-            self._write_files()
-
-    def _write_files(self) -> None:
-        # One vector comes from a GPU in one piece.
-        arrays = self.parameters.views(to_host(self.parameters.data))
-        weights = dict(zip(self.model.named_parameters(), arrays, strict=True))
-        state = {f"optimizer.{name}": to_host(v) for name, v in self.optimizer.state.items()}
-        if self.recent:
-            state["recent"] = np.stack([to_host(vector) for vector in self.recent])
-        if self.loss_scale:
-            state["loss_scale"] = self.loss_scale.state()
-        stands = {
-            "step": self.step,  # which is also where the data stands
-            "best": self.best,
-            "seconds": round(self.seconds, 2),
-            "losses": self.losses,
-            "threads": self.parts.threads,
-        }
-        self.files.save(weights | state, stands)
-        self._save_best()
+        vectors = self.executor.optimizer_state()
+        with self.ranks.busy():
+            # One vector comes from a GPU in one piece.
+            arrays = self.parameters.views(to_host(self.parameters.data))
+            weights = dict(zip(self.model.named_parameters(), arrays, strict=True))
+            state = {f"optimizer.{name}": to_host(vector) for name, vector in vectors.items()}
+            if self.recent:
+                state["recent"] = np.stack([to_host(vector) for vector in self.recent])
+            if self.loss_scale:
+                state["loss_scale"] = self.loss_scale.state()
+            progress = {
+                "step": self.step,  # from which the data follow
+                "best": self.best,
+                "seconds": round(self.seconds, 2),
+                "losses": self.losses,
+                "threads": self.executor.threads,
+            }
+            self.files.save(weights | state, progress)
+            self._save_best()
 
     def _save_best(self) -> None:
         if self.best and self.best["step"] == self.step:
@@ -285,18 +293,20 @@ class Trainer:
         """Continue from last.safetensors; metrics.jsonl is cut back to its step.
 
         A run that was killed before it saved anything starts again. Raises InputError, with the
-        folder as it was, unless the run is the one that was started and its files are whole.
+        folder as it was, unless the run is the one that was started and its files are complete.
         """
         state = self.files.resume(self.model, self.parameters.data.dtype)
         if state:
-            self._take_over(state)
+            self._restore(state)
         self.files.cut_back(state)
         self.evaluated = self.files.evaluated()
         self._save_best()
 
-    def _take_over(self, state: State) -> None:
+    def _restore(self, state: State) -> None:
         if state.best and state.best["step"] < state.step:
-            self._load_best(state.best)  # is it there, and the run's own?
+            self._load_best(
+                state.best
+            )  # raises InputError unless it is there and belongs to the run
         self.model.load_state_dict(state.weights)
         for name, vector in self.optimizer.state.items():
             vector[...] = array_module(vector).asarray(state.optimizer[name])
@@ -306,19 +316,19 @@ class Trainer:
             self.loss_scale.load(array_module(self.loss_scale.scale).asarray(state.loss_scale))
         self.optimizer.steps, self.losses, self.best = state.step, state.losses, state.best
         self.began = time.monotonic() - state.seconds
-        self.parts.threads = state.threads or self.parts.threads
+        self.executor.threads = state.threads or self.executor.threads
 
     def _load_best(self, best: dict) -> None:
         self.files.load_best(self.model, best, self.parameters.data.dtype)
 
     def use_best(self) -> dict:
-        """Load best.safetensors into the model; return what it measured."""
+        """Load best.safetensors into the model; return its evaluation."""
         self._load_best(self.best)
         return self.best
 
 
-def _text_of(task, model: Model) -> dict | None:
-    """The description of the task's `text`, if it has one. InputError where `load` would refuse."""
+def _text_description(task, model: Model) -> dict | None:
+    """The description of the task's `text`, if any. InputError if `load` would refuse it."""
     text = getattr(task, "text", None)
     if text is None:
         return None

@@ -18,8 +18,9 @@ import sys
 import time
 from collections.abc import Callable
 
+from numformer.execution.executor import Executor
 from numformer.execution.mpi import world
-from numformer.execution.rank_parts import RankParts
+from numformer.execution.rank_executor import RankExecutor
 from tests.benchmarks.sizes import SIZES
 from tests.benchmarks.train_step import numformer_model, trainer_of
 from tests.benchmarks.worker import Worker
@@ -44,25 +45,32 @@ def work(name: str, way: str) -> None:
     """
     ranks = world() if way != "forks" else None
     trainer = trainer_of(SIZES[name], "padded", 2 if ranks is None else ranks.size, ranks)
-    parts = trainer.parts
-    if isinstance(parts, RankParts):
-        parts.hidden = way == "ranks"
-        if parts.ranks.rank:
-            parts.ranks.timeout = 1e6
-            parts.serve([])
+    executor = trainer.executor
+    if isinstance(executor, RankExecutor):
+        executor.overlap = way == "ranks"
+        if executor.ranks.rank:
+            executor.ranks.timeout = 1e6
+            executor.serve([])
             return
-    parts.start()
+    executor.start()
     for line in sys.stdin:
         steps, what = map(int, line.split())
         start = time.perf_counter()
-        waited, sent = (parts.seconds, parts.sent) if isinstance(parts, RankParts) else (0, 0)
+        before = _waiting_and_sent(executor)
         for _ in range(steps):
             trainer.advance()
-        answers = time.perf_counter() - start, 0, 0
-        if isinstance(parts, RankParts):
-            answers = answers[0], parts.seconds - waited, parts.sent - sent
-        print(answers[what], flush=True)
-    parts.dismiss({})
+        seconds = time.perf_counter() - start
+        after = _waiting_and_sent(executor)
+        print((seconds, *(b - a for a, b in zip(before, after, strict=True)))[what], flush=True)
+    if isinstance(executor, RankExecutor):
+        executor.end_run({})
+
+
+def _waiting_and_sent(executor: Executor) -> tuple[float, int]:
+    """For how many seconds this rank has waited for others, and how many bytes it has sent."""
+    if not isinstance(executor, RankExecutor):
+        return 0.0, 0
+    return executor.seconds_waiting, executor.bytes_sent
 
 
 def comparison(name: str, ranks: int) -> list[str]:

@@ -42,7 +42,7 @@ from numformer import blas
 from numformer.allocator import reuse_freed_memory
 from numformer.devices import find_backend
 from numformer.errors import InputError
-from numformer.execution.forks import cores
+from numformer.execution.forked import cores
 from numformer.execution.ranks import Ranks
 from numformer.models import Config, LanguageModel, RecurrentEncoderDecoder, Transformer
 from numformer.optimization.recipe import Recipe
@@ -88,7 +88,7 @@ def numformer_step(size: Size, lengths: str, way: Way = ON_HOST, parts: int | No
     if way.precision == "tf32":
         os.environ["CUPY_TF32"] = "1"  # before CuPy is loaded
     trainer = trainer_of(size, lengths, parts or (1 if way.on_gpu else cores()), way=way)
-    trainer.parts.start()
+    trainer.executor.start()
     return trainer.advance, trainer.read
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from numformer.execution.gradient_ready import Finished
+from numformer.execution.gradient_ready import GradientReady
 from numformer.gradient_check.cases import CASES
 from numformer.gradient_check.gradients import converted
 from numformer.layer import Layer, Parameter, pack
@@ -29,7 +29,7 @@ def told_during(layer: Layer, inputs: list, size: int, times: int = 1) -> tuple[
         copies[block] = flat.grad[blocks[block]].copy()
         over[block] = np.count_nonzero(flat.grad)
 
-    with Finished(layer, blocks).told(tell):
+    with GradientReady(layer, blocks).reports(tell):
         for _ in range(times):
             layer.backward(np.random.default_rng(0).standard_normal(np.shape(y)))
     assert copies.keys() == {*range(len(blocks))} and layer.pending() == 0
@@ -76,7 +76,7 @@ def test_a_layer_that_adds_afterwards_is_found():
     layer.forward(np.ones((2, 3), np.float32))
     with (
         pytest.raises(RuntimeError, match=r"Linear\.backward added"),
-        Finished(layer, [slice(0, 12)]).told(lambda block: None),
+        GradientReady(layer, [slice(0, 12)]).reports(lambda block: None),
     ):
         layer.backward(np.ones((2, 3), np.float32))
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from numformer.execution.pairwise import Branch, add_branches, add_pairwise, branches
+from numformer.execution.pairwise import Branch, add_branches, branches
 
 
 def drawn(count: int) -> list[np.ndarray]:
@@ -13,6 +13,15 @@ def drawn(count: int) -> list[np.ndarray]:
     rng = np.random.default_rng(count)
     sizes = 10.0 ** rng.integers(-3, 4, (count, 1))
     return [*(sizes * rng.standard_normal((count, 50))).astype(np.float32)]
+
+
+def add_pairwise(arrays: list[np.ndarray]) -> None:
+    """Add all arrays into the first: neighbours, then the sums of neighbours, and so on."""
+    stride = 1
+    while stride < len(arrays):
+        for n in range(0, len(arrays) - stride, 2 * stride):
+            arrays[n] += arrays[n + stride]
+        stride *= 2
 
 
 def branch(arrays: list[np.ndarray]) -> np.ndarray:

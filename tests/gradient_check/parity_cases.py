@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import Field, fields, replace
 from functools import cache, partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 from unittest import mock
@@ -69,7 +70,7 @@ def train(config: Config, recipe: Recipe, batches: list, seed: int, shift=None) 
     task = SimpleNamespace(batch=lambda step: batches[step - 1], description=dict, metric=None)
     # The loop trains in float32, too coarse for most comparisons.
     with mock.patch.object(trainer, "pack", lambda model, _, xp: pack(model, float, xp)):
-        run = trainer.Trainer(model, task, None, len(batches), recipe, seed)
+        run = trainer.Trainer(model, task, Path(), len(batches), recipe, seed)
     if shift:
         run.parameters.data += 0.1 * shift.standard_normal(run.parameters.data.shape)
     initial = model.state_dict()

@@ -455,7 +455,7 @@ class Late(Ranks):
 def test_a_step_ends_when_all_that_it_sent_has_been_read():
     def work(ranks):
         pipeline = Pipeline(Counting(), late := Late(ranks), Sum())
-        late.share = lambda value, root: value  # which waits for others
+        late.broadcast = lambda value, root: value  # which waits for others
         pipeline.step([MicroBatch((np.ones((2, 3)),), (), 1.0)] * 2)
         return [thread.is_alive() for thread in late.under_way]
 

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import numformer as nf
-from numformer.execution.parts import Parts
+from numformer.execution.in_turn import InTurn
 from numformer.gradient_check import GradientCheck
 from numformer.later import FEED_FORWARDS
 from numformer.later.auxiliary import add_auxiliary_loss, auxiliary_gradient
@@ -128,8 +128,8 @@ def test_of_a_batch_in_parts_each_part_counts_by_its_predictions(squares):
     model = nf.Transformer(nf.Config.base(V, p_drop=0.0, **squares))
     flat, batch = nf.pack(model, np.float64), nf.PairBatch(*BATCH)
     objective = model.objective()
-    parts = Parts(objective, Adam(flat), seed=0, count=2)
-    loss, gradient = parts.gradient(1, batch), flat.grad.copy()
+    executor = InTurn(objective, Adam(flat), seed=0, parts=2)
+    loss, gradient = executor.gradient(1, batch), flat.grad.copy()
     flat.zero_grad()
     expected = 0.0
     for part in batch.split(2):

@@ -48,13 +48,13 @@ BROKEN = """backend.py arithmetic.py randomness.py layer.py settings.py
             later/*/*.py recurrence/*.py models/*.py
             generation/*.py training/average.py training/loop.py
             optimization/loss_scale.py training/measures.py optimization/optimizers.py
-            execution/parts.py optimization/recipe.py training/trainer.py
-            execution/gradient_ready.py execution/rank_parts.py execution/pairwise.py
+            execution/in_turn.py execution/forked.py optimization/recipe.py training/trainer.py
+            execution/gradient_ready.py execution/rank_executor.py execution/pairwise.py
             execution/ranks.py""".split()
 # Not broken: what deals with drivers, memory, processes and files and computes nothing.
-MACHINE = """usual_parts train
-             Parts.start Parts._start_processes Parts._everywhere Parts._share Parts.become
-             Parts.end_processes Parts.close
+MACHINE = """default_parts train
+             InTurn.start InTurn.close Forked.start Forked.close Forked._call Forked._fork
+             Forked._serve Forked._end_processes _unless_ended shared cores
              Trainer.save Trainer._save_best Trainer.resume Trainer._load_best interrupts
              _Progress.__init__ _Progress.log""".split()
 # What must notice it: the quick tests of the same things.
@@ -62,10 +62,10 @@ SUITE = """test_arithmetic test_backend test_beginners test_layer test_propertie
            test_trained
            data/test_* layers/test_* models/test_* generation/test_* gpu/test_*
            training/test_average training/test_loop optimization/test_loss_scale runs/test_resume
-           optimization/test_optimizers training/test_broken_numbers execution/test_parts
+           optimization/test_optimizers training/test_broken_numbers execution/test_executors
            gradient_check/test_contract gradient_check/test_gradients
            execution/test_gradient_ready execution/test_pairwise lessons/test_parallel_layers
-           execution/test_rank_parts lessons/test_schedules gradient_check/test_parity""".split()
+           execution/test_rank_executor lessons/test_schedules gradient_check/test_parity""".split()
 STATE = ROOT / "runs" / "mutation"
 PYTEST = """-p no:cacheprovider -p no:timeout -p no:terminal -s -o addopts=
             -o tmp_path_retention_policy=none -W ignore --rootdir""".split()

@@ -153,11 +153,7 @@ Without padding a product with True everywhere.
     later/mixers/linear_attention.py: visible = xp.asarray(places.valid[:, None, :, None])
     later/mixers/state_space.py: return x * self._visible(x, reach)
     later/mixers/state_space.py: return dx * self._visible(dx, reach)
-Only the first array's sum is asked for, and what is added to it is whole by then.
-    execution/pairwise.py: range(0, len(arrays) - stride, 2)
-    execution/pairwise.py: range(0, len(arrays) - stride, stride)
 A round in which no two are added; a tree with one more level, which adds nothing.
-    execution/pairwise.py: while stride <= len(arrays)
     execution/pairwise.py: size <= count
     execution/pairwise.py: total(0, 2 << (count - 1).bit_length())
     execution/pairwise.py: total(0, 1 << count - 1)
@@ -165,10 +161,9 @@ A round in which no two are added; a tree with one more level, which adds nothin
     execution/pairwise.py: total(0, 1 << count.bit_length())
     execution/pairwise.py: total(0, 1 << (1 - count).bit_length())
 No branch is empty where it begins beyond the last part; a count and seconds begin at 0.
-    execution/rank_parts.py: branches(first, min(last, used), used)
-    execution/rank_parts.py: self.sent, self.seconds = (0.0, 0)
-    execution/rank_parts.py: self.seconds, self.sent = (1.0, 0)
-    execution/rank_parts.py: [slice(1, 0)]
+    execution/rank_executor.py: branches(own.start, min(own.stop, parts), parts)
+    execution/rank_executor.py: self.bytes_sent, self.seconds_waiting = (0.0, 0)
+    execution/rank_executor.py: self.seconds_waiting, self.bytes_sent = (1.0, 0)
 """
 PROOFS = {
     " ".join(proof.split()): [entry.strip() for entry in entries.splitlines()]

@@ -35,7 +35,7 @@ def begin(monkeypatch, tmp_path):
 
     yield build
     for trainer in made:
-        trainer.parts.close()
+        trainer.executor.close()
 
 
 def vectors(trainer: Trainer) -> list:
@@ -119,7 +119,7 @@ def test_the_scale_grows_after_good_steps_in_turn(xp):
     expected += [(True, first, 0), (True, first / 2, 0), (False, first / 2, 1)]
     assert told == expected
     for begun, ended in (([2, 7], [1, 0]), ([LossScale.MOST, 1999], [LossScale.MOST, 0])):
-        assert LossScale.can_be(np.float32(begun)) and LossScale.can_be(np.float32(ended))
+        assert LossScale.is_valid(np.float32(begun)) and LossScale.is_valid(np.float32(ended))
         scale.load(xp.asarray(np.float32(begun)))
         scale.skips(fine, infinite if begun[0] == 2 else fine)
         assert type(scale.state()) is np.ndarray and scale.state().tolist() == ended
@@ -146,7 +146,8 @@ def test_small_gradients_survive_by_the_scale_alone(begin):
     exact = Trainer(tiny(Small), Copying(), scaled.files.folder, 99, recipe(), 3)
     found = []
     for trainer in (exact, scaled, alone):
-        trainer.parts.gradient(1, Copying().batch(1))
+        scale = trainer.loss_scale.scale if trainer.loss_scale else None
+        trainer.executor.gradient(1, Copying().batch(1), scale)
         found.append(trainer.parameters.grad * 1e8)
     exact, scaled, alone = found
     size = np.linalg.norm(exact)
@@ -180,7 +181,7 @@ def test_a_resumed_run_goes_on_with_its_scale_bit_for_bit(tmp_path, monkeypatch,
 def test_all_parts_skip_a_step_in_which_one_overflows(begin):
     """Side by side and in turn the same steps, of which the gradient of the sum decides."""
     side_by_side, in_turn = (begin(HIGH, parts=2, good=4) for _ in range(2))
-    side_by_side.parts.start()
+    side_by_side.executor.start()
     with np.errstate(invalid="ignore"):
         for _ in range(30):
             side_by_side.advance()

@@ -178,12 +178,12 @@ def test_a_recipe_gives_its_rule_what_it_asks_for(monkeypatch, rng):
 
     flat = pack(Linear(3, 2, rng))
     monkeypatch.setitem(OPTIMIZERS, "mine", mine)
-    optimizer = Recipe(optimizer="mine", adam_epsilon=0.5, beta2=0.25).optimizer_of(flat)
+    optimizer = Recipe(optimizer="mine", adam_epsilon=0.5, beta2=0.25).make_optimizer(flat)
     optimizer.step(0.1)
     assert given == [(1, 0.1, 0.5, 0.25, 3)] and [*optimizer.state] == ["slow"]
     assert type(optimizer) is Optimizer
     monkeypatch.setitem(OPTIMIZERS, "mine", normalized)
-    assert type(Recipe(optimizer="mine").optimizer_of(flat)) is Parameterwise
+    assert type(Recipe(optimizer="mine").make_optimizer(flat)) is Parameterwise
 
 
 def adam_by_loops(values, gradients, rates, beta1, beta2, epsilon):
@@ -267,7 +267,7 @@ def test_lion_follows_the_sign_of_what_it_looks_ahead_to(rng):
     flat = pack(Linear(30, 20, rng), np.float64)
     first, second = rng.standard_normal((2, len(flat.data)))
     start, how = flat.data.copy(), dict(optimizer="lion", beta1=0.6, beta2=0.9, weight_decay=0.5)
-    lion = Recipe(**how).optimizer_of(flat)
+    lion = Recipe(**how).make_optimizer(flat)
     for grad in (first, second):
         flat.grad[...] = grad
         lion.step(0.1)
@@ -307,7 +307,7 @@ def test_muon_turns_hidden_matrices_alone(kind, rng):
     moved = {}
     for optimizer in ("adamw", "muon"):
         flat.data[...] = start
-        Recipe(optimizer=optimizer).optimizer_of(flat).step(0.1)
+        Recipe(optimizer=optimizer).make_optimizer(flat).step(0.1)
         moved[optimizer] = dict(zip(names, flat.views(start - flat.data), strict=True))
     turned = {name for name in names if (moved["muon"][name] != moved["adamw"][name]).any()}
     shapes = {name: parameter.shape for name, parameter in model.named_parameters().items()}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from numformer import blas
-from numformer.execution.parts import Parts
+from numformer.execution.in_turn import InTurn
 from numformer.optimization.optimizers import OPTIMIZERS, vectors_of
 from numformer.runs.checkpoints import save_checkpoint
 from numformer.runs.files import PARTIAL
@@ -20,7 +20,7 @@ from tests.training.tiny_runs import MEASURES, Copying, fail, interrupt, recipe,
 def test_a_run_makes_its_folder_and_needs_no_more_than_steps(tmp_path, folder, monkeypatch):
     """Unless told otherwise, in as many parts as are usual here; freed memory is reused."""
     calls = []
-    monkeypatch.setattr(loop, "usual_parts", lambda xp: 3)
+    monkeypatch.setattr(loop, "default_parts", lambda xp: 3)
     monkeypatch.setattr(loop, "reuse_freed_memory", lambda: calls.append(1))
     (tmp_path / "there").mkdir()
     (tmp_path / "there/config.json").write_text("what a script writes first")
@@ -212,7 +212,7 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path, monkeypatch):
     run(tmp_path, task=task)
     before = files(tmp_path)
     (tmp_path / "best.safetensors.partial").write_bytes(b"half")
-    monkeypatch.setattr(Parts, "start", fail)
+    monkeypatch.setattr(InTurn, "start", fail)
     idle = Copying()
     model, best = run(tmp_path, task=idle, resume=True)
     assert best["step"] == 5 and not idle.weights_evaluated

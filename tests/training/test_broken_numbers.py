@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from numformer.errors import BrokenNumbers
-from numformer.execution.parts import Parts
+from numformer.execution.in_turn import InTurn
 from numformer.layer import training
 from numformer.optimization.optimizers import Optimizer
 from numformer.paper import ReLU
@@ -101,13 +101,13 @@ def test_the_first_that_broke_is_named(tmp_path, place):
 @pytest.mark.parametrize("index", [0, 1])
 def test_broken_numbers_in_parts_are_named(tmp_path, monkeypatch, index):
     """The replay is in this process, whichever the numbers broke in."""
-    model, now, compute = tiny(), [], Parts._compute
+    model, now, compute = tiny(), [], InTurn.compute
 
-    def noted(self, step, parts):
-        now[:] = [number for number, *_ in parts]
-        return compute(self, step, parts)
+    def noted(self, step, pieces, half):
+        now[:] = [piece.number for piece in pieces]
+        return compute(self, step, pieces, half)
 
-    monkeypatch.setattr(Parts, "_compute", noted)
+    monkeypatch.setattr(InTurn, "compute", noted)
     outer = model.named_layers()[f"{NETWORK}.outer"]
     spoil(outer, lambda dx: dx.fill(np.nan) if now == [index] else None)
     text = broken(model, tmp_path, parts=2)

@@ -13,7 +13,7 @@ from numpy.testing import assert_array_equal
 from tqdm import tqdm
 
 from numformer.data import Vocabulary
-from numformer.execution import parts
+from numformer.execution import executor
 from numformer.generation import Transduction
 from numformer.later.divergence import Divergence
 from numformer.layer import inference, pack
@@ -392,7 +392,7 @@ def test_what_an_interrupted_step_saved_is_forgotten(tmp_path):
 def test_the_steps_of_a_run_in_parts_clip_and_have_processes(tmp_path, monkeypatch):
     found, alive = [], []
     for cores in (1, 2):
-        monkeypatch.setattr(parts, "cores", lambda cores=cores: cores)
+        monkeypatch.setattr(executor, "cores", lambda cores=cores: cores)
         task = Copying(at={2: lambda: alive.append(len(multiprocessing.active_children()))})
         changes = dict(clip_norm=0.01, adam_epsilon=1.0)  # so that Adam feels the gradient's size
         run(tmp_path / str(cores), task=task, steps=4, parts=2, **changes)

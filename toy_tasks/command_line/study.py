@@ -24,7 +24,7 @@ from threadpoolctl import threadpool_limits
 from numformer.backend import on_host
 from numformer.devices import find_backend
 from numformer.errors import BrokenNumbers, InputError
-from numformer.execution.forks import cores
+from numformer.execution.forked import cores
 from numformer.execution.mpi import started_by_mpi
 from numformer.layer import inference
 from numformer.models import Model

@@ -10,14 +10,14 @@ import numpy as np
 
 from numformer.devices import find_backend
 from numformer.errors import InputError
+from numformer.execution.executor import default_parts
 from numformer.execution.mpi import ranks_for
-from numformer.execution.parts import usual_parts
 from numformer.models import Model
 from numformer.optimization.optimizers import OPTIMIZERS, vectors_of
 from numformer.optimization.recipe import Recipe
 from numformer.plots import loss_curve
 from numformer.randomness import seed_sequence
-from numformer.runs.checkpoints import require_numbers
+from numformer.runs.checkpoints import require_size
 from numformer.runs.files import locked
 from numformer.runs.run_folder import read_metrics
 from numformer.settings import Settings
@@ -44,12 +44,12 @@ def train_task(
     """
     xp = find_backend(options.backend)
     ranks = ranks_for(options.parallel, options.timeout)
-    options.parts = options.parts or min(max(usual_parts(xp), ranks.size), options.batch_size)
+    options.parts = options.parts or min(max(default_parts(xp), ranks.size), options.batch_size)
     recipe, schedule, kept = require(task, config, options, xp)
     last = options.resume and options.out / "last.safetensors"
     if last and last.is_file():
         # Weights and the optimizer's vectors, in float32.
-        require_numbers(last, last.stat().st_size // (4 + 4 * kept), config)
+        require_size(last, last.stat().st_size // (4 + 4 * kept), config)
     model = kind(config, seed_sequence(options.seed, "weights"))
     kept = run_folders.read_config(options.out).get("kept", {}) if options.resume else {}
     if options.start and not options.resume:
@@ -63,7 +63,7 @@ def train_task(
         train(model, task, options.out or ".", schedule, recipe, **how)
         if others_end:
             sys.exit(0)
-        return model, ranks.share(Path())
+        return model, ranks.broadcast(Path())
     # Only now, when nothing that was asked for is wrong, does a new run leave a trace.
     folder = options.out if options.resume else run_folders.new_folder(options.name, options.out)
     with locked(folder):
@@ -104,7 +104,7 @@ def train_task(
         if not options.no_plots:
             metrics = read_metrics(folder / "metrics.jsonl")
             loss_curve(folder / "loss.png", metrics, task.metric, folder.name)
-    return model, folder if others_end else ranks.share(folder)
+    return model, folder if others_end else ranks.broadcast(folder)
 
 
 def _where_it_stands(folder: Path, steps: int) -> str:

@@ -12,20 +12,20 @@ import pytest
 
 from numformer.data.batching import PairBatch
 from numformer.errors import InputError
-from numformer.execution import rank_parts
-from numformer.execution.parts import Parts
-from numformer.execution.rank_parts import RankParts
+from numformer.execution import rank_executor
+from numformer.execution.in_turn import InTurn
+from numformer.execution.rank_executor import RankExecutor
 from numformer.execution.ranks import Ranks, together
 from numformer.layer import pack
 from numformer.models import Config, Objective, Transformer
 from numformer.optimization import optimizers
-from numformer.optimization.loss_scale import LossScale
 from numformer.optimization.optimizers import OPTIMIZERS
 from numformer.optimization.recipe import Recipe
 
 CONFIG = Config.base(11, d_model=8, d_ff=12, heads=2, layers=1, p_drop=0.0)
 WORDS = [([4, 5, 6, 7], [7]), ([8], [9, 9, 4]), ([5, 5], []), ([6, 4, 9], [5, 4, 10, 4, 8])]
 WORDS += [([7, 7], [8, 10])]
+SCALE = np.array(2.0**8, np.float32)  # with which nothing overflows
 
 
 @pytest.fixture(autouse=True)
@@ -35,70 +35,66 @@ def small_blocks(monkeypatch):
     def blocks_of(size: int) -> list[slice]:
         return [slice(first, min(first + 100, size)) for first in range(0, size, 100)]
 
-    for module in (optimizers, rank_parts):
+    for module in (optimizers, rank_executor):
         monkeypatch.setattr(module, "blocks_of", blocks_of)
 
 
-def parts_of(
-    count: int, ranks: Ranks | None = None, mixed: bool = False, optimizer: str = "adam"
-) -> Parts:
+def executor_of(count: int, ranks: Ranks | None = None, optimizer: str = "adam") -> InTurn:
     model = Transformer(CONFIG, seed=3)
     flat = pack(model, np.float32)
     flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
-    how = Objective(model, 0.3), Recipe(optimizer=optimizer).optimizer_of(flat), 7, count
-    how = *how, LossScale() if mixed else None
-    return RankParts(*how, ranks) if ranks else Parts(*how)
+    how = Objective(model, 0.3), Recipe(optimizer=optimizer).make_optimizer(flat), 7, count
+    return RankExecutor(*how, ranks) if ranks else InTurn(*how)
 
 
-def steps(parts: Parts, clip: float | None) -> list:
+def steps(executor: InTurn, clip: float | None, scale: np.ndarray | None = None) -> list:
     """Loss, norm and weights at each of three steps, and in the end Adam's vectors."""
-    flat, taken = parts.optimizer.parameters, []
+    flat, taken = executor.optimizer.parameters, []
     batches = PairBatch.of(WORDS), [PairBatch.of(WORDS[:2]), PairBatch.of(WORDS)]
     for step, batch in enumerate((*batches, PairBatch.of(WORDS[:1])), start=1):
-        taken += [parts.gradient(step, batch), parts.clip(clip)]
-        parts.update(rate=0.01 * step)
+        taken += [executor.gradient(step, batch, scale), executor.clip(clip)]
+        executor.update(rate=0.01 * step)
         taken.append(flat.data.copy())
-    parts.collect()
-    assert parts.optimizer.steps == 3
-    return [*taken, *parts.optimizer.state.values()]
+    assert executor.optimizer.steps == 3
+    return [*taken, *executor.optimizer_state().values()]
 
 
 def taken_by(
     ranks: Ranks,
     count: int,
     clip: float | None,
-    hidden: bool = True,
-    mixed: bool = False,
+    overlap: bool = True,
+    scale: np.ndarray | None = None,
     optimizer: str = "adam",
 ) -> tuple:
     """What rank 0 saw, or else what is left of the others, and the bytes that were sent."""
-    parts = parts_of(count, ranks, mixed, optimizer)
-    assert isinstance(parts, RankParts)
-    parts.hidden = hidden
+    executor = executor_of(count, ranks, optimizer)
+    assert isinstance(executor, RankExecutor)
+    executor.overlap = overlap
     if ranks.rank:
-        assert parts.serve([1] if ranks.rank == 1 else []) == {"step": 3}
-        return parts.optimizer.parameters.data, parts.sent
-    taken = steps(parts, clip)
-    assert parts.interrupted == (ranks.size > 1)
-    parts.dismiss({"step": 3})
-    return taken, parts.sent
+        assert executor.serve([1] if ranks.rank == 1 else []) == {"step": 3}
+        return executor.optimizer.parameters.data, executor.bytes_sent
+    taken = steps(executor, clip, scale)
+    assert executor.interrupted == (ranks.size > 1)
+    executor.end_run({"step": 3})
+    return taken, executor.bytes_sent
 
 
 @pytest.mark.parametrize(
-    ("size", "count", "clip", "hidden", "mixed"),
+    ("size", "count", "clip", "overlap", "scale"),
     [
-        (2, 2, None, True, False),
-        (2, 4, 0.5, True, False),
-        (3, 4, 0.5, False, False),
-        (4, 4, 0.5, True, True),
-        (3, 2, 0.5, True, False),  # one rank has no part
-        (2, 3, 0.5, True, False),  # one rank has two branches of the sum
-        (2, 7, 0.5, False, False),
+        (2, 2, None, True, None),
+        (2, 4, 0.5, True, None),
+        (3, 4, 0.5, False, None),
+        (4, 4, 0.5, True, SCALE),
+        (3, 2, 0.5, True, None),  # one rank has no part
+        (2, 3, 0.5, True, None),  # one rank has two branches of the sum
+        (2, 7, 0.5, False, None),
     ],
 )
-def test_ranks_take_the_steps_of_one_process(size, count, clip, hidden, mixed):
-    expected = steps(parts_of(count, mixed=mixed), clip)
-    told = together(size, lambda ranks: taken_by(ranks, count, clip, hidden, mixed), timeout=20)
+def test_ranks_take_the_steps_of_one_process(size, count, clip, overlap, scale):
+    expected = steps(executor_of(count), clip, scale)
+    told = together(size, lambda ranks: taken_by(ranks, count, clip, overlap, scale), timeout=20)
     (taken, _), *others = told
     for array, other in zip(taken, expected, strict=True):
         assert np.array_equal(array, other)
@@ -121,9 +117,9 @@ def test_ranks_update_whole_parameters_where_the_optimizer_needs_them(
 ):
     """However many ranks there are: blocks that are summed elsewhere move to the parameter's."""
     monkeypatch.setitem(OPTIMIZERS, "shortened", shortened)
-    monkeypatch.setattr(LossScale, "FIRST", 2.0**8)  # with which nothing overflows
-    how = dict(count=count, mixed=count == 4, optimizer=optimizer)
-    expected, how = steps(parts_of(**how), 0.5), how | dict(clip=0.5)
+    how = dict(clip=0.5, scale=SCALE if count == 4 else None)
+    expected = steps(executor_of(count, optimizer=optimizer), **how)
+    how |= dict(count=count, optimizer=optimizer)
     (taken, _), *_ = together(size, lambda ranks: taken_by(ranks, **how), timeout=60)
     for array, other in zip(taken, expected, strict=True):
         assert np.array_equal(array, other)
@@ -133,18 +129,18 @@ def test_each_rank_sends_what_others_update_and_gets_the_rest():
     """Of a vector (N,) all but its stretch as gradients, its stretch to all others as weights."""
 
     def work(ranks: Ranks) -> tuple[int, int, int]:
-        parts = parts_of(3, ranks)
-        assert isinstance(parts, RankParts)
+        executor = executor_of(3, ranks)
+        assert isinstance(executor, RankExecutor)
         if ranks.rank:
-            parts.serve([])
+            executor.serve([])
         else:
-            parts.gradient(1, PairBatch.of(WORDS))
-            parts.clip(None)
-            parts.update(0.1)
-            sent, parts.sent = parts.sent, 0
-            parts.dismiss({})
-            return sent, len(parts.optimizer.parameters.data), parts.sent
-        return parts.sent, len(parts.optimizer.parameters.data), 0
+            executor.gradient(1, PairBatch.of(WORDS))
+            executor.clip(None)
+            executor.update(0.1)
+            sent, executor.bytes_sent = executor.bytes_sent, 0
+            executor.end_run({})
+            return sent, len(executor.optimizer.parameters.data), executor.bytes_sent
+        return executor.bytes_sent, len(executor.optimizer.parameters.data), 0
 
     told = together(3, work, timeout=20)
     size = told[0][1]
@@ -158,7 +154,7 @@ def test_each_rank_sends_what_others_update_and_gets_the_rest():
 
 def test_a_resumed_run_begins_with_the_weights_and_vectors_of_rank_0(monkeypatch):
     """Then a step is the step that one process takes."""
-    alone = parts_of(2)
+    alone = executor_of(2)
     steps(alone, 0.5)
     state = {name: vector.copy() for name, vector in alone.optimizer.state.items()}
     weights, threads = alone.optimizer.parameters.data.copy(), []
@@ -169,24 +165,24 @@ def test_a_resumed_run_begins_with_the_weights_and_vectors_of_rank_0(monkeypatch
         yield
         threads.append(0)
 
-    monkeypatch.setattr(rank_parts.blas, "fixed", fixed)
+    monkeypatch.setattr(rank_executor.blas, "training_threads", fixed)
 
     def work(ranks: Ranks):
-        parts = parts_of(2, ranks)
+        executor = executor_of(2, ranks)
         if ranks.rank:
-            parts.threads = 5  # it takes those of rank 0
-            return parts.serve([]) and None
-        parts.optimizer.parameters.data[...] = weights
-        for name, vector in parts.optimizer.state.items():
+            executor.threads = 5  # it takes those of rank 0
+            return executor.serve([]) and None
+        executor.optimizer.parameters.data[...] = weights
+        for name, vector in executor.optimizer.state.items():
             vector[...] = state[name]
-        parts.optimizer.steps = 3
-        parts.start()
-        parts.gradient(4, PairBatch.of(WORDS))
-        parts.clip(0.5)
-        parts.update(0.01)
-        parts.collect()
-        parts.dismiss({"step": 4})
-        return [parts.optimizer.parameters.data, *parts.optimizer.state.values()]
+        executor.optimizer.steps = 3
+        executor.start()
+        executor.gradient(4, PairBatch.of(WORDS))
+        executor.clip(0.5)
+        executor.update(0.01)
+        executor.optimizer_state()
+        executor.end_run({"step": 4})
+        return [executor.optimizer.parameters.data, *executor.optimizer.state.values()]
 
     (taken, *_) = together(3, work, timeout=20)
     alone.gradient(4, PairBatch.of(WORDS))
@@ -199,17 +195,16 @@ def test_a_resumed_run_begins_with_the_weights_and_vectors_of_rank_0(monkeypatch
 
 def test_a_step_that_broke_is_replayed_in_turn():
     def work(ranks: Ranks):
-        parts = parts_of(2, ranks)
+        executor = executor_of(2, ranks)
         if ranks.rank:
-            return parts.serve([]) and None
-        parts.gradient(1, PairBatch.of(WORDS))
-        parts.end_processes()
-        parts.gradient(1, PairBatch.of(WORDS))
-        grad = parts.optimizer.parameters.grad.copy()
-        parts.dismiss({"step": 1})
+            return executor.serve([]) and None
+        executor.gradient(1, PairBatch.of(WORDS))
+        executor.replay(1, PairBatch.of(WORDS))
+        grad = executor.optimizer.parameters.grad.copy()
+        executor.end_run({"step": 1})
         return grad
 
-    alone = parts_of(2)
+    alone = executor_of(2)
     alone.gradient(1, PairBatch.of(WORDS))
     assert np.array_equal(together(2, work, timeout=20)[0], alone.optimizer.parameters.grad)
 
@@ -236,7 +231,7 @@ def test_a_problem_of_one_rank_is_that_of_all():
                 if ranks.rank == 1:
                     raise InputError("a rule", 3, "A fix.")
                 ranks.take(1)
-        return ranks.heard, ranks.failed
+        return ranks.failed_elsewhere, ranks.failed
 
     assert together(3, work, timeout=20) == [(True, True), (False, True), (True, True)]
 
@@ -258,15 +253,15 @@ def test_the_parts_are_dealt_so_that_none_is_missed():
     for size, count in itertools.product((1, 2, 3, 4, 5, 40), range(1, 8)):
         ranks = Ranks()
         ranks.size = size
-        parts = parts_of(count, ranks)
-        assert isinstance(parts, RankParts)
-        places = [place for rank in range(size) for place in parts._branches(rank, count)]
+        executor = executor_of(count, ranks)
+        assert isinstance(executor, RankExecutor)
+        places = [place for rank in range(size) for place in executor._branches(rank, count)]
         assert [first for first, _ in places] == [0, *[last for _, last in places[:-1]]]
         assert places[-1][1] == count
-        blocks = [block for rank in range(size) for block in parts._owned(rank)]
-        assert blocks == [*range(len(parts._blocks))]
-        numbers = np.arange(len(parts.optimizer.parameters.data))
-        stretches = [numbers[parts._stretch_of(rank)] for rank in range(size)]
+        blocks = [block for rank in range(size) for block in executor._summed_blocks(rank)]
+        assert blocks == [*range(len(executor._blocks))]
+        numbers = np.arange(len(executor.optimizer.parameters.data))
+        stretches = [numbers[executor._summed[rank]] for rank in range(size)]
         assert np.array_equal(np.concatenate(stretches), numbers)
 
 
@@ -279,7 +274,7 @@ def test_a_rank_that_fails_does_not_wait_for_one_that_is_lost():
 
     deaf = Deaf()
     deaf.fail(ValueError("told to nobody"))
-    assert deaf.failed and not deaf.heard
+    assert deaf.failed and not deaf.failed_elsewhere
 
 
 @pytest.mark.parametrize("method", [Ranks.send, Ranks.receive])

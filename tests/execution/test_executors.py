@@ -12,8 +12,12 @@ from threadpoolctl import threadpool_limits
 from numformer import blas
 from numformer.data.batching import PairBatch
 from numformer.errors import InputError
-from numformer.execution import parts as module
-from numformer.execution.parts import Parts
+from numformer.execution import executor as module
+from numformer.execution import in_turn
+from numformer.execution.executor import make_executor
+from numformer.execution.forked import Forked
+from numformer.execution.in_turn import InTurn
+from numformer.execution.ranks import Ranks
 from numformer.layer import pack
 from numformer.models import Config, Objective, Transformer
 from numformer.optimization.optimizers import OPTIMIZERS, Adam
@@ -29,7 +33,7 @@ several_cores = pytest.mark.skipif(
 
 @pytest.fixture
 def make(monkeypatch):
-    """`make(count, cores)`: Parts of a model in float64, its other processes ended afterwards."""
+    """`make(count, cores)`: an executor of a model in float64, closed afterwards."""
     made = []
 
     def build(count, cores=2, dtype=np.float64, optimizer=Adam, **changes):
@@ -37,36 +41,37 @@ def make(monkeypatch):
         model = Transformer(Config(**(vars(CONFIG) | changes)), seed=3)
         flat = pack(model, dtype)
         flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
-        parts = Parts(Objective(model, SMOOTHING), optimizer(flat), 7, count)
-        parts.start()
-        made.append(parts)
-        return parts
+        objective = Objective(model, SMOOTHING)
+        executor = make_executor(objective, optimizer(flat), 7, count, Ranks())
+        executor.start()
+        made.append(executor)
+        return executor
 
     yield build
-    for parts in made:
-        parts.close()
+    for executor in made:
+        executor.close()
 
 
-def steps(parts: Parts) -> list:
+def steps(executor: InTurn) -> list:
     """Loss, gradient and weights at each of three steps, and in the end Adam's vectors."""
     found = []
     for step in (1, 2, 3):
-        loss = parts.gradient(step, PairBatch.of(WORDS))
-        found += [np.asarray(loss), parts.optimizer.parameters.grad.copy()]
-        parts.update(rate=0.01 * step)
-        found.append(parts.optimizer.parameters.data.copy())
-    assert parts.optimizer.steps == 3
-    return [*found, *parts.optimizer.state.values()]
+        loss = executor.gradient(step, PairBatch.of(WORDS))
+        found += [np.asarray(loss), executor.optimizer.parameters.grad.copy()]
+        executor.update(rate=0.01 * step)
+        found.append(executor.optimizer.parameters.data.copy())
+    assert executor.optimizer.steps == 3
+    return [*found, *executor.optimizer.state.values()]
 
 
-def assert_same_steps(found: Parts, expected: Parts, rtol=0.0, atol=0.0) -> list:
+def assert_same_steps(found: InTurn, expected: InTurn, rtol=0.0, atol=0.0) -> list:
     taken = steps(found)
     for array, other in zip(taken, steps(expected), strict=True):
         assert_allclose(array, other, rtol, atol)
     return taken
 
 
-def assert_same(found: Parts, expected: Parts, rtol=0.0, atol=0.0):
+def assert_same(found: InTurn, expected: InTurn, rtol=0.0, atol=0.0):
     assert_allclose(*(p.optimizer.parameters.grad for p in (found, expected)), rtol, atol)
 
 
@@ -74,10 +79,10 @@ def assert_same(found: Parts, expected: Parts, rtol=0.0, atol=0.0):
 @pytest.mark.parametrize(("count", "dtype"), [(2, np.float32), (3, np.float64), (9, np.float64)])
 def test_side_by_side_and_in_turn_give_the_same_bits(make, count, dtype):
     """Every process sees the weights of now, updates its share of them, and sums in one order."""
-    parts = make(count, 2, dtype)
-    taken = assert_same_steps(parts, make(count, 1, dtype))
+    executor = make(count, 2, dtype)
+    taken = assert_same_steps(executor, make(count, 1, dtype))
     assert {array.dtype for array in taken} == {np.dtype(dtype)}
-    assert parts._stretch == slice(0, len(parts.optimizer.state["mean"]) // count)
+    assert executor._stretch == slice(0, len(executor.optimizer.state["mean"]) // count)
 
 
 def shortened(data, grad, length, *, step, rate):
@@ -94,28 +99,30 @@ def test_every_optimizer_gives_the_same_bits_side_by_side(make, monkeypatch, cou
     monkeypatch.setitem(OPTIMIZERS, "shortened", shortened)
 
     def optimizer(flat):
-        return Recipe(optimizer=rule).optimizer_of(flat)
+        return Recipe(optimizer=rule).make_optimizer(flat)
 
     how = dict(dtype=np.float32, optimizer=optimizer)
-    parts = make(count, 2, **how)
-    assert parts.processes
-    assert_same_steps(parts, make(count, 1, **how))
+    executor = make(count, 2, **how)
+    assert executor.processes
+    assert_same_steps(executor, make(count, 1, **how))
 
 
 @pytest.mark.parametrize(("count", "cores"), [(2, 1), (3, 2), (9, 1)])
 def test_the_parts_sum_to_the_whole_batch(make, count, cores):
     """Parts with few real targets weigh little: shares of 1 / count would be wrong."""
-    parts, whole = make(count, cores, p_drop=0.0), make(1, p_drop=0.0)
-    assert_same_steps(parts, whole, rtol=1e-8, atol=1e-11)
+    executor, whole = make(count, cores, p_drop=0.0), make(1, p_drop=0.0)
+    assert_same_steps(executor, whole, rtol=1e-8, atol=1e-11)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_several_batches_are_one_large_batch(make, count):
     """Also where they have not so many rows as there are parts; the masks of each are others."""
     several = [PairBatch.of(WORDS[:1]), PairBatch.of(WORDS[1:3]), PairBatch.of(WORDS[3:])]
-    whole, parts = make(1, p_drop=0.0), make(count, p_drop=0.0)
-    assert_allclose(parts.gradient(1, several), whole.gradient(1, PairBatch.of(WORDS)), rtol=1e-9)
-    assert_same(parts, whole, rtol=1e-8, atol=1e-11)
+    whole, executor = make(1, p_drop=0.0), make(count, p_drop=0.0)
+    assert_allclose(
+        executor.gradient(1, several), whole.gradient(1, PairBatch.of(WORDS)), rtol=1e-9
+    )
+    assert_same(executor, whole, rtol=1e-8, atol=1e-11)
     side_by_side, in_turn = make(count), make(count, 1)
     twice = [several[0]] * 2
     for batches in (several, twice):
@@ -126,18 +133,18 @@ def test_several_batches_are_one_large_batch(make, count):
 
 def test_every_part_of_every_batch_has_dropout_masks_of_its_own(make, monkeypatch):
     """With all of a batch in one part the sums would be right, and nothing gained."""
-    parts, seen = make(2, 1), []
-    monkeypatch.setattr(module.dropout_stream, "reseed", lambda *numbers: seen.append(numbers))
-    parts.gradient(5, [PairBatch.of(WORDS[:2]), PairBatch.of(WORDS[2:])])
+    executor, seen = make(2, 1), []
+    monkeypatch.setattr(in_turn.dropout_stream, "reseed", lambda *numbers: seen.append(numbers))
+    executor.gradient(5, [PairBatch.of(WORDS[:2]), PairBatch.of(WORDS[2:])])
     assert sorted(seen) == [(7, 5, number) for number in range(4)]
 
 
 @pytest.mark.filterwarnings("error")
 def test_what_is_no_batch_is_refused(make, complaint):
-    parts, nothing = make(2, 1), np.zeros((2, 3), int)
-    assert "a Batch, or a list of them; received list" in complaint(parts.gradient, 1, [])
+    executor, nothing = make(2, 1), np.zeros((2, 3), int)
+    assert "a Batch, or a list of them; received list" in complaint(executor.gradient, 1, [])
     padding = PairBatch(np.array([[4, 2, 0]] * 2), nothing, nothing)
-    assert "some target position" in complaint(parts.gradient, 1, padding)
+    assert "some target position" in complaint(executor.gradient, 1, padding)
     for count in (0, -3):
         assert f"received {count}" in complaint(make, count)
 
@@ -146,22 +153,22 @@ def test_what_is_no_batch_is_refused(make, complaint):
 @pytest.mark.parametrize("bad", [0, 1])
 def test_an_error_in_a_part_arrives_and_a_step_after_it_is_right(make, bad):
     """The answers that the failed step left in the pipes must not be taken for the next one's."""
-    parts, words = make(2), [WORDS[0], WORDS[1]]
+    executor, words = make(2), [WORDS[0], WORDS[1]]
     words[bad] = [99], [4]
     with pytest.raises(InputError, match="below the vocabulary's size 11"):
-        parts.gradient(1, PairBatch.of(words))
-    assert_same_steps(parts, make(2, 1))
+        executor.gradient(1, PairBatch.of(words))
+    assert_same_steps(executor, make(2, 1))
 
 
 @pytest.mark.parametrize("cores", [1, 2])
 def test_a_batch_smaller_than_the_parts_after_a_larger_one(make, cores):
     """The gradient that an idle part still holds is of another batch; one target counts whole."""
-    parts, whole = make(3, cores, p_drop=0.0), make(1, p_drop=0.0)
-    parts.gradient(1, PairBatch.of(WORDS))
+    executor, whole = make(3, cores, p_drop=0.0), make(1, p_drop=0.0)
+    executor.gradient(1, PairBatch.of(WORDS))
     for words in (WORDS[:2], [([4, 5], [])]):
         batch = PairBatch.of(words)
-        assert_allclose(parts.gradient(2, batch), whole.gradient(2, batch), rtol=1e-12)
-        assert_same(parts, whole, rtol=1e-10, atol=1e-14)
+        assert_allclose(executor.gradient(2, batch), whole.gradient(2, batch), rtol=1e-12)
+        assert_same(executor, whole, rtol=1e-10, atol=1e-14)
     expected = whole.objective.forward(*batch.inputs)
     assert whole.gradient(2, batch) == pytest.approx(expected)
 
@@ -173,12 +180,10 @@ def test_one_part_keeps_the_threads_of_blas_that_it_began_with(make, count, thre
     with threadpool_limits(here, "blas"):
         began = make(count)
         assert blas.threads() == began.threads == threads
-        began.end_processes()
-        assert blas.threads() == threads
         began.close()
         assert blas.threads() == here
     with threadpool_limits(1, "blas"):
-        goes_on = Parts(began.objective, began.optimizer, 7, count)
+        goes_on = InTurn(began.objective, began.optimizer, 7, count)
         goes_on.threads = began.threads
         goes_on.start()
         assert blas.threads() == threads
@@ -188,26 +193,26 @@ def test_one_part_keeps_the_threads_of_blas_that_it_began_with(make, count, thre
 @several_cores
 def test_a_process_that_was_ended_is_an_error_not_a_hang(make):
     """As by a system that is out of memory, while the first process computes."""
-    parts, compute = make(2), Parts._compute
-    (other,) = parts.processes.others
+    executor, compute = make(2), Forked.compute
+    (other,) = executor.processes
     os.kill(other.pid, signal.SIGSTOP)
-    parts._compute = lambda *job: (other.kill(), other.join(), compute(parts, *job))[-1]
+    executor.compute = lambda *job: (other.kill(), other.join(), compute(executor, *job))[-1]
     with pytest.raises(ChildProcessError, match="was ended"):
-        parts.gradient(1, PairBatch.of(WORDS))
+        executor.gradient(1, PairBatch.of(WORDS))
 
 
 @several_cores
 def test_only_close_ends_the_processes_and_the_parts_still_compute(make):
     """Not Ctrl-C of a terminal, which signals all of a group, nor the end of a service."""
-    parts = make(3)
-    others = parts.processes.others
-    loss = parts.gradient(1, PairBatch.of(WORDS))
+    executor = make(3)
+    others = executor.processes
+    loss = executor.gradient(1, PairBatch.of(WORDS))
     for process, number in zip(others, (signal.SIGINT, signal.SIGTERM), strict=True):
         os.kill(process.pid, number)
-    assert parts.gradient(1, PairBatch.of(WORDS)) == loss
-    parts.close()
+    assert executor.gradient(1, PairBatch.of(WORDS)) == loss
+    executor.close()
     assert len(others) == 2 and not any(process.is_alive() for process in others)
-    assert parts.gradient(1, PairBatch.of(WORDS)) == loss
+    assert executor.gradient(1, PairBatch.of(WORDS)) == loss
 
 
 @several_cores

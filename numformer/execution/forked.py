@@ -1,0 +1,172 @@
+"""A training step in parts, each computed by a forked process of its own.
+
+NumPy computes most things on one core, so parts side by side are faster. A forked process starts
+with all objects of this one, at no cost. Weights and the optimizer's vectors lie in memory that all
+processes share, where each process also has a gradient vector.
+"""
+
+import atexit
+import contextlib
+import mmap
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+
+import numpy as np
+
+from numformer.allocator import return_freed_memory
+from numformer.execution.in_turn import InTurn, split
+from numformer.execution.pairwise import add_branches
+from numformer.layer import FlatParameters
+from numformer.optimization.optimizers import stretches
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def shared(vector: np.ndarray) -> np.ndarray:
+    """A copy of `vector` (N,) in memory that later forked processes share."""
+    copy = np.frombuffer(mmap.mmap(-1, max(vector.nbytes, 1)), vector.dtype, len(vector))
+    copy[...] = vector
+    return copy
+
+
+class Forked(InTurn):
+    """The executor that forks a process for each part; each also updates a stretch of the weights.
+
+    Before `start` and after `close` this process computes the parts in turn. It does so, too, after
+    Ctrl-C, or when a process was ended (ChildProcessError): then all others are ended.
+    """
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.processes: list[BaseProcess] = []  # without this one, which is the first
+        self._connections: list[Connection] = []
+
+    def start(self) -> None:
+        super().start()
+        flat, optimizer = self.optimizer.parameters, self.optimizer
+        self._gradients = [shared(flat.grad) for _ in range(self.parts)]
+        optimizer.state = {name: shared(vector) for name, vector in optimizer.state.items()}
+        self._use_gradient(0, shared(flat.data))
+        return_freed_memory()
+        atexit.register(self._end_processes)
+        try:
+            for index in range(1, self.parts):
+                self._fork(index)
+        except BaseException:
+            self._end_processes()
+            raise
+
+    def gradient(self, step, batch, scale=None):
+        if not self.processes:
+            return super().gradient(step, batch, scale)
+        parts = split(batch, self.parts, scale)
+        losses = self._call("compute", [(step, pieces, scale is not None) for pieces in parts])
+        self._call("sum_gradients", [(len(parts),)] * self.parts)
+        if scale is not None:
+            self.optimizer.parameters.grad *= 1 / scale
+        return sum(losses[1:], start=losses[0])
+
+    def update(self, rate: float) -> None:
+        if not self.processes:
+            return super().update(rate)
+        self._call("update_stretch", [(self.optimizer.steps + 1, rate)] * self.parts)
+        self.optimizer.steps += 1
+
+    def close(self) -> None:
+        self._end_processes()
+        super().close()
+
+    # What every process does
+
+    def _use_gradient(self, index: int, data: np.ndarray) -> None:
+        """Use the gradient vector and the stretch of all vectors of process `index`."""
+        parameters = [*self.objective.named_parameters().values()]
+        self.optimizer.parameters = FlatParameters(data, self._gradients[index], parameters)
+        cuts = [len(data) * place // self.parts for place in range(self.parts + 1)]
+        self._stretch = stretches(self.optimizer, cuts)[index]
+
+    def sum_gradients(self, parts: int) -> None:
+        """Add the gradients of the first `parts` parts into the first's, along this stretch."""
+        gradients = {(n, n + 1): self._gradients[n][self._stretch] for n in range(parts)}
+        add_branches(gradients, parts)
+
+    def update_stretch(self, step: int, rate: float) -> None:
+        """Update this stretch of the weights."""
+        self.optimizer.update(self._gradients[0], step, rate, self._stretch)
+
+    # Processes
+
+    def _fork(self, index: int) -> None:
+        here, there = multiprocessing.Pipe()
+        process = multiprocessing.get_context("fork").Process(
+            target=self._serve, args=(index, there), daemon=True
+        )
+        process.start()
+        there.close()
+        self.processes.append(process)
+        self._connections.append(here)
+
+    def _call(self, method: str, arguments: list[tuple]) -> list:
+        """Call a method in the first processes, each with its own arguments; return the results.
+
+        Raises what the method raises in one of them.
+        """
+        connections = self._connections[: len(arguments) - 1]
+        try:
+            for connection, values in zip(connections, arguments[1:], strict=True):
+                _unless_ended(connection.send, (method, values))
+            # If it fails here, the results of the others must be read all the same.
+            results = [self._result(method, arguments[0])]
+            results += [_unless_ended(connection.recv) for connection in connections]
+        except BaseException:  # nobody will read the other results
+            self._end_processes()
+            raise
+        if problems := [result for result in results if isinstance(result, Exception)]:
+            raise problems[0]
+        return results
+
+    def _result(self, method: str, arguments: tuple):
+        """What a method returns or raises."""
+        try:
+            return getattr(self, method)(*arguments)
+        except Exception as problem:
+            return problem
+
+    def _serve(self, index: int, connection: Connection) -> None:
+        """In another process: call what the first process calls, until that ends."""
+        for number in (signal.SIGINT, signal.SIGTERM):  # the first process decides
+            signal.signal(number, signal.SIG_IGN)
+        # An end of a pipe, or the lock on a run's folder, that stays open here would hide the end
+        # of the first process.
+        os.closerange(3, connection.fileno())
+        os.closerange(connection.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
+        self._use_gradient(index, self.optimizer.parameters.data)
+        with contextlib.suppress(EOFError, ConnectionError):
+            while True:
+                method, arguments = connection.recv()
+                with np.errstate(all="ignore"):  # the first process looks at the loss
+                    result = self._result(method, arguments)
+                connection.send(result)
+
+    def _end_processes(self) -> None:
+        atexit.unregister(self._end_processes)
+        for connection in self._connections:
+            connection.close()
+        for process in self.processes:
+            process.join()
+        self.processes, self._connections = [], []
+
+
+def _unless_ended(send_or_receive: Callable, *message):
+    """Send or receive. Raises ChildProcessError if the process at the other side has ended."""
+    try:
+        return send_or_receive(*message)
+    except (EOFError, ConnectionError):
+        raise ChildProcessError("a process that computed part of the batch was ended") from None

@@ -1,0 +1,278 @@
+"""A training step whose parts are shared out over ranks: processes on one machine or on many.
+
+Rank 0 trains: it tells the others what to compute, evaluates, prints and writes. The others compute
+their parts of each batch, and update their stretch of the weights, as in ZeRO stage 1 (Rajbhandari
+et al. 2020). Every rank has all weights. A block of the gradient leaves for the rank that sums it
+while backward still runs. That rank also updates it; for an optimizer of whole parameters the ends
+of some blocks first move to the rank that updates the parameter.
+"""
+
+import itertools
+import time
+from typing import Any
+
+import numpy as np
+
+from numformer import blas
+from numformer.backend import to_host
+from numformer.data import Batch
+from numformer.execution.gradient_ready import GradientReady
+from numformer.execution.in_turn import InTurn, Piece, split
+from numformer.execution.pairwise import Branch, add_branches, branches
+from numformer.execution.ranks import VECTORS, Pending, Ranks
+from numformer.layer import Array
+from numformer.models import Objective
+from numformer.optimization.optimizers import (
+    block_squares,
+    blocks_of,
+    clip_factor,
+    norm_of,
+    stretches,
+)
+from numformer.paper.adam import Optimizer
+
+GRADIENTS = 16  # the first tag of a gradient's blocks
+END = "end"
+
+
+class RankExecutor(InTurn):
+    """The executor of several ranks. Rank 0 calls its methods; the others call `serve`.
+
+    Without `overlap` gradients are sent after backward. `seconds_waiting` and `bytes_sent` count
+    what this rank has waited and sent.
+    """
+
+    overlap = True
+
+    def __init__(
+        self, objective: Objective, optimizer: Optimizer, seed: int, parts: int, ranks: Ranks
+    ):
+        super().__init__(objective, optimizer, seed, parts)
+        self.ranks = ranks
+        self.seconds_waiting, self.bytes_sent = 0.0, 0
+        self._blocks = blocks_of(len(optimizer.parameters.data))
+        self._gradient_ready = GradientReady(objective, self._blocks)
+        ends = [*(block.start for block in self._blocks), self._blocks[-1].stop]
+        cuts = [ends[self._summed_blocks(rank).start] for rank in range(ranks.size + 1)]
+        # The stretches of the vectors that each rank sums, and those that it updates.
+        self._summed = [slice(*both) for both in itertools.pairwise(cuts)]
+        self._updated = stretches(optimizer, cuts)
+        self._clip_factor: Any = None
+
+    def _share(self, count: int, rank: int) -> range:
+        """Which of `count` things belong to a rank."""
+        return range(count * rank // self.ranks.size, count * (rank + 1) // self.ranks.size)
+
+    def _summed_blocks(self, rank: int) -> range:
+        """The blocks whose gradients a rank sums."""
+        return self._share(len(self._blocks), rank)
+
+    def _branches(self, rank: int, parts: int) -> list[tuple[int, int]]:
+        """The branches of the tree of the first `parts` parts that a rank computes."""
+        own = self._share(self.parts, rank)
+        return branches(min(own.start, parts), min(own.stop, parts), parts)
+
+    # What rank 0 calls
+
+    def start(self) -> None:
+        super().start()
+        self._call("_begin", [(self.threads, self.optimizer.steps)] * self.ranks.size)
+
+    def gradient(self, step: int, batch: Batch | list[Batch], scale: Any = None) -> Any:
+        parts = split(batch, self.parts, scale)
+        arguments = []
+        for rank in range(self.ranks.size):
+            own = [parts[first:last] for first, last in self._branches(rank, len(parts))]
+            arguments.append((step, len(parts), own, scale))
+        results = self._call("_sum_gradients", arguments)
+        self._squares = np.concatenate([squares for _, squares in results])
+        losses = [loss for losses, _ in results for loss in losses]
+        return sum(losses[1:], start=losses[0])
+
+    def clip(self, max_norm: float | None) -> Any:
+        norm = norm_of(self._squares)
+        self._clip_factor = None if max_norm is None else clip_factor(norm, max_norm)
+        return norm
+
+    def update(self, rate: float) -> None:
+        step = self.optimizer.steps + 1
+        self._call("_update_and_share", [(step, rate, self._clip_factor)] * self.ranks.size)
+        self.optimizer.steps = step
+
+    def optimizer_state(self) -> dict[str, Any]:
+        self._call("_collect_state", [()] * self.ranks.size)
+        return self.optimizer.state
+
+    def end_run(self, best: dict) -> None:
+        """Let `serve` return the best evaluation in the other ranks, with the weights of now."""
+        for rank in self.ranks.others:
+            self.ranks.post((END, (best,)), rank)
+        self._broadcast_weights()
+
+    def _call(self, method: str, arguments: list[tuple]) -> list:
+        """Call a method in every rank, each with its own arguments, and return the results."""
+        for rank in self.ranks.others:
+            self.ranks.post((method, arguments[rank]), rank)
+        results = [getattr(self, method)(*arguments[0])]
+        for rank in self.ranks.others:
+            result, interrupted = self.ranks.take(rank)
+            results.append(result)
+            self.interrupted |= interrupted
+        return results
+
+    # What the other ranks call
+
+    def serve(self, interrupts: list) -> dict:
+        """Do what rank 0 calls until the run ends, and return its best evaluation.
+
+        Tells rank 0 when `interrupts` is not empty. Raises what rank 0 raises.
+        """
+        with self._fixed_threads:
+            while True:
+                method, arguments = self.ranks.take(0)
+                if method == END:
+                    self._broadcast_weights()
+                    return arguments[0]
+                result = getattr(self, method)(*arguments)
+                self.ranks.post((result, bool(interrupts)), 0)
+
+    # What every rank does
+
+    def _begin(self, threads: int, steps: int) -> None:
+        if self.ranks.rank:
+            self.threads = threads
+            self._fixed_threads.enter_context(blas.training_threads(threads))
+        self._broadcast_weights()
+        if steps:  # of a resumed run
+            self._move([(vector, 0, rank) for vector, rank in self._state_of_others()])
+
+    def _sum_gradients(
+        self, step: int, parts: int, own: list[list[list[Piece]]], scale: Any
+    ) -> tuple[list, np.ndarray]:
+        """Compute this rank's branches, and sum all branches along its stretch of the gradient.
+
+        Returns the losses of this rank's parts, and the sums of squares of its blocks.
+        """
+        rank, grad = self.ranks.rank, self.optimizer.parameters.grad
+        losses, sums = self._exchange_branches(step, parts, own, scale is not None)
+        stretch = self._summed[rank]
+        grad[stretch] = add_branches(sums, parts)
+        if scale is not None:
+            grad[stretch] *= 1 / scale
+        blocks = [self._blocks[block] for block in self._summed_blocks(rank)]
+        squares = to_host(block_squares(grad, blocks)) if blocks else np.zeros(0, grad.dtype)
+        return [to_host(loss) for loss in losses], squares
+
+    def _exchange_branches(
+        self, step: int, parts: int, own: list[list[list[Piece]]], half: bool
+    ) -> tuple[list, dict[tuple[int, int], Array]]:
+        """Losses of this rank's parts, and all branches of the sum along its stretch."""
+        rank, grad = self.ranks.rank, self.optimizer.parameters.grad
+        losses: list = []
+        sums, arriving = self._receive_branches(parts)
+        leaving: Pending = {to: [] for to in self.ranks.others}
+        for number, (place, branch) in enumerate(
+            zip(self._branches(rank, parts), own, strict=True)
+        ):
+            before = self._all_but_last(step, branch, half, losses)
+
+            def send_block(block: int, number: int = number, before: Branch = before) -> None:
+                before.finish(grad, self._blocks[block])
+                self._send(grad, number, block, leaving)
+
+            reports = self._gradient_ready.reports(send_block) if self.overlap else None
+            losses.append(self.compute(step, branch[-1], half, reports))
+            if not self.overlap:
+                for block in range(len(self._blocks)):
+                    send_block(block)
+            sums[place] = grad[self._summed[rank]]
+            if number < len(own) - 1:  # the next branch needs the vector
+                self._wait(leaving)
+                sums[place] = sums[place].copy()
+        self._wait(arriving)
+        self._wait(leaving)
+        return losses, sums
+
+    def _all_but_last(
+        self, step: int, branch: list[list[Piece]], half: bool, losses: list
+    ) -> Branch:
+        """The sum of the gradients of all parts of a branch but the last."""
+        before = Branch()
+        for pieces in branch[:-1]:
+            losses.append(self.compute(step, pieces, half))
+            before.append(self.optimizer.parameters.grad.copy())
+        return before
+
+    def _send(self, grad: np.ndarray, branch: int, block: int, leaving: Pending) -> None:
+        to = next(rank for rank in range(self.ranks.size) if block in self._summed_blocks(rank))
+        if to != self.ranks.rank:
+            values = grad[self._blocks[block]]
+            leaving[to].append(self.ranks.send(values, to, self._tag(branch, block)))
+            self.bytes_sent += values.nbytes
+        for pending in leaving.values():  # MPI makes progress when it is asked
+            pending[:] = [done for done in pending if not done()]
+
+    def _receive_branches(self, parts: int) -> tuple[dict[tuple[int, int], np.ndarray], Pending]:
+        """Begin to receive the branches of the other ranks along this one's stretch."""
+        stretch, sums = self._summed[self.ranks.rank], {}
+        arriving: Pending = {source: [] for source in self.ranks.others}
+        for source in self.ranks.others:
+            for branch, place in enumerate(self._branches(source, parts)):
+                sums[place] = np.empty_like(self.optimizer.parameters.grad[stretch])
+                for block in self._summed_blocks(self.ranks.rank):
+                    first, last = self._blocks[block].start, self._blocks[block].stop
+                    values = sums[place][first - stretch.start : last - stretch.start]
+                    pending = self.ranks.receive(values, source, self._tag(branch, block))
+                    arriving[source].append(pending)
+        return sums, arriving
+
+    def _tag(self, branch: int, block: int) -> int:
+        return GRADIENTS + branch * len(self._blocks) + block
+
+    def _update_and_share(self, step: int, rate: float, clip: Any) -> None:
+        """Update this rank's stretch of the weights, and exchange it for those of the others."""
+        rank, grad = self.ranks.rank, self.optimizer.parameters.grad
+        if clip is not None:
+            grad[self._summed[rank]] *= clip
+        data, ranks = self.optimizer.parameters.data, range(self.ranks.size)
+        pairs = [(source, to) for source in ranks for to in ranks if to != source]
+        moved = [(_overlap(self._summed[a], self._updated[b]), a, b) for a, b in pairs]
+        self._move([(grad[part], a, b) for part, a, b in moved if part.start < part.stop])
+        self.optimizer.update(grad, step, rate, self._updated[rank])
+        self._move([(data[self._updated[source]], source, to) for source, to in pairs])
+
+    def _broadcast_weights(self) -> None:
+        """Give all ranks the weights of rank 0."""
+        data = self.optimizer.parameters.data
+        self._move([(data, 0, to) for to in range(1, self.ranks.size)])
+
+    def _collect_state(self) -> None:
+        self._move([(vector, rank, 0) for vector, rank in self._state_of_others()])
+
+    def _state_of_others(self) -> list[tuple[np.ndarray, int]]:
+        """The optimizer's vectors along the stretches that ranks other than rank 0 update."""
+        vectors = self.optimizer.state.values()
+        others = range(1, self.ranks.size)
+        return [(vector[self._updated[rank]], rank) for vector in vectors for rank in others]
+
+    def _move(self, moves: list[tuple[np.ndarray, int, int]]) -> None:
+        """Send arrays (N,), each from one rank to another, which writes it into its own."""
+        rank = self.ranks.rank
+        pending: Pending = {other: [] for other in self.ranks.others}
+        for array, source, to in moves:
+            if rank == source:
+                pending[to].append(self.ranks.send(array, to, VECTORS))
+                self.bytes_sent += array.nbytes
+            elif rank == to:
+                pending[source].append(self.ranks.receive(array, source, VECTORS))
+        self._wait(pending)
+
+    def _wait(self, pending: Pending) -> None:
+        began = time.perf_counter()
+        self.ranks.wait(pending)
+        self.seconds_waiting += time.perf_counter() - began
+
+
+def _overlap(one: slice, other: slice) -> slice:
+    """What two stretches have in common; it ends before it starts where that is nothing."""
+    return slice(max(one.start, other.start), min(one.stop, other.stop))
