@@ -524,7 +524,7 @@ def all_the_runs():
 @show
 def a_smaller_layer():
     """The softmax alone, with the mistake of which the larger layer could not tell the kind."""
-    with BUGS["sum"].there():
+    with BUGS["sum"].applied():
         (row,) = check(Softmax(), [np.random.default_rng(0).standard_normal((2, 3, 5))])
     assert LETTER["sum"] == "D", "the text above names it"
     assert not row.passed and "softmax's sum is missing" in row.meaning
@@ -576,7 +576,7 @@ def often_told():
     ]
     rows = []
     for bug, blind, *arguments in tests:
-        with BUGS[bug].there():
+        with BUGS[bug].applied():
             errors = slope_error(*arguments[:3]), slope_error(*arguments[3:])
         assert errors[0] < 1e-8 and errors[1] > 1e-2
         shown = "less than $10^{-8}$", f"{errors[1]:.2f}"

@@ -1,31 +1,21 @@
 """Backwards with a mistake: what a small Transformer learns with each, and what the check says."""
 
-import contextlib
 import functools
-import inspect
 import re
-import sys
-import textwrap
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from lessons.kit.models import measured
 from lessons.kit.simulation import Choice, Option, Simulation
 from lessons.kit.views import Axis, Block, Chart, Diagram, Drawn, Figures
+from lessons.lesson_09.wrong_lines import WRONG_LINES, WrongLines
 from numformer import Adam, PairBatch, Transformer, greedy, pack
 from numformer.data.batching import pad_sources
 from numformer.data.vocabulary import END, START
 from numformer.errors import InputError
 from numformer.gradient_check.gradients import check
-from numformer.later.attention.dense import BiasedAttention
-from numformer.paper import Decoder, Dropout, MultiHeadAttention, Residual
-from numformer.paper.embedding import embed_backward
-from numformer.paper.layer_norm import layer_norm_backward
-from numformer.paper.linear import linear_backward
-from numformer.paper.softmax import softmax_backward
 from numformer.randomness import dropout_stream
 
 LETTERS, LENGTH, SPECIALS = 6, 3, 4
@@ -36,87 +26,22 @@ CONFIG = Transformer.Config.base(
 )
 
 
-@dataclass(frozen=True)
-class Bug:
-    """`lines` of a backward of the library, and what stands there instead, "" for nothing."""
-
-    function: Callable | None = None
-    lines: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def told(self) -> str:
-        """The lines in words."""
-        if not self.function:
-            return "Every line is as the library has it."
-        changes = (
-            f"{right} has become {wrong.replace(chr(10) + '    ', '; ')}"
-            if wrong
-            else f"{right} is missing"
-            for right, wrong in self.lines.items()
-        )
-        return f"{self.function.__qualname__}: {', and '.join(changes)}"
-
-    @property
-    def wrong(self) -> Callable:
-        """The function with these lines."""
-        source = textwrap.dedent(inspect.getsource(self.function))
-        for right, wrong in self.lines.items():
-            if source.count(right) != 1:
-                raise ValueError(f"{self.function.__qualname__} lacks {right!r}: mend the lesson.")
-            source = source.replace(right, wrong or "pass")
-        exec(source, self.function.__globals__, made := {})
-        return made[self.function.__name__]
-
-    @contextlib.contextmanager
-    def there(self) -> Iterator[None]:
-        """Within the block the library computes with the wrong function, in one thread."""
-        rooms = [room for name, room in sys.modules.items() if name.startswith("numformer.")]
-        rooms += {kind for room in rooms for kind in vars(room).values() if inspect.isclass(kind)}
-        name = self.function.__name__ if self.function else ""
-        places = [room for room in rooms if name and vars(room).get(name) is self.function]
-        with threadpool_limits(1, "blas"):
-            try:
-                for room in places:
-                    setattr(room, name, self.wrong)
-                yield
-            finally:
-                for room in places:
-                    setattr(room, name, self.function)
-
-
-KEYS = "dmemory += self.key.backward(dkey)"
-SCATTER = "scatter_add(dweight, ids.ravel(), rows(dx) * math.sqrt(dx.shape[-1]))"
-UNMASKED = {"dx = dropout_backward(dy, **self.pop_saved())": "self.pop_saved()\n    dx = dy"}
+# The runs in the order in which the page shows them: each with a line of its own, "none" with none.
 BUGS = {
-    "bias": Bug(linear_backward, {"else sum_rows(dy)": "else sum_rows(dy) / len(rows(dy))"}),
-    "around": Bug(Residual.backward, {"dx += dsum": ""}),
-    "undropped": Bug(
-        BiasedAttention.backward, {"transpose(dropped), d": 'transpose(saved["weights"]), d'}
-    ),
-    "sum": Bug(
-        softmax_backward,
-        {"dscores = dweights - dot_last(dweights, weights)": "dscores = dweights.copy()"},
-    ),
-    "tied": Bug(embed_backward, {SCATTER: f"dweight[...] = 0\n    {SCATTER}"}),
-    "none": Bug(),
-    "keys": Bug(MultiHeadAttention.backward, {KEYS: KEYS.replace("dmemory += ", "")}),
-    "gamma": Bug(
-        layer_norm_backward,
-        {"dx_hat = dy * gamma": "dx_hat = dy.copy()", "dx *= rstd": "dx *= rstd * gamma"},
-    ),
-    "zero": Bug(softmax_backward, {"dscores *= weights": "dscores *= 0"}),
-    "mask": Bug(Dropout.backward, UNMASKED),
-    "variance": Bug(layer_norm_backward, {"dx -= x_hat * along_x_hat": ""}),
-    "last": Bug(Decoder.backward, {"dmemory += dmemory_of_layer": "dmemory = dmemory_of_layer"}),
-    "batch": Bug(softmax_backward, {"dscores *= weights": "dscores *= weights / len(weights)"}),
-    "ids": Bug(
-        embed_backward,
-        {
-            SCATTER: SCATTER.replace(
-                "scatter_add(dweight, ids.ravel(), ", "dweight[ids.ravel()] += ("
-            )
-        },
-    ),
+    "bias": WRONG_LINES["bias: the mean over positions, not the sum"],
+    "around": WRONG_LINES["residual: the skip connection forgotten"],
+    "undropped": WRONG_LINES["attention: dV through the weights before dropout"],
+    "sum": WRONG_LINES["softmax: only the diagonal of the Jacobian"],
+    "tied": WRONG_LINES["`=` for `+=` between two uses of a weight"],
+    "none": WrongLines(),
+    "keys": WRONG_LINES["attention: the keys' share of dmemory lost"],
+    "gamma": WRONG_LINES["LayerNorm: gamma after the means"],
+    "zero": WRONG_LINES["a gradient never added"],
+    "mask": WRONG_LINES["dropout: neither masked nor scaled"],
+    "variance": WRONG_LINES["LayerNorm: the term along x_hat forgotten"],
+    "last": WRONG_LINES["decoder: dmemory of the first layer alone"],
+    "batch": WRONG_LINES["divided by the batch size"],
+    "ids": WRONG_LINES["embedding: grad[ids] += dx"],
 }
 PARTS = (
     "decoder feed_forward",
@@ -148,7 +73,7 @@ class Run:
 def train(bug: str, seed: int, stop: int = STEPS) -> Run:
     """Train a model with this backward to the step `stop`."""
     model, losses, rng = Transformer(CONFIG, seed), [], np.random.default_rng(seed)
-    with BUGS[bug].there():
+    with BUGS[bug].applied():
         objective, adam = model.objective(), Adam(pack(model))
         for step in range(1, stop + 1):
             objective.zero_grad()
@@ -186,7 +111,7 @@ def checked(bug: str) -> Report:
     rng = np.random.default_rng(2)
     source, target = (rng.integers(SPECIALS, SPECIALS + LETTERS, (3, n)) for n in (4, 5))
     source[:, -1], target[:, 0] = END, START
-    with BUGS[bug].there(), np.errstate(all="ignore"):
+    with BUGS[bug].applied(), np.errstate(all="ignore"):
         try:
             rows = check(Transformer(config, 3), [source, target])
         except InputError as problem:  # a rule is broken, and it compares nothing
@@ -244,7 +169,6 @@ def compare(run: str, other: str) -> dict[str, np.ndarray]:
     return shown
 
 
-# In the order in which the page shows them.
 LETTER = {bug: chr(ord("A") + number) for number, bug in enumerate(BUGS)}
 AT = np.arange(EVERY // 2, STEPS, EVERY)
 
@@ -328,7 +252,7 @@ class Sentences(Sequence):
             return "…"
         bug = [*BUGS][(number - 1) // 3]
         report = checked(bug)
-        return [report.there, report.says, BUGS[bug].told][(number - 1) % 3]
+        return [report.there, report.says, BUGS[bug].description][(number - 1) % 3]
 
 
 BLOCKS = [
@@ -386,7 +310,7 @@ from lessons.lesson_09.bugs import BUGS, checked, end
 bug = 0
 report = checked(bug)
 wrong = [0, *report.wrong.values()]
-print(wrong, report.says, BUGS[bug].told, sep="\\n\\n")
+print(wrong, report.says, BUGS[bug].description, sep="\\n\\n")
 loss, right = end(bug)  # as `python -m lessons.train --measure 9` measured it
 right = 100 * right""",
 )
