@@ -16,8 +16,16 @@ from numformer.layer import inference, pack
 from numformer.models import Model
 from numformer.runs.files import write_atomically
 from numformer.trained import Trained, load
-from toy_tasks.analysis.attention_patterns import PATTERNS, Lexicon, Score, called
-from toy_tasks.analysis.gates import Head, Looking, alone, heads_of, importances, loss_of, removed
+from toy_tasks.analysis.attention_patterns import PATTERNS, Lexicon, Score, head_role
+from toy_tasks.analysis.gates import (
+    AttentionObserver,
+    Head,
+    importances,
+    mean_loss,
+    observable_heads,
+    single_examples,
+    without_heads,
+)
 from toy_tasks.analysis.held_out import HeldOut, held_out
 from toy_tasks.command_line import Parser, any_path, exit_code, integer, run_folders
 from toy_tasks.reports import charts
@@ -74,22 +82,22 @@ class Finding:
 
     def words(self) -> str:
         """What it looks at, as a reader would say it."""
-        if not (score := called(self.scores)):
+        if not (score := head_role(self.scores)):
             return "nothing of these"
-        return f"{score.words()} ({score.weight:.2f}; shuffled {score.chance:.2f})"
+        return f"{score.description()} ({score.weight:.2f}; shuffled {score.chance:.2f})"
 
 
 def studied(model: Model, heads: Sequence[Head], own: HeldOut, halves) -> list[Finding]:
     """Each head by itself."""
     choosing, measuring = halves
     crossed = any("cross" in head.kind for head in heads)
-    look = Looking(model, heads, Lexicon(own.pairs()) if crossed else None)
-    importance = importances(model, heads, alone(choosing), look)
+    look = AttentionObserver(model, heads, Lexicon(own.pairs()) if crossed else None)
+    importance = importances(model, heads, single_examples(choosing), look)
     ranks = (-importance).argsort().argsort() + 1
-    whole, findings = loss_of(model, measuring), []
+    whole, findings = mean_loss(model, measuring), []
     for head, counts, rank in zip(heads, importance, ranks, strict=True):
-        with removed([head]):
-            more = loss_of(model, measuring) - whole
+        with without_heads([head]):
+            more = mean_loss(model, measuring) - whole
         of_head = look.confidence(head), look.scores(head)
         findings.append(Finding(head, float(counts), int(rank), more, *of_head))
     return findings
@@ -109,7 +117,7 @@ def curve(
     gone: list[Head] = []
     points = []
     while True:
-        with removed(gone):
+        with without_heads(gone):
             points.append((len(heads) - len(gone), measure()))
             left = [head for head in heads if head not in gone]
             if not left:
@@ -117,7 +125,7 @@ def curve(
             gone = gone + list(order(left)[:stride])
     allowed = needless(points, name)[0] if name else len(heads)
     for count in range(allowed + 1, min(allowed + stride, len(heads))):
-        with removed(gone[:count]):
+        with without_heads(gone[:count]):
             points.append((len(heads) - count, measure()))
     return sorted(points, key=lambda point: -point[0])
 
@@ -127,7 +135,7 @@ def curves(
 ) -> dict[str, list[list[Point]]]:
     """The curves of each order in which heads are taken away."""
     heads = [finding.head for finding in findings]
-    examples, importance = alone(halves[0]), {f.head: f.importance for f in findings}
+    examples, importance = single_examples(halves[0]), {f.head: f.importance for f in findings}
     rng = np.random.default_rng(options.seed)
 
     def again(left: list[Head]) -> list[Head]:
@@ -142,7 +150,7 @@ def curves(
 
     def measure() -> dict[str, float]:
         bar.update()
-        figures = {"loss": loss_of(model, halves[1])}
+        figures = {"loss": mean_loss(model, halves[1])}
         if own.figure:
             with inference():
                 figures[own.name] = own.figure(model)
@@ -203,7 +211,7 @@ def needless(points: list[Point], name: str) -> tuple[int, float]:
 def draw(
     folder: Path, trained: Trained, findings: Sequence[Finding], orders, examples: Sequence[Batch]
 ) -> None:
-    """An example's maps, each with what the head is called, and the curves."""
+    """An example's maps, each with what the head is head_role, and the curves."""
     text: Any = trained.text
     closing = trained.model.config.special.closing
     lengths = [example.inputs[0].shape[1] for example in examples]
@@ -217,10 +225,10 @@ def draw(
     *_, maps = text.maps(trained.model, *shown)
     titles: dict[str, dict[str, list[str]]] = {}
     for finding in findings:
-        score = called(finding.scores)
+        score = head_role(finding.scores)
         name = f"{finding.head.layer}.{finding.head.number}"
         of_layer = titles.setdefault(finding.head.kind, {}).setdefault(finding.head.name, [])
-        of_layer.append(f"{name}: {score.words(short=True)}" if score else name)
+        of_layer.append(f"{name}: {score.description(short=True)}" if score else name)
     for of_kind in maps:
         kind = of_kind.kind.replace("_", "-")
         named = replace(of_kind, titles=[*titles[of_kind.kind].values()])
@@ -272,14 +280,14 @@ def main(arguments: list[str] | None = None) -> int:
     run = options.run.parent if options.run.is_file() else options.run
     own = held_out(trained, run, options.data, 8 if options.quick else 1000)
     halves = own.halves(options.examples)
-    examples = alone(halves[0])
-    heads, blind = heads_of(model, examples[0])
+    examples = single_examples(halves[0])
+    heads, blind = observable_heads(model, examples[0])
     if not heads:
         rule, fix = "a head is one of attention, which has maps", "Name a run with attention."
         raise InputError(rule, f"{options.run}, a {type(model).__name__} without", fix)
     for layer in blind:
         print(f"left out, because it keeps no maps: {layer}")
-    counts = f"{len(examples)} and {len(alone(halves[1]))} examples"
+    counts = f"{len(examples)} and {len(single_examples(halves[1]))} examples"
     print(f"{options.run}: {len(heads)} heads, {counts} {own.told}", flush=True)
     findings = studied(model, heads, own, halves)
     told = charts.markdown(table(findings))

@@ -19,16 +19,23 @@ from numformer.trained import load
 from tests.toy_tasks.small import SHORT, TINY, copying, few_held_out
 from toy_tasks import copy_task, heads, induction, masked, write
 from toy_tasks.analysis.attention_patterns import (
-    FEWEST,
+    FEWEST_PLACES,
     OFFSETS,
     SHUFFLES,
     Lexicon,
+    PatternScores,
     Score,
-    Watch,
-    called,
+    head_role,
     patterns,
 )
-from toy_tasks.analysis.gates import Head, Looking, heads_of, importances, loss_of, removed
+from toy_tasks.analysis.gates import (
+    AttentionObserver,
+    Head,
+    importances,
+    mean_loss,
+    observable_heads,
+    without_heads,
+)
 from toy_tasks.analysis.held_out import HeldOut, held_out, task_of
 from toy_tasks.write import Windows
 
@@ -60,7 +67,7 @@ def studied(request):
     model, batch = request.param()
     flat = pack(model, np.float64)
     flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
-    return model, batch, heads_of(model, batch)[0]
+    return model, batch, observable_heads(model, batch)[0]
 
 
 def test_the_gradient_of_a_gate_is_the_derivative_of_the_loss(studied):
@@ -76,7 +83,7 @@ def test_the_gradient_of_a_gate_is_the_derivative_of_the_loss(studied):
         whole, losses = head.weight.copy(), []
         for gate in (1 + 1e-5, 1 - 1e-5):
             head.weight[...] = gate * whole
-            losses.append(loss_of(model, [batch]))
+            losses.append(mean_loss(model, [batch]))
             head.weight[...] = whole
         numerical = (losses[0] - losses[1]) / 2e-5
         assert_allclose(head.gate_gradient(), numerical, rtol=1e-6, atol=1e-10, err_msg=str(head))
@@ -90,23 +97,24 @@ def test_importance_is_the_mean_size_over_examples(studied):
     one, other = (importances(model, every, [example]) for example in (first, second))
     assert_allclose(importances(model, every, [first, second]), (one + other) / 2)
     assert (one > 0).all()
-    assert loss_of(model, [first, second]) == pytest.approx(loss_of(model, [batch]))  # by symbols
+    both = mean_loss(model, [first, second])  # the mean over symbols
+    assert both == pytest.approx(mean_loss(model, [batch]))
 
 
 def test_only_cross_attention_is_asked_for_sources():
     """Self-attention is asked for what comes again, also where both sides have the same words."""
     model, _ = of_transformer()
     example = PairBatch.of([([4, 5, 4, 5], [4, 5, 4, 5])])
-    every = heads_of(model, example)[0]
+    every = observable_heads(model, example)[0]
     same = SimpleNamespace(aligned=lambda looks_at, follows: follows[:, None] == looks_at)
-    importances(model, every, [example], look := Looking(model, every, same))
-    asked = {name: (watch.places[:2] > 0).tolist() for name, watch in look.watches.items()}
+    importances(model, every, [example], look := AttentionObserver(model, every, same))
+    asked = {name: (scores.places[:2] > 0).tolist() for name, scores in look.pattern_scores.items()}
     assert asked == {name: ["cross" in name, "cross" not in name] for name in look.layers}
 
 
 def test_a_head_that_is_removed_gives_zeros_and_comes_back(studied, monkeypatch):
     model, batch, every = studied
-    before, whole = model.state_dict(), loss_of(model, [batch])
+    before, whole = model.state_dict(), mean_loss(model, [batch])
     for head in every:
         attend = head.attention.attention.forward
 
@@ -117,11 +125,11 @@ def test_a_head_that_is_removed_gives_zeros_and_comes_back(studied, monkeypatch)
 
         with monkeypatch.context() as patch:
             patch.setattr(head.attention.attention, "forward", gated)
-            expected = loss_of(model, [batch])
-        with removed([head]):
-            assert_allclose(loss_of(model, [batch]), expected, rtol=1e-12)
+            expected = mean_loss(model, [batch])
+        with without_heads([head]):
+            assert_allclose(mean_loss(model, [batch]), expected, rtol=1e-12)
         assert abs(expected - whole) > 1e-6
-    with pytest.raises(KeyError), removed(every):
+    with pytest.raises(KeyError), without_heads(every):
         raise KeyError
     for name, value in model.state_dict().items():
         assert_array_equal(value, before[name])
@@ -129,11 +137,11 @@ def test_a_head_that_is_removed_gives_zeros_and_comes_back(studied, monkeypatch)
 
 def scores_of(weights: np.ndarray, reads, looks_at, follows, lexicon=None, times=1):
     """The scores of made-up heads (H, T, S), by name, a dict for each head."""
-    watch = Watch(len(weights))
+    scores = PatternScores(len(weights))
     marks = patterns(reads, looks_at, follows, OURS, lexicon)
     for _ in range(times):
-        watch.add(weights, marks, np.ones(len(reads), bool))
-    return [{score.pattern: score for score in watch.scores(n)} for n in range(len(weights))]
+        scores.add(weights, marks, np.ones(len(reads), bool))
+    return [{score.pattern: score for score in scores.scores(n)} for n in range(len(weights))]
 
 
 def test_a_head_is_called_by_what_it_looks_at_and_not_by_chance():
@@ -148,10 +156,10 @@ def test_a_head_is_called_by_what_it_looks_at_and_not_by_chance():
     follows = np.append(ids[1:], -1)
     back, after, uniform = scores_of(np.stack([back, after, uniform]), ids, ids, follows, times=2)
     assert back["place"].offset == -1 and back["place"].weight == 1.0
-    assert called([*back.values()]).words() == "looks 1 place back"
+    assert head_role([*back.values()]).description() == "looks 1 place back"
     assert after["induction"].weight == after["copying"].weight == 1.0
-    assert called([*after.values()]).pattern == "induction"
-    assert called([*uniform.values()]) is None
+    assert head_role([*after.values()]).pattern == "induction"
+    assert head_role([*uniform.values()]) is None
     for scores in (back, after, uniform):
         assert 0 < scores["induction"].chance < 0.2 and scores["rest"].chance < 0.2
     for score in uniform.values():
@@ -167,11 +175,11 @@ def test_shuffled_weights_stay_where_they_can_be_seen_and_lose_their_pattern():
     score = scores_of(weights, np.arange(4, 54), np.arange(4, 54), np.full(50, -1))[0]["place"]
     assert score.weight == 1.0 and score.offset == 0
     assert 1 / 50 < score.chance < 0.25 and score.spread > 0
-    watch = Watch(1)
-    watch.places[:] = FEWEST
+    scores = PatternScores(1)
+    scores.places[:] = FEWEST_PLACES
     for n in range(1 + SHUFFLES):
-        watch.weight[n, 0, -1 - n] = FEWEST
-    assert watch.scores(0)[-1].chance == 1  # that of the place which is best when shuffled
+        scores.weight[n, 0, -1 - n] = FEWEST_PLACES
+    assert scores.scores(0)[-1].chance == 1  # that of the place which is best when shuffled
 
 
 def test_model_1_finds_the_sources_of_reversed_words_and_their_null():
@@ -190,7 +198,9 @@ def test_model_1_finds_the_sources_of_reversed_words_and_their_null():
     weights = np.stack([perfect, np.full((3, 5), 0.2)])
     reads = np.array([START, 16, 19])
     aligned, uniform = scores_of(weights, reads, source, target[:3], lexicon, times=20)
-    assert aligned["alignment"].weight == 1.0 and called([*aligned.values()]).pattern == "alignment"
+    assert (
+        aligned["alignment"].weight == 1.0 and head_role([*aligned.values()]).pattern == "alignment"
+    )
     assert uniform["alignment"].weight == pytest.approx(4 / 15) and "copying" not in uniform
 
 
@@ -214,7 +224,7 @@ def test_model_1_shares_a_symbol_out_among_its_sentence():
 def test_a_recurrent_model_that_attends_has_no_heads():
     config = RecurrentEncoderDecoder.Config(source_vocabulary=10, target_vocabulary=10, d_model=8)
     example, _ = of_transformer()[1].split(2)
-    assert heads_of(RecurrentEncoderDecoder(config), example)[0] == []
+    assert observable_heads(RecurrentEncoderDecoder(config), example)[0] == []
 
 
 def test_a_score_is_clear_where_chance_leaves_it_room():
@@ -224,7 +234,9 @@ def test_a_score_is_clear_where_chance_leaves_it_room():
     words = [Score("place", 1.0, 0.1, 0.0, offset).words() for offset in (-2, 0, 1)]
     assert words == ["looks 2 places back", "looks at the same place", "looks 1 place ahead"]
     assert len(OFFSETS) == 17
-    assert called([Score("rest", 0.4, 0.0, 0.0), Score("place", 0.9, 0.0, 0.0)]).pattern == "place"
+    assert (
+        head_role([Score("rest", 0.4, 0.0, 0.0), Score("place", 0.9, 0.0, 0.0)]).pattern == "place"
+    )
 
 
 def test_how_many_heads_can_go_is_told_by_the_figure():
@@ -259,7 +271,12 @@ def test_heads_go_by_importance_on_one_half_and_are_measured_on_the_other(monkey
         measured.append(tuple(np.flatnonzero(output.weight.data[:, 0] == 0) + 1))
         return 1.0 * (len(measured[-1]) <= 3)
 
-    stubs = {"importances": estimated, "loss_of": loss, "alone": str, "Looking": Mock()}
+    stubs = {
+        "importances": estimated,
+        "mean_loss": loss,
+        "single_examples": str,
+        "AttentionObserver": Mock(),
+    }
     for name, stub in stubs.items():
         monkeypatch.setattr(heads, name, stub)
     own, halves = HeldOut("", [], Mock(), "copying", figure), ("choosing", "measuring")

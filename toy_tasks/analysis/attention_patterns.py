@@ -1,4 +1,4 @@
-"""What attention looks at: how much of its weight lies where a pattern says, and by chance."""
+"""Patterns of attention: how much weight a head puts where a pattern looks, and by chance."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -9,22 +9,22 @@ from numformer.data import Batch, PairBatch
 from numformer.data.vocabulary import Special
 
 FARTHEST = 8
-"""Places back and ahead at which a head may look all the time."""
+"""The largest offset, back or ahead, that is a pattern."""
 OFFSETS = range(-FARTHEST, FARTHEST + 1)
 PATTERNS = "alignment", "induction", "copying", "rest", "place"
-"""The last is the best of the OFFSETS, each of which is a pattern of its own."""
-WORDS = {
+"""Each of the OFFSETS is a pattern of its own; "place" is the best of them."""
+DESCRIPTIONS = {
     "alignment": "looks at the source of what it writes",
     "induction": "looks at what came after the same symbol",
     "copying": "looks at the symbol that is to come",
     "rest": "rests on the start or the end",
 }
-NAMES = {"alignment": "source", "induction": "induction", "copying": "copying", "rest": "rests"}
+LABELS = {"alignment": "source", "induction": "induction", "copying": "copying", "rest": "rests"}
 SHUFFLES = 5
-FEWEST = 30
-"""Places that a score is the mean of, at least."""
+FEWEST_PLACES = 30
+"""The smallest number of places whose mean is a score."""
 CLEAR = 0.25
-"""Of the weight that chance leaves elsewhere, the share that a head which is named has there."""
+"""The share of the weight not explained by chance from which a score gives a head its role."""
 
 
 class Lexicon:
@@ -73,27 +73,27 @@ def _coded(source, target):
     return (source.astype(np.int64) << 32) + target
 
 
-def symbols_of(batch: Batch, kind: str, special: Special) -> tuple[np.ndarray, ...]:
-    """Of a batch of one: ids (T,) that look, ids (S,) looked at, ids (T,) to predict, or -1."""
+def example_symbols(batch: Batch, kind: str, special: Special) -> tuple[np.ndarray, ...]:
+    """Of a batch of one: the ids of queries (T,), of keys (S,), and to predict (T,), or -1."""
     if isinstance(batch, PairBatch):
         source, target, follows = (ids[0] for ids in batch.inputs)
         if kind.startswith("encoder"):
             return source, source, np.full(len(source), -1)
         return target, source if "cross" in kind else target, follows
     ids, answers, *valid = (array[0] for array in batch.inputs)
-    asked = np.logical_and.reduce([answers != special.padding, *valid])
-    return ids, ids, np.where(asked, answers, -1)
+    predicted = np.logical_and.reduce([answers != special.padding, *valid])
+    return ids, ids, np.where(predicted, answers, -1)
 
 
 def patterns(
     reads, looks_at, follows, special: Special, lexicon: Lexicon | None = None
 ) -> np.ndarray:
-    """reads, follows (T,), looks_at (S,) -> (patterns, T, S), True where each of them looks.
+    """reads, follows (T,), looks_at (S,) -> (patterns, T, S), True where each pattern looks.
 
-    In the order of PATTERNS: the source of the symbol that is written (of cross-attention, which
-    has a `lexicon`); what came after the same symbol (Olsson et al. 2022); the symbol that is to be
-    predicted; the sign of the start or the end, the first place where there is none; each of the
-    OFFSETS.
+    The patterns are in the order of PATTERNS: the source of the symbol that is written (for
+    cross-attention, which has a `lexicon`); what came after the same symbol (Olsson et al. 2022);
+    the symbol to predict; the start or the end sign, or the first place where neither is; each of
+    the OFFSETS.
     """
     size = len(reads), len(looks_at)
     alignment, induction, copying, rest = np.zeros((4, *size), bool)
@@ -110,21 +110,21 @@ def patterns(
     return np.stack([alignment, induction, copying, rest, *offsets])
 
 
-def shuffled(weights, visible, rng: np.random.Generator) -> np.ndarray:
-    """weights (H, T, S), visible (T, S) -> (SHUFFLES, H, T, S): each row's weights exchanged.
+def shuffle_rows(weights, visible, rng: np.random.Generator) -> np.ndarray:
+    """weights (H, T, S), visible (T, S) -> (SHUFFLES, H, T, S): each row's weights in random order.
 
-    They stay at places that are visible.
+    Weights move only between visible places.
     """
-    drawn = rng.random((SHUFFLES, *visible.shape))
-    order = np.where(visible, drawn, 2).argsort(axis=-1)  # the visible places, then the others
+    random = rng.random((SHUFFLES, *visible.shape))
+    order = np.where(visible, random, 2).argsort(axis=-1)  # the visible places, then the others
     places = np.broadcast_to((~visible).argsort(axis=-1, kind="stable"), order.shape)
-    taken = np.empty_like(order)
-    np.put_along_axis(taken, places, order, axis=-1)
-    return np.take_along_axis(weights[None], taken[:, None], axis=-1)
+    source = np.empty_like(order)
+    np.put_along_axis(source, places, order, axis=-1)
+    return np.take_along_axis(weights[None], source[:, None], axis=-1)
 
 
 class Score(NamedTuple):
-    """The mean weight where a pattern looks, the same by chance, and the spread of that."""
+    """The mean weight where a pattern looks, and the mean and deviation of it by chance."""
 
     pattern: str
     weight: float
@@ -134,26 +134,26 @@ class Score(NamedTuple):
 
     @property
     def above(self) -> float:
-        """Of the weight that chance leaves elsewhere, the share that lies there."""
+        """How much of the weight not explained by chance lies where the pattern looks."""
         return (self.weight - self.chance) / max(1 - self.chance, 1e-9)
 
     @property
     def clear(self) -> bool:
-        """Whether the head may be called by it."""
+        """Whether the pattern may be the head's role."""
         return self.above >= CLEAR and self.weight > self.chance + 3 * self.spread
 
-    def words(self, short: bool = False) -> str:
-        """What a head does that looks so."""
+    def description(self, short: bool = False) -> str:
+        """What a head with this pattern does."""
         if self.pattern != "place":
-            return (NAMES if short else WORDS)[self.pattern]
+            return (LABELS if short else DESCRIPTIONS)[self.pattern]
         if not self.offset:
             return "same place" if short else "looks at the same place"
         count, way = abs(self.offset), "back" if self.offset < 0 else "ahead"
         return f"{count} {way}" if short else f"looks {count} place{'s' * (count > 1)} {way}"
 
 
-class Watch:
-    """The scores of one layer's heads, over all the examples that are added."""
+class PatternScores:
+    """The scores of one layer's heads, over all examples that were added."""
 
     def __init__(self, heads: int, seed: int = 0):
         self.rng = np.random.default_rng(seed)
@@ -161,18 +161,18 @@ class Watch:
         self.weight = np.zeros((1 + SHUFFLES, heads, len(self.places)))
 
     def add(self, weights: np.ndarray, marks: np.ndarray, rows: np.ndarray) -> None:
-        """weights (H, T, S), marks (patterns, T, S); of the T rows those that count, (T,)."""
+        """weights (H, T, S), marks (patterns, T, S); rows (T,) is True for those that count."""
         visible = (weights > 0).any(axis=0) & rows[:, None]
         marks = marks & visible
-        several = np.concatenate([weights[None], shuffled(weights, visible, self.rng)])
+        several = np.concatenate([weights[None], shuffle_rows(weights, visible, self.rng)])
         flat = marks.reshape(len(marks), -1).T.astype(weights.dtype)
         self.weight += several.reshape(*several.shape[:2], -1) @ flat
         self.places += marks.any(axis=2).sum(axis=1)
 
     def scores(self, head: int) -> list[Score]:
-        """Those of a head (from 0) that have enough places."""
+        """The scores of a head, numbered from 0, for patterns with enough places."""
         means = self.weight[:, head] / np.maximum(self.places, 1)
-        means[:, self.places < FEWEST] = -1
+        means[:, self.places < FEWEST_PLACES] = -1
         others, places = np.split(means, [len(PATTERNS) - 1], axis=1)
         offset = OFFSETS[int(places[0].argmax())]
         scores = []
@@ -184,7 +184,7 @@ class Watch:
         return scores
 
 
-def called(scores: list[Score]) -> Score | None:
-    """What a head is called by: of clear scores the highest, of like ones the first."""
+def head_role(scores: list[Score]) -> Score | None:
+    """The clear score that is highest, to one decimal the first; None where no score is clear."""
     clear = [score for score in scores if score.clear]
     return max(clear, key=lambda score: round(score.above, 1), default=None)

@@ -1,4 +1,4 @@
-"""Heads of attention as things that can be weighed and taken away."""
+"""Gates of attention heads: how important a head is, and the model without it."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +13,7 @@ from numformer.layer import Array, inference, mode
 from numformer.models import Model
 from numformer.paper.attention import SelfAttention
 from numformer.plots import kind_of
-from toy_tasks.analysis.attention_patterns import Lexicon, Watch, patterns, symbols_of
+from toy_tasks.analysis.attention_patterns import Lexicon, PatternScores, example_symbols, patterns
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +21,7 @@ class Head:
     """One head of an attention; `layer` and `number` count from 1, `name` is the layer's.
 
     MultiHead(Q, K, V) = sum_h head_h W_h, where W_h (d_v, D) are the rows of W^O that head h meets
-    (section 3.2.2). So a gate g_h before head_h is as well one before W_h.
+    (section 3.2.2). So a gate g_h on head_h is also a gate on W_h.
     """
 
     kind: str
@@ -34,7 +34,7 @@ class Head:
         tower = self.kind.replace("_attention", "").removeprefix("self")
         return f"{tower} {self.layer}.{self.number}".strip()
 
-    def rows_of(self, array: Array) -> Array:
+    def output_rows(self, array: Array) -> Array:
         """W_h of W^O, or of its gradient: a view."""
         size = len(array) // self.attention.heads
         return array[(self.number - 1) * size : self.number * size]
@@ -42,30 +42,30 @@ class Head:
     @property
     def weight(self) -> Array:
         """W_h (d_v, D)."""
-        return self.rows_of(self.attention.output.weight.data)
+        return self.output_rows(self.attention.output.weight.data)
 
     def gate_gradient(self) -> float:
         """dL/dg_h at g_h = 1: the output has g_h W_h, so it is the sum of W_h dL/dW_h."""
-        return float((self.weight * self.rows_of(self.attention.output.weight.grad)).sum())
+        return float((self.weight * self.output_rows(self.attention.output.weight.grad)).sum())
 
 
-def heads_of(model: Model, batch: Batch) -> tuple[list[Head], list[str]]:
-    """The heads whose maps can be seen, and the layers of mixers that keep none."""
+def observable_heads(model: Model, batch: Batch) -> tuple[list[Head], list[str]]:
+    """The heads that save their weights, and in words the layers of mixers that save none."""
     with mode(training=False, saving=True):
         model.predictions(*batch.inputs)
     layers = model.named_layers()
-    of_heads = [name for name, layer in layers.items() if hasattr(layer, "heads")]
-    seen = [name for name in of_heads if attention_weights(layers[name]) is not None]
+    with_heads = [name for name, layer in layers.items() if hasattr(layer, "heads")]
+    observable = [name for name in with_heads if attention_weights(layers[name]) is not None]
     model.clear_saved()
     mixers = [name for name, layer in layers.items() if isinstance(layer, Mixer | SelfAttention)]
     heads = [
         Head(kind_of(name), _layer(name), number, name, layers[name])
-        for kind in dict.fromkeys(map(kind_of, seen))
-        for name in seen
+        for kind in dict.fromkeys(map(kind_of, observable))
+        for name in observable
         if kind_of(name) == kind
         for number in range(1, layers[name].heads + 1)
     ]
-    return heads, [f"{kind_of(n)}, layer {_layer(n)}" for n in mixers if n not in seen]
+    return heads, [f"{kind_of(n)}, layer {_layer(n)}" for n in mixers if n not in observable]
 
 
 def _layer(name: str) -> int:
@@ -73,8 +73,8 @@ def _layer(name: str) -> int:
 
 
 @contextlib.contextmanager
-def removed(heads: Sequence[Head]) -> Iterator[None]:
-    """Within the block these heads add nothing: their gates are 0."""
+def without_heads(heads: Sequence[Head]) -> Iterator[None]:
+    """Within the block the gates of these heads are 0."""
     weights = [head.weight.copy() for head in heads]
     for head in heads:
         head.weight[...] = 0
@@ -85,7 +85,7 @@ def removed(heads: Sequence[Head]) -> Iterator[None]:
             head.weight[...] = weight
 
 
-def loss_of(model: Model, batches: Sequence[Batch]) -> float:
+def mean_loss(model: Model, batches: Sequence[Batch]) -> float:
     """The mean loss of a prediction, without smoothing."""
     objective = model.objective()
     with inference():
@@ -93,8 +93,8 @@ def loss_of(model: Model, batches: Sequence[Batch]) -> float:
     return float(np.average(losses, weights=[batch.weight for batch in batches]))
 
 
-def alone(batches: Sequence[Batch]) -> list[Batch]:
-    """Each example as a batch of its own."""
+def single_examples(batches: Sequence[Batch]) -> list[Batch]:
+    """Each example as a batch of one."""
     return [example for batch in batches for example in batch.split(len(batch.inputs[0]))]
 
 
@@ -102,42 +102,44 @@ def importances(
     model: Model,
     heads: Sequence[Head],
     examples: Sequence[Batch],
-    look: Callable[[Batch], None] = lambda example: None,
+    observe: Callable[[Batch], None] = lambda example: None,
 ) -> np.ndarray:
-    """I_h = E_x |dL(x) / dg_h|, the mean over examples, each by itself, of a gate's gradient.
+    """I_h = E_x |dL(x) / dg_h|: the mean size of a gate's gradient over single examples.
 
     (Michel, Levy and Neubig 2019, equation 2: head_h(x)^T dL(x) / dhead_h(x) is that gradient.)
-    `look` is called between the forward and the backward of each example, while maps are there.
+    `observe` is called between each forward and its backward, while the weights are saved.
     """
     objective, total = model.objective(), np.zeros(len(heads))
     with mode(training=False, saving=True):
         for example in examples:
             objective.zero_grad()
             objective.forward(*example.inputs)
-            look(example)
+            observe(example)
             objective.backward()
             total += [abs(head.gate_gradient()) for head in heads]
     objective.zero_grad()
     return total / len(examples)
 
 
-class Looking:
-    """What heads look at in the examples that it is called with: confidence and scores."""
+class AttentionObserver:
+    """Collects what heads look at in each example: their confidence and scores."""
 
     def __init__(self, model: Model, heads: Sequence[Head], lexicon: Lexicon | None):
         self.model, self.lexicon = model, lexicon
         self.layers = {head.name: head.attention for head in heads}
-        self.watches = {name: Watch(layer.heads) for name, layer in self.layers.items()}
-        self.largest = {name: [0.0, 0] for name in self.watches}
+        self.pattern_scores = {
+            name: PatternScores(layer.heads) for name, layer in self.layers.items()
+        }
+        self.largest = {name: [0.0, 0] for name in self.pattern_scores}
 
     def __call__(self, example: Batch) -> None:
         special = self.model.config.special
         for name, layer in self.layers.items():
             kind, weights = kind_of(name), attention_weights(layer)[0]
-            reads, looks_at, follows = symbols_of(example, kind, special)
+            reads, looks_at, follows = example_symbols(example, kind, special)
             lexicon = self.lexicon if "cross" in kind else None
             rows = special.real(reads[None])[0]
-            self.watches[name].add(
+            self.pattern_scores[name].add(
                 weights, patterns(reads, looks_at, follows, special, lexicon), rows
             )
             self.largest[name][0] += weights.max(axis=-1)[:, rows].sum(axis=-1)
@@ -149,4 +151,4 @@ class Looking:
         return float(largest[head.number - 1] / places)
 
     def scores(self, head: Head) -> list:
-        return self.watches[head.name].scores(head.number - 1)
+        return self.pattern_scores[head.name].scores(head.number - 1)
