@@ -50,7 +50,7 @@ class WrongLines:
             if source.count(right) != 1:
                 raise ValueError(f"{self.function.__qualname__} lacks {right!r}: mend the lesson.")
             source = source.replace(right, wrong or "pass")
-        exec(source, self.function.__globals__, namespace := {})
+        exec(source, inspect.unwrap(self.function).__globals__, namespace := {})
         return namespace[self.function.__name__]
 
     @contextlib.contextmanager
