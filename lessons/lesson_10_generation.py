@@ -202,15 +202,15 @@ def the_lines_of_sampling():
 def what_is_kept():
     """Which words may be drawn: the library's lines."""
     return Beside(
-        Sampling._kept,
+        Sampling._candidates,
         {
             "order = ": "From the most probable to the least.",
             "most = ": "With top-k so many words stay at most, otherwise all.",
             "count = ": "So many stay, in every row.",
             "if self.top_p": "Top-p counts words whose sum has *not* reached the share, and adds "
             "the one with which it is reached. So the first one always stays.",
-            "lowest = ": "The probability of the last one that stays.",
-            "above, equal = ": "Those above it stay.",
+            "smallest = ": "The probability of the last one that stays.",
+            "larger, equal = ": "Those above it stay.",
             "room = ": "Of those that equal it, so many have room.",
             "return": "Of equal ones the first are taken.",
         },

@@ -20,7 +20,7 @@ from numformer import later, models, paper
 from numformer.later.attention.relative import RelativePositions
 from numformer.later.attention.tiles import TiledAttention
 from numformer.later.positions import sinusoidal_halves_table
-from numformer.published.configs import Said
+from numformer.published.configs import ForeignConfig
 from numformer.published.kinds import KINDS
 
 PUBLISHED = json.loads((FOLDER / "published.json").read_text(encoding="utf-8"))
@@ -30,7 +30,7 @@ PUBLISHED = json.loads((FOLDER / "published.json").read_text(encoding="utf-8"))
 def config_of(said: Mapping[str, Any]):
     """A published config.json as a config of ours."""
     kind, classes = KINDS[said["model_type"]], dict.fromkeys(range(said.get("num_labels", 2)))
-    return kind.model.Config(**kind.config(Said({"id2label": classes} | {**said})))
+    return kind.model.Config(**kind.config(ForeignConfig({"id2label": classes} | {**said})))
 
 
 def configs() -> dict[str, Any]:

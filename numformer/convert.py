@@ -6,8 +6,8 @@ from pathlib import Path
 
 from numformer.errors import InputError
 from numformer.exit_codes import exit_code
-from numformer.generation.described import text_of
-from numformer.published.loading import KEPT, OF_TEXTS
+from numformer.generation.descriptions import pipeline_from
+from numformer.published.loading import PUBLISHED_METADATA, TOKENIZER_FILES
 from numformer.published.saving import save_published
 from numformer.runs.checkpoints import save_model
 from numformer.trained import model_of_run
@@ -38,14 +38,14 @@ def main(arguments: list[str] | None = None) -> int:
         raise InputError(rule, f"{options.out}, which is there", "Name another one by --out.")
     model, metadata = model_of_run(options.folder)
     if options.to_huggingface:
-        text = text_of(metadata.get("text"), model.config)
+        text = pipeline_from(metadata.get("text"), model.config)
         kind = save_published(options.out, model, metadata, text)
-        lacks = text and not any((options.out / name).exists() for name in OF_TEXTS)
+        lacks = text and not any((options.out / name).exists() for name in TOKENIZER_FILES)
         without = ", without a tokenizer: there is none of its kind for these symbols" * bool(lacks)
         print(f"{options.out} holds a {kind} for transformers{without}")
     else:
         options.out.mkdir(parents=True, exist_ok=True)
-        kept = {name: metadata[name] for name in ("text", *KEPT) if name in metadata}
+        kept = {name: metadata[name] for name in ("text", *PUBLISHED_METADATA) if name in metadata}
         save_model(options.out / "best.safetensors", model, **kept)
         print(f"{options.out} is a run: numformer.load({str(options.out)!r})")
     return 0

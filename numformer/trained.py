@@ -1,4 +1,4 @@
-"""A trained model to use: text in, text out."""
+"""Using a trained model: load it, give it texts, get its answers and its attention."""
 
 import inspect
 import threading
@@ -12,9 +12,9 @@ import numpy as np
 
 from numformer.data import Vocabulary
 from numformer.errors import InputError
-from numformer.generation.described import text_of
+from numformer.generation.descriptions import pipeline_from
 from numformer.generation.ensemble import Ensemble
-from numformer.generation.text import Text
+from numformer.generation.text_pipeline import TextPipeline
 from numformer.models import Model
 from numformer.paper.decoder import Decoder
 from numformer.paper.encoder import Encoder
@@ -23,16 +23,16 @@ from numformer.published.files import is_published
 from numformer.published.loading import load_published
 from numformer.runs.checkpoints import load_model
 
-# Where a model looks is read from what its layers save, which all threads see.
-_LOOKING = threading.Lock()
+# Attention is read from the values that layers save, which all threads share.
+_READING_ATTENTION = threading.Lock()
 
 
 @dataclass(frozen=True, repr=False)
 class Attention:
-    """Where a model looked as it read `text` and wrote `written`.
+    """The attention of a model as it read `text` and wrote `written`.
 
-    `attention["decoder cross_attention"]` are the weights of one kind, (layers, H, T, S): T symbols
-    look at S symbols.
+    `attention["decoder cross_attention"]` are the weights of one kind (layers, H, T, S), by which T
+    symbols attend to S symbols.
     """
 
     text: str
@@ -44,20 +44,20 @@ class Attention:
 
     @property
     def kinds(self) -> list[str]:
-        """The names of the kinds."""
+        """The kinds of attention, by name."""
         return [maps.kind for maps in self.maps]
 
     def __getitem__(self, kind: str) -> np.ndarray:
         if kind not in self.kinds:
             fix = f"Name one of {', '.join(self.kinds)}."
-            raise InputError("a model has the kinds of attention that it has", repr(kind), fix)
+            raise InputError("a kind of attention is one that the model has", repr(kind), fix)
         return self.maps[self.kinds.index(kind)].weights
 
     def draw(self, path: str | Path) -> None:
         """Draw every layer (rows) and head (columns) of every kind into a .png, .pdf or .svg."""
         if Path(path).suffix.lower() not in PICTURES:
             rule = f"a picture's name ends in {', '.join(PICTURES)}"
-            raise InputError(rule, repr(str(path)), "Name it so.")
+            raise InputError(rule, repr(str(path)), "Change the ending.")
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         arrow = f" → {_shortened(self.written)}" if self.written else ""
         signs = "   (⊢ start, ⊣ end)" if any("⊢" in maps.key_labels for maps in self.maps) else ""
@@ -70,14 +70,14 @@ def _shortened(text: str) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Trained:
-    """What `load` gives: `trained(text)` is what the model writes for it.
+    """A loaded model: `trained(text)` returns the text that it writes.
 
-    `model` is the model, or an Ensemble of several, `text` knows its vocabularies, `metadata` is
-    what was saved beside them, such as the `best` evaluation.
+    `model` is the model, or an Ensemble of several; `text` is its pipeline from text to text;
+    `metadata` was saved beside them, such as the `best` evaluation.
     """
 
     model: Model
-    text: Text
+    text: TextPipeline
     metadata: dict
 
     def __repr__(self) -> str:
@@ -87,95 +87,96 @@ class Trained:
         return f"Trained({name}: {type(self.text).__name__}, best {best})"
 
     @overload
-    def __call__(self, text: str, **how: Any) -> str: ...
+    def __call__(self, text: str, **settings: Any) -> str: ...
     @overload
-    def __call__(self, text: list[str] | tuple[str, ...], **how: Any) -> list[str]: ...
-    def __call__(self, text, **how):
-        """What the model writes for a text; of a list of texts, the list of it.
+    def __call__(self, text: list[str] | tuple[str, ...], **settings: Any) -> list[str]: ...
+    def __call__(self, text, **settings):
+        """The answer of the model to a text, or a list of answers to a list of texts.
 
-        `how` are the settings of this kind of writing: `beam`, `length_penalty`, `penalty`,
-        `max_length`; `length` where the model goes on with a text; `temperature`, `top_k`, `top_p`
-        and `seed` to sample. Warns of symbols that training never saw.
+        An encoder-decoder has the settings `beam`, `length_penalty`, `penalty` and `max_length`, a
+        language model `length`; both have `temperature`, `top_k`, `top_p` and `seed` to sample.
+        Warns of symbols that training never saw.
         """
-        alone = not isinstance(text, list | tuple)
-        texts: Any = [text] if alone else text
-        written = self.write(texts, say=_warn, **how)
-        return written[0] if alone else written
+        single = not isinstance(text, list | tuple)
+        texts: Any = [text] if single else text
+        answers = self.write(texts, say=_warn, **settings)
+        return answers[0] if single else answers
 
-    def write(self, texts: Sequence[str], say=lambda note: None, **how) -> list[str]:
-        """What the model writes for each text; `say` is called with what to know about one."""
-        asked = self._asked("write", texts, say, how)
-        return [self.text.join(written) for written in self.text.write(self.model, asked, **how)]
+    def write(self, texts: Sequence[str], say=lambda note: None, **settings) -> list[str]:
+        """The answer of the model to each text; `say` is called with every note on a text."""
+        symbols = self._symbols("write", texts, say, settings)
+        return [*map(self.text.join, self.text.write(self.model, symbols, **settings))]
 
     def n_best(
-        self, texts: Sequence[str], count: int, say=lambda note: None, **how
+        self, texts: Sequence[str], count: int, say=lambda note: None, **settings
     ) -> list[list[tuple[float, str]]]:
-        """For each text the `count` best answers that a beam finds, best first, with their scores.
+        """For each text the `count` best answers of a beam search, best first, with their scores.
 
-        `how` are the settings of a beam that `trained(text)` has. Raises InputError for a model
-        that writes in another way.
+        `settings` are those of a beam. Raises InputError for a model without beam search.
         """
-        asked = self._asked("n_best", texts, say, how)
-        answers = self.text.n_best(self.model, asked, count, **how)  # type: ignore[attr-defined]
+        symbols = self._symbols("n_best", texts, say, settings)
+        answers = self.text.n_best(  # type: ignore[attr-defined]
+            self.model, symbols, count, **settings
+        )
         return [[(score, self.text.join(written)) for score, written in best] for best in answers]
 
-    def _asked(self, method: str, texts: Sequence[str], say, how: dict) -> list[list[str]]:
-        """The symbols of texts that a method of the Text is asked for, by settings that it has."""
+    def _symbols(self, method: str, texts: Sequence[str], say, settings: dict) -> list[list[str]]:
+        """The symbols of texts, after checking that the pipeline's method has these settings."""
         if isinstance(texts, str):
             raise InputError("texts are a list of strings", "a string", "Write [text].")
         if not hasattr(self.text, method):
-            rule, fix = "the best answers are found by a beam", "Load a run of an encoder-decoder."
+            rule, fix = "n_best needs beam search", "Load a run of an encoder-decoder."
             raise InputError(rule, f"a model for {type(self.text).__name__}", fix)
         known = [*inspect.signature(getattr(self.text, method)).parameters][2:]
-        if wrong := [name for name in how if name not in known]:
-            settings = ", ".join(name for name in known if name != "count") or "(none)"
+        if unknown := [name for name in settings if name not in known]:
+            names = ", ".join(name for name in known if name != "count") or "(none)"
             raise InputError(
-                f"{method} of this model has the settings {settings}",
-                wrong[0],
+                f"{method} of this model has the settings {names}",
+                unknown[0],
                 "Leave it out, or load a run of another task.",
             )
-        asked = [self.text.symbols(text) for text in texts]
-        for text, symbols in dict(zip(texts, asked, strict=True)).items():
+        sequences = [self.text.symbols(text) for text in texts]
+        for text, symbols in dict(zip(texts, sequences, strict=True)).items():
             for note in self.text.notes(symbols):
                 say(f"{note} (in {text!r})" if len(text) <= 80 else note)
-        return asked
+        return sequences
 
-    def attention(self, text: str, **how) -> Attention:
-        """Where the model looks as it reads `text` and writes its answer, by the settings `how`.
+    def attention(self, text: str, **settings) -> Attention:
+        """The attention of the model as it reads `text` and writes its answer.
 
         Raises InputError for a model without attention.
         """
         if isinstance(self.model, Ensemble):
-            rule, fix = "a map shows where one model looks", "Load one run."
+            rule, fix = "maps show the attention of one model", "Load one run."
             raise InputError(rule, f"{len(self.model.models)} models", fix)
-        (symbols,) = self._asked("write", [text], lambda note: None, how)
-        answer = self.text.write(self.model, [symbols], **how)[0] if how else None
-        with _LOOKING:
-            asked, written, maps = self.text.maps(self.model, symbols, answer)
+        (symbols,) = self._symbols("write", [text], lambda note: None, settings)
+        answer = self.text.write(self.model, [symbols], **settings)[0] if settings else None
+        with _READING_ATTENTION:
+            read, written, maps = self.text.maps(self.model, symbols, answer)
         if not maps:
-            rule, fix = "a model that looks somewhere has attention", "Ask one that has."
+            rule, fix = "only a model with attention has maps", "Load another run."
             raise InputError(rule, f"a {type(self.model).__name__} without", fix)
-        return Attention(self.text.read.join(asked), self.text.join(written), maps)
+        return Attention(self.text.input_vocabulary.join(read), self.text.join(written), maps)
 
 
 def _warn(note: str) -> None:
     warnings.warn(note, stacklevel=5)
 
 
-def best_of(run: Path) -> Path:
-    """The file of a run's best model, by the run's folder or its own name.
+def model_path(run: Path) -> Path:
+    """The file of a run's best model, from the run's folder or the file itself.
 
-    The folder of a published model is itself what is opened.
+    For a published model it is the folder.
     """
     if run.is_dir() and is_published(run):
         return run
     path = run / "best.safetensors" if run.is_dir() else run
     if not path.is_file():
         runs = sorted(path.parent for path in run.glob("*/best.safetensors"))
-        what = f"{run}, which holds {len(runs)} runs" if runs else f"no file {path}"
+        found = f"{run}, which holds {len(runs)} runs" if runs else f"no file {path}"
         raise InputError(
             "a run's folder holds the best.safetensors of its first evaluation",
-            what if run.exists() else f"{run}, which is not there",
+            found if run.exists() else f"{run}, which is not there",
             f"Name one of the runs, such as {runs[0]}."
             if runs
             else "Name the folder of a run, such as runs/reverse, or train one.",
@@ -186,11 +187,10 @@ def best_of(run: Path) -> Path:
 def load(run: str | Path, *others: str | Path, kind: type[Model] | None = None) -> Trained:
     """The best model of a run's folder, ready for texts: `load("runs/reverse")("12345")`.
 
-    So is the folder of a model that others published in Hugging Face's layout. With `others`, runs
-    of the same vocabularies, all write together as an Ensemble. A model of your own needs its
-    class: `load("runs/mine", kind=MyModel)`. Raises InputError where there is no such run, where
-    its task has nothing to do with texts (then `load_model` loads the model), and for runs of other
-    vocabularies.
+    `run` may also be the folder of a model published in Hugging Face's layout. With `others`, runs
+    of the same vocabularies, the models write together as an Ensemble. A model of your own needs
+    its class: `load("runs/mine", kind=MyModel)`. Raises InputError if there is no such run, if its
+    task has no texts (`load_model` loads such a model), and if the vocabularies differ.
     """
     trained = _loaded(run, kind)
     if not others:
@@ -208,8 +208,8 @@ def load(run: str | Path, *others: str | Path, kind: type[Model] | None = None) 
     return replace(trained, model=Ensemble(models))  # type: ignore[arg-type]
 
 
-def _vocabularies(text: Text) -> dict:
-    """What stands for what in a text, by name."""
+def _vocabularies(text: TextPipeline) -> dict:
+    """The descriptions of a pipeline's vocabularies, by name."""
     fields = vars(text).items()
     return {name: value.description() for name, value in fields if isinstance(value, Vocabulary)}
 
@@ -219,36 +219,36 @@ def model_of_run(run: str | Path, kind: type[Model] | None = None) -> tuple[Mode
 
     Raises InputError as `load_model` does.
     """
-    path = best_of(Path(run))
+    path = model_path(Path(run))
     if path.is_file():
         return load_model(path, kind)
     model, metadata = load_published(path)
     if kind is not None and not isinstance(model, kind):
         received = f"{path}, which is a {type(model).__name__}"
-        raise InputError(f"a {kind.__name__} is asked for", received, "Name another folder.")
+        raise InputError(f"the run holds a {kind.__name__}", received, "Name another folder.")
     return model, metadata
 
 
 def _loaded(run: str | Path, kind: type[Model] | None) -> Trained:
-    path = best_of(Path(run))
+    path = model_path(Path(run))
     model, metadata = model_of_run(run, kind)
     for layer in model.layers_within():
         if isinstance(layer, Encoder | Decoder):
-            # What is forwarded again keeps nothing of where it looks.
+            # Layers that are computed again for backward do not save their attention.
             layer.layers = [getattr(part, "layer", part) for part in layer.layers]
-    text = text_of(metadata.get("text"), model.config)
+    text = pipeline_from(metadata.get("text"), model.config)
     if text is None and "published" in metadata and "text" not in metadata:
         raise InputError(
-            "a published model of texts has its tokenizer beside it, tokenizer.json",
+            "a published model of texts has its tokenizer in its folder, tokenizer.json",
             f"{path} without",
-            "Download the whole folder. Of a ViT: python -m toy_tasks.images --run FOLDER.",
+            "Download the whole folder. For a ViT: python -m toy_tasks.images --run FOLDER.",
         )
     if text is None:
         raise InputError(
-            "what is loaded was trained on texts, and its file says how they become its ids",
-            f"{path}, which does not"
-            if not metadata.get("text")
-            else f"{path}, which says it of another model",
+            "the file of a model of texts describes its text pipeline",
+            f"{path} with the pipeline of another model"
+            if metadata.get("text")
+            else f"{path}, which does not",
             "Give the Task a `text` (numformer.Transduction) and train again, or use load_model.",
         )
     return Trained(model, text, metadata)

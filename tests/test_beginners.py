@@ -70,7 +70,7 @@ REFUSED = {
     "train(model, Reversing({'accuracy': 1, 'rate': 2}), folder, 1)": "'loss_scale', 'rate',",
     "train(model, Reversing(0), folder, 0.5)": "an integer of at least 1; received 0.5",
     "pad_sources(['123'])": "received '1', which is of type str. Encode symbols by Vocabulary(",
-    "pad_sources([[4, 5.7]])": "5.7, which is of type float ... make numbers int",
+    "pad_sources([[4, 5.7]])": "5.7, which is of type float ... convert numbers to int",
     "pad(np.ones((1, 2), bool))": "of type bool",
     "pad([])": "at least one sequence; received none. Leave this batch out",
     "pad([[4, 0, 5], [6]])": "after a sequence and not within it; received [4, 0, 5]. Leave it",

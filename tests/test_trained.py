@@ -1,4 +1,4 @@
-"""What `numformer.load` gives: text in, text out, for each kind of Text; and what it refuses."""
+"""What `numformer.load` returns, for each kind of text pipeline, and what it refuses."""
 
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,8 +11,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 import numformer
 from numformer.data import Vocabulary
 from numformer.generation import Continuation, Ensemble, Transduction
-from numformer.generation.described import text_of
-from numformer.generation.text import MOST
+from numformer.generation.descriptions import pipeline_from
+from numformer.generation.text_pipeline import MAX_SYMBOLS
 from numformer.layer import pack
 from numformer.models import Config, TowerConfig, Transformer
 from numformer.models.language_model import LanguageModel
@@ -31,7 +31,7 @@ KINDS = ["greedy", "beam", "continuation"]
 
 
 def model_of(text):
-    """A model for a Text, its parameters shaken."""
+    """A model for a pipeline, its parameters shaken."""
     if isinstance(text, Continuation):
         model = LanguageModel(LanguageModel.Config(vocabulary=len(LETTERS), **SIZES))
     else:
@@ -203,7 +203,7 @@ def test_runs_of_the_same_vocabularies_write_together(tmp_path, complaint):
     assert trained.text.description() == loaded[0].text.description()
     model = Ensemble([other.model for other in loaded])
     assert trained("bade") == replace(loaded[0], model=model)("bade")
-    assert "one model looks; received 3 models" in complaint(trained.attention, "bad")
+    assert "attention of one model; received 3 models" in complaint(trained.attention, "bad")
     assert "same vocabularies" in complaint(numformer.load, runs[0], tmp_path / "other")
 
 
@@ -222,24 +222,24 @@ def described(symbols, separator="") -> dict:
 @pytest.mark.parametrize("text", TEXTS, ids=KINDS)
 def test_a_description_is_taken_only_where_the_model_fits_it(text):
     config, right = model_of(text).config, text.description()
-    assert text_of(right, config).description() == right
+    assert pipeline_from(right, config).description() == right
     name, lengths = "vocabulary", ["context"]
     wrong = [{"kind": "other"}, {"other": 1}]
     if isinstance(text, Transduction):
         name, lengths = "source", ["max_length", "longest", "beam"]
         wrong += [{"length_penalty": value} for value in (-1, "x", 10, None, True)]
-        for most in ({"length_penalty": 0}, {"length_penalty": 9.0}, {"max_length": MOST}):
-            assert text_of(right | most, config)
+        for most in ({"length_penalty": 0}, {"length_penalty": 9.0}, {"max_length": MAX_SYMBOLS}):
+            assert pipeline_from(right | most, config)
     vocabularies = [[*"abcde"], "abcdefghi", None, described([*"abcde"], "-")]
     vocabularies += map(described, ([*"abcd"], [*range(5)], 5))
     wrong += [{name: vocabulary} for vocabulary in vocabularies]
-    wrong += [{key: value} for key in lengths for value in (0, "x", MOST + 1, True)]
+    wrong += [{key: value} for key in lengths for value in (0, "x", MAX_SYMBOLS + 1, True)]
     for other in (None, [], 5, {}, {"kind": "transduction"}, *(right | change for change in wrong)):
-        assert text_of(other, config) is None, other
+        assert pipeline_from(other, config) is None, other
     size = "source_vocabulary" if name == "source" else name
-    assert text_of(right, replace(config, **{size: 8})) is None
+    assert pipeline_from(right, replace(config, **{size: 8})) is None
     with pytest.raises(numformer.InputError, match="'a' twice"):
-        text_of(right | {name: described([*"abcda"])}, config)
+        pipeline_from(right | {name: described([*"abcda"])}, config)
 
 
 def test_texts_of_format_2_stood_in_the_task():

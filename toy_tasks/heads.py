@@ -221,7 +221,7 @@ def draw(
     if isinstance(examples[chosen], PairBatch):
         shown = text.source.decode(ids[0])[:SHOWN], text.target.decode(ids[2])[:SHOWN]
     else:
-        shown = (text.read.decode(ids[0])[:SHOWN],)
+        shown = (text.input_vocabulary.decode(ids[0])[:SHOWN],)
     *_, maps = text.maps(trained.model, *shown)
     titles: dict[str, dict[str, list[str]]] = {}
     for finding in findings:

@@ -180,7 +180,9 @@ class ParseTask:
         longest = max(len(sentence.words) for sentence in trained)
         self.text = Parsing(Vocabulary(words, " "), symbols, BEYOND, longest, **search)
         pairs = self.encode(trained)
-        self.longest = 1 + max(self.text.most(longest), *(len(target) for _, target in pairs))
+        self.longest = 1 + max(
+            self.text.length_limit(longest), *(len(target) for _, target in pairs)
+        )
         self.batch = TokenBatches(pairs, max_tokens, seed)
         pairs = sorted(self.encode(data["development"]), key=lambda pair: len(pair[1]))
         self.held_out = [PairBatch.of(pairs[i : i + 64]) for i in range(0, len(pairs), 64)]

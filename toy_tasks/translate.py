@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 
 from numformer.data import Vocabulary
-from numformer.data.moses import detokenized
+from numformer.data.moses import detokenize
 from numformer.data.subwords import KINDS
 from numformer.devices import find_backend
 from numformer.errors import InputError
@@ -228,7 +228,7 @@ def main(arguments: list[str] | None = None) -> int:
     reached = None if target is None else (f"BLEU {target}", bleu >= target)
     what = f"{len(test):,} sentences {task.tested}"
     filled = next((source for source, _ in task.test if source), None)
-    example = filled and detokenized(filled, task.text.from_)
+    example = filled and detokenize(filled, task.text.from_)
     return finish(options, folder, what, {"BLEU": f"{bleu:.2f}"}, example, reached)
 
 

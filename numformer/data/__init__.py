@@ -1,4 +1,4 @@
-"""Symbols and batches: from text to the arrays that a model takes."""
+"""Vocabularies and batches: from texts to the arrays that a model reads."""
 
 from numformer.data.vocabulary import END, PADDING, START, UNKNOWN, Special, Vocabulary
 from numformer.data.subwords import Subwords

@@ -1,4 +1,4 @@
-"""From lists of ids to padded batches."""
+"""Padded batches of lists of ids."""
 
 import bisect
 from collections.abc import Callable, Sequence
@@ -15,50 +15,50 @@ Pair = tuple[Sequence[int], Sequence[int]]
 
 
 def pad(sequences: Sequence[Sequence[int]], padding: int | None = PADDING) -> np.ndarray:
-    """Sequences of ids -> (B, longest), filled up with the padding id, 0, on the right.
+    """Sequences of ids -> (B, longest), padded on the right with the padding id (0).
 
-    Raises InputError for what are no integers, which NumPy would turn into some, for a padding id
-    that others follow, for other lengths where there is none, and for no sequence at all.
+    Raises InputError for an empty batch, for ids that are not integers (NumPy would convert them),
+    for padding within a sequence, and for unequal lengths if `padding` is None.
     """
     if not len(sequences):
         raise InputError(
-            "a batch holds at least one sequence", "none", "Leave this batch out, or give it data."
+            "a batch has at least one sequence", "none", "Leave this batch out, or add data."
         )
     ids = [*chain.from_iterable(sequences)]
-    wrong = [kind for kind in {*map(type, ids)} if not _is_integer(kind)]
-    if wrong:
-        first = next(number for number in ids if type(number) in wrong)
+    other_types = [kind for kind in {*map(type, ids)} if not _is_id_type(kind)]
+    if other_types:
+        first = next(number for number in ids if type(number) in other_types)
         raise InputError(
-            "sequences are made of ids, which are integers",
+            "sequences consist of ids, which are integers",
             f"{first!r:.60}, which is of type {type(first).__name__}",
-            "Encode symbols by Vocabulary(symbols).encode(sequence); make numbers int.",
+            "Encode symbols by Vocabulary(symbols).encode(sequence); convert numbers to int.",
         )
     lengths = np.array([*map(len, sequences)])
     if padding is None and lengths.min() < lengths.max():
         raise InputError(
-            "without a padding id sequences are of one length",
+            "without a padding id all sequences have the same length",
             f"lengths from {lengths.min()} to {lengths.max()}",
-            "Make a batch of each.",
+            "Put sequences of other lengths into other batches.",
         )
     padded = np.full((len(sequences), lengths.max()), padding or 0)
     padded[np.arange(lengths.max()) < lengths[:, None]] = ids
     within = (padded[:, :-1] == padding) & (padded[:, 1:] != padding)
     if within.any():
         raise InputError(
-            f"id {padding} is padding, which stands after a sequence and not within it",
+            f"id {padding} is padding, which comes after a sequence and not within it",
             f"{padded[within.any(axis=-1)][0].tolist()!r:.80}",
             "Leave it out: a Vocabulary's symbols have ids from 4 on.",
         )
     return padded
 
 
-def _is_integer(kind: type) -> bool:
-    """Whether ids may be of this type; True and False are no ids, although they are integers."""
+def _is_id_type(kind: type) -> bool:
+    """Whether ids may have this type; bool is excluded, although it is a subclass of int."""
     return issubclass(kind, int | np.integer) and kind is not bool
 
 
 def pad_sources(sources: Sequence[Sequence[int]], special: Special = OURS) -> np.ndarray:
-    """Sources -> (B, S): each closed by the end id, which also shows the encoder where it ends.
+    """Sources -> (B, S), each with the end id, which shows the encoder where the source ends.
 
     Raises InputError as `pad` does.
     """
@@ -67,35 +67,32 @@ def pad_sources(sources: Sequence[Sequence[int]], special: Special = OURS) -> np
 
 @dataclass(frozen=True)
 class Batch:
-    """The host arrays that a model's `predictions` takes, in its order; all begin with the batch.
-
-    What a kind of batch holds are its fields. Each kind says how much it counts.
-    """
+    """The host arrays (B, ...) that a model's `predictions` takes, as fields in the same order."""
 
     @property
     def inputs(self) -> tuple[np.ndarray, ...]:
         """The arrays, in the order of the model's arguments."""
         return tuple(value for value in vars(self).values() if isinstance(value, np.ndarray))
 
-    def of_arrays(self, *arrays: np.ndarray) -> "Batch":
-        """The same with other arrays."""
+    def with_arrays(self, *arrays: np.ndarray) -> "Batch":
+        """A batch with other arrays."""
         return replace(self, **dict(zip(vars(self), arrays, strict=False)))
 
     @property
     def weight(self) -> int:
-        """How many predictions its mean loss is taken over, and so how much it counts."""
+        """How much its mean loss counts: the number of predictions that it is the mean of."""
         return len(self.inputs[0])
 
     def split(self, count: int) -> list["Batch"]:
-        """The batch dealt out in up to `count` batches, those left out that count nothing."""
-        dealt = [
-            self.of_arrays(*(array[first::count] for array in self.inputs))
+        """Deal the rows out to up to `count` batches; batches of weight 0 are dropped."""
+        parts = [
+            self.with_arrays(*(array[first::count] for array in self.inputs))
             for first in range(count)
         ]
-        return [part.trimmed() for part in dealt if part.weight] or [self]
+        return [part.trim() for part in parts if part.weight] or [self]
 
-    def trimmed(self) -> "Batch":
-        """The same without what a smaller batch does not need."""
+    def trim(self) -> "Batch":
+        """The batch without columns that all rows pad."""
         return self
 
 
@@ -103,7 +100,7 @@ class Batch:
 class PairBatch(Batch):
     """source (B, S), target_in (B, T): start id and target, target_out (B, T): target, end id.
 
-    Raises InputError where padding stands in one of target_in and target_out only.
+    Raises InputError unless target_in and target_out have padding at the same places.
     """
 
     source: np.ndarray
@@ -117,8 +114,8 @@ class PairBatch(Batch):
             raise InputError(
                 f"target_in and target_out have padding (id {padding}) at the same places, after "
                 "the target",
-                "a batch that has not",
-                f"Leave id {padding} out of the targets.",
+                "a batch that differs",
+                f"Remove id {padding} from the targets.",
             )
 
     @classmethod
@@ -139,63 +136,62 @@ class PairBatch(Batch):
         """The number of real target positions."""
         return int(np.count_nonzero(self.target_out != self.special.padding))
 
-    def trimmed(self) -> "PairBatch":
-        """The same, each side as short as its longest sequence."""
-        filled = [_filled(self.special.real(ids)) for ids in self.inputs]
-        if filled == [ids.shape[1] for ids in self.inputs]:
+    def trim(self) -> "PairBatch":
+        widths = [_width(self.special.real(ids)) for ids in self.inputs]
+        if widths == [ids.shape[1] for ids in self.inputs]:
             return self
-        trimmed = [ids[:, :stop] for ids, stop in zip(self.inputs, filled, strict=True)]
-        return self.of_arrays(*trimmed)  # type: ignore[return-value]
+        arrays = [ids[:, :width] for ids, width in zip(self.inputs, widths, strict=True)]
+        return self.with_arrays(*arrays)  # type: ignore[return-value]
 
 
-def _filled(real: np.ndarray) -> int:
-    """real (B, T) -> how many columns are left without the last ones of padding; at least one."""
+def _width(real: np.ndarray) -> int:
+    """real (B, T), False at padding -> the length of the longest row, at least 1."""
     if real[:, -1:].any():
         return real.shape[1]
-    filled = np.flatnonzero(real.any(axis=0))
-    return filled[-1] + 1 if len(filled) else 1
+    columns = np.flatnonzero(real.any(axis=0))
+    return columns[-1] + 1 if len(columns) else 1
 
 
 class EpochBatches:
-    """Batches of `pairs`, every pair once an epoch, pairs of similar length together.
+    """Batches of pairs of similar length, with every pair once per epoch.
 
-    `batches(step)` depends on nothing but the seed and the step (from 1), so a resumed run goes on
-    exactly where it was. Each epoch shuffles the pairs, sorts them by length within pools of
-    `pool` batches (little padding, still random company), and shuffles the batches.
+    `batches(step)` depends only on the seed and the step (from 1), so a resumed run gets the same
+    batches. Each epoch shuffles the pairs, sorts them by length within pools of `pool` batches
+    (little padding, but still random batches), and shuffles the batches.
     """
 
     special: Special = OURS
-    """The ids that mean something else than a symbol to the model."""
+    """The special ids of the model."""
 
     def __init__(self, pairs: Sequence[Pair], batch_size: int, seed: int, pool: int = 20):
         if not pairs or batch_size < 1:
             raise InputError(
                 "training needs at least one pair, and batches of at least 1",
                 f"{len(pairs)} pairs, batch size {batch_size}",
-                "Give it data.",
+                "Add data.",
             )
         self.pairs, self.batch_size, self.seed, self.pool = pairs, batch_size, seed, pool
-        self.ends = [0]  # how many batches the epochs have up to each of them, as far as is known
+        self.ends = [0]  # the number of batches up to the end of each epoch, as far as computed
         self._batches: dict[int, list[list[int]]] = {}  # of the latest epoch
 
     def __call__(self, step: int) -> PairBatch:
         epoch, place = self.place(step)
-        pairs = self.of_epoch(epoch)
+        pairs = self.epoch_pairs(epoch)
         return PairBatch.of([pairs[n] for n in self._epoch(epoch)[place]], self.special)
 
     def place(self, step: int) -> tuple[int, int]:
-        """In which epoch a step (from 1) lies, and which of its batches it has (both from 0)."""
+        """The epoch of a step (from 1) and its batch within the epoch, both from 0."""
         while self.ends[-1] < step:
             self.ends.append(self.ends[-1] + self.count(len(self.ends) - 1))
         epoch = bisect.bisect_left(self.ends, step) - 1
         return epoch, step - 1 - self.ends[epoch]
 
     def count(self, epoch: int = 0) -> int:
-        """How many batches an epoch has."""
+        """The number of batches of an epoch."""
         return len(self._epoch(epoch))
 
-    def of_epoch(self, epoch: int) -> Sequence[Pair]:
-        """The pairs as this epoch has them."""
+    def epoch_pairs(self, epoch: int) -> Sequence[Pair]:
+        """The pairs of an epoch."""
         return self.pairs
 
     def _epoch(self, epoch: int) -> list[list[int]]:
@@ -205,9 +201,9 @@ class EpochBatches:
 
     def _shuffle(self, epoch: int) -> list[list[int]]:
         rng = np.random.default_rng(seed_sequence(self.seed, "data", epoch))
-        pairs = self.of_epoch(epoch)
+        pairs = self.epoch_pairs(epoch)
         shuffled = rng.permutation(len(pairs))
-        size = self._in_pool()
+        size = self._pool_size()
         order = [
             index
             for start in range(0, len(pairs), size)
@@ -215,27 +211,27 @@ class EpochBatches:
                 shuffled[start : start + size], key=lambda i: tuple(map(len, pairs[i]))
             )
         ]
-        batches = self._cut(order, pairs)
+        batches = self._divide(order, pairs)
         rng.shuffle(batches)
         return batches
 
-    def _in_pool(self) -> int:
-        """How many pairs are sorted together."""
+    def _pool_size(self) -> int:
+        """The number of pairs that are sorted together."""
         return self.pool * self.batch_size
 
-    def _cut(self, order: list[int], pairs: Sequence[Pair]) -> list[list[int]]:
-        """An order of the pairs, cut into batches."""
+    def _divide(self, order: list[int], pairs: Sequence[Pair]) -> list[list[int]]:
+        """The pairs in this order, divided into batches."""
         size = self.batch_size
         return [order[start : start + size] for start in range(0, len(order), size)]
 
 
 class TokenBatches(EpochBatches):
-    """As EpochBatches, each batch of up to `max_tokens` tokens a side, padding included (5.1).
+    """As EpochBatches, with up to `max_tokens` tokens a side in a batch, padding included (5.1).
 
-    Long sentences are in company of few, short ones of many, so each batch takes about as long and
-    as much memory. `sampled(epoch)` gives the pairs of an epoch anew, such as other cuts into
-    subwords; a run that is resumed asks for all epochs up to its own, to know where they end, but
-    for those whose `ends` it is given.
+    A batch has few long sentences or many short ones, so all batches take about the same time and
+    memory. `sampled(epoch)` returns new pairs for an epoch, such as other segmentations into
+    subwords. A resumed run calls it for all epochs up to its own to know where they end, except
+    for those whose `ends` are set.
     """
 
     def __init__(
@@ -254,11 +250,11 @@ class TokenBatches(EpochBatches):
             raise InputError(
                 f"a batch of {max_tokens} tokens holds each pair",
                 f"a pair of {max(lengths)}",
-                "Ask for more tokens (--max-tokens), or leave long sentences out.",
+                "Allow more tokens (--max-tokens), or leave long sentences out.",
             )
         self._sampled: dict[int, Sequence[Pair]] = {}  # of the latest epoch
 
-    def of_epoch(self, epoch: int) -> Sequence[Pair]:
+    def epoch_pairs(self, epoch: int) -> Sequence[Pair]:
         if self.sampled is None:
             return self.pairs
         if epoch not in self._sampled:
@@ -266,8 +262,8 @@ class TokenBatches(EpochBatches):
         return self._sampled[epoch]
 
     def padding_share(self, epoch: int) -> float:
-        """Which share of the positions of an epoch's batches, both sides, is padding."""
-        pairs = self.of_epoch(epoch)
+        """The share of padding in all positions of an epoch's batches, on both sides."""
+        pairs = self.epoch_pairs(epoch)
         lengths = [
             [len(pairs[index][side]) + 1 for index in batch]
             for side in (0, 1)
@@ -275,10 +271,10 @@ class TokenBatches(EpochBatches):
         ]
         return 1 - sum(map(sum, lengths)) / sum(max(batch) * len(batch) for batch in lengths)
 
-    def _in_pool(self) -> int:
+    def _pool_size(self) -> int:
         return round(self.pool * self.max_tokens / self.mean_length)
 
-    def _cut(self, order, pairs):
+    def _divide(self, order, pairs):
         batches: list[list[int]] = [[]]
         longest = 0
         for index in order:
@@ -292,5 +288,5 @@ class TokenBatches(EpochBatches):
 
 
 def _tokens(pair: Pair) -> int:
-    """Positions of the longer side, with the id of the start or of the end."""
+    """The positions of the longer side, including the start or end id."""
     return max(map(len, pair)) + 1

@@ -1,4 +1,4 @@
-"""Sentences as people write them, and as tokens with spaces between: Moses's rules."""
+"""Splitting sentences into tokens and joining them again, by Moses's rules."""
 
 import functools
 from typing import Any
@@ -12,7 +12,7 @@ def _moses(language: str) -> tuple[Any, Any, Any]:
         from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
     except ImportError:
         raise InputError(
-            "sentences are cut into tokens by the library sacremoses",
+            "sentences are split into tokens by the library sacremoses",
             "an installation without it",
             "Install the extra: pip install 'numformer[translate]'",
         ) from None
@@ -20,24 +20,24 @@ def _moses(language: str) -> tuple[Any, Any, Any]:
     return plain, MosesTokenizer(language), MosesDetokenizer(language)
 
 
-def tokenized(sentence: str, language: str) -> str:
-    """A sentence in lower case, its tokens with spaces between; one that was so stays as it is.
+def tokenize(sentence: str, language: str) -> str:
+    """The tokens of a sentence in lower case, separated by spaces; tokens as input stay unchanged.
 
-    Quotation marks and dashes become those of a keyboard, as corpora have them. Where the language
-    is empty there are no rules: the sentence stays as it is written, with one space between words.
+    Quotation marks and dashes become those of a keyboard, as in corpora. If the language is "" only
+    white space changes: one space between words.
     """
     if not language:
         return " ".join(sentence.split())
     plain, tokenizer, _ = _moses(language)
-    sentence = plain.normalize(detokenized(sentence.lower(), language))
+    sentence = plain.normalize(detokenize(sentence.lower(), language))
     return tokenizer.tokenize(sentence, return_str=True)
 
 
-def detokenized(tokens: str, language: str) -> str:
-    """Tokens with spaces between -> the sentence as people write it, its case as it was.
+def detokenize(tokens: str, language: str) -> str:
+    """Tokens separated by spaces -> the sentence, in the same case.
 
-    Nothing stays escaped, of text either that was escaped twice (&amp;apos;). Where the language is
-    empty they are the sentence.
+    Every escape is undone, even a double one (&amp;apos;). If the language is "" the tokens are the
+    sentence.
     """
     if not language:
         return tokens

@@ -1,4 +1,4 @@
-"""Subwords: frequent pieces of words as symbols (section 5.1), cut by sentencepiece."""
+"""Subwords: frequent pieces of words as symbols (section 5.1), by sentencepiece."""
 
 import base64
 import io
@@ -18,7 +18,7 @@ SPACE = "▁"  # in a piece: the space before a word
 EXACT = dict(
     add_dummy_prefix=False, remove_extra_whitespaces=False, user_defined_symbols=["\n", "\t"]
 )
-"""How sentencepiece leaves spaces and line ends where they are."""
+"""Settings with which sentencepiece keeps spaces and line ends unchanged."""
 
 
 def _sentencepiece():
@@ -36,9 +36,9 @@ def _sentencepiece():
 class Subwords(Vocabulary):
     """Pieces of words; frequent words are one piece, others several (Sennrich et al. 2016).
 
-    `model` is the content of a sentencepiece model file, whose first four pieces are ours: padding,
-    start, end and unknown. Where it is `exact`, pieces joined are the text, with all its spaces and
-    line ends; otherwise there is one space between words and none around the text.
+    `model` is the content of a sentencepiece model file whose first four pieces are padding, start,
+    end and unknown. If it is `exact`, joining the pieces gives back the text with all its spaces
+    and line ends; otherwise with one space between words and none around the text.
     """
 
     def __init__(self, model: bytes):
@@ -46,14 +46,14 @@ class Subwords(Vocabulary):
             self._processor = _sentencepiece().SentencePieceProcessor(model_proto=model)
         except RuntimeError as problem:
             raise InputError(
-                "subwords are made of a sentencepiece model", problem, "Give it the file's content."
+                "subwords need a sentencepiece model", problem, "Pass the content of its file."
             ) from None
         special = [getattr(self._processor, name)() for name in SPECIAL_IDS]
         if special != [*SPECIAL_IDS.values()]:
             raise InputError(
                 "the model's ids 0 to 3 are padding, start, end and unknown",
                 special,
-                "Make it by Subwords.learned(texts, size).",
+                "Train it by Subwords.learned(texts, size).",
             )
         self.model = model
         self.exact = self._processor.encode(" ") != []
@@ -64,78 +64,78 @@ class Subwords(Vocabulary):
     def learned(
         cls, texts: Iterable[str], size: int, kind: str = "bpe", exact: bool = False
     ) -> "Subwords":
-        """The `size` subwords that fit the texts best, the four special ids among them.
+        """Learn `size` subwords from texts, including the four special ids; fewer from short texts.
 
-        Where the texts have not so many, all that they have. `kind` is "bpe" (Sennrich et al. 2016:
-        pairs of pieces that often stand together become one) or "unigram" (Kudo 2018: pieces of
-        which the texts are most probable). Raises InputError where the texts have more characters.
+        `kind` is "bpe" (Sennrich et al. 2016: frequent pairs of pieces are merged) or "unigram"
+        (Kudo 2018: the pieces that make the texts most probable). Raises InputError if the texts
+        have more distinct characters.
         """
         if kind not in KINDS:
             raise InputError(f"the kind is one of {', '.join(KINDS)}", repr(kind), "Name one.")
-        library, written = _sentencepiece(), io.BytesIO()
+        library, model = _sentencepiece(), io.BytesIO()
         try:
             library.SentencePieceTrainer.train(
                 sentence_iterator=(unicodedata.normalize("NFC", text) for text in texts),
-                model_writer=written,
-                vocab_size=min(max(5, size), 10**6),  # what it takes; 5 are always too few
+                model_writer=model,
+                vocab_size=min(max(5, size), 10**6),  # it accepts no others; 5 are too few
                 hard_vocab_limit=False,
                 model_type=kind,
                 character_coverage=1.0,
-                max_sentence_length=2**30,  # a longer one would be left out
+                max_sentence_length=2**30,  # it skips longer ones
                 normalization_rule_name="identity",
                 minloglevel=2,
                 **SPECIAL_IDS,
                 **EXACT if exact else {},
             )
         except RuntimeError as problem:
-            rule, fix = "subwords are learned from texts", "Give it sentences."
+            rule, fix = "subwords are learned from texts", "Pass sentences."
             if least := re.search(r"\d+ vs (\d+)", str(problem)):
                 rule = f"subwords are at least {least[1]}: these texts' characters, and 4 ids"
-                raise InputError(rule, size, "Ask for more.") from None
-            raise InputError(rule, f"such of which sentencepiece says: {problem}", fix) from None
-        return cls(written.getvalue())
+                raise InputError(rule, size, "Choose a larger size.") from None
+            raise InputError(rule, f"texts that sentencepiece refuses: {problem}", fix) from None
+        return cls(model.getvalue())
 
     def description(self) -> dict:
         return {"sentencepiece": base64.b64encode(self.model).decode()}
 
     def split(self, text: str) -> list[str]:
-        """The pieces of a text, brought to NFC. Raises InputError for one that is no Unicode."""
+        """The pieces of a text after normalization NFC. Raises InputError for invalid Unicode."""
         try:
             text.encode()
-        except UnicodeEncodeError:  # what Python made of bytes of another encoding
+        except UnicodeEncodeError:  # Python decoded bytes of another encoding
             fix = "Write or save it as UTF-8."
             raise InputError("a text is UTF-8", f"{text!r:.80}", fix) from None
         return self._processor.encode(unicodedata.normalize("NFC", text), out_type=str)
 
     def sampled(self, texts: Sequence[str], dropout: float, seed: int) -> list[list[int]]:
-        """The ids of each text, cut at random: each merge of BPE is left out with a probability.
+        """The ids of each text by BPE dropout: each merge is skipped with probability `dropout`.
 
-        BPE dropout (Provilkov et al. 2020): the model sees a word in many cuts, and so what its
-        pieces are made of. The same seed gives the same ids in every process, which sentencepiece's
-        own random numbers do not.
+        The model sees a word in several segmentations, and so learns what its pieces are made of
+        (Provilkov et al. 2020). The same seed gives the same ids in every process, unlike
+        sentencepiece's own random numbers.
         """
         rng, sampled = np.random.default_rng(seed), []
         for text in (unicodedata.normalize("NFC", text) for text in texts):
-            left_out = iter((rng.random(3 * len(text) + 3) < dropout).tolist())
+            skips = iter((rng.random(3 * len(text) + 3) < dropout).tolist())
             if self.exact:
                 words = text.replace(" ", f" {SPACE}").split(" ")
             else:
                 words = [SPACE + word for word in text.split(" ") if word]
-            cuts = (_cut(word, self._ids, left_out) for word in words)
-            sampled.append(self.encode([*chain.from_iterable(cuts)]))
+            pieces = (_segment(word, self._ids, skips) for word in words)
+            sampled.append(self.encode([*chain.from_iterable(pieces)]))
         return sampled
 
     def join(self, symbols: Iterable[str]) -> str:
-        """The text of the pieces."""
+        """Join pieces into a text."""
         text = "".join(symbols).replace(SPACE, " ")
         return text if self.exact else text.strip()
 
 
-def _cut(word: str, ranks: Mapping[str, int], left_out: Iterator[bool]) -> list[str]:
-    """A word's pieces by BPE: of the merges that make a piece, that of the lowest rank first.
+def _segment(word: str, ranks: Mapping[str, int], skips: Iterator[bool]) -> list[str]:
+    """The pieces of a word by BPE: of the possible merges, that of the lowest rank comes first.
 
-    `left_out` says of each that comes to its turn whether it is left out: of n characters, up to
-    n - 1 at first, and up to two more for each that is made.
+    `skips` says for each merge whether it is skipped. A word of n characters has at most n - 1
+    merges at first, and each one that is carried out adds at most two.
     """
     ends, skipped = [*range(len(word) + 1)], set()
     while merges := [
@@ -144,7 +144,7 @@ def _cut(word: str, ranks: Mapping[str, int], left_out: Iterator[bool]) -> list[
         if word[a:c] in ranks and (a, b, c) not in skipped
     ]:
         _, *merge = min(merges)
-        if next(left_out):
+        if next(skips):
             skipped.add((*merge,))
         else:
             ends.remove(merge[1])

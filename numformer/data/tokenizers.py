@@ -1,4 +1,4 @@
-"""The vocabularies of published models: their own tokenizers, by the libraries that read them."""
+"""Vocabularies of published models, whose tokenizers are run by the libraries that read them."""
 
 import base64
 import importlib
@@ -12,15 +12,14 @@ from numformer.errors import InputError
 
 
 class PublishedVocabulary(Vocabulary):
-    """Symbols with the ids that a published model has for them: `names` by id, where there is one.
+    """Symbols with the ids that a published model has for them; `names` maps ids to symbols.
 
-    `size` is that of the model, which may have ids without a symbol. `unknown` is the id of what is
-    none, or None.
+    `size` is the size of the model's vocabulary; some ids may have no symbol. `unknown` is the id
+    of everything that is no symbol, or None.
     """
 
     def __init__(self, names: dict[int, str], size: int, unknown: int | None):
-        missing = (f"<{n}>" for n in range(size))
-        self.symbols = [names.get(n, name) for n, name in enumerate(missing)]
+        self.symbols = [names.get(n, f"<{n}>") for n in range(size)]
         self.separator = ""
         self._ids = {name: n for n, name in enumerate(self.symbols)}
         self.unknown = unknown
@@ -29,11 +28,11 @@ class PublishedVocabulary(Vocabulary):
         return len(self.symbols)
 
     def encode(self, sequence: Iterable[str]) -> list[int]:
-        """The ids of the symbols. Raises InputError for one that is none, if none is for those."""
+        """The ids of symbols. Raises InputError for an unknown symbol without an unknown id."""
         ids = [self._ids.get(symbol, self.unknown) for symbol in sequence]
         if None in ids:
             rule = "symbols are those of the model's tokenizer"
-            raise InputError(rule, "others", "Take what `split` gives of a text.")
+            raise InputError(rule, "others", "Pass the symbols that `split` returns for a text.")
         return ids  # type: ignore[return-value]
 
     def decode(self, ids: Sequence[int]) -> list[str]:
@@ -41,18 +40,18 @@ class PublishedVocabulary(Vocabulary):
 
 
 class Tokenizer(PublishedVocabulary):
-    """What a tokenizer.json describes, of any kind.
+    """The vocabulary of a tokenizer.json of any kind.
 
-    `whole` says whether a text gets the marks around it that the tokenizer knows, such as [CLS].
+    `marked` says whether `split` adds the tokenizer's marks around a text, such as [CLS].
     """
 
-    def __init__(self, content: str, size: int, whole: bool):
-        self.content, self.whole = content, whole
+    def __init__(self, content: str, size: int, marked: bool):
+        self.content, self.marked = content, marked
         try:
             self._tokenizer = library("tokenizers").Tokenizer.from_str(content)
         except InputError:
             raise
-        except Exception as problem:  # the library raises no narrower one
+        except Exception as problem:  # the library raises nothing narrower
             rule = "a tokenizer.json describes a tokenizer"
             raise InputError(rule, problem, "Download it again.") from None
         self._tokenizer.no_truncation()
@@ -61,36 +60,35 @@ class Tokenizer(PublishedVocabulary):
         if max(names, default=0) >= size:
             rule, fix = "a model has an embedding for each symbol", "Take the files of one model."
             raise InputError(rule, f"{max(names) + 1} symbols, {size} embeddings", fix)
-        told = json.loads(content)["model"]  # Unigram names an id, others a symbol
-        mark = told.get("unk_token")
-        unknown = told.get("unk_id", mark and self._tokenizer.token_to_id(mark))
+        model = json.loads(content)["model"]
+        mark = model.get("unk_token")  # "Unigram" has an id instead
+        unknown = model.get("unk_id", mark and self._tokenizer.token_to_id(mark))
         super().__init__(names, size, unknown)
 
     @property
     def model(self) -> bytes:
-        """What cuts texts, as its file holds it."""
+        """The content of the tokenizer's file."""
         return self.content.encode()
 
     def description(self) -> dict:
-        return {"tokenizer": self.content, "size": len(self), "whole": self.whole}
+        return {"tokenizer": self.content, "size": len(self), "whole": self.marked}
 
     def split(self, text: str) -> list[str]:
-        return self._tokenizer.encode(text, add_special_tokens=self.whole).tokens
+        return self._tokenizer.encode(text, add_special_tokens=self.marked).tokens
 
     def join(self, symbols: Iterable[str]) -> str:
         return self._tokenizer.decode(self.encode(symbols))
 
 
-class Pieces(PublishedVocabulary):
-    """Marian's: a sentencepiece model cuts texts, and another file has the ids of the pieces."""
+class MarianVocabulary(PublishedVocabulary):
+    """Marian's vocabulary: a sentencepiece model splits texts, and `ids` has the pieces' ids."""
 
-    LANGUAGE = re.compile(r"\s*(>>\w+<<)\s*")  # before a text: which language is asked for
+    LANGUAGE = re.compile(r"\s*(>>\w+<<)\s*")  # before a text: the language to translate into
 
     def __init__(self, model: bytes, ids: dict[str, int], size: int, unknown: str = "<unk>"):
         self.model, self.ids, self.mark = model, ids, unknown
         try:
-            made = library("sentencepiece").SentencePieceProcessor
-            self._processor = made(model_proto=model)
+            self._processor = library("sentencepiece").SentencePieceProcessor(model_proto=model)
         except RuntimeError as problem:
             rule = "source.spm and target.spm are sentencepiece models"
             raise InputError(rule, problem, "Download them again.") from None
@@ -114,6 +112,7 @@ class Pieces(PublishedVocabulary):
 
 
 def library(name: str) -> Any:
+    """Import a library. Raises InputError if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -124,11 +123,11 @@ def library(name: str) -> Any:
         ) from None
 
 
-def vocabulary_of(described: dict) -> PublishedVocabulary | None:
-    """The same again that `description` described; None where that is something else."""
-    if "tokenizer" in described:
-        return Tokenizer(described["tokenizer"], described["size"], described["whole"])
-    if "pieces" in described:
-        model = base64.b64decode(described["pieces"])
-        return Pieces(model, described["ids"], described["size"], described["mark"])
+def published_vocabulary(description: dict) -> PublishedVocabulary | None:
+    """The vocabulary of a description; None for the description of another kind."""
+    if "tokenizer" in description:
+        return Tokenizer(description["tokenizer"], description["size"], description["whole"])
+    if "pieces" in description:
+        model = base64.b64decode(description["pieces"])
+        return MarianVocabulary(model, description["ids"], description["size"], description["mark"])
     return None

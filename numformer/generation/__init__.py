@@ -1,10 +1,11 @@
-"""Generation: what a trained model writes, by greedy choice, beam search or sampling."""
+"""Generation: greedy choice, beam search and sampling, and pipelines from text to text."""
 
 from numformer.paper.writing import greedy as greedy
 from numformer.paper.beam import Hypothesis, length_penalty
 from numformer.generation.beam import beam_search, by_length, n_best
 from numformer.generation.ensemble import Ensemble
 from numformer.generation.sampling import Sampling, log_probabilities, sample
+from numformer.generation.text_pipeline import TextPipeline
 from numformer.generation.transduction import Transduction
 from numformer.generation.translation import Translation
 from numformer.generation.parsing import Parsing
@@ -21,6 +22,7 @@ __all__ = [
     "Ensemble",
     "sample",
     "Sampling",
+    "TextPipeline",
     "Transduction",
     "Translation",
     "Parsing",

@@ -1,4 +1,4 @@
-"""Beam search for several hypotheses, and by another length penalty than the paper's."""
+"""Beam search for several hypotheses, with a choice of length penalties."""
 
 from functools import partial
 from numbers import Real
@@ -12,32 +12,25 @@ from numformer.paper.beam import Hypothesis, largest_entries, length_penalty, se
 
 
 def by_length(length: int, alpha: float) -> float:
-    """length^alpha: with alpha 1 a hypothesis counts by the mean log probability of its symbols."""
+    """length^alpha: with alpha 1 the score is the mean log probability of the symbols."""
     return length**alpha
 
 
 LARGEST_ALPHA = 9
-GROUP = 64  # symbols of which the largest is looked for first
+GROUP = 64  # symbols of a group in largest_in_groups
 PENALTIES = {"paper": length_penalty, "length": by_length}
 
 
 def is_alpha(value) -> bool:
-    """Whether a length penalty may have this exponent; far larger ones are no numbers any more."""
+    """Whether this is a valid exponent of a length penalty; far larger ones overflow."""
     return type(value) is not bool and isinstance(value, Real) and 0 <= value <= LARGEST_ALPHA  # type: ignore[operator]
 
 
-def require_alpha(alpha) -> None:
-    """Raise InputError for what is no exponent of a length penalty."""
-    if not is_alpha(alpha):
-        rule = f"the alpha of a length penalty is a number from 0 to {LARGEST_ALPHA}"
-        raise InputError(rule, repr(alpha), "The paper uses 0.6; 0 does not normalise.")
-
-
 def largest_in_groups(x, count: int):
-    """As paper.beam.largest_entries, sooner where there are many symbols.
+    """As paper.beam.largest_entries, but faster for many symbols.
 
-    They lie in those `count` groups of the row whose own largest are the largest. Members of a
-    group stand apart, so that all groups are compared at once, as vectors.
+    The largest numbers lie in the `count` groups with the largest maxima. The members of a group
+    are `groups` apart, so the maxima of all groups are computed at once, as vectors.
     """
     xp, (rows, length) = array_module(x), x.shape
     groups = length // GROUP
@@ -80,7 +73,7 @@ def n_best(
     """inputs (B, S) -> for each row the `count` best hypotheses found with `beam`, best first.
 
     `penalty` names one of PENALTIES. `count` is at most `beam`, or fewer than `count` might be
-    found. Raises InputError for settings that say nothing.
+    found. Raises InputError for invalid settings.
     """
     require_positive("count", count)
     require_positive("beam", beam)
@@ -88,9 +81,11 @@ def n_best(
         raise InputError(
             "count (--n-best) is at most beam (--beam)",
             f"count {count}, beam {beam}",
-            "Ask for a larger beam.",
+            "Choose a larger beam.",
         )
-    require_alpha(alpha)
+    if not is_alpha(alpha):
+        rule = f"the alpha of a length penalty is a number from 0 to {LARGEST_ALPHA}"
+        raise InputError(rule, repr(alpha), "The paper uses 0.6; 0 does not normalise.")
     if penalty not in PENALTIES:
         rule = f"a length penalty is one of {', '.join(PENALTIES)}"
         raise InputError(rule, repr(penalty), 'Name one; the paper\'s is "paper".')

@@ -1,4 +1,4 @@
-"""On from the beginning of a text: what a language model does with texts."""
+"""Continuing a text: what a language model does with texts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,25 +8,20 @@ import numpy as np
 from numformer.data import Vocabulary
 from numformer.errors import require_positive
 from numformer.generation.sampling import Sampling, random_streams
-from numformer.generation.text import Symbols, Text, is_length
+from numformer.generation.text_pipeline import OneVocabulary, Symbols
 from numformer.models import Model
 from numformer.paper.writing import greedy
-from numformer.plots import AttentionMaps, attention_weights, by_kind
 
 
 @dataclass(frozen=True)
-class Continuation(Text):
-    """From the beginning of a text to its continuation: a language model's work.
+class Continuation(OneVocabulary):
+    """From the beginning of a text to its continuation, by a language model.
 
     The model was trained on `context` symbols at a time.
     """
 
     vocabulary: Vocabulary
     context: int
-
-    @property
-    def read(self) -> Vocabulary:
-        return self.vocabulary
 
     def write(
         self,
@@ -38,49 +33,39 @@ class Continuation(Text):
         top_p: float | None = None,
         seed: int = 0,
     ) -> list[list[str]]:
-        """Each text and `length` symbols after it, fewer where the model ends.
+        """Each text with `length` further symbols, fewer if the model ends the text.
 
-        A text is written until there are `context` symbols, and then from the latest half of them;
-        a model to which all lengths are alike (`config.unlimited`) always sees the whole text.
-        With a `temperature`, `top_k` or `top_p` it is sampled, by random numbers of the seed and of
-        its place among the texts.
+        Once a text has `context` symbols the model sees only the latest half of them and what it
+        writes after these; a model without a longest text (`config.unlimited`) always sees all. A
+        `temperature`, `top_k` or `top_p` turns on sampling, with random numbers that depend on the
+        seed and the place of a text among the texts.
         """
         require_positive("length", length)
-        sampling = Sampling.asked(temperature, top_k, top_p)
+        sampling = Sampling.from_settings(temperature, top_k, top_p)
         unlimited = getattr(model.config, "unlimited", False)
 
-        def go_on(text: list[str], stream: np.random.Generator) -> list[str]:
+        def continued(text: list[str], stream: np.random.Generator) -> list[str]:
             end = len(text) + length
             while len(text) < end:
-                known, room = text, end - len(text)
+                window, room = text, end - len(text)
                 if not unlimited:
                     if len(text) >= self.context:
-                        known = text[-max(1, self.context // 2) :]
-                    room = min(max(1, self.context - len(known)), room)
-                asked = np.array([self.vocabulary.encode(known)])
+                        window = text[-max(1, self.context // 2) :]
+                    room = min(max(1, self.context - len(window)), room)
+                inputs = np.array([self.vocabulary.encode(window)])
                 if sampling:
-                    (ids,) = sampling.write(model, asked, room, [stream])
+                    (ids,) = sampling.write(model, inputs, room, [stream])
                 else:
-                    (ids,) = greedy(model, asked, room)
+                    (ids,) = greedy(model, inputs, room)
                 text += self.vocabulary.decode(ids)
-                if len(ids) < room:  # it ended
+                if len(ids) < room:  # the model ended the text
                     break
             return text
 
         streams = random_streams(seed, range(len(texts)))
-        return [go_on(list(text), stream) for text, stream in zip(texts, streams, strict=True)]
+        return [continued(list(text), stream) for text, stream in zip(texts, streams, strict=True)]
 
-    def join(self, symbols: Symbols) -> str:
-        return self.vocabulary.join(symbols)
-
-    def maps(self, model, asked, written=None):
-        """Of a text that is read, its latest `context` symbols; none is written."""
-        asked = asked[-self.context :]
-        kinds = by_kind(attention_weights(model, np.array([self.vocabulary.encode(asked)])))
-        maps = [AttentionMaps(kind, of[:, 0], asked, asked) for kind, of in kinds.items()]
-        return asked, [], maps
-
-    def fits(self, config) -> bool:
-        return len(self.vocabulary) == getattr(config, "vocabulary", None) and is_length(
-            self.context
-        )
+    def maps(self, model, text, written=None):
+        """The attention to the latest `context` symbols of the text; nothing is written."""
+        text = text[-self.context :]
+        return text, [], self.self_attention_maps(model, text)

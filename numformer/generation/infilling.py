@@ -1,4 +1,4 @@
-"""Into the holes of a text: what a masked language model does with texts."""
+"""Filling the holes of a text: what a masked language model does with texts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,39 +7,34 @@ import numpy as np
 
 from numformer.data import Vocabulary
 from numformer.generation.sampling import log_probabilities
-from numformer.generation.text import Symbols, Text, is_length
+from numformer.generation.text_pipeline import OneVocabulary, Symbols
 from numformer.layer import inference
 from numformer.models import Model
-from numformer.plots import AttentionMaps, attention_weights, by_kind
 from numformer.symbols import special_ids
 
 
 @dataclass(frozen=True)
-class Infilling(Text):
-    """From a text with holes to the whole text: a masked language model's work.
+class Infilling(OneVocabulary):
+    """From a text with holes to the complete text, by a masked language model.
 
-    `hole` is the symbol that stands for a missing one; the model was trained on `context` symbols
-    at a time.
+    The symbol `hole` stands for a missing one; the model was trained on `context` symbols at a
+    time.
     """
 
     vocabulary: Vocabulary
     hole: str
     context: int
 
-    @property
-    def read(self) -> Vocabulary:
-        return self.vocabulary
-
     def notes(self, symbols: Symbols) -> list[str]:
-        holes = [] if self.hole in symbols else [f"there is no {self.hole!r} to fill"]
-        return Text.notes(self, symbols) + holes
+        no_hole = [] if self.hole in symbols else [f"there is no {self.hole!r} to fill"]
+        return super().notes(symbols) + no_hole
 
     def write(self, model: Model, texts: Sequence[Symbols]) -> list[list[str]]:
-        """Each text with a symbol in each of its holes."""
-        return [self._filled(model, list(text)) for text in texts]
+        """Each text with a symbol in place of every hole."""
+        return [self._fill(model, list(text)) for text in texts]
 
-    def _filled(self, model: Model, text: list[str]) -> list[str]:
-        """The surest quarter of the holes is filled first, and then helps with the others."""
+    def _fill(self, model: Model, text: list[str]) -> list[str]:
+        """Fill the quarter of the holes that the model is surest of; repeat with these filled."""
         while holes := [place for place, symbol in enumerate(text) if symbol == self.hole]:
             log_p = self._log_probabilities(model, text, holes)
             surest = np.argsort(-log_p.max(axis=-1))[: -(-len(holes) // 4)]
@@ -49,7 +44,7 @@ class Infilling(Text):
         return text
 
     def _log_probabilities(self, model: Model, text: Symbols, holes: list[int]) -> np.ndarray:
-        """What may stand in each of the holes (N,), seen in its window -> (N, V)."""
+        """holes (N,), each in the middle of its own window -> log p of its symbol (N, V)."""
         ids, parts = np.array(self.vocabulary.encode(text)), []
         width = min(self.context, len(ids))
         for some in np.split(holes, range(256, len(holes), 256)):
@@ -64,20 +59,14 @@ class Infilling(Text):
         log_p[:, special_ids(model).ends] = -np.inf
         return log_p
 
-    def join(self, symbols: Symbols) -> str:
-        return self.vocabulary.join(symbols)
-
-    def maps(self, model, asked, written=None):
-        """Of a text that is read, up to `context` symbols, with the first hole in their middle."""
-        first = asked.index(self.hole) if self.hole in asked else 0
-        start = max(0, min(first - self.context // 2, len(asked) - self.context))
-        asked = asked[start : start + self.context]
+    def maps(self, model, text, written=None):
+        """The attention to up to `context` symbols of the text, the first hole in their middle."""
+        first = text.index(self.hole) if self.hole in text else 0
+        start = max(0, min(first - self.context // 2, len(text) - self.context))
+        text = text[start : start + self.context]
         if written is None:
-            (written,) = self.write(model, [asked])
-        kinds = by_kind(attention_weights(model, np.array([self.vocabulary.encode(asked)])))
-        maps = [AttentionMaps(kind, of[:, 0], asked, asked) for kind, of in kinds.items()]
-        return asked, written, maps
+            (written,) = self.write(model, [text])
+        return text, written, self.self_attention_maps(model, text)
 
     def fits(self, config) -> bool:
-        known = len(self.vocabulary) == getattr(config, "vocabulary", None)
-        return known and self.hole in self.vocabulary.symbols and is_length(self.context)
+        return super().fits(config) and self.hole in self.vocabulary.symbols

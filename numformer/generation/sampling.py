@@ -1,8 +1,8 @@
-"""Sampling: each symbol is drawn at random, as probable as the model takes it to be.
+"""Sampling: each symbol is drawn at random, by the probabilities that the model predicts.
 
-Two ways to leave out what is improbable, since many such symbols together are often drawn: the
-`top_k` most probable are kept (Fan et al. 2018), or the fewest that together have the probability
-`top_p`, the nucleus (Holtzman et al. 2020).
+Improbable symbols are many, so one of them is drawn often. Two settings exclude them: only the
+`top_k` most probable symbols are drawn (Fan et al. 2018), or only the nucleus, the fewest symbols
+that together have the probability `top_p` (Holtzman et al. 2020).
 """
 
 from collections.abc import Iterable
@@ -17,15 +17,15 @@ from numformer.paper.writing import write
 from numformer.randomness import seed_sequence
 from numformer.symbols import OURS, Special, special_ids
 
-MOST = 1e300
-"""The largest temperature: a larger integer is no floating-point number."""
+MAX_TEMPERATURE = 1e300
+"""Far larger integers cannot be converted to a floating-point number."""
 
 
 def log_probabilities(logits, special: Special = OURS) -> np.ndarray:
     """logits (N, V) -> log softmax (N, V) in float64 on the host.
 
-    Padding, start and unknown are no symbols of an output; they get minus infinity. Raises
-    BrokenNumbers for logits that are not numbers.
+    Ids that a model must not write, such as padding, get minus infinity. Raises BrokenNumbers for
+    logits that are not numbers.
     """
     xp = array_module(logits)
     shifted = logits.astype(xp.float64)
@@ -45,23 +45,22 @@ def sample(
     top_p: float | None = None,
     seed: int = 0,
 ) -> list[list[int]]:
-    """inputs (B, S), as model.start takes them -> for each row the ids that are drawn for it.
+    """inputs (B, S), as model.start takes them -> for each row the ids that the model writes.
 
-    As `greedy` does, but with symbols as `Sampling` draws them. The same seed gives the same again.
-    Each row has random numbers of its own, those of its place in the batch, so the other rows do
-    not matter to it.
+    As `greedy`, but each symbol is drawn as `Sampling` says. The same seed gives the same ids. Each
+    row has its own random numbers, which depend on its place in the batch and not on other rows.
     """
-    how = Sampling(temperature, top_k, top_p)
-    return how.write(model, inputs, max_length, random_streams(seed, range(len(inputs))))
+    sampling = Sampling(temperature, top_k, top_p)
+    return sampling.write(model, inputs, max_length, random_streams(seed, range(len(inputs))))
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How symbols are drawn. InputError for settings that say nothing.
+    """Which symbols may be drawn, and with which probabilities. InputError for invalid settings.
 
-    The logits are divided by `temperature`: below 1 what is probable becomes more so, 0 always
-    takes the most probable, above 1 all become more alike. Of the probabilities that this gives,
-    symbols outside `top_k` or `top_p` get 0; among equals the smaller id goes before.
+    The logits are divided by `temperature`: below 1 it favours probable symbols, 0 always takes the
+    most probable one, above 1 the symbols become more alike. Symbols outside `top_k` or `top_p`
+    then get the probability 0; among equally probable ones the smaller id comes first.
     """
 
     temperature: float = 1.0
@@ -70,14 +69,15 @@ class Sampling:
 
     def __post_init__(self):
         t, k, p = self.temperature, self.top_k, self.top_p
-        _require("temperature", t, f"a number from 0 to {MOST:g}", _is_number(t) and t >= 0)
+        number = f"a number from 0 to {MAX_TEMPERATURE:g}"
+        _require("temperature", t, number, _is_number(t) and t >= 0)
         _require("top_k", k, "an integer of at least 1", k is None or (type(k) is int and k >= 1))
-        fits = p is None or (_is_number(p) and 0 < p <= 1)
-        _require("top_p", p, "a number above 0 and at most 1", fits)
+        valid = p is None or (_is_number(p) and 0 < p <= 1)
+        _require("top_p", p, "a number above 0 and at most 1", valid)
 
     @classmethod
-    def asked(cls, temperature, top_k, top_p) -> "Sampling | None":
-        """With those settings that are given; None where none is."""
+    def from_settings(cls, temperature, top_k, top_p) -> "Sampling | None":
+        """Sampling with these settings; None if all of them are None."""
         if temperature is None and top_k is None and top_p is None:
             return None
         return cls(1.0 if temperature is None else temperature, top_k, top_p)
@@ -92,21 +92,21 @@ class Sampling:
             p = np.eye(p.shape[1])[p.argmax(axis=-1)]
         p /= p.sum(axis=-1, keepdims=True)
         if self.top_k is not None or self.top_p is not None:
-            p[~self._kept(p)] = 0
+            p[~self._candidates(p)] = 0
         return p / p.sum(axis=-1, keepdims=True)
 
-    def _kept(self, p: np.ndarray) -> np.ndarray:
-        """Probabilities (N, V) -> which symbols are not left out (N, V)."""
-        ranked = -np.sort(-p)  # of the values alone, many times as fast as the order of symbols
+    def _candidates(self, p: np.ndarray) -> np.ndarray:
+        """Probabilities (N, V) -> which symbols may be drawn (N, V)."""
+        ranked = -np.sort(-p)  # from the largest; sorting values is much faster than argsort
         most = p.shape[1] if self.top_k is None else min(self.top_k, p.shape[1])
         count = np.full((len(p), 1), most)
         if self.top_p is not None and self.top_p < 1:
-            reached = ranked.cumsum(axis=-1)
-            count = np.minimum(count, 1 + (reached < self.top_p).sum(axis=-1, keepdims=True))
-        lowest = np.take_along_axis(ranked, count - 1, axis=-1)
-        above, equal = p > lowest, p == lowest
-        room = count - above.sum(axis=-1, keepdims=True)
-        return above | equal & (equal.cumsum(axis=-1) <= room)
+            below = (ranked.cumsum(axis=-1) < self.top_p).sum(axis=-1, keepdims=True)
+            count = np.minimum(count, below + 1)  # the next one reaches top_p
+        smallest = np.take_along_axis(ranked, count - 1, axis=-1)
+        larger, equal = p > smallest, p == smallest
+        room = count - larger.sum(axis=-1, keepdims=True)  # for the first of the equal ones
+        return larger | equal & (equal.cumsum(axis=-1) <= room)
 
     def write(
         self,
@@ -115,31 +115,31 @@ class Sampling:
         max_length: int,
         streams: list[np.random.Generator],
     ) -> list[list[int]]:
-        """As `sample`; each row draws from a stream of its own, one number for each symbol.
+        """As `sample`; each row takes one number for each symbol from its own stream.
 
-        The symbols lie side by side from 0 to 1, each as long as it is probable, and the number
-        says which is meant.
+        The symbols divide the interval from 0 to 1 into pieces as long as they are probable; the
+        number lies in the piece of the symbol to write.
         """
         special = special_ids(model)
 
         def choose(logits, rows: np.ndarray) -> np.ndarray:
             ends = self.probabilities(log_probabilities(logits, special)).cumsum(axis=-1)
             numbers = np.array([streams[row].random() for row in rows])[:, None]
-            return (ends <= numbers * ends[:, -1:]).sum(axis=-1)  # rounded, they may end below 1
+            return (ends <= numbers * ends[:, -1:]).sum(axis=-1)  # the sum may be rounded below 1
 
         return write(model, inputs, max_length, choose)
 
 
 def random_streams(seed: int, numbers: Iterable[int]) -> list[np.random.Generator]:
-    """For each of the numbers a stream of its own."""
+    """A random stream for each number, which depends on the number and the seed."""
     _require("seed", seed, "an integer of at least 0", type(seed) is int and seed >= 0)
     return [np.random.default_rng(seed_sequence(seed, "sampling", number)) for number in numbers]
 
 
 def _is_number(value) -> bool:
-    return isinstance(value, int | float) and type(value) is not bool and value <= MOST
+    return isinstance(value, int | float) and type(value) is not bool and value <= MAX_TEMPERATURE
 
 
-def _require(name: str, value, words: str, holds: bool) -> None:
-    if not holds:
-        raise InputError(f"{name} is {words}", repr(value), f"Change {name}.")
+def _require(name: str, value, rule: str, valid: bool) -> None:
+    if not valid:
+        raise InputError(f"{name} is {rule}", repr(value), f"Change {name}.")

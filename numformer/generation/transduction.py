@@ -1,4 +1,4 @@
-"""From a text to another: what an encoder-decoder does with texts."""
+"""From one sequence to another: what an encoder-decoder does with texts."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from numformer.data import PairBatch, Vocabulary, pad_sources
 from numformer.errors import InputError, require_positive
 from numformer.generation.beam import PENALTIES, beam_search, is_alpha, n_best
 from numformer.generation.sampling import Sampling, random_streams
-from numformer.generation.text import MOST, Symbols, Text, is_length
+from numformer.generation.text_pipeline import MAX_SYMBOLS, Symbols, TextPipeline, is_length
 from numformer.models import Model
 from numformer.paper.writing import greedy
 from numformer.plots import AttentionMaps, attention_weights, by_kind
@@ -17,12 +17,12 @@ from numformer.symbols import special_ids
 
 
 @dataclass(frozen=True)
-class Transduction(Text):
-    """From a sequence of one vocabulary to one of another (section 1): an encoder-decoder's work.
+class Transduction(TextPipeline):
+    """From a sequence of one vocabulary to one of another (section 1), by an encoder-decoder.
 
-    At most `max_length` symbols are written; `longest` is the most that a source had in training,
-    where that is known. `beam` is the size of beam search, greedy with 1, `length_penalty` its
-    alpha and `penalty` the kind of it, a name of PENALTIES.
+    At most `max_length` symbols are written; `longest` is the length of the longest source in
+    training, if that is known. `beam` is the size of beam search (1 is greedy), `length_penalty`
+    its alpha, and `penalty` the kind of length penalty, a name of PENALTIES.
     """
 
     source: Vocabulary
@@ -34,7 +34,7 @@ class Transduction(Text):
     penalty: str = "paper"
 
     @property
-    def read(self) -> Vocabulary:
+    def input_vocabulary(self) -> Vocabulary:
         return self.source
 
     def symbols(self, text: str) -> list[str]:
@@ -59,37 +59,36 @@ class Transduction(Text):
         top_p: float | None = None,
         seed: int = 0,
     ) -> list[list[str]]:
-        """The target of each source; `beam` to `max_length` replace the usual ones.
+        """The target of each source; `beam` to `max_length` replace the fields of the pipeline.
 
-        With a `temperature`, `top_k` or `top_p` it is sampled, by random numbers of the seed and of
-        the source's place among the texts; nothing of a beam can be asked for then, and no penalty
-        where there is a beam of 1.
+        A `temperature`, `top_k` or `top_p` turns on sampling, with random numbers that depend on
+        the seed and the place of a source among the texts. Sampling excludes the settings of a
+        beam, and a beam of 1 has no length penalty.
         """
-        sampling = Sampling.asked(temperature, top_k, top_p)
+        sampling = Sampling.from_settings(temperature, top_k, top_p)
         penalties = {"length_penalty": length_penalty, "penalty": penalty}
-        asked = {name: v for name, v in ({"beam": beam} | penalties).items() if v is not None}
-        if sampling and asked:
-            name, value = next(iter(asked.items()))
+        settings = {name: v for name, v in ({"beam": beam} | penalties).items() if v is not None}
+        if sampling and settings:
+            name, value = next(iter(settings.items()))
             raise InputError(
-                "a text is searched for by a beam, or it is sampled",
+                "a text is either found by beam search or sampled",
                 f"{name} {value} and a temperature, top_k or top_p",
-                "Leave out one of them.",
+                "Leave out one of the two.",
             )
-        search = self._with(max_length=max_length, **asked)
-        if search.beam == 1 and asked.keys() & penalties:
+        search = self._replace(max_length=max_length, **settings)
+        if search.beam == 1 and settings.keys() & penalties:
             rule = "a length penalty chooses among the hypotheses of a beam"
-            raise InputError(rule, "beam 1", "Ask for a larger beam.")
+            raise InputError(rule, "beam 1", "Choose a larger beam.")
         written: list[list[str]] = [[]] * len(texts)
-        for part, source, most in search._batches(model, texts):
+        for places, source, limit in search._batches(model, texts):
             if sampling:
-                streams = random_streams(seed, part)
-                answers = sampling.write(model, source, most, streams)
+                answers = sampling.write(model, source, limit, random_streams(seed, places))
             elif search.beam == 1:
-                answers = greedy(model, source, most)
+                answers = greedy(model, source, limit)
             else:
-                answers = search.searched(model, source, most, [texts[index] for index in part])
-            for index, ids in zip(part, answers, strict=True):
-                written[index] = self.decoded(ids, texts[index])
+                answers = search.beam_search(model, source, limit, [texts[n] for n in places])
+            for place, ids in zip(places, answers, strict=True):
+                written[place] = self.decode(ids, texts[place])
         return written
 
     def n_best(
@@ -104,86 +103,87 @@ class Transduction(Text):
     ) -> list[list[tuple[float, list[str]]]]:
         """For each source the `count` best targets, best first, each with its score.
 
-        They are found by a `beam` of at least as many, the usual one or `count` unless given.
+        The `beam` is at least `count`; by default it is the larger of `count` and the field `beam`.
         """
         require_positive("count", count)
         beam = max(count, self.beam) if beam is None else beam
-        asked = dict(length_penalty=length_penalty, penalty=penalty, max_length=max_length)
-        search = self._with(beam=beam, **asked)
-        how = search.beam, search.length_penalty, search.penalty
+        search = self._replace(
+            beam=beam, length_penalty=length_penalty, penalty=penalty, max_length=max_length
+        )
+        settings = search.beam, search.length_penalty, search.penalty
         answers: list[list[tuple[float, list[str]]]] = [[]] * len(texts)
-        for part, source, most in search._batches(model, texts):
-            best = n_best(model, source, most, count, *how)
-            for index, hypotheses in zip(part, best, strict=True):
-                text = texts[index]
-                answers[index] = [(h.score, self.decoded(h.ids, text)) for h in hypotheses]
+        for places, source, limit in search._batches(model, texts):
+            best = n_best(model, source, limit, count, *settings)
+            for place, hypotheses in zip(places, best, strict=True):
+                text = texts[place]
+                answers[place] = [(h.score, self.decode(h.ids, text)) for h in hypotheses]
         return answers
 
-    def most(self, length: int) -> int:
-        """How many symbols are written at most for sources of up to so many."""
+    def length_limit(self, source_length: int) -> int:
+        """The most symbols that are written for sources of up to `source_length` symbols."""
         return self.max_length
 
-    def searched(
-        self, model: Model, source: np.ndarray, most: int, asked: Sequence[Symbols]
+    def beam_search(
+        self, model: Model, source: np.ndarray, limit: int, texts: Sequence[Symbols]
     ) -> list[list[int]]:
-        """source ids (B, S), those of B texts `asked` -> the ids that a beam search writes."""
-        return beam_search(model, source, most, self.beam, self.length_penalty, self.penalty)
+        """source (B, S), the ids of B texts -> for each the ids that beam search finds."""
+        return beam_search(model, source, limit, self.beam, self.length_penalty, self.penalty)
 
-    def decoded(self, ids: Sequence[int], asked: Symbols) -> list[str]:
-        """The symbols of what was written for the source `asked`."""
+    def decode(self, ids: Sequence[int], text: Symbols) -> list[str]:
+        """The symbols of the ids that were written for the source `text`."""
         return self.target.decode(ids)
 
-    def encoded(self, written: Symbols) -> list[int]:
-        """The ids of what was written, as symbols."""
+    def encode(self, written: Symbols) -> list[int]:
+        """The ids of the symbols of an answer."""
         return self.target.encode(written)
 
-    def _with(self, **asked) -> "Transduction":
-        """As it is usual, but for what is asked."""
-        how = replace(self, **{name: v for name, v in asked.items() if v is not None})
-        require_positive("beam", how.beam)
-        require_positive("max_length", how.max_length, MOST)
-        return how
+    def _replace(self, **settings) -> "Transduction":
+        """The same pipeline with the settings that are not None."""
+        pipeline = replace(self, **{name: v for name, v in settings.items() if v is not None})
+        require_positive("beam", pipeline.beam)
+        require_positive("max_length", pipeline.max_length, MAX_SYMBOLS)
+        return pipeline
 
     def _batches(
         self, model: Model, texts: Sequence[Symbols]
     ) -> Iterator[tuple[list[int], np.ndarray, int]]:
-        """Places of texts, their ids, and how many symbols are written for them at most.
+        """Batches of texts: their places among the texts, their ids, and their length limit.
 
-        Texts of similar length are together, fewer where they are long or the beam is wide.
+        A batch holds texts of similar length; fewer if they are long or the beam is wide.
         """
-        order = sorted(range(len(texts)), key=lambda index: len(texts[index]), reverse=True)
+        order = sorted(range(len(texts)), key=lambda place: len(texts[place]), reverse=True)
         while order:
-            positions = len(texts[order[0]]) + 1  # with the end id
-            # At once 250 texts, 2^20 weights of a head's attention, 1,250 hypotheses of a beam.
-            count = max(1, min(250, 2**20 // positions**2, 1250 // self.beam))
-            part, order = order[:count], order[count:]
-            sources = [self.source.encode(texts[index]) for index in part]
-            most = self.most(len(texts[part[0]]))
-            longest = min(most, model.config.longest or most)
-            yield part, pad_sources(sources, special_ids(model)), longest
+            longest = len(texts[order[0]])
+            # At most 250 texts, 2^20 attention weights of a head, 1,250 hypotheses of a beam.
+            count = max(1, min(250, 2**20 // (longest + 1) ** 2, 1250 // self.beam))
+            places, order = order[:count], order[count:]
+            sources = [self.source.encode(texts[place]) for place in places]
+            limit = self.length_limit(longest)
+            limit = min(limit, model.config.longest or limit)
+            yield places, pad_sources(sources, special_ids(model)), limit
 
     def join(self, symbols: Symbols) -> str:
         return self.target.join(symbols)
 
-    def maps(self, model, asked, written=None):
+    def maps(self, model, text, written=None):
         if written is None:
-            (written,) = self.write(model, [asked])
+            (written,) = self.write(model, [text])
         if model.config.longest:  # the start id takes a place, too
             written = written[: model.config.longest - 1]
-        pair = self.source.encode(asked), self.encoded(written)
+        pair = self.source.encode(text), self.encode(written)
         batch = PairBatch.of([pair], special_ids(model))
-        source, writes, after = [*asked, "⊣"], [*written, "⊣"], ["⊢", *written]
+        source, target_out, target_in = [*text, "⊣"], [*written, "⊣"], ["⊢", *written]
         labels = {
             "encoder self_attention": (source, source),
-            "decoder self_attention": (writes, after),
-            "decoder cross_attention": (writes, source),
+            "decoder self_attention": (target_out, target_in),
+            "decoder cross_attention": (target_out, source),
         }
         kinds = by_kind(attention_weights(model, batch.source, batch.target_in))
-        maps = [AttentionMaps(kind, of[:, 0], *labels[kind]) for kind, of in kinds.items()]
-        return asked, written, maps
+        maps = [AttentionMaps(kind, maps[:, 0], *labels[kind]) for kind, maps in kinds.items()]
+        return text, written, maps
 
     def fits(self, config) -> bool:
-        known = [getattr(config, f"{side}_vocabulary", None) for side in ("source", "target")]
+        sizes = [getattr(config, f"{side}_vocabulary", None) for side in ("source", "target")]
         lengths = [self.max_length, self.beam] + ([] if self.longest is None else [self.longest])
-        fits = [len(self.source), len(self.target)] == known and all(map(is_length, lengths))
+        fits = [len(self.source), len(self.target)] == sizes and all(map(is_length, lengths))
         return fits and self.penalty in PENALTIES and is_alpha(self.length_penalty)

@@ -1,30 +1,29 @@
-"""Sentences of one language in, sentences of another out: a Transduction of subwords."""
+"""Translating sentences: a Transduction of subwords with the tokenization of Moses."""
 
 from dataclasses import dataclass
 
-from numformer.data.moses import detokenized, tokenized
-from numformer.generation.text import Symbols
+from numformer.data.moses import detokenize, tokenize
+from numformer.generation.text_pipeline import Symbols
 from numformer.generation.transduction import Transduction
 
 
 @dataclass(frozen=True)
 class Translation(Transduction):
-    """Transduction of sentences as people write them, between the languages `from_` and `to`.
+    """From sentences of the language `from_` to sentences of the language `to`.
 
-    What is given is brought to lower case and cut into tokens and then into the subwords of
-    `source`; tokens that are given stay what they are. What is written is put together again. Where
-    a language is "", its side is read and written as people write it, with capitals.
+    A source is put into lower case, split into tokens by Moses and then into the subwords of
+    `source`; tokens as input stay as they are. The tokens of a target are joined into a sentence. A
+    language of "" turns Moses off for its side, which then keeps its capitals.
     """
 
     from_: str = "en"
     to: str = "de"
 
     def symbols(self, text: str) -> list[str]:
-        text = tokenized(text, self.from_) if isinstance(text, str) else text
-        return Transduction.symbols(self, text)
+        return super().symbols(tokenize(text, self.from_) if isinstance(text, str) else text)
 
     def join(self, symbols: Symbols) -> str:
-        return detokenized(self.target.join(symbols), self.to)
+        return detokenize(self.target.join(symbols), self.to)
 
     def fits(self, config) -> bool:
-        return Transduction.fits(self, config) and {type(self.from_), type(self.to)} == {str}
+        return super().fits(config) and {type(self.from_), type(self.to)} == {str}

@@ -1,9 +1,10 @@
-"""The configs of published models: what a config.json says, as one of ours."""
+"""The config of each kind of published model: a config.json read as one of ours, and written."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from numformer.errors import InputError
+from numformer.models import LanguageModel, Transformer
 
 ACTIVATIONS = {
     "relu": "relu",
@@ -13,14 +14,16 @@ ACTIVATIONS = {
     "swish": "swish",
     "silu": "swish",
 }
+"""Our name of each activation, by its name in a config.json."""
 GATED = {"swish": "swiglu", "gelu_tanh": "geglu"}
-GATES = {theirs: GATED[ours] for theirs, ours in ACTIVATIONS.items() if ours in GATED}
+"""The gated form of an activation."""
+GATES = {foreign: GATED[ours] for foreign, ours in ACTIVATIONS.items() if ours in GATED}
 
 
-class Said:
-    """What a config.json says; what is asked for and not there raises InputError.
+class ForeignConfig:
+    """The settings of a config.json; a required one that is missing raises InputError.
 
-    `arrays` are the names of the arrays beside it.
+    `arrays` are the names of the arrays in the same folder.
     """
 
     def __init__(self, values: Mapping[str, Any], arrays: Container[str] = ()):
@@ -28,236 +31,313 @@ class Said:
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.values:
-            rule = "a config.json says how large the model is"
-            raise InputError(rule, f"none that says {name}", "Take the one of the weights.")
+            rule = "a config.json has the sizes of its model"
+            raise InputError(rule, f"one without {name}", "Take the config.json of the weights.")
         return self.values[name]
 
     def get(self, name: str, default: Any) -> Any:
-        """What it says, or the default where that is nothing or null."""
+        """A setting, or the default if it is missing or null."""
         value = self.values.get(name)
         return default if value is None else value
 
-    def only(self, **usual: Any) -> None:
-        """Raise InputError where a setting is not as usual, which numformer then does not have."""
-        for name, value in usual.items():
-            if (said := self.get(name, value)) != value:
+    def require(self, **supported: Any) -> None:
+        """Raise InputError for a setting without the value that numformer supports."""
+        for name, value in supported.items():
+            if (received := self.get(name, value)) != value:
                 raise InputError(
                     f"a model of the kind {self.values['model_type']} has {name} {value!r}",
-                    repr(said),
-                    "numformer has no such part: name another model.",
+                    repr(received),
+                    "numformer does not support this: choose another model.",
                 )
 
-    def alike(self, *names: str) -> Any:
-        """What several settings say, which must be the same."""
+    def common(self, *names: str) -> Any:
+        """The value of several settings, which must be equal."""
         values = {name: self[name] for name in names}
         if len({*map(str, values.values())}) > 1:
-            rule = f"{' and '.join(names)} are the same"
-            raise InputError(rule, f"{values}", "numformer has one for both: name another model.")
+            rule = f"{' and '.join(names)} are equal"
+            raise InputError(rule, f"{values}", "numformer has one for both: choose another model.")
         return values[names[0]]
 
     def choice(self, name: str, known: Mapping[str, str]) -> str:
-        """Our name for what it names."""
-        if (said := self[name]) not in known:
+        """Our name for the choice of a setting."""
+        if (choice := self[name]) not in known:
             rule = f"{name} is one of {', '.join(known)}"
-            raise InputError(rule, repr(said), "numformer has no other: name another model.")
-        return known[said]
+            raise InputError(rule, repr(choice), "numformer has no other: choose another model.")
+        return known[choice]
 
 
-def _special(said: Said, unwritten: str = "", **usual: int) -> dict:
-    """Their ids of padding, start and ends, the usual ones where nothing is said."""
-    ends = ends_of(said, usual.get("end"))
-    padding = said.get("pad_token_id", usual.get("padding"))
-    start = said.get("bos_token_id", usual.get("start"))
+def _special_ids(foreign: ForeignConfig, unwritten: Iterable[int] = (), **defaults: int) -> dict:
+    """The ids of padding, start and ends; `defaults` for those that are missing."""
+    ends = end_ids(foreign, defaults.get("end"))
+    start = foreign.get("bos_token_id", defaults.get("start"))
     return dict(
-        padding_id=padding,
-        start_id=said.get("decoder_start_token_id", start),
+        padding_id=foreign.get("pad_token_id", defaults.get("padding")),
+        start_id=foreign.get("decoder_start_token_id", start),
         end_id=next(iter(ends), None),
-        unwritten=unwritten,
-        other_ends=",".join(map(str, ends[1:])),
+        unwritten=_joined(unwritten),
+        other_ends=_joined(ends[1:]),
     )
 
 
-def ends_of(said: Said, usual: int | None = None) -> list[int]:
-    """Their ids that end a text, of which the first one also closes what is read."""
-    ends = said.get("eos_token_id", usual)
+def _joined(ids: Iterable[int]) -> str:
+    return ",".join(map(str, ids))
+
+
+def end_ids(foreign: ForeignConfig, default: int | None = None) -> list[int]:
+    """The ids that end a text; the first one also ends what the model reads."""
+    ends = foreign.get("eos_token_id", default)
     return ends if isinstance(ends, list) else [n for n in [ends] if n is not None]
 
 
-def with_ends(said: Mapping[str, Any], generation: Mapping[str, Any]) -> dict[str, Any]:
-    """A config.json with the ends of the generation_config.json beside it, which go before its."""
+def with_generation_ends(
+    values: Mapping[str, Any], generation: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """A config.json with the end ids of its generation_config.json, which override its own."""
     ends = generation.get("eos_token_id")
-    return {**said} if ends is None else {**said, "eos_token_id": ends}
+    return values if ends is None else {**values, "eos_token_id": ends}
 
 
-def marian(said: Said) -> dict:
-    said.only(normalize_before=False, normalize_embedding=False, add_final_layer_norm=False)
-    said.only(static_position_embeddings=True)
-    shared = said.get("share_encoder_decoder_embeddings", True)
-    tied = said.get("tie_word_embeddings", True)
+def read_marian(foreign: ForeignConfig) -> dict:
+    foreign.require(normalize_before=False, normalize_embedding=False, add_final_layer_norm=False)
+    foreign.require(static_position_embeddings=True)
+    shared = foreign.get("share_encoder_decoder_embeddings", True)
+    tied = foreign.get("tie_word_embeddings", True)
     if shared:
-        said.only(tie_word_embeddings=True)
-    banned = [word[0] for word in said.get("bad_words_ids", []) if len(word) == 1]
-    size = said["vocab_size"]
+        foreign.require(tie_word_embeddings=True)
+    banned = [word[0] for word in foreign.get("bad_words_ids", []) if len(word) == 1]
+    size = foreign["vocab_size"]
     return dict(
         source_vocabulary=size,
-        target_vocabulary=size if shared else said.get("decoder_vocab_size", size),
+        target_vocabulary=size if shared else foreign.get("decoder_vocab_size", size),
         tying="all" if shared else "target" if tied else "none",
-        d_model=said["d_model"],
-        d_ff=said.alike("encoder_ffn_dim", "decoder_ffn_dim"),
-        heads=said.alike("encoder_attention_heads", "decoder_attention_heads"),
-        layers=said["encoder_layers"],
-        decoder_layers=said["decoder_layers"],
-        activation=said.choice("activation_function", ACTIVATIONS),
+        d_model=foreign["d_model"],
+        d_ff=foreign.common("encoder_ffn_dim", "decoder_ffn_dim"),
+        heads=foreign.common("encoder_attention_heads", "decoder_attention_heads"),
+        layers=foreign["encoder_layers"],
+        decoder_layers=foreign["decoder_layers"],
+        activation=foreign.choice("activation_function", ACTIVATIONS),
         attention_bias=True,
         output_bias=True,
         positions="sinusoidal_halves",
-        embedding_scale=said.get("scale_embedding", False),
-        p_drop=said.get("dropout", 0.1),
-        attention_dropout=said.get("attention_dropout", 0.0),
-        activation_dropout=said.get("activation_dropout", 0.0),
-        # What it writes begins with padding, unless the config says otherwise.
-        **_special(said, ",".join(map(str, {said["pad_token_id"], *banned})), end=0)
-        | {"start_id": said.get("decoder_start_token_id", said["pad_token_id"])},
+        embedding_scale=foreign.get("scale_embedding", False),
+        p_drop=foreign.get("dropout", 0.1),
+        attention_dropout=foreign.get("attention_dropout", 0.0),
+        activation_dropout=foreign.get("activation_dropout", 0.0),
+        # A translation starts with padding, unless the config says otherwise.
+        **_special_ids(foreign, {foreign["pad_token_id"], *banned}, end=0)
+        | {"start_id": foreign.get("decoder_start_token_id", foreign["pad_token_id"])},
     )
 
 
-def gpt2(said: Said) -> dict:
-    said.only(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False)
-    said.only(add_cross_attention=False)
+def write_marian(config) -> dict:
+    """The config.json of a Transformer of ours as a Marian."""
+    sides: dict[str, Any] = {}
+    for side, layers in (("encoder", config.layers), ("decoder", config.decoder_config.layers)):
+        sizes = dict(layers=layers, attention_heads=config.heads, ffn_dim=config.d_ff)
+        sides |= {f"{side}_{name}": number for name, number in sizes.items()}
     return dict(
-        vocabulary=said["vocab_size"],
-        d_model=said["n_embd"],
-        d_ff=said.get("n_inner", 4 * said["n_embd"]),
-        heads=said["n_head"],
-        layers=said["n_layer"],
+        model_type="marian",
+        architectures=["MarianMTModel"],
+        vocab_size=config.source_vocabulary,
+        decoder_vocab_size=config.target_vocabulary,
+        d_model=config.d_model,
+        **sides,
+        activation_function=_foreign_activation(config),
+        scale_embedding=config.embedding_scale,
+        max_position_embeddings=1024,
+        is_encoder_decoder=True,
+        share_encoder_decoder_embeddings=config.tying == "all",
+        tie_word_embeddings=config.tying != "none",
+        **_dropouts(config, "dropout", "attention_dropout", "activation_dropout"),
+        pad_token_id=config.padding_id,
+        decoder_start_token_id=config.start_id,
+        bos_token_id=None,
+        eos_token_id=_foreign_end(config),
+        forced_eos_token_id=None,
+        bad_words_ids=[[n] for n in config.special.unwritten],
+    )
+
+
+def read_gpt2(foreign: ForeignConfig) -> dict:
+    foreign.require(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False)
+    foreign.require(add_cross_attention=False)
+    return dict(
+        vocabulary=foreign["vocab_size"],
+        d_model=foreign["n_embd"],
+        d_ff=foreign.get("n_inner", 4 * foreign["n_embd"]),
+        heads=foreign["n_head"],
+        layers=foreign["n_layer"],
         norm="pre",
-        activation=said.choice("activation_function", ACTIVATIONS),
+        activation=foreign.choice("activation_function", ACTIVATIONS),
         attention_bias=True,
         positions="learned",
-        max_length=said["n_positions"],
+        max_length=foreign["n_positions"],
         embedding_scale=False,
-        epsilon=said.get("layer_norm_epsilon", 1e-5),
-        tied=said.get("tie_word_embeddings", True),
-        p_drop=said.get("resid_pdrop", 0.1),
-        attention_dropout=said.get("attn_pdrop", 0.1),
-        **_special(said, start=50256, end=50256),
+        epsilon=foreign.get("layer_norm_epsilon", 1e-5),
+        tied=foreign.get("tie_word_embeddings", True),
+        p_drop=foreign.get("resid_pdrop", 0.1),
+        attention_dropout=foreign.get("attn_pdrop", 0.1),
+        **_special_ids(foreign, start=50256, end=50256),
     )
 
 
-def llama(said: Said) -> dict:
-    heads, d_model = said["num_attention_heads"], said["hidden_size"]
-    groups = said.get("num_key_value_heads", heads)
-    rope = said.get("rope_parameters", said.get("rope_scaling", {}))
-    if (kind := rope.get("rope_type", rope.get("type", "default"))) != "default":
-        rule, fix = "rotary positions are not scaled", "Name another model: numformer has no such."
-        raise InputError(rule, f"rope_scaling {kind!r}", fix)
-    size = said.get("head_dim", d_model // heads)
+def write_gpt2(config) -> dict:
+    """The config.json of a language model of ours as a GPT-2."""
     return dict(
-        vocabulary=said["vocab_size"],
+        model_type="gpt2",
+        architectures=["GPT2LMHeadModel"],
+        vocab_size=config.vocabulary,
+        n_embd=config.d_model,
+        n_inner=config.d_ff,
+        n_head=config.heads,
+        n_layer=config.layers,
+        n_positions=config.max_length,
+        activation_function=_foreign_activation(config),
+        layer_norm_epsilon=config.epsilon,
+        # A GPT-2 does not scale embeddings: scaled ones get a table of their own.
+        tie_word_embeddings=config.tied and not config.embedding_scale,
+        **_dropouts(config, "resid_pdrop", "attn_pdrop") | {"embd_pdrop": config.p_drop},
+        bos_token_id=config.start_id,
+        eos_token_id=_foreign_end(config),
+    )
+
+
+def read_llama(foreign: ForeignConfig) -> dict:
+    heads, d_model = foreign["num_attention_heads"], foreign["hidden_size"]
+    groups = foreign.get("num_key_value_heads", heads)
+    rope = foreign.get("rope_parameters", foreign.get("rope_scaling", {}))
+    if (kind := rope.get("rope_type", rope.get("type", "default"))) != "default":
+        rule, fix = "rotary positions are not scaled", "Choose another model."
+        raise InputError(rule, f"rope_scaling {kind!r}", fix)
+    size = foreign.get("head_dim", d_model // heads)
+    return dict(
+        vocabulary=foreign["vocab_size"],
         d_model=d_model,
-        d_ff=said["intermediate_size"],
+        d_ff=foreign["intermediate_size"],
         heads=heads,
         d_k=size,
         d_v=size,
-        layers=said["num_hidden_layers"],
+        layers=foreign["num_hidden_layers"],
         key_value_heads=None if groups == heads else groups,
         norm="pre",
         normalization="rms",
-        activation=said.choice("hidden_act", GATES),
-        attention_bias=said.get("attention_bias", False),
-        feed_forward_bias=said.get("mlp_bias", False),
+        activation=foreign.choice("hidden_act", GATES),
+        attention_bias=foreign.get("attention_bias", False),
+        feed_forward_bias=foreign.get("mlp_bias", False),
         positions="rotary",
-        rotary_base=float(rope.get("rope_theta", said.get("rope_theta", 10000.0))),
+        rotary_base=float(rope.get("rope_theta", foreign.get("rope_theta", 10000.0))),
         embedding_scale=False,
-        epsilon=said.get("rms_norm_eps", 1e-6),
-        tied=said.get("tie_word_embeddings", False),
+        epsilon=foreign.get("rms_norm_eps", 1e-6),
+        tied=foreign.get("tie_word_embeddings", False),
         p_drop=0.0,
-        attention_dropout=said.get("attention_dropout", 0.0),
-        **_special(said, start=1, end=2),
+        attention_dropout=foreign.get("attention_dropout", 0.0),
+        **_special_ids(foreign, start=1, end=2),
     )
 
 
-def t5(said: Said) -> dict:
-    said.only(is_decoder=False)
-    # A later form of this config names by the scale whether the output has weights of its own.
-    tied = said.get("scale_decoder_outputs", said.get("tie_word_embeddings", True))
-    size = said["vocab_size"]
-    inner = said.get("feed_forward_proj", "relu")
+def read_t5(foreign: ForeignConfig) -> dict:
+    foreign.require(is_decoder=False)
+    # Later versions say by the scale of the outputs whether these share the embedding.
+    tied = foreign.get("scale_decoder_outputs", foreign.get("tie_word_embeddings", True))
+    size = foreign["vocab_size"]
+    inner = foreign.get("feed_forward_proj", "relu")
     gated = inner.startswith("gated-")
-    named = Said({"feed_forward_proj": inner.removeprefix("gated-")})
-    # "gated-gelu" has always meant the approximation by tanh.
+    named = ForeignConfig({"feed_forward_proj": inner.removeprefix("gated-")})
+    # "gated-gelu" means the approximation by tanh.
     act = "gelu_tanh" if inner == "gated-gelu" else named.choice("feed_forward_proj", ACTIVATIONS)
     return dict(
         source_vocabulary=size,
         target_vocabulary=size,
         tying="all" if tied else "inputs",
-        d_model=said["d_model"],
-        d_ff=said["d_ff"],
-        heads=said["num_heads"],
-        d_k=said["d_kv"],
-        d_v=said["d_kv"],
-        layers=said["num_layers"],
-        decoder_layers=said.get("num_decoder_layers", said["num_layers"]),
+        d_model=foreign["d_model"],
+        d_ff=foreign["d_ff"],
+        heads=foreign["num_heads"],
+        d_k=foreign["d_kv"],
+        d_v=foreign["d_kv"],
+        layers=foreign["num_layers"],
+        decoder_layers=foreign.get("num_decoder_layers", foreign["num_layers"]),
         mixers="relative",
-        distance_buckets=said.get("relative_attention_num_buckets", 32),
-        farthest=said.get("relative_attention_max_distance", 128),
+        distance_buckets=foreign.get("relative_attention_num_buckets", 32),
+        farthest=foreign.get("relative_attention_max_distance", 128),
         norm="pre",
         normalization="rms",
         activation=GATED[act] if gated else act,
         feed_forward_bias=False,
         positions="none",
         embedding_scale=False,
-        epsilon=said.get("layer_norm_epsilon", 1e-6),
-        p_drop=said.get("dropout_rate", 0.1),
-        attention_dropout=said.get("dropout_rate", 0.1),
-        activation_dropout=said.get("dropout_rate", 0.1),
-        **_special(said, padding=0, end=1)
-        | {"start_id": said.get("decoder_start_token_id", said.get("pad_token_id", 0))},
+        epsilon=foreign.get("layer_norm_epsilon", 1e-6),
+        p_drop=foreign.get("dropout_rate", 0.1),
+        attention_dropout=foreign.get("dropout_rate", 0.1),
+        activation_dropout=foreign.get("dropout_rate", 0.1),
+        **_special_ids(foreign, padding=0, end=1)
+        | {"start_id": foreign.get("decoder_start_token_id", foreign.get("pad_token_id", 0))},
     )
 
 
-def bert(said: Said) -> dict:
-    said.only(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
+def read_bert(foreign: ForeignConfig) -> dict:
+    foreign.require(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
     return dict(
-        vocabulary=said["vocab_size"],
-        d_model=said["hidden_size"],
-        d_ff=said["intermediate_size"],
-        heads=said["num_attention_heads"],
-        layers=said["num_hidden_layers"],
-        activation=said.choice("hidden_act", ACTIVATIONS),
+        vocabulary=foreign["vocab_size"],
+        d_model=foreign["hidden_size"],
+        d_ff=foreign["intermediate_size"],
+        heads=foreign["num_attention_heads"],
+        layers=foreign["num_hidden_layers"],
+        activation=foreign.choice("hidden_act", ACTIVATIONS),
         attention_bias=True,
         positions="learned",
-        max_length=said["max_position_embeddings"],
-        segments=said.get("type_vocab_size", 2),
-        relations=2 if "cls.seq_relationship.weight" in said.arrays else None,
+        max_length=foreign["max_position_embeddings"],
+        segments=foreign.get("type_vocab_size", 2),
+        relations=2 if "cls.seq_relationship.weight" in foreign.arrays else None,
         transform=True,
         output_bias=True,
         embedding_scale=False,
         embedding_norm=True,
-        epsilon=said.get("layer_norm_eps", 1e-12),
-        tied=said.get("tie_word_embeddings", True),
-        p_drop=said.get("hidden_dropout_prob", 0.1),
-        attention_dropout=said.get("attention_probs_dropout_prob", 0.1),
-        **_special(said, padding=0),
+        epsilon=foreign.get("layer_norm_eps", 1e-12),
+        tied=foreign.get("tie_word_embeddings", True),
+        p_drop=foreign.get("hidden_dropout_prob", 0.1),
+        attention_dropout=foreign.get("attention_probs_dropout_prob", 0.1),
+        **_special_ids(foreign, padding=0),
     )
 
 
-def vit(said: Said) -> dict:
-    said.only(qkv_bias=True)
+def read_vit(foreign: ForeignConfig) -> dict:
+    foreign.require(qkv_bias=True)
     return dict(
-        height=said["image_size"],
-        width=said["image_size"],
-        channels=said.get("num_channels", 3),
-        classes=len(said.get("id2label", {0: "", 1: ""})),
-        patch=said["patch_size"],
-        d_model=said["hidden_size"],
-        d_ff=said["intermediate_size"],
-        heads=said["num_attention_heads"],
-        layers=said["num_hidden_layers"],
+        height=foreign["image_size"],
+        width=foreign["image_size"],
+        channels=foreign.get("num_channels", 3),
+        classes=len(foreign.get("id2label", {0: "", 1: ""})),
+        patch=foreign["patch_size"],
+        d_model=foreign["hidden_size"],
+        d_ff=foreign["intermediate_size"],
+        heads=foreign["num_attention_heads"],
+        layers=foreign["num_hidden_layers"],
         norm="pre",
-        activation=said.choice("hidden_act", ACTIVATIONS),
+        activation=foreign.choice("hidden_act", ACTIVATIONS),
         attention_bias=True,
-        epsilon=said.get("layer_norm_eps", 1e-12),
-        p_drop=said.get("hidden_dropout_prob", 0.0),
-        attention_dropout=said.get("attention_probs_dropout_prob", 0.0),
+        epsilon=foreign.get("layer_norm_eps", 1e-12),
+        p_drop=foreign.get("hidden_dropout_prob", 0.0),
+        attention_dropout=foreign.get("attention_probs_dropout_prob", 0.0),
     )
+
+
+def _dropouts(config, *names: str) -> dict:
+    rates = config.p_drop, config.attention_dropout, config.activation_dropout
+    return dict(zip(names, rates, strict=False))
+
+
+def _foreign_end(config) -> int | list[int] | None:
+    ends = config.special.ends
+    return ends if len(ends) > 1 else config.end_id
+
+
+def _foreign_activation(config) -> str:
+    names = {ours: foreign for foreign, ours in reversed(ACTIVATIONS.items())}
+    if config.activation not in names:
+        rule = f"the activation of an exported model is one of {', '.join(names)}"
+        raise InputError(rule, config.activation, "Train with --activation relu.")
+    return names[config.activation]
+
+
+WRITERS = {Transformer: write_marian, LanguageModel: write_gpt2}
+"""The kinds of our own models that can be exported."""

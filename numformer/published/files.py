@@ -1,7 +1,7 @@
-"""The files of a published model: its config, and its arrays in safetensors files, one or several.
+"""The files of a published model: JSON, and arrays in one or several safetensors files.
 
-Nothing is run that stands in them, and nothing is read before it is known to be as large as its
-file says.
+Nothing in them is executed, and an array is only read if its file holds as many bytes as its header
+says.
 """
 
 import json
@@ -16,18 +16,23 @@ import safetensors
 
 from numformer.errors import InputError
 
-CONFIG, ONE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+CONFIG, GENERATION, PREPROCESSOR = (
+    "config.json",
+    "generation_config.json",
+    "preprocessor_config.json",
+)
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 LARGEST_JSON = 100_000_000
-"""Bytes of the largest JSON file that is read; a tokenizer of 250,000 symbols has 17 million."""
+"""The size limit of JSON files in bytes; a tokenizer of 250,000 symbols has 17 million."""
 
 DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16}
-"""What arrays may be made of; NumPy has no bfloat16, whose bits are the upper half of a float32."""
+"""The types of arrays. NumPy lacks bfloat16, whose bits are the upper half of a float32."""
 
-PIECE = 1 << 20  # numbers that are made float32 at once, in the cache
+PIECE = 1 << 20  # numbers that are converted at once, so that they fit into the cache
 
 
 def is_published(folder: Path) -> bool:
-    """Whether a folder holds a published model: a config.json that names a model_type."""
+    """Whether a folder holds a published model: its config.json names a model_type."""
     path = folder / CONFIG
     return (
         path.is_file()
@@ -37,8 +42,8 @@ def is_published(folder: Path) -> bool:
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file says. Raises InputError where it is none."""
-    rule = "a published model's files are as they were published"
+    """The content of a JSON file. Raises InputError if it is missing, too large or invalid."""
+    rule = "a published model's files are unchanged"
     if not path.is_file():
         raise InputError(rule, f"no file {path}", "Download the whole folder.")
     if path.stat().st_size > LARGEST_JSON:
@@ -50,7 +55,7 @@ def read_json(path: Path) -> Any:
 
 
 class Place(NamedTuple):
-    """Where an array lies: its file, the kind of its numbers, its shape and its bytes."""
+    """Where an array is stored: its file, its type, its shape, and the range of its bytes."""
 
     path: Path
     dtype: str
@@ -60,12 +65,12 @@ class Place(NamedTuple):
 
 
 class Arrays:
-    """The arrays of a folder by name, each read when it is asked for, as float32 or float64."""
+    """The arrays of a folder by name, each read on access, as float32 or float64."""
 
     def __init__(self, folder: Path):
         self.places: dict[str, Place] = {}
         for path in _files(folder):
-            for name, place in _contents(path).items():
+            for name, place in _places(path).items():
                 if name in self.places:
                     raise InputError(
                         "a published array is in one file",
@@ -81,59 +86,59 @@ class Arrays:
         return iter(self.places)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """The array, float64 if the file has it so, otherwise float32, copied piece by piece.
+        """Read an array as float64 if its file has float64, otherwise as float32.
 
-        Raises InputError where a number is not finite.
+        Raises InputError for numbers that are not finite.
         """
         place = self.places[name]
-        kind = np.dtype(DTYPES[place.dtype])
-        whole = np.empty(place.shape, np.float64 if place.dtype == "F64" else np.float32)
-        flat = whole.reshape(-1)
+        dtype = np.dtype(DTYPES[place.dtype])
+        array = np.empty(place.shape, np.float64 if place.dtype == "F64" else np.float32)
+        flat = array.reshape(-1)
         with (
             place.path.open("rb") as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
         ):
             for first in range(0, flat.size, PIECE):
                 last = min(first + PIECE, flat.size)
-                at, count = place.begin + first * kind.itemsize, last - first
-                numbers = np.frombuffer(mapped, kind, count, at)
+                offset = place.begin + first * dtype.itemsize
+                numbers = np.frombuffer(mapped, dtype, last - first, offset)
                 if place.dtype == "BF16":
                     wide = numbers.astype(np.uint32)
                     wide <<= 16
                     numbers = wide.view(np.float32)
                 flat[first:last] = numbers
-                del numbers  # or the file stays mapped
-                if hasattr(mapped, "madvise"):  # what was read need not stay in memory
+                del numbers  # a view would keep the file mapped
+                if hasattr(mapped, "madvise"):  # frees the memory of the piece
                     mapped.madvise(mmap.MADV_DONTNEED)
-        if not np.isfinite(whole.min(initial=0) - whole.max(initial=0)):
+        if not np.isfinite(array.min(initial=0) - array.max(initial=0)):
             raise InputError(
-                "the weights of a published model are numbers",
+                "the weights of a published model are finite",
                 f"{name} in {place.path} with NaN or infinity",
                 "Download it again.",
             )
-        return whole
+        return array
 
     @property
     def dtype(self) -> type[np.floating]:
-        """What a model of these arrays is made of."""
-        doubled = any(place.dtype == "F64" for place in self.places.values())
-        return np.float64 if doubled else np.float32
+        """The type of the parameters of a model with these arrays."""
+        double = any(place.dtype == "F64" for place in self.places.values())
+        return np.float64 if double else np.float32
 
 
 def _files(folder: Path) -> list[Path]:
     """The safetensors files of a folder: one, or those that its index names."""
-    if (folder / ONE).is_file():
-        return [folder / ONE]
-    rule = f"a published model's arrays are in {ONE}, or in the files that {INDEX} names"
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    rule = f"a published model's arrays are in {WEIGHTS}, or in the files that {INDEX} names"
     if (folder / INDEX).is_file():
-        told = read_json(folder / INDEX)
-        map_ = told.get("weight_map") if isinstance(told, dict) else None
-        if not isinstance(map_, dict) or not map_:
+        index = read_json(folder / INDEX)
+        files = index.get("weight_map") if isinstance(index, dict) else None
+        if not isinstance(files, dict) or not files:
             raise InputError(rule, f"{folder / INDEX} without a weight_map", "Download it again.")
-        names = sorted({str(name) for name in map_.values()})
+        names = sorted({str(name) for name in files.values()})
         for name in names:
             if Path(name).name != name or not name.endswith(".safetensors"):
-                fix = "Do not use this folder: files lie beside their index."
+                fix = "Do not use this folder: the files must be in the folder of the index."
                 raise InputError(rule, f"{name!r} in {folder / INDEX}", fix)
             if not (folder / name).is_file():
                 raise InputError(rule, f"no {folder / name}", "Download the whole folder.")
@@ -145,26 +150,26 @@ def _files(folder: Path) -> list[Path]:
         raise InputError(
             rule,
             f"{folder / pickled[0]}, a pickle, which may run any program when it is opened",
-            "Convert it where it is trusted: in transformers, "
+            "Convert it with transformers, if you trust it: "
             "AutoModel.from_pretrained(FOLDER).save_pretrained(OTHER).",
         )
     raise InputError(rule, f"{folder} without", "Download the whole folder.")
 
 
-def _contents(path: Path) -> dict[str, Place]:
-    """What a safetensors file holds, by name. Raises InputError for a file that is none."""
-    rule = "a published model's arrays are in whole safetensors files"
+def _places(path: Path) -> dict[str, Place]:
+    """The places of the arrays of a safetensors file. Raises InputError for a damaged file."""
+    rule = "a published model's arrays are in undamaged safetensors files"
     try:
-        with safetensors.safe_open(path, framework="np") as file:  # checks header and size
+        with safetensors.safe_open(path, framework="np") as file:  # checks the header and the size
             names = [*file.keys()]
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
             header, start = json.loads(file.read(size)), 8 + size
         places = {}
         for name in names:
-            told = header[name]
-            begin, end = told["data_offsets"]
-            shape, dtype = tuple(told["shape"]), told["dtype"]
+            entry = header[name]
+            begin, end = entry["data_offsets"]
+            shape, dtype = tuple(entry["shape"]), entry["dtype"]
             if dtype in DTYPES:
                 width = np.dtype(DTYPES[dtype]).itemsize
                 if math.prod(shape) * width != end - begin:

@@ -1,4 +1,4 @@
-"""The kinds of published models: what each is here, and what it does with texts."""
+"""The kinds of published models: for each our model, its config, its parameters, its texts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Any
 from numformer.errors import InputError
 from numformer.generation.continuation import Continuation
 from numformer.generation.infilling import Infilling
-from numformer.generation.text import MOST, Text
+from numformer.generation.text_pipeline import MAX_SYMBOLS, TextPipeline
 from numformer.generation.transduction import Transduction
 from numformer.models import (
     LanguageModel,
@@ -18,80 +18,86 @@ from numformer.models import (
     VisionTransformer,
 )
 from numformer.published import configs, tables
-from numformer.published.configs import GATED, Said
-from numformer.published.rows import Table
-from numformer.published.vocabularies import mark_of, pieces_of, tokenizer_of
+from numformer.published.configs import GATED, ForeignConfig
+from numformer.published.table import Table
+from numformer.published.vocabularies import load_tokenizer, load_vocabularies, mark
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of published model: what it is here, how its config becomes ours, and its tables.
+    """A kind of published model.
 
-    `table` is that of a config, `text` what it does with texts, of the folder, the config and what
-    its generation_config.json says.
+    `config` reads a config.json as the fields of the Config of `model`, `table` maps the parameters
+    of a Config, and `text` makes the pipeline from the folder, the Config and the settings of
+    generation.
     """
 
     model: type[Model]
-    config: Callable[[Said], dict]
+    config: Callable[[ForeignConfig], dict]
     table: Callable[[Any], Table]
-    text: Callable[[Path, Any, Said], Text | None] = lambda folder, config, said: None
+    text: Callable[[Path, Any, ForeignConfig], TextPipeline | None] = lambda *_: None
 
 
-def _transduction(source, target, said: Said) -> Transduction:
-    # What counts there is the start, too.
-    longest = said.get("max_length", said.get("max_position_embeddings", 513)) - 1
+def _transduction(source, target, settings: ForeignConfig) -> Transduction:
+    # Its lengths include the start id.
+    longest = settings.get("max_length", settings.get("max_position_embeddings", 513)) - 1
     return Transduction(
         source,
         target,
-        max_length=said.get("max_new_tokens", longest),
-        beam=said.get("num_beams", 1),
-        length_penalty=said.get("length_penalty", 1.0),
+        max_length=settings.get("max_new_tokens", longest),
+        beam=settings.get("num_beams", 1),
+        length_penalty=settings.get("length_penalty", 1.0),
         penalty="length",
     )
 
 
-def _continuation(folder: Path, config, said: Said) -> Continuation:
-    longest = config.longest or said.get("max_position_embeddings", MOST)
-    vocabulary = tokenizer_of(folder, config.vocabulary, whole=True)
-    return Continuation(vocabulary, min(longest, MOST))
+def _marian_text(folder: Path, config, settings: ForeignConfig) -> Transduction:
+    sizes = config.source_vocabulary, config.target_vocabulary
+    source, target = load_vocabularies(folder, *sizes)
+    return _transduction(source, target, settings)
 
 
-def _infilling(folder: Path, config, said: Said) -> Infilling:
-    hole, vocabulary = (
-        mark_of(folder, "mask_token", "[MASK]"),
-        tokenizer_of(folder, config.vocabulary, whole=True),
-    )
+def _t5_text(folder: Path, config, settings: ForeignConfig) -> Transduction:
+    vocabulary = load_tokenizer(folder, config.source_vocabulary, marked=False)
+    return _transduction(vocabulary, vocabulary, settings)
+
+
+def _continuation(folder: Path, config, settings: ForeignConfig) -> Continuation:
+    longest = config.longest or settings.get("max_position_embeddings", MAX_SYMBOLS)
+    vocabulary = load_tokenizer(folder, config.vocabulary, marked=True)
+    return Continuation(vocabulary, min(longest, MAX_SYMBOLS))
+
+
+def _infilling(folder: Path, config, settings: ForeignConfig) -> Infilling:
+    hole = mark(folder, "mask_token", "[MASK]")
+    vocabulary = load_tokenizer(folder, config.vocabulary, marked=True)
     if hole not in vocabulary.symbols:
         rule, fix = "a model that fills holes has a symbol for one", "Download the tokenizer again."
         raise InputError(rule, f"no {hole} in the tokenizer of {folder}", fix)
     return Infilling(vocabulary, hole, config.longest)
 
 
-def _of_t5(folder: Path, config, said: Said) -> Transduction:
-    vocabulary = tokenizer_of(folder, config.source_vocabulary, whole=False)
-    return _transduction(vocabulary, vocabulary, said)
-
-
-def _of_marian(folder: Path, config, said: Said) -> Transduction:
-    source, target = pieces_of(folder, config.source_vocabulary, config.target_vocabulary)
-    return _transduction(source, target, said)
-
-
 KINDS = {
     "marian": Kind(
-        Transformer, configs.marian, lambda config: tables.marian(config.tying == "all"), _of_marian
+        Transformer,
+        configs.read_marian,
+        lambda config: tables.marian(config.tying == "all"),
+        _marian_text,
     ),
-    "gpt2": Kind(LanguageModel, configs.gpt2, lambda config: tables.GPT2, _continuation),
-    "llama": Kind(LanguageModel, configs.llama, lambda config: tables.LLAMA, _continuation),
+    "gpt2": Kind(LanguageModel, configs.read_gpt2, lambda config: tables.GPT2, _continuation),
+    "llama": Kind(LanguageModel, configs.read_llama, lambda config: tables.LLAMA, _continuation),
     "t5": Kind(
         Transformer,
-        configs.t5,
+        configs.read_t5,
         lambda config: tables.t5(config.tying == "all", config.activation in GATED.values()),
-        _of_t5,
+        _t5_text,
     ),
     "bert": Kind(
-        MaskedLanguageModel, configs.bert, lambda config: tables.bert(config.relations), _infilling
+        MaskedLanguageModel,
+        configs.read_bert,
+        lambda config: tables.bert(config.relations),
+        _infilling,
     ),
-    "vit": Kind(VisionTransformer, configs.vit, lambda config: tables.VIT),
+    "vit": Kind(VisionTransformer, configs.read_vit, lambda config: tables.VIT),
 }
-"""By the model_type of their config.json."""
+"""By the model_type of a config.json."""

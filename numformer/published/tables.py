@@ -1,190 +1,169 @@
-"""The tables of published models: what each of their parts is called there, and here.
+"""The tables of published models: the parts of each kind, from its first to its last.
 
-Left stands the name of a part in their files, then ours, then what it is (`WAYS` in rows.py). Where
-a line ends with a colon, what is below it lies within those two. Read a table from top to bottom,
-and you have read the model.
+A row has the published name of a part, our name, and the kind of part (`PART_KINDS` in table.py). A
+line that ends with a colon has the prefixes of the indented rows below it.
 """
 
-from numformer.published.rows import Table
+from numformer.published.table import Table
 
 # Marian, the paper's architecture: the translators of OPUS-MT (Tiedemann and Thottingal 2020).
 _MARIAN = """
 {embeddings}
-    final_logits_bias                output.bias              array (1, V)
-    model.encoder.embed_positions.weight                      constant
-    model.decoder.embed_positions.weight                      constant
+    final_logits_bias                     output.bias                             array (1, V)
+    model.encoder.embed_positions.weight                                          constant
+    model.decoder.embed_positions.weight                                          constant
 
-    model.encoder.layers.*           encoder.layers.*:
-        self_attn.q_proj             self_attention.sublayer.query             linear
-        self_attn.k_proj             self_attention.sublayer.key               linear
-        self_attn.v_proj             self_attention.sublayer.value             linear
-        self_attn.out_proj           self_attention.sublayer.output            linear
-        self_attn_layer_norm         self_attention.norm                       norm
-        fc1                          feed_forward.sublayer.inner      linear
-        fc2                          feed_forward.sublayer.outer      linear
-        final_layer_norm             feed_forward.norm                norm
+    model.encoder.layers.*                encoder.layers.*:
+        self_attn.q_proj|k_proj|v_proj    self_attention.sublayer.query|key|value  linear
+        self_attn.out_proj                self_attention.sublayer.output          linear
+        self_attn_layer_norm              self_attention.norm                     norm
+        fc1|fc2                           feed_forward.sublayer.inner|outer       linear
+        final_layer_norm                  feed_forward.norm                       norm
 
-    model.decoder.layers.*           decoder.layers.*:
-        self_attn.q_proj             self_attention.sublayer.query             linear
-        self_attn.k_proj             self_attention.sublayer.key               linear
-        self_attn.v_proj             self_attention.sublayer.value             linear
-        self_attn.out_proj           self_attention.sublayer.output            linear
-        self_attn_layer_norm         self_attention.norm                       norm
-        encoder_attn.q_proj          cross_attention.sublayer.query   linear
-        encoder_attn.k_proj          cross_attention.sublayer.key     linear
-        encoder_attn.v_proj          cross_attention.sublayer.value   linear
-        encoder_attn.out_proj        cross_attention.sublayer.output  linear
-        encoder_attn_layer_norm      cross_attention.norm             norm
-        fc1                          feed_forward.sublayer.inner      linear
-        fc2                          feed_forward.sublayer.outer      linear
-        final_layer_norm             feed_forward.norm                norm
+    model.decoder.layers.*                decoder.layers.*:
+        self_attn.q_proj|k_proj|v_proj    self_attention.sublayer.query|key|value  linear
+        self_attn.out_proj                self_attention.sublayer.output          linear
+        self_attn_layer_norm              self_attention.norm                     norm
+        encoder_attn.q_proj|k_proj|v_proj  cross_attention.sublayer.query|key|value  linear
+        encoder_attn.out_proj             cross_attention.sublayer.output         linear
+        encoder_attn_layer_norm           cross_attention.norm                    norm
+        fc1|fc2                           feed_forward.sublayer.inner|outer       linear
+        final_layer_norm                  feed_forward.norm                       norm
 """
-_ONE_EMBEDDING = """    model.shared                     source.embedding         table
-    model.encoder.embed_tokens       source.embedding         table
-    model.decoder.embed_tokens       source.embedding         table
-    lm_head                          source.embedding         table"""
-_TWO_EMBEDDINGS = """    model.encoder.embed_tokens       source.embedding         table
-    model.decoder.embed_tokens       target.embedding         table
-    lm_head                          target.embedding         table
-    lm_head                          output                   table"""
+_ONE_EMBEDDING = """\
+    model.shared                          source.embedding                        table
+    model.encoder.embed_tokens            source.embedding                        table
+    model.decoder.embed_tokens            source.embedding                        table
+    lm_head                               source.embedding                        table"""
+_TWO_EMBEDDINGS = """\
+    model.encoder.embed_tokens            source.embedding                        table
+    model.decoder.embed_tokens            target.embedding                        table
+    lm_head                               target.embedding                        table
+    lm_head                               output                                  table"""
 
 
 def marian(shared: bool) -> Table:
-    """Marian's table. Both languages share an embedding, or each has its vocabulary."""
+    """Marian's table. Both languages share an embedding, or each has its own."""
     return Table(_MARIAN.format(embeddings=_ONE_EMBEDDING if shared else _TWO_EMBEDDINGS))
 
 
 # GPT-2 (Radford et al. 2019): a decoder alone.
 GPT2 = Table(
     """
-    transformer.wte                  input.embedding          table
-    lm_head                          input.embedding          table
-    lm_head                          output                   table
-    transformer.wpe                  input.positions          table
+    transformer.wte                       input.embedding                         table
+    lm_head                               input.embedding                         table
+    lm_head                               output                                  table
+    transformer.wpe                       input.positions                         table
 
-    transformer.h.*                  tower.layers.*:
-        ln_1                         self_attention.norm                       norm
-        attn.c_attn                  self_attention.sublayer.query+key+value   matrix
-        attn.c_proj                  self_attention.sublayer.output            matrix
-        ln_2                         feed_forward.norm                norm
-        mlp.c_fc                     feed_forward.sublayer.inner      matrix
-        mlp.c_proj                   feed_forward.sublayer.outer      matrix
-        attn.bias                                                     constant
-        attn.masked_bias                                              constant
+    transformer.h.*                       tower.layers.*:
+        ln_1                              self_attention.norm                     norm
+        attn.c_attn|c_proj                self_attention.sublayer.query+key+value|output  matrix
+        ln_2                              feed_forward.norm                       norm
+        mlp.c_fc|c_proj                   feed_forward.sublayer.inner|outer       matrix
+        attn.bias                                                                 constant
+        attn.masked_bias                                                          constant
 
-    transformer.ln_f                 tower.norm               norm
+    transformer.ln_f                      tower.norm                              norm
 """,
     optional="transformer.",
 )
 
 # Llama (Touvron et al. 2023): RMSNorm, SwiGLU, rotary positions, grouped queries.
 LLAMA = Table("""
-    model.embed_tokens               input.embedding          table
-    lm_head                          input.embedding          table
-    lm_head                          output                   table
+    model.embed_tokens                    input.embedding                         table
+    lm_head                               input.embedding                         table
+    lm_head                               output                                  table
 
-    model.layers.*                   tower.layers.*:
-        input_layernorm              self_attention.norm                       norm
-        self_attn.q_proj             self_attention.sublayer.query             linear, in halves
-        self_attn.k_proj             self_attention.sublayer.key               linear, in halves
-        self_attn.v_proj             self_attention.sublayer.value             linear
-        self_attn.o_proj             self_attention.sublayer.output            linear
-        self_attn.rotary_emb.inv_freq                                 constant
-        post_attention_layernorm     feed_forward.norm                norm
-        mlp.gate_proj+up_proj        feed_forward.sublayer.inner      linear
-        mlp.down_proj                feed_forward.sublayer.outer      linear
+    model.layers.*                        tower.layers.*:
+        input_layernorm                   self_attention.norm                     norm
+        self_attn.q_proj|k_proj           self_attention.sublayer.query|key       linear, in halves
+        self_attn.v_proj|o_proj           self_attention.sublayer.value|output    linear
+        self_attn.rotary_emb.inv_freq                                             constant
+        post_attention_layernorm          feed_forward.norm                       norm
+        mlp.gate_proj+up_proj             feed_forward.sublayer.inner             linear
+        mlp.down_proj                     feed_forward.sublayer.outer             linear
 
-    model.norm                       tower.norm               norm
+    model.norm                            tower.norm                              norm
 """)
 
-# T5 (Raffel et al. 2020): relative positions, and the scale of the scores is in the weights.
+# T5 (Raffel et al. 2020): relative positions; the scale of the scores is in the weights.
 _T5 = """
-    shared                           source.embedding         table
-    encoder.embed_tokens             source.embedding         table
-    decoder.embed_tokens             source.embedding         table
-    lm_head                          source.embedding         table
-    lm_head                          output                   table
+    shared                                source.embedding                        table
+    encoder.embed_tokens                  source.embedding                        table
+    decoder.embed_tokens                  source.embedding                        table
+    lm_head                               source.embedding                        table
+    lm_head                               output                                  table
 
-    encoder.block.*                  encoder.layers.*:
-        layer.0.layer_norm                self_attention.norm                    norm
-        layer.0.SelfAttention.q           self_attention.sublayer.query          linear, unscaled
-        layer.0.SelfAttention.k           self_attention.sublayer.key            linear
-        layer.0.SelfAttention.v           self_attention.sublayer.value          linear
-        layer.0.SelfAttention.o           self_attention.sublayer.output         linear
+    encoder.block.*                       encoder.layers.*:
+        layer.0.layer_norm                self_attention.norm                     norm
+        layer.0.SelfAttention.q           self_attention.sublayer.query           linear, unscaled
+        layer.0.SelfAttention.k|v|o       self_attention.sublayer.key|value|output  linear
         layer.0.SelfAttention.relative_attention_bias  self_attention.sublayer.attention.bias  bias
-        layer.1.layer_norm                feed_forward.norm             norm
-        layer.1.DenseReluDense.{inner}         feed_forward.sublayer.inner   linear
-        layer.1.DenseReluDense.wo         feed_forward.sublayer.outer   linear
+        layer.1.layer_norm                feed_forward.norm                       norm
+        layer.1.DenseReluDense.{inner}    feed_forward.sublayer.inner             linear
+        layer.1.DenseReluDense.wo         feed_forward.sublayer.outer             linear
 
-    encoder.final_layer_norm         encoder.norm             norm
+    encoder.final_layer_norm              encoder.norm                            norm
 
-    decoder.block.*                  decoder.layers.*:
-        layer.0.layer_norm                self_attention.norm                    norm
-        layer.0.SelfAttention.q           self_attention.sublayer.query          linear, unscaled
-        layer.0.SelfAttention.k           self_attention.sublayer.key            linear
-        layer.0.SelfAttention.v           self_attention.sublayer.value          linear
-        layer.0.SelfAttention.o           self_attention.sublayer.output         linear
+    decoder.block.*                       decoder.layers.*:
+        layer.0.layer_norm                self_attention.norm                     norm
+        layer.0.SelfAttention.q           self_attention.sublayer.query           linear, unscaled
+        layer.0.SelfAttention.k|v|o       self_attention.sublayer.key|value|output  linear
         layer.0.SelfAttention.relative_attention_bias  self_attention.sublayer.attention.bias  bias
-        layer.1.layer_norm                cross_attention.norm             norm
-        layer.1.EncDecAttention.q         cross_attention.sublayer.query   linear, unscaled
-        layer.1.EncDecAttention.k         cross_attention.sublayer.key     linear
-        layer.1.EncDecAttention.v         cross_attention.sublayer.value   linear
-        layer.1.EncDecAttention.o         cross_attention.sublayer.output  linear
-        layer.1.EncDecAttention.relative_attention_bias.weight             unused
-        layer.2.layer_norm                feed_forward.norm             norm
-        layer.2.DenseReluDense.{inner}         feed_forward.sublayer.inner   linear
-        layer.2.DenseReluDense.wo         feed_forward.sublayer.outer   linear
+        layer.1.layer_norm                cross_attention.norm                    norm
+        layer.1.EncDecAttention.q         cross_attention.sublayer.query          linear, unscaled
+        layer.1.EncDecAttention.k|v|o     cross_attention.sublayer.key|value|output  linear
+        layer.1.EncDecAttention.relative_attention_bias.weight                    unused
+        layer.2.layer_norm                feed_forward.norm                       norm
+        layer.2.DenseReluDense.{inner}    feed_forward.sublayer.inner             linear
+        layer.2.DenseReluDense.wo         feed_forward.sublayer.outer             linear
 
-    decoder.final_layer_norm         decoder.norm             {final}
+    decoder.final_layer_norm              decoder.norm                            {final}
 """
 
 
 def t5(tied: bool, gated: bool) -> Table:
-    """T5's table. Where the output shares the embedding, logits are divided by sqrt(d_model)."""
+    """T5's table. If the output shares the embedding, logits are divided by sqrt(d_model)."""
     final, inner = "norm, scaled" if tied else "norm", "wi_0+wi_1" if gated else "wi"
     return Table(_T5.format(final=final, inner=inner))
 
 
 # BERT (Devlin et al. 2019): an encoder alone, with a small network before its output.
 _BERT = """
-    bert.embeddings                  input:
-        word_embeddings              embedding                table
-        position_embeddings          positions                table
-        token_type_embeddings        segments                 table
-        LayerNorm                    norm                     norm
-        LayerNorm                    norm                     old norm
-        position_ids                                          constant
+    bert.embeddings                       input:
+        word_embeddings                   embedding                               table
+        position_embeddings               positions                               table
+        token_type_embeddings             segments                                table
+        LayerNorm                         norm                                    norm, both names
+        position_ids                                                              constant
 
-    bert.encoder.layer.*             tower.layers.*:
-        attention.self.query         self_attention.sublayer.query             linear
-        attention.self.key           self_attention.sublayer.key               linear
-        attention.self.value         self_attention.sublayer.value             linear
-        attention.output.dense       self_attention.sublayer.output            linear
-        attention.output.LayerNorm   self_attention.norm                       norm
-        attention.output.LayerNorm   self_attention.norm                       old norm
-        intermediate.dense           feed_forward.sublayer.inner      linear
-        output.dense                 feed_forward.sublayer.outer      linear
-        output.LayerNorm             feed_forward.norm                norm
-        output.LayerNorm             feed_forward.norm                old norm
+    bert.encoder.layer.*                  tower.layers.*:
+        attention.self.query|key|value    self_attention.sublayer.query|key|value  linear
+        attention.output.dense            self_attention.sublayer.output          linear
+        attention.output.LayerNorm        self_attention.norm                     norm, both names
+        intermediate.dense                feed_forward.sublayer.inner             linear
+        output.dense                      feed_forward.sublayer.outer             linear
+        output.LayerNorm                  feed_forward.norm                       norm, both names
 
 {pooler}
 
     cls.predictions:
-        transform.dense              transform         linear
-        transform.LayerNorm          norm                     norm
-        transform.LayerNorm          norm                     old norm
-        decoder                      input.embedding          table
-        bias                         output.bias              array
-        decoder.bias                 output.bias              array
+        transform.dense                   transform                               linear
+        transform.LayerNorm               norm                                    norm, both names
+        decoder                           input.embedding                         table
+        bias                              output.bias                             array
+        decoder.bias                      output.bias                             array
 """
-_POOLER = """    bert.pooler.dense                pooler                   linear
-    cls.seq_relationship             relation                 linear"""
-_UNUSED = """    bert.pooler.dense.weight                                  unused
-    bert.pooler.dense.bias                                    unused"""
+_POOLER = """\
+    bert.pooler.dense                     pooler                                  linear
+    cls.seq_relationship                  relation                                linear"""
+_UNUSED = """\
+    bert.pooler.dense.weight                                                      unused
+    bert.pooler.dense.bias                                                        unused"""
 
 
 def bert(relations: int | None) -> Table:
-    """BERT's table; what tells how two segments belong together may be missing."""
+    """BERT's table; the classifier of the relation of two segments may be missing."""
     return Table(_BERT.format(pooler=_POOLER if relations else _UNUSED), optional="bert.")
 
 
@@ -192,22 +171,20 @@ def bert(relations: int | None) -> Table:
 VIT = Table(
     """
     vit.embeddings:
-        patch_embeddings.projection  embedding                patches
-        cls_token                    token.token              array (1, 1, D)
-        position_embeddings          positions.weight         array (1, T, D)
+        patch_embeddings.projection       embedding                               patches
+        cls_token                         token.token                             array (1, 1, D)
+        position_embeddings               positions.weight                        array (1, T, D)
 
-    vit.encoder.layer.*              tower.layers.*:
-        layernorm_before             self_attention.norm                       norm
-        attention.attention.query    self_attention.sublayer.query             linear
-        attention.attention.key      self_attention.sublayer.key               linear
-        attention.attention.value    self_attention.sublayer.value             linear
-        attention.output.dense       self_attention.sublayer.output            linear
-        layernorm_after              feed_forward.norm                norm
-        intermediate.dense           feed_forward.sublayer.inner      linear
-        output.dense                 feed_forward.sublayer.outer      linear
+    vit.encoder.layer.*                   tower.layers.*:
+        layernorm_before                  self_attention.norm                     norm
+        attention.attention.query|key|value  self_attention.sublayer.query|key|value  linear
+        attention.output.dense            self_attention.sublayer.output          linear
+        layernorm_after                   feed_forward.norm                       norm
+        intermediate.dense                feed_forward.sublayer.inner             linear
+        output.dense                      feed_forward.sublayer.outer             linear
 
-    vit.layernorm                    tower.norm               norm
-    classifier                       output                   linear
+    vit.layernorm                         tower.norm                              norm
+    classifier                            output                                  linear
 """,
     optional="vit.",
 )

@@ -1,77 +1,76 @@
-"""The files of a published model's tokenizer."""
+"""Reading the vocabularies of a published model from the files of its tokenizer."""
 
 from pathlib import Path
 
-from numformer.data.tokenizers import Pieces, Tokenizer, library
+from numformer.data.tokenizers import MarianVocabulary, Tokenizer, library
 from numformer.errors import InputError
 from numformer.published.files import LARGEST_JSON, read_json
 
 TOKENIZER, TARGET_IDS = "tokenizer.json", "target_vocab.json"
 
 
-def tokenizer_of(folder: Path, size: int, whole: bool) -> Tokenizer:
-    """The tokenizer of a folder; GPT-2's may be in two older files, BERT's in one."""
+def load_tokenizer(folder: Path, size: int, marked: bool) -> Tokenizer:
+    """The tokenizer of a folder, in tokenizer.json or the older files of GPT-2 and BERT."""
     path = folder / TOKENIZER
     if path.is_file():
         if path.stat().st_size > LARGEST_JSON:
             rule = "a tokenizer.json describes a tokenizer"
             raise InputError(rule, f"{path}, which is too large", "Download it again.")
-        return Tokenizer(path.read_text(encoding="utf-8", errors="replace"), size, whole)
+        return Tokenizer(path.read_text(encoding="utf-8", errors="replace"), size, marked)
     implementations = library("tokenizers").implementations
     try:
         if (folder / "merges.txt").is_file():
             files = [str(folder / name) for name in ("vocab.json", "merges.txt")]
-            made = implementations.ByteLevelBPETokenizer(*files)
+            tokenizer = implementations.ByteLevelBPETokenizer(*files)
         elif (folder / "vocab.txt").is_file():
             lower, file = _settings(folder).get("do_lower_case", True), str(folder / "vocab.txt")
-            made = implementations.BertWordPieceTokenizer(file, lowercase=lower)
+            tokenizer = implementations.BertWordPieceTokenizer(file, lowercase=lower)
         else:
             raise InputError(
-                f"a published model of texts has its tokenizer, {TOKENIZER}, beside it",
+                f"a published model of texts has its tokenizer, {TOKENIZER}, in its folder",
                 f"{folder} without",
-                "Download it; or make it: in transformers, AutoTokenizer.from_pretrained(FOLDER)"
-                ".save_pretrained(FOLDER).",
+                "Download it, or create it in transformers: "
+                "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER).",
             )
     except InputError:
         raise
     except Exception as problem:
-        rule = "the tokenizer's files are as they were published"
+        rule = "the tokenizer's files are unchanged"
         raise InputError(rule, f"{folder} ({problem})", "Download them again.") from None
-    return Tokenizer(made.to_str(), size, whole)
+    return Tokenizer(tokenizer.to_str(), size, marked)
 
 
-def pieces_of(folder: Path, *sizes: int) -> tuple[Pieces, ...]:
-    """Marian's vocabularies of source and target, of these sizes: one file of ids for both or two.
+def load_vocabularies(folder: Path, *sizes: int) -> tuple[MarianVocabulary, ...]:
+    """Marian's vocabularies of source and target; they share one file of ids or have two.
 
-    Raises InputError for files that are not there or say something else.
+    Raises InputError for missing or invalid files.
     """
     separate = _settings(folder).get("separate_vocabs", False)
-    unknown = mark_of(folder, "unk_token", "<unk>")
+    unknown = mark(folder, "unk_token", "<unk>")
     files = ("source.spm", "vocab.json"), ("target.spm", TARGET_IDS if separate else "vocab.json")
-    return tuple(_pieces(folder, *of, size, unknown) for of, size in zip(files, sizes, strict=True))
+    vocabularies = []
+    for (model, ids_file), size in zip(files, sizes, strict=True):
+        if not (folder / model).is_file():
+            rule = "Marian's texts are split by source.spm and target.spm"
+            raise InputError(rule, f"{folder} without {model}", "Download the whole folder.")
+        ids = read_json(folder / ids_file)
+        if not isinstance(ids, dict):
+            rule = f"{ids_file} has an id of the model for each piece"
+            raise InputError(rule, type(ids).__name__, "Download it again.")
+        vocabularies.append(MarianVocabulary((folder / model).read_bytes(), ids, size, unknown))
+    return tuple(vocabularies)
 
 
-def _pieces(folder: Path, cut_by: str, ids_by: str, size: int, unknown: str) -> Pieces:
-    if not (folder / cut_by).is_file():
-        rule = "Marian's texts are cut by source.spm and target.spm"
-        raise InputError(rule, f"{folder} without {cut_by}", "Download the whole folder.")
-    ids = read_json(folder / ids_by)
-    if not isinstance(ids, dict):
-        rule = f"{ids_by} has an id of the model for each piece"
-        raise InputError(rule, type(ids).__name__, "Download it again.")
-    return Pieces((folder / cut_by).read_bytes(), ids, size, unknown)
-
-
-def mark_of(folder: Path, name: str, usual: str) -> str:
-    """A symbol with a meaning, such as "mask_token", from tokenizer_config.json."""
-    mark = _settings(folder).get(name)
-    if isinstance(mark, dict):  # with how it is cut
-        mark = mark.get("content")
-    return mark if isinstance(mark, str) else usual
+def mark(folder: Path, name: str, default: str) -> str:
+    """A special symbol in tokenizer_config.json, such as "mask_token"."""
+    symbol = _settings(folder).get(name)
+    if isinstance(symbol, dict):  # with settings of its own
+        symbol = symbol.get("content")
+    return symbol if isinstance(symbol, str) else default
 
 
 def _settings(folder: Path) -> dict:
-    """What tokenizer_config.json says, where there is one."""
+    """The content of tokenizer_config.json, if there is one."""
     path = folder / "tokenizer_config.json"
-    told = read_json(path) if path.is_file() else {}
-    return told if isinstance(told, dict) else {}
+    settings = read_json(path) if path.is_file() else {}
+    return settings if isinstance(settings, dict) else {}

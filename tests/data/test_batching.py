@@ -39,7 +39,9 @@ def test_padding_fills_up_with_0_on_the_right_what_are_sequences_of_ids(complain
     without = pad([[5, 0], [6, 9]], None)
     assert_array_equal(without, [[5, 0], [6, 9]])
     assert without.dtype == padded.dtype
-    assert "of one length; received lengths from 1 to 2" in complaint(pad, [[5], [6, 7]], None)
+    assert "have the same length; received lengths from 1 to 2" in complaint(
+        pad, [[5], [6, 7]], None
+    )
 
 
 def test_a_batch_shifts_the_target_by_one(complaint):
@@ -131,10 +133,10 @@ def test_a_batch_by_tokens_is_full_where_one_more_would_not_fit():
     pairs = pairs_of([3, 3, 3, 2, 2, 2, 2, 4, 2])
     assert TokenBatches(pairs, 15, 3).pool == EpochBatches(pairs, 4, 3).pool == 20
     batches = TokenBatches(pairs, 15, seed=3, pool=2)
-    assert batches._cut(range(9), pairs) == [[0, 1, 2], [3, 4, 5], [6, 7], [8]]
+    assert batches._divide(range(9), pairs) == [[0, 1, 2], [3, 4, 5], [6, 7], [8]]
     longer = pairs_of([5, 5, 1, 1, 1, 1, 1, 1])
-    assert batches._cut(range(8), longer) == [[0, 1], [2, 3, 4, 5, 6], [7]]
-    assert batches._in_pool() == round(2 * 15 / np.mean([5, 5, 5, 4, 4, 4, 4, 6, 4])) == 7
+    assert batches._divide(range(8), longer) == [[0, 1], [2, 3, 4, 5, 6], [7]]
+    assert batches._pool_size() == round(2 * 15 / np.mean([5, 5, 5, 4, 4, 4, 4, 6, 4])) == 7
 
 
 def test_each_epoch_may_have_its_pairs_in_another_form():
@@ -160,4 +162,4 @@ def test_no_data_empty_batches_and_a_pair_longer_than_a_batch_are_refused(compla
     assert "a pair of 13" in complaint(TokenBatches, pairs_of([3, 11]), 12, 1)
     batches = TokenBatches(pairs_of([3, 11]), 13, 1)
     assert batches.count() == 2
-    assert batches._cut([0, 1], pairs_of([19, 3])) == [[0], [1]]  # another cut may be longer
+    assert batches._divide([0, 1], pairs_of([19, 3])) == [[0], [1]]  # another cut may be longer

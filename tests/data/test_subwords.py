@@ -10,11 +10,11 @@ import pytest
 import sentencepiece
 
 from numformer.data import UNKNOWN, Subwords, moses
-from numformer.data.moses import detokenized, tokenized
-from numformer.data.subwords import _cut as cut_into_pieces
+from numformer.data.moses import detokenize, tokenize
+from numformer.data.subwords import _segment as cut_into_pieces
 from numformer.data.vocabulary import SPECIAL
 from numformer.errors import InputError
-from numformer.generation.described import text_of
+from numformer.generation.descriptions import pipeline_from
 from numformer.generation.transduction import Transduction
 from numformer.generation.translation import Translation
 from numformer.models import Config
@@ -63,12 +63,12 @@ def test_what_was_never_seen_is_unknown_and_named(subwords, complaint):
 def test_a_description_makes_the_same_subwords_again(subwords):
     described = Transduction(subwords, subwords, 9, penalty="length").description()
     described, config = json.loads(json.dumps(described)), Config.base(len(subwords))
-    again = text_of(described, config)
+    again = pipeline_from(described, config)
     assert again.source.split(TEXTS[0]) == subwords.split(TEXTS[0])
     assert again.description() == described and again.penalty == "length"
-    assert text_of(described | {"penalty": "other"}, config) is None
+    assert pipeline_from(described | {"penalty": "other"}, config) is None
     with pytest.raises(InputError, match="made of a sentencepiece model"):
-        text_of(described | {"source": {"sentencepiece": "AAAA"}}, config)
+        pipeline_from(described | {"source": {"sentencepiece": "AAAA"}}, config)
 
 
 def test_dropout_cuts_the_same_text_in_other_ways_and_the_same_in_a_resumed_run():
@@ -100,9 +100,11 @@ def test_merges_are_made_by_their_rank_but_for_those_left_out_in_their_turn(left
 
 def test_what_cannot_be_learned_is_told(complaint, monkeypatch):
     for few in (-1, 26):
-        said = f"subwords are at least 27: these texts' characters, and 4 ids; received {few}. Ask"
-        assert said in complaint(Subwords.learned, TEXTS, few)
-    assert "learned from texts; received such" in complaint(Subwords.learned, [], 45)
+        refusal = (
+            f"subwords are at least 27: these texts' characters, and 4 ids; received {few}. Choose"
+        )
+        assert refusal in complaint(Subwords.learned, TEXTS, few)
+    assert "learned from texts; received texts" in complaint(Subwords.learned, [], 45)
     assert "one of bpe, unigram" in complaint(Subwords.learned, TEXTS, 45, "words")
     written, train = io.BytesIO(), sentencepiece.SentencePieceTrainer.train
     train(sentence_iterator=iter(TEXTS), model_writer=written, vocab_size=30, minloglevel=2)
@@ -111,7 +113,7 @@ def test_what_cannot_be_learned_is_told(complaint, monkeypatch):
     assert "numformer[translate]" in complaint(Subwords.learned, TEXTS, 45)
     monkeypatch.setitem(sys.modules, "sacremoses", None)
     moses._moses.cache_clear()
-    assert "numformer[translate]" in complaint(tokenized, "a", "fr")
+    assert "numformer[translate]" in complaint(tokenize, "a", "fr")
 
 
 SENTENCES = [  # the language, a sentence, its tokens; curly quotation marks become straight ones
@@ -128,14 +130,14 @@ SENTENCES = [  # the language, a sentence, its tokens; curly quotation marks bec
 @pytest.mark.parametrize(("language", "sentence", "tokens"), SENTENCES)
 def test_tokens_are_moses_s_and_stay_what_they_are(sentence, language, tokens):
     moses._moses.cache_clear()  # what was made before would hide how it is made
-    assert tokenized(sentence, language) == tokens == tokenized(tokens, language)
+    assert tokenize(sentence, language) == tokens == tokenize(tokens, language)
     if not {*sentence} & {*"“„"}:
-        assert detokenized(tokens, language) == sentence.lower()
+        assert detokenize(tokens, language) == sentence.lower()
 
 
 def test_without_a_language_sentences_stay_as_they_are_and_with_one_no_escape_leaves():
-    assert tokenized(" A  man’s\n", "") == "A man’s"
-    assert detokenized("&amp; A", "") == "&amp; A" and detokenized("l&amp;apos; A", "fr") == "l'A"
+    assert tokenize(" A  man’s\n", "") == "A man’s"
+    assert detokenize("&amp; A", "") == "&amp; A" and detokenize("l&amp;apos; A", "fr") == "l'A"
 
 
 def test_a_translation_reads_and_writes_sentences(subwords, complaint):

@@ -7,8 +7,8 @@ import pytest
 
 import numformer as nf
 from numformer.data import Subwords
-from numformer.data.tokenizers import Pieces, PublishedVocabulary, Tokenizer
-from numformer.generation.described import text_of
+from numformer.data.tokenizers import MarianVocabulary, PublishedVocabulary, Tokenizer
+from numformer.generation.descriptions import pipeline_from
 
 tokenizers = pytest.importorskip("tokenizers", reason="the extra published is not installed")
 
@@ -24,9 +24,9 @@ def content(model, marks=()) -> str:
 WORDS = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "dog": 3, "runs": 5}
 
 
-def words(whole=True, size=7) -> Tokenizer:
+def words(marked=True, size=7) -> Tokenizer:
     model = tokenizers.models.WordLevel(WORDS, unk_token="[UNK]")
-    return Tokenizer(content(model, (("[SEP]", 2), ("[CLS]", 1))), size, whole)
+    return Tokenizer(content(model, (("[SEP]", 2), ("[CLS]", 1))), size, marked)
 
 
 def test_symbols_have_their_ids(complaint):
@@ -34,7 +34,7 @@ def test_symbols_have_their_ids(complaint):
     assert len(vocabulary) == 7 and vocabulary.unknown == 0
     assert vocabulary.symbols == ["[UNK]", "[CLS]", "[SEP]", "dog", "<4>", "runs", "<6>"]
     assert vocabulary.split("dog runs cat") == ["[CLS]", "dog", "runs", "[UNK]", "[SEP]"]
-    assert words(whole=False).split("dog") == ["dog"]
+    assert words(marked=False).split("dog") == ["dog"]
     assert vocabulary.encode(["dog", "runs", "<6>", "cat"]) == [3, 5, 6, 0]
     assert vocabulary.decode([5, 4]) == ["runs", "<4>"] and vocabulary.join(["dog"]) == "dog"
     without = PublishedVocabulary({0: "a"}, 1, None)
@@ -76,28 +76,30 @@ def test_pieces_and_their_ids(complaint):
     model = Subwords.learned(["a dog runs", "a cat"], 20).model
     cut = Subwords(model).symbols
     ids = {name: n for n, name in enumerate(["</s>", ">>fr<<", *cut, "<unk>"])}
-    vocabulary = Pieces(model, ids, len(ids))
+    vocabulary = MarianVocabulary(model, ids, len(ids))
     assert vocabulary.unknown == len(ids) - 1
     plain = vocabulary.split("a dog")
     assert vocabulary.split(">>fr<< a dog") == [">>fr<<", *plain]
     assert vocabulary.join(plain) == "a dog" and {*plain} < {*cut}
     json.dumps(vocabulary.description())
     assert vocabulary.split(">>xx<< a dog")[0] != ">>xx<<"
-    assert Pieces(model, ids, len(ids), "</s>").unknown == 0
+    assert MarianVocabulary(model, ids, len(ids), "</s>").unknown == 0
     for wrong in ({"a": -1}, {"a": len(ids)}, {"a": "0"}):
-        assert "an id of the model for each piece" in complaint(Pieces, model, wrong, len(ids))
-    assert "sentencepiece models" in complaint(Pieces, b"none", ids, len(ids))
+        refusal = complaint(MarianVocabulary, model, wrong, len(ids))
+        assert "an id of the model for each piece" in refusal
+    assert "sentencepiece models" in complaint(MarianVocabulary, b"none", ids, len(ids))
 
 
 def test_a_text_of_theirs_is_made_again():
     model = Subwords.learned(["a dog runs", "a cat"], 20).model
     ids = {name: n for n, name in enumerate(["</s>", *Subwords(model).symbols, "<unk>"])}
-    pieces, tokenizer = Pieces(model, ids, len(ids)), words()
+    pieces, tokenizer = MarianVocabulary(model, ids, len(ids)), words()
     config = nf.Config.base(len(ids), d_model=8, heads=2)
-    again = text_of(nf.Transduction(pieces, pieces, 9).description(), config)
-    assert type(again.source) is Pieces and again.source.description() == pieces.description()
+    again = pipeline_from(nf.Transduction(pieces, pieces, 9).description(), config)
+    assert type(again.source) is MarianVocabulary
+    assert again.source.description() == pieces.description()
     config = nf.LanguageModel.Config(vocabulary=7, d_model=8, heads=2)
-    again = text_of(nf.Continuation(tokenizer, 9).description(), config)
+    again = pipeline_from(nf.Continuation(tokenizer, 9).description(), config)
     assert type(again.vocabulary) is Tokenizer
     assert again.vocabulary.description() == tokenizer.description()
     assert again.vocabulary.split("dog") == ["[CLS]", "dog", "[SEP]"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import numformer as nf
-from numformer.generation.described import text_of
+from numformer.generation.descriptions import pipeline_from
 
 LETTERS = nf.Vocabulary("abcde_")
 TEXT = nf.Infilling(LETTERS, "_", context=8)
@@ -101,10 +101,10 @@ def test_a_saved_run_fills_holes_and_shows_where_it_looked(model, tmp_path):
 
 def test_a_description_is_taken_only_where_the_model_fits_it(model):
     described = TEXT.description()
-    assert described["kind"] == "infilling" and text_of(described, model.config).hole == "_"
+    assert described["kind"] == "infilling" and pipeline_from(described, model.config).hole == "_"
     fewer = {"vocabulary": {"symbols": [*"ab_"], "separator": ""}}
     for change in ({"hole": "x"}, {"hole": 5}, {"context": 0}, {"context": "8"}, fewer):
-        assert text_of(described | change, model.config) is None
+        assert pipeline_from(described | change, model.config) is None
 
 
 def test_what_is_to_know_of_a_text_is_told_and_nothing_else():

@@ -10,7 +10,7 @@ import numformer as nf
 from numformer.errors import InputError
 from numformer.generation import Hypothesis, Parsing
 from numformer.generation import parsing as page
-from numformer.generation.described import text_of
+from numformer.generation.descriptions import pipeline_from
 from numformer.models import Config
 
 WORDS = nf.Vocabulary(["the", "dog", "-LRB-", "-RRB-"], " ")
@@ -36,9 +36,9 @@ def model(**changes):
 )
 def test_words_stand_again_where_they_were_read(asked, written, text):
     words = TEXT.symbols(asked)
-    symbols = TEXT.decoded(written, words)
+    symbols = TEXT.decode(written, words)
     assert TEXT.join(symbols) == text
-    assert TEXT.encoded(symbols) == written
+    assert TEXT.encode(symbols) == written
 
 
 def test_brackets_of_a_sentence_are_words_of_the_treebank():
@@ -131,10 +131,10 @@ def test_maps_have_words_and_brackets_as_labels():
 
 def test_a_description_makes_the_same_again():
     described = json.loads(json.dumps(TEXT.description()))
-    again = text_of(described, model().config)
+    again = pipeline_from(described, model().config)
     assert type(again) is Parsing and again.description() == TEXT.description()
     assert described["kind"] == "parsing" and described.keys() == {
         "kind",
         *(field.name for field in dataclasses.fields(nf.Transduction)),
     }
-    assert text_of(described | {"target": {"symbols": ["XX"]}}, model().config) is None
+    assert pipeline_from(described | {"target": {"symbols": ["XX"]}}, model().config) is None

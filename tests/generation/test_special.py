@@ -69,7 +69,7 @@ def test_a_batch_is_the_same_by_other_names(names, complaint):
     pairs = [[names[np.array(ids, int)] for ids in pair] for pair in PAIRS]
     other = nf.PairBatch.of(pairs, special)
     wider = (np.pad(ids, ((0, 0), (0, 2)), constant_values=9) for ids in other.inputs)
-    batches = [(batch, other), (batch, other.of_arrays(*wider).trimmed())]
+    batches = [(batch, other), (batch, other.with_arrays(*wider).trim())]
     batches += zip(batch.split(2), other.split(2), strict=True)
     for mine, renamed in batches:
         assert renamed.special == special and renamed.weight == mine.weight

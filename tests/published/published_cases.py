@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import numformer as nf
-from numformer.published.configs import Said
+from numformer.published.configs import ForeignConfig
 from numformer.published.kinds import KINDS
 from numformer.published.saving import save_published
 
@@ -91,7 +91,7 @@ class Drawn:
     def __post_init__(self):
         kind, rng = KINDS[self.said["model_type"]], np.random.default_rng(7)
         self.relates = self.said.get("architectures") == ["BertForPreTraining"]
-        said = Said(self.said, ["cls.seq_relationship.weight"] * self.relates)
+        said = ForeignConfig(self.said, ["cls.seq_relationship.weight"] * self.relates)
         self.kind, config = kind, kind.model.Config(**kind.config(said))
         self.model: Any = kind.model(config, 1)
         nf.pack(self.model, self.dtype)

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 import numformer as nf
 from numformer.gradient_check import __main__ as gradient_check
-from numformer.published.configs import Said, ends_of
+from numformer.published.configs import ForeignConfig, end_ids
 from numformer.published.kinds import KINDS
 from numformer.published.loading import load_published
 
@@ -169,7 +169,7 @@ def test_what_stands_twice_is_the_same(tmp_path):
 
 def test_how_a_llama_of_an_earlier_release_says_it():
     def config(**said):
-        return KINDS["llama"].config(Said(CASES["llama"] | said))
+        return KINDS["llama"].config(ForeignConfig(CASES["llama"] | said))
 
     assert config(rope_theta=5e5)["rotary_base"] == 5e5 and config()["rotary_base"] == 1e4
     assert config(rope_scaling=None)["rotary_base"] == 1e4
@@ -195,7 +195,7 @@ def test_what_is_written_is_what_transformers_generates(name, beam, tmp_path):
     special = drawn.model.config.special
     output = drawn.model.output.weight.data
     output[special.end] = 1.5 * output[7]  # or few sequences would end
-    ends = ends_of(Said(drawn.said))
+    ends = end_ids(ForeignConfig(drawn.said))
     theirs = reference.opened(drawn.save(tmp_path), drawn.said)
     inputs = {n: torch.from_numpy(x) for n, x in drawn.theirs.items() if "decoder" not in n}
     given = drawn.inputs[0]

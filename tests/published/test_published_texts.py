@@ -53,7 +53,7 @@ def test_pairs_are_translated_as_transformers_has_it(name, tmp_path, call):
     texts = ["a dog and a cat", "people sleep again so", "cats € run", ">>de<< cats run"]
     asked = tokenizer(texts, return_tensors="pt", padding=True)
     rows = theirs.generate(**asked, max_length=nf.load(folder).text.max_length + 1)
-    vocabulary, end = nf.load(folder).text.read, theirs.config.eos_token_id
+    vocabulary, end = nf.load(folder).text.input_vocabulary, theirs.config.eos_token_id
     for text, row in zip(texts, asked["input_ids"].tolist(), strict=True):
         read = [*vocabulary.encode(vocabulary.split(text)), end]
         assert read == row[: len(read)], text
@@ -159,7 +159,7 @@ def test_how_a_model_is_to_write_is_read_or_told_of(tmp_path, call):
     gpt2, marian = (getattr(published_texts, kind)(tmp_path / kind) for kind in ("gpt2", "marian"))
     told = dict(eos_token_id=[7, 0], no_repeat_ngram_size=3, min_length=0, repetition_penalty=1.2)
     (gpt2 / "generation_config.json").write_text(json.dumps(told), encoding="utf-8")
-    words = "asks for no_repeat_ngram_size 3, repetition_penalty 1.2, which numformer has not"
+    words = "asks for no_repeat_ngram_size 3, repetition_penalty 1.2, which numformer lacks"
     with pytest.warns(UserWarning, match=words) as warned:
         config = nf.load(gpt2).model.config
     assert config.special.ends == [7, 0] and warned[0].filename == __file__
@@ -181,12 +181,12 @@ def test_how_a_model_is_to_write_is_read_or_told_of(tmp_path, call):
 @pytest.mark.parametrize("lower", [None, True, False])
 def test_capitals_of_a_vocab_txt_are_read_as_its_folder_says(lower, tmp_path):
     folder = published_texts.bert(tmp_path)
-    symbols = nf.load(folder).text.read.symbols
+    symbols = nf.load(folder).text.input_vocabulary.symbols
     (folder / "tokenizer.json").unlink()
     (folder / "vocab.txt").write_text("\n".join(symbols), encoding="utf-8")
     if lower is not None:
         (folder / "tokenizer_config.json").write_text(json.dumps(dict(do_lower_case=lower)))
-    split = nf.load(folder).text.read.split
+    split = nf.load(folder).text.input_vocabulary.split
     assert split("the dog") != ["[CLS]", "[UNK]", "[UNK]", "[SEP]"]
     assert (split("THE dog") == split("the dog")) == (lower is not False)
 

@@ -61,7 +61,7 @@ REFUSED = [
     ),
     ("pairs --n-best 1001", "an integer from 1 to 1,000, not '1001'"),
     ("pairs --n-best 0", "an integer from 1 to 1,000, not '0'"),
-    ("pairs --beam 2 --top-k 2", "searched for by a beam, or it is sampled; received beam 2 and"),
+    ("pairs --beam 2 --top-k 2", "either found by beam search or sampled; received beam 2 and"),
     ("pairs --beam 1 --penalty paper", "the hypotheses of a beam; received beam 1"),
     ("pairs --length-penalty 9.1", "a number from 0 to 9, not '9.1'"),
     ("pairs --length-penalty x", "a number from 0 to 9, not 'x'"),

@@ -14,7 +14,7 @@ import sacrebleu
 from sacrebleu import corpus_bleu, corpus_chrf
 
 from numformer.data import END, START, PairBatch, Subwords
-from numformer.data.moses import detokenized
+from numformer.data.moses import detokenize
 from numformer.generation import Translation, log_probabilities
 from numformer.models import Config, Transformer
 from numformer.trained import load
@@ -146,7 +146,7 @@ def test_bpe_dropout_cuts_each_sentence_side_and_epoch_by_random_numbers_of_its_
     cut = [tuple(join(decode(ids)) for ids in pair) for pair in task.sampled(3)]
     assert cut == pairs["train"] and task.sampled(3) == task.sampled(3) != task.sampled(4)
     assert task_of(pairs, bpe_dropout=0.5, seed=2).sampled(3) != task.sampled(3)
-    assert task.batches.of_epoch(1) == task.sampled(1)
+    assert task.batches.epoch_pairs(1) == task.sampled(1)
     task.pairs = [("a dog and a man", "a dog and a man")] * 9
     sources, targets = ([str(pair[side]) for pair in task.sampled(1)] for side in (0, 1))
     assert len({*sources}) > 3 and sources != targets
@@ -220,7 +220,7 @@ def test_figures_are_sacrebleu_s_of_what_was_written_against_the_right_ones(caps
     right = ["ein hund läuft schnell , ein mann .", "der mann &apos;s hut , und der hund ."]
 
     def figures(*sides) -> list[float]:
-        written, right = ([detokenized(line, "de") for line in side] for side in sides)
+        written, right = ([detokenize(line, "de") for line in side] for side in sides)
         return [
             corpus_bleu(sides[0], [sides[1]], tokenize="none", force=True).score,
             corpus_chrf(sides[0], [sides[1]]).score,

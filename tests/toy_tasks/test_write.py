@@ -173,7 +173,7 @@ def test_a_run_of_subwords_keeps_them_and_takes_plain_text(page, data, rest, suc
     said = "\n".join(succeed(page.main, f"{OWN} {rest} --subwords 5000"))
     kept, text = Subwords(Path("run/subwords.model").read_bytes()), load("run").text
     assert f"--subwords 5,000: the texts have {len(kept)} subwords" in said
-    assert text.read.model == kept.model
+    assert text.input_vocabulary.model == kept.model
     asked = "the  dog"
     assert text.symbols(asked) == kept.split(asked) and len(kept.split(asked)) < 5
     out = "\n".join(succeed(page.main, "--run run --input", asked))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from numformer.data import Batch, PairBatch, Vocabulary
-from numformer.data.moses import tokenized
+from numformer.data.moses import tokenize
 from numformer.errors import InputError
 from numformer.generation import Infilling, Transduction, Translation
 from numformer.layer import inference
@@ -151,7 +151,7 @@ def _of_file(trained: Trained, file: Path) -> HeldOut:
         return HeldOut(f"of {file}", [_windows(trained, file)], lambda: iter(()))
     pairs = read_pairs(file, "both", GIVE_A_FILE)
     if isinstance(text, Translation):
-        pairs = [(tokenized(a, text.from_), tokenized(b, text.to)) for a, b in pairs]
+        pairs = [(tokenize(a, text.from_), tokenize(b, text.to)) for a, b in pairs]
     source, target = text.source, text.target
     encoded = [(source.encode(source.split(a)), target.encode(target.split(b))) for a, b in pairs]
     most = min(LONGEST, trained.model.config.longest or LONGEST) - 1  # the end takes a place, too

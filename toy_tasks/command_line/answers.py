@@ -12,7 +12,7 @@ from pathlib import Path
 from numformer.devices import find_backend
 from numformer.errors import InputError
 from numformer.generation import Continuation, Infilling, Parsing, Transduction
-from numformer.generation.text import Text
+from numformer.generation.text_pipeline import TextPipeline
 from numformer.layer import pack
 from numformer.trained import Trained, load
 from toy_tasks import TASKS
@@ -33,7 +33,7 @@ def answer_inputs(
     trained: Trained | None = None,
     lines: Iterable[str] | None = None,
     say: Callable[[str], None] = note,
-    kind: type[Text] | None = None,
+    kind: type[TextPipeline] | None = None,
 ) -> int:
     """Answer --input, or the lines of standard input, with the model of --run; the exit code.
 
@@ -83,7 +83,7 @@ def answer_inputs(
     return 0
 
 
-def generation_settings(options: argparse.Namespace, text: Text) -> dict:
+def generation_settings(options: argparse.Namespace, text: TextPipeline) -> dict:
     """How answers are written: as the flags say, else as the run does, else by the defaults.
 
     What is given is passed on whatever the text knows, which says so where it does not.

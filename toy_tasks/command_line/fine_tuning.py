@@ -7,11 +7,11 @@ from pathlib import Path
 
 from numformer.data import Vocabulary
 from numformer.errors import InputError
-from numformer.generation.described import text_of
-from numformer.generation.text import Text
+from numformer.generation.descriptions import pipeline_from
+from numformer.generation.text_pipeline import TextPipeline
 from numformer.models import Model
 from numformer.published import is_published
-from numformer.published.loading import KEPT
+from numformer.published.loading import PUBLISHED_METADATA
 from numformer.trained import load, model_of_run
 from toy_tasks.command_line import run_folders
 from toy_tasks.command_line.flags import Parser
@@ -35,7 +35,7 @@ def flags_of(made: Parser, run: Path) -> tuple[dict, dict, dict]:
 def start_vocabularies(
     options: argparse.Namespace, **texts: Iterable[str]
 ) -> tuple[Vocabulary, ...]:
-    """Those of the run of --start, by the names that its Text has for them; none without --start.
+    """The vocabularies of the run of --start, by their names in its text pipeline; or none.
 
     Tells which symbols of the `texts` they lack. A resumed run has them in its own files.
     """
@@ -66,13 +66,13 @@ def start_vocabularies(
     return tuple(known[name] for name in texts)
 
 
-def take_weights(model: Model, text: Text | None, run: Path) -> dict:
+def take_weights(model: Model, text: TextPipeline | None, run: Path) -> dict:
     """Begin with the weights of a run -> what is kept of a published model beside them.
 
     Raises InputError for what does not fit, by its name.
     """
     saved, metadata = model_of_run(run, type(model))
-    started = text_of(metadata.get("text"), saved.config)
+    started = pipeline_from(metadata.get("text"), saved.config)
     if text and started and _described(started) != _described(text):
         raise InputError(
             "--start takes a run that has the symbols of this task",
@@ -95,12 +95,12 @@ def take_weights(model: Model, text: Text | None, run: Path) -> dict:
         if (here := getattr(model.config, name)) != there:
             print(f"{name} is {here}, in {run} it was {there}")
     model.load_state_dict(saved.state_dict())
-    return {name: metadata[name] for name in KEPT if name in metadata}
+    return {name: metadata[name] for name in PUBLISHED_METADATA if name in metadata}
 
 
-def _vocabularies(text: Text) -> dict[str, Vocabulary]:
+def _vocabularies(text: TextPipeline) -> dict[str, Vocabulary]:
     return {name: value for name, value in vars(text).items() if isinstance(value, Vocabulary)}
 
 
-def _described(text: Text) -> dict:
+def _described(text: TextPipeline) -> dict:
     return {name: value.description() for name, value in _vocabularies(text).items()}

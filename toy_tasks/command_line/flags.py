@@ -15,7 +15,7 @@ from numformer.errors import complain
 from numformer.execution.mpi import WAYS
 from numformer.generation import Continuation, Infilling, Transduction
 from numformer.generation.beam import LARGEST_ALPHA, PENALTIES
-from numformer.generation.text import Text
+from numformer.generation.text_pipeline import TextPipeline
 from numformer.models import (
     LanguageModel,
     MaskedLanguageModel,
@@ -75,7 +75,7 @@ more is more random; --seed reproduces""",
     "--top-p": "draw from the fewest symbols that together have this probability",
     "--count": "draw N answers to each text",
 }
-TEXTS: dict[type[Model], type[Text]] = {
+TEXTS: dict[type[Model], type[TextPipeline]] = {
     Transformer: Transduction,
     RecurrentEncoderDecoder: Transduction,
     LanguageModel: Continuation,
@@ -157,7 +157,7 @@ WRITING = {
     "--top-p": ("top_p", dict(type=float, metavar="P")),
     "--count": ("temperature", dict(type=some, metavar="N")),
 }
-"""Flags for what a trained model writes, with the setting of `Text.write` that each needs."""
+"""Flags for answers of a trained model, each with the setting of `TextPipeline.write` it needs."""
 OF_CHOICES = dict(mixers="mixer", feed_forwards="feed-forward network", normalization="norm")
 AT_USE = "; with --run: the most symbols of an answer"
 """What --max-length, of a model's learned positions, says of what a trained one writes."""
@@ -182,7 +182,7 @@ class Parser(argparse.ArgumentParser):
 
     `before` has what a setting was before there was a flag for it, whatever its default in a task;
     `presets` are the defaults that a --preset brings, by its name. `use` is the group of flags for
-    a trained model, `writing` has the settings that its kind of Text knows.
+    a trained model, `writing` has the settings that its kind of pipeline has.
     """
 
     before: dict[str, object]

@@ -4,7 +4,7 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from numformer.data.moses import tokenized
+from numformer.data.moses import tokenize
 from numformer.errors import InputError
 from toy_tasks.data.datasets import CACHE, MAX_BYTES, Pair, fetch, read_pairs, read_text
 
@@ -79,7 +79,7 @@ def read_split(file: Path, languages: tuple[str, str]) -> dict[str, list[Pair]]:
     """The pairs of one file: eight in ten to train on, one for development, one for the test."""
     pairs: dict[str, list[Pair]] = {split: [] for split in SPLITS}
     for pair in read_pairs(file, "", "Name a file of pairs: --data FILE.tsv", MAX_BYTES):
-        tokens = tuple(map(tokenized, pair, languages))
+        tokens = tuple(map(tokenize, pair, languages))
         number = zlib.crc32(tokens[0].encode()) % 10
         pairs[("test", "val", *["train"] * 8)[number]].append(tokens)
     return pairs
@@ -120,9 +120,9 @@ def read_parallel(source: Path, target: Path, languages: tuple[str, str]) -> lis
 
 
 def read_sentences(path: Path, language: str) -> list[str]:
-    """The lines of a file, `tokenized`; what is so by its name is taken as it is."""
+    """The lines of a file, tokenized; what is so by its name is taken as it is."""
     text = read_text(path, "Name a file with a sentence on each line.")
     lines = text.removesuffix("\n").split("\n")
     if TOKENS in path.name:
         return [" ".join(line.split()) for line in lines]
-    return [tokenized(line, language) if line.strip() else "" for line in lines]
+    return [tokenize(line, language) if line.strip() else "" for line in lines]

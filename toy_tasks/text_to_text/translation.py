@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from numformer.data import PairBatch, Special, Subwords, TokenBatches, Vocabulary
-from numformer.data.moses import detokenized
+from numformer.data.moses import detokenize
 from numformer.data.vocabulary import OURS
 from numformer.errors import InputError
 from numformer.generation import Translation
@@ -222,9 +222,7 @@ def scores(written: Sequence[str], references: Sequence[str], language: str) -> 
     """
     metrics, results, lower = sacrebleu(), [], bool(language)
     sides = {"tokens": (list(written), list(references))}
-    sides["sentences"] = [
-        [detokenized(line, language) for line in side] for side in sides["tokens"]
-    ]
+    sides["sentences"] = [[detokenize(line, language) for line in side] for side in sides["tokens"]]
     measures = [
         ("BLEU", metrics.BLEU(tokenize="none", force=True), "tokens"),
         ("chrF", metrics.CHRF(), "tokens"),

@@ -1,4 +1,4 @@
-"""What a model was trained to do with texts, from the description that is saved beside it."""
+"""Text pipelines from the descriptions that are saved beside models."""
 
 import base64
 import dataclasses
@@ -7,40 +7,39 @@ from typing import Any
 
 from numformer.data import Vocabulary
 from numformer.data.subwords import Subwords
-from numformer.data.tokenizers import vocabulary_of
+from numformer.data.tokenizers import published_vocabulary
 from numformer.errors import InputError
 from numformer.generation.continuation import Continuation
 from numformer.generation.infilling import Infilling
 from numformer.generation.parsing import Parsing
-from numformer.generation.text import Text
+from numformer.generation.text_pipeline import TextPipeline
 from numformer.generation.transduction import Transduction
 from numformer.generation.translation import Translation
 
-TEXTS: dict[str, Callable[..., Text]] = {
+PIPELINES: dict[str, Callable[..., TextPipeline]] = {
     kind.__name__.lower(): kind
     for kind in (Transduction, Translation, Parsing, Continuation, Infilling)
 }
 
 
-def text_of(described: Any, config) -> Text | None:
-    """The Text of a description, if it is one and a model of this config fits it.
+def pipeline_from(description: Any, config) -> TextPipeline | None:
+    """The pipeline of a description; None if it is invalid or does not fit a model of this config.
 
-    Raises InputError where it needs a library that is not installed, and for a vocabulary that is
-    refused.
+    Raises InputError for an invalid vocabulary, and if a library that it needs is not installed.
     """
     try:
-        fields = dict(described)
-        made = TEXTS[fields.pop("kind")]
+        fields = dict(description)
+        kind = PIPELINES[fields.pop("kind")]
         for name, value in fields.items():
             if isinstance(value, dict):
-                fields[name] = vocabulary_of(value) or _vocabulary(**value)
-        text = made(**fields)
-        known = all(
-            isinstance(getattr(text, field.name), Vocabulary)
-            for field in dataclasses.fields(text)
+                fields[name] = published_vocabulary(value) or _vocabulary(**value)
+        pipeline = kind(**fields)
+        has_vocabularies = all(
+            isinstance(getattr(pipeline, field.name), Vocabulary)
+            for field in dataclasses.fields(pipeline)
             if field.type is Vocabulary
         )
-        return text if known and text.fits(config) else None
+        return pipeline if has_vocabularies and pipeline.fits(config) else None
     except InputError:
         raise
     except (KeyError, TypeError, ValueError):
@@ -51,5 +50,5 @@ def _vocabulary(symbols=(), separator=" ", sentencepiece: str = "") -> Vocabular
     if sentencepiece:
         return Subwords(base64.b64decode(sentencepiece))
     if not all(isinstance(symbol, str) for symbol in symbols) or separator not in ("", " "):
-        raise ValueError("no vocabulary")
+        raise ValueError("not a vocabulary")
     return Vocabulary(symbols, separator)

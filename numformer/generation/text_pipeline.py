@@ -1,0 +1,113 @@
+"""From a text to ids, through a model, and back to a text."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from numformer.data import Vocabulary
+from numformer.errors import InputError
+from numformer.models import Model
+from numformer.plots import AttentionMaps, attention_weights, by_kind
+
+MAX_SYMBOLS = 4096
+"""The most symbols of a text: attention compares each with each."""
+
+Symbols = Sequence[str]
+
+
+@dataclass(frozen=True)
+class TextPipeline(ABC):
+    """Turns texts into ids, runs a model on them, and turns the ids that it writes into texts.
+
+    Its fields are saved beside the model, so that `numformer.load` can build it again.
+    """
+
+    def description(self) -> dict:
+        """The kind and the fields as JSON values, which `pipeline_from` reads."""
+        fields = {
+            name: value.description() if isinstance(value, Vocabulary) else value
+            for name, value in vars(self).items()
+        }
+        return {"kind": type(self).__name__.lower()} | fields
+
+    @property
+    @abstractmethod
+    def input_vocabulary(self) -> Vocabulary:
+        """The vocabulary of the texts that the model reads."""
+
+    def symbols(self, text: str) -> list[str]:
+        """Split a text into symbols. Raises InputError if it is empty or too long."""
+        if not isinstance(text, str):
+            raise InputError(
+                "a text is a string",
+                type(text).__name__,
+                "Pass a string; load(RUN)(...) also takes a list of strings.",
+            )
+        symbols = self.input_vocabulary.split(text)
+        if not 1 <= len(symbols) <= MAX_SYMBOLS:
+            raise InputError(
+                f"a text has at least one symbol and at most {MAX_SYMBOLS}",
+                f"{len(symbols)} symbols",
+                "Pass another text.",
+            )
+        return symbols
+
+    def notes(self, symbols: Symbols) -> list[str]:
+        """Reasons not to trust the answer to a text, such as symbols that training never saw."""
+        vocabulary = self.input_vocabulary
+        unseen = dict.fromkeys(s for s in symbols if vocabulary.encode([s]) == [vocabulary.unknown])
+        return [f"training never saw {' '.join(map(repr, unseen))}"] if unseen else []
+
+    @abstractmethod
+    def write(
+        self, model: Model, texts: Sequence[Symbols], *args: Any, **settings: Any
+    ) -> list[list[str]]:
+        """The symbols that the model writes for each text."""
+
+    @abstractmethod
+    def join(self, symbols: Symbols) -> str:
+        """Join symbols that the model wrote into a text."""
+
+    @abstractmethod
+    def maps(
+        self, model: Model, text: Symbols, written: Symbols | None = None
+    ) -> tuple[Symbols, Symbols, list[AttentionMaps]]:
+        """The symbols read, the symbols written, and the attention of the model meanwhile.
+
+        `written` replaces the model's own answer.
+        """
+
+    @abstractmethod
+    def fits(self, config) -> bool:
+        """Whether a model of this config has these vocabularies, and all lengths are valid."""
+
+
+class OneVocabulary(TextPipeline):
+    """A pipeline that reads and writes one vocabulary, up to `context` symbols at a time."""
+
+    vocabulary: Vocabulary
+    context: int
+
+    @property
+    def input_vocabulary(self) -> Vocabulary:
+        return self.vocabulary
+
+    def join(self, symbols: Symbols) -> str:
+        return self.vocabulary.join(symbols)
+
+    def fits(self, config) -> bool:
+        size = getattr(config, "vocabulary", None)
+        return len(self.vocabulary) == size and is_length(self.context)
+
+    def self_attention_maps(self, model: Model, symbols: Symbols) -> list[AttentionMaps]:
+        """The attention of a model that reads these symbols."""
+        kinds = by_kind(attention_weights(model, np.array([self.vocabulary.encode(symbols)])))
+        return [AttentionMaps(kind, maps[:, 0], symbols, symbols) for kind, maps in kinds.items()]
+
+
+def is_length(value) -> bool:
+    """Whether a value is a valid length of a text."""
+    return type(value) is int and 1 <= value <= MAX_SYMBOLS
