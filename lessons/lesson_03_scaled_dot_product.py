@@ -23,11 +23,12 @@ from lessons.kit.lesson import (
     show,
     table,
 )
+from lessons.kit.models import measured
 from lessons.kit.quiz import Question
 from lessons.kit.simulation import Simulation
 from lessons.lesson_03.attention import attention, doutput, key, keys, query, tokens, value
 from lessons.lesson_03.exercises import EXERCISES
-from lessons.lesson_03.retrieval import SCORES, WIDTHS, compare
+from lessons.lesson_03.retrieval import SCORES, WIDTHS
 from numformer import ScaledDotProductAttention
 from numformer.gradient_check.gradients import check
 from numformer.paper.attention import (
@@ -436,7 +437,7 @@ def gradient_check():
 @show
 def four_ways_to_score():
     """Four score functions learn the same task at several widths."""
-    found = compare()
+    found = measured(3)["accuracy"]
     looks = dict(
         zip(SCORES, ((BLUE, "o-"), (ORANGE, "o-"), (GREY, "s--"), (GREEN, "s--")), strict=True)
     )

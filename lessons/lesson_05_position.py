@@ -536,7 +536,7 @@ NAMES = dict(sinusoidal="sinusoids", learned="learned", rotary="rotary", alibi="
 @show
 def the_letter_before():
     """How often five models are right, by place."""
-    runs = beyond.compare()
+    runs = beyond.trained()
     found = {way: np.mean([run.right for run in of], axis=0) for way, of in runs.items()}
     within = {way: curve[: beyond.TRAINED - 1].mean() for way, curve in found.items()}
     two_before = np.mean([run.two_before for run in runs["alibi"]])

@@ -10,6 +10,7 @@ from collections import Counter
 import numpy as np
 
 from lessons.kit.lesson import Beside, Matrix, Words, scientific, show, table
+from lessons.kit.models import measured
 from lessons.kit.quiz import Question
 from lessons.kit.simulation import Simulation
 from lessons.lesson_06 import block, depth
@@ -536,10 +537,11 @@ def the_last_layer():
 @show
 def does_it_learn():
     """Losses of encoders with 12 layers, post, pre and without the way around."""
-    runs = {words: depth.learn(*run) for words, run in depth.RUNS.items()}
-    ends = [losses[100:].mean() for losses in runs.values()]
-    rates = [f"{rate:g}" for _, _, rate, _ in depth.RUNS.values()]
-    rows = zip(runs, rates, (f"{end:.2f}" for end in ends), strict=True)
+    losses = measured(6)["losses"]
+    rows = [
+        (name, f"{rate:g}", f"{losses[name][-1]:.2f}")
+        for name, (_, _, rate, _) in depth.RUNS.items()
+    ]
     return [
         table(["encoder", "learning rate", "loss, last 20 of 120 steps"], rows),
         Words(f"""

@@ -89,15 +89,15 @@ def run(score: str, width: int, rate: float, seed: int) -> tuple[float, float]:
     return np.mean(losses[-10:]), accuracy(model, draw(held_out, 128)[0])
 
 
-def compare(seeds=(0, 1, 2)) -> dict[str, list[float]]:
+def compare(seeds=(0, 1, 2), widths=WIDTHS) -> dict[str, list[float]]:
     """The mean accuracy of each score by width, at the rate whose last losses are the lowest."""
 
     def best(score, width):
         rate = min(RATES, key=lambda rate: run(score, width, rate, seeds[0])[0])
-        return np.mean([run(score, width, rate, seed)[1] for seed in seeds])
+        return round(float(np.mean([run(score, width, rate, seed)[1] for seed in seeds])), 4)
 
     # A second thread gains nothing on matrices this small, and beside other programs the two would
     # wait for each other most of the time.
     with threadpool_limits(1, "blas"):
         scores = tqdm(SCORES, "training", leave=False, disable=None)
-        return {score: [best(score, width) for width in WIDTHS] for score in scores}
+        return {score: [best(score, width) for width in widths] for score in scores}

@@ -6,15 +6,14 @@ trains on sequences of 12 letters and is tested on 48.
 The long one is `python -m toy_tasks.lengths`; lengths.md is a table.md that it wrote.
 """
 
-import functools
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from threadpoolctl import threadpool_limits
-from tqdm import tqdm
 
+from lessons.kit import models
 from numformer import Adam, CrossEntropy, LanguageModel, pack
 
 LETTERS, TRAINED, TESTED = 8, 12, 48
@@ -34,11 +33,14 @@ def draw(rng: np.random.Generator, batch: int, length: int):
 class Run:
     """What a trained model does on new sequences, at each place from the second on."""
 
-    right: np.ndarray  # (TESTED - 1,): how often the letter is right
-    before: np.ndarray  # (TESTED - 1,): the weight of the place before, in the head with most of it
+    right: list[float]  # (TESTED - 1,): how often the letter is right
+    before: list[
+        float
+    ]  # (TESTED - 1,): the weight of the place before, in the head with most of it
     two_before: float  # how many of the wrong letters are those of two places before
 
 
+@threadpool_limits.wrap(limits=1, user_api="blas")  # a second thread gains nothing here
 def train(positions: str, seed: int) -> Run:
     config = LanguageModel.Config(
         vocabulary=4 + LETTERS,
@@ -72,17 +74,14 @@ def train(positions: str, seed: int) -> Run:
     model.clear_saved()
     right = said == target[:, 1:]
     two_before = (said == np.roll(target, 1, axis=1)[:, 1:])[~right].mean()
-    return Run(right.mean(axis=0), before, two_before)
+    right, before = right.mean(axis=0).round(4), before.astype(float).round(4)
+    return Run(right.tolist(), before.tolist(), round(float(two_before), 4))
 
 
-@functools.cache
-def compare() -> dict[str, list[Run]]:
-    """Of each way of telling positions a Run for each seed."""
-    # A second thread gains nothing on matrices this small.
-    with threadpool_limits(1, "blas"):
-        runs = tqdm([(w, s) for w in WAYS for s in SEEDS], "training", leave=False, disable=None)
-        found = {(way, seed): train(way, seed) for way, seed in runs}
-    return {way: [found[way, seed] for seed in SEEDS] for way in WAYS}
+def trained() -> dict[str, list[Run]]:
+    """For each way of telling positions the stored runs, one for each of SEEDS."""
+    stored = models.measured(5)["runs"]
+    return {way: [Run(**run) for run in stored[way]] for way in WAYS}
 
 
 def measured() -> dict[tuple[str, str], dict[str, tuple[float, float, float]]]:

@@ -7,6 +7,7 @@ import pytest
 
 import lessons
 from lessons.kit.lesson import pieces
+from lessons.kit.models import measured
 from lessons.lesson_03 import retrieval
 from lessons.lesson_03.attention import MASKS, attention
 from lessons.lesson_03.retrieval import RATES, SCORES, SET, Lookup, accuracy, compare, draw
@@ -77,14 +78,14 @@ def test_what_is_said_of_the_scale_is_what_the_picture_shows():
 
 
 def test_what_is_said_of_four_scores_is_what_was_measured():
-    lesson = lessons.load(3)
-    accuracy, words = pieces(lesson.four_ways_to_score)
-    for score, right in lesson.compare().items():
+    stored = measured(3)["accuracy"]
+    accuracy, words = pieces(lessons.load(3).four_ways_to_score)
+    for score, right in stored.items():
         np.testing.assert_allclose(curves(accuracy)[score], right)
         assert f"{score} is at {right[-1]:.2f}" in accuracy.alt
     said = " ".join(words.markdown().split())
     plain, scaled = map(int, re.findall(r"(\d+) %", said))
-    found = [lesson.compare()[score][-1] for score in ("dot product", "scaled dot product")]
+    found = [stored[score][-1] for score in ("dot product", "scaled dot product")]
     np.testing.assert_allclose([plain, scaled], 100 * np.array(found), atol=0.5)
     assert scaled > 95 > 90 > plain  # the text draws its conclusion from this
 
@@ -117,3 +118,9 @@ def test_the_rate_with_the_lowest_last_losses_is_taken(monkeypatch):
 
     monkeypatch.setattr(retrieval, "run", trained)
     assert compare((0, 2))["additive"] == [3] * len(retrieval.WIDTHS)
+
+
+def test_the_stored_accuracies_are_those_of_today():
+    """Those at the smallest width once more."""
+    for score, (right,) in compare(widths=retrieval.WIDTHS[:1]).items():
+        assert right == pytest.approx(measured(3)["accuracy"][score][0], abs=0.02)

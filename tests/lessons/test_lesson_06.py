@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from lessons.kit.models import measured
 from lessons.lesson_06 import block, depth
 from numformer.gradient_check.gradients import check
 from numformer.models.config import TowerConfig
@@ -110,8 +111,15 @@ def test_what_is_said_of_depth_was_measured():
     post, pre = ([depth.measure(n, True, m)["value"][-1] for m in layers] for n in ("post", "pre"))
     assert max(post) < 1.2 * min(post)
     assert np.ptp(pre * np.sqrt(layers)) < 0.2 * np.min(pre * np.sqrt(layers))
-    ends = [depth.learn(*run)[100:].mean() for run in depth.RUNS.values()]
+    ends = [losses[-1] for losses in measured(6)["losses"].values()]
     slow, fast, rising, slow_pre, fast_pre, without = ends
     guessing = np.log(depth.SYMBOLS)
     assert max(slow, rising, slow_pre, fast_pre) < guessing - 0.25 < guessing - 0.1 < fast
     assert fast_pre < slow_pre < slow and without > guessing - 0.05
+
+
+@pytest.mark.parametrize("name", depth.RUNS)
+def test_the_stored_runs_are_those_of_today(name):
+    """The first steps once more."""
+    (today,) = depth.learn(*depth.RUNS[name], stop=depth.EVERY)
+    assert today == pytest.approx(measured(6)["losses"][name][0], abs=0.02)
