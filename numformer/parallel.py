@@ -7,18 +7,25 @@ import importlib
 import warnings
 
 MODULES = {
-    "numformer.execution.ranks": "Ranks together",
-    "lessons.lesson_14.all_reduce": "ring_all_reduce",
-    "lessons.lesson_14.tensor": "ColumnLinear ColumnHeads RowLinear shard whole_state",
-    "lessons.lesson_14.pipeline": "Pipeline MicroBatch one_forward_one_backward "
-    "all_forward_all_backward bubble",
+    "numformer.execution.ranks": ["Ranks", "together"],
+    "lessons.lesson_14.all_reduce": ["ring_all_reduce"],
+    "lessons.lesson_14.tensor": ["ColumnLinear", "ColumnHeads", "RowLinear", "shard"],
+    "lessons.lesson_14.pipeline": [
+        "Pipeline",
+        "MicroBatch",
+        "one_forward_one_backward",
+        "all_forward_all_backward",
+        "bubble",
+    ],
 }
+PLACES = {name: (module, name) for module, names in MODULES.items() for name in names}
+PLACES["whole_state"] = "lessons.lesson_14.tensor", "full_state_dict"
 
 
-def __getattr__(name: str):
-    for module, names in MODULES.items():
-        if name in names.split():
-            message = f"numformer.parallel.{name} is now {module}.{name}"
-            warnings.warn(message, DeprecationWarning, stacklevel=2)
-            return getattr(importlib.import_module(module), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __getattr__(former: str):
+    if former not in PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {former!r}")
+    module, name = PLACES[former]
+    message = f"numformer.parallel.{former} is now {module}.{name}"
+    warnings.warn(message, DeprecationWarning, stacklevel=2)
+    return getattr(importlib.import_module(module), name)

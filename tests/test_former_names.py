@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import numformer
+from numformer.former_modules import FORMER_MODULES
 from numformer.former_names import FORMER_NAMES, RENAMED
 
 SETTINGS = {
@@ -66,3 +67,18 @@ def test_the_former_room_of_layers_is_there_with_a_warning():
         _ = layers.Nothing
     with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
         _ = numformer.Nothing
+
+
+def test_the_former_room_of_ranks_and_former_modules_of_training_warn():
+    parallel = importlib.import_module("numformer.parallel")
+    with pytest.warns(DeprecationWarning, match=r"is now numformer\.execution\.ranks\.Ranks"):
+        assert parallel.Ranks.size == 1
+    for former in parallel.PLACES:
+        with pytest.warns(DeprecationWarning, match=f"numformer.parallel.{former} is now "):
+            assert callable(getattr(parallel, former))
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        _ = parallel.Nothing
+    for former, now in FORMER_MODULES.items():
+        sys.modules.pop(former, None)
+        with pytest.warns(DeprecationWarning, match=f"{former} is now {now}"):
+            assert importlib.import_module(former) is importlib.import_module(now)

@@ -1,4 +1,4 @@
-"""A sum over all ranks in which each sends no more than twice the array, however many they are."""
+"""A sum over all ranks in which each sends at most twice the array, however many they are."""
 
 from collections.abc import Callable
 
@@ -18,16 +18,16 @@ def ring_all_reduce(
     The array is cut into R chunks. In each of 2 (R - 1) steps a rank sends one chunk to the next
     rank and receives another from the one before. In the first R - 1 steps it adds what it receives
     (reduce-scatter): afterwards each rank has the sum of one chunk. In the others it keeps what it
-    receives (all-gather). So each rank sends 2 (R - 1) / R of the array in all (Patarasuk and Yuan
-    2009), where `Ranks.sum` sends R - 1 arrays, at once.
+    receives (all-gather). So each rank sends 2 (R - 1) / R of the array (Patarasuk and Yuan 2009),
+    and not R - 1 arrays, as it would if it sent its own to all others.
 
-    `watch(step, sent_chunk, received_chunk)` hears the numbers of the chunks after each step.
+    After each step, `watch(step, sent_chunk, received_chunk)` is called.
     """
     if ranks.size == 1:
         return
     if not array.flags.c_contiguous:
         raise InputError(
-            "an array that is summed in place lies in one piece",
+            "an array that is summed in place is contiguous",
             f"a view with strides {array.strides}",
             "Sum a copy of it: numpy.ascontiguousarray(array).",
         )

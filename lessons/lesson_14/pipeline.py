@@ -9,18 +9,17 @@ from numformer.errors import InputError
 from numformer.execution.ranks import Ranks
 from numformer.layer import Array, Layer
 
-LONGEST = 8  # axes of what is sent
+MOST_AXES = 8  # of an array that is sent
 TAG = 6  # of the messages between stages
 Order = list[tuple[str, int]]  # ("forward", m) and ("backward", m), m the number of a micro-batch
 
 
 def one_forward_one_backward(stages: int, micro_batches: int) -> list[Order]:
-    """The order of forwards and backwards in each stage, with at most `stages` at once on the way.
+    """The order of forwards and backwards in each stage, with at most P micro-batches in flight.
 
-    PipeDream-flush (Narayanan et al. 2021, section 2.2.1): stage s begins with the forwards that
-    keep the stages behind it at work, P - 1 - s of them; then one forward and one backward take
-    turns; then come the backwards that are left. So stage s keeps what P - s forwards saved, and
-    not what all M did.
+    PipeDream-flush (Narayanan et al. 2021, section 2.2.1): stage s begins with P - 1 - s forwards,
+    which keep the stages behind it at work; then forwards and backwards alternate; then come the
+    remaining backwards. So stage s keeps what P - s forwards saved, and not what all M did.
     """
     _require(stages, micro_batches)
     return [
@@ -47,10 +46,10 @@ def all_forward_all_backward(stages: int, micro_batches: int) -> list[Order]:
 
 
 def bubble(stages: int, micro_batches: int) -> float:
-    """The share of a step in which a stage waits, with either order: (P - 1) / (M + P - 1).
+    """The share of a step in which a stage waits, with both orders: (P - 1) / (M + P - 1).
 
-    The first micro-batch reaches the last stage after P - 1 forwards, and as long passes at the end
-    (Huang et al. 2019, section 2.3).
+    The first micro-batch reaches the last stage after P - 1 forwards, and the last backward
+    takes as long to return (Huang et al. 2019, section 2.3).
     """
     _require(stages, micro_batches)
     return (stages - 1) / (micro_batches + stages - 1)
@@ -66,11 +65,11 @@ def _require(stages: int, micro_batches: int) -> None:
 
 
 class MicroBatch(NamedTuple):
-    """A part of a batch: what the stages are given, and its share of the batch's loss.
+    """A part of a batch: the inputs of the stages, the targets, and its share of the loss.
 
-    `inputs` are x and what every stage needs besides, as who may see whom. `targets` go to the loss
-    after the last stage's output. The loss of the batch is the sum of `share` times the mean loss:
-    the shares are the micro-batches' numbers of targets over the number of all.
+    `inputs` are x and what every stage needs besides, such as a Reach. `targets` are the further
+    arguments of the loss. The loss of the batch is the sum of `share` times the mean loss; the
+    share of a micro-batch is its number of targets over that of the batch.
     """
 
     inputs: tuple
@@ -79,17 +78,17 @@ class MicroBatch(NamedTuple):
 
 
 class Pipeline(Layer):
-    """This rank's stage of a model that goes through all ranks, one after the other.
+    """This rank's stage of a model whose stages are in ranks one after the other.
 
-    Its `stage` is a layer, or several that follow each other, with forward(x, *others) -> y and
-    backward(dy) -> dx. The last rank's output meets `loss`, forward(y, *targets) -> (). `schedule`
-    is one of the two orders above.
+    A `stage` is a layer, or several in sequence, with forward(x, *others) -> y and backward(dy) ->
+    dx. The output of the last rank goes to `loss`, forward(y, *targets) -> (). `schedule` is one of
+    the two orders above.
 
-    A pipeline is no forward and backward, but `step`, in which they take turns. Layers keep what
-    they save on a stack, but the backward of the earliest micro-batch comes first. So what a
-    forward has saved is set aside, and put back for its backward.
+    A pipeline has no forward and backward but `step`, in which they alternate. Layers save on a
+    stack, but the backward of the earliest micro-batch comes first. So what a forward has saved is
+    set aside, and put back for its backward.
 
-    Dropout draws in each rank from that process's stream, in the order of its forwards.
+    Dropout in each rank draws from the stream of its process, in the order of its forwards.
     """
 
     def __init__(
@@ -106,19 +105,19 @@ class Pipeline(Layer):
         self._sent: list[tuple[int, Callable[[], bool], Array]] = []
 
     def step(self, micro_batches: Sequence[MicroBatch]) -> tuple[Any, list]:
-        """All ranks call it with the same -> the batch's loss (), and dx of each micro-batch.
+        """The loss () of the batch, and dx of each micro-batch. All ranks call it.
 
-        The gradients of the parameters are added up as those of the whole batch. A rank other than
-        the first needs no x, and has no dx; one other than the last needs no targets.
+        Adds the gradients of the parameters over the batch. Only the first rank needs x and has dx;
+        only the last needs targets.
         """
         orders = self.schedule(self.ranks.size, len(micro_batches))
-        losses, gradients, kept = [], [None] * len(micro_batches), {}
+        losses, gradients, saved = [], [None] * len(micro_batches), {}
         for kind, m in orders[self.ranks.rank]:
             if kind == "forward":
                 losses.append(self._forward(micro_batches[m]))
-                kept[m] = self._set_aside()
+                saved[m] = self._set_aside()
             else:
-                self._put_back(kept.pop(m))
+                self._put_back(saved.pop(m))
                 gradients[m] = self._backward(micro_batches[m])
         while self._sent:
             to, done, _ = self._sent.pop()
@@ -153,27 +152,27 @@ class Pipeline(Layer):
     # What forwards saved, a micro-batch at a time
 
     def _set_aside(self) -> list[list[dict]]:
-        """Take off what all layers have saved."""
-        kept = [list(layer.saved) for layer in self.layers_within()]
+        """Remove and return what all layers have saved."""
+        saved = [list(layer.saved) for layer in self.layers_within()]
         self.clear_saved()
-        return kept
+        return saved
 
-    def _put_back(self, kept: list[list[dict]]) -> None:
-        for layer, records in zip(self.layers_within(), kept, strict=True):
+    def _put_back(self, saved: list[list[dict]]) -> None:
+        for layer, records in zip(self.layers_within(), saved, strict=True):
             layer.saved.extend(records)
 
     # Arrays of any shape, as micro-batches may have different lengths
 
     def _send(self, array: Array, to: int) -> None:
-        """Begin to send the shape, then the array; both are held until they are there."""
+        """Begin to send the shape, then the array; both are kept until they have arrived."""
         array = np.ascontiguousarray(array)
-        header = np.zeros(2 + LONGEST, int)
+        header = np.zeros(2 + MOST_AXES, int)
         header[: 2 + array.ndim] = array.itemsize, array.ndim, *array.shape
-        self._sent = [held for held in self._sent if not held[1]()]
+        self._sent = [message for message in self._sent if not message[1]()]
         self._sent += [(to, self.ranks.send(part, to, TAG), part) for part in (header, array)]
 
     def _receive(self, source: int) -> Array:
-        header = np.zeros(2 + LONGEST, int)
+        header = np.zeros(2 + MOST_AXES, int)
         self.ranks.wait({source: [self.ranks.receive(header, source, TAG)]})
         itemsize, axes, *shape = header
         array = np.empty(shape[:axes], f"f{itemsize}")

@@ -1,4 +1,4 @@
-"""Tensor parallelism (Shoeybi et al. 2019, Megatron-LM): each rank has a stretch of the matrices.
+"""Tensor parallelism (Shoeybi et al. 2019, Megatron-LM): each rank has a slice of the matrices.
 
 FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 with W_1 = [A_1, ..., A_R] cut by columns and W_2 by rows,
 B_1 above B_2 and so on: the rank r computes max(0, x A_r + ...) B_r, and the sum over the ranks is
@@ -24,33 +24,33 @@ from numformer.paper.feed_forward import FeedForward
 from numformer.paper.linear import Linear, linear
 
 
-def stretch(array, ranks: Ranks, axis: int, groups: int):
-    """The R-th of an array that is this rank's, along `axis`; of each of its `groups` (..., D)."""
+def slice_of(array, ranks: Ranks, axis: int, groups: int):
+    """This rank's slice of an array along `axis`, the R-th part of each of its `groups`."""
     before, length, after = array.shape[:axis], array.shape[axis], array.shape[axis + 1 :]
     _require(length // groups, ranks, f"an axis of {length // groups}")
-    apart = array.reshape(*before, groups, ranks.size, -1, *after)
-    return apart.take(ranks.rank, axis + 1).reshape(*before, -1, *after)
+    slices = array.reshape(*before, groups, ranks.size, -1, *after)
+    return slices.take(ranks.rank, axis + 1).reshape(*before, -1, *after)
 
 
-def joined(stretches: list, axis: int, groups: int):
-    """The array of which each rank has one of these stretches."""
-    before, after = stretches[0].shape[:axis], stretches[0].shape[axis + 1 :]
-    apart = [part.reshape(*before, groups, -1, *after) for part in stretches]
-    return np.concatenate(apart, axis + 1).reshape(*before, -1, *after)
+def join(slices: list, axis: int, groups: int):
+    """The array of which the ranks have these slices."""
+    before, after = slices[0].shape[:axis], slices[0].shape[axis + 1 :]
+    slices = [part.reshape(*before, groups, -1, *after) for part in slices]
+    return np.concatenate(slices, axis + 1).reshape(*before, -1, *after)
 
 
 class ColumnLinear(Linear):
     """x (..., D_in), the same in all ranks -> y_r (..., D_out / R): y_r = x W_r + b_r.
 
-    W = [W_1, ..., W_R]; of a `whole` Linear the rank takes its columns, where these come in
-    `groups`, as the gate and the value of SwiGLU, its columns of each.
+    W = [W_1, ..., W_R], the weight of `layer`. If the columns come in `groups`, as SwiGLU's gate
+    and value do, a rank has its columns of each.
     """
 
     axes: ClassVar = {"weight": 1, "bias": 0}
 
-    def __init__(self, whole: Linear, ranks: Ranks, groups: int = 1):
+    def __init__(self, layer: Linear, ranks: Ranks, groups: int = 1):
         self.ranks, self.groups = ranks, groups
-        _take(self, whole)
+        _take_slices(self, layer)
 
     def backward(self, dy: Array) -> Array:
         dx = super().backward(dy)
@@ -59,25 +59,25 @@ class ColumnLinear(Linear):
 
 
 class ColumnHeads(QueryKeyHeads):
-    """x (B, T, D), the same in all ranks -> (B, H / R, T, K): its heads of a `whole` one.
+    """x (B, T, D), the same in all ranks -> (B, H / R, T, K): this rank's heads of `layer`.
 
-    All have its norm, whose gradient is the sum over the heads of all.
+    All ranks have the norm of heads. Its gradient is the sum over the heads of all ranks.
     """
 
     axes: ClassVar = ColumnLinear.axes
     groups: ClassVar = 1
 
-    def __init__(self, whole: Heads, ranks: Ranks):
-        self.ranks, self.heads = ranks, whole.heads // ranks.size
-        _take(self, whole)
-        self.norm, self.rotary = (getattr(whole, name, None) for name in ("norm", "rotary"))
+    def __init__(self, layer: Heads, ranks: Ranks):
+        self.ranks, self.heads = ranks, layer.heads // ranks.size
+        _take_slices(self, layer)
+        self.norm, self.rotary = (getattr(layer, name, None) for name in ("norm", "rotary"))
 
     def backward(self, dheads: Array) -> Array:
-        of_norm = [*self.norm.named_parameters().values()] if self.norm else []
-        before = [parameter.grad.copy() for parameter in of_norm]
+        parameters = [*self.norm.named_parameters().values()] if self.norm else []
+        before = [parameter.grad.copy() for parameter in parameters]
         dx = super().backward(dheads)
         ring_all_reduce(self.ranks, dx)  # every rank has used x
-        for parameter, start in zip(of_norm, before, strict=True):
+        for parameter, start in zip(parameters, before, strict=True):
             own = parameter.grad - start
             ring_all_reduce(self.ranks, own)
             parameter.grad[...] = start + own
@@ -87,16 +87,16 @@ class ColumnHeads(QueryKeyHeads):
 class RowLinear(Linear):
     """x_r (..., D_in / R) -> y (..., D_out), the same in all ranks: y = sum_r x_r W_r + b.
 
-    W is W_1 above W_2 and so on, of which each rank has the rows for its x_r. All have b, whose
+    W is W_1 above W_2 and so on; each rank has the rows for its x_r. All ranks have b, whose
     gradient is the same in all. Backward needs no other rank.
     """
 
     axes: ClassVar = {"weight": 0}
     groups: ClassVar = 1
 
-    def __init__(self, whole: Linear, ranks: Ranks):
+    def __init__(self, layer: Linear, ranks: Ranks):
         self.ranks = ranks
-        _take(self, whole)
+        _take_slices(self, layer)
 
     def forward(self, x: Array) -> Array:
         require_width(self, x, self.weight.shape[0])
@@ -108,34 +108,34 @@ class RowLinear(Linear):
         return y
 
 
-def _take(part: "ColumnLinear | ColumnHeads | RowLinear", whole: Linear) -> None:
-    """Give a part its stretch of a whole Linear's parameters."""
+def _take_slices(part: "ColumnLinear | ColumnHeads | RowLinear", layer: Linear) -> None:
+    """Give a part its slices of a Linear's parameters."""
     kinds = Linear, Heads, BiasedHeads, QueryKeyHeads
-    if type(whole) not in kinds or whole.weight.data.base is not None:
+    if type(layer) not in kinds or layer.weight.data.base is not None:
         raise InputError(
-            "what is cut is a whole Linear that was not packed",
-            f"a {type(whole).__name__}",
+            "only a Linear that was neither cut nor packed can be cut",
+            f"a {type(layer).__name__}",
             "Cut each layer once, then pack it.",
         )
     for name in ("weight", "bias"):
-        parameter = getattr(whole, name)
+        parameter = getattr(layer, name)
         if parameter and name in part.axes:
-            own = stretch(parameter.data, part.ranks, part.axes[name], part.groups)
+            own = slice_of(parameter.data, part.ranks, part.axes[name], part.groups)
             parameter = Parameter(own)
         setattr(part, name, parameter)
 
 
 def shard(layer: Layer, ranks: Ranks) -> None:
-    """Leave this rank's stretch of every FeedForward and attention that is in `layer`.
+    """Keep only this rank's slice of every FeedForward and attention in `layer`.
 
-    All ranks call it with equal layers, before `pack`. Then the outputs and dx are those of the
-    whole layer in each of them, and so are the gradients of what stays whole: norms, embeddings,
-    attention whose heads are not alike or have parameters that are unknown here, and other mixers.
-    In each FeedForward or attention a forward sums one array over the ranks, a backward one for
-    each matrix that is cut by columns, and one for each parameter of the norm of heads.
+    All ranks call it with equal layers, before `pack`. Then each rank computes the outputs and dx
+    of the layer that was not cut, and the gradients of what is not cut: norms, embeddings, other
+    mixers, and attention whose heads differ or have parameters that are unknown here. In each
+    FeedForward or attention a forward sums one array over the ranks, a backward one for each matrix
+    that is cut by columns, and one for each parameter of the norm of heads.
 
-    Raises InputError, and cuts nothing, where R does not divide heads or d_ff, or where there is
-    dropout between the matrices: ranks with one seed would drop the same of different heads.
+    Raises InputError, and cuts nothing, if R does not divide heads or d_ff, or if there is dropout
+    between the matrices: ranks with the same seed would drop the same entries of different heads.
     """
     networks: list[Any] = [part for part in layer.layers_within() if isinstance(part, FeedForward)]
     attentions: list[Any] = [part for part in layer.layers_within() if _heads_are_alike(part)]
@@ -150,7 +150,7 @@ def shard(layer: Layer, ranks: Ranks) -> None:
         groups = network.inner.weight.shape[1] // network.outer.weight.shape[0]
         network.inner = ColumnLinear(network.inner, ranks, groups)
         network.outer = RowLinear(network.outer, ranks)
-    tables: dict[int, Parameter] = {}  # which layers may share
+    tables: dict[int, Parameter] = {}  # layers may share one
     for attention in attentions:
         for name in ("query", "key", "value"):
             setattr(attention, name, ColumnHeads(getattr(attention, name), ranks))
@@ -158,34 +158,34 @@ def shard(layer: Layer, ranks: Ranks) -> None:
         attention.heads //= ranks.size
         bias = getattr(attention.attention, "bias", None)
         if isinstance(bias, RelativePositions):
-            own = Parameter(stretch(bias.table.data, ranks, 1, 1))
+            own = Parameter(slice_of(bias.table.data, ranks, 1, 1))
             bias.table = tables.setdefault(id(bias.table), own)
             vars(bias).update(axes={"table": 1}, groups=1)
             bias = bias.constant
         if isinstance(bias, ALiBi):
-            bias.slopes = stretch(bias.slopes, ranks, 0, 1)
+            bias.slopes = slice_of(bias.slopes, ranks, 0, 1)
 
 
-def whole_state(layer: Layer, ranks: Ranks) -> dict[str, np.ndarray]:
-    """The state_dict of what was cut by `shard`, put together from all ranks, in each of them.
+def full_state_dict(layer: Layer, ranks: Ranks) -> dict[str, np.ndarray]:
+    """The state_dict, in every rank, of a layer that `shard` has cut, joined from all ranks.
 
-    It is that of the whole layer: a model that is saved so can be loaded in one process.
+    A model that is saved with it can be loaded in one process.
     """
     state = layer.state_dict()
     for path, part in layer.named_layers().items():
         for name, axis in getattr(part, "axes", {}).items():
             key = f"{path}.{name}" if path else name
             if key in state:
-                state[key] = joined(ranks.gather(state[key]), axis, part.groups)  # type: ignore[attr-defined]
+                state[key] = join(ranks.gather(state[key]), axis, part.groups)  # type: ignore[attr-defined]
     return state
 
 
 def _heads_are_alike(part: Any) -> bool:
-    """Whether it is an attention whose heads differ by nothing but numbers that can be cut."""
+    """Whether a part is an attention whose heads differ only in parameters that can be cut."""
     if not isinstance(part, MultiHeadAttention):
         return False
     heads, attention = (part.query, part.key, part.value), part.attention
-    if any(type(made) not in (Heads, BiasedHeads, QueryKeyHeads) for made in heads):
+    if any(type(part) not in (Heads, BiasedHeads, QueryKeyHeads) for part in heads):
         return False
     if isinstance(attention, TiledAttention):
         bias = attention.bias
@@ -207,7 +207,7 @@ def _require_no_dropout(part: Layer) -> None:
     for inner in part.layers_within():
         if p_drop := getattr(inner, "p_drop", 0):
             raise InputError(
-                "what is cut drops nothing between its matrices",
+                "a layer that is cut has no dropout between its matrices",
                 f"p_drop {p_drop} within a {type(part).__name__}",
                 "Set attention_dropout and activation_dropout to 0; p_drop of residuals may stay.",
             )

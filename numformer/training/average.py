@@ -8,7 +8,7 @@ from numformer.errors import InputError
 
 
 def mean(arrays: Sequence):
-    """Arrays of one shape -> their mean, in the dtype of the first; summed in float64."""
+    """Arrays of one shape -> their mean, in the dtype of the first, summed in float64."""
     xp = array_module(arrays[0])
     total = xp.zeros(arrays[0].shape, xp.float64)
     for array in arrays:
@@ -17,16 +17,16 @@ def mean(arrays: Sequence):
 
 
 def average(states: Sequence[Mapping]) -> dict:
-    """Weights by name, as `model.state_dict()` gives them, of several steps -> their means.
+    """The mean of each weight over the `state_dict()`s of one model after several steps.
 
-    `model.load_state_dict(average(states))` is then the paper's averaged model: what single steps
-    did by chance cancels, which a small learning rate at the end of a run does, too. Raises
-    InputError unless all have the same names and shapes.
+    `model.load_state_dict(average(states))` makes the paper's averaged model, in which the noise of
+    single steps cancels, as it does with a small learning rate at the end of a run. Raises
+    InputError unless all states have the same names and shapes.
     """
     shapes = [{name: array.shape for name, array in state.items()} for state in states]
-    if not shapes or any(of_state != shapes[0] for of_state in shapes):
-        differing = [dict(of_state.items() ^ shapes[0].items()) for of_state in shapes]
-        received = next((f"another {min(names)}" for names in differing if names), "none")
+    differing = [names for other in shapes if (names := dict(other.items() ^ shapes[0].items()))]
+    if not shapes or differing:
+        received = f"another {min(differing[0])}" if differing else "none"
         raise InputError(
             "what is averaged are the weights of one model, the same names and shapes each time",
             received,
@@ -37,10 +37,10 @@ def average(states: Sequence[Mapping]) -> dict:
 
 @contextlib.contextmanager
 def averaged(data, recent: Sequence) -> Iterator[None]:
-    """Within the block `data` (N) is the mean of `recent`, where these are the vectors (N) that it
-    has been, itself the last; without any it stays what it is.
+    """Within the block `data` (N) is the mean of `recent`, its values after several steps.
 
-    It is written in place: the layers and the processes that share it look at this memory.
+    The last of `recent` has the values of now. Without any, `data` stays as it is. It is changed in
+    place, since layers and other processes share its memory.
     """
     if not recent:
         yield

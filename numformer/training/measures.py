@@ -1,4 +1,4 @@
-"""What an evaluation measures: what the task says, and the loss on what it holds out."""
+"""What an evaluation measures: the task's own measures, and the loss on held-out batches."""
 
 import math
 from typing import Any
@@ -15,20 +15,20 @@ RESERVED = {"step", "seconds", "loss", "rate", "gradient_norm", "loss_scale"}
 
 
 def measures(task: Any, model: Model, objective: Layer) -> dict[str, float]:
-    """What the task's evaluate() gives and, unless that does, the loss on what it holds out.
+    """The measures of the task's evaluate() and, unless among them, the loss on held-out batches.
 
-    Raises InputError for what is no number by a name, and where the task's metric is missing;
-    BrokenNumbers for NaN and infinities.
+    Raises InputError unless they are numbers by name, with the task's metric; BrokenNumbers for NaN
+    and infinities.
     """
-    given, metric = task.evaluate(model), task.metric
-    measured = _numbers(given)
+    result, metric = task.evaluate(model), task.metric
+    measured = _numbers(result)
     if measured is not None and "held_out_loss" not in measured:
         measured |= _held_out_loss(task, objective)
     if measured is None or metric not in measured or measured.keys() & RESERVED:
         raise InputError(
             f"evaluate() gives a number for each measure by its name, {metric!r} among them, "
             f"{', '.join(map(repr, sorted(RESERVED)))} not",
-            repr(given)[:200],
+            repr(result)[:200],
             f"Return for example {{{metric!r}: 0.5}}.",
         )
     for name, number in measured.items():
@@ -37,22 +37,22 @@ def measures(task: Any, model: Model, objective: Layer) -> dict[str, float]:
     return measured
 
 
-def _numbers(given) -> dict[str, float] | None:
-    """What evaluate() gave, as Python numbers by name; None for anything else."""
+def _numbers(result) -> dict[str, float] | None:
+    """The result of evaluate() as Python numbers by name, or None if it is something else."""
     try:
-        numbers = {name: float(value) for name, value in given.items()}
+        numbers = {name: float(value) for name, value in result.items()}
     except (AttributeError, TypeError, ValueError, OverflowError):
         return None
     return numbers if all(type(name) is str for name in numbers) else None
 
 
 def _held_out_loss(task: Any, objective: Layer) -> dict[str, float]:
-    """The objective's mean loss, auxiliary losses included, on what the task holds out, if any."""
+    """The objective's mean loss, with auxiliary losses, on the task's held-out batches, if any."""
     batches = getattr(task, "held_out", [])
-    listed = isinstance(batches, list | tuple)
-    if not listed or not all(isinstance(batch, Batch) for batch in batches):
+    is_list = isinstance(batches, list | tuple)
+    if not is_list or not all(isinstance(batch, Batch) for batch in batches):
         raise InputError(
-            "a task's held_out is a list of batches, each made as those to train on are",
+            "a task's held_out is a list of batches, like those of batch(step)",
             repr(batches)[:200],
             "Make batches of it, for example PairBatch.of(pairs).",
         )

@@ -17,7 +17,7 @@ from lessons.lesson_14.pipeline import (
     all_forward_all_backward,
     one_forward_one_backward,
 )
-from lessons.lesson_14.tensor import ColumnLinear, RowLinear, shard, whole_state
+from lessons.lesson_14.tensor import ColumnLinear, RowLinear, full_state_dict, shard
 from numformer.errors import InputError
 from numformer.execution.ranks import Ranks, together
 from numformer.gradient_check.gradients import GradientCheck
@@ -134,10 +134,10 @@ def test_what_is_cut_gives_the_outputs_and_gradients_of_the_whole(name, count):
         shard(part := shaken(build()), ranks)
         flat = pack(part, np.float64)
         results = forward_and_backward(part, inputs)
-        state = whole_state(part, ranks)
+        state = full_state_dict(part, ranks)
         own = {name: parameter.grad.copy() for name, parameter in part.named_parameters().items()}
         flat.data[...] = flat.grad  # so that the gradients are put together as weights are
-        return *results, state, whole_state(part, ranks), own
+        return *results, state, full_state_dict(part, ranks), own
 
     results = together(count, work)
     cut = 0
@@ -246,7 +246,7 @@ def test_a_linear_of_an_uneven_width_is_refused():
 
 def test_the_state_of_one_matrix_alone():
     whole = shaken(Linear(D, F, rng()))
-    found = together(2, lambda ranks: whole_state(ColumnLinear(whole, ranks), ranks))  # type: ignore
+    found = together(2, lambda ranks: full_state_dict(ColumnLinear(whole, ranks), ranks))  # type: ignore
     for state in found:
         assert_equal_by_name(state, whole.state_dict(), rtol=0)
 
@@ -272,7 +272,7 @@ def test_what_is_packed_or_cut_already_is_refused():
     pack(packed := FeedForward(D, F, rng()))
     shard(cut := FeedForward(D, F, rng()), OneOfTwo())
     for layer in (packed, cut):
-        with pytest.raises(InputError, match="a whole Linear that was not packed; received a"):
+        with pytest.raises(InputError, match="neither cut nor packed can be cut; received a"):
             shard(layer, OneOfTwo())
 
 

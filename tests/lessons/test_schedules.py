@@ -116,5 +116,5 @@ def test_a_ring_sends_twice_the_array_less_two_chunks(count):
 
 
 def test_a_ring_refuses_what_it_could_not_write_into():
-    with pytest.raises(InputError, match="lies in one piece; received a view with strides"):
+    with pytest.raises(InputError, match="in place is contiguous; received a view with strides"):
         together(2, lambda ranks: ring_all_reduce(ranks, np.ones((3, 4)).T))
