@@ -1,4 +1,4 @@
-"""From published models to runs and back: python -m numformer.convert."""
+"""Convert published models into runs and back: python -m numformer.convert."""
 
 import argparse
 import sys
@@ -13,15 +13,15 @@ from numformer.runs.checkpoints import save_model
 from numformer.trained import model_of_run
 
 DESCRIPTION = """\
-A model that others published, in Hugging Face's layout (config.json, *.safetensors, its tokenizer),
-as a run of ours, or a run as such a folder.
+Convert a model in Hugging Face's layout (config.json, *.safetensors, its tokenizer) into a run of
+numformer, or a run into such a folder.
 
   python -m numformer.convert FOLDER --out runs/marian
   python -m numformer.convert runs/reverse --to-huggingface --out FOLDER"""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m numformer.convert",
         description=DESCRIPTION,
@@ -30,23 +30,25 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="a published model, or a run")
     parser.add_argument("--out", type=Path, required=True, help="the folder to write")
     parser.add_argument(
-        "--to-huggingface", action="store_true", help="write what transformers opens"
+        "--to-huggingface", action="store_true", help="write a folder that transformers opens"
     )
     options = parser.parse_args(arguments)
     if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
-        rule = "what is converted is written to a new folder"
-        raise InputError(rule, f"{options.out}, which is there", "Name another one by --out.")
+        rule = "--out is a new folder"
+        raise InputError(rule, f"{options.out}, which exists", "Choose another one.")
     model, metadata = model_of_run(options.folder)
     if options.to_huggingface:
         text = pipeline_from(metadata.get("text"), model.config)
         kind = save_published(options.out, model, metadata, text)
-        lacks = text and not any((options.out / name).exists() for name in TOKENIZER_FILES)
-        without = ", without a tokenizer: there is none of its kind for these symbols" * bool(lacks)
-        print(f"{options.out} holds a {kind} for transformers{without}")
+        note = ""
+        if text and not any((options.out / name).exists() for name in TOKENIZER_FILES):
+            note = ", without a tokenizer: transformers has none for these symbols"
+        print(f"{options.out} holds a {kind} for transformers{note}")
     else:
         options.out.mkdir(parents=True, exist_ok=True)
-        kept = {name: metadata[name] for name in ("text", *PUBLISHED_METADATA) if name in metadata}
-        save_model(options.out / "best.safetensors", model, **kept)
+        names = [name for name in ("text", *PUBLISHED_METADATA) if name in metadata]
+        further = {name: metadata[name] for name in names}
+        save_model(options.out / "best.safetensors", model, **further)
         print(f"{options.out} is a run: numformer.load({str(options.out)!r})")
     return 0
 

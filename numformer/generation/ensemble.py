@@ -1,4 +1,4 @@
-"""Several models that write together."""
+"""Ensembles: several models that write one text together."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,62 +17,61 @@ from numformer.symbols import special_ids
 
 @dataclass
 class States:
-    """How far each model of an ensemble has written; the next `ids` (B,) are the same for all."""
+    """The decoding states of the models of an ensemble, which all read the same next `ids` (B,)."""
 
-    of_models: list
+    states: list
 
     @property
     def ids(self) -> np.ndarray:
-        return self.of_models[0].ids
+        return self.states[0].ids
 
     def choose(self, rows: np.ndarray) -> None:
         """Keep the rows `rows` (N,) of the batch, in this order, repeated ones included."""
-        for state in self.of_models:
+        for state in self.states:
             state.choose(rows)
 
 
 class Ensemble(Layer):
-    """Models of one vocabulary, which write what is most probable to all of them together.
+    """Models of one vocabulary that write one text, by the mean of their probabilities p_m(y).
 
-    p(y) is the mean of the models' p_m(y), so what only one of them takes for right counts little.
-    `greedy`, `beam_search` and `sample` take it as they take a model. `config` has the sizes of
-    their vocabularies, and as `longest` the fewest positions that a model has room for, or None.
+    `greedy`, `beam_search` and `sample` accept an ensemble in place of a model. Its `config` has
+    the sizes of the vocabularies, the special ids, and as `longest` the smallest limit of a model.
     """
 
     def __init__(self, models: Sequence[Model]):
         if not models:
-            raise InputError("an ensemble has models", "none", "Name one or more.")
+            raise InputError("an ensemble has at least one model", "none", "Pass one or more.")
         for model in models:
             require_writer(model)
         first, *others = map(_vocabularies, models)
-        if wrong := [other for other in others if other != first]:
+        if different := [sizes for sizes in others if sizes != first]:
             raise InputError(
-                "models that write together have vocabularies of the same sizes",
-                f"{first} and {wrong[0]}",
+                "the models of an ensemble have vocabularies of the same sizes",
+                f"{first} and {different[0]}",
                 "Train them on the same data.",
             )
-        special, *rivals = map(special_ids, models)
-        if unlike := [rival for rival in rivals if rival != special]:
+        special, *rest = map(special_ids, models)
+        if unequal := [ids for ids in rest if ids != special]:
             raise InputError(
-                "models that write together mean the same by their special ids",
-                f"{special} and {unlike[0]}",
+                "the models of an ensemble have the same special ids",
+                f"{special} and {unequal[0]}",
                 "Take models of one vocabulary.",
             )
         self.models = [*models]
-        rooms = [model.config.longest for model in models if model.config.longest]
-        room = min(rooms, default=None)
-        self.config = SimpleNamespace(longest=room, special=special, **first)
+        limits = [model.config.longest for model in models if model.config.longest]
+        longest = min(limits, default=None)
+        self.config = SimpleNamespace(longest=longest, special=special, **first)
 
     def start(self, inputs, length: int) -> States:
-        """What every model's `start` takes -> the States before the first position."""
+        """The inputs that each model's `start` takes -> the States before the first position."""
         return States([model.start(inputs, length) for model in self.models])
 
     def step(self, ids, state: States):
         """The next position of every row: ids (B,) -> log p (B, V), which serve as its logits."""
-        writing = zip(self.models, state.of_models, strict=True)
-        p = [softmax(model.step(ids, of_model)) for model, of_model in writing]
+        pairs = zip(self.models, state.states, strict=True)
+        p = [softmax(model.step(ids, own_state)) for model, own_state in pairs]
         mean = sum(p[1:], start=p[0]) / len(p)
-        with np.errstate(divide="ignore"):  # what no model can write has log 0 = -inf
+        with np.errstate(divide="ignore"):  # a symbol that no model writes has log 0 = -inf
             return array_module(mean).log(mean)
 
 

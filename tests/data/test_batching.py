@@ -53,7 +53,7 @@ def test_a_batch_shifts_the_target_by_one(complaint):
         assert_array_equal(batch.target_out, [[7, 8, 9, END], [END, 0, 0, 0]])
     assert pairs == [([5, 6], [7, 8, 9]), ([5], [])]
     ids = np.array([[4, 5, 6]])
-    assert "Leave id 0 out" in complaint(PairBatch, ids, ids, np.array([[4, 0, 6]]))
+    assert "Remove id 0 from" in complaint(PairBatch, ids, ids, np.array([[4, 0, 6]]))
 
 
 @pytest.mark.parametrize(("size", "pool"), [(8, 20), (4, 2), (4, 1)])

@@ -280,7 +280,7 @@ def test_an_ensemble_has_models_that_write_and_the_room_of_the_smallest(complain
     other = SimpleNamespace(start=None, step=None, config=config)
     assert f"'target_vocabulary': {V + 1}" in complaint(nf.Ensemble, [peaked(), peaked(), other])
     said = complaint(nf.Ensemble, [peaked(), peaked(), peaked(end_id=4)])
-    assert "mean the same by their special ids; received Special(padding=0" in said
+    assert "have the same special ids; received Special(padding=0" in said
     assert nf.Ensemble([peaked(end_id=4)] * 2).config.special.end == 4
 
 

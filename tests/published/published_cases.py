@@ -1,7 +1,7 @@
-"""Small published models of every kind and option: a config.json, and what goes in.
+"""Small published models of every kind and option, with random weights and inputs.
 
-Each becomes a model of ours whose weights are drawn here, and a folder. transformers opens the
-folder and computes logits and gradients in float64.
+Each is a model of ours and a folder that transformers opens, to compute logits and gradients in
+float64.
 """
 
 from dataclasses import dataclass, field
@@ -80,78 +80,81 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @dataclass
-class Drawn:
-    """A model of ours with the weights of a case, its inputs, and dlogits by name there."""
+class RandomModel:
+    """A model of ours for a config.json, with random weights, inputs and dlogits.
+
+    `values` is the content of the config.json, `foreign_inputs` are the inputs for transformers.
+    """
 
     name: str
-    said: dict[str, Any]
+    values: dict[str, Any]
     dtype: type = np.float64
-    theirs: dict[str, np.ndarray] = field(default_factory=dict)
+    foreign_inputs: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self):
-        kind, rng = KINDS[self.said["model_type"]], np.random.default_rng(7)
-        self.relates = self.said.get("architectures") == ["BertForPreTraining"]
-        said = ForeignConfig(self.said, ["cls.seq_relationship.weight"] * self.relates)
-        self.kind, config = kind, kind.model.Config(**kind.config(said))
+        kind, rng = KINDS[self.values["model_type"]], np.random.default_rng(7)
+        self.has_relations = self.values.get("architectures") == ["BertForPreTraining"]
+        foreign = ForeignConfig(self.values, ["cls.seq_relationship.weight"] * self.has_relations)
+        self.kind, config = kind, kind.model.Config(**kind.config(foreign))
         self.model: Any = kind.model(config, 1)
         nf.pack(self.model, self.dtype)
         for name, parameter in self.model.named_parameters().items():
             centre = float(name.endswith("gamma"))
             parameter.data[...] = centre + 0.3 * rng.standard_normal(parameter.shape)
-        self.inputs = getattr(self, f"_of_{self.said['model_type']}")(rng)
+        self.inputs = getattr(self, f"_{self.values['model_type']}_inputs")(rng)
         with nf.inference():
             shape = self.model.forward(*self.inputs).shape
         self.dlogits = rng.standard_normal(shape).astype(self.dtype)
         self.drelations = rng.standard_normal((B, 2)).astype(self.dtype)
-        padding = PAD.get(self.said["model_type"])
-        if self.said["model_type"] == "bert":  # what padding itself says is not to count
+        padding = PAD.get(self.values["model_type"])
+        if self.values["model_type"] == "bert":  # the logits of padding do not count
             self.dlogits[self.inputs[0] == padding] = 0
 
-    def _of_marian(self, rng) -> list[np.ndarray]:
-        end, padding = self.said["eos_token_id"], self.said["pad_token_id"]
+    def _marian_inputs(self, rng) -> list[np.ndarray]:
+        end, padding = self.values["eos_token_id"], self.values["pad_token_id"]
         source, target = rng.integers(4, V - 2, (B, S)), rng.integers(4, V - 2, (B, T))
         source[:, -1], target[:, 0] = end, padding
         source[1, 4:], source[1, 3] = padding, end
-        self.theirs = dict(input_ids=source, decoder_input_ids=target)
-        self.theirs["attention_mask"] = (source != padding).astype(int)
+        self.foreign_inputs = dict(input_ids=source, decoder_input_ids=target)
+        self.foreign_inputs["attention_mask"] = (source != padding).astype(int)
         return [source, target]
 
-    _of_t5 = _of_marian
+    _t5_inputs = _marian_inputs
 
-    def _of_gpt2(self, rng) -> list[np.ndarray]:
+    def _gpt2_inputs(self, rng) -> list[np.ndarray]:
         ids = rng.integers(0, V, (B, T))
-        self.theirs = dict(input_ids=ids)
+        self.foreign_inputs = dict(input_ids=ids)
         return [ids]
 
-    _of_llama = _of_gpt2
+    _llama_inputs = _gpt2_inputs
 
-    def _of_bert(self, rng) -> list[Any]:
+    def _bert_inputs(self, rng) -> list[Any]:
         ids, segments = rng.integers(4, V, (B, T)), rng.integers(0, 2, (B, T))
         ids[1, 4:] = 0
-        self.theirs = dict(input_ids=ids, token_type_ids=segments)
-        self.theirs["attention_mask"] = (ids != 0).astype(int)
+        self.foreign_inputs = dict(input_ids=ids, token_type_ids=segments)
+        self.foreign_inputs["attention_mask"] = (ids != 0).astype(int)
         return [ids, None, segments]
 
-    def _of_vit(self, rng) -> list[np.ndarray]:
-        size, channels = self.said["image_size"], self.said["num_channels"]
+    def _vit_inputs(self, rng) -> list[np.ndarray]:
+        size, channels = self.values["image_size"], self.values["num_channels"]
         images = rng.standard_normal((B, size, size, channels))
-        self.theirs = dict(pixel_values=images.transpose(0, 3, 1, 2))
+        self.foreign_inputs = dict(pixel_values=images.transpose(0, 3, 1, 2))
         return [images]
 
     def save(self, folder: Path) -> Path:
-        """The folder as it would be published."""
-        save_published(folder, self.model, {"published": self.said})
+        """Write the folder as it would be published."""
+        save_published(folder, self.model, {"published": self.values})
         return folder
 
-    def computed(self) -> dict[str, np.ndarray]:
+    def results(self) -> dict[str, np.ndarray]:
         """Logits and the gradient of every parameter, by our names."""
         self.model.zero_grad()
         with nf.mode(training=False):
             logits = self.model.forward(*self.inputs)
             self.model.backward(self.dlogits.copy())
-            told = {"logits": logits}
-            if self.relates:
+            results = {"logits": logits}
+            if self.has_relations:
                 ids, _, segments = self.inputs
-                told["relations"] = self.model.relate(ids, segments)
+                results["relations"] = self.model.relate(ids, segments)
                 self.model.relate_backward(self.drelations.copy())
-        return told | {n: p.grad for n, p in self.model.named_parameters().items()}
+        return results | {n: p.grad for n, p in self.model.named_parameters().items()}

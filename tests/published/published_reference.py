@@ -6,6 +6,7 @@ Its own roundings to float32 are lifted, and its rule that an embedding of paddi
 import contextlib
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 
 import torch
 import transformers
-from published_cases import Drawn
+from published_cases import RandomModel
 
 MODELS = {
     "marian": "MarianMTModel",
@@ -25,12 +26,11 @@ MODELS = {
 }
 
 
-def opened(folder: Path, said: dict, dtype=torch.float64):
-    """The model in a folder. Fails where one of its arrays was not there, or one too many."""
-    (name,) = said.get("architectures", [MODELS[said["model_type"]]])
-    of_kind = getattr(transformers, name)
-    told = of_kind.from_pretrained(folder, output_loading_info=True)
-    model, report = told
+def load(folder: Path, values: dict, dtype=torch.float64):
+    """The model of a folder. Fails if an array is missing or unexpected."""
+    (name,) = values.get("architectures", [MODELS[values["model_type"]]])
+    kind: Any = getattr(transformers, name)
+    model, report = kind.from_pretrained(folder, output_loading_info=True)
     computed = {name for name in report["missing_keys"] if "embed_positions" in name}
     assert {*report["missing_keys"]} == computed
     assert not any(report[key] for key in ("unexpected_keys", "mismatched_keys", "error_msgs"))
@@ -59,8 +59,8 @@ def _rms_norm(module):
 
 
 def _rotary(module, config):
-    told = getattr(config, "rope_parameters", None) or {}
-    base = told.get("rope_theta", getattr(config, "rope_theta", 10000.0))
+    rope = getattr(config, "rope_parameters", None) or {}
+    base = rope.get("rope_theta", getattr(config, "rope_theta", 10000.0))
     size = config.head_dim
 
     def forward(x, position_ids):
@@ -78,50 +78,52 @@ def _sinusoids(length: int, width: int):
     return torch.cat([angles.sin(), angles.cos()], dim=1)
 
 
-def computed(drawn: Drawn, folder: Path, dtype=torch.float64) -> dict[str, np.ndarray]:
-    """Logits and gradients as Drawn.computed has them."""
-    model = opened(folder, drawn.said, dtype)
-    inputs = {name: torch.from_numpy(array.copy()) for name, array in drawn.theirs.items()}
+def results(example: RandomModel, folder: Path, dtype=torch.float64) -> dict[str, np.ndarray]:
+    """Logits and gradients as RandomModel.results has them."""
+    model = load(folder, example.values, dtype)
+    inputs = {
+        name: torch.from_numpy(array.copy()) for name, array in example.foreign_inputs.items()
+    }
     if "pixel_values" in inputs:
         inputs["pixel_values"] = inputs["pixel_values"].to(dtype)
     bias = getattr(model, "final_logits_bias", None)
     if bias is not None:
         bias.requires_grad_()
     outputs = model(**inputs)
-    logits = outputs.prediction_logits if drawn.relates else outputs.logits
-    told = {"logits": logits.detach().numpy()}
-    logits.backward(torch.from_numpy(drawn.dlogits).to(dtype), retain_graph=drawn.relates)
-    if drawn.relates:
-        outputs.seq_relationship_logits.backward(torch.from_numpy(drawn.drelations).to(dtype))
-        told["relations"] = outputs.seq_relationship_logits.detach().numpy()
+    logits = outputs.prediction_logits if example.has_relations else outputs.logits
+    arrays = {"logits": logits.detach().numpy()}
+    logits.backward(torch.from_numpy(example.dlogits).to(dtype), retain_graph=example.has_relations)
+    if example.has_relations:
+        outputs.seq_relationship_logits.backward(torch.from_numpy(example.drelations).to(dtype))
+        arrays["relations"] = outputs.seq_relationship_logits.detach().numpy()
     gradients = {n: p.grad.numpy() for n, p in model.named_parameters() if p.grad is not None}
     if bias is not None:
         gradients["final_logits_bias"] = bias.grad.numpy()
-    return told | by_our_names(drawn, gradients, model)
+    return arrays | by_our_names(example, gradients, model)
 
 
-def by_our_names(drawn: Drawn, gradients: dict, model) -> dict[str, np.ndarray]:
-    """Gradients there, which turn as the arrays do, but where ours are theirs times a factor."""
+def by_our_names(example: RandomModel, gradients: dict, model) -> dict[str, np.ndarray]:
+    """Gradients by our names and in our layouts; a scaled parameter has the inverse factor."""
     names = {}
     with contextlib.suppress(ImportError):
         names = _saved_names(model)
     gradients = {names.get(name, name): array for name, array in gradients.items()}
-    parameters = drawn.model.named_parameters()
-    told: dict[str, np.ndarray] = {}
-    for entry in drawn.kind.table(drawn.model.config).entries(parameters):
-        if entry.ours[0] in told or not all(name in gradients for name in entry.theirs):
+    parameters = example.model.named_parameters()
+    ours: dict[str, np.ndarray] = {}
+    for entry in example.kind.table(example.model.config).entries(parameters):
+        if entry.ours[0] in ours or not all(name in gradients for name in entry.foreign):
             continue
         shapes = [parameters[name].shape for name in entry.ours]
-        arrays = [gradients[name] for name in entry.theirs]
-        ones = entry.here([np.ones_like(array) for array in arrays], shapes, drawn.model.config)
-        made = entry.here(arrays, shapes, drawn.model.config)
-        pairs = zip(entry.ours, made, ones, strict=True)
-        told |= {name: array / one**2 for name, array, one in pairs}
-    return told
+        arrays = [gradients[name] for name in entry.foreign]
+        ones = entry.read([np.ones_like(array) for array in arrays], shapes, example.model.config)
+        values = entry.read(arrays, shapes, example.model.config)
+        pairs = zip(entry.ours, values, ones, strict=True)
+        ours |= {name: array / one**2 for name, array, one in pairs}
+    return ours
 
 
 def _saved_names(model) -> dict[str, str]:
-    """How a parameter is called in the file, where that is another name than within the model."""
+    """The names in the file of parameters that have another name within the model."""
     return {
         name: name.replace("vit.layers.", "vit.encoder.layer.")
         .replace("attention.q_proj", "attention.attention.query")

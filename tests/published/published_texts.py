@@ -8,7 +8,7 @@ import tokenizers
 import numformer as nf
 from numformer.data import Subwords
 from numformer.published.saving import save_published
-from tests.published.published_cases import BERT, GPT2, LLAMA, MARIAN, T5, TWO, VIT, Drawn
+from tests.published.published_cases import BERT, GPT2, LLAMA, MARIAN, T5, TWO, VIT, RandomModel
 
 LINES = [
     "the small dog runs on the grass",
@@ -67,8 +67,8 @@ def unigram(size: int) -> tokenizers.Tokenizer:
 
 def t5(folder: Path) -> Path:
     tokenizer = unigram(70)
-    said = T5 | dict(vocab_size=tokenizer.get_vocab_size() + 16)  # T5 has ids without a symbol
-    Drawn("t5", said, np.float32).save(folder)
+    values = T5 | dict(vocab_size=tokenizer.get_vocab_size() + 16)  # T5 has ids without a symbol
+    RandomModel("t5", values, np.float32).save(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
     return folder
 
@@ -76,8 +76,8 @@ def t5(folder: Path) -> Path:
 def gpt2(folder: Path, kind: dict = GPT2) -> Path:
     tokenizer = byte_level(300)
     size = tokenizer.get_vocab_size()
-    said = kind | dict(vocab_size=size, bos_token_id=0, eos_token_id=0)
-    Drawn("gpt2", said | dict(n_positions=64), np.float32).save(folder)
+    values = kind | dict(vocab_size=size, bos_token_id=0, eos_token_id=0)
+    RandomModel("gpt2", values | dict(n_positions=64), np.float32).save(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
     return folder
 
@@ -88,8 +88,8 @@ def llama(folder: Path) -> Path:
 
 def bert(folder: Path) -> Path:
     tokenizer = word_pieces(120)
-    said = BERT | dict(vocab_size=tokenizer.get_vocab_size())
-    Drawn("bert", said, np.float32).save(folder)
+    values = BERT | dict(vocab_size=tokenizer.get_vocab_size())
+    RandomModel("bert", values, np.float32).save(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
     return folder
 
@@ -97,28 +97,28 @@ def bert(folder: Path) -> Path:
 def marian(folder: Path, **changes) -> Path:
     """Of one vocabulary for both languages, as a run of ours would become it."""
     subwords = Subwords.learned(LINES, 60)
-    said = MARIAN | dict(pad_token_id=0, decoder_start_token_id=1, eos_token_id=2)
-    said |= dict(vocab_size=len(subwords), bad_words_ids=[[0], [1], [3]])
+    values = MARIAN | dict(pad_token_id=0, decoder_start_token_id=1, eos_token_id=2)
+    values |= dict(vocab_size=len(subwords), bad_words_ids=[[0], [1], [3]])
     if changes:  # the start is the padding, as in those that are published
         padding = changes["pad_token_id"]
-        said |= changes | dict(decoder_start_token_id=padding, bad_words_ids=[[padding]])
-    drawn = Drawn("marian", said, np.float32)
+        values |= changes | dict(decoder_start_token_id=padding, bad_words_ids=[[padding]])
+    example = RandomModel("marian", values, np.float32)
     text = nf.Transduction(subwords, subwords, 12, beam=1)
-    save_published(folder, drawn.model, {"published": drawn.said}, text)
+    save_published(folder, example.model, {"published": example.values}, text)
     return folder
 
 
 def marian_of_two(folder: Path) -> Path:
     """Of a vocabulary for each language."""
     source, target = Subwords.learned(LINES, 60), Subwords.learned(LINES[::-2], 52)
-    said = MARIAN | TWO | dict(pad_token_id=0, decoder_start_token_id=1, eos_token_id=2)
-    said |= dict(vocab_size=len(source), decoder_vocab_size=len(target))
-    drawn = Drawn("marian", said | dict(bad_words_ids=[[0], [1], [3]]), np.float32)
+    values = MARIAN | TWO | dict(pad_token_id=0, decoder_start_token_id=1, eos_token_id=2)
+    values |= dict(vocab_size=len(source), decoder_vocab_size=len(target))
+    example = RandomModel("marian", values | dict(bad_words_ids=[[0], [1], [3]]), np.float32)
     text = nf.Transduction(source, target, 12)
-    save_published(folder, drawn.model, {"published": drawn.said}, text)
+    save_published(folder, example.model, {"published": example.values}, text)
     return folder
 
 
 def vit(folder: Path) -> Path:
-    said = VIT | dict(id2label={str(n): f"thing {n}" for n in range(5)})
-    return Drawn("vit", said, np.float32).save(folder)
+    values = VIT | dict(id2label={str(n): f"thing {n}" for n in range(5)})
+    return RandomModel("vit", values, np.float32).save(folder)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from published_cases import CASES, Drawn
+from published_cases import CASES, RandomModel
 
 import numformer as nf
 from numformer import convert
@@ -33,77 +33,77 @@ UNKNOWN_PARTS = {
 
 
 def header(path: Path) -> tuple[dict, bytes]:
-    """A safetensors file's header and what follows it."""
+    """The header of a safetensors file, and the bytes after it."""
     content = path.read_bytes()
     size = int.from_bytes(content[:8], "little")
     return json.loads(content[8 : 8 + size]), content[8 + size :]
 
 
-def write(path: Path, told: dict | bytes, arrays: bytes, lie: int = 0) -> None:
-    head = told if isinstance(told, bytes) else json.dumps(told).encode()
+def write(path: Path, values: dict | bytes, arrays: bytes, lie: int = 0) -> None:
+    head = values if isinstance(values, bytes) else json.dumps(values).encode()
     path.write_bytes(struct.pack("<Q", len(head) + lie) + head + arrays)
 
 
 def damaged_config(folder: Path, kind: str, rng) -> None:
-    """The config.json says what it cannot."""
+    """The config.json is invalid."""
     path = folder / "config.json"
-    told = json.loads(path.read_text())
+    values = json.loads(path.read_text())
     name = rng.choice(SIZES[kind])
     damage = rng.integers(6)
     if damage == 0:
         path.write_bytes(path.read_bytes()[: rng.integers(1, 40)])
     elif damage == 1:
-        path.write_text(json.dumps([told]))
+        path.write_text(json.dumps([values]))
     elif damage == 2:
-        del told[name]
+        del values[name]
     elif damage == 3:
-        told |= UNKNOWN_PARTS[kind]
+        values |= UNKNOWN_PARTS[kind]
     elif damage == 4:
-        told["model_type"] = [None, "gpt5", 3, ["gpt2"]][rng.integers(4)]
+        values["model_type"] = [None, "gpt5", 3, ["gpt2"]][rng.integers(4)]
     else:
-        told[name] = next(j for j in rng.permutation(np.array(JUNK, object)) if j != told[name])
+        values[name] = next(j for j in rng.permutation(np.array(JUNK, object)) if j != values[name])
     if damage > 1:
-        path.write_text(json.dumps(told))
+        path.write_text(json.dumps(values))
 
 
 def damaged_arrays(folder: Path, kind: str, rng) -> None:
-    """The arrays are not those of the model, or not whole."""
+    """The arrays are damaged, or belong to another model."""
     path = folder / "model.safetensors"
-    told, arrays = header(path)
-    names = [name for name in told if name != "__metadata__"]
+    entries, arrays = header(path)
+    names = [name for name in entries if name != "__metadata__"]
     name = names[rng.integers(len(names))]
     damage = rng.integers(10)
     if damage == 0:
         content = path.read_bytes()
         path.write_bytes(content[: rng.integers(len(content))])
     elif damage == 1:
-        write(path, told, arrays, lie=[-5, 7, 2**62][rng.integers(3)])
+        write(path, entries, arrays, lie=[-5, 7, 2**62][rng.integers(3)])
     elif damage == 2:
-        begin, end = told[name]["data_offsets"]
-        told[name]["data_offsets"] = [begin + 4, end + 4]
-        write(path, told, arrays)
+        begin, end = entries[name]["data_offsets"]
+        entries[name]["data_offsets"] = [begin + 4, end + 4]
+        write(path, entries, arrays)
     elif damage == 3:
-        told[name]["shape"] = [2 * n for n in told[name]["shape"]] or [2]
-        write(path, told, arrays)
+        entries[name]["shape"] = [2 * n for n in entries[name]["shape"]] or [2]
+        write(path, entries, arrays)
     elif damage == 4:
-        told[name]["shape"] = [*told[name]["shape"], 1]
-        write(path, told, arrays)
+        entries[name]["shape"] = [*entries[name]["shape"], 1]
+        write(path, entries, arrays)
     elif damage == 5:
-        told[name]["dtype"] = ["I32", "U32", "F8_E4M3"][rng.integers(3)]
-        write(path, told, arrays)
+        entries[name]["dtype"] = ["I32", "U32", "F8_E4M3"][rng.integers(3)]
+        write(path, entries, arrays)
     elif damage == 6:
-        told[f"{name}_of_another"] = told.pop(name)
-        write(path, told, arrays)
+        entries[f"{name}_of_another"] = entries.pop(name)
+        write(path, entries, arrays)
     elif damage == 7:
-        begin, end = told[name]["data_offsets"]
+        begin, end = entries[name]["data_offsets"]
         broken = np.frombuffer(arrays, np.float32).copy()
         broken[rng.integers(begin // 4, end // 4)] = [np.nan, np.inf, -np.inf][rng.integers(3)]
-        write(path, told, broken.tobytes())
+        write(path, entries, broken.tobytes())
     elif damage == 8:
-        told["head.of.another.task"] = dict(
+        entries["head.of.another.task"] = dict(
             dtype="F32", shape=[2], data_offsets=[len(arrays), len(arrays) + 8]
         )
-        write(path, told, arrays + bytes(8))
+        write(path, entries, arrays + bytes(8))
     else:
         write(path, bytes(rng.integers(32, 127, 50).tolist()), arrays)
 
@@ -117,7 +117,7 @@ def damaged_folder(folder: Path, kind: str, rng) -> None:
         one.unlink()
     elif damage == 1:
         (folder / "config.json").unlink()
-    elif damage == 2:  # which would run a program when it is opened
+    elif damage == 2:  # a pickle, which could run a program
         one.rename(folder / "pytorch_model.bin")
     else:
         one.rename(folder / "part.safetensors")
@@ -131,7 +131,7 @@ def damaged_folder(folder: Path, kind: str, rng) -> None:
 @pytest.mark.parametrize("damage", [damaged_config, damaged_arrays, damaged_folder])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_damaged_folder_is_refused_in_one_line(kind, damage, tmp_path, call):
-    whole = Drawn(kind, CASES[kind], np.float32)
+    whole = RandomModel(kind, CASES[kind], np.float32)
     load_published(whole.save(tmp_path / "whole"))  # which is not
     for seed in range(20):
         rng = np.random.default_rng(seed)

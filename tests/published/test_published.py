@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from published_cases import CASES, Drawn
+from published_cases import CASES, RandomModel
 from safetensors.numpy import load_file, save_file
 
 import numformer as nf
@@ -26,20 +26,20 @@ NO_TRANSFORMERS = "transformers is not installed; its stored numbers stand in"
 
 
 def fingerprint(results: dict[str, np.ndarray]) -> dict[str, list[float]]:
-    """Of every array its norm and its product with a random direction."""
-    rng, told = np.random.default_rng(0), {}
+    """The norm of every array and its product with a random direction."""
+    rng, numbers_by_name = np.random.default_rng(0), {}
     for name in sorted(results):
         vector = np.ravel(results[name]).astype(np.float64)
         numbers = np.linalg.norm(vector), rng.standard_normal(vector.size) @ vector
-        told[name] = [float(f"{number:.12g}") for number in numbers]
-    return told
+        numbers_by_name[name] = [float(f"{number:.12g}") for number in numbers]
+    return numbers_by_name
 
 
 def assert_agree(ours: dict, theirs: dict, tolerance: float) -> None:
-    """Within the tolerance of each array's largest entry.
+    """Compare arrays, with a tolerance relative to each one's largest entry.
 
-    A key's bias changes no weight of attention: its gradient is rounding, and held to the largest
-    entry of all.
+    The gradient of a key's bias is zero but for rounding, so its tolerance is relative to the
+    largest entry of all arrays.
     """
     assert ours.keys() == theirs.keys()
     largest = max(np.abs(array).max() for array in theirs.values())
@@ -54,19 +54,19 @@ def test_logits_and_gradients_are_those_of_transformers(name, tmp_path):
     import published_reference as reference
     import torch
 
-    drawn = Drawn(name, CASES[name])
-    folder = drawn.save(tmp_path / "published")
-    assert_agree(drawn.computed(), reference.computed(drawn, folder), 1e-10)
-    single = Drawn(name, CASES[name], np.float32)
+    example = RandomModel(name, CASES[name])
+    folder = example.save(tmp_path / "published")
+    assert_agree(example.results(), reference.results(example, folder), 1e-10)
+    single = RandomModel(name, CASES[name], np.float32)
     folder = single.save(tmp_path / "single")
-    assert_agree(single.computed(), reference.computed(single, folder, torch.float32), 1e-5)
+    assert_agree(single.results(), reference.results(single, folder, torch.float32), 1e-5)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_logits_and_gradients_are_the_stored_ones(name):
-    told = json.loads(STORED.read_text(encoding="utf-8"))[name]
-    ours = fingerprint(Drawn(name, CASES[name]).computed())
-    assert_agree(ours, {key: np.array(value) for key, value in told.items()}, 1e-9)
+    stored = json.loads(STORED.read_text(encoding="utf-8"))[name]
+    ours = fingerprint(RandomModel(name, CASES[name]).results())
+    assert_agree(ours, {key: np.array(value) for key, value in stored.items()}, 1e-9)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -74,19 +74,19 @@ def test_what_transformers_saves_is_loaded_as_it_is(name, tmp_path):
     pytest.importorskip("transformers", reason=NO_TRANSFORMERS)
     import published_reference as reference
 
-    drawn = Drawn(name, CASES[name], np.float32)
-    theirs = reference.opened(drawn.save(tmp_path / "ours"), drawn.said)
+    example = RandomModel(name, CASES[name], np.float32)
+    theirs = reference.load(example.save(tmp_path / "ours"), example.values)
     theirs.float().save_pretrained(tmp_path / "theirs", max_shard_size="20KB")
     model, metadata = load_published(tmp_path / "theirs")
-    assert metadata["published"]["model_type"] == drawn.said["model_type"]
-    assert type(model) is type(drawn.model)
-    state, expected = model.state_dict(), drawn.model.state_dict()
+    assert metadata["published"]["model_type"] == example.values["model_type"]
+    assert type(model) is type(example.model)
+    state, expected = model.state_dict(), example.model.state_dict()
     assert state.keys() == expected.keys()
     for key, array in expected.items():
         assert np.allclose(state[key], array, rtol=1e-6, atol=0), key
     with nf.inference():
-        inputs = drawn.inputs
-        assert np.allclose(model.forward(*inputs), drawn.model.forward(*inputs), atol=1e-4)
+        inputs = example.inputs
+        assert np.allclose(model.forward(*inputs), example.model.forward(*inputs), atol=1e-4)
 
 
 def rewritten(folder: Path, change) -> Path:
@@ -97,8 +97,8 @@ def rewritten(folder: Path, change) -> Path:
         name, kind, written = change(name, np.ascontiguousarray(array))
         header[name] = dict(dtype=kind, shape=array.shape, data_offsets=[at, at + len(written)])
         content, at = content + written, at + len(written)
-    told = json.dumps(header).encode()
-    path.write_bytes(len(told).to_bytes(8, "little") + told + content)
+    encoded = json.dumps(header).encode()
+    path.write_bytes(len(encoded).to_bytes(8, "little") + encoded + content)
     return folder
 
 
@@ -115,7 +115,7 @@ def without_prefix(name, array):
     return name.removeprefix("transformer."), "F32", array.tobytes()
 
 
-def of_old_names(name, array):
+def with_old_names(name, array):
     if "LayerNorm" in name:
         name = name.replace("weight", "gamma").replace("bias", "beta")
     return name, "F32", array.tobytes()
@@ -127,14 +127,14 @@ def of_old_names(name, array):
         ("gpt2", bfloat16, 2**-8),
         ("t5", float16, 2**-10),
         ("gpt2", without_prefix, 0),
-        ("bert", of_old_names, 0),
+        ("bert", with_old_names, 0),
     ],
 )
 def test_other_forms_of_a_file(name, change, tolerance, tmp_path):
-    """Half the numbers' bits, names without what is optional, names of the first releases."""
-    drawn = Drawn(name, CASES[name], np.float32)
-    model, _ = load_published(rewritten(drawn.save(tmp_path), change))
-    for key, array in drawn.model.state_dict().items():
+    """Half precision, names without the optional prefix, names of the first releases."""
+    example = RandomModel(name, CASES[name], np.float32)
+    model, _ = load_published(rewritten(example.save(tmp_path), change))
+    for key, array in example.model.state_dict().items():
         assert np.allclose(model.state_dict()[key], array, rtol=tolerance, atol=1e-6), key
 
 
@@ -145,7 +145,7 @@ def test_the_gradients_of_a_published_model_are_checked_by_its_first_layer(
     name, tmp_path, call, monkeypatch
 ):
     """At its own width and with its weights; a wrong backward is found."""
-    folder = Drawn(name, CASES[name], np.float32).save(tmp_path)
+    folder = RandomModel(name, CASES[name], np.float32).save(tmp_path)
     code, out, err = call(gradient_check.main, f"--run {folder}")
     assert (code, err) == (0, []) and "layers.1" not in "".join(out), out
     assert any("feed_forward.sublayer.inner.weight" in line for line in out)
@@ -156,8 +156,8 @@ def test_the_gradients_of_a_published_model_are_checked_by_its_first_layer(
 
 
 def test_what_stands_twice_is_the_same(tmp_path):
-    drawn = Drawn("gpt2", CASES["gpt2"], np.float32)
-    arrays = load_file(drawn.save(tmp_path) / "model.safetensors")
+    example = RandomModel("gpt2", CASES["gpt2"], np.float32)
+    arrays = load_file(example.save(tmp_path) / "model.safetensors")
     arrays["lm_head.weight"] = arrays["transformer.wte.weight"].copy()
     save_file(arrays, tmp_path / "model.safetensors")
     load_published(tmp_path)
@@ -168,8 +168,8 @@ def test_what_stands_twice_is_the_same(tmp_path):
 
 
 def test_how_a_llama_of_an_earlier_release_says_it():
-    def config(**said):
-        return KINDS["llama"].config(ForeignConfig(CASES["llama"] | said))
+    def config(**values):
+        return KINDS["llama"].config(ForeignConfig(CASES["llama"] | values))
 
     assert config(rope_theta=5e5)["rotary_base"] == 5e5 and config()["rotary_base"] == 1e4
     assert config(rope_scaling=None)["rotary_base"] == 1e4
@@ -186,20 +186,22 @@ WRITERS = [name for name in CASES if not name.startswith(("bert", "vit"))]
 @pytest.mark.parametrize("beam", [1, 4])
 @pytest.mark.parametrize("name", WRITERS)
 def test_what_is_written_is_what_transformers_generates(name, beam, tmp_path):
-    """Token for token, of sequences of which some end early and some are padded."""
+    """Token for token, for sequences of which some end early and some are padded."""
     pytest.importorskip("transformers", reason=NO_TRANSFORMERS)
     import published_reference as reference
     import torch
 
-    drawn, length = Drawn(name, CASES[name]), 12
-    special = drawn.model.config.special
-    output = drawn.model.output.weight.data
+    example, length = RandomModel(name, CASES[name]), 12
+    special = example.model.config.special
+    output = example.model.output.weight.data
     output[special.end] = 1.5 * output[7]  # or few sequences would end
-    ends = end_ids(ForeignConfig(drawn.said))
-    theirs = reference.opened(drawn.save(tmp_path), drawn.said)
-    inputs = {n: torch.from_numpy(x) for n, x in drawn.theirs.items() if "decoder" not in n}
-    given = drawn.inputs[0]
-    before = 1 if theirs.config.is_encoder_decoder else given.shape[1]
+    ends = end_ids(ForeignConfig(example.values))
+    theirs = reference.load(example.save(tmp_path), example.values)
+    inputs = {
+        n: torch.from_numpy(x) for n, x in example.foreign_inputs.items() if "decoder" not in n
+    }
+    source = example.inputs[0]
+    before = 1 if theirs.config.is_encoder_decoder else source.shape[1]
     rows = theirs.generate(
         **inputs,
         num_beams=beam,
@@ -213,23 +215,27 @@ def test_what_is_written_is_what_transformers_generates(name, beam, tmp_path):
     )
     expected = [special.before_end(row[before:].tolist()) for row in rows]
     if beam == 1:
-        written = nf.generation.greedy(drawn.model, given, length)
+        written = nf.generation.greedy(example.model, source, length)
     else:  # transformers goes on until a whole beam is better
         how = dict(count=beam, beam=beam, alpha=0.7, penalty="length")
-        written = [best[0].ids for best in nf.generation.n_best(drawn.model, given, length, **how)]
+        written = [
+            best[0].ids for best in nf.generation.n_best(example.model, given, length, **how)
+        ]
     assert written == expected
 
 
 def store() -> None:
-    """Write what transformers computes for all cases."""
+    """Store the numbers of transformers for all cases."""
     import published_reference as reference
 
-    told = {}
-    for name, said in CASES.items():
+    stored = {}
+    for name, values in CASES.items():
         with tempfile.TemporaryDirectory() as folder:
-            drawn = Drawn(name, said)
-            told[name] = fingerprint(reference.computed(drawn, drawn.save(Path(folder) / name)))
-    STORED.write_text(json.dumps(told) + "\n", encoding="utf-8")
+            example = RandomModel(name, values)
+            stored[name] = fingerprint(
+                reference.results(example, example.save(Path(folder) / name))
+            )
+    STORED.write_text(json.dumps(stored) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__" and sys.argv[1:] == ["--store"]:

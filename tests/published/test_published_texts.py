@@ -37,7 +37,7 @@ def test_a_text_goes_on_as_transformers_has_it(name, tmp_path):
 @pytest.mark.filterwarnings("ignore:training never saw")
 @pytest.mark.parametrize("name", ["marian", "marian_of_two", "t5"])
 def test_pairs_are_translated_as_transformers_has_it(name, tmp_path, call):
-    """With a character that no vocabulary has, and a language that is asked for."""
+    """With a character outside the vocabulary, and with a mark of the target language."""
     transformers = pytest.importorskip("transformers", reason=NO_TRANSFORMERS)
     folder = getattr(published_texts, name)(tmp_path / name)
     if name == "t5":
@@ -82,17 +82,17 @@ def test_tasks_use_published_models(tmp_path, call, monkeypatch):
     Image.fromarray(pixels).save("picture.png")
     code, out, _ = call(images.main, f"--run {vit} --input picture.png --attention looks.png")
     assert code == 0 and out[0].startswith("thing ") and Path("looks.png").exists()
-    told = dict(image_mean=[0.1, 0.2, 0.3], image_std=[0.5, 0.4, 0.3], resample=3)
-    (vit / "preprocessor_config.json").write_text(json.dumps(told), encoding="utf-8")
+    pictures = dict(image_mean=[0.1, 0.2, 0.3], image_std=[0.5, 0.4, 0.3], resample=3)
+    (vit / "preprocessor_config.json").write_text(json.dumps(pictures), encoding="utf-8")
     model, metadata = model_of_run(vit)
     given = images.picture(Path("picture.png"), metadata["pictures"], model.config)
     scaled = Image.fromarray(pixels).resize((12, 12), Image.Resampling.BICUBIC)
-    expected = (np.asarray(scaled) / 255 - told["image_mean"]) / told["image_std"]
+    expected = (np.asarray(scaled) / 255 - pictures["image_mean"]) / pictures["image_std"]
     assert np.allclose(given, expected, atol=1e-6)
     assert call(convert.main, f"{vit} --out vit-run")[0] == 0
-    assert model_of_run(Path("vit-run"))[1]["pictures"] == told
-    told["image_std"] = [0.5, 0, 0.3]
-    (vit / "preprocessor_config.json").write_text(json.dumps(told), encoding="utf-8")
+    assert model_of_run(Path("vit-run"))[1]["pictures"] == pictures
+    pictures["image_std"] = [0.5, 0, 0.3]
+    (vit / "preprocessor_config.json").write_text(json.dumps(pictures), encoding="utf-8")
     code, _, err = call(images.main, f"--run {vit} --input picture.png")
     assert code == 2 and "image_std is above 0" in err[0]
     Path("no.png").write_bytes(b"no picture")
@@ -102,7 +102,7 @@ def test_tasks_use_published_models(tmp_path, call, monkeypatch):
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_a_published_model_is_trained_on_and_published_again(name, tmp_path, call, monkeypatch):
-    """As its own kind, also where the folder that it began with is gone."""
+    """As its own kind, even if the folder that it began with is gone."""
     monkeypatch.chdir(tmp_path)
     folder = getattr(published_texts, name)(tmp_path / name)
     text = " ".join(published_texts.LINES) * 30
@@ -124,8 +124,8 @@ def test_a_published_model_is_trained_on_and_published_again(name, tmp_path, cal
     Path("gone").rename(folder)
     code, out, _ = call(convert.main, "run --to-huggingface --out again")
     assert code == 0 and out == [f"again holds a {name} for transformers"]
-    told = [json.loads((path / "config.json").read_text()) for path in (folder, Path("again"))]
-    assert told[0] == told[1]
+    configs = [json.loads((path / "config.json").read_text()) for path in (folder, Path("again"))]
+    assert configs[0] == configs[1]
     again, trained = nf.load("again"), nf.load("run")
     ids = np.array([[5, 9, 2, 40, 7]])
     with nf.inference():
@@ -154,11 +154,13 @@ def test_a_script_refuses_a_model_for_another(page, kind, says, tmp_path, call):
 
 
 @pytest.mark.filterwarnings("always:.* asks for no_repeat_ngram_size")
-def test_how_a_model_is_to_write_is_read_or_told_of(tmp_path, call):
-    """The ends and lengths of generation_config.json; what numformer has not, in one line."""
+def test_settings_of_generation_are_read_or_warned_of(tmp_path, call):
+    """End ids and lengths of generation_config.json; unsupported ones are named in one line."""
     gpt2, marian = (getattr(published_texts, kind)(tmp_path / kind) for kind in ("gpt2", "marian"))
-    told = dict(eos_token_id=[7, 0], no_repeat_ngram_size=3, min_length=0, repetition_penalty=1.2)
-    (gpt2 / "generation_config.json").write_text(json.dumps(told), encoding="utf-8")
+    generation = dict(
+        eos_token_id=[7, 0], no_repeat_ngram_size=3, min_length=0, repetition_penalty=1.2
+    )
+    (gpt2 / "generation_config.json").write_text(json.dumps(generation), encoding="utf-8")
     words = "asks for no_repeat_ngram_size 3, repetition_penalty 1.2, which numformer lacks"
     with pytest.warns(UserWarning, match=words) as warned:
         config = nf.load(gpt2).model.config
@@ -172,8 +174,8 @@ def test_how_a_model_is_to_write_is_read_or_told_of(tmp_path, call):
     path = marian / "generation_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | dict(max_new_tokens=4)))
     assert nf.load(marian).text.max_length == 4
-    told = dict(num_beams=3, length_penalty=0.4)
-    path.write_text(json.dumps(told))
+    generation = dict(num_beams=3, length_penalty=0.4)
+    path.write_text(json.dumps(generation))
     text = nf.load(marian).text
     assert (text.beam, text.length_penalty, text.penalty) == (3, 0.4, "length")
 
@@ -201,7 +203,7 @@ def test_a_marian_of_two_vocabularies_has_two_files_of_ids(tmp_path, complaint):
     ("name", "ids"), [("marian", dict(pad_token_id=55, eos_token_id=0)), ("t5", {})]
 )
 def test_a_translator_is_trained_on(name, ids, tmp_path, call, monkeypatch):
-    """With ids of its own for padding, start and end, which are the batches' ids, too."""
+    """With its own ids of padding, start and end, in the batches, too."""
     monkeypatch.chdir(tmp_path)
     pytest.importorskip("sacrebleu", reason="the extra translate is not installed")
     folder = getattr(published_texts, name)(tmp_path / name, **ids)
@@ -235,8 +237,8 @@ def test_what_is_converted_comes_back_as_it_was(name, tmp_path, call):
     arrays, again = (load_file(path / "model.safetensors") for path in (folder, back))
     assert arrays.keys() == again.keys()
     assert all(np.array_equal(arrays[key], again[key]) for key in arrays)
-    told = [json.loads((path / "config.json").read_text()) for path in (folder, back)]
-    assert told[0] == told[1]
+    configs = [json.loads((path / "config.json").read_text()) for path in (folder, back)]
+    assert configs[0] == configs[1]
     if name != "vit":
         asked = "the small [MASK]" if name == "bert" else "a dog"
         assert nf.load(folder)(asked) == nf.load(tmp_path / "run")(asked) == nf.load(back)(asked)
@@ -246,7 +248,7 @@ def test_what_is_converted_comes_back_as_it_was(name, tmp_path, call):
 
 @pytest.mark.parametrize("symbols", ["letters", "subwords"])
 def test_our_language_model_becomes_a_gpt2(symbols, tmp_path, call):
-    """With two tables, for ours multiplies what it looks up; without a tokenizer, which it says."""
+    """With two tables, because embeddings are scaled, and a note that there is no tokenizer."""
     vocabulary = nf.Vocabulary("abcdefghijklmnop")
     if symbols == "subwords":
         vocabulary = nf.data.Subwords.learned(published_texts.LINES, 60)
@@ -266,7 +268,7 @@ def test_our_language_model_becomes_a_gpt2(symbols, tmp_path, call):
 
 @pytest.mark.parametrize("tying", ["all", "target", "none"])
 def test_our_transformer_becomes_a_marian(tying, tmp_path, call):
-    """With the vocabularies that it has, one or two."""
+    """With one vocabulary or two."""
     written = 20 if tying == "all" else 24
     sizes = dict(source_vocabulary=20, target_vocabulary=written, d_model=8, d_ff=8, heads=2)
     config = nf.Config(**sizes, layers=1, tying=tying)
