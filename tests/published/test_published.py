@@ -219,7 +219,7 @@ def test_what_is_written_is_what_transformers_generates(name, beam, tmp_path):
     else:  # transformers goes on until a whole beam is better
         how = dict(count=beam, beam=beam, alpha=0.7, penalty="length")
         written = [
-            best[0].ids for best in nf.generation.n_best(example.model, given, length, **how)
+            best[0].ids for best in nf.generation.n_best(example.model, source, length, **how)
         ]
     assert written == expected
 
