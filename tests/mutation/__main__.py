@@ -1,7 +1,7 @@
 """Proof that the tests notice broken mathematics: the library is broken, one place at a time.
 
     python -m tests.mutation            every mutant; goes on where it was interrupted
-    python -m tests.mutation --fast     a sample: some of the first of each kind in each file
+    python -m tests.mutation --fast     one mutant of each kind for each file
 
 A mutant is the library with one place broken in one way (mutants.py lists the ways). Each is
 tested in a process of its own, forked after the tests were collected, by the tests that run the
@@ -17,9 +17,7 @@ import gc
 import hashlib
 import importlib.machinery
 import importlib.metadata
-import itertools
 import json
-import operator
 import os
 import resource
 import signal
@@ -275,10 +273,11 @@ def swap_code(changed: types.CodeType, functions: list[types.FunctionType]) -> N
 
 
 def most_telling(items: list[pytest.Item], stem: str, observed: dict) -> list[pytest.Item]:
-    """Up to MOST_TESTS of those that run a function of the file `stem`.
+    """Up to MOST_TESTS of those that run a function of the file `stem`, in the order to run them.
 
-    All of the file's own tests; of others one of each test function, another of each, and so on:
-    first of those of layers and of a device, and those that run few functions: they look closest.
+    Chosen are all of the file's own tests; of others one of each test function, another of each,
+    and so on: first of those of layers and of a device, and those that run few functions: they look
+    closest. Quick ones run first, after those of the file and of layers.
     """
     met, order = Counter(), {}
     for item in sorted(items, key=lambda item: len(observed[item.nodeid][1])):
@@ -287,7 +286,12 @@ def most_telling(items: list[pytest.Item], stem: str, observed: dict) -> list[py
         order[item] = foreign and met[item.path, item.originalname], foreign, len(order)
         met[item.path, item.originalname] += 1
     chosen = sorted(items, key=order.get)[:MOST_TESTS]
-    return sorted(chosen, key=lambda item: order[item][1:])
+
+    def cost(item):
+        seconds, functions = observed[item.nodeid]
+        return order[item][1] > 1, (seconds + 0.02) * len(functions)
+
+    return sorted(chosen, key=cost)
 
 
 class Experience:
@@ -382,15 +386,6 @@ def of_each_kind(mutants: list[Mutant], equal: dict[str, str]) -> list[Mutant]:
     return list(first.values())
 
 
-def quarter(mutants: list[Mutant], turn: int) -> list[Mutant]:
-    """Every fourth mutant of each file, at least one; each turn begins with another."""
-    chosen = []
-    for _, of_file in itertools.groupby(mutants, key=operator.attrgetter("path")):
-        in_file = list(of_file)
-        chosen += in_file[turn % min(4, len(in_file)) :: 4]
-    return chosen
-
-
 def run(mutants: list[Mutant], equal: dict[str, str], verdicts: Verdicts) -> None:
     """Test every mutant that has no verdict yet."""
     left = [mutant for mutant in mutants if mutant.name not in verdicts.of]
@@ -477,7 +472,7 @@ def main(arguments: list[str] | None = None) -> int:
         description="Break the library in every way and see that the tests notice. What was found "
         f"is kept in {STATE.relative_to(ROOT)}, so an interrupted run goes on.",
     )
-    words = "a sample: a quarter of the first of each kind in each file, after each change another"
+    words = "one mutant of each kind in each file"
     parser.add_argument("--fast", action="store_true", help=words)
     words = "only mutants with TEXT in their names, for example 'softmax_backward: missing term'"
     parser.add_argument("--only", metavar="TEXT", default="", help=words)
@@ -488,9 +483,7 @@ def main(arguments: list[str] | None = None) -> int:
     if unfit:
         print("error: tests/mutation/equivalent_mutants.py lists what is no mutant:", *unfit)
         return 1
-    chosen = mutants
-    if options.fast:
-        chosen = quarter(of_each_kind(mutants, equal), int(digest(), 16))
+    chosen = of_each_kind(mutants, equal) if options.fast else mutants
     chosen = [mutant for mutant in chosen if options.only in mutant.name]
     if not chosen:
         example = "paper/softmax.py softmax_backward: missing term"

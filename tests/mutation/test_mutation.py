@@ -156,9 +156,6 @@ def test_the_library_s_mutants(monkeypatch, capsys):
     assert {mutant.kind for mutant in chosen} == OPERATORS.keys()
     assert len({(mutant.path, mutant.kind) for mutant in chosen}) == len(chosen)
     assert {mutant.path for mutant in mutants if mutant.in_function} == {m.path for m in chosen}
-    quarters = [mutation.quarter(chosen, turn) for turn in range(12)]
-    assert {m.name for quarter in quarters for m in quarter} == {m.name for m in chosen}
-    assert all({m.path for m in quarter} == {m.path for m in chosen} for quarter in quarters)
     assert mutation.main(["--only", "no such place"]) == 2
     assert capsys.readouterr().out.startswith("error: no mutant's name holds 'no such place'")
 
