@@ -2,7 +2,7 @@
 
 Nothing here is newer than the paper. Every class takes its parts as arguments, so newer models
 pass in other parts; training uses these very classes. Two files hold what any implementation needs:
-which positions are real (`masks`) and what decoding remembers (`memory`).
+which positions are real (`masks`), and what a model remembers while it writes (`memory`).
 """
 
 from numformer.paper.linear import Linear

@@ -166,20 +166,20 @@ class MultiHeadAttention(Layer):
 class SelfAttention(MultiHeadAttention):
     """x (B, T, D), reach -> (B, T, D): query, key and value all come from x (section 3.2.3).
 
-    With a `past`, x attends to the keys and values of all positions so far. The state that
-    `remembers` makes holds them.
+    With a `past`, x attends to the keys and values of all positions so far, which are in the state
+    that `key_value_state(past)` makes.
     """
 
-    def __init__(self, *sizes: Any, remembers: Any = KeysAndValues, **parts: Any):
+    def __init__(self, *sizes: Any, key_value_state: Any = KeysAndValues, **parts: Any):
         super().__init__(*sizes, **parts)
-        self.remembers = remembers
+        self.key_value_state = key_value_state
 
     def forward(self, x: Array, reach: Any = None, past: Memory | None = None) -> Array:  # type: ignore[override]
         reach = as_reach(reach, x, x, past.length if past else 0)
         query = self.query.forward(x, reach.queries)
         key, value = self.key.forward(x, reach.keys), self.value.forward(x, reach.keys)
         if past:
-            key, value, positions = past.state(self, self.remembers).append(key, value)
+            key, value, positions = past.state(self, self.key_value_state).append(key, value)
             reach = reach.with_keys(positions)
         return self.attend(query, key, value, reach)
 

@@ -83,7 +83,7 @@ class AttentionMixer:
         parts = projections(config, rng, groups_of(config), config.qk_norm, made.get("rotary"))
         parts["attention"] = attention_of(config, groups_of(config), pattern, bias)
         sizes = config.d_model, config.heads, rng, *config.sizes
-        return SelfAttention(*sizes, **parts, remembers=pattern.remembers)
+        return SelfAttention(*sizes, **parts, key_value_state=pattern.key_value_state)
 
     def share(self, layer: Layer, first: Layer) -> None:
         """Give a layer those parameters of the stack's first such layer that all of them share."""

@@ -36,13 +36,13 @@ class Tile(NamedTuple):
 class Everything:
     """A query sees every key, as far as a mask lets it.
 
-    `remembers` makes, of a Memory, the state of the keys and values that later positions can see.
-    Positions t (T,) of queries and s (S,) of keys are host arrays.
+    `key_value_state(memory)` makes the state that holds the keys and values which later positions
+    can see. Positions t (T,) of queries and s (S,) of keys are host arrays.
     """
 
     Settings: ClassVar[type[settings.Settings]] = settings.Settings
     sees_near: ClassVar[bool] = False
-    remembers: Any = KeysAndValues
+    key_value_state: Any = KeysAndValues
 
     def require(self, heads: int) -> None:
         """Raise InputError for a number of heads that cannot have this pattern."""
@@ -72,7 +72,7 @@ class Window(WindowSettings, Everything):
     Settings, sees_near = WindowSettings, True
 
     @property
-    def remembers(self):
+    def key_value_state(self):
         return partial(Latest, window=self.window)
 
     def sees(self, t, s, heads: int = 1):
@@ -101,7 +101,7 @@ class GlobalWindow(GlobalWindowSettings, Everything):
     Settings = GlobalWindowSettings
 
     @property
-    def remembers(self):
+    def key_value_state(self):
         return partial(Latest, window=self.window, lasting=self.global_tokens)
 
     def sees(self, t, s, heads: int = 1):
