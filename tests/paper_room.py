@@ -1,4 +1,4 @@
-"""How small the paper's room is: its files with what they import, and the calls of a step.
+"""The size of the paper's room: its files, the files they import, and the depth of a step.
 
 python -m tests.paper_room
 """
@@ -17,31 +17,31 @@ ROOT = Path(__file__).parents[1]
 
 
 def modules() -> dict[str, Path]:
-    """Every module of the library by name."""
+    """The path of every module of the library, by the module's name."""
     paths = ROOT.glob("numformer/**/*.py")
     names = {path: path.relative_to(ROOT).with_suffix("") for path in paths}
     return {".".join(name.parts).removesuffix(".__init__"): path for path, name in names.items()}
 
 
 def lines() -> dict[str, int]:
-    """The modules of numformer.paper and all that they import, each with its number of lines."""
-    known = modules()
-    reached = [name for name in known if name.startswith("numformer.paper")]
-    for name in reached:  # which grows
-        for node in ast.walk(ast.parse(known[name].read_text())):
+    """The number of lines of each module of numformer.paper and of all modules they import."""
+    paths = modules()
+    room = [name for name in paths if name.startswith("numformer.paper")]
+    for name in room:  # the list grows on the way
+        for node in ast.walk(ast.parse(paths[name].read_text())):
             names = []
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
                 names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-            # `numformer` itself, which has the public names of all rooms, is none of its imports.
-            new = {n for n in names if n in known and n != "numformer"} - {*reached}
-            reached.extend(sorted(new))
-    return {name: len(known[name].read_text().splitlines()) for name in sorted(reached)}
+            # `numformer` itself has the public names of all rooms, so it does not count.
+            new = {n for n in names if n in paths and n != "numformer"} - {*room}
+            room.extend(sorted(new))
+    return {name: len(paths[name].read_text().splitlines()) for name in sorted(room)}
 
 
 class Task:
-    """One batch of one pair."""
+    """A task whose batches have one pair."""
 
     metric, higher_is_better = "loss", False
 
@@ -53,14 +53,14 @@ class Task:
 
 
 def frames_to_query_product() -> int:
-    """Calls below `Trainer.advance`, down to the one whose line multiplies with W^Q."""
+    """The calls from `Trainer.advance` down to the line that multiplies with W^Q."""
     model = Transformer(Config.base(11, d_model=8, d_ff=8, heads=2, layers=1))
     trainer = Trainer(model, Task(), Path(tempfile.gettempdir()), 1, Recipe())
     weight = model.encoder.layers[0].self_attention.sublayer.query.weight.data
     depths: list[int] = []
 
     class Watched(np.ndarray):
-        """Looks around where it is a factor of a product."""
+        """A weight that notes the depth of the stack when a product uses it."""
 
         def __array_ufunc__(self, ufunc, method, *inputs, **settings):
             plain = [x.view(np.ndarray) if isinstance(x, Watched) else x for x in inputs]
@@ -76,9 +76,9 @@ def frames_to_query_product() -> int:
 
 
 if __name__ == "__main__":
-    counted = lines()
-    for name, count in counted.items():
+    counts = lines()
+    for name, count in counts.items():
         print(f"{count:6,}  {name}")
-    room = sum(count for name, count in counted.items() if name.startswith("numformer.paper"))
-    print(f"{len(counted)} files, {sum(counted.values()):,} lines; the room itself {room:,}")
+    room = sum(count for name, count in counts.items() if name.startswith("numformer.paper"))
+    print(f"{len(counts)} files, {sum(counts.values()):,} lines; the room itself {room:,}")
     print(f"{frames_to_query_product()} frames from a training step to the product with W^Q")
