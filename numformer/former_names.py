@@ -14,7 +14,7 @@ from numformer.layer import Layer
 from numformer.models import TowerConfig
 from numformer.paper import Memory, Places, Reach
 
-RENAMED: dict[str, str] = {"Text": "TextPipeline"}
+RENAMED: dict[str, str] = {"Special": "SpecialIds", "Text": "TextPipeline"}
 
 SETTINGS = {"bias": "attention_bias", "p_drop": "attention_dropout"}
 

@@ -10,8 +10,8 @@ PADDING, START, END, UNKNOWN = 0, 1, 2, 3
 SPECIAL = ("<padding>", "<start>", "<end>", "<unknown>")
 
 
-class Special(NamedTuple):
-    """The special ids of a model; None for one that it does not have. The defaults are ours.
+class SpecialIds(NamedTuple):
+    """The special ids of a model; None for one that it does not have.
 
     A model never writes the ids in `unwritten`. Those in `other_ends` end a text like `end`.
     """
@@ -29,7 +29,8 @@ class Special(NamedTuple):
 
     def before_end(self, ids: list[int]) -> list[int]:
         """The ids before the first one that ends a text."""
-        return [*itertools.takewhile(lambda symbol: symbol not in self.ends, ids)]
+        ends = self.ends
+        return [*itertools.takewhile(lambda symbol: symbol not in ends, ids)]
 
     @property
     def closing(self) -> list[int]:
@@ -44,9 +45,9 @@ class Special(NamedTuple):
         return real
 
 
-OURS = Special()
+DEFAULT_IDS = SpecialIds()
 
 
-def special_ids(model: Any) -> Special:
-    """The special ids of a model: those of its config, or else ours."""
-    return getattr(getattr(model, "config", None), "special", OURS)
+def special_ids(model: Any) -> SpecialIds:
+    """The special ids of a model: those of its config, or else the default ones."""
+    return getattr(getattr(model, "config", None), "special", DEFAULT_IDS)

@@ -1,6 +1,6 @@
 """Vocabularies and batches: from texts to the arrays that a model reads."""
 
-from numformer.data.vocabulary import END, PADDING, START, UNKNOWN, Special, Vocabulary
+from numformer.data.vocabulary import END, PADDING, START, UNKNOWN, SpecialIds, Vocabulary
 from numformer.data.subwords import Subwords
 from numformer.data.batching import (
     Batch,
@@ -16,7 +16,7 @@ __all__ = [
     "PADDING",
     "START",
     "UNKNOWN",
-    "Special",
+    "SpecialIds",
     "Vocabulary",
     "Subwords",
     "Batch",

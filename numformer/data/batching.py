@@ -7,7 +7,7 @@ from itertools import chain
 
 import numpy as np
 
-from numformer.data.vocabulary import OURS, PADDING, Special
+from numformer.data.vocabulary import DEFAULT_IDS, PADDING, SpecialIds
 from numformer.errors import InputError
 from numformer.randomness import seed_sequence
 
@@ -57,7 +57,7 @@ def _is_id_type(kind: type) -> bool:
     return issubclass(kind, int | np.integer) and kind is not bool
 
 
-def pad_sources(sources: Sequence[Sequence[int]], special: Special = OURS) -> np.ndarray:
+def pad_sources(sources: Sequence[Sequence[int]], special: SpecialIds = DEFAULT_IDS) -> np.ndarray:
     """Sources -> (B, S), each with the end id, which shows the encoder where the source ends.
 
     Raises InputError as `pad` does.
@@ -106,7 +106,7 @@ class PairBatch(Batch):
     source: np.ndarray
     target_in: np.ndarray
     target_out: np.ndarray
-    special: Special = OURS
+    special: SpecialIds = DEFAULT_IDS
 
     def __post_init__(self):
         padding = self.special.padding
@@ -119,7 +119,7 @@ class PairBatch(Batch):
             )
 
     @classmethod
-    def of(cls, pairs: Sequence[Pair], special: Special = OURS) -> "PairBatch":
+    def of(cls, pairs: Sequence[Pair], special: SpecialIds = DEFAULT_IDS) -> "PairBatch":
         """Pad (source, target) pairs of ids. Raises InputError as `pad` does."""
         pairs = list(pairs)
         targets, padding = [target for _, target in pairs], special.padding
@@ -160,7 +160,7 @@ class EpochBatches:
     (little padding, but still random batches), and shuffles the batches.
     """
 
-    special: Special = OURS
+    special: SpecialIds = DEFAULT_IDS
     """The special ids of the model."""
 
     def __init__(self, pairs: Sequence[Pair], batch_size: int, seed: int, pool: int = 20):

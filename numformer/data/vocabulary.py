@@ -4,9 +4,18 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 
 from numformer.errors import InputError
-from numformer.symbols import END, OURS, PADDING, SPECIAL, START, UNKNOWN, Special
+from numformer.symbols import DEFAULT_IDS, END, PADDING, SPECIAL, START, UNKNOWN, SpecialIds
 
-__all__ = ["END", "OURS", "PADDING", "SPECIAL", "START", "UNKNOWN", "Special", "Vocabulary"]
+__all__ = [
+    "DEFAULT_IDS",
+    "END",
+    "PADDING",
+    "SPECIAL",
+    "START",
+    "UNKNOWN",
+    "SpecialIds",
+    "Vocabulary",
+]
 
 
 class Vocabulary:

@@ -15,13 +15,13 @@ from numformer.errors import InputError, require_no_nan
 from numformer.models import Model
 from numformer.paper.writing import write
 from numformer.randomness import seed_sequence
-from numformer.symbols import OURS, Special, special_ids
+from numformer.symbols import DEFAULT_IDS, SpecialIds, special_ids
 
 MAX_TEMPERATURE = 1e300
 """Far larger integers cannot be converted to a floating-point number."""
 
 
-def log_probabilities(logits, special: Special = OURS) -> np.ndarray:
+def log_probabilities(logits, special: SpecialIds = DEFAULT_IDS) -> np.ndarray:
     """logits (N, V) -> log softmax (N, V) in float64 on the host.
 
     Ids that a model must not write, such as padding, get minus infinity. Raises BrokenNumbers for

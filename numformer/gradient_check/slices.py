@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from numformer.data.vocabulary import END, OURS, PADDING, START
+from numformer.data.vocabulary import DEFAULT_IDS, END, PADDING, START
 from numformer.models import (
     LanguageModel,
     MaskedLanguageModel,
@@ -40,9 +40,11 @@ def slice_config(config: Any) -> Any:
     """The config of the slice; special ids become those of this library."""
     names = [field.name for field in dataclasses.fields(config)]
     layers = getattr(config, "turns", 1)
-    unwritten = ",".join(map(str, OURS.unwritten))
+    unwritten = ",".join(map(str, DEFAULT_IDS.unwritten))
     smaller: dict[str, Any] = dict(layers=layers, decoder_layers=layers, unwritten=unwritten)
-    smaller |= dict(padding_id=OURS.padding, start_id=OURS.start, end_id=OURS.end)
+    smaller |= dict(
+        padding_id=DEFAULT_IDS.padding, start_id=DEFAULT_IDS.start, end_id=DEFAULT_IDS.end
+    )
     for name in ("vocabulary", "source_vocabulary", "target_vocabulary"):
         smaller[name] = min(getattr(config, name, 0), SYMBOLS)
     if isinstance(config, VisionTransformer.Config):

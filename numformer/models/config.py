@@ -35,7 +35,7 @@ from numformer.paper.decoder import Decoder, DecoderLayer
 from numformer.paper.embedding import Embedding, OutputProjection
 from numformer.paper.encoder import Encoder, EncoderLayer
 from numformer.paper.residual import Residual
-from numformer.symbols import OURS, Special
+from numformer.symbols import DEFAULT_IDS, SpecialIds
 
 CHOICES_WITH_SETTINGS: dict[str, dict[str, Any]] = {
     "mixers": MIXERS,
@@ -134,11 +134,11 @@ class TowerConfig(kinds.OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ign
         kinds.unflagged(settings.above_zero(1e4, "of rotary positions")),
         positions=["rotary", "sinusoidal_rotary"],
     )
-    padding_id: int | None = kinds.unflagged(kinds.special_id(OURS.padding, ""))
-    start_id: int | None = kinds.unflagged(kinds.special_id(OURS.start, ""))
-    end_id: int | None = kinds.unflagged(kinds.special_id(OURS.end, ""))
+    padding_id: int | None = kinds.unflagged(kinds.special_id(DEFAULT_IDS.padding, ""))
+    start_id: int | None = kinds.unflagged(kinds.special_id(DEFAULT_IDS.start, ""))
+    end_id: int | None = kinds.unflagged(kinds.special_id(DEFAULT_IDS.end, ""))
     unwritten: str = kinds.unflagged(
-        kinds.ids(",".join(map(str, OURS.unwritten)), "ids that no model writes")
+        kinds.ids(",".join(map(str, DEFAULT_IDS.unwritten)), "ids that no model writes")
     )
     other_ends: str = kinds.unflagged(kinds.ids("", "further ids that end a text"))
 
@@ -212,13 +212,13 @@ class TowerConfig(kinds.OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ign
         return self.sizes[0]
 
     @cached_property
-    def special(self) -> Special:  # type: ignore[override]
+    def special(self) -> SpecialIds:  # type: ignore[override]
         """The ids that mean something else than a symbol."""
         unwritten, other_ends = (
             tuple(map(int, filter(None, listed.split(","))))
             for listed in (self.unwritten, self.other_ends)
         )
-        return Special(self.padding_id, self.start_id, self.end_id, unwritten, other_ends)
+        return SpecialIds(self.padding_id, self.start_id, self.end_id, unwritten, other_ends)
 
     # The parts
 

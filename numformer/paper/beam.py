@@ -16,7 +16,7 @@ from numformer.backend import array_module, to_host
 from numformer.errors import require_no_nan, require_positive
 from numformer.layer import inference
 from numformer.paper.writing import Writer, require_writer
-from numformer.symbols import END, OURS, Special, special_ids
+from numformer.symbols import DEFAULT_IDS, END, SpecialIds, special_ids
 
 
 def length_penalty(length: int, alpha: float) -> float:
@@ -101,7 +101,7 @@ def search(
 
 
 def most_probable(
-    logits, count: int, special: Special = OURS, largest: Callable = largest_entries
+    logits, count: int, special: SpecialIds = DEFAULT_IDS, largest: Callable = largest_entries
 ) -> tuple[np.ndarray, np.ndarray]:
     """logits (N, V) -> the `count` most probable symbols of each row and their log probabilities.
 

@@ -16,7 +16,7 @@ from numformer.paper.encoder import Encoder, EncoderLayer
 from numformer.paper.feed_forward import FeedForward
 from numformer.paper.positions import LearnedPositions, SinusoidalPositions
 from numformer.paper.residual import Residual
-from numformer.symbols import OURS, SPECIAL
+from numformer.symbols import DEFAULT_IDS, SPECIAL
 
 POSITIONS: dict[str, Callable[..., Layer]] = {
     "sinusoidal": lambda max_length, d_model, rng: SinusoidalPositions(),
@@ -115,7 +115,7 @@ class Config(LayerConfig):
     and Table 3. Raises InputError for values that do not fit together.
     """
 
-    special: ClassVar[Any] = OURS
+    special: ClassVar[Any] = DEFAULT_IDS
     """The special ids, such as padding, that stand for no symbol."""
 
     source_vocabulary: int = settings.vocabulary(len(SPECIAL))

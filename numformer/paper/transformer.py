@@ -9,7 +9,7 @@ from numformer.layer import Array, Layer
 from numformer.paper.config import Config
 from numformer.paper.masks import Places, Reach
 from numformer.paper.memory import Memory, SourceState, State
-from numformer.symbols import OURS, Special
+from numformer.symbols import DEFAULT_IDS, SpecialIds
 
 
 class Transformer(Layer):
@@ -87,7 +87,7 @@ FIXES = dict(
 )
 
 
-def require_pair(source, target, skip_padding: bool, special: Special = OURS) -> None:
+def require_pair(source, target, skip_padding: bool, special: SpecialIds = DEFAULT_IDS) -> None:
     """Raise InputError unless source and target are one batch for an encoder-decoder."""
     for ids, name in ((source, "source"), (target, "target")):
         require_batch(ids, f"{name} ids are a NumPy array (B, {name} length)", FIXES[name])
@@ -105,7 +105,7 @@ def require_pair(source, target, skip_padding: bool, special: Special = OURS) ->
         )
 
 
-def require_source(source, special: Special = OURS) -> None:
+def require_source(source, special: SpecialIds = DEFAULT_IDS) -> None:
     """Raise InputError unless `source` is a batch whose rows end with the end id or are padding."""
     require_batch(source, "source ids are a NumPy array (B, source length)", FIXES["source"])
     for row, ids in enumerate(source):

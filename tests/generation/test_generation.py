@@ -275,12 +275,12 @@ def test_an_ensemble_has_models_that_write_and_the_room_of_the_smallest(complain
     )
     config = nf.Ensemble([peaked(positions="none")]).config
     sizes = dict(source_vocabulary=V, target_vocabulary=V)
-    assert vars(config) == dict(longest=None, special=nf.Special(), **sizes)
+    assert vars(config) == dict(longest=None, special=nf.SpecialIds(), **sizes)
     config = SimpleNamespace(source_vocabulary=V, target_vocabulary=V + 1)
     other = SimpleNamespace(start=None, step=None, config=config)
     assert f"'target_vocabulary': {V + 1}" in complaint(nf.Ensemble, [peaked(), peaked(), other])
     said = complaint(nf.Ensemble, [peaked(), peaked(), peaked(end_id=4)])
-    assert "have the same special ids; received Special(padding=0" in said
+    assert "have the same special ids; received SpecialIds(padding=0" in said
     assert nf.Ensemble([peaked(end_id=4)] * 2).config.special.end == 4
 
 

@@ -60,9 +60,9 @@ def test_a_quarter_of_the_holes_is_filled_at_once_and_as_many_as_fit_are_seen(te
 
 def test_what_no_text_has_is_what_the_model_says():
     model = Alphabet()
-    model.config = SimpleNamespace(special=nf.Special(end=None))
+    model.config = SimpleNamespace(special=nf.SpecialIds(end=None))
     assert TEXT.write(model, [["_"]]) == [["<end>"]]
-    model.config = SimpleNamespace(special=nf.Special(end=4, unwritten=(0, 1, 2, 3, 5)))
+    model.config = SimpleNamespace(special=nf.SpecialIds(end=4, unwritten=(0, 1, 2, 3, 5)))
     assert TEXT.write(model, [["_"]]) == [["c"]]
 
 

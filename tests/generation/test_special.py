@@ -63,8 +63,8 @@ every_naming = pytest.mark.parametrize("names", NAMES.values(), ids=NAMES)
 def test_a_batch_is_the_same_by_other_names(names, complaint):
     ours, theirs = both(nf.Transformer, names, source_vocabulary=V, target_vocabulary=V)
     special = theirs.config.special
-    assert special == nf.Special(9, names[nf.START], 1, (0, 9, 10))
-    assert ours.config.special == nf.Special() == nf.Special(0, 1, 2, (0, 1, 3), ())
+    assert special == nf.SpecialIds(9, names[nf.START], 1, (0, 9, 10))
+    assert ours.config.special == nf.SpecialIds() == nf.SpecialIds(0, 1, 2, (0, 1, 3), ())
     batch = nf.PairBatch.of(PAIRS)
     pairs = [[names[np.array(ids, int)] for ids in pair] for pair in PAIRS]
     other = nf.PairBatch.of(pairs, special)

@@ -12,7 +12,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from numformer.data import END, START, PairBatch
-from numformer.data.vocabulary import OURS
+from numformer.data.vocabulary import DEFAULT_IDS
 from numformer.layer import mode, pack
 from numformer.models import Config, LanguageModel, RecurrentEncoderDecoder, Transformer
 from numformer.trained import load
@@ -138,7 +138,7 @@ def test_a_head_that_is_removed_gives_zeros_and_comes_back(studied, monkeypatch)
 def scores_of(weights: np.ndarray, reads, looks_at, follows, lexicon=None, times=1):
     """The scores of made-up heads (H, T, S), by name, a dict for each head."""
     scores = PatternScores(len(weights))
-    marks = patterns(reads, looks_at, follows, OURS, lexicon)
+    marks = patterns(reads, looks_at, follows, DEFAULT_IDS, lexicon)
     for _ in range(times):
         scores.add(weights, marks, np.ones(len(reads), bool))
     return [{score.pattern: score for score in scores.scores(n)} for n in range(len(weights))]
@@ -165,7 +165,7 @@ def test_a_head_is_called_by_what_it_looks_at_and_not_by_chance():
     for score in uniform.values():
         assert score.weight == pytest.approx(score.chance)  # whatever is exchanged, it is the same
     assert "alignment" not in back
-    induction = patterns(*2 * (np.array([4, 5, 4, 5]),), np.full(4, -1), OURS)[1]
+    induction = patterns(*2 * (np.array([4, 5, 4, 5]),), np.full(4, -1), DEFAULT_IDS)[1]
     assert np.argwhere(induction).tolist() == [[2, 1], [3, 2]]  # after it, not before, both ways
 
 

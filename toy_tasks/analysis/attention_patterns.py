@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from numformer.data import Batch, PairBatch
-from numformer.data.vocabulary import Special
+from numformer.data.vocabulary import SpecialIds
 
 FARTHEST = 8
 """The largest offset, back or ahead, that is a pattern."""
@@ -73,7 +73,7 @@ def _coded(source, target):
     return (source.astype(np.int64) << 32) + target
 
 
-def example_symbols(batch: Batch, kind: str, special: Special) -> tuple[np.ndarray, ...]:
+def example_symbols(batch: Batch, kind: str, special: SpecialIds) -> tuple[np.ndarray, ...]:
     """Of a batch of one: the ids of queries (T,), of keys (S,), and to predict (T,), or -1."""
     if isinstance(batch, PairBatch):
         source, target, follows = (ids[0] for ids in batch.inputs)
@@ -86,7 +86,7 @@ def example_symbols(batch: Batch, kind: str, special: Special) -> tuple[np.ndarr
 
 
 def patterns(
-    reads, looks_at, follows, special: Special, lexicon: Lexicon | None = None
+    reads, looks_at, follows, special: SpecialIds, lexicon: Lexicon | None = None
 ) -> np.ndarray:
     """reads, follows (T,), looks_at (S,) -> (patterns, T, S), True where each pattern looks.
 

@@ -9,9 +9,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from numformer.data import PairBatch, Special, Subwords, TokenBatches, Vocabulary
+from numformer.data import PairBatch, SpecialIds, Subwords, TokenBatches, Vocabulary
 from numformer.data.moses import detokenize
-from numformer.data.vocabulary import OURS
+from numformer.data.vocabulary import DEFAULT_IDS
 from numformer.errors import InputError
 from numformer.generation import Translation
 from numformer.generation import text as texts
@@ -49,7 +49,7 @@ class TranslationTask(TransductionTask):
         data: dict[str, list[Pair]],
         sides: tuple[Vocabulary, Vocabulary],
         options,
-        special: Special = OURS,
+        special: SpecialIds = DEFAULT_IDS,
     ):
         def ids(sentence: str, subwords: Vocabulary) -> list[int]:
             return subwords.encode(subwords.split(sentence))
