@@ -74,8 +74,8 @@ def the_whole_transformer():
                 "dx, dmemory": r"From $\mathrm{d}L$ through the table to $\mathrm{d}Y$, then down "
                 "the decoder. Two gradients come out of it.",
                 "self.target": "One goes to the rows of the table that the decoder has read.",
-                "self.source": "The other goes down the encoder, to the rows that it has read.",
-                "return": "Ids have no gradient: there is no id 4.01.",
+                "self.source": "The other goes down the encoder, to the rows that it has read. "
+                "Ids have no gradient: there is no id 4.01.",
             },
         ),
     ]

@@ -204,7 +204,7 @@ def what_is_kept():
     return Beside(
         Sampling._candidates,
         {
-            "order = ": "From the most probable to the least.",
+            "ranked = ": "From the most probable to the least.",
             "most = ": "With top-k so many words stay at most, otherwise all.",
             "count = ": "So many stay, in every row.",
             "if self.top_p": "Top-p counts words whose sum has *not* reached the share, and adds "

@@ -120,8 +120,7 @@ def the_lines_of_the_score():
             attention_weights,
             {
                 "with mode": "Forward as in training, with everything saved, but without dropout.",
-                "weights = {}": "",
-                "for name, layer": "Each attention by its name, such as "
+                "weights = ": "Each attention by its name, such as "
                 "`encoder.layers.0.self_attention.sublayer`, with its weights $(B, h, T, S)$.",
                 "model.clear_saved": "There is no backward, so what was saved is thrown away.",
                 "return": "",
