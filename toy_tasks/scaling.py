@@ -158,7 +158,7 @@ def read(data: Path | None, unit: str, context: int) -> OnePass:
     """The text, in the symbols of the unit."""
     text = shakespeare(data)
     lines = split(text)[0].split("\n")
-    known = Subwords.learned(lines, VOCABULARY, exact=True) if unit == SUBWORDS else None
+    known = Subwords.train(lines, VOCABULARY, exact=True) if unit == SUBWORDS else None
     return OnePass(text, context, BATCH, 1, "scaling", known)
 
 

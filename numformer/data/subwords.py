@@ -4,6 +4,7 @@ import base64
 import io
 import re
 import unicodedata
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 
@@ -53,7 +54,7 @@ class Subwords(Vocabulary):
             raise InputError(
                 "the model's ids 0 to 3 are padding, start, end and unknown",
                 special,
-                "Train it by Subwords.learned(texts, size).",
+                "Train it by Subwords.train(texts, size).",
             )
         self.model = model
         self.exact = self._processor.encode(" ") != []
@@ -61,7 +62,13 @@ class Subwords(Vocabulary):
         super().__init__(map(self._processor.id_to_piece, ids), " ")
 
     @classmethod
-    def learned(
+    def learned(cls, *args, **settings) -> "Subwords":
+        """The former name of `train`."""
+        warnings.warn("Subwords.learned is now Subwords.train", DeprecationWarning, stacklevel=2)
+        return cls.train(*args, **settings)
+
+    @classmethod
+    def train(
         cls, texts: Iterable[str], size: int, kind: str = "bpe", exact: bool = False
     ) -> "Subwords":
         """Learn `size` subwords from texts, including the four special ids; fewer from short texts.

@@ -29,7 +29,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module", params=[(45, "bpe"), (30, "unigram")], ids=str)
 def subwords(request):
-    learned = Subwords.learned(TEXTS, *request.param)
+    learned = Subwords.train(TEXTS, *request.param)
     assert len(learned) == request.param[0]
     return learned
 
@@ -41,14 +41,14 @@ def test_a_text_is_its_pieces_put_together(subwords):
         ids = subwords.encode(pieces)
         assert min(ids) >= len(SPECIAL) and subwords.decode(ids) == pieces
     assert max(len(subwords.split(text)) for text in TEXTS) > 8  # some words are cut
-    least, most = (Subwords.learned(TEXTS, size) for size in (27, 10**12))  # all that there are
+    least, most = (Subwords.train(TEXTS, size) for size in (27, 10**12))  # all that there are
     assert len(least) == 27 < len(most) < 200
     assert most.encode(most.split("the smallest")) == most.encode(["▁the", "▁smallest"])
 
 
 def test_the_rarest_character_is_kept_as_it_is():
     rare = "a \ufb01sh"  # with a ligature, which other rules would write as two letters
-    subwords = Subwords.learned([*100 * TEXTS, rare], 45)
+    subwords = Subwords.train([*100 * TEXTS, rare], 45)
     assert subwords.decode(subwords.encode(pieces := subwords.split(rare))) == pieces
     assert subwords.join(pieces) == rare
 
@@ -73,7 +73,7 @@ def test_a_description_makes_the_same_subwords_again(subwords):
 
 def test_dropout_cuts_the_same_text_in_other_ways_and_the_same_in_a_resumed_run():
     """By NumPy's random numbers; each text goes on with them."""
-    bpe = Subwords.learned(TEXTS, 45)
+    bpe = Subwords.train(TEXTS, 45)
     assert bpe.sampled(TEXTS, 0.0, 1) == [bpe.encode(bpe.split(text)) for text in TEXTS]
     once, again, other = (bpe.sampled(TEXTS, 0.3, seed) for seed in (1, 1, 2))
     assert once == again != other
@@ -103,14 +103,14 @@ def test_what_cannot_be_learned_is_told(complaint, monkeypatch):
         refusal = (
             f"subwords are at least 27: these texts' characters, and 4 ids; received {few}. Choose"
         )
-        assert refusal in complaint(Subwords.learned, TEXTS, few)
-    assert "learned from texts; received texts" in complaint(Subwords.learned, [], 45)
-    assert "one of bpe, unigram" in complaint(Subwords.learned, TEXTS, 45, "words")
+        assert refusal in complaint(Subwords.train, TEXTS, few)
+    assert "learned from texts; received texts" in complaint(Subwords.train, [], 45)
+    assert "one of bpe, unigram" in complaint(Subwords.train, TEXTS, 45, "words")
     written, train = io.BytesIO(), sentencepiece.SentencePieceTrainer.train
     train(sentence_iterator=iter(TEXTS), model_writer=written, vocab_size=30, minloglevel=2)
     assert "received [-1, 1, 2, 0]" in complaint(Subwords, written.getvalue())
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    assert "numformer[translate]" in complaint(Subwords.learned, TEXTS, 45)
+    assert "numformer[translate]" in complaint(Subwords.train, TEXTS, 45)
     monkeypatch.setitem(sys.modules, "sacremoses", None)
     moses._moses.cache_clear()
     assert "numformer[translate]" in complaint(tokenize, "a", "fr")
@@ -153,7 +153,7 @@ def test_a_translation_reads_and_writes_sentences(subwords, complaint):
 
 @pytest.mark.parametrize(("from_", "to"), [("fr", "en"), ("en", "fr")])
 def test_each_side_of_a_translation_has_the_rules_of_its_language(from_, to):
-    words = Subwords.learned(["l&apos; homme &apos;s", "l &apos;homme"] * 9, 22)
+    words = Subwords.train(["l&apos; homme &apos;s", "l &apos;homme"] * 9, 22)
     text, tokens = Translation(words, words, 9, from_=from_, to=to), "l&apos; homme"
     assert (words.join(text.symbols("L'homme")) == tokens) == (from_ == "fr")
     assert (text.join(words.split(tokens)) == "l'homme") == (to == "fr")
@@ -164,7 +164,7 @@ def test_exact_subwords_leave_every_space_line_end_and_tab_where_it_is(kind):
     """In every cut; a long line is learned, too, and letters are of one form (NFC)."""
     texts = ["if x:\n\ty =  'ab'", "  if x:", "ab " * 2000 + "ç", "cafe\N{COMBINING ACUTE ACCENT}"]
     lines = [line.strip() for text in texts for line in text.split("\n")]
-    words = Subwords.learned(lines, 60, kind, exact=True)  # which has no line end and no tab
+    words = Subwords.train(lines, 60, kind, exact=True)  # which has no line end and no tab
     for text in [*texts[:2], " x\n\n", "\tif  x ", " "]:
         assert words.join(words.split(text)) == text
         assert UNKNOWN not in words.encode(words.split(text))
@@ -174,4 +174,4 @@ def test_exact_subwords_leave_every_space_line_end_and_tab_where_it_is(kind):
             assert dropout or kind != "bpe" or ids == words.encode(words.split(text))
     assert words.sampled(texts[3:], 1.0, 1) == [words.encode([*"caf\xe9"])]
     assert words.join(words.split(texts[3])) == "caf\xe9" and "ç" in words.symbols
-    assert Subwords(words.model).exact and not Subwords.learned(TEXTS, 45).exact
+    assert Subwords(words.model).exact and not Subwords.train(TEXTS, 45).exact

@@ -73,7 +73,7 @@ def test_the_unknown_is_an_id_or_a_symbol():
 
 
 def test_pieces_and_their_ids(complaint):
-    model = Subwords.learned(["a dog runs", "a cat"], 20).model
+    model = Subwords.train(["a dog runs", "a cat"], 20).model
     cut = Subwords(model).symbols
     ids = {name: n for n, name in enumerate(["</s>", ">>fr<<", *cut, "<unk>"])}
     vocabulary = MarianVocabulary(model, ids, len(ids))
@@ -91,7 +91,7 @@ def test_pieces_and_their_ids(complaint):
 
 
 def test_a_text_of_theirs_is_made_again():
-    model = Subwords.learned(["a dog runs", "a cat"], 20).model
+    model = Subwords.train(["a dog runs", "a cat"], 20).model
     ids = {name: n for n, name in enumerate(["</s>", *Subwords(model).symbols, "<unk>"])}
     pieces, tokenizer = MarianVocabulary(model, ids, len(ids)), words()
     config = nf.Config.base(len(ids), d_model=8, heads=2)

@@ -96,7 +96,7 @@ def bert(folder: Path) -> Path:
 
 def marian(folder: Path, **changes) -> Path:
     """Of one vocabulary for both languages, as a run of ours would become it."""
-    subwords = Subwords.learned(LINES, 60)
+    subwords = Subwords.train(LINES, 60)
     values = MARIAN | dict(pad_token_id=0, decoder_start_token_id=1, eos_token_id=2)
     values |= dict(vocab_size=len(subwords), bad_words_ids=[[0], [1], [3]])
     if changes:  # the start is the padding, as in those that are published
@@ -110,7 +110,7 @@ def marian(folder: Path, **changes) -> Path:
 
 def marian_of_two(folder: Path) -> Path:
     """Of a vocabulary for each language."""
-    source, target = Subwords.learned(LINES, 60), Subwords.learned(LINES[::-2], 52)
+    source, target = Subwords.train(LINES, 60), Subwords.train(LINES[::-2], 52)
     values = MARIAN | TWO | dict(pad_token_id=0, decoder_start_token_id=1, eos_token_id=2)
     values |= dict(vocab_size=len(source), decoder_vocab_size=len(target))
     example = RandomModel("marian", values | dict(bad_words_ids=[[0], [1], [3]]), np.float32)

@@ -251,7 +251,7 @@ def test_our_language_model_becomes_a_gpt2(symbols, tmp_path, call):
     """With two tables, because embeddings are scaled, and a note that there is no tokenizer."""
     vocabulary = nf.Vocabulary("abcdefghijklmnop")
     if symbols == "subwords":
-        vocabulary = nf.data.Subwords.learned(published_texts.LINES, 60)
+        vocabulary = nf.data.Subwords.train(published_texts.LINES, 60)
     size = len(vocabulary)
     sizes = dict(vocabulary=size, d_model=8, d_ff=12, heads=2, layers=2, max_length=9)
     config = nf.LanguageModel.Config(**sizes, norm="pre", positions="learned", activation="gelu")

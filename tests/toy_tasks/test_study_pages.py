@@ -251,7 +251,7 @@ def test_a_row_differs_from_the_base_where_no_run_of_it_lies_among_the_base_s():
 def test_the_ablation_is_studied_and_drawn(studied, monkeypatch, task):
     pairs = [(f"{word} .", f". {word[::-1]}") for word in ("ab", "bc", "cab", "dab")]
     data = dict.fromkeys(("train", "dev", "val", "test"), pairs)
-    subwords = Subwords.learned((side for pair in pairs for side in pair), 30)
+    subwords = Subwords.train((side for pair in pairs for side in pair), 30)
     monkeypatch.setattr(ablation.translate, "read_corpus", lambda *asked: data)
     monkeypatch.setattr(ablation.translate, "subwords_of", lambda *what, **how: subwords)
     flags, rows = f"--task {task} --data any --language xyz {TINY}", ("base", "E learned positions")

@@ -102,7 +102,7 @@ def test_a_run_is_whole_by_itself_and_goes_on_bit_for_bit(data, succeed, refuse,
 def task_of(pairs: dict, **others) -> TranslationTask:
     settings = dict(batch_size=60, accumulate=2, bpe_dropout=0.0, cased=False, seed=1)
     settings |= dict(languages=["en", "de"], beam=2, length_penalty=1.0, penalty="paper")
-    subwords = Subwords.learned((line for pair in pairs["train"] for line in pair), 50)
+    subwords = Subwords.train((line for pair in pairs["train"] for line in pair), 50)
     return TranslationTask(pairs, 2 * (subwords,), argparse.Namespace(**(settings | others)))
 
 
@@ -208,7 +208,7 @@ def test_the_flags_of_decoding_and_of_words_are_kept_and_used(data, succeed):
     assert (text.beam, text.length_penalty, text.penalty) == (3, 0.5, "paper")
     assert (text.from_, text.to) == ("de", "en")
     lines = [line for pair in read_corpus(data, ("de", "en"))["train"] for line in pair]
-    assert text.source.model == Subwords.learned(lines, 30, "unigram").model
+    assert text.source.model == Subwords.train(lines, 30, "unigram").model
     runs = "seed1", "seed2", "seed1 --ensemble seed2", "seed2 --ensemble seed1"
     asked = "--n-best 2 --text 'ein hund läuft'"
     *alone, both, turned = (tuple(succeed(main, f"--run {run} {asked}")) for run in runs)

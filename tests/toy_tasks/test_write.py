@@ -179,7 +179,7 @@ def test_a_run_of_subwords_keeps_them_and_takes_plain_text(page, data, rest, suc
     out = "\n".join(succeed(page.main, "--run run --input", asked))
     assert out.startswith(asked) == (page is write) and "\u2581" not in out
     assert "is finished" in "".join(succeed(page.main, "--resume --out run"))
-    Path("run/subwords.model").write_bytes(Subwords.learned(["ab" * 9], 9, exact=True).model)
+    Path("run/subwords.model").write_bytes(Subwords.train(["ab" * 9], 9, exact=True).model)
     refuse(page.main, "--resume --out run", "data that it was started with", tells=True)
     too_few = f"{OWN} {rest} --out new --subwords 0"
     refuse(page.main, too_few, "--subwords 0: subwords are at least ", tells=True)
@@ -187,7 +187,7 @@ def test_a_run_of_subwords_keeps_them_and_takes_plain_text(page, data, rest, suc
 
 def test_pairs_share_their_subwords_and_say_which_side_is_too_long(complaint, succeed, refuse):
     data = {name: [("the dog", "der Hund")] * 3 for name in ("train", "dev", "test")}
-    words = Subwords.learned(["the dog der Hund"], 60, exact=True)
+    words = Subwords.train(["the dog der Hund"], 60, exact=True)
     task = pairs.PairsTask(data, 2, 1, known=2 * (words,))
     assert task.text.source is task.text.target is words
     task.written = lambda model, sources, **how: [words.join(words.split("der Hund"))]
@@ -222,14 +222,14 @@ def test_a_text_of_subwords_is_learned_in_its_first_nine_tenths_and_judged_by_ch
 
 
 def test_a_text_of_subwords_has_windows_on_both_sides(complaint):
-    words = Subwords.learned([PARAGRAPHS], 60, exact=True)
+    words = Subwords.train([PARAGRAPHS], 60, exact=True)
     count = len(words.split(PARAGRAPHS))
     said = complaint(WritingTask, PARAGRAPHS, count // 20, 4, 1, known=words)
     assert f"subwords of a window; received {count} subwords" in said
     assert "20 times the 6 characters" in complaint(WritingTask, "ab" * 59, 5, 4, 1)
     assert len(WritingTask("ab" * 60, 5, 4, 1).unseen) == 12
     short = "a b c d e " * 90 + "w" * 100  # whose last tenth has few subwords
-    words = Subwords.learned([short], 99, exact=True)
+    words = Subwords.train([short], 99, exact=True)
     unseen = len(words.split(split(short)[1]))
     assert WritingTask(short, unseen - 1, 4, 1, known=words).unseen_windows()
     assert "20 times" in complaint(WritingTask, short, unseen, 4, 1, known=words)

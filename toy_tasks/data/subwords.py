@@ -17,13 +17,13 @@ def subwords_of(
 ) -> Subwords:
     """Those of the run that is resumed; for a new one they are learned.
 
-    What `flag` asks for is told where it cannot be. `how` goes to `Subwords.learned`.
+    What `flag` asks for is told where it cannot be. `how` goes to `Subwords.train`.
     """
     kept = options.resume and options.out / FILE
     if kept and kept.is_file():
         return Subwords(kept.read_bytes())
     try:
-        learned = Subwords.learned(texts, size, **how)
+        learned = Subwords.train(texts, size, **how)
     except InputError as problem:
         rule, received, fix = problem.args
         raise InputError(f"{flag} {size}: {rule}", received, fix) from None
