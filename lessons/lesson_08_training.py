@@ -26,7 +26,8 @@ from lessons.lesson_08 import by_hand, runs, training
 from lessons.lesson_08.exercises import EXERCISES
 from numformer import Config, CrossEntropy
 from numformer.gradient_check.gradients import check
-from numformer.optimization.optimizers import adam, clip_global_norm
+from numformer.optimization.clipping import clip_global_norm
+from numformer.optimization.optimizers import adam
 from numformer.optimization.recipe import warmup_rate
 from numformer.paper import Residual
 from numformer.paper.cross_entropy import cross_entropy, cross_entropy_backward

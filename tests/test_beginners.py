@@ -64,7 +64,7 @@ REFUSED = {
     "train(model, Reversing, folder, 1)": "received the class Reversing. Write Reversing(...)",
     "train(model, object(), folder, 1)": "evaluate, description; received object without metric",
     "t = Reversing({'accuracy': 1}); t.batch = lambda step: [([4], [5])]; "
-    "train(model, t, folder, 1, parts=1)": "gives a Batch, or a list of them; received tuple",
+    "train(model, t, folder, 1, parts=1)": "returns a Batch, or a list of them; received tuple",
     TEXT.format("Transduction(vocabulary, Vocabulary('ab'), 9)"): "its model was built for",
     TEXT.format("'abc'"): "a task's text has the vocabularies ... received 'abc'",
     "train(model, Reversing({'accuracy': 1, 'rate': 2}), folder, 1)": "'loss_scale', 'rate',",

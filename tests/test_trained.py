@@ -299,7 +299,7 @@ def test_a_model_of_one_s_own_is_known_by_its_class_and_not_by_its_module(tmp_pa
         numformer.load, path
     )
     for kind, words in (
-        (module["Other"], f"the model 'Other' is asked for; received {path}, which holds 'Own'"),
+        (module["Other"], f"must hold the model 'Other'; received {path}, which holds 'Own'"),
         ("Own", "kind is a class of models; received 'Own'. Pass the class itself"),
     ):
         assert words in complaint(numformer.load, path, kind=kind)
@@ -310,4 +310,4 @@ def test_a_model_of_one_s_own_is_known_by_its_class_and_not_by_its_module(tmp_pa
             assert type(load_model(path, module["Own"])[0]) is module["Own"]
         else:
             assert f"which holds {earlier!r}" in complaint(load_model, path, module["Own"])
-        assert "'language_model' is asked for" in complaint(load_model, path, LanguageModel)
+        assert "must hold the model 'language_model'" in complaint(load_model, path, LanguageModel)

@@ -10,7 +10,7 @@ from lessons.kit.simulation import Choice, Simulation, Slider
 from lessons.kit.views import Axis, Chart, Drawn, Figures, Heatmap
 from numformer import Adam, PairBatch, inference, pack
 from numformer.models import RecurrentEncoderDecoder
-from numformer.optimization.optimizers import clip_global_norm
+from numformer.optimization.clipping import clip_global_norm
 from toy_tasks.text_to_text.sequences import Rule, SequenceTask, held_out
 
 # What `python -m toy_tasks.bottleneck` printed: the exact match on unseen sources of 1 to 20 of 26

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from numformer import Adam, Config, Layer, PairBatch, Transformer, inference, pack
 from numformer.arithmetic import matmul
 from numformer.execution.in_turn import InTurn
-from numformer.optimization.optimizers import clip_global_norm
+from numformer.optimization.clipping import clip_global_norm
 from numformer.optimization.recipe import linear_rate
 from numformer.paper.attention import MultiHeadAttention, scaled_dot_product_attention
 from numformer.paper.masks import as_mask

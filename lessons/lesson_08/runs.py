@@ -9,7 +9,7 @@ from lessons.kit.models import measured
 from lessons.lesson_07.toy import KNOWN, NEW, WORDS, batch, translations, writes
 from numformer import Adam, CrossEntropy, Transformer, pack
 from numformer.layer import inference
-from numformer.optimization.optimizers import clip_global_norm
+from numformer.optimization.clipping import clip_global_norm
 from numformer.optimization.recipe import warmup_rate
 from numformer.paper.softmax import softmax
 from numformer.randomness import dropout_stream

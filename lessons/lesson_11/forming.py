@@ -13,7 +13,7 @@ from numformer import Adam, PairBatch, Transformer, inference, pack
 from numformer.execution.in_turn import InTurn
 from numformer.layer import mode
 from numformer.models import LanguageModel
-from numformer.optimization.optimizers import clip_global_norm
+from numformer.optimization.clipping import clip_global_norm
 from numformer.optimization.recipe import linear_rate
 from numformer.paper.attention import MultiHeadAttention
 from numformer.plots import attention_weights, by_kind

@@ -14,7 +14,7 @@ from numformer.errors import InputError
 from numformer.execution.pairwise import Branch
 from numformer.half_precision import half_products
 from numformer.models import Objective
-from numformer.optimization.optimizers import clip_global_norm
+from numformer.optimization.clipping import clip_global_norm
 from numformer.paper.adam import Optimizer
 from numformer.randomness import dropout_stream
 
@@ -57,7 +57,7 @@ class InTurn:
 
     def __init__(self, objective: Objective, optimizer: Optimizer, seed: int, parts: int):
         if parts < 1:
-            raise InputError("a batch has at least one part", parts, "Ask for more parts.")
+            raise InputError("a batch has at least one part", parts, "Choose one or more.")
         self.objective, self.optimizer, self.seed, self.parts = objective, optimizer, seed, parts
         self.threads = 1 if parts > 1 else blas.threads()
         self.interrupted = False

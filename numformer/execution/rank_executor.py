@@ -22,13 +22,8 @@ from numformer.execution.pairwise import Branch, add_branches, branches
 from numformer.execution.ranks import VECTORS, Pending, Ranks
 from numformer.layer import Array
 from numformer.models import Objective
-from numformer.optimization.optimizers import (
-    block_squares,
-    blocks_of,
-    clip_factor,
-    norm_of,
-    stretches,
-)
+from numformer.optimization.clipping import block_squares, blocks_of, clip_factor, norm_of
+from numformer.optimization.optimizers import stretches
 from numformer.paper.adam import Optimizer
 
 GRADIENTS = 16  # the first tag of a gradient's blocks

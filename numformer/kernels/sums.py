@@ -83,7 +83,7 @@ def dot_rows(a, b):
 
 
 def block_squares(vector, blocks):
-    """See numformer.optimization.optimizers; all blocks but the last have one size."""
+    """See numformer.optimization.clipping; all blocks but the last have one size."""
     first, size = blocks[0].start, blocks[0].stop - blocks[0].start
     stretch = vector[first : blocks[-1].stop]
     squares = array_module(vector).empty(len(blocks), vector.dtype)

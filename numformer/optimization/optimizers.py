@@ -1,4 +1,4 @@
-"""Optimizers beside the paper's Adam: their rules, settings and registry; gradient clipping.
+"""Optimizers beside the paper's Adam: their rules, settings and registry.
 
 A rule is a function rule(data, grad, *vectors, *, step, rate, **settings) that updates in place. An
 `elementwise` rule is called on pieces of the vectors of `pack`, any other once for each parameter,
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from numformer import settings
-from numformer.backend import array_module, has_kernel
+from numformer.backend import array_module
 from numformer.errors import InputError
 from numformer.layer import FlatParameters, Layer, Parameter
 from numformer.models import Model
@@ -23,41 +23,6 @@ from numformer.paper.adam import Adam as Adam
 from numformer.paper.adam import Optimizer, adam, elementwise, vectors_of
 from numformer.paper.linear import Linear
 from numformer.recurrence.cells import Cell
-
-# Gradient clipping
-
-BLOCK = 1 << 18
-"""Entries of a vector that are summed together, and that a rank sends in one message."""
-
-
-def blocks_of(size: int) -> list[slice]:
-    """The blocks of a vector (size,)."""
-    return [slice(first, min(first + BLOCK, size)) for first in range(0, max(size, 1), BLOCK)]
-
-
-def clip_global_norm(grad, max_norm: float | None):
-    """grad (N) -> its norm (); if that is above max_norm, `grad` is scaled down to it."""
-    norm = norm_of(block_squares(grad, blocks_of(len(grad))))
-    if max_norm is not None:
-        grad *= clip_factor(norm, max_norm)
-    return norm
-
-
-@has_kernel
-def block_squares(vector, blocks: list[slice]):
-    """vector (N), M adjacent blocks of it -> the sum of squares of each (M,)."""
-    return array_module(vector).stack([vector[block] @ vector[block] for block in blocks])
-
-
-def norm_of(squares):
-    """The norm () of a vector from the sums of squares of its blocks (M,), added in their order."""
-    return array_module(squares).sqrt(squares.cumsum()[-1])
-
-
-def clip_factor(norm, max_norm: float):
-    """The factor that scales a vector of this norm () down to max_norm; 1 if it is below."""
-    return max_norm / array_module(norm).maximum(norm, max_norm)
-
 
 # Rules
 
@@ -222,7 +187,7 @@ class Parameterwise(Optimizer):
         start, stop, _ = stretch.indices(len(flat.data))
         if not {start, stop} <= {*self.ends()}:
             raise InputError(
-                "a whole parameter is updated by one process",
+                "one process updates all of a parameter",
                 f"a stretch from {start} to {stop}, which cuts one",
                 "Take one of the `stretches` of the optimizer.",
             )

@@ -49,7 +49,7 @@ def as_json(name: str, value):
     if not _is_json(value):
         place, entry = _find_foreign(name, value)
         raise InputError(
-            "what a run is known by is str, int, float, bool, None, lists of these, and dicts of "
+            "a run is described by str, int, float, bool, None, lists of these, and dicts of "
             "them by strings",
             f"{reprlib.repr(entry)} ({type(entry).__name__}) as {place}",
             "Write for example int(n), array.tolist(), str(path), or None for NaN.",
@@ -151,9 +151,9 @@ def read_config(path: Path, metadata: dict, model: type[Model]) -> Settings:
     """
     if not _is_kind(metadata.get("model"), model):
         raise InputError(
-            f"a checkpoint of the model {model.kind()!r} is asked for",
+            f"the checkpoint must hold the model {model.kind()!r}",
             f"{path}, which holds {metadata.get('model')!r}",
-            "Name the checkpoint of such a model, or ask for the class that it holds.",
+            "Name a checkpoint of that kind, or pass the class that it holds.",
         )
     try:
         return model.Config(**metadata["config"])
@@ -207,7 +207,7 @@ def load_model(path: Path, kind: type[Model] | None = None) -> tuple[Model, dict
         raise InputError(
             rule,
             f"the folder {path}",
-            f"Name {path / 'best.safetensors'}, or take the whole run by numformer.load.",
+            f"Name {path / 'best.safetensors'}, or load the run by numformer.load.",
         )
     tensors, metadata = load_checkpoint(path, *MODEL_DTYPES)
     if any(name.startswith("optimizer.") for name in tensors):
@@ -240,7 +240,7 @@ def _build(path: Path, kind: type[Model], config: Any, tensors: dict) -> Model:
         names = kind(replace(config, layers=layers)).named_parameters().keys()
         if lacking := names - tensors.keys():
             raise InputError(
-                "a saved model holds the parameters that its Config asks for",
+                "a saved model holds the parameters that its Config needs",
                 f"{path} with {config.layers} layers, but no {min(lacking)}",
                 "Train it again.",
             )
@@ -255,7 +255,7 @@ def require_size(path: Path, size: int, config: Settings) -> None:
     """
     if getattr(config, "least_parameters", 0) > size:
         raise InputError(
-            "a saved model holds as many numbers as its Config asks for",
+            "a saved model holds as many numbers as its Config needs",
             f"{path} with {size:,}, which is fewer",
             "Train it again.",
         )

@@ -67,7 +67,7 @@ def load_state(
     )
     if invalid := _invalid_entry(state, metadata.get("steps"), metric, most_recent):
         raise InputError(
-            "a checkpoint says where its run stands",
+            "the state of a run is one that the run can have saved",
             f"{last} with {invalid} that cannot be",
             "Start a new run.",
         )
@@ -94,7 +94,7 @@ def _require_same_settings(last: Path, metadata: dict, model: type[Model], setti
         recipe = Recipe(**metadata["recipe"])
     except (KeyError, TypeError, InputError) as problem:
         raise InputError(
-            "a run says how it is trained", f"{last} ({problem})", "Start a new run."
+            "the state of a run holds its recipe", f"{last} ({problem})", "Start a new run."
         ) from None
     # A field that the file does not have yet has its default.
     saved = metadata | {"model": model.kind(), "config": asdict(config), "recipe": asdict(recipe)}

@@ -85,7 +85,7 @@ class RunFolder:
             yield
         except OSError as problem:
             raise InputError(
-                "a run writes to a folder, which is made where there is none",
+                "a run writes to a folder, which it creates",
                 f"{self.folder} ({problem.strerror})",
                 "Choose another folder.",
             ) from None

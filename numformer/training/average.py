@@ -28,7 +28,7 @@ def average(states: Sequence[Mapping]) -> dict:
     if not shapes or differing:
         received = f"another {min(differing[0])}" if differing else "none"
         raise InputError(
-            "what is averaged are the weights of one model, the same names and shapes each time",
+            "average takes the weights of one model, with the same names and shapes each time",
             received,
             "Pass the state_dict() of the same model after different steps.",
         )

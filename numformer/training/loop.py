@@ -165,7 +165,7 @@ def train(
     if not _one_run.acquire(blocking=False):
         raise InputError(
             "a process trains one model at a time",
-            "a second one while the first is at work",
+            "a second run while the first trains",
             "Train it afterwards, or in a process of its own.",
         )
     try:

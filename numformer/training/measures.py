@@ -26,7 +26,7 @@ def measures(task: Any, model: Model, objective: Layer) -> dict[str, float]:
         measured |= _held_out_loss(task, objective)
     if measured is None or metric not in measured or measured.keys() & RESERVED:
         raise InputError(
-            f"evaluate() gives a number for each measure by its name, {metric!r} among them, "
+            f"evaluate() returns a number for each measure by its name, {metric!r} among them, "
             f"{', '.join(map(repr, sorted(RESERVED)))} not",
             repr(result)[:200],
             f"Return for example {{{metric!r}: 0.5}}.",

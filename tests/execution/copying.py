@@ -15,7 +15,7 @@ import cupy_stand_in
 from numformer import backend
 from numformer.execution.mpi import world
 from numformer.models import Objective
-from numformer.optimization import optimizers
+from numformer.optimization import clipping
 from tests.toy_tasks.small import copying
 from toy_tasks.command_line import exit_code
 
@@ -47,7 +47,7 @@ class Group:
 
 
 def main() -> int:
-    arguments, optimizers.BLOCK = sys.argv[1:], 1 << 10
+    arguments, clipping.BLOCK = sys.argv[1:], 1 << 10
     if "cupy" in arguments:
         distributed = ModuleType("cupyx.distributed")
         distributed.init_process_group = Group

@@ -18,7 +18,7 @@ from numformer.execution.rank_executor import RankExecutor
 from numformer.execution.ranks import Ranks, together
 from numformer.layer import pack
 from numformer.models import Config, Objective, Transformer
-from numformer.optimization import optimizers
+from numformer.optimization import clipping
 from numformer.optimization.optimizers import OPTIMIZERS
 from numformer.optimization.recipe import Recipe
 
@@ -35,7 +35,7 @@ def small_blocks(monkeypatch):
     def blocks_of(size: int) -> list[slice]:
         return [slice(first, min(first + 100, size)) for first in range(0, size, 100)]
 
-    for module in (optimizers, rank_executor):
+    for module in (clipping, rank_executor):
         monkeypatch.setattr(module, "blocks_of", blocks_of)
 
 

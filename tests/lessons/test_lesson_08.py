@@ -6,7 +6,7 @@ from lesson_solutions import words_of
 
 from lessons.lesson_08 import by_hand, runs, training
 from lessons.lesson_08.measured import RUNS
-from numformer.optimization.optimizers import clip_global_norm
+from numformer.optimization.clipping import clip_global_norm
 from numformer.optimization.recipe import warmup_rate
 from numformer.paper.dropout import Dropout
 

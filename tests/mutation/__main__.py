@@ -44,9 +44,8 @@ LIBRARY = ROOT / "numformer"
 BROKEN = """backend.py arithmetic.py randomness.py layer.py settings.py
             symbols.py half_precision.py paper/*.py data/*.py later/*.py
             later/*/*.py recurrence/*.py models/*.py
-            generation/*.py training/average.py training/loop.py
-            optimization/loss_scale.py training/measures.py optimization/optimizers.py
-            execution/in_turn.py execution/forked.py optimization/recipe.py training/trainer.py
+            generation/*.py optimization/*.py training/average.py training/loop.py
+            training/measures.py training/trainer.py execution/in_turn.py execution/forked.py
             execution/gradient_ready.py execution/rank_executor.py execution/pairwise.py
             execution/ranks.py""".split()
 # Not broken: what deals with drivers, memory, processes and files and computes nothing.

@@ -9,8 +9,9 @@ from numformer.backend import array_module, to_host
 from numformer.errors import BrokenNumbers
 from numformer.half_precision import half_products
 from numformer.layer import pack
+from numformer.optimization.clipping import clip_global_norm
 from numformer.optimization.loss_scale import LossScale
-from numformer.optimization.optimizers import Adam, clip_global_norm
+from numformer.optimization.optimizers import Adam
 from numformer.paper import CrossEntropy
 from numformer.randomness import dropout_stream
 from numformer.runs.checkpoints import save_checkpoint

@@ -11,11 +11,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 from numformer.backend import to_host
 from numformer.gradient_check.cases import CASES
 from numformer.layer import FlatParameters, Layer, pack
+from numformer.optimization.clipping import clip_global_norm
 from numformer.optimization.optimizers import (
     OPTIMIZERS,
     Adam,
     Parameterwise,
-    clip_global_norm,
     optimizer_for,
     orthogonal,
     stretches,
@@ -134,7 +134,7 @@ def test_what_cannot_work_is_refused(rng, complaint):
     flat = pack(Linear(3, 2, rng))
     assert "is declared elementwise; received normalized" in complaint(Optimizer, flat, normalized)
     alone = FlatParameters(np.zeros(4), np.zeros(4))
-    assert "whose they are" in complaint(Parameterwise, alone, normalized)
+    assert "vectors without their parameters" in complaint(Parameterwise, alone, normalized)
     cutting = complaint(Parameterwise(flat, normalized).update, flat.grad, 1, 0.1, slice(0, 4))
     assert "from 0 to 4, which cuts one" in cutting
 

@@ -1,0 +1,35 @@
+"""The norm of a gradient, and clipping to a largest norm."""
+
+from numformer.backend import array_module, has_kernel
+
+BLOCK = 1 << 18
+"""Entries of a vector that are summed together, and that a rank sends in one message."""
+
+
+def blocks_of(size: int) -> list[slice]:
+    """The blocks of a vector (size,)."""
+    return [slice(first, min(first + BLOCK, size)) for first in range(0, max(size, 1), BLOCK)]
+
+
+def clip_global_norm(grad, max_norm: float | None):
+    """grad (N) -> its norm (); if that is above max_norm, `grad` is scaled down to it."""
+    norm = norm_of(block_squares(grad, blocks_of(len(grad))))
+    if max_norm is not None:
+        grad *= clip_factor(norm, max_norm)
+    return norm
+
+
+@has_kernel
+def block_squares(vector, blocks: list[slice]):
+    """vector (N), M adjacent blocks of it -> the sum of squares of each (M,)."""
+    return array_module(vector).stack([vector[block] @ vector[block] for block in blocks])
+
+
+def norm_of(squares):
+    """The norm () of a vector from the sums of squares of its blocks (M,), added in their order."""
+    return array_module(squares).sqrt(squares.cumsum()[-1])
+
+
+def clip_factor(norm, max_norm: float):
+    """The factor that scales a vector of this norm () down to max_norm; 1 if it is below."""
+    return max_norm / array_module(norm).maximum(norm, max_norm)
