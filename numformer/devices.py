@@ -1,4 +1,4 @@
-"""Where arrays live: NumPy's on the host, or CuPy's where a GPU answers."""
+"""The backend: NumPy, which computes on the host, or CuPy, which computes on a GPU."""
 
 import os
 import sys
@@ -8,16 +8,16 @@ import numpy as np
 
 from numformer.errors import InputError
 
-# A rank of MPI's number on its machine and of its GPU.
-RANK_HERE = "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"
+# The number of an MPI rank on its machine, which is also the number of its GPU.
+LOCAL_RANK_VARIABLES = "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"
 BACKENDS = ("numpy", "cupy", "auto")
 
 
 def find_backend(name: str) -> Any:
-    """The array module for `name`: "numpy", "cupy", or "auto" (cupy where a GPU answers).
+    """The array module for `name`: "numpy", "cupy", or "auto" (cupy where a GPU works).
 
-    Raises InputError where "cupy" is asked for and no GPU can be used. `import cupy` succeeds
-    without a GPU and without cuBLAS, which the first product loads: so a product is the test.
+    Raises InputError for "cupy" where no GPU works. `import cupy` succeeds without a GPU and
+    without cuBLAS, which the first product loads, so the test is a product.
     """
     if name not in BACKENDS:
         raise InputError(
@@ -32,13 +32,13 @@ def find_backend(name: str) -> Any:
 
         if not cupy.cuda.is_available():
             raise RuntimeError("CuPy finds no CUDA device")
-        for name in {*RANK_HERE} & {*os.environ}:
-            cupy.cuda.Device(int(os.environ[name])).use()
+        for variable in {*LOCAL_RANK_VARIABLES} & {*os.environ}:
+            cupy.cuda.Device(int(os.environ[variable])).use()
         ones = cupy.ones((2, 3), dtype=cupy.float32)
         if float((ones @ ones.T).sum()) != 12:
             raise RuntimeError("the GPU computes a wrong product")
         return cupy
-    except Exception as problem:  # whatever breaks in a driver or an installation means: no GPU
+    except Exception as problem:  # a driver or an installation may break in any way
         reason = f"{type(problem).__name__}: {problem}"
         if name == "auto":
             print(f"backend auto: using numpy ({reason})", file=sys.stderr)
@@ -51,5 +51,5 @@ def find_backend(name: str) -> Any:
 
 
 def default_backend() -> str:
-    """The backend that scripts use unless told otherwise: NUMFORMER_BACKEND, or numpy."""
+    """The default of --backend: NUMFORMER_BACKEND, or numpy."""
     return os.environ.get("NUMFORMER_BACKEND", "numpy")

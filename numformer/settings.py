@@ -1,6 +1,6 @@
-"""Settings: frozen dataclasses whose fields say what they are and what may stand in them.
+"""Settings: frozen dataclasses whose fields have a help text and a rule for their values.
 
-What a model is made of and how it is trained are such classes. From a field come the check of its
+A model's config and the recipe of its training are such classes. A field gives the check of its
 value, its flag on a command line and the line of `--help`.
 """
 
@@ -15,71 +15,70 @@ from numformer.errors import InputError
 
 @dataclass(frozen=True)
 class Rule:
-    """What may stand in a field: in words, as a test, and as the type of a command line's text.
+    """The values that a field may have: a description, a test, and a flag's conversion of text.
 
-    A choice is one of the names in `registry`, those included that are added to it later.
+    A choice is one of the names in `registry`, including those that are added to it later.
     """
 
-    words: str
-    holds: Callable[[Any], bool]
+    values: str
+    allows: Callable[[Any], bool]
     type: Callable[[str], Any]
     registry: Collection[str] | None = None
     several: bool = False
 
     @property
     def choices(self) -> tuple[str, ...] | None:
-        """The names that may be chosen, where the field is a choice."""
+        """The names to choose from; None for a field that is no choice."""
         return None if self.registry is None else tuple(self.registry)
 
     @property
-    def says(self) -> str:
-        """The rule in words, with the names that may be chosen."""
-        return self.words if self.choices is None else f"{self.words} {', '.join(self.choices)}"
+    def description(self) -> str:
+        """The values in words, with the names to choose from."""
+        return self.values if self.choices is None else f"{self.values} {', '.join(self.choices)}"
 
 
-def setting(default, what: str, rule: Rule) -> Any:
-    return field(default=default, metadata={"help": what, "rule": rule})
+def setting(default, help_text: str, rule: Rule) -> Any:
+    return field(default=default, metadata={"help": help_text, "rule": rule})
 
 
-def size(default: Any, what: str):
-    """A whole number of at least 1; a default of None stands for "derived from others"."""
-    return setting(default, what, Rule("an integer of at least 1", is_size, int))
+def size(default: Any, help_text: str):
+    """A whole number of at least 1; a default of None means that other fields give the number."""
+    return setting(default, help_text, Rule("an integer of at least 1", is_size, int))
 
 
 def vocabulary(special: int):
-    """The size of a vocabulary, which belongs to the task and has no default."""
-    words = f"above {special}, the number of special ids"
-    return setting(MISSING, "", Rule(words, lambda v: is_size(v) and v > special, int))
+    """The size of a vocabulary, which the task determines: it has no default."""
+    values = f"above {special}, the number of special ids"
+    return setting(MISSING, "", Rule(values, lambda v: is_size(v) and v > special, int))
 
 
-def share(default: float, what: str):
+def share(default: float, help_text: str):
     """A probability or a rate of decay."""
-    words = "a number of at least 0 and below 1"
-    return setting(default, what, Rule(words, lambda v: _is_number(v) and 0 <= v < 1, float))
+    values = "a number of at least 0 and below 1"
+    return setting(default, help_text, Rule(values, lambda v: _is_number(v) and 0 <= v < 1, float))
 
 
-def weight(default: float, what: str):
-    """What multiplies a part of a sum, which 0 leaves out."""
-    words = "a number of at least 0"
-    return setting(default, what, Rule(words, lambda v: _is_number(v) and v >= 0, float))
+def weight(default: float, help_text: str):
+    """The weight of a part of a sum; 0 leaves the part out."""
+    values = "a number of at least 0"
+    return setting(default, help_text, Rule(values, lambda v: _is_number(v) and v >= 0, float))
 
 
-def above_zero(default: float | None, what: str):
-    """A positive number; a default of None stands for "without"."""
-    words = "a number above 0" if default is not None else "a number above 0, or None"
-    return setting(default, what, Rule(words, lambda v: _is_number(v) and v > 0, float))
+def above_zero(default: float | None, help_text: str):
+    """A positive number; a default of None means that there is none."""
+    values = "a number above 0" if default is not None else "a number above 0, or None"
+    return setting(default, help_text, Rule(values, lambda v: _is_number(v) and v > 0, float))
 
 
-def switch(default: bool, what: str):
+def switch(default: bool, help_text: str):
     """True or False."""
-    return setting(default, what, Rule("True or False", lambda v: type(v) is bool, bool))
+    return setting(default, help_text, Rule("True or False", lambda v: type(v) is bool, bool))
 
 
-def choice(default: str, registry: Collection[str], what: str):
+def choice(default: str, registry: Collection[str], help_text: str):
     """One of the names in a registry (or tuple) of choices."""
-    return setting(
-        default, what, Rule("one of", lambda v: type(v) is str and v in registry, str, registry)
-    )
+    rule = Rule("one of", lambda v: type(v) is str and v in registry, str, registry)
+    return setting(default, help_text, rule)
 
 
 def is_size(value) -> bool:
@@ -107,13 +106,13 @@ class Settings:
 
     def __post_init__(self):
         for setting in fields(self):
-            if "rule" not in setting.metadata:  # of a subclass that checks its own fields
+            if "rule" not in setting.metadata:  # a subclass may check its own fields
                 continue
             value, rule = getattr(self, setting.name), setting.metadata["rule"]
-            left_out = value is None and setting.default is None
-            if not left_out and not rule.holds(value):
+            unset = value is None and setting.default is None
+            if not unset and not rule.allows(value):
                 raise InputError(
-                    f"{setting.name} is {rule.says}",
+                    f"{setting.name} is {rule.description}",
                     repr(value),
                     f"Change {setting.name} (see {type(self).__name__}).",
                 )

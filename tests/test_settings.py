@@ -1,4 +1,4 @@
-"""Settings: what a field says of itself, and that its rule is held to."""
+"""Settings: the rule of a field, its description and what it allows."""
 
 import dataclasses
 import math
@@ -11,9 +11,9 @@ from numformer.models import Config, Transformer, kinds
 
 
 @pytest.fixture
-def mine():
+def example():
     @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Mine(settings.Settings):
+    class Example(settings.Settings):
         symbols: int = settings.vocabulary(4)
         width: int = settings.size(8, "of width")
         depth: int | None = settings.size(None, "of depth")
@@ -27,13 +27,13 @@ def mine():
         mark: int | None = kinds.special_id(7, "of mark")
         marks: str = kinds.unflagged(kinds.ids("", "of marks"))
 
-    return Mine
+    return Example
 
 
 NUMBERS = [None, "1", [1], math.nan, math.inf, -math.inf, -1]
 SIZES = [None, 0, -1, 1.0, True, "1", "5", math.inf]
 FLOAT = np.float64(0.5)
-# By name: words, type, choices, what may stand there, what may not.
+# By name: description, type, choices, allowed values, refused values.
 FIELDS = {
     "symbols": ("above 4, the number of special ids", int, None, [5, 6], [*SIZES, 4, 5.0]),
     "width": ("an integer of at least 1", int, None, [1, 2], SIZES),
@@ -69,19 +69,21 @@ FIELDS = {
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_a_field_says_what_it_is_and_holds_what_its_rule_allows(mine, name, complaint):
-    words, kind, choices, fine, refused = FIELDS[name]
-    (field,) = [field for field in dataclasses.fields(mine) if field.name == name]
+def test_a_field_takes_the_values_that_its_rule_allows(example, name, complaint):
+    description, kind, choices, allowed, refused = FIELDS[name]
+    (field,) = [field for field in dataclasses.fields(example) if field.name == name]
     rule = field.metadata["rule"]
-    assert (rule.says, rule.type, rule.choices) == (words, kind, choices)
+    assert (rule.description, rule.type, rule.choices) == (description, kind, choices)
     assert rule.several == (name == "turns")
     assert field.metadata.get("flag", True) == (name != "marks")
     assert field.metadata["help"] == ("" if name == "symbols" else f"of {name}")
-    for value in fine:
-        assert getattr(mine(**({"symbols": 5} | {name: value})), name) is value
+    for value in allowed:
+        assert getattr(example(**({"symbols": 5} | {name: value})), name) is value
     for value in refused:
-        said = complaint(mine, **({"symbols": 5} | {name: value}))
-        assert said == f"{name} is {words}; received {value!r}. Change {name} (see Mine)."
+        message = complaint(example, **({"symbols": 5} | {name: value}))
+        assert (
+            message == f"{name} is {description}; received {value!r}. Change {name} (see Example)."
+        )
 
 
 @pytest.mark.parametrize("layers", [1, 3, 4])
@@ -96,14 +98,14 @@ def test_the_entries_of_a_config_are_those_of_its_matrices(layers):
             assert config.entries(cross) == sum(matrices) + 8 * 20
 
 
-def test_an_unknown_field_is_named_with_the_nearest(mine, complaint):
-    said = complaint(mine, widht=3)
-    assert "Mine has the settings symbols, width, depth, drop, rate," in said
-    assert "received widht. Did you mean width?" in said
-    assert "received xyzzy. Leave it out." in complaint(mine, width=3, xyzzy=1)
+def test_an_unknown_field_is_named_with_the_nearest(example, complaint):
+    message = complaint(example, widht=3)
+    assert "Example has the settings symbols, width, depth, drop, rate," in message
+    assert "received widht. Did you mean width?" in message
+    assert "received xyzzy. Leave it out." in complaint(example, width=3, xyzzy=1)
 
 
 def test_choices_in_turn_are_names_of_their_registry():
     rule = kinds.choices("a", {"a": 1, "b": 2}, "of turns").metadata["rule"]
     assert rule.several and rule.choices == ("a", "b") and rule.type is str
-    assert rule.holds("a,b") and not rule.holds(1) and not rule.holds("a,c")
+    assert rule.allows("a,b") and not rule.allows(1) and not rule.allows("a,c")

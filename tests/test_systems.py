@@ -24,7 +24,7 @@ from numformer.runs import files
 from tests.test_rooms import FILES, ROOT
 from tests.toy_tasks.small import PAGES, assert_refused
 from toy_tasks.command_line import answers, exit_code
-from toy_tasks.command_line.quoting import quoted
+from toy_tasks.command_line.training import quoted
 from toy_tasks.data import datasets
 
 STUDIES = {name: page.STUDY for name, page in PAGES.items() if hasattr(page, "STUDY")}
@@ -134,7 +134,7 @@ def test_what_else_differs_by_the_system(monkeypatch, capsys, tmp_path):
         assert default_parts(np) == 1 and quoted(Path("my run")) == command
     monkeypatch.setattr(sys, "stdin", terminal := io.StringIO())
     terminal.isatty = lambda: True
-    assert not [*answers._several(terminal)]
+    assert not [*answers._batches(terminal)]
     assert "Ctrl-Z and Enter ends" in capsys.readouterr().err
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     assert cores() == os.cpu_count()

@@ -54,12 +54,16 @@ class Run:
 
 def read_run(folder: Path) -> Run:
     """The run in a folder, as far as it has come. Raises InputError where there is none."""
-    path, stands = folder / "config.json", run_folders.stands(folder)
+    path, state = folder / "config.json", run_folders.last_state(folder)
     try:
-        if not path.exists() and stands:  # a run of numformer.train
+        if not path.exists() and state:  # a run of numformer.train
             path = folder / "last.safetensors"
-            seed, steps, task = stands["seed"], stands["steps"], stands["task"].get("name")
-            saved = stands | {"options": dict(seed=seed, steps=steps), "task": task}
+            seed, steps, task = (
+                state["seed"],
+                state["steps"],
+                state["task"].get("name"),
+            )
+            saved = state | {"options": dict(seed=seed, steps=steps), "task": task}
         else:
             saved = json.loads(path.read_text(encoding="utf-8"))
             if saved.pop("crc32") != run_folders.checksum(saved):
@@ -77,7 +81,7 @@ def read_run(folder: Path) -> Run:
             task, step = metadata["task"].get("name", task), metadata["best"]["step"]
             # A run in progress may be a line ahead of what was read.
             best = next((line for line in reversed(lines) if line["step"] == step), {})
-        settings["steps"] = max(settings["steps"], stands.get("steps", 0))
+        settings["steps"] = max(settings["steps"], state.get("steps", 0))
         measures = [n for line in lines if "gradient_norm" not in line for n in line]
         others = [name for name in measures if name not in ("step", "seconds", LOSS)]
         metric = saved.get("metric") or next(iter(others), LOSS)  # a guess for an older run

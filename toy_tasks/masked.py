@@ -5,7 +5,6 @@ of the same size, trained for the same steps on as many windows of the same text
 """
 
 import argparse
-import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +33,7 @@ from toy_tasks.command_line import (
     start_vocabularies,
     train_task,
 )
+from toy_tasks.command_line.training import resume_command
 from toy_tasks.data.datasets import read_text, shakespeare
 from toy_tasks.reports.charts import draw_attention
 from toy_tasks.write import Windows, WritingTask
@@ -161,7 +161,7 @@ def train_both(
     config = settings_from(
         options, MaskedLanguageModel.Config, vocabulary=len(task.text.vocabulary)
     )
-    model, folder = train_task(task, MaskedLanguageModel, config, options, others_end=False)
+    model, folder = train_task(task, MaskedLanguageModel, config, options, exit_other_ranks=False)
     config = settings_from(options, LanguageModel.Config, vocabulary=len(beside.text.vocabulary))
     how = argparse.Namespace(**vars(options) | dict(name=ONE_SIDE, out=folder / ONE_SIDE))
     how.resume, how.start = (how.out / "config.json").is_file(), how.start and how.start / ONE_SIDE
@@ -169,8 +169,8 @@ def train_both(
         one_sided, _ = train_task(beside, LanguageModel, config, how)
     except Interrupted as stopped:
         said = str(stopped).partition(";")[0]
-        again = f"{options.program} --resume --out {shlex.quote(str(folder))}"
-        raise Interrupted(f"{said}; go on with: {again}") from None
+        command = resume_command(options, folder)
+        raise Interrupted(f"{said}; go on with: {command}") from None
     return model, one_sided, folder
 
 

@@ -291,7 +291,9 @@ def verdict(results: study.Results):
 def flags(made: Parser) -> None:
     """The page's own."""
     made.add_argument("--data", type=any_path, metavar="DIR", help="the Penn Treebank's folder")
-    made.use.add_argument("--tree", type=picture_path, metavar="FILE.png", help="draw the tree")
+    made.answer_flags.add_argument(
+        "--tree", type=picture_path, metavar="FILE.png", help="draw the tree"
+    )
 
 
 def use(options: argparse.Namespace) -> int:

@@ -112,7 +112,7 @@ OF_USE = {
 
 def flags() -> argparse.ArgumentParser:
     """Those that every script has, and the translator's own."""
-    how = dict(asked_by="--text", presets=PRESETS, by_tokens=True)
+    how = dict(input_flag="--text", presets=PRESETS, by_tokens=True)
     made = build_parser("translate", DESCRIPTION, Transformer, **how, **DEFAULTS)
     add = made.add_argument
     add("--data", type=any_path, metavar="DIR|FILE.tsv", help=DATA)
@@ -122,7 +122,7 @@ def flags() -> argparse.ArgumentParser:
     add("--subwords", choices=KINDS, default="bpe", help="how words are cut (sentencepiece)")
     add("--bpe-dropout", type=float, default=0.0, help=BPE_DROPOUT)
     add("--accumulate", type=integer, default=1, help="batches in an update")
-    add = made.use.add_argument
+    add = made.answer_flags.add_argument
     add("--ensemble", nargs="+", type=any_path, metavar="DIR", help=OF_USE["ensemble"])
     add("--source", type=any_path, metavar="FILE", help=OF_USE["source"])
     add("--reference", type=any_path, metavar="FILE", help=OF_USE["reference"])

@@ -26,7 +26,7 @@ from numformer.layer import pack
 from numformer.models import TowerConfig
 from numformer.paper import Places, Reach
 from numformer.plots import new_figure
-from toy_tasks.command_line.flags import picture_path
+from toy_tasks.command_line.parser import picture_path
 from toy_tasks.reports.charts import COLOURS, STROKES, markdown
 
 MOST = 3 << 10  # MiB: sizes that would need more, judging by smaller ones, are left out

@@ -12,7 +12,7 @@ from numformer.models.config import CHOICES_WITH_SETTINGS
 from numformer.models.kinds import own_names
 from numformer.runs.checkpoints import load_model, save_model
 from tests.training.tiny_runs import Copying
-from toy_tasks.command_line import flags
+from toy_tasks.command_line import build_parser, settings_from
 
 V = 11
 SIZES = dict(d_model=8, d_ff=12, heads=2, layers=2)
@@ -130,13 +130,13 @@ def test_a_run_with_it_goes_on(choice, tmp_path):
 
 
 def test_its_settings_have_flags(choice):
-    parser = flags.build_parser("mine", "", nf.Transformer)
+    parser = build_parser("mine", "", nf.Transformer)
     assert "of mine (default: 0.5)" in parser.format_help()
     vocabularies = dict(source_vocabulary=V, target_vocabulary=V)
     for arguments, slope in (["--slope", "0.3"], 0.3), ([], 0.5):
         options = parser.parse_args([f"--{choice.replace('_', '-')}", "mine", *arguments])
-        assert flags.settings_from(options, nf.Transformer.Config, **vocabularies).slope == slope
-    plain = flags.settings_from(parser.parse_args([]), nf.Transformer.Config, **vocabularies)
+        assert settings_from(options, nf.Transformer.Config, **vocabularies).slope == slope
+    plain = settings_from(parser.parse_args([]), nf.Transformer.Config, **vocabularies)
     assert type(plain) is nf.Transformer.Config
 
 
@@ -158,22 +158,22 @@ def test_a_config_may_be_extended_with_plain_fields():
     class Extended(nf.Transformer):
         Config = Noted
 
-    parser = flags.build_parser("extended", "", Extended)
+    parser = build_parser("extended", "", Extended)
     options = parser.parse_args(["--heads", "1"])
-    chosen = flags.settings_from(options, Noted, source_vocabulary=V, target_vocabulary=V)
+    chosen = settings_from(options, Noted, source_vocabulary=V, target_vocabulary=V)
     assert (chosen.heads, chosen.note, chosen.marks) == (1, "", [])
 
 
 def test_heads_of_keys_in_turn_are_a_flag():
-    parser = flags.build_parser("mine", "", nf.LanguageModel)
+    parser = build_parser("mine", "", nf.LanguageModel)
     for text, value in ("2", 2), ("1,4", "1,4"):
         options = parser.parse_args(["--key-value-heads", text])
-        config = flags.settings_from(options, nf.LanguageModel.Config, vocabulary=V)
+        config = settings_from(options, nf.LanguageModel.Config, vocabulary=V)
         assert config.key_value_heads == value
 
 
 def test_every_setting_of_a_choice_has_a_flag():
-    parser = flags.build_parser("mine", "", nf.LanguageModel)
+    parser = build_parser("mine", "", nf.LanguageModel)
     for registry in CHOICES_WITH_SETTINGS.values():
         for entry in registry.values():
             assert all(parser.action(name) for name in own_names(entry))

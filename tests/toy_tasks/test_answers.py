@@ -1,4 +1,4 @@
-"""How a trained model answers: by the flags of its kind of text, each text in its place."""
+"""Answers of a trained model: the flags of its kind of text, and the order of the answers."""
 
 import io
 import shlex
@@ -25,7 +25,7 @@ MODELS = {
 }
 RULE = "-" * 15
 BEST = "0.5000\t<a>", "0.5000\t<b>"
-DRAWN = dict(length=200, temperature=0.8)
+SAMPLED = dict(length=200, temperature=0.8)
 ANSWERS = [  # task, flags, settings of the writing, what is printed
     ("pairs", "--input a", {}, ["<a>"]),
     ("pairs", "--input a '' b", {}, ["<a>", "", "<b>"]),
@@ -45,13 +45,13 @@ ANSWERS = [  # task, flags, settings of the writing, what is printed
     ),
     ("pairs", "--n-best 2 --input a '' b", {}, [BEST[0], BEST[0], "", BEST[1], BEST[1]]),
     ("pairs", "--n-best 1 --beam 3 --input a", dict(beam=3), [BEST[0]]),
-    ("write", "--input a ''", DRAWN | dict(seed=1), ["<a>", ""]),
-    ("write", "--input ' '", DRAWN | dict(seed=1), ["< >"]),
+    ("write", "--input a ''", SAMPLED | dict(seed=1), ["<a>", ""]),
+    ("write", "--input ' '", SAMPLED | dict(seed=1), ["< >"]),
     ("write", "--input a --seed 3 --length 5", dict(length=5, temperature=0.8, seed=3), ["<a>"]),
     ("write", "--input a --greedy", dict(length=200, temperature=0.0, seed=1), ["<a>"]),
-    ("write", "--input a b --count 1", DRAWN | dict(seed=1), ["<a>", RULE, "<b>", RULE]),
-    ("write", "--input-file scene.txt", DRAWN | dict(seed=1), ["<ab", "cd>"]),
-    ("write", "--input-file -", DRAWN | dict(seed=1), ["<d", "", "b", ">"]),
+    ("write", "--input a b --count 1", SAMPLED | dict(seed=1), ["<a>", RULE, "<b>", RULE]),
+    ("write", "--input-file scene.txt", SAMPLED | dict(seed=1), ["<ab", "cd>"]),
+    ("write", "--input-file -", SAMPLED | dict(seed=1), ["<d", "", "b", ">"]),
 ]
 REFUSED = [
     ("pairs --n-best 2 --temperature 1", "--n-best goes without --temperature; received both"),
@@ -67,9 +67,9 @@ REFUSED = [
     ("pairs --length-penalty x", "a number from 0 to 9, not 'x'"),
     ("pairs --max-length 4097", "max_length is an integer from 1 to 4096; received 4097"),
     ("pairs --length 5", "unrecognized arguments: --length 5"),
-    ("pairs --count 2", "--count is for answers that are drawn at random"),
-    ("write --greedy --top-p 0.5", "--top-p is for answers that are drawn at random"),
-    ("write --temperature 0 --seed 2", "--seed is for answers that are drawn at random"),
+    ("pairs --count 2", "--count is for answers that are sampled at random"),
+    ("write --greedy --top-p 0.5", "--top-p is for answers that are sampled at random"),
+    ("write --temperature 0 --seed 2", "--seed is for answers that are sampled at random"),
     ("write --input-file absent.txt", "absent.txt must be a file that can be read"),
     ("write --max-length 5", "received --max-length. Leave that out"),
 ]
@@ -87,24 +87,24 @@ def runs(empty_folder, monkeypatch):
 
 
 @pytest.mark.parametrize(("task", "flags", "expected", "printed"), ANSWERS)
-def test_a_model_writes_by_the_flags(task, flags, expected, printed, call, monkeypatch):
-    asked = []
+def test_flags_set_how_a_model_writes(task, flags, expected, printed, call, monkeypatch):
+    calls = []
 
-    def write(trained, texts, say, **how):
-        asked.append(dict(how))
+    def write(trained, texts, say, **settings):
+        calls.append(dict(settings))
         return [f"<{text}>" for text in texts]
 
-    def n_best(trained, texts, count, say, **how):
-        return [count * [(0.5, answer)] for answer in write(trained, texts, say, **how)]
+    def n_best(trained, texts, count, say, **settings):
+        return [count * [(0.5, answer)] for answer in write(trained, texts, say, **settings)]
 
     monkeypatch.setattr(Trained, "write", write)
     monkeypatch.setattr(Trained, "n_best", n_best)
     result = call(main_of(task), "--run", task, *shlex.split(flags))
-    assert result == (0, printed, []) and asked == [expected]
+    assert result == (0, printed, []) and calls == [expected]
 
 
-def test_flags_that_cannot_be_are_refused(refuse):
-    for words, said in REFUSED:
-        task, flags = words.split(maxsplit=1)
+def test_impossible_flags_are_refused(refuse):
+    for command, message in REFUSED:
+        task, flags = command.split(maxsplit=1)
         text = "" if "--input-file" in flags else "--input a"
-        refuse(main_of(task), f"--run {task} {text} {flags}", said)
+        refuse(main_of(task), f"--run {task} {text} {flags}", message)

@@ -27,7 +27,7 @@ def make(folder: str, figures=(0.25, 0.5), best=4, losses=(8, 4, 2, 1), **others
     run.mkdir(parents=True)
     options = {k: v for k, v in (OPTIONS | how).items() if k not in without}
     recipe, config = {"factor": options.pop("factor")}, {"source_vocabulary": 10 + options["seed"]}
-    run_folders.begin(run, {"options": options, "config": config, "recipe": recipe})
+    run_folders.write_first_config(run, {"options": options, "config": config, "recipe": recipe})
     lines = []
     for step, loss in enumerate(losses, start=1):
         lines.append(dict(step=step, loss=loss, rate=step / 8, gradient_norm=1.0))

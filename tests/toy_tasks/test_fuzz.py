@@ -135,7 +135,7 @@ def until_it_begins():
     with contextlib.ExitStack() as stack:
         for name in (
             "command_line.training.train",
-            "command_line.study._train",
+            "command_line.study.train_side_by_side",
             "data.datasets.fetch",
             "data.parallel_corpus.fetch",
         ):

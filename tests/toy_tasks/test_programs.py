@@ -1,4 +1,4 @@
-"""The tasks as programs: what they leave and say, run folders, exit codes, complaints."""
+"""The tasks as programs: their files and output, run folders, exit codes, errors."""
 
 import dataclasses
 import functools
@@ -58,8 +58,8 @@ def test_a_program_stopped_by_ctrl_c_has_saved():
     _, err = process.communicate(timeout=60)
     metadata = load_checkpoint(run / "last.safetensors")[1]
     assert (process.returncode, metadata["parts"]) == (130, 2)
-    again = f"python -m toy_tasks.copy_task --resume --out {run}"
-    assert err == f"stopped at step {metadata['step']}, which is saved; go on with: {again}\n"
+    command = f"python -m toy_tasks.copy_task --resume --out {run}"
+    assert err == f"stopped at step {metadata['step']}, which is saved; go on with: {command}\n"
 
 
 def test_a_program_whose_standard_streams_are_closed_goes_on_without_them(monkeypatch):
@@ -70,14 +70,14 @@ def test_a_program_whose_standard_streams_are_closed_goes_on_without_them(monkey
     assert exit_code(lambda: copying(["--run", "run"])) == 0
 
 
-def test_trouble_of_the_machine_is_one_line(refuse):
-    for problem, said in {
+def test_an_error_of_the_machine_is_one_line(refuse):
+    for problem, message in {
         MemoryError("no 9 TiB"): "fit into memory; received no 9 TiB",
         ChildProcessError("one was ended"): "all its processes; received one was ended",
         UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"): "standard input is UTF-8; received",
         OSError(28, "No space left on device"): "written; received [Errno 28] No space",
     }.items():
-        refuse(mock.Mock(side_effect=problem), "", said)
+        refuse(mock.Mock(side_effect=problem), "", message)
 
 
 def test_a_full_disk_ends_with_2_and_loses_nothing(call):
@@ -132,7 +132,7 @@ def test_a_folder_in_which_another_run_begins_or_goes_on_is_refused(call, refuse
     assert call(copying, "--resume --out mine")[0] == 1
 
 
-def test_what_cannot_be_is_refused_without_a_trace(refuse, monkeypatch):
+def test_impossible_flags_are_refused_without_a_trace(refuse, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)  # wherever the tests run: no CuPy
     Path("full").mkdir()
     for name in ("file", "full/thesis.txt"):

@@ -87,20 +87,20 @@ def test_the_latest_run_of_a_task_and_its_data_is_resumed_or_that_of_out(call, s
     assert code == 1 and out[0].startswith("runs/copy_task is finished")
     assert {path: path.read_bytes() for path in metrics} == metrics
     for flags in ("--data absent.tsv", "--demo dates", "--quick"):
-        said = f"received no run of pairs with {flags} under runs/. Start one without --resume"
-        refuse(pairs.main, f"--resume {flags}", said)
+        message = f"received no run of pairs with {flags} under runs/. Start one without --resume"
+        refuse(pairs.main, f"--resume {flags}", message)
 
 
 @pytest.fixture
-def begun(monkeypatch):
+def first_weights(monkeypatch):
     """The weights that each run begins with, by its folder."""
     weights, train = {}, training.train
 
-    def noted(model, task, folder, *others, **how):
+    def noting(model, task, folder, *others, **settings):
         weights[str(folder)] = model.state_dict()
-        return train(model, task, folder, *others, **how)
+        return train(model, task, folder, *others, **settings)
 
-    monkeypatch.setattr(training, "train", noted)
+    monkeypatch.setattr(training, "train", noting)
     return weights
 
 
@@ -109,7 +109,7 @@ def write_pairs(name: str, letters: str) -> None:
     Path(name).write_text("".join(f"{word}\t{word[::-1]}\n" for word in words))
 
 
-def test_pairs_begin_with_the_weights_sizes_and_symbols_of_a_run(succeed, call, begun):
+def test_pairs_begin_with_the_weights_sizes_and_symbols_of_a_run(succeed, call, first_weights):
     write_pairs("a.tsv", "abcd")
     write_pairs("b.tsv", "abxy")
     succeed(pairs.main, f"{RUN} --words target --data a.tsv")
@@ -119,7 +119,7 @@ def test_pairs_begin_with_the_weights_sizes_and_symbols_of_a_run(succeed, call, 
     assert "runs/pairs-a has no 'x' 'y' in its source: unknown to its model" in out
     assert "begins with the weights of runs/pairs-a" in out
     started, _ = load_model(Path("runs/pairs-a/best.safetensors"))
-    assert_same_weights(begun["runs/pairs-b"], started.state_dict())
+    assert_same_weights(first_weights["runs/pairs-b"], started.state_dict())
     for step in (1, 5):  # before and after the run has a best model of its own
         with interrupted_at(step):
             call(pairs.main, f"{flags} --activation gelu --no-plots --out mine-{step}")
@@ -131,7 +131,7 @@ def test_pairs_begin_with_the_weights_sizes_and_symbols_of_a_run(succeed, call, 
     assert without_seconds(Path("mine-1")) == without_seconds(Path("mine-5")) == straight
 
 
-def test_every_kind_of_text_begins_with_the_weights_of_a_run(succeed, refuse, begun):
+def test_every_kind_of_text_begins_with_the_weights_of_a_run(succeed, refuse, first_weights):
     Path("a.txt").write_text(TEXT)
     Path("b.txt").write_text(TEXT.replace("she sells", "he tells"))
     for main, name, parts in (
@@ -144,11 +144,11 @@ def test_every_kind_of_text_begins_with_the_weights_of_a_run(succeed, refuse, be
         assert f"runs/{name} has no 't' in its vocabulary: unknown to its model" in out
         for part in parts:
             started, _ = load_model(Path(f"runs/{name}{part}/best.safetensors"))
-            assert_same_weights(begun[f"runs/{name}-2{part}"], started.state_dict())
+            assert_same_weights(first_weights[f"runs/{name}-2{part}"], started.state_dict())
     refuse(write.main, f"{flags} --data a.txt --start runs/write --out runs/masked", "new or empty")
 
 
-def test_what_does_not_fit_a_run_is_named(call, refuse):
+def test_start_names_what_does_not_fit_the_run(call, refuse):
     write_pairs("a.tsv", "abcd")
     Path("a.txt").write_text(TEXT)
     Path("z.tsv").write_text("".join(f"x{'z' * n}\ty\n" for n in range(99)))
@@ -168,4 +168,4 @@ def test_what_does_not_fit_a_run_is_named(call, refuse):
     ):
         refuse(main, flags, *words)
     strange = "--data z.tsv --start runs/pairs-a"
-    refuse(pairs.main, strange, "runs/pairs-a, which has none of those of its source", tells=True)
+    refuse(pairs.main, strange, "runs/pairs-a, which knows none of those of its source", tells=True)

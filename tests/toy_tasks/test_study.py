@@ -18,7 +18,7 @@ from numformer.models import Config, Transformer
 from tests.equal_runs import without_seconds
 from tests.toy_tasks.small import RUN, SHORT, copying, few_held_out
 from toy_tasks import compare
-from toy_tasks.command_line import run_folders, settings_from, study
+from toy_tasks.command_line import run_folders, settings_from, study, study_runs
 from toy_tasks.reports import charts
 from toy_tasks.text_to_text.sequences import DEFAULTS, SequenceTask
 
@@ -82,7 +82,7 @@ def norms_where(at):
 
 
 def runs_of(folder: str) -> dict:
-    """What the runs of a study left, but for how long they took and their pictures."""
+    """The files of a study's runs and their results, without times and pictures."""
     runs = {}
     for run in filter(Path.is_dir, Path(folder).iterdir()):
         files = without_seconds(run)
@@ -117,8 +117,8 @@ def test_a_study_trains_every_way_with_every_seed_and_compares(call, succeed, re
     assert any("row pre" in line for line in out) and "norm" not in out[0]
     use = "--run runs/norms/post-4 --input 12345 --temperature 9"
     # A study has --seeds, also called --seed.
-    drawn = [call(norms, use + seed)[:2] for seed in ("", " --seed 1", " --seed 5")]
-    assert drawn[2][0] == 0 and drawn[0] == drawn[1] != drawn[2]
+    answers = [call(norms, use + seed)[:2] for seed in ("", " --seed 1", " --seed 5")]
+    assert answers[2][0] == 0 and answers[0] == answers[1] != answers[2]
     refuse(copying, "--resume --out runs/norms", "that of a study")
 
 
@@ -132,13 +132,13 @@ def test_a_stopped_study_has_saved_and_goes_on_to_the_same_bits(call, succeed):
             time.sleep(1)  # until it is told to stop, before it has come to its end
 
     code, out, err = call(norms_where(stop), f"{TINY} --seeds 1 2 --out 'a b'")
-    again = "python -m toy_tasks.norms --resume --out 'a b'"
-    assert (code, err) == (130, [f"stopped, and every run is saved; go on with: {again}"])
-    assert 3 <= run_folders.stands(Path("a b/post-2"))["step"] <= 8
-    before = (Path("a b/post-1") / study.RESULT).read_bytes()
+    command = "python -m toy_tasks.norms --resume --out 'a b'"
+    assert (code, err) == (130, [f"stopped, and every run is saved; go on with: {command}"])
+    assert 3 <= run_folders.last_state(Path("a b/post-2"))["step"] <= 8
+    before = (Path("a b/post-1") / study_runs.RESULT).read_bytes()
     out = succeed(norms, "--resume --out 'a b' --jobs 1")
     assert " of 4 runs to train" in out[0] and int(out[0].split()[2]) <= 2
-    assert (Path("a b/post-1") / study.RESULT).read_bytes() == before
+    assert (Path("a b/post-1") / study_runs.RESULT).read_bytes() == before
     assert runs_of("a b") == runs_of("straight")
     out = succeed(norms, "--resume --out 'a b'")
     assert out[0] == "a b: finished, all 4 runs are trained" and out[-1] == "right 1.25"
@@ -155,17 +155,19 @@ def breaking(how):
 
 
 @pytest.mark.parametrize(
-    ("how", "code", "said"),
+    ("how", "code", "message"),
     [
         (MemoryError("no 9 TiB"), 2, "no 9 TiB"),
         (signal.SIGKILL, 2, "its process was ended"),
         (BrokenNumbers("nan"), 3, "nan"),
     ],
 )
-def test_where_a_run_breaks_the_others_end_and_one_line_tells(call, succeed, how, code, said):
+def test_where_a_run_breaks_the_others_end_and_one_line_reports_it(
+    call, succeed, how, code, message
+):
     ended, out, err = call(breaking(how), f"{TINY} --seeds 1 2 --jobs 1")
     assert ended == code and len(err) == 1
-    assert err[0].startswith("error: ") and f"pre-norm-1: {said}" in err[0]
+    assert err[0].startswith("error: ") and f"pre-norm-1: {message}" in err[0]
     names = [line.partition(":")[0] for line in out[1:]]
     assert names == ["pre-norm-1", "post-1", "pre-norm-2", "post-2"]
     assert "FAILED" in out[1] and "right 1.25" in out[2]
@@ -177,13 +179,13 @@ def test_a_mistake_in_a_page_is_shown_as_what_it_is(call):
         call(breaking(ZeroDivisionError()), TINY)
 
 
-def test_what_cannot_be_is_refused_without_a_trace(succeed, refuse):
+def test_impossible_flags_are_refused_without_a_trace(succeed, refuse):
     """A study, and three whose config.json none has written."""
     succeed(norms, f"{TINY} --seeds 1 2 --out mine")
     saved = run_folders.read_config(Path("mine"))
     for name, changes in {
         "other": {"study": {"name": "others", "rows": {}}},
-        "junk": {"options": saved["options"] | {"seeds": [1, "2"]}},
+        "junk": {"options": saved["options"] | {"seeds": [1, "two"]}},
         "damaged": {},
     }.items():
         Path(name).mkdir()
@@ -191,15 +193,15 @@ def test_what_cannot_be_is_refused_without_a_trace(succeed, refuse):
     text = Path("damaged/config.json").read_text()
     Path("damaged/config.json").write_text(text.replace('"norms"', '"norma"'))
     for flags, words in {
-        "--seeds 1 1": "every seed is another one; received [1, 1]",
+        "--seeds 1 1": "all seeds differ; received [1, 1]",
         "--seeds -1": "a seed is at least 0; received -1",
         "--d-model 1000000": "sizes that need at least",
-        "--run mine --seeds 1": "--seeds is for answers that are drawn at random; received none",
+        "--run mine --seeds 1": "--seeds is for answers that are sampled at random; received none",
         "--resume --out mine --seeds 1": "keeps its settings, here seeds = [1, 2]",
         "--out mine": "new or empty; received mine",
         "--resume --out other": "a resumed study is one of norms",
         "--resume --out damaged": "damaged (its checksum says that config.json was changed)",
-        "--resume --out junk": "no run has seeds",
+        "--resume --out junk": "argument --seeds/--seed: an integer",
     }.items():
         refuse(norms, flags, words)
 

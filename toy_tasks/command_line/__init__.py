@@ -13,15 +13,10 @@ from toy_tasks.command_line.answers import (
     tolerate_closed_pipe,
 )
 from toy_tasks.command_line.fine_tuning import start_vocabularies
-from toy_tasks.command_line.flags import (
-    Parser,
-    any_path,
-    build_parser,
-    integer,
-    picture_path,
-    settings_from,
-)
+from toy_tasks.command_line.flags import build_parser
 from toy_tasks.command_line.options import beam_settings, parse_options
+from toy_tasks.command_line.parser import Parser, any_path, integer, picture_path
+from toy_tasks.command_line.settings_flags import settings_from
 from toy_tasks.command_line.training import finish, train_task
 
 __all__ = [

@@ -19,9 +19,9 @@ from toy_tasks import TASKS
 from toy_tasks.data.datasets import read_text
 
 SAMPLING = "temperature", "top_k", "top_p"
-PAGES = {Continuation: "write", Infilling: "masked"}
-PAGES |= {Parsing: "parse", Transduction: "translate"}
-"""The scripts that ask any model for what it does with texts."""
+PROGRAMS = {Continuation: "write", Infilling: "masked"}
+PROGRAMS |= {Parsing: "parse", Transduction: "translate"}
+"""The script that can use any model for a kind of text."""
 
 
 def note(text: str) -> None:
@@ -35,46 +35,42 @@ def answer_inputs(
     say: Callable[[str], None] = note,
     kind: type[TextPipeline] | None = None,
 ) -> int:
-    """Answer --input, or the lines of standard input, with the model of --run; the exit code.
+    """Print the answers of the model of --run to --input or to lines of text -> the exit code.
 
-    `trained` is what was loaded already; `lines` are answered where there is no --input, and `say`
-    is called with what to know about a text. Raises InputError for a model that does something else
-    with texts than the `kind` that the script is for.
+    `trained` is the model, if it is loaded already. Without --input the texts are `lines`, by
+    default those of standard input. `say` is called with remarks about a text. Raises InputError
+    for a model whose texts are not of the `kind` that the script is for.
     """
     trained = trained or load(options.run)
     task = task_of(trained.metadata).get("name")
     if kind and not isinstance(trained.text, kind):
-        name = type(trained.text)
-        page = next((page for of, page in PAGES.items() if issubclass(name, of)), None)
-        raise InputError(
-            f"{options.program} takes a model for {kind.__name__}",
-            f"{options.run}, one for {name.__name__}",
-            f"Use python -m toy_tasks.{task if task in TASKS else page}.",
-        )
+        _refuse_kind(options, trained.text, kind, task)
     if task and not options.program.endswith(f".{task}"):
         note(f"{options.run} is a run of {task}")
-    how = generation_settings(options, trained.text)
-    n_best, asked = getattr(options, "n_best", None), getattr(options, "count", None)
-    count = asked or 1
+    settings = generation_settings(options, trained.text)
+    n_best, count = getattr(options, "n_best", None), getattr(options, "count", None)
+    repeats = count or 1
     pack(trained.model, xp=find_backend(options.backend))
-    given = _whole(options.input_file) if getattr(options, "input_file", None) else options.input
-    attention = trained.attention(*given, **how) if options.attention else None
+    inputs = options.input
+    if getattr(options, "input_file", None):
+        inputs = [_file_text(options.input_file)]
+    attention = trained.attention(*inputs, **settings) if options.attention else None
     # Answers of several lines need something between them.
-    rule = "\n" + "-" * 15 if asked and isinstance(trained.text, Continuation) else ""
+    rule = "\n" + "-" * 15 if count and isinstance(trained.text, Continuation) else ""
     with tolerate_closed_pipe():
-        for texts in [given] if given else _several(sys.stdin if lines is None else lines):
-            # Of several, an empty one is answered by an empty line: lines stay side by side.
-            alone = given and len(texts) == 1
+        for texts in [inputs] if inputs else _batches(sys.stdin if lines is None else lines):
+            # The answer to an empty line is an empty line, so that lines stay side by side.
+            alone = inputs and len(texts) == 1
             filled = [text for text in texts if alone or text.strip()]
             if n_best:
-                scored = trained.n_best(filled, n_best, say=say, **how)
+                scored = trained.n_best(filled, n_best, say=say, **settings)
                 answers = ([f"{score:.4f}\t{text}" for score, text in best] for best in scored)
             else:
-                repeated = [text for text in filled for _ in range(count)]
-                written = iter(trained.write(repeated, say=say, **how))
-                answers = ([next(written) + rule for _ in range(count)] for _ in filled)
-            if "seed" in how:
-                how["seed"] += count * len(filled)  # the next texts get other random numbers
+                repeated = [text for text in filled for _ in range(repeats)]
+                written = iter(trained.write(repeated, say=say, **settings))
+                answers = ([next(written) + rule for _ in range(repeats)] for _ in filled)
+            if "seed" in settings:  # the next texts get other random numbers
+                settings["seed"] += repeats * len(filled)
             for text in texts:
                 answer = next(answers) if alone or text.strip() else [""]
                 print(*answer, sep="\n", flush=True)
@@ -83,32 +79,45 @@ def answer_inputs(
     return 0
 
 
-def generation_settings(options: argparse.Namespace, text: TextPipeline) -> dict:
-    """How answers are written: as the flags say, else as the run does, else by the defaults.
+def _refuse_kind(
+    options: argparse.Namespace, text: TextPipeline, kind: type[TextPipeline], task: str | None
+) -> None:
+    """Raise InputError, and name the script that can use a model with such a text."""
+    programs = (name for other, name in PROGRAMS.items() if isinstance(text, other))
+    raise InputError(
+        f"{options.program} takes a model for {kind.__name__}",
+        f"{options.run}, one for {type(text).__name__}",
+        f"Use python -m toy_tasks.{task if task in TASKS else next(programs, None)}.",
+    )
 
-    What is given is passed on whatever the text knows, which says so where it does not.
+
+def generation_settings(options: argparse.Namespace, text: TextPipeline) -> dict:
+    """The settings for writing answers, from the command line or, failing that, the defaults.
+
+    Settings of the run, which the text has, are left out. Those on the command line are included
+    even where the text does not know them: it will refuse them.
     """
     known = inspect.signature(text.write).parameters
-    asked = {}
+    settings = {}
     for name in ("beam", "length_penalty", "penalty", "max_length", "length", *SAMPLING):
         value = getattr(options, name, None)
         by_default = name in known and not hasattr(text, name)
-        if value is not None and (name in options.given or by_default):
-            asked[name] = value
-    if asked.keys() & {*SAMPLING}:
-        asked["seed"] = options.seeds[0] if hasattr(options, "seeds") else options.seed
-    return asked
+        if value is not None and (name in options.explicit or by_default):
+            settings[name] = value
+    if settings.keys() & {*SAMPLING}:
+        settings["seed"] = options.seeds[0] if hasattr(options, "seeds") else options.seed
+    return settings
 
 
 def task_of(metadata: dict) -> dict:
-    """What a saved model says of the task that it was trained on; {} where it says nothing."""
+    """The description of the task that a saved model was trained on; {} where it has none."""
     task = metadata.get("task")
     return task if isinstance(task, dict) else {}
 
 
 @contextlib.contextmanager
 def tolerate_closed_pipe() -> Iterator[None]:
-    """What is printed here ends where who read it has gone, `| head` for example."""
+    """Ends the block quietly when the program that reads its output ends, such as `| head`."""
     try:
         yield
         sys.stdout.flush()
@@ -116,18 +125,18 @@ def tolerate_closed_pipe() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _whole(file: Path) -> list[str]:
-    """The one text that a file is; `-` is standard input."""
+def _file_text(file: Path) -> str:
+    """The text of a file; `-` is standard input."""
     fix = "Name a text file, or - for standard input."
-    return [sys.stdin.read() if str(file) == "-" else read_text(file, fix)]
+    return sys.stdin.read() if str(file) == "-" else read_text(file, fix)
 
 
-def _several(lines: Iterable[str]) -> Iterator[list[str]]:
+def _batches(lines: Iterable[str]) -> Iterator[list[str]]:
     """Lines without their ends: one at a time from a keyboard, otherwise many."""
     keyboard = lines is sys.stdin and sys.stdin.isatty()
     if keyboard:
         end = "Ctrl-Z and Enter" if sys.platform == "win32" else "Ctrl-D"
         note(f"type a text and Enter; {end} ends")
     lines = iter(lines)
-    while some := [*itertools.islice(lines, 1 if keyboard else 1000)]:
-        yield [line.rstrip("\r\n") for line in some]
+    while batch := [*itertools.islice(lines, 1 if keyboard else 1000)]:
+        yield [line.rstrip("\r\n") for line in batch]

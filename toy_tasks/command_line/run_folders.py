@@ -1,4 +1,4 @@
-"""Run folders: where a run goes, which one is resumed, and its config.json."""
+"""Run folders: where a run goes, which runs there are, and their config.json."""
 
 import json
 import os
@@ -11,15 +11,9 @@ from numformer.errors import InputError
 from numformer.runs.files import PARTIAL, write_atomically
 from numformer.runs.migrations import FORMAT, settings_from_4
 
-UNREADABLE = (
-    OSError,
-    safetensors.SafetensorError,
-    LookupError,
-    TypeError,
-    ValueError,
-    RecursionError,
-)
-"""What reading the metadata of a file raises that is none of ours."""
+UNREADABLE = OSError, LookupError, TypeError, ValueError, RecursionError
+UNREADABLE += (safetensors.SafetensorError,)
+"""What reading the metadata of a file that we did not write can raise."""
 
 
 def new_folder(name: str, out: Path | None) -> Path:
@@ -53,36 +47,36 @@ def _occupied(out: Path) -> InputError:
 
 
 def runs_of(task: str) -> dict[Path, dict]:
-    """The folders under runs/ of a task's runs with their flags, the one begun last first.
+    """The folders under runs/ with a run of this task, and its options; the latest run first.
 
-    A run says in its config.json of which task it is, whatever its folder is called.
+    The config.json of a run names its task, whatever the folder is called.
     """
-    begun = {}
+    runs = []
     for path in Path("runs").glob("*/config.json"):
         try:
             settings = read_config(path.parent)
-            told = settings.get("task") or settings.get("study", {}).get("name")
-            # Older runs say it in their last.safetensors alone.
-            if (told or stands(path.parent)["task"]["name"]) == task:
-                begun[path.parent] = path.stat().st_mtime_ns, dict(settings["options"])
+            name = settings.get("task") or settings.get("study", {}).get("name")
+            # The config.json of an older run does not name it, its last.safetensors does.
+            if (name or last_state(path.parent)["task"]["name"]) == task:
+                runs.append((path.stat().st_mtime_ns, path.parent, dict(settings["options"])))
         except (*UNREADABLE, AttributeError):
-            continue  # whose it is, nobody knows
-    latest = sorted(begun, key=lambda folder: begun[folder][0], reverse=True)
-    return {folder: begun[folder][1] for folder in latest}
+            continue  # not a run, or a damaged one
+    runs.sort(key=lambda run: run[0], reverse=True)
+    return {folder: options for _, folder, options in runs}
 
 
-def stands(folder: Path) -> dict:
-    """What a run's last.safetensors says of it, with its `step` and `steps`; {} without one."""
+def last_state(folder: Path) -> dict:
+    """The metadata of a run's last.safetensors, with `step` and `steps`; {} where it is missing."""
     path = folder / "last.safetensors"
     try:
-        if not path.is_file():  # a pipe would keep its reader waiting
+        if not path.is_file():  # reading a pipe would wait for ever
             return {}
         with safetensors.safe_open(path, framework="np") as file:
             metadata = json.loads(file.metadata()["numformer"])
         counts = {type(metadata["step"]), type(metadata["steps"])}
         return metadata if counts == {int} else {}
     except UNREADABLE:
-        return {}  # whether that is a fault, training will say
+        return {}  # training will report a damaged file
 
 
 def write_config(folder: Path, settings: dict, name: str = "config.json") -> None:
@@ -92,8 +86,8 @@ def write_config(folder: Path, settings: dict, name: str = "config.json") -> Non
     write_atomically(folder / name, json.dumps(settings, indent=1).encode())
 
 
-def begin(folder: Path, settings: dict) -> None:
-    """Write config.json into a folder that is empty, but for a killed beginning of the same."""
+def write_first_config(folder: Path, settings: dict) -> None:
+    """Write config.json into an empty folder, or one where writing it was interrupted."""
     if any(path.name != "config.json" + PARTIAL for path in folder.iterdir()):
         raise _occupied(folder)
     write_config(folder, settings)
@@ -102,7 +96,7 @@ def begin(folder: Path, settings: dict) -> None:
 def read_config(folder: Path, name: str = "config.json") -> dict:
     """The content of a run's config.json, or of another such file.
 
-    Raises InputError unless it is as it was written.
+    Raises InputError for a file that was changed, or is no such file.
     """
     path = folder / name
     try:
@@ -111,19 +105,19 @@ def read_config(folder: Path, name: str = "config.json") -> dict:
         settings = json.loads(path.read_text(encoding="utf-8"))
         if settings.pop("crc32") != checksum(settings):
             raise ValueError(f"its checksum says that {name} was changed")
-        return settings if settings.pop("format", 4) > 4 else _from_4(settings)
+        return settings if settings.pop("format", 4) > 4 else _from_format_4(settings)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
-        raise no_run(folder, problem, name) from None
+        raise not_a_run(folder, problem, name) from None
 
 
-def _from_4(settings: dict) -> dict:
-    """What a config.json says, in today's names: its flags, and a model's config and recipe."""
+def _from_format_4(settings: dict) -> dict:
+    """A config.json whose options, config and recipe have the names of format 4, in today's."""
     parts = {"options", "config", "recipe"} & settings.keys()
     return settings | {part: settings_from_4(settings[part]) for part in parts}
 
 
-def no_run(folder: Path, problem, name: str = "config.json") -> InputError:
-    """The complaint about a folder whose config.json is not as it was written."""
+def not_a_run(folder: Path, problem: object, name: str = "config.json") -> InputError:
+    """The error for a folder whose config.json is missing or was changed."""
     return InputError(
         f"the folder of a run has its {name} as it was written",
         f"{folder} ({problem})",
@@ -132,5 +126,4 @@ def no_run(folder: Path, problem, name: str = "config.json") -> InputError:
 
 
 def checksum(settings: dict) -> int:
-    """What tells whether a config.json is as it was written."""
     return zlib.crc32(json.dumps(settings).encode())

@@ -1,7 +1,9 @@
-"""Training as the flags say, from what is checked before it to the last lines that are printed."""
+"""Training as the options say: the checks before it, the run folder, and the result."""
 
 import argparse
 import os
+import shlex
+import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -23,10 +25,9 @@ from numformer.runs.run_folder import read_metrics
 from numformer.settings import Settings
 from numformer.training.loop import Interrupted, Schedule, Task, train
 from toy_tasks.command_line import run_folders
-from toy_tasks.command_line.fine_tuning import take_weights
-from toy_tasks.command_line.flags import settings_from
-from toy_tasks.command_line.options import plain
-from toy_tasks.command_line.quoting import quoted
+from toy_tasks.command_line.fine_tuning import load_start_weights
+from toy_tasks.command_line.options import saved_options
+from toy_tasks.command_line.settings_flags import settings_from
 
 
 def train_task(
@@ -34,60 +35,49 @@ def train_task(
     kind: type[Model],
     config: Settings,
     options: argparse.Namespace,
-    others_end: bool = True,
+    exit_other_ranks: bool = True,
 ) -> tuple[Model, Path]:
-    """Train a kind of model as the options say -> the best one, its run folder.
+    """Train a kind of model as the options say -> the best model, its run folder.
 
     The folder gets config.json, what the task's `begin(folder)` writes, if it has one, the
-    checkpoints and, unless told otherwise, loss.png. Where ranks train together, the programs of
-    all but rank 0 end here, unless another training follows.
+    checkpoints and, without --no-plots, loss.png. Where ranks train together, the programs of all
+    ranks but 0 end here; another training can follow only without `exit_other_ranks`.
     """
     xp = find_backend(options.backend)
     ranks = ranks_for(options.parallel, options.timeout)
     options.parts = options.parts or min(max(default_parts(xp), ranks.size), options.batch_size)
-    recipe, schedule, kept = require(task, config, options, xp)
+    recipe, schedule, vectors = training_plan(task, config, options, xp)
     last = options.resume and options.out / "last.safetensors"
     if last and last.is_file():
         # Weights and the optimizer's vectors, in float32.
-        require_size(last, last.stat().st_size // (4 + 4 * kept), config)
+        require_size(last, last.stat().st_size // (4 + 4 * vectors), config)
     model = kind(config, seed_sequence(options.seed, "weights"))
     kept = run_folders.read_config(options.out).get("kept", {}) if options.resume else {}
     if options.start and not options.resume:
-        kept = take_weights(model, getattr(task, "text", None), options.start)
+        kept = load_start_weights(model, getattr(task, "text", None), options.start)
     if kept:
         task.kept = kept
-    ranks.agree(lambda: plain(options))
+    saved = saved_options(options)
+    ranks.agree(lambda: saved)
     how = dict(seed=options.seed, xp=xp, resume=options.resume, parts=options.parts)
     how |= dict(parallel=options.parallel, timeout=options.timeout)
     if ranks.rank:
         train(model, task, options.out or ".", schedule, recipe, **how)
-        if others_end:
+        if exit_other_ranks:
             sys.exit(0)
         return model, ranks.broadcast(Path())
-    # Only now, when nothing that was asked for is wrong, does a new run leave a trace.
+    # A new run writes its first file only here, where all checks have passed.
     folder = options.out if options.resume else run_folders.new_folder(options.name, options.out)
     with locked(folder):
-        settings = {"options": plain(options), "model": kind.kind()}
+        settings = {"options": saved, "model": kind.kind()}
         settings |= {"task": task.description().get("name"), "metric": task.metric}
         settings |= {"config": asdict(config), "recipe": asdict(recipe)}
         settings |= {"kept": kept} if kept else {}
         if options.resume:
-            if "study" in run_folders.read_config(folder):
-                raise InputError(
-                    "a run is resumed in its own folder",
-                    f"{folder}, that of a study",
-                    "Resume the study itself, or name another folder with --out.",
-                )
-            begun = run_folders.read_config(folder).get("task")
-            if begun not in (None, settings["task"]):
-                raise InputError(
-                    "a run is resumed by the script that began it",
-                    f"{folder}, a run of {begun}",
-                    f"Use python -m toy_tasks.{begun}, or name another folder with --out.",
-                )
-            print(_where_it_stands(folder, options.steps))
+            _require_same_task(folder, settings["task"])
+            print(_progress(folder, options.steps))
         else:
-            run_folders.begin(folder, settings)
+            run_folders.write_first_config(folder, settings)
         if hasattr(task, "begin"):
             task.begin(folder)
         if options.start and not options.resume:
@@ -96,38 +86,67 @@ def train_task(
         try:
             best = train(model, task, folder, schedule, recipe, **how)
         except Interrupted as stopped:
-            again = f"{options.program} --resume --out {quoted(folder)}"
-            raise Interrupted(f"{stopped}; go on with: {again}") from None
+            command = resume_command(options, folder)
+            raise Interrupted(f"{stopped}; go on with: {command}") from None
         if options.resume and run_folders.read_config(folder)["options"]["steps"] != options.steps:
             run_folders.write_config(folder, settings)
         print(f"kept at step {best['step']}: {task.metric} {best[task.metric]:.4f}")
         if not options.no_plots:
             metrics = read_metrics(folder / "metrics.jsonl")
             loss_curve(folder / "loss.png", metrics, task.metric, folder.name)
-    return model, folder if others_end else ranks.broadcast(folder)
+    return model, folder if exit_other_ranks else ranks.broadcast(folder)
 
 
-def _where_it_stands(folder: Path, steps: int) -> str:
-    taken = run_folders.stands(folder).get("step", 0)
-    if taken == steps:
+def resume_command(options: argparse.Namespace, folder: Path) -> str:
+    """The command that goes on with a run or a study."""
+    return f"{options.program} --resume --out {quoted(folder)}"
+
+
+def quoted(argument: object) -> str:
+    """An argument of a command, quoted for the shell of this system."""
+    windows = sys.platform == "win32"
+    return subprocess.list2cmdline([str(argument)]) if windows else shlex.quote(str(argument))
+
+
+def _require_same_task(folder: Path, task: str | None) -> None:
+    """Raise InputError unless the run in a folder is one of this task."""
+    config = run_folders.read_config(folder)
+    if "study" in config:
+        raise InputError(
+            "a run is resumed in its own folder",
+            f"{folder}, that of a study",
+            "Resume the study itself, or name another folder with --out.",
+        )
+    if (name := config.get("task")) not in (None, task):
+        raise InputError(
+            "a run is resumed by the script that began it",
+            f"{folder}, a run of {name}",
+            f"Use python -m toy_tasks.{name}, or name another folder with --out.",
+        )
+
+
+def _progress(folder: Path, steps: int) -> str:
+    """How far the run in a folder is."""
+    step = run_folders.last_state(folder).get("step", 0)
+    if step == steps:
         return f"{folder} is finished: all {steps} steps were taken"
-    return f"going on with {folder}, after step {taken} of {steps}"
+    return f"going on with {folder}, after step {step} of {steps}"
 
 
 def finish(
     options: argparse.Namespace,
     folder: Path,
-    what: str,
+    data: str,
     figures: dict[str, str],
     example: str | None,
     target: tuple[str, bool] | None = None,
     run: Path | None = None,
 ) -> int:
-    """Say which files there are, how to use them and what came out; the exit code.
+    """Print the files of a folder, how to use its model and the result -> the exit code.
 
-    `what` was measured on, `figures` are in words and numbers, the one that counts last, `example`
-    is a text for the model, where it takes one, and `target` says what is to be reached, and
-    whether it was. The model is that of `run` where `folder` holds several.
+    `data` is what the model was tested on. `figures` has the measures by name, the one that counts
+    last. `example` is a text for the model, if it takes texts. `target` is the figure to reach, and
+    whether it was reached. Where a folder has several models, `run` is that of the example's.
     """
     files = sorted(path.name for path in folder.iterdir() if path.is_file())
     print(f"files in {folder}: {', '.join(files)}")
@@ -137,26 +156,26 @@ def finish(
         print(f"--quick only shows that everything runs: {options.steps} steps teach nothing yet")
         target = None
     verdict = f"; target {target[0]}: {'reached' if target[1] else 'MISSED'}" if target else ""
-    print(f"{what}{verdict}")
+    print(f"{data}{verdict}")
     for measure, figure in figures.items():
         print(f"{measure} {figure}")
     return 0 if target is None or target[1] else 1
 
 
-def require(
+def training_plan(
     task: Task, config: Settings, options: argparse.Namespace, xp
 ) -> tuple[Recipe, Schedule, int]:
-    """Recipe and schedule that the options describe, and how many vectors the optimizer keeps.
+    """The recipe and the schedule of the options, and the number of the optimizer's vectors.
 
     Raises InputError for what cannot be trained, before anything is built or written.
     """
     recipe = settings_from(options, Recipe)
-    when = "steps", "log_every", "evaluate_every", "minutes", "patience"
-    schedule = Schedule(*(getattr(options, name) for name in when))
-    kept = len(vectors_of(OPTIMIZERS[recipe.optimizer]))
+    names = "steps", "log_every", "evaluate_every", "minutes", "patience"
+    schedule = Schedule(*(getattr(options, name) for name in names))
+    vectors = len(vectors_of(OPTIMIZERS[recipe.optimizer]))
     _require_length(config, task)
-    _require_memory(config, options, kept, _memory(xp))
-    return recipe, schedule, kept
+    _require_memory(config, options, vectors, _memory(xp))
+    return recipe, schedule, vectors
 
 
 def _require_length(config: Settings, task: Task) -> None:
@@ -169,7 +188,7 @@ def _require_length(config: Settings, task: Task) -> None:
 
 
 def _memory(xp) -> int:
-    """How many bytes of memory the arrays of `xp` can have: this machine's, or the GPU's."""
+    """The bytes of memory for arrays of `xp`: those of this machine, or of the GPU."""
     if xp is not np:
         return xp.cuda.Device().mem_info[1]
     if not {"SC_PAGE_SIZE", "SC_PHYS_PAGES"} <= getattr(os, "sysconf_names", {}).keys():
@@ -177,19 +196,21 @@ def _memory(xp) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _require_memory(config: Settings, options: argparse.Namespace, kept: int, held: int) -> None:
-    """Raise InputError where `held` bytes cannot hold the least that is needed.
+def _require_memory(
+    config: Settings, options: argparse.Namespace, vectors: int, memory: int
+) -> None:
+    """Raise InputError where the least that training needs is more than `memory` bytes.
 
-    That is for each parameter its weight, its gradient and the `kept` numbers of the optimizer; for
-    each layer its objects; and for each sequence of a part of a batch, of at least two positions on
-    both sides, what attention and the feed-forward network save.
+    Each parameter needs its weight, its gradient and a number of each of the optimizer's `vectors`.
+    Each layer needs its objects. Each sequence of a part of a batch, of at least two positions on
+    both sides, needs what attention and the feed-forward network save.
     """
-    needed = (8 + 4 * kept) * config.least_parameters + 10_000 * config.layers
+    needed = (8 + 4 * vectors) * config.least_parameters + 10_000 * config.layers
     positions = 4 * options.batch_size // options.parts
     needed += 4 * positions * config.least_saved
-    if needed > held:
+    if needed > memory:
         raise InputError(
             "the model and its batches fit into memory",
-            f"sizes that need at least {needed >> 30:,} GiB of {held >> 30:,}",
+            f"sizes that need at least {needed >> 30:,} GiB of {memory >> 30:,}",
             "Choose smaller sizes.",
         )

@@ -92,7 +92,7 @@ class TranslationTask(TransductionTask):
         """Keep the subwords in the folder of a run, and there find what it had come to know."""
         self.folder = folder
         keep(self.text.source, folder)
-        saved = run_folders.stands(folder).get("task")
+        saved = run_folders.last_state(folder).get("task")
         if isinstance(saved, dict):  # an older run tells nothing of other data than it trained on
             told = saved.keys() | {"data"}
             self.read = {name: pairs for name, pairs in self.read.items() if name in told}

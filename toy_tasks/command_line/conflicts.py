@@ -1,0 +1,87 @@
+"""Options that no program can have, or that contradict each other: each is an InputError."""
+
+import argparse
+import math
+
+from numformer.errors import InputError
+from toy_tasks.command_line.parser import Parser
+
+MAX_PARTS = 128  # each may be a process
+
+
+def require_counts(parser: Parser, options: argparse.Namespace) -> None:
+    """Refuse impossible seeds, batch sizes and numbers of processes."""
+    several = hasattr(options, "seeds")
+    seeds = options.seeds if several else [options.seed]
+    if min(seeds) < 0:
+        raise InputError("a seed is at least 0", min(seeds), f"Change --seed{'s' * several}.")
+    if len({*seeds}) < len(seeds):
+        raise InputError("all seeds differ", seeds, "Change --seeds.")
+    size = options.batch_size
+    if size < 1:
+        raise InputError("a batch size is at least 1", size, f"Change {parser.flag('batch_size')}.")
+    most = MAX_PARTS if several else min(size, MAX_PARTS)
+    flag, limit = ("jobs", "") if several else ("parts", "the batch size and ")
+    count = getattr(options, flag)
+    if count is not None and not 1 <= count <= most:
+        rule = f"--{flag} is from 1 to {limit}at most {MAX_PARTS}, here {most}"
+        raise InputError(rule, count, f"Change --{flag}.")
+
+
+def require_one_rate(options: argparse.Namespace, default_factor: float) -> None:
+    """Refuse a highest rate that is not positive, or that both --rate and --factor set."""
+    if options.rate is not None and not (0 < options.rate < math.inf):
+        raise InputError("--rate is a number above 0", options.rate, "For example --rate 0.001")
+    if options.rate is not None and options.factor != default_factor:
+        rule, fix = "the highest rate is set by --rate or by --factor", "Leave out one of them."
+        raise InputError(rule, "both", fix)
+
+
+def require_answering(parser: Parser, options: argparse.Namespace) -> None:
+    """Refuse flags for a trained model without --run, and flags of training with it."""
+    if not options.run:
+        _require_training(parser, options)
+        return
+    allowed = {action.dest for action in parser.answer_flags._group_actions}
+    allowed |= parser.answer_settings | {"backend"}
+    if "temperature" in parser.answer_settings:
+        seed = "seeds" if hasattr(options, "seeds") else "seed"
+        allowed.add(seed)
+        _require_sampling(parser, options, seed)
+    for name in sorted(options.explicit - allowed):
+        fix = "Leave that out; or leave out --run, to train."
+        raise InputError("--run uses a model as it was trained", parser.flag(name), fix)
+    if "n_best" in options.explicit:
+        for name in options.explicit & {"attention", "temperature", "top_k", "top_p"}:
+            rule = f"--n-best goes without {parser.flag(name)}"
+            raise InputError(rule, "both", "Leave out one of them.")
+    texts = [options.input_file] if getattr(options, "input_file", None) else options.input or []
+    if options.attention and len(texts) != 1:
+        raise InputError(
+            "--attention draws where the model looks in one text",
+            f"{len(texts)} with {parser.flag('input')}",
+            "Give it one text.",
+        )
+
+
+def _require_training(parser: Parser, options: argparse.Namespace) -> None:
+    """Refuse flags for a trained model.
+
+    Those with a default serve training as well: the beam of a test, the length of an example.
+    """
+    for name in sorted(options.explicit & {a.dest for a in parser.answer_flags._group_actions}):
+        if parser.get_default(name) is None:
+            fix = "Name the folder of a run, for example --run runs/reverse."
+            raise InputError(f"{parser.flag(name)} is for a trained model", "no --run", fix)
+
+
+def _require_sampling(parser: Parser, options: argparse.Namespace, seed: str) -> None:
+    """Refuse flags of sampling where the most probable symbols are written."""
+    temperature, cuts = options.temperature, {"top_k", "top_p"} & options.explicit
+    if cuts if temperature is None else temperature != 0:
+        return
+    for name in sorted({seed, "count", *cuts} & options.explicit):
+        flag = parser.flag(name)
+        rule = f"{flag} is for answers that are sampled at random"
+        fix = f"Sample them, for example with --temperature 0.8; or leave out {flag}."
+        raise InputError(rule, "none that are", fix)

@@ -1,0 +1,178 @@
+"""The parser of a command line, and the types of what its flags take."""
+
+import argparse
+import contextlib
+import difflib
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from numformer.errors import InputError
+from numformer.generation.beam import LARGEST_ALPHA
+from numformer.plots import PICTURES
+
+OTHER_PROGRAMS = {
+    "--lr --learning-rate --max-lr --peak-rate": "--rate",
+    "--dropout --drop --p-dropout": "--p-drop",
+    "--batch --batch-tokens": "--batch-size --max-tokens",
+    "--epochs --epoch --max-steps --max-iters --iterations --train-steps": "--steps",
+    "--hidden --hidden-size --dim --width --n-embd --embed-dim --emb-dim": "--d-model",
+    "--ff --ffn --ff-size --ffn-dim --feed-forward": "--d-ff",
+    "--num-heads --n-heads --n-head --nhead": "--heads",
+    "--num-layers --n-layers --n-layer --depth": "--layers",
+    "--warmup-steps --warmup-iters": "--warmup",
+    "--vocab --vocab-size --vocabulary --bpe": "--vocabulary --subwords",
+    "--block-size --seq-len --sequence-length": "--context",
+    "--optim": "--optimizer",
+    "--device --gpu --cuda": "--backend",
+    "--output --output-dir --save --run-dir": "--out",
+    "--smoothing": "--label-smoothing",
+    "--clip --grad-clip --max-grad-norm": "--clip-norm",
+}
+"""What other programs call a flag, and our names for it; a script may have only one of these."""
+SUGGESTIONS = {
+    name: ours.split() for names, ours in OTHER_PROGRAMS.items() for name in names.split()
+}
+ROW_SETTING = "; every row has its own"
+"""How the help ends of a flag that every row of a study sets itself."""
+
+
+class UsageError(InputError):
+    """A command line or a file of flags that the parser of a program refuses."""
+
+    def __init__(self, problem: str, program: str):
+        super().__init__(problem, None, f"{program} --help lists the flags")
+
+    def __str__(self) -> str:
+        problem, _, fix = self.args
+        return f"{problem} ({fix})"
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
+    """Keeps the lines of the description, and adds the default to a flag's help if it has one."""
+
+    def _get_help_string(self, action):
+        is_switch = action.nargs == 0 and action.const is not None
+        unset = action.default in (None, "") or action.default is False
+        if unset or is_switch or (action.help or "").endswith(ROW_SETTING):
+            return action.help
+        return super()._get_help_string(action)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that says in one line what is wrong, and which flag may have been meant.
+
+    `presets` has the defaults that each --preset sets. `earlier_defaults` has the value of each
+    setting in runs that are older than its flag. `answer_flags` is the group of flags for using a
+    trained model, `answer_settings` names the settings of answers that its kind of text has.
+    """
+
+    presets: Mapping[str, dict] = {}
+    earlier_defaults: dict[str, object]
+    answer_flags: argparse._ArgumentGroup
+    answer_settings: Collection[str] = ()
+
+    def defaults(self) -> dict[str, object]:
+        """The values of all settings without a command line."""
+        return vars(self.parse_args([]))
+
+    def read(self, arguments: list[str]) -> dict[str, object]:
+        """The settings that a command line sets, and no others."""
+        unset = object()
+        namespace = argparse.Namespace(**{action.dest: unset for action in self._actions})
+        settings = vars(self.parse_args(arguments, namespace))
+        return {name: value for name, value in settings.items() if value is not unset}
+
+    def read_values(self, values: Mapping[str, object]) -> dict[str, object]:
+        """The settings that a file sets by their names, checked as on a command line.
+
+        A value of None sets nothing. Raises UsageError for what a command line cannot set.
+        """
+        arguments, false_switches = [], {}
+        for name, value in values.items():
+            name = name.replace("-", "_")
+            action = self.action(name)
+            if name in ("config", "help"):
+                self.error(f"{name} may only be on the command line")
+            if action is None:
+                self.error(f"unrecognized arguments: --{name.replace('_', '-')}")
+            flag = action.option_strings[0]
+            if isinstance(value, dict):
+                self.error(f"{name} is not a flag: a file of flags has no tables")
+            if value is not None and action.nargs == 0:
+                if type(value) is not bool:
+                    self.error(f"{name} is true or false, not {value!r}")
+                if value:
+                    arguments.append(flag)
+                elif action.const in (True, None):  # that of --greedy is a temperature
+                    false_switches[action.dest] = False
+            elif isinstance(value, list) and len(value) != 1:
+                arguments += [flag, *map(str, value)]
+            elif value is not None:
+                (text,) = value if isinstance(value, list) else [value]
+                arguments.append(f"{flag}={text}")
+        return false_switches | self.read(arguments)
+
+    def action(self, name: str) -> argparse.Action | None:
+        """The flag that sets the setting of this name, or that has this name itself."""
+        flag = f"--{name.replace('_', '-')}"
+        actions = (a for a in self._actions if a.dest == name or flag == a.option_strings[0])
+        return next(actions, None)
+
+    def flag(self, name: str) -> str:
+        """The flag of a setting, such as --batch-size."""
+        return self.action(name).option_strings[0]
+
+    def error(self, message: str):
+        raise UsageError(message + self._suggestion(message), self.prog)
+
+    def _suggestion(self, message: str) -> str:
+        """The flag that may have been meant by the first one that the message calls unknown."""
+        unknown = message.removeprefix("unrecognized arguments: ")
+        if unknown == message:
+            return ""
+        name = unknown.partition(" ")[0].partition("=")[0]
+        known = [flag for action in self._actions for flag in action.option_strings]
+        candidates = [flag for flag in SUGGESTIONS.get(name, []) if flag in known]
+        candidates = candidates or difflib.get_close_matches(name, known, 1, 0.7)
+        return f"; is {candidates[0]} meant?" if candidates else ""
+
+
+def integer(text: str) -> int:
+    """The integer of a flag, small enough for the arithmetic of floating-point numbers."""
+    try:
+        number = int(text)
+    except ValueError:  # also for a number of thousands of digits
+        number = sys.maxsize
+    if abs(number) >= sys.maxsize:
+        raise argparse.ArgumentTypeError(f"an integer below {sys.maxsize}, not {text!r}")
+    return number
+
+
+def count(text: str) -> int:
+    """The number of hypotheses or answers of a flag."""
+    if not 1 <= (number := integer(text)) <= 1000:
+        raise argparse.ArgumentTypeError(f"an integer from 1 to 1,000, not {text!r}")
+    return number
+
+
+def length_exponent(text: str) -> float:
+    """The exponent alpha of a length penalty."""
+    with contextlib.suppress(ValueError):
+        if 0 <= float(text) <= LARGEST_ALPHA:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"a number from 0 to {LARGEST_ALPHA}, not {text!r}")
+
+
+def any_path(text: str) -> Path:
+    """The path of a flag."""
+    if "\0" in text:
+        raise argparse.ArgumentTypeError("a path has no NUL")
+    return Path(text)
+
+
+def picture_path(text: str) -> Path:
+    """The path of a picture."""
+    if any_path(text).suffix.lower() not in PICTURES:
+        raise argparse.ArgumentTypeError(f"a picture ends in {', '.join(PICTURES)}, not {text!r}")
+    return Path(text)

@@ -1,0 +1,112 @@
+"""Flags for the fields of a model's config and of the recipe, and the config from them."""
+
+import argparse
+import math
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, fields
+
+from numformer.models import Model, TowerConfig
+from numformer.models.config import CHOICES_WITH_SETTINGS
+from numformer.models.kinds import own_settings
+from numformer.optimization.optimizers import OptimizerSettings, owners
+from numformer.optimization.recipe import Recipe
+from numformer.settings import Settings
+from toy_tasks.command_line.parser import Parser, integer
+
+CHOICE_NAMES = dict(mixers="mixer", feed_forwards="feed-forward network", normalization="norm")
+
+
+def add_settings_flags(parser: Parser, model: type[Model]) -> None:
+    """Add the flags of a kind of model and of the recipe, in groups."""
+    parser.earlier_defaults = {"rate": None}
+    for title, settings in (("model", model.Config), ("training", Recipe)):
+        groups = {f"{title} ({settings.__module__}.{settings.__name__})": _shared_fields(settings)}
+        for group_title, group_fields in (groups | _choice_groups(settings)).items():
+            group = parser.add_argument_group(group_title)
+            for field in group_fields:
+                note = ""
+                if field.name in parser.answer_settings:
+                    note = "; with --run: the most symbols of an answer"  # --max-length
+                elif optimizers := owners(field.name):
+                    note = f"; of {', '.join(optimizers)}"
+                _add_flag(group, field, note)
+                parser.earlier_defaults[field.name] = field.default
+
+
+def settings_from(options: argparse.Namespace, kind: type[Settings], **values) -> Settings:
+    """The config or the recipe that the options describe; `values` are fields without a flag.
+
+    Fields that have no flag, such as special ids, are those of the run that goes on or that --start
+    names (`options.run_config`).
+    """
+    names = [field.name for field in fields(kind) if field.default is not MISSING]
+    known = getattr(options, "run_config", {}) | vars(options)
+    settings = {name: known[name] for name in names if name in known}
+    for field in _choice_fields(kind):  # of choices that a script registered
+        if field.name not in names and known.get(field.name, field.default) != field.default:
+            settings[field.name] = known[field.name]
+    if "factor" in settings and getattr(options, "rate", None) is not None:
+        # Equation 3 is highest where step = warmup: factor / sqrt(d_model warmup).
+        settings["factor"] = options.rate * math.sqrt(options.d_model * settings["warmup"])
+    return kind(**settings, **values)
+
+
+def _shared_fields(settings: type[Settings]) -> list[Field]:
+    """The fields with a flag, but for those that belong to one choice, such as a mixer.
+
+    Fields without a default belong to the task.
+    """
+    apart = {field.name for field in (*_choice_fields(settings), *fields(OptimizerSettings))}
+    return [
+        field
+        for field in fields(settings)
+        if "rule" in field.metadata
+        and field.metadata.get("flag", True)
+        and field.default is not MISSING
+        and field.name not in apart
+    ]
+
+
+def _choice_groups(settings: type[Settings]) -> dict[str, list[Field]]:
+    """The fields of each mixer, network and norm by group title; a shared one is in the first.
+
+    For the recipe, those of the optimizers.
+    """
+    if issubclass(settings, OptimizerSettings):
+        return {f"optimizer ({OptimizerSettings.__module__})": [*fields(OptimizerSettings)]}
+    groups, known = {}, {field.name for field in _shared_fields(settings)}
+    for choice, name, entry in _choices(settings):
+        own = [f for f in own_settings(entry) if "rule" in f.metadata and f.name not in known]
+        if own and (getattr(entry, "looks_ahead", True) or not settings.both_ways):
+            kind = entry if isinstance(entry, type) else type(entry)
+            title = f"{CHOICE_NAMES[choice]} {name!r} ({kind.__module__}.{kind.__name__})"
+            groups[title] = own
+        known |= {field.name for field in own}
+    return groups
+
+
+def _choices(settings: type[Settings]) -> Iterator[tuple[str, str, object]]:
+    """Each entry of the registries of a config, after the names of its field and itself."""
+    if issubclass(settings, TowerConfig):
+        for choice, registry in CHOICES_WITH_SETTINGS.items():
+            for name, entry in registry.items():
+                yield choice, name, entry
+
+
+def _choice_fields(settings: type[Settings]) -> list[Field]:
+    """The settings that only some choices have, including choices that a script registered."""
+    return [field for *_, entry in _choices(settings) for field in own_settings(entry)]
+
+
+def _add_flag(group, field: Field, note: str) -> None:
+    rule, flag = field.metadata["rule"], f"--{field.name.replace('_', '-')}"
+    how = dict(default=field.default, help=field.metadata["help"] + note)
+    if rule.type is bool:
+        how["action"] = argparse.BooleanOptionalAction
+    else:
+        how["type"] = integer if rule.type is int else rule.type
+        if rule.several:
+            how |= dict(metavar="NAMES", help=f"{how['help']}; {rule.description}")
+        else:
+            how["choices"] = rule.choices
+    group.add_argument(flag, **how)

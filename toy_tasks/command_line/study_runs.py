@@ -1,0 +1,183 @@
+"""The runs of a study, side by side: each in a folder and a process of its own, on one core.
+
+So neither the bits nor the time of a run depend on how many others there are.
+"""
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from threadpoolctl import threadpool_limits
+
+from numformer.errors import BrokenNumbers, InputError
+from numformer.execution.forked import cores
+from numformer.layer import inference
+from numformer.runs.run_folder import read_metrics
+from numformer.training.loop import Interrupted, interrupts
+from toy_tasks.command_line import run_folders
+from toy_tasks.command_line.training import resume_command, train_task
+
+if TYPE_CHECKING:
+    from toy_tasks.command_line.study import Study
+
+RESULT = "result.json"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training of a study, with the options of its row."""
+
+    options: argparse.Namespace
+
+    @property
+    def folder(self) -> Path:
+        return self.options.out
+
+    @property
+    def work(self) -> int:
+        """About proportional to its time: steps times layers times the sizes of matrices."""
+        options = self.options
+        return options.steps * getattr(options, "layers", 1) * options.d_model**2
+
+    @property
+    def ended(self) -> bool:
+        return (self.folder / RESULT).is_file()
+
+    def result(self) -> dict:
+        return run_folders.read_config(self.folder, RESULT) | {"folder": self.folder}
+
+
+def train_side_by_side(
+    study: "Study", runs: Sequence[Run], options: argparse.Namespace, on_cores: bool
+) -> None:
+    """Train the runs that have not ended, side by side, and print a line as each ends.
+
+    Where one breaks, the others go on; its error is raised when all have ended.
+    """
+    waiting, running, problems = [run for run in runs if not run.ended], {}, []
+    count, began = len(waiting), time.monotonic()
+    total_work, done_work = sum(run.work for run in waiting), 0
+    finished = f"finished, all {len(runs)} runs are trained"
+    print(f"{options.out}: {f'{count} of {len(runs)} runs to train' if count else finished}")
+    sys.stdout.flush()  # or a forked process would print it again
+    jobs = options.jobs or (cores() if on_cores else 1)
+    # A forked process cannot go on with a GPU's context.
+    fork = on_cores and sys.platform == "linux"
+    context = multiprocessing.get_context("fork" if fork else "spawn")
+    with interrupts() as interrupted, contextlib.ExitStack() as at_end:
+        at_end.callback(_stop, running)
+        while running or (waiting and not interrupted):
+            while waiting and len(running) < jobs and not interrupted:
+                process, outcome = _start(context, study, run := waiting.pop(0))
+                running[process] = run, outcome
+            wait([process.sentinel for process in running], timeout=0.2)
+            if interrupted:
+                break
+            for process in [process for process in running if not process.is_alive()]:
+                run, outcome = running.pop(process)
+                try:
+                    code, problem = outcome.recv()
+                except EOFError:
+                    code, problem = 2, "its process was ended"
+                if code is None:
+                    raise RuntimeError(f"{run.folder}\n{problem}")
+                left, seconds = len(waiting) + len(running), time.monotonic() - began
+                done_work += run.work
+                minutes = seconds / done_work * (total_work - done_work) / 60
+                line = "FAILED"
+                if code == 0:
+                    result, name = run.result(), study.figure
+                    line = f"{name.replace('_', ' ')} {result[name]:.4f}, {result['seconds']:.0f} s"
+                line += f"; {left} left, about {minutes:.0f} min" * bool(left)
+                print(f"{run.folder.name}: {line}", flush=True)
+                problems += [(code, f"{run.folder.name}: {problem}")] * bool(code)
+    command = resume_command(options, options.out)
+    if interrupted:
+        raise Interrupted(f"stopped, and every run is saved; go on with: {command}")
+    for code, problem in problems[:1]:
+        if code == 3:
+            raise BrokenNumbers(problem)
+        rule = "every run of a study comes to its end"
+        raise InputError(rule, problem.rstrip("."), f"Correct that and go on with: {command}")
+
+
+def _start(context, study: "Study", run: Run) -> tuple:
+    """A process that computes the run, and the connection to read its outcome from."""
+    reader, writer = context.Pipe(duplex=False)
+    process = context.Process(target=_compute, args=(study, run, writer), daemon=True)
+    with _sigterm_blocked():
+        process.start()
+    writer.close()
+    return process, reader
+
+
+def _stop(running: dict) -> None:
+    """Let processes save where they are and end."""
+    for process in running:
+        process.terminate()
+    for process in running:
+        process.join()
+
+
+@contextlib.contextmanager
+def _sigterm_blocked():
+    """Delays SIGTERM during the block: a process that is started there cannot miss it."""
+    if sys.platform == "win32":
+        yield
+        return
+    earlier = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
+
+
+def _compute(study: "Study", run: Run, writer: Connection) -> None:
+    """In its own process: train, measure, and send the exit code and the error."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if sys.platform != "win32":
+        os.setpgrp()  # Ctrl-C on a terminal reaches the first process, which stops the others
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    outcome: tuple[int | None, str] = 0, ""
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, threadpool_limits(1, "blas"):
+        sys.stdout = sys.stderr = nowhere
+        try:
+            _train_one(study, run)
+        except (Interrupted, KeyboardInterrupt):
+            return
+        except BrokenNumbers as problem:
+            outcome = 3, str(problem)
+        except (InputError, MemoryError, OSError) as problem:
+            outcome = 2, str(problem) or type(problem).__name__
+        except Exception:
+            outcome = None, traceback.format_exc()
+    writer.send(outcome)
+
+
+def _end_with_parent() -> None:
+    """Stop this process, which then saves, soon after its parent was killed."""
+    wait([multiprocessing.parent_process().sentinel])
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _train_one(study: "Study", run: Run) -> None:
+    """Train a run, or go on with it, and save the measures of its best model."""
+    task, kind, config = study.make(run.options)
+    model, folder = train_task(task, kind, config, run.options)
+    with inference():
+        measures = study.measure(model, task, folder)
+    seconds = read_metrics(folder / "metrics.jsonl")[-1]["seconds"]
+    result = measures | {"seed": run.options.seed, "seconds": seconds}
+    run_folders.write_config(folder, result, RESULT)
