@@ -67,7 +67,7 @@ def test_a_description_makes_the_same_subwords_again(subwords):
     assert again.source.split(TEXTS[0]) == subwords.split(TEXTS[0])
     assert again.description() == described and again.penalty == "length"
     assert pipeline_from(described | {"penalty": "other"}, config) is None
-    with pytest.raises(InputError, match="made of a sentencepiece model"):
+    with pytest.raises(InputError, match="need a sentencepiece model"):
         pipeline_from(described | {"source": {"sentencepiece": "AAAA"}}, config)
 
 

@@ -84,7 +84,7 @@ def test_a_batch_is_the_same_by_other_names(names, complaint):
     assert_allclose(whole[batch.target_in != nf.PADDING], other_logits, **CLOSE)
 
     swapped = other.target_out[::-1]
-    assert "id 9 out" in complaint(nf.PairBatch, *other.inputs[:2], swapped, special)
+    assert "Remove id 9" in complaint(nf.PairBatch, *other.inputs[:2], swapped, special)
     assert "with the end id 1; received row 0" in complaint(theirs.start, other.source + 1, 3)
     nothing = other.source, *[np.full((3, 2), 9)] * 2
     if special.start != special.padding:
