@@ -31,7 +31,7 @@ KINDS = ["greedy", "beam", "continuation"]
 
 
 def model_of(text):
-    """A model for a pipeline, its parameters shaken."""
+    """A model for a pipeline, with random parameters."""
     if isinstance(text, Continuation):
         model = LanguageModel(LanguageModel.Config(vocabulary=len(LETTERS), **SIZES))
     else:
@@ -69,7 +69,7 @@ def test_a_loaded_run_answers_a_text_and_a_list_of_texts(run):
 
 
 def test_many_texts_keep_their_order_and_long_ones_are_read_fewer_at_a_time(monkeypatch):
-    """Both searches are replaced by ones that copy."""
+    """Both searches are replaced by functions that copy the source."""
     seen = []
 
     def copied(name):
@@ -102,7 +102,7 @@ def test_many_texts_keep_their_order_and_long_ones_are_read_fewer_at_a_time(monk
     assert seen == [("greedy", 4, 511, 7), ("greedy", 4, 511, 7)]
 
 
-def test_a_text_is_read_whole_up_to_the_context_and_then_its_latest_half(monkeypatch):
+def test_a_text_is_read_up_to_the_context_and_then_its_latest_half(monkeypatch):
     read = []
 
     def as_many(model, ids, room):
@@ -126,7 +126,7 @@ def test_a_text_is_read_whole_up_to_the_context_and_then_its_latest_half(monkeyp
     assert CONTINUATION.write(model, [["a"]]) == [["a"]]  # the model has ended it
 
 
-def test_what_to_know_about_an_answer_is_warned_of(run):
+def test_notes_on_a_text_are_warnings(run):
     trained = numformer.load(run)
     with pytest.warns(UserWarning, match=r"never saw 'x' 'é' \(in 'axéx'\)") as told:
         trained("axéx")
@@ -136,7 +136,7 @@ def test_what_to_know_about_an_answer_is_warned_of(run):
         assert text.notes([*asked]) == []
 
 
-def test_what_is_no_text_is_refused(run, complaint):
+def test_invalid_texts_and_settings_are_refused(run, complaint):
     trained = numformer.load(run)
     stripped = isinstance(trained.text, Transduction)
     length = "max_length" if stripped else "length"
@@ -181,7 +181,7 @@ def test_attention_is_that_of_the_model_on_its_own_answer(run, tmp_path, complai
     assert "ends in .png, .pdf, .svg" in complaint(seen.draw, tmp_path / "a.bmp")
 
 
-def test_what_has_no_maps_shows_none_and_learned_positions_have_an_end(complaint):
+def test_a_model_without_attention_has_no_maps_and_learned_positions_limit_them(complaint):
     sizes = dict(source_vocabulary=len(LETTERS), target_vocabulary=len(WORDS))
     model = RecurrentEncoderDecoder(RecurrentEncoderDecoder.Config(**sizes, context="fixed"))
     trained = Trained(model, TRANSDUCTION, {"task": "x", "best": 3})
@@ -220,7 +220,7 @@ def described(symbols, separator="") -> dict:
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=KINDS)
-def test_a_description_is_taken_only_where_the_model_fits_it(text):
+def test_a_description_is_accepted_only_if_it_fits_the_model(text):
     config, right = model_of(text).config, text.description()
     assert pipeline_from(right, config).description() == right
     name, lengths = "vocabulary", ["context"]
@@ -242,7 +242,7 @@ def test_a_description_is_taken_only_where_the_model_fits_it(text):
         pipeline_from(right | {name: described([*"abcda"])}, config)
 
 
-def test_texts_of_format_2_stood_in_the_task():
+def test_pipelines_of_format_2_were_saved_in_the_task():
     pronounce = {"kind": "transduction", "source": described("a"), "target": described("B", " ")}
     write, writes = {"name": "write", "context": 8}, {"vocabulary": described("a"), "context": 8}
     for task, left, text in (
@@ -284,8 +284,8 @@ def test_the_best_answers_are_those_of_a_beam_with_their_scores(run, complaint):
     assert "the settings" in complaint(trained.attention, "bad", colour=1)
 
 
-def test_a_model_of_one_s_own_is_known_by_its_class_and_not_by_its_module(tmp_path, complaint):
-    """Earlier versions wrote the module, `__main__` where it was a script."""
+def test_a_user_s_model_is_identified_by_its_class_and_not_by_its_module(tmp_path, complaint):
+    """Earlier versions saved the module, `__main__` for a script."""
     source = "class Own(LanguageModel): pass\nclass Other(LanguageModel): pass"
     script, module = ({"LanguageModel": LanguageModel, "__name__": n} for n in ("__main__", "a.b"))
     for names in (script, module):

@@ -1,4 +1,4 @@
-"""Padding, batches, and the order in which training meets its pairs."""
+"""Padding, batches, and the order of pairs in training."""
 
 import dataclasses
 
@@ -12,12 +12,12 @@ from numformer.randomness import seed_sequence
 
 
 def pairs_of(lengths) -> list:
-    """One pair for each length, recognised by its number: every id of pair n is n + 4."""
+    """A pair for each length; all ids of pair n are n + 4."""
     return [([n + 4] * length, [n + 4] * (length + 1)) for n, length in enumerate(lengths)]
 
 
 def numbers_in(batch: PairBatch) -> list[int]:
-    """Which pairs of `pairs_of` a batch holds, in its order."""
+    """The numbers of the pairs of `pairs_of` in a batch, in order."""
     return (batch.source[:, 0] - 4).tolist()
 
 
@@ -25,7 +25,7 @@ def mixed(count: int) -> list:
     return pairs_of(np.random.default_rng(0).integers(1, 12, count))
 
 
-def test_padding_fills_up_with_0_on_the_right_what_are_sequences_of_ids(complaint):
+def test_sequences_of_ids_are_padded_on_the_right_with_0(complaint):
     padded = pad([np.array([5, 6, 7], np.int32), [], (8,), [9, 0]])
     assert_array_equal(padded, [[5, 6, 7], [0, 0, 0], [8, 0, 0], [9, 0, 0]])
     assert np.issubdtype(padded.dtype, np.integer) and pad([[], []]).shape == (2, 0)
@@ -58,7 +58,7 @@ def test_a_batch_shifts_the_target_by_one(complaint):
 
 @pytest.mark.parametrize(("size", "pool"), [(8, 20), (4, 2), (4, 1)])
 def test_an_epoch_s_order_is_random_and_by_length_within_pools(size, pool):
-    """By the source's length, then by the target's; it depends on seed and step alone."""
+    """By the length of the source, then of the target; it depends only on seed and step."""
     rng = np.random.default_rng(0)
     pairs = [([n + 4] * i, [n + 4] * j) for n, (i, j) in enumerate(rng.integers(1, 6, (90, 2)))]
     batches = {seed: EpochBatches(pairs, size, seed, *[pool] * (pool != 20)) for seed in (1, 2)}
@@ -94,7 +94,7 @@ def test_a_split_batch_holds_every_row_once_without_needless_padding(count):
         assert of_rows.weight == len(of_rows.ids)
 
 
-def test_a_part_that_has_no_target_is_left_out_and_one_without_a_source_keeps_one_column():
+def test_a_part_without_targets_is_dropped_and_one_without_a_source_keeps_one_column():
     source = np.array([[4, 5, 2], [0, 0, 0], [6, 2, 0]])
     target = np.array([[1, 4, 5], [1, 7, 0], [0, 0, 0]])
     first, second = PairBatch(source, target, target).split(3)
@@ -105,7 +105,7 @@ def test_a_part_that_has_no_target_is_left_out_and_one_without_a_source_keeps_on
 
 
 def test_batches_by_tokens_hold_every_pair_once_an_epoch():
-    """Padding counts; long ones are in company of few; a resumed run begins anywhere."""
+    """Padding counts; batches of long pairs are small; any step can come first."""
     pairs = mixed(200)
     batches, again = (TokenBatches(pairs, 60, seed=3) for _ in range(2))
     real = sum(len(source) + 1 + len(target) + 1 for source, target in pairs)
@@ -128,8 +128,8 @@ def test_batches_by_tokens_hold_every_pair_once_an_epoch():
     assert_array_equal(again(step).source, batch.source)
 
 
-def test_a_batch_by_tokens_is_full_where_one_more_would_not_fit():
-    """A pair of n ids has n + 2 on its longer side, with the end id; batches are cut by hand."""
+def test_a_batch_by_tokens_is_full_if_one_more_pair_would_not_fit():
+    """A pair of n ids has n + 2 on its longer side, with the end id."""
     pairs = pairs_of([3, 3, 3, 2, 2, 2, 2, 4, 2])
     assert TokenBatches(pairs, 15, 3).pool == EpochBatches(pairs, 4, 3).pool == 20
     batches = TokenBatches(pairs, 15, seed=3, pool=2)
@@ -139,8 +139,8 @@ def test_a_batch_by_tokens_is_full_where_one_more_would_not_fit():
     assert batches._pool_size() == round(2 * 15 / np.mean([5, 5, 5, 4, 4, 4, 4, 6, 4])) == 7
 
 
-def test_each_epoch_may_have_its_pairs_in_another_form():
-    """Once an epoch they are asked for; their places are those of the usual form."""
+def test_each_epoch_may_have_other_pairs():
+    """They are requested once an epoch, and keep their places."""
     pairs, asked = mixed(30), []
 
     def sampled(epoch):

@@ -1,4 +1,4 @@
-"""Subwords and tokens: text to pieces and back, the same pieces for the same seed."""
+"""Subwords and tokens: from text to pieces and back, and the same pieces for the same seed."""
 
 import io
 import json
@@ -34,7 +34,7 @@ def subwords(request):
     return learned
 
 
-def test_a_text_is_its_pieces_put_together(subwords):
+def test_joined_pieces_are_the_text(subwords):
     for text in TEXTS:
         pieces = subwords.split(text)
         assert subwords.join(pieces) == text and len(pieces) < len(text)
@@ -46,21 +46,21 @@ def test_a_text_is_its_pieces_put_together(subwords):
     assert most.encode(most.split("the smallest")) == most.encode(["▁the", "▁smallest"])
 
 
-def test_the_rarest_character_is_kept_as_it_is():
+def test_the_rarest_character_is_a_piece():
     rare = "a \ufb01sh"  # with a ligature, which other rules would write as two letters
     subwords = Subwords.train([*100 * TEXTS, rare], 45)
     assert subwords.decode(subwords.encode(pieces := subwords.split(rare))) == pieces
     assert subwords.join(pieces) == rare
 
 
-def test_what_was_never_seen_is_unknown_and_named(subwords, complaint):
+def test_an_unseen_character_is_unknown_and_named(subwords, complaint):
     assert "a text is UTF-8; received 'the \\udcff'" in complaint(subwords.split, "the \udcff")
     pieces = subwords.split("the ☃ dog")
     (note,) = Transduction(subwords, subwords, 9).notes(pieces)
     assert UNKNOWN in subwords.encode(pieces) and "training never saw" in note and "☃" in note
 
 
-def test_a_description_makes_the_same_subwords_again(subwords):
+def test_subwords_are_built_from_their_description(subwords):
     described = Transduction(subwords, subwords, 9, penalty="length").description()
     described, config = json.loads(json.dumps(described)), Config.base(len(subwords))
     again = pipeline_from(described, config)
@@ -71,8 +71,8 @@ def test_a_description_makes_the_same_subwords_again(subwords):
         pipeline_from(described | {"source": {"sentencepiece": "AAAA"}}, config)
 
 
-def test_dropout_cuts_the_same_text_in_other_ways_and_the_same_in_a_resumed_run():
-    """By NumPy's random numbers; each text goes on with them."""
+def test_dropout_varies_the_pieces_and_depends_only_on_the_seed():
+    """By NumPy's random numbers, one stream for all texts."""
     bpe = Subwords.train(TEXTS, 45)
     assert bpe.sampled(TEXTS, 0.0, 1) == [bpe.encode(bpe.split(text)) for text in TEXTS]
     once, again, other = (bpe.sampled(TEXTS, 0.3, seed) for seed in (1, 1, 2))
@@ -91,14 +91,14 @@ CUTS = {"": "abc d", "0": "abc d", "10": "abc d", "101": "a bc d", "110": "a b c
 
 
 @pytest.mark.parametrize(("left_out", "pieces"), (CUTS | {"1111": "a b c d"}).items())
-def test_merges_are_made_by_their_rank_but_for_those_left_out_in_their_turn(left_out, pieces):
+def test_merges_follow_their_rank_except_for_skipped_ones(left_out, pieces):
     ranks = {piece: rank for rank, piece in enumerate(["ab", "bc", "abc", "cd", "a", "b"])}
     chances = [*map(int, left_out), *[0] * 12][:12]
     assert cut_into_pieces("abcd", ranks, iter(chances)) == pieces.split()
     assert cut_into_pieces("abc", {"bc": 0, "ab": 1}, iter([0])) == ["a", "bc"]
 
 
-def test_what_cannot_be_learned_is_told(complaint, monkeypatch):
+def test_invalid_training_of_subwords_is_refused(complaint, monkeypatch):
     for few in (-1, 26):
         refusal = (
             f"subwords are at least 27: these texts' characters, and 4 ids; received {few}. Choose"
@@ -128,14 +128,14 @@ SENTENCES = [  # the language, a sentence, its tokens; curly quotation marks bec
 
 
 @pytest.mark.parametrize(("language", "sentence", "tokens"), SENTENCES)
-def test_tokens_are_moses_s_and_stay_what_they_are(sentence, language, tokens):
+def test_tokens_are_those_of_moses_and_stay_unchanged(sentence, language, tokens):
     moses._moses.cache_clear()  # what was made before would hide how it is made
     assert tokenize(sentence, language) == tokens == tokenize(tokens, language)
     if not {*sentence} & {*"“„"}:
         assert detokenize(tokens, language) == sentence.lower()
 
 
-def test_without_a_language_sentences_stay_as_they_are_and_with_one_no_escape_leaves():
+def test_without_a_language_sentences_stay_unchanged_and_escapes_are_undone_with_one():
     assert tokenize(" A  man’s\n", "") == "A man’s"
     assert detokenize("&amp; A", "") == "&amp; A" and detokenize("l&amp;apos; A", "fr") == "l'A"
 
@@ -160,8 +160,8 @@ def test_each_side_of_a_translation_has_the_rules_of_its_language(from_, to):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_exact_subwords_leave_every_space_line_end_and_tab_where_it_is(kind):
-    """In every cut; a long line is learned, too, and letters are of one form (NFC)."""
+def test_exact_subwords_keep_every_space_line_end_and_tab(kind):
+    """In every segmentation, also of a long line; letters are normalised (NFC)."""
     texts = ["if x:\n\ty =  'ab'", "  if x:", "ab " * 2000 + "ç", "cafe\N{COMBINING ACUTE ACCENT}"]
     lines = [line.strip() for text in texts for line in text.split("\n")]
     words = Subwords.train(lines, 60, kind, exact=True)  # which has no line end and no tab

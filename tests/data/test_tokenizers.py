@@ -1,4 +1,4 @@
-"""Vocabularies of published models: their ids, what is none of theirs, and their descriptions."""
+"""Vocabularies of published models: ids, unknown symbols, descriptions."""
 
 import json
 import sys
@@ -50,18 +50,18 @@ def test_symbols_have_their_ids(complaint):
     assert type(Tokenizer(content(empty), 1, True).model) is bytes
 
 
-def test_a_text_is_neither_cut_short_nor_filled_up(complaint, monkeypatch):
+def test_a_text_is_neither_truncated_nor_padded(complaint, monkeypatch):
     made = tokenizers.Tokenizer.from_str(content(tokenizers.models.WordLevel(WORDS)))
     made.enable_truncation(2)
     made.enable_padding(length=5)
     assert Tokenizer(made.to_str(), 7, True).split("dog runs dog") == ["dog", "runs", "dog"]
     assert Tokenizer(made.to_str(), 7, True).split("dog") == ["dog"]
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    assert "pip install 'numformer[published]'" in complaint(words_again, made.to_str())
+    assert "pip install 'numformer[published]'" in complaint(tokenizer_from, made.to_str())
 
 
-def words_again(told: str) -> Tokenizer:
-    return Tokenizer(told, 7, True)
+def tokenizer_from(content: str) -> Tokenizer:
+    return Tokenizer(content, 7, True)
 
 
 def test_the_unknown_is_an_id_or_a_symbol():
@@ -90,7 +90,7 @@ def test_pieces_and_their_ids(complaint):
     assert "sentencepiece models" in complaint(MarianVocabulary, b"none", ids, len(ids))
 
 
-def test_a_text_of_theirs_is_made_again():
+def test_a_pipeline_of_published_vocabularies_is_built_from_its_description():
     model = Subwords.train(["a dog runs", "a cat"], 20).model
     ids = {name: n for n, name in enumerate(["</s>", *Subwords(model).symbols, "<unk>"])}
     pieces, tokenizer = MarianVocabulary(model, ids, len(ids)), words()

@@ -1,10 +1,10 @@
-"""Symbols and ids: the four special ids, encoding, decoding; what is none is in test_beginners."""
+"""Symbols and ids: special ids, encoding, decoding; test_beginners has invalid input."""
 
 from numformer.data.vocabulary import END, PADDING, SPECIAL, START, UNKNOWN, Vocabulary
 
 
 def test_symbols_follow_the_special_ids_in_their_order():
-    """The written name of a special id is no way to that id."""
+    """The name of a special id does not encode to that id."""
     vocabulary = Vocabulary("cab")
     assert vocabulary.symbols == ["c", "a", "b"] and len(vocabulary) == 7
     assert vocabulary.encode(["a", "x", "b", *SPECIAL]) == [5, UNKNOWN, 6, *[UNKNOWN] * 4]

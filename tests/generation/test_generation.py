@@ -1,4 +1,4 @@
-"""Greedy, beam search and sampling as for one sentence, without batches and without a cache."""
+"""Greedy, beam search and sampling, compared with searches of one sentence without a cache."""
 
 import itertools
 import math
@@ -28,7 +28,7 @@ every_search = pytest.mark.parametrize("search", [nf.greedy, nf.beam_search, nf.
 
 
 def peaked(seed: int = 0, **changes) -> nf.Transformer:
-    """A float64 model whose distributions are far from even and differ at every position."""
+    """A float64 model with uneven distributions that differ at every position."""
     sizes = dict(d_model=8, d_ff=12, heads=2, layers=2, p_drop=0.5, tying="none", norm="pre")
     model = nf.Transformer(nf.Config.base(V, **(sizes | dict(positions="learned") | changes)), seed)
     flat = nf.pack(model, np.float64)
@@ -39,7 +39,7 @@ def peaked(seed: int = 0, **changes) -> nf.Transformer:
 
 
 class Chain(nf.Transformer):
-    """The next symbol depends on the last one alone, by a table; counts the positions decoded."""
+    """A model whose next symbol depends only on the last one; it records the rows decoded."""
 
     def __init__(self, table: dict[int, dict[int, float]], **changes):
         super().__init__(nf.Config.base(V, d_model=4, d_ff=4, heads=1, layers=1, **changes))
@@ -56,8 +56,8 @@ class Chain(nf.Transformer):
 
 
 @dataclass
-class Written:
-    """Coarse's state: the symbols themselves, so another's state would give nonsense."""
+class CoarseState:
+    """The state of Coarse: the source and the symbols written so far."""
 
     source: np.ndarray
     symbols: np.ndarray
@@ -71,7 +71,7 @@ class Written:
 
 
 class Coarse:
-    """Stands in for a model: the next symbol depends on the source and on every symbol before.
+    """A stand-in for a model: the next symbol depends on the source and all earlier symbols.
 
     Its log probabilities, to the base 2, are so few integers that sums tie.
     """
@@ -80,7 +80,7 @@ class Coarse:
         self.seed = seed
 
     def start(self, source, length):
-        return Written(source, np.zeros((len(source), 0), int))
+        return CoarseState(source, np.zeros((len(source), 0), int))
 
     def logits(self, row, symbols):
         rng = np.random.default_rng([self.seed, *row, *symbols])
@@ -91,8 +91,8 @@ class Coarse:
         return np.array([*map(self.logits, state.source, state.symbols)])
 
 
-class Together(nf.Ensemble):
-    """Two models; a whole forward is the mean of their distributions, made by hand."""
+class TwoModels(nf.Ensemble):
+    """Two models, with a forward that averages their distributions explicitly."""
 
     def __init__(self, seed: int):
         super().__init__([peaked(seed), peaked(seed + 8)])
@@ -104,7 +104,7 @@ class Together(nf.Ensemble):
 
 
 def full_forward(model, row, ids) -> np.ndarray:
-    """Log probabilities (V,) of what comes after start and `ids`, without a cache."""
+    """Log probabilities (V,) of the symbol after start and `ids`, without a cache."""
     with nf.inference():
         return nf.log_probabilities(model.forward(row[None], np.array([[nf.START, *ids]]))[:, -1])[
             0
@@ -116,7 +116,7 @@ def without_special(logits):
 
 
 def exact(model, row, ids) -> np.ndarray:
-    """As full_forward, without rounding: ties are ties."""
+    """As full_forward, without rounding, so that ties are exact."""
     return without_special(model.logits(row, [nf.START, *ids]))
 
 
@@ -126,7 +126,7 @@ def all_symbols(logits, count, special=None, largest=None):
 
 
 def search_of_one_sentence(log_p_after, max_length, count, width, alpha):
-    """Beam search as one would write it for one sentence: scores and ids, and positions decoded.
+    """A plain beam search for one sentence: scores and ids, and the number of positions decoded.
 
     Of equal hypotheses the one met first goes before; the better parent is met first, and of one
     parent the smaller symbol.
@@ -165,9 +165,9 @@ def counted(step, decoded: list, ids, state):
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
 @pytest.mark.parametrize(("count", "width"), [(1, 1), (2, 3), (5, 90)])
-@pytest.mark.parametrize("kind", [Coarse, peaked, Together])
-def test_a_batch_is_searched_as_each_sentence_by_itself(kind, count, width, alpha, monkeypatch):
-    """The same best and scores, no sentence decoded longer, also where hypotheses tie.
+@pytest.mark.parametrize("kind", [Coarse, peaked, TwoModels])
+def test_a_batch_gives_the_results_of_each_sentence_alone(kind, count, width, alpha, monkeypatch):
+    """The same hypotheses, scores and lengths, even if hypotheses tie.
 
     The widest beam drops nothing of up to three symbols: so it is an exhaustive search.
     """
@@ -194,8 +194,8 @@ def test_a_batch_is_searched_as_each_sentence_by_itself(kind, count, width, alph
         assert width > 1 or kind is Coarse or nf.greedy(model, SOURCE, max_length) == first
 
 
-def test_what_is_impossible_is_not_among_the_n_best():
-    """Of one symbol there are fewer results than the beam has places."""
+def test_impossible_symbols_are_not_among_the_n_best():
+    """With one possible symbol there are fewer results than the beam is wide."""
     for hypotheses in nf.n_best(peaked(), SOURCE, 1, 5, 5):
         assert len(hypotheses) == len(GOING_ON) + 1
         assert all(math.isfinite(hypothesis.score) for hypothesis in hypotheses)
@@ -203,7 +203,7 @@ def test_what_is_impossible_is_not_among_the_n_best():
     assert ended == [(0, 0, [])]
 
 
-def test_as_many_go_on_as_the_beam_is_wide_where_one_has_ended():
+def test_the_beam_stays_full_after_a_hypothesis_has_ended():
     after = {nf.START: {nf.END: 0.32, 4: 0.3, 5: 0.29}, 4: {nf.END: 0.4, 4: 0.3, 6: 0.3}}
     model = Chain(after | {5: {nf.END: 0.99}, 6: {nf.END: 1}})
     assert nf.beam_search(model, SOURCE[:1], 3, 2, 2.0) == [[5]]
@@ -214,7 +214,7 @@ def test_as_many_go_on_as_the_beam_is_wide_where_one_has_ended():
 
 
 @every_search
-def test_symbols_are_written_up_to_max_length_and_no_others(search):
+def test_at_most_max_length_symbols_are_written_and_no_special_ones(search):
     endless = Chain({nf.START: {4: 1.0}, 4: {4: 1.0}})
     for length in (1, 2, 5):
         assert search(endless, SOURCE, length) == [[4] * length] * len(SOURCE)
@@ -226,7 +226,7 @@ def test_symbols_are_written_up_to_max_length_and_no_others(search):
 
 
 def test_log_probabilities_are_a_log_softmax_of_symbols_alone():
-    """Padding, start and unknown are none."""
+    """Padding, start and unknown are excluded."""
     logits = np.array([[900.0, -3.0, 899.0, 901.0, 899.0], [0.0] * 5], np.float32)
     found = nf.log_probabilities(logits)
     total, none = math.log(math.exp(-1) + 2 * math.exp(-2) + 1), -np.inf
@@ -243,7 +243,7 @@ def test_length_penalties_by_hand():
 
 @every_search
 def test_a_device_writes_what_the_host_writes_and_the_model_is_left_as_it_was(search, stand_in):
-    """conftest holds every test to the modes that it began with."""
+    """conftest checks that the modes are restored."""
     on_host, on_device = peaked(1), peaked(1)
     nf.pack(on_device, np.float64, stand_in)
     before = on_host.state_dict()
@@ -256,7 +256,7 @@ def test_a_device_writes_what_the_host_writes_and_the_model_is_left_as_it_was(se
 
 
 @every_search
-def test_what_cannot_be_written_is_told(search, complaint):
+def test_a_model_that_cannot_write_is_refused(search, complaint):
     complaint(search, peaked(), SOURCE + 1, 9)
     for has in "start", "step":
         said = complaint(search, SimpleNamespace(**{has: None}), SOURCE, 9)
@@ -267,11 +267,11 @@ def test_what_cannot_be_written_is_told(search, complaint):
         search(model, SOURCE, 3)
 
 
-def test_an_ensemble_has_models_that_write_and_the_room_of_the_smallest(complaint):
+def test_an_ensemble_needs_models_that_write_and_has_their_smallest_limit(complaint):
     assert "an ensemble has models" in complaint(nf.Ensemble, [])
     assert "start and step" in complaint(nf.Ensemble, [peaked(), SimpleNamespace(start=None)])
     assert (
-        nf.Ensemble([peaked(max_length=9), Together(0), peaked(max_length=7)]).config.longest == 7
+        nf.Ensemble([peaked(max_length=9), TwoModels(0), peaked(max_length=7)]).config.longest == 7
     )
     config = nf.Ensemble([peaked(positions="none")]).config
     sizes = dict(source_vocabulary=V, target_vocabulary=V)
@@ -284,7 +284,7 @@ def test_an_ensemble_has_models_that_write_and_the_room_of_the_smallest(complain
     assert nf.Ensemble([peaked(end_id=4)] * 2).config.special.end == 4
 
 
-def test_what_one_model_rules_out_and_another_does_not_is_improbable_and_not_impossible():
+def test_a_symbol_that_only_one_model_excludes_stays_possible():
     models = [Chain({nf.START: {symbol: 1.0}}) for symbol in (4, 5, 4)]
     for model in models:
         model.probabilities[nf.START, 6] = 0
@@ -323,7 +323,7 @@ CHECKED = [
 
 
 @pytest.mark.parametrize(("search", "name", "fine", "refused"), CHECKED)
-def test_settings_that_say_nothing_are_refused(search, name, fine, refused, complaint):
+def test_invalid_settings_are_refused(search, name, fine, refused, complaint):
     usual = dict(max_length=2) | (dict(count=1) if search is nf.n_best else {})
     for value in fine:
         assert len(search(peaked(), SOURCE, **usual | {name: value})) == 4
@@ -332,7 +332,7 @@ def test_settings_that_say_nothing_are_refused(search, name, fine, refused, comp
         assert name in said and f"; received {value!r}. " in said and ".; " not in said
 
 
-def test_the_most_probable_are_as_many_as_asked_for_with_their_log_probabilities(rng):
+def test_most_probable_returns_count_symbols_with_their_log_probabilities(rng):
     apart = rng.normal(size=(5, V)) + np.array([[0], [900], [-900], [5], [0]])
     logits = apart.astype(np.float32)
     symbols, log_p = most_probable(logits, 3)
@@ -381,8 +381,8 @@ def log_p(*probabilities: float) -> np.ndarray:
     ],
     ids=str,
 )
-def test_the_probabilities_to_draw_by(settings, expected):
-    """The last two places are impossible, the symbols stand in another order in the second row."""
+def test_the_probabilities_of_sampling(settings, expected):
+    """The last two symbols are impossible; the second row has the symbols in another order."""
     given = np.concatenate([log_p(0.5, 0.2, 0.2, 0.1, 0, 0), log_p(0.1, 0.5, 0.2, 0.2, 0, 0)])
     before, expected = given.copy(), np.array(expected) / sum(expected)
     first, second = nf.Sampling(**settings).probabilities(given)
@@ -392,14 +392,14 @@ def test_the_probabilities_to_draw_by(settings, expected):
 
 
 @pytest.mark.filterwarnings("error")
-def test_what_is_drawn_by_has_the_right_symbols_where_numbers_end():
-    """A low temperature leaves numbers in a row less sure than another; equals by their ids."""
+def test_extreme_settings_keep_the_right_symbols():
+    """A low temperature in rows of unequal certainty; ties go to the smaller id."""
     both = np.concatenate([log_p(0.9, 0.1, 1e-9), log_p(0.3, 0.4, 0.3)])
     for temperature in (1e-3, 1e-320):
         p = nf.Sampling(temperature).probabilities(both)
         assert_allclose(p, [[1, 0, 0], [0, 1, 0]], atol=1e-12)
     p = nf.Sampling(top_p=0.8).probabilities(both)
-    assert (p > 0).sum(axis=-1).tolist() == [1, 3]  # a row that is sure keeps fewer
+    assert (p > 0).sum(axis=-1).tolist() == [1, 3]  # fewer in the more certain row
     p = nf.Sampling(top_p=0.75).probabilities(log_p(0.25, 0.5, 0.125, 0.125))
     assert_allclose(p, [[1 / 3, 2 / 3, 0, 0]])  # that reach p exactly
     assert nf.Sampling(top_p=1.0).probabilities(log_p(1.0, 1e-20))[0, 1] > 0  # 1 without it
@@ -410,8 +410,8 @@ def test_what_is_drawn_by_has_the_right_symbols_where_numbers_end():
         assert (np.flatnonzero(p) == likely[:count]).all()
 
 
-def test_a_number_that_meets_an_end_means_the_next_symbol_never_an_impossible_one():
-    """Shares whose sum is rounded to a little below 1 leave nothing after the last symbol."""
+def test_a_number_at_a_boundary_selects_the_next_possible_symbol():
+    """Also if the sum of the probabilities is rounded below 1, it is never an impossible one."""
     nearly = [(1 - 2**-53, p, 5) for p in np.linspace(0.02, 0.9, 45)]
     for number, share, symbol in [(0.0, 0.5, 4), (0.5, 0.5, 5), *nearly]:
         stream, model = SimpleNamespace(random=lambda n=number: n), Chain({})
@@ -419,8 +419,8 @@ def test_a_number_that_meets_an_end_means_the_next_symbol_never_an_impossible_on
         assert nf.Sampling(top_k=2).write(model, SOURCE[:1], 1, [stream]) == [[symbol]]
 
 
-def test_symbols_are_drawn_from_the_logits_of_a_whole_forward():
-    """Each row has random numbers of its own, a number for each symbol on the line of p."""
+def test_sampling_draws_from_the_logits_of_a_full_forward():
+    """Each row has its own random numbers, one for each symbol."""
     model, lengths = peaked(2), set()
     for seed in range(3):
         found = nf.sample(model, SOURCE, 9, temperature=1.5, **dict(seed=seed) if seed else {})
@@ -435,8 +435,8 @@ def test_symbols_are_drawn_from_the_logits_of_a_whole_forward():
 
 
 @pytest.mark.parametrize("settings", [dict(temperature=1.5), dict(top_k=3), dict(top_p=0.9)])
-def test_a_transduction_is_sampled_where_a_setting_of_sampling_is_given(settings, complaint):
-    """By the place of each text, though long ones are read first; without, a beam as ever."""
+def test_a_transduction_samples_with_any_setting_of_sampling(settings, complaint):
+    """Random numbers follow the place of a text, though long texts are read first."""
     text, model = nf.Transduction(LETTERS, LETTERS, max_length=6, beam=3), peaked(1)
     asked, write = [[*"a"], [*"abc"], [*"a"], [*"cabba"]], partial(text.write, model)
     drawn = write(asked, seed=3, **settings)
@@ -449,7 +449,7 @@ def test_a_transduction_is_sampled_where_a_setting_of_sampling_is_given(settings
     assert "received beam 2 and a temperature" in complaint(write, asked, beam=2, **settings)
 
 
-def test_a_continuation_goes_on_with_its_random_numbers_when_its_context_is_full():
+def test_a_continuation_keeps_its_random_stream_when_its_context_is_full():
     sizes = dict(d_model=8, d_ff=12, heads=2, layers=2, p_drop=0.5)
     model = nf.LanguageModel(nf.LanguageModel.Config(vocabulary=V, **sizes))
     flat, text = nf.pack(model, np.float64), nf.Continuation(LETTERS, context=6)
@@ -469,7 +469,7 @@ def test_a_continuation_goes_on_with_its_random_numbers_when_its_context_is_full
     assert text.write(model, [["a"]], length=5, seed=1) == text.write(model, [["a"]], length=5)
 
 
-def test_what_is_usual_is_replaced_by_what_is_asked_for(complaint):
+def test_settings_replace_the_fields_of_a_pipeline(complaint):
     model, asked = peaked(1), [[*"ab"], ["c"], [*"cabba"]]
     usual = nf.Transduction(LETTERS, LETTERS, 6, None, 3, 2.0, "length")
     changes = [dict(beam=2), dict(length_penalty=0.0), dict(penalty="paper"), dict(max_length=2)]
@@ -504,8 +504,8 @@ def test_what_is_usual_is_replaced_by_what_is_asked_for(complaint):
     ],
     ids=str,
 )
-def test_hypotheses_of_a_sequence_share_what_was_read(choices, widths, rng):
-    """However many of each are chosen: what a row is told is its own. Where all stay, no copy."""
+def test_hypotheses_share_the_keys_and_values_of_their_source(choices, widths, rng):
+    """For any choice of rows each row keeps its own source; without a change nothing is copied."""
     read, past, layers = rng.random((3, 4)), Memory(9), (nf.Softmax(), nf.Softmax())
     with nf.inference():
         shared = past.state(layers[0], lambda past: SourceState(read=read))
@@ -522,8 +522,8 @@ def test_hypotheses_of_a_sequence_share_what_was_read(choices, widths, rng):
 @pytest.mark.parametrize("search", [nf.greedy, nf.sample])
 @pytest.mark.parametrize("symbols, value", [(3, np.nan), (3, np.inf), (slice(V), -np.inf)])
 @pytest.mark.parametrize("row", [0, 1])
-def test_one_row_that_is_no_number_is_enough(row, symbols, value, search):
-    """Weights that overflow give infinities, too. One symbol may be impossible, but not all."""
+def test_one_row_of_broken_numbers_is_refused(row, symbols, value, search):
+    """NaN and infinities are refused. One symbol may be impossible, but not all."""
     logits = np.zeros((2, V))
     logits[row, 4] = -np.inf
     state = SimpleNamespace(ids=np.zeros(2, int), choose=lambda rows: None)
@@ -534,7 +534,7 @@ def test_one_row_that_is_no_number_is_enough(row, symbols, value, search):
         search(model, state.ids, 1)
 
 
-def test_among_equals_the_smaller_id_is_written():
+def test_ties_go_to_the_smaller_id():
     logits = np.zeros((2, V))
     logits[1, [5, 6]] = 1
     state = SimpleNamespace(ids=np.zeros(2, int), choose=lambda rows: None)
@@ -544,7 +544,7 @@ def test_among_equals_the_smaller_id_is_written():
 
 
 def test_rows_that_have_ended_are_left_out():
-    """As soon as they are half of what is written: 8, 9, 1 and 4 symbols and the end."""
+    """As soon as they are half of the rows: these have 8, 9, 1 and 4 symbols and the end."""
     model, sizes = peaked(28), []
     step = model.step
     model.step = lambda ids, state: sizes.append(len(ids)) or step(ids, state)
@@ -554,8 +554,8 @@ def test_rows_that_have_ended_are_left_out():
 
 
 @pytest.mark.parametrize("size", [325, 30_005])
-def test_the_largest_of_many_are_found_in_stretches(size, rng):
-    """In each of many stretches there are more than enough, in each of five hardly."""
+def test_the_largest_numbers_are_found_in_groups(size, rng):
+    """With many groups, and with barely more groups than numbers."""
     logits = rng.permutation(5 * size).reshape(5, size) / 10_000
     logits[0, -1] = 16
     symbols, _ = most_probable(logits, 4, largest=largest_in_groups)

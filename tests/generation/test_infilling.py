@@ -1,4 +1,4 @@
-"""Filling holes: what is seen, in which order they are filled, and with what."""
+"""Filling holes: the windows that are read, the order, and the symbols."""
 
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ TEXT = nf.Infilling(LETTERS, "_", context=8)
 
 @pytest.fixture
 def model() -> nf.MaskedLanguageModel:
-    """A small model, its parameters shaken."""
+    """A small model with random parameters."""
     sizes = dict(d_model=8, d_ff=12, heads=2, layers=2, p_drop=0.5)
     model = nf.MaskedLanguageModel(nf.MaskedLanguageModel.Config(vocabulary=len(LETTERS), **sizes))
     flat = nf.pack(model)
@@ -23,9 +23,9 @@ def model() -> nf.MaskedLanguageModel:
 
 
 class Alphabet:
-    """Takes every place for the letter after the one left of it; notes what it was asked.
+    """Stands in for a model: predicts the letter after the one to the left; records its inputs.
 
-    It is surest of holes beside a letter, and then of those further left in the text.
+    It is surest of holes next to a letter, and then of those further left in the text.
     """
 
     def __init__(self):
@@ -34,7 +34,7 @@ class Alphabet:
     def forward(self, ids, asked):
         self.seen.append(("".join(LETTERS.decode(ids.ravel())), asked.tolist()))
         logits = np.zeros((len(asked), len(LETTERS)))
-        logits[:, :4] = logits[:, LETTERS.encode("_")[0]] = 99  # what no text has
+        logits[:, :4] = logits[:, LETTERS.encode("_")[0]] = 99  # ids that no text has
         for row, place in zip(logits, asked, strict=True):
             before = ids.ravel()[place - 1] if place % ids.shape[1] else LETTERS.encode("e")[0]
             sure = before != LETTERS.encode("_")[0]
@@ -52,13 +52,13 @@ def test_a_surer_hole_is_filled_first_and_helps_with_the_next():
 @pytest.mark.parametrize(
     ("text", "asked"), [("a_b_c_d_" * 3, [12, 9, 6, 4, 3, 2, 1]), ("_" * 300, [256, 44])]
 )
-def test_a_quarter_of_the_holes_is_filled_at_once_and_as_many_as_fit_are_seen(text, asked):
+def test_a_quarter_of_the_holes_is_filled_at_once_in_batches_of_256(text, asked):
     model = Alphabet()
     TEXT.write(model, [[*text]])
     assert [len(places) for _, places in model.seen][: len(asked)] == asked
 
 
-def test_what_no_text_has_is_what_the_model_says():
+def test_the_model_s_special_ids_decide_what_is_written():
     model = Alphabet()
     model.config = SimpleNamespace(special=nf.SpecialIds(end=None))
     assert TEXT.write(model, [["_"]]) == [["<end>"]]
@@ -73,7 +73,7 @@ def holed(*places: int) -> list[str]:
     return ["_" if place in places else letter for place, letter in enumerate(LONG)]
 
 
-def test_a_hole_in_a_long_text_is_seen_in_the_middle_of_a_window_of_its_own():
+def test_a_hole_in_a_long_text_is_in_the_middle_of_its_own_window():
     windows = {(place,): (window, [window.index("_")]) for place, window in WINDOWS.items()}
     windows[4, 15] = "abcd_abc" + "bcde_bcd", [4, 8 + 4]
     for places, window in windows.items():
@@ -107,7 +107,7 @@ def test_a_description_is_taken_only_where_the_model_fits_it(model):
         assert pipeline_from(described | change, model.config) is None
 
 
-def test_what_is_to_know_of_a_text_is_told_and_nothing_else():
+def test_notes_name_unseen_symbols_and_missing_holes():
     unseen, nothing = "training never saw 'é'", "there is no '_' to fill"
     for text, notes in (("ab_", []), ("aé_", [unseen]), ("aé", [unseen, nothing])):
         assert TEXT.notes([*text]) == notes

@@ -34,7 +34,7 @@ def model(**changes):
         ("the", [CLOSE, WORD, WORD, OPEN], ") the XX (S"),  # malformed: shown as it is
     ],
 )
-def test_words_stand_again_where_they_were_read(asked, written, text):
+def test_words_are_put_back_into_the_tree(asked, written, text):
     words = TEXT.symbols(asked)
     symbols = TEXT.decode(written, words)
     assert TEXT.join(symbols) == text
@@ -48,8 +48,8 @@ def test_brackets_of_a_sentence_are_words_of_the_treebank():
 
 
 @pytest.mark.parametrize("how", [dict(beam=1), dict(beam=3), dict(temperature=1.0), {}])
-def test_what_is_written_is_as_much_longer_than_the_sentence(how, monkeypatch):
-    """Of a model that never ends."""
+def test_the_length_limit_grows_with_the_sentence(how, monkeypatch):
+    """With a model that never ends a text."""
     endless = model()
 
     def step(ids, state):
@@ -95,9 +95,9 @@ def test_what_is_a_tree(symbols, words, tree):
     assert page.is_tree(symbols.split(), words) is tree
 
 
-def test_of_a_beam_the_best_tree_is_taken(monkeypatch):
-    """The best hypothesis of the longest sentence, which is searched first, is a tree, of the next
-    one's the third, of the last one's none: the best stays."""
+def test_beam_search_prefers_the_best_tree(monkeypatch):
+    """The first hypothesis of the longest sentence, which comes first, is a tree; of the next
+    sentence it is the third; the last has none and keeps its best hypothesis."""
     fits, broken = [OPEN, WORD, CLOSE], [[OPEN, WORD], [OPEN, WORD, WORD, CLOSE], [CLOSE]]
     ranked = [[broken[1], fits], [*broken[:2], fits, broken[2]], broken]
 
@@ -129,7 +129,7 @@ def test_maps_have_words_and_brackets_as_labels():
     np.testing.assert_allclose(cross.weights.sum(axis=-1), 1, rtol=1e-5)
 
 
-def test_a_description_makes_the_same_again():
+def test_a_pipeline_is_built_from_its_description():
     described = json.loads(json.dumps(TEXT.description()))
     again = pipeline_from(described, model().config)
     assert type(again) is Parsing and again.description() == TEXT.description()

@@ -1,4 +1,4 @@
-"""Special ids of one's own: such a model reads and writes what ours does, by other names."""
+"""A model with other special ids reads and writes the same symbols as ours."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ IDS = dict(padding_id=9, end_id=1, unwritten="0,9,10")
 
 
 class Renamed(nf.Vocabulary):
-    """The same symbols by other ids."""
+    """The same symbols with other ids."""
 
     def __init__(self, names):
         super().__init__(LETTERS.symbols)
@@ -37,7 +37,7 @@ class Renamed(nf.Vocabulary):
 
 
 def both(kind, names, seed: int = 0, **sizes):
-    """A model with our ids and the same with others."""
+    """A model with our ids, and the same model with other ids."""
     start = dict(start_id=int(names[nf.START]))
     ours = kind(kind.Config(**TOWER, **sizes), seed)
     theirs = kind(replace(ours.config, **IDS, **start))
@@ -52,7 +52,7 @@ def both(kind, names, seed: int = 0, **sizes):
 
 
 def called(ids, names):
-    """Ids by their names, padding among them."""
+    """The other ids of our ids, including padding."""
     return np.where(ids == nf.PADDING, 9, names[ids])
 
 
@@ -60,7 +60,7 @@ every_naming = pytest.mark.parametrize("names", NAMES.values(), ids=NAMES)
 
 
 @every_naming
-def test_a_batch_is_the_same_by_other_names(names, complaint):
+def test_a_batch_is_the_same_with_other_ids(names, complaint):
     ours, theirs = both(nf.Transformer, names, source_vocabulary=V, target_vocabulary=V)
     special = theirs.config.special
     assert special == nf.SpecialIds(9, names[nf.START], 1, (0, 9, 10))
@@ -94,8 +94,8 @@ def test_a_batch_is_the_same_by_other_names(names, complaint):
 
 
 @every_naming
-def test_what_is_written_is_the_same_by_other_names(names):
-    """Never an id that is none to write, however probable; up to the end id."""
+def test_the_same_symbols_are_written_with_other_ids(names):
+    """Unwritten ids are never written, however probable; the end id ends a text."""
     source, lengths = nf.data.pad_sources([source for source, _ in PAIRS]), set()
 
     def renamed(ids):
@@ -123,7 +123,7 @@ def test_what_is_written_is_the_same_by_other_names(names):
     assert {0, 7} < lengths
 
 
-def test_a_model_without_an_end_writes_on_and_whatever_it_takes_for_probable():
+def test_a_model_without_end_and_unwritten_ids_writes_any_probable_id():
     sizes = TOWER | dict(vocabulary=V, start_id=None, end_id=None, padding_id=None)
     ids, seen = np.array([[4, 5], [0, 2], [7, 1]]), set()
     for unwritten in ("", "7", "2,7,0"):
@@ -149,7 +149,7 @@ def test_a_translation_has_a_start_and_an_end(ids, complaint):
 
 
 @pytest.mark.parametrize("padding", [9, None])
-def test_a_masked_model_has_padding_of_its_own_or_none(padding):
+def test_a_masked_model_has_its_own_padding_id_or_none(padding):
     ids = np.array([[4, 5, 6], [7, 8, 0]])
     sizes = TOWER | dict(vocabulary=V, tied=False, embedding_scale=False)
     ours, theirs = (
