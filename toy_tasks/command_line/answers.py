@@ -21,7 +21,7 @@ from toy_tasks.data.datasets import read_text
 SAMPLING = "temperature", "top_k", "top_p"
 PROGRAMS = {Continuation: "write", Infilling: "masked"}
 PROGRAMS |= {Parsing: "parse", Transduction: "translate"}
-"""The script that can use any model for a kind of text."""
+"""The script that can use any model with a kind of text pipeline."""
 
 
 def note(text: str) -> None:
@@ -39,7 +39,7 @@ def answer_inputs(
 
     `trained` is the model, if it is loaded already. Without --input the texts are `lines`, by
     default those of standard input. `say` is called with remarks about a text. Raises InputError
-    for a model whose texts are not of the `kind` that the script is for.
+    for a model whose pipeline is not of the `kind` that the script is for.
     """
     trained = trained or load(options.run)
     task = task_of(trained.metadata).get("name")
@@ -80,28 +80,28 @@ def answer_inputs(
 
 
 def _refuse_kind(
-    options: argparse.Namespace, text: TextPipeline, kind: type[TextPipeline], task: str | None
+    options: argparse.Namespace, pipeline: TextPipeline, kind: type[TextPipeline], task: str | None
 ) -> None:
-    """Raise InputError, and name the script that can use a model with such a text."""
-    programs = (name for other, name in PROGRAMS.items() if isinstance(text, other))
+    """Raise InputError, and name the script that can use a model with such a pipeline."""
+    programs = (name for other, name in PROGRAMS.items() if isinstance(pipeline, other))
     raise InputError(
         f"{options.program} takes a model for {kind.__name__}",
-        f"{options.run}, one for {type(text).__name__}",
+        f"{options.run}, one for {type(pipeline).__name__}",
         f"Use python -m toy_tasks.{task if task in TASKS else next(programs, None)}.",
     )
 
 
-def generation_settings(options: argparse.Namespace, text: TextPipeline) -> dict:
+def generation_settings(options: argparse.Namespace, pipeline: TextPipeline) -> dict:
     """The settings for writing answers, from the command line or, failing that, the defaults.
 
-    Settings of the run, which the text has, are left out. Those on the command line are included
-    even where the text does not know them: it will refuse them.
+    Settings of the run, which the pipeline has, are left out. Those on the command line are
+    included even where the pipeline does not have them: it will refuse them.
     """
-    known = inspect.signature(text.write).parameters
+    known = inspect.signature(pipeline.write).parameters
     settings = {}
     for name in ("beam", "length_penalty", "penalty", "max_length", "length", *SAMPLING):
         value = getattr(options, name, None)
-        by_default = name in known and not hasattr(text, name)
+        by_default = name in known and not hasattr(pipeline, name)
         if value is not None and (name in options.explicit or by_default):
             settings[name] = value
     if settings.keys() & {*SAMPLING}:

@@ -48,14 +48,14 @@ def start_vocabularies(
     return tuple(vocabularies[name] for name in texts)
 
 
-def load_start_weights(model: Model, text: TextPipeline | None, run: Path) -> dict:
+def load_start_weights(model: Model, pipeline: TextPipeline | None, run: Path) -> dict:
     """Load the weights of a run -> the metadata of a published model that new files keep.
 
     Raises InputError for other symbols, and names a parameter that differs.
     """
     start, metadata = model_of_run(run, type(model))
-    start_text = pipeline_from(metadata.get("text"), start.config)
-    if text and start_text and _descriptions(start_text) != _descriptions(text):
+    other = pipeline_from(metadata.get("text"), start.config)
+    if pipeline and other and _descriptions(other) != _descriptions(pipeline):
         raise InputError(
             "--start takes a run that has the symbols of this task",
             f"{run}, which has others",
@@ -80,9 +80,9 @@ def _shapes(model: Model) -> dict[str, tuple]:
     return {name: parameter.shape for name, parameter in model.named_parameters().items()}
 
 
-def _vocabularies(text: TextPipeline) -> dict[str, Vocabulary]:
-    return {name: value for name, value in vars(text).items() if isinstance(value, Vocabulary)}
+def _vocabularies(pipeline: TextPipeline) -> dict[str, Vocabulary]:
+    return {name: value for name, value in vars(pipeline).items() if isinstance(value, Vocabulary)}
 
 
-def _descriptions(text: TextPipeline) -> dict:
-    return {name: value.description() for name, value in _vocabularies(text).items()}
+def _descriptions(pipeline: TextPipeline) -> dict:
+    return {name: value.description() for name, value in _vocabularies(pipeline).items()}

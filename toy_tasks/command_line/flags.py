@@ -26,7 +26,7 @@ from toy_tasks.command_line.parser import (
 )
 from toy_tasks.command_line.settings_flags import add_settings_flags
 
-TEXTS: dict[type[Model], type[TextPipeline]] = {
+PIPELINES: dict[type[Model], type[TextPipeline]] = {
     Transformer: Transduction,
     RecurrentEncoderDecoder: Transduction,
     LanguageModel: Continuation,
@@ -63,11 +63,11 @@ def build_parser(
     )
     parser.presets = presets or {}
     if presets:
-        about = "other defaults of the flags below; a flag that is given counts all the same"
+        about = "other defaults of the flags below; flags on the command line override them"
         parser.add_argument("--preset", choices=presets, help=about)
     _add_training_flags(parser, several, by_tokens)
-    text = next((text for kind, text in TEXTS.items() if issubclass(model, kind)), None)
-    _add_answer_flags(parser, text, input_flag)
+    pipelines = (pipeline for kind, pipeline in PIPELINES.items() if issubclass(model, kind))
+    _add_answer_flags(parser, next(pipelines, None), input_flag)
     add_settings_flags(parser, model)
     parser.set_defaults(**defaults)
     return parser
@@ -82,15 +82,9 @@ def _add_training_flags(parser: Parser, several: bool, by_tokens: bool) -> None:
     else:
         add("--batch-size", type=integer, default=64, help="sequences in a batch")
     if several:
-        add(
-            "--seeds",
-            "--seed",
-            type=integer,
-            nargs="+",
-            default=[1, 2, 3],
-            metavar="SEED",
-            help="each trains every way once: initial weights, data order and dropout",
-        )
+        how = dict(type=integer, nargs="+", default=[1, 2, 3], metavar="SEED")
+        about = "each trains every way once: initial weights, data order and dropout"
+        add("--seeds", "--seed", **how, help=about)
         about = "runs side by side, each in its own process (default: one per core; with cupy one)"
         add("--jobs", type=integer, help=about)
     else:
@@ -128,8 +122,8 @@ line override them"""
         add(switch, action="store_true", help=about)
 
 
-def _add_answer_flags(parser: Parser, text: type[TextPipeline] | None, input_flag: str) -> None:
-    """The flags for using a trained model, and what a `text` lets its writing be set."""
+def _add_answer_flags(parser: Parser, pipeline: type[TextPipeline] | None, input_flag: str) -> None:
+    """Add the flags for using a trained model, and those of the settings that its pipeline has."""
     title = "using a trained model instead of training one"
     group = parser.answer_flags = parser.add_argument_group(title)
     group.add_argument("--run", type=any_path, metavar="DIR", help="the folder of a finished run")
@@ -137,16 +131,17 @@ def _add_answer_flags(parser: Parser, text: type[TextPipeline] | None, input_fla
     names = dict.fromkeys(("--input", input_flag))
     about = "texts for the model (default: the lines of standard input)"
     inputs.add_argument(*names, dest="input", nargs="+", metavar="TEXT", help=about)
-    if text in (Continuation, Infilling):
+    if pipeline in (Continuation, Infilling):
         about = "one text of several lines: a file, or - for all of standard input"
         inputs.add_argument("--input-file", type=any_path, metavar="FILE", help=about)
     about = "draw where each layer and head looks as the model answers --input"
     group.add_argument("--attention", type=picture_path, metavar="FILE.png", help=about)
-    parser.answer_settings = {*inspect.signature(text.write).parameters} if text else set()
+    known = inspect.signature(pipeline.write).parameters if pipeline else ()
+    parser.answer_settings = {*known}
     sampling = group.add_mutually_exclusive_group()
 
     def add(setting: str, flag: str, about: str, to=group, **how) -> None:
-        """A flag, where the text has the setting that it needs."""
+        """Add a flag if the pipeline has the setting that it needs."""
         if setting in parser.answer_settings:
             to.add_argument(flag, help=about, **how)
 
@@ -167,7 +162,7 @@ random; --seed reproduces"""
     about = "sample from the fewest symbols that together have this probability"
     add("top_p", "--top-p", about, type=float, metavar="P")
     add("temperature", "--count", "sample N answers to each text", type=count, metavar="N")
-    if text is Continuation:
+    if pipeline is Continuation:
         about = "write the most probable symbol each time, as --temperature 0 does"
         how = dict(dest="temperature", action="store_const", const=0.0)
         sampling.add_argument("--greedy", help=about, **how)
