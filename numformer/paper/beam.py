@@ -82,14 +82,14 @@ def search(
             for row, log_p, text in ended:
                 rankings[row].add(log_p / penalty(length), text)
                 rankings[row].ended += 1
+            best = beam.log_p.max(axis=-1)
+            # The best score in reach: no more probability is lost, and the penalty is the largest.
+            reachable, current = best / penalty(max_length), best / penalty(length)
             remaining = []
-            for row, log_p in zip(beam.rows, beam.log_p.max(axis=-1), strict=True):
+            for row, limit, score in zip(beam.rows, reachable, current, strict=True):
                 worst, full = rankings[row].worst, rankings[row].ended >= width
-                # The best score in reach: no more probability lost, at the largest penalty.
-                can_win = log_p / penalty(max_length) > worst
                 # Many improbable hypotheses may end before a probable one does.
-                leads = log_p / penalty(length) > worst
-                remaining.append(can_win and (leads or not full))
+                remaining.append(limit > worst and (score > worst or not full))
             state.choose(parents[remaining].ravel())
             beam.keep(remaining)
             ids = beam.written[:, :, -1].ravel()
