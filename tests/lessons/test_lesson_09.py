@@ -41,7 +41,7 @@ def test_a_mistake_changes_the_gradients_while_it_is_there_and_no_longer(bug):
 
 @pytest.mark.parametrize("bug", bugs.BUGS)
 def test_the_check_finds_each_mistake_at_the_right_place(bug):
-    report = bugs.checked(bug)
+    report = bugs.report(bug)
     first = next((part for part, count in report.wrong.items() if count), "")
     across, table = "decoder cross_attention", "source embedding"
     places = dict.fromkeys(("undropped", "sum", "zero", "batch"), across)
@@ -65,6 +65,12 @@ def test_the_stored_runs_are_those_of_today(bug):
     """The first steps once more; later ones differ by rounding."""
     today = bugs.train(bug, bugs.SEEDS[0], 2 * bugs.EVERY)
     np.testing.assert_allclose(today.losses, bugs.curve(bug)[:2], atol=0.02)
+
+
+@pytest.mark.parametrize("bug", ["bias", "tied", "none", "ids"])
+def test_a_stored_report_is_that_of_today(bug):
+    """Of those that take a second; test_diagnosis.py has all these mistakes in smaller layers."""
+    assert bugs.check_model(bug) == bugs.report(bug)
 
 
 def test_what_is_said_of_the_runs_is_so():

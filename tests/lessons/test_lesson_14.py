@@ -146,3 +146,8 @@ def test_what_the_text_says_of_the_example_and_of_batches():
     words = words_of(14, "larger_batches")
     found = [int(n) for n in re.findall(r"from (\d+) to (\d+)", words)[0]]
     assert found == steps[:2]
+
+
+def test_the_stored_steps_are_those_of_today():
+    """Nearly, for the batch that is the quickest to try."""
+    assert wires.train(32) == pytest.approx(wires.steps_to_learn()[2], rel=0.1)
