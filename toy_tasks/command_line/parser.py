@@ -40,9 +40,6 @@ ROW_SETTING = "; every row has its own"
 class UsageError(InputError):
     """A command line or a file of flags that the parser of a program refuses."""
 
-    def __init__(self, problem: str, program: str):
-        super().__init__(problem, None, f"{program} --help lists the flags")
-
     def __str__(self) -> str:
         problem, _, fix = self.args
         return f"{problem} ({fix})"
@@ -124,7 +121,8 @@ class Parser(argparse.ArgumentParser):
         return self.action(name).option_strings[0]
 
     def error(self, message: str):
-        raise UsageError(message + self._suggestion(message), self.prog)
+        fix = f"{self.prog} --help lists the flags"
+        raise UsageError(message + self._suggestion(message), None, fix)
 
     def _suggestion(self, message: str) -> str:
         """The flag that may have been meant by the first one that the message calls unknown."""
