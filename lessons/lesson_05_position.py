@@ -16,7 +16,7 @@ from lessons.lesson_05.exercises import EXERCISES
 from lessons.lesson_05.turning import ANGLES, attend, orders, sinusoids, turning, words, x
 from numformer.gradient_check.gradients import check
 from numformer.later.attention.alibi import ALiBi, alibi
-from numformer.later.attention.dense import BiasedAttention
+from numformer.later.attention.biased_attention import BiasedAttention
 from numformer.later.attention.heads import QueryKeyHeads
 from numformer.later.attention.rotary import Rotary, rotary, rotary_backward, rotary_turns
 from numformer.later.attention.tiles import TiledAttention

@@ -364,16 +364,16 @@ def the_lines_of_sums():
     """The features, the running sum and the reversed one."""
     forward = {
         "for chunk": "One chunk of 64 positions after the other.",
-        "of_chunk = ": "Within it, as attention without softmax.",
-        "of_chunk += ": r"From all chunks before: $\phi(q_t)\,S$.",
-        "state = whole": r"$S + K^\top V$ of the chunk. (Without decay, `whole` and `to_end` are "
+        "y_chunk = ": "Within it, as attention without softmax.",
+        "y_chunk += ": r"From all chunks before: $\phi(q_t)\,S$.",
+        "state = across": r"$S + K^\top V$ of the chunk. (Without decay, `across` and `to_end` are "
         r"1.)",
     }
     backward = {
         "for (chunk": "The chunks from the end.",
         "dv = matmul": r"$A^\top \mathrm{d}y$ within the chunk, $K\,\mathrm{d}S$ from later ones.",
         "dk = dk": r"$V\,\mathrm{d}S^\top$ from later ones.",
-        "dstate = whole": r"$\mathrm{d}S$ for the chunk before.",
+        "dstate = across": r"$\mathrm{d}S$ for the chunk before.",
     }
     return [
         Beside(

@@ -99,15 +99,14 @@ def groups_of(config) -> int:
 
 def chosen(config) -> list[list[tuple[str, Any]]]:
     """What a config chooses: a list for each column of the table."""
-    relative, grouped = config.mixers == "relative", groups_of(config) < config.heads
-    fields = "mixers" if relative else "positions", "activation"
-    positions, activation = ((field, getattr(config, field)) for field in fields)
+    relative, grouped = "relative" in config.mixers, groups_of(config) < config.heads
+    positions = ("mixers", "relative") if relative else ("positions", config.positions)
     kind = next(cls for cls in MODELS if cls.Config is type(config))
     last = next(name for name in ("tying", "tied", "classes") if hasattr(config, name))
     return [
         [(name, getattr(config, name)) for name in ("norm", "normalization")],
         [positions],
-        [activation],
+        [("activation", config.activation)],
         [(kind.__name__, "")],
         [("mixers", "attention"), *[("key_value_heads", "")] * grouped],
         [(last, "" if last == "classes" else getattr(config, last))],
@@ -227,7 +226,7 @@ def tower(config, name: str, count: int, length: int, cross: bool = False) -> li
     d, f, norm, gates = config.d_model, config.d_ff, norm_of(config), SAVED[config.activation]
 
     def attention(what: str, groups: int) -> Part:
-        key, value = config.size_of_key, config.d_v or config.size_of_key
+        key, value = config.key_size, config.d_v or config.key_size
         queries, answers = config.heads * key, config.heads * value
         shapes = [(d, queries), (d, groups * key), (d, groups * value), (answers, d)]
         biases = [shape[1:] for shape in shapes if config.attention_bias]
@@ -244,7 +243,7 @@ def tower(config, name: str, count: int, length: int, cross: bool = False) -> li
     network = (inner, (f, d), *biases)
     made += [Part(f"{name}feed-forward", network, count, length, saved=length * (d + gates * f))]
     made += [Part(f"{name}norms", norms * norm, count, saved=length * norms * d)]
-    if config.mixers == "relative":
+    if "relative" in config.mixers:
         made += [Part(f"{name}distances", ((config.distance_buckets, config.heads),))]
     if config.norm == "pre":
         made += [Part(f"{name}last norm", norm, saved=length * d)]

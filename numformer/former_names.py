@@ -14,7 +14,11 @@ from numformer.layer import Layer
 from numformer.models import TowerConfig
 from numformer.paper import Memory, Places, Reach
 
-RENAMED: dict[str, str] = {"Special": "SpecialIds", "Text": "TextPipeline"}
+RENAMED: dict[str, str] = {
+    "Everything": "FullPattern",
+    "Special": "SpecialIds",
+    "Text": "TextPipeline",
+}
 
 SETTINGS = {"bias": "attention_bias", "p_drop": "attention_dropout"}
 
@@ -24,17 +28,17 @@ def _mixer(name: str):
         d_model: int, heads: int, rng: np.random.Generator, both_ways: bool = True, **settings: Any
     ) -> Layer:
         settings = {SETTINGS.get(setting, setting): value for setting, value in settings.items()}
-        config = TowerConfig(d_model=d_model, heads=heads, mixers=name, **settings)
+        config = TowerConfig(d_model=d_model, heads=heads, mixers=(name,), **settings)
         return config.self_attention(rng, causal=not both_ways)
 
     return build
 
 
-def _tower(config: Any, rng: np.random.Generator, cross: bool = False, causal: bool = False):
+def _stack(config: Any, rng: np.random.Generator, cross: bool = False, causal: bool = False):
     return config.decoder(rng) if cross else config.encoder(rng, causal)
 
 
-def _block(
+def _layer(
     config: Any,
     rng: np.random.Generator,
     cross: bool = False,
@@ -44,14 +48,14 @@ def _block(
     return config.decoder_layer(rng, layer) if cross else config.encoder_layer(rng, layer, causal)
 
 
-def _blocks(p_drop: float = 0.0, rows: int = 128) -> Layer:
+def _tiled_attention(p_drop: float = 0.0, rows: int = 128) -> Layer:
     return TiledAttention(p_drop=p_drop, rows=rows, least=0)
 
 
 FORMER_NAMES: dict[str, tuple[Any, str]] = {
-    "Tower": (_tower, "config.encoder(rng) or config.decoder(rng)"),
-    "Block": (_block, "config.encoder_layer(rng) or config.decoder_layer(rng)"),
-    "BlockAttention": (_blocks, "TiledAttention(least=0)"),
+    "Tower": (_stack, "config.encoder(rng) or config.decoder(rng)"),
+    "Block": (_layer, "config.encoder_layer(rng) or config.decoder_layer(rng)"),
+    "BlockAttention": (_tiled_attention, "TiledAttention(least=0)"),
 } | {
     former: (_mixer(mixer), f'TowerConfig(mixers="{mixer}").self_attention(rng)')
     for former, mixer in {

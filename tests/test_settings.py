@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from numformer import settings
-from numformer.models import Config, Transformer, kinds
+from numformer.models import Config, Transformer, fields
+from numformer.models.owned_settings import OwnedSettings
 
 
 @pytest.fixture
 def example():
     @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Example(settings.Settings):
+    class Example(OwnedSettings):
         symbols: int = settings.vocabulary(4)
         width: int = settings.size(8, "of width")
         depth: int | None = settings.size(None, "of depth")
@@ -23,9 +24,9 @@ def example():
         part: float = settings.weight(0.0, "of part")
         bias: bool = settings.switch(False, "of bias")
         norm: str = settings.choice("post", {"post": 1, "pre": 2}, "of norm")
-        turns: str = kinds.choices("a", {"a": 1, "b": 2}, "of turns")
-        mark: int | None = kinds.special_id(7, "of mark")
-        marks: str = kinds.unflagged(kinds.ids("", "of marks"))
+        turns: tuple = fields.choices("a", {"a": 1, "b": 2}, "of turns")
+        mark: int | None = fields.special_id(7, "of mark")
+        marks: tuple = fields.unflagged(fields.ids((), "of marks"))
 
     return Example
 
@@ -48,8 +49,8 @@ FIELDS = {
         "one or several, with commas between them, of a, b",
         str,
         ("a", "b"),
-        ["a", "b", "a,b", "b,b,a"],
-        [None, "", "a,", ",", "c", "a,c", "a b", 1, ("a",)],
+        [("a",), ("b",), ("a", "b"), ("b", "b", "a")],
+        [None, (), "", "a,", ",", "c", "a,c", "a b", 1, ("a", ""), ("c",), ["a", "c"]],
     ),
     "mark": (
         "an integer of at least 0, or None",
@@ -62,8 +63,8 @@ FIELDS = {
         'integers of at least 0 with commas between them, or ""',
         str,
         None,
-        ["", "0", "3,12"],
-        [None, ",", "3,", "3, 12", "-1", "a", 3, ("3",)],
+        [(), (0,), (3, 12)],
+        [None, ",", "3,", "3, 12", "-1", "a", 3, ("3",), (-1,)],
     ),
 }
 
@@ -106,6 +107,18 @@ def test_an_unknown_field_is_named_with_the_nearest(example, complaint):
 
 
 def test_choices_in_turn_are_names_of_their_registry():
-    rule = kinds.choices("a", {"a": 1, "b": 2}, "of turns").metadata["rule"]
+    rule = fields.choices("a", {"a": 1, "b": 2}, "of turns").metadata["rule"]
     assert rule.several and rule.choices == ("a", "b") and rule.type is str
-    assert rule.allows("a,b") and not rule.allows(1) and not rule.allows("a,c")
+    assert rule.allows(("a", "b")) and not rule.allows(1) and not rule.allows(("a", "c"))
+
+
+def test_several_values_are_read_and_saved_as_text_with_commas(example, complaint):
+    for text, turns in ("b", ("b",)), ("a,b", ("a", "b")):
+        for form in (text, [*turns], turns):
+            assert example(symbols=5, turns=form).turns == turns
+        assert fields.saved_values(example(symbols=5, turns=turns))["turns"] == text
+    for text, marks in ("", ()), ("0", (0,)), ("3,12", (3, 12)):
+        for form in (text, [*marks], marks):
+            assert example(symbols=5, marks=form).marks == marks
+        assert fields.saved_values(example(symbols=5, marks=marks))["marks"] == text
+    assert "turns is one or several" in complaint(example, symbols=5, turns="a,")

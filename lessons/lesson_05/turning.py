@@ -6,7 +6,7 @@ from lessons.kit.simulation import Choice, Option, Simulation, Slider
 from lessons.kit.views import Axis, Chart, Clocks, Drawn, Figures, Heatmap, Matrices, Of
 from numformer.backend import array_module
 from numformer.later.attention.alibi import ALiBi
-from numformer.later.attention.dense import BiasedAttention
+from numformer.later.attention.biased_attention import BiasedAttention
 from numformer.later.attention.rotary import rotary, rotary_turns
 from numformer.paper.masks import causal_mask
 from numformer.paper.positions import sinusoidal_table
@@ -111,7 +111,7 @@ orders = Simulation(
     code=f"""\
 import numpy as np
 from numformer.later.attention.alibi import ALiBi
-from numformer.later.attention.dense import BiasedAttention
+from numformer.later.attention.biased_attention import BiasedAttention
 from numformer.later.attention.rotary import rotary, rotary_turns
 from numformer.paper.masks import causal_mask
 from numformer.paper.positions import sinusoidal_table

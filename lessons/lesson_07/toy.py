@@ -85,7 +85,7 @@ class Zeroed(Leaky):
         super().__init__(config, seed)
         for layer in self.decoder.layers:
             attention = layer.self_attention.sublayer.attention = TiledAttention()
-            attention.whole.dropout.draw = self.keep
+            attention.dense.dropout.draw = self.keep
 
     @staticmethod
     def keep(shape: tuple[int, ...], like):

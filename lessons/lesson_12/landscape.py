@@ -39,7 +39,7 @@ WHERE = {
     "Softmax": ("paper/softmax.py", "softmax"),
     "Loss, training": ("paper/cross_entropy.py", "label_smoothed_cross_entropy"),
     "All gradients": ("paper/transformer.py", "transformer_post_norm"),
-    "Recurrence": ("recurrence/recurrence.py", "recurrent"),
+    "Recurrence": ("recurrence/recurrent.py", "recurrent"),
     "Long sequences": ("later/attention/tiles.py", "attention_in_tiles"),
 }
 

@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
 from numformer import Layer, pack
-from numformer.later.attention.patterns import Everything, Window
+from numformer.later.attention.patterns import FullPattern, Window
 from numformer.later.attention.tiles import TiledAttention
 from numformer.later.mixers.linear_attention import LinearAttention
 from numformer.later.mixers.state_space import StateSpace
@@ -21,7 +21,7 @@ LENGTHS = np.array([512, 768, 1024, 1536, 2048])
 WIDTH, HEADS, WINDOW, TIMES = 64, 2, 64, 5
 
 
-def tiled(pattern: Everything, *sizes) -> Layer:
+def tiled(pattern: FullPattern, *sizes) -> Layer:
     """Self-attention of a pattern, long sequences in blocks."""
     return SelfAttention(*sizes, attention=TiledAttention(pattern))
 
@@ -29,7 +29,7 @@ def tiled(pattern: Everything, *sizes) -> Layer:
 # Of each layer how it is made, and the exponents of T that theory has for its time and its memory.
 KINDS = {
     "plain": (SelfAttention, 2, 2),
-    "blocks": (functools.partial(tiled, Everything()), 2, 1),
+    "blocks": (functools.partial(tiled, FullPattern()), 2, 1),
     "window": (functools.partial(tiled, Window(window=WINDOW)), 1, 1),
     "linear": (LinearAttention, 1, 1),
     "state space": (StateSpace, 1, 1),

@@ -4,7 +4,7 @@ import numpy as np
 
 from lessons.kit.simulation import Choice, Option, Simulation, Slider
 from lessons.kit.views import Figures, Heatmap
-from numformer.later.attention.patterns import Everything, GlobalWindow, Strided, Window
+from numformer.later.attention.patterns import FullPattern, GlobalWindow, Strided, Window
 from numformer.paper.masks import Places, Reach
 
 LENGTH, LAYERS = 24, 8
@@ -19,13 +19,13 @@ KINDS = [
 def seen(kind: str, size: int) -> np.ndarray:
     """(heads, T, T): whom each position sees in one causal layer, as numformer's patterns say."""
     pattern = {
-        "all": Everything(),
+        "all": FullPattern(),
         "window": Window(window=size),
         "global": GlobalWindow(window=size, global_tokens=1),
         "strided": Strided(stride=size),
     }[kind]
     reach, places = Reach(Places.without_padding(1, LENGTH), causal=True), np.arange(LENGTH)
-    near = pattern.sees(places, places, heads=2)
+    near = pattern.mask(places, places, heads=2)
     return reach.mask()[0] if near is None else reach.mask()[0] & near
 
 

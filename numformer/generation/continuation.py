@@ -36,19 +36,19 @@ class Continuation(OneVocabulary):
         """Each text with `length` further symbols, fewer if the model ends the text.
 
         Once a text has `context` symbols the model sees only the latest half of them and what it
-        writes after these; a model without a longest text (`config.unlimited`) always sees all. A
-        `temperature`, `top_k` or `top_p` turns on sampling, with random numbers that depend on the
-        seed and the place of a text among the texts.
+        writes after these; a model without a longest text (`config.extrapolates`) always sees all.
+        A `temperature`, `top_k` or `top_p` turns on sampling, with random numbers that depend on
+        the seed and the place of a text among the texts.
         """
         require_positive("length", length)
         sampling = Sampling.from_settings(temperature, top_k, top_p)
-        unlimited = getattr(model.config, "unlimited", False)
+        extrapolates = getattr(model.config, "extrapolates", False)
 
         def continued(text: list[str], stream: np.random.Generator) -> list[str]:
             end = len(text) + length
             while len(text) < end:
                 window, room = text, end - len(text)
-                if not unlimited:
+                if not extrapolates:
                     if len(text) >= self.context:
                         window = text[-max(1, self.context // 2) :]
                     room = min(max(1, self.context - len(window)), room)

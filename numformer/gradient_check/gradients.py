@@ -21,7 +21,7 @@ from numformer.errors import InputError
 from numformer.gradient_check import rules
 from numformer.gradient_check.diagnosis import diagnose
 from numformer.gradient_check.inner_layers import faulty_connection, faulty_layers
-from numformer.later.auxiliary import auxiliary_losses, auxiliary_losses_count
+from numformer.later.auxiliary import collect_auxiliary_losses, set_auxiliary_gradient
 from numformer.later.checkpointed import Checkpointed
 from numformer.layer import Layer, pack
 from numformer.randomness import dropout_stream
@@ -175,7 +175,7 @@ class GradientCheck:
         Dropout's masks are the same for each forward of `self.inputs`, and differ for others.
         """
         dropout_stream.reseed(self.seed, 0 if inputs is self.inputs else 1)
-        with auxiliary_losses() as losses:
+        with collect_auxiliary_losses() as losses:
             output = self.layer.forward(*inputs)
         if not dtype_kind(output):
             raise InputError(
@@ -187,7 +187,7 @@ class GradientCheck:
 
     def backward(self, dy):
         """What backward returns; each auxiliary loss was added to every entry of the output."""
-        with auxiliary_losses_count(dy.sum()):
+        with set_auxiliary_gradient(dy.sum()):
             return self.layer.backward(dy)
 
     def _branches(self) -> list[np.ndarray]:
@@ -196,7 +196,7 @@ class GradientCheck:
         checkpoints = [layer for layer in layers if isinstance(layer, Checkpointed)]
         for layer in checkpoints:
             for record in layer.saved:
-                layer.again(record)
+                layer.recompute(record)
         branches = [
             to_host(value).copy()
             for layer in layers

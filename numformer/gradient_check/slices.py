@@ -39,8 +39,8 @@ def slice_of(run: Path) -> tuple[Model, list]:
 def slice_config(config: Any) -> Any:
     """The config of the slice; special ids become those of this library."""
     names = [field.name for field in dataclasses.fields(config)]
-    layers = getattr(config, "turns", 1)
-    unwritten = ",".join(map(str, DEFAULT_IDS.unwritten))
+    layers = getattr(config, "period", 1)
+    unwritten = tuple(DEFAULT_IDS.unwritten)
     smaller: dict[str, Any] = dict(layers=layers, decoder_layers=layers, unwritten=unwritten)
     smaller |= dict(
         padding_id=DEFAULT_IDS.padding, start_id=DEFAULT_IDS.start, end_id=DEFAULT_IDS.end

@@ -1,4 +1,4 @@
-"""Other activations than the paper's ReLU: GELU and the gates came later, tanh is older."""
+"""Activations other than the paper's ReLU: GELU, Swish, gated linear units, and tanh."""
 
 import math
 
@@ -10,8 +10,8 @@ from numformer.layer import Array, Layer
 def gelu(x):
     """x (...) -> y, slope, each (...): y = x P(X <= x) for a standard normal X.
 
-    Hendrycks and Gimpel 2016; exactly, x (1 + erf(x / sqrt(2))) / 2, not the approximation by tanh.
-    The slope is P(X <= x) + x density(x), as the density is the probability's own slope.
+    Hendrycks and Gimpel 2016; this is exact, x (1 + erf(x / sqrt(2))) / 2, and no approximation.
+    The slope is P(X <= x) + x density(x).
     """
     cdf, slope = normal(x)
     slope *= x
@@ -26,7 +26,7 @@ def gelu_backward(dy, slope):
 
 
 class GELU(Layer):
-    """x (...) -> (...): x times the probability that a standard normal number is below x."""
+    """x (...) -> x P(X <= x) (...) for a standard normal X."""
 
     def forward(self, x: Array) -> Array:
         y, slope = gelu(x)
@@ -40,10 +40,10 @@ class GELU(Layer):
 def gelu_tanh(x):
     """x (...) -> y, slope, each (...): y = x p, p = (1 + tanh(u)) / 2.
 
-    u = sqrt(2 / pi) (x + 0.044715 x^3), so p is nearly P(X <= x) (Hendrycks and Gimpel 2016); many
-    models were trained so.
-    The slope is p + x 2 p (1 - p) u', u' = sqrt(2 / pi) (1 + 3 * 0.044715 x^2). Beyond 10 p is 0 or
-    1 to the last digit, so there is no need to look further, where squares overflow.
+    u = sqrt(2 / pi) (x + 0.044715 x^3), so that p approximates P(X <= x) (Hendrycks and Gimpel
+    2016); many models were trained with it. The slope is p + x 2 p (1 - p) u', u' = sqrt(2 / pi)
+    (1 + 3 * 0.044715 x^2). For |x| above 10, p is 0 or 1 to the last digit; x is clipped there so
+    that its square cannot overflow.
     """
     xp = array_module(x)
     near = xp.minimum(xp.maximum(x, -10), 10)
@@ -56,7 +56,7 @@ def gelu_tanh(x):
 
 
 class GELUTanh(GELU):
-    """x (...) -> (...): GELU, with the probability approximated by a tanh."""
+    """x (...) -> (...): GELU with P(X <= x) approximated by a tanh."""
 
     def forward(self, x: Array) -> Array:
         y, slope = gelu_tanh(x)
@@ -65,9 +65,9 @@ class GELUTanh(GELU):
 
 
 def sigmoid(x, out=None):
-    """x (...) -> 1 / (1 + exp(-x)) (...), into `out` where that is given: how far a gate is open.
+    """x (...) -> s = 1 / (1 + exp(-x)) (...), written to `out` if that is an array.
 
-    Computed as (1 + tanh(x / 2)) / 2, in which nothing overflows. Its slope is s - s^2.
+    Computed as (1 + tanh(x / 2)) / 2, which cannot overflow. Its slope is s - s^2.
     """
     xp = array_module(x)
     s = xp.multiply(x, 0.5, out=out)
@@ -123,7 +123,7 @@ def swiglu_backward(dy, x, opened):
     dgate, dvalue = halves(dx)
     swish = gate * opened
     dvalue[...] = dy * swish  # y = swish value
-    # swish = gate opened, and opened has the slope opened (1 - opened)
+    # swish = gate opened; the slope of opened is opened (1 - opened)
     slope = 1 - opened
     slope *= swish
     slope += opened
@@ -133,18 +133,18 @@ def swiglu_backward(dy, x, opened):
 
 
 def halves(x):
-    """x (..., 2F) -> its first and second half along the last axis, both views (..., F)."""
+    """x (..., 2F) -> the first and the second half of the last axis, views (..., F)."""
     half = x.shape[-1] // 2
     return x[..., :half], x[..., half:]
 
 
 class SwiGLU(Layer):
-    """x (..., 2F) -> (..., F): half of x, through Swish, is a gate for the other half.
+    """x (..., 2F) -> (..., F): Swish of one half of x gates the other half.
 
     So the feed-forward network has three matrices instead of two: FFN(x) = (Swish(x W) * x V) W_2.
     """
 
-    inputs = 2  # that it takes for each value that it gives
+    inputs = 2  # for each output
 
     def forward(self, x: Array) -> Array:
         y, opened = swiglu(x)
@@ -158,7 +158,7 @@ class SwiGLU(Layer):
 def geglu(x):
     """x (..., 2F) -> y, opened, slope (..., F): y = GELU(gate) value, the halves of x.
 
-    opened = GELU(gate), by its approximation, and slope is that of opened   (Shazeer 2020).
+    opened = GELU(gate), approximated by tanh; slope is the slope of opened   (Shazeer 2020).
     """
     gate, value = halves(x)
     opened, slope = gelu_tanh(gate)
@@ -174,9 +174,9 @@ def geglu_backward(dy, x, opened, slope):
 
 
 class GEGLU(Layer):
-    """x (..., 2F) -> (..., F): half of x, through GELU, is a gate for the other half.
+    """x (..., 2F) -> (..., F): GELU of one half of x gates the other half (Shazeer 2020).
 
-    Shazeer 2020; with GELU's approximation by tanh, as the models have it that were trained so.
+    GELU is approximated by tanh, as in the models that were trained with it.
     """
 
     inputs = 2

@@ -1,9 +1,9 @@
-"""Auxiliary losses: what layers within a model add to the loss of its predictions.
+"""Auxiliary losses: losses of layers within a model, which are added to that of its predictions.
 
-A layer's forward calls `add_auxiliary_loss(loss)`, its backward multiplies the gradient of that
+A layer's forward calls `add_auxiliary_loss(loss)`; its backward multiplies the gradient of that
 loss by `auxiliary_gradient()`. The Objective of a model, or a gradient check, collects the losses
-around its forward, and says around its backward how much they count. Anywhere else nobody collects
-them, and their gradient is 0.
+during forward and sets their gradient during backward. Otherwise the losses are ignored, and their
+gradient is 0.
 """
 
 import contextlib
@@ -16,36 +16,36 @@ _gradient: contextvars.ContextVar[Any] = contextvars.ContextVar("gradient", defa
 
 
 def add_auxiliary_loss(loss: Any) -> None:
-    """Count a loss () of this forward, where somebody collects them."""
+    """Add a loss () of the present forward, if losses are being collected."""
     if (losses := _losses.get()) is not None:
         losses.append(loss)
 
 
 def auxiliary_gradient() -> Any:
-    """The gradient () of the whole loss with respect to each auxiliary loss, during a backward."""
+    """The gradient () of the total loss with respect to each auxiliary loss, during backward."""
     return _gradient.get()
 
 
 @contextlib.contextmanager
-def auxiliary_losses() -> Iterator[list]:
-    """A list of the losses () that the forwards within the block add."""
+def collect_auxiliary_losses() -> Iterator[list]:
+    """A context whose value is the list of the losses () that forwards in it add."""
     losses: list = []
-    before = _losses.set(losses)
+    token = _losses.set(losses)
     try:
         yield losses
     finally:
-        _losses.reset(before)
+        _losses.reset(token)
 
 
 @contextlib.contextmanager
-def auxiliary_losses_count(dloss: Any) -> Iterator[None]:
-    """Within the block backwards take `dloss` () for the gradient of each auxiliary loss.
+def set_auxiliary_gradient(dloss: Any) -> Iterator[None]:
+    """A context in which the gradient of each auxiliary loss is `dloss` ().
 
-    A layer that is computed again for its backward adds no loss once more.
+    In it no losses are collected, so that a recomputed layer does not add its loss twice.
     """
-    before, nobody = _gradient.set(dloss), _losses.set(None)
+    gradient, losses = _gradient.set(dloss), _losses.set(None)
     try:
         yield
     finally:
-        _losses.reset(nobody)
-        _gradient.reset(before)
+        _losses.reset(losses)
+        _gradient.reset(gradient)

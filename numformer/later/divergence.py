@@ -1,4 +1,4 @@
-"""How far two predictions of the same thing are apart, which R-Drop makes small."""
+"""The symmetric Kullback-Leibler divergence of two predictions, which R-Drop minimises."""
 
 from typing import Any
 
@@ -10,20 +10,20 @@ from numformer.paper.softmax import softmax
 
 
 def divergence(p, q, log_ratio, count):
-    """p, q, log_ratio (N, V) -> (KL(p || q) + KL(q || p)) / 2 summed over N, / count, (); means.
+    """p, q, log_ratio (N, V) -> sum over N of (KL(p || q) + KL(q || p)) / 2 / count, (); means.
 
-    KL(p || q) = sum_v p(v) log(p(v) / q(v)), so the two together are sum_v (p - q)(v) log_ratio(v),
-    the difference of the two `means` (N, 1) of log_ratio. A constant in log_ratio does not count.
+    KL(p || q) = sum_v p(v) log(p(v) / q(v)), so their sum is sum_v (p - q)(v) log_ratio(v): the
+    difference of the `means` (N, 1) of log_ratio under p and q. Constants in log_ratio cancel.
     """
     means = dot_last(p, log_ratio), dot_last(q, log_ratio)
     return (means[0] - means[1]).sum() / (2 * count), means
 
 
 def divergence_backward(dloss, p, q, log_ratio, count, means):
-    """dloss () -> (N, V) each: what reaches the logits of p and those of q.
+    """dloss () -> the gradients (N, V) of the logits of p and of q. Overwrites p and q.
 
-    log_ratio is the logits' difference, up to a constant; p and q, their softmaxes, have the
-    Jacobian of `softmax_backward`. Overwrites p and q.
+    log_ratio is the difference of the logits, up to a constant; p and q are their softmaxes, with
+    the Jacobian of `softmax_backward`.
     """
     share = dloss / (2 * count)
     p *= share
@@ -38,31 +38,30 @@ def divergence_backward(dloss, p, q, log_ratio, count, means):
 
 
 class Divergence(Layer):
-    """first, second (..., V) -> how far their softmaxes are apart, ()   (R-Drop).
+    """first, second (..., V) -> the mean divergence of their softmaxes, ()   (R-Drop).
 
-    The mean over all rows of the symmetric Kullback-Leibler divergence,
-    (KL(p || q) + KL(q || p)) / 2 (Liang et al. 2021). `valid` (...), True = counts, leaves the
-    others out. `backward` takes dloss and returns the gradients of both logits.
+    The mean over the rows of (KL(p || q) + KL(q || p)) / 2 (Liang et al. 2021). Rows where `valid`
+    (...) is False are excluded. `backward` takes dloss and returns the gradients of both logits.
     """
 
     def forward(self, first: Array, second: Array, valid: Any = None) -> Array:
         if first.shape != second.shape:
             raise InputError(
-                "two logits that are compared have one shape",
+                "two logits that are compared have the same shape",
                 f"{first.shape} and {second.shape}",
-                "Compute both of the same batch.",
+                "Compute both from the same batch.",
             )
         shape, (first, second) = first.shape, map(rows, (first, second))
         count = len(first)
-        if valid is not None:  # equal rows are not apart
+        if valid is not None:  # equal rows diverge by 0
             xp = array_module(first)
             counts = xp.asarray(valid).reshape(-1, 1)
             count = xp.maximum(counts.sum(dtype=first.dtype), 1)
             first, second = (xp.where(counts, x, x.dtype.type(0)) for x in (first, second))
         p, q, log_ratio = softmax(first), softmax(second), first - second
-        apart, means = divergence(p, q, log_ratio, count)
+        result, means = divergence(p, q, log_ratio, count)
         self.save(p=p, q=q, log_ratio=log_ratio, count=count, means=means, shape=shape)
-        return apart
+        return result
 
     def backward(self, dloss: Any = 1.0) -> Any:
         saved = self.pop_saved()

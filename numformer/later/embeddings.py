@@ -1,4 +1,4 @@
-"""What later models read and write with: no factor, a norm, segments, a bias of the logits."""
+"""Embeddings of later models: without a factor, with segments and a norm; a bias of the logits."""
 
 import numpy as np
 
@@ -21,10 +21,10 @@ class UnscaledEmbedding(Embedding):
 
 
 class RichInputEmbedding(InputEmbedding):
-    """ids (B, T) -> x (B, T, D): embedding, segment and position, a norm, then dropout.
+    """ids, segments (B, T) -> x (B, T, D): the sum of three embeddings, a norm, then dropout.
 
-    With `segments`, an embedding, a vector is added that says which segment a position is in, (B,
-    T), the first unless given (Devlin et al. 2019). `norm` is the norm of the sum.
+    The embeddings are those of the symbol, of its segment and of its position (Devlin et al. 2019).
+    `segments`, the embedding of segments, and `norm` are optional. The default segment is 0.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""A mixture of experts: a router sends every position to a few of many feed-forward networks.
+"""A mixture of experts: a router sends each position to a few of many feed-forward networks.
 
-Shazeer et al. 2017; with a balance loss as in GShard (Lepikhin et al. 2021) and the weights of
-Mixtral (Jiang et al. 2024). No expert has a limit of positions, so none is left out.
+Shazeer et al. 2017, with the balance loss of GShard (Lepikhin et al. 2021) and the weights of
+Mixtral (Jiang et al. 2024). Experts have no maximum capacity, so no position is dropped.
 """
 
 from collections.abc import Iterable
@@ -27,9 +27,9 @@ from numformer.paper.softmax import softmax, softmax_backward
 
 
 def route(scores, count: int):
-    """scores (N, E) -> weights (N, E), chosen (N, E), True at the `count` highest scores of a row.
+    """scores (N, E) -> weights (N, E), chosen (N, E): True at the `count` highest scores of a row.
 
-    weights = softmax of the chosen scores, 0 elsewhere. Of equal scores the first is chosen.
+    weights = softmax of the chosen scores, 0 elsewhere. Among equal scores the first is chosen.
     """
     xp = array_module(scores)
     order = xp.argsort(-scores, kind="stable")
@@ -38,15 +38,15 @@ def route(scores, count: int):
 
 
 def route_backward(dweights, weights):
-    """dweights, weights (N, E) -> dscores (N, E): no score changes, by a little, who is chosen."""
+    """dweights, weights (N, E) -> dscores (N, E). The choice is piecewise constant: no gradient."""
     return softmax_backward(dweights, weights)
 
 
 def balance(scores, chosen):
     """scores, chosen (N, E) -> loss (), probabilities (N, E), shares (E).
 
-    loss = E sum_e shares_e mean(probabilities_e): shares_e is how many of all choices fell on e,
-    probabilities = softmax(scores). It is 1 where all experts are chosen equally often.
+    loss = E sum_e shares_e mean(probabilities_e), where shares_e is the share of e in all choices
+    and probabilities = softmax(scores). It is 1 if all experts are chosen equally often.
     """
     probabilities = softmax(scores)
     choices = chosen.astype(scores.dtype).sum(axis=0)
@@ -56,7 +56,7 @@ def balance(scores, chosen):
 
 
 def balance_backward(dloss, probabilities, shares):
-    """dloss (), probabilities (N, E), shares (E) -> dscores (N, E): shares count as constants."""
+    """dloss (), probabilities (N, E), shares (E) -> dscores (N, E). The shares are constants."""
     count, experts = probabilities.shape
     dprobabilities = array_module(shares).broadcast_to(
         dloss * experts / count * shares, probabilities.shape
@@ -67,10 +67,10 @@ def balance_backward(dloss, probabilities, shares):
 class Experts(Layer):
     """x (B, T, D) or rows (N, D), reach -> the same shape: y = sum_e weight_e FFN_e(x).
 
-    The sum runs over the `count` experts with the highest scores x W; the weights are their
-    softmax. `reach` says which positions of x (B, T, D) are padding: it goes to no expert, and y
-    is 0 there. The auxiliary loss is `balance_weight` times that of `balance`. On a GPU each
-    forward waits for the device once, to know which rows an expert has.
+    The sum is over the `count` experts with the highest scores x W; the weights are the softmax of
+    these scores. Padding, of which `reach` knows the positions in x (B, T, D), goes to no expert,
+    and y is 0 there. The auxiliary loss is `balance_weight` times `balance`. On a GPU each forward
+    waits for the device once, for the rows of each expert.
     """
 
     role = "feed_forward"
@@ -95,13 +95,13 @@ class Experts(Layer):
         loss, probabilities, shares = balance(scores, chosen)
         add_auxiliary_loss(self.balance_weight * loss)
         y, results = array_module(x).zeros_like(real), []
-        for number, of_expert in rows_of_experts(chosen):
-            result = self.experts[number].forward(real.take(of_expert, axis=0))
-            y[of_expert] += weights[of_expert, number][:, None] * result
-            results.append((number, of_expert, result))
-        routes = dict(weights=weights, chosen=chosen, results=results)
-        balanced = dict(probabilities=probabilities, shares=shares)
-        self.save(**routes, **balanced, places=places, shape=x.shape)
+        for number, indices in expert_rows(chosen):
+            result = self.experts[number].forward(real.take(indices, axis=0))
+            y[indices] += weights[indices, number][:, None] * result
+            results.append((number, indices, result))
+        routing = dict(weights=weights, chosen=chosen, results=results)
+        balancing = dict(probabilities=probabilities, shares=shares)
+        self.save(**routing, **balancing, places=places, shape=x.shape)
         return y.reshape(x.shape) if places is None else pick_backward(y, places, x.shape)
 
     def backward(self, dy: Array) -> Array:
@@ -110,11 +110,11 @@ class Experts(Layer):
         dreal = rows(dy) if places is None else pick(dy, places)
         xp = array_module(dy)
         dx, dweights = xp.zeros_like(dreal), xp.zeros_like(weights)
-        for number, of_expert, result in reversed(saved["results"]):
-            dresult = dreal.take(of_expert, axis=0)
-            dweights[of_expert, number] = dot_last(dresult, result)[:, 0]
-            dresult *= weights[of_expert, number][:, None]  # y += weight * result
-            dx[of_expert] += self.experts[number].backward(dresult)
+        for number, indices, result in reversed(saved["results"]):
+            dresult = dreal.take(indices, axis=0)
+            dweights[indices, number] = dot_last(dresult, result)[:, 0]
+            dresult *= weights[indices, number][:, None]  # y += weight * result
+            dx[indices] += self.experts[number].backward(dresult)
         dloss = xp.asarray(self.balance_weight * auxiliary_gradient(), dtype=dy.dtype)
         dscores = route_backward(dweights, weights)
         dscores += balance_backward(dloss, saved["probabilities"], saved["shares"])
@@ -123,27 +123,27 @@ class Experts(Layer):
 
 
 def real_places(x, reach) -> Any:
-    """The places (N,) of x that are no padding, by a Reach; None where all that is known are."""
+    """The places (N,) of x that are not padding; None if all are real, or if it is unknown."""
     if x.ndim < 3 or not isinstance(reach, Reach) or reach.queries.all_valid:
         return None
     return array_module(x).asarray(reach.queries.real)
 
 
-def rows_of_experts(chosen) -> list[tuple[int, Any]]:
-    """chosen (N, E) -> of each expert that has any, its number and its rows (n,)."""
-    xp, found = array_module(chosen), [*map(np.flatnonzero, to_host(chosen).T)]
-    return [(number, xp.asarray(each)) for number, each in enumerate(found) if len(each)]
+def expert_rows(chosen) -> list[tuple[int, Any]]:
+    """chosen (N, E) -> the number and the rows (n,) of each expert that was chosen at all."""
+    xp, experts = array_module(chosen), map(np.flatnonzero, to_host(chosen).T)
+    return [(number, xp.asarray(found)) for number, found in enumerate(experts) if len(found)]
 
 
 class RoutedEncoderLayer(EncoderLayer):
-    """x (B, T, D), reach -> (B, T, D): an EncoderLayer that hands the reach to the experts too."""
+    """x (B, T, D), reach -> (B, T, D): passes the reach to the experts, too."""
 
     def forward(self, x: Array, reach: Any = None, past: Memory | None = None) -> Array:
         return self.feed_forward.forward(self.self_attention.forward(x, reach, past), reach)
 
 
 class RoutedDecoderLayer(DecoderLayer):
-    """x (B, T, D), reach, memory (B, S, D), memory_reach -> (B, T, D): a DecoderLayer like that."""
+    """x (B, T, D), reach, memory (B, S, D), memory_reach -> (B, T, D), likewise."""
 
     def forward(
         self,
@@ -159,38 +159,38 @@ class RoutedDecoderLayer(DecoderLayer):
 
 
 class MixtureOfExperts:
-    """The choice "experts" among feed-forward networks: each expert is as "dense" would be."""
+    """The entry "experts" of FEED_FORWARDS: each expert is a network as of the entry "dense"."""
 
     EncoderLayer, DecoderLayer = RoutedEncoderLayer, RoutedDecoderLayer
 
     @dataclass(frozen=True, kw_only=True)
     class Settings(settings.Settings):
-        """What only a mixture of experts has."""
+        """The settings of a mixture of experts."""
 
-        experts: int = settings.size(8, "feed-forward networks of a layer")
-        chosen_experts: int = settings.size(2, "networks that each position goes to")
+        experts: int = settings.size(8, "feed-forward networks in a layer")
+        chosen_experts: int = settings.size(2, "experts for each position")
         balance_weight: float = settings.weight(
-            0.01, "weight of the loss that makes a router choose all networks equally often"
+            0.01, "weight of the loss that makes routers choose all experts equally often"
         )
 
     @staticmethod
     def require(config) -> None:
-        """Raise InputError where there are fewer experts than a position goes to."""
+        """Raise InputError if a position goes to more experts than there are."""
         if config.chosen_experts > config.experts:
             raise InputError(
-                "a layer has at least as many experts as each position goes to",
+                "chosen_experts is at most the number of experts",
                 f"experts {config.experts}, chosen_experts {config.chosen_experts}",
-                "Choose fewer, or have more.",
+                "Change one of them.",
             )
 
     @staticmethod
     def build(config, rng: np.random.Generator) -> Experts:
-        """The experts of a config, a TowerConfig."""
+        """The experts of a TowerConfig."""
         experts = [DenseFeedForward.build(config, rng) for _ in range(config.experts)]
         sizes = config.d_model, rng, config.chosen_experts, config.balance_weight
         return Experts(experts, *sizes)
 
     @staticmethod
     def entries(config) -> int:
-        """The entries of their matrices, at least."""
+        """A lower bound on the number of entries in the matrices."""
         return config.experts * DenseFeedForward.entries(config) + config.d_model * config.experts

@@ -1,4 +1,4 @@
-"""The feed-forward network with later parts: another activation, gates, dropout, no biases."""
+"""The feed-forward network with later parts: other activations, gates, dropout, no biases."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from numformer.paper.linear import Linear
 
 
 class Chain(Layer):
-    """x -> its layers, one after the other: an activation and dropout, for instance."""
+    """x -> y: several layers in sequence, such as an activation and dropout."""
 
     def __init__(self, *layers: Layer):
         self.layers = layers
@@ -29,10 +29,10 @@ class Chain(Layer):
 
 
 class DenseFeedForward:
-    """The choice "dense" among feed-forward networks: the paper's FeedForward, of a config's parts.
+    """The entry "dense" of FEED_FORWARDS: the paper's FeedForward, with the parts of a config.
 
-    Every choice has `build` and `entries`. It may have `Settings`, the fields that only it has;
-    `require(config)`, which refuses what does not fit; and layers of its own around it.
+    Every entry has `build` and `entries`. It may have `Settings` of its own; `require(config)`,
+    which refuses a config that does not fit; and its own classes of layers around it.
     """
 
     Settings = settings.Settings
@@ -40,7 +40,7 @@ class DenseFeedForward:
 
     @staticmethod
     def build(config, rng: np.random.Generator) -> FeedForward:
-        """The network of a config, a TowerConfig."""
+        """The network of a TowerConfig."""
         width, activation = config.d_ff, config.new_activation()
         inner = Linear(
             config.d_model, getattr(activation, "inputs", 1) * width, rng, config.feed_forward_bias
@@ -52,5 +52,5 @@ class DenseFeedForward:
 
     @staticmethod
     def entries(config) -> int:
-        """The entries of its matrices, at least."""
+        """A lower bound on the number of entries in its matrices."""
         return 2 * config.d_model * config.d_ff

@@ -1,4 +1,4 @@
-"""The normal distribution, which GELU weighs its inputs by."""
+"""The standard normal distribution: its probability and density, for GELU."""
 
 import functools
 import math
@@ -11,9 +11,9 @@ from numformer.backend import array_module, cache_pieces
 def normal(x):
     """x (...) -> P(X <= x) of a standard normal X, and its density at x, each (...).
 
-    NumPy has no such function, nor erf.
-    The tail beyond a = |x| is exp(-a^2 / 2) times a smooth function of t = 3 / (3 + a): so smooth
-    that a polynomial gives all digits of the dtype. Beyond 40 the exponential is 0 in every dtype.
+    NumPy has neither this function nor erf. The tail beyond a = |x| is exp(-a^2 / 2) times a
+    function of t = 3 / (3 + a) that is so smooth that a polynomial is exact to the precision of the
+    dtype. For a above 40 the exponential is 0 in every dtype.
     """
     xp = array_module(x)
     highest, *coefficients, constant = _tail_polynomial(7 if x.dtype == np.float32 else 18)
@@ -32,7 +32,7 @@ def normal(x):
         exponential *= -0.5
         tail *= xp.exp(exponential, out=exponential)
         exponential *= 1 / math.sqrt(2 * math.pi)
-        # P(X <= x) is the tail for an x below 0, otherwise 1 - tail.
+        # P(X <= x) is the tail if x is negative, otherwise 1 - tail.
         tail -= value > 0
         xp.absolute(tail, out=tail)
     return cdf.reshape(x.shape), density.reshape(x.shape)
@@ -42,7 +42,7 @@ def normal(x):
 def _tail_polynomial(degree: int) -> list[float]:
     """The coefficients, highest first, of exp(a^2 / 2) P(X > a) in powers of 3 / (3 + a).
 
-    They are Python's numbers: NumPy's own would make each sum a float64, in twice the time.
+    They are Python floats: NumPy's would widen every sum to float64, in twice the time.
     """
 
     def scaled_tail(t: float) -> float:

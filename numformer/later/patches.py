@@ -1,4 +1,4 @@
-"""From an image to a sequence: its patches, and a token before them (Dosovitskiy et al. 2021)."""
+"""Images as sequences: patches, and a class token before them (Dosovitskiy et al. 2021)."""
 
 import numpy as np
 
@@ -7,9 +7,9 @@ from numformer.layer import Array, Layer, Parameter
 
 
 def split_patches(images, size: int):
-    """images (B, height, width[, C]) -> patches (B, N, size size C), row after row of them.
+    """images (B, height, width[, C]) -> patches (B, N, size size C), row by row.
 
-    A patch holds its pixels row after row, each with its C channels.
+    A patch has its pixels row by row, each with its C channels.
     """
     batch, height, width = images.shape[:3]
     grid = images.reshape(batch, height // size, size, width // size, size, -1)
@@ -22,11 +22,11 @@ def split_patches_backward(dpatches, shape, size: int):
     batch, height, width = shape[:3]
     patch_by_patch = dpatches.reshape(batch, height // size, width // size, size, size, -1)
     grid = patch_by_patch.swapaxes(2, 3)
-    return grid.copy().reshape(shape)  # of one column of patches reshape alone would be a view
+    return grid.copy().reshape(shape)  # with one column of patches, reshape returns a view
 
 
 class Patches(Layer):
-    """images (B, height, width[, C]) -> (B, N, size size C): squares of pixels side by side.
+    """images (B, height, width[, C]) -> (B, N, size size C): adjacent squares of pixels.
 
     height and width are multiples of `size`.
     """
@@ -43,20 +43,20 @@ class Patches(Layer):
 
 
 def prepend(x, token):
-    """x (B, N, D), token (D) -> y (B, 1 + N, D): the token before every sequence."""
+    """x (B, N, D), token (D) -> y (B, 1 + N, D): the token comes first in every sequence."""
     xp = array_module(x)
     return xp.concatenate([xp.broadcast_to(token, (len(x), 1, len(token))), x], axis=1)
 
 
 def prepend_backward(dy):
     """dy (B, 1 + N, D) -> dx (B, N, D), dtoken (D)."""
-    return dy[:, 1:].copy(), dy[:, 0].sum(axis=0)  # one token stands before all sequences
+    return dy[:, 1:].copy(), dy[:, 0].sum(axis=0)  # all sequences share the token
 
 
 class ClassToken(Layer):
-    """x (B, N, D) -> (B, 1 + N, D): a trained vector first, at whose place a class is read off.
+    """x (B, N, D) -> (B, 1 + N, D): prepends a trained vector, at whose position a class is read.
 
-    It starts normal with standard deviation D^-0.5, as learned positions do.
+    Its initial values are normal with standard deviation D^-0.5, like those of learned positions.
     """
 
     def __init__(self, d_model: int, rng: np.random.Generator):

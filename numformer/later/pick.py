@@ -1,4 +1,4 @@
-"""Some places of a batch, for what only these are needed for."""
+"""Select some positions of a batch, where only these are needed."""
 
 from numformer.arithmetic import rows
 from numformer.backend import array_module
@@ -6,12 +6,12 @@ from numformer.layer import Array, Layer
 
 
 def pick(x, places):
-    """x (..., D), places (N,) -> y (N, D): row n is that of place n among all places of x."""
+    """x (..., D), places (N,) -> y (N, D): the rows of x at these places."""
     return rows(x).take(places, axis=0)
 
 
 def pick_backward(dy, places, shape):
-    """dy (N, D), places (N,) that differ, the shape of x -> dx: 0 at places that were left out."""
+    """dy (N, D), distinct places (N,), the shape of x -> dx: 0 at all other places."""
     xp = array_module(dy)
     dx = xp.zeros(shape, dtype=dy.dtype)
     rows(dx)[places] = dy  # y = x[places]
@@ -19,9 +19,9 @@ def pick_backward(dy, places, shape):
 
 
 class Pick(Layer):
-    """x (..., D), places (N,) -> (N, D): the rows at some places, each of them once.
+    """x (..., D), places (N,) -> (N, D): the rows of x at some places, which are distinct.
 
-    `places` is a host array of integers: (2, 1) of x (B, T, D) is place 2 T + 1.
+    `places` is a host array of integers: position 1 of sequence 2 in x (B, T, D) is place 2 T + 1.
     """
 
     def forward(self, x: Array, places: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Other positions that are added to the embeddings, and none."""
+"""Positions other than the paper's: sinusoids in another order, and none."""
 
 import numpy as np
 
@@ -7,18 +7,18 @@ from numformer.paper.positions import sinusoidal_table
 
 
 def sinusoidal_halves_table(length: int, d_model: int, xp=np):
-    """The same columns (length, D) in another order: first all sines, then all cosines.
+    """`sinusoidal_table` (length, D) with all sines first, then all cosines.
 
-    Many programs have it so, Tensor2Tensor and Marian among them.
+    Many programs use this order, such as Tensor2Tensor and Marian.
     """
     table = sinusoidal_table(length, d_model, xp)
     return xp.concatenate([table[:, ::2], table[:, 1::2]], axis=-1)
 
 
 class NoPositions(Layer):
-    """x (B, T, D) -> x: positions come in elsewhere, within attention, or not at all.
+    """x (B, T, D) -> x: no positions are added; attention may have its own, or there are none.
 
-    A causal mask alone tells something of the order, too: how many symbols there are to look at.
+    A causal mask also gives some information about the order: the number of visible symbols.
     """
 
     def forward(self, x: Array, positions: np.ndarray | None = None) -> Array:

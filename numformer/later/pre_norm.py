@@ -1,4 +1,4 @@
-"""The norm before each sublayer (Xiong et al. 2020), and one more after the last layer."""
+"""Pre-norm (Xiong et al. 2020): a norm before each sublayer, and one after the last layer."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,5 +1,6 @@
-"""The config that has every later choice, and makes the parts that the choices name."""
+"""The config of a stack of layers with every later choice, and the parts built from it."""
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import Field, dataclass, replace
 from functools import cached_property
@@ -9,27 +10,31 @@ import numpy as np
 
 from numformer import settings
 from numformer.errors import InputError
-from numformer.later import (
+from numformer.later.attention.rotary import require_pairs
+from numformer.later.checkpointed import Checkpointed
+from numformer.later.embeddings import (
+    BiasedOutputProjection,
+    RichInputEmbedding,
+    UnscaledEmbedding,
+)
+from numformer.later.mixers.attention import (
+    AttentionMixer,
+    build_cross_attention,
+    matrix_entries,
+)
+from numformer.later.pre_norm import NormedDecoder, NormedEncoder, PreNormResidual
+from numformer.later.registries import (
     ACTIVATIONS,
     ATTENTIONS,
     FEED_FORWARDS,
     MIXERS,
-    MIXERS_OF_ATTENTION,
     NORMALIZATIONS,
     POSITIONS,
-    QK_NORMS,
-    BiasedOutputProjection,
-    Checkpointed,
-    NormedDecoder,
-    NormedEncoder,
-    PreNormResidual,
-    RichInputEmbedding,
-    UnscaledEmbedding,
+    POSITIONS_IN_ATTENTION,
 )
-from numformer.later.attention.mixer import AttentionMixer, build_cross, entries
-from numformer.later.attention.rotary import require_pairs
 from numformer.layer import Layer, Parameter
-from numformer.models import kinds
+from numformer.models import fields
+from numformer.models.owned_settings import OwnedSettings, own_names, settings_classes
 from numformer.paper.config import LayerConfig
 from numformer.paper.decoder import Decoder, DecoderLayer
 from numformer.paper.embedding import Embedding, OutputProjection
@@ -43,64 +48,71 @@ CHOICES_WITH_SETTINGS: dict[str, dict[str, Any]] = {
     "normalization": NORMALIZATIONS,
 }
 """Fields whose choices may have settings of their own, each with its registry."""
-OWN_SETTINGS = kinds.classes_of(
+OWN_SETTINGS = settings_classes(
     entry for registry in CHOICES_WITH_SETTINGS.values() for entry in registry.values()
 )
 
 
-def _mixers_with(*names: str) -> set[str]:
-    """The mixers that are attention, and those of these names."""
-    return {name for name, mixer in MIXERS.items() if isinstance(mixer, AttentionMixer)} | {*names}
+def attention_mixers() -> set[str]:
+    """The mixers that are attention."""
+    return {name for name, mixer in MIXERS.items() if isinstance(mixer, AttentionMixer)}
 
 
-# Without cross-attention these do something in the layers of these mixers alone.
-SETTINGS_OF_ATTENTION: dict[str, Callable[[], set[str]]] = {
-    "d_k": lambda: _mixers_with("linear"),
-    "attention_bias": lambda: _mixers_with("linear"),
-    "attention_dropout": _mixers_with,
+WITH_ATTENTION = attention_mixers()
+WITH_PROJECTIONS: dict[str, Callable[[], set[str]]] = {
+    "d_k": lambda: attention_mixers() | {"linear"},
+    "attention_bias": lambda: attention_mixers() | {"linear"},
+    "attention_dropout": attention_mixers,
     "attention_function": lambda: {"attention"},
 }
+"""Settings that have an effect in the layers of these mixers only, and in cross-attention."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TowerConfig(kinds.OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[misc]
-    """The paper's decisions about layers, and every later choice; the defaults are the paper's.
+class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[misc]
+    """The config of a stack of layers: the paper's decisions, and every later choice.
 
-    Raises InputError for values that do not fit together, and for a setting whose owner is not
-    chosen: `window` without a mixer that has a window.
+    The defaults are the paper's. Raises InputError for values that do not fit together, and for a
+    setting whose owner is not chosen: `window` without a mixer that has a window.
     """
 
+    registries = CHOICES_WITH_SETTINGS
     both_ways: ClassVar[bool] = True
-    """Whether a stack of the model lets positions see later ones, so that its mixers look ahead."""
-    crosses: ClassVar[bool] = False
-    """Whether a stack of the model has cross-attention."""
+    """Whether the model has a stack whose positions see later ones, so that mixers look ahead."""
+    has_cross_attention: ClassVar[bool] = False
 
-    mixers: str = kinds.choices(
-        "attention", MIXERS, "what the layers have for self-attention, in turn: window,attention"
+    mixers: tuple[str, ...] = fields.choices(
+        "attention",
+        MIXERS,
+        "self-attention, or what replaces it, in turn by layer: window,attention",
     )
-    key_value_heads: int | str | None = kinds.only_with(
-        kinds.sizes(
+    key_value_heads: int | tuple[int, ...] | None = fields.only_with(
+        fields.sizes(
             None,
-            "heads of keys and values in self-attention, in turn by layer (2, or 1,4); as many as "
-            "of queries unless given",
+            "heads of keys and values in self-attention, in turn by layer (2, or 1,4); default: "
+            "as many as heads of queries",
         ),
-        mixers=MIXERS_OF_ATTENTION,
+        mixers=WITH_ATTENTION,
     )
-    qk_norm: str = kinds.only_with(
-        settings.choice("none", QK_NORMS, "norm of each head's queries and keys (self-attention)"),
-        mixers=MIXERS_OF_ATTENTION,
+    qk_norm: str = fields.only_with(
+        settings.choice(
+            "none",
+            ("none", *NORMALIZATIONS),
+            "norm of each head's queries and keys (self-attention)",
+        ),
+        mixers=WITH_ATTENTION,
     )
-    feed_forwards: str = kinds.choices(
-        "dense", FEED_FORWARDS, "the layers' feed-forward networks, in turn"
+    feed_forwards: tuple[str, ...] = fields.choices(
+        "dense", FEED_FORWARDS, "feed-forward networks, in turn by layer"
     )
     norm: str = settings.choice(
-        "post", ("post", "pre"), "where the norm stands around a sublayer (3.1)"
+        "post", ("post", "pre"), "a norm after each sublayer, or before it (3.1)"
     )
-    normalization: str = settings.choice("layer", NORMALIZATIONS, "which norm it is (3.1)")
+    normalization: str = settings.choice("layer", NORMALIZATIONS, "kind of norm (3.1)")
     attention_function: str = settings.choice(
         "scaled_dot_product",
         ATTENTIONS,
-        "what each head computes (3.2.1); tiled: the same, long sequences in tiles",
+        "how each head computes attention (3.2.1); tiled: long sequences in tiles",
     )
     attention_bias: bool = settings.switch(
         False, "biases in the projections of attention (3.2.2 has none)"
@@ -112,7 +124,7 @@ class TowerConfig(kinds.OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ign
         POSITIONS,
         "how positions are encoded (3.5; learned: Table 3, row E; the others are later work)",
     )
-    max_length: int = kinds.only_with(
+    max_length: int = fields.only_with(
         settings.size(512, "longest sequence that learned positions can take"),
         positions=["learned"],
     )
@@ -123,62 +135,44 @@ class TowerConfig(kinds.OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ign
         0.0, "dropout after the activation (not in the paper)"
     )
     checkpointing: bool = settings.switch(
-        False, "compute every layer again for backward, to save memory (not in the paper)"
+        False, "recompute every layer for backward, which saves memory (not in the paper)"
     )
-    # What models have that others trained; `numformer.published` reads them.
-    epsilon: float = kinds.unflagged(settings.above_zero(1e-5, "under the root of each norm"))
-    embedding_scale: bool = kinds.unflagged(settings.switch(True, "sqrt(d_model) (3.4)"))
-    embedding_norm: bool = kinds.unflagged(settings.switch(False, "of what blocks are given"))
-    output_bias: bool = kinds.unflagged(settings.switch(False, "of the logits (3.4 has none)"))
-    rotary_base: float = kinds.only_with(
-        kinds.unflagged(settings.above_zero(1e4, "of rotary positions")),
+    # Only published models have other values than the defaults.
+    epsilon: float = fields.unflagged(settings.above_zero(1e-5, "epsilon of every norm"))
+    embedding_scale: bool = fields.unflagged(settings.switch(True, "times sqrt(d_model) (3.4)"))
+    embedding_norm: bool = fields.unflagged(settings.switch(False, "a norm of the embeddings"))
+    output_bias: bool = fields.unflagged(
+        settings.switch(False, "a bias of the logits (3.4 has none)")
+    )
+    rotary_base: float = fields.only_with(
+        fields.unflagged(settings.above_zero(1e4, "base of rotary positions")),
         positions=["rotary", "sinusoidal_rotary"],
     )
-    padding_id: int | None = kinds.unflagged(kinds.special_id(DEFAULT_IDS.padding, ""))
-    start_id: int | None = kinds.unflagged(kinds.special_id(DEFAULT_IDS.start, ""))
-    end_id: int | None = kinds.unflagged(kinds.special_id(DEFAULT_IDS.end, ""))
-    unwritten: str = kinds.unflagged(
-        kinds.ids(",".join(map(str, DEFAULT_IDS.unwritten)), "ids that no model writes")
+    padding_id: int | None = fields.unflagged(fields.special_id(DEFAULT_IDS.padding, ""))
+    start_id: int | None = fields.unflagged(fields.special_id(DEFAULT_IDS.start, ""))
+    end_id: int | None = fields.unflagged(fields.special_id(DEFAULT_IDS.end, ""))
+    unwritten: tuple[int, ...] = fields.unflagged(
+        fields.ids((*DEFAULT_IDS.unwritten,), "ids that are never generated")
     )
-    other_ends: str = kinds.unflagged(kinds.ids("", "further ids that end a text"))
-
-    def __new__(cls, *_, **values):
-        """A config of this class, or of one with the further fields of entries that it names.
-
-        What is registered after this class was made may have settings, too.
-        """
-        base: Any = vars(cls).get("extends", cls)
-        entries: list[Any] = []
-        for field, registry in CHOICES_WITH_SETTINGS.items():
-            chosen = str(values.get(field, base.__dataclass_fields__[field].default)).split(",")
-            for name, entry in registry.items():
-                if name in chosen or kinds.own_names(entry) & values.keys():
-                    entries.append(entry)
-        own = [kind for kind in kinds.classes_of(entries) if not issubclass(base, kind)]
-        kind: Any = kinds.extended(base, (*own,)) if own else base
-        return super().__new__(kind, **values)
+    other_ends: tuple[int, ...] = fields.unflagged(
+        fields.ids((), "further ids that end a sequence")
+    )
 
     def __post_init__(self):
         super().__post_init__()
         if "rotary" in self.positions:
             require_pairs(self.sizes[0])
-        for layer in range(min(self.layers, self.turns)):
+        for layer in range(min(self.layers, self.period)):
             for name in ("mixers", "feed_forwards"):
                 entry = self.choice(name, layer)
                 if hasattr(entry, "require"):
-                    entry.require(self.of_layer(layer))
+                    entry.require(self.layer_config(layer))
 
     def owners(self, setting: Field) -> Mapping[str, Collection[str]]:
-        """The choices that a setting belongs to: names that one of the other fields has then."""
-        for field, registry in CHOICES_WITH_SETTINGS.items():
-            entries = {
-                name for name, entry in registry.items() if setting.name in kinds.own_names(entry)
-            }
-            if entries:
-                return {field: entries}
-        if setting.name in SETTINGS_OF_ATTENTION and not self.crosses:
-            owners: dict[str, Collection[str]] = {"mixers": SETTINGS_OF_ATTENTION[setting.name]()}
-            if getattr(self, setting.name) == "scaled_dot_product":  # which tiles stand in for
+        """As OwnedSettings.owners; some settings of attention also belong to certain mixers."""
+        if setting.name in WITH_PROJECTIONS and not self.has_cross_attention:
+            owners: dict[str, Collection[str]] = {"mixers": WITH_PROJECTIONS[setting.name]()}
+            if getattr(self, setting.name) == "scaled_dot_product":  # else TiledAttention computes
                 owners["positions"] = POSITIONS.keys() - {"alibi"}
                 owners["key_value_heads"] = ["None", str(self.heads)]
             return owners
@@ -187,60 +181,72 @@ class TowerConfig(kinds.OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ign
     # Choices by layer
 
     @property
-    def turns(self) -> int:
-        """After how many layers all choices are those of the first layer again."""
-        listed = self.mixers, self.feed_forwards, str(self.key_value_heads)
-        return int(np.lcm.reduce([text.count(",") + 1 for text in listed]))
+    def period(self) -> int:
+        """The number of layers after which the choices repeat."""
+        return math.lcm(*map(len, (self.mixers, self.feed_forwards, self._groups)))
 
-    def choice(self, name: str, layer: int) -> Any:
-        """What the layer of this number has by the field `mixers` or `feed_forwards`."""
-        registry = MIXERS if name == "mixers" else FEED_FORWARDS
-        names = getattr(self, name).split(",")
-        return registry[names[layer % len(names)]]
+    def choice(self, field: str, layer: int) -> Any:
+        """The entry that `mixers` or `feed_forwards` names for a layer."""
+        names = getattr(self, field)
+        return self.registries[field][names[layer % len(names)]]
 
-    def of_layer(self, layer: int) -> Any:
-        """The config of this layer alone: its number of heads of keys and values."""
-        listed = str(self.key_value_heads or self.heads).split(",")
-        count = int(listed[layer % len(listed)])
-        if self.key_value_heads in (None, count):
+    def layer_config(self, layer: int) -> Any:
+        """The config of one layer: with its own number of heads of keys and values."""
+        if not isinstance(self.key_value_heads, tuple):
             return self
-        return replace(self, key_value_heads=count)
+        return replace(self, key_value_heads=self._groups[layer % len(self._groups)])
 
     @property
-    def size_of_key(self) -> int:
+    def _groups(self) -> tuple[int, ...]:
+        """The numbers of heads of keys and values, in turn by layer."""
+        groups = self.key_value_heads or self.heads
+        return groups if isinstance(groups, tuple) else (groups,)
+
+    @property
+    def key_size(self) -> int:
         """d_k, the size of a query or a key."""
         return self.sizes[0]
 
     @cached_property
     def special(self) -> SpecialIds:  # type: ignore[override]
-        """The ids that mean something else than a symbol."""
-        unwritten, other_ends = (
-            tuple(map(int, filter(None, listed.split(","))))
-            for listed in (self.unwritten, self.other_ends)
-        )
-        return SpecialIds(self.padding_id, self.start_id, self.end_id, unwritten, other_ends)
+        """The special ids, such as padding."""
+        ids = self.padding_id, self.start_id, self.end_id, self.unwritten, self.other_ends
+        return SpecialIds(*ids)
 
-    # The parts
+    # The parts, each with new weights drawn from `rng`
 
     def new_norm(self, width: int) -> Layer:
         """A norm of vectors of this width."""
         entry = NORMALIZATIONS[self.normalization]
-        return entry(
-            width, self.epsilon, **{name: getattr(self, name) for name in kinds.own_names(entry)}
-        )
+        own = {name: getattr(self, name) for name in own_names(entry)}
+        return entry(width, self.epsilon, **own)
+
+    def new_qk_norm(self, width: int) -> Layer | None:
+        """A norm of each head's queries or keys."""
+        return None if self.qk_norm == "none" else NORMALIZATIONS[self.qk_norm](width, self.epsilon)
 
     def new_activation(self) -> Layer:
-        """What stands between the two products of the feed-forward network."""
+        """The activation between the two matrices of the feed-forward network."""
         return ACTIVATIONS[self.activation]()
+
+    def attention_positions(self) -> dict[str, Any]:
+        """The part of self-attention, `rotary` or `bias`, by which it knows positions."""
+        entry = POSITIONS_IN_ATTENTION.get(self.positions)
+        return entry(self) if entry else {}
+
+    @property
+    def attention_class(self) -> Callable[..., Layer]:
+        """The class that computes attention in each head."""
+        return ATTENTIONS[self.attention_function]
 
     def self_attention(
         self, rng: np.random.Generator, layer: int = 0, causal: bool = False
     ) -> Layer:
-        """The mixer of the layer of this number; a `causal` one is to see nothing later."""
-        return self.choice("mixers", layer).build(self.of_layer(layer), rng, causal)
+        """The mixer of a layer; a `causal` one never sees later positions."""
+        return self.choice("mixers", layer).build(self.layer_config(layer), rng, causal)
 
     def cross_attention(self, rng: np.random.Generator) -> Layer:
-        return build_cross(self, rng)
+        return build_cross_attention(self, rng)
 
     def feed_forward(self, rng: np.random.Generator, layer: int = 0) -> Layer:
         return self.choice("feed_forwards", layer).build(self, rng)
@@ -262,32 +268,32 @@ class TowerConfig(kinds.OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ign
         return kind(*map(self.residual, (*sublayers, self.feed_forward(rng, layer))))
 
     def encoder(self, rng: np.random.Generator, causal: bool = False) -> Any:
-        """The stack of layers; InputError where one of them cannot look ahead and is to."""
-        blind = [name for name in self.mixers.split(",") if not MIXERS[name].looks_ahead]
-        if blind and not causal:
+        """The stack of layers. Raises InputError if it must look ahead and a mixer cannot."""
+        backward_looking = [name for name in self.mixers if not MIXERS[name].looks_ahead]
+        if backward_looking and not causal:
             raise InputError(
-                "in a stack that reads both ways every mixer looks ahead",
-                f"mixers {self.mixers}, of which {blind[0]} does not",
+                "every mixer of a bidirectional stack looks ahead",
+                f"mixers {','.join(self.mixers)}: {backward_looking[0]} does not",
                 "Choose another mixer, or a model that only looks back, a language model.",
             )
-        layers = self._stacked(self.encoder_layer(rng, n, causal) for n in range(self.layers))
+        layers = self._stack(self.encoder_layer(rng, n, causal) for n in range(self.layers))
         if self.norm == "post":
             return Encoder(layers)
         return NormedEncoder(layers, self.new_norm(self.d_model))
 
     def decoder(self, rng: np.random.Generator) -> Any:
-        layers = self._stacked(self.decoder_layer(rng, n) for n in range(self.layers))
+        layers = self._stack(self.decoder_layer(rng, n) for n in range(self.layers))
         if self.norm == "post":
             return Decoder(layers)
         return NormedDecoder(layers, self.new_norm(self.d_model))
 
-    def _stacked(self, layers: Iterable[Any]) -> list[Layer]:
-        """The layers, which share what their mixers share, as checkpoints where the config asks."""
+    def _stack(self, layers: Iterable[Any]) -> list[Layer]:
+        """The layers of a stack, after sharing parameters; with `checkpointing` each recomputed."""
         layers = list(layers)
-        firsts: dict[Any, Any] = {}
+        first: dict[Any, Any] = {}  # the first layer of each mixer
         for number, layer in enumerate(layers):
             entry, mixer = self.choice("mixers", number), layer.self_attention.sublayer
-            entry.share(mixer, firsts.setdefault(entry, mixer))
+            entry.share(mixer, first.setdefault(entry, mixer))
         return [Checkpointed(layer) for layer in layers] if self.checkpointing else layers
 
     def embedding(
@@ -312,40 +318,40 @@ class TowerConfig(kinds.OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ign
     def output(self, weight: Parameter) -> Layer:
         return (BiasedOutputProjection if self.output_bias else OutputProjection)(weight)
 
-    # How large the model is
+    # How long a sequence may be, and how large the model is at least
 
     @property
     def longest(self) -> int | None:
-        """The most positions that a model can take, where there is a limit."""
+        """The maximum number of positions; None for no limit."""
         return self.max_length if self.positions == "learned" else None
 
     @property
-    def unlimited(self) -> bool:
-        """Whether positions beyond those of training are nothing new to a model.
+    def extrapolates(self) -> bool:
+        """Whether the model is as good at sequences longer than those of its training.
 
-        So it is with ALiBi, by the measure of its paper; and with positions that count from query
-        to key, or with none, where no mixer sees further than it did in training.
+        It is with ALiBi, as its paper measured; and with relative or no positions, if every mixer
+        is local, so that it sees no further than it did in training.
         """
-        near = all(MIXERS[name].sees_near for name in self.mixers.split(","))
-        return self.positions == "alibi" or (self.positions in ("rotary", "none") and near)
+        local = all(MIXERS[name].is_local for name in self.mixers)
+        return self.positions == "alibi" or (self.positions in ("rotary", "none") and local)
 
     def entries(self, cross: bool = False) -> int:
-        """The entries of a stack's matrices and of its table of positions; no stack has fewer."""
+        """A lower bound on the parameters of a stack: the entries of matrices and positions."""
 
-        def of_layer(n: int) -> int:
-            config = self.of_layer(n)
+        def layer_entries(n: int) -> int:
+            config = self.layer_config(n)
             parts = self.choice("mixers", n), self.choice("feed_forwards", n)
-            return sum(part.entries(config) for part in parts) + cross * entries(self, self.heads)
+            entries = sum(part.entries(config) for part in parts)
+            return entries + cross * matrix_entries(self, self.heads)
 
-        in_turn = [of_layer(n) for n in range(self.turns)]
-        rounds, rest = divmod(self.layers, len(in_turn))  # layers may be any number, so no loop
-        of_layers = rounds * sum(in_turn) + sum(in_turn[:rest])
-        return of_layers + self.d_model * (self.longest or 0)
+        entries = [layer_entries(n) for n in range(self.period)]
+        rounds, rest = divmod(self.layers, self.period)  # a loop over `layers` could take forever
+        return rounds * sum(entries) + sum(entries[:rest]) + self.d_model * (self.longest or 0)
 
     @property
     def least_saved(self) -> int:
-        """Numbers that every position at least saves in a stack, for backward."""
-        of_layer = 4 * self.d_model + self.d_ff
+        """A lower bound on the numbers that a stack saves for backward at each position."""
+        layer = 4 * self.d_model + self.d_ff
         if self.checkpointing:
-            return self.layers * self.d_model + of_layer
-        return self.layers * of_layer
+            return self.layers * self.d_model + layer
+        return self.layers * layer

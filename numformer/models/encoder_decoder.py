@@ -8,7 +8,7 @@ import numpy as np
 from numformer import paper, settings
 from numformer.errors import InputError
 from numformer.layer import Layer
-from numformer.models import kinds
+from numformer.models import fields
 from numformer.models.config import TowerConfig
 from numformer.models.model import Model
 from numformer.paper.transformer import Transformer as PaperTransformer
@@ -16,24 +16,23 @@ from numformer.paper.transformer import Transformer as PaperTransformer
 
 @dataclass(frozen=True, kw_only=True)
 class Config(TowerConfig, paper.Config):
-    """What a Transformer is made of; defaults are the paper's base model.
+    """The config of a Transformer; the defaults are the paper's base model.
 
-    The two vocabulary sizes belong to the task. Raises InputError for values that do not fit
+    The task determines the two vocabulary sizes. Raises InputError for values that do not fit
     together.
     """
 
-    crosses = True
+    has_cross_attention = True
 
-    decoder_layers: int | None = kinds.unflagged(settings.size(None, "as many as the encoder has"))
+    decoder_layers: int | None = fields.unflagged(settings.size(None, "default: as in the encoder"))
 
     def __post_init__(self):
         super().__post_init__()
         if self.start_id is None or self.end_id in (None, self.padding_id):
             raise InputError(
-                "what an encoder-decoder reads and writes has a start id, and an end id that is no "
-                "padding",
+                "an encoder-decoder has a start id, and an end id other than the padding id",
                 f"start_id {self.start_id}, end_id {self.end_id}, padding_id {self.padding_id}",
-                "Give ids of the vocabulary.",
+                "Set ids of the vocabulary.",
             )
 
     @property
@@ -48,29 +47,29 @@ class Config(TowerConfig, paper.Config):
 
     @property
     def least_parameters(self) -> int:
-        """No model of this Config has fewer: the entries of its matrices."""
+        """A lower bound on the number of parameters: the entries of the matrices."""
         targets = dict(all=0, inputs=1, target=1, none=2)[self.tying]
         symbols = self.source_vocabulary + targets * self.target_vocabulary
         stacks = self.entries() + self.decoder_config.entries(cross=True)
         return stacks + self.d_model * symbols
 
 
-_Config = Config  # which a model has under the same name
+_Config = Config  # a class attribute of the model has the same name
 
 
 class Transformer(PaperTransformer, Model):
     """source ids (B, S), target ids (B, T) -> logits (B, T, V): the paper's Transformer (Figure 1).
 
-    Its lines stand in numformer/paper/transformer.py; its Config has every later choice.
+    The code is that of numformer/paper/transformer.py; the Config adds every later choice.
     """
 
     Config: type[_Config] = Config
     config: _Config
 
     def __init__(self, config: Any, seed: int | np.random.SeedSequence = 0):
-        super().__init__(self.fitting(config), seed)
+        super().__init__(self.require_config(config), seed)
 
     def predictions(self, source, target_in, target_out):
-        """A batch's ids (B, S), (B, T), (B, T) -> logits (N, V), targets (N,): the real ones."""
+        """A batch's ids (B, S), (B, T), (B, T) -> logits (N, V), targets (N,), without padding."""
         logits = self.forward(source, target_in, skip_padding=True)
         return logits, target_out[self.config.special.real(target_in)]

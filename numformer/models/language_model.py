@@ -1,7 +1,7 @@
-"""A decoder-only language model: a stack that looks back, from symbols to the next symbol.
+"""A decoder-only language model (GPT): a causal stack that predicts the next symbol.
 
-The Transformer's decoder without an encoder to look at (Liu et al. 2018, Radford et al. 2018). Its
-layers are then those of the encoder, under a causal mask.
+It is the Transformer's decoder without cross-attention (Liu et al. 2018, Radford et al. 2018): its
+layers are encoder layers under a causal mask.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from numformer import settings
 from numformer.data.vocabulary import SPECIAL
 from numformer.later import ATTENTIONS
 from numformer.layer import Array
-from numformer.models import kinds
+from numformer.models import fields
 from numformer.models.config import TowerConfig
 from numformer.models.model import Model
 from numformer.paper.masks import Places, Reach
@@ -22,36 +22,35 @@ from numformer.paper.transformer import require_batch
 
 @dataclass(frozen=True, kw_only=True)
 class Config(TowerConfig):
-    """What a language model is made of; InputError for values that do not fit together."""
+    """The config of a language model. Raises InputError for values that do not fit together."""
 
     both_ways = False
 
     vocabulary: int = settings.vocabulary(len(SPECIAL))
     attention_function: str = settings.choice(
-        "tiled", ATTENTIONS, "what each head computes; tiled: long sequences in tiles"
+        "tiled", ATTENTIONS, "how each head computes attention; tiled: long sequences in tiles"
     )
-    tied: bool = kinds.unflagged(settings.switch(True, "embedding and output share weights"))
+    tied: bool = fields.unflagged(settings.switch(True, "embedding and output share weights"))
 
     @property
     def least_parameters(self) -> int:
-        """No model of this Config has fewer: the entries of its matrices."""
+        """A lower bound on the number of parameters: the entries of the matrices."""
         return self.entries() + (2 - self.tied) * self.d_model * self.vocabulary
 
 
 BATCH = (
     "ids are a NumPy array (B, T)",
-    "Make it by numpy.array(rows), each row with the same number of symbols, at least one.",
+    "Use numpy.array(rows), with the same number of symbols in each row, at least one.",
 )
 
 
-_Config = Config  # which a model has under the same name
+_Config = Config  # a class attribute of the model has the same name
 
 
 class LanguageModel(Model):
-    """ids (B, T) -> logits (B, T, V): those at position t predict the id at t + 1.
+    """ids (B, T) -> logits (B, T, V): the logits at position t predict the id at t + 1.
 
-    Ids are host arrays without padding. The output shares the weights of the embedding, where the
-    config says `tied`.
+    Ids are host arrays without padding. With `tied` the output shares the weights of the embedding.
     `backward` takes dlogits and returns None, since ids have no gradient.
     """
 
@@ -59,7 +58,7 @@ class LanguageModel(Model):
 
     def __init__(self, config: _Config, seed: int | np.random.SeedSequence = 0):
         rng = np.random.default_rng(seed)
-        self.config: _Config = self.fitting(config)
+        self.config: _Config = self.require_config(config)
         embedding = config.embedding(config.vocabulary, rng)
         self.input = config.input_embedding(embedding, rng)
         self.tower = config.encoder(rng, causal=True)
@@ -81,15 +80,14 @@ class LanguageModel(Model):
     def predictions(self, ids, following, *valid):
         """Ids (B, T) and the ids that follow them (B, T) -> logits (B, T, V), targets (B, T).
 
-        A third array, `valid` (B, T), is True where what follows is to be predicted; without it,
-        everywhere.
+        Only ids where the optional third array, `valid` (B, T), is True are predicted.
         """
         return self.forward(ids), following, *valid
 
-    # Writing
+    # Generation
 
     def start(self, ids, length: int) -> State:
-        """Beginnings (B, S) -> the State in which up to `length` further ids are written."""
+        """Prompts (B, S) -> the State from which up to `length` further ids are generated."""
         require_batch(ids, *BATCH)
         before = ids[:, :-1]
         past = Memory(before.shape[1] + length)
@@ -99,7 +97,7 @@ class LanguageModel(Model):
         return State(ids[:, -1], past)
 
     def step(self, ids, state: State):
-        """The next position of every row: ids (B,) -> logits (B, V), given those before it."""
+        """The ids (B,) of the next position -> logits (B, V) for the position after it."""
         here = Places.without_padding(len(ids), 1, state.past.length, skip_padding=True)
         logits = self._logits(ids[:, None], here, state.past)
         state.past.advance(1)

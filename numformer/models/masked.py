@@ -1,7 +1,4 @@
-"""An encoder-only model: a tower that looks both ways, and tells what stands at hidden places.
-
-The Transformer's encoder without a decoder (Devlin et al. 2019, BERT).
-"""
+"""An encoder-only model (BERT, Devlin et al. 2019) that predicts the symbols at hidden places."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +9,7 @@ from numformer import settings
 from numformer.errors import InputError
 from numformer.later import Pick, Tanh
 from numformer.layer import Array
-from numformer.models import kinds, language_model
+from numformer.models import fields, language_model
 from numformer.models.model import Model
 from numformer.paper.linear import Linear
 from numformer.paper.masks import Places, Reach
@@ -21,33 +18,35 @@ from numformer.paper.transformer import require_batch
 
 @dataclass(frozen=True, kw_only=True)
 class Config(language_model.Config):
-    """What a masked language model is made of; InputError for values that do not fit together."""
+    """The config of a masked language model; InputError for values that do not fit together."""
 
     both_ways = True
 
-    segments: int | None = kinds.unflagged(settings.size(None, "kinds of stretches of a text"))
-    relations: int | None = kinds.unflagged(settings.size(None, "between two segments"))
-    transform: bool = kinds.unflagged(settings.switch(False, "one more layer before the output"))
+    segments: int | None = fields.unflagged(settings.size(None, "kinds of segments of a text"))
+    relations: int | None = fields.unflagged(
+        settings.size(None, "classes of relations of segments")
+    )
+    transform: bool = fields.unflagged(settings.switch(False, "a hidden layer before the output"))
 
 
-_Config = Config  # which a model has under the same name
+_Config = Config  # a class attribute of the model has the same name
 
 
 class MaskedLanguageModel(Model):
-    """ids (B, T) -> logits (B, T, V): those at a position tell the id that belongs there.
+    """ids (B, T) -> logits (B, T, V): the logits at a position predict the id of that position.
 
-    Ids are host arrays, padded; every position sees all others but padding. With `asked` (N,),
-    places among the B T of the batch, the logits are (N, V): those of these places alone. Where the
-    config has `segments`, each position is of one of them, `segments` (B, T), the first unless
-    given. The output shares the weights of the embedding, where the config says `tied`. `backward`
-    takes dlogits and returns None, since ids have no gradient.
+    Ids are host arrays, padded; every position sees all others except padding. With `places` (N,),
+    indices of positions among the B T of the batch, the logits are (N, V), at these positions only.
+    If the config has `segments`, `segments` (B, T) are the segments of the positions; the default
+    is 0. With `tied` the output shares the weights of the embedding. `backward` takes dlogits and
+    returns None, since ids have no gradient.
     """
 
     Config: type[_Config] = Config
 
     def __init__(self, config: _Config, seed: int | np.random.SeedSequence = 0):
         rng = np.random.default_rng(seed)
-        self.config: _Config = self.fitting(config)
+        self.config: _Config = self.require_config(config)
         embedding = config.embedding(config.vocabulary, rng)
         self.input = config.input_embedding(embedding, rng, config.segments)
         self.tower = config.encoder(rng)
@@ -66,12 +65,12 @@ class MaskedLanguageModel(Model):
         self.output = config.output(output.weight)
 
     def forward(
-        self, ids: Array, asked: np.ndarray | None = None, segments: np.ndarray | None = None
+        self, ids: Array, places: np.ndarray | None = None, segments: np.ndarray | None = None
     ) -> Array:
         x = self._encode(ids, segments)
-        self.save(picked=asked is not None)
-        if asked is not None:
-            x = self.pick.forward(x, asked)
+        self.save(picked=places is not None)
+        if places is not None:
+            x = self.pick.forward(x, places)
         if self.config.transform:
             x = self.norm.forward(self.activation.forward(self.transform.forward(x)))
         return self.output.forward(x)
@@ -88,22 +87,22 @@ class MaskedLanguageModel(Model):
         require_batch(
             ids,
             "ids are a NumPy array (B, T)",
-            "numformer.pad(rows) makes it of lists of ids, at least one in a row.",
+            "Use numformer.pad(rows), with at least one id in each row.",
         )
         places = Places(ids != self.config.special.padding)
-        read = (ids, places) if segments is None else (ids, places, segments)
-        return self.tower.forward(self.input.forward(*read), Reach(places))
+        inputs = (ids, places) if segments is None else (ids, places, segments)
+        return self.tower.forward(self.input.forward(*inputs), Reach(places))
 
     def relate(self, ids: Array, segments: np.ndarray | None = None) -> Array:
-        """ids, segments (B, T) -> logits (B, relations): how the two segments belong together.
+        """ids, segments (B, T) -> logits (B, relations) for the relation of the two segments.
 
-        They are read off the first position, tanh(x W + b) (Devlin et al. 2019, section 3.1, "next
-        sentence prediction"); `relate_backward` takes dlogits. Raises InputError for a model whose
+        They are computed from tanh(x W + b) of the first position (Devlin et al. 2019, section 3.1,
+        "next sentence prediction"); `relate_backward` takes dlogits. Raises InputError if the
         config has no `relations`.
         """
         if not self.config.relations:
             rule = "a model that relates segments has `relations` in its config"
-            raise InputError(rule, "None", "Load one that was trained so, as BERT was.")
+            raise InputError(rule, "None", "Load a model that was trained with them, such as BERT.")
         first = np.arange(len(ids)) * ids.shape[1]
         x = self.pick.forward(self._encode(ids, segments), first)
         return self.relation.forward(self.tanh.forward(self.pooler.forward(x)))
@@ -113,16 +112,16 @@ class MaskedLanguageModel(Model):
         return self.input.backward(self.tower.backward(self.pick.backward(dx)))
 
     def predictions(self, ids, targets):
-        """Ids (B, T), targets (B, T) -> logits (N, V), targets (N,): where these are no padding.
+        """Ids (B, T), targets (B, T) -> logits (N, V), targets (N,): where targets are not padding.
 
-        Raises InputError where none is asked for at all.
+        Raises InputError if all of them are padding.
         """
         padding = self.config.special.padding
-        asked = np.flatnonzero(targets != padding)
-        if not len(asked):
+        places = np.flatnonzero(targets != padding)
+        if not len(places):
             raise InputError(
-                "a batch asks for the id of at least one place",
+                "a batch has a target in at least one place",
                 f"targets that are all padding (id {padding})",
                 "Leave this batch out.",
             )
-        return self.forward(ids, asked), targets.ravel()[asked]
+        return self.forward(ids, places), targets.ravel()[places]

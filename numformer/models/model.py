@@ -1,4 +1,4 @@
-"""What the training loop, checkpoints and scripts ask of a model, whichever it is."""
+"""The base class of models, and the objective that training minimises."""
 
 import warnings
 from collections import Counter
@@ -6,80 +6,69 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from numformer.errors import InputError
-from numformer.later.auxiliary import auxiliary_losses, auxiliary_losses_count
+from numformer.later.auxiliary import collect_auxiliary_losses, set_auxiliary_gradient
 from numformer.later.divergence import Divergence
 from numformer.layer import Layer, Parameter, missing_backward, mode, training
 from numformer.paper.cross_entropy import CrossEntropy
 
 ROLES = "positions", "attention", "feed_forward", "norm", "embedding"
-"""What parameters are for. A layer says which `role` those within it have."""
+"""The roles of parameters. A layer's `role` is that of the parameters in it."""
 
 
 class Model(Layer):
-    """A Layer with a config, whose outputs are logits that a batch has targets for.
+    """A Layer with a config, whose outputs are logits for the targets of a batch.
 
-    A model of another kind is one file in `numformer/models` with one class of these, of which a
-    checkpoint names the file; or a class anywhere else, by whose own name it is loaded (`kind`).
     `Model(config, seed)` builds it; the seed determines the initial weights. Parameters are float32
-    on the host until `pack` says otherwise.
+    on the host until `pack` changes that. A checkpoint names the model by its entry in MODELS
+    (`kinds`); a model without one, by its class.
 
-    Besides what builds the model, its config, a dataclass, tells `d_model` (the width that the
-    paper's learning rate depends on) and `longest`, the most positions that it takes, or None. For
-    checks of memory those here tell `layers`, `least_parameters` and `least_saved`, too.
+    The config, a dataclass, has `d_model` (the paper's learning rate depends on it) and `longest`,
+    the maximum number of positions or None. The configs here also have `layers`,
+    `least_parameters` and `least_saved`, lower bounds for checks of memory.
 
-    A model that writes also has `start(inputs, length) -> State` and
-    `step(ids, state) -> logits (B, V)`, which `numformer.generation` works with.
+    A model that generates also has `start(inputs, length) -> State` and
+    `step(ids, state) -> logits (B, V)`, which `numformer.generation` uses.
     """
 
-    Config: type[Any]  # of Settings
+    Config: type[Any]  # a class of Settings
     config: Any
-    start: Callable[..., Any]  # of a model that writes, as is step
-    step: Callable[..., Any]
+    start: Callable[..., Any]  # only in models that generate
+    step: Callable[..., Any]  # only in models that generate
 
     if TYPE_CHECKING:
 
         def __init__(self, config: Any, seed: Any = 0) -> None: ...
 
     @classmethod
-    def is_ours(cls) -> bool:
-        """Whether the class stands in `numformer.models`."""
-        return cls.__module__.startswith("numformer.models.")
-
-    @classmethod
-    def kind(cls) -> str:
-        """What a checkpoint names the model by: its file here; the class of a model elsewhere."""
-        return cls.__module__.rpartition(".")[2] if cls.is_ours() else cls.__name__
-
-    @classmethod
-    def fitting(cls, config: Any) -> Any:
-        """The config itself. Raises InputError where it is none of this model's Config."""
+    def require_config(cls, config: Any) -> Any:
+        """The config itself. Raises InputError unless it is a Config of this model."""
         if not isinstance(config, cls.Config):
             kind = config if isinstance(config, type) else type(config)
             received = f"{kind.__module__}.{kind.__qualname__}"
             raise InputError(
-                f"a {cls.__name__} is built of its Config, {cls.__name__}.Config(...)",
+                f"a {cls.__name__} is built from its Config, {cls.__name__}.Config(...)",
                 f"the class {received}" if kind is config else f"an object of {received}",
                 f"Write {cls.__name__}({cls.__name__}.Config(...)).",
             )
         return config
 
     def predictions(self, *inputs: Any) -> tuple[Any, ...]:
-        """The inputs of a batch -> logits (..., V), targets (...): what it is to predict.
+        """The inputs of a batch -> logits (..., V), targets (...).
 
-        A third result, `valid` (...), says which targets count, where not all do. `backward` takes
-        dlogits (..., V) afterwards.
+        If some targets do not count, a third result, `valid` (...), is False there. `backward`
+        takes dlogits (..., V) afterwards.
         """
         raise NotImplementedError(f"{type(self).__name__} has no predictions")
 
     def objective(self, label_smoothing: float = 0.0, r_drop: float = 0.0) -> "Objective":
-        """The layer from the inputs of a batch to the loss that training makes small."""
+        """The layer from the inputs of a batch to the loss that training minimises."""
         return Objective(self, label_smoothing, r_drop)
 
     def parameter_counts(self) -> dict[str, int]:
-        """Number of parameters by role (ROLES, and any other that a layer has), and their total.
+        """The number of parameters by role (ROLES, and further roles of layers), and the total.
 
-        A tied embedding counts once; an output projection of its own counts as embedding, and so
-        does all that has none of the other roles, a recurrent cell for example.
+        A tied embedding counts once. Parameters without a role count as embedding: an output
+        projection that is not tied, or a recurrent cell.
         """
         role_of: dict[Parameter, str] = {}
         for layer in self.layers_within():
@@ -93,19 +82,19 @@ class Model(Layer):
 
 
 class Objective(Layer):
-    """The inputs of a batch -> the loss that training makes small, (); `backward` takes dloss.
+    """The inputs of a batch -> the loss that training minimises, (); `backward` takes dloss.
 
-    That is the mean loss of the batch's predictions and, in training and evaluation alike, the
-    auxiliary losses of layers that have some (later/auxiliary.py). Of a batch in parts it is the
-    mean of the parts' losses, each weighed by its number of predictions. `prediction_loss` is the
-    first term alone, for measures such as a perplexity.
+    The loss is the mean loss of the batch's predictions plus, in training and evaluation alike, the
+    auxiliary losses of its layers (later/auxiliary.py). For a batch in parts it is the mean of
+    their losses, weighted by their numbers of predictions. `prediction_loss` is the first term
+    alone, for measures such as perplexity.
 
-    With `r_drop` > 0 (R-Drop: Liang et al. 2021) the batch is predicted twice in training, and
-    dropout differs: loss = (loss_1 + loss_2 + r_drop (KL(p_1 || p_2) + KL(p_2 || p_1)) / 2) / 2.
-    Warns when MANY of its forwards wait for a backward.
+    With `r_drop` > 0 (R-Drop: Liang et al. 2021) a training batch is predicted twice, with
+    different dropout: loss = (loss_1 + loss_2 + r_drop (KL(p_1 || p_2) + KL(p_2 || p_1)) / 2) / 2.
+    Warns when MAX_PENDING forwards wait for a backward.
     """
 
-    MANY = 10
+    MAX_PENDING = 10
 
     def __init__(self, model: Model, label_smoothing: float = 0.0, r_drop: float = 0.0):
         self.model = model
@@ -115,38 +104,38 @@ class Objective(Layer):
     def forward(self, *inputs: Any) -> Any:
         twice = self.r_drop > 0 and training()
         self.save(twice=twice)
-        if len(self.saved) == self.MANY:
+        if len(self.saved) == self.MAX_PENDING:
             warnings.warn(missing_backward(f"{self.pending()} records so far"), stacklevel=2)
-        with auxiliary_losses() as further:
+        with collect_auxiliary_losses() as auxiliary:
             logits, targets, *valid = self.model.predictions(*inputs)
-        loss = sum(further, start=self.loss.forward(logits, targets, *valid))
-        return self._agreed(inputs, logits, loss) if twice else loss
+        loss = sum(auxiliary, start=self.loss.forward(logits, targets, *valid))
+        return self._r_drop_loss(inputs, logits, loss) if twice else loss
 
     def prediction_loss(self, *inputs: Any) -> Any:
-        """The mean loss of a batch's predictions alone, (); for an evaluation."""
+        """The mean loss of a batch's predictions alone, (), for evaluations."""
         with mode(saving=False):
             return self.loss.forward(*self.model.predictions(*inputs))
 
-    def _agreed(self, inputs, logits, loss):
-        """The mean loss of two predictions, and what keeps them from being the same."""
-        with auxiliary_losses() as further:
-            others, targets, *valid = self.model.predictions(*inputs)
-        loss_2 = sum(further, start=self.loss.forward(others, targets, *valid))
-        return (loss + loss_2 + self.r_drop * self.divergence.forward(logits, others, *valid)) / 2
+    def _r_drop_loss(self, inputs, logits, loss):
+        """The loss of R-Drop: two predictions, and their divergence."""
+        with collect_auxiliary_losses() as auxiliary:
+            logits_2, targets, *valid = self.model.predictions(*inputs)
+        loss_2 = sum(auxiliary, start=self.loss.forward(logits_2, targets, *valid))
+        return (loss + loss_2 + self.r_drop * self.divergence.forward(logits, logits_2, *valid)) / 2
 
     def backward(self, dloss: Any = 1.0) -> Any:
         if not self.pop_saved()["twice"]:
-            return self._predicted_backward(dloss, self.loss.backward(dloss))
-        return self._agreed_backward(dloss)
+            return self._model_backward(dloss, self.loss.backward(dloss))
+        return self._r_drop_backward(dloss)
 
-    def _predicted_backward(self, dloss, dlogits):
-        with auxiliary_losses_count(dloss):
+    def _model_backward(self, dloss, dlogits):
+        with set_auxiliary_gradient(dloss):
             return self.model.backward(dlogits)
 
-    def _agreed_backward(self, dloss):
+    def _r_drop_backward(self, dloss):
         dloss = dloss / 2  # (loss + loss_2 + r_drop * divergence) / 2
-        dlogits, dothers = self.divergence.backward(self.r_drop * dloss)
-        dothers += self.loss.backward(dloss)
-        self._predicted_backward(dloss, dothers)
+        dlogits, dlogits_2 = self.divergence.backward(self.r_drop * dloss)
+        dlogits_2 += self.loss.backward(dloss)
+        self._model_backward(dloss, dlogits_2)
         dlogits += self.loss.backward(dloss)
-        return self._predicted_backward(dloss, dlogits)
+        return self._model_backward(dloss, dlogits)

@@ -24,13 +24,13 @@ class Layout(NamedTuple):
 def _halves_to_pairs(x, config):
     """x (..., H K), each head in two halves -> pairs (x_j, x_(j + K / 2)) side by side."""
     *others, width = x.shape
-    halves = x.reshape(*others, -1, 2, config.size_of_key // 2)
+    halves = x.reshape(*others, -1, 2, config.key_size // 2)
     return halves.swapaxes(-1, -2).reshape(*others, width)
 
 
 def _pairs_to_halves(x, config):
     *others, width = x.shape
-    pairs = x.reshape(*others, -1, config.size_of_key // 2, 2)
+    pairs = x.reshape(*others, -1, config.key_size // 2, 2)
     return pairs.swapaxes(-1, -2).reshape(*others, width)
 
 
@@ -58,7 +58,7 @@ PATCHES = Layout(  # (D, C, size, size), channels first -> (size size C, D)
         3, 2, 0, 1
     ),
 )
-SCALED_BY_KEY = _scaled(lambda config: config.size_of_key**0.5)
+SCALED_BY_KEY = _scaled(lambda config: config.key_size**0.5)
 SCALED_BY_MODEL = _scaled(lambda config: config.d_model**-0.5)
 
 NORM = [("weight", "gamma", SAME), ("bias", "beta", SAME)]

@@ -1,4 +1,4 @@
-"""Additive attention (Bahdanau, Cho and Bengio 2015): one query at a time looks at a memory."""
+"""Additive attention (Bahdanau, Cho and Bengio 2015): one query at a time attends to a memory."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def additive_attention(query, keys, memory, mask, query_weight, v):
 
     query (B, K), keys (B, S, A), memory (B, S, M), mask (B, S), True = may attend, or None,
     query_weight (K, A), v (A, 1)
-    -> context (B, M), weights (B, S), hidden (B, S, A): the tanh of the query with every key.
+    -> context (B, M), weights (B, S), hidden (B, S, A) = tanh(query W_q + keys).
     """
     hidden = linear(query, query_weight)[:, None, :] + keys
     array_module(hidden).tanh(hidden, out=hidden)
@@ -30,7 +30,7 @@ def additive_attention_backward(dcontext, query, memory, query_weight, v, weight
     dscores = softmax_backward(dweights, weights)
     dhidden, dv, _ = linear_backward(dscores[..., None], hidden, v)  # scores = hidden v
     dkeys = dhidden * (1 - hidden * hidden)  # hidden = tanh(query W_q + keys)
-    dprojected = dkeys.sum(axis=1)  # the query meets every key
+    dprojected = dkeys.sum(axis=1)  # all keys share the query
     dquery, dquery_weight, _ = linear_backward(dprojected, query, query_weight)
     return dquery, dkeys, dmemory, dquery_weight, dv
 
@@ -38,10 +38,10 @@ def additive_attention_backward(dcontext, query, memory, query_weight, v, weight
 class AdditiveAttention(Layer):
     """query (B, K), keys (B, S, A), memory (B, S, M), mask (B, S) -> context (B, M).
 
-    The query, a decoder's state, gets the score of scores.py with every position, and their softmax
-    blends the memory. The keys are memory W_k: the layer around this one computes them once for
-    all the queries that follow each other. The saved record holds `weights` (B, S), which attention
-    maps draw. `backward` returns dquery, dkeys, dmemory.
+    The query, a decoder's state, is scored against every position (AdditiveScore); the context is
+    the mean of the memory, weighted by the softmax of the scores. The keys are memory W_k: the
+    layer around this one computes them once for all queries. The saved record has `weights` (B, S)
+    for attention maps. `backward` returns dquery, dkeys, dmemory.
     """
 
     def __init__(self, d_query: int, d_hidden: int, rng: np.random.Generator):
@@ -49,8 +49,9 @@ class AdditiveAttention(Layer):
         self.v = Linear(d_hidden, 1, rng).weight
 
     def forward(self, query: Array, keys: Array, memory: Array, mask: Array | None = None) -> Array:
-        weights_of = self.query_weight.data, self.v.data
-        context, weights, hidden = additive_attention(query, keys, memory, mask, *weights_of)
+        context, weights, hidden = additive_attention(
+            query, keys, memory, mask, self.query_weight.data, self.v.data
+        )
         self.save(query=query, memory=memory, weights=weights, hidden=hidden)
         return context
 
@@ -63,6 +64,6 @@ class AdditiveAttention(Layer):
         return dquery, dkeys, dmemory
 
     def attention_weights(self):
-        """Where the queries of all forwards that are saved looked: weights (B, 1, T, S)."""
+        """The weights (B, 1, T, S) of all forwards that are saved, a query each."""
         weights = [record["weights"] for record in self.saved]
         return array_module(self.v.data).stack(weights, axis=1)[:, None]

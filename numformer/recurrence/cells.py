@@ -1,9 +1,9 @@
-"""Recurrent cells: one step of what the Transformer replaced.
+"""Recurrent cells: one step of a recurrent network.
 
-A state goes from position to position, so that every step waits for the one before it (section 1).
-Three cells: the simple one (Elman 1990), the LSTM (Hochreiter and Schmidhuber 1997, with the forget
-gate of Gers et al. 2000) and the GRU (Cho et al. 2014). What a cell gets is `a` = x W + b, the
-input's share, which the layer around it computes for all positions in one product.
+A state passes from position to position, so that every step waits for the previous one (section 1).
+There are three cells: the simple one (Elman 1990), the LSTM (Hochreiter and Schmidhuber 1997, with
+the forget gate of Gers et al. 2000) and the GRU (Cho et al. 2014). The input of a cell is
+a = x W + b, which the layer around it computes for all positions in one product.
 """
 
 from typing import Any
@@ -39,8 +39,8 @@ def lstm(a, state, weight):
     """i, f, o = gates of a + h W, g = tanh of it; c' = f c + i g; h' = o tanh(c').
 
     a (B, 4 H) in the order i, f, o, g; state (B, 2 H) = [h | c]; weight W (H, 4 H)
-    -> state (B, 2 H) = [h' | c'], gates (B, 4 H), tanh_c = tanh(c') (B, H). What is remembered, c,
-    passes through no weight and no tanh from step to step: its gradient fades only as f forgets.
+    -> state (B, 2 H) = [h' | c'], gates (B, 4 H), tanh_c = tanh(c') (B, H). The memory c passes
+    through no weight and no tanh from step to step: only the forget gate f shrinks its gradient.
     """
     xp, size = array_module(a), len(weight)
     h, c = state[:, :size], state[:, size:]
@@ -67,9 +67,9 @@ def lstm_backward(dnew, state, weight, gates, tanh_c):
     dc = tanh_backward(dh * o, tanh_c)  # h' = o tanh(c')
     dc += dnew[:, size:]
     da = gates * gates
-    gated, of_g = da[:, : 3 * size], da[:, 3 * size :]
+    gated, da_g = da[:, : 3 * size], da[:, 3 * size :]
     xp.subtract(gates[:, : 3 * size], gated, out=gated)  # a gate's derivative is g - g^2
-    xp.subtract(1, of_g, out=of_g)
+    xp.subtract(1, da_g, out=da_g)
     di, df, do, dg = _parts(da, size)
     di *= dc * g  # c' = f c + i g
     df *= dc * c
@@ -85,9 +85,9 @@ def gru(a, state, weight):
     """r, z = gates of a + h W; n = tanh(a + r (h W)); h' = (1 - z) n + z h.
 
     a (B, 3 H) in the order r, z, n; state h (B, H); weight W (H, 3 H) -> state h' (B, H),
-    gates (B, 3 H), product (B, H), that of h and n's part of W. The reset gate r works after the
-    product, as in the first version of Cho et al. 2014 (arXiv 1406.1078v1), in cuDNN and in
-    PyTorch: so one product serves all three. Their later versions have tanh(a + (r h) W).
+    gates (B, 3 H), product (B, H) of h and n's part of W. The reset gate r acts after the product,
+    as in the first version of Cho et al. 2014 (arXiv 1406.1078v1), in cuDNN and in PyTorch, so that
+    one product serves all three gates. Later versions of the paper have tanh(a + (r h) W).
     """
     xp, size = array_module(a), len(weight)
     gates = matmul(state, weight)
@@ -109,9 +109,9 @@ def gru_backward(dnew, state, weight, gates, product):
     xp, size = array_module(dnew), len(weight)
     r, z, n = _parts(gates, size)
     da = gates * gates
-    gated, of_n = da[:, : 2 * size], da[:, 2 * size :]
+    gated, da_n = da[:, : 2 * size], da[:, 2 * size :]
     xp.subtract(gates[:, : 2 * size], gated, out=gated)  # a gate's derivative is g - g^2
-    xp.subtract(1, of_n, out=of_n)
+    xp.subtract(1, da_n, out=da_n)
     dr, dz, dn = _parts(da, size)
     dstate = dnew * z  # h' = n + z (h - n)
     dn *= dnew - dstate
@@ -119,8 +119,8 @@ def gru_backward(dnew, state, weight, gates, product):
     dr *= dn * product  # n = tanh(a + r product)
     dproducts = da.copy()
     dproducts[:, 2 * size :] *= r
-    through_products, dweight, _ = linear_backward(dproducts, state, weight)
-    dstate += through_products
+    dstate_products, dweight, _ = linear_backward(dproducts, state, weight)
+    dstate += dstate_products
     return da, dstate, dweight
 
 
@@ -132,10 +132,9 @@ def _parts(x, size: int) -> list:
 class Cell(Layer):
     """One step of a recurrence: a (B, gates H), state (B, states H) -> the next state.
 
-    A state begins with h (B, H), which is what others see of it. The weight (H, gates H) of h
-    begins as one orthogonal matrix for each gate (Saxe et al. 2014): a product with it makes no
-    state longer or shorter, however many steps follow each other. There is no bias, for the
-    input's share has one. `backward` returns da, dstate.
+    The first H values of a state are h, the output. The weight (H, gates H) of h starts as an
+    orthogonal matrix for each gate (Saxe et al. 2014), which keeps the length of h over any number
+    of steps. There is no bias, because `a` has one. `backward` returns da, dstate.
     """
 
     gates = states = 1
@@ -145,12 +144,12 @@ class Cell(Layer):
         normal = rng.standard_normal((self.gates, size, size))
         self.weight = Parameter(np.concatenate([np.linalg.qr(gate)[0] for gate in normal], axis=-1))
 
-    def input(self, d_in: int, rng: np.random.Generator, bias: bool = True) -> Linear:
-        """The layer of the input's share, x (..., d_in) -> a (..., gates H)."""
+    def new_input(self, d_in: int, rng: np.random.Generator, bias: bool = True) -> Linear:
+        """A layer that computes the cell's input, x (..., d_in) -> a (..., gates H)."""
         return Linear(d_in, self.gates * self.size, rng, bias)
 
-    def start(self, batch: int, like, h=None):
-        """The state (batch, states H) before the first step: h (batch, H), or 0; all else 0."""
+    def initial_state(self, batch: int, like, h=None):
+        """The state (batch, states H) before the first step: h (batch, H) or 0, then zeros."""
         state = array_module(like).zeros((batch, self.states * self.size), like.dtype)
         if h is not None:
             state[:, : self.size] = h
@@ -176,18 +175,18 @@ class RNNCell(Cell):
 class LSTMCell(Cell):
     """a (B, 4 H), state [h | c] (B, 2 H) -> [h' | c']: a memory c that gates write and erase.
 
-    The forget gate's bias begins at 1 (Gers et al. 2000; Jozefowicz et al. 2015): open, so that
-    what is remembered lasts until training finds what to forget. With 0 half would be gone after
-    every step.
+    The bias of the forget gate starts at 1 (Gers et al. 2000; Jozefowicz et al. 2015): the gate is
+    open, so that the memory lasts until training learns what to forget. With 0 half of it would be
+    lost at every step.
     """
 
     gates, states = 4, 2
 
-    def input(self, d_in: int, rng: np.random.Generator, bias: bool = True) -> Linear:
-        made = super().input(d_in, rng, bias)
-        if made.bias is not None:
-            made.bias.data[self.size : 2 * self.size] = 1
-        return made
+    def new_input(self, d_in: int, rng: np.random.Generator, bias: bool = True) -> Linear:
+        linear = super().new_input(d_in, rng, bias)
+        if linear.bias is not None:
+            linear.bias.data[self.size : 2 * self.size] = 1
+        return linear
 
     def forward(self, a: Array, state: Array) -> Array:
         new, gates, tanh_c = lstm(a, state, self.weight.data)
@@ -199,7 +198,7 @@ class LSTMCell(Cell):
 
 
 class GRUCell(Cell):
-    """a (B, 3 H), state h (B, H) -> h' = (1 - z) n + z h: a state that a gate z keeps."""
+    """a (B, 3 H), state h (B, H) -> h' = (1 - z) n + z h: the gate z keeps or replaces h."""
 
     gates = 3
 

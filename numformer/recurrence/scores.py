@@ -1,4 +1,4 @@
-"""How well a query fits a key: the two score functions of section 3.2.1, and one between them."""
+"""Scores of queries and keys: the two functions of section 3.2.1, and multiplicative scores."""
 
 import math
 from typing import Any
@@ -27,7 +27,7 @@ def dot_product_score_backward(dscores, query, key, scale):
 class DotProductScore(Layer):
     """query (..., T, K), key (..., S, K) -> scores (..., T, S): Q K^T / sqrt(d_k), or Q K^T.
 
-    It has nothing to learn. Of query and key with entries of mean 0 and variance 1 the products
+    It has no parameters. If queries and keys have entries of mean 0 and variance 1, the products
     have variance d_k; `scaled` divides by its root, so that the scores have variance 1.
     """
 
@@ -64,9 +64,9 @@ def multiplicative_score_backward(dscores, query, key, weight, projected):
 class MultiplicativeScore(Layer):
     """query (..., T, K_q), key (..., S, K_k) -> scores (..., T, S): Q W K^T.
 
-    A dot product for queries and keys of any two sizes: W carries a query to where the keys are.
-    Its initial values are those of Linear. For queries and keys of one size d_k and variance 1 the
-    scores begin with variance d_k, like the dot products without the scale.
+    A dot product for queries and keys of different sizes: W maps queries to the space of the keys.
+    Its initial values are those of Linear. If queries and keys have size d_k and variance 1, the
+    initial scores have variance d_k, like dot products without the scale.
     """
 
     def __init__(self, d_query: int, d_key: int, rng: np.random.Generator):
@@ -89,7 +89,7 @@ def additive_score(query, key, query_weight, key_weight, v):
     """scores_ts = tanh(query_t W_q + key_s W_k) v   (Bahdanau et al. 2015).
 
     query (..., T, K_q), key (..., S, K_k), query_weight (K_q, A), key_weight (K_k, A), v (A, 1)
-    -> scores (..., T, S), hidden (..., T, S, A): the tanh of every query with every key.
+    -> scores (..., T, S), hidden (..., T, S, A), the tanh for every query and key.
     """
     hidden = linear(query, query_weight)[..., :, None, :] + linear(key, key_weight)[..., None, :, :]
     array_module(hidden).tanh(hidden, out=hidden)
@@ -100,8 +100,8 @@ def additive_score_backward(dscores, query, key, query_weight, key_weight, v, hi
     """dscores (..., T, S) -> the gradients of query, key, query_weight, key_weight and v."""
     dhidden, dv, _ = linear_backward(dscores[..., None], hidden, v)  # scores = hidden v
     dsum = dhidden * (1 - hidden * hidden)  # hidden = tanh(sum)
-    dprojected_query = dsum.sum(axis=-2)  # a query meets every key
-    dprojected_key = dsum.sum(axis=-3)  # a key meets every query
+    dprojected_query = dsum.sum(axis=-2)  # all keys share a query
+    dprojected_key = dsum.sum(axis=-3)  # all queries share a key
     dquery, dquery_weight, _ = linear_backward(dprojected_query, query, query_weight)
     dkey, dkey_weight, _ = linear_backward(dprojected_key, key, key_weight)
     return dquery, dkey, dquery_weight, dkey_weight, dv
@@ -110,10 +110,10 @@ def additive_score_backward(dscores, query, key, query_weight, key_weight, v, hi
 class AdditiveScore(Layer):
     """query (..., T, K_q), key (..., S, K_k) -> scores (..., T, S): tanh(Q W_q + K W_k) v.
 
-    A small network with one hidden layer of size A looks at every pair of query and key, so it
-    needs memory for T S A numbers where a dot product needs T S. The initial values are those of
-    Linear. As v begins the smaller the larger A is, the scores begin with a variance of about 1
-    where A is about as large as queries and keys; they never need a scale.
+    A small network with one hidden layer of size A scores every pair of query and key, so it needs
+    memory for T S A numbers where a dot product needs T S. The initial values are those of Linear:
+    v is smaller for a larger A, so that the scores need no scale. Their initial variance is about
+    1 if A is about the size of queries and keys.
     """
 
     def __init__(self, d_query: int, d_key: int, d_hidden: int, rng: np.random.Generator):

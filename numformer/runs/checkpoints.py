@@ -7,7 +7,7 @@ InputError before anything is built from it.
 import json
 import reprlib
 import zlib
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ import safetensors.numpy
 
 from numformer.errors import InputError
 from numformer.layer import pack
-from numformer.models import Model, model_of
+from numformer.models import MODELS, Model
+from numformer.models.fields import saved_values
+from numformer.models.kinds import model_class, model_kind
 from numformer.runs.files import write_atomically
 from numformer.runs.migrations import FORMAT, migrate
 from numformer.settings import Settings
@@ -151,7 +153,7 @@ def read_config(path: Path, metadata: dict, model: type[Model]) -> Settings:
     """
     if not _is_kind(metadata.get("model"), model):
         raise InputError(
-            f"the checkpoint must hold the model {model.kind()!r}",
+            f"the checkpoint must hold the model {model_kind(model)!r}",
             f"{path}, which holds {metadata.get('model')!r}",
             "Name a checkpoint of that kind, or pass the class that it holds.",
         )
@@ -171,7 +173,7 @@ def _is_kind(kind: object, model: type[Model]) -> bool:
     Earlier versions named a class outside `numformer.models` by its module.
     """
     modules = ("__main__", model.__module__.rpartition(".")[2])
-    return kind == model.kind() or (not model.is_ours() and kind in modules)
+    return kind == model_kind(model) or (model not in MODELS.values() and kind in modules)
 
 
 def save_model(path: Path, model: Model, **metadata) -> None:
@@ -192,7 +194,7 @@ def save_model(path: Path, model: Model, **metadata) -> None:
 
 def description(model: Model) -> dict:
     """A model's kind and config, as JSON."""
-    return {"model": model.kind(), "config": asdict(model.config)}
+    return {"model": model_kind(type(model)), "config": saved_values(model.config)}
 
 
 def load_model(path: Path, kind: type[Model] | None = None) -> tuple[Model, dict]:
@@ -219,7 +221,7 @@ def load_model(path: Path, kind: type[Model] | None = None) -> tuple[Model, dict
     if kind is not None and not (isinstance(kind, type) and issubclass(kind, Model)):
         fix = "Pass the class itself: kind=MyModel."
         raise InputError("kind is a class of models", repr(kind), fix)
-    kind = kind or model_of(metadata.get("model"))
+    kind = kind or model_class(metadata.get("model"))
     config = read_config(path, metadata, kind)
     require_size(path, sum(array.size for array in tensors.values()), config)
     model = _build(path, kind, config, tensors)

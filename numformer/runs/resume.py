@@ -11,6 +11,8 @@ import numpy as np
 
 from numformer.errors import InputError
 from numformer.models import Model
+from numformer.models.fields import saved_values
+from numformer.models.kinds import model_kind
 from numformer.optimization.loss_scale import LossScale
 from numformer.optimization.optimizers import OPTIMIZERS, vectors_of
 from numformer.optimization.recipe import Recipe
@@ -97,7 +99,11 @@ def _require_same_settings(last: Path, metadata: dict, model: type[Model], setti
             "the state of a run holds its recipe", f"{last} ({problem})", "Start a new run."
         ) from None
     # A field that the file does not have yet has its default.
-    saved = metadata | {"model": model.kind(), "config": asdict(config), "recipe": asdict(recipe)}
+    saved = metadata | {
+        "model": model_kind(model),
+        "config": saved_values(config),
+        "recipe": asdict(recipe),
+    }
     received, saved = _by_name(settings), _by_name(saved)
     for name in received | saved:
         if received.get(name) != saved.get(name):

@@ -22,7 +22,7 @@ from numformer.gradient_check.gradients import GradientCheck
 from numformer.layer import Layer, inference, pack
 from numformer.models import Config, Objective, Transformer
 from numformer.models.config import CHOICES_WITH_SETTINGS
-from numformer.models.kinds import own_names
+from numformer.models.owned_settings import own_names
 from numformer.optimization import Recipe
 from numformer.optimization.optimizers import (
     OPTIMIZERS,

@@ -523,14 +523,14 @@ def block(p, x, mask, memory=None, memory_mask=None, *, config, layer=0):
     around = dict(norm=config.norm, p_drop=config.p_drop)
     around |= dict(norm_layer=f"{config.normalization}_norm", epsilon=config.epsilon)
     inside = dict(activation=config.activation, activation_dropout=config.activation_dropout)
-    mixers = config.mixers.split(",")
-    mixer = dict(sublayer=f"{mixers[layer % len(mixers)]}_mixer", config=config.of_layer(layer))
+    mixers = config.mixers
+    mixer = dict(sublayer=f"{mixers[layer % len(mixers)]}_mixer", config=config.layer_config(layer))
     x = residual(within(p, "self_attention"), x, mask, **mixer, **around)
     if memory is not None:
         of_cross = dict(heads=config.heads, attention_dropout=config.attention_dropout)
         of_cross |= around | dict(sublayer="multi_head_attention")
         x = residual(within(p, "cross_attention"), x, memory, memory_mask, **of_cross)
-    p, networks = within(p, "feed_forward"), config.feed_forwards.split(",")
+    p, networks = within(p, "feed_forward"), config.feed_forwards
     network = networks[layer % len(networks)]
     if network == "dense":
         return residual(p, x, sublayer="feed_forward", **around, **inside)

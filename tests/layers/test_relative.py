@@ -5,8 +5,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from numformer.later import ALiBi, RelativePositions, TiledAttention
-from numformer.later.attention.dense import BiasedAttention
-from numformer.later.attention.relative import buckets_of
+from numformer.later.attention.biased_attention import BiasedAttention
+from numformer.later.attention.relative import position_buckets
 from numformer.layer import pack
 from numformer.models import TowerConfig
 from numformer.paper import Reach
@@ -31,10 +31,10 @@ def bucket(near: int, buckets: int, farthest: int) -> int:
 def test_buckets_grow_like_the_logarithm_of_the_distance(buckets, farthest):
     """Each direction has half of the buckets, or a single direction all of them."""
     distance = np.arange(-1000, 1001)
-    found = buckets_of(distance[None], buckets, farthest, both_ways=False)
+    found = position_buckets(distance[None], buckets, farthest, both_ways=False)
     assert_array_equal(found, [[bucket(max(0, -n), buckets, farthest) for n in range(-1000, 1001)]])
     half = buckets // 2
-    found = buckets_of(distance, buckets, farthest, both_ways=True)
+    found = position_buckets(distance, buckets, farthest, both_ways=True)
     near = np.array([bucket(abs(n), half, farthest) for n in range(-1000, 1001)])
     assert_array_equal(found, half * (distance > 0) + near)
     assert found.max() < buckets
@@ -47,7 +47,7 @@ def test_rounding_follows_t5_s_own_code():
         (24, 889, [-620, -621], [22, 23]),
         (55, 75, [-45, -46], [40, 41]),
     ):
-        found = buckets_of(np.array(distance), buckets, farthest, both_ways=False)
+        found = position_buckets(np.array(distance), buckets, farthest, both_ways=False)
         assert found.tolist() == expected
 
 
@@ -61,7 +61,7 @@ def test_relative_positions_are_a_bias_of_scores_with_its_gradient(length, causa
     flat.data += rng.standard_normal(flat.data.shape)
     query, key, value, doutput = rng.standard_normal((4, B, H, length, D))
     distance = np.arange(length) - np.arange(length)[:, None]
-    buckets = buckets_of(distance, 6, 20, not causal)
+    buckets = position_buckets(distance, 6, 20, not causal)
     bias = layer.table.data.T[:, buckets]
     if constant:
         bias = bias - np.array([[[2**-4]], [[2**-8]]]) * abs(distance)

@@ -154,7 +154,7 @@ def test_masks_other_than_order_and_padding_are_refused(kind, rng, complaint):
         message = complaint(layer.forward, x, reach)
         assert f"received {received}. Give it Reach(places)" in message
     for first in ((), (3,)):
-        whole = running_sums.reach_of_sums(kind, None, x, *first).queries
+        whole = running_sums.sequence_reach(kind, None, x, *first).queries
         assert whole.valid.shape == (B, 4)
         assert_array_equal(whole.positions, np.arange(4) + sum(first))
     if kind == "state_space":

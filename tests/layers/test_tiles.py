@@ -15,7 +15,7 @@ from numformer.later import (
     ATTENTIONS,
     MIXERS,
     ALiBi,
-    Everything,
+    FullPattern,
     GlobalWindow,
     RelativePositions,
     Strided,
@@ -24,9 +24,9 @@ from numformer.later import (
     attention_weights,
 )
 from numformer.later.attention import tiles
-from numformer.later.attention.dense import BiasedAttention
-from numformer.later.attention.keep import KeepByTiles
-from numformer.later.attention.patterns import tiles_near
+from numformer.later.attention.biased_attention import BiasedAttention
+from numformer.later.attention.patterns import window_tiles
+from numformer.later.attention.tiled_dropout import TiledDropoutMask
 from numformer.layer import inference, pack
 from numformer.models import TowerConfig
 from numformer.paper import Reach
@@ -81,7 +81,7 @@ def strided(stride: int):
 
 
 PATTERNS = {
-    "everything": (Everything(), np.ones((T, T), bool)),
+    "everything": (FullPattern(), np.ones((T, T), bool)),
     **{f"window {n}": (Window(window=n), abs(AHEAD) < n) for n in (1, 2, 4, 50)},
     **{f"global window {n}": global_window(*n) for n in ((1, 1), (2, 3), (4, 2), (50, 1), (1, 50))},
     **{f"stride {n}": strided(n) for n in (1, 2, 3, 5, 50)},
@@ -97,7 +97,7 @@ def run_attention(
     reach, xp, in_tiles, pattern=None, bias=None, groups=H, p_drop=0.0, rows=3, heads=H
 ):
     """The output, the weights, all gradients, and the next dropout mask."""
-    pattern = pattern or Everything()
+    pattern = pattern or FullPattern()
     attention = TiledAttention(pattern, p_drop, bias, rows, least=0 if in_tiles else 10**9)
     flat = pack(attention, np.float64, xp)
     rng = np.random.default_rng(2)
@@ -131,7 +131,7 @@ def assert_alike(found, expected):
 def test_tiles_equal_the_plain_formula(bias, reach, p_drop, xp):
     """With the same dropout masks, in groups, and for a pattern of each kind."""
     for pattern, groups, rows in (
-        (Everything(), 4, 3),
+        (FullPattern(), 4, 3),
         (Window(window=3), 2, 4),
         (GlobalWindow(window=2, global_tokens=2), 1, 1),
         (Strided(stride=3), 4, 2),
@@ -201,7 +201,7 @@ def tile_bounds(pattern, reach, rows=4):
 def test_keys_of_tiles_are_those_that_can_be_seen():
     """A causal tile has no later keys, a window no distant ones, and no tile has padding."""
     one, causal = Places.without_padding(1, 10), partial(Reach, causal=True)
-    everything = partial(tile_bounds, Everything())
+    everything = partial(tile_bounds, FullPattern())
     near = partial(tile_bounds, Window(window=3))
     assert everything(causal(one)) == [(0, 0, 0, 4), (0, 4, 0, 8), (0, 8, 0, 10)]
     assert everything(Reach(one)) == [(0, 0, 0, 10), (0, 8, 0, 10)]  # twice as many rows
@@ -226,7 +226,7 @@ def test_tiles_by_hand():
     assert keys(one, True) == [[0, 1], [0, 1, 2, 3], [0, 3, 4, 5], [0, 5, 6]]
     assert keys(one, False) == [[*range(7)], [*range(5)], [0, 3, 4, 5, 6], [0, 5, 6]]
     assert keys(two, False) == [[*range(7)], [*range(5)], [0, 1, 3, 4, 5, 6], [0, 1, 5, 6]]
-    assert one.sees(np.array([6]), np.arange(7)).tolist() == [[True] + [False] * 4 + [True] * 2]
+    assert one.mask(np.array([6]), np.arange(7)).tolist() == [[True] + [False] * 4 + [True] * 2]
     for start in (0, 1):
         later, all_keys = np.arange(start + 4, start + 6), np.arange(start, start + 6)
         near, *far = Strided(stride=3).tiles(later, all_keys, True, H, 4)
@@ -245,10 +245,10 @@ def test_a_tile_has_the_keys_that_one_of_its_queries_sees_and_knows_which_all_se
         t, s = np.array(t), np.array(s)
         ahead = s - t[:, None]
         seen = (abs(ahead) < window) & ((ahead <= 0) | (not causal))
-        for tile in tiles_near(t, s, causal, H, 2, window):
+        for tile in window_tiles(t, s, causal, H, 2, window):
             of_stretch = seen[tile.rows]
             assert_array_equal(s[tile.keys], s[of_stretch.any(axis=0)])
-            assert_array_equal(s[tile.keys][tile.open], s[of_stretch.all(axis=0)])
+            assert_array_equal(s[tile.keys][tile.unmasked], s[of_stretch.all(axis=0)])
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -274,7 +274,7 @@ def test_the_dropout_mask_of_a_tile_is_a_part_of_the_whole_mask(xp):
     """For any length, although four entries share a random word."""
     for shape in ((2, 3, 5, 7), (2, 3, 5, 8), (1, 2, 1, 1), (1, 2, 3, 83)):
         dropout_stream.reseed(1, 2)
-        later, like = KeepByTiles(shape, 0.3), xp.zeros(1, xp.float32)
+        later, like = TiledDropoutMask(shape, 0.3), xp.zeros(1, xp.float32)
         after = dropout_stream.mask((2,), 0.3, like)
         dropout_stream.reseed(1, 2)
         whole = to_host(dropout_stream.mask(shape, 0.3, like))
@@ -353,7 +353,7 @@ def test_long_sequences_take_tiles_and_short_ones_the_plain_formula(rng):
             causal=causal,
         )
 
-    takes = TiledAttention().takes_tiles
+    takes = TiledAttention().uses_tiles
     assert not takes(reach(128, 9999))  # one tile
     for causal, least in (True, 128), (False, 256):
         assert takes(reach(512, least, causal))
@@ -436,7 +436,7 @@ def test_a_custom_attention_gets_all_scores(rng, monkeypatch):
     reach = Reach(Places.without_padding(1, 400), causal=True)
     layer = self_attention("window,attention", window=4, **own)
     layer.forward(x, reach)
-    assert type(layer.attention.whole) is Own and layer.attention.whole.dropout.p_drop == 0.2
+    assert type(layer.attention.dense) is Own and layer.attention.dense.dropout.p_drop == 0.2
     assert attention_weights(layer).shape == (1, H, 400, 400)
     self_attention("window,attention", window=4, positions="alibi", **own).forward(x, reach)
     assert given == [((1, 1, 400, 400),), ((1, 1, 400, 400), (H, 400, 400))]
@@ -451,7 +451,7 @@ def test_a_custom_attention_without_a_bias_gradient_is_refused(rng, complaint, m
     layer = self_attention("relative,attention", attention_function="own")
     x = rng.standard_normal((1, 4, 8)).astype(np.float32)
     layer.forward(x)
-    assert "gives dquery, dkey, dvalue, dbias; received 3 gradients of a Own" in complaint(
+    assert "returns dquery, dkey, dvalue, dbias; received 3 gradients of a Own" in complaint(
         layer.backward, x
     )
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from numformer.later.attention.latest import Latest
+from numformer.later.attention.rolling_cache import RollingKeysAndValues
 from numformer.paper.memory import Memory
 
 B, H = 2, 4
@@ -15,7 +15,7 @@ B, H = 2, 4
 def test_a_ring_holds_what_later_positions_can_see(lasting, lengths, rng, xp):
     """Positions come several at once or one by one, and rows are chosen in between."""
     memory = Memory(99)
-    ring, keys = Latest(memory, 3, lasting), rng.standard_normal((B, H, 12, 2))
+    ring, keys = RollingKeysAndValues(memory, 3, lasting), rng.standard_normal((B, H, 12, 2))
     values = rng.standard_normal((B, H, 12, 5))
     chosen = np.arange(B)
     for length in lengths:

@@ -45,11 +45,11 @@ def small(config, layers: int = 2):
     sizes |= dict(attention_dropout=0.0, activation_dropout=0.0)
     sizes |= dict(vocabulary=50, source_vocabulary=50, target_vocabulary=50, decoder_layers=1)
     sizes |= dict(height=12, width=12, patch=4, classes=5)
-    sizes |= {"distance_buckets": 8} if config.mixers == "relative" else {}
+    sizes |= {"distance_buckets": 8} if "relative" in config.mixers else {}
     sizes |= {"key_value_heads": 2 if published.groups_of(config) < config.heads else None}
     if config.positions == "learned" and not hasattr(config, "classes"):
         sizes["max_length"] = 12
-    if "sinusoid" in config.positions or config.mixers == "relative":
+    if "sinusoid" in config.positions or "relative" in config.mixers:
         sizes["d_k"] = sizes["d_v"] = 6
     known = {field.name for field in fields(config)}
     if not hasattr(config, "classes"):  # images have no special ids

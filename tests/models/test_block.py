@@ -12,7 +12,7 @@ import numformer as nf
 from numformer import Transformer, inference, pack
 from numformer.errors import InputError
 from numformer.later import ATTENTIONS, MIXERS, Checkpointed
-from numformer.later.attention.dense import BiasedAttention
+from numformer.later.attention.biased_attention import BiasedAttention
 from numformer.layer import Layer
 from numformer.paper import Memory, attention
 from numformer.paper.layer_norm import layer_norm
@@ -103,7 +103,7 @@ def test_positions_within_attention_are_those_of_self_attention_alone(
     assert type(itself.attention.bias) is bias
     assert type(cross.query) is type(cross.key) is nf.Heads and cross.attention.bias is None
     for part in itself, cross:
-        assert type(part.attention.whole) is Other and part.attention.whole.dropout.p_drop == 0.25
+        assert type(part.attention.dense) is Other and part.attention.dense.dropout.p_drop == 0.25
     assert itself.forward(np.ones((2, 3, 8), np.float32)).dtype == np.float32
 
 
@@ -119,7 +119,7 @@ def test_rotary_positions_need_pairs(sizes, d_k, complaint):
 
 
 @pytest.mark.parametrize(
-    ("form", "unlimited"),
+    ("form", "extrapolates"),
     [
         ({}, False),
         (dict(positions="alibi"), True),
@@ -133,8 +133,8 @@ def test_rotary_positions_need_pairs(sizes, d_k, complaint):
     ],
     ids=str,
 )
-def test_where_nothing_tells_how_long_a_text_is_none_is_too_long(form, unlimited):
-    assert nf.TowerConfig(**SIZES, **form).unlimited == unlimited
+def test_where_nothing_tells_how_long_a_text_is_none_is_too_long(form, extrapolates):
+    assert nf.TowerConfig(**SIZES, **form).extrapolates == extrapolates
 
 
 def test_layers_have_the_named_mixers_in_turn(rng, monkeypatch, complaint):
@@ -164,7 +164,7 @@ def test_layers_have_the_named_mixers_in_turn(rng, monkeypatch, complaint):
         nf.Mixer.build(config, rng, causal=True)
     for names, causal in (("identity,attention", False), ("attention,identity", False)):
         text = complaint(nf.TowerConfig(**SIZES, mixers=names).encoder, rng, causal=causal)
-        assert f"mixers {names}, of which identity does not" in text
+        assert f"mixers {names}: identity does not" in text
     monkeypatch.setattr(Identity, "looks_ahead", True)
     ids = dict(d_model=8, heads=2, d_ff=4, layers=1, mixers="identity")
     pair = nf.Transformer(nf.Transformer.Config.base(9, **ids))
@@ -254,8 +254,8 @@ def test_what_cannot_be_computed_again_is_refused(rng, complaint):
 
     layer = Checkpointed(Noise())
     layer.forward(rng.standard_normal((2, 3)))
-    assert np.size(layer.saved[-1]["total"]) == 1  # what tells is small
-    assert "a Noise whose second forward gives other numbers" in complaint(layer.backward, 1.0)
+    assert np.size(layer.saved[-1]["checksum"]) == 1  # what tells is small
+    assert "a Noise whose second forward differs" in complaint(layer.backward, 1.0)
     assert layer.pending() == 0
     infinite = Checkpointed(nf.Softmax())
     with np.errstate(invalid="ignore"):
@@ -272,5 +272,5 @@ def test_a_checkpoint_that_is_held_twice_is_met_once(rng):
         def __init__(self):
             self.first = self.second = Checkpointed(nf.Linear(3, 2, rng))
 
-    assert [*Twice().named_layers()] == ["", "first (computed again)", "first"]
+    assert [*Twice().named_layers()] == ["", "first (recomputed)", "first"]
     assert [*Twice().named_parameters()] == ["first.weight", "first.bias"]

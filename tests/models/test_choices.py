@@ -11,6 +11,7 @@ import numformer as nf
 from numformer.errors import InputError
 from numformer.gradient_check.cases import MIXER_SETTINGS
 from numformer.later import FEED_FORWARDS, MIXERS, NORMALIZATIONS, POSITIONS
+from numformer.models.fields import saved_value
 from numformer.randomness import dropout_stream
 
 V = 11
@@ -61,7 +62,7 @@ def is_possible(kind, choice) -> bool:
 
 def candidates(field, value) -> list:
     """Other values of a field."""
-    rule = field.metadata["rule"]
+    rule, value = field.metadata["rule"], saved_value(field, value)
     of_type = (*VALUES[int], *VALUES[str]) if rule.type not in VALUES else VALUES[rule.type]
     return [other for other in rule.choices or of_type if other != value]
 

@@ -26,7 +26,8 @@ def complains(complaint, name: str, value) -> str:
 
 
 PAPER = dict(d_model=512, d_ff=2048, heads=8, d_k=None, d_v=None, layers=6, norm="post")
-PAPER |= dict(normalization="layer", attention_function="scaled_dot_product", mixers="attention")
+PAPER |= dict(normalization="layer", attention_function="scaled_dot_product", mixers=("attention",))
+PAPER |= dict(feed_forwards=("dense",))
 PAPER |= dict(attention_bias=False, activation="relu", positions="sinusoidal", max_length=512)
 PAPER |= dict(tying="all", p_drop=0.1, attention_dropout=0.0, activation_dropout=0.0)
 PAPER |= dict(label_smoothing=0.1, optimizer="adam", beta1=0.9, beta2=0.98, adam_epsilon=1e-9)
@@ -36,7 +37,7 @@ PAPER |= dict(global_tokens=1, stride=32, d_state=64, expansion=2)
 PAPER |= dict(distance_buckets=32, farthest=128)
 # And what models have that others trained.
 PAPER |= dict(epsilon=1e-5, embedding_scale=True, embedding_norm=False, output_bias=False)
-PAPER |= dict(rotary_base=1e4, decoder_layers=None, unwritten="0,1,3", other_ends="")
+PAPER |= dict(rotary_base=1e4, decoder_layers=None, unwritten=(0, 1, 3), other_ends=())
 PAPER |= dict(padding_id=0, start_id=1, end_id=2)
 PAPER |= dict(weight_decay=0.01, r_drop=0.0, precision="float32")
 

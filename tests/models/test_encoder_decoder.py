@@ -47,7 +47,7 @@ def test_a_position_saves_no_less_than_is_said_and_little_more(changes, rng):
     encoder = config.encoder(rng)
     encoder.forward(rng.standard_normal((3, 5, D)))
     if config.checkpointing:  # where backward begins
-        encoder.layers[-1].again(encoder.layers[-1].saved[-1])
+        encoder.layers[-1].recompute(encoder.layers[-1].saved[-1])
     records = [record for part in encoder.layers_within() for record in part.saved]
     records += [dict(enumerate(record.get("inputs", ()))) for record in records]
     saved = [x for record in records for x in record.values() if isinstance(x, np.ndarray)]

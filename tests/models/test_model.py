@@ -10,6 +10,7 @@ from numformer.later.divergence import Divergence
 from numformer.later.mixers.mixer import Mixer
 from numformer.layer import Parameter, mode
 from numformer.models import Objective, Transformer
+from numformer.models.kinds import model_kind
 from numformer.models.model import Model
 from numformer.paper import FeedForward, LayerNorm, LearnedPositions, Linear, SelfAttention
 from numformer.paper.transformer import require_batch
@@ -64,7 +65,7 @@ def test_parameters_are_counted_once_by_the_layer_that_they_are_in(rng):
 def test_a_model_without_predictions_says_so(rng):
     with pytest.raises(NotImplementedError, match="Mixed has no predictions"):
         Mixed(rng).predictions()
-    assert Mixed.kind() == "Mixed"
+    assert model_kind(Mixed) == "Mixed"
 
 
 def test_an_evaluation_predicts_once_with_r_drop_too():
@@ -78,7 +79,7 @@ def test_an_evaluation_predicts_once_with_r_drop_too():
 @pytest.mark.parametrize("r_drop", [0.0, 4.0])
 def test_ten_forwards_without_a_backward_are_warned_of(r_drop):
     objective = Objective(Several(), r_drop=r_drop)
-    for _ in range(Objective.MANY - 1):
+    for _ in range(Objective.MAX_PENDING - 1):
         objective.forward()
     with pytest.warns(UserWarning, match="backward"):
         objective.forward()
@@ -93,7 +94,7 @@ def test_the_divergence_is_the_mean_of_the_rows_that_count(rng, xp, complaint):
     assert layer.forward(first, second, np.zeros(3, bool)) == 0
     assert not any(each.any() for each in layer.backward())
     said = complaint(layer.forward, np.zeros((2, 3)), np.zeros((3, 2)))
-    assert "one shape; received (2, 3) and (3, 2)" in said
+    assert "the same shape; received (2, 3) and (3, 2)" in said
 
 
 def test_a_model_is_built_of_its_config_alone(complaint):

@@ -4,7 +4,6 @@ Nothing leaks from the future or from padding, writing step by step is reading t
 model is one again.
 """
 
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +14,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import numformer as nf
 from numformer.gradient_check.cases import MIXER_SETTINGS
 from numformer.later import MIXERS
-from numformer.models import model_of
+from numformer.models.kinds import MODELS, model_class, model_kind
 from numformer.paper.transformer import require_pair
 from tests.equal_runs import assert_same_weights
 
@@ -234,7 +233,9 @@ def test_a_saved_model_is_one_again(kind, form, empty_folder):
         nf.pack(model, dtype)
         nf.save_model(path, model, task={"symbols": "abc"})
         again, metadata = nf.load_model(path)
-        assert type(again) is kind is model_of(metadata["model"]) and again.config == model.config
+        assert (
+            type(again) is kind is model_class(metadata["model"]) and again.config == model.config
+        )
         assert_same_weights(again.state_dict(), model.state_dict())
         assert metadata["task"] == {"symbols": "abc"}
         assert {array.dtype for array in again.state_dict().values()} == {np.dtype(dtype)}
@@ -304,26 +305,13 @@ def test_a_masked_model_predicts_at_the_places_that_are_asked_for_alone(complain
     )
 
 
-def test_a_model_may_be_a_variant_of_that_in_another_file(tmp_path, monkeypatch, complaint):
-    """Then its file holds two."""
-    text = "from numformer.models.encoder_decoder import Transformer\n"
-    classes = [f"class {name}: pass\n" for name in ("A(Transformer)", "B(A)")]
-    monkeypatch.setattr(nf.models, "__path__", [*nf.models.__path__, str(tmp_path)])
-    for name, count in (("variant", 1), ("two", 2)):
-        (tmp_path / f"{name}.py").write_text(text + "".join(classes[:count]))
-        monkeypatch.setattr(nf.models, name, None, raising=False)  # what importing it leaves
-    assert model_of("variant").__name__ == "A"
-    assert "with that one model in it" in complaint(model_of, "two")  # which of the two?
-    for name in ("variant", "two"):
-        del sys.modules[f"numformer.models.{name}"]
-
-
-def test_a_kind_names_a_file_with_a_model(complaint):
-    assert nf.LanguageModel.kind() == "language_model"
-    assert model_of("language_model") is nf.LanguageModel
-    assert model_of("encoder_decoder") is nf.Transformer
+def test_a_kind_names_a_model(complaint):
+    for name, model in MODELS.items():
+        assert model_class(name) is model and model_kind(model) == name
     for kind in ("none", "model", "block", "", None, ["model"]):
-        assert f"with that one model in it; received {kind!r}" in complaint(model_of, kind)
+        text = complaint(model_class, kind)
+        assert "a saved model is one of encoder_decoder, language_model, masked, rec" in text
+        assert f"received {kind!r}" in text
 
 
 def test_an_ensemble_of_one_model_is_that_model():

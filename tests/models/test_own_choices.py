@@ -9,7 +9,7 @@ import pytest
 import numformer as nf
 from numformer import settings
 from numformer.models.config import CHOICES_WITH_SETTINGS
-from numformer.models.kinds import own_names
+from numformer.models.owned_settings import own_names
 from numformer.runs.checkpoints import load_model, save_model
 from tests.training.tiny_runs import Copying
 from toy_tasks.command_line import build_parser, settings_from
@@ -166,7 +166,7 @@ def test_a_config_may_be_extended_with_plain_fields():
 
 def test_heads_of_keys_in_turn_are_a_flag():
     parser = build_parser("mine", "", nf.LanguageModel)
-    for text, value in ("2", 2), ("1,4", "1,4"):
+    for text, value in ("2", 2), ("1,4", (1, 4)):
         options = parser.parse_args(["--key-value-heads", text])
         config = settings_from(options, nf.LanguageModel.Config, vocabulary=V)
         assert config.key_value_heads == value

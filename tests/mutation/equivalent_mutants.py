@@ -25,7 +25,7 @@ How many pairs a batch has is not asked where it is filled by tokens.
 Every pair has a start or an end, so its length is at least 1.
     data/batching.py: longest = 1
 Where nothing is saved a checkpointed layer saves nothing, either.
-    later/checkpointed.py: if any((isinstance(given, Memory) for given in inputs)):
+    later/checkpointed.py: if any((isinstance(x, Memory) for x in inputs)):
 The largest of a row are found in groups and without, the one of many, the other of few faster.
     generation/beam.py: if not groups <= count:
     generation/beam.py: if groups < count:
@@ -45,7 +45,7 @@ What is returned is the array that is overwritten, which backward has already.
 A total for every entry of a row, all of them the same.
     paper/cross_entropy.py: total = xp.empty_like(logits[:, :])
 The first position after those that last stands behind them, by either rule.
-    later/attention/latest.py: np.where(positions <= self.lasting
+    later/attention/rolling_cache.py: np.where(positions <= self.permanent
 A block has as many rows as is fast, a chunk as many positions; a stretch is cut off where the array
 ends.
     later/attention/tiles.py: ROWS = 129
@@ -94,9 +94,9 @@ A Python integer takes the dtype of the array that it multiplies, uint64 (NEP 50
 The same hashes, computed in pieces that the cache may not hold.
     randomness.py: for piece in cache_pieces((flat := counters)):
 More random words than are read.
-    later/attention/keep.py: np.arange(count * 4 + 2)
-    later/attention/keep.py: np.arange(count + 2)
-    later/attention/keep.py: np.arange(count // 4 + 3)
+    later/attention/tiled_dropout.py: np.arange(count * 4 + 2)
+    later/attention/tiled_dropout.py: np.arange(count + 2)
+    later/attention/tiled_dropout.py: np.arange(count // 4 + 3)
 SeedSequence.generate_state makes word after word: of two words the first is the same.
     randomness.py: sequence.generate_state(2, np.uint64)[0]
 A polynomial of a higher degree, which has all digits of the dtype, too.
@@ -117,7 +117,7 @@ How many holes are asked for at once.
 Of the difference the size alone is taken.
     later/attention/alibi.py: abs(keys - queries[:, None])
 Where all are at work, nothing is appended.
-    recurrence/recurrence.py: state = xp.concatenate([new, state[count:]])
+    recurrence/recurrent.py: state = xp.concatenate([new, state[count:]])
 What stands after a target is computed, too, and left out afterwards, with no gradient.
     models/recurrent.py: y = self.decoder.forward(x, None, start,
 At the end of the warm-up both formulas give the peak.

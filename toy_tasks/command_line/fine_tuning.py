@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 
 from numformer.data import Vocabulary
@@ -10,6 +9,7 @@ from numformer.errors import InputError
 from numformer.generation.descriptions import pipeline_from
 from numformer.generation.text_pipeline import TextPipeline
 from numformer.models import Model
+from numformer.models.fields import saved_values
 from numformer.published.loading import PUBLISHED_METADATA
 from numformer.trained import load, model_of_run
 
@@ -69,8 +69,9 @@ def load_start_weights(model: Model, pipeline: TextPipeline | None, run: Path) -
             f"{name}, here {here.get(name, 'none')}, in {run} {there.get(name, 'none')}{others}",
             "Leave out the flags of sizes, which are then the run's, or name another run.",
         )
-    for name, value in asdict(start.config).items():
-        if (new := getattr(model.config, name)) != value:
+    values = saved_values(model.config)
+    for name, value in saved_values(start.config).items():
+        if (new := values[name]) != value:
             print(f"{name} is {new}, in {run} it was {value}")
     model.load_state_dict(start.state_dict())
     return {name: metadata[name] for name in PUBLISHED_METADATA if name in metadata}

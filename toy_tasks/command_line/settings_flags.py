@@ -7,7 +7,8 @@ from dataclasses import MISSING, Field, fields
 
 from numformer.models import Model, TowerConfig
 from numformer.models.config import CHOICES_WITH_SETTINGS
-from numformer.models.kinds import own_settings
+from numformer.models.fields import saved_value
+from numformer.models.owned_settings import own_settings
 from numformer.optimization.optimizers import OptimizerSettings, owners
 from numformer.optimization.recipe import Recipe
 from numformer.settings import Settings
@@ -30,7 +31,7 @@ def add_settings_flags(parser: Parser, model: type[Model]) -> None:
                 elif optimizers := owners(field.name):
                     note = f"; of {', '.join(optimizers)}"
                 _add_flag(group, field, note)
-                parser.earlier_defaults[field.name] = field.default
+                parser.earlier_defaults[field.name] = saved_value(field, field.default)
 
 
 def settings_from(options: argparse.Namespace, kind: type[Settings], **values) -> Settings:
@@ -100,7 +101,7 @@ def _choice_fields(settings: type[Settings]) -> list[Field]:
 
 def _add_flag(group, field: Field, note: str) -> None:
     rule, flag = field.metadata["rule"], f"--{field.name.replace('_', '-')}"
-    how = dict(default=field.default, help=field.metadata["help"] + note)
+    how = dict(default=saved_value(field, field.default), help=field.metadata["help"] + note)
     if rule.type is bool:
         how["action"] = argparse.BooleanOptionalAction
     else:

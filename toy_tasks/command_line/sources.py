@@ -5,10 +5,11 @@ import os
 import tomllib
 from collections import ChainMap
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from numformer.errors import InputError
+from numformer.models.fields import saved_values
 from numformer.published import is_published
 from numformer.trained import model_of_run
 from toy_tasks.command_line import run_folders
@@ -64,7 +65,7 @@ def start_run(parser: Parser, run: Path, settings: Mapping[str, object]) -> tupl
 
     Raises InputError where `settings`, those of other sources, change the vocabulary.
     """
-    config = asdict(model_of_run(run)[0].config)
+    config = saved_values(model_of_run(run)[0].config)
     values = {name: value for name, value in config.items() if name in parser.earlier_defaults}
     has_options = not is_published(run) and (run / "config.json").exists()
     options = run_folders.read_config(run).get("options", {}) if has_options else {}

@@ -15,6 +15,8 @@ from numformer.errors import InputError
 from numformer.execution.executor import default_parts
 from numformer.execution.mpi import ranks_for
 from numformer.models import Model
+from numformer.models.fields import saved_values
+from numformer.models.kinds import model_kind
 from numformer.optimization.optimizers import OPTIMIZERS, vectors_of
 from numformer.optimization.recipe import Recipe
 from numformer.plots import loss_curve
@@ -69,9 +71,9 @@ def train_task(
     # A new run writes its first file only here, where all checks have passed.
     folder = options.out if options.resume else run_folders.new_folder(options.name, options.out)
     with locked(folder):
-        settings = {"options": saved, "model": kind.kind()}
+        settings = {"options": saved, "model": model_kind(kind)}
         settings |= {"task": task.description().get("name"), "metric": task.metric}
-        settings |= {"config": asdict(config), "recipe": asdict(recipe)}
+        settings |= {"config": saved_values(config), "recipe": asdict(recipe)}
         settings |= {"kept": kept} if kept else {}
         if options.resume:
             _require_same_task(folder, settings["task"])

@@ -7,7 +7,7 @@ import numpy as np
 
 from numformer.gradient_check.cases.case import Case, D, F, H
 from numformer.later.attention.alibi import ALiBi
-from numformer.later.attention.dense import BiasedAttention
+from numformer.later.attention.biased_attention import BiasedAttention
 from numformer.later.attention.heads import BiasedHeads, QueryKeyHeads
 from numformer.later.attention.patterns import GlobalWindow, Strided, Window
 from numformer.later.attention.relative import RelativePositions

@@ -23,7 +23,7 @@ from numformer.paper.linear import Linear
 from numformer.paper.positions import LearnedPositions, SinusoidalPositions
 from numformer.paper.softmax import Softmax
 from numformer.recurrence import CELLS
-from numformer.recurrence.recurrence import Recurrent
+from numformer.recurrence.recurrent import Recurrent
 
 ELEMENTWISE = [
     Case("linear", lambda g: (Linear(D, F, g.rng), [g.x])),

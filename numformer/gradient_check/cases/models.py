@@ -10,10 +10,11 @@ from numformer.later import MIXERS
 from numformer.models import Objective, Transformer
 from numformer.models.language_model import LanguageModel
 from numformer.models.masked import MaskedLanguageModel
-from numformer.models.recurrent import AttentionDecoder, RecurrentEncoderDecoder
+from numformer.models.recurrent import RecurrentEncoderDecoder
 from numformer.models.vision import VisionTransformer
 from numformer.paper.embedding import Embedding
 from numformer.recurrence import CELLS
+from numformer.recurrence.attention_decoder import AttentionDecoder
 
 SIZES: dict[str, Any] = dict(d_model=D, d_ff=F, heads=H, layers=2, p_drop=0.2)
 SMALL: dict[str, Any] = dict(source_vocabulary=V, target_vocabulary=V, **SIZES)

@@ -1,4 +1,4 @@
-"""ALiBi (Press et al. 2022): the further away a key is, the lower its score. No other positions."""
+"""ALiBi (Press et al. 2022): a score falls linearly with the distance of query and key."""
 
 import numpy as np
 
@@ -12,16 +12,17 @@ def alibi(slopes, queries, keys):
 
 
 class ALiBi:
-    """Positions of queries (T,) and keys (S,), host arrays -> what is added to scores (H, T, S).
+    """Positions of queries (T,) and keys (S,), host arrays -> a bias of scores (H, T, S).
 
-    The slopes m_h are the powers of 2^(-8 / H), from the first to the H-th (section 3). Both
-    directions count alike, so an encoder can use it, too. It is a constant, without a gradient.
+    It replaces all other positions. The slopes m_h are the powers of 2^(-8 / H), from the first to
+    the H-th (section 3). Distances count alike in both directions, so an encoder can use it, too.
+    The bias is a constant: it has no gradient.
     """
 
     def __init__(self, heads: int):
         self.slopes = 2.0 ** (-8 / heads * np.arange(1, heads + 1))
 
     def forward(self, queries: Array, keys: Array, like: Array) -> Array:
-        """The bias, of the dtype and device of the array `like`."""
-        given = map(array_module(like).asarray, (self.slopes, queries, keys))
-        return alibi(*given).astype(like.dtype)
+        """The bias, in the dtype and on the device of `like`."""
+        arrays = map(array_module(like).asarray, (self.slopes, queries, keys))
+        return alibi(*arrays).astype(like.dtype)

@@ -1,4 +1,4 @@
-"""Heads with biases; heads of queries and keys that are normalised, and turned by positions."""
+"""Heads with biases, with a norm (QK-norm), and with rotary positions."""
 
 from typing import Any
 
@@ -28,10 +28,10 @@ class BiasedHeads(Heads):
 
 
 class QueryKeyHeads(BiasedHeads):
-    """x (B, T, D) at places -> (B, H, T, K): x W_i of each head, its norm, turned by its position.
+    """x (B, T, D) at places -> (B, H, T, K): queries or keys, normalised and rotated.
 
-    The `norm` of the K values of each head is QK-norm: scores cannot grow without end (Henry et al.
-    2020; Dehghani et al. 2023). `rotary` comes after it. Each may be left out.
+    `norm` normalises the K values of each head (QK-norm), which bounds the scores (Henry et al.
+    2020; Dehghani et al. 2023). `rotary` then rotates them by their positions. Both are optional.
     """
 
     def __init__(self, *sizes: Any, norm: Layer | None = None, rotary: Layer | None = None):

@@ -1,6 +1,6 @@
-"""Patterns: which keys a query may see, as a mask, and as the tiles that are computed.
+"""Patterns of attention: which keys a query may see, as a mask and as tiles to compute.
 
-With a pattern that leaves most keys out work and memory grow with T, or its power of 3/2, not T^2.
+With a sparse pattern, work and memory grow with T or T^(3/2) instead of T^2.
 """
 
 import math
@@ -13,125 +13,126 @@ import numpy as np
 
 from numformer import settings
 from numformer.errors import InputError
-from numformer.later.attention.latest import Latest
+from numformer.later.attention.rolling_cache import RollingKeysAndValues
 from numformer.paper.memory import KeysAndValues
 
 
 class Tile(NamedTuple):
-    """Scores that are computed together: of some heads, rows of queries and keys.
+    """Scores that are computed together: those of some heads, query rows and keys.
 
-    `keys` is a slice or an array of indices. All rows see the `open` ones, a stretch of the tile's
-    columns; of the others `sees(t, s)` says which rows see them, where the pattern does not let
-    all. `small` are many tiles of few scores.
+    `keys` is a slice or an array of indices. Every row sees the columns `unmasked` of the tile; for
+    the other columns `mask(t, s)` says which rows see which keys (None: the pattern masks nothing).
+    A pattern of many tiles with few scores each marks them as `small`.
     """
 
     heads: slice
     rows: slice
     keys: Any
-    open: slice = slice(0, 0)
-    sees: Callable | None = None
+    unmasked: slice = slice(0, 0)
+    mask: Callable | None = None
     small: bool = False
 
 
-class Everything:
-    """A query sees every key, as far as a mask lets it.
+class FullPattern:
+    """Every query sees every key.
 
-    `key_value_state(memory)` makes the state that holds the keys and values which later positions
-    can see. Positions t (T,) of queries and s (S,) of keys are host arrays.
+    `key_value_state(memory)` creates the state that keeps the keys and values that later positions
+    can see. `is_local`: a query sees up to a fixed distance only. Positions t (T,) of queries and
+    s (S,) of keys are host arrays.
     """
 
     Settings: ClassVar[type[settings.Settings]] = settings.Settings
-    sees_near: ClassVar[bool] = False
+    is_local: ClassVar[bool] = False
     key_value_state: Any = KeysAndValues
 
     def require(self, heads: int) -> None:
-        """Raise InputError for a number of heads that cannot have this pattern."""
+        """Raise InputError for a number of heads that this pattern cannot have."""
 
-    def sees(self, t, s, heads: int = 1):
-        """Which t sees which s, boolean (T, S) or (H, T, S); None where all see all."""
+    def mask(self, t, s, heads: int = 1):
+        """Boolean (T, S) or (H, T, S), True = t may see s; None if every t sees every s."""
         return None
 
     def tiles(self, t, s, causal: bool, heads: int, rows: int) -> Iterator[Tile]:
-        """The tiles, of at most so many rows, that hold every score of the pattern."""
-        yield from tiles_near(t, s, causal, heads, rows)
+        """Tiles of at most `rows` rows that together hold every score of the pattern."""
+        yield from window_tiles(t, s, causal, heads, rows)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WindowSettings(settings.Settings):
-    """How far a position sees."""
+    """The size of a window."""
 
     window: int = settings.size(128, "positions that a position sees back, itself included")
 
 
-class Window(WindowSettings, Everything):
-    """t sees s where |t - s| < window (Beltagy et al. 2020; Jiang et al. 2023).
+class Window(WindowSettings, FullPattern):
+    """t sees s if |t - s| < window (Beltagy et al. 2020; Jiang et al. 2023).
 
-    Through N layers what a position knows of comes from up to N (window - 1) positions away.
+    Through N layers, information travels at most N (window - 1) positions.
     """
 
-    Settings, sees_near = WindowSettings, True
+    Settings, is_local = WindowSettings, True
 
     @property
     def key_value_state(self):
-        return partial(Latest, window=self.window)
+        return partial(RollingKeysAndValues, window=self.window)
 
-    def sees(self, t, s, heads: int = 1):
+    def mask(self, t, s, heads: int = 1):
         return abs(s - t[:, None]) < self.window
 
     def tiles(self, t, s, causal: bool, heads: int, rows: int) -> Iterator[Tile]:
-        for tile in tiles_near(t, s, causal, heads, rows, self.window):
-            yield tile._replace(sees=self.sees)
+        for tile in window_tiles(t, s, causal, heads, rows, self.window):
+            yield tile._replace(mask=self.mask)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GlobalWindowSettings(WindowSettings):
-    """How far a position sees, and how many see everything."""
+    """The size of a window, and the number of global positions."""
 
     global_tokens: int = settings.size(1, "first positions that see all and that all see")
 
 
-class GlobalWindow(GlobalWindowSettings, Everything):
-    """t sees s where |t - s| < window, or t or s is global (Beltagy et al. 2020, Longformer).
+class GlobalWindow(GlobalWindowSettings, FullPattern):
+    """t sees s if |t - s| < window, or t or s is global (Beltagy et al. 2020, Longformer).
 
-    The first `global_tokens` positions are global; far ones meet by way of them. As in BigBird
-    (Zaheer et al. 2020) they have no projections of their own. Where positions look back alone,
-    they are what all later ones can look at (Xiao et al. 2024 call them attention sinks).
+    The first `global_tokens` positions are global; distant positions exchange information through
+    them. As in BigBird (Zaheer et al. 2020) they have no projections of their own. Under a causal
+    mask every later position can see them (the attention sinks of Xiao et al. 2024).
     """
 
     Settings = GlobalWindowSettings
 
     @property
     def key_value_state(self):
-        return partial(Latest, window=self.window, lasting=self.global_tokens)
+        return partial(RollingKeysAndValues, window=self.window, permanent=self.global_tokens)
 
-    def sees(self, t, s, heads: int = 1):
+    def mask(self, t, s, heads: int = 1):
         t = t[:, None]
         return (abs(s - t) < self.window) | (np.minimum(t, s) < self.global_tokens)
 
     def tiles(self, t, s, causal: bool, heads: int, rows: int) -> Iterator[Tile]:
         count = np.count_nonzero(s < self.global_tokens)
-        for tile in tiles_near(t, s, causal, heads, rows, self.window):
+        for tile in window_tiles(t, s, causal, heads, rows, self.window):
             keys: Any = slice(0, tile.keys.stop)
             if not causal and t[tile.rows.start] < self.global_tokens:
                 keys = slice(0, len(s))
             elif tile.keys.start > count:
                 keys = np.r_[:count, tile.keys]
-            yield Tile(tile.heads, tile.rows, keys, sees=self.sees)
+            yield Tile(tile.heads, tile.rows, keys, mask=self.mask)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StridedSettings(settings.Settings):
-    """How far apart the positions are that see each other."""
+    """The distance between positions that see each other."""
 
     stride: int = settings.size(32, "how far near heads see; the others see one in so many")
 
 
-class Strided(StridedSettings, Everything):
-    """t sees s where |t - s| < stride, or where stride divides t - s (Child et al. 2019).
+class Strided(StridedSettings, FullPattern):
+    """t sees s if |t - s| < stride, or if t - s is a multiple of stride (Child et al. 2019).
 
-    The former in the first half of the heads (the larger one where they are odd), the latter in the
-    second: the third way of section 5.2. Two layers bring together any two positions. With a stride
-    near the root of T work and memory grow with T to the power of 3/2.
+    The first half of the heads (the larger half of an odd number) sees the near positions, the
+    second half the distant ones: the third variant of their section 5.2. Two layers connect any two
+    positions. With a stride near the square root of T, work and memory grow with T^(3/2).
     """
 
     Settings = StridedSettings
@@ -144,7 +145,7 @@ class Strided(StridedSettings, Everything):
                 "Use more heads, or window attention.",
             )
 
-    def sees(self, t, s, heads: int = 1):
+    def mask(self, t, s, heads: int = 1):
         ahead, near = s - t[:, None], np.arange(heads) < (heads + 1) // 2
         return np.where(near[:, None, None], abs(ahead) < self.stride, ahead % self.stride == 0)
 
@@ -153,22 +154,22 @@ class Strided(StridedSettings, Everything):
         for tile in Window(window=self.stride).tiles(t, s, causal, half, min(rows, self.stride)):
             yield tile._replace(small=self.stride < rows)
         for first in range(min(self.stride, len(t))):
-            rows_apart = slice(first, len(t), self.stride)
-            keys_apart = slice((t[first] - s[0]) % self.stride, len(s), self.stride)
-            yield Tile(slice(half, heads), rows_apart, keys_apart, small=True)
+            strided_rows = slice(first, len(t), self.stride)
+            strided_keys = slice((t[first] - s[0]) % self.stride, len(s), self.stride)
+            yield Tile(slice(half, heads), strided_rows, strided_keys, small=True)
 
 
-def tiles_near(t, s, causal: bool, heads: int, rows: int, window: float = math.inf):
-    """Stretches of queries, each with the keys that one of them sees: |t - s| < window."""
+def window_tiles(t, s, causal: bool, heads: int, rows: int, window: float = math.inf):
+    """Consecutive queries, each tile with the keys that one of its queries sees in the window."""
     ahead = 0 if causal else window - 1
-    for some in stretches(0, len(t), rows):
-        first, last = t[some][[0, -1]]
+    for part in slices(0, len(t), rows):
+        first, last = t[part][[0, -1]]
         limits = first - window + 1, last - window + 1, first + ahead + 0.5, last + ahead + 0.5
-        start, from_here, to_here, stop = np.searchsorted(s, limits).tolist()
-        open_to_all = slice(from_here - start, max(from_here, to_here) - start)
-        yield Tile(slice(0, heads), some, slice(start, stop), open_to_all)
+        start, unmasked_start, unmasked_stop, stop = np.searchsorted(s, limits).tolist()
+        unmasked = slice(unmasked_start - start, max(unmasked_start, unmasked_stop) - start)
+        yield Tile(slice(0, heads), part, slice(start, stop), unmasked)
 
 
-def stretches(start: int, stop: int, size: int) -> list[slice]:
-    """The slices of `size` from start to stop; the last may be shorter."""
+def slices(start: int, stop: int, size: int) -> list[slice]:
+    """Consecutive slices of `size` from start to stop; the last one may be shorter."""
     return [slice(first, min(first + size, stop)) for first in range(start, stop, size)]

@@ -1,7 +1,6 @@
-"""Relative positions that are learned (Shaw et al. 2018), as T5 has them (Raffel et al. 2020).
+"""Learned relative positions (Shaw et al. 2018) in the form of T5 (Raffel et al. 2020).
 
-How far a key is from the query says how much is added to its score: a number for each head and each
-bucket of distances, trained like all else.
+Each head adds a trained number to a score, by the bucket of the distance of query and key.
 """
 
 import math
@@ -17,13 +16,15 @@ from numformer.errors import InputError
 from numformer.layer import Array, Layer, Parameter
 
 
-def buckets_of(distance: np.ndarray, buckets: int, farthest: int, both_ways: bool) -> np.ndarray:
-    """distance s - t (T, S) of keys from queries -> the bucket of each (T, S), below `buckets`.
+def position_buckets(
+    distance: np.ndarray, buckets: int, farthest: int, both_ways: bool
+) -> np.ndarray:
+    """distance s - t (T, S) of keys from queries -> the number of the bucket of each (T, S).
 
-    Half of them are for one distance each, the others grow like its logarithm up to `farthest`; the
-    last takes all beyond (Raffel et al. 2020, section 2.1). Where a query looks both ways, half are
-    for keys after it; otherwise such keys count as if they stood at the query. Numbers are rounded
-    to float32 as in T5's own code, which decides where the logarithm is a whole number.
+    Half of the buckets have one distance each; the others grow logarithmically up to `farthest`,
+    and the last one has everything beyond (Raffel et al. 2020, section 2.1). With `both_ways`, half
+    of the buckets are for keys after the query; otherwise such keys count as distance 0. Rounding
+    to float32, as in T5's own code, decides where the logarithm is a whole number.
     """
     if both_ways:
         buckets //= 2
@@ -38,19 +39,19 @@ def buckets_of(distance: np.ndarray, buckets: int, farthest: int, both_ways: boo
 
 
 class RelativePositions(Layer):
-    """Positions of queries (T,) and keys (S,), host arrays -> what is added to scores (H, T, S).
+    """Positions of queries (T,) and keys (S,), host arrays -> a bias of scores (H, T, S).
 
-    The table is (buckets, H) and starts at 0, where no distance counts more than another; all
-    layers of a stack may share one. A `constant` is a bias without a gradient that comes on top.
-    Raises InputError for too few buckets, or distances that end before the logarithm begins.
+    The table (buckets, H) starts at 0, where all distances are equal; the layers of a stack may
+    share one. `constant` is another bias, without a gradient, that is added. Raises InputError for
+    too few buckets, or if `farthest` is among the buckets of one distance.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Settings(settings.Settings):
-        """How distances are told apart."""
+        """How distances are divided into buckets."""
 
         distance_buckets: int = settings.size(32, "buckets of distances, each with its own score")
-        farthest: int = settings.size(128, "the distance from which on all are alike")
+        farthest: int = settings.size(128, "distance beyond which all are in the last bucket")
 
     def __init__(
         self,
@@ -60,13 +61,19 @@ class RelativePositions(Layer):
         both_ways: bool = True,
         constant: Any = None,
     ):
-        require_distances(distance_buckets, farthest)
+        if distance_buckets < 4 or farthest <= distance_buckets // 2:
+            raise InputError(
+                "distance_buckets is at least 4, and farthest above half of them, which are for "
+                "one distance each",
+                f"distance_buckets {distance_buckets}, farthest {farthest}",
+                "Change one of them.",
+            )
         self.table = Parameter(np.zeros((distance_buckets, heads)))
         self.farthest, self.both_ways, self.constant = farthest, both_ways, constant
 
     def forward(self, queries: Array, keys: Array, like: Array | None = None) -> Array:
         distance, count = keys - queries[:, None], len(self.table.data)
-        buckets = buckets_of(distance, count, self.farthest, self.both_ways)
+        buckets = position_buckets(distance, count, self.farthest, self.both_ways)
         buckets = array_module(self.table.data).asarray(buckets)
         self.save(buckets=buckets)
         bias = self.table.data[buckets].transpose(2, 0, 1)
@@ -74,21 +81,10 @@ class RelativePositions(Layer):
 
     def backward(self, dbias: Array) -> None:
         buckets = self.pop_saved()["buckets"]
-        dbias_of_pairs = dbias.reshape(len(dbias), -1).T  # (T S, H)
-        scatter_add(self.table.grad, buckets.ravel(), dbias_of_pairs)  # bias = table[buckets]
+        dpairs = dbias.reshape(len(dbias), -1).T  # (T S, H)
+        scatter_add(self.table.grad, buckets.ravel(), dpairs)  # bias = table[buckets]
         return None
 
     def share(self, first: "RelativePositions") -> None:
-        """Take the table of a stack's first such layer."""
+        """Take the table of the first such layer of a stack."""
         self.table = first.table
-
-
-def require_distances(buckets: int, farthest: int) -> None:
-    """Raise InputError unless there are buckets to halve twice, and distances beyond the first."""
-    if buckets < 4 or farthest <= buckets // 2:
-        raise InputError(
-            "distance_buckets is at least 4, and farthest above half of them, which are for one "
-            "distance each",
-            f"distance_buckets {buckets}, farthest {farthest}",
-            "Change one of them.",
-        )

@@ -1,6 +1,6 @@
-"""Rotary positions (Su et al. 2021): queries and keys are turned by angles that grow with position.
+"""Rotary positions (Su et al. 2021): queries and keys rotated by angles that grow with position.
 
-The product of a query at t and a key at s then depends on t - s, how far they are apart.
+The product of a query at t and a key at s then depends on their distance t - s.
 """
 
 import math
@@ -24,18 +24,18 @@ def rotary(x, turns):
     """x (..., T, K), turns (T, K / 2) -> (..., T, K): y = x turns (Su et al. 2021, section 3.2).
 
     Each pair (x_2j, x_2j+1) is read as one complex number; its product with exp(i angle) is the
-    pair turned by that angle.
+    pair, rotated by that angle.
     """
     return (x.view(turns.dtype) * turns).view(x.dtype)
 
 
 def rotary_backward(dy, turns):
-    """dy (..., T, K) -> dx (..., T, K): turned back, by the conjugate."""
+    """dy (..., T, K) -> dx (..., T, K): the inverse rotation, by the conjugate."""
     return rotary(dy, turns.conj())
 
 
-def side_by_side(x):
-    """x as it is, or a copy where a pair does not lie side by side, as a complex number does."""
+def with_adjacent_pairs(x):
+    """x, or a copy of x if the values of a pair are not adjacent in memory, as `rotary` needs."""
     return x if x.strides[-1] == x.itemsize else x.copy()
 
 
@@ -43,24 +43,24 @@ def require_pairs(d_k: int) -> None:
     """Raise InputError unless queries and keys consist of pairs."""
     if d_k % 2:
         raise InputError(
-            "rotary positions turn pairs of values, so d_k is even",
+            "rotary positions rotate pairs of values, so d_k is even",
             f"d_k {d_k}",
             "Change d_k, or d_model and heads, or use other positions.",
         )
 
 
 class Rotary(Layer):
-    """x (..., T, K), positions (T,) -> (..., T, K): each query or key turned by its position.
+    """x (..., T, K), positions (T,) -> (..., T, K): each query or key rotated by its position.
 
-    `positions` is a host array, 0 to T - 1 unless given. The paper's `base` is 10000; with a larger
-    one, as models for long texts have it, all but the first pairs turn more slowly.
+    `positions` is a host array; the default is 0 to T - 1. The `base` of the paper is 10000. With a
+    larger one, as in models for long texts, all pairs but the first rotate more slowly.
     """
 
     def __init__(self, base: float = 10000):
         self._table = PositionTable(partial(rotary_turns, base=base))
 
     def turns(self, like, positions: np.ndarray):
-        """Those of the positions (T,), for x (..., T, K)."""
+        """The turns at positions (T,), for an x (..., T, K)."""
         require_pairs(like.shape[-1])
         table = self._table.rows(positions.max() + 1, like)
         return table[array_module(like).asarray(positions)]
@@ -68,7 +68,7 @@ class Rotary(Layer):
     def forward(self, x: Array, positions: np.ndarray | None = None) -> Array:
         turns = self.turns(x, np.arange(x.shape[-2]) if positions is None else positions)
         self.save(turns=turns)
-        return rotary(side_by_side(x), turns)
+        return rotary(with_adjacent_pairs(x), turns)
 
     def backward(self, dy: Array) -> Array:
-        return rotary_backward(side_by_side(dy), **self.pop_saved())
+        return rotary_backward(with_adjacent_pairs(dy), **self.pop_saved())

@@ -1,4 +1,4 @@
-"""A short causal convolution: each feature's latest values, mixed by a filter of its own."""
+"""A short causal convolution along the sequence, with a filter for each feature."""
 
 import math
 from typing import Any
@@ -14,8 +14,8 @@ from numformer.layer import Array, Layer, Parameter
 def convolution(x, weight, bias, before):
     """x (B, T, D), weight (W, D), bias (D), before (B, W - 1, D) -> y (B, T, D), extended.
 
-    y_t = bias + sum over j < W of weight_j x_{t-j}. What stands before x is `before`, so that
-    extended (B, W - 1 + T, D) holds every x_{t-j}.
+    y_t = bias + sum over j < W of weight_j x_{t-j}. `before` has the positions before x, so that
+    extended (B, W - 1 + T, D) has every x_{t-j}.
     """
     length, reach = x.shape[1], len(weight) - 1
     extended = array_module(x).concatenate([before, x], axis=1)
@@ -38,10 +38,10 @@ def convolution_backward(dy, weight, extended):
 
 
 class Convolution(Layer):
-    """x (B, T, D) -> (B, T, D): each feature's latest `width` values, with weights of its own.
+    """x (B, T, D) -> (B, T, D): a weighted sum of each feature's latest `width` values.
 
-    `before` (B, width - 1, D) is what stands before x, 0 unless given. The initial weights are
-    uniform within 1 / sqrt(width), which keeps the size of values, and the bias is 0.
+    `before` (B, width - 1, D) has the positions before x; the default is 0. The initial weights are
+    uniform within 1 / sqrt(width), which keeps the size of values; the bias starts at 0.
     """
 
     def __init__(self, d_model: int, rng: np.random.Generator, width: int = 4):
@@ -51,18 +51,18 @@ class Convolution(Layer):
 
     def forward(self, x: Array, before: Any = None) -> Array:
         require_width(self, x, self.bias.size)
-        before = self._beginning(x) if before is None else before
+        before = self._zeros(x) if before is None else before
         y, extended = convolution(x, self.weight.data, self.bias.data, before)
         self.save(extended=extended)
         return y
 
     def latest(self, x: Array, before: Any = None) -> Array:
-        """What stands before the positions that follow x: its latest (B, width - 1, D)."""
-        before = self._beginning(x) if before is None else before
+        """The latest positions (B, width - 1, D): `before` of the positions that follow x."""
+        before = self._zeros(x) if before is None else before
         return array_module(x).concatenate([before, x], axis=1)[:, x.shape[1] :]
 
-    def _beginning(self, x):
-        """The zeros before a sequence."""
+    def _zeros(self, x):
+        """`before` of the first position of a sequence."""
         shape = (len(x), len(self.weight.data) - 1, x.shape[-1])
         return array_module(x).zeros(shape, x.dtype)
 

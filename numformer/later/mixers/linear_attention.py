@@ -1,8 +1,8 @@
 """Linear attention (Katharopoulos et al. 2020): products of features in place of the softmax.
 
-softmax(q k^T) is taken apart into phi(q) phi(k)^T. Then (phi(q) phi(k)^T) v is phi(q) (phi(k)^T v),
-a sum over keys that all queries share: no T x T scores, and decoding remembers that sum alone,
-whatever the length. What is given up is sharpness: a position is found as well as K features tell.
+softmax(q k^T) becomes phi(q) phi(k)^T. Then (phi(q) phi(k)^T) v is phi(q) (phi(k)^T v), a sum over
+keys that all queries share: there are no T x T scores, and decoding remembers only that sum,
+whatever the length. The price is sharpness: K features do not single out one position among many.
 """
 
 from typing import Any
@@ -12,10 +12,10 @@ import numpy as np
 from numformer.arithmetic import dot_last, matmul, transpose
 from numformer.backend import array_module
 from numformer.errors import InputError
-from numformer.later.attention.mixer import entries
 from numformer.later.attention.rotary import Rotary
+from numformer.later.mixers.attention import matrix_entries
 from numformer.later.mixers.mixer import Mixer
-from numformer.later.mixers.running_sums import reach_of_sums, running_sums, running_sums_backward
+from numformer.later.mixers.running_sums import running_sums, running_sums_backward, sequence_reach
 from numformer.layer import Array, Layer
 from numformer.paper.attention import head_size, merge_heads, split_heads
 from numformer.paper.linear import Linear
@@ -29,17 +29,17 @@ def positive_features(x):
 
 
 def positive_features_backward(dphi, phi):
-    """dphi (...) -> dx (...): the slope is 1 where phi = x + 1 > 1, elsewhere exp(x) = phi."""
+    """dphi (...) -> dx (...): the slope is 1 where phi = x + 1 > 1, and exp(x) = phi elsewhere."""
     return dphi * array_module(phi).minimum(phi, 1)
 
 
-def whole_sums(query, key, value):
+def full_sums(query, key, value):
     """query, key (..., T, K), value (..., T, V) -> y (..., T, V), state S = k^T v: y_t = q_t S."""
     state = matmul(transpose(key), value)
     return matmul(query, state), state
 
 
-def whole_sums_backward(dy, query, key, value, state):
+def full_sums_backward(dy, query, key, value, state):
     """dy (..., T, V) -> dquery, dkey (..., T, K), dvalue (..., T, V)."""
     dstate = matmul(transpose(query), dy)  # y = q S
     dquery = matmul(dy, transpose(state))
@@ -47,33 +47,33 @@ def whole_sums_backward(dy, query, key, value, state):
     return dquery, matmul(value, transpose(dstate)), matmul(key, dstate)
 
 
-def totals(query, key, causal: bool, start):
+def normalizers(query, key, causal: bool, start):
     """query, key (..., T, K) -> total (..., T, 1), sums (..., T or 1, K): total_t = q_t z_t.
 
-    z_t is the sum of the keys up to t and of `start` (..., 1, K), or of all where not `causal`.
+    z_t is `start` (..., 1, K) plus the sum of the keys up to t; of all keys unless `causal`.
     """
     summed = key.cumsum(axis=-2) if causal else key.sum(axis=-2, keepdims=True)
     summed = summed + start
     return (query * summed).sum(axis=-1, keepdims=True), summed
 
 
-def totals_backward(dtotal, query, sums, causal: bool):
-    """dtotal (..., T, 1) -> dquery, dkey (..., T, K): of a running sum, a reversed one."""
-    of_each = dtotal * query
+def normalizers_backward(dtotal, query, sums, causal: bool):
+    """dtotal (..., T, 1) -> dquery, dkey (..., T, K): a reversed running sum."""
+    dsums = dtotal * query
     if causal:  # a key is in the sums from its own position on
-        dkey = of_each[..., ::-1, :].cumsum(axis=-2)[..., ::-1, :]
+        dkey = dsums[..., ::-1, :].cumsum(axis=-2)[..., ::-1, :]
     else:
-        dkey = of_each.sum(axis=-2, keepdims=True)
+        dkey = dsums.sum(axis=-2, keepdims=True)
     return dtotal * sums, dkey
 
 
 class LinearAttention(Mixer):
     """x (B, T, D), reach -> (B, T, D): y_t = phi(q_t) S_t / phi(q_t) z_t   (equations 9 to 12).
 
-    S_t is the sum of phi(k_s)^T v_s and z_t that of phi(k_s), over all s that t may see: those up
-    to t where the reach is causal, otherwise all, but no padding. The projections are those of
-    attention. There are no weights that could be dropped, nor scores to which a bias could be
-    added; `rotary` turns the features above the line (Su et al. 2021, equation 19).
+    S_t is the sum of phi(k_s)^T v_s and z_t the sum of phi(k_s), over all s that t may see: those
+    up to t if the reach is causal, otherwise all, but no padding. The projections are those of
+    attention. There are no weights for dropout and no scores for a bias. `rotary` rotates the
+    features in the numerator (Su et al. 2021, equation 19).
     """
 
     looks_ahead = True
@@ -97,7 +97,7 @@ class LinearAttention(Mixer):
         self.output = Linear(heads * d_v, d_model, rng, bias)
 
     def forward(self, x: Array, reach: Any = None, past: Memory | None = None) -> Array:
-        reach = reach_of_sums("linear attention", reach, x, past.length if past else 0)
+        reach = sequence_reach("linear attention", reach, x, past.length if past else 0)
         xp, places = array_module(x), reach.queries
         query, key, value = (
             split_heads(part.forward(x), self.heads, places)
@@ -105,23 +105,24 @@ class LinearAttention(Mixer):
         )
         query, key = positive_features(query), positive_features(key)
         visible = None if places.all_valid else xp.asarray(places.valid[:, None, :, None])
-        seen = key if visible is None else key * visible
-        kept = past.state(self, lambda past: ArrayState()) if past else {}
+        visible_key = key if visible is None else key * visible
+        state = past.state(self, lambda past: ArrayState()) if past else {}
         causal = reach.causal or past is not None
-        total, sums = totals(query, seen, causal, kept.get("sums", 0))
-        q, k = query, seen  # what stands above the line
+        total, sums = normalizers(query, visible_key, causal, state.get("sums", 0))
+        q, k = query, visible_key  # of the numerator
         if self.rotary:
             q, k = (self.rotary.forward(part, places.positions) for part in (q, k))
         if causal:
-            y, states, last = running_sums(q, k, value, start=kept.get("state"))
-            kept.update(state=last, sums=sums[..., -1:, :])
+            y, states, last = running_sums(q, k, value, start=state.get("state"))
+            state.update(state=last, sums=sums[..., -1:, :])
         else:
-            y, states = whole_sums(q, k, value)
-        # Where nobody is to be seen the total is 0, and so is what stands above the line.
+            y, states = full_sums(q, k, value)
+        # A position that sees nothing has a total of 0, and a numerator of 0.
         share = (total > 0) / xp.maximum(total, xp.finfo(total.dtype).tiny)
         y *= share
-        of_sums = dict(query=query, key=key, visible=visible, q=q, k=k, value=value, sums=sums)
-        self.save(**of_sums, states=states, y=y, share=share, causal=causal, reach=reach)
+        features = dict(query=query, key=key, visible=visible, q=q, k=k)
+        saved = dict(value=value, sums=sums, states=states, y=y, share=share)
+        self.save(**features, **saved, causal=causal, reach=reach)
         return self.output.forward(merge_heads(y, places))
 
     def backward(self, dy: Array) -> Array:
@@ -129,49 +130,48 @@ class LinearAttention(Mixer):
         places, causal, states = saved["reach"].queries, saved["causal"], saved["states"]
         query, key, value, q, k = (saved[name] for name in ("query", "key", "value", "q", "k"))
         dy = split_heads(self.output.backward(dy), self.heads, places)
-        dy = dy * saved["share"]  # y = above / total
+        dy = dy * saved["share"]  # y = numerator / total
         dtotal = -dot_last(dy, saved["y"])
-        dquery, dkey = totals_backward(dtotal, query, saved["sums"], causal)
+        dquery, dkey = normalizers_backward(dtotal, query, saved["sums"], causal)
         if causal:
             dq, dk, dvalue, _ = running_sums_backward(dy, q, k, value, None, None, states)
         else:
-            dq, dk, dvalue = whole_sums_backward(dy, q, k, value, states)
+            dq, dk, dvalue = full_sums_backward(dy, q, k, value, states)
         if self.rotary:
             dk, dq = (self.rotary.backward(part) for part in (dk, dq))
-        dquery += dq  # features are above the line and in the total
+        dquery += dq  # the features are in the numerator and in the total
         dkey = dkey + dk
         if saved["visible"] is not None:
             dkey *= saved["visible"]
         dquery = positive_features_backward(dquery, query)
         dkey = positive_features_backward(dkey, key)
         dx = self.query.backward(merge_heads(dquery, places))
-        dx += self.key.backward(merge_heads(dkey, places))  # x gives queries, keys and values
+        dx += self.key.backward(merge_heads(dkey, places))  # x is projected three times
         dx += self.value.backward(merge_heads(dvalue, places))
         return dx
 
     def attention_weights(self):
-        """Where the queries of the latest forward looked: weights (B, H, T, S), made for this."""
+        """The weights (B, H, T, S) of the latest forward, which are computed only here."""
         saved = self.saved[-1]
         weights = matmul(saved["q"], transpose(saved["k"])) * saved["share"]
-        seen = saved["reach"].mask(array_module(weights))
-        return weights if seen is None else weights * seen
+        mask = saved["reach"].mask(array_module(weights))
+        return weights if mask is None else weights * mask
 
     @classmethod
     def require(cls, config) -> None:
         if config.positions == "alibi":
             raise InputError(
                 "ALiBi is added to scores, and linear attention has none",
-                f"positions {config.positions}, mixers {config.mixers}",
+                f"positions {config.positions}, mixers {','.join(config.mixers)}",
                 "Choose other positions or another mixer.",
             )
 
     @classmethod
     def build(cls, config, rng: np.random.Generator, causal: bool) -> "LinearAttention":
-        """As Mixer.build."""
         rotary = Rotary(config.rotary_base) if "rotary" in config.positions else None
         d_k, d_v = config.sizes
         return cls(config.d_model, config.heads, rng, d_k, d_v, config.attention_bias, rotary)
 
     @classmethod
     def entries(cls, config) -> int:
-        return entries(config, config.heads)
+        return matrix_entries(config, config.heads)

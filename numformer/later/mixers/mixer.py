@@ -1,4 +1,4 @@
-"""What stands where attention stands: the layer in which the positions of a sequence meet."""
+"""A mixer: the layer that combines the positions of a sequence, as self-attention does."""
 
 from dataclasses import fields
 
@@ -9,45 +9,44 @@ from numformer.layer import Layer
 
 
 class Mixer(Layer):
-    """x (B, T, D), or rows (N, D), reach -> the same shape: each position with what it may see.
+    """x (B, T, D), or rows (N, D), reach -> the same shape: combines what each position may see.
 
-    A block has one, before its feed-forward network: `forward(x, reach, past=None)`, `backward(dy)`
-    -> dx. The Reach says who may see whom, and makes rows into arrays of sequences and back. The
-    `past`, a Memory, has what the mixer keeps of earlier positions where x continues them.
+    Every layer of a stack has one, before its feed-forward network: `forward(x, reach, past=None)`,
+    `backward(dy)` -> dx. The Reach says which positions may see which, and turns rows into
+    sequences and back. The `past`, a Memory, holds the mixer's state of earlier positions.
 
-    `Settings` has the fields that are the mixer's own; a config has them all. `looks_ahead` says
-    whether the mixer lets a position see later ones, as an encoder needs it, `sees_near` whether
-    there is an end to how far it sees, whatever the length.
+    `Settings` has the settings that belong to this mixer; they become fields of the configs.
+    `looks_ahead`: a position can see later ones, as an encoder requires. `is_local`: a position
+    sees up to a fixed distance only.
     """
 
     Settings: type[settings.Settings] = settings.Settings
     looks_ahead = False
-    sees_near = False
+    is_local = False
     role = "mixer"
 
     def attention_weights(self):
-        """Where the positions of the latest forward looked, (B, H, T, S), or None: for maps."""
+        """The weights (B, H, T, S) of the latest forward, for attention maps; None without any."""
         return None
 
     @classmethod
-    def own_settings(cls, config) -> dict:
-        """The mixer's own settings in a config, by name; the defaults where it has none."""
-        own = fields(cls.Settings)
-        return {field.name: getattr(config, field.name, field.default) for field in own}
-
-    @classmethod
     def require(cls, config) -> None:
-        """Raise InputError for a config with which there is no such mixer."""
+        """Raise InputError for a config that this mixer cannot be built from."""
 
     @classmethod
     def build(cls, config, rng: np.random.Generator, causal: bool) -> "Mixer":
-        """The mixer of a config, a TowerConfig; a `causal` one is to see nothing later."""
+        """The mixer of a TowerConfig; a `causal` one never sees later positions."""
         raise NotImplementedError(f"{cls.__name__} has no build")
 
     def share(self, first: "Mixer") -> None:
-        """Take those parameters of the tower's first such mixer that all of its layers share."""
+        """Take the parameters that all layers share from the first such mixer of the stack."""
 
     @classmethod
     def entries(cls, config) -> int:
-        """The entries of the matrices of such a mixer; no mixer of the config has fewer."""
+        """A lower bound on the number of entries in the matrices of the mixer."""
         return 0
+
+
+def settings_from(config, kind: type[settings.Settings]) -> dict:
+    """The values of some Settings in a config, by name; defaults for those that it lacks."""
+    return {field.name: getattr(config, field.name, field.default) for field in fields(kind)}

@@ -1,9 +1,9 @@
-"""Running sums of outer products, chunk by chunk: what linear attention and state spaces are.
+"""Running sums of outer products, the core of linear attention and of state spaces.
 
-A state S (K, V) goes from position to position: S_t = a_t S_{t-1} + k_t^T v_t, y_t = q_t S_t.
-Written out, y_t is a sum over s <= t of (q_t k_s) v_s, which fades by a_r for each position r in
-between: an attention without softmax. So within a chunk it is computed as attention is, by
-products, and from chunk to chunk as a recurrence; work and memory grow with T (Katharopoulos et al.
+A state S (K, V) passes from position to position: S_t = a_t S_{t-1} + k_t^T v_t, y_t = q_t S_t.
+Written out, y_t is a sum over s <= t of (q_t k_s) v_s, which decays by a_r at each position r in
+between: attention without softmax. So a chunk is computed by matrix products, as attention is, and
+from chunk to chunk the state is a recurrence. Work and memory grow with T (Katharopoulos et al.
 2020, section 3.3; Dao and Gu 2024, section 6).
 """
 
@@ -17,68 +17,68 @@ from numformer.layer import Array
 from numformer.paper.masks import ExplicitMask, Places, Reach, as_reach, causal_mask
 from numformer.paper.softmax import mask_scores
 
-CHUNK = 64  # positions: the products are large enough, their results stay in the cache
+CHUNK = 64  # positions: enough for fast products, few enough for the cache
 
 
 def running_sums(query, key, value, log_decay=None, start=None):
-    """S_t = a_t S_{t-1} + k_t^T v_t, y_t = q_t S_t, from the state `start` (..., K, V), or 0.
+    """S_t = a_t S_{t-1} + k_t^T v_t, y_t = q_t S_t, from the state `start` (..., K, V) or 0.
 
-    query, key (..., T, K), value (..., T, V), and log_decay (..., T), log a_t <= 0, or None where
-    nothing fades; axes before them broadcast
-    -> y (..., T, V), states (..., K, V) before each chunk, and the last one.
+    query, key (..., T, K), value (..., T, V), and log_decay (..., T), log a_t <= 0, or None for no
+    decay; the leading axes broadcast
+    -> y (..., T, V), the states (..., K, V) before each chunk, and the last state.
     """
     xp, (*others, _, width) = array_module(value), value.shape
     state = xp.zeros((*others, key.shape[-1], width), value.dtype) if start is None else start
     y, states = xp.empty_like(value), []
-    for chunk, within, since_start, to_end, whole in _chunks(value, log_decay):
+    for chunk, within, since_start, to_end, across in _chunks(value, log_decay):
         q, k, v = (x[..., chunk, :] for x in (query, key, value))
         states.append(state)
-        of_chunk = matmul(matmul(q, transpose(k)) * within, v)
-        of_chunk += since_start * matmul(q, state)
-        y[..., chunk, :] = of_chunk
-        state = whole * state + matmul(transpose(k), to_end * v)
+        y_chunk = matmul(matmul(q, transpose(k)) * within, v)
+        y_chunk += since_start * matmul(q, state)
+        y[..., chunk, :] = y_chunk
+        state = across * state + matmul(transpose(k), to_end * v)
     return y, states, state
 
 
 def running_sums_backward(dy, query, key, value, log_decay, y, states):
     """dy (..., T, V) -> dquery, dkey (..., T, K), dvalue (..., T, V), dlog_decay (..., T) or None.
 
-    The chunks in reverse order. What reaches a chunk from those after it comes by the gradient of
-    its last state, and so from one number of `dstate` to the next as the state itself did.
+    The chunks in reverse order. Later chunks act on a chunk through the gradient of its last state,
+    `dstate`, which passes from chunk to chunk as the state did.
     """
     xp = array_module(dy)
     dquery, dkey, dvalue = map(xp.empty_like, (query, key, value))
     dstate = xp.zeros_like(states[0])
     chunks = zip(_chunks(value, log_decay), states, strict=True)
-    for (chunk, within, since_start, to_end, whole), state in reversed([*chunks]):
+    for (chunk, within, since_start, to_end, across), state in reversed([*chunks]):
         q, k, v, dout = (x[..., chunk, :] for x in (query, key, value, dy))
         weights = matmul(q, transpose(k)) * within
         dscores = matmul(dout, transpose(v)) * within  # out = (q k^T within) v
         dlater = since_start * dout  # out += since_start (q state)
-        # state' = whole state + k^T (to_end v)
+        # state' = across state + k^T (to_end v)
         dv = matmul(transpose(weights), dout) + to_end * matmul(k, dstate)
         dk = matmul(transpose(dscores), q)
         dk = dk + matmul(to_end * v, transpose(dstate))
         dq = matmul(dscores, k) + matmul(dlater, transpose(state))
-        dstate = whole * dstate + matmul(transpose(q), dlater)
-        dquery[..., chunk, :] = _summed(dq, dquery)
-        dkey[..., chunk, :] = _summed(dk, dkey)
+        dstate = across * dstate + matmul(transpose(q), dlater)
+        dquery[..., chunk, :] = _summed_heads(dq, dquery)
+        dkey[..., chunk, :] = _summed_heads(dk, dkey)
         dvalue[..., chunk, :] = dv
     if log_decay is None:
         return dquery, dkey, dvalue, None
-    # With c_t the sum of log a up to t, what k_s v_s gives to y_t has the factor exp(c_t - c_s). So
-    # dc_t is the gradient of a factor of y_t less that of a factor of v_t, and log a_t is in all
-    # c_r from t on: a reversed running sum (Yang et al. 2024, section 4.3).
+    # With c_t the sum of log a up to t, k_s v_s enters y_t with the factor exp(c_t - c_s). So dc_t
+    # is the gradient of a factor of y_t minus that of a factor of v_t. log a_t is a term of c_t and
+    # of all later c: a reversed running sum (Yang et al. 2024, section 4.3).
     dsums = (dot_last(dy, y) - dot_last(dvalue, value))[..., 0]
     return dquery, dkey, dvalue, xp.cumsum(dsums[..., ::-1], axis=-1)[..., ::-1]
 
 
 def _chunks(value, log_decay) -> Iterator[tuple]:
-    """Slices of positions, each with how much fades in it, as factors.
+    """The slices of positions, each with the factors by which terms decay in it.
 
-    From s to t, `within` (..., C, C), 0 where s > t; from before the chunk to t, `since_start`
-    (..., C, 1); from s to its end, `to_end` (..., C, 1); and from before it to its end, `whole`
-    (..., 1, 1). Without a decay all but the first are 1.
+    `within` (..., C, C) is the decay from s to t, 0 where s > t; `since_start` (..., C, 1) from
+    before the chunk to t; `to_end` (..., C, 1) from s to the end of the chunk; `across` (..., 1, 1)
+    from before the chunk to its end. Without a decay all but the first are 1.
     """
     xp, (*_, length, _) = array_module(value), value.shape
     for first in range(0, length, CHUNK):
@@ -92,16 +92,16 @@ def _chunks(value, log_decay) -> Iterator[tuple]:
         yield chunk, within, xp.exp(c), xp.exp(c[..., -1:, :] - c), xp.exp(c[..., -1:, :])
 
 
-def _summed(gradient, like):
-    """A gradient (B, H, T, K) summed over the heads where those of `like` have it in common."""
+def _summed_heads(gradient, like):
+    """A gradient (B, H, T, K), summed over the heads if `like` has one head for all of them."""
     return gradient.sum(axis=1, keepdims=True) if like.shape[1] == 1 else gradient
 
 
-def reach_of_sums(name: str, reach: Any, x: Array, first: int = 0) -> Reach:
-    """What a layer of sums is given as the Reach of x (B, T, D), which begins at position `first`.
+def sequence_reach(name: str, reach: Any, x: Array, first: int = 0) -> Reach:
+    """The Reach of a layer of sums over x (B, T, D), whose positions begin at `first`.
 
-    None is that of all over all. Raises InputError unless who sees whom is a matter of order and
-    padding alone.
+    None lets all positions see each other. Raises InputError for an explicit mask, and for a Reach
+    over another sequence: sums know only order and padding.
     """
     if reach is None:
         return Reach(Places.without_padding(len(x), x.shape[1], first))
@@ -109,11 +109,11 @@ def reach_of_sums(name: str, reach: Any, x: Array, first: int = 0) -> Reach:
     if isinstance(reach, ExplicitMask):
         received = "an explicit mask"
     elif reach.keys is not reach.queries:
-        received = "keys of other places"
+        received = "keys of another sequence"
     else:
         return reach
     raise InputError(
-        f"{name} sums up what its own sequence holds: who sees whom is order and padding alone",
+        f"{name} sums over its own sequence, masked only by order and padding",
         received,
-        "Give it Reach(places), causal or not, or choose attention.",
+        "Pass Reach(places), causal or not, or choose attention.",
     )

@@ -1,8 +1,9 @@
 """A selective state space (Gu and Dao 2023, Mamba): a state that each position writes and erases.
 
-What a position writes, reads and lets fade it says itself; so the state keeps what matters, as the
-cells of recurrence.py do, but without a product with the state in every step. As in Mamba-2 (Dao
-and Gu 2024) a head fades by one number, which makes the scan one of products, chunk by chunk.
+Each position computes what it writes, what it reads and how much of the state decays. So the state
+keeps what matters, as a recurrent cell does, but without a matrix product of the state in every
+step. As in Mamba-2 (Dao and Gu 2024) the whole state of a head decays by one factor, so that the
+scan consists of matrix products, chunk by chunk.
 """
 
 import math
@@ -17,8 +18,8 @@ from numformer.backend import array_module
 from numformer.errors import InputError
 from numformer.later.activations import Swish, sigmoid, swish, swish_backward
 from numformer.later.mixers.convolution import Convolution
-from numformer.later.mixers.mixer import Mixer
-from numformer.later.mixers.running_sums import reach_of_sums, running_sums, running_sums_backward
+from numformer.later.mixers.mixer import Mixer, settings_from
+from numformer.later.mixers.running_sums import running_sums, running_sums_backward, sequence_reach
 from numformer.layer import Array, Parameter
 from numformer.paper.attention import head_size, merge_heads, split_heads
 from numformer.paper.linear import Linear
@@ -29,11 +30,11 @@ from numformer.paper.memory import ArrayState, Memory
 def selective_scan(x, step, rate, write, read, skip, start=None):
     """h_t = exp(-rate step_t) h_{t-1} + write_t^T (step_t x_t), y_t = read_t h_t + skip x_t.
 
-    x (B, H, T, P), step (B, H, T) > 0, how much of x_t goes into the state h (N, P) and how far it
-    fades; rate, skip (H); write, read (B, 1, T, N), which all heads share; start (B, H, N, P) or
-    None for 0 (Gu and Dao 2023, equations 1 and 2 and algorithm 2, with exp(step A) - 1 over A
-    taken for step, as they do)
-    -> y (B, H, T, P), scanned, the part of it that comes from the state, states, the last one.
+    x (B, H, T, P); step (B, H, T) > 0, by which x_t enters the state h (N, P) and the state decays;
+    rate, skip (H); write, read (B, 1, T, N), which all heads share; start (B, H, N, P), or None for
+    0 (Gu and Dao 2023, equations 1 and 2 and algorithm 2; as there, step stands for
+    (exp(step A) - 1) / A)
+    -> y (B, H, T, P), scanned (the part of y from the state), the states, the last state.
     """
     written = x * step[..., None]
     log_decay = step * -rate[:, None]
@@ -58,7 +59,7 @@ def selective_scan_backward(dy, x, step, rate, write, read, skip, scanned, state
 
 
 def softplus(x):
-    """x (...) -> log(1 + exp(x)) (...): near 0 below 0, near x above it."""
+    """x (...) -> log(1 + exp(x)) (...): positive, near 0 for negative x and near x for positive."""
     return array_module(x).logaddexp(x, x.dtype.type(0))
 
 
@@ -70,17 +71,17 @@ def softplus_backward(dy, x):
 class StateSpace(Mixer):
     """x (B, T, D), reach -> (B, T, D): y = (scan(swish(convolution(u))) swish(gate)) W_out.
 
-    One product makes of x what goes on, u, and the gate (H P each), what is written and read (N
-    each) and the step of each head, which a bias and softplus make positive. It sees what comes
-    before, no padding, and knows the order, so it needs no positions and gets none.
+    One projection of x gives the input u and the gate (H P each), the vectors to write and to read
+    (N each), and the step of each head, which softplus makes positive. A position sees what comes
+    before it, without padding; the scan knows the order, so it needs no other positions.
 
-    Rates begin between 1 and 16, steps between 0.001 and 0.1, both evenly on a scale of logarithms,
-    as in the paper: some heads remember a few positions, others a thousand.
+    As in the paper, rates start between 1 and 16 and steps between 0.001 and 0.1 (uniform in the
+    logarithm): some heads remember a few positions, others a thousand.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Settings(settings.Settings):
-        """How much its state holds."""
+        """The size of the state."""
 
         d_state: int = settings.size(64, "numbers that a state has for each feature")
         expansion: int = settings.size(2, "features of a state space, in multiples of heads x d_v")
@@ -99,19 +100,19 @@ class StateSpace(Mixer):
         self.input = Linear(d_model, 2 * self.features + 2 * d_state + heads, rng, bias=False)
         self.convolution = Convolution(self.features, rng)
         self.swish = Swish()
-        first = np.exp(rng.uniform(math.log(1e-3), math.log(0.1), heads))
-        self.step_bias = Parameter(np.log(np.expm1(first)))  # of which softplus is `first`
+        steps = np.exp(rng.uniform(math.log(1e-3), math.log(0.1), heads))
+        self.step_bias = Parameter(np.log(np.expm1(steps)))  # softplus(step_bias) = steps
         self.log_rate = Parameter(np.log(rng.uniform(1, 16, heads)))
         self.skip = Parameter(np.ones(heads))
         self.output = Linear(self.features, d_model, rng, bias=False)
 
     def forward(self, x: Array, reach: Any = None, past: Memory | None = None) -> Array:
-        reach = reach_of_sums("a state space", reach, x)
+        reach = sequence_reach("a state space", reach, x)
         self._require_causal(reach)
         xp, places = array_module(x), reach.queries
         u, gate, write, read, raw_step = self._parts(self._spread(self.input.forward(x), reach))
-        kept = past.state(self, lambda past: ArrayState()) if past else {}
-        before = kept.get("before")
+        state = past.state(self, lambda past: ArrayState()) if past else {}
+        before = state.get("before")
         v = self.swish.forward(self.convolution.forward(u, before))
         raw_step = raw_step.swapaxes(1, 2) + self.step_bias.data[:, None]
         inputs = dict(
@@ -122,13 +123,13 @@ class StateSpace(Mixer):
             read=read[:, None],
         )
         y, scanned, states, last = selective_scan(
-            **inputs, skip=self.skip.data, start=kept.get("state")
+            **inputs, skip=self.skip.data, start=state.get("state")
         )
         if past:
-            kept.update(state=last, before=self.convolution.latest(u, before))
+            state.update(state=last, before=self.convolution.latest(u, before))
         y, (opening, opened) = merge_heads(y), swish(gate)
-        of_scan = dict(inputs=inputs, scanned=scanned, states=states, raw_step=raw_step)
-        self.save(**of_scan, y=y, opening=opening, opened=opened, reach=reach)
+        scan = dict(inputs=inputs, scanned=scanned, states=states, raw_step=raw_step)
+        self.save(**scan, y=y, opening=opening, opened=opened, reach=reach)
         y = y * opening
         return self.output.forward(places.gather(y[:, None]) if places.skip_padding else y)
 
@@ -153,13 +154,13 @@ class StateSpace(Mixer):
         return self.input.backward(dparts)
 
     def _parts(self, x) -> list:
-        """x (B, T, W) -> u, gate (B, T, H P), write, read (B, T, N), step (B, T, H): columns."""
+        """x (B, T, W) -> u, gate (B, T, H P), write, read (B, T, N), step (B, T, H), all views."""
         sizes = self.features, self.features, self.d_state, self.d_state, self.heads
         ends = np.cumsum(sizes)
         return [x[..., end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
     def _spread(self, x, reach: Reach):
-        """x as sequences (B, T, W), with zeros at padding: so it writes nothing."""
+        """x as sequences (B, T, W), with zeros at padding, which then writes nothing."""
         places = reach.queries
         if places.skip_padding:
             return places.spread(x, 1)[:, 0]
@@ -179,19 +180,20 @@ class StateSpace(Mixer):
     def _require_causal(reach: Reach) -> None:
         if not reach.causal:
             raise InputError(
-                "a state space goes forward: a position sees those before it alone",
-                "a reach that looks both ways",
-                "Give it Reach(places, causal=True), or choose attention where later ones count.",
+                "in a state space a position sees earlier positions only",
+                "a reach that is not causal",
+                "Pass Reach(places, causal=True), or choose attention to look both ways.",
             )
 
     @classmethod
     def build(cls, config, rng: np.random.Generator, causal: bool) -> "StateSpace":
-        """As Mixer.build."""
-        return cls(config.d_model, config.heads, rng, d_v=config.d_v, **cls.own_settings(config))
+        return cls(
+            config.d_model, config.heads, rng, d_v=config.d_v, **settings_from(config, cls.Settings)
+        )
 
     @classmethod
     def entries(cls, config) -> int:
         d_v = config.d_v or head_size(config.d_model, config.heads)
         features = config.expansion * config.heads * d_v
         columns = 3 * features + 2 * config.d_state + config.heads
-        return config.d_model * columns + 4 * features  # and those of the convolution
+        return config.d_model * columns + 4 * features  # the convolution has 4 of each feature

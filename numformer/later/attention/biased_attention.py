@@ -1,4 +1,4 @@
-"""Attention whose scores are stored whole, with a bias on them and dropout on the weights."""
+"""Scaled dot-product attention with a bias on its scores and dropout on its weights."""
 
 import math
 from typing import Any
@@ -12,9 +12,10 @@ from numformer.paper.softmax import softmax, softmax_backward
 class BiasedAttention(Layer):
     """query (B, H, T, K), key (B, H, S, K), value (B, H, S, K_v), mask, bias -> (B, H, T, K_v).
 
-    softmax(Q K^T / sqrt(d_k) + bias) V. The mask, boolean, broadcasts to (B, H, T, S), all
-    sequences have one bias (H, T, S). `backward` returns dquery, dkey, dvalue and, where there was
-    a bias, dbias. Instead of H there may be two axes, groups of heads and heads of a group.
+    Dropout(softmax(Q K^T / sqrt(d_k) + bias)) V. The mask is boolean and broadcasts to
+    (B, H, T, S); the bias (H, T, S) is the same for all sequences. `backward` returns dquery, dkey,
+    dvalue and, if there was a bias, dbias. Instead of H there may be two axes: groups of heads, and
+    the heads of a group.
     """
 
     def __init__(self, p_drop: float = 0.0):

@@ -1,4 +1,4 @@
-"""The mask of a dropout whose values are never stored whole."""
+"""Dropout masks for attention in tiles: each tile is drawn on demand, the mask never stored."""
 
 import math
 
@@ -8,10 +8,10 @@ from numformer.backend import array_module
 from numformer.randomness import dropout_stream, mask_from_bits, splitmix64
 
 
-class KeepByTiles:
-    """The mask `keep` (..., T, S) of a dropout, of which a tile is drawn whenever it is wanted.
+class TiledDropoutMask:
+    """The mask `keep` (..., T, S) of a dropout, drawn tile by tile.
 
-    Its bits are those that `dropout_stream.mask` draws for the whole, four entries of a word.
+    Its bits are those that `dropout_stream.mask` draws for the same shape: four entries to a word.
     """
 
     def __init__(self, shape: tuple[int, ...], p_drop: float):
@@ -19,12 +19,12 @@ class KeepByTiles:
         self.key, self.start, _ = dropout_stream.reserve(math.prod(shape))
 
     def tile(self, index: tuple, columns: np.ndarray, like):
-        """The tile [*index, columns], of the dtype and device of `like`."""
+        """The tile [*index, columns], in the dtype and on the device of `like`."""
         xp, row = array_module(like), np.zeros((), int)
-        for size, some in zip(self.shape[:-1], index, strict=True):
-            row = row[..., None] * size + np.arange(size)[some]
+        for size, part in zip(self.shape[:-1], index, strict=True):
+            row = row[..., None] * size + np.arange(size)[part]
         entry, count = row[..., None] * self.shape[-1] + columns[0], len(columns)
-        if count <= columns[-1] - columns[0]:  # not side by side
+        if count <= columns[-1] - columns[0]:  # the columns are not adjacent
             entry = entry + (columns - columns[0])
             words = splitmix64(self.key, xp.asarray(self.start + entry // 4, dtype=xp.uint64))
             words >>= xp.asarray(16 * (entry % 4), dtype=xp.uint64)
@@ -32,8 +32,8 @@ class KeepByTiles:
         counters = self.start + entry // 4 + np.arange(count // 4 + 2)
         words = splitmix64(self.key, xp.asarray(counters, dtype=xp.uint64)).view(xp.uint16)
         bits = words[..., :count]
-        for place in (1, 2, 3):
-            here = entry % 4 == place  # where in its first word each row of the tile begins
-            if here.any():
-                bits = xp.where(xp.asarray(here), words[..., place : place + count], bits)
+        for offset in (1, 2, 3):  # a row of the tile begins at this entry of its first word
+            rows = entry % 4 == offset
+            if rows.any():
+                bits = xp.where(xp.asarray(rows), words[..., offset : offset + count], bits)
         return mask_from_bits(bits, self.p_drop, like)

@@ -1,4 +1,4 @@
-"""A recurrent layer: a cell goes over a padded batch, forward in time, and backward through it."""
+"""A recurrent layer: a cell moves along a padded batch, and backward goes back through time."""
 
 from typing import Any
 
@@ -12,17 +12,17 @@ from numformer.recurrence.cells import Cell
 
 
 class Steps:
-    """The order in which a loop takes the positions of a padded batch (B, T).
+    """The order in which a loop visits the positions of a padded batch (B, T).
 
-    Step after step it takes one position of every sequence that is long enough. With the longest
-    sequence first, in this `order` (B,), those at work are the first rows of the batch, so padding
-    is never computed. `loop` has for each step the position, how many are at work and their rows
-    among the N real positions, which lie in the order of the loop; `places` (N,) are their indices
-    among the B T of the batch, `sequences` (N,) those of their sequences in `order`, and `back`
-    undoes the order.
+    Each step visits one position of every sequence that is long enough. Sequences are sorted by
+    length, the longest first, as `order` (B,) says, so that the active sequences are the first rows
+    of the batch and padding is never computed. `loop` has for each step the position, the number of
+    active sequences, and the slice of their rows among the N real positions, which are numbered in
+    the order of the loop. `places` (N,) are the indices of these among the B T positions of the
+    batch, `sequences` (N,) the indices of their sequences in `order`; `inverse` undoes the order.
 
-    `lengths` (B,) are on the host, T for all unless given. With `backwards` the loop begins at the
-    last position. Raises InputError for lengths that no sequence of the batch has.
+    `lengths` (B,) are on the host; the default is T for all. With `backwards` the loop starts at
+    the last position. Raises InputError for lengths that no sequence of the batch can have.
     """
 
     def __init__(self, batch: int, longest: int, lengths=None, xp=np, backwards: bool = False):
@@ -41,18 +41,17 @@ class Steps:
         sequences = np.concatenate([np.arange(count) for count in counts])
         places = order[sequences] * longest + positions.repeat(counts)
         indices = order, np.argsort(order), places, sequences
-        self.order, self.back, self.places, self.sequences = map(xp.asarray, indices)
+        self.order, self.inverse, self.places, self.sequences = map(xp.asarray, indices)
 
 
 class Recurrent(Layer):
-    """x (B, T, D) -> h (B, T, H): a cell goes from position to position with its state.
+    """x (B, T, D) -> h (B, T, H): a cell passes its state from position to position.
 
-    `lengths` (B,), a host array, says how many positions of each sequence are real; at the padding
-    after them the state is kept, so h[:, -1] is the last one of every sequence. With `backwards`
-    the cell goes from the last real position to the first, and h[:, 0] is its last state. `start`
-    (B, H) is h before the first step, 0 unless given. Where `d_context` is set, `context`
-    (B, d_context) goes into every step beside x. `backward` returns dx, and dstart and dcontext
-    where forward got them.
+    `lengths` (B,), a host array, are the numbers of real positions; at the padding after them the
+    state stays the same, so h[:, -1] is the last state of every sequence. With `backwards` the cell
+    moves from the last real position to the first, and h[:, 0] is its last state. `start` (B, H) is
+    h before the first step; the default is 0. If `d_context` is set, every step also gets the same
+    `context` (B, d_context). `backward` returns dx, and dstart and dcontext if forward got them.
     """
 
     context: Any  # a Linear, or None without d_context
@@ -65,8 +64,8 @@ class Recurrent(Layer):
         backwards: bool = False,
         d_context: int | None = None,
     ):
-        self.input = cell.input(d_model, rng)
-        self.context = cell.input(d_context, rng, bias=False) if d_context else None
+        self.input = cell.new_input(d_model, rng)
+        self.context = cell.new_input(d_context, rng, bias=False) if d_context else None
         self.cell, self.backwards = cell, backwards
 
     def forward(
@@ -77,27 +76,26 @@ class Recurrent(Layer):
         a = self.input.forward(rows(x).take(steps.places, axis=0))
         if (context is None) != (self.context is None):
             raise InputError(
-                "a context goes into every step where d_context is set, and only there",
+                "a layer takes a context if d_context is set, and only then",
                 f"{'no' if context is None else 'a'} context",
                 "Set d_context, or leave both out.",
             )
         if context is not None:
             share = self.context.forward(context.take(steps.order, axis=0))
             a = a + share.take(steps.sequences, axis=0)
-        state = self.cell.start(
-            batch, a, None if start is None else start.take(steps.order, axis=0)
-        )
+        start_h = None if start is None else start.take(steps.order, axis=0)
+        state = self.cell.initial_state(batch, a, start_h)
         h = xp.empty((batch, longest, self.cell.size), a.dtype)
-        for t, count, at_work in steps.loop:
+        for t, count, active in steps.loop:
             if count:
-                new = self.cell.forward(a[at_work], state[:count])
+                new = self.cell.forward(a[active], state[:count])
                 state = new if count == batch else xp.concatenate([new, state[count:]])
             h[:, t] = state[:, : self.cell.size]
-        self.save(steps=steps, given=(start is not None, context is not None))
-        return h.take(steps.back, axis=0)
+        self.save(steps=steps, has_start=start is not None, has_context=context is not None)
+        return h.take(steps.inverse, axis=0)
 
-    def looking_at(self, context) -> list:
-        """context (B, d_context) -> [share (B, gates H)]: what `step` takes of it every time."""
+    def step_inputs(self, context) -> list:
+        """context (B, d_context) -> the inputs of `step` that are the same at every step."""
         return [self.context.forward(context)]
 
     def step(self, x, state, share):
@@ -106,30 +104,29 @@ class Recurrent(Layer):
         return state, state[:, : self.cell.size]
 
     def backward(self, dh: Array) -> Any:
-        """Backward through time is the loop reversed, and there is no more to it.
+        """Backward through time: the reversed loop.
 
-        Each step of the loop was a forward of the one cell, which saved a record on its stack. The
-        loop reversed meets the records in reverse order, the latest first, as the stack gives them;
-        and each adds to the gradient of the one weight.
+        Every step of forward saved a record on the stack of the one cell. The reversed loop pops
+        the records, the latest first, and each adds to the gradient of the one weight.
         """
         saved = self.pop_saved()
-        steps, (started, with_context) = saved["steps"], saved["given"]
+        steps = saved["steps"]
         xp, (batch, longest, size) = array_module(dh), dh.shape
         dh = dh.take(steps.order, axis=0)
         dstate = xp.zeros((batch, self.cell.states * size), dh.dtype)
         da = xp.empty((len(steps.places), self.cell.gates * size), dh.dtype)
-        for t, count, at_work in reversed(steps.loop):
-            dstate[:, :size] += dh[:, t]  # at padding the state is kept, and so is its gradient
+        for t, count, active in reversed(steps.loop):
+            dstate[:, :size] += dh[:, t]  # at padding the state stays the same
             if count:
-                da[at_work], dstate[:count] = self.cell.backward(dstate[:count])
+                da[active], dstate[:count] = self.cell.backward(dstate[:count])
         dx = xp.zeros((batch * longest, self.input.weight.shape[0]), dh.dtype)
         dx[steps.places] = self.input.backward(da)
         gradients = [dx.reshape(batch, longest, -1)]
-        if started:
-            gradients.append(dstate[:, :size].take(steps.back, axis=0))
-        if with_context:
+        if saved["has_start"]:
+            gradients.append(dstate[:, :size].take(steps.inverse, axis=0))
+        if saved["has_context"]:
             dshare = xp.zeros((batch, da.shape[1]), dh.dtype)
-            for _, count, at_work in steps.loop:
-                dshare[:count] += da[at_work]  # the context goes into every step
-            gradients.append(self.context.backward(dshare).take(steps.back, axis=0))
+            for _, count, active in steps.loop:
+                dshare[:count] += da[active]  # the context enters every step
+            gradients.append(self.context.backward(dshare).take(steps.inverse, axis=0))
         return tuple(gradients) if len(gradients) > 1 else gradients[0]

@@ -1,0 +1,134 @@
+"""Attention as a mixer: self-attention with a pattern, or with a bias on its scores."""
+
+from dataclasses import make_dataclass
+from typing import Any
+
+import numpy as np
+
+from numformer.errors import InputError
+from numformer.later.attention.heads import BiasedHeads, QueryKeyHeads
+from numformer.later.attention.patterns import FullPattern
+from numformer.later.attention.rotary import require_pairs
+from numformer.later.attention.tiles import TiledAttention
+from numformer.later.mixers.mixer import settings_from
+from numformer.layer import Layer
+from numformer.paper.attention import (
+    CrossAttention,
+    Heads,
+    ScaledDotProductAttention,
+    SelfAttention,
+)
+from numformer.paper.linear import Linear
+
+
+class AttentionMixer:
+    """Self-attention with a `pattern`, and perhaps a trained `bias`, as an entry of MIXERS.
+
+    Both are classes, built from their Settings. The bias also gets the number of heads,
+    `both_ways`, and a `constant`, another bias without a gradient. All layers of a stack share
+    the parameters of the bias.
+    """
+
+    looks_ahead = True
+
+    def __init__(self, pattern: type[FullPattern] = FullPattern, bias: Any = None):
+        self.pattern, self.bias, self.is_local = pattern, bias, pattern.is_local
+        kinds: Any = dict.fromkeys([*([bias.Settings] if bias else []), pattern.Settings])
+        self.Settings: Any = make_dataclass(
+            "Settings", [], bases=tuple(kinds), frozen=True, kw_only=True
+        )
+
+    def require(self, config) -> None:
+        """Raise InputError for a config that this attention cannot be built from."""
+        heads, groups = config.heads, config.key_value_heads or config.heads
+        if heads % groups:
+            raise InputError(
+                "heads is a multiple of key_value_heads: every key head serves as many query heads",
+                f"heads {heads}, key_value_heads {groups}",
+                "Change one of them.",
+            )
+        self.new_pattern(config).require(heads)
+        if "rotary" in config.positions:
+            require_pairs(config.sizes[0])
+        self.new_bias(config, causal=True)
+
+    def new_pattern(self, config) -> FullPattern:
+        """The pattern, with its settings from a config."""
+        return self.pattern(**settings_from(config, self.pattern.Settings))
+
+    def new_bias(self, config, causal: bool, constant: Any = None) -> Any:
+        """The mixer's bias, on top of a constant one; the constant alone if it has no bias."""
+        if not self.bias:
+            return constant
+        own = settings_from(config, self.bias.Settings)
+        return self.bias(config.heads, both_ways=not causal, constant=constant, **own)
+
+    def build(self, config, rng: np.random.Generator, causal: bool) -> SelfAttention:
+        """The self-attention of a config; a `causal` one never sees later positions."""
+        groups, positions = config.key_value_heads or config.heads, config.attention_positions()
+        bias = self.new_bias(config, causal, positions.get("bias"))
+        pattern = self.new_pattern(config)
+        parts = projections(config, rng, groups, config.new_qk_norm, positions.get("rotary"))
+        attention = attention_function(config, groups, pattern, bias)
+        sizes = config.d_model, config.heads, rng, *config.sizes
+        return SelfAttention(
+            *sizes, **parts, attention=attention, key_value_state=pattern.key_value_state
+        )
+
+    def share(self, layer: Layer, first: Layer) -> None:
+        """Give a layer the parameters that it shares with the first layer of its stack."""
+        if not self.bias:  # the numbers of heads may differ, and the parts with them
+            return
+        for part, first_part in zip(layer.layers_within(), first.layers_within(), strict=True):
+            if hasattr(part, "share"):
+                part.share(first_part)  # pyright: ignore
+
+    def entries(self, config) -> int:
+        """The number of entries in the matrices of this attention."""
+        return matrix_entries(config, config.key_value_heads or config.heads)
+
+
+def build_cross_attention(config, rng: np.random.Generator) -> CrossAttention:
+    """The cross-attention of a config: full, with a key head for each query head.
+
+    Its keys are another sequence, whose positions are no distances from those of the queries. So
+    it has no rotary positions, no bias and no pattern.
+    """
+    parts: dict[str, Any] = projections(config, rng, config.heads)
+    parts["attention"] = attention_function(config, config.heads, FullPattern())
+    return CrossAttention(config.d_model, config.heads, rng, *config.sizes, **parts)
+
+
+def projections(
+    config, rng: np.random.Generator, groups: int, new_norm: Any = None, rotary: Any = None
+) -> dict[str, Any]:
+    """The four parts that have a matrix, in the order in which they draw it."""
+    (d_k, d_v), d_model, bias = config.sizes, config.d_model, config.attention_bias
+    plain = BiasedHeads if bias else Heads
+
+    def query_or_key(heads: int) -> Heads:
+        norm = new_norm(d_k) if new_norm else None
+        if norm or rotary:
+            return QueryKeyHeads(d_model, heads, d_k, rng, bias, norm=norm, rotary=rotary)
+        return plain(d_model, heads, d_k, rng)
+
+    query, key = query_or_key(config.heads), query_or_key(groups)
+    value = plain(d_model, groups, d_v, rng)
+    output = Linear(config.heads * d_v, d_model, rng, bias)
+    return dict(query=query, key=key, value=value, output=output)
+
+
+def attention_function(config, groups: int, pattern: FullPattern, bias: Any = None) -> Layer:
+    """What each head computes: TiledAttention wherever the paper's formula is not enough."""
+    function, p_drop = config.attention_class, config.attention_dropout
+    if function not in (ScaledDotProductAttention, TiledAttention):
+        return TiledAttention(pattern, bias=bias, dense=function(p_drop))
+    later_work = bias or p_drop or groups < config.heads or type(pattern) is not FullPattern
+    if later_work or function is TiledAttention:
+        return TiledAttention(pattern, p_drop, bias)
+    return ScaledDotProductAttention()
+
+
+def matrix_entries(config, groups: int) -> int:
+    """The number of entries in the matrices of an attention with `groups` heads of keys."""
+    return config.d_model * (config.heads + groups) * sum(config.sizes)

@@ -1,0 +1,72 @@
+"""The registries of choices: a field of a config names a choice by its key here.
+
+A new entry is a choice like the others; an unknown name is refused.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from numformer.later.activations import GEGLU, GELU, GELUTanh, SwiGLU, Swish
+from numformer.later.attention.alibi import ALiBi
+from numformer.later.attention.patterns import GlobalWindow, Strided, Window
+from numformer.later.attention.relative import RelativePositions
+from numformer.later.attention.rotary import Rotary
+from numformer.later.attention.tiles import TiledAttention
+from numformer.later.experts import MixtureOfExperts
+from numformer.later.feed_forward import DenseFeedForward
+from numformer.later.mixers.attention import AttentionMixer
+from numformer.later.mixers.linear_attention import LinearAttention
+from numformer.later.mixers.state_space import StateSpace
+from numformer.later.positions import NoPositions, sinusoidal_halves_table
+from numformer.later.rms_norm import RMSNorm
+from numformer.layer import Layer
+from numformer.paper.attention import ScaledDotProductAttention
+from numformer.paper.config import POSITIONS as PAPER_POSITIONS
+from numformer.paper.feed_forward import ReLU
+from numformer.paper.layer_norm import LayerNorm
+from numformer.paper.positions import SinusoidalPositions
+
+NORMALIZATIONS: dict[str, Callable[..., Layer]] = {"layer": LayerNorm, "rms": RMSNorm}
+
+ACTIVATIONS: dict[str, type[Layer]] = {
+    "relu": ReLU,
+    "gelu": GELU,
+    "gelu_tanh": GELUTanh,
+    "swish": Swish,
+    "swiglu": SwiGLU,
+    "geglu": GEGLU,
+}
+
+FEED_FORWARDS: dict[str, Any] = {"dense": DenseFeedForward, "experts": MixtureOfExperts}
+
+POSITIONS: dict[str, Callable[..., Layer]] = {
+    **PAPER_POSITIONS,
+    "sinusoidal_halves": lambda *sizes: SinusoidalPositions(sinusoidal_halves_table),
+    "sinusoidal_rotary": lambda *sizes: SinusoidalPositions(),
+    **dict.fromkeys(["rotary", "alibi", "none"], lambda *sizes: NoPositions()),
+}
+"""What adds positions to the embeddings, built from (max_length, d_model, rng)."""
+
+POSITIONS_IN_ATTENTION: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "rotary": lambda config: {"rotary": Rotary(config.rotary_base)},
+    "sinusoidal_rotary": lambda config: {"rotary": Rotary(config.rotary_base)},
+    "alibi": lambda config: {"bias": ALiBi(config.heads)},
+}
+"""The positions that act within self-attention: a config -> the part `rotary` or `bias`."""
+
+ATTENTIONS: dict[str, Callable[..., Layer]] = {
+    "scaled_dot_product": ScaledDotProductAttention,
+    "tiled": TiledAttention,
+}
+"""What each head computes. A class of your own is built from p_drop."""
+
+MIXERS: dict[str, Any] = {
+    "attention": AttentionMixer(),
+    "window": AttentionMixer(Window),
+    "global_window": AttentionMixer(GlobalWindow),
+    "strided": AttentionMixer(Strided),
+    "relative": AttentionMixer(bias=RelativePositions),
+    "linear": LinearAttention,
+    "state_space": StateSpace,
+}
+"""What can replace self-attention."""

@@ -1,0 +1,105 @@
+"""Kinds of config fields beyond those of `settings`: several values, ids, fields without a flag.
+
+A field of several values holds a tuple. Files and command lines have it as text with commas, which
+a config accepts, too; `saved_values` returns that text.
+"""
+
+from collections.abc import Collection
+from dataclasses import Field, asdict, fields
+from typing import Any
+
+from numformer.settings import Rule, is_size, setting
+
+
+def choices(default: str, registry: Collection[str], what: str):
+    """A tuple of names in a registry, in turn by layer."""
+    rule = Rule(
+        "one or several, with commas between them, of",
+        lambda v: type(v) is tuple and v != () and all(name in registry for name in v),
+        str,
+        registry,
+        several=True,
+    )
+    return _with(setting((default,), what, rule), parse=_split)
+
+
+def ids(default: tuple[int, ...], what: str):
+    """A tuple of ids, which may be empty."""
+    words = 'integers of at least 0 with commas between them, or ""'
+    return _with(setting(default, what, Rule(words, _are_ids, str)), parse=_split)
+
+
+def sizes(default: Any, what: str):
+    """An integer of at least 1, or a tuple of them, in turn by layer."""
+    words = "an integer of at least 1, or several with commas between them"
+    return _with(setting(default, what, Rule(words, _are_sizes, _integer)), parse=_one_or_several)
+
+
+def special_id(default: int | None, what: str):
+    """The id of a special symbol; None where there is none."""
+    words = "an integer of at least 0, or None"
+    return setting(default, what, Rule(words, lambda v: v is None or _are_ids((v,)), int))
+
+
+def only_with(setting: Any, **owners: Collection[str]) -> Any:
+    """The same setting, which has an effect only with some choices, such as mixers=["window"]."""
+    return _with(setting, only_with=owners)
+
+
+def unflagged(setting: Any) -> Any:
+    """The same setting without a flag: only pretrained weights of others need another value."""
+    return _with(setting, flag=False)
+
+
+def parsed(field: Field, value: Any) -> Any:
+    """The value of a field, with text parsed where there are several values.
+
+    A value that breaks the rule stays as it is, for the check that follows.
+    """
+    if "parse" in field.metadata:
+        result = field.metadata["parse"](value)
+        return result if field.metadata["rule"].allows(result) else value
+    return value
+
+
+def saved_value(field: Field, value: Any) -> Any:
+    """The value of a field for files and flags: several values are one text with commas."""
+    return (
+        ",".join(map(str, value)) if "parse" in field.metadata and type(value) is tuple else value
+    )
+
+
+def saved_values(config: Any) -> dict[str, Any]:
+    """The values of a config by name, for JSON."""
+    values = asdict(config)
+    return {field.name: saved_value(field, values[field.name]) for field in fields(config)}
+
+
+def _with(setting: Any, **metadata: Any) -> Any:
+    setting.metadata = {**setting.metadata, **metadata}
+    return setting
+
+
+def _split(value):
+    """Text with commas, or a list -> a tuple, in which digits are integers; others stay."""
+    if isinstance(value, str):
+        return tuple(map(_integer, value.split(","))) if value else ()
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _one_or_several(value):
+    """As `_split`; of a single value the value itself."""
+    values = _split(value)
+    return values[0] if isinstance(values, tuple) and len(values) == 1 else values
+
+
+def _integer(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
+
+
+def _are_ids(value) -> bool:
+    return type(value) is tuple and all(type(n) is int and n >= 0 for n in value)
+
+
+def _are_sizes(value) -> bool:
+    return is_size(value) or (type(value) is tuple and value != () and all(map(is_size, value)))

@@ -1,0 +1,95 @@
+"""Settings that belong to a choice, such as the window of a mixer that has a window."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import Field, dataclass, fields
+from functools import cache, partial
+from typing import Any, ClassVar
+
+from numformer.errors import InputError
+from numformer.models.fields import parsed
+from numformer.settings import Settings
+
+
+@dataclass(frozen=True)
+class OwnedSettings(Settings):
+    """Settings that may belong to choices; InputError for a setting whose owner is not chosen."""
+
+    registries: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Fields whose choices may have settings of their own, each with its registry."""
+
+    def __new__(cls, *_, **values):
+        """A config of this class, or of a subclass with the settings of the chosen entries.
+
+        An entry that was registered after this class was defined may have settings, too.
+        """
+        base: Any = vars(cls).get("extends", cls)
+        entries: list[Any] = []
+        for name, registry in cls.registries.items():
+            field = base.__dataclass_fields__[name]
+            chosen = parsed(field, values.get(name, field.default))
+            chosen = chosen if isinstance(chosen, tuple) else (chosen,)
+            for choice, entry in registry.items():
+                if choice in chosen or own_names(entry) & values.keys():
+                    entries.append(entry)
+        own = [kind for kind in settings_classes(entries) if not issubclass(base, kind)]
+        kind: Any = extended(base, (*own,)) if own else base
+        return super().__new__(kind, **values)
+
+    def __post_init__(self):
+        for field in fields(self):
+            if "parse" in field.metadata:
+                object.__setattr__(self, field.name, parsed(field, getattr(self, field.name)))
+        super().__post_init__()
+        for field in fields(self):
+            self._require_owner(field)
+
+    def owners(self, setting: Field) -> Mapping[str, Collection[str]]:
+        """The choices with which a setting has an effect: names by the field that chooses them."""
+        for field, registry in self.registries.items():
+            names = {name for name, entry in registry.items() if setting.name in own_names(entry)}
+            if names:
+                return {field: names}
+        return setting.metadata.get("only_with", {})
+
+    def _require_owner(self, setting: Field) -> None:
+        """Raise InputError for a setting that has no effect, since its owner is not chosen."""
+        value = getattr(self, setting.name)
+        for owner, names in self.owners(setting).items():
+            chosen = getattr(self, owner)
+            chosen = [*map(str, chosen if isinstance(chosen, tuple) else [chosen])]
+            if value != setting.default and not {*names} & {*chosen}:
+                raise InputError(
+                    f"{setting.name} belongs to {owner} {' or '.join(sorted(names))}",
+                    f"{setting.name} {value!r} with {owner} {','.join(chosen)}",
+                    f"Leave {setting.name} out, or change {owner}.",
+                )
+
+
+def settings_classes(entries: Iterable[Any]) -> list[type[Settings]]:
+    """The Settings of entries of registries, without the classes that others of them extend."""
+    kinds = [*dict.fromkeys(getattr(entry, "Settings", Settings) for entry in entries)]
+    bases = {base for kind in kinds for base in kind.__mro__[1:]}
+    return [kind for kind in kinds if kind not in bases and kind is not Settings]
+
+
+def own_settings(entry: Any) -> tuple[Field, ...]:
+    """The settings that belong to an entry of a registry."""
+    return fields(getattr(entry, "Settings", Settings))
+
+
+def own_names(entry: Any) -> set[str]:
+    """The names of these settings."""
+    return {setting.name for setting in own_settings(entry)}
+
+
+@cache
+def extended(config: Any, own: tuple[type, ...]) -> Any:
+    """A subclass of a config class with the fields of further Settings, and with the same name."""
+
+    def reduced(self):  # for pickle, which finds no class by this name
+        values = {setting.name: getattr(self, setting.name) for setting in fields(self)}
+        return partial(config, **values), ()
+
+    names = dict(__module__=config.__module__, __qualname__=config.__qualname__)
+    content = dict(names, extends=config, __reduce__=reduced)
+    return dataclass(frozen=True, kw_only=True)(type(config.__name__, (config, *own), content))
