@@ -149,10 +149,10 @@ def test_masks_other_than_order_and_padding_are_refused(kind, rng, complaint):
     layer, x, places = layer_of(kind), rng.standard_normal((B, 4, D)), Places.without_padding(B, 4)
     for reach, received in (
         (np.ones((4, 4), bool), "an explicit mask"),
-        (Reach(places, Places.without_padding(B, 3)), "keys of other places"),
+        (Reach(places, Places.without_padding(B, 3)), "keys of another sequence"),
     ):
         message = complaint(layer.forward, x, reach)
-        assert f"received {received}. Give it Reach(places)" in message
+        assert f"received {received}. Pass Reach(places)" in message
     for first in ((), (3,)):
         whole = running_sums.sequence_reach(kind, None, x, *first).queries
         assert whole.valid.shape == (B, 4)
@@ -160,7 +160,7 @@ def test_masks_other_than_order_and_padding_are_refused(kind, rng, complaint):
     if kind == "state_space":
         for reach in (None, Reach(places)):
             message = complaint(layer.forward, x, reach)
-            assert "received a reach that looks both ways. Give it Reach(places, causal=" in message
+            assert "received a reach that is not causal. Pass Reach(places, causal=" in message
 
 
 def test_alibi_and_sizes_of_0_are_refused(complaint):
