@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from numformer.later.attention.dense import BiasedAttention
 from threadpoolctl import threadpool_limits
 
+from numformer.later.attention.biased_attention import BiasedAttention
 from numformer.paper import Decoder, Dropout, MultiHeadAttention, Residual
 from numformer.paper.embedding import embed_backward
 from numformer.paper.layer_norm import layer_norm_backward
