@@ -48,7 +48,7 @@ def untaken_branches(layer: Layer, inputs: Iterable) -> list[str]:
     sys.settrace(trace_lines)
     try:
         check = GradientCheck(layer, inputs)
-        checks = [check, *filter(None, map(check.scaled, SCALES))]
+        checks = [check, *(scaled for _, scaled in check.at_scales(SCALES))]
     finally:
         sys.settrace(before)
     trace = Trace()

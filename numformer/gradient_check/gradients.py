@@ -108,19 +108,18 @@ class GradientCheck:
 
         None where neither runs: errors that have nothing to do with the batch come up again.
         """
-        weights = self._flat.data.copy()
         for extra in (1, 0):
             earlier = copy.copy(self)
             earlier.rng, earlier.seed = np.random.default_rng([self.seed, 2]), self.seed + 1
             earlier.inputs = rules.reversed_batch(self.inputs, extra)
-            try:
-                earlier._differentiate()
-                return earlier
-            except Exception:
-                self.layer.clear_saved()
-            finally:
-                self._flat.zero_grad()
-                self._flat.data[...] = weights
+            with temporary_values(self._flat.data, self._flat.data):
+                try:
+                    earlier._differentiate()
+                    return earlier
+                except Exception:
+                    self.layer.clear_saved()
+                finally:
+                    self._flat.zero_grad()
         return None
 
     def _differentiable_inputs(self) -> dict:
@@ -139,9 +138,8 @@ class GradientCheck:
         First the parameters move at random, by a normal distribution of deviation `shift`.
         """
         for parameter in self.parameters.values():
-            parameter.data[...] += self.xp.asarray(
-                shift * self.rng.standard_normal(parameter.shape)
-            )
+            move = shift * self.rng.standard_normal(parameter.shape)
+            parameter.data[...] += self.xp.asarray(move)
         self.weights = self._flat.data.copy()
         arguments = self._differentiable_inputs()
         copies = {name: array.copy() for name, array in arguments.items()}
@@ -163,11 +161,9 @@ class GradientCheck:
         self.gradients = returned | {name: p.grad.copy() for name, p in self.parameters.items()}
         rules.require_shapes(self.tensors, self.gradients)
         if on_host(dy):
-            packed = {
-                "the gradient of a parameter": self._flat.grad,
-                "a parameter": self._flat.data,
-            }
-            rules.require_own_memory(returned, {"dy": dy} | packed | arguments | self._outputs[0])
+            others = {"dy": dy, "the gradient of a parameter": self._flat.grad}
+            others |= {"a parameter": self._flat.data} | arguments | self._outputs[0]
+            rules.require_own_memory(returned, others)
 
     def _forward(self, inputs: Iterable):
         """What forward returns, with its auxiliary losses added to each entry.
@@ -276,30 +272,26 @@ class GradientCheck:
                 worst = row
         return worst
 
-    def scaled(self, scale: float) -> "GradientCheck | None":
-        """The same check with inputs times `scale`; None where forward is undefined for them."""
-        other = copy.copy(self)
-        other.rng, other.earlier = np.random.default_rng([self.seed, 3]), None
-        other.inputs = [x * scale if dtype_kind(x) == "f" else x for x in self.inputs]
-        with np.errstate(all="ignore"):
-            try:
-                if not np.isfinite(to_host(other.run()[0])).all():
-                    return None
-            except Exception:
-                self.layer.clear_saved()
-                return None
-            self._flat.zero_grad()
-            other._differentiate(shift=0)
-        return other
-
     def at_scales(self, scales: Iterable[float]) -> Iterator[tuple[float, "GradientCheck"]]:
-        """(scale, the scaled check) for each scale at which forward is defined."""
+        """(scale, the same check with inputs times it) for each at which forward is defined."""
         for scale in scales if self.input_names else ():
-            if scaled := self.scaled(scale):
-                yield scale, scaled
+            other = copy.copy(self)
+            other.rng, other.earlier = np.random.default_rng([self.seed, 3]), None
+            other.inputs = [x * scale if dtype_kind(x) == "f" else x for x in self.inputs]
+            with np.errstate(all="ignore"):
+                try:
+                    finite = np.isfinite(to_host(other.run()[0])).all()
+                except Exception:
+                    self.layer.clear_saved()
+                    continue
+                if finite:
+                    self._flat.zero_grad()
+                    other._differentiate(shift=0)
+            if finite:
+                yield scale, other
 
     def row_at_scale(self, name: str, scale: float) -> Row:
-        """Like `row` for a check that was `scaled`: one direction, and steps in proportion."""
+        """Like `row` for a check at a scale: one direction, and steps in proportion."""
         tensor, is_input = to_host(self.tensors[name]), name not in self.parameters
         size = float(abs(tensor).max(initial=0)) if is_input else 1
         self.step = LARGEST_STEP / 10 * min(1, size or 1)

@@ -1,5 +1,6 @@
 """Cases of attention: its parts, and the layers around it."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -44,8 +45,11 @@ def position_inputs(g) -> list:
     return [np.arange(g.T) * 3 + 2, np.arange(g.S) * 4]
 
 
-def relative_positions(settings, g):
-    return RelativePositions(H, **settings), position_inputs(g)
+def relative_case(name: str, **settings) -> Case:
+    def build(g):
+        return RelativePositions(H, **settings), position_inputs(g)
+
+    return Case(f"relative_positions_{name}", build, "relative_positions", settings)
 
 
 def attention_with_parts(parts, inputs, g):
@@ -62,22 +66,35 @@ def rotary_heads(g):
     return heads, [g.x, g.targets]
 
 
-def query_key_heads(norm, rotary, g):
+def normed_case(name: str, norm, base: float = 0) -> Case:
     """Attention with a norm of each head's queries and keys, and perhaps rotary positions."""
 
-    def heads():
-        return QueryKeyHeads(D, H, 4, g.rng, norm=norm(4, 0.1), rotary=rotary and rotary(50.0))
+    def build(g):
+        query, key = (
+            QueryKeyHeads(D, H, 4, g.rng, norm=norm(4, 0.1), rotary=Rotary(base) if base else None)
+            for _ in range(2)
+        )
+        return SelfAttention(D, H, g.rng, query=query, key=key), [g.x, g.decoder]
 
-    return SelfAttention(D, H, g.rng, query=heads(), key=heads()), [g.x, g.decoder]
+    settings = dict(heads=H, epsilon=0.1) | (dict(positions="rotary", base=base) if base else {})
+    return Case(f"heads_with_{name}", build, "self_attention", settings)
 
 
-def attention_in_tiles(pattern, bias, groups, g):
+relative_bias = partial(RelativePositions, **DISTANCES)
+
+
+def tiles_case(name: str, pattern, groups: int, bias: Callable = relative_bias, **settings) -> Case:
     """Self-attention in tiles; `groups` is the number of heads of keys and values."""
     heads = 4
-    key, value = (Heads(D, groups, size, g.rng) for size in (2, 3))
-    attention = TiledAttention(pattern, 0.3, bias and bias(heads), **TILES)
-    parts = dict(key=key, value=value, attention=attention)
-    return SelfAttention(D, heads, g.rng, 2, 3, **parts), [g.x, g.decoder]
+
+    def build(g):
+        key, value = (Heads(D, groups, size, g.rng) for size in (2, 3))
+        attention = TiledAttention(pattern, 0.3, bias(heads), **TILES)
+        parts = dict(key=key, value=value, attention=attention)
+        return SelfAttention(D, heads, g.rng, 2, 3, **parts), [g.x, g.decoder]
+
+    settings |= dict(heads=heads, groups=groups, attention_dropout=0.3)
+    return Case(f"tiles_of_a_{name}", build, "tiled_attention", settings)
 
 
 ATTENTION = [
@@ -99,30 +116,17 @@ ATTENTION = [
         "scaled_dot_product_attention",
         dict(attention_dropout=0.3),
     ),
-    *(
-        Case(
-            f"tiles_of_a_{name}",
-            partial(attention_in_tiles, pattern, bias, groups),
-            "tiled_attention",
-            dict(heads=4, groups=groups, attention_dropout=0.3) | settings,
-        )
-        for name, pattern, bias, groups, settings in (
-            ("window", Window(window=2), ALiBi, 2, dict(window=2, positions="alibi")),
-            (
-                "global_window_with_relative_positions",
-                GlobalWindow(window=1, global_tokens=1),
-                partial(RelativePositions, **DISTANCES),
-                4,
-                dict(window=1, global_tokens=1, distances=DISTANCES),
-            ),
-            (
-                "stride_with_relative_positions",
-                Strided(stride=2),
-                partial(RelativePositions, **DISTANCES),
-                1,
-                dict(stride=2, distances=DISTANCES),
-            ),
-        )
+    tiles_case("window", Window(window=2), 2, ALiBi, window=2, positions="alibi"),
+    tiles_case(
+        "global_window_with_relative_positions",
+        GlobalWindow(window=1, global_tokens=1),
+        groups=4,
+        window=1,
+        global_tokens=1,
+        distances=DISTANCES,
+    ),
+    tiles_case(
+        "stride_with_relative_positions", Strided(stride=2), groups=1, stride=2, distances=DISTANCES
     ),
     Case(
         "biased_attention",
@@ -132,36 +136,16 @@ ATTENTION = [
         ),
         settings=dict(attention_dropout=0.3),
     ),
-    *(
-        Case(
-            f"relative_positions_{name}",
-            partial(relative_positions, settings),
-            "relative_positions",
-            settings,
-        )
-        for name, settings in (
-            ("both_ways", dict(distance_buckets=8, farthest=9, both_ways=True)),
-            ("back", dict(distance_buckets=4, farthest=12, both_ways=False)),
-        )
-    ),
+    relative_case("both_ways", distance_buckets=8, farthest=9, both_ways=True),
+    relative_case("back", distance_buckets=4, farthest=12, both_ways=False),
     Case(
         "relative_positions_with_alibi",
         lambda g: (RelativePositions(H, **DISTANCES, constant=ALiBi(H)), position_inputs(g)),
         "relative_positions",
         DISTANCES | dict(alibi_heads=H),
     ),
-    *(
-        Case(
-            f"heads_with_{name}",
-            partial(query_key_heads, norm, rotary),
-            "self_attention",
-            dict(heads=H, epsilon=0.1) | settings,
-        )
-        for name, norm, rotary, settings in (
-            ("layer_norm", LayerNorm, None, {}),
-            ("rms_norm_and_rotary", RMSNorm, Rotary, dict(positions="rotary", base=50.0)),
-        )
-    ),
+    normed_case("layer_norm", LayerNorm),
+    normed_case("rms_norm_and_rotary", RMSNorm, base=50.0),
     Case("dot_product_score", lambda g: (DotProductScore(), [g.x, g.memory])),
     Case(
         "dot_product_score_without_scale",
