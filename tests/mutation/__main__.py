@@ -1,12 +1,12 @@
-"""Proof that the tests notice broken mathematics: the library is broken, one place at a time.
+"""Proof that the tests notice broken mathematics: break the library, one place at a time.
 
-    python -m tests.mutation            every mutant; goes on where it was interrupted
+    python -m tests.mutation            every mutant; continues after an interruption
     python -m tests.mutation --fast     one mutant of each kind for each file
 
-A mutant is the library with one place broken in one way (mutants.py lists the ways). Each is
+A mutant is the library with one place broken in one way (mutants.py lists the ways). Each mutant is
 tested in a process of its own, forked after the tests were collected, by the tests that run the
-broken function, until one fails. A mutant that no test notices is a hole in the tests, unless it
-computes the same as the library: then equivalent_mutants.py says why.
+broken function, until one fails. A mutant that no test notices is a gap in the tests, unless it
+computes the same as the library: equivalent_mutants.py proves those.
 """
 
 import argparse
@@ -40,21 +40,21 @@ TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent
 LIBRARY = ROOT / "numformer"
 
-# What is broken: every formula, layer, loss, optimizer, mask, batch and decoding step.
-BROKEN = """backend.py arithmetic.py randomness.py layer.py settings.py
+# Mutated: every formula, layer, loss, optimizer, mask, batch and decoding step.
+MUTATED = """backend.py arithmetic.py randomness.py layer.py settings.py
             symbols.py half_precision.py paper/*.py data/*.py later/*.py
             later/*/*.py recurrence/*.py models/*.py
             generation/*.py optimization/*.py training/average.py training/loop.py
             training/measures.py training/trainer.py execution/in_turn.py execution/forked.py
             execution/gradient_ready.py execution/rank_executor.py execution/pairwise.py
             execution/ranks.py""".split()
-# Not broken: what deals with drivers, memory, processes and files and computes nothing.
-MACHINE = """default_parts train
+# Not mutated: code for drivers, memory, processes and files, which computes nothing.
+NOT_MUTATED = """default_parts train
              InTurn.start InTurn.close Forked.start Forked.close Forked._call Forked._fork
              Forked._serve Forked._end_processes _unless_ended shared cores
              Trainer.save Trainer._save_best Trainer.resume Trainer._load_best interrupts
              _Progress.__init__ _Progress.log""".split()
-# What must notice it: the quick tests of the same things.
+# The tests that must notice mutants: the quick tests of the same code.
 SUITE = """test_arithmetic test_backend test_beginners test_layer test_properties test_settings
            test_trained
            data/test_* layers/test_* models/test_* generation/test_* gpu/test_*
@@ -67,15 +67,15 @@ STATE = ROOT / "runs" / "mutation"
 PYTEST = """-p no:cacheprovider -p no:timeout -p no:terminal -s -o addopts=
             -o tmp_path_retention_policy=none -W ignore --rootdir""".split()
 PYTEST += [str(ROOT), "-k", "not two_hundred_steps and not report_on_a_gpu"]
-MOST_TESTS = 400  # that a mutant has to pass to count as unnoticed
-MEMORY = 8 << 30  # bytes of address space for a mutant that asks for more and more
-LEAST_SECONDS, SLOWER = 10, 30  # a test may compute this long, or this many times as usual
-PIECES = 48  # of the suite, for what finds out which test runs what
-SEEN = "functions_seen"  # a builtin set, while that is found out
-IMPORT_SECONDS = 600  # for the whole suite, where a mutant needs a fresh import
+MOST_TESTS = 400  # that a mutant must pass to count as unnoticed
+MEMORY = 8 << 30  # bytes of address space, for mutants that allocate without end
+LEAST_SECONDS, SLOWER = 10, 30  # a test may compute this long, or so many times its usual time
+PIECES = 48  # of the suite, while observing which test runs which function
+SEEN_FUNCTIONS = "functions_seen"  # the name of a builtin set, while observing
+IMPORT_SECONDS = 600  # for the whole suite, if a mutant needs a fresh import
 
 
-Note = Callable[[str], None]  # tells what a process is doing, in case that it dies of it
+Note = Callable[[str], None]  # notes what a process does, in case that kills the process
 
 
 def suite() -> list[str]:
@@ -84,16 +84,16 @@ def suite() -> list[str]:
 
 @functools.cache
 def sources() -> dict[str, Source]:
-    paths = [path for pattern in BROKEN for path in sorted(LIBRARY.glob(pattern))]
+    paths = [path for pattern in MUTATED for path in sorted(LIBRARY.glob(pattern))]
     names = [str(path.relative_to(LIBRARY)) for path in paths]
     return {n: Source(n, p.read_text(), p) for n, p in zip(names, paths, strict=True)}
 
 
-def in_processes(jobs: Iterable, do: Callable[..., str]) -> Iterator[tuple[object, str]]:
-    """(job, do(job, note)) for each, side by side in forked processes, as they end.
+def run_in_processes(jobs: Iterable, do: Callable[..., str]) -> Iterator[tuple[object, str]]:
+    """(job, do(job, note)) for each job, as they end; jobs run side by side in forked processes.
 
-    What a process that dies gives is "died in " what it noted last: a mutant that takes Python with
-    it, or all the time, did not stay unnoticed. An exception in `do` ends everything.
+    The result of a process that dies is "died in " and its last note: a mutant that crashes Python
+    or runs out of time was noticed. An exception in `do` ends the program.
     """
     waiting, running = list(reversed(list(jobs))), {}
     try:
@@ -102,16 +102,16 @@ def in_processes(jobs: Iterable, do: Callable[..., str]) -> Iterator[tuple[objec
                 job, file = waiting.pop(), tempfile.TemporaryFile("w+")
                 folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
                 if (pid := os.fork()) == 0:
-                    # Where all have one, any pytest that ends clears away what others still use.
+                    # In a shared folder, a pytest that ends deletes files that others still use.
                     os.environ["PYTEST_DEBUG_TEMPROOT"] = folder.name
-                    _be_a_process(do, job, file)
+                    _run_job(do, job, file)
                 running[pid] = job, file, folder
             pid, _ = os.wait()
             if pid not in running:
                 continue
             job, file, folder = running.pop(pid)
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)  # what it may have started
+                os.killpg(pid, signal.SIGKILL)  # and the processes that it may have started
             with file, folder:
                 file.seek(0)
                 end, answer = json.loads(file.read())
@@ -123,7 +123,7 @@ def in_processes(jobs: Iterable, do: Callable[..., str]) -> Iterator[tuple[objec
             os.killpg(pid, signal.SIGKILL)
 
 
-def _be_a_process(do: Callable[..., str], job, file) -> None:
+def _run_job(do: Callable[..., str], job, file) -> None:
     os.setpgid(0, 0)
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
@@ -147,19 +147,19 @@ def _be_a_process(do: Callable[..., str], job, file) -> None:
 
 
 class Quick:
-    """The pytest plugin that leaves out what makes a failure easy to read: it is not read."""
+    """A pytest plugin that skips what only makes failures easier to read."""
 
     def pytest_sessionstart(self):
         from hypothesis import Phase, settings
 
-        phases = Phase.explicit, Phase.generate  # nothing is made smaller
+        phases = Phase.explicit, Phase.generate  # no shrinking
         settings.register_profile("mutation", settings.get_profile("numformer"), phases=phases)
         settings.load_profile("mutation")
         pytest.Function.repr_failure = lambda item, raised: ""
 
 
-class Collected(Quick):
-    """The pytest plugin that, in place of running the tests, does `work(items)`."""
+class CollectedItems(Quick):
+    """A pytest plugin that calls `work(items)` instead of running the tests."""
 
     def __init__(self, work: Callable[[list[pytest.Item]], None]):
         self.work = work
@@ -170,14 +170,14 @@ class Collected(Quick):
 
 
 class Failures(list):
-    """The pytest plugin that notes the exceptions that tests fail with."""
+    """A pytest plugin that collects the exceptions with which tests fail."""
 
     def pytest_exception_interact(self, call):
         self.append(call.excinfo.value)
 
 
 def failure(item: pytest.Item, following: pytest.Item | None) -> BaseException | None:
-    """The exception that a test fails with, if any; `following` may share its fixtures."""
+    """The exception with which a test fails, or None; `following` may share its fixtures."""
     failures, plugins = Failures(), item.config.pluginmanager
     plugins.register(failures)
     try:
@@ -190,11 +190,11 @@ def failure(item: pytest.Item, following: pytest.Item | None) -> BaseException |
 
 
 def observe(items: list[pytest.Item], note: Note) -> str:
-    """Run tests that must pass -> JSON: of each its seconds and the functions that it runs.
+    """Run tests that must pass -> JSON: each test's seconds and the functions that it runs.
 
-    One that fails is tried once more: whether the library is right the suite itself decides.
+    A test that fails runs once more, since flaky tests are not the concern here.
     """
-    observed, seen = {}, vars(builtins).setdefault(SEEN, set())
+    observed, seen = {}, vars(builtins).setdefault(SEEN_FUNCTIONS, set())
     for item, following in zip(items, [*items[1:], None], strict=True):
         note(item.nodeid)
         for attempt in range(2):
@@ -210,16 +210,16 @@ def observe(items: list[pytest.Item], note: Note) -> str:
 
 
 def observe_all(items: list[pytest.Item], functions: dict) -> dict[str, tuple[float, list[str]]]:
-    """As `observe`, in processes, while the live functions tell that they run."""
+    """As `observe`, in several processes, with the live functions instrumented."""
     known = STATE / "observed.json"
     if known.exists() and (content := json.loads(known.read_text()))["digest"] == digest():
         return content["observed"]
     count, observed = -(-len(items) // PIECES), {}
     jobs = [tuple(items[start : start + count]) for start in range(0, len(items), count)]
     for source in sources().values():
-        swap_code(source.code_that_tells(SEEN), functions[str(source.file)])
+        swap_code(source.instrumented_code(SEEN_FUNCTIONS), functions[str(source.file)])
     bar = tqdm(total=len(items), desc="which tests run what", unit="test", disable=None)
-    for job, answer in in_processes(jobs, observe):
+    for job, answer in run_in_processes(jobs, observe):
         bar.update(len(job))
         if answer.startswith("died"):
             sys.exit(f"error: nothing is broken, but a test {answer}")
@@ -231,8 +231,8 @@ def observe_all(items: list[pytest.Item], functions: dict) -> dict[str, tuple[fl
     return observed
 
 
-def by_test_file() -> dict[str, tuple[float, set[str]]]:
-    """Of each file of tests how long it takes, where that was observed, and which files it runs."""
+def test_file_coverage() -> dict[str, tuple[float, set[str]]]:
+    """By test file: its seconds, as far as observed, and the library files that it runs."""
     known = STATE / "observed.json"
     observed = json.loads(known.read_text())["observed"] if known.exists() else {}
     files = {path: (0.0, set()) for path in suite()}
@@ -245,7 +245,7 @@ def by_test_file() -> dict[str, tuple[float, set[str]]]:
 
 
 def live_functions() -> dict[str, list[types.FunctionType]]:
-    """The functions of each file. Looking for them in each forked process would copy its memory."""
+    """The functions of each file; a search in each forked process would copy its memory."""
     functions: dict[str, list] = {str(source.file): [] for source in sources().values()}
     for function in gc.get_objects():
         if isinstance(function, types.FunctionType) and function.__code__.co_filename in functions:
@@ -254,7 +254,7 @@ def live_functions() -> dict[str, list[types.FunctionType]]:
 
 
 def swap_code(changed: types.CodeType, functions: list[types.FunctionType]) -> None:
-    """Give the live functions of a file the code that they have in the changed file."""
+    """Give the live functions of a file their code from the changed file."""
     codes = {}
 
     def collect(code):
@@ -271,12 +271,12 @@ def swap_code(changed: types.CodeType, functions: list[types.FunctionType]) -> N
             function.__code__ = new
 
 
-def most_telling(items: list[pytest.Item], stem: str, observed: dict) -> list[pytest.Item]:
-    """Up to MOST_TESTS of those that run a function of the file `stem`, in the order to run them.
+def closest_tests(items: list[pytest.Item], stem: str, observed: dict) -> list[pytest.Item]:
+    """Up to MOST_TESTS of the tests that run a function of the file `stem`, in the order to run.
 
-    Chosen are all of the file's own tests; of others one of each test function, another of each,
-    and so on: first of those of layers and of a device, and those that run few functions: they look
-    closest. Quick ones run first, after those of the file and of layers.
+    The file's own tests are all chosen. Of other files comes one test of each test function, then
+    another of each, and so on, with layers, devices and tests that run few functions first. Chosen
+    tests run in this order: those of the file, those of layers, then the quick ones.
     """
     met, order = Counter(), {}
     for item in sorted(items, key=lambda item: len(observed[item.nodeid][1])):
@@ -294,7 +294,7 @@ def most_telling(items: list[pytest.Item], stem: str, observed: dict) -> list[py
 
 
 class Experience:
-    """What noticed a mutant of a function, or of a file, may notice the next."""
+    """Counts which tests notice mutants of a function or a file: they may notice the next."""
 
     def __init__(self):
         self.noticed = Counter()
@@ -304,26 +304,26 @@ class Experience:
             self.noticed[where, noticer] += 1
 
     def worth(self, mutant: Mutant, noticer: str, seconds: float, overhead: float) -> float:
-        """The hope that a second of `noticer` holds, which may take a while before it begins."""
+        """How promising a second of `noticer` is, which takes `overhead` seconds to start."""
         hope = 10 * self.noticed[mutant.function, noticer] + self.noticed[mutant.path, noticer]
         return hope / (seconds + overhead)
 
 
-def who_notices(items: list[pytest.Item], observed: dict, note: Note) -> str:
-    """How and which test fails where something is broken, or ""."""
+def first_failure(items: list[pytest.Item], observed: dict, note: Note) -> str:
+    """The first failure, as "Exception in test", or "" if all tests pass."""
     for item, following in zip(items, [*items[1:], None], strict=True):
         note(item.nodeid)
         limit = max(LEAST_SECONDS, SLOWER * observed[item.nodeid][0])
-        signal.setitimer(signal.ITIMER_PROF, limit)  # of computing, whatever else the machine does
-        signal.setitimer(signal.ITIMER_REAL, 10 * limit)  # of waiting
+        signal.setitimer(signal.ITIMER_PROF, limit)  # processor time
+        signal.setitimer(signal.ITIMER_REAL, 10 * limit)  # wall-clock time
         problem = failure(item, following)
         if problem is not None:
             return f"{type(problem).__name__} in {item.nodeid}"
     return ""
 
 
-def who_notices_at_import(source: Source, mutant: Mutant, paths: list[str], note: Note) -> str:
-    """Which file's tests fail where `mutant` is there when the library is imported, or ""."""
+def first_failure_at_import(source: Source, mutant: Mutant, paths: list[str], note: Note) -> str:
+    """The first test file that fails with `mutant` in the imported library, or ""."""
     file, get_code = str(source.file), importlib.machinery.SourceFileLoader.get_code
 
     def broken(loader, name):
@@ -340,7 +340,7 @@ def who_notices_at_import(source: Source, mutant: Mutant, paths: list[str], note
 
 
 def digest() -> str:
-    """Changes with the library, the tests and what they run on."""
+    """A hash of the library, the tests and the versions of what they run on."""
     kinds = ("numformer/**/*.py", "tests/**/*.py", "tests/**/*.json", "toy_tasks/*.py", "setup.cfg")
     files = sorted(path for kind in kinds for path in ROOT.glob(kind))
     versions = [sys.version, *map(importlib.metadata.version, ("numpy", "pytest", "hypothesis"))]
@@ -349,35 +349,35 @@ def digest() -> str:
 
 
 class Verdicts:
-    """Which test noticed each mutant ("" for none), kept in a file so that nothing is lost."""
+    """Which test noticed each mutant ("" for none), kept in a file."""
 
     def __init__(self, digest: str):
         self.path = STATE / "verdicts.jsonl"
-        self.of: dict[str, str] = {}
+        self.by_mutant: dict[str, str] = {}
         STATE.mkdir(parents=True, exist_ok=True)
         if self.read() != digest:
-            self.of.clear()  # verdicts on other files are no proof for these
+            self.by_mutant.clear()  # verdicts for other versions of the files prove nothing
         with open(self.path, "w") as file:
             file.write(json.dumps(digest) + "\n")
-            file.writelines(json.dumps(pair) + "\n" for pair in self.of.items())
+            file.writelines(json.dumps(pair) + "\n" for pair in self.by_mutant.items())
 
     def read(self) -> str:
-        """Take over what the file holds; the digest that it is for."""
+        """Read the file's verdicts; returns the digest of the files that they belong to."""
         lines = self.path.read_text().splitlines() if self.path.exists() else []
         for line in lines[1:]:
             with contextlib.suppress(ValueError):  # a line that was cut off
                 name, verdict = json.loads(line)
-                self.of[name] = verdict
+                self.by_mutant[name] = verdict
         return json.loads(lines[0]) if lines else ""
 
     def add(self, mutant: Mutant, verdict: str) -> None:
-        self.of[mutant.name] = verdict
+        self.by_mutant[mutant.name] = verdict
         with open(self.path, "a") as file:
             file.write(json.dumps([mutant.name, verdict]) + "\n")
 
 
-def of_each_kind(mutants: list[Mutant], equal: dict[str, str]) -> list[Mutant]:
-    """The first mutant of each kind in each file that is not known to be equivalent."""
+def one_of_each_kind(mutants: list[Mutant], equal: dict[str, str]) -> list[Mutant]:
+    """The first mutant of each kind in each file, without those known to be equivalent."""
     first = {}
     for mutant in mutants:
         if mutant.name not in equal and mutant.in_function:
@@ -387,7 +387,7 @@ def of_each_kind(mutants: list[Mutant], equal: dict[str, str]) -> list[Mutant]:
 
 def run(mutants: list[Mutant], equal: dict[str, str], verdicts: Verdicts) -> None:
     """Test every mutant that has no verdict yet."""
-    left = [mutant for mutant in mutants if mutant.name not in verdicts.of]
+    left = [mutant for mutant in mutants if mutant.name not in verdicts.by_mutant]
     bar = tqdm(total=len(left), desc="mutants", unit="mutant", disable=None)
     experience = Experience()
 
@@ -408,7 +408,7 @@ def run(mutants: list[Mutant], equal: dict[str, str], verdicts: Verdicts) -> Non
             for function in observed[item.nodeid][1]:
                 tests_of.get(function, []).append(item)
         for function, tests in tests_of.items():
-            tests_of[function] = most_telling(tests, Path(function.split()[0]).stem, observed)
+            tests_of[function] = closest_tests(tests, Path(function.split()[0]).stem, observed)
 
         def job(mutant, note):
             def worth(item):
@@ -416,17 +416,17 @@ def run(mutants: list[Mutant], equal: dict[str, str], verdicts: Verdicts) -> Non
 
             swap_code(sources()[mutant.path].code(mutant), functions[str(LIBRARY / mutant.path)])
             tests = sorted(tests_of[mutant.function], key=worth, reverse=True)
-            return who_notices(tests, observed, note)
+            return first_failure(tests, observed, note)
 
         run_by_tests = [m for m in left if m.in_function and tests_of[m.function]]
-        for mutant, verdict in in_processes(run_by_tests, job):
+        for mutant, verdict in run_in_processes(run_by_tests, job):
             take(mutant, verdict)
 
     if any(mutant.in_function for mutant in left):
-        if (pid := os.fork()) == 0:  # here pytest may import the library
+        if (pid := os.fork()) == 0:  # only this process imports the library
             code = 1
             try:
-                code = pytest.main([*suite(), *PYTEST], plugins=[Collected(with_collected)])
+                code = pytest.main([*suite(), *PYTEST], plugins=[CollectedItems(with_collected)])
             except SystemExit as problem:
                 print(problem, file=sys.stderr)
             finally:
@@ -435,27 +435,27 @@ def run(mutants: list[Mutant], equal: dict[str, str], verdicts: Verdicts) -> Non
         if os.waitpid(pid, 0)[1]:
             sys.exit(1)
         verdicts.read()
-        bar.update(len(verdicts.of.keys() & {mutant.name for mutant in left}))
+        bar.update(len(verdicts.by_mutant.keys() & {mutant.name for mutant in left}))
 
     def job_at_import(mutant, note):
         broken = Path(mutant.path)
 
         def hope(path):
-            """Reading a file takes about a second, too."""
+            """The order of test files; reading one takes about a second, too."""
             name, (seconds, runs) = Path(path).name, files[path]
             near = 1 + 3 * (Path(path).parent.name == broken.parent.name)
             worth = experience.worth(mutant, name, seconds, 1) + near / (1 + seconds)
             return name == f"test_{broken.stem}.py", mutant.path in runs, worth
 
         paths = sorted(files, key=hope, reverse=True)
-        return who_notices_at_import(sources()[mutant.path], mutant, paths, note)
+        return first_failure_at_import(sources()[mutant.path], mutant, paths, note)
 
-    # What no test runs afterwards takes effect when the library is imported.
-    left = [mutant for mutant in left if mutant.name not in verdicts.of]
-    files = by_test_file()
+    # Mutants that no test runs take effect when the library is imported.
+    left = [mutant for mutant in left if mutant.name not in verdicts.by_mutant]
+    files = test_file_coverage()
     for library in ("numpy", "hypothesis", "safetensors.numpy", "matplotlib.backends.backend_agg"):
         importlib.import_module(library)  # once for all processes
-    for mutant, verdict in in_processes(left, job_at_import):
+    for mutant, verdict in run_in_processes(left, job_at_import):
         take(mutant, verdict)
     bar.close()
 
@@ -465,11 +465,11 @@ def describe(mutant: Mutant) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command; returns its exit code: 0, or 1 where a mutant was not noticed."""
+    """Run the command -> its exit code: 0, or 1 if a mutant was not noticed."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.mutation",
-        description="Break the library in every way and see that the tests notice. What was found "
-        f"is kept in {STATE.relative_to(ROOT)}, so an interrupted run goes on.",
+        description="Break the library in every way and see that the tests notice. Results are "
+        f"kept in {STATE.relative_to(ROOT)}, so an interrupted run continues.",
     )
     words = "one mutant of each kind in each file"
     parser.add_argument("--fast", action="store_true", help=words)
@@ -477,12 +477,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", metavar="TEXT", default="", help=words)
     options = parser.parse_args(arguments)
     mutants = [m for source in sources().values() for m in source.mutants]
-    mutants = [mutant for mutant in mutants if mutant.place not in MACHINE]
+    mutants = [mutant for mutant in mutants if mutant.place not in NOT_MUTATED]
     equal, unfit = equivalent(mutants)
     if unfit:
-        print("error: tests/mutation/equivalent_mutants.py lists what is no mutant:", *unfit)
+        print(
+            "error: entries of tests/mutation/equivalent_mutants.py fit no mutant, or several:",
+            *unfit,
+        )
         return 1
-    chosen = of_each_kind(mutants, equal) if options.fast else mutants
+    chosen = one_of_each_kind(mutants, equal) if options.fast else mutants
     chosen = [mutant for mutant in chosen if options.only in mutant.name]
     if not chosen:
         example = "paper/softmax.py softmax_backward: missing term"
@@ -490,7 +493,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     # Before NumPy is imported: BLAS threads of several processes would wait for each other.
     os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
-    sys.modules["torch"] = None  # what PyTorch computed is stored: that is quicker
+    sys.modules["torch"] = None  # stored values of PyTorch are quicker
     verdicts = Verdicts(digest())
     try:
         run(chosen, equal, verdicts)
@@ -498,13 +501,13 @@ def main(arguments: list[str] | None = None) -> int:
         print("interrupted; the next run goes on from here", file=sys.stderr)
         return 130
 
-    noticed = [mutant for mutant in chosen if verdicts.of[mutant.name]]
-    wrong = [mutant for mutant in noticed if mutant.name in equal]
-    for mutant in wrong:
-        print(f"not equivalent, as {verdicts.of[mutant.name]} shows: {describe(mutant)}")
-    count = sum(mutant.name in equal for mutant in chosen) - len(wrong)
+    noticed = [mutant for mutant in chosen if verdicts.by_mutant[mutant.name]]
+    refuted = [mutant for mutant in noticed if mutant.name in equal]
+    for mutant in refuted:
+        print(f"not equivalent, as {verdicts.by_mutant[mutant.name]} shows: {describe(mutant)}")
+    count = sum(mutant.name in equal for mutant in chosen) - len(refuted)
     print(f"killed {len(noticed)} of {len(chosen)}, {count} equivalent")
-    return 0 if len(noticed) + count == len(chosen) and not wrong else 1
+    return 0 if len(noticed) + count == len(chosen) and not refuted else 1
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Mutants that compute what the library computes, each with the proof: no test can notice them.
+"""Mutants that compute the same as the library, with proofs that no test can notice them.
 
-Below each proof stand its mutants: the file, and words of the broken statement, written as
-`ast.unparse` does.
+Below each proof are its mutants: the file, and part of the mutated statement as `ast.unparse`
+writes it.
 """
 
 import re
@@ -20,7 +20,7 @@ Nothing comes after a single position.
     paper/transformer.py: Reach(latest, causal=False)
 A copy of an array that is a new one already.
     paper/dropout.py: return dx.copy()
-How many pairs a batch has is not asked where it is filled by tokens.
+The number of pairs in a batch is not used where tokens fill the batch.
     data/batching.py: super().__init__(pairs, 2, seed, pool)
 Every pair has a start or an end, so its length is at least 1.
     data/batching.py: longest = 1
@@ -30,17 +30,17 @@ The largest of a row are found in groups and without, the one of many, the other
     generation/beam.py: if not groups <= count:
     generation/beam.py: if groups < count:
     generation/beam.py: GROUP = 65
-Of every group, not of the `count` whose own largest are the largest.
+The largest are taken from every group, not only from the `count` groups with the largest maxima.
     generation/beam.py: first = xp.argpartition(highest, -count)[:, :]
-A third of the rows that have ended, or half: what is written is the same, only sooner.
+Ended rows are removed once they are a third or half of all: the output is the same.
     paper/writing.py: if 3 * ended[rows].sum() >= len(rows):
 The exponentials in new memory instead of that of `shifted`, which is not read again.
     paper/cross_entropy.py: exponentials = xp.exp(shifted)
-Positions are whole numbers; NumPy's do for the ends of a slice; and nothing is nothing wherever.
+Positions are whole numbers, and NumPy's numbers can be the ends of a slice.
     later/attention/patterns.py: last + ahead + 1.0)
 The rows of a matrix are the matrix itself.
     arithmetic.py: matrix = a if a.ndim == 3
-What is returned is the array that is overwritten, which backward has already.
+Backward has the overwritten array already, so what is returned does not matter.
     paper/cross_entropy.py: return (lambda g: g / len(g))(dlogits)
 A total for every entry of a row, all of them the same.
     paper/cross_entropy.py: total = xp.empty_like(logits[:, :])
@@ -55,11 +55,11 @@ Beyond 10 and beyond 11 the share of GELU is 0 or 1 to the last digit.
     later/activations.py: near = xp.minimum(xp.maximum(x, -10), 11)
 A distance of `single` is the first of the later buckets: the logarithm of 1 is 0.
     later/attention/relative.py: np.where(near <= single, near,
-A truth of NumPy is read as one of Python.
+A NumPy bool works like a Python bool.
     paper/masks.py: return self.valid.all()
 Before the first evaluation neither 0 nor -1 of them comes to any patience.
     training/loop.py: trainer.best.get('step', 1)
-Of two axes the last, which is meant without a word since NumPy 2.3, is 1.
+The last of two axes is axis 1, and the last axis is the default since NumPy 2.3.
     generation/beam.py: xp.split(x, [groups * GROUP], axis=-1)
     generation/beam.py: xp.concatenate([places, after], axis=-1)
     generation/beam.py: xp.take_along_axis(x, places)
@@ -69,15 +69,15 @@ Of two axes the last, which is meant without a word since NumPy 2.3, is 1.
     paper/beam.py: xp.take_along_axis(shifted, symbols) -
     paper/beam.py: xp.take_along_axis(shifted, symbols, axis=-1)
     generation/sampling.py: np.take_along_axis(ranked, count - 1)
-The same truths, which Python reads more slowly one by one.
+The same bools, which Python reads more slowly.
     data/subwords.py: iter(rng.random(3 * len(text) + 3) < dropout)
-Another truth only where a random number of 53 bits is the probability itself.
+The comparison differs only where a random number of 53 bits equals the probability.
     data/subwords.py: rng.random(3 * len(text) + 3) <= dropout
 No texts have so few characters, none so many subwords; sentencepiece takes both numbers.
     data/subwords.py: max(6, size)
     data/subwords.py: 11 ** 6
     data/subwords.py: 10 ** 7
-How much sentencepiece tells of its work on standard error.
+The amount of output by sentencepiece on standard error.
     data/subwords.py: normalization_rule_name='identity', **SPECIAL_IDS
     data/subwords.py: minloglevel=3
 What logits are where they do not count: what comes of it is multiplied with 0, or compared with the
@@ -112,9 +112,9 @@ At 0 the tail is 1/2, and so is the difference from 1.
 What differs from the first state and what differs from the second have the same difference; and of
 one state nothing differs.
     training/average.py: shapes[1].items()
-How many holes are asked for at once.
+The number of holes that are filled at once.
     generation/infilling.py: np.split(holes, range(256, len(holes), 257))
-Of the difference the size alone is taken.
+Only the size of the difference is used.
     later/attention/alibi.py: abs(keys - queries[:, None])
 Where all are at work, nothing is appended.
     recurrence/recurrent.py: state = xp.concatenate([new, state[count:]])
@@ -134,13 +134,13 @@ The two are added, into an array that belongs to nobody else either way.
     paper/attention.py: dmemory, dx = super().backward(dy)
 The same maxima, of which a device makes more work.
     arithmetic.py: if x.shape[-1] <= 64
-How many texts are computed at once.
+The number of texts that are computed at once.
     generation/transduction.py: min(251, 2 ** 20
 A copy of what could be viewed as well.
     later/attention/rotary.py: return x.copy()
 A table of more positions.
     later/attention/rotary.py: positions.max() + 2
-When a line is seen on a terminal, and where beside a bar.
+The time at which a line appears on a terminal, and its place beside a progress bar.
     training/loop.py: print(f'step {trainer.step}: {line}')
     training/loop.py: print(f'step {trainer.step}: {line}', flush=False)
     training/loop.py: print(f'ends here: {over}')
@@ -172,17 +172,17 @@ PROOFS = {
 
 
 def equivalent(mutants: list[Mutant]) -> tuple[dict[str, str], list[str]]:
-    """The equivalent ones among all mutants -> their proofs by name, and entries that fit none.
+    """The proofs of equivalent mutants by name, and the entries that fit no mutant or too many.
 
-    Nor does an entry count that fits different changes: they need a proof each.
+    An entry fits too many if they change the statement in different ways.
     """
     proofs, unfit = {}, []
     for proof, entries in PROOFS.items():
         for entry in entries:
             path, words = entry.split(": ", 1)
-            of_file = [m for m in mutants if m.path == path and words in m.broken]
-            fitting = [m for m in of_file if words not in m.whole or words == m.broken]
+            of_file = [m for m in mutants if m.path == path and words in m.mutated]
+            fitting = [m for m in of_file if words not in m.statement or words == m.mutated]
             proofs |= {mutant.name: proof for mutant in fitting}
-            if len({mutant.broken for mutant in fitting}) != 1:
+            if len({mutant.mutated for mutant in fitting}) != 1:
                 unfit.append(entry)
     return proofs, unfit

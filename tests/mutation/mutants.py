@@ -1,7 +1,7 @@
-"""Every way in which one place of a source file can be broken: what `tests.mutation` tries.
+"""Every way to break one place of a source file: the mutants of `tests.mutation`.
 
-An operator takes a node of the syntax tree and yields what may stand there instead. Its name is the
-kind of the mistake and its docstring says what becomes of what; the first example is tested.
+An operator takes a node of the syntax tree and yields nodes to replace it. Its name is the kind of
+the mistake. Its docstring shows code before and after; the first example is tested.
 """
 
 import ast
@@ -14,7 +14,7 @@ from pathlib import Path
 from types import CodeType
 
 MODULES = {"np", "xp", "math", "os", "sys", "np.random"}
-# Attributes of nodes: within a backward, within any function, a whole statement, reshape's -1.
+# Attributes of nodes: in a backward, in any function, an expression statement, reshape's -1.
 IN_BACKWARD, FUNCTION, STATEMENT = "in_backward", "in_function", "is_statement"
 IN_RESHAPE = "in_reshape"
 
@@ -37,7 +37,7 @@ OTHER = {right: left for left, right in PAIRS[:10]} | dict(PAIRS)
 
 
 class Operators:
-    """They need no instance."""
+    """The operators; the class only groups them."""
 
     def other_operator(node):
         """a + b -> a - b; a *= b -> a /= b; a <= b -> a < b; a and b -> a or b; and so on."""
@@ -91,7 +91,7 @@ class Operators:
                 yield ast.Constant(2 * node.value or 1.0)
 
     def missing_statement(node):
-        """a += b -> nothing; a statement never runs. Its names stay those of the function."""
+        """a += b -> nothing; a statement never runs. Names that it assigns stay local."""
         if isinstance(node, ast.Assign | ast.AugAssign | ast.Expr | ast.Raise | ast.Break):
             yield ast.If(ast.Constant(False), [node], [])
 
@@ -113,7 +113,7 @@ class Operators:
             yield node.orelse
 
     def set_for_added(node):
-        """a.b += c -> a.b[...] = c; what other uses of a tensor gave is lost."""
+        """a.b += c -> a.b[...] = c; the gradients of other uses are lost."""
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
             target = node.target
             if isinstance(target, ast.Attribute):
@@ -201,7 +201,7 @@ class Operators:
             yield node.value
 
     def missing_argument(node):
-        """f(a, b=c) -> f(a); a default instead of what was asked for."""
+        """f(a, b=c) -> f(a); the default instead of the argument."""
         if isinstance(node, ast.Call):
             for place, keyword in enumerate(node.keywords):
                 if keyword.arg and keyword.arg != "strict":
@@ -210,7 +210,7 @@ class Operators:
                     yield changed
 
     def missing_bound(node):
-        """a[b:c] -> :c; likewise the upper bound and the step."""
+        """a[b:c] -> :c; also without the upper bound or the step."""
         if isinstance(node, ast.Slice):
             for bound in ("lower", "upper", "step"):
                 if getattr(node, bound):
@@ -236,9 +236,9 @@ class Mutant:
     change: str
     line: int
     in_function: bool  # else it takes effect when the module is imported: defaults, constants
-    whole: str  # the statement, or its head
-    broken: str  # the same as it stands in the mutant
-    site: tuple  # the node, what it becomes, its parent, the parent's field and the place in it
+    statement: str  # the whole statement, or the head of a compound one
+    mutated: str  # the statement in the mutant
+    site: tuple  # the node, its replacement, its parent, and the parent's field and index
 
     @property
     def function(self) -> str:
@@ -246,7 +246,7 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        """How people and files refer to it; does not depend on line numbers."""
+        """The mutant's name, which does not depend on line numbers."""
         return f"{self.function}: {self.kind}: {self.change}"
 
 
@@ -269,14 +269,17 @@ class Source:
                         change += f" ({number})"
                     line = getattr(node, "lineno", None) or node.value.lineno
                     site = node, changed, parent, *field
-                    whole = _text(statement)
+                    original = _text(statement)
                     with _replaced(*site):
-                        broken = _text(changed if statement is node else statement)
-                    told = path, place, kind, change, line, in_function, whole, broken
-                    self.mutants.append(Mutant(*told, site))
+                        mutated = _text(changed if statement is node else statement)
+                    self.mutants.append(
+                        Mutant(
+                            path, place, kind, change, line, in_function, original, mutated, site
+                        )
+                    )
 
     def code(self, mutant: Mutant | None = None) -> CodeType:
-        """The compiled file, broken as `mutant` says."""
+        """The compiled file, with `mutant` in place."""
         if mutant is None:
             return compile(self.tree, self.file, "exec")
         node, changed, *field = mutant.site
@@ -284,23 +287,23 @@ class Source:
         with _replaced(node, changed, *field):
             return compile(self.tree, self.file, "exec")
 
-    def code_that_tells(self, name: str) -> CodeType:
-        """The compiled file, in which a function that runs adds its name to a set, a builtin."""
+    def instrumented_code(self, name: str) -> CodeType:
+        """The compiled file, in which each function that runs adds its name to a builtin set."""
 
-        def tell(node, place, inside):
+        def instrument(node, place, inside):
             for child in ast.iter_child_nodes(node):
                 where, function = place, isinstance(child, ast.FunctionDef)
                 if (function or isinstance(child, ast.ClassDef)) and not inside:
                     where = f"{place}.{child.name}".lstrip(".")
-                tell(child, where, inside or function)
-                said = parsed(f"{name}.add({self.path + ' ' + where!r})")
+                instrument(child, where, inside or function)
+                record = parsed(f"{name}.add({self.path + ' ' + where!r})")
                 if function:
-                    child.body.insert(0, ast.Expr(said))
+                    child.body.insert(0, ast.Expr(record))
                 if isinstance(child, ast.Lambda):
-                    child.body = parsed("(said, value)[1]", said=said, value=child.body)
+                    child.body = parsed("(record, value)[1]", record=record, value=child.body)
 
         tree = copy.deepcopy(self.tree)
-        tell(tree, "", False)
+        instrument(tree, "", False)
         return compile(ast.fix_missing_locations(tree), self.file, "exec")
 
 
@@ -320,7 +323,7 @@ def _replaced(node: ast.AST, changed: ast.AST, parent: ast.AST, name: str, place
 
 
 def _text(node: ast.AST) -> str:
-    """A node in one line; of a statement with others below it the head alone."""
+    """A node in one line; of a compound statement only the head."""
     if isinstance(node, ast.If) and isinstance(node.test, ast.Constant):
         return "its body" if node.test.value else "nothing"
     if isinstance(node, ast.keyword):
@@ -341,9 +344,9 @@ def _is_for_checkers(node: ast.AST) -> bool:
 
 
 def _nodes(tree: ast.Module):
-    """(node, parent, (field, index), statement, place, in_function) of all that computes.
+    """(node, parent, (field, index), statement, place, in_function) of each node that computes.
 
-    Left out: texts, annotations, `...`, what is for type checkers, and what stands in a `raise`.
+    Strings, annotations, `...`, code for type checkers and the inside of a `raise` are left out.
     """
 
     def walk(node, statement, place, in_function, in_backward):
@@ -369,7 +372,7 @@ def _nodes(tree: ast.Module):
                 if _is_text(child) or (isinstance(child, ast.Expr) and _is_text(child.value)):
                     continue
                 if isinstance(child, ast.keyword) and child.arg == "strict":
-                    continue  # zip's check of the code around it
+                    continue  # zip's own check
                 if isinstance(child, ast.Expr) and ast.unparse(child) == "...":
                     continue
                 within = child if isinstance(child, ast.stmt) else statement

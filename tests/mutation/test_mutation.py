@@ -94,9 +94,9 @@ def test_verdicts(plain_items):
         def job(mutant, note):
             mutation.swap_code(source.code(mutant), functions)
             observed = {test.__name__: (0.01, []) for test in tests}
-            return mutation.who_notices([*map(item_of, tests)], observed, note)
+            return mutation.first_failure([*map(item_of, tests)], observed, note)
 
-        ((_, answer),) = mutation.in_processes([mutant], job)
+        ((_, answer),) = mutation.run_in_processes([mutant], job)
         return answer
 
     assert verdict(runs_only, looks) == "AssertionError in looks"
@@ -112,14 +112,14 @@ def test_processes_answer_at_any_length_with_a_folder_of_their_own_which_is_gone
         Path(os.environ["PYTEST_DEBUG_TEMPROOT"], "file").write_text("")
         return os.environ["PYTEST_DEBUG_TEMPROOT"] + " " * 100_000  # more than a pipe holds
 
-    folders = {answer.rstrip() for _, answer in mutation.in_processes(range(3), job)}
+    folders = {answer.rstrip() for _, answer in mutation.run_in_processes(range(3), job)}
     assert len(folders) == 3 and not any(map(os.path.exists, folders))
 
     def fails(number, note):
         raise KeyError("a bug")
 
     with pytest.raises(SystemExit, match="a bug"):  # no verdict
-        list(mutation.in_processes([1], fails))
+        list(mutation.run_in_processes([1], fails))
 
 
 def test_verdicts_are_kept_but_prove_nothing_for_other_files(tmp_path, monkeypatch):
@@ -127,8 +127,8 @@ def test_verdicts_are_kept_but_prove_nothing_for_other_files(tmp_path, monkeypat
     first = mutation.Verdicts("files")
     for name, said in (("noticed", "AssertionError in it"), ("unnoticed", "")):
         first.add(SimpleNamespace(name=name), said)
-    assert mutation.Verdicts("files").of.keys() == {"noticed", "unnoticed"}
-    assert not mutation.Verdicts("other files").of
+    assert mutation.Verdicts("files").by_mutant.keys() == {"noticed", "unnoticed"}
+    assert not mutation.Verdicts("other files").by_mutant
 
 
 def test_the_library_s_mutants(monkeypatch, capsys):
@@ -152,7 +152,7 @@ def test_the_library_s_mutants(monkeypatch, capsys):
         names = {mutant.place.split(".")[-1] for mutant in source.mutants}
         assert not {name for name in functions - names if "backward" in name}, path
 
-    chosen = mutation.of_each_kind(mutants, {})
+    chosen = mutation.one_of_each_kind(mutants, {})
     assert {mutant.kind for mutant in chosen} == OPERATORS.keys()
     assert len({(mutant.path, mutant.kind) for mutant in chosen}) == len(chosen)
     assert {mutant.path for mutant in mutants if mutant.in_function} == {m.path for m in chosen}
@@ -164,7 +164,7 @@ def test_functions_tell_that_they_run_whatever_stands_in_them():
     text = "class A:\n  def f(self):\n    def g():\n      'a'\n      return h(1)\n"
     text += "    h = lambda x: x + 1\n    return g\n"
     seen, names = set(), {}
-    exec(Source("here.py", text, Path("here.py")).code_that_tells("seen"), {"seen": seen}, names)
+    exec(Source("here.py", text, Path("here.py")).instrumented_code("seen"), {"seen": seen}, names)
     inner = names["A"]().f()
     assert seen == {"here.py A.f"}
     seen.clear()
@@ -181,7 +181,7 @@ def test_a_test_that_fails_twice_though_nothing_is_broken_ends_the_proof(plain_i
     def twice():
         raise ValueError("always")
 
-    ((_, answer),) = mutation.in_processes([[item_of(once)]], mutation.observe)
+    ((_, answer),) = mutation.run_in_processes([[item_of(once)]], mutation.observe)
     assert [*json.loads(answer)] == ["once"]
     with pytest.raises(SystemExit, match=r"(?s)ValueError: always.*twice fails although noth"):
-        list(mutation.in_processes([[item_of(twice)]], mutation.observe))
+        list(mutation.run_in_processes([[item_of(twice)]], mutation.observe))
