@@ -1,4 +1,4 @@
-"""What numformer and PyTorch both compute, and numformer's side: `solve(case)`."""
+"""The cases in which numformer is compared with PyTorch, and numformer's results: `solve(case)`."""
 
 import importlib
 import itertools
@@ -37,7 +37,7 @@ from toy_tasks.text_to_text.sequences import SequenceTask, digits
 
 
 class Solved(NamedTuple):
-    """One case: what was drawn for it, numformer's results by name, and a call for torch's."""
+    """A case's random numbers, numformer's results by name, and a function for torch's."""
 
     drawn: list
     results: dict[str, np.ndarray]
@@ -45,12 +45,12 @@ class Solved(NamedTuple):
 
 
 def by_torch(function: str, *arguments) -> Callable[[], dict[str, np.ndarray]]:
-    """The call of a function of torch_reference.py, which needs torch only as it is called."""
+    """Call a function of torch_reference.py; torch is imported only at the call."""
     return lambda: getattr(importlib.import_module("torch_reference"), function)(*arguments)
 
 
 def differentiate(layer: Layer, inputs: list, reference: str, **settings) -> Solved:
-    """The "output", and each gradient by its tensor; `reference`, `settings` are as in a Case."""
+    """The "output" and the gradients by tensor; `reference` and `settings` as in a Case."""
     checked = GradientCheck(layer, inputs)
     inputs = [x.mask() if isinstance(x, Reach) else x for x in checked.inputs]
     inputs = [x.valid if isinstance(x, Places) else x for x in inputs]
@@ -150,7 +150,7 @@ CHOSEN = set().union(*map(own_names, AHEAD))
 
 
 def choices_of(field: Field) -> tuple:
-    """What a field of Config or Recipe may be: as it declares it, or else some values."""
+    """The values of a field of Config or Recipe: those that it declares, or else some."""
     rule = field.metadata["rule"]
     if rule.type is bool:
         return (False, True)
@@ -164,7 +164,7 @@ def choices_of(field: Field) -> tuple:
 
 
 def stream(*key) -> np.random.Generator:
-    """The random numbers of one seed and purpose: no other draw can change them."""
+    """A random generator for one seed and purpose, independent of all others."""
     return np.random.default_rng([zlib.crc32(str(part).encode()) for part in key])
 
 

@@ -1,6 +1,6 @@
-"""One list of demands, held to every layer: each test runs for every entry of CASES.
+"""The contract of layers: each test runs for every entry of CASES.
 
-It does so with NumPy and with the stand-in for CuPy, which refuses what CuPy refuses.
+It runs with NumPy and with the stand-in for CuPy, which refuses what CuPy refuses.
 """
 
 import ast
@@ -35,7 +35,7 @@ TIGHT = dict(rtol=1e-12, atol=1e-13)
 
 
 def prepare(name: str, xp=np, dtype=np.float64) -> tuple[Layer, list]:
-    """A fresh layer of the case, every parameter shaken, and its inputs, all `dtype` in `xp`."""
+    """A fresh layer of the case with shifted parameters, and its inputs, all `dtype` in `xp`."""
     layer, inputs = CASES[name]()
     flat = pack(layer, dtype, xp)
     noise = 0.1 * np.random.default_rng(1).standard_normal(flat.data.shape)
@@ -44,7 +44,7 @@ def prepare(name: str, xp=np, dtype=np.float64) -> tuple[Layer, list]:
 
 
 def forward(layer: Layer, inputs: list, step: int = 0):
-    """layer.forward with the dropout masks of `step`; the output is an array even where ()."""
+    """layer.forward with the dropout masks of `step`; also a scalar output is an array."""
     dropout_stream.reseed(0, step)
     output = layer.forward(*inputs)
     return array_module(output).asarray(output)
@@ -66,7 +66,7 @@ def parameter_gradients(layer: Layer) -> list:
 
 
 def separate(layer: Layer, inputs: list, step: int, dy) -> tuple[tuple, list]:
-    """Gradients of inputs and of parameters from one forward and backward of their own."""
+    """Gradients of inputs and of parameters from a separate forward and backward."""
     layer.clear_saved()  # of the forward that told the shape of dy
     layer.zero_grad()
     forward(layer, inputs, step)
@@ -95,12 +95,12 @@ def layers_of(cls=Layer) -> list[type[Layer]]:
 
 
 def has_the_lines_of(kind: type[Layer], layer: type[Layer]) -> bool:
-    """Whether one kind of layer is another, or has its forward and backward."""
+    """Whether two kinds of layers have the same forward and backward."""
     return (kind.forward, kind.backward) == (layer.forward, layer.backward)
 
 
 def lacking() -> Iterator[str]:
-    """What layers and optimizers lack; a layer without a case would escape every other test."""
+    """What layers and optimizers lack; no other test covers a layer without a case."""
     text = Path(__file__).with_name("torch_reference.py").read_text()  # torch may be missing
     body = ast.parse(text).body
     references = {part.name for part in body if isinstance(part, ast.FunctionDef)}
@@ -152,9 +152,9 @@ def test_every_layer_has_a_case_a_reference_its_equations_and_a_public_name():
 
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_agree_with_numerical_ones(name):
-    """On the host; a device must give the host's numbers, see below.
+    """On the host; a test below compares devices with the host.
 
-    Of a composed model all parameters move at once: PyTorch is asked for each of them.
+    All parameters of a composed model move at once; PyTorch checks each of them.
     """
     layer, inputs = CASES[name]()
     checked = GradientCheck(layer, inputs)
@@ -171,7 +171,7 @@ def test_gradients_agree_with_numerical_ones(name):
 
 @every_part
 def test_two_forwards_may_precede_two_backwards(name, xp):
-    """One slot for saved values, a shared dropout mask, or `=` for `+=` of gradients fails here."""
+    """A single slot for saved values, a shared dropout mask or `=` for `+=` fails here."""
     layer, first = prepare(name, xp)
     second = other_inputs(first)
     dy_first, dy_second = (upstream_for(forward(layer, first), seed) for seed in (1, 2))
@@ -188,7 +188,7 @@ def test_two_forwards_may_precede_two_backwards(name, xp):
 
 @every_part
 def test_backward_is_linear_in_the_upstream_gradient(name, xp):
-    """Gradients of 0 are exactly 0, and those of 2u - 3v are 2 of u less 3 of v."""
+    """Upstream 0 gives exactly 0; 2u - 3v gives 2 times the result of u minus 3 times that of v."""
     layer, inputs = prepare(name, xp)
     output = forward(layer, inputs)
     u, v = upstream_for(output, 1), upstream_for(output, 2)
@@ -224,7 +224,7 @@ def test_nobody_writes_into_arguments_parameters_or_outputs(name, xp):
 
 
 def freeze(arrays) -> list[tuple]:
-    """Each with a copy."""
+    """Make arrays read-only -> each with a copy."""
     copies = [(array, array.copy()) for array in arrays]
     for array in arrays:
         if isinstance(array, np.ndarray):
@@ -235,7 +235,7 @@ def freeze(arrays) -> list[tuple]:
 @pytest.mark.parametrize("dropping", [True, False])  # a dropout that is off returns dy as it is
 @every_part
 def test_what_backward_returns_shares_memory_with_nothing(name, xp, dropping):
-    """Its receiver may overwrite it, also while an earlier forward still waits for its turn."""
+    """Its receiver may overwrite it, also before an earlier forward has its backward."""
     layer, inputs = prepare(name, xp)
     with mode(training=dropping):
         outputs = [forward(layer, inputs), forward(layer, inputs)]
@@ -271,7 +271,7 @@ def test_each_forward_serves_one_backward(name, xp):
 
 @every_part
 def test_inference_saves_nothing_and_drops_nothing(name, xp):
-    """Dropout that goes on in evaluation, or scales there, differs from p_drop 0."""
+    """Dropout that drops or scales in evaluation differs from p_drop 0."""
     layer, inputs = prepare(name, xp)
     with inference():
         output = forward(layer, inputs)
@@ -298,7 +298,7 @@ def test_no_formula_changes_the_dtype(name, xp, dtype):
 @pytest.mark.parametrize("device", ["stand_in", "with_kernels"])
 @every_part
 def test_a_device_gives_the_numbers_of_the_host(name, device, request):
-    """And forward and backward leave them there: none but a case that `waits` for the device."""
+    """Numbers stay on the device: only a case that `waits` reads them back."""
     stand_in = request.getfixturevalue(device)
     (on_host, host_inputs), (layer, inputs) = prepare(name), prepare(name, stand_in)
     expected = forward(on_host, host_inputs)

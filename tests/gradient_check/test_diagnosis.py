@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from strangers import Chain, Dense, Formula, Holding, logistic
+from user_layers import Chain, Dense, Formula, WithAttributes, logistic
 
 import numformer as nf
 from lessons.lesson_09.wrong_lines import WRONG_LINES, WrongLines, table_words
@@ -310,9 +310,9 @@ MISTAKES = {
     ),
     "backward writes over what forward returned": example(remembering(written_over), REFUSED),
     "a layer in a dict, or in a list within a list": example(
-        Holding(held={"a": linear()}), REFUSED
+        WithAttributes(held={"a": linear()}), REFUSED
     ),
-    "a weight in a plain array": example(Holding(held=RNG.standard_normal((D, D))), REFUSED),
+    "a weight in a plain array": example(WithAttributes(held=RNG.standard_normal((D, D))), REFUSED),
     "a row with every key masked, softmax unguarded": example(
         Formula(unguarded, lambda dy, a: dy.copy()), "x", SCORES
     ),

@@ -1,4 +1,4 @@
-"""The gradient check goes red for wrong backwards, refuses what breaks a rule, and is a command."""
+"""The gradient check fails for wrong backwards and refuses layers that break rules; its command."""
 
 import dataclasses
 import itertools
@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from strangers import Formula, Holding
+from user_layers import Formula, WithAttributes
 
 from numformer.gradient_check import __main__ as gradient_check
 from numformer.gradient_check.gradients import GradientCheck, check
@@ -59,14 +59,14 @@ def test_a_true_gradient_of_zero_passes_and_a_wrong_one_fails():
 
 
 def along(*directions) -> SimpleNamespace:
-    """In place of a random generator: the directions that it is given, again and again."""
+    """A stand-in for a random generator that draws these directions in turn, over and over."""
     turns = itertools.cycle(directions)
     return SimpleNamespace(standard_normal=lambda shape: next(turns).reshape(shape))
 
 
 @pytest.mark.parametrize("size", [1, 1e-3], ids=["large", "small"])
 def test_an_error_beyond_the_tolerance_fails_and_one_below_it_passes(size, rng):
-    """In a small gradient too: what is forgiven as rounding is smaller than that."""
+    """Also in a small gradient, since the allowance for rounding is smaller still."""
     checked = GradientCheck(Linear(D, 6, rng), [X])
     bias = np.eye(6)[0]
     checked.upstream[..., 0] *= size
@@ -104,11 +104,11 @@ class Showing(Softmax):
 @pytest.mark.parametrize(
     "layer",
     [
-        Holding(experts={"a": LINEAR}, also=[LINEAR]),
-        Holding(_table={"a": ARRAY}, _constant=ARRAY),
-        Holding(root=np.sqrt(512), ids=np.arange(3), mask=ARRAY > 0, sizes={"a": [1.5]}),
-        Holding(inner=Holding(_constant=ARRAY)),
-        Holding(loop=(loop := [LINEAR, 1]), again=loop.append(loop)),
+        WithAttributes(experts={"a": LINEAR}, also=[LINEAR]),
+        WithAttributes(_table={"a": ARRAY}, _constant=ARRAY),
+        WithAttributes(root=np.sqrt(512), ids=np.arange(3), mask=ARRAY > 0, sizes={"a": [1.5]}),
+        WithAttributes(inner=WithAttributes(_constant=ARRAY)),
+        WithAttributes(loop=(loop := [LINEAR, 1]), again=loop.append(loop)),
         Showing(),
         Dropout(0.0),
     ],
@@ -139,7 +139,7 @@ def same(value):
 
 
 class Odd(Linear):
-    """What it is told to make of its arguments, its output and its gradients."""
+    """A Linear with functions around its arguments, its output and its gradients."""
 
     def __init__(self, x=same, y=same, dy=same, dx=same, records=0):
         super().__init__(D, 6, RNG)
@@ -155,7 +155,7 @@ class Odd(Linear):
 
 
 class Slot(Formula):
-    """One array for the output of every forward of the same shape."""
+    """Writes the output of every forward of one shape into the same array."""
 
     slot = np.zeros(0)
 
@@ -205,13 +205,22 @@ NUMBER = "backward returns one gradient for each floating-point input"
         (added(lambda dy, a, b: (dy.copy(),) * 2), ["the gradient of x in the gradient of others"]),
         (Formula(lambda a: X, lambda dy, a: X), ["memory of what forward returned in the"]),
         (OF_WEIGHT, ["memory of the gradient of a parameter in the gradient of x"]),
-        (Holding(experts={"a": LINEAR}), ["a Linear in experts['a'], which is neither trained"]),
-        (Holding(blocks=[[], [PARAMETER]]), ["a Parameter in blocks[1][0], "]),
-        (Holding(both={LINEAR}), ["a Linear in both, "]),
-        (Holding(grid=np.array([[PARAMETER]])), ["a Parameter in grid[0, 0], "]),
-        (Holding(inner=Holding(own={1: LINEAR})), ["a Linear in inner.own[1], "]),
-        (Holding(gain=ARRAY), ["a plain array (2, 3) in gain, which is neither", "self._gain."]),
-        (Holding(inner=Holding(gain=ARRAY)), ["a plain array (2, 3) in inner.gain, "]),
+        (
+            WithAttributes(experts={"a": LINEAR}),
+            ["a Linear in experts['a'], which is neither trained"],
+        ),
+        (WithAttributes(blocks=[[], [PARAMETER]]), ["a Parameter in blocks[1][0], "]),
+        (WithAttributes(both={LINEAR}), ["a Linear in both, "]),
+        (WithAttributes(grid=np.array([[PARAMETER]])), ["a Parameter in grid[0, 0], "]),
+        (WithAttributes(inner=WithAttributes(own={1: LINEAR})), ["a Linear in inner.own[1], "]),
+        (
+            WithAttributes(gain=ARRAY),
+            ["a plain array (2, 3) in gain, which is neither", "self._gain."],
+        ),
+        (
+            WithAttributes(inner=WithAttributes(gain=ARRAY)),
+            ["a plain array (2, 3) in inner.gain, "],
+        ),
         *((Formula(held, lambda dy, a: dy.copy()), ["a Linear held elsewhere, "]) for held in HELD),
     ],
 )
@@ -232,7 +241,7 @@ def test_inputs_stay_as_they_were_and_ids_and_masks_are_not_differentiated():
 
 
 def test_the_upstream_gradient_is_random_and_not_the_input_that_the_same_seed_drew():
-    """All ones let a softmax whose backward is zero pass, and dy = x a ReLU gated on dy."""
+    """With dy = 1 a softmax with a backward of zero passes, with dy = x a ReLU gated on dy."""
     x = np.random.default_rng(0).standard_normal((B, T, D))
     upstream = GradientCheck(ReLU(), [x], seed=0).upstream
     assert upstream.shape == x.shape and len(np.unique(upstream)) == upstream.size
@@ -289,7 +298,7 @@ nothing = lambda: (Nothing(), [np.arange(3)])
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    """A folder with a layer of one's own in own_layers.py, as the current one."""
+    """The current folder, with layers of a user in own_layers.py."""
     (tmp_path / "own_layers.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))  # the command adds the current folder

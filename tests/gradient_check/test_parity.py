@@ -1,4 +1,4 @@
-"""numformer beside PyTorch: the cases of parity_cases.py.
+"""numformer compared with PyTorch, in the cases of parity_cases.py.
 
 In float64 outputs, every gradient, losses and trained weights must agree to the last digits, and a
 run of 200 steps must keep agreeing. In float32 rounding errors must be no larger than torch's.
@@ -34,14 +34,14 @@ def fingerprint(array) -> np.ndarray:
 
 
 def fingerprint_of_drawn(drawn: list) -> np.ndarray:
-    """The fingerprint of everything drawn together, with some of dropout's choices."""
+    """The fingerprint of all random numbers of a case, with some of dropout's masks."""
     dropout_stream.reseed(0, 0)
     kept = dropout_stream.mask((64,), 0.5, like=np.zeros(0)) != 0
     return fingerprint(np.concatenate([np.ravel(array) for array in [*drawn, kept]]))
 
 
 def stored_form(case: str, results: dict) -> dict[str, np.ndarray]:
-    """What of a case's results is stored, small enough for the repository."""
+    """The stored form of a case's results, small enough for the repository."""
     if case not in cases.EXACT_CASES:
         return {name: results[name] for name in ("losses", "typical") if name in results}
     if case in cases.LARGE_CASES:  # one fingerprint of everything
@@ -56,7 +56,7 @@ def stored_file() -> dict:
 
 
 def stored_values(case: str) -> dict[str, np.ndarray]:
-    """The stored form of what torch computed for a case, whose inputs must be the same now."""
+    """Torch's stored results for a case; its inputs must not have changed since."""
     stored = stored_file()
     assert case in stored, f"nothing is stored for it; where torch is installed: {STORE}"
     assert_agree(
@@ -94,7 +94,7 @@ def test_agrees_with_the_stored_values_of_torch(case):
 
 @pytest.fixture(params=["torch", "stored"])
 def of_torch(request):
-    """`of_torch(case)`: the stored form of torch's results, of now and of when they were stored."""
+    """`of_torch(case)`: torch's results in the stored form, computed now or stored earlier."""
     if request.param == "stored":
         return stored_values
     pytest.importorskip("torch", reason=NO_TORCH)

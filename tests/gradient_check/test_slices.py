@@ -1,4 +1,4 @@
-"""A slice of a run is held to the gradient check; those of published models are in published/."""
+"""The gradient check of slices of runs; slices of published models are tested in published/."""
 
 import re
 

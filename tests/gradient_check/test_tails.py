@@ -1,8 +1,8 @@
-"""Tails and other branches by value: the gradient check goes there, or says where it did not."""
+"""The gradient check takes inputs into tails and other branches, or says which it did not take."""
 
 import numpy as np
 import pytest
-from strangers import Dense, Formula
+from user_layers import Dense, Formula
 
 from numformer.gradient_check import __main__ as gradient_check
 from numformer.gradient_check import check, untaken_branches
@@ -54,7 +54,7 @@ def test_right_slopes_pass_at_every_scale(layer, x):
 
 
 class Branching(Layer):
-    """y = sin(x) where every mask lets it through, with branches that few inputs take."""
+    """y = sin(x) where all masks are True, with branches that few inputs take."""
 
     def forward(self, x, masks):
         y = np.where(x > 1e6, 0, np.sin(x))

@@ -1,4 +1,4 @@
-"""Layers as others write them, with no layer or name of the library and one mistake each."""
+"""Layers as users write them, without any layer or name of the library."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ D = 8
 RNG = np.random.default_rng(11)
 
 
-def draw(*shape: int) -> Parameter:
+def random_parameter(*shape: int) -> Parameter:
     return Parameter(RNG.standard_normal(shape) / shape[0] ** 0.5)
 
 
@@ -49,12 +49,12 @@ class Chain(Layer):
         return dy
 
 
-class Holding(Formula):
-    """y = sin(x), which holds whatever it is told besides."""
+class WithAttributes(Formula):
+    """y = sin(x), with any attributes besides."""
 
-    def __init__(self, **held):
+    def __init__(self, **attributes):
         super().__init__(np.sin, lambda dy, a: dy * np.cos(a))
-        vars(self).update(held)
+        vars(self).update(attributes)
 
 
 class Dense(Layer):
@@ -72,7 +72,7 @@ class Dense(Layer):
         through: Callable = lambda dz, kernel: dz @ kernel.T,
         summed: Callable = lambda dz: dz.sum(axis=(0, 1)),
     ):
-        self.kernel, self.offset = draw(D, d_out), draw(d_out)
+        self.kernel, self.offset = random_parameter(D, d_out), random_parameter(d_out)
         self.function, self.slope, self.through, self.summed = function, slope, through, summed
 
     def forward(self, x):
