@@ -43,9 +43,9 @@ class GradientReady:
         remaining = Counter(block for _, blocks in self._holders for block in blocks)
         done: set[int] = set()
 
-        def backward(number: int, call: Callable, *gradients):
+        def around(number: int, backward: Callable, *gradients):
             layer, blocks = self._holders[number]
-            result = call(*gradients)
+            result = backward(*gradients)
             if id(layer) in done:
                 name = type(layer).__name__
                 raise RuntimeError(f"{name}.backward added to a gradient that was finished")
@@ -58,7 +58,7 @@ class GradientReady:
             return result
 
         layers = {number: layer for number, (layer, _) in enumerate(self._holders)}
-        with intercepted(layers, "backward", backward):
+        with intercepted(layers, "backward", around):
             yield
         for block in range(self._count):
             if remaining[block]:
