@@ -10,7 +10,6 @@ from typing import Any, overload
 
 import numpy as np
 
-from numformer.data import Vocabulary
 from numformer.errors import InputError
 from numformer.generation.descriptions import pipeline_from
 from numformer.generation.ensemble import Ensemble
@@ -198,7 +197,7 @@ def load(run: str | Path, *others: str | Path, kind: type[Model] | None = None) 
     models = [trained.model]
     for other in others:
         loaded = _loaded(other, kind)
-        if _vocabularies(loaded.text) != _vocabularies(trained.text):
+        if not loaded.text.has_same_vocabularies(trained.text):
             raise InputError(
                 "runs that write together have the same vocabularies",
                 f"{run} and {other}, which differ",
@@ -206,12 +205,6 @@ def load(run: str | Path, *others: str | Path, kind: type[Model] | None = None) 
             )
         models.append(loaded.model)
     return replace(trained, model=Ensemble(models))  # type: ignore[arg-type]
-
-
-def _vocabularies(text: TextPipeline) -> dict:
-    """The descriptions of a pipeline's vocabularies, by name."""
-    fields = vars(text).items()
-    return {name: value.description() for name, value in fields if isinstance(value, Vocabulary)}
 
 
 def model_of_run(run: str | Path, kind: type[Model] | None = None) -> tuple[Model, dict]:

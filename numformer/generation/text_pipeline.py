@@ -38,6 +38,19 @@ class TextPipeline(ABC):
     def input_vocabulary(self) -> Vocabulary:
         """The vocabulary of the texts that the model reads."""
 
+    @property
+    def vocabularies(self) -> dict[str, Vocabulary]:
+        """The fields that are vocabularies, by name."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Vocabulary)}
+
+    def has_same_vocabularies(self, other: "TextPipeline") -> bool:
+        """Whether another pipeline has the same symbols with the same ids."""
+        own, others = (
+            {name: vocabulary.description() for name, vocabulary in pipeline.vocabularies.items()}
+            for pipeline in (self, other)
+        )
+        return own == others
+
     def symbols(self, text: str) -> list[str]:
         """Split a text into symbols. Raises InputError if it is empty or too long."""
         if not isinstance(text, str):

@@ -16,11 +16,8 @@ import safetensors
 
 from numformer.errors import InputError
 
-CONFIG, GENERATION, PREPROCESSOR = (
-    "config.json",
-    "generation_config.json",
-    "preprocessor_config.json",
-)
+CONFIG, GENERATION = "config.json", "generation_config.json"
+PREPROCESSOR = "preprocessor_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 LARGEST_JSON = 100_000_000
 """The size limit of JSON files in bytes; a tokenizer of 250,000 symbols has 17 million."""

@@ -25,7 +25,7 @@ def start_vocabularies(
         return ()
     own = options.resume and options.out / "best.safetensors"
     run = own if own and own.is_file() else options.start
-    vocabularies = _vocabularies(load(run).text)
+    vocabularies = load(run).text.vocabularies
     if lacking := [name for name in texts if name not in vocabularies]:
         raise InputError(
             "--start takes a run of a task that reads and writes alike",
@@ -55,7 +55,7 @@ def load_start_weights(model: Model, pipeline: TextPipeline | None, run: Path) -
     """
     start, metadata = model_of_run(run, type(model))
     other = pipeline_from(metadata.get("text"), start.config)
-    if pipeline and other and _descriptions(other) != _descriptions(pipeline):
+    if pipeline and other and not other.has_same_vocabularies(pipeline):
         raise InputError(
             "--start takes a run that has the symbols of this task",
             f"{run}, which has others",
@@ -79,11 +79,3 @@ def load_start_weights(model: Model, pipeline: TextPipeline | None, run: Path) -
 
 def _shapes(model: Model) -> dict[str, tuple]:
     return {name: parameter.shape for name, parameter in model.named_parameters().items()}
-
-
-def _vocabularies(pipeline: TextPipeline) -> dict[str, Vocabulary]:
-    return {name: value for name, value in vars(pipeline).items() if isinstance(value, Vocabulary)}
-
-
-def _descriptions(pipeline: TextPipeline) -> dict:
-    return {name: value.description() for name, value in _vocabularies(pipeline).items()}
