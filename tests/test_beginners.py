@@ -50,7 +50,7 @@ def run(code: str, **names) -> None:
 
 
 # What a script does, and the words of the complaint that it meets; "{folder}" is a run's.
-ARRAY = "NumPy array of integers; received list ... Take numpy.array(ids) of lists"
+ARRAY = "NumPy array of integers; received list ... Use numpy.array(ids) for lists"
 SOURCES = "numformer.pad_sources(sources) makes one of lists of ids"
 TEXT = "t = Reversing(0); t.text = {}; train(model, t, folder, 1)"
 REFUSED = {
@@ -76,7 +76,7 @@ REFUSED = {
     "pad([[4, 0, 5], [6]])": "after a sequence and not within it; received [4, 0, 5]. Leave it",
     "PairBatch.of([([4], [5, 0])])": "received [5, 0, 2]",
     "Vocabulary('abcb')": "has each symbol once; received 'b' twice. Vocabulary.of(texts)",
-    "model.forward(np.array([['4', '2']]), np.array([[1]]))": "dtype <U1 ... .encode gives",
+    "model.forward(np.array([['4', '2']]), np.array([[1]]))": "dtype <U1 ... .encode for symbols",
     "model.forward(batch.source / 1, batch.target_in)": "dtype float64 ... ids.astype(int)",
     "model.forward(pad_sources([[4, -1]]), np.array([[1]]))": "size 12; received ids from -1 to 4",
     "objective.forward(*PairBatch.of([([4], [-5])]).inputs)": "received ids from -5 to 1",
