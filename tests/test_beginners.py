@@ -80,7 +80,7 @@ REFUSED = {
     "model.forward(batch.source / 1, batch.target_in)": "dtype float64 ... ids.astype(int)",
     "model.forward(pad_sources([[4, -1]]), np.array([[1]]))": "size 12; received ids from -1 to 4",
     "objective.forward(*PairBatch.of([([4], [-5])]).inputs)": "received ids from -5 to 1",
-    "vocabulary.decode([4, -1])": "below 12; received [4, -1]. Decode each row of a batch by",
+    "vocabulary.decode([4, -1])": "below 12; received [4, -1]. Decode each row of a batch",
     "vocabulary.decode([[4, 5]])": "received [[4, 5]]. Decode each row",
     "greedy(model, pad([[4, 2], [4, 5, 6], [7]]), 3)": f"row 1, which ends with 6. {SOURCES}",
     "load_model(str(folder))": "received the folder {folder}. Name {folder}/best.safetensors, or",
