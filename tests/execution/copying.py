@@ -59,12 +59,12 @@ def main() -> int:
         if world().rank == world().size - 1:
             forward, calls = Objective.forward, itertools.count()
 
-            def told(objective, *inputs):
+            def forward_and_stop(objective, *inputs):
                 if next(calls) == 12:
                     signal.raise_signal(signal.SIGTERM)
                 return forward(objective, *inputs)
 
-            Objective.forward = told
+            Objective.forward = forward_and_stop
     return copying(arguments)
 
 

@@ -34,7 +34,7 @@ several_cores = pytest.mark.skipif(
 @pytest.fixture
 def make(monkeypatch):
     """`make(count, cores)`: an executor of a model in float64, closed afterwards."""
-    made = []
+    executors = []
 
     def build(count, cores=2, dtype=np.float64, optimizer=Adam, **changes):
         monkeypatch.setattr(module, "cores", lambda: cores)
@@ -44,11 +44,11 @@ def make(monkeypatch):
         objective = Objective(model, SMOOTHING)
         executor = make_executor(objective, optimizer(flat), 7, count, Ranks())
         executor.start()
-        made.append(executor)
+        executors.append(executor)
         return executor
 
     yield build
-    for executor in made:
+    for executor in executors:
         executor.close()
 
 
@@ -65,10 +65,10 @@ def steps(executor: InTurn) -> list:
 
 
 def assert_same_steps(found: InTurn, expected: InTurn, rtol=0.0, atol=0.0) -> list:
-    taken = steps(found)
-    for array, other in zip(taken, steps(expected), strict=True):
+    arrays = steps(found)
+    for array, other in zip(arrays, steps(expected), strict=True):
         assert_allclose(array, other, rtol, atol)
-    return taken
+    return arrays
 
 
 def assert_same(found: InTurn, expected: InTurn, rtol=0.0, atol=0.0):
@@ -80,8 +80,8 @@ def assert_same(found: InTurn, expected: InTurn, rtol=0.0, atol=0.0):
 def test_side_by_side_and_in_turn_give_the_same_bits(make, count, dtype):
     """Every process sees the weights of now, updates its share of them, and sums in one order."""
     executor = make(count, 2, dtype)
-    taken = assert_same_steps(executor, make(count, 1, dtype))
-    assert {array.dtype for array in taken} == {np.dtype(dtype)}
+    arrays = assert_same_steps(executor, make(count, 1, dtype))
+    assert {array.dtype for array in arrays} == {np.dtype(dtype)}
     assert executor._stretch == slice(0, len(executor.optimizer.state["mean"]) // count)
 
 
@@ -101,28 +101,28 @@ def test_every_optimizer_gives_the_same_bits_side_by_side(make, monkeypatch, cou
     def optimizer(flat):
         return Recipe(optimizer=rule).make_optimizer(flat)
 
-    how = dict(dtype=np.float32, optimizer=optimizer)
-    executor = make(count, 2, **how)
+    settings = dict(dtype=np.float32, optimizer=optimizer)
+    executor = make(count, 2, **settings)
     assert executor.processes
-    assert_same_steps(executor, make(count, 1, **how))
+    assert_same_steps(executor, make(count, 1, **settings))
 
 
 @pytest.mark.parametrize(("count", "cores"), [(2, 1), (3, 2), (9, 1)])
 def test_the_parts_sum_to_the_whole_batch(make, count, cores):
     """Parts with few real targets weigh little: shares of 1 / count would be wrong."""
-    executor, whole = make(count, cores, p_drop=0.0), make(1, p_drop=0.0)
-    assert_same_steps(executor, whole, rtol=1e-8, atol=1e-11)
+    executor, one_part = make(count, cores, p_drop=0.0), make(1, p_drop=0.0)
+    assert_same_steps(executor, one_part, rtol=1e-8, atol=1e-11)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_several_batches_are_one_large_batch(make, count):
     """Also where they have not so many rows as there are parts; the masks of each are others."""
     several = [PairBatch.of(WORDS[:1]), PairBatch.of(WORDS[1:3]), PairBatch.of(WORDS[3:])]
-    whole, executor = make(1, p_drop=0.0), make(count, p_drop=0.0)
+    one_part, executor = make(1, p_drop=0.0), make(count, p_drop=0.0)
     assert_allclose(
-        executor.gradient(1, several), whole.gradient(1, PairBatch.of(WORDS)), rtol=1e-9
+        executor.gradient(1, several), one_part.gradient(1, PairBatch.of(WORDS)), rtol=1e-9
     )
-    assert_same(executor, whole, rtol=1e-8, atol=1e-11)
+    assert_same(executor, one_part, rtol=1e-8, atol=1e-11)
     side_by_side, in_turn = make(count), make(count, 1)
     twice = [several[0]] * 2
     for batches in (several, twice):
@@ -163,14 +163,14 @@ def test_an_error_in_a_part_arrives_and_a_step_after_it_is_right(make, bad):
 @pytest.mark.parametrize("cores", [1, 2])
 def test_a_batch_smaller_than_the_parts_after_a_larger_one(make, cores):
     """The gradient that an idle part still holds is of another batch; one target counts whole."""
-    executor, whole = make(3, cores, p_drop=0.0), make(1, p_drop=0.0)
+    executor, one_part = make(3, cores, p_drop=0.0), make(1, p_drop=0.0)
     executor.gradient(1, PairBatch.of(WORDS))
     for words in (WORDS[:2], [([4, 5], [])]):
         batch = PairBatch.of(words)
-        assert_allclose(executor.gradient(2, batch), whole.gradient(2, batch), rtol=1e-12)
-        assert_same(executor, whole, rtol=1e-10, atol=1e-14)
-    expected = whole.objective.forward(*batch.inputs)
-    assert whole.gradient(2, batch) == pytest.approx(expected)
+        assert_allclose(executor.gradient(2, batch), one_part.gradient(2, batch), rtol=1e-12)
+        assert_same(executor, one_part, rtol=1e-10, atol=1e-14)
+    expected = one_part.objective.forward(*batch.inputs)
+    assert one_part.gradient(2, batch) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("count", "threads"), [(1, 2), (1, 3), (2, 1)])

@@ -10,10 +10,10 @@ from numformer.layer import Layer, Parameter, pack
 from numformer.paper import Linear
 
 
-def told_during(layer: Layer, inputs: list, size: int, times: int = 1) -> tuple[dict, int]:
-    """How many gradients there were when each block was told, and how many there are in the end.
+def reports_during(layer: Layer, inputs: list, size: int, times: int = 1) -> tuple[dict, int]:
+    """How many entries were not 0 when each block was reported, and how many there are in the end.
 
-    Asserts that each is told once, and is then what it is in the end.
+    Asserts that each block is reported once, and does not change afterwards.
     """
     flat = pack(layer, np.float64)
     length = len(flat.grad)
@@ -22,21 +22,21 @@ def told_during(layer: Layer, inputs: list, size: int, times: int = 1) -> tuple[
     for _ in range(times):
         y = layer.forward(*converted(inputs, np.float64, np))
     copies: dict[int, np.ndarray] = {}
-    over: dict[int, int] = {}
+    counts: dict[int, int] = {}
 
-    def tell(block: int) -> None:
+    def report(block: int) -> None:
         assert block not in copies
         copies[block] = flat.grad[blocks[block]].copy()
-        over[block] = np.count_nonzero(flat.grad)
+        counts[block] = np.count_nonzero(flat.grad)
 
-    with GradientReady(layer, blocks).reports(tell):
+    with GradientReady(layer, blocks).reports(report):
         for _ in range(times):
             layer.backward(np.random.default_rng(0).standard_normal(np.shape(y)))
     assert copies.keys() == {*range(len(blocks))} and layer.pending() == 0
     for block, copy in copies.items():
         assert np.array_equal(copy, flat.grad[blocks[block]]), block
     assert not any("backward" in vars(inner) for inner in layer.layers_within())
-    return over, np.count_nonzero(flat.grad)
+    return counts, np.count_nonzero(flat.grad)
 
 
 WITH_PARAMETERS = [name for name in CASES if CASES[name]()[0].named_parameters()]
@@ -45,14 +45,14 @@ WITH_PARAMETERS = [name for name in CASES if CASES[name]()[0].named_parameters()
 @pytest.mark.parametrize("name", WITH_PARAMETERS)
 def test_a_finished_block_gets_nothing_more(name):
     """Nor where a layer was used twice before, as R-Drop uses a model."""
-    told_during(*CASES[name](), size=7)
-    told_during(*CASES[name](), size=7, times=2)
+    reports_during(*CASES[name](), size=7)
+    reports_during(*CASES[name](), size=7, times=2)
 
 
-def test_most_blocks_are_told_while_backward_still_runs():
-    over, gradients = told_during(*CASES["transformer_pre_norm_untied"](), size=50)
-    early = [block for block, count in over.items() if count < gradients]
-    assert len(early) > 0.6 * len(over)
+def test_most_blocks_are_reported_while_backward_still_runs():
+    counts, gradients = reports_during(*CASES["transformer_pre_norm_untied"](), size=50)
+    early = [block for block, count in counts.items() if count < gradients]
+    assert len(early) > 0.6 * len(counts)
 
 
 class AddsLater(Layer):
@@ -97,10 +97,10 @@ def test_parameters_of_one_holder_wait_for_the_last_of_them():
         def backward(self, dy):
             return self.first.backward(self.second.backward(dy))
 
-    told_during(Twice(), [np.random.default_rng(1).standard_normal((2, 3))], size=9)
+    reports_during(Twice(), [np.random.default_rng(1).standard_normal((2, 3))], size=9)
 
 
-def test_what_no_backward_finishes_is_told_at_the_end():
+def test_a_block_without_a_backward_is_reported_at_the_end():
     class UsesOne(Layer):
         def __init__(self):
             self.used, self.unused = (Linear(3, 3, np.random.default_rng(0)) for _ in range(2))
@@ -112,5 +112,5 @@ def test_what_no_backward_finishes_is_told_at_the_end():
             return self.used.backward(dy)
 
     inputs = [np.random.default_rng(1).standard_normal((2, 3))]
-    over, _ = told_during(UsesOne(), inputs, size=12)
-    assert over.keys() == {0, 1}
+    counts, _ = reports_during(UsesOne(), inputs, size=12)
+    assert counts.keys() == {0, 1}

@@ -8,7 +8,7 @@ import pytest
 from numformer.execution.pairwise import Branch, add_branches, branches
 
 
-def drawn(count: int) -> list[np.ndarray]:
+def random_arrays(count: int) -> list[np.ndarray]:
     """Arrays whose sum depends on the order."""
     rng = np.random.default_rng(count)
     sizes = 10.0 ** rng.integers(-3, 4, (count, 1))
@@ -25,17 +25,17 @@ def add_pairwise(arrays: list[np.ndarray]) -> None:
 
 
 def branch(arrays: list[np.ndarray]) -> np.ndarray:
-    summed, last = Branch(), arrays[-1].copy()
+    before, last = Branch(), arrays[-1].copy()
     for array in arrays[:-1]:
-        summed.append(array.copy())
+        before.append(array.copy())
     for stretch in (slice(20, 50), slice(0, 20)):
-        summed.finish(last, stretch)
+        before.finish(last, stretch)
     return last
 
 
 @pytest.mark.parametrize("count", range(1, 18))
 def test_however_many_ranks_add_it_is_the_same_sum(count):
-    arrays = drawn(count)
+    arrays = random_arrays(count)
     expected = [array.copy() for array in arrays]
     add_pairwise(expected)
     for ranks in range(1, count + 2):
@@ -46,7 +46,7 @@ def test_however_many_ranks_add_it_is_the_same_sum(count):
 
 
 def test_neighbours_are_added_in_pairs():
-    a, b, c, d, e = arrays = drawn(5)
+    a, b, c, d, e = arrays = random_arrays(5)
     expected = ((a + b) + (c + d)) + e
     assert not np.array_equal(expected, (((a + b) + c) + d) + e)  # or this test would show nothing
     add_pairwise(arrays)
@@ -60,8 +60,8 @@ def test_a_rank_adds_as_much_as_it_can(count):
     for first, last in itertools.combinations(range(count + 1), 2):
         expected, place = [], first
         while place < last:
-            whole = [(place, min(place + size, count)) for size in sizes if place % size == 0]
-            expected.append(next(branch for branch in whole if branch[1] <= last))
+            complete = [(place, min(place + size, count)) for size in sizes if place % size == 0]
+            expected.append(next(branch for branch in complete if branch[1] <= last))
             place = expected[-1][1]
         assert branches(first, last, count) == expected
     assert branches(1, 4, 4) == [(1, 2), (2, 4)] and branches(4, 7, 7) == [(4, 7)]

@@ -43,23 +43,23 @@ def executor_of(count: int, ranks: Ranks | None = None, optimizer: str = "adam")
     model = Transformer(CONFIG, seed=3)
     flat = pack(model, np.float32)
     flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
-    how = Objective(model, 0.3), Recipe(optimizer=optimizer).make_optimizer(flat), 7, count
-    return RankExecutor(*how, ranks) if ranks else InTurn(*how)
+    settings = Objective(model, 0.3), Recipe(optimizer=optimizer).make_optimizer(flat), 7, count
+    return RankExecutor(*settings, ranks) if ranks else InTurn(*settings)
 
 
 def steps(executor: InTurn, clip: float | None, scale: np.ndarray | None = None) -> list:
     """Loss, norm and weights at each of three steps, and in the end Adam's vectors."""
-    flat, taken = executor.optimizer.parameters, []
+    flat, arrays = executor.optimizer.parameters, []
     batches = PairBatch.of(WORDS), [PairBatch.of(WORDS[:2]), PairBatch.of(WORDS)]
     for step, batch in enumerate((*batches, PairBatch.of(WORDS[:1])), start=1):
-        taken += [executor.gradient(step, batch, scale), executor.clip(clip)]
+        arrays += [executor.gradient(step, batch, scale), executor.clip(clip)]
         executor.update(rate=0.01 * step)
-        taken.append(flat.data.copy())
+        arrays.append(flat.data.copy())
     assert executor.optimizer.steps == 3
-    return [*taken, *executor.optimizer_state().values()]
+    return [*arrays, *executor.optimizer_state().values()]
 
 
-def taken_by(
+def run_rank(
     ranks: Ranks,
     count: int,
     clip: float | None,
@@ -74,10 +74,10 @@ def taken_by(
     if ranks.rank:
         assert executor.serve([1] if ranks.rank == 1 else []) == {"step": 3}
         return executor.optimizer.parameters.data, executor.bytes_sent
-    taken = steps(executor, clip, scale)
+    arrays = steps(executor, clip, scale)
     assert executor.interrupted == (ranks.size > 1)
     executor.end_run({"step": 3})
-    return taken, executor.bytes_sent
+    return arrays, executor.bytes_sent
 
 
 @pytest.mark.parametrize(
@@ -94,14 +94,14 @@ def taken_by(
 )
 def test_ranks_take_the_steps_of_one_process(size, count, clip, overlap, scale):
     expected = steps(executor_of(count), clip, scale)
-    told = together(size, lambda ranks: taken_by(ranks, count, clip, overlap, scale), timeout=20)
-    (taken, _), *others = told
-    for array, other in zip(taken, expected, strict=True):
+    results = together(size, lambda ranks: run_rank(ranks, count, clip, overlap, scale), timeout=20)
+    (arrays, _), *others = results
+    for array, other in zip(arrays, expected, strict=True):
         assert np.array_equal(array, other)
         assert np.asarray(array).dtype == np.float32
     for weights, _ in others:
-        assert np.array_equal(weights, taken[8])  # those after the last step
-    assert all(sent for _, sent in told)
+        assert np.array_equal(weights, arrays[8])  # those after the last step
+    assert all(sent for _, sent in results)
 
 
 def shortened(data, grad, length, *, step, rate):
@@ -117,11 +117,11 @@ def test_ranks_update_whole_parameters_where_the_optimizer_needs_them(
 ):
     """However many ranks there are: blocks that are summed elsewhere move to the parameter's."""
     monkeypatch.setitem(OPTIMIZERS, "shortened", shortened)
-    how = dict(clip=0.5, scale=SCALE if count == 4 else None)
-    expected = steps(executor_of(count, optimizer=optimizer), **how)
-    how |= dict(count=count, optimizer=optimizer)
-    (taken, _), *_ = together(size, lambda ranks: taken_by(ranks, **how), timeout=60)
-    for array, other in zip(taken, expected, strict=True):
+    settings = dict(clip=0.5, scale=SCALE if count == 4 else None)
+    expected = steps(executor_of(count, optimizer=optimizer), **settings)
+    settings |= dict(count=count, optimizer=optimizer)
+    (arrays, _), *_ = together(size, lambda ranks: run_rank(ranks, **settings), timeout=60)
+    for array, other in zip(arrays, expected, strict=True):
         assert np.array_equal(array, other)
 
 
@@ -142,14 +142,14 @@ def test_each_rank_sends_what_others_update_and_gets_the_rest():
             return sent, len(executor.optimizer.parameters.data), executor.bytes_sent
         return executor.bytes_sent, len(executor.optimizer.parameters.data), 0
 
-    told = together(3, work, timeout=20)
-    size = told[0][1]
+    results = together(3, work, timeout=20)
+    size = results[0][1]
     blocks = -(-size // 100)
     ends = [min(size, 100 * (blocks * rank // 3)) for rank in range(4)]
-    for rank, (sent, _, _) in enumerate(told):
+    for rank, (sent, _, _) in enumerate(results):
         own = ends[rank + 1] - ends[rank]
         assert sent == 4 * ((size - own) + 2 * own)
-    assert told[0][2] == 2 * 4 * size  # the best weights, to both others
+    assert results[0][2] == 2 * 4 * size  # the best weights, to both others
 
 
 def test_a_resumed_run_begins_with_the_weights_and_vectors_of_rank_0(monkeypatch):
@@ -184,12 +184,12 @@ def test_a_resumed_run_begins_with_the_weights_and_vectors_of_rank_0(monkeypatch
         executor.end_run({"step": 4})
         return [executor.optimizer.parameters.data, *executor.optimizer.state.values()]
 
-    (taken, *_) = together(3, work, timeout=20)
+    (arrays, *_) = together(3, work, timeout=20)
     alone.gradient(4, PairBatch.of(WORDS))
     alone.clip(0.5)
     alone.update(0.01)
     vectors = [alone.optimizer.parameters.data, *alone.optimizer.state.values()]
-    assert all(np.array_equal(*pair) for pair in zip(taken, vectors, strict=True))
+    assert all(np.array_equal(*pair) for pair in zip(arrays, vectors, strict=True))
     assert threads.count(1) == 3 and threads.count(0) == 2  # rank 0 goes on
 
 
@@ -217,8 +217,8 @@ def test_ranks_agree_or_say_who_differs():
         except InputError as problem:
             return str(problem)
 
-    told = together(3, work, timeout=20)
-    assert all("rank 2 with steps 6, rank 0 with 5" in complaint for complaint in told)
+    results = together(3, work, timeout=20)
+    assert all("rank 2 with steps 6, rank 0 with 5" in complaint for complaint in results)
     Ranks().agree(lambda: pytest.fail("one process has nobody to agree with"))
 
 

@@ -25,17 +25,17 @@ HIGH = 2.0**30  # with this scale the gradients of a tiny model overflow
 @pytest.fixture
 def begin(monkeypatch, tmp_path):
     """`begin(scale, parts)`: a Trainer in mixed precision that begins with a scale."""
-    made = []
+    trainers = []
 
     def build(scale=LossScale.FIRST, parts=1, model=None, good=LossScale.GOOD, xp=np, **changes):
         monkeypatch.setattr(LossScale, "FIRST", scale)
         monkeypatch.setattr(LossScale, "GOOD", good)
-        how = recipe(precision="mixed", **changes), 3, xp, parts
-        made.append(Trainer(model or tiny(), Copying(), tmp_path, 99, *how))
-        return made[-1]
+        settings = recipe(precision="mixed", **changes), 3, xp, parts
+        trainers.append(Trainer(model or tiny(), Copying(), tmp_path, 99, *settings))
+        return trainers[-1]
 
     yield build
-    for trainer in made:
+    for trainer in trainers:
         trainer.executor.close()
 
 
@@ -107,18 +107,18 @@ def test_a_saved_scale_goes_on_where_arrays_are(begin, xp):
 
 
 def test_the_scale_grows_after_good_steps_in_turn(xp):
-    scale, told = LossScale(xp), []
+    scale, history = LossScale(xp), []
     fine, infinite = xp.asarray(np.float32([1, np.inf]))
     scale.good = fine * 1998
     for norm in (fine, fine, fine, infinite, infinite, fine):
         with synchronisations() as waits:
             skipped = scale.skips(fine, norm)
         assert not waits
-        told.append((bool(skipped), *scale.state().tolist()))
+        history.append((bool(skipped), *scale.state().tolist()))
     first = 2.0**16
     expected = [(False, first, 1999), (False, 2 * first, 0), (False, 2 * first, 1)]
     expected += [(True, first, 0), (True, first / 2, 0), (False, first / 2, 1)]
-    assert told == expected
+    assert history == expected
     for begun, ended in (([2, 7], [1, 0]), ([LossScale.MOST, 1999], [LossScale.MOST, 0])):
         assert LossScale.is_valid(np.float32(begun)) and LossScale.is_valid(np.float32(ended))
         scale.load(xp.asarray(np.float32(begun)))
@@ -156,9 +156,9 @@ def test_small_gradients_survive_by_the_scale_alone(begin):
 
 
 def test_it_learns_as_well_as_float32(tmp_path):
-    how = dict(steps=300, log_every=50, evaluate_every=300, factor=0.1, d_model=16)
+    settings = dict(steps=300, log_every=50, evaluate_every=300, factor=0.1, d_model=16)
     for precision in ("float32", "mixed"):
-        run(tmp_path / precision, **how, precision=precision)
+        run(tmp_path / precision, **settings, precision=precision)
     exact, mixed = (logged(tmp_path / precision, "loss") for precision in ("float32", "mixed"))
     assert exact != mixed and mixed[-1] < 0.7 * mixed[0]
     assert_allclose(mixed, exact, rtol=0.01)
@@ -168,12 +168,12 @@ def test_it_learns_as_well_as_float32(tmp_path):
 def test_a_resumed_run_goes_on_with_its_scale_bit_for_bit(tmp_path, monkeypatch, parts):
     monkeypatch.setattr(LossScale, "FIRST", HIGH)
     monkeypatch.setattr(LossScale, "GOOD", 3)
-    how = dict(steps=25, precision="mixed", parts=parts, log_every=1)
-    run(tmp_path / "straight", **how)
+    settings = dict(steps=25, precision="mixed", parts=parts, log_every=1)
+    run(tmp_path / "straight", **settings)
     for step in (4, 17):
-        interrupt(tmp_path / "run", step, resume=step > 4, **how)
+        interrupt(tmp_path / "run", step, resume=step > 4, **settings)
     monkeypatch.setattr(LossScale, "FIRST", 2.0**16)
-    run(tmp_path / "run", **how, resume=True)
+    run(tmp_path / "run", **settings, resume=True)
     assert_same_run(tmp_path / "run", tmp_path / "straight")
     scales = logged(tmp_path / "run", "loss_scale")
     assert scales[0] == HIGH > min(scales) and np.diff(scales).max() > 0

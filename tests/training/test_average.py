@@ -25,25 +25,25 @@ def states(count: int, dtype=np.float32) -> list[dict]:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_average_is_the_mean_of_each_parameter_in_its_own_dtype(dtype):
     """That of equal weights is these bit for bit: a sum in float32 would round."""
-    given = states(3, dtype)
-    found = average(given)
+    snapshots = states(3, dtype)
+    found = average(snapshots)
     for name, array in found.items():
         assert array.dtype == dtype
-        assert_allclose(array, np.mean([state[name] for state in given], axis=0), rtol=1e-6)
-    for state, before in zip(given, states(3, dtype), strict=True):
+        assert_allclose(array, np.mean([state[name] for state in snapshots], axis=0), rtol=1e-6)
+    for state, before in zip(snapshots, states(3, dtype), strict=True):
         assert_same_weights(state, before)
     assert_same_weights(average(states(1) * 7), states(1)[0])
 
 
 def test_the_weights_of_different_models_are_refused(complaint):
     a, b = states(2)
-    for given, said in [
+    for snapshots, text in [
         ([], "received none"),
         ([a, b | {"c": a["a"]}], "received another c"),
         ([a, {"a": b["a"]}], "received another b"),
         ([a, b, b | {"a": b["a"][:1]}], "received another a"),
     ]:
-        assert said in complaint(average, given)
+        assert text in complaint(average, snapshots)
 
 
 @pytest.mark.parametrize(("count", "parts"), [(1, 1), (2, 2), (9, 1)])
@@ -77,12 +77,12 @@ def test_a_run_that_ends_before_its_last_step_keeps_the_best_mean(tmp_path):
 
 @pytest.mark.parametrize(("steps", "parts"), [((10,), 2), ((4, 13), 1)])
 def test_a_run_that_averages_is_resumed_bit_for_bit(tmp_path, steps, parts):
-    how = dict(steps=14, parts=parts, average=2)
-    run(tmp_path / "straight", task=Copying(MEASURES), **how)
+    settings = dict(steps=14, parts=parts, average=2)
+    run(tmp_path / "straight", task=Copying(MEASURES), **settings)
     folder, measures = tmp_path / "resumed", iter(MEASURES)
     for step in steps:
-        interrupt(folder, step, measures, resume=step != steps[0], **how)
-    run(folder, task=Copying(measures), resume=True, **how)
+        interrupt(folder, step, measures, resume=step != steps[0], **settings)
+    run(folder, task=Copying(measures), resume=True, **settings)
     assert_same_run(folder, tmp_path / "straight")
     assert not multiprocessing.active_children()
 

@@ -18,9 +18,9 @@ from tests.training.tiny_runs import Copying, HoldingOut, Own, recipe, run, send
 
 
 def broken(model, folder, task=None, parts=1, **changes) -> str:
-    how = Schedule(5, evaluate_every=1), recipe(**changes)
+    settings = Schedule(5, evaluate_every=1), recipe(**changes)
     with pytest.raises(BrokenNumbers) as caught:
-        train(model, task or Copying(), folder, *how, parts=parts)
+        train(model, task or Copying(), folder, *settings, parts=parts)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -103,11 +103,11 @@ def test_broken_numbers_in_parts_are_named(tmp_path, monkeypatch, index):
     """The replay is in this process, whichever the numbers broke in."""
     model, now, compute = tiny(), [], InTurn.compute
 
-    def noted(self, step, pieces, half):
+    def compute_and_note(self, step, pieces, half):
         now[:] = [piece.number for piece in pieces]
         return compute(self, step, pieces, half)
 
-    monkeypatch.setattr(InTurn, "compute", noted)
+    monkeypatch.setattr(InTurn, "compute", compute_and_note)
     outer = model.named_layers()[f"{NETWORK}.outer"]
     spoil(outer, lambda dx: dx.fill(np.nan) if now == [index] else None)
     text = broken(model, tmp_path, parts=2)

@@ -142,10 +142,10 @@ NO_MEASURES = [None, 0.5, {}, {"other": 1.0}, {"measure": "high"}, {"measure": 1
 NO_MEASURES += [{"measure": 1.0, name: 1.0} for name in ("step", "seconds", 3)]
 
 
-@pytest.mark.parametrize("given", NO_MEASURES, ids=lambda given: repr(given)[:20])
-def test_what_is_no_number_by_the_name_of_the_metric_is_refused(tmp_path, given, complaint):
+@pytest.mark.parametrize("result", NO_MEASURES, ids=lambda result: repr(result)[:20])
+def test_what_is_no_number_by_the_name_of_the_metric_is_refused(tmp_path, result, complaint):
     task = Copying()
-    task.evaluate = lambda model: given
+    task.evaluate = lambda model: result
     text = complaint(run, tmp_path, task=task)
     assert "returns a number for each measure by its name, 'measure' among them" in text
 
@@ -157,10 +157,10 @@ def test_a_task_is_an_object_with_all_that_training_asks_of_it(tmp_path, complai
 
 def test_a_process_trains_one_model_at_a_time(tmp_path, complaint):
     """The second would reseed the dropout of the first."""
-    pool, said = concurrent.futures.ThreadPoolExecutor(), []
-    second = lambda: said.append(pool.submit(complaint, run, tmp_path / "b").result())  # noqa: E731
+    pool, texts = concurrent.futures.ThreadPoolExecutor(), []
+    second = lambda: texts.append(pool.submit(complaint, run, tmp_path / "b").result())  # noqa: E731
     run(tmp_path / "a", task=Copying(at={2: second}))
-    assert "one model at a time; received a second run" in said[0]
+    assert "one model at a time; received a second run" in texts[0]
     assert not (tmp_path / "b").exists()
     complaint(run, tmp_path / "a")
     pool.submit(run, tmp_path / "b").result()  # a thread that receives no signals
@@ -181,9 +181,9 @@ NOT_JSON = {
 
 def test_a_description_is_compared_as_json_gives_it_back(tmp_path, monkeypatch, complaint):
     task = Copying(at={1: fail})
-    for said, described in NOT_JSON.items():
+    for text, described in NOT_JSON.items():
         task.description = lambda described=described: described
-        assert f"{said}. Write" in complaint(run, tmp_path / "run", task=task)
+        assert f"{text}. Write" in complaint(run, tmp_path / "run", task=task)
     assert "(int64) as seed." in complaint(run, tmp_path / "run", seed=np.int64(1))
     assert not (tmp_path / "run").exists()
     described = {"sizes": (1, (2, 3)), 4: None, "x": np.float64(0.1)}
@@ -194,10 +194,10 @@ def test_a_description_is_compared_as_json_gives_it_back(tmp_path, monkeypatch, 
 
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
-    made = Clock()
+    fake_clock = Clock()
     for module in ("loop", "trainer"):
-        monkeypatch.setattr(f"numformer.training.{module}.time", made)
-    return made
+        monkeypatch.setattr(f"numformer.training.{module}.time", fake_clock)
+    return fake_clock
 
 
 def slow(clock: Clock, seconds: dict[int, float]) -> Copying:
@@ -218,14 +218,14 @@ def test_every_line_tells_the_seconds_of_training_so_far(tmp_path, clock):
 
 
 @pytest.mark.parametrize(
-    ("resumed", "told"),
+    ("resumed", "lines"),
     [
         (False, {3: "10 s, about 20 s", 5: "22 s, about 18 s", 8: "34 s, about 4 s"}),
         # The first two steps took 100 s. What is left is told by the steps of this process.
         (True, {5: "114 s, about 19 s", 8: "2 min, about 4 s"}),
     ],
 )
-def test_without_a_terminal_a_line_tells_how_far_it_is(tmp_path, clock, capsys, resumed, told):
+def test_without_a_terminal_a_line_tells_how_far_it_is(tmp_path, clock, capsys, resumed, lines):
     """At a line of the metrics, 10 seconds after the one before; at the end there is no need."""
     if resumed:
         task = slow(clock, {1: 100})
@@ -237,7 +237,7 @@ def test_without_a_terminal_a_line_tells_how_far_it_is(tmp_path, clock, capsys, 
     run(tmp_path, 9, 1, task=slow(clock, took), resume=resumed)
     losses = {line["step"]: line["loss"] for line in metrics(tmp_path) if "loss" in line}
     assert capsys.readouterr().err.splitlines() == [
-        f"step {step} of 9: loss {losses[step]:.4f}, {words} left" for step, words in told.items()
+        f"step {step} of 9: loss {losses[step]:.4f}, {words} left" for step, words in lines.items()
     ]
 
 
@@ -266,25 +266,26 @@ def test_a_schedule_counts_whole_steps_from_1_and_minutes(name, complaint):
     fine = [1, 7, *[None] * (name in ("patience", "minutes")), *[2.5] * (name == "minutes")]
     rule = "a number above 0" if name == "minutes" else "an integer of at least 1"
     for value in (1, 7, 0, -1, 2.5, True, None, "1", float("inf")):
-        asked = dict(steps=5) | {name: value}
+        arguments = dict(steps=5) | {name: value}
         if value in fine and value is not True:
-            assert getattr(Schedule(**asked), name) == value
+            assert getattr(Schedule(**arguments), name) == value
         else:
             change = f"Change {name} (--{name.replace('_', '-')})."
-            assert complaint(Schedule, **asked) == f"{name} is {rule}; received {value!r}. {change}"
+            expected = f"{name} is {rule}; received {value!r}. {change}"
+            assert complaint(Schedule, **arguments) == expected
 
 
 def test_a_run_ends_where_evaluations_bring_nothing_better(tmp_path, capsys):
     """It stays ended, and with more patience goes on as if it had never stopped."""
     measures = [1.0, 3.0, 2.0, 3.0, 2.0, 1.0, 9.0, 2.0]
-    how = dict(steps=8, evaluate_every=1, log_every=1)
+    settings = dict(steps=8, evaluate_every=1, log_every=1)
     for resume in (False, True):
-        run(tmp_path / "a", task=Copying(measures), patience=2, resume=resume, **how)
+        run(tmp_path / "a", task=Copying(measures), patience=2, resume=resume, **settings)
         assert last(tmp_path / "a")[1]["step"] == 6
-        said = "ends here: 2 evaluations were none better than that of step 4"
-        assert said in capsys.readouterr().out
-    run(tmp_path / "a", task=Copying(measures[6:]), patience=3, resume=True, **how)
-    run(tmp_path / "b", task=Copying(measures), **how)
+        text = "ends here: 2 evaluations were none better than that of step 4"
+        assert text in capsys.readouterr().out
+    run(tmp_path / "a", task=Copying(measures[6:]), patience=3, resume=True, **settings)
+    run(tmp_path / "b", task=Copying(measures), **settings)
     assert_same_run(tmp_path / "a", tmp_path / "b")
 
 
@@ -314,9 +315,9 @@ def test_a_run_without_an_evaluation_is_evaluated_whatever_time_it_took(tmp_path
     assert best["step"] == 3
 
 
-@pytest.mark.parametrize(("seconds", "said"), [(0.4, "0 s"), (119, "119 s"), (120, "2 min")])
-def test_long_times_are_told_in_minutes(seconds, said):
-    assert _duration(seconds) == said
+@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (119, "119 s"), (120, "2 min")])
+def test_long_times_are_given_in_minutes(seconds, text):
+    assert _duration(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -403,7 +404,7 @@ def test_the_steps_of_a_run_in_parts_clip_and_have_processes(tmp_path, monkeypat
     assert_same_weights(*found)
 
 
-def test_steps_and_evaluations_are_told_to_functions(tmp_path):
+def test_steps_and_evaluations_call_functions(tmp_path):
     """As metrics.jsonl has them; at an evaluation the run is saved."""
     steps, evaluations = [], []
 

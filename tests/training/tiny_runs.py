@@ -16,7 +16,7 @@ from numformer.training.loop import Interrupted, Schedule, train
 
 MEASURES = [1.0, 3.0, 2.0]  # of a run of 14 steps, evaluated at 5, 10 and 14
 SIZES = dict(d_model=8, d_ff=16, heads=2, layers=1, p_drop=0.2)
-OF_RECIPE = {field.name for field in dataclasses.fields(Recipe)}
+RECIPE_FIELDS = {field.name for field in dataclasses.fields(Recipe)}
 
 
 class Copying:
@@ -90,16 +90,16 @@ def run(folder, steps=7, log_every=3, evaluate_every=5, *, task=None, **changes)
         return {name: changes.pop(name) for name in names & changes.keys()}
 
     schedule = Schedule(steps, log_every, evaluate_every, **chosen({"minutes", "patience"}))
-    how = dict(seed=1, parts=1) | chosen({"seed", "parts", "resume"})
-    how["recipe"] = recipe(**chosen(OF_RECIPE))
+    settings = dict(seed=1, parts=1) | chosen({"seed", "parts", "resume"})
+    settings["recipe"] = recipe(**chosen(RECIPE_FIELDS))
     model = tiny(**changes)
-    return model, train(model, task or Copying(), folder, schedule, **how)
+    return model, train(model, task or Copying(), folder, schedule, **settings)
 
 
-def interrupt(folder, step: int, measures=(), **how) -> None:
+def interrupt(folder, step: int, measures=(), **settings) -> None:
     """Begin such a run, or go on with it, and stop it by Ctrl-C in a step."""
     with pytest.raises(Interrupted, match=f"stopped at step {step}, which is saved"):
-        run(folder, task=Copying(measures, at={step: send_ctrl_c}), **how)
+        run(folder, task=Copying(measures, at={step: send_ctrl_c}), **settings)
 
 
 def send_ctrl_c():
