@@ -29,7 +29,7 @@ def _own_methods(layer: Layer) -> set:
 
 
 def untaken_branches(layer: Layer, inputs: Iterable) -> list[str]:
-    """The branches that no input takes, as given or at any of SCALES, each in words.
+    """The branches that no input takes, at its own scale or at any of SCALES, each in words.
 
     A branch is a line of forward or backward other than `raise`, or one outcome of a comparison of
     arrays, a maximum or a minimum in forward. Layers of the library are left out. Other choices by

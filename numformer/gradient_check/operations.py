@@ -175,9 +175,9 @@ def wrong_operation(failure) -> str | None:
     for numbers in reversed(lines.values()):
         results = {n: mistakes(n, operations, check.tensors) for n in numbers}
         for message in results[numbers[0]]:
-            if not all(message in of_operation for of_operation in results.values()):
+            if not all(message in result for result in results.values()):
                 continue
-            changes = {n: of_operation[message] for n, of_operation in results.items()}
+            changes = {n: result[message] for n, result in results.items()}
 
             def with_mistake(shift, changes=changes):
                 return run_shifted(shift, changes)[:2]

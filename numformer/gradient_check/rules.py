@@ -93,9 +93,9 @@ def plain_arrays(layer: Layer) -> dict[str, Any]:
 
 
 def require_weights_in_parameters(layer: Layer, before: dict[str, Any]) -> None:
-    """No plain array is the one of `before` the forward: it would be a weight.
+    """No attribute holds the same array as `before` forward: such an array is a weight.
 
-    An array that forward itself assigns is another one each time.
+    Arrays that forward itself assigns are new each time.
     """
     for path, array in plain_arrays(layer).items():
         if path in before and before[path] is array:

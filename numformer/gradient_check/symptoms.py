@@ -34,7 +34,7 @@ class Evidence:
     ids: np.ndarray | None = None  # the rows that forward looked up, where the tensor is a table
 
     def measured(self) -> "Evidence":
-        """The rows that were measured whole, or where there are none, the measured entries."""
+        """The fully measured rows, or where there are none, the measured entries."""
         known = ~np.isnan(self.numerical)
         if known.all() and self.numerical.ndim:
             return self

@@ -180,8 +180,8 @@ def equivalent(mutants: list[Mutant]) -> tuple[dict[str, str], list[str]]:
     for proof, entries in PROOFS.items():
         for entry in entries:
             path, words = entry.split(": ", 1)
-            of_file = [m for m in mutants if m.path == path and words in m.mutated]
-            fitting = [m for m in of_file if words not in m.statement or words == m.mutated]
+            candidates = [m for m in mutants if m.path == path and words in m.mutated]
+            fitting = [m for m in candidates if words not in m.statement or words == m.mutated]
             proofs |= {mutant.name: proof for mutant in fitting}
             if len({mutant.mutated for mutant in fitting}) != 1:
                 unfit.append(entry)

@@ -117,9 +117,9 @@ class Operators:
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
             target = node.target
             if isinstance(target, ast.Attribute):
-                whole = parsed("target[...]", target=target)
-                whole.value.ctx, whole.ctx = ast.Load(), ast.Store()
-                target = whole
+                array = parsed("target[...]", target=target)
+                array.value.ctx, array.ctx = ast.Load(), ast.Store()
+                target = array
             yield ast.Assign([target], node.value)
 
     def divided_by_the_batch(node):
@@ -187,10 +187,10 @@ class Operators:
         name = function.attr if isinstance(function, ast.Attribute) else ast.unparse(function)
         if name.strip("_")[:1].isupper() or name in ("super", "isinstance", "len", "range"):
             return
-        of_module = (
+        is_module_function = (
             not isinstance(function, ast.Attribute) or ast.unparse(function.value) in MODULES
         )
-        if not of_module:
+        if not is_module_function:
             yield function.value
         elif node.args and not isinstance(node.args[0], ast.Starred):
             yield node.args[0]

@@ -125,8 +125,8 @@ def test_processes_answer_at_any_length_with_a_folder_of_their_own_which_is_gone
 def test_verdicts_are_kept_but_prove_nothing_for_other_files(tmp_path, monkeypatch):
     monkeypatch.setattr(mutation, "STATE", tmp_path)
     first = mutation.Verdicts("files")
-    for name, said in (("noticed", "AssertionError in it"), ("unnoticed", "")):
-        first.add(SimpleNamespace(name=name), said)
+    for name, verdict in (("noticed", "AssertionError in it"), ("unnoticed", "")):
+        first.add(SimpleNamespace(name=name), verdict)
     assert mutation.Verdicts("files").by_mutant.keys() == {"noticed", "unnoticed"}
     assert not mutation.Verdicts("other files").by_mutant
 
