@@ -74,13 +74,9 @@ def _special_ids(foreign: ForeignConfig, unwritten: Iterable[int] = (), **defaul
         padding_id=foreign.get("pad_token_id", defaults.get("padding")),
         start_id=foreign.get("decoder_start_token_id", start),
         end_id=next(iter(ends), None),
-        unwritten=_joined(unwritten),
-        other_ends=_joined(ends[1:]),
+        unwritten=tuple(unwritten),
+        other_ends=tuple(ends[1:]),
     )
-
-
-def _joined(ids: Iterable[int]) -> str:
-    return ",".join(map(str, ids))
 
 
 def end_ids(foreign: ForeignConfig, default: int | None = None) -> list[int]:

@@ -209,7 +209,7 @@ def test_the_beam_stays_full_after_a_hypothesis_has_ended():
     assert nf.beam_search(model, SOURCE[:1], 3, 2, 2.0) == [[5]]
     ends = {nf.END: 0.15, 6: 0.14, nf.UNKNOWN: 0.13}
     after = {nf.START: ends | {4: 0.4, 5: 0.12}, 4: {4: 1, 5: 1, 6: 1, nf.END: 1}, 5: {6: 1}}
-    model = Chain(after, other_ends="3,6", unwritten="0,1")
+    model = Chain(after, other_ends=(3, 6), unwritten=(0, 1))
     assert nf.beam_search(model, SOURCE[:1], 2, 2, 2.0) == [[5]]
 
 

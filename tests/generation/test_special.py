@@ -19,7 +19,7 @@ NAMES = {
     "others": np.array([9, 10, 1, 0, 2, 3, 4, 5, 6, 7, 8]),
     "start is padding": np.array([10, 9, 1, 0, 2, 3, 4, 5, 6, 7, 8]),
 }
-IDS = dict(padding_id=9, end_id=1, unwritten="0,9,10")
+IDS = dict(padding_id=9, end_id=1, unwritten=(0, 9, 10))
 
 
 class Renamed(nf.Vocabulary):
@@ -126,7 +126,7 @@ def test_the_same_symbols_are_written_with_other_ids(names):
 def test_a_model_without_end_and_unwritten_ids_writes_any_probable_id():
     sizes = TOWER | dict(vocabulary=V, start_id=None, end_id=None, padding_id=None)
     ids, seen = np.array([[4, 5], [0, 2], [7, 1]]), set()
-    for unwritten in ("", "7", "2,7,0"):
+    for unwritten in ((), (7,), (2, 7, 0)):
         model = nf.LanguageModel(nf.LanguageModel.Config(**sizes, unwritten=unwritten), 4)
         flat = nf.pack(model, np.float64)
         flat.data += 0.5 * np.random.default_rng(2).standard_normal(flat.data.shape)
@@ -144,8 +144,8 @@ def test_a_model_without_end_and_unwritten_ids_writes_any_probable_id():
 
 @pytest.mark.parametrize("ids", [dict(start_id=None), dict(end_id=None), dict(end_id=0)])
 def test_a_translation_has_a_start_and_an_end(ids, complaint):
-    said = complaint(nf.Transformer.Config.base, V, **ids)
-    assert "has a start id, and an end id that is no padding; received start_id" in said
+    refusal = complaint(nf.Transformer.Config.base, V, **ids)
+    assert "has a start id, and an end id other than the padding id; received start_id" in refusal
 
 
 @pytest.mark.parametrize("padding", [9, None])
