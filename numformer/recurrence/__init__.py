@@ -4,6 +4,7 @@ from numformer.recurrence.scores import AdditiveScore, DotProductScore, Multipli
 from numformer.recurrence.cells import GRUCell, LSTMCell, RNNCell
 from numformer.recurrence.recurrent import Recurrent
 from numformer.recurrence.additive_attention import AdditiveAttention
+from numformer.recurrence.attention_decoder import AttentionDecoder
 
 CELLS = {"rnn": RNNCell, "lstm": LSTMCell, "gru": GRUCell}
 
@@ -16,4 +17,5 @@ __all__ = [
     "GRUCell",
     "Recurrent",
     "AdditiveAttention",
+    "AttentionDecoder",
 ]

@@ -18,7 +18,6 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import numformer
-from numformer import parallel
 from numformer.backend import array_module, to_host
 from numformer.gradient_check.cases import CASES, MIXER_SETTINGS, TABLE
 from numformer.gradient_check.gradients import GradientCheck, converted, dtype_kind
@@ -136,7 +135,7 @@ def lacking() -> Iterator[str]:
             if here and pair not in equations:
                 yield f"{name}: a row with {pair} in lessons/equations.md"
         of_a_model = layer.__module__.startswith("numformer.models.")  # found by its file's name
-        public = {*numformer.__all__, *parallel.__all__}
+        public = {*numformer.__all__}
         if layer.__name__ not in public and not of_a_model:
             yield f"{layer.__name__}: a place in the __all__ of its room"
 

@@ -19,6 +19,7 @@ import pytest
 
 from numformer.later import MIXERS
 from numformer.models import Config
+from numformer.models.fields import saved_values
 from numformer.optimization.recipe import Recipe
 from numformer.runs.checkpoints import load_checkpoint, load_model
 from tests import equal_runs
@@ -42,7 +43,7 @@ def test_a_quick_run_of_a_program():
         assert (run / picture).read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     settings = json.loads((run / "config.json").read_text())
     assert settings["options"]["quick"] and settings["options"]["steps"] == 20
-    assert settings["config"] == dataclasses.asdict(load_model(run / "best.safetensors")[0].config)
+    assert settings["config"] == saved_values(load_model(run / "best.safetensors")[0].config)
     assert [line["step"] for line in equal_runs.metrics(run)] == [20, 20]
 
 
