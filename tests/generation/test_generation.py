@@ -268,7 +268,7 @@ def test_a_model_that_cannot_write_is_refused(search, complaint):
 
 
 def test_an_ensemble_needs_models_that_write_and_has_their_smallest_limit(complaint):
-    assert "an ensemble has models" in complaint(nf.Ensemble, [])
+    assert "an ensemble has at least one model" in complaint(nf.Ensemble, [])
     assert "start and step" in complaint(nf.Ensemble, [peaked(), SimpleNamespace(start=None)])
     assert (
         nf.Ensemble([peaked(max_length=9), TwoModels(0), peaked(max_length=7)]).config.longest == 7

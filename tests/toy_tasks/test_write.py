@@ -133,7 +133,7 @@ def test_what_cannot_be_is_refused_in_one_line_without_a_trace(succeed, refuse):
         "--data text.txt --positions learned --max-length 7 --context 8": "max_length = 7",
         "--run runs/write --prompt a --length 0": "at least 1; received 0",
         "--run runs/write --prompt ''": "at least one symbol",
-        "--run other --prompt a": "how they become its ids",
+        "--run other --prompt a": "describes its text pipeline",
         "--run runs/write --prompt a --seed 1 --greedy": "sampled at random; received none",
     }.items():
         refuse(main, flags, said)
