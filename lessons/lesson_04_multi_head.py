@@ -310,7 +310,7 @@ def split_and_its_mistake():
 def what_heads_look_at():
     """How good the trained model is on words that it has not seen, and what its heads look at."""
     model, task = reverse.trained()
-    (written,) = task.written(model, ["window"])
+    (written,) = task.write(model, ["window"])
     last = reverse.shares("from writing to reading, layer 2")["the letter to write"]
     return Words(f"""
         Of {reverse.TESTED} words that training never saw it writes

@@ -21,7 +21,7 @@ from numformer.plots import (
     fonts_for,
     loss_curve,
 )
-from toy_tasks.reports.charts import chart
+from toy_tasks.reports.charts import draw_chart
 
 BATCH = PairBatch.of([([4, 5, 6], [7, 8]), ([4], [7, 8, 9, 10]), ([5, 5], [])])
 IDS = BATCH.source, BATCH.target_in
@@ -182,5 +182,5 @@ def test_axes_reach_below_0_for_negative_values_alone_and_begin_there_for_one(va
     measured = [dict(step=s, right=value) for s, value in enumerate(values, 20)]
     left, _, right = drawn(loss_curve, measured, "right", "").axes
     assert fits(*right.get_ylim()) and left.get_xlim()[0] == 0
-    of_chart = drawn(chart, "", {"": {"": [(range(len(values)), values)]}}, "", "").axes[0]
+    of_chart = drawn(draw_chart, "", {"": {"": [(range(len(values)), values)]}}, "", "").axes[0]
     assert fits(*of_chart.get_ylim())

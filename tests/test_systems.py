@@ -25,7 +25,7 @@ from tests.test_rooms import FILES, ROOT
 from tests.toy_tasks.small import PAGES, assert_refused
 from toy_tasks.command_line import answers, exit_code
 from toy_tasks.command_line.training import quoted
-from toy_tasks.data import datasets
+from toy_tasks.data import download
 
 STUDIES = {name: page.STUDY for name, page in PAGES.items() if hasattr(page, "STUDY")}
 
@@ -154,8 +154,8 @@ def test_numformer_lists_tasks_lessons_checks_and_the_machine(call):
     text = "\n".join(out)
     wanted = [f"python -m toy_tasks.{name} " for name in PAGES] + ["NumPy ", "BLAS", "cupy", " 3."]
     wanted += [f"python -m lessons {e.number} " for e in lessons.COURSE if e.path]
-    wanted += ["numformer.gradient_check ", "tests.mutation ", __version__, str(datasets.CACHE)]
+    wanted += ["numformer.gradient_check ", "tests.mutation ", __version__, str(download.CACHE)]
     assert code == 0 and [words for words in wanted if words not in text] == []
     assert call(__main__.main, "--version") == (0, [f"numformer {__version__}"], [])
     assert_refused(call(__main__.main, "reverse"), "python -m toy_tasks.NAME")
-    assert not datasets.CACHE.is_relative_to(ROOT)  # an installation may be read-only
+    assert not download.CACHE.is_relative_to(ROOT)  # an installation may be read-only

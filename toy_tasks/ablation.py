@@ -1,7 +1,7 @@
-"""The paper's Table 3 in small: what each choice of the model brings, with the spread of seeds."""
+"""The paper's Table 3 with small models: what each choice of the model brings."""
 
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +12,13 @@ from toy_tasks import translate
 from toy_tasks.command_line import any_path, exit_code, settings_from, study
 from toy_tasks.data.datasets import pronunciations
 from toy_tasks.pronounce import PronunciationTask
-from toy_tasks.reports import charts
+from toy_tasks.reports.tables import mean_and_range
 
 DESCRIPTION = """\
-Vary the Transformer as Table 3 of the paper does, a choice at a time, and print how good each is
-beside the paper's figure: word error rate on the development words of `pronounce`, or perplexity
-on the development sentences of `translate`. Several seeds tell what is more than chance.
+Vary the Transformer one choice at a time, as Table 3 of the paper does, and print the results
+beside the paper's: the word error rate on the development words of `pronounce`, or the perplexity
+on the development sentences of `translate`. Several seeds show which differences are more than
+chance.
 
   python -m toy_tasks.ablation
   python -m toy_tasks.ablation --task translate --data DIR
@@ -59,24 +60,24 @@ ROWS = {
     "D smoothing 0.2": (dict(label_smoothing=0.2), 5.47, 25.7),
     "E learned positions": (dict(positions="learned"), 4.92, 25.7),
 }
-"""Each row with the settings in which it differs, and the paper's perplexity and BLEU on its
-development set. The proportions to the base are the paper's, which has 8 heads of 64, 6 layers,
-d_model 512, d_ff 2048 and dropout 0.1; but of heads it is the number 1 that both have."""
-TOKENS = 16
-"""About what a sentence has of them, as batches of sentences become batches of tokens."""
+"""For each row, its settings, and the paper's perplexity and BLEU on its development set.
+
+Sizes have the same proportions to the base as in the paper, whose base has 8 heads of 64, 6 layers,
+d_model 512, d_ff 2048 and dropout 0.1. Only the row with one head has one head in both."""
+TOKENS_PER_SENTENCE = 16
+"""About the mean. It turns a batch size in sentences into one in tokens."""
 TASKS = "pronounce", "translate"
 
 
 def make(options):
-    """What a run trains, and on what."""
+    """The task of a run, the kind of model and its config."""
     if options.task == "translate":
-        usual = translate.flags().parse_args([])
-        tokens = dict(batch_size=TOKENS * options.batch_size)
-        ours = {name: value for name, value in vars(options).items() if value is not None}
-        options = Namespace(**vars(usual) | ours | tokens)
+        defaults = translate.program_parser().parse_args([])
+        tokens = dict(batch_size=TOKENS_PER_SENTENCE * options.batch_size)
+        chosen = {name: value for name, value in vars(options).items() if value is not None}
+        options = Namespace(**vars(defaults) | chosen | tokens)
         task = translate.make_task(options)
-        vocabularies = task.text.source, task.text.target
-        return task, Transformer, translate.config_for(options, vocabularies)
+        return task, Transformer, translate.config_for(options, task.text.source, task.text.target)
     data = pronunciations(options.language, options.data)
     task = PronunciationTask(data, options.batch_size, options.seed)
     sizes = dict(source_vocabulary=len(task.text.source), target_vocabulary=len(task.text.target))
@@ -84,27 +85,27 @@ def make(options):
 
 
 def measure(model: Transformer, task, folder: Path) -> dict:
-    """What the task measures on its development set, and the model's size."""
+    """The measures of the development set, and the number of parameters."""
     measured, parameters = task.evaluate(model), model.parameter_counts()["total"]
     return measured | {"figure": measured[task.metric], "parameters": parameters}
 
 
-def named(results: study.Results) -> str:
-    """What the figures of the study's task are."""
+def figure_name(results: study.Results) -> str:
+    """The name of the figure that the runs are compared by."""
     return "perplexity" if "perplexity" in results["base"][0] else "word error rate"
 
 
-def compared(results: study.Results) -> dict[str, tuple[str, str]]:
-    """Of each row the direction of the paper and ours, seen from the base: better, worse, same.
+def directions(results: study.Results) -> dict[str, tuple[str, str]]:
+    """For each row, whether it is better or worse than the base: (in the paper, here).
 
-    A direction of ours counts where no run of a row lies among several of the base; the paper has
-    one run each, of which a difference of 0.2 BLEU or more counts. Ours of perplexity are beside
-    the paper's of perplexity, of which 0.04 or more count.
+    Here it is "?" unless all runs of the row are better, or all worse, than all runs of the base.
+    The paper has one run for each row; its row is the "same" if BLEU differs by less than 0.2. If
+    our figure is perplexity, it is compared with the paper's perplexity: less than 0.04 is "same".
     """
     base = [run["figure"] for run in results["base"]]
-    of_perplexity = named(results) == "perplexity"
-    place, least, sign = (1, 0.035, -1) if of_perplexity else (2, 0.15, 1)
-    directions = {}
+    perplexity = figure_name(results) == "perplexity"
+    column, least, sign = (1, 0.035, -1) if perplexity else (2, 0.15, 1)
+    found = {}
     for row, runs in results.items():
         figures = [run["figure"] for run in runs]
         ours = "?"
@@ -112,39 +113,39 @@ def compared(results: study.Results) -> dict[str, tuple[str, str]]:
             ours = "better"
         elif len(base) > 1 and min(figures) > max(base):
             ours = "worse"
-        gain = sign * (ROWS[row][place] - ROWS["base"][place])
-        theirs = "same" if abs(gain) < least else "better" if gain > 0 else "worse"
-        directions[row] = theirs, ours
-    return directions
+        gain = sign * (ROWS[row][column] - ROWS["base"][column])
+        paper = "same" if abs(gain) < least else "better" if gain > 0 else "worse"
+        found[row] = paper, ours
+    return found
 
 
 def table(results: study.Results) -> list[list[str]]:
-    """The paper's rows beside ours."""
+    """A row for each choice: our figures beside those of the paper."""
     head = [
         "row",
         "parameters",
-        f"{named(results)} (lowest to highest)",
+        f"{figure_name(results)} (lowest to highest)",
         "paper: perplexity",
         "BLEU",
         "paper says",
         "we see",
     ]
-    directions = compared(results)
+    by_row = directions(results)
     return [head] + [
         [
             row,
             f"{runs[0]['parameters']:,}",
-            charts.spread([run["figure"] for run in runs], ".2f"),
+            mean_and_range([run["figure"] for run in runs], ".2f"),
             f"{ROWS[row][1]:.2f}",
             f"{ROWS[row][2]:.1f}",
-            *(("", "") if row == "base" else directions[row]),
+            *(("", "") if row == "base" else by_row[row]),
         ]
         for row, runs in results.items()
     ]
 
 
 def draw(results: study.Results, folder: Path) -> None:
-    """Our figure of every run, row by row."""
+    """The figure of every run, row by row."""
     figure = new_figure(8, 0.34 * len(results) + 1.2, layout="constrained")
     axes = figure.subplots()
     for place, runs in enumerate(results.values()):
@@ -154,16 +155,15 @@ def draw(results: study.Results, folder: Path) -> None:
     axes.axvline(np.mean([run["figure"] for run in results["base"]]), color="grey", linestyle=":")
     axes.set_yticks(range(len(results)), results)
     axes.invert_yaxis()
-    axes.set(xlabel=f"{named(results)} on the development set: the lower the better")
+    axes.set(xlabel=f"{figure_name(results)} on the development set: the lower the better")
     axes.grid(alpha=0.3)
     figure.savefig(folder / "ablation.png", dpi=110)
 
 
 def verdict(results: study.Results):
-    """How many rows go the paper's way."""
-    directions = compared(results).items()
-    clear = {row: (theirs, ours) for row, (theirs, ours) in directions if ours != "?"}
-    agreeing = sum(theirs == ours for theirs, ours in clear.values())
+    """How many rows differ clearly from the base, and how many of these agree with the paper."""
+    clear = [(paper, ours) for paper, ours in directions(results).values() if ours != "?"]
+    agreeing = sum(paper == ours for paper, ours in clear)
     figures = {
         "too close to say:": f"{len(results) - 1 - len(clear)} of {len(results) - 1} rows",
         "clear and as in the paper:": f"{agreeing} of {len(clear)}",
@@ -171,10 +171,10 @@ def verdict(results: study.Results):
     return "the development set", figures, None
 
 
-def add_flags(flags) -> None:
-    flags.add_argument("--task", choices=TASKS, default="pronounce", help="what is learned")
-    flags.add_argument("--language", default="fre", help="of pronounce")
-    flags.add_argument("--data", type=any_path, metavar="DIR", help="the task's data")
+def add_flags(parser: ArgumentParser) -> None:
+    parser.add_argument("--task", choices=TASKS, default="pronounce", help="the task to learn")
+    parser.add_argument("--language", default="fre", help="the language of pronounce")
+    parser.add_argument("--data", type=any_path, metavar="DIR", help="the task's data")
 
 
 STUDY = study.Study(
@@ -182,7 +182,7 @@ STUDY = study.Study(
     description=DESCRIPTION,
     model=Transformer,
     defaults=DEFAULTS,
-    rows={row: differs for row, (differs, *_) in ROWS.items()},
+    rows={row: settings for row, (settings, *_) in ROWS.items()},
     make=make,
     measure=measure,
     figure="figure",
@@ -194,7 +194,7 @@ STUDY = study.Study(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train and compare; returns the exit code."""
+    """Train all models and compare them; returns the exit code."""
     return study.main(STUDY, arguments)
 
 

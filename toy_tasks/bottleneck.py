@@ -1,4 +1,4 @@
-"""Why attention: one state has to hold a whole sequence, or the decoder may look at all of it."""
+"""Why attention: a recurrent network with one fixed state against one that can look back."""
 
 import argparse
 import itertools
@@ -10,19 +10,21 @@ import numpy as np
 from numformer.models import Config, Model, RecurrentEncoderDecoder, Transformer
 from numformer.randomness import seed_sequence
 from toy_tasks.command_line import exit_code, settings_from, study
+from toy_tasks.data.splits import is_held_out
 from toy_tasks.reports import charts
-from toy_tasks.text_to_text.sequences import Rule, SequenceTask, held_out
+from toy_tasks.reports.tables import mean_and_range
+from toy_tasks.text_to_text.sequences import Rule, SequenceTask
 
-LETTERS, LONGEST, TESTED = "abcdefghijklmnopqrstuvwxyz", 20, 250
+LETTERS, LONGEST, TEST_SIZE = "abcdefghijklmnopqrstuvwxyz", 20, 250
 DESCRIPTION = f"""\
 Reverse 1 to {LONGEST} letters, by three models with about 75,000 parameters each.
 
-The fixed context: a GRU reads the source, and its last state, 64 numbers, is all that another GRU
-writes from (Cho et al. 2014). {LONGEST} letters are 94 bits. Attention: two GRUs read the source,
-one from each side, and before each letter the decoder looks at all their states (Bahdanau, Cho and
-Bengio 2015). The Transformer has no state at all. Every length is tested on unseen sequences of
-its own (of one letter there are few). Target: with attention an exact match of 0.99 at every
-length. The fall of the fixed context is what Bahdanau, Cho and Bengio set out from.
+Fixed context: a GRU reads the source, and another GRU writes the target from nothing but the first
+one's last state, 64 numbers (Cho et al. 2014). {LONGEST} letters are 94 bits. Attention: two GRUs
+read the source, one from each side, and before each letter the decoder looks at all their states
+(Bahdanau, Cho and Bengio 2015). The third model is a Transformer. Each length is tested on unseen
+sequences of that length. Target: with attention an exact match of 0.99 at every length. With the
+fixed context the exact match falls as sequences grow, the problem that led to attention.
 """
 DEFAULTS = dict(
     batch_size=64,
@@ -50,18 +52,18 @@ def draw_source(rng: np.random.Generator) -> str:
 REVERSAL = Rule("bottleneck", "", LETTERS, draw_source, lambda source: source[::-1], 0.99, {})
 
 
-def test_of(length: int, count: int) -> list[str]:
-    """Up to `count` different sources of one length that training never sees."""
+def test_sources(length: int, count: int) -> list[str]:
+    """Up to `count` different held-out sources of this length; there are few of one letter."""
     if length <= 2:
         sources = map("".join, itertools.product(LETTERS, repeat=length))
     else:
         rng = np.random.default_rng(seed_sequence(length, "held out"))
         sources = map("".join, rng.choice([*LETTERS], (16 * count, length)))
-    return [*dict.fromkeys(filter(held_out, sources))][:count]
+    return [*dict.fromkeys(filter(is_held_out, sources))][:count]
 
 
 def make(options: argparse.Namespace):
-    """What a run trains, and on what."""
+    """The task of a run, the kind of model and its config."""
     task = SequenceTask(REVERSAL, options.batch_size, options.seed)
     sizes = dict.fromkeys(["source_vocabulary", "target_vocabulary"], len(task.text.source))
     if options.row != TRANSFORMER:
@@ -76,22 +78,22 @@ def measure(model: Model, task: SequenceTask, folder: Path) -> dict:
     """The exact match at every length, and the number of parameters."""
     by_length = []
     for length in range(1, LONGEST + 1):
-        sources = test_of(length, TESTED)
-        answers = zip(task.written(model, sources), sources, strict=True)
+        sources = test_sources(length, TEST_SIZE)
+        answers = zip(task.write(model, sources), sources, strict=True)
         by_length.append(float(np.mean([written == source[::-1] for written, source in answers])))
     parameters = model.parameter_counts()["total"]
     return {"at_length_20": by_length[-1], "by length": by_length, "parameters": parameters}
 
 
 def table(results: study.Results) -> list[list[str]]:
-    """The exact match of every model at every length; then its parameters and seconds."""
+    """The exact match of every model at every length; its parameters and seconds below."""
     rows = [["letters", "bits", *results]]
     for length in range(1, LONGEST + 1):
         bits = f"{length * np.log2(len(LETTERS)):.0f}"
         shares = ([run["by length"][length - 1] for run in runs] for runs in results.values())
-        rows.append([str(length), bits, *map(charts.spread, shares)])
+        rows.append([str(length), bits, *map(mean_and_range, shares)])
     parameters = (f"{runs[0]['parameters']:,}" for runs in results.values())
-    seconds = (charts.spread([run["seconds"] for run in runs], ".0f") for runs in results.values())
+    seconds = (mean_and_range([run["seconds"] for run in runs], ".0f") for runs in results.values())
     return [*rows, ["parameters", "", *parameters], ["seconds", "", *seconds]]
 
 
@@ -103,16 +105,16 @@ def draw(results: study.Results, folder: Path) -> None:
     }
     title, marks = "Letters reversed, unseen sequences of every length", [1, 5, 10, 15, LONGEST]
     picture = folder / "bottleneck.png"
-    charts.chart(picture, title, {"": curves}, "letters", "exact match", xticks=marks)
+    charts.draw_chart(picture, title, {"": curves}, "letters", "exact match", xticks=marks)
 
 
 def verdict(results: study.Results):
-    """The means of the seeds at the greatest length; the target is about every length and seed."""
+    """The mean exact match at the greatest length. The target is for every length and seed."""
     means = {row: np.mean([run["at_length_20"] for run in runs]) for row, runs in results.items()}
     least = min(share for run in results[ATTENTION] for share in run["by length"])
     figures = ", ".join(f"{row} {mean:.4f}" for row, mean in means.items())
-    what = f"up to {TESTED} sources of each length that training never saw"
-    return what, {f"at length {LONGEST}:": figures}, ("attention 0.99 everywhere", least >= 0.99)
+    tested = f"up to {TEST_SIZE} sources of each length that training never saw"
+    return tested, {f"at length {LONGEST}:": figures}, ("attention 0.99 everywhere", least >= 0.99)
 
 
 STUDY = study.Study(
@@ -132,7 +134,7 @@ STUDY = study.Study(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train and compare, or with --run use one of the models; returns the exit code."""
+    """Train all models and compare them, or with --run use one; returns the exit code."""
     return study.main(STUDY, arguments)
 
 

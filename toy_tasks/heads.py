@@ -29,6 +29,7 @@ from toy_tasks.analysis.gates import (
 from toy_tasks.analysis.held_out import HeldOut, held_out
 from toy_tasks.command_line import Parser, any_path, exit_code, integer, run_folders
 from toy_tasks.reports import charts
+from toy_tasks.reports.tables import markdown_table, mean_and_range
 
 DESCRIPTION = """\
 Say of each head of attention of a trained model how much it counts and what it looks at, and take
@@ -196,7 +197,7 @@ def table_of_removal(orders: dict[str, list[list[Point]]]) -> list[list[str]]:
         for name in names:
             form = ".2f" if name in ("BLEU", "f1") else ".3f"
             of_order = ([f[name] for p in o for n, f in p if n == left] for o in orders.values())
-            row += [charts.spread(values, form) if values else "-" for values in of_order]
+            row += [mean_and_range(values, form) if values else "-" for values in of_order]
         rows.append(row)
     return rows
 
@@ -240,7 +241,7 @@ def draw(
         for order, several in orders.items():
             panel[order] = [([n for n, _ in p], [f[name] for _, f in p]) for p in several]
     title, axis = f"{folder.name}: heads taken away", {"xlim": (len(findings), 0)}
-    charts.chart(folder / "removal.png", title, panels, "heads left", "", **axis)
+    charts.draw_chart(folder / "removal.png", title, panels, "heads left", "", **axis)
 
 
 def flags() -> Parser:
@@ -290,11 +291,11 @@ def main(arguments: list[str] | None = None) -> int:
     counts = f"{len(examples)} and {len(single_examples(halves[1]))} examples"
     print(f"{options.run}: {len(heads)} heads, {counts} {own.told}", flush=True)
     findings = studied(model, heads, own, halves)
-    told = charts.markdown(table(findings))
+    told = markdown_table(table(findings))
     print(told, flush=True)
     orders = curves(model, findings, own, halves, options)
     folder = run_folders.new_folder(f"heads-{run.resolve().name}", options.out)
-    of_removal = charts.markdown(table_of_removal(orders))
+    of_removal = markdown_table(table_of_removal(orders))
     print(f"\n{of_removal}")
     write_atomically(folder / "table.md", f"{told}\n\n{of_removal}\n".encode())
     if not options.no_plots:

@@ -1,4 +1,4 @@
-"""Learn to go on with repeated random sequences: how a head that copies from the past is made."""
+"""Learn to continue repeated random sequences: how an induction head forms."""
 
 import sys
 from pathlib import Path
@@ -13,24 +13,28 @@ from numformer.randomness import seed_sequence
 from numformer.runs.run_folder import read_metrics
 from numformer.trained import load
 from toy_tasks.command_line import exit_code, settings_from, study
+from toy_tasks.data.windows import PartialWindows
 from toy_tasks.reports import charts
-from toy_tasks.write import Answers
+from toy_tasks.reports.tables import mean_and_range
 
 DESCRIPTION = """\
-Learn random sequences that are repeated, abcdeabcde, with two layers of attention and with one.
-None of the symbols can be guessed when it comes first, each can when it comes again, by a head that
-finds the symbol's earlier occurrence and looks at what came after it: an induction head (Elhage et
-al. 2021, Olsson et al. 2022). It takes two layers, for the first one has to write into a position
-which symbol stands before it. Prefix matching is the mean weight with which the best head looks
-there, copying how often the right symbol is the most probable one.
+Learn to continue random sequences that are repeated, such as abcdeabcde, with two layers of
+attention and with one. Nothing predicts a symbol the first time. Each time after that, a head can
+predict it: it looks for the earlier occurrence of the current symbol, and then at the symbol after
+that one. This is an induction head (Elhage et al. 2021, Olsson et al. 2022). It takes two layers,
+because the first one has to tell each position which symbol is before it. Prefix matching is the
+mean weight with which the best head looks there; copying is the share of symbols that are predicted
+correctly.
 
   python -m toy_tasks.induction
   python -m toy_tasks.induction --run runs/induction/two-layers-1 --input qwertyuiopqwert
 """
 
 SYMBOLS = "abcdefghijklmnopqrstuvwxyz"
-LENGTHS = range(4, 13)  # of what is repeated; a fixed one could be found by position alone
-MOST_BEFORE = 8
+LENGTHS = range(4, 13)
+"""Of the repeated sequence. A single length could be learned by position alone."""
+MAX_PREFIX = 8
+"""Symbols before the sequence, so that it does not always begin at the first position."""
 DEFAULTS = dict(
     steps=500,
     batch_size=32,
@@ -46,11 +50,12 @@ DEFAULTS = dict(
     factor=0.3,
     decay="linear",
 )
-REACHED = 0.9, 0.99, 0.2  # prefix matching and copying of two layers, prefix matching of one
+MIN_MATCHING, MIN_COPYING, MAX_MATCHING = 0.9, 0.99, 0.2
+"""The target: of two layers the first two, of one layer the third."""
 
 
 class InductionTask:
-    """Batches of sequences that come again and again, for `numformer.training.train`."""
+    """Batches of repeated sequences, for `numformer.training.train`."""
 
     metric, higher_is_better, longest = "prefix_matching", True, 32
 
@@ -63,34 +68,34 @@ class InductionTask:
             for length in LENGTHS[2::3]
         ]
 
-    def draw(self, rng, lengths: np.ndarray, before: np.ndarray, total: int) -> Answers:
-        """Rows of `total` symbols: `before` others, then `lengths` different ones again and again.
+    def draw(self, rng, lengths: np.ndarray, prefixes: np.ndarray, total: int) -> PartialWindows:
+        """Rows of `total` symbols: `prefixes` random ones, then a sequence that is repeated.
 
-        With others before, it does not always begin at the first position.
+        A sequence has `lengths` different symbols. Only its repetitions are to be predicted.
         """
         symbols = rng.permuted(np.tile(np.arange(len(SYMBOLS)), (len(lengths), 1)), axis=1)
-        places = np.arange(total) - before[:, None]  # 0 where the sequence begins
-        taken = np.where(places < 0, places, places % lengths[:, None])
+        places = np.arange(total) - prefixes[:, None]  # 0 where the sequence begins
+        chosen = np.where(places < 0, places, places % lengths[:, None])
         first = len(self.text.vocabulary) - len(SYMBOLS)
-        ids = first + np.take_along_axis(symbols, taken % len(SYMBOLS), axis=1)
-        valid = places[:, 1:] > lengths[:, None]  # what comes before is chance
-        return Answers(ids[:, :-1], ids[:, 1:], valid)
+        ids = first + np.take_along_axis(symbols, chosen % len(SYMBOLS), axis=1)
+        valid = places[:, 1:] > lengths[:, None]
+        return PartialWindows(ids[:, :-1], ids[:, 1:], valid)
 
-    def batch(self, step: int) -> Answers:
+    def batch(self, step: int) -> PartialWindows:
         rng = np.random.default_rng(seed_sequence(self.seed, "data", step))
         lengths = rng.choice(LENGTHS, self.batch_size)
-        before = rng.integers(MOST_BEFORE + 1, size=self.batch_size)
-        return self.draw(rng, lengths, before, self.longest)
+        prefixes = rng.integers(MAX_PREFIX + 1, size=self.batch_size)
+        return self.draw(rng, lengths, prefixes, self.longest)
 
     def evaluate(self, model: LanguageModel) -> dict[str, float]:
-        """Prefix matching of the best head, and the accuracy where the sequence comes again."""
+        """Prefix matching of the best head, and the accuracy in the repetition."""
         scores, right = [], []
         for ids, following, valid in (batch.inputs for batch in self.held_out):
-            again = valid[0].nonzero()[0]  # these look where the sequence was, one place further
-            came_after = again - len(again)
+            repeated = valid[0].nonzero()[0]
+            expected = repeated - len(repeated)  # the place after the same symbol
             weights = np.stack([*attention_weights(model, ids).values()])  # (layers, B, H, T, T)
-            scores.append(weights[..., again, came_after].mean(axis=(1, 3)))
-            right.append((model.forward(ids).argmax(axis=-1) == following)[:, again].mean())
+            scores.append(weights[..., repeated, expected].mean(axis=(1, 3)))
+            right.append((model.forward(ids).argmax(axis=-1) == following)[:, repeated].mean())
         best = float(np.mean(scores, axis=0).max())
         return {self.metric: best, "copying": float(np.mean(right))}
 
@@ -99,14 +104,14 @@ class InductionTask:
 
 
 def make(options):
-    """What a run trains, and on what."""
+    """The task of a run, the kind of model and its config."""
     task = InductionTask(options.batch_size, options.seed)
     config = settings_from(options, LanguageModel.Config, vocabulary=len(task.text.vocabulary))
     return task, LanguageModel, config
 
 
 def measure(model: LanguageModel, task: InductionTask, folder: Path) -> dict:
-    """The scores, those on the way, and the first step with a prefix matching of a half."""
+    """The scores, their curves, and the first step with a prefix matching of at least 0.5."""
     lines = [line for line in read_metrics(folder / "metrics.jsonl") if task.metric in line]
     measured = task.evaluate(model)
     curves = {f"{name} by step": [line[name] for line in lines] for name in measured}
@@ -119,14 +124,14 @@ def table(results: study.Results) -> list[list[str]]:
     """A row for each number of layers."""
     rows = [["", "prefix matching", "copying", "a score of 0.5 at step"]]
     for row, runs in results.items():
-        scores = [charts.spread([run[name] for run in runs]) for name in FIGURES]
+        scores = [mean_and_range([run[name] for run in runs]) for name in FIGURES]
         steps = [str(*run["formed"]) or "never" for run in runs]
         rows.append([row, *scores, ", ".join(steps)])
     return rows
 
 
 def draw(results: study.Results, folder: Path) -> None:
-    """When it happens; and where the layers of the first run look."""
+    """The scores against the step; and the attention maps of the first run."""
     panels = {
         name.replace("_", " "): {
             row: [(run["steps"], run[f"{name} by step"]) for run in runs]
@@ -134,18 +139,19 @@ def draw(results: study.Results, folder: Path) -> None:
         }
         for name in FIGURES
     }
-    charts.chart(folder / "induction.png", "Induction heads", panels, "step", "score")
+    charts.draw_chart(folder / "induction.png", "Induction heads", panels, "step", "score")
     trained = load(results["two layers"][0]["folder"])
     trained.attention("induct" * 2).draw(folder / "attention.png")
 
 
 def verdict(results: study.Results):
-    """The worst of the seeds decides."""
+    """The scores of the worst seed."""
     lowest = {name: min(run[name] for run in results["two layers"]) for name in FIGURES}
     single = max(run["prefix_matching"] for run in results["one layer"])
-    two, copying, most = lowest["prefix_matching"], lowest["copying"], REACHED[2]
-    reached = two >= REACHED[0] and copying >= REACHED[1] and single <= most
-    target = f"prefix matching {REACHED[0]}, copying {REACHED[1]}, one layer at most {most}"
+    two, copying = lowest["prefix_matching"], lowest["copying"]
+    reached = two >= MIN_MATCHING and copying >= MIN_COPYING and single <= MAX_MATCHING
+    target = f"prefix matching {MIN_MATCHING}, copying {MIN_COPYING}, one layer at most "
+    target += f"{MAX_MATCHING}"
     figures = {"copying": f"{copying:.4f}", "two layers": f"{two:.3f}, one layer {single:.3f}"}
     return "the worst seed, on sequences that training never saw", figures, (target, reached)
 
@@ -168,7 +174,7 @@ STUDY = study.Study(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train and compare; returns the exit code."""
+    """Train all models and compare them; returns the exit code."""
     return study.main(STUDY, arguments)
 
 

@@ -1,4 +1,4 @@
-"""Learn on short sequences and be tested on longer ones, with five kinds of positions."""
+"""Train on short sequences and test on longer ones, with five kinds of positions."""
 
 import sys
 from pathlib import Path
@@ -10,19 +10,22 @@ from numformer.generation import Continuation, greedy
 from numformer.models.language_model import LanguageModel
 from numformer.randomness import seed_sequence
 from toy_tasks.command_line import exit_code, settings_from, study
+from toy_tasks.data.splits import is_held_out
+from toy_tasks.data.windows import PartialWindows
 from toy_tasks.reports import charts
-from toy_tasks.text_to_text.sequences import held_out
-from toy_tasks.write import Answers
+from toy_tasks.reports.tables import mean_and_range
 
 LETTERS, DIGITS = "abcdefghijklmnopqrstuvwxyz", "0123456789"
-TRAINED, LONGEST = 10, 20
-TESTED = 10, 12, 15, 20
-EXAMPLES = 128  # of each length in the test
+MAX_TRAINED, LONGEST = 10, 20
+SHOWN = 10, 12, 15, 20
+"""Lengths in the table."""
+EXAMPLES = 128
+"""Of each length in the test."""
 DESCRIPTION = """\
-Learn to copy, to reverse and to add up to length 10, and be tested up to 20: a decoder alone, with
-sinusoidal, learned and rotary positions, ALiBi and none.
+Learn to copy, to reverse and to add sequences of up to 10 symbols, and test with up to 20. The
+model is a decoder alone, with sinusoidal, learned or rotary positions, ALiBi, or none.
 
-  abc=abc    abc=cba    q 12 k 34 = q 3 k 7 0   (31 + 42: the last place first, letters name places)
+  abc=abc    abc=cba    q 12 k 34 = q 3 k 7 0   (31 + 42, last digit first; letters name the places)
   python -m toy_tasks.lengths --run runs/lengths/copy-alibi-1 --input abcdefghijklm=
 """
 DEFAULTS = dict(
@@ -49,9 +52,9 @@ def letters(rng: np.random.Generator, length: int) -> str:
 
 
 def numbers(rng: np.random.Generator, length: int) -> str:
-    """The digits of two numbers by places, the last first, each after a letter that names it.
+    """The digits of two numbers, the last place first, each place after a letter as its name.
 
-    31 + 42 is for example "q 12 k 34".
+    31 + 42 is, for example, "q 12 k 34".
     """
     digits = rng.integers(10, size=(length, 2))
     places = zip(letters(rng, length), digits, strict=True)
@@ -59,11 +62,11 @@ def numbers(rng: np.random.Generator, length: int) -> str:
 
 
 def add(source: str) -> str:
-    """The sum, written alike, and what is carried in the end: "q 12 k 34" gives "q 3 k 7 0"."""
+    """The sum, written in the same way, and the last carry: "q 3 k 7 0" for "q 12 k 34"."""
     names, digits = source.split()[::2], source.split()[1::2]
     first, second = ("".join(pair[number] for pair in digits[::-1]) for number in (0, 1))
-    *places, carried = str(int(first) + int(second)).zfill(len(names) + 1)[::-1]
-    return " ".join([*map(" ".join, zip(names, places, strict=True)), carried])
+    *places, carry = str(int(first) + int(second)).zfill(len(names) + 1)[::-1]
+    return " ".join([*map(" ".join, zip(names, places, strict=True)), carry])
 
 
 TASKS = {
@@ -80,7 +83,7 @@ class LengthTask:
 
     def __init__(self, name: str, batch_size: int, seed: int, count: int = EXAMPLES):
         self.name, self.batch_size, self.seed = name, batch_size, seed
-        self.draw, self.target = TASKS[name]
+        self.draw_source, self.make_target = TASKS[name]
         vocabulary = Vocabulary([*LETTERS, "="])
         if name == "addition":
             pairs = [a + b for a in DIGITS for b in DIGITS]
@@ -92,48 +95,48 @@ class LengthTask:
         self.longest = max(sum(map(len, self.ids(self.test[n][0]))) for n in self.test)
         self.text = Continuation(vocabulary, self.longest)
 
-    def sources(self, rng, length: int, count: int, wanted: bool) -> list[str]:
-        """Sources of this length; those that a hash of them holds out, or the others."""
+    def sources(self, rng, length: int, count: int, held_out: bool) -> list[str]:
+        """`count` sources of this length, all held out or all for training."""
         sources = []
         while len(sources) < count:
-            source = self.draw(rng, length)
-            if held_out(source) is wanted:
+            source = self.draw_source(rng, length)
+            if is_held_out(source) is held_out:
                 sources.append(source)
         return sources
 
     def ids(self, source: str) -> tuple[list[int], list[int]]:
-        """Those of the source with its "=", and of the target with its end."""
-        texts, vocabulary = (source, self.target(source)), self.text.vocabulary
-        given, target = (vocabulary.encode(vocabulary.split(text)) for text in texts)
-        return [*given, self.equals], [*target, END]
+        """The ids of the source and "=", and those of the target and its end."""
+        texts, vocabulary = (source, self.make_target(source)), self.text.vocabulary
+        prompt, target = (vocabulary.encode(vocabulary.split(text)) for text in texts)
+        return [*prompt, self.equals], [*target, END]
 
-    def batch(self, step: int) -> Answers:
+    def batch(self, step: int) -> PartialWindows:
         rng = np.random.default_rng(seed_sequence(self.seed, "data", step))
-        lengths = rng.integers(1, TRAINED + 1, self.batch_size)
+        lengths = rng.integers(1, MAX_TRAINED + 1, self.batch_size)
         pairs = [self.ids(*self.sources(rng, length, 1, False)) for length in lengths]
-        ids = pad([given + target for given, target in pairs])
+        ids = pad([prompt + target for prompt, target in pairs])
         valid = np.zeros(ids.shape, bool)
-        for row, (given, target) in enumerate(pairs):
-            valid[row, len(given) : len(given) + len(target)] = True
-        return Answers(ids[:, :-1], ids[:, 1:], valid[:, 1:])
+        for row, (prompt, target) in enumerate(pairs):
+            valid[row, len(prompt) : len(prompt) + len(target)] = True
+        return PartialWindows(ids[:, :-1], ids[:, 1:], valid[:, 1:])
 
-    def right(self, model: LanguageModel, length: int, count: int | None = None) -> float:
-        """The share of the test's sources of this length whose whole target is written."""
-        given, targets = zip(*map(self.ids, self.test[length][:count]), strict=True)
-        written = greedy(model, np.array(given), len(targets[0]))
+    def exact_match(self, model: LanguageModel, length: int, count: int | None = None) -> float:
+        """The share of test sources of this length whose whole target the model writes."""
+        prompts, targets = zip(*map(self.ids, self.test[length][:count]), strict=True)
+        written = greedy(model, np.array(prompts), len(targets[0]))
         answers = zip(written, targets, strict=True)
         return sum([*ids, END] == target for ids, target in answers) / len(targets)
 
     def evaluate(self, model: LanguageModel) -> dict[str, float]:
-        lengths = 2, 5, 8, TRAINED
-        return {self.metric: float(np.mean([self.right(model, n, 64) for n in lengths]))}
+        lengths = 2, 5, 8, MAX_TRAINED
+        return {self.metric: float(np.mean([self.exact_match(model, n, 64) for n in lengths]))}
 
     def description(self) -> dict:
         return {"name": "lengths", "task": self.name}
 
 
 def make(options):
-    """What a run trains, and on what."""
+    """The task of a run, the kind of model and its config."""
     count = 20 if options.quick else EXAMPLES
     task = LengthTask(options.task, options.batch_size, options.seed, count)
     vocabulary = len(task.text.vocabulary)
@@ -141,18 +144,18 @@ def make(options):
 
 
 def measure(model: LanguageModel, task: LengthTask, folder: Path) -> dict:
-    """The exact match at every length, and its mean within what was trained."""
-    by_length = [task.right(model, length) for length in task.test]
-    return {"within": float(np.mean(by_length[:TRAINED])), "by length": by_length}
+    """The exact match at every length, and its mean over the lengths of training."""
+    by_length = [task.exact_match(model, length) for length in task.test]
+    return {"within": float(np.mean(by_length[:MAX_TRAINED])), "by length": by_length}
 
 
 def table(results: study.Results) -> list[list[str]]:
     """A row for each task with each kind of positions."""
-    rows = [["task and positions", f"1 to {TRAINED}", *map(str, TESTED)]]
+    rows = [["task and positions", f"1 to {MAX_TRAINED}", *map(str, SHOWN)]]
     for row, runs in results.items():
-        numbers = [[run["by length"][length - 1] for run in runs] for length in TESTED]
+        numbers = [[run["by length"][length - 1] for run in runs] for length in SHOWN]
         within = [run["within"] for run in runs]
-        rows.append([row, *map(charts.spread, (within, *numbers))])
+        rows.append([row, *map(mean_and_range, (within, *numbers))])
     return rows
 
 
@@ -166,29 +169,28 @@ def draw(results: study.Results, folder: Path) -> None:
         }
         for name in TASKS
     }
-    title = f"Trained up to length {TRAINED}, tested up to {LONGEST}"
-    charts.chart(folder / "lengths.png", title, panels, "length", "exact match")
+    title = f"Trained up to length {MAX_TRAINED}, tested up to {LONGEST}"
+    charts.draw_chart(folder / "lengths.png", title, panels, "length", "exact match")
 
 
 def verdict(results: study.Results):
-    """The best of all ways at one and a half times the trained length, a mean of its seeds."""
+    """The best mean exact match at one and a half times the longest length of training."""
     far = {
-        row: np.mean([run["by length"][TRAINED * 3 // 2 - 1] for run in runs])
+        row: np.mean([run["by length"][MAX_TRAINED * 3 // 2 - 1] for run in runs])
         for row, runs in results.items()
     }
     best = max(far, key=far.get)
     within = min(np.mean([run["within"] for run in runs]) for runs in results.values())
     reached = within >= 0.99 and far[best] >= 0.9
     figures = {
-        f"least within length {TRAINED}:": f"{within:.4f}",
+        f"least within length {MAX_TRAINED}:": f"{within:.4f}",
         "best at 1.5 times:": f"{far[best]:.4f} ({best})",
     }
-    what = f"{EXAMPLES} sources of each length"
-    return what, figures, ("0.99 within, one way 0.9 beyond", reached)
+    tested = f"{EXAMPLES} sources of each length"
+    return tested, figures, ("0.99 within, one way 0.9 beyond", reached)
 
 
 POSITIONS = "sinusoidal", "learned", "rotary", "alibi", "none"
-# Without positions the order has to be found in the mask alone, which takes longer.
 LONGER = {
     "addition": {"steps": 1800},
     "reverse sinusoidal": {"steps": 2000},
@@ -196,17 +198,19 @@ LONGER = {
     "reverse none": {"steps": 2400},
     "addition none": {"steps": 2800},
 }
+"""Rows with more steps. Without positions, the causal mask alone shows the order of symbols, which
+takes longer to learn."""
 STUDY = study.Study(
     name="lengths",
     description=DESCRIPTION,
     model=LanguageModel,
     defaults=DEFAULTS,
     rows={
-        (row := f"{task} {how}"): {"task": task, "positions": how}
+        (row := f"{task} {positions}"): {"task": task, "positions": positions}
         | LONGER.get(row, LONGER.get(task, {}))
-        | ({"max_length": 128} if how == "learned" else {})
+        | ({"max_length": 128} if positions == "learned" else {})
         for task in TASKS
-        for how in POSITIONS
+        for positions in POSITIONS
     },
     make=make,
     measure=measure,
@@ -219,7 +223,7 @@ STUDY = study.Study(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train and compare; returns the exit code."""
+    """Train all models and compare them; returns the exit code."""
     return study.main(STUDY, arguments)
 
 

@@ -1,7 +1,7 @@
-"""Learn which characters of a text are hidden, from both sides of them and from one.
+"""Predict hidden characters of a text, from both sides of them and from the left side alone.
 
-The first is encoder-only and trained as BERT is (Devlin et al. 2019), the second a language model
-of the same size, trained for the same steps on as many windows of the same text.
+The model that sees both sides is an encoder, trained as BERT is (Devlin et al. 2019). The other is
+a language model of the same size, trained for the same number of steps on the same text.
 """
 
 import argparse
@@ -34,16 +34,17 @@ from toy_tasks.command_line import (
     train_task,
 )
 from toy_tasks.command_line.training import resume_command
-from toy_tasks.data.datasets import read_text, shakespeare
+from toy_tasks.data.datasets import shakespeare
+from toy_tasks.data.text_files import read_text
 from toy_tasks.reports.charts import draw_attention
 from toy_tasks.write import Windows, WritingTask
 
 DESCRIPTION = """\
-Learn to fill holes in any text: 15 % of its characters are hidden, and the model, which sees what
-stands on both sides of them, learns which they are. Beside it a language model of the same size
-learns to go on with the text; of the same hidden characters it sees the left side. The last line
-has the losses of both on the last tenth of the text, on which neither trains: nats per hidden
-character, the smaller the better.
+Learn to fill in hidden characters of any text. 15 % of the characters are hidden, and the model
+predicts them from the characters on both sides. For comparison, a language model of the same size
+learns to continue the text; it predicts the same characters from the left side alone. The last line
+has the losses of both models on the last tenth of the text, which neither is trained on, in nats
+per hidden character.
 
   python -m toy_tasks.masked
   python -m toy_tasks.masked --data FILE.txt
@@ -73,30 +74,30 @@ DEFAULTS = dict(
     clip_norm=1.0,
 )
 HIDDEN = 0.15
-"""The share of the characters that is asked for (BERT's)."""
-AHEAD = 0.1
-"""By how much the loss on Shakespeare's hidden characters is to be below that from one side."""
+"""The share of characters that are hidden, as in BERT."""
+MARGIN = 0.1
+"""On Shakespeare, the loss must be this much lower than that of the language model."""
 ONE_SIDE = "one-side"
-"""The folder of the language model, in that of the run."""
+"""The folder of the language model, inside the folder of the run."""
 
 
 @dataclass(frozen=True)
-class Holes(Batch):
-    """ids (B, T) as they are shown, and targets (B, T): what is hidden, PADDING elsewhere."""
+class MaskedWindows(Batch):
+    """ids (B, T) as the model sees them; targets (B, T), the hidden ids, and PADDING elsewhere."""
 
     ids: np.ndarray
     targets: np.ndarray
 
     @property
     def weight(self) -> int:
-        """The number of hidden places."""
+        """The number of hidden characters."""
         return np.count_nonzero(self.targets)
 
 
 class MaskedTask(WritingTask):
-    """Batches and evaluation of a text with holes; its windows are those of the WritingTask.
+    """Batches and evaluation of a text with holes: the windows of WritingTask, partly hidden.
 
-    Of the vocabulary `hole` is the last symbol, so all others have the ids that they have there.
+    `hole` is the last symbol of the vocabulary, so all others have the same ids as in WritingTask.
     """
 
     def __init__(
@@ -106,45 +107,48 @@ class MaskedTask(WritingTask):
         context: int,
         batch_size: int,
         seed: int,
-        known: Vocabulary | None = None,
+        vocabulary: Vocabulary | None = None,
     ):
-        super().__init__(text, context, batch_size, seed, known=known)
+        super().__init__(text, context, batch_size, seed, vocabulary=vocabulary)
         symbols = [*self.text.vocabulary.symbols, hole]
         self.text = Infilling(Vocabulary(symbols), hole, context)
 
-    def batch(self, step: int) -> Holes:
-        """In the place of ten hidden characters stand eight holes, a random one, and itself.
+    def batch(self, step: int) -> MaskedWindows:
+        """Of ten hidden characters, eight are shown as holes, one as a random one, one as itself.
 
-        So the model has to think about every place, not about holes alone (Devlin et al. 2019).
+        So the model must predict at every position, not only at holes (Devlin et al. 2019).
         """
         ids = super().batch(step).following
         rng = np.random.default_rng(seed_sequence(self.seed, "data", step, 1))
         hole = len(self.text.vocabulary) - 1
         shown = rng.choice(3, p=[0.8, 0.1, 0.1], size=ids.shape)
         others = rng.integers(len(SPECIAL), hole, size=ids.shape)
-        return self._holes(ids, np.choose(shown, [np.full_like(ids, hole), others, ids]), rng)
+        return self._hide(ids, np.choose(shown, [np.full_like(ids, hole), others, ids]), rng)
 
-    def unseen_holes(self) -> list[tuple[Windows, Holes]]:
-        """Windows of the unseen part and what follows in them with holes, the same each time."""
+    def unseen_pairs(self) -> list[tuple[Windows, MaskedWindows]]:
+        """Windows of the unseen part for the language model, and the same characters with holes.
+
+        The holes are the same ones each time.
+        """
         rng = np.random.default_rng(seed_sequence(self.seed, "held out"))
         hole = len(self.text.vocabulary) - 1
         windows = self.unseen_windows()
-        return [(w, self._holes(w.following, np.full_like(w.ids, hole), rng)) for w in windows]
+        return [(w, self._hide(w.following, np.full_like(w.ids, hole), rng)) for w in windows]
 
-    def _holes(self, ids: np.ndarray, shown: np.ndarray, rng: np.random.Generator) -> Holes:
-        """`shown` at random places of `ids`, which are asked for; one of them in every batch."""
+    def _hide(self, ids: np.ndarray, shown: np.ndarray, rng: np.random.Generator) -> MaskedWindows:
+        """Replace `ids` at random places, at least one of the batch, by those of `shown`."""
         hidden = rng.random(ids.shape) < HIDDEN
         hidden[0, rng.integers(ids.shape[1])] = True
-        return Holes(np.where(hidden, shown, ids), np.where(hidden, ids, PADDING))
+        return MaskedWindows(np.where(hidden, shown, ids), np.where(hidden, ids, PADDING))
 
     @property
-    def held_out(self) -> list[Holes]:  # type: ignore[override]
-        return [batch for _, batch in self.unseen_holes()]
+    def held_out(self) -> list[MaskedWindows]:  # type: ignore[override]
+        return [batch for _, batch in self.unseen_pairs()]
 
-    def from_one_side(self, model: LanguageModel) -> float:
-        """The loss of a language model on the same hidden characters, given all left of them."""
+    def left_side_loss(self, model: LanguageModel) -> float:
+        """The loss of a language model on the same characters, given everything left of them."""
         losses, weights = [], []
-        for windows, batch in self.unseen_holes():
+        for windows, batch in self.unseen_pairs():
             logits, hidden = model.forward(windows.ids), batch.targets != PADDING
             losses.append(float(CrossEntropy(0.0).forward(logits, windows.following, hidden)))
             weights.append(batch.weight)
@@ -155,41 +159,43 @@ class MaskedTask(WritingTask):
 
 
 def train_both(
-    task: MaskedTask, beside: WritingTask, options: argparse.Namespace
+    task: MaskedTask, left_task: WritingTask, options: argparse.Namespace
 ) -> tuple[MaskedLanguageModel, LanguageModel, Path]:
-    """Train one model after the other -> both, and the run's folder, which has ONE_SIDE in it."""
+    """Train one model, then the other -> both, and the folder of the run."""
     config = settings_from(
         options, MaskedLanguageModel.Config, vocabulary=len(task.text.vocabulary)
     )
     model, folder = train_task(task, MaskedLanguageModel, config, options, exit_other_ranks=False)
-    config = settings_from(options, LanguageModel.Config, vocabulary=len(beside.text.vocabulary))
-    how = argparse.Namespace(**vars(options) | dict(name=ONE_SIDE, out=folder / ONE_SIDE))
-    how.resume, how.start = (how.out / "config.json").is_file(), how.start and how.start / ONE_SIDE
+    config = settings_from(options, LanguageModel.Config, vocabulary=len(left_task.text.vocabulary))
+    left = argparse.Namespace(**vars(options) | dict(name=ONE_SIDE, out=folder / ONE_SIDE))
+    left.resume = (left.out / "config.json").is_file()
+    left.start = left.start and left.start / ONE_SIDE
     try:
-        one_sided, _ = train_task(beside, LanguageModel, config, how)
-    except Interrupted as stopped:
-        said = str(stopped).partition(";")[0]
+        left_model, _ = train_task(left_task, LanguageModel, config, left)
+    except Interrupted as interrupted:
+        message = str(interrupted).partition(";")[0]
         command = resume_command(options, folder)
-        raise Interrupted(f"{said}; go on with: {command}") from None
-    return model, one_sided, folder
+        raise Interrupted(f"{message}; go on with: {command}") from None
+    return model, left_model, folder
 
 
 def make_tasks(options: argparse.Namespace) -> tuple[MaskedTask, WritingTask]:
-    """The task that the options describe, and the same text's for a language model beside it."""
+    """The task that the options describe, and that of the language model, on the same text."""
     if options.data:
         text = read_text(options.data, "Name a text file: --data FILE.txt")
     else:
         text = shakespeare()
     if options.hole in text:
         raise InputError(
-            "the sign of a hole does not stand in the text",
+            "the character for a hole does not occur in the text",
             f"{options.hole!r}, which does",
             "Choose another one, for example --hole ~",
         )
-    how = options.context, options.batch_size, options.seed
-    started = start_vocabularies(options, vocabulary=[text])
-    known = Vocabulary(started[0].symbols[:-1]) if started else None  # without the hole
-    return MaskedTask(text, options.hole, *how, known), WritingTask(text, *how, known=known)
+    settings = options.context, options.batch_size, options.seed
+    start = start_vocabularies(options, vocabulary=[text])
+    without_hole = Vocabulary(start[0].symbols[:-1]) if start else None
+    task = MaskedTask(text, options.hole, *settings, without_hole)
+    return task, WritingTask(text, *settings, vocabulary=without_hole)
 
 
 def make_task(options: argparse.Namespace) -> MaskedTask:
@@ -197,48 +203,43 @@ def make_task(options: argparse.Namespace) -> MaskedTask:
     return make_tasks(options)[0]
 
 
-def learn(options: argparse.Namespace) -> int:
-    """Train on a text, fill holes in a part that training never saw, and compare."""
-    task, beside = make_tasks(options)
-    model, one_sided, folder = train_both(task, beside, options)
+def train_and_compare(options: argparse.Namespace) -> int:
+    """Train both models on a text, and compare them on its unseen part; returns the exit code."""
+    task, left_task = make_tasks(options)
+    model, left_model, folder = train_both(task, left_task, options)
     vocabulary = task.text.vocabulary
-    shown = vocabulary.decode(task.unseen_holes()[0][1].ids[:4].ravel())
+    shown = vocabulary.decode(task.unseen_pairs()[0][1].ids[:4].ravel())
     (filled,) = task.text.write(model, [shown])
     print(f"a text that training never saw, with holes:\n{vocabulary.join(shown)}")
     print(f"filled:\n{vocabulary.join(filled)}")
     with inference():
-        loss, from_one_side = task.evaluate(model)[task.metric], task.from_one_side(one_sided)
+        loss, left_loss = task.evaluate(model)[task.metric], task.left_side_loss(left_model)
     example = max(vocabulary.join(shown).split("\n"), key=len)[:40]
     if not options.no_plots:
         *_, maps = task.text.maps(model, shown[:24])
         draw_attention(folder / "attention.png", maps, f"{folder.name}: where the model looks")
-    reached = f"a loss {AHEAD} below that from one side", loss <= from_one_side - AHEAD
-    what = f"{len(task.unseen):,} characters that training never saw, nats per hidden character"
-    figures = {"hidden characters: loss": f"{loss:.4f}, from one side {from_one_side:.4f}"}
-    reached = None if options.data else reached
-    return finish(options, folder, what, figures, example, reached)
+    reached = f"a loss {MARGIN} below that from one side", loss <= left_loss - MARGIN
+    tested = f"{len(task.unseen):,} characters that training never saw, nats per hidden character"
+    figures = {"hidden characters: loss": f"{loss:.4f}, from one side {left_loss:.4f}"}
+    return finish(options, folder, tested, figures, example, None if options.data else reached)
 
 
 def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of this program. Raises InputError for a --context or --hole that cannot be."""
-    flags = build_parser("masked", DESCRIPTION, MaskedLanguageModel, **DEFAULTS)
-    add = flags.add_argument
-    add(
-        "--data",
-        type=any_path,
-        metavar="FILE.txt",
-        help="a text to learn from; without, Shakespeare's plays",
-    )
+    parser = build_parser("masked", DESCRIPTION, MaskedLanguageModel, **DEFAULTS)
+    add = parser.add_argument
+    data = "a text to learn from (default: Shakespeare's plays)"
+    add("--data", type=any_path, metavar="FILE.txt", help=data)
     add("--context", type=integer, default=64, help="characters in a window")
     add("--hole", default="_", help="the character that stands for a hidden one")
-    options = parse_options(flags, lambda options: "masked", arguments)
+    options = parse_options(parser, lambda options: "masked", arguments)
     if options.run:
         return options
     hole = options.hole
-    is_sign = hole.isprintable() and hole != " " and Vocabulary([]).split(hole) == [hole]
-    if options.context < 1 or not is_sign:
+    visible = hole.isprintable() and hole != " " and Vocabulary([]).split(hole) == [hole]
+    if options.context < 1 or not visible:
         raise InputError(
-            "a --context is at least 1, and a --hole one visible character",
+            "--context is at least 1, and --hole is one visible character",
             f"--context {options.context}, --hole {hole!r}",
             "Change it.",
         )
@@ -246,11 +247,11 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train, or with --run fill the holes of texts; returns the exit code."""
+    """Train both models, or with --run fill the holes of texts; returns the exit code."""
     options = read_options(arguments)
     if options.run:
         return answer_inputs(options, kind=Infilling)
-    return learn(options)
+    return train_and_compare(options)
 
 
 if __name__ == "__main__":

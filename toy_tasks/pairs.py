@@ -1,4 +1,4 @@
-"""Learn from any two columns of text: a source and its target on each line."""
+"""Learn from pairs of texts: a file with a source and its target on each line."""
 
 import argparse
 import json
@@ -23,15 +23,16 @@ from toy_tasks.command_line import (
     parse_options,
     start_vocabularies,
 )
-from toy_tasks.data import subwords as own
-from toy_tasks.data.datasets import LONGEST, MAX_BYTES, Pair, read_pairs
 from toy_tasks.data.dates import dates
-from toy_tasks.text_to_text.transduction import Example, TransductionTask, learn
+from toy_tasks.data.splits import split_pairs
+from toy_tasks.data.subwords import HELP, save_subwords, subwords_for_run
+from toy_tasks.data.text_files import MAX_BYTES, MAX_SYMBOLS, Pair, read_pairs
+from toy_tasks.text_to_text.transduction import Example, TransductionTask, train_and_test
 
 DESCRIPTION = """\
-Learn to turn texts into others from your own pairs: a file with a source, one TAB and its target on
-each line. A hash of the source decides which are trained on (eight in ten), which choose the
-checkpoint (one) and which test it (one); or give three files for these three. The last line is the
+Learn to turn texts into other texts from your own pairs: a file with a source, one TAB and its
+target on each line. A hash of the source splits the pairs: eight in ten are trained on, one chooses
+the checkpoint and one is the test. Or give three files, one for each part. The last line is the
 share of test sources whose whole target is right.
 
   python -m toy_tasks.pairs --demo dates
@@ -59,17 +60,9 @@ DEFAULTS = dict(
 )
 SPLITS = "train", "dev", "test"
 DEMOS = {"dates": (dates, 0.99)}
-"""Pairs to try, and the exact match that they are to reach."""
-MOST_EXAMPLES = 500, 2000
-"""How many development and test sources are measured on."""
-
-
-def split(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
-    """Eight in ten to train on, one for development, one for the test: the source decides."""
-    of: dict[str, list[Pair]] = {name: [] for name in SPLITS}
-    for pair in pairs:
-        of[("test", "dev", *["train"] * 8)[zlib.crc32(pair[0].encode()) % 10]].append(pair)
-    return of
+"""Functions that make example pairs, and the exact match that a model must reach on them."""
+MAX_EXAMPLES = 500, 2000
+"""The most development and test sources that are measured."""
 
 
 def sides(data: dict[str, list[Pair]]) -> dict[str, Sequence[str]]:
@@ -77,7 +70,7 @@ def sides(data: dict[str, list[Pair]]) -> dict[str, Sequence[str]]:
     return dict(zip(("source", "target"), zip(*data["train"], strict=True), strict=True))
 
 
-def by_source(pairs: Sequence[Pair]) -> list[Example]:
+def group_by_source(pairs: Sequence[Pair]) -> list[Example]:
     """Each source once, with all its targets."""
     targets: dict[str, list[str]] = {}
     for source, target in pairs:
@@ -88,9 +81,9 @@ def by_source(pairs: Sequence[Pair]) -> list[Example]:
 class PairsTask(TransductionTask):
     """Batches and evaluation of pairs of texts, for `numformer.training.train`.
 
-    `data` has the pairs of "train", "dev" and "test". `words` says which sides are made of words
-    ("source", "target", "both" or neither), `known` are the vocabularies of the sides where there
-    are such already, and `search` says how the test's sources are decoded: `beam`,
+    `data` has the pairs of "train", "dev" and "test". `words` names the sides that are words:
+    "source", "target", "both", or "" for none. `vocabularies` are those of source and target, if
+    they exist already. `search` are the settings of beam search for the test: `beam`,
     `length_penalty`, `penalty`.
     """
 
@@ -103,25 +96,26 @@ class PairsTask(TransductionTask):
         batch_size: int,
         seed: int,
         words: str = "",
-        known: Sequence[Vocabulary] = (),
+        vocabularies: Sequence[Vocabulary] = (),
         **search,
     ):
         sources, targets = sides(data).values()
         separators = [" " * (words in (side, "both")) for side in ("source", "target")]
-        source, target = known or map(Vocabulary.of, (sources, targets), separators)
+        source, target = vocabularies or map(Vocabulary.of, (sources, targets), separators)
         symbols = {
             name: [(source.split(s), target.split(t)) for s, t in pairs]
             for name, pairs in data.items()
         }
         sequences = [side for pairs in symbols.values() for pair in pairs for side in pair]
-        if (length := max(map(len, sequences))) > LONGEST:  # of subwords, which no file can tell
-            rule, fix = f"a side has at most {LONGEST} subwords", "Shorten it, or ask for more."
+        # read_pairs checks the number of characters and words; only here subwords can be counted.
+        if (length := max(map(len, sequences))) > MAX_SYMBOLS:
+            rule, fix = f"a side has at most {MAX_SYMBOLS} subwords", "Shorten it, or use more."
             shown = f"{source.join(max(sequences, key=len))!r:.80}"
             raise InputError(rule, f"{length} in {shown}", fix)
         self.subwords = source if isinstance(source, Subwords) else None
         self.data = zlib.crc32(json.dumps(symbols).encode())
-        if seen := len({source for source, _ in data["test"]} & {*sources}):
-            self.tested = f"of the test, {seen:,} of which are trained on, too"
+        if shared := len({source for source, _ in data["test"]} & {*sources}):
+            self.unseen = f"of the test, {shared:,} of which are trained on, too"
         longest = [max(map(len, side)) for side in zip(*symbols["train"], strict=True)]
         text = Transduction(source, target, 2 * longest[1], longest[0], **search)
         super().__init__(text, self.examples(data["dev"]), self.examples(data["test"]))
@@ -129,96 +123,97 @@ class PairsTask(TransductionTask):
         self.batch = EpochBatches(self.encode(data["train"]), batch_size, seed)
 
     def examples(self, pairs: Sequence[Pair]) -> list[Example]:
-        """What is measured on: a source that has several targets is right with any of them."""
-        return by_source(pairs)
+        """The examples to measure. If a source has several targets, each of them is right."""
+        return group_by_source(pairs)
 
     def measure(self, written: Sequence[str], examples: Sequence[Example]) -> dict[str, float]:
-        """Edits for each right symbol, in percent, and the share of targets without any."""
+        """Edits for every 100 symbols of the targets, and the share of targets without edits."""
         answers = [*zip(written, examples, strict=True)]
-        edits = sum(self.errors(answer, right) for answer, (_, right) in answers)
+        edits = sum(self.edits(answer, right) for answer, (_, right) in answers)
         symbols = sum(len(self.text.target.split(right[0])) for _, right in examples)
         exact = float(np.mean([answer in right for answer, (_, right) in answers]))
         return {"symbol_error_rate": 100 * edits / symbols, "exact_match": exact}
 
     def begin(self, folder: Path) -> None:
-        """Keep the subwords in the folder of a run."""
+        """Save the subwords in the folder of a run."""
         if self.subwords:
-            own.keep(self.subwords, folder)
+            save_subwords(self.subwords, folder)
 
     def description(self) -> dict:
         return {"name": self.name, "data": self.data}
 
 
-def read(options: argparse.Namespace) -> dict[str, list[Pair]]:
-    """The pairs of the demo or of the files, as they are split; what is special in them is told."""
+def read_data(options: argparse.Namespace) -> dict[str, list[Pair]]:
+    """The pairs of the demo or of the files, by split. Prints their numbers and what is unusual."""
     if options.demo:
-        pairs = {"all": DEMOS[options.demo][0]()}
+        files = {"all": DEMOS[options.demo][0]()}
     else:
         names = ["all"] if len(options.data) == 1 else SPLITS
         fix = "Name a file of pairs: --data FILE.tsv"
-        how = options.words, fix, LONGEST if options.subwords is None else MAX_BYTES
-        files = zip(names, options.data, strict=True)
-        pairs = {name: read_pairs(Path(file), *how) for name, file in files}
-    every = [pair for of in pairs.values() for pair in of]
-    print(f"{len(every):,} pairs, for example {every[0][0]!r} -> {every[0][1]!r}")
-    distinct = {name: [*dict.fromkeys(of)] for name, of in pairs.items()}
-    if repeated := len(every) - sum(map(len, distinct.values())):
-        print(f"{repeated:,} pairs stand there again and are left out")
-    several = [example for of in distinct.values() for example in by_source(of) if example[1][1:]]
-    if several:
+        settings = options.words, fix, MAX_SYMBOLS if options.subwords is None else MAX_BYTES
+        paths = zip(names, options.data, strict=True)
+        files = {name: read_pairs(Path(path), *settings) for name, path in paths}
+    total = sum(map(len, files.values()))
+    first = next(iter(files.values()))[0]
+    print(f"{total:,} pairs, for example {first[0]!r} -> {first[1]!r}")
+    distinct = {name: [*dict.fromkeys(pairs)] for name, pairs in files.items()}
+    if repeated := total - sum(map(len, distinct.values())):
+        print(f"{repeated:,} pairs are repeated; the repetitions are left out")
+    examples = [example for pairs in distinct.values() for example in group_by_source(pairs)]
+    if several := [example for example in examples if len(example[1]) > 1]:
         source, (target, other, *_) = several[0]
         print(
             f"{len(several):,} sources have several targets, any of which is right, for example "
             f"{source!r} -> {target!r} or {other!r}"
         )
-    data = split(distinct["all"]) if "all" in distinct else distinct
+    data = split_pairs(distinct["all"], *SPLITS) if "all" in distinct else distinct
     trained = {source for source, _ in data["train"]}
     if shared := {s for name in ("dev", "test") for s, _ in data[name]} & trained:
         print(
             f"{len(shared):,} sources of the development or test file are trained on, too, for "
-            f"example {min(shared)!r}: the figures will flatter"
+            f"example {min(shared)!r}: the figures will be too good"
         )
     print(", ".join(f"{name} {len(data[name]):,}" for name in SPLITS))
     if empty := [name for name in SPLITS if not data[name]]:
         raise InputError(
-            "there are pairs to train on, and others for development and for the test",
+            "there are pairs for training, for development and for the test",
             f"none for {empty[0]}",
             "Give more pairs, or three files.",
         )
-    for name, most in zip(SPLITS[1:], MOST_EXAMPLES, strict=True):
+    for name, most in zip(SPLITS[1:], MAX_EXAMPLES, strict=True):
         if len(data[name]) > most:
             print(f"of {name} the first {most:,} are used")
         data[name] = data[name][:most]
     return data
 
 
-def name_of(options: argparse.Namespace) -> str:
-    """The name of the run's folder: the demo's, or that of the first file."""
+def run_name(options: argparse.Namespace) -> str:
+    """The name of a run's folder: that of the demo, or of the first file."""
     file = Path(options.data[0]).stem if options.data else ""
     return f"pairs-{options.demo or file}".rstrip("-")
 
 
 def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The options of this program. Raises InputError where they contradict each other."""
-    flags = build_parser("pairs", DESCRIPTION, Transformer, **DEFAULTS)
-    add = flags.add_argument
+    """The options of this program. Raises InputError if they contradict each other."""
+    parser = build_parser("pairs", DESCRIPTION, Transformer, **DEFAULTS)
+    add = parser.add_argument
     add(
         "--data",
         nargs="+",
         metavar="FILE.tsv",
-        help="one file of pairs, or three: to train on, for development, for the test",
+        help="one file of pairs; or three: for training, for development, for the test",
     )
-    add("--demo", choices=DEMOS, help="made-up pairs to try: dates in words and as 2026-11-21")
+    add("--demo", choices=DEMOS, help="example pairs: dates in words and as 2026-11-21")
     add(
         "--words",
         nargs="?",
         const="both",
         default="",
         choices=["source", "target", "both", ""],
-        help="the side that is made of words instead of characters; alone: both (default: neither)",
+        help="the side whose symbols are words instead of characters; without a value both",
     )
-    add("--subwords", type=integer, metavar="N", help=own.HELP)
-    options = parse_options(flags, name_of, arguments)
+    add("--subwords", type=integer, metavar="N", help=HELP)
+    options = parse_options(parser, run_name, arguments)
     if options.run:
         return options
     if bool(options.demo) == bool(options.data) or len(options.data or [0]) not in (1, 3):
@@ -228,27 +223,30 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
             "For example --data FILE.tsv, or --demo dates",
         )
     if options.words and options.subwords is not None:
-        rule, fix = "a side is made of words or of subwords", "Leave out --words or --subwords."
+        rule, fix = "the symbols are words or subwords", "Leave out --words or --subwords."
         raise InputError(rule, "both", fix)
     return options
 
 
 def make_task(options: argparse.Namespace) -> PairsTask:
     """The task that the options describe."""
-    data, how = read(options), (options.batch_size, options.seed, options.words)
-    known = start_vocabularies(options, **sides(data))
-    if options.subwords is not None and not known:
+    data = read_data(options)
+    vocabularies = start_vocabularies(options, **sides(data))
+    if options.subwords is not None and not vocabularies:
         lines = [line for side in sides(data).values() for line in side]
-        known = 2 * (own.subwords_of(options, lines, options.subwords, "--subwords", exact=True),)
-    return PairsTask(data, *how, known, **beam_settings(options))
+        size = options.subwords
+        vocabularies = 2 * (subwords_for_run(options, lines, size, "--subwords", exact=True),)
+    settings = options.batch_size, options.seed, options.words, vocabularies
+    return PairsTask(data, *settings, **beam_settings(options))
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train, or with --run use a trained model; returns the exit code."""
+    """Train a model, or with --run use a trained one; returns the exit code."""
     options = read_options(arguments)
     if options.run:
         return answer_inputs(options)
-    return learn(make_task(options), options, DEMOS[options.demo][1] if options.demo else None)
+    required = DEMOS[options.demo][1] if options.demo else None
+    return train_and_test(make_task(options), options, required)
 
 
 if __name__ == "__main__":

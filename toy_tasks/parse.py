@@ -1,4 +1,4 @@
-"""Learn to parse: a sentence in, its constituents as brackets out (section 6.3 of the paper)."""
+"""Learn to parse: read a sentence, write its syntax tree (section 6.3 of the paper)."""
 
 import argparse
 import re
@@ -30,10 +30,12 @@ from toy_tasks.command_line import (
     study,
 )
 from toy_tasks.data.grammar import Grammar
-from toy_tasks.data.trees import Tree, evalb, of_symbols, read_trees
+from toy_tasks.data.splits import is_held_out
+from toy_tasks.data.trees import Tree, read_trees, tree_from_symbols
+from toy_tasks.measures.evalb import evalb
 from toy_tasks.reports import charts
+from toy_tasks.reports.tables import mean_and_range
 from toy_tasks.reports.tree_pictures import draw_tree
-from toy_tasks.text_to_text.sequences import held_out
 
 DESCRIPTION = """\
 Learn to parse sentences, as section 6.3 of the paper does: the words go in, the brackets of the
@@ -67,93 +69,94 @@ DEFAULTS = dict(
     penalty="paper",
 )
 LONGEST, LONGER = 40, 60
-"""Words of a sentence to learn from, and of the longest that are tested besides."""
-BEYOND = 300
-"""Symbols that are written at most, more than the sentence has words (section 6.3)."""
+"""The most words of a sentence in training, and in the test of longer sentences."""
+EXTRA_SYMBOLS = 300
+"""The model writes at most this many symbols more than the sentence has words (section 6.3)."""
 MOST = 32000
-"""Sentences of the grammar to learn from; `MEASURED` says how many others are measured."""
+"""Sentences of the grammar to train on."""
 MEASURED = {"development": 200, "test": 500, "longer": 50}
+"""Sentences of the grammar to measure on."""
 MODELS = TRANSFORMER, RECURRENT = "Transformer", "recurrent"
 STEPS = {32000: (22000, 9000), 8000: (8000, 4000), 2000: (4000, 2000), 500: (2000, 1000)}
-"""Of both models with each number of sentences; those with most take longest, so they come first.
+"""Training steps of both models for each number of sentences. The longest runs come first.
 
-A recurrent one takes more time for a step, and needs fewer."""
+A step of the recurrent model takes longer, but it needs fewer steps."""
 FEW = 2000
-"""With so many sentences or fewer dropout helps, with more it only takes time."""
+"""Dropout helps up to this number of sentences; above, it only takes time."""
 SECTIONS = {"train": range(2, 22), "development": (22,), "test": (23,)}
-"""Of the Penn Treebank, as the paper and all others split it."""
+"""The sections of the Penn Treebank, as they are usually split."""
 FIGURES = "f1", "precision", "recall", "exact", "well_formed", "longer", "longer_well_formed"
 TITLES = {
     "f1": (f"up to {LONGEST} words", "all of section 23"),
     "longer": (f"{LONGEST + 1} to {LONGER} words", f"its sentences of over {LONGEST} words"),
 }
-"""Of the pictures: of the grammar's sentences, and of the treebank's."""
-NEAR, WELL_FORMED = 1.0, 99
-"""How near to the ceiling's F1 the Transformer is to come, and how many of its trees are trees."""
-RARE = 2
-"""Words that training has less often are unknown, so that the unknown one is learned, too."""
+"""Titles of charts, for sentences of the grammar and for those of the treebank."""
+MAX_GAP, WELL_FORMED = 1.0, 99
+"""Required: F1 at most this far below the ceiling's, and this percentage of well-formed trees."""
+MIN_COUNT = 2
+"""Rarer words of the training data are replaced by the unknown word, so the model learns it."""
 
 
 class Sentence(NamedTuple):
-    """A tree, the words that are read, and the symbols that are to be written."""
+    """A tree, its words, which the model reads, and its symbols, which the model writes."""
 
     tree: Tree
     words: list[str]
     symbols: list[str]
 
     @classmethod
-    def of(cls, tree: Tree) -> "Sentence":
-        return cls(tree, tree.words(), tree.linear())
+    def from_tree(cls, tree: Tree) -> "Sentence":
+        return cls(tree, tree.words(), tree.to_symbols())
 
 
 Data = dict[str, list[Sentence]]
-"""Sentences to train on ("train"), for "development", the "test", and a test of "longer" ones."""
+"""The sentences of "train", "development", "test", and of the test of "longer" sentences."""
 
 
 @cache
-def grammatical(train: int, few: int = 1) -> Data:
-    """Sentences of the grammar: `train` to train on, and others that are measured on.
+def grammar_data(train: int, divisor: int = 1) -> Data:
+    """Distinct sentences of the grammar: `train` to train on, and MEASURED / `divisor` to measure.
 
-    A hash of the sentence decides. `few` divides the number of those that are measured on.
+    A hash of the sentence decides which it is for.
     """
     grammar, rng = Grammar(), np.random.default_rng(seed_sequence(1, "data"))
-    wanted = {"train": train} | {name: number // few for name, number in MEASURED.items()}
-    drawn: dict[str, dict[str, Sentence]] = {name: {} for name in wanted}
-    while any(len(drawn[name]) < number for name, number in wanted.items()):
+    wanted = {"train": train} | {name: number // divisor for name, number in MEASURED.items()}
+    data: dict[str, dict[str, Sentence]] = {name: {} for name in wanted}
+    while any(len(data[name]) < number for name, number in wanted.items()):
         if (tree := grammar.draw(rng, most=LONGER)) is None:
             continue
-        sentence = Sentence.of(tree)
+        sentence = Sentence.from_tree(tree)
         text = " ".join(sentence.words)
         name = "longer" if len(sentence.words) > LONGEST else "train"
-        if name == "train" and held_out(text):
-            developed = drawn["development"]
-            full = len(developed) == wanted["development"] and text not in developed
+        if name == "train" and is_held_out(text):
+            development = data["development"]
+            full = len(development) == wanted["development"] and text not in development
             name = "test" if full else "development"
-        if len(drawn[name]) < wanted[name]:
-            drawn[name][text] = sentence
-    return {name: [*sentences.values()] for name, sentences in drawn.items()}
+        if len(data[name]) < wanted[name]:
+            data[name][text] = sentence
+    return {name: [*sentences.values()] for name, sentences in data.items()}
 
 
 def best_parses(sentences: Sequence[Sentence]) -> dict[str, float]:
-    """What the most probable trees under the grammar itself come to.
+    """The scores of the most probable trees under the grammar itself.
 
-    No others are right as a whole more often, but by chance. F1 is of brackets: who chooses each by
-    its own probability (Goodman 1996) has a little more.
+    No parser is expected to get more trees entirely right. F1 can be a little higher if each
+    bracket is chosen by its own probability (Goodman 1996).
     """
     grammar = Grammar()
-    best = [(grammar.parse(sentence.words)[0], True) for sentence in sentences]
-    return evalb(best, [sentence.tree for sentence in sentences])
+    trees = [(grammar.parse(sentence.words)[0], True) for sentence in sentences]
+    return evalb(trees, [sentence.tree for sentence in sentences])
 
 
 @cache
-def treebank(folder: Path) -> Data:
-    """The Penn Treebank's sentences. Raises InputError for a folder without."""
+def treebank_data(folder: Path) -> Data:
+    """The sentences of the Penn Treebank. Raises InputError if the folder lacks a section."""
     data: Data = {name: [] for name in SECTIONS}
     for path in sorted(folder.rglob("*.mrg")):
         section = re.match(r"wsj_(\d\d)", path.name)
         for name, sections in SECTIONS.items():
             if section and int(section[1]) in sections:
-                data[name] += map(Sentence.of, read_trees(path))
+                data[name] += map(Sentence.from_tree, read_trees(path))
     for name, sentences in data.items():
         if not sentences:
             section = f"{min(SECTIONS[name]):02d}"
@@ -165,78 +168,76 @@ def treebank(folder: Path) -> Data:
 
 
 class ParseTask:
-    """Sentences and the symbols of their trees, for `numformer.training.train`."""
+    """Batches of sentences and the symbols of their trees, for `numformer.training.train`."""
 
     metric, higher_is_better = "f1", True
 
     def __init__(
-        self, data: Data, count: int, max_tokens: int, seed: int, by_grammar: bool = True, **search
+        self, data: Data, count: int, max_tokens: int, seed: int, has_grammar: bool = True, **search
     ):
-        self.data, self.by_grammar = data, by_grammar
-        trained = data["train"][:count]
-        counted = Counter(word for sentence in trained for word in sentence.words)
-        words = sorted(word for word, times in counted.items() if times >= RARE)
-        symbols = Vocabulary.of((sentence.symbols for sentence in trained), " ")
-        longest = max(len(sentence.words) for sentence in trained)
-        self.text = Parsing(Vocabulary(words, " "), symbols, BEYOND, longest, **search)
-        pairs = self.encode(trained)
-        self.longest = 1 + max(
-            self.text.length_limit(longest), *(len(target) for _, target in pairs)
-        )
+        self.data, self.has_grammar = data, has_grammar
+        training = data["train"][:count]
+        counts = Counter(word for sentence in training for word in sentence.words)
+        words = sorted(word for word, number in counts.items() if number >= MIN_COUNT)
+        symbols = Vocabulary.of((sentence.symbols for sentence in training), " ")
+        longest = max(len(sentence.words) for sentence in training)
+        self.text = Parsing(Vocabulary(words, " "), symbols, EXTRA_SYMBOLS, longest, **search)
+        pairs = self.encode(training)
+        self.longest = 1 + max(self.text.length_limit(longest), *(len(target) for _, target in pairs))
         self.batch = TokenBatches(pairs, max_tokens, seed)
         pairs = sorted(self.encode(data["development"]), key=lambda pair: len(pair[1]))
         self.held_out = [PairBatch.of(pairs[i : i + 64]) for i in range(0, len(pairs), 64)]
-        learned = "\n".join(" ".join((*s.words, *s.symbols)) for s in trained)
-        self.described = {"count": len(trained), "data": zlib.crc32(learned.encode())}
+        lines = "\n".join(" ".join((*s.words, *s.symbols)) for s in training)
+        self.checksums = {"count": len(training), "data": zlib.crc32(lines.encode())}
 
     def encode(self, sentences: Sequence[Sentence]) -> list[tuple[list[int], list[int]]]:
         """(source, target) pairs of ids."""
         source, target = self.text.source, self.text.target
         return [(source.encode(s.words), target.encode(s.symbols)) for s in sentences]
 
-    def score(self, model: Model, name: str, **how) -> dict[str, float]:
-        """How good the trees are that a model writes for a part of the data."""
-        asked = [sentence.words for sentence in self.data[name]]
-        written = self.text.write(model, asked, **how)
+    def score(self, model: Model, name: str, **settings) -> dict[str, float]:
+        """The scores of the trees that a model writes for a part of the data."""
+        sentences = [sentence.words for sentence in self.data[name]]
+        written = self.text.write(model, sentences, **settings)
         gold = [sentence.tree for sentence in self.data[name]]
-        return evalb([*map(of_symbols, written, asked)], gold)
+        return evalb([*map(tree_from_symbols, written, sentences)], gold)
 
     def evaluate(self, model: Model) -> dict[str, float]:
-        """On the sentences for development, greedily."""
+        """The scores of greedy trees of the development sentences."""
         scores = self.score(model, "development", beam=1)
         return {name: scores[name] for name in ("well_formed", "f1")}
 
     def description(self) -> dict:
-        return {"name": "parse"} | self.described
+        return {"name": "parse"} | self.checksums
 
 
 def make(options: argparse.Namespace):
-    """What a run trains, and on what."""
-    few = 100 if options.quick else 1
-    data = treebank(options.data) if options.data else grammatical(MOST // few, few)
-    # The treebank has some 8,000 more, which the paper's model is trained on, too.
+    """The task of a run, the kind of model and its config."""
+    divisor = 100 if options.quick else 1
+    data = treebank_data(options.data) if options.data else grammar_data(MOST // divisor, divisor)
+    # The treebank has about 8,000 sentences more; the row with most sentences gets all of them.
     count = len(data["train"]) if options.data and options.sentences == MOST else options.sentences
-    how = count, options.batch_size, options.seed
-    task = ParseTask(data, *how, by_grammar=not options.data, **beam_settings(options))
+    settings = count, options.batch_size, options.seed
+    task = ParseTask(data, *settings, has_grammar=not options.data, **beam_settings(options))
     sizes = dict(source_vocabulary=len(task.text.source), target_vocabulary=len(task.text.target))
     kind = Transformer if options.row.startswith(TRANSFORMER) else RecurrentEncoderDecoder
     return task, kind, settings_from(options, kind.Config, **sizes)
 
 
 def measure(model: Model, task: ParseTask, folder: Path) -> dict:
-    """The scores of the test and of longer sentences, and the ceilings, if known."""
-    measured = _of_both(lambda name: task.score(model, name))
-    if task.by_grammar:
-        best = _of_both(lambda name: best_parses(task.data[name]))
-        measured["ceiling"] = [best[figure] for figure in FIGURES]
+    """The scores of the test and of longer sentences, and the ceiling where there is a grammar."""
+    measured = _score_both(lambda name: task.score(model, name))
+    if task.has_grammar:
+        ceiling = _score_both(lambda name: best_parses(task.data[name]))
+        measured["ceiling"] = [ceiling[figure] for figure in FIGURES]
     return measured
 
 
-def _of_both(score: Callable[[str], dict[str, float]]) -> dict[str, float]:
-    """The scores of the test, with two of those of longer sentences."""
+def _score_both(score: Callable[[str], dict[str, float]]) -> dict[str, float]:
+    """The scores of the test, and two scores of longer sentences."""
     longer = score("longer")
-    shown = {"longer": longer["f1"], "longer_well_formed": longer["well_formed"]}
-    return score("test") | shown
+    chosen = {"longer": longer["f1"], "longer_well_formed": longer["well_formed"]}
+    return score("test") | chosen
 
 
 def table(results: study.Results) -> list[list[str]]:
@@ -244,8 +245,8 @@ def table(results: study.Results) -> list[list[str]]:
     rows = [["", "sentences", *(name.replace("_", " ") for name in FIGURES), "seconds"]]
     for row, runs in results.items():
         model, count = row.split()
-        figures = [charts.spread([run[name] for run in runs], ".1f") for name in FIGURES]
-        seconds = charts.spread([run["seconds"] for run in runs], ".0f")
+        figures = [mean_and_range([run[name] for run in runs], ".1f") for name in FIGURES]
+        seconds = mean_and_range([run["seconds"] for run in runs], ".0f")
         rows.append([model, f"{int(count):,}", *figures, seconds])
     if ceiling := _ceiling(results):
         rows.append(["best parse", "", *(f"{figure:.1f}" for figure in ceiling.values()), ""])
@@ -265,39 +266,40 @@ def draw(results: study.Results, folder: Path) -> None:
             curves[model] = [(counts, [run[name] for run in runs]) for runs in by_seed]
         if ceiling:
             curves["best parse"] = [(counts, [ceiling[name]] * len(counts))]
-    how = dict(xscale="log", xticks=counts, xticklabels=[f"{count:,}" for count in counts])
-    title = "Parsing: F1 of brackets by the number of sentences to learn from"
-    charts.chart(folder / "parse.png", title, panels, "sentences", "F1", **how)
+    axis = dict(xscale="log", xticks=counts, xticklabels=[f"{count:,}" for count in counts])
+    title = "Parsing: F1 of brackets by the number of training sentences"
+    charts.draw_chart(folder / "parse.png", title, panels, "sentences", "F1", **axis)
 
 
 def _ceiling(results: study.Results) -> dict[str, float]:
-    """The figures of the best parses, where they are known."""
+    """The scores of the best parses; {} for the treebank, where they are unknown."""
     return dict(zip(FIGURES, next(iter(results.values()))[0].get("ceiling", []), strict=False))
 
 
 def verdict(results: study.Results):
-    """The Transformer with most sentences, the mean of its seeds, beside the ceiling."""
+    """The mean scores of the Transformer with most sentences, and the ceiling."""
     runs, ceiling = results[f"{TRANSFORMER} {max(STEPS)}"], _ceiling(results)
     f1, well_formed = (np.mean([run[name] for run in runs]) for name in ("f1", "well_formed"))
     figures = {"well formed": f"{well_formed:.1f} %", "F1": f"{f1:.2f}"}
-    what = "sentences that training never saw"
+    tested = "sentences that training never saw"
     if not ceiling:
-        return what, figures, None
+        return tested, figures, None
     figures = {"ceiling": f"{ceiling['f1']:.2f}", **figures}
-    reached = bool(f1 >= ceiling["f1"] - NEAR and well_formed >= WELL_FORMED)
-    return what, figures, (f"F1 {ceiling['f1'] - NEAR:.1f}, {WELL_FORMED} % well formed", reached)
-
-
-def flags(made: Parser) -> None:
-    """The page's own."""
-    made.add_argument("--data", type=any_path, metavar="DIR", help="the Penn Treebank's folder")
-    made.answer_flags.add_argument(
-        "--tree", type=picture_path, metavar="FILE.png", help="draw the tree"
+    reached = bool(f1 >= ceiling["f1"] - MAX_GAP and well_formed >= WELL_FORMED)
+    return (
+        tested,
+        figures,
+        (f"F1 {ceiling['f1'] - MAX_GAP:.1f}, {WELL_FORMED} % well formed", reached),
     )
 
 
+def add_flags(parser: Parser) -> None:
+    parser.add_argument("--data", type=any_path, metavar="DIR", help="the Penn Treebank's folder")
+    parser.answer_flags.add_argument("--tree", type=picture_path, metavar="FILE.png", help="draw the tree")
+
+
 def use(options: argparse.Namespace) -> int:
-    """Parse sentences, as --run asks for, and draw the tree of one."""
+    """Parse sentences with the model of --run, and draw the tree of one; returns the exit code."""
     if options.tree and len(options.input or []) != 1:
         received = f"{len(options.input or [])} with --input"
         raise InputError("--tree draws the tree of one sentence", received, "Give it one.")
@@ -305,9 +307,9 @@ def use(options: argparse.Namespace) -> int:
     code = answer_inputs(options, trained, kind=Parsing)
     if options.tree:
         words = trained.text.symbols(*options.input)
-        how = generation_settings(options, trained.text)
-        (written,) = trained.text.write(trained.model, [words], **how)
-        draw_tree(options.tree, of_symbols(written, words)[0])
+        settings = generation_settings(options, trained.text)
+        (written,) = trained.text.write(trained.model, [words], **settings)
+        draw_tree(options.tree, tree_from_symbols(written, words)[0])
     return code
 
 
@@ -323,8 +325,8 @@ STUDY = study.Study(
             evaluate_every=steps // 8,
             p_drop=0.1 * (count <= FEW),
         )
-        for count, of_models in STEPS.items()
-        for model, steps in zip(MODELS, of_models, strict=True)
+        for count, steps_of_models in STEPS.items()
+        for model, steps in zip(MODELS, steps_of_models, strict=True)
     },
     make=make,
     measure=measure,
@@ -334,7 +336,7 @@ STUDY = study.Study(
     verdict=verdict,
     example="the dog saw a cat",
     by_tokens=True,
-    flags=flags,
+    flags=add_flags,
     use=use,
 )
 

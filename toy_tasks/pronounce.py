@@ -15,16 +15,17 @@ from toy_tasks.command_line import (
     parse_options,
     start_vocabularies,
 )
-from toy_tasks.data.datasets import Pair, pronunciations
+from toy_tasks.data.datasets import pronunciations
+from toy_tasks.data.text_files import Pair
 from toy_tasks.pairs import PairsTask, sides
-from toy_tasks.text_to_text.transduction import Example, learn
+from toy_tasks.text_to_text.transduction import Example, train_and_test
 
 DESCRIPTION = """\
 Learn to pronounce a language (SIGMORPHON 2021 task 1: 8,000 words, characters in, phonemes out)
-and print the share of unseen words with any phoneme wrong.
+and print the share of test words in whose pronunciation any phoneme is wrong.
 
-Languages that can be downloaded, and the word error rate that the run is to reach, in percent:
-fre (French) 10.2, dut (Dutch) 16.9, vie_hanoi (Vietnamese) 5.0. Any other: --data DIR.
+Languages that can be downloaded, and the word error rate that a model must reach, in percent:
+fre (French) 10.2, dut (Dutch) 16.9, vie_hanoi (Vietnamese) 5.0. For other languages: --data DIR.
 
   python -m toy_tasks.pronounce --language fre
   python -m toy_tasks.pronounce --run runs/pronounce-fre --input bonjour
@@ -53,7 +54,7 @@ TARGETS = {"fre": 10.2, "dut": 16.9, "vie_hanoi": 5.0}  # word error rate in per
 
 
 class PronunciationTask(PairsTask):
-    """Words and their phonemes, measured by the share of words with any phoneme wrong."""
+    """Words and their phonemes; the measure is the share of words with any phoneme wrong."""
 
     metric, higher_is_better = "word_error_rate", False
     figures: ClassVar = {"phoneme_error_rate": ".2f", "word_error_rate": ".2f"}
@@ -64,49 +65,49 @@ class PronunciationTask(PairsTask):
         data: dict[str, list[Pair]],
         batch_size: int,
         seed: int,
-        known=(),
+        vocabularies=(),
         beam: int = BEAM,
         **search,
     ):
-        super().__init__(data, batch_size, seed, "target", known, beam=beam, **search)
+        super().__init__(data, batch_size, seed, "target", vocabularies, beam=beam, **search)
 
     def examples(self, pairs: Sequence[Pair]) -> list[Example]:
-        """Each line counts, also where a word has several pronunciations, as in the shared task."""
+        """Every line counts, as in the shared task, even if a word has several pronunciations."""
         return [(word, (phonemes,)) for word, phonemes in pairs]
 
     def measure(self, written: Sequence[str], examples: Sequence[Example]) -> dict[str, float]:
-        """Words with any phoneme wrong, and edits for each right phoneme, both in percent."""
+        """Words with any phoneme wrong, and edits for every 100 phonemes, in percent."""
         measured = super().measure(written, examples)
-        word_error_rate = 100 * (1 - measured["exact_match"])
-        return dict(
-            word_error_rate=word_error_rate, phoneme_error_rate=measured["symbol_error_rate"]
-        )
+        return {
+            "word_error_rate": 100 * (1 - measured["exact_match"]),
+            "phoneme_error_rate": measured["symbol_error_rate"],
+        }
 
 
 def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of this program."""
-    flags = build_parser("pronounce", DESCRIPTION, Transformer, "--word", **DEFAULTS)
-    flags.add_argument("--language", default="fre", help="language to learn")
-    flags.add_argument(
-        "--data", type=any_path, metavar="DIR", help="folder with LANG_train.tsv, _dev and _test"
+    parser = build_parser("pronounce", DESCRIPTION, Transformer, "--word", **DEFAULTS)
+    parser.add_argument("--language", default="fre", help="the language to learn")
+    parser.add_argument(
+        "--data", type=any_path, metavar="DIR", help="a folder with LANG_train.tsv, _dev and _test"
     )
-    return parse_options(flags, lambda options: f"pronounce-{options.language}", arguments)
+    return parse_options(parser, lambda options: f"pronounce-{options.language}", arguments)
 
 
 def make_task(options: argparse.Namespace) -> PronunciationTask:
     """The task that the options describe."""
     data = pronunciations(options.language, options.data)
-    known = start_vocabularies(options, **sides(data))
-    how = options.batch_size, options.seed, known
-    return PronunciationTask(data, *how, **beam_settings(options))
+    vocabularies = start_vocabularies(options, **sides(data))
+    settings = options.batch_size, options.seed, vocabularies
+    return PronunciationTask(data, *settings, **beam_settings(options))
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train, or with --run use a trained model; returns the exit code."""
+    """Train a model, or with --run use a trained one; returns the exit code."""
     options = read_options(arguments)
     if options.run:
         return answer_inputs(options)
-    return learn(make_task(options), options, TARGETS.get(options.language))
+    return train_and_test(make_task(options), options, TARGETS.get(options.language))
 
 
 if __name__ == "__main__":

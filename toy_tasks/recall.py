@@ -1,4 +1,4 @@
-"""Recall and copying over long distances, with attention and with each of its relatives."""
+"""Recall and copy over long distances, with attention and with alternatives to it."""
 
 import sys
 import time
@@ -13,29 +13,35 @@ from numformer.layer import mode
 from numformer.models.language_model import LanguageModel
 from numformer.randomness import seed_sequence
 from toy_tasks.command_line import exit_code, settings_from, study
+from toy_tasks.data.windows import PartialWindows
 from toy_tasks.reports import charts
-from toy_tasks.write import Answers
 
 DESCRIPTION = """\
-Learn to recall and to copy, with attention and with each of its relatives, at lengths of up to
-2,048. To recall: keys with their values come first, then noise, then keys again, and the value that
-belongs to each is asked for (multi-query associative recall: Arora et al. 2023). To copy: a string
-of symbols that differ, noise, and the string again. Both ask for something from far back: who sees
-only what is near, or has only a state of fixed size, cannot give it.
+Learn to recall and to copy at lengths of up to 2,048, with attention and with alternatives to it.
+Recall: first come keys with their values, then noise, then the keys again, and the model predicts
+the value of each key (multi-query associative recall: Arora et al. 2023). Copy: a string of
+different symbols, then noise, then the string again. Both need symbols from far back. A layer that
+sees only nearby symbols, or has only a state of fixed size, cannot remember them all.
 
   python -m toy_tasks.recall
   python -m toy_tasks.recall --run runs/recall/attention-1 --input "k1 v5 k2 v9 n3 k2"
 """
 KEYS, VALUES, NOISE = 128, 32, 16
 LENGTHS = 64, 128, 256, 512, 1024, 2048
-SHOWN = 256, 2048  # in the table
-PART = 16  # a test of T symbols has T / PART pairs, or copies T / PART symbols
-FEW = 8  # pairs of the test in which only the distance grows
-TOKENS = 8192  # of a test at each length
-# The lengths of training: each begins at this share of the steps; of two batches in five it is the
-# longest so far.
-BEGINS = {16: 0, 32: 0.1, 64: 0.2, 128: 0.35, 256: 0.45, 512: 0.5, 1024: 0.6, 2048: 0.7}
-RECALLED = 0.4  # of the batches; in the others strings are copied, without which none learns either
+SHOWN = 256, 2048
+"""Lengths in the table."""
+PART = 16
+"""A test of T symbols has T / PART pairs, or copies T / PART symbols."""
+FEW = 8
+"""The pairs of the test in which only the distance grows."""
+TOKENS = 8192
+"""Symbols of a test at each length."""
+STARTS = {16: 0, 32: 0.1, 64: 0.2, 128: 0.35, 256: 0.45, 512: 0.5, 1024: 0.6, 2048: 0.7}
+"""The share of the training steps after which each length is used.
+
+Two batches in five have the longest length so far, the others a random one."""
+RECALL_SHARE = 0.4
+"""Of the batches. The others copy strings; without these, models learn neither."""
 DEFAULTS = dict(
     steps=12000,
     batch_size=512,
@@ -54,7 +60,7 @@ DEFAULTS = dict(
     decay="linear",
     clip_norm=1.0,
 )
-OWN = {
+ROW_SETTINGS = {
     "shared_keys": {"mixers": "attention", "key_value_heads": 1},
     "window": {"window": 64},
     "global_window": {"window": 64, "global_tokens": 16},
@@ -64,9 +70,9 @@ OWN = {
     "state_space,attention": {"positions": "none"},
     "window,linear": {"window": 64, "positions": "none"},
 }
-"""What a row has besides the mixers in its name; sums know the order, and rotary hurts them."""
+"""Settings of rows. Linear attention and state space know the order without positions."""
 FIGURES = "few", "recall", "copy"
-"""What is tested: to recall FEW pairs, more of them in longer sequences, and to copy."""
+"""The tests: recall of FEW pairs, recall of more pairs in longer sequences, and copying."""
 TITLES = f"recall, {FEW} pairs", f"recall, T / {PART} pairs", f"copy, T / {PART} symbols"
 COSTS = "milliseconds", "MiB", "seconds"
 THEORY = {
@@ -80,7 +86,7 @@ THEORY = {
     "state_space,attention": "all, at any distance",
     "window,linear": "what is near, and what a state holds",
 }
-"""What each way can recall, by how it is made."""
+"""What each mixer can recall in theory."""
 
 
 class RecallTask:
@@ -98,48 +104,51 @@ class RecallTask:
         )
         self.text = Continuation(vocabulary, self.longest)
 
-    def recall(self, rng, rows: int, length: int, pairs: int, asked: int) -> Answers:
-        """`pairs` keys, each with its value, noise, and `asked` keys whose values count."""
+    def recall(self, rng, rows: int, length: int, pairs: int, queries: int) -> PartialWindows:
+        """`pairs` keys with their values, noise, and `queries` keys whose values are predicted."""
         ids = rng.choice(self.noise, (rows, length + 1))
         keys = rng.permuted(np.tile(self.keys, (rows, 1)), axis=1)[:, :pairs]
         pairs_of_row = np.stack([keys, rng.choice(self.values, keys.shape)], axis=-1)
-        rounds = -(-asked // pairs)  # all are asked for before any is asked for again
+        rounds = -(-queries // pairs)  # every key comes once before any comes twice
         order = [rng.permuted(np.tile(np.arange(pairs), (rows, 1)), axis=1) for _ in range(rounds)]
-        order = np.concatenate(order, axis=1)[:, :asked]
+        order = np.concatenate(order, axis=1)[:, :queries]
         again = np.take_along_axis(pairs_of_row, order[..., None], axis=1)
         ids[:, : 2 * pairs] = pairs_of_row.reshape(rows, -1)
-        ids[:, length + 1 - 2 * asked :] = again.reshape(rows, -1)
+        ids[:, length + 1 - 2 * queries :] = again.reshape(rows, -1)
         valid = np.zeros((rows, length), bool)
-        valid[:, length - 2 * asked + 1 :: 2] = True
-        return Answers(ids[:, :-1], ids[:, 1:], valid)
+        valid[:, length - 2 * queries + 1 :: 2] = True
+        return PartialWindows(ids[:, :-1], ids[:, 1:], valid)
 
-    def copy(self, rng, rows: int, length: int, count: int, before: int = 0) -> Answers:
-        """Noise, "=" and a string of `count` symbols, noise, "=" and the string, which counts."""
+    def copy(self, rng, rows: int, length: int, count: int, prefix: int = 0) -> PartialWindows:
+        """`prefix` symbols of noise, "=", a string of `count` symbols, noise, "=", the string.
+
+        The second string is predicted.
+        """
         ids = rng.choice(self.noise, (rows, length + 1))
         symbols = np.tile(np.concatenate([self.keys, self.values]), (rows, 1))
         string = rng.permuted(symbols, axis=1)[:, :count]
-        for start in before, length - count:
+        for start in prefix, length - count:
             ids[:, start] = self.equals
             ids[:, start + 1 : start + 1 + count] = string
         valid = np.zeros((rows, length), bool)
         valid[:, -count:] = True
-        return Answers(ids[:, :-1], ids[:, 1:], valid)
+        return PartialWindows(ids[:, :-1], ids[:, 1:], valid)
 
-    def batch(self, step: int) -> Answers:
+    def batch(self, step: int) -> PartialWindows:
         rng = np.random.default_rng(seed_sequence(self.seed, "data", step))
-        lengths = [length for length, begins in BEGINS.items() if step > begins * self.steps]
+        lengths = [length for length, start in STARTS.items() if step > start * self.steps]
         length = lengths[-1] if rng.random() < 0.4 else rng.choice(lengths)
-        rows, recalls = max(1, self.batch_size // length), rng.random() < RECALLED
+        rows, recall = max(1, self.batch_size // length), rng.random() < RECALL_SHARE
         pairs = int(np.exp(rng.uniform(np.log(2), np.log(min(KEYS, length // 4) + 1))))
-        if recalls:
+        if recall:
             gap = int(rng.random() * (length - 4 * pairs)) * int(rng.integers(2))
             return self.recall(rng, rows, length, pairs, (length - 2 * pairs - gap) // 2)
         count = min(2 * pairs - 1, (length - 1) // 2, KEYS + VALUES)
-        before = int(rng.integers(length - 2 * count))
-        return self.copy(rng, rows, length, count, before)
+        prefix = int(rng.integers(length - 2 * count))
+        return self.copy(rng, rows, length, count, prefix)
 
-    def right(self, model: LanguageModel, kind: str, length: int) -> float:
-        """The share of a test's answers at this length that are the most probable symbol."""
+    def accuracy(self, model: LanguageModel, kind: str, length: int) -> float:
+        """The share of a test's symbols of this length that are predicted correctly."""
         rng = np.random.default_rng(seed_sequence(0, "held out", length))
         rows, part = max(1, self.tokens // length), length // PART
         if kind == "copy":
@@ -151,8 +160,8 @@ class RecallTask:
         return float(right[test.valid].mean())
 
     def evaluate(self, model: LanguageModel) -> dict[str, float]:
-        """The mean over all tests."""
-        shares = [self.right(model, kind, n) for kind in FIGURES for n in LENGTHS]
+        """The mean accuracy of all tests."""
+        shares = [self.accuracy(model, kind, n) for kind in FIGURES for n in LENGTHS]
         return {self.metric: float(np.mean(shares))}
 
     def description(self) -> dict:
@@ -160,11 +169,11 @@ class RecallTask:
 
 
 KINDS = {"k": KEYS, "v": VALUES, "n": NOISE}
-"""How many symbols there are of keys, of values and of noise."""
+"""The number of symbols that are keys, values and noise."""
 
 
 def make(options):
-    """What a run trains, and on what."""
+    """The task of a run, the kind of model and its config."""
     tokens = 256 if options.quick else TOKENS
     task = RecallTask(options.batch_size, options.steps, options.seed, tokens)
     config = settings_from(options, LanguageModel.Config, vocabulary=len(task.text.vocabulary))
@@ -172,8 +181,8 @@ def make(options):
 
 
 def measure(model: LanguageModel, task: RecallTask, folder: Path) -> dict:
-    """What is right at every length, and what a training step at the longest costs."""
-    shares = {kind: [task.right(model, kind, n) for n in LENGTHS] for kind in FIGURES}
+    """The accuracy at every length, and the cost of a training step at the longest."""
+    shares = {kind: [task.accuracy(model, kind, n) for n in LENGTHS] for kind in FIGURES}
     rng, objective = np.random.default_rng(0), model.objective()
     batch = task.recall(rng, 1, LENGTHS[-1], 16, 16)
 
@@ -183,17 +192,17 @@ def measure(model: LanguageModel, task: RecallTask, folder: Path) -> dict:
             objective.backward()
 
     step()
-    began = time.process_time()
+    start = time.process_time()
     step()
-    milliseconds = 1000 * (time.process_time() - began)
+    milliseconds = 1000 * (time.process_time() - start)
     tracemalloc.start()
     step()
-    _, most = tracemalloc.get_traced_memory()
+    _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     model.zero_grad()
     return {"right": float(np.mean([*shares.values()])), **shares} | {
         "milliseconds": milliseconds,
-        "MiB": most / 2**20,
+        "MiB": peak / 2**20,
     }
 
 
@@ -211,25 +220,29 @@ def table(results: study.Results) -> list[list[str]]:
 
 
 def draw(results: study.Results, folder: Path) -> None:
-    """What is right against the length, a panel for each test."""
+    """The accuracy against the length, a panel for each test."""
     panels = {
         title: {row: [(LENGTHS, run[kind]) for run in runs] for row, runs in results.items()}
         for title, kind in zip(TITLES, FIGURES, strict=True)
     }
-    title = "Far back: what attention and its relatives give again"
-    charts.chart(folder / "recall.png", title, panels, "length", "share right", xscale="log")
+    title = "Recall over long distances, with attention and with alternatives to it"
+    charts.draw_chart(folder / "recall.png", title, panels, "length", "share right", xscale="log")
 
 
 def verdict(results: study.Results):
-    """Attention recalls and copies; a window does not where its reach ends."""
+    """The mean accuracy of attention and of a window, whose reach is too short."""
     at = LENGTHS.index(256)
-    near, window = (
+    attention, window = (
         np.mean([run[kind][at] for run in results[row] for kind in FIGURES])
         for row in ("attention", "window")
     )
-    figures = {"attention at 256:": f"{near:.4f}", "window of 64 at 256:": f"{window:.4f}"}
-    what = f"about {TOKENS:,} symbols at each length"
-    return what, figures, ("attention 0.99, the window at most 0.1", near >= 0.99 and window <= 0.1)
+    figures = {"attention at 256:": f"{attention:.4f}", "window of 64 at 256:": f"{window:.4f}"}
+    tested = f"about {TOKENS:,} symbols at each length"
+    return (
+        tested,
+        figures,
+        ("attention 0.99, the window at most 0.1", attention >= 0.99 and window <= 0.1),
+    )
 
 
 STUDY = study.Study(
@@ -237,7 +250,7 @@ STUDY = study.Study(
     description=DESCRIPTION,
     model=LanguageModel,
     defaults=DEFAULTS,
-    rows={mixers: {"mixers": mixers} | OWN.get(mixers, {}) for mixers in THEORY},
+    rows={mixers: {"mixers": mixers} | ROW_SETTINGS.get(mixers, {}) for mixers in THEORY},
     make=make,
     measure=measure,
     figure="right",
@@ -249,7 +262,7 @@ STUDY = study.Study(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train and compare; returns the exit code."""
+    """Train all models and compare them; returns the exit code."""
     return study.main(STUDY, arguments)
 
 

@@ -1,17 +1,17 @@
-"""Reverse a sequence of digits: the first symbol written is the last one read."""
+"""Reverse a sequence of digits: the first digit that is written is the last of the source."""
 
-from toy_tasks.text_to_text.sequences import Rule, digits, start
+from toy_tasks.text_to_text.sequences import Rule, digits, run_program
 
 RULE = Rule(
     name="reverse",
     description="Reverse a sequence of up to 16 digits. Target: exact match 0.999 on unseen "
     "sequences.",
     symbols="0123456789",
-    source=digits(16),
-    target=lambda source: source[::-1],
-    reached=0.999,
+    draw_source=digits(16),
+    make_target=lambda source: source[::-1],
+    required=0.999,
     defaults={},
 )
 
 if __name__ == "__main__":
-    start(RULE)
+    run_program(RULE)

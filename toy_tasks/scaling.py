@@ -1,4 +1,4 @@
-"""Scaling laws in small: how the loss falls with parameters and with the text that is read."""
+"""Scaling laws of small models: how the loss falls with parameters and with training text."""
 
 import argparse
 import copy
@@ -16,31 +16,32 @@ from numformer.runs.run_folder import read_metrics
 from toy_tasks.analysis import scaling_laws as laws
 from toy_tasks.command_line import any_path, exit_code, integer, settings_from, study
 from toy_tasks.data.datasets import shakespeare
-from toy_tasks.reports import charts
-from toy_tasks.reports import scaling_law_charts as law_charts
-from toy_tasks.reports.scaling_law_charts import size
-from toy_tasks.write import Windows, WritingTask, split
+from toy_tasks.data.windows import Windows
+from toy_tasks.reports.scaling_law_charts import draw_laws, short_number
+from toy_tasks.reports.tables import mean_and_range
+from toy_tasks.write import WritingTask, split
 
 DESCRIPTION = """\
-Train language models of eleven sizes, each on five amounts of Shakespeare, cut into characters and
-into subwords, and fit how the loss L on unseen text falls with N parameters, without embeddings,
-and D symbols read, each once: L = E + A N^-alpha + B D^-beta (Hoffmann et al. 2022), and L =
-(A N^-alpha + B D^-beta)^gamma (with beta = 1: Kaplan et al. 2020). The same runs tell which size is
-best for a budget of operations. The form that foretells the largest model from the smaller ones
-then predicts one three times as large, which is trained and compared. Target: both predictions,
-for characters and for subwords, within 0.03 nats of the loss. The runs take 1.6 GB.
+Train language models of eleven sizes, each on five amounts of Shakespeare's text, as characters and
+as subwords. Fit how the loss L on unseen text falls with the number of parameters N, without
+embeddings, and the number of symbols D, each read once: L = E + A N^-alpha + B D^-beta (Hoffmann et
+al. 2022), and L = (A N^-alpha + B D^-beta)^gamma (with beta = 1: Kaplan et al. 2020). The same runs
+show which size is best for a budget of operations. The form that better predicts the largest model
+from the smaller ones then predicts a model three times as large, which is trained for comparison.
+Target: the predictions for characters and for subwords are both within 0.03 nats of the loss. The
+runs take 1.6 GB.
 
   python -m toy_tasks.scaling                        an hour on two cores
-  python -m toy_tasks.scaling --resume               go on with it
+  python -m toy_tasks.scaling --resume               continue it
   python -m toy_tasks.scaling --data FILE.txt        any text of a million characters
 """
 CHARACTERS, SUBWORDS = "characters", "subwords"
 VOCABULARY = 512
-"""Subwords: few, so that the text has many of them."""
+"""The number of subwords. It is small, so that the text has many symbols."""
 WINDOW, BATCH = 64, 2
-"""Symbols that a model sees at a time, and how many such windows a step takes."""
+"""Symbols in a window, and windows in a batch."""
 AMOUNTS = {CHARACTERS: (400, 1000, 2500, 6250, 15625), SUBWORDS: (160, 400, 1000, 2500, 6250)}
-"""Windows that are read, each 2.5 times as many; the last is nearly all of the text."""
+"""Windows of training text. Each amount is 2.5 times the one before; the last is almost all."""
 SHAPES = (
     (1, 10, 1),
     (2, 10, 1),
@@ -54,17 +55,17 @@ SHAPES = (
     (5, 144, 6),
     (6, 208, 8),
 )
-"""Layers, d_model and heads: about 12 layers d_model^2 parameters, from 1,200 to 3,100,000."""
-LARGER = 8, 312, 12
-"""Three times the parameters of the largest."""
+"""(layers, d_model, heads): about 12 layers d_model^2 parameters, from 1,200 to 3,100,000."""
+PREDICTED = 8, 312, 12
+"""The shape of the predicted model, with three times the parameters of the largest of SHAPES."""
 WIDTH_TIMES_RATE = 0.3
-"""The rule for the highest learning rate: 0.3 / d_model, by trying on five widths."""
-WITHIN = 0.03
-THEIRS = {
+"""The highest learning rate is 0.3 / d_model, which was best for five widths."""
+MAX_ERROR = 0.03
+PUBLISHED = {
     "added": [f"Hoffmann et al. 2022: {number}" for number in ("0.34", "0.28", "0.46")],
     "joined": [f"Kaplan et al. 2020: {number}" for number in ("0.076", "0.095", "0.73")],
 }
-"""What the papers found, each with a law of this form."""
+"""The exponents p, q and a that papers found with each form of the law."""
 DEFAULTS = dict(
     steps=1,
     batch_size=BATCH,
@@ -85,60 +86,60 @@ DEFAULTS = dict(
 )
 
 
-def width(d_model: int) -> int:
-    """d_ff of SwiGLU, whose three matrices have 8 d_model^2 entries then."""
+def inner_width(d_model: int) -> int:
+    """d_ff of SwiGLU: its three matrices then have 8 d_model^2 entries."""
     return round(8 * d_model / 3)
 
 
-def parameters_of(shape: tuple[int, int, int]) -> int:
-    """Those of all blocks: four matrices of attention, three of SwiGLU, and the norms."""
+def parameter_count(shape: tuple[int, int, int]) -> int:
+    """Of all blocks: four matrices of attention, three of SwiGLU, and the norms."""
     layers, d_model, _ = shape
-    return layers * d_model * (4 * d_model + 3 * width(d_model) + 2) + d_model
+    return layers * d_model * (4 * d_model + 3 * inner_width(d_model) + 2) + d_model
 
 
-def row_of(unit: str, shape: tuple[int, int, int], windows: int) -> str:
+def row_name(unit: str, shape: tuple[int, int, int], windows: int) -> str:
     layers, d_model, _ = shape
     return f"{unit} {layers}x{d_model} {windows}"
 
 
 def rows() -> dict[str, dict]:
-    """Those that take longest first, as two processes then end at about the same time.
+    """The settings of each row. The longest runs come first, so two processes end together.
 
-    The corners, the smallest and the largest model with the least and the most text, have three
-    seeds: they tell how far chance goes.
+    The smallest and the largest model with the least and the most text have three seeds, which
+    show the size of chance.
     """
-    made = {}
-    for shape in (LARGER, *reversed(SHAPES)):
+    settings = {}
+    for shape in (PREDICTED, *reversed(SHAPES)):
         layers, d_model, heads = shape
         for unit, amounts in AMOUNTS.items():
-            for windows in amounts[-1:] if shape == LARGER else reversed(amounts):
+            for windows in amounts[-1:] if shape == PREDICTED else reversed(amounts):
                 steps, ends = windows // BATCH, (amounts[0], amounts[-1])
                 corner = shape in (SHAPES[0], SHAPES[-1]) and windows in ends
-                made[row_of(unit, shape, windows)] = dict(
+                settings[row_name(unit, shape, windows)] = dict(
                     unit=unit,
                     layers=layers,
                     d_model=d_model,
                     heads=heads,
-                    d_ff=width(d_model),
+                    d_ff=inner_width(d_model),
                     rate=WIDTH_TIMES_RATE / d_model,
                     steps=steps,
                     evaluate_every=steps,
                     warmup=max(1, steps // 10),
                     more_seeds=2 * corner,
-                    last=shape == LARGER,
+                    last=shape == PREDICTED,
                 )
-    return made
+    return settings
 
 
 class OnePass(WritingTask):
-    """A text of which each window is read once, in an order that the seed decides."""
+    """A text whose windows are each read once, in an order that depends on the seed."""
 
-    def seeded(self, batch_size: int, seed: int, steps: int) -> "OnePass":
-        """A task of its own on the same text. Raises InputError where that is too short."""
+    def with_seed(self, batch_size: int, seed: int, steps: int) -> "OnePass":
+        """A new task on the same text. Raises InputError if the text is too short."""
         count = (len(self.training) - 1) // self.longest
         if count < steps * batch_size:
             raise InputError(
-                f"every step reads {batch_size} windows of {self.longest} {self.unit} of its own, "
+                f"every step reads {batch_size} new windows of {self.longest} {self.unit}, "
                 f"so {steps:,} steps need {steps * batch_size * self.longest:,} of them",
                 f"a text with {len(self.training):,} to train on",
                 "Give a longer text.",
@@ -149,23 +150,23 @@ class OnePass(WritingTask):
         return task
 
     def batch(self, step: int) -> Windows:
-        read = self.order[(step - 1) * self.batch_size : step * self.batch_size]
-        return self.windows(self.training, read * self.longest)
+        windows = self.order[(step - 1) * self.batch_size : step * self.batch_size]
+        return self.windows(self.training, windows * self.longest)
 
 
 @cache
-def read(data: Path | None, unit: str, context: int) -> OnePass:
-    """The text, in the symbols of the unit."""
+def read_task(data: Path | None, unit: str, context: int) -> OnePass:
+    """The text as characters or as subwords."""
     text = shakespeare(data)
     lines = split(text)[0].split("\n")
-    known = Subwords.train(lines, VOCABULARY, exact=True) if unit == SUBWORDS else None
-    return OnePass(text, context, BATCH, 1, "scaling", known)
+    subwords = Subwords.train(lines, VOCABULARY, exact=True) if unit == SUBWORDS else None
+    return OnePass(text, context, BATCH, 1, "scaling", subwords)
 
 
 def make(options: argparse.Namespace):
-    """What a run trains, and on what."""
-    text = read(options.data, options.unit, options.context)
-    task = text.seeded(options.batch_size, options.seed, options.steps)
+    """The task of a run, the kind of model and its config."""
+    text = read_task(options.data, options.unit, options.context)
+    task = text.with_seed(options.batch_size, options.seed, options.steps)
     if options.quick:
         task.unseen = task.unseen[: 10 * options.context + 1]
     vocabulary = len(task.text.vocabulary)
@@ -173,7 +174,7 @@ def make(options: argparse.Namespace):
 
 
 def measure(model: LanguageModel, task: OnePass, folder: Path) -> dict:
-    """The loss on the unseen tenth, the parameters without embeddings, the symbols read."""
+    """The loss on the unseen tenth, the parameters without embeddings, and the symbols read."""
     line = read_metrics(folder / "metrics.jsonl")[-1]
     counts = model.parameter_counts()
     return {
@@ -183,8 +184,8 @@ def measure(model: LanguageModel, task: OnePass, folder: Path) -> dict:
     }
 
 
-def runs_of(results: study.Results, unit: str, last: bool = False) -> tuple[laws.Run, ...]:
-    """The runs of a unit that are fitted, or the `last` ones, which are predicted."""
+def law_runs(results: study.Results, unit: str, last: bool = False) -> tuple[laws.Run, ...]:
+    """The runs of a unit to fit; or with `last` those of the larger model, to predict."""
     return tuple(
         laws.Run(run["parameters"], run["symbols"], run["loss"])
         for row, runs in results.items()
@@ -194,68 +195,72 @@ def runs_of(results: study.Results, unit: str, last: bool = False) -> tuple[laws
 
 
 def table(results: study.Results) -> list[list[str]]:
-    """The loss of every size with every amount of text, unit by unit."""
+    """The loss of every size with every amount of text, for each unit."""
     most = max(len(amounts) for amounts in AMOUNTS.values())
     lines = [["unit", "parameters", *[f"amount {i + 1}" for i in range(most)]]]
     for unit in AMOUNTS:
         losses: dict[float, dict[float, list[float]]] = {}
-        for run in runs_of(results, unit) + runs_of(results, unit, last=True):
+        for run in law_runs(results, unit) + law_runs(results, unit, last=True):
             losses.setdefault(run.symbols, {}).setdefault(run.parameters, []).append(run.loss)
         amounts = sorted(losses)
-        lines.append([unit, "symbols read:", *map(size, amounts)])
+        lines.append([unit, "symbols read:", *map(short_number, amounts)])
         for parameters in sorted({n for by_size in losses.values() for n in by_size}):
             found = [losses[amount].get(parameters) for amount in amounts]
-            lines.append(["", size(parameters), *[charts.spread(f) if f else "" for f in found]])
+            lines.append(
+                ["", short_number(parameters), *[mean_and_range(f) if f else "" for f in found]]
+            )
     return [line + [""] * (2 + most - len(line)) for line in lines]
 
 
 def between(results: study.Results) -> None:
-    """Print what was fitted, and what the law says of the larger runs."""
+    """Print the fitted laws, and what they predict for the larger model."""
     for unit in AMOUNTS:
-        of = laws.fitted(runs_of(results, unit))
-        most, bottoms = max(run.symbols for run in of.runs), laws.growth(of.budgets)
-        print(f"{unit}: of the largest model's loss the laws of all smaller ones miss")
-        for name in laws.FORMS.keys() - of.forms.keys():
+        fit = laws.fit_all(law_runs(results, unit))
+        most, exponent = max(run.symbols for run in fit.runs), laws.growth(fit.budgets)
+        print(f"{unit}: error of the laws of all smaller models for the largest model's loss")
+        for name in laws.FORMS.keys() - fit.forms.keys():
             print(f"  {name}: no law fits")
-        for name, form in of.forms.items():
+        for name, form in fit.forms.items():
             law, floor = form.law, f"{form.law.E:.3f} + " * (form.law.E > 0)
             power = f"^{law.gamma:.3f}" * (law.gamma != 1)
             terms = f"{law.A:.3g} N^-{law.alpha:.3f} + {law.B:.3g} D^-{law.beta:.3f}"
-            print(f"  {name}: {form.missed:+.4f}; L = {floor}({terms}){power}")
-            print(f"    L ~ N^-p, p = {form.number('by_size')}; {THEIRS[name][0]}")
-            print(f"    L ~ D^-q, q = {form.number('by_text')}; {THEIRS[name][1]}")
-            print(f"    best size ~ C^a, a = {form.number('growth')}; {THEIRS[name][2]}")
-        by_bottoms = "unknown" if bottoms is None else laws.told(bottoms, of.growths)
-        print(f"  best size by parabolas: a = {by_bottoms}; Hoffmann et al.: 0.49")
-        expected = of.forms[of.chosen].loss(parameters_of(LARGER), most)
-        print(f"  {of.chosen}, {parameters_of(LARGER):,} parameters, {most:,} symbols: {expected},")
-        print("    the law's interval; a run's own seed moves its loss further")
+            print(f"  {name}: {form.error:+.4f}; L = {floor}({terms}){power}")
+            print(f"    L ~ N^-p, p = {form.number('by_size')}; {PUBLISHED[name][0]}")
+            print(f"    L ~ D^-q, q = {form.number('by_text')}; {PUBLISHED[name][1]}")
+            print(f"    best size ~ C^a, a = {form.number('growth')}; {PUBLISHED[name][2]}")
+        interval = "unknown" if exponent is None else laws.with_interval(exponent, fit.growths)
+        print(f"  best size by parabolas: a = {interval}; Hoffmann et al.: 0.49")
+        size = parameter_count(PREDICTED)
+        loss = fit.forms[fit.chosen].loss(size, most)
+        print(f"  {fit.chosen}, {size:,} parameters, {most:,} symbols: {loss},")
+        print("    the interval of the law; the seed of a run adds to it")
 
 
 def draw(results: study.Results, folder: Path) -> None:
     """A row of pictures for each unit."""
-    of_unit = {
-        u: (laws.fitted(runs_of(results, u)), runs_of(results, u, last=True)) for u in AMOUNTS
+    fits = {
+        unit: (laws.fit_all(law_runs(results, unit)), law_runs(results, unit, last=True))
+        for unit in AMOUNTS
     }
-    law_charts.draw(folder / "scaling.png", of_unit)
+    draw_laws(folder / "scaling.png", fits)
 
 
 def verdict(results: study.Results):
-    """How far each prediction is from the loss of the run that it predicts."""
-    misses, figures = [], {}
+    """The error of each prediction."""
+    errors, figures = [], {}
     for unit in AMOUNTS:
-        of, (run, *_) = laws.fitted(runs_of(results, unit)), runs_of(results, unit, last=True)
-        predicted = of.law.loss(run.parameters, run.symbols)
-        misses.append(abs(predicted - run.loss))
+        fit, (run, *_) = laws.fit_all(law_runs(results, unit)), law_runs(results, unit, last=True)
+        predicted = fit.law.loss(run.parameters, run.symbols)
+        errors.append(abs(predicted - run.loss))
         figures[f"{unit}: predicted"] = f"{predicted:.4f}, trained {run.loss:.4f}"
-    figures["the predictions are off by"] = ", ".join(f"{miss:.4f}" for miss in misses)
-    what = "loss on the last tenth of the text, in nats of a symbol"
-    return what, figures, (f"within {WITHIN}", max(misses) <= WITHIN)
+    figures["the predictions are off by"] = ", ".join(f"{error:.4f}" for error in errors)
+    measured = "loss on the last tenth of the text, in nats per symbol"
+    return measured, figures, (f"within {MAX_ERROR}", max(errors) <= MAX_ERROR)
 
 
-def add_flags(flags: argparse.ArgumentParser) -> None:
-    flags.add_argument("--data", type=any_path, metavar="FILE.txt", help="a text to learn from")
-    flags.add_argument("--context", type=integer, default=WINDOW, help="symbols in a window")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", type=any_path, metavar="FILE.txt", help="a text to learn from")
+    parser.add_argument("--context", type=integer, default=WINDOW, help="symbols in a window")
 
 
 STUDY = study.Study(
@@ -277,7 +282,7 @@ STUDY = study.Study(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train, fit and predict, or with --run go on from texts; returns the exit code."""
+    """Train, fit and predict, or with --run continue texts; returns the exit code."""
     return study.main(STUDY, arguments)
 
 

@@ -1,13 +1,14 @@
 """Learn to write like Shakespeare, character by character: a decoder-only language model.
 
-What its parts bring: the validation loss after the usual 2,000 steps, each row with one part of the
-first exchanged, the sizes chosen for as many parameters (seed 1; with --parts 1).
+The table shows what each choice brings: the validation loss after 2,000 steps. Each row replaces
+one choice of the first row; sizes are adjusted so that all models have about the same number of
+parameters (seed 1, --parts 1).
 
 | instead of                 |                         | loss   |
 | -------------------------- | ----------------------- | ------ |
 | (nothing)                  |                         | 1.636  |
 | rotary positions           | ALiBi                   | 1.705  |
-|                            | sinusoids, as the paper | 1.721  |
+|                            | sinusoids, as in paper  | 1.721  |
 |                            | learned                 | 1.836  |
 |                            | none                    | 1.926  |
 | SwiGLU, d_ff 344           | ReLU, d_ff 512          | 1.679  |
@@ -15,10 +16,10 @@ first exchanged, the sizes chosen for as many parameters (seed 1; with --parts 1
 | RMSNorm                    | LayerNorm               | 1.641  |
 | AdamW, weight decay 0.1    | Adam                    | 1.645  |
 | decay along a cosine       | along a line            | 1.629  |
-| all of these, and pre-norm | as the paper            | 1.768  |
+| all of these, and pre-norm | as in the paper         | 1.768  |
 
-With seeds 2 and 3 the first row has 1.646 and 1.647: a difference of 0.01 says nothing. Positions
-and SwiGLU bring most.
+With seeds 2 and 3 the first row has 1.646 and 1.647, so a difference of 0.01 may be chance. Rotary
+positions and SwiGLU bring most.
 """
 
 import argparse
@@ -29,11 +30,17 @@ from numformer.generation import Continuation
 from numformer.models.language_model import LanguageModel
 from toy_tasks.command_line import answer_inputs, build_parser, exit_code, parse_options
 from toy_tasks.data.datasets import shakespeare
-from toy_tasks.write import WritingTask, add_flags, learn, require_lengths, writing_task
+from toy_tasks.write import (
+    WritingTask,
+    add_flags,
+    make_writing_task,
+    require_lengths,
+    train_and_write,
+)
 
 DESCRIPTION = """\
 Learn to write like Shakespeare, character by character, and print the loss on the last tenth of his
-plays, on which it does not train: nats per character, the smaller the better.
+plays, which is not trained on, in nats per character.
 
   python -m toy_tasks.shakespeare                      2 minutes; target: 1.75
   python -m toy_tasks.shakespeare --preset quarter     15 minutes; target: 1.60
@@ -42,8 +49,8 @@ plays, on which it does not train: nats per character, the smaller the better.
 """
 
 
-def peak(rate: float, d_model: int, warmup: int) -> float:
-    """The `factor` with which the rate of equation 3 peaks at `rate`."""
+def factor_for(rate: float, d_model: int, warmup: int) -> float:
+    """The `factor` that makes `rate` the highest learning rate of equation 3."""
     return rate * math.sqrt(d_model * warmup)
 
 
@@ -66,7 +73,7 @@ DEFAULTS = dict(
     optimizer="adamw",
     weight_decay=0.1,
     warmup=100,
-    factor=peak(2e-3, 128, 100),
+    factor=factor_for(2e-3, 128, 100),
     decay="cosine",
     clip_norm=1.0,
     temperature=0.8,
@@ -82,7 +89,7 @@ PRESETS = {
         heads=5,
         layers=5,
         p_drop=0.15,
-        factor=peak(2e-3, 160, 100),
+        factor=factor_for(2e-3, 160, 100),
     ),
 }
 TARGETS = {None: 1.75, "quarter": 1.60, "hour": 1.50}
@@ -90,24 +97,25 @@ TARGETS = {None: 1.75, "quarter": 1.60, "hour": 1.50}
 
 def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of this program. Raises InputError for lengths below 1."""
-    flags = build_parser("shakespeare", DESCRIPTION, LanguageModel, "--prompt", PRESETS, **DEFAULTS)
-    add_flags(flags)
-    options = parse_options(flags, lambda options: "shakespeare", arguments)
+    name = "shakespeare"
+    parser = build_parser(name, DESCRIPTION, LanguageModel, "--prompt", PRESETS, **DEFAULTS)
+    add_flags(parser)
+    options = parse_options(parser, lambda options: name, arguments)
     require_lengths(options.context, options.length)
     return options
 
 
 def make_task(options: argparse.Namespace) -> WritingTask:
     """The task that the options describe."""
-    return writing_task(options, shakespeare(options.data))
+    return make_writing_task(options, shakespeare(options.data))
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train, or with --run go on from texts; returns the exit code."""
+    """Train a model, or with --run continue texts; returns the exit code."""
     options = read_options(arguments)
     if options.run:
         return answer_inputs(options, kind=Continuation)
-    return learn(options, shakespeare(options.data), "validation loss", TARGETS[options.preset])
+    return train_and_write(make_task(options), options, "validation loss", TARGETS[options.preset])
 
 
 if __name__ == "__main__":

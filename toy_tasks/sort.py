@@ -1,17 +1,17 @@
-"""Sort digits: every digit that is written depends on all that were read."""
+"""Sort a sequence of digits: every digit of the target depends on the whole source."""
 
-from toy_tasks.text_to_text.sequences import Rule, digits, start
+from toy_tasks.text_to_text.sequences import Rule, digits, run_program
 
 RULE = Rule(
     name="sort",
     description="Sort a sequence of up to 12 digits. Target: exact match 0.999 on unseen "
     "sequences.",
     symbols="0123456789",
-    source=digits(12),
-    target=lambda source: "".join(sorted(source)),
-    reached=0.999,
+    draw_source=digits(12),
+    make_target=lambda source: "".join(sorted(source)),
+    required=0.999,
     defaults=dict(steps=2400),
 )
 
 if __name__ == "__main__":
-    start(RULE)
+    run_program(RULE)

@@ -1,9 +1,8 @@
-"""Learn to translate: sentences of one language in, of another out, by subwords."""
+"""Learn to translate sentences from one language into another, as subwords."""
 
 import argparse
 import re
 import sys
-from collections.abc import Iterable
 
 from numformer.data import Vocabulary
 from numformer.data.moses import detokenize
@@ -15,6 +14,7 @@ from numformer.layer import pack
 from numformer.models import Config, Transformer
 from numformer.trained import load
 from toy_tasks.command_line import (
+    Parser,
     answer_inputs,
     any_path,
     build_parser,
@@ -27,22 +27,23 @@ from toy_tasks.command_line import (
     start_vocabularies,
     train_task,
 )
-from toy_tasks.data.parallel_corpus import multi30k, read_corpus, read_parallel, read_sentences
-from toy_tasks.data.subwords import subwords_of
+from toy_tasks.data.datasets import multi30k
+from toy_tasks.data.parallel_corpus import read_corpus, read_parallel, read_sentences
+from toy_tasks.data.subwords import subwords_for_run
+from toy_tasks.measures.bleu import import_sacrebleu
+from toy_tasks.text_to_text.transduction import draw_cross_attention
 from toy_tasks.text_to_text.translation import (
     TranslationTask,
-    draw,
-    measure,
-    require_filled,
-    sacrebleu,
-    split_up,
-    tell,
+    note_unusual,
+    print_bleu,
+    require_sentences,
+    split_into_subwords,
 )
 
 DESCRIPTION = """\
-Learn to translate, and print the BLEU of the test's translations: lowercased and tokenised, as
-published (41.02 for a Transformer of 2.57 M parameters, trained on GPUs). Without --data English
-and German Multi30k are downloaded: 29,000 descriptions of pictures.
+Learn to translate, and print the BLEU of the translations of a test, in lower case and tokenized as
+in the published result (41.02 for a Transformer of 2.57 M parameters, trained on GPUs). Without
+--data, Multi30k is downloaded: 29,000 descriptions of pictures in English and German.
 
   python -m toy_tasks.translate --preset minutes       10 minutes
   python -m toy_tasks.translate --preset hour          50 minutes
@@ -95,42 +96,46 @@ PRESETS = {
         average=10,
     ),
 }
-"""The published one is that of Wu et al. 2021 (ACL, Good for Misconceived Reasons)."""
+"""The settings "published" are those of Wu et al. 2021 (ACL, Good for Misconceived Reasons)."""
 TARGETS = {"minutes": 37.5, "hour": 41.02, "published": 41.02}
-"""Of one seed; 41.02 is the published BLEU."""
-DATA = """folder with train*.en, train*.de, and so for val and test, a sentence a line; or one
-file of pairs with a TAB between, which is split; without, Multi30k is downloaded"""
-CASED = "learn and write sentences as they are written: with capitals, not cut into tokens"
-BPE_DROPOUT = """the share of merges that each epoch leaves out, so that words are cut in other ways
-(Provilkov et al. 2020: 0.1)"""
-OF_USE = {
-    "ensemble": "further runs, of other seeds for example: all translate together",
-    "source": "translate its lines",
-    "reference": "their right translations: print BLEU and chrF",
+"""The BLEU that one seed must reach; 41.02 is the published one."""
+HELP = {
+    "data": "a folder with train*.en, train*.de and likewise for val and test, with a sentence on "
+    "each line; or one file of pairs with a TAB between, which is split (default: Multi30k)",
+    "languages": "the source language and the target language",
+    "cased": "keep capitals, and do not tokenize sentences",
+    "vocabulary": "the most subwords of both languages together",
+    "subwords": "how sentencepiece splits words",
+    "bpe_dropout": "the share of merges that each epoch leaves out, so that it splits words in "
+    "other ways (Provilkov et al. 2020: 0.1)",
+    "accumulate": "batches in an update",
+    "ensemble": "more runs, for example with other seeds; all translate together",
+    "source": "translate the lines of a file",
+    "reference": "the right translations of --source: print BLEU and chrF",
 }
 
 
-def flags() -> argparse.ArgumentParser:
-    """Those that every script has, and the translator's own."""
-    how = dict(input_flag="--text", presets=PRESETS, by_tokens=True)
-    made = build_parser("translate", DESCRIPTION, Transformer, **how, **DEFAULTS)
-    add = made.add_argument
-    add("--data", type=any_path, metavar="DIR|FILE.tsv", help=DATA)
-    add("--languages", nargs=2, default=["en", "de"], metavar="L", help="from which, into which")
-    add("--cased", action="store_true", help=CASED)
-    add("--vocabulary", type=integer, default=4000, help="subwords, at most, of both languages")
-    add("--subwords", choices=KINDS, default="bpe", help="how words are cut (sentencepiece)")
-    add("--bpe-dropout", type=float, default=0.0, help=BPE_DROPOUT)
-    add("--accumulate", type=integer, default=1, help="batches in an update")
-    add = made.answer_flags.add_argument
-    add("--ensemble", nargs="+", type=any_path, metavar="DIR", help=OF_USE["ensemble"])
-    add("--source", type=any_path, metavar="FILE", help=OF_USE["source"])
-    add("--reference", type=any_path, metavar="FILE", help=OF_USE["reference"])
-    return made
+def program_parser() -> Parser:
+    """The flags of every task, and those of translate."""
+    special = dict(input_flag="--text", presets=PRESETS, by_tokens=True)
+    parser = build_parser("translate", DESCRIPTION, Transformer, **special, **DEFAULTS)
+    add = parser.add_argument
+    add("--data", type=any_path, metavar="DIR|FILE.tsv", help=HELP["data"])
+    add("--languages", nargs=2, default=["en", "de"], metavar="L", help=HELP["languages"])
+    add("--cased", action="store_true", help=HELP["cased"])
+    add("--vocabulary", type=integer, default=4000, help=HELP["vocabulary"])
+    add("--subwords", choices=KINDS, default="bpe", help=HELP["subwords"])
+    add("--bpe-dropout", type=float, default=0.0, help=HELP["bpe_dropout"])
+    add("--accumulate", type=integer, default=1, help=HELP["accumulate"])
+    add = parser.answer_flags.add_argument
+    add("--ensemble", nargs="+", type=any_path, metavar="DIR", help=HELP["ensemble"])
+    add("--source", type=any_path, metavar="FILE", help=HELP["source"])
+    add("--reference", type=any_path, metavar="FILE", help=HELP["reference"])
+    return parser
 
 
 def use(options: argparse.Namespace) -> int:
-    """Translate texts or a file, as --run and the flags ask for; the exit code."""
+    """Translate texts or a file with the model of --run; returns the exit code."""
     trained = load(options.run, *options.ensemble or [])
     if not options.source:
         return answer_inputs(options, trained, kind=Transduction)
@@ -140,26 +145,26 @@ def use(options: argparse.Namespace) -> int:
     if options.reference:
         pack(trained.model, xp=find_backend(options.backend))
         pairs = read_parallel(options.source, options.reference, (text.from_, text.to))
-        require_filled(pairs)
-        bleu = measure(trained.model, text, pairs, **generation_settings(options, text))
+        require_sentences(pairs)
+        bleu = print_bleu(trained.model, text, pairs, **generation_settings(options, text))
         print(f"BLEU {bleu:.2f}")
         return 0
     lines = read_sentences(options.source, text.from_)
-    tell(text, split_up(text, lines))
+    note_unusual(text, split_into_subwords(text, lines))
     return answer_inputs(options, trained, lines, say=lambda note: None)
 
 
 def require(options: argparse.Namespace) -> None:
-    """Raise InputError for flags that say nothing sensible."""
+    """Raise InputError for flags whose values make no sense, alone or together."""
     if options.cased and not options.data:
         rule, fix = "--cased is for sentences with capitals", "Give --data, or leave out --cased."
         raise InputError(rule, "those of Multi30k, which have none", fix)
     if options.reference and not options.source:
         fix = "Name the file of the sentences to translate with --source."
         raise InputError("--reference has the right translations of --source", "no --source", fix)
-    others = {"source": ["input", "attention"], "reference": ["n_best", "count"]}
-    for flag, wrong in others.items():
-        for other in wrong:
+    exclusive = {"source": ["input", "attention"], "reference": ["n_best", "count"]}
+    for flag, others in exclusive.items():
+        for other in others:
             if None not in (getattr(options, flag), getattr(options, other)):
                 both = (f"--{name}".replace("_", "-") for name in (flag, other))
                 rule = " goes without ".join(both).replace("--input", "--text")
@@ -168,68 +173,71 @@ def require(options: argparse.Namespace) -> None:
         rule = f"--accumulate is from 1 to {10**6:,}"
         raise InputError(rule, options.accumulate, "Change --accumulate.")
     if options.reference or not options.run:
-        sacrebleu()
+        import_sacrebleu()
     for language in options.languages:
         if not re.fullmatch(r"[\w.-]+", language):
-            rule = "a language is the end of a file's name, of letters, digits, _, . and -"
+            rule = "a language is the end of a file's name, with letters, digits, _, . and - only"
             raise InputError(rule, repr(language), "Name two as in --languages en de.")
     if not 0 <= options.bpe_dropout <= 1:
-        fix = "0.1 is the usual one, 0 cuts words always alike."
+        fix = "0.1 is usual; with 0 words are always split in the same way."
         raise InputError("--bpe-dropout is a share, from 0 to 1", options.bpe_dropout, fix)
     if options.bpe_dropout and options.subwords != "bpe":
         rule, fix = "--bpe-dropout is for --subwords bpe", "Leave out one of them."
         raise InputError(rule, options.subwords, fix)
 
 
-def config_for(options: argparse.Namespace, vocabularies: Iterable[Vocabulary]) -> Config:
-    """The config that the options describe, for the vocabularies of source and target."""
-    source, target = map(len, vocabularies)
-    return settings_from(options, Config, source_vocabulary=source, target_vocabulary=target)
+def config_for(options: argparse.Namespace, source: Vocabulary, target: Vocabulary) -> Config:
+    """The config of a model for these vocabularies, as the options describe it."""
+    sizes = dict(source_vocabulary=len(source), target_vocabulary=len(target))
+    return settings_from(options, Config, **sizes)
 
 
 def make_task(options: argparse.Namespace) -> TranslationTask:
     """The task that the options describe."""
-    folder, languages = options.data or multi30k(), tuple(options.languages)
-    data = read_corpus(folder, languages, options.cased)
-    require_filled(data["test"])
+    path, languages = options.data or multi30k(), tuple(options.languages)
+    data = read_corpus(path, languages, options.cased)
+    require_sentences(data["test"])
     lines = [line for side in zip(*data["train"], strict=True) for line in side]
     sides = start_vocabularies(options, source=lines, target=())
     if not sides:
         size, kind = options.vocabulary, options.subwords
-        sides = 2 * (subwords_of(options, lines, size, "--vocabulary", kind=kind),)
-    return TranslationTask(data, sides, options, config_for(options, sides).special)
+        sides = 2 * (subwords_for_run(options, lines, size, "--vocabulary", kind=kind),)
+    return TranslationTask(data, sides, options, config_for(options, *sides).special)
 
 
 def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The options of this program. Raises InputError where they contradict each other."""
-    options = parse_options(flags(), lambda options: "translate", arguments)
+    """The options of this program. Raises InputError if they contradict each other."""
+    options = parse_options(program_parser(), lambda options: "translate", arguments)
     require(options)
     return options
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train, or with --run use a trained model; returns the exit code."""
+    """Train a model, or with --run use a trained one; returns the exit code."""
     options = read_options(arguments)
     if options.run:
         return use(options)
     task = make_task(options)
-    if not options.resume:  # with --bpe-dropout it takes cutting an epoch
+    config = config_for(options, task.text.source, task.text.target)
+    if not options.resume:  # with --bpe-dropout this splits a whole epoch into subwords
         print(
             f"{len(task.pairs):,} pairs, {task.batches.count():,} batches an epoch, "
             f"{100 * task.batches.padding_share(0):.0f} % of their positions padding"
         )
-    config = config_for(options, (task.text.source, task.text.target))
     model, folder = train_task(task, Transformer, config, options)
     test = task.test[:20] if options.quick else task.test
-    bleu = measure(model, task.text, test)
+    bleu = print_bleu(model, task.text, test)
     if not options.no_plots:
-        draw(task, model, folder / "attention.png", folder.name)
-    target = TARGETS.get(options.preset)
-    reached = None if target is None else (f"BLEU {target}", bleu >= target)
-    what = f"{len(test):,} sentences {task.tested}"
+        sources = [task.text.source.split(source) for source, _ in task.test[:50]]
+        source = max(sources, key=lambda symbols: len(symbols) if len(symbols) <= 14 else 0)
+        title = f"{folder.name}: where the decoder looks (⊢ start, ⊣ end)"
+        draw_cross_attention(folder / "attention.png", task.text, model, source, title)
+    required = TARGETS.get(options.preset)
+    reached = None if required is None else (f"BLEU {required}", bleu >= required)
+    tested = f"{len(test):,} sentences {task.unseen}"
     filled = next((source for source, _ in task.test if source), None)
     example = filled and detokenize(filled, task.text.from_)
-    return finish(options, folder, what, {"BLEU": f"{bleu:.2f}"}, example, reached)
+    return finish(options, folder, tested, {"BLEU": f"{bleu:.2f}"}, example, reached)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from lessons.kit.views import Axis, Chart, Drawn, Figures, Heatmap
 from numformer import Adam, PairBatch, inference, pack
 from numformer.models import RecurrentEncoderDecoder
 from numformer.optimization.clipping import clip_global_norm
-from toy_tasks.text_to_text.sequences import Rule, SequenceTask, held_out
+from toy_tasks.data.splits import is_held_out
+from toy_tasks.text_to_text.sequences import Rule, SequenceTask
 
 # What `python -m toy_tasks.bottleneck` printed: the exact match on unseen sources of 1 to 20 of 26
 # letters, the mean of three seeds, and how many parameters they have.
@@ -52,7 +53,7 @@ class Trained:
 def unseen(length: int) -> list[str]:
     """Up to 200 sources of a length that training never sees."""
     drawn = np.random.default_rng(length).choice([*LETTERS], (2000, length))
-    return [*filter(held_out, dict.fromkeys(map("".join, drawn)))][:200]
+    return [*filter(is_held_out, dict.fromkeys(map("".join, drawn)))][:200]
 
 
 def random_source(rng: np.random.Generator) -> str:
@@ -93,7 +94,7 @@ def trained(kind: str) -> Trained:
 
 
 def share_right(task: SequenceTask, model, sources: list[str]) -> float:
-    written = task.written(model, sources)
+    written = task.write(model, sources)
     return float(np.mean([w == backwards(s) for w, s in zip(written, sources, strict=True)]))
 
 
@@ -106,7 +107,7 @@ def written(kind: str) -> dict[str, str]:
     sources = [word[:n] for word in WORDS for n in range(1, LONGEST + 1)]
     of = trained(kind)
     with inference():
-        return dict(zip(sources, of.task.written(of.model, sources), strict=True))
+        return dict(zip(sources, of.task.write(of.model, sources), strict=True))
 
 
 def compute(word, length) -> dict[str, np.ndarray]:

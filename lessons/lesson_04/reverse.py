@@ -66,7 +66,9 @@ def backwards(word: str) -> str:
     return word[::-1]
 
 
-RULE = replace(DIGITS, symbols=string.ascii_lowercase, source=random_word, target=backwards)
+RULE = replace(
+    DIGITS, symbols=string.ascii_lowercase, draw_source=random_word, make_target=backwards
+)
 
 
 @functools.cache
@@ -86,7 +88,7 @@ def trained() -> tuple[Transformer, SequenceTask]:
 
 def batch_of(words: Iterable[str]) -> PairBatch:
     """Words and what is to be written for them."""
-    return PairBatch.of(trained()[1].encode((word, RULE.target(word)) for word in words))
+    return PairBatch.of(trained()[1].encode((word, RULE.make_target(word)) for word in words))
 
 
 @functools.cache

@@ -18,8 +18,9 @@ from numformer.generation import greedy, log_probabilities, n_best
 from numformer.layer import pack
 from numformer.paper.beam import Beam
 from numformer.training.average import average
-from toy_tasks.data.parallel_corpus import multi30k, read_corpus
-from toy_tasks.text_to_text.translation import sacrebleu
+from toy_tasks.data.datasets import multi30k
+from toy_tasks.data.parallel_corpus import read_corpus
+from toy_tasks.measures.bleu import import_sacrebleu
 
 MODELS = ["translator", "averaged"]
 SHOWN = 10  # words that have a bar each
@@ -110,7 +111,7 @@ def corpus(folder: Path) -> dict:
 def bleu(trained: Trained, pairs: list, written: list) -> tuple[float, float]:
     """BLEU of the symbols that were written, and how long they are beside people's translations."""
     texts = [trained.text.target.join(symbols) for symbols in written]
-    score = sacrebleu().BLEU(tokenize="none", force=True)
+    score = import_sacrebleu().BLEU(tokenize="none", force=True)
     told = score.corpus_score(texts, [[reference for _, reference in pairs]])
     return round(told.score, 2), round(told.sys_len / told.ref_len, 3)
 

@@ -58,7 +58,9 @@ def reversal() -> tuple[dict, Transformer]:
     """What a model looks like on the way to reversing words, and the model at the end."""
     task = SequenceTask(RULE, 64, SEED)
     model = Transformer(small.config("reverse"), SEED)
-    batch = PairBatch.of(task.encode((word, RULE.target(word)) for word, _ in task.test[:TESTED]))
+    batch = PairBatch.of(
+        task.encode((word, RULE.make_target(word)) for word, _ in task.test[:TESTED])
+    )
     lengths = (batch.source != 0).sum(axis=1)
     t = np.arange(batch.target_out.shape[1])
     places = np.where(t < lengths[:, None] - 1, lengths[:, None] - 2 - t, -1)
@@ -83,7 +85,9 @@ def reversal() -> tuple[dict, Transformer]:
 def of_reverse(model: Transformer) -> list[dict]:
     """What every head of the trained model looks at, in the explorer's order."""
     task = SequenceTask(RULE, 64, SEED)
-    batch = PairBatch.of(task.encode((word, RULE.target(word)) for word, _ in task.test[:TESTED]))
+    batch = PairBatch.of(
+        task.encode((word, RULE.make_target(word)) for word, _ in task.test[:TESTED])
+    )
     read, wrote = ((ids != 0).sum(axis=1) for ids in (batch.source, batch.target_in))
     t = np.arange(batch.target_in.shape[1])
     real, last = t < wrote[:, None], read[:, None] - 2

@@ -13,9 +13,11 @@ from numformer import PairBatch, Trained, inference
 from numformer.interception import intercepted
 from numformer.models import Transformer
 from numformer.paper.attention import MultiHeadAttention
-from toy_tasks.data.datasets import Pair
-from toy_tasks.data.parallel_corpus import multi30k, read_corpus
-from toy_tasks.text_to_text.translation import sacrebleu, translated
+from toy_tasks.data.datasets import multi30k
+from toy_tasks.data.parallel_corpus import read_corpus
+from toy_tasks.data.text_files import Pair
+from toy_tasks.measures.bleu import import_sacrebleu
+from toy_tasks.text_to_text.translation import translate
 
 SURE = 0.3  # Dice coefficient from which two pieces go together
 OF_ROLES, OF_GRADIENTS, OF_BLEU, BATCH = 400, 200, 200, 50  # sentences
@@ -145,8 +147,8 @@ def loss(model: Transformer, pairs: Sequence) -> float:
 def bleu(trained: Trained, pairs: Sequence[Pair]) -> float:
     """BLEU of greedy translations."""
     sources, references = zip(*pairs, strict=True)
-    written = translated(trained.text, trained.model, sources, beam=1)
-    score = sacrebleu().BLEU(tokenize="none", force=True).corpus_score(written, [references])
+    written = translate(trained.text, trained.model, sources, beam=1)
+    score = import_sacrebleu().BLEU(tokenize="none", force=True).corpus_score(written, [references])
     return round(score.score, 2)
 
 

@@ -178,7 +178,7 @@ def scaling() -> dict[str, Law]:
     text = (Path(toy_tasks.__file__).parent / "scaling.md").read_text(encoding="utf-8")
     laws = {}
     for unit in ("characters", "subwords"):
-        told = text.partition(f"\n{unit}: of the largest")[2]
+        told = text.partition(f"\n{unit}: error of")[2]
         added, joined = (abs(float(x)) for x in re.findall(r"(?:added|joined): (\S+);", told)[:2])
         joined_part = told.partition("  joined:")[2]
         exponents = [float(x) for x in re.findall(r"(?:p|q|a) = ([\d.]+)", joined_part)[:3]]

@@ -6,8 +6,9 @@ from pathlib import Path
 from lessons.kit import models
 from lessons.lesson_12.families import FAMILIES, TASKS, train
 from numformer.data.batching import TokenBatches
-from toy_tasks.data.parallel_corpus import multi30k, read_corpus
-from toy_tasks.text_to_text.translation import measure as bleu_of
+from toy_tasks.data.datasets import multi30k
+from toy_tasks.data.parallel_corpus import read_corpus
+from toy_tasks.text_to_text.translation import print_bleu
 
 MODELS = ["translator"]
 
@@ -39,7 +40,7 @@ def of_translator() -> dict:
     every = [of_pair(model.config, len(source) + 1, len(target) + 1) for source, target in pairs]
     epochs = options["steps"] / TokenBatches(pairs, options["batch_size"], options["seed"]).count()
     return dict(
-        bleu=bleu_of(model, text, data["test"]),
+        bleu=print_bleu(model, text, data["test"]),
         operations=3 * sum(every) * epochs,
         epochs=epochs,
         words=sum(len(source) + len(target) + 2 for source, target in pairs) / len(pairs) / 2,

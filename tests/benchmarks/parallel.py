@@ -24,7 +24,7 @@ from numformer.execution.rank_executor import RankExecutor
 from tests.benchmarks.sizes import SIZES
 from tests.benchmarks.train_step import numformer_model, trainer_of
 from tests.benchmarks.worker import Worker
-from toy_tasks.reports.charts import markdown
+from toy_tasks.reports.tables import markdown_table
 
 ROUNDS = 9
 WAYS = "forks", "ranks", "late"
@@ -116,7 +116,7 @@ def estimate(rate: float) -> str:
         gains = [f"{sum(both[1]) / sum(both[ranks]):.1f}" for ranks in counts]
         late = (str(ranks) for ranks, (computing, waiting) in both.items() if waiting > computing)
         rows.append([kind, str(gbit), *gains, next(late, "more")])
-    return f"estimated speedup over one rank (a step of one core takes {alone}):\n{markdown(rows)}"
+    return f"estimated speedup over one rank (a step of one core takes {alone}):\n{markdown_table(rows)}"
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -132,7 +132,7 @@ def main(arguments: list[str] | None = None) -> None:
     if not options.paper:
         head = ["size", "forks ms", "ranks ms", "ratio", "MB a step", "waits ms", "late: waits ms"]
         rows = [comparison(name, options.ranks) for name in options.sizes]
-        print(markdown([head, *rows]))
+        print(markdown_table([head, *rows]))
         size, measured = SIZES[options.sizes[-1]], float(rows[-1][2]) / 1000
         parameters = numformer_model(size).parameter_counts()["total"] - size.V * size.D
         rate = 6 * parameters * REAL_SHARE * size.B * size.T / measured / options.ranks

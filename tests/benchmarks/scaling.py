@@ -27,7 +27,8 @@ from numformer.models import TowerConfig
 from numformer.paper import Places, Reach
 from numformer.plots import new_figure
 from toy_tasks.command_line.parser import picture_path
-from toy_tasks.reports.charts import COLOURS, STROKES, markdown
+from toy_tasks.reports.charts import COLOURS, STROKES
+from toy_tasks.reports.tables import markdown_table
 
 MOST = 3 << 10  # MiB: sizes that would need more, judging by smaller ones, are left out
 LEAST = 0.02  # seconds of a measurement: faster steps are repeated
@@ -138,7 +139,7 @@ def table(names: list[str], curves: dict[str, Curves]) -> str:
             theory = IN_OTHERS.get(letter, IN_T[name][index])
             line.append(f"{exponent(curves[kind][letter, name]):.2f} ({theory})")
         lines.append([name, *line])
-    return markdown(lines)
+    return markdown_table(lines)
 
 
 def draw(path: Path, names: list[str], curves: dict[str, Curves]) -> None:

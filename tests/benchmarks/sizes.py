@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from numformer.data.batching import PairBatch
-from toy_tasks.write import Windows
+from toy_tasks.data.windows import Windows
 
 
 class Size(NamedTuple):

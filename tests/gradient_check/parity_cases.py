@@ -277,7 +277,7 @@ def long_sequences(skip_padding: bool) -> Solved:
 
 def trajectory() -> Solved:
     """Training on `reverse` with up to 4 digits, 200 steps."""
-    task = SequenceTask(replace(reverse.RULE, source=digits(4)), batch_size=16, seed=1)
+    task = SequenceTask(replace(reverse.RULE, draw_source=digits(4)), batch_size=16, seed=1)
     config = Config.base(len(task.text.source), d_model=24, d_ff=48, heads=4, layers=1, p_drop=0.0)
     recipe = Recipe(label_smoothing=0.0, warmup=30, factor=0.1, decay="linear")
     return train(config, recipe, [task.batch(step) for step in range(1, 201)], seed=1)

@@ -55,7 +55,7 @@ def test_one_head_loses_half_and_two_heads_nothing():
 def test_the_trained_model_is_as_the_text_says():
     model, task = reverse.trained()
     words = [word for word, _ in task.test[: reverse.TESTED]]
-    written = zip(task.written(model, words), words, strict=True)
+    written = zip(task.write(model, words), words, strict=True)
     right = [answer == word[::-1] for answer, word in written]
     assert reverse.exact_match() == np.mean(right) >= 0.9  # by writing letter after letter
     shares = {name: reverse.shares(name) for name in reverse.ATTENTIONS}

@@ -25,7 +25,7 @@ from toy_tasks.text_to_text.sequences import SequenceTask
 ROOT = str(Path(__file__).parents[2])
 ENVIRONMENT = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": ROOT}
 PAGES = {name: importlib.import_module(f"toy_tasks.{name}") for name in TASKS}
-SHORT = dataclasses.replace(copy_task.RULE, source=lambda rng: str(rng.integers(400)))
+SHORT = dataclasses.replace(copy_task.RULE, draw_source=lambda rng: str(rng.integers(400)))
 TINY = "--d-model 8 --d-ff 8 --heads 1 --layers 1 --batch-size 4 --no-plots"
 RUN = f"{TINY} --steps 6 --evaluate-every 4 --log-every 2 --p-drop 0.1"
 

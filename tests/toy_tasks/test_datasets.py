@@ -9,8 +9,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from numformer.errors import InputError
-from toy_tasks.data import datasets
-from toy_tasks.data.datasets import MAX_BYTES, fetch, pronunciations, read_pairs
+from toy_tasks.data import datasets, download
+from toy_tasks.data.datasets import pronunciations
+from toy_tasks.data.download import fetch
+from toy_tasks.data.text_files import MAX_BYTES, read_pairs
 
 FORM = "Write each line as characters of the source, one TAB, and words of the target."
 BODY = "aa\ta a\nabandon\ta b ɑ̃ d ɔ̃\n".encode()
@@ -93,7 +95,9 @@ def server(monkeypatch):
 def french(server, monkeypatch):
     for split in SPLITS:
         server.files[f"/fre_{split}.tsv"] = body = f"{split}\tx y\n".encode()
-        monkeypatch.setitem(datasets.SHA256["fre"], split, hashlib.sha256(body).hexdigest())
+        monkeypatch.setitem(
+            datasets.PRONUNCIATION_SUMS["fre"], split, hashlib.sha256(body).hexdigest()
+        )
     return server
 
 
@@ -162,11 +166,11 @@ def test_a_failed_download_is_a_complaint_and_leaves_nothing(server, tmp_path, s
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_a_download_that_is_interrupted_leaves_nothing(tmp_path, monkeypatch, error):
-    def download(*args):
+    def interrupted(*args):
         yield BODY[:7]
         raise error
 
-    monkeypatch.setattr(datasets, "_download", download)
+    monkeypatch.setattr(download, "_download", interrupted)
     with pytest.raises((InputError, KeyboardInterrupt)) as caught:
         fetch("http://127.0.0.1/x.tsv", tmp_path / "x.tsv", SUM, "do without")
     assert not list(tmp_path.iterdir())

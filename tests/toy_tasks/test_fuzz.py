@@ -137,7 +137,6 @@ def until_it_begins():
             "command_line.training.train",
             "command_line.study.train_side_by_side",
             "data.datasets.fetch",
-            "data.parallel_corpus.fetch",
         ):
             stack.enter_context(mock.patch(f"toy_tasks.{name}", side_effect=Reached))
         stack.enter_context(mock.patch.dict(sys.modules, cupy=None))

@@ -15,7 +15,8 @@ from numformer.layer import inference
 from numformer.models.vision import VisionTransformer
 from numformer.runs import load_model, save_model
 from toy_tasks import images as page
-from toy_tasks.images import ImagesTask, labelled, main, moved, named
+from toy_tasks.data.images import move_images, with_labels
+from toy_tasks.images import ImagesTask, classify, main
 
 TINY = "--steps 2 --d-model 8 --d-ff 8 --heads 2 --layers 1 --batch-size 4 --jobs 2"
 RNG = np.random.default_rng(3)
@@ -24,18 +25,18 @@ LABELS = np.array(["no", "yes", "perhaps"])[RNG.integers(3, size=23)]
 
 
 def still(fold: int, batch_size: int = 4) -> ImagesTask:
-    return ImagesTask(labelled(IMAGES, LABELS), fold, batch_size, seed=1, shift=0, turn=0)
+    return ImagesTask(with_labels(IMAGES, LABELS), fold, batch_size, seed=1, shift=0, turn=0)
 
 
 def test_each_image_is_tested_once_and_never_by_a_model_that_saw_it():
     tasks = [still(fold, 100) for fold in range(5)]
-    assert sorted(np.concatenate([task.tested for task in tasks])) == [*range(23)]
+    assert sorted(np.concatenate([task.test for task in tasks])) == [*range(23)]
     for task in tasks:
-        assert sorted([*task.tested, *task.trained]) == [*range(23)]
-        seen = {image.tobytes() for image in task.of(task.trained).images}
+        assert sorted([*task.test, *task.training]) == [*range(23)]
+        seen = {image.tobytes() for image in task.select(task.training).images}
         drawn = [*task.batch(1).images, *task.batch(2).images]
         assert {image.tobytes() for image in drawn} == seen
-    assert (tasks[0].tested != sorted(tasks[0].tested)).any()
+    assert (tasks[0].test != sorted(tasks[0].test)).any()
 
 
 def test_labels_stay_with_their_images():
@@ -55,7 +56,7 @@ def test_the_training_loss_is_the_mean_over_all_images():
     sizes = dict(height=4, width=6, channels=1, classes=3, d_model=8, heads=2, d_ff=8, layers=1)
     model = VisionTransformer(VisionTransformer.Config(**sizes))
     with inference():
-        whole = model.objective().forward(*task.of(task.trained).inputs)
+        whole = model.objective().forward(*task.select(task.training).inputs)
         assert task.evaluate(model) == {task.metric: pytest.approx(float(whole), rel=1e-5)}
 
 
@@ -65,7 +66,7 @@ def test_images_are_shifted_and_turned(colours):
     images = np.stack([images, 2 * images], axis=-1) if colours else images
 
     def found(down=0.0, right=0.0, angle=0.0):
-        return moved(images, down, right, angle)[0]
+        return move_images(images, down, right, angle)[0]
 
     assert_allclose(found(), images[0])
     assert found().dtype == np.float32
@@ -79,14 +80,16 @@ def test_images_are_shifted_and_turned(colours):
     assert_allclose(found(angle=np.pi / 2), np.rot90(images[0], -1), atol=1e-4)
     for far in (-50.0, 50.0):
         assert not found(down=far).any() and not found(right=far).any()
-    two = moved(images.repeat(2, axis=0), *np.array([[-1.0, 0], [0, 1]])[..., None, None], 0.0)
+    two = move_images(
+        images.repeat(2, axis=0), *np.array([[-1.0, 0], [0, 1]])[..., None, None], 0.0
+    )
     assert_allclose(two, [up, right])
 
 
 def test_a_batch_is_moved_by_at_most_what_was_asked_for(monkeypatch):
     drawn = []
-    monkeypatch.setattr(page, "moved", lambda images, *how: drawn.extend(how) or images)
-    ImagesTask(labelled(IMAGES, LABELS), 0, 2000, 1, shift=0.5, turn=180).batch(1)
+    monkeypatch.setattr(page, "move_images", lambda images, *how: drawn.extend(how) or images)
+    ImagesTask(with_labels(IMAGES, LABELS), 0, 2000, 1, shift=0.5, turn=180).batch(1)
     for numbers, most in zip(drawn, (0.5, 0.5, np.pi), strict=True):
         assert most > numbers.max() > 0.99 * most and -most < numbers.min() < -0.99 * most
     assert abs(np.corrcoef(np.squeeze(drawn)) - np.eye(3)).max() < 0.1
@@ -100,9 +103,9 @@ def test_an_image_is_named_by_the_mean_of_nine_looks():
 
     expected = 0
     for down, right in itertools.product((-0.5, 0, 0.5), repeat=2):
-        odds = np.exp(forward(moved(images, down, right, 0.0)))
+        odds = np.exp(forward(move_images(images, down, right, 0.0)))
         expected = expected + odds / odds.sum(axis=1, keepdims=True)
-    assert_array_equal(named(SimpleNamespace(forward=forward), images), expected.argmax(axis=1))
+    assert_array_equal(classify(SimpleNamespace(forward=forward), images), expected.argmax(axis=1))
 
 
 def test_images_of_a_file_are_learned_and_named(succeed):
@@ -118,8 +121,10 @@ def test_images_of_a_file_are_learned_and_named(succeed):
     for number, fold in enumerate(folds):
         model, metadata = load_model(fold / "best.safetensors")
         assert metadata["best"]["step"] == 2 and model.config.channels == 3
-        task = ImagesTask(labelled(images, LABELS), number, 4, 1, 0, 0)
-        right += (named(model, task.of(task.tested).images) == task.data.labels[task.tested]).sum()
+        task = ImagesTask(with_labels(images, LABELS), number, 4, 1, 0, 0)
+        right += (
+            classify(model, task.select(task.test).images) == task.data.labels[task.test]
+        ).sum()
     assert accuracy == f"accuracy {right / 23:.4f}"
     shutil.rmtree(folds[4])  # as if the run had been stopped before it
     assert succeed(main, "--resume")[-1] == accuracy
@@ -127,7 +132,7 @@ def test_images_of_a_file_are_learned_and_named(succeed):
     out = succeed(main, f"--run {folds[0]} --input more.npz mine.npz")
     model, _ = load_model(folds[0] / "best.safetensors")
     shown = [images[:7] / 2, images]
-    expected = [i for part in shown for i in named(model, (part / 16).astype(np.float32))]
+    expected = [i for part in shown for i in classify(model, (part / 16).astype(np.float32))]
     assert out == [["no", "perhaps", "yes"][i] for i in expected]
 
 

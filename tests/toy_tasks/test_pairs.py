@@ -54,7 +54,7 @@ def test_what_is_held_out_and_measured_are_the_development_pairs():
     task = PairsTask(data, 1, 1)
     (batch,) = task.held_out
     assert task.text.target.decode(batch.target_out[0][:-1]) == ["y"]
-    assert task.development == [("b", ("y", "xx"))] and task.tested.startswith("of the test, 1 of")
+    assert task.development == [("b", ("y", "xx"))] and task.unseen.startswith("of the test, 1 of")
     task.written = lambda model, sources, **how: ["xxy" for _ in sources]
     assert task.evaluate(None) == {"exact_match": 0.0, "symbol_error_rate": 100.0}
     task.written = lambda model, sources, **how: ["xx" for _ in sources]
@@ -69,7 +69,7 @@ def test_pairs_of_one_s_own_are_learned_and_the_run_answers(call, succeed, refus
     text = "\n".join(out)
     for told in (
         "93 pairs, for example 'ab 0' -> '0-ab'",
-        "1 pairs stand there again and are left out",
+        "1 pairs are repeated; the repetitions are left out",
         "2 sources have several targets",
         "'c 5' -> '5-c' or 'five'",
         "of dev the first 3 are used",

@@ -14,8 +14,8 @@ from tests.toy_tasks.small import tree_of
 from toy_tasks import parse
 from toy_tasks.command_line.answers import task_of
 from toy_tasks.data.grammar import Grammar, label
+from toy_tasks.data.splits import is_held_out
 from toy_tasks.data.trees import Tree
-from toy_tasks.text_to_text.sequences import held_out
 
 ENGLISH = Grammar()
 SMALL = Grammar(
@@ -149,21 +149,21 @@ def test_the_rules_of_a_category_share_its_probability(grammar):
 
 def test_what_is_no_sentence_is_refused(complaint):
     for words in (["the"], "the dog slept xyzzy".split(), []):
-        assert "the grammar has a tree for the words" in complaint(ENGLISH.parse, words)
+        assert "the grammar has a tree for the sentence" in complaint(ENGLISH.parse, words)
 
 
 def test_sentences_that_are_measured_are_never_trained_on():
-    data = parse.grammatical(300, 50)
+    data = parse.grammar_data(300, 50)
     texts = {name: {" ".join(s.words) for s in sentences} for name, sentences in data.items()}
     counts = {"train": 300} | {name: count // 50 for name, count in parse.MEASURED.items()}
     assert {name: len(some) for name, some in texts.items()} == counts
     assert sum(counts.values()) == len(set.union(*texts.values()))
-    assert all(map(held_out, texts["test"] | texts["development"]))
-    assert not any(map(held_out, texts["train"]))
+    assert all(map(is_held_out, texts["test"] | texts["development"]))
+    assert not any(map(is_held_out, texts["train"]))
     for name, sentences in data.items():
         lengths = [len(sentence.words) for sentence in sentences]
         assert min(lengths) > 40 and max(lengths) <= 60 if name == "longer" else max(lengths) <= 40
-    other = parse.grammatical(1, 50)
+    other = parse.grammar_data(1, 50)
     assert all(other[name] == data[name] for name in parse.MEASURED)
 
 
@@ -184,7 +184,7 @@ SECTIONS = {"02/wsj_0201.mrg": 9, "21/wsj_2101.mrg": 9, "22/wsj_2200.mrg": 3, "w
 def test_the_sections_of_a_treebank_are_split_by_their_names(complaint, monkeypatch):
     treebank("bank", SECTIONS | {"00/wsj_0001.mrg": 7, "24/wsj_2400.mrg": 2})
     Path("bank/notes.mrg").write_text("none of it")
-    data = parse.treebank(Path("bank"))
+    data = parse.treebank_data(Path("bank"))
     assert {name: len(of) for name, of in data.items()} == {
         "train": 20,
         "development": 4,
@@ -192,15 +192,17 @@ def test_the_sections_of_a_treebank_are_split_by_their_names(complaint, monkeypa
         "longer": 0,
     }
     monkeypatch.setattr(parse, "LONGEST", 2)
-    parse.treebank.cache_clear()
-    longer = parse.treebank(Path("bank"))["longer"]
+    parse.treebank_data.cache_clear()
+    longer = parse.treebank_data(Path("bank"))["longer"]
     assert longer == [s for s in data["test"] if len(s.words) > 2] != []
     task = parse.ParseTask(data, 20, 99, 1)
     assert task.text.source.encode(["rare"]) != [3] and task.text.source.encode(["xyzzy"]) == [3]
     task = parse.ParseTask(data, 9, 99, 1)  # the first file alone: seen once
     assert task.text.source.encode(["rare"]) == [3]
     treebank("no test", {"wsj_0201.mrg": 3, "wsj_2201.mrg": 3})
-    assert "section 23 of the Penn Treebank, for test" in complaint(parse.treebank, Path("no test"))
+    assert "section 23 of the Penn Treebank, for test" in complaint(
+        parse.treebank_data, Path("no test")
+    )
 
 
 class Writer:
@@ -215,7 +217,7 @@ class Writer:
 
 def test_malformed_trees_are_counted_in_the_scores():
     trees = [tree_of("(S (NP (PRP he)) (VP (VBD slept)))"), tree_of("(S (NN up) (NN b))")]
-    data = {name: [parse.Sentence.of(t) for t in trees] for name in ("train", "development")}
+    data = {name: [parse.Sentence.from_tree(t) for t in trees] for name in ("train", "development")}
     task = parse.ParseTask(data, 2, 9, 1)
     task.text = Writer({"he slept": "(S (NP he )NP (VP slept )VP )S", "up b": "(S (NP up b )S"})
     scores = task.evaluate(None)
@@ -232,7 +234,7 @@ def test_each_part_of_the_data_has_its_figures(monkeypatch, tmp_path):
         "test": "(S (NP (NN man)) (VP (VB saw) (NP (NN hat))))",
         "longer": "(S (NP (NN man)) (VP (VP (VB saw) (NP (NN hat))) (PP (IN in) (NP (NN hat)))))",
     }
-    data = {name: [parse.Sentence.of(tree_of(tree))] for name, tree in attached.items()}
+    data = {name: [parse.Sentence.from_tree(tree_of(tree))] for name, tree in attached.items()}
     task = parse.ParseTask(data, 1, 20, 1)
     scores = {name: dict.fromkeys(parse.FIGURES, place) for place, name in enumerate(data)}
     task.score = lambda model, name: scores[name]
@@ -242,7 +244,7 @@ def test_each_part_of_the_data_has_its_figures(monkeypatch, tmp_path):
     assert best["f1"] == best["exact"] == best["longer_well_formed"] == 100 > best["longer"] > 50
 
     drawn = []
-    monkeypatch.setattr(parse.charts, "chart", lambda *how, **axis: drawn.append(how[2]))
+    monkeypatch.setattr(parse.charts, "draw_chart", lambda *how, **axis: drawn.append(how[2]))
     for by_grammar, ceiling in enumerate([{}, {"ceiling": [*best.values()]}]):
         results = {f"{model} 500": [measured | ceiling] for model in parse.MODELS}
         parse.draw(results, tmp_path)
@@ -306,7 +308,7 @@ def test_a_treebank_is_learned_without_a_ceiling(studied, succeed, refuse, monke
         metadata = load(Path("runs/parse-quick", name)).metadata
         assert task_of(metadata)["count"] == count  # the row with most has all
     Path("bank/wsj_0300.mrg").write_text("(S")
-    parse.treebank.cache_clear()
+    parse.treebank_data.cache_clear()
     refuse(parse.main, f"{TINY} --data bank", "bank/wsj_0300.mrg: every bracket is closed")
     refuse(parse.main, f"{TINY} --data absent", "section 02 of the Penn Treebank, for train")
 

@@ -101,7 +101,7 @@ def test_the_exit_code_says_whether_the_target_was_reached_or_the_numbers_broke(
     code, out, _ = call(copying, f"{TINY} --steps 1")
     assert code == 1 and out[-1] == "exact match 0.0000"
     assert out[-2].endswith("target exact match 0.999: MISSED")
-    easy = functools.partial(sequences.main, dataclasses.replace(small.SHORT, reached=0.0))
+    easy = functools.partial(sequences.main, dataclasses.replace(small.SHORT, required=0.0))
     code, out, _ = call(easy, f"{TINY} --steps 1")
     assert code == 0 and out[-2].endswith("target exact match 0.0: reached")
     with np.errstate(all="ignore"):
@@ -185,7 +185,7 @@ def test_the_backend_is_that_of_the_flag_or_of_the_environment(call, refuse, suc
 def test_a_task_s_help_names_its_target_and_every_flag(name, succeed):
     text = " ".join(succeed(small.main_of(name), "--help"))
     rule = getattr(PAGES[name], "RULE", None)
-    assert not rule or f"exact match {rule.reached} " in text.split("options:")[0]
+    assert not rule or f"exact match {rule.required} " in text.split("options:")[0]
     fields = dataclasses.fields(Recipe) + dataclasses.fields(Config) * bool(rule)
     without = {field.name for field in fields if not field.metadata.get("flag", True)}
     flags = {field.name for field in fields if field.default is not dataclasses.MISSING} - without

@@ -12,8 +12,8 @@ from tests.toy_tasks.small import TINY
 from toy_tasks import pronounce
 from toy_tasks.command_line import run_folders
 from toy_tasks.data import datasets
+from toy_tasks.measures.edit_distance import edit_distance
 from toy_tasks.pairs import PairsTask
-from toy_tasks.text_to_text.transduction import edit_distance
 
 LEARN = f"{TINY} --language toy --data words --steps 3 --evaluate-every 2 --out run"
 

@@ -15,7 +15,7 @@ from numformer.models.language_model import LanguageModel
 from toy_tasks import scaling
 from toy_tasks.analysis import scaling_laws as laws
 from toy_tasks.analysis.scaling_laws import Law, Run
-from toy_tasks.scaling import CHARACTERS, OnePass, parameters_of
+from toy_tasks.scaling import CHARACTERS, OnePass, parameter_count
 
 LAW = Law(E=1.2, A=8.0, alpha=0.32, B=60.0, beta=0.41)
 JOINED = Law(E=0.0, A=300.0, alpha=0.37, B=2700.0, beta=0.44, gamma=0.25)
@@ -24,8 +24,8 @@ SIZES, AMOUNTS = np.geomspace(1e3, 3e6, 9), np.geomspace(2e4, 1e6, 5)
 
 @pytest.fixture(autouse=True)
 def few_samples(monkeypatch):
-    monkeypatch.setattr(laws, "RESAMPLED", 4)
-    laws.fitted.cache_clear()
+    monkeypatch.setattr(laws, "SAMPLES", 4)
+    laws.fit_all.cache_clear()
 
 
 def runs_of(law: Law, noise: float = 0.0) -> list[Run]:
@@ -73,33 +73,33 @@ def test_a_law_tells_how_the_loss_falls_with_size_with_text_and_at_the_best_size
 def test_losses_that_grow_with_size_have_no_added_law():
     """The other form is taken then; where none fits, that is said."""
     runs = tuple(Run(n, d, n**0.1 + d**0.1) for n in SIZES for d in AMOUNTS)
-    rule = r"must fall with size and with text .* received 45 runs .* negative part\. Give a longer"
+    rule = r"fall with size and with text.* received 45 runs .* negative term\. Give a longer"
     with pytest.raises(InputError, match=rule):
         laws.fit(runs, joined=False)
-    assert [*laws.fitted(runs).forms] == ["joined"]
+    assert [*laws.fit_all(runs).forms] == ["joined"]
 
 
 def test_the_largest_model_is_unknown_to_the_law_that_is_to_foretell_it():
     runs = runs_of(LAW)
     for i, run in enumerate(runs):
         runs[i] = dataclasses.replace(run, loss=run.loss + 0.5 * (run.parameters == SIZES[-1]))
-    assert laws.fitted(tuple(runs)).forms["added"].missed == pytest.approx(-0.5, abs=2e-3)
+    assert laws.fit_all(tuple(runs)).forms["added"].error == pytest.approx(-0.5, abs=2e-3)
 
 
 @pytest.mark.parametrize(("law", "form"), [(LAW, "added"), (JOINED, "joined")])
 def test_the_form_is_chosen_that_foretells_the_largest_model(law, form):
-    fitted = laws.fitted(tuple(runs_of(law)))
+    fitted = laws.fit_all(tuple(runs_of(law)))
     assert fitted.chosen == form and fitted.law is fitted.forms[form].law
-    missed = {name: abs(of.missed) for name, of in fitted.forms.items()}
-    assert missed.pop(form) < 1e-3 < 5e-3 < max(missed.values())
+    errors = {name: abs(fit.error) for name, fit in fitted.forms.items()}
+    assert errors.pop(form) < 1e-3 < 5e-3 < max(errors.values())
 
 
 def test_a_bootstrap_s_interval_is_as_wide_as_the_noise(monkeypatch):
     """It holds the truth, and grows with the noise that made it necessary."""
-    monkeypatch.setattr(laws, "RESAMPLED", 20)
+    monkeypatch.setattr(laws, "SAMPLES", 20)
     widths = []
     for noise in (0.005, 0.02):
-        form = laws.fitted(tuple(runs_of(LAW, noise))).forms["added"]
+        form = laws.fit_all(tuple(runs_of(LAW, noise))).forms["added"]
         predicted, low, high = map(float, re.findall(r"\d\.\d+", form.loss(1e7, 1e6)))
         assert low < predicted < high
         assert low - 0.01 < LAW.loss(1e7, 1e6) < high + 0.01
@@ -108,12 +108,12 @@ def test_a_bootstrap_s_interval_is_as_wide_as_the_noise(monkeypatch):
 
 
 def test_brackets_hold_the_middle_of_the_samples_and_say_how_many_have_a_number():
-    assert laws.told(0.5, np.linspace(0, 1, 4)) == "0.500 (0.025 to 0.975)"
-    assert laws.told(0.5, np.linspace(0, 1, 3)) == "0.500 (0.025 to 0.975, 3 of 4 samples)"
-    assert laws.told(0.5, []) == "0.500 (nan to nan, 0 of 4 samples)"
+    assert laws.with_interval(0.5, np.linspace(0, 1, 4)) == "0.500 (0.025 to 0.975)"
+    assert laws.with_interval(0.5, np.linspace(0, 1, 3)) == "0.500 (0.025 to 0.975, 3 of 4 samples)"
+    assert laws.with_interval(0.5, []) == "0.500 (nan to nan, 0 of 4 samples)"
 
 
-def test_a_budget_s_losses_lie_on_lines_over_the_logarithm_of_symbols():
+def test_a_budget_s_losses_lie_on_lines_over_the_logarithm_tree_from_symbols():
     runs = [Run(n, d, 20 - np.log(d)) for n in np.geomspace(1e4, 1e6, 6) for d in (1e4, 1e7)]
     found = laws.budgets(runs)
     assert len(found) > 5
@@ -144,13 +144,13 @@ def test_parameters_are_those_without_embeddings(shape):
     alike = "norm", "normalization", "positions", "activation", "feed_forward_bias"
     how = {n: row[n] for n in names} | {n: scaling.DEFAULTS[n] for n in alike}
     counts = LanguageModel(LanguageModel.Config(vocabulary=9, **how)).parameter_counts()
-    assert counts["total"] - counts["embedding"] == parameters_of(shape)
+    assert counts["total"] - counts["embedding"] == parameter_count(shape)
 
 
 def test_the_larger_model_is_three_times_the_largest():
-    sizes = [parameters_of(shape) for shape in scaling.SHAPES]
+    sizes = [parameter_count(shape) for shape in scaling.SHAPES]
     assert sizes == sorted(sizes) and sizes[0] < 10**4 < 10**6.5 * 0.98 < sizes[-1]
-    assert parameters_of(scaling.LARGER) == pytest.approx(3 * sizes[-1], rel=0.01)
+    assert parameter_count(scaling.LARGER) == pytest.approx(3 * sizes[-1], rel=0.01)
     rows = scaling.rows()
     assert len([row for row in rows.values() if row["last"]]) == 2
     assert sum(1 + row["more_seeds"] for row in rows.values()) == 2 * (11 * 5 + 4 * 2 + 1)
@@ -171,7 +171,7 @@ def test_the_verdict_is_about_both_predictions(monkeypatch):
     results = {row: [] for row in scaling.STUDY.rows}
     for row, differs in scaling.STUDY.rows.items():
         layers, d_model = map(int, row.split()[1].split("x"))
-        n, d = float(parameters_of((layers, d_model, 1))), 64.0 * differs["steps"] * scaling.BATCH
+        n, d = float(parameter_count((layers, d_model, 1))), 64.0 * differs["steps"] * scaling.BATCH
         results[row] = [{"parameters": n, "symbols": d, "loss": LAW.loss(n, d)}]
     _, figures, (target, reached) = scaling.verdict(results)
     assert reached and target == "within 0.03"
@@ -203,12 +203,12 @@ def test_laws_are_fitted_predicted_and_drawn(call, refuse, monkeypatch):
     told = next(place for place, line in enumerate(out) if line.startswith(first))
     ended = [line.partition(":")[0] for line in out[:told]]
     assert "characters-1x4-8-2" in ended and "characters-1x12-40-2" not in ended
-    foretold = f", {parameters_of((1, 12, 1)):,} parameters, 640 symbols: "
+    foretold = f", {parameter_count((1, 12, 1)):,} parameters, 640 symbols: "
     assert any(foretold in line for line in out[told : told + 11])
     assert any(line.startswith("characters-1x12-40-2: loss") for line in out[told:])
     assert out[-1].startswith("the predictions are off by")
     result = json.loads(Path("runs/scaling/characters-1x4-8-2/result.json").read_text())
-    assert result["parameters"] == parameters_of((1, 4, 1)) and result["symbols"] == 128
+    assert result["parameters"] == parameter_count((1, 4, 1)) and result["symbols"] == 128
     refuse(scaling.main, "--steps 5", "--steps: every row of this study has its own")
     refuse(scaling.main, "--context 4000", "a text has at least 20 times")
     assert call(scaling.main, "--resume")[1][-1] == out[-1]

@@ -11,16 +11,17 @@ import pytest
 
 from tests.toy_tasks.small import PAGES, SHORT
 from toy_tasks import images
+from toy_tasks.data.splits import is_held_out
 from toy_tasks.induction import InductionTask
 from toy_tasks.lengths import LengthTask
 from toy_tasks.masked import MaskedTask
 from toy_tasks.recall import RecallTask
-from toy_tasks.text_to_text.sequences import Rule, SequenceTask, held_out
+from toy_tasks.text_to_text.sequences import Rule, SequenceTask
 from toy_tasks.write import WritingTask
 
 WORDS = ["".join(letters) for n in (1, 2, 3, 4) for letters in itertools.product("abcd", repeat=n)]
-HELD_OUT = [word for word in WORDS if held_out(word)]
-TRAINED_ON = [word for word in WORDS if not held_out(word)]
+HELD_OUT = [word for word in WORDS if is_held_out(word)]
+TRAINED_ON = [word for word in WORDS if not is_held_out(word)]
 
 
 def task(sources: list[str]) -> SequenceTask:
@@ -29,8 +30,8 @@ def task(sources: list[str]) -> SequenceTask:
 
 
 def test_one_source_in_eight_is_held_out_the_same_in_every_process():
-    assert [zlib.crc32(word.encode()) % 8 == 0 for word in WORDS] == [*map(held_out, WORDS)]
-    assert sum(map(held_out, map(str, range(8000)))) == 999
+    assert [zlib.crc32(word.encode()) % 8 == 0 for word in WORDS] == [*map(is_held_out, WORDS)]
+    assert sum(map(is_held_out, map(str, range(8000)))) == 999
 
 
 def test_few_held_out_sources_are_for_development_and_for_the_test(complaint):
@@ -57,12 +58,12 @@ def test_a_rule_and_that_training_never_sees_what_is_evaluated(name):
     """Every length, every digit in every place: a range that ends one early leaves one out."""
     (pattern, lengths, symbols, answers), rule = DRAWN[name], PAGES[name].RULE
     rng = np.random.default_rng(0)
-    sources = [rule.source(rng) for _ in range(2000)]
+    sources = [rule.draw_source(rng) for _ in range(2000)]
     assert all(re.fullmatch(pattern, source) for source in sources)
     assert {len(source) for source in sources} == {*lengths}
     for place in {0, 1, 2, 4, lengths[-1] - 1}:
         assert {source[place] for source in sources if len(source) > place} == {*symbols}
-    assert {source: rule.target(source) for source in answers} == answers
+    assert {source: rule.make_target(source) for source in answers} == answers
 
     task = SequenceTask(rule, 64, 1)
     held, vocabulary = [*task.test, *task.development], task.text.source
@@ -72,7 +73,7 @@ def test_a_rule_and_that_training_never_sees_what_is_evaluated(name):
     for batch in map(task.batch, range(1, 7)):
         for sides in zip(batch.source.tolist(), batch.target_out.tolist(), strict=True):
             source, target = ("".join(vocabulary.decode(ids[: ids.index(2)])) for ids in sides)
-            assert target == rule.target(source)
+            assert target == rule.make_target(source)
             trained.add(source)
     assert len(trained) > 300
     assert not trained & {source for source, _ in held}
@@ -113,4 +114,4 @@ def test_exact_match_counts_whole_sequences(monkeypatch):
     model = SimpleNamespace(config=SimpleNamespace(longest=None))
     task.development = [(source, (source,)) for source in ("12", "123", "45", "5")]
     assert task.evaluate(model) == {"exact_match": 0.75}
-    assert task.written(model, ["123", *["45"] * 300]) == ["12", *["45"] * 300]
+    assert task.write(model, ["123", *["45"] * 300]) == ["12", *["45"] * 300]

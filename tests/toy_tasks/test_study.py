@@ -20,6 +20,7 @@ from tests.toy_tasks.small import RUN, SHORT, copying, few_held_out
 from toy_tasks import compare
 from toy_tasks.command_line import run_folders, settings_from, study, study_runs
 from toy_tasks.reports import charts
+from toy_tasks.reports.tables import mean_and_range
 from toy_tasks.text_to_text.sequences import DEFAULTS, SequenceTask
 
 PICTURES = "--steps 6 --evaluate-every 4 --log-every 2 --batch-size 4 --jobs 2"
@@ -42,13 +43,13 @@ def measure(model, task, folder):
 
 
 def table(results):
-    rows = [[row, charts.spread([r["seed"] for r in runs])] for row, runs in results.items()]
+    rows = [[row, mean_and_range([r["seed"] for r in runs])] for row, runs in results.items()]
     return [["way", "seeds"], *rows]
 
 
 def draw(results, folder):
     curves = {n: [([1, 2], [r["total"], r["seed"]]) for r in runs] for n, runs in results.items()}
-    charts.chart(folder / "norms.png", "title $x", {"one": curves, "two": curves}, "x", "y")
+    charts.draw_chart(folder / "norms.png", "title $x", {"one": curves, "two": curves}, "x", "y")
 
 
 def verdict(results):

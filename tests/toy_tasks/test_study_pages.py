@@ -17,10 +17,10 @@ from numformer.randomness import seed_sequence
 from numformer.trained import load
 from tests.toy_tasks.small import few_held_out
 from toy_tasks import ablation, bottleneck, induction, lengths, recall
+from toy_tasks.data.splits import is_held_out
 from toy_tasks.induction import InductionTask
 from toy_tasks.lengths import LengthTask
 from toy_tasks.recall import RecallTask
-from toy_tasks.text_to_text.sequences import held_out
 
 TINY = "--quick --d-model 8 --d-ff 8 --heads 1 --seeds 3 --steps 1 --batch-size 4"
 
@@ -115,11 +115,11 @@ def test_batches_hold_short_sources_that_are_not_tested_and_their_answers(name):
         symbols = symbols[: symbols.index("<end>")]
         equals = symbols.index("=")
         source, target = (vocabulary.join(s) for s in (symbols[:equals], symbols[equals + 1 :]))
-        assert target == task.target(source) and not held_out(source)
+        assert target == task.target(source) and not is_held_out(source)
         assert valid.nonzero()[0].tolist() == [*range(equals, len(symbols))]
         drawn.add(equals // (1 + (name == "addition")))
-    assert drawn == {*range(1, lengths.TRAINED + 1)}
-    assert all(map(held_out, [source for test in task.test.values() for source in test]))
+    assert drawn == {*range(1, lengths.MAX_TRAINED + 1)}
+    assert all(map(is_held_out, [source for test in task.test.values() for source in test]))
     longest = max(sum(map(len, task.ids(source))) for source in task.test[lengths.LONGEST])
     assert task.longest == longest == task.text.context
 
@@ -137,7 +137,7 @@ def test_right_counts_whole_answers_that_end(monkeypatch):
 
     monkeypatch.setattr(lengths, "greedy", write)
     for ends in (True, False):
-        assert task.right(None, 12) == 0.5 * ends
+        assert task.exact_match(None, 12) == 0.5 * ends
 
 
 def test_what_the_study_of_lengths_says():
@@ -201,7 +201,7 @@ def test_right_counts_answers_at_the_end_of_long_sequences():
         return told
 
     model = SimpleNamespace(forward=logits)
-    assert task.right(model, "recall", 128) == 0 and task.right(model, "copy", 256) == 0.5
+    assert task.accuracy(model, "recall", 128) == 0 and task.accuracy(model, "copy", 256) == 0.5
 
 
 def test_what_the_study_of_recall_says():
@@ -235,11 +235,11 @@ def test_a_row_differs_from_the_base_where_no_run_of_it_lies_among_the_base_s():
     figures = {"base": (3, 4), "C layers 1": (4.1, 9), "D smoothing 0": (1, 2.9)}
     figures["A heads 8"] = 2, 3.5
     results = {row: [dict(figure=f, parameters=1234) for f in figures[row]] for row in figures}
-    seen = ablation.compared(results)
+    seen = ablation.directions(results)
     assert seen["C layers 1"] == ("worse", "worse") and seen["A heads 8"] == ("same", "?")
     assert seen["D smoothing 0"] == ("worse", "better")  # the paper's BLEU, not its perplexity
     of_perplexity = results | {"base": [run | {"perplexity": 9} for run in results["base"]]}
-    assert ablation.compared(of_perplexity)["D smoothing 0"] == ("better", "better")
+    assert ablation.directions(of_perplexity)["D smoothing 0"] == ("better", "better")
     _, said, target = ablation.verdict(results)
     assert [*said.values()] == ["1 of 3 rows", "1 of 2"] and target is None
     _, base, *_, heads = ablation.table(results)
@@ -253,7 +253,7 @@ def test_the_ablation_is_studied_and_drawn(studied, monkeypatch, task):
     data = dict.fromkeys(("train", "dev", "val", "test"), pairs)
     subwords = Subwords.train((side for pair in pairs for side in pair), 30)
     monkeypatch.setattr(ablation.translate, "read_corpus", lambda *asked: data)
-    monkeypatch.setattr(ablation.translate, "subwords_of", lambda *what, **how: subwords)
+    monkeypatch.setattr(ablation.translate, "subwords_for_run", lambda *what, **how: subwords)
     flags, rows = f"--task {task} --data any --language xyz {TINY}", ("base", "E learned positions")
     asked = dict(pronunciations=lambda language, _: {"xyz": data}[language])
     out, folder = studied(ablation, flags, rows, **asked)
@@ -263,16 +263,16 @@ def test_the_ablation_is_studied_and_drawn(studied, monkeypatch, task):
 
 @pytest.mark.parametrize(("length", "least"), [(1, 1), (2, 60), (3, 250), (20, 250)])
 def test_every_length_is_tested_on_sequences_that_training_never_sees(length, least):
-    sources = bottleneck.test_of(length, 250)
+    sources = bottleneck.test_sources(length, 250)
     assert least <= len(sources) == len({*sources}) <= 250
-    assert all(len(source) == length and held_out(source) for source in sources)
+    assert all(len(source) == length and is_held_out(source) for source in sources)
 
 
 def test_the_bottleneck_is_studied_and_drawn(studied, succeed):
     """The models have about as many parameters, and the context 64 numbers."""
     with few_held_out():
         flags = "--quick --steps 1 --seeds 1 --batch-size 4"
-        out, folder = studied(bottleneck, flags, TESTED=3, LONGEST=4)
+        out, folder = studied(bottleneck, flags, TEST_SIZE=3, LONGEST=4)
     assert out[-1].startswith("at length 4: attention 0.") and ", fixed context 0." in out[-1]
     table = (folder / "table.md").read_text().splitlines()
     head = "letters bits attention fixed context Transformer"

@@ -21,8 +21,9 @@ from numformer.trained import load
 from tests import equal_runs
 from toy_tasks.data import parallel_corpus as corpus
 from toy_tasks.data.parallel_corpus import read_corpus, read_parallel
+from toy_tasks.measures.bleu import print_scores
 from toy_tasks.text_to_text import translation
-from toy_tasks.text_to_text.translation import TranslationTask, scores
+from toy_tasks.text_to_text.translation import TranslationTask
 from toy_tasks.translate import main
 
 WORDS = "a:ein dog:hund man:mann runs:läuft sits:sitzt and:und fast:schnell ,:, here:hier"
@@ -81,14 +82,14 @@ def test_a_run_is_whole_by_itself_and_goes_on_bit_for_bit(data, succeed, refuse,
     write("raw.en", [*english, ""], "\r\n", "utf-8-sig")
     write("raw.de", [*german, "nichts"])
     out = call(main, "--run whole --source raw.en --reference raw.de")[1]
-    assert out[0] == "1 lines with an empty side count all the same"
+    assert out[0] == "1 lines with an empty side are counted, too"
     assert "BLEU, tokens" in out[1] and "tok:none" in out[1] and "BLEU, sentences" in out[3]
     assert out[-1].startswith("BLEU ")
     write("strange.en", ["a ☃ dog", "", "a " * 99], "\r\n")
     code, out, err = call(main, "--run whole --source strange.en")
     assert code == 0 and len(out) == 3 and out[1] == "" and all(out[::2])
-    assert "1 of 3 sentences have what training never saw: '☃'" in err[0] and len(err) == 2
-    assert "1 of 3 sentences are longer than any of training" in err[1]
+    assert "1 of 3 sentences have symbols that training never saw: '☃'" in err[0] and len(err) == 2
+    assert "1 of 3 sentences are longer than all of training" in err[1]
     lines = call(main, "--run whole --source strange.en --n-best 2")[1]
     assert [lines[place].partition("\t")[2] for place in (0, 2, 3)] == out
     assert len(lines) == 5 and lines[2] == ""
@@ -229,7 +230,7 @@ def test_figures_are_sacrebleu_s_of_what_was_written_against_the_right_ones(caps
         ]
 
     expected, turned = figures(written, right), figures(right, written)
-    assert scores(written, right, "de") == round(expected[0], 2) != round(turned[0], 2)
+    assert print_scores(written, right, "de") == round(expected[0], 2) != round(turned[0], 2)
     lines = capsys.readouterr().out.splitlines()
     printed = [float(line.split(": ")[1].split()[0]) for line in lines]
     assert printed == pytest.approx(expected, abs=0.006) and len({*printed}) == 4
@@ -242,11 +243,11 @@ def test_a_task_measures_its_test_as_it_is_published(data, capsys):
     sizes = dict.fromkeys(("source_vocabulary", "target_vocabulary"), len(task.text.source))
     model = Transformer(Config(d_model=8, d_ff=8, heads=2, layers=1, **sizes))
     sources, references = zip(*pairs["test"], strict=True)
-    expected = translation.translated(task.text, model, sources, beam=1)
-    assert task.written(model, sources, beam=1) == expected
+    expected = translation.translate(task.text, model, sources, beam=1)
+    assert task.write(model, sources, beam=1) == expected
     written = [line.replace("ein", "der") for line in references]
     measured = task.measure(written, task.test)["BLEU"]
-    assert 0 < measured < 100 and round(measured, 2) == scores(written, references, "de")
+    assert 0 < measured < 100 and round(measured, 2) == print_scores(written, references, "de")
 
 
 def test_files_in_every_shape_are_read(capsys):

@@ -8,7 +8,8 @@ import pytest
 from numformer.generation.parsing import WORD
 from tests.toy_tasks.small import tree_of
 from toy_tasks.data.grammar import Grammar
-from toy_tasks.data.trees import brackets, evalb, of_symbols, read_trees
+from toy_tasks.data.trees import read_trees, tree_from_symbols
+from toy_tasks.measures.evalb import brackets, evalb
 from toy_tasks.reports.tree_pictures import draw_tree
 
 GOLD = """
@@ -66,15 +67,15 @@ def test_what_counts_as_a_bracket(written, gold, right):
 
 
 def test_a_tree_becomes_symbols_and_comes_back():
-    assert " ".join(tree_of(GOLD).linear()) == (
+    assert " ".join(tree_of(GOLD).to_symbols()) == (
         "(S (NP XX XX )NP (VP XX (NP XX XX )NP (PP XX (NP XX XX )NP )PP )VP XX )S"
     )
     rng = np.random.default_rng(3)
     english = Grammar()
     for tree in filter(None, (english.draw(rng, most=40) for _ in range(200))):
-        again, well_formed = of_symbols(tree.linear(), tree.words())
+        again, well_formed = tree_from_symbols(tree.to_symbols(), tree.words())
         assert well_formed and again.words() == tree.words()
-        assert again.linear() == tree.linear() and brackets(again) == brackets(tree)
+        assert again.to_symbols() == tree.to_symbols() and brackets(again) == brackets(tree)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def test_a_tree_becomes_symbols_and_comes_back():
     ],
 )
 def test_what_is_malformed_is_told_and_repaired(symbols, tree):
-    made, well_formed = of_symbols(symbols.split(), ["a", "b"])
+    made, well_formed = tree_from_symbols(symbols.split(), ["a", "b"])
     assert made.words() == ["a", "b"]
     assert well_formed is (symbols == "(S XX (NP XX )NP )S")
     if tree:
@@ -129,14 +130,14 @@ def test_a_treebank_is_read_without_traces_functions_and_indices():
     ("text", "words"),
     [
         ("(S (NN a))\n(S\n (NN a)", ["every bracket is closed", "1 open at the end"]),
-        ("(S (NN a))\n)", ["line 2: all stands in brackets; received )"]),
-        ("(S (NN a))\n\nhello (S (NN b))", ["line 3: all stands in brackets; received hello"]),
-        ("(S (NN a)\n())", ["line 2: a constituent holds something; received ()"]),
-        ("(S (NN))", ["line 1: a constituent holds something; received (NN)"]),
+        ("(S (NN a))\n)", ["line 2: every word is in brackets; received )"]),
+        ("(S (NN a))\n\nhello (S (NN b))", ["line 3: every word is in brackets; received hello"]),
+        ("(S (NN a)\n())", ["line 2: a constituent has children; received ()"]),
+        ("(S (NN))", ["line 1: a constituent has children; received (NN)"]),
         ("\n" + "(S " * 200_000, ["line 2: a tree has at most 100 levels"]),
         (f"(S {'(NN a) ' * 257})", ["line 1: a tree has at most 256 words; received 257"]),
         ("(" * 10**7, ["line 1: a tree has at most 100 levels"]),
-        ("x" * 10**7, ["line 1: all stands in brackets; received xxx"]),
+        ("x" * 10**7, ["line 1: every word is in brackets; received xxx"]),
     ],
 )
 def test_files_that_hold_no_trees_are_refused(text, words, complaint):

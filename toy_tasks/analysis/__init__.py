@@ -1,1 +1,1 @@
-"""What is measured on trained models: their heads of attention, and scaling laws."""
+"""Analyses of trained models: what each attention head does, and scaling laws."""

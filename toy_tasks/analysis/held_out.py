@@ -22,10 +22,10 @@ from numformer.published import is_published
 from numformer.trained import Trained
 from toy_tasks import TASKS
 from toy_tasks.command_line import run_folders
-from toy_tasks.data.datasets import read_pairs, read_text
+from toy_tasks.data.text_files import read_pairs, read_text
+from toy_tasks.data.windows import Windows
 from toy_tasks.text_to_text import sequences
 from toy_tasks.text_to_text.transduction import TransductionTask
-from toy_tasks.write import Windows
 
 WINDOW, LONGEST = 128, 512
 """Symbols of a window of a file, and the most of an example: maps grow with the square."""
@@ -104,7 +104,7 @@ def _judged(task: Any, model: Model, batches: Sequence[Batch], tested: int) -> t
     (*_, name), test = task.figures, task.test[:tested]
 
     def figure(model: Model) -> float:
-        written = task.written(model, [source for source, _ in test], beam=1)
+        written = task.write(model, [source for source, _ in test], beam=1)
         return task.measure(written, test)[name]
 
     return name, figure

@@ -1,4 +1,4 @@
-"""Scaling laws: how a loss falls with a model's parameters and with the symbols that it reads."""
+"""Scaling laws: how the loss of a model falls with its parameters and with its training text."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -9,17 +9,17 @@ import numpy as np
 
 from numformer.errors import InputError
 
-RESAMPLED = 200
-"""How many times a bootstrap draws the runs anew."""
+SAMPLES = 200
+"""Bootstrap samples of the runs."""
 GRID, ROUNDS, LARGEST = 11, 6, np.log(2.5)
-"""Values that a fit tries of each exponent, how often it looks closer, their largest logarithm."""
+"""A fit tries GRID values of each exponent, ROUNDS times on finer grids, up to this logarithm."""
 FORMS = {"added": False, "joined": True}
-"""The two forms of a law that are fitted, and whether size and text are joined in one power."""
+"""The forms of a law, and whether size and text are joined in one power."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A model of so many parameters, without embeddings, read so many symbols, to this loss."""
+    """A model's number of parameters, without embeddings, of symbols that it read, and its loss."""
 
     parameters: float
     symbols: float
@@ -27,7 +27,7 @@ class Run:
 
     @property
     def operations(self) -> float:
-        """C = 6 N D, those of all products, forward and backward (Kaplan et al. 2020, 2.1)."""
+        """C = 6 N D, of all matrix products, forward and backward (Kaplan et al. 2020, 2.1)."""
         return 6 * self.parameters * self.symbols
 
 
@@ -35,10 +35,9 @@ class Run:
 class Law:
     """L(N, D) = E + (A N^-alpha + B D^-beta)^gamma.
 
-    N is the number of parameters, D that of the symbols that are read, L the loss in nats. With
-    gamma = 1 it is equation 2 of Hoffmann et al. 2022, where size and text each take their own part
-    off the loss. With E = 0, and beta = 1, it is equation 1.5 of Kaplan et al. 2020, where what is
-    scarcer decides.
+    N is the number of parameters, D the number of symbols read, L the loss in nats. With gamma = 1
+    it is equation 2 of Hoffmann et al. 2022: size and text lower the loss independently. With E = 0
+    and beta = 1 it is equation 1.5 of Kaplan et al. 2020: the scarcer of the two decides.
     """
 
     E: float
@@ -49,8 +48,8 @@ class Law:
     gamma: float = 1.0
 
     def loss(self, parameters, symbols):
-        scarce = self.A * parameters**-self.alpha + self.B * symbols**-self.beta
-        return self.E + scarce**self.gamma
+        terms = self.A * parameters**-self.alpha + self.B * symbols**-self.beta
+        return self.E + terms**self.gamma
 
     @property
     def growth(self) -> float:
@@ -59,23 +58,23 @@ class Law:
 
     @property
     def by_size(self) -> float:
-        """How the loss falls with size where there is text without end, but for E."""
+        """The exponent p of L - E ~ N^-p with unlimited text."""
         return self.alpha * self.gamma
 
     @property
     def by_text(self) -> float:
-        """How the loss falls with text where the model is large without end, but for E."""
+        """The exponent q of L - E ~ D^-q with an unlimited model."""
         return self.beta * self.gamma
 
 
 def fit(runs: Sequence[Run], joined: bool) -> Law:
-    """The law with the least squared error: `joined` without E, otherwise with gamma = 1.
+    """The law with the least squared error: with E = 0 if `joined`, otherwise with gamma = 1.
 
-    For any exponents the best E, A and B are those of a linear regression, of L^(1 / gamma) with
-    the weights that make its errors those of L. So a grid of exponents is tried, and then smaller
-    ones around the best of them. With gamma = 1 the weights are exact; of a joined law they are so
-    for small errors only, so its squared error is nearly the least: for the runs of scaling.md it
-    is 0.2 to 0.5 % above that. Raises InputError where every law that is tried has a negative part.
+    For given exponents, a linear regression finds the best E, A and B. It fits L^(1 / gamma), with
+    weights that turn its errors into errors of L. So the function tries a grid of exponents, and
+    then finer grids around the best ones. The weights are exact with gamma = 1. For a joined law
+    they are exact only for small errors, so its squared error is only nearly the least: for the
+    runs of scaling.md 0.2 to 0.5 % above it. Raises InputError if every law has a negative term.
     """
     parameters, symbols, losses = np.array([(r.parameters, r.symbols, r.loss) for r in runs]).T
     n, d = float(parameters.mean()), float(symbols.mean())
@@ -87,30 +86,32 @@ def fit(runs: Sequence[Run], joined: bool) -> Law:
         alpha, beta, gamma = np.exp(tried).T[:, :, None]
         powers = [(parameters / n) ** -alpha, (symbols / d) ** -beta]
         terms = np.stack(powers if joined else [np.ones_like(powers[0]), *powers], axis=-1)
-        wanted = losses ** (1 / gamma)
-        weights = gamma * losses / wanted  # dL / d L^(1 / gamma)
-        weighed = terms * weights[..., None]
-        moments = weighed.transpose(0, 2, 1) @ weighed + 1e-12 * np.eye(terms.shape[-1])
-        found = np.linalg.solve(moments, weighed.transpose(0, 2, 1) @ (weights * wanted)[..., None])
-        # A loss has no part that is negative, or grows with what it is to fall with.
-        possible = found.min(axis=(1, 2)) >= 0
+        targets = losses ** (1 / gamma)
+        weights = gamma * losses / targets  # dL / d L^(1 / gamma)
+        weighted = terms * weights[..., None]
+        moments = weighted.transpose(0, 2, 1) @ weighted + 1e-12 * np.eye(terms.shape[-1])
+        solution = np.linalg.solve(
+            moments, weighted.transpose(0, 2, 1) @ (weights * targets)[..., None]
+        )
+        # A negative factor would be a negative loss, or one that grows with size or text.
+        possible = solution.min(axis=(1, 2)) >= 0
         if not possible.any():
             raise InputError(
-                "losses must fall with size and with text for a law to fit them",
-                f"{len(runs)} runs for which every law that was tried has a negative part",
+                "losses fall with size and with text",
+                f"{len(runs)} runs for which every law has a negative term",
                 "Give a longer text, or train for more steps.",
             )
-        scarce = np.where(possible[:, None], (terms @ found)[..., 0], np.inf)
-        best = (((scarce**gamma - losses) ** 2).sum(axis=-1)).argmin()
+        sums = np.where(possible[:, None], (terms @ solution)[..., 0], np.inf)
+        best = (((sums**gamma - losses) ** 2).sum(axis=-1)).argmin()
         centre, reach = tried[best], 2.5 * reach / GRID
     alpha, beta, gamma = np.exp(centre).tolist()
-    *floor, a, b = found[best, :, 0].tolist()
+    *floor, a, b = solution[best, :, 0].tolist()
     return Law(*(floor or [0.0]), a * n**alpha, alpha, b * d**beta, beta, gamma)
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Of so many operations: sizes, the loss that each comes to, and the parabola through them."""
+    """The sizes of models with the same number of operations, and the loss of each."""
 
     operations: float
     parameters: np.ndarray
@@ -118,31 +119,31 @@ class Budget:
 
     @property
     def parabola(self) -> np.ndarray:
-        """Its coefficients, of the loss over the logarithm of the size."""
+        """The coefficients of a parabola: the loss as a function of the logarithm of the size."""
         return np.polyfit(np.log(self.parameters), self.losses, 2)
 
     @property
     def best(self) -> float | None:
-        """The size at the bottom; None where that is not among the sizes that were tried."""
+        """The size at the minimum of the parabola; None if that is not within the sizes."""
         a, b, _ = self.parabola
-        place = np.exp(-b / (2 * a)) if a > 0 else 0
-        return place if self.parameters.min() < place < self.parameters.max() else None
+        size = np.exp(-b / (2 * a)) if a > 0 else 0
+        return size if self.parameters.min() < size < self.parameters.max() else None
 
 
 def budgets(runs: Sequence[Run], count: int = 15, least: int = 4) -> list[Budget]:
-    """IsoFLOP curves (Hoffmann et al. 2022, approach 2): one budget, spent on several sizes.
+    """IsoFLOP curves (Hoffmann et al. 2022, approach 2): the loss of several sizes for each budget.
 
-    What a size comes to with D = C / 6 N symbols is read off the line between the two nearest
-    amounts that it was trained with. Budgets are spread evenly over those that `least` sizes have.
+    The loss of a size with D = C / 6 N symbols is interpolated between the two nearest amounts of
+    text that it was trained with. Only budgets that at least `least` sizes can have are returned.
     """
-    of_size: dict[float, dict[float, list[float]]] = {}
+    losses: dict[float, dict[float, list[float]]] = {}
     for run in runs:
-        of_size.setdefault(run.parameters, {}).setdefault(run.symbols, []).append(run.loss)
+        losses.setdefault(run.parameters, {}).setdefault(run.symbols, []).append(run.loss)
     operations = [run.operations for run in runs]
     found = []
     for budget in np.geomspace(min(operations), max(operations), count):
         points = []
-        for parameters, by_symbols in sorted(of_size.items()):
+        for parameters, by_symbols in sorted(losses.items()):
             symbols = budget / (6 * parameters)
             known = sorted(by_symbols)
             if known[0] * 0.999 <= symbols <= known[-1] * 1.001:
@@ -154,45 +155,45 @@ def budgets(runs: Sequence[Run], count: int = 15, least: int = 4) -> list[Budget
 
 
 def growth(found: Sequence[Budget]) -> float | None:
-    """The a of N ~ C^a through the bottoms of the parabolas; None where there are no two."""
-    bottoms = [(b.operations, b.best) for b in found if b.best]
-    return np.polyfit(*np.log(bottoms).T, 1)[0] if len(bottoms) > 1 else None
+    """The a of N ~ C^a through the best sizes of the budgets; None for fewer than two of them."""
+    best = [(budget.operations, budget.best) for budget in found if budget.best]
+    return np.polyfit(*np.log(best).T, 1)[0] if len(best) > 1 else None
 
 
-def told(value: float, values: Sequence[float], form: str = ".3f") -> str:
-    """A number and, in brackets, from where to where the middle 95 % of bootstrapped ones lie.
+def with_interval(value: float, values: Sequence[float], form: str = ".3f") -> str:
+    """A number, and in brackets the middle 95 % of its values in bootstrap samples.
 
-    It says how many those are where not every sample has one.
+    If some samples have no value, the number of samples with one is added.
     """
     low, high = np.percentile(values if len(values) else np.nan, [2.5, 97.5])
-    some = f", {len(values)} of {RESAMPLED} samples" * (len(values) < RESAMPLED)
+    some = f", {len(values)} of {SAMPLES} samples" * (len(values) < SAMPLES)
     return f"{value:{form}} ({low:{form}} to {high:{form}}{some})"
 
 
 @dataclass(frozen=True)
 class Form:
-    """A law of one form: of the runs, and of every bootstrap sample of them that it fits.
+    """A law of one form, fitted to the runs, and to every bootstrap sample of them.
 
-    `missed` is how far from the loss of the largest model the law of all the smaller ones lies.
+    `error` is the error for the largest model of the law that is fitted to all smaller ones.
     """
 
     law: Law
     laws: list[Law]
-    missed: float
+    error: float
 
     def number(self, name: str) -> str:
-        """One of the law's numbers, and from where to where it may lie."""
-        return told(getattr(self.law, name), [getattr(law, name) for law in self.laws])
+        """A number of the law, with its interval."""
+        return with_interval(getattr(self.law, name), [getattr(law, name) for law in self.laws])
 
     def loss(self, parameters: float, symbols: float) -> str:
-        """What the law says, and from where to where that may lie; a seed moves a run further."""
+        """The predicted loss, with the interval of the law; the seed of a run adds to it."""
         losses = [law.loss(parameters, symbols) for law in self.laws]
-        return told(self.law.loss(parameters, symbols), losses)
+        return with_interval(self.law.loss(parameters, symbols), losses)
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """What runs say: a law of each form that fits them, and the best sizes for budgets."""
+class Fit:
+    """The results of a fit: a law of each form that fits, and the budgets."""
 
     runs: tuple[Run, ...]
     forms: dict[str, Form]
@@ -201,8 +202,8 @@ class Fitted:
 
     @property
     def chosen(self) -> str:
-        """The form that comes nearest to the largest model when it knows only smaller ones."""
-        return min(self.forms, key=lambda name: abs(self.forms[name].missed))
+        """The form that best predicts the largest model from the smaller ones."""
+        return min(self.forms, key=lambda name: abs(self.forms[name].error))
 
     @property
     def law(self) -> Law:
@@ -210,12 +211,12 @@ class Fitted:
 
 
 @cache
-def fitted(runs: tuple[Run, ...]) -> Fitted:
-    """Fit the runs, and RESAMPLED times as many drawn from them: a bootstrap (Efron 1979).
+def fit_all(runs: tuple[Run, ...]) -> Fit:
+    """Fit laws to the runs and to SAMPLES bootstrap samples of them (Efron 1979).
 
-    Raises InputError where no form of a law fits.
+    Raises InputError if no form of a law fits.
     """
-    draws = np.random.default_rng(0).integers(len(runs), size=(RESAMPLED, len(runs)))
+    draws = np.random.default_rng(0).integers(len(runs), size=(SAMPLES, len(runs)))
     samples = [[runs[i] for i in draw] for draw in draws]
     growths = [a for sample in samples if (a := growth(budgets(sample))) is not None]
     size, symbols = max((run.parameters, run.symbols) for run in runs)
@@ -224,16 +225,16 @@ def fitted(runs: tuple[Run, ...]) -> Fitted:
     forms, problem = {}, None
     for name, joined in FORMS.items():
         try:
-            law, of_smaller = fit(runs, joined), fit(smaller, joined)
-        except InputError as error:
-            problem = error
+            law, smaller_law = fit(runs, joined), fit(smaller, joined)
+        except InputError as caught:
+            problem = caught
             continue
-        of_samples = []
+        sample_laws = []
         for sample in samples:
             with suppress(InputError):
-                of_samples.append(fit(sample, joined))
-        missed = float(of_smaller.loss(size, symbols) - np.mean(largest))
-        forms[name] = Form(law, of_samples, missed)
+                sample_laws.append(fit(sample, joined))
+        error = float(smaller_law.loss(size, symbols) - np.mean(largest))
+        forms[name] = Form(law, sample_laws, error)
     if problem and not forms:
         raise problem
-    return Fitted(runs, forms, budgets(runs), growths)
+    return Fit(runs, forms, budgets(runs), growths)

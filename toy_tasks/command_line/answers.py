@@ -16,7 +16,7 @@ from numformer.generation.text_pipeline import TextPipeline
 from numformer.layer import pack
 from numformer.trained import Trained, load
 from toy_tasks import TASKS
-from toy_tasks.data.datasets import read_text
+from toy_tasks.data.text_files import read_text
 
 SAMPLING = "temperature", "top_k", "top_p"
 PROGRAMS = {Continuation: "write", Infilling: "masked"}

@@ -22,7 +22,7 @@ from toy_tasks.command_line.options import FREE_TO_CHANGE, parse_options, saved_
 from toy_tasks.command_line.parser import ROW_SETTING, Parser
 from toy_tasks.command_line.study_runs import Run, train_side_by_side
 from toy_tasks.command_line.training import finish, training_plan
-from toy_tasks.reports.charts import markdown
+from toy_tasks.reports.tables import markdown_table
 
 FREE_IN_A_STUDY = FREE_TO_CHANGE - {"steps"} | {"jobs"}
 Results = dict[str, list[dict]]
@@ -119,7 +119,7 @@ def main(study: Study, arguments: list[str] | None = None) -> int:
                 train_side_by_side(study, group, options, on_host(xp.empty(0)))
             for run in group:
                 results[run.options.row].append(run.result())
-        table = markdown(study.table(results))
+        table = markdown_table(study.table(results))
         write_atomically(options.out / "table.md", f"{table}\n".encode())
         print(table)
         if not options.no_plots:

@@ -1,1 +1,1 @@
-"""What tasks learn from: files, downloads, and made-up data."""
+"""The data of the tasks: files, downloads, data that programs make, and batches of texts."""

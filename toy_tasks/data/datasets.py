@@ -1,38 +1,28 @@
-"""Read the data of the toy tasks, fetching it once from its public address where it is missing.
+"""The public data sets that tasks download when they first need them.
 
-The pronunciation data is the medium-resource part of SIGMORPHON 2021 task 1 (Ashby et al. 2021,
-github.com/sigmorphon/2021-task1): 8,000 words a language to train on, 1,000 to develop on and
-1,000 to test on, taken from Wiktionary by WikiPron. Licence: CC BY-SA 3.0. None of it is part of
-this project; it is downloaded when first used and kept in the user's cache folder.
+They are not part of this project.
+
+- Pronunciations: the medium-resource part of SIGMORPHON 2021 task 1 (Ashby et al. 2021,
+  github.com/sigmorphon/2021-task1). For each language 8,000 words to train on, 1,000 for
+  development and 1,000 for the test, taken from Wiktionary by WikiPron. Licence: CC BY-SA 3.0.
+- Multi30k (Elliott et al. 2016): descriptions of pictures, in English and German. For research and
+  education.
+- Shakespeare: a million characters of his plays, put together by Karpathy (2015).
 """
 
-import codecs
-import hashlib
 import re
-import tempfile
-import unicodedata
-import urllib.request
-from collections.abc import Iterator
-from http.client import HTTPException
 from pathlib import Path
 
-import platformdirs
-from tqdm import tqdm
-
 from numformer.errors import InputError
+from toy_tasks.data.download import CACHE, fetch
+from toy_tasks.data.text_files import Pair, read_pairs, read_text
 
-Pair = tuple[str, str]
-"""A source and its target; a word and its phonemes with spaces between them."""
-
-CACHE = platformdirs.user_cache_path("numformer", appauthor=False)
-"""Where downloads are kept: of an installation nothing may be writable."""
-
-ADDRESS = (
+PRONUNCIATIONS = (
     "https://raw.githubusercontent.com/sigmorphon/2021-task1/"
     "821bcdece5a47820872215969f275004b0abe80c/data/medium"
 )
 
-SHA256 = {
+PRONUNCIATION_SUMS = {
     "dut": {
         "train": "08d327412cbf809a4cf894e015975d91588a38e8e05fb86450f42a4a38e534b8",
         "dev": "77a896e9510b6ebc610a9bc6a1bf32a06bc85489e9056caf77d996bb107318aa",
@@ -49,65 +39,86 @@ SHA256 = {
         "test": "ed555cb71d164b1be52e72b5bd398fe5a787e1a598418498b67dcb1ab6fb439e",
     },
 }
-"""The sum of each file that can be downloaded, by language and split."""
+"""SHA-256 sums of the files to download, by language and split."""
+
+MULTI30K = (
+    "https://raw.githubusercontent.com/multi30k/dataset/"
+    "a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/tok"
+)
+
+MULTI30K_SUMS = {
+    "train.lc.norm.tok.en": "08925f8e0572bcd5a006702fc5fe20e2d77c6917d4eebd576fc20de6693c2119",
+    "train.lc.norm.tok.de": "cb5a23529b65ec2061f1dc446192a9c37382b63cc75f81a0be59d34894b3a505",
+    "val.lc.norm.tok.en": "46573ce391ae227f1c72f873392436a20ef18e0a6d518098cfbd70b77c8572ec",
+    "val.lc.norm.tok.de": "97232bd273eceb7207f689527386a97e4be2616b18ada47576bdaf96c8ae1f00",
+    "test_2016_flickr.lc.norm.tok.en": (
+        "5b7f32627cf99eced828311b955dae9800bb52bc8b91cf8b6526829e605b29d2"
+    ),
+    "test_2016_flickr.lc.norm.tok.de": (
+        "c6a33d39d48f9f510de147651316cd9d918e09ad0219df734a2f16b6baccacc4"
+    ),
+}
+"""SHA-256 sums of the files to download."""
 
 SHAKESPEARE = (
     "https://raw.githubusercontent.com/karpathy/char-rnn/"
     "6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e/data/tinyshakespeare/input.txt",
     "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
 )
-"""Address and sum of a million characters of Shakespeare's plays."""
-
-MAX_BYTES = 16 * 2**20
-"""The largest file: no server and no folder can fill the memory or the disk."""
-
-LONGEST = 256
-"""The most symbols of a source, and of a target: attention compares each with each."""
+"""The address of the plays, and their SHA-256 sum."""
 
 
 def pronunciations(
-    language: str, folder: Path | None = None, *, cache: Path = CACHE, address: str = ADDRESS
+    language: str, folder: Path | None = None, *, cache: Path = CACHE, address: str = PRONUNCIATIONS
 ) -> dict[str, list[Pair]]:
-    """Read one language's words and phonemes -> the pairs of "train", "dev" and "test".
+    """Read the words of a language and their phonemes -> the pairs of "train", "dev" and "test".
 
-    With `folder`, its files LANG_train.tsv, LANG_dev.tsv and LANG_test.tsv are read as they are.
-    Without, the three files of a language in `SHA256` are read from `cache`, and those that are
-    missing or damaged there are downloaded from `address` first.
+    With `folder`, read its files LANG_train.tsv, LANG_dev.tsv and LANG_test.tsv. Without, read them
+    from `cache`; first download those that are missing or damaged there from `address`.
 
-    Raises InputError for a language that is no plain name or, without `folder`, has no known sums,
-    and whatever `fetch` and `read_pairs` complain about.
+    Raises InputError if the language has characters that a file name must not have, if it is not
+    one of `PRONUNCIATION_SUMS` and no folder is given, and as `fetch` and `read_pairs` do.
     """
     # The language becomes part of a path and of an address, so it may hold no separator.
+    languages = ", ".join(PRONUNCIATION_SUMS)
     if not re.fullmatch("[A-Za-z0-9_-]+", language):
         raise InputError(
-            "a language must be named by ASCII letters, digits, _ and - alone",
+            "a language is named by ASCII letters, digits, _ and - only",
             repr(language),
-            f"Pass one such as {', '.join(SHA256)}, or LANG for files named LANG_train.tsv.",
+            f"Pass one such as {languages}, or LANG for files named LANG_train.tsv.",
         )
     names = {split: f"{language}_{split}.tsv" for split in ("train", "dev", "test")}
     files = f"{names['train']}, {names['dev']} and {names['test']}"
     if folder is None:
-        if language not in SHA256:
+        if language not in PRONUNCIATION_SUMS:
             raise InputError(
-                f"a language to download must be one of {', '.join(SHA256)}",
+                f"a language to download must be one of {languages}",
                 repr(language),
                 f"Pass one of these, or the folder that holds {files} with `--data DIR`.",
             )
-        otherwise = (
+        alternative = (
             f"download {files} yourself from {address}/ and pass their folder with `--data DIR`"
         )
         for split, name in names.items():
-            fetch(f"{address}/{name}", cache / name, SHA256[language][split], otherwise)
+            sha256 = PRONUNCIATION_SUMS[language][split]
+            fetch(f"{address}/{name}", cache / name, sha256, alternative)
         folder = cache
     fix = f"Check the language and the folder: it must hold {files}."
     return {split: read_pairs(folder / name, "target", fix) for split, name in names.items()}
 
 
-def shakespeare(path: Path | None = None, cache: Path = CACHE) -> str:
-    """A million characters of Shakespeare's plays, as Karpathy 2015 put them together.
+def multi30k(cache: Path = CACHE / "multi30k", address: str = MULTI30K) -> Path:
+    """The folder of the English and German files, downloaded first where they are missing."""
+    alternative = f"download its six files from {address}/ and pass their folder with --data DIR"
+    for name, sha256 in MULTI30K_SUMS.items():
+        fetch(f"{address}/{name}", cache / name, sha256, alternative)
+    return cache
 
-    They are read from `path`, the file or its folder, and without one from `cache`, downloaded
-    first where they are missing. Raises InputError as `fetch` and `read_text` do.
+
+def shakespeare(path: Path | None = None, cache: Path = CACHE) -> str:
+    """The text of the plays: from `path`, a file or its folder, or else from `cache`.
+
+    Where `cache` lacks it, it is downloaded first. Raises InputError as `fetch` and `read_text` do.
     """
     (address, sha256), name = SHAKESPEARE, "shakespeare.txt"
     if path is None:
@@ -116,150 +127,3 @@ def shakespeare(path: Path | None = None, cache: Path = CACHE) -> str:
     elif path.is_dir():
         path = path / "input.txt"
     return read_text(path, f"Name the file of {address}, or leave out --data to download it.")
-
-
-def read_text(path: Path, fix: str) -> str:
-    """The text of a UTF-8 file, with or without a byte order mark, its lines ending in LF.
-
-    It is brought to NFC, so that an accented letter is one character however it was typed.
-
-    Raises InputError, with `fix` for what to do, for a file that is missing, unreadable, no plain
-    file or larger than `MAX_BYTES`; and for one that is not UTF-8, with the line's number.
-    """
-    try:
-        # A pipe would keep its reader waiting, a device might never end.
-        if path.exists() and not path.is_file():
-            raise OSError(None, "a folder" if path.is_dir() else "no plain file")
-        if (size := path.stat().st_size) > MAX_BYTES:
-            rule = f"{path} has at most {MAX_BYTES:,} bytes"
-            raise InputError(rule, f"{size:,}", "Make a file of a part of its lines.")
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path} must be a file that can be read", error.strerror, fix) from error
-    data = data.removeprefix(codecs.BOM_UTF8)
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        number = data.count(b"\n", 0, error.start) + 1
-        raise InputError(
-            f"{path}, line {number} must be UTF-8",
-            f"the byte 0x{data[error.start]:02x}",
-            "Save the file as UTF-8.",
-        ) from error
-    return unicodedata.normalize("NFC", text.replace("\r\n", "\n"))
-
-
-def read_pairs(
-    path: Path, words: str = "", fix: str = "Name a file of pairs.", longest: int = LONGEST
-) -> list[Pair]:
-    """Read a file of `source<TAB>target` -> one pair a line, in the file's order.
-
-    `words` tells what is made of words, the others being made of characters: "source", "target" or
-    "both". Spaces around a side are dropped, between words they become one.
-
-    Raises InputError, with the line's number, for a line that does not have exactly one TAB, or of
-    which a side is empty or longer than `longest` symbols; for an empty file; and, with `fix`,
-    whatever `read_text` complains about.
-    """
-    text = read_text(path, fix).rstrip("\n")  # empty lines at the end say nothing
-    sides = [words in (side, "both") for side in ("source", "target")]
-    names = ["words" if side else "characters" for side in sides]
-    form = f"Write each line as {names[0]} of the source, one TAB, and {names[1]} of the target."
-    if not text:
-        raise InputError(f"{path} must hold at least one pair", "an empty file", form)
-    pairs = []
-    # Not splitlines, which would also cut at characters such as U+2028 inside a line.
-    for number, line in enumerate(text.split("\n"), start=1):
-        # In the wrong kind of file a line can be very long.
-        shown = repr(line[:80])
-        if line.count("\t") != 1:
-            raise InputError(f"{path}, line {number} must have exactly one TAB", shown, form)
-        pair = tuple(
-            " ".join(side.split()) if of_words else side.strip()
-            for side, of_words in zip(line.split("\t"), sides, strict=True)
-        )
-        if not all(pair):
-            raise InputError(f"{path}, line {number} must have a source and a target", shown, form)
-        lengths = [
-            side.count(" ") + 1 if of_words else len(side)
-            for side, of_words in zip(pair, sides, strict=True)
-        ]
-        if max(lengths) > longest:
-            raise InputError(
-                f"{path}, line {number} must have at most {longest} symbols on each side",
-                "{} and {}".format(*lengths),
-                form,
-            )
-        pairs.append(pair)
-    return pairs
-
-
-def fetch(url: str, path: Path, sha256: str, otherwise: str, timeout: float = 30.0) -> None:
-    """Make `path` a file whose SHA-256 sum is `sha256`, downloading it from `url` if it is not.
-
-    A file that has the sum is left alone and nothing is requested. `path` is replaced in one step
-    once the whole download has the sum, so no failure leaves a part of a file behind.
-    `otherwise` completes "Check the network, or ...": the user's other way to this data.
-    `timeout` is the number of seconds for which the server may stay silent.
-
-    Raises InputError for a server that cannot be reached, answers with an error, stays silent,
-    breaks off, or sends more than `MAX_BYTES` or another sum; and for a folder of `path` that
-    cannot be written.
-    """
-    if _has_sum(path, sha256):
-        return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            part = Path(folder, path.name)
-            with part.open("wb") as file:
-                for piece in _download(url, path.name, otherwise, timeout):
-                    file.write(piece)
-            if not _has_sum(part, sha256):
-                raise InputError(
-                    f"{url} must have the SHA-256 sum {sha256}",
-                    "a file with another sum",
-                    f"Check the network, or {otherwise}.",
-                )
-            part.replace(path)
-    except OSError as error:
-        raise InputError(
-            f"{path.parent} must be a folder that can be written",
-            error.strerror,
-            f"Make it writable and give it room, or {otherwise}.",
-        ) from error
-
-
-def _has_sum(path: Path, sha256: str) -> bool:
-    """Tell whether `path` is there, can be read and has the SHA-256 sum `sha256`."""
-    if not path.is_file():
-        return False
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == sha256
-    except OSError:
-        return False
-
-
-def _download(url: str, name: str, otherwise: str, timeout: float) -> Iterator[bytes]:
-    """Yield the body of `url` in pieces, with a progress bar called `name` on a terminal.
-
-    Raises InputError for all that can go wrong on the way, see `fetch`.
-    """
-    fix = f"Check the network, or {otherwise}."
-    try:
-        with urllib.request.urlopen(url, timeout=timeout) as response:
-            total = response.length
-            received = 0
-            with tqdm(desc=name, total=total, unit="B", unit_scale=True, disable=None) as bar:
-                while piece := response.read(2**16):
-                    received += len(piece)
-                    if received > MAX_BYTES:
-                        raise InputError(f"{url} must have at most {MAX_BYTES} bytes", "more", fix)
-                    bar.update(len(piece))
-                    yield piece
-            # http.client takes a connection that is closed early for the end of the body.
-            if total is not None and received < total:
-                raise InputError(f"{url} must send {total} bytes", f"{received} bytes", fix)
-    except (OSError, HTTPException) as error:
-        raise InputError(f"{url} must send the file", repr(error), fix) from error

@@ -1,4 +1,4 @@
-"""Made-up pairs: a date in words, as people write it, and the same date as 2026-11-21."""
+"""Pairs of dates: as people write them, and as 2026-11-21."""
 
 import datetime
 
@@ -21,18 +21,16 @@ FORMS = (
 
 
 def dates(count: int = 20_000) -> list[tuple[str, str]]:
-    """`count` pairs of the years 1900 to 2099, the same in every run."""
+    """`count` random dates of the years 1900 to 2099, the same ones each time."""
     rng = np.random.default_rng(2017)
     first = datetime.date(1900, 1, 1).toordinal()
     last = datetime.date(2099, 12, 31).toordinal()
-    return [
-        (in_words(day := datetime.date.fromordinal(int(number)), rng), day.isoformat())
-        for number in rng.integers(first, last + 1, size=count)
-    ]
+    days = map(datetime.date.fromordinal, rng.integers(first, last + 1, size=count).tolist())
+    return [(in_words(day, rng), day.isoformat()) for day in days]
 
 
 def in_words(day: datetime.date, rng: np.random.Generator) -> str:
-    """The day in one of the ways in which people write it."""
+    """The day in a random one of the ways in which people write dates."""
     month, weekday = MONTHS.split()[day.month - 1], DAYS.split()[day.weekday()]
     if rng.random() < 0.5:
         month, weekday = month[:3], weekday[:3]
@@ -43,5 +41,5 @@ def in_words(day: datetime.date, rng: np.random.Generator) -> str:
 
 
 def ordinal(day: int) -> str:
-    """What follows the number of a day: 1st, 2nd, 3rd, 4th."""
+    """The ending of the number of a day: 1st, 2nd, 3rd, 4th."""
     return "th" if 11 <= day <= 13 else {1: "st", 2: "nd", 3: "rd"}.get(day % 10, "th")

@@ -1,9 +1,9 @@
-"""A small English, as a probabilistic grammar: sentences with their trees, and the best parse.
+"""A probabilistic grammar of a small part of English: random trees, and best parses.
 
-Where a phrase belongs, the words decide. One sees with a telescope and eats with a fork, so these
-belong to the verb; but a coat is worn and a sauce is eaten, so these belong to the noun before
-them. `the woman saw the man with the telescope` and `... with the scarf` are alike but for one
-word, and their trees differ.
+The words decide where a phrase belongs. People see with a telescope and eat with a fork, so `with
+the telescope` belongs to the verb; people wear scarves, so `with the scarf` belongs to the noun
+before it. `the woman saw the man with the telescope` and `the woman saw the man with the scarf`
+differ in one word, but their trees have different shapes.
 """
 
 import math
@@ -18,9 +18,9 @@ import numpy as np
 from numformer.errors import InputError
 from toy_tasks.data.trees import Tree
 
-# How often a rule is chosen among those of its left side, the left side, what it becomes. What
-# stands after a point tells categories of one label apart: NP.food is a noun phrase about food. A
-# star stands for every class of nouns, and for the same one in all of a rule.
+# On each line: the weight of a rule among the rules with the same left side, its left side, and its
+# right side. The part of a category after the point is not in trees: NP.food is a noun phrase about
+# food. A star stands for every class of nouns, the same one throughout a rule.
 RULES = """
  8   S         NP.person VP
  3   S         NP.animal VP
@@ -138,54 +138,53 @@ WDT         that which
 
 
 class Grammar:
-    """Rules with probabilities: they draw trees, and find the most probable tree of words.
+    """A probabilistic context-free grammar: it draws trees, and finds the best tree of a sentence.
 
-    `rules` has a weight, a left side and what it becomes on each line; `words` a category and its
-    words. Of a left side's rules the weights become probabilities, words of a category are equally
-    probable.
+    `rules` and `words` are written as RULES and WORDS. A rule is as probable as its share of the
+    weights with the same left side. All words of a category are equally probable.
     """
 
     def __init__(self, rules: str = RULES, words: str = WORDS):
         self.words = _by_category(words)
         classes = [c.partition(".")[2] for c in self.words if c.startswith("NN.")]
-        found = defaultdict(list)
+        weighted = defaultdict(list)
         for line in filter(None, map(str.split, rules.splitlines())):
             weight, left, *right = line
-            for kind in classes if "*" in left + "".join(right) else [""]:
-                right_of_kind = [part.replace("*", kind) for part in right]
-                starred = right.count("NP.*") and "*" not in left
-                share = float(weight) / (len(classes) if starred else 1)
-                found[left.replace("*", kind)].append((share, right_of_kind))
+            for noun_class in classes if "*" in left + "".join(right) else [""]:
+                filled = [part.replace("*", noun_class) for part in right]
+                divided = right.count("NP.*") and "*" not in left
+                share = float(weight) / (len(classes) if divided else 1)
+                weighted[left.replace("*", noun_class)].append((share, filled))
         self.rules = {
-            left: [(math.log(weight / sum(w for w, _ in of)), right) for weight, right in of]
-            for left, of in found.items()
+            left: [(math.log(w / sum(w for w, _ in options)), right) for w, right in options]
+            for left, options in weighted.items()
         }
 
     def draw(self, rng: np.random.Generator, category: str = "S", most: int = 100) -> Tree | None:
-        """A random tree; None where it has more than `most` words."""
+        """A random tree, or None if it would have more than `most` words."""
         count = 0
 
-        def drawn(category: str) -> Tree | None:
+        def expand(category: str) -> Tree | None:
             nonlocal count
             if words := self.words.get(category):
                 count += 1
                 return Tree(label(category), (words[int(rng.random() * len(words))],))
             if count >= most:
                 return None
-            sums, rules = self.sums[category]
-            parts = [drawn(part) for part in rules[bisect(sums, rng.random() * sums[-1])]]
+            sums, right_sides = self.cumulative[category]
+            parts = [expand(part) for part in right_sides[bisect(sums, rng.random() * sums[-1])]]
             kept = tuple(part for part in parts if part is not None)
             return Tree(label(category), kept) if len(kept) == len(parts) else None
 
-        tree = drawn(category)
+        tree = expand(category)
         return tree if count <= most else None
 
     @cached_property
-    def sums(self) -> dict[str, tuple[list[float], list[list[str]]]]:
-        """Of each left side the probabilities of its rules added up, and what these become."""
+    def cumulative(self) -> dict[str, tuple[list[float], list[list[str]]]]:
+        """For each left side, running sums of its rules' probabilities, and their right sides."""
         return {
-            left: ([*accumulate(math.exp(log_p) for log_p, _ in of)], [right for _, right in of])
-            for left, of in self.rules.items()
+            left: ([*accumulate(math.exp(p) for p, _ in rules)], [right for _, right in rules])
+            for left, rules in self.rules.items()
         }
 
     @cached_property
@@ -193,23 +192,24 @@ class Grammar:
         return Chart(self)
 
     def parse(self, words: Sequence[str], category: str = "S") -> tuple[Tree, float]:
-        """The most probable tree of words and the log of its probability.
+        """The most probable tree of a sentence, and the logarithm of its probability.
 
-        Raises InputError for words that no tree has.
+        Raises InputError if the grammar has no tree for the sentence.
         """
         return self.chart.best(words, category)
 
 
 class Chart:
-    """CKY with probabilities: the best tree of every span, from those of its two parts.
+    """The CKY algorithm: finds the best tree of every span from those of shorter spans.
 
-    It wants two parts on each right side: of X -> A B C it makes X -> A X|B C, whose second part
-    is no constituent, and what becomes one part alone (NP -> PRP) spans one word.
+    The algorithm needs rules with two parts on the right side. So X -> A B C becomes X -> A |X|B|C
+    and |X|B|C -> B C; |X|B|C is not a constituent. A rule with one part, such as NP -> PRP, always
+    spans one word.
     """
 
     def __init__(self, grammar: Grammar):
         binary: list[tuple[str, str, str, float]] = []
-        self.ones: dict[str, list[tuple[str, float]]] = defaultdict(list)
+        self.unary: dict[str, list[tuple[str, float]]] = defaultdict(list)
         for left, rules in grammar.rules.items():
             for log_p, (first, *others) in rules:
                 parent = left
@@ -220,14 +220,14 @@ class Chart:
                 if others:
                     binary.append((parent, first, *others, log_p))
                 else:
-                    self.ones[first].append((left, log_p))
+                    self.unary[first].append((left, log_p))
         binary = sorted({rule: None for rule in binary})
         names = sorted({name for rule in binary for name in rule[:3]} | {*grammar.words})
         self.number = {name: place for place, name in enumerate(names)}
         self.names = names
         self.rules = np.array([[self.number[name] for name in rule[:3]] for rule in binary]).T
         self.log_p = np.array([rule[3] for rule in binary])
-        # Rules of one left side stand together: where each of these begins, and which it is.
+        # Rules with the same left side are neighbours: the index of the first of each.
         self.begins = np.flatnonzero(np.r_[True, np.diff(self.rules[0]) != 0])
         self.tags: dict[str, list[tuple[str, float]]] = defaultdict(list)
         for category, words in grammar.words.items():
@@ -235,15 +235,15 @@ class Chart:
                 self.tags[word].append((category, -math.log(len(words))))
 
     def best(self, words: Sequence[str], category: str) -> tuple[Tree, float]:
-        """The most probable tree of words below a category, and the log of its probability."""
+        """The most probable tree with this category at the top, and its log probability."""
         count = len(words)
         scores = np.full((count + 1, count + 1, len(self.names)), -np.inf)
         for place, word in enumerate(words):
             for tag, log_p in self.tags.get(word, ()):
                 scores[place, place + 1, self.number[tag]] = log_p
-                for left, of_rule in self.ones[tag]:
+                for left, rule_log_p in self.unary[tag]:
                     cell = scores[place, place + 1]
-                    cell[self.number[left]] = max(cell[self.number[left]], log_p + of_rule)
+                    cell[self.number[left]] = max(cell[self.number[left]], log_p + rule_log_p)
         parents = self.rules[0, self.begins]
         for length in range(2, count + 1):
             starts = np.arange(count - length + 1)[:, None]
@@ -251,28 +251,28 @@ class Chart:
             through = self._through(scores, starts, middles, starts + length).max(axis=1)
             best = np.maximum.reduceat(through, self.begins, axis=1)
             scores[starts, starts + length, parents] = best
-        whole = scores[0, count, self.number[category]] if count else -np.inf
-        if whole == -np.inf:
-            fix = "Ask for a sentence of its words, built by its rules."
-            raise InputError("the grammar has a tree for the words", " ".join(words), fix)
+        log_p = scores[0, count, self.number[category]] if count else -np.inf
+        if log_p == -np.inf:
+            fix = "Use only words and rules of the grammar."
+            raise InputError("the grammar has a tree for the sentence", " ".join(words), fix)
         (tree,) = self._tree(words, scores, 0, count, category)
-        return tree, float(whole)
+        return tree, float(log_p)
 
     def _through(self, scores, starts, middles, ends):
-        """How probable each rule makes spans by way of their middles: (..., rules)."""
+        """The log probability of each span split at each middle, by each rule: (..., rules)."""
         _, first, second = self.rules
         return scores[starts, middles][..., first] + scores[middles, ends][..., second] + self.log_p
 
     def _tree(self, words, scores, start: int, end: int, category: str) -> list[Tree]:
-        """The best constituent of a span; of one that stands for several parts, these."""
+        """The best constituent of a span; or the parts that a name such as |X|B|C stands for."""
         score = scores[start, end, self.number[category]]
         if end == start + 1:
             for tag, log_p in self.tags[words[start]]:
                 leaf = Tree(label(tag), (words[start],))
                 if tag == category:
                     return [leaf]
-                for left, of_rule in self.ones[tag]:
-                    if left == category and log_p + of_rule == score:
+                for left, rule_log_p in self.unary[tag]:
+                    if left == category and log_p + rule_log_p == score:
                         return [Tree(label(category), (leaf,))]
         middles = np.arange(start + 1, end)
         through = self._through(scores, start, middles, end)
@@ -288,12 +288,12 @@ class Chart:
 
 
 def label(category: str) -> str:
-    """NP of NP.food: what stands in a tree."""
+    """The label of a category in a tree: NP for NP.food."""
     return category.partition(".")[0]
 
 
 def _by_category(words: str) -> dict[str, list[str]]:
-    """Lines that begin with a category; those that begin with spaces go on with the one before."""
+    """The words of each category. A line that begins with spaces continues the line before."""
     found: dict[str, list[str]] = {}
     category = ""
     for line in filter(str.strip, words.splitlines()):

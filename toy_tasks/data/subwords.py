@@ -1,4 +1,4 @@
-"""Subwords of one's own texts: learned for a run, kept in its folder and read there again."""
+"""The subwords of a run: learned from its texts, saved in its folder, loaded when it is resumed."""
 
 import argparse
 from collections.abc import Iterable
@@ -9,30 +9,30 @@ from numformer.errors import InputError
 from numformer.runs.files import write_atomically
 
 FILE = "subwords.model"
-HELP = "symbols are subwords, at most N of them, as sentencepiece learns them; without: characters"
+HELP = "use at most N subwords as symbols, learned with sentencepiece (default: characters)"
 
 
-def subwords_of(
-    options: argparse.Namespace, texts: Iterable[str], size: int, flag: str, **how
+def subwords_for_run(
+    options: argparse.Namespace, texts: Iterable[str], size: int, flag: str, **settings
 ) -> Subwords:
-    """Those of the run that is resumed; for a new one they are learned.
+    """Learn at most `size` subwords from texts, or load those of the run that is resumed.
 
-    What `flag` asks for is told where it cannot be. `how` goes to `Subwords.train`.
+    `flag` is the flag that gave the size, for messages. `settings` go to `Subwords.train`.
     """
-    kept = options.resume and options.out / FILE
-    if kept and kept.is_file():
-        return Subwords(kept.read_bytes())
+    saved = options.resume and options.out / FILE
+    if saved and saved.is_file():
+        return Subwords(saved.read_bytes())
     try:
-        learned = Subwords.train(texts, size, **how)
+        subwords = Subwords.train(texts, size, **settings)
     except InputError as problem:
         rule, received, fix = problem.args
         raise InputError(f"{flag} {size}: {rule}", received, fix) from None
-    if len(learned) < size:
-        print(f"{flag} {size:,}: the texts have {len(learned):,} subwords, which are all used")
-    return learned
+    if len(subwords) < size:
+        print(f"{flag} {size:,}: the texts have only {len(subwords):,} subwords; all are used")
+    return subwords
 
 
-def keep(subwords: Subwords, folder: Path) -> None:
-    """Make the run's folder whole by itself."""
+def save_subwords(subwords: Subwords, folder: Path) -> None:
+    """Save the subwords in the folder of a run, unless they are there already."""
     if not (folder / FILE).exists():
         write_atomically(folder / FILE, subwords.model)

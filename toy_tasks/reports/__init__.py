@@ -1,1 +1,1 @@
-"""What tasks print and draw: tables, charts, pictures of trees."""
+"""Tables, charts, and pictures of trees."""

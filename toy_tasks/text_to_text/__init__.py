@@ -1,1 +1,1 @@
-"""Tasks that turn one text into another: symbols by a rule, pairs, sentences."""
+"""Tasks that turn one text into another: by a rule, from pairs, between languages."""

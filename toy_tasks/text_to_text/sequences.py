@@ -1,12 +1,11 @@
-"""Tasks that turn one made-up sequence into another: data, evaluation and the script around them.
+"""Tasks that transform sequences by a rule: the rule, its task, and the program around it.
 
-Sequences are drawn fresh for every batch. A hash of the source decides whether training may see
-it: one source in eight is held out, so no sequence that is tested was ever trained on.
+Sources are drawn at random for every batch. One source in eight is held out for evaluation, decided
+by a hash, so the model is never tested on a source that it was trained on.
 """
 
 import argparse
 import sys
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -19,7 +18,8 @@ from numformer.generation import Transduction
 from numformer.models import Transformer
 from numformer.randomness import seed_sequence
 from toy_tasks.command_line import answer_inputs, build_parser, exit_code, parse_options
-from toy_tasks.text_to_text.transduction import TransductionTask, learn
+from toy_tasks.data.splits import is_held_out
+from toy_tasks.text_to_text.transduction import TransductionTask, train_and_test
 
 DEFAULTS = dict(
     steps=1600,
@@ -39,29 +39,24 @@ DEFAULTS = dict(
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """What a task is: how a source is drawn, from which symbols, and the target it becomes."""
+    """A task: how to draw a source, of which symbols it consists, and how to make its target."""
 
     name: str
     description: str
     symbols: str
-    source: Callable[[np.random.Generator], str]
-    target: Callable[[str], str]
-    reached: float  # the exact match that the task is to reach
-    defaults: dict  # of flags, where they differ from those of all such tasks
+    draw_source: Callable[[np.random.Generator], str]
+    make_target: Callable[[str], str]
+    required: float  # exact match
+    defaults: dict  # of flags, where they differ from DEFAULTS
 
 
 def digits(longest: int) -> Callable[[np.random.Generator], str]:
-    """Draws 1 to `longest` random digits."""
+    """A function that draws 1 to `longest` random digits."""
 
     def draw(rng: np.random.Generator) -> str:
         return "".join(map(str, rng.integers(10, size=rng.integers(1, longest + 1))))
 
     return draw
-
-
-def held_out(source: str) -> bool:
-    """Whether this source belongs to evaluation, never to training."""
-    return zlib.crc32(source.encode()) % 8 == 0
 
 
 class SequenceTask(TransductionTask):
@@ -70,14 +65,14 @@ class SequenceTask(TransductionTask):
     def __init__(self, rule: Rule, batch_size: int, seed: int):
         self.rule, self.batch_size, self.seed = rule, batch_size, seed
         rng = np.random.default_rng(seed_sequence(seed, "held out"))
-        distinct = list(dict.fromkeys(islice(self._sources(rng, wanted=True), 6000)))
-        if len(distinct) < 2 or next(self._sources(rng, wanted=False), None) is None:
+        distinct = list(dict.fromkeys(islice(self._sources(rng, held_out=True), 6000)))
+        if len(distinct) < 2 or next(self._sources(rng, held_out=False), None) is None:
             raise InputError(
-                "a task has sources to train on, and two more that a hash of them holds out",
+                "a task has sources to train on, and at least two that are held out",
                 f"{len(distinct)} held out among those that the rule {rule.name!r} draws",
                 "Let the rule draw from more sources.",
             )
-        examples = [(source, (rule.target(source),)) for source in distinct]
+        examples = [(source, (rule.make_target(source),)) for source in distinct]
         half = min(512, len(examples) // 2)
         vocabulary, longest = Vocabulary(rule.symbols), max(map(len, distinct))
         self.longest_target = max(len(target) for _, (target,) in examples)
@@ -85,24 +80,25 @@ class SequenceTask(TransductionTask):
         text = Transduction(vocabulary, vocabulary, 2 * self.longest_target, longest)
         super().__init__(text, examples[:half], examples[half : half + 2048])
 
-    def _sources(self, rng: np.random.Generator, wanted: bool) -> Iterator[str]:
-        """Random sources, all held out or (wanted=False) none; without end where there are any."""
-        others = 0
-        while others < 1000:
-            source = self.rule.source(rng)
-            others += 1
-            if held_out(source) is wanted:
-                others = 0
+    def _sources(self, rng: np.random.Generator, held_out: bool) -> Iterator[str]:
+        """Random sources, all held out or all for training; ends if there seem to be none."""
+        rejected = 0
+        while rejected < 1000:
+            source = self.rule.draw_source(rng)
+            rejected += 1
+            if is_held_out(source) is held_out:
+                rejected = 0
                 yield source
 
     def batch(self, step: int) -> PairBatch:
         rng = np.random.default_rng(seed_sequence(self.seed, "data", step))
-        sources = islice(self._sources(rng, wanted=False), self.batch_size)
-        return PairBatch.of(self.encode((source, self.rule.target(source)) for source in sources))
+        sources = islice(self._sources(rng, held_out=False), self.batch_size)
+        pairs = ((source, self.rule.make_target(source)) for source in sources)
+        return PairBatch.of(self.encode(pairs))
 
-    def written(self, model: Transformer, sources: Iterable[str], **how) -> list[str]:
-        """Up to one symbol more than any target has: it is wrong then."""
-        return super().written(model, sources, max_length=1 + self.longest_target, **how)
+    def write(self, model: Transformer, sources: Iterable[str], **settings) -> list[str]:
+        """One symbol more than the longest target is enough: such an answer is wrong."""
+        return super().write(model, sources, max_length=1 + self.longest_target, **settings)
 
     def description(self) -> dict:
         return {"name": self.rule.name, "symbols": self.rule.symbols}
@@ -115,18 +111,18 @@ def read_options(rule: Rule, arguments: list[str] | None = None) -> argparse.Nam
 
 
 def make_task(rule: Rule, options: argparse.Namespace) -> SequenceTask:
-    """The task that the options describe."""
+    """The rule's task, as the options describe it."""
     return SequenceTask(rule, options.batch_size, options.seed)
 
 
 def main(rule: Rule, arguments: list[str] | None = None) -> int:
-    """Train, or with --run use a trained model; returns the exit code."""
+    """Train a model, or with --run use a trained one; returns the exit code."""
     options = read_options(rule, arguments)
     if options.run:
         return answer_inputs(options)
-    return learn(make_task(rule, options), options, rule.reached)
+    return train_and_test(make_task(rule, options), options, rule.required)
 
 
-def start(rule: Rule) -> None:
+def run_program(rule: Rule) -> None:
     """Run the task as a program."""
     sys.exit(exit_code(lambda: main(rule)))

@@ -1,4 +1,4 @@
-"""Tasks that turn one text into another: how they are measured, and the script around them."""
+"""Tasks that turn one text into another: how they are measured, and how they train and test."""
 
 import argparse
 import operator
@@ -13,32 +13,22 @@ from numformer.errors import InputError
 from numformer.generation import Transduction
 from numformer.models import Config, Transformer
 from toy_tasks.command_line import finish, settings_from, train_task
-from toy_tasks.data.datasets import Pair
+from toy_tasks.data.text_files import Pair
+from toy_tasks.measures.edit_distance import edit_distance
 from toy_tasks.reports.charts import draw_attention
 
 Example = tuple[str, tuple[str, ...]]
 """A source and all its right targets."""
 
 
-def edit_distance(a: Sequence, b: Sequence) -> int:
-    """The fewest insertions, deletions and substitutions that turn a into b (Levenshtein)."""
-    distances = list(range(len(b) + 1))
-    for i, symbol in enumerate(a, start=1):
-        diagonal, distances[0] = distances[0], i
-        for j, other in enumerate(b, start=1):
-            substituted = diagonal + (symbol != other)
-            diagonal = distances[j]
-            distances[j] = min(substituted, distances[j] + 1, distances[j - 1] + 1)
-    return distances[-1]
-
-
 class TransductionTask:
-    """What such tasks share; a kind of task adds `batch` and `description`."""
+    """A task with sources and targets; a subclass adds `batch` and `description`."""
 
     metric, higher_is_better = "exact_match", True
     figures: ClassVar = {"exact_match": ".4f"}
-    """The measures of the test and how they are written, the one that counts last."""
-    tested = "that training never saw"
+    """The measures of the test and their formats. The last one is compared with the target."""
+    unseen = "that training never saw"
+    """What the report says about the sources of the test."""
 
     def __init__(self, text: Transduction, development: list[Example], test: list[Example]):
         self.text, self.development, self.test = text, development, test
@@ -54,35 +44,74 @@ class TransductionTask:
         pairs = self.encode((source, right[0]) for source, right in self.development)
         return [PairBatch.of(pairs[i : i + 256]) for i in range(0, len(pairs), 256)]
 
-    def written(self, model: Transformer, sources: Iterable[str], **how) -> list[str]:
-        """What the model writes for each source."""
-        asked = [self.text.source.split(source) for source in sources]
-        return [self.text.join(symbols) for symbols in self.text.write(model, asked, **how)]
+    def write(self, model: Transformer, sources: Iterable[str], **settings) -> list[str]:
+        """The target that the model writes for each source."""
+        symbols = [self.text.source.split(source) for source in sources]
+        return [self.text.join(target) for target in self.text.write(model, symbols, **settings)]
 
-    def errors(self, written: str, right: tuple[str, ...]) -> int:
-        """The edits in symbols from what was written to the nearest right target."""
+    def edits(self, written: str, right: tuple[str, ...]) -> int:
+        """The edit distance in symbols from a written target to the nearest right one."""
         split = self.text.target.split
         return min(edit_distance(split(written), split(target)) for target in right)
 
     def measure(self, written: Sequence[str], examples: Sequence[Example]) -> dict[str, float]:
-        """The measures by name."""
+        """Compare written targets with the right ones -> the measures by name."""
         answers = zip(written, examples, strict=True)
         return {"exact_match": float(np.mean([answer in right for answer, (_, right) in answers]))}
 
     def evaluate(self, model: Transformer) -> dict[str, float]:
-        """On the development examples, greedily."""
+        """Measure greedy answers to the development examples."""
         sources = [source for source, _ in self.development]
-        return self.measure(self.written(model, sources, beam=1), self.development)
+        return self.measure(self.write(model, sources, beam=1), self.development)
 
 
-def show(task: TransductionTask, written: Sequence[str]) -> None:
-    """Print the worst of what was written for the test's sources, and some that is right."""
+def train_and_test(
+    task: TransductionTask, options: argparse.Namespace, required: float | None
+) -> int:
+    """Train a model, measure it on the test and print examples; returns the exit code.
+
+    `required` is the value that the last of the task's figures must reach.
+    """
+    sizes = dict(source_vocabulary=len(task.text.source), target_vocabulary=len(task.text.target))
+    config = settings_from(options, Config, **sizes)
+    if config.tying == "all" and task.text.source.symbols != task.text.target.symbols:
+        raise InputError(
+            "tying all needs the same vocabulary for source and target",
+            f"{len(task.text.source.symbols)} and {len(task.text.target.symbols)} symbols, not "
+            "all of them the same",
+            "Use --tying target or --tying none.",
+        )
+    model, folder = train_task(task, Transformer, config, options)
+    written = task.write(model, [source for source, _ in task.test])
+    measured = task.measure(written, task.test)
+    print_examples(task, written)
+    if not options.no_plots:
+        pairs = [(task.text.source.split(source), right[0]) for source, right in task.test[:50]]
+        source, target = max(pairs, key=lambda pair: len(pair[0]) if len(pair[0]) <= 20 else 0)
+        title = f"{folder.name}: where the decoder looks as it writes {target} (⊣: end)"
+        symbols = task.text.target.split(target)
+        draw_cross_attention(folder / "attention.png", task.text, model, source, title, symbols)
+    (*_, last) = task.figures
+    figures = {name.replace("_", " "): f"{measured[name]:{f}}" for name, f in task.figures.items()}
+    reached = None
+    if required is not None:
+        compare = operator.ge if task.higher_is_better else operator.le
+        reached = f"{last.replace('_', ' ')} {required}", compare(measured[last], required)
+    tested = f"{len(task.test):,} sources {task.unseen}"
+    return finish(options, folder, tested, figures, task.test[0][0], reached)
+
+
+def print_examples(task: TransductionTask, written: Sequence[str]) -> None:
+    """Print some right answers of the test, and the worst wrong ones."""
     answers = enumerate(zip(written, task.test, strict=True))
-    edits = {i: task.errors(w, right) for i, (w, (_, right)) in answers if w not in right}
+    edits = {i: task.edits(w, right) for i, (w, (_, right)) in answers if w not in right}
     worst = sorted(edits, key=lambda i: -edits[i] / (1 + len(task.text.target.split(written[i]))))
-    fine = [i for i in range(len(written)) if i not in edits]
-    print(f"{len(fine):,} of {len(written):,} are right", end=", for example\n" if fine else "\n")
-    for i in fine[:3]:
+    correct = [i for i in range(len(written)) if i not in edits]
+    print(
+        f"{len(correct):,} of {len(written):,} are right",
+        end=", for example\n" if correct else "\n",
+    )
+    for i in correct[:3]:
         print(f"  {task.test[i][0]:>20} -> {written[i]}")
     if worst:
         print("the worst of the others")
@@ -91,37 +120,15 @@ def show(task: TransductionTask, written: Sequence[str]) -> None:
         print(f"  {source:>20} -> {written[i]}   WRONG, it is {' or '.join(right)}")
 
 
-def draw(task: TransductionTask, model: Transformer, path: Path, title: str) -> None:
-    """Draw where the decoder looks as it writes a long target that training never saw."""
-    sources = [(task.text.source.split(source), right[0]) for source, right in task.test[:50]]
-    asked, right = max(sources, key=lambda pair: len(pair[0]) if len(pair[0]) <= 20 else 0)
-    *_, maps = task.text.maps(model, asked, task.text.target.split(right))
+def draw_cross_attention(
+    path: Path,
+    text: Transduction,
+    model: Transformer,
+    source: Sequence[str],
+    title: str,
+    target: Sequence[str] | None = None,
+) -> None:
+    """Draw where the decoder looks in a source while it writes `target`, or its own answer."""
+    *_, maps = text.maps(model, source, target)
     cross = [kind for kind in maps if kind.kind == "decoder cross_attention"]
-    draw_attention(path, cross, f"{title}: where the decoder looks as it writes {right} (⊣: end)")
-
-
-def learn(task: TransductionTask, options: argparse.Namespace, target: float | None) -> int:
-    """Train, test and show; the exit code. `target` is what the figure that counts is to reach."""
-    sizes = dict(source_vocabulary=len(task.text.source), target_vocabulary=len(task.text.target))
-    config = settings_from(options, Config, **sizes)
-    if config.tying == "all" and task.text.source.symbols != task.text.target.symbols:
-        raise InputError(
-            "tying all needs one vocabulary for source and target",
-            f"{len(task.text.source.symbols)} and {len(task.text.target.symbols)} symbols, not "
-            "all of them the same",
-            "Use --tying target or --tying none.",
-        )
-    model, folder = train_task(task, Transformer, config, options)
-    written = task.written(model, [source for source, _ in task.test])
-    measured = task.measure(written, task.test)
-    show(task, written)
-    if not options.no_plots:
-        draw(task, model, folder / "attention.png", folder.name)
-    (*_, counts) = task.figures
-    figures = {name.replace("_", " "): f"{measured[name]:{f}}" for name, f in task.figures.items()}
-    reached = None
-    if target is not None:
-        as_good = operator.ge if task.higher_is_better else operator.le
-        reached = f"{counts.replace('_', ' ')} {target}", as_good(measured[counts], target)
-    what = f"{len(task.test):,} sources {task.tested}"
-    return finish(options, folder, what, figures, task.test[0][0], reached)
+    draw_attention(path, cross, title)

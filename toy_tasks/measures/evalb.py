@@ -1,0 +1,61 @@
+"""Compare syntax trees as the program evalb does."""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from toy_tasks.data.trees import TOP, Tree
+
+PUNCTUATION = ",", ".", ":", "``", "''"
+"""Tags of words that evalb ignores (its file COLLINS.prm)."""
+EQUIVALENT = {"PRT": "ADVP"}
+"""Labels that evalb treats as the same (COLLINS.prm)."""
+
+
+def brackets(tree: Tree, ignored: Collection[int] = ()) -> Counter[tuple[str, int, int]]:
+    """The constituents that evalb compares: (label, first word, end), each with its count.
+
+    Parts of speech and the node around a whole tree do not count. `ignored` are the places of words
+    that are left out before the others are numbered.
+    """
+    found: Counter[tuple[str, int, int]] = Counter()
+    count = place = 0
+
+    def walk(part: Tree | str) -> None:
+        nonlocal count, place
+        if isinstance(part, str) or (part.is_tag and part.label not in TOP):
+            count += place not in ignored
+            place += 1
+            return
+        start = count
+        for child in part.children:
+            walk(child)
+        if part.label not in TOP and count > start:
+            found[EQUIVALENT.get(part.label, part.label), start, count] += 1
+
+    walk(tree)
+    return found
+
+
+def evalb(written: Sequence[tuple[Tree, bool]], gold: Sequence[Tree]) -> dict[str, float]:
+    """Compare trees with the right ones -> percentages by name.
+
+    `written` are trees, each with whether it was well formed. Precision, recall and F1 = 2 P R /
+    (P + R) count the brackets of all sentences together; "exact" is the share of trees whose
+    brackets are all right.
+    """
+    correct = written_total = gold_total = exact = 0
+    for (tree, _), right in zip(written, gold, strict=True):
+        ignored = {i for i, (_, tag) in enumerate(right.tagged_words()) if tag in PUNCTUATION}
+        ours, theirs = brackets(tree, ignored), brackets(right, ignored)
+        correct += (ours & theirs).total()
+        written_total += ours.total()
+        gold_total += theirs.total()
+        exact += ours == theirs
+    shares = {
+        "f1": (2 * correct, written_total + gold_total),
+        "precision": (correct, written_total),
+        "recall": (correct, gold_total),
+        "exact": (exact, len(gold)),
+        "well_formed": (sum(well_formed for _, well_formed in written), len(gold)),
+    }
+    return {name: 100 * part / max(1, total) for name, (part, total) in shares.items()}
