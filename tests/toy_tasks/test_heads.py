@@ -302,7 +302,7 @@ def test_what_is_held_out_was_not_trained_on_and_the_test_judges(monkeypatch):
     with few_held_out():
         own, task = held_out(trained, run, None, 3), task_of(run)
     asked = Mock(return_value=[""] * 3)
-    monkeypatch.setattr(type(task), "written", asked)
+    monkeypatch.setattr(type(task), "write", asked)
     assert own.figure(trained.model) == 0.0
     assert asked.call_args.args[1] == [source for source, _ in task.test[:3]]
     choosing, measuring = ([b.source[0].tolist() for b in half] for half in own.halves(2))

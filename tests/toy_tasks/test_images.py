@@ -137,7 +137,7 @@ def test_images_of_a_file_are_learned_and_named(succeed):
 
 
 def test_the_target_is_the_share_of_all_images(monkeypatch):
-    monkeypatch.setattr(page.folders, "read_config", lambda folder: {"options": {"data": None}})
+    monkeypatch.setattr(page.run_folders, "read_config", lambda folder: {"options": {"data": None}})
     run = dict(tested=100, folder=Path("a/b"))
     for right, reached in ((197, True), (196, False)):
         results = {"fold 1": [run | {"right": 100}], "fold 2": [run | {"right": right - 100}]}
@@ -149,7 +149,7 @@ def test_the_target_is_the_share_of_all_images(monkeypatch):
 def test_what_cannot_be_is_refused_in_one_line_without_a_trace(refuse):
     for arrays, flags, said in (
         ({}, "", "received no such file"),
-        (dict(images=IMAGES[:9], labels=LABELS[:9]), "", "that differ; received 9 images"),
+        (dict(images=IMAGES[:9], labels=LABELS[:9]), "", "different labels; received 9 images"),
         (dict(images=IMAGES, labels=np.ones(23, int)), "", "23 images with 1 different labels"),
         (dict(images=IMAGES), "", "labels is not a file in the archive"),
         (dict(images=IMAGES, labels=LABELS[:22]), "", "shape (22,) of <U7 for 23 images"),

@@ -43,8 +43,8 @@ def test_of_ten_hidden_characters_eight_are_holes_and_one_is_another():
 
 
 def test_what_is_unseen_has_holes_alone_the_same_ones_each_time():
-    pairs = TASK.unseen_holes()
-    for (windows, batch), (_, again) in zip(pairs, TASK.unseen_holes(), strict=True):
+    pairs = TASK.unseen_pairs()
+    for (windows, batch), (_, again) in zip(pairs, TASK.unseen_pairs(), strict=True):
         assert_array_equal(batch.ids, again.ids)
         hidden = batch.targets != 0
         assert (batch.ids[hidden] == HOLE).all()
@@ -56,14 +56,14 @@ def test_both_models_are_measured_on_the_same_characters():
     both, beside = shaken(MaskedLanguageModel, HOLE + 1), shaken(LanguageModel, HOLE)
     losses = {"both": [], "one": []}
     with inference():
-        for windows, batch in TASK.unseen_holes():
+        for windows, batch in TASK.unseen_pairs():
             logits = {"both": both.forward(batch.ids), "one": beside.forward(windows.ids)}
             for name, scores in logits.items():
                 log_p = scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
                 for place in np.argwhere(batch.targets):
                     losses[name].append(-log_p[*place, windows.following[*place]])
         assert TASK.evaluate(both) == {"held_out_loss": pytest.approx(np.mean(losses["both"]))}
-        assert TASK.from_one_side(beside) == pytest.approx(np.mean(losses["one"]))
+        assert TASK.left_side_loss(beside) == pytest.approx(np.mean(losses["one"]))
 
 
 @pytest.fixture(autouse=True)
@@ -123,7 +123,7 @@ def test_a_hole_is_one_visible_character_that_the_text_has_not(succeed, refuse):
 def test_without_a_file_it_learns_shakespeare_and_is_judged(call, monkeypatch, from_one_side, code):
     monkeypatch.setattr(masked, "shakespeare", lambda: TEXT)
     monkeypatch.setattr(MaskedTask, "evaluate", lambda task, model: {"held_out_loss": 1.25})
-    monkeypatch.setattr(MaskedTask, "from_one_side", lambda task, model: from_one_side)
+    monkeypatch.setattr(MaskedTask, "left_side_loss", lambda task, model: from_one_side)
     ended, out, _ = call(main, f"{SIZES} --steps 6 --no-plots")
     assert ended == code
     assert out[-2].endswith("0.1 below that from one side: " + ("MISSED" if code else "reached"))

@@ -13,7 +13,8 @@ import numformer
 from tests.toy_tasks.small import program
 from toy_tasks import pairs
 from toy_tasks.data.dates import dates, in_words, ordinal
-from toy_tasks.pairs import PairsTask, main, split
+from toy_tasks.data.splits import split_pairs
+from toy_tasks.pairs import SPLITS, PairsTask, main
 
 TINY = "--d-model 8 --d-ff 8 --heads 2 --layers 1 --batch-size 4 --steps 3 --parts 1"
 LINES = [f"{word} {number}\t{number}-{word}" for word in ("ab", "ba", "c") for number in range(30)]
@@ -26,12 +27,13 @@ def write(**files: list[str]) -> None:
 
 def test_a_hash_of_the_source_splits_and_keeps_all_its_targets_together():
     many = [(f"{number}", target) for number in range(5000) for target in "ab"]
-    parts = split(many)
+    parts = split_pairs(many, *SPLITS)
     assert sorted(pair for part in parts.values() for pair in part) == sorted(many)
     sources = {name: {source for source, _ in part} for name, part in parts.items()}
     assert [round(len(s) / 5000, 1) for s in sources.values()] == [0.8, 0.1, 0.1]
     assert sum(map(len, sources.values())) == 5000
-    assert split(many[:60]) == {n: [p for p in part if p in many[:60]] for n, part in parts.items()}
+    few = {name: [pair for pair in part if pair in many[:60]] for name, part in parts.items()}
+    assert split_pairs(many[:60], *SPLITS) == few
 
 
 @pytest.mark.parametrize("words", ["", "source", "target", "both"])
@@ -55,15 +57,15 @@ def test_what_is_held_out_and_measured_are_the_development_pairs():
     (batch,) = task.held_out
     assert task.text.target.decode(batch.target_out[0][:-1]) == ["y"]
     assert task.development == [("b", ("y", "xx"))] and task.unseen.startswith("of the test, 1 of")
-    task.written = lambda model, sources, **how: ["xxy" for _ in sources]
+    task.write = lambda model, sources, **how: ["xxy" for _ in sources]
     assert task.evaluate(None) == {"exact_match": 0.0, "symbol_error_rate": 100.0}
-    task.written = lambda model, sources, **how: ["xx" for _ in sources]
+    task.write = lambda model, sources, **how: ["xx" for _ in sources]
     assert task.evaluate(None) == {"exact_match": 1.0, "symbol_error_rate": 0.0}
 
 
 def test_pairs_of_one_s_own_are_learned_and_the_run_answers(call, succeed, refuse, monkeypatch):
     several = [*LINES, LINES[0], "c 5\tfive", "c 7\tseven"]
-    monkeypatch.setattr(pairs, "MOST_EXAMPLES", (3, 5))
+    monkeypatch.setattr(pairs, "MAX_EXAMPLES", (3, 5))
     write(own=several)
     out = succeed(main, f"--data own.tsv {TINY}")  # there is no target
     text = "\n".join(out)

@@ -259,7 +259,7 @@ def studied(monkeypatch):
     """The page with two rows, short outputs, and no picture of each run."""
     rows = {row: parse.STUDY.rows[row] for row in ("Transformer 32000", "recurrent 500")}
     monkeypatch.setattr(parse, "STUDY", dataclasses.replace(parse.STUDY, rows=rows))
-    monkeypatch.setattr(parse, "BEYOND", 9)
+    monkeypatch.setattr(parse, "EXTRA_SYMBOLS", 9)
     monkeypatch.setattr("toy_tasks.command_line.training.loss_curve", lambda *how: None)
 
 

@@ -42,7 +42,7 @@ def test_test_words_are_read_once_and_last(data, succeed, monkeypatch, average, 
     def measure(task, written, examples):
         return dict(word_error_rate=next(rates), phoneme_error_rate=1.0)
 
-    monkeypatch.setattr(pronounce.PronunciationTask, "written", written)
+    monkeypatch.setattr(pronounce.PronunciationTask, "write", written)
     monkeypatch.setattr(pronounce.PronunciationTask, "measure", measure)
     (data / "toy_test.tsv").write_text("ab\tA B\n", encoding="utf-8")
     out = succeed(pronounce.main, f"{LEARN} --evaluate-every 1 --average {average}")

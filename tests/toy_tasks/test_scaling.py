@@ -139,7 +139,7 @@ def test_the_bottoms_of_parabolas_are_the_best_sizes():
 
 @pytest.mark.parametrize("shape", [scaling.SHAPES[0], scaling.SHAPES[5]], ids=str)
 def test_parameters_are_those_without_embeddings(shape):
-    row = scaling.rows()[scaling.row_of(CHARACTERS, shape, scaling.AMOUNTS[CHARACTERS][0])]
+    row = scaling.rows()[scaling.row_name(CHARACTERS, shape, scaling.AMOUNTS[CHARACTERS][0])]
     names = "layers", "d_model", "heads", "d_ff"
     alike = "norm", "normalization", "positions", "activation", "feed_forward_bias"
     how = {n: row[n] for n in names} | {n: scaling.DEFAULTS[n] for n in alike}
@@ -150,7 +150,7 @@ def test_parameters_are_those_without_embeddings(shape):
 def test_the_larger_model_is_three_times_the_largest():
     sizes = [parameter_count(shape) for shape in scaling.SHAPES]
     assert sizes == sorted(sizes) and sizes[0] < 10**4 < 10**6.5 * 0.98 < sizes[-1]
-    assert parameter_count(scaling.LARGER) == pytest.approx(3 * sizes[-1], rel=0.01)
+    assert parameter_count(scaling.PREDICTED) == pytest.approx(3 * sizes[-1], rel=0.01)
     rows = scaling.rows()
     assert len([row for row in rows.values() if row["last"]]) == 2
     assert sum(1 + row["more_seeds"] for row in rows.values()) == 2 * (11 * 5 + 4 * 2 + 1)
@@ -158,13 +158,13 @@ def test_the_larger_model_is_three_times_the_largest():
 
 def test_every_window_is_read_once_at_most():
     text = "".join(map(chr, range(0x4E00, 0x4E00 + 2000)))  # all characters differ
-    task = OnePass(text, 8, 2, 1, known=Vocabulary.of([text])).seeded(2, 3, 112)
+    task = OnePass(text, 8, 2, 1, vocabulary=Vocabulary.of([text])).with_seed(2, 3, 112)
     firsts = [int(i) for step in range(1, 113) for i in task.batch(step).ids[:, 0]]
     assert len({*firsts}) == 224
-    batch, others = task.batch(7), task.seeded(2, 4, 112).batch(7)
+    batch, others = task.batch(7), task.with_seed(2, 4, 112).batch(7)
     assert (batch.following == batch.ids + 1).all() and (batch.ids != others.ids).any()
     with pytest.raises(InputError, match=r"113 steps need 1,808 .* 1,800 to train on"):
-        task.seeded(2, 3, 113)
+        task.with_seed(2, 3, 113)
 
 
 def test_the_verdict_is_about_both_predictions(monkeypatch):
@@ -189,17 +189,17 @@ def test_the_verdict_is_about_both_predictions(monkeypatch):
 
 def test_laws_are_fitted_predicted_and_drawn(call, refuse, monkeypatch):
     """Two sizes and two amounts of a small text, and a larger model after these."""
-    small = dict(SHAPES=((1, 4, 1), (1, 6, 1)), LARGER=(1, 12, 1), AMOUNTS={CHARACTERS: (8, 40)})
+    small = dict(SHAPES=((1, 4, 1), (1, 6, 1)), PREDICTED=(1, 12, 1), AMOUNTS={CHARACTERS: (8, 40)})
     text = "".join(np.random.default_rng(1).choice([*"abcd "], 9000))
     for name, value in (small | {"shakespeare": lambda data: text}).items():
         monkeypatch.setattr(scaling, name, value)
     rows = {name: row | {"more_seeds": 0} for name, row in scaling.rows().items()}
     monkeypatch.setattr(scaling, "STUDY", dataclasses.replace(scaling.STUDY, rows=rows))
-    scaling.read.cache_clear()
+    scaling.read_task.cache_clear()
     monkeypatch.setattr("toy_tasks.command_line.training.loss_curve", lambda *how: None)
     code, out, err = call(scaling.main, "--context 16 --seeds 2")
     assert code in (0, 1) and err == []
-    first = "characters: of the largest"
+    first = "characters: error of the laws"
     told = next(place for place, line in enumerate(out) if line.startswith(first))
     ended = [line.partition(":")[0] for line in out[:told]]
     assert "characters-1x4-8-2" in ended and "characters-1x12-40-2" not in ended
@@ -213,4 +213,4 @@ def test_laws_are_fitted_predicted_and_drawn(call, refuse, monkeypatch):
     refuse(scaling.main, "--context 4000", "a text has at least 20 times")
     assert call(scaling.main, "--resume")[1][-1] == out[-1]
     assert Path("runs/scaling/scaling.png").read_bytes().startswith(b"\x89PNG")
-    scaling.read.cache_clear()
+    scaling.read_task.cache_clear()

@@ -11,6 +11,7 @@ import pytest
 
 from tests.toy_tasks.small import PAGES, SHORT
 from toy_tasks import images
+from toy_tasks.data.images import with_labels
 from toy_tasks.data.splits import is_held_out
 from toy_tasks.induction import InductionTask
 from toy_tasks.lengths import LengthTask
@@ -79,7 +80,7 @@ def test_a_rule_and_that_training_never_sees_what_is_evaluated(name):
     assert not trained & {source for source, _ in held}
 
 
-IMAGES = images.labelled(np.random.default_rng(0).random((20, 4, 4)), np.arange(20) % 2)
+IMAGES = with_labels(np.random.default_rng(0).random((20, 4, 4)), np.arange(20) % 2)
 TEXT = "the cat sat on the mat. " * 20
 BY_SEED = {
     "sequences": lambda seed: SequenceTask(SHORT, 4, seed),

@@ -54,7 +54,7 @@ def test_sequences_repeat_and_only_what_repeats_is_learned():
         assert row[again:] == row[again - length : -length]
         assert_array_equal(valid, np.arange(1, len(row)) > again)
         drawn.add((again - length, length))
-    assert {before for before, _ in drawn} == {*range(induction.MOST_BEFORE + 1)}
+    assert {before for before, _ in drawn} == {*range(induction.MAX_PREFIX + 1)}
     assert {length for _, length in drawn} == {*induction.LENGTHS}
     assert batch.weight == batch.valid.sum()
 
@@ -115,7 +115,7 @@ def test_batches_hold_short_sources_that_are_not_tested_and_their_answers(name):
         symbols = symbols[: symbols.index("<end>")]
         equals = symbols.index("=")
         source, target = (vocabulary.join(s) for s in (symbols[:equals], symbols[equals + 1 :]))
-        assert target == task.target(source) and not is_held_out(source)
+        assert target == task.make_target(source) and not is_held_out(source)
         assert valid.nonzero()[0].tolist() == [*range(equals, len(symbols))]
         drawn.add(equals // (1 + (name == "addition")))
     assert drawn == {*range(1, lengths.MAX_TRAINED + 1)}
@@ -170,7 +170,7 @@ def test_what_is_recalled_was_given_before(step):
     ids, following, valid = task.batch(step).inputs
     symbols = np.c_[ids, following[:, -1:]]
     assert_array_equal(symbols[:, 1:], following)
-    begun = [length for length, share in recall.BEGINS.items() if step > 40 * share]
+    begun = [length for length, share in recall.STARTS.items() if step > 40 * share]
     assert ids.shape[1] in begun and len(ids) == 2048 // ids.shape[1]
     for row, counts in zip(symbols, valid, strict=True):
         asked = 1 + counts.nonzero()[0]  # places in the row

@@ -128,13 +128,13 @@ def test_what_is_trained_on_are_the_sentences_of_the_files(data, monkeypatch):
         logits = model.forward(source, np.concatenate([start, target[:, :-1]], axis=1))[0]
         log_p += log_probabilities(logits)[range(target.size), target[0]].sum()
     lengths = [len(subwords.split(target)) + 1 for _, target in pairs["val"]]
-    monkeypatch.setattr(translation, "HELD_OUT", 4)  # batches of unlike weights
+    monkeypatch.setattr(translation, "HELD_OUT_BATCH", 4)  # batches of unlike weights
     measured, loss = task.evaluate(model), -log_p / sum(lengths)
     assert measured["held_out_loss"] == pytest.approx(loss, rel=1e-5)
     assert measured["perplexity"] == pytest.approx(np.exp(loss), rel=1e-5)
     longest = max(len(subwords.split(target)) for _, target in pairs["train"])
     assert task.text.max_length == 2 * longest  # what is unlike training may be longer
-    monkeypatch.setattr(translation, "MOST", 8)
+    monkeypatch.setattr(translation, "MAX_SUBWORDS", 8)
     shorter = task_of(pairs)
     assert 0 < len(shorter.pairs) < 40 and len(shorter.batches.pairs) == len(shorter.pairs)
     assert max(len(subwords.split(line)) for pair in shorter.pairs for line in pair) < 8
@@ -144,12 +144,14 @@ def test_bpe_dropout_cuts_each_sentence_side_and_epoch_by_random_numbers_of_its_
     pairs = read_corpus(data, ("en", "de"))
     task = task_of(pairs, bpe_dropout=0.5)
     join, decode = task.text.source.join, task.text.source.decode
-    cut = [tuple(join(decode(ids)) for ids in pair) for pair in task.sampled(3)]
-    assert cut == pairs["train"] and task.sampled(3) == task.sampled(3) != task.sampled(4)
-    assert task_of(pairs, bpe_dropout=0.5, seed=2).sampled(3) != task.sampled(3)
-    assert task.batches.epoch_pairs(1) == task.sampled(1)
+    cut = [tuple(join(decode(ids)) for ids in pair) for pair in task.sample_pairs(3)]
+    assert cut == pairs["train"] and task.sample_pairs(3) == task.sample_pairs(
+        3
+    ) != task.sample_pairs(4)
+    assert task_of(pairs, bpe_dropout=0.5, seed=2).sample_pairs(3) != task.sample_pairs(3)
+    assert task.batches.of_epoch(1) == task.sample_pairs(1)
     task.pairs = [("a dog and a man", "a dog and a man")] * 9
-    sources, targets = ([str(pair[side]) for pair in task.sampled(1)] for side in (0, 1))
+    sources, targets = ([str(pair[side]) for pair in task.sample_pairs(1)] for side in (0, 1))
     assert len({*sources}) > 3 and sources != targets
 
 
@@ -167,7 +169,7 @@ def test_a_run_that_goes_on_cuts_no_epoch_but_its_own(succeed, monkeypatch):
     succeed(main, f"{GOES_ON} --out run --steps 4")
     sampled, cut = TranslationTask.sampled, []
     note = lambda task, epoch: cut.append(epoch) or sampled(task, epoch)  # noqa: E731
-    monkeypatch.setattr(TranslationTask, "sampled", note)
+    monkeypatch.setattr(TranslationTask, "sample_pairs", note)
     for steps, epochs in ((45, [0, 1, 2]), (46, [2]), (47, [0, 1, 2])):
         cut.clear()
         if steps == 47:

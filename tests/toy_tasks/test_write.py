@@ -188,14 +188,14 @@ def test_a_run_of_subwords_keeps_them_and_takes_plain_text(page, data, rest, suc
 def test_pairs_share_their_subwords_and_say_which_side_is_too_long(complaint, succeed, refuse):
     data = {name: [("the dog", "der Hund")] * 3 for name in ("train", "dev", "test")}
     words = Subwords.train(["the dog der Hund"], 60, exact=True)
-    task = pairs.PairsTask(data, 2, 1, known=2 * (words,))
+    task = pairs.PairsTask(data, 2, 1, vocabularies=2 * (words,))
     assert task.text.source is task.text.target is words
-    task.written = lambda model, sources, **how: [words.join(words.split("der Hund"))]
+    task.write = lambda model, sources, **how: [words.join(words.split("der Hund"))]
     assert task.evaluate(None)["exact_match"] == 1.0
     data["test"] = [("the dog", "☃d" * 128)]
-    assert pairs.PairsTask(data, 2, 1, known=2 * (words,)).longest == 257
+    assert pairs.PairsTask(data, 2, 1, vocabularies=2 * (words,)).longest == 257
     data["test"] = [("the dog", "☃d" * 128 + "☃")]
-    said = complaint(pairs.PairsTask, data, 2, 1, known=2 * (words,))
+    said = complaint(pairs.PairsTask, data, 2, 1, vocabularies=2 * (words,))
     assert "at most 256 subwords; received 257 in '☃d☃d" in said
     Path("own.txt").write_text("\n".join([*LINES, "the dog " * 40 + "\tder Hund"]))
     both = "--data own.txt --words --subwords 40"
@@ -211,7 +211,7 @@ def test_a_text_of_subwords_is_learned_in_its_first_nine_tenths_and_judged_by_ch
     out = succeed(main, f"{OWN} --context 8 --subwords 40")
     words = load("run").text.vocabulary
     assert "☃" not in words.symbols and len(words) == 40
-    task = WritingTask(text, 8, 4, 1, known=words)
+    task = WritingTask(text, 8, 4, 1, vocabulary=words)
     assert words.join(words.decode(task.training)) == training
     figures = dict(line.rsplit(" ", 1) for line in out[-2:])
     ratio = len(words.split(unseen)) / len(unseen)
@@ -224,12 +224,12 @@ def test_a_text_of_subwords_is_learned_in_its_first_nine_tenths_and_judged_by_ch
 def test_a_text_of_subwords_has_windows_on_both_sides(complaint):
     words = Subwords.train([PARAGRAPHS], 60, exact=True)
     count = len(words.split(PARAGRAPHS))
-    said = complaint(WritingTask, PARAGRAPHS, count // 20, 4, 1, known=words)
+    said = complaint(WritingTask, PARAGRAPHS, count // 20, 4, 1, vocabulary=words)
     assert f"subwords of a window; received {count} subwords" in said
     assert "20 times the 6 characters" in complaint(WritingTask, "ab" * 59, 5, 4, 1)
     assert len(WritingTask("ab" * 60, 5, 4, 1).unseen) == 12
     short = "a b c d e " * 90 + "w" * 100  # whose last tenth has few subwords
     words = Subwords.train([short], 99, exact=True)
     unseen = len(words.split(split(short)[1]))
-    assert WritingTask(short, unseen - 1, 4, 1, known=words).unseen_windows()
-    assert "20 times" in complaint(WritingTask, short, unseen, 4, 1, known=words)
+    assert WritingTask(short, unseen - 1, 4, 1, vocabulary=words).unseen_windows()
+    assert "20 times" in complaint(WritingTask, short, unseen, 4, 1, vocabulary=words)
