@@ -183,7 +183,9 @@ class ParseTask:
         longest = max(len(sentence.words) for sentence in training)
         self.text = Parsing(Vocabulary(words, " "), symbols, EXTRA_SYMBOLS, longest, **search)
         pairs = self.encode(training)
-        self.longest = 1 + max(self.text.length_limit(longest), *(len(target) for _, target in pairs))
+        self.longest = 1 + max(
+            self.text.length_limit(longest), *(len(target) for _, target in pairs)
+        )
         self.batch = TokenBatches(pairs, max_tokens, seed)
         pairs = sorted(self.encode(data["development"]), key=lambda pair: len(pair[1]))
         self.held_out = [PairBatch.of(pairs[i : i + 64]) for i in range(0, len(pairs), 64)]
@@ -295,7 +297,9 @@ def verdict(results: study.Results):
 
 def add_flags(parser: Parser) -> None:
     parser.add_argument("--data", type=any_path, metavar="DIR", help="the Penn Treebank's folder")
-    parser.answer_flags.add_argument("--tree", type=picture_path, metavar="FILE.png", help="draw the tree")
+    parser.answer_flags.add_argument(
+        "--tree", type=picture_path, metavar="FILE.png", help="draw the tree"
+    )
 
 
 def use(options: argparse.Namespace) -> int:

@@ -116,7 +116,8 @@ def estimate(rate: float) -> str:
         gains = [f"{sum(both[1]) / sum(both[ranks]):.1f}" for ranks in counts]
         late = (str(ranks) for ranks, (computing, waiting) in both.items() if waiting > computing)
         rows.append([kind, str(gbit), *gains, next(late, "more")])
-    return f"estimated speedup over one rank (a step of one core takes {alone}):\n{markdown_table(rows)}"
+    table = markdown_table(rows)
+    return f"estimated speedup over one rank (a step of one core takes {alone}):\n{table}"
 
 
 def main(arguments: list[str] | None = None) -> None:

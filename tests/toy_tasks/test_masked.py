@@ -107,7 +107,7 @@ def test_a_run_stopped_in_both_trainings_goes_on_to_the_same_end(call, succeed):
 
 def test_a_hole_is_one_visible_character_that_the_text_has_not(succeed, refuse):
     for flags, said in {
-        "--hole a": "does not stand in the text; received 'a'",
+        "--hole a": "does not occur in the text; received 'a'",
         "--hole __": "one visible character; received --context 64, --hole '__'",
         "--hole ' '": "--hole ' '",
         "--context 0": "--context 0",

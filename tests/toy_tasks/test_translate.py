@@ -149,7 +149,7 @@ def test_bpe_dropout_cuts_each_sentence_side_and_epoch_by_random_numbers_of_its_
         3
     ) != task.sample_pairs(4)
     assert task_of(pairs, bpe_dropout=0.5, seed=2).sample_pairs(3) != task.sample_pairs(3)
-    assert task.batches.of_epoch(1) == task.sample_pairs(1)
+    assert task.batches.epoch_pairs(1) == task.sample_pairs(1)
     task.pairs = [("a dog and a man", "a dog and a man")] * 9
     sources, targets = ([str(pair[side]) for pair in task.sample_pairs(1)] for side in (0, 1))
     assert len({*sources}) > 3 and sources != targets
@@ -167,7 +167,7 @@ def test_a_run_goes_on_with_the_data_that_it_was_begun_with(data, succeed, refus
 def test_a_run_that_goes_on_cuts_no_epoch_but_its_own(succeed, monkeypatch):
     """A file says where the others end; without it they are counted again."""
     succeed(main, f"{GOES_ON} --out run --steps 4")
-    sampled, cut = TranslationTask.sampled, []
+    sampled, cut = TranslationTask.sample_pairs, []
     note = lambda task, epoch: cut.append(epoch) or sampled(task, epoch)  # noqa: E731
     monkeypatch.setattr(TranslationTask, "sample_pairs", note)
     for steps, epochs in ((45, [0, 1, 2]), (46, [2]), (47, [0, 1, 2])):
@@ -319,7 +319,7 @@ def test_a_file_of_pairs_is_split_by_its_sources(capsys, call, refuse):
         assert {zlib.crc32(source.encode()) % 10 for source, _ in corpus[split]} == numbers
     code, out, _ = call(main, f"{OWN} --data own.tsv")
     size = len(load("run").text.source)
-    said = f"--vocabulary 4,000: the texts have {size:,} subwords, which are all used"
+    said = f"--vocabulary 4,000: the texts have only {size:,} subwords; all are used"
     assert (code, out[0]) == (0, said)
     assert call(main, "--resume --out run")[0] == 0
     Path("own.tsv").write_text("a dog\tun chien")

@@ -172,7 +172,7 @@ def test_a_run_of_subwords_keeps_them_and_takes_plain_text(page, data, rest, suc
     Path("own.txt").write_text(data)
     said = "\n".join(succeed(page.main, f"{OWN} {rest} --subwords 5000"))
     kept, text = Subwords(Path("run/subwords.model").read_bytes()), load("run").text
-    assert f"--subwords 5,000: the texts have {len(kept)} subwords" in said
+    assert f"--subwords 5,000: the texts have only {len(kept)} subwords" in said
     assert text.input_vocabulary.model == kept.model
     asked = "the  dog"
     assert text.symbols(asked) == kept.split(asked) and len(kept.split(asked)) < 5
@@ -199,7 +199,7 @@ def test_pairs_share_their_subwords_and_say_which_side_is_too_long(complaint, su
     assert "at most 256 subwords; received 257 in '☃d☃d" in said
     Path("own.txt").write_text("\n".join([*LINES, "the dog " * 40 + "\tder Hund"]))
     both = "--data own.txt --words --subwords 40"
-    refuse(pairs.main, both, "made of words or of subwords; received both")
+    refuse(pairs.main, both, "the symbols are words or subwords; received both")
     succeed(pairs.main, f"{OWN} --subwords 400")
 
 

@@ -33,9 +33,7 @@ def print_scores(written: Sequence[str], references: Sequence[str], language: st
     """
     metrics, results, lower = import_sacrebleu(), [], bool(language)
     sides = {"tokens": (list(written), list(references))}
-    sides["sentences"] = [
-        [detokenize(line, language) for line in side] for side in sides["tokens"]
-    ]
+    sides["sentences"] = [[detokenize(line, language) for line in side] for side in sides["tokens"]]
     measures = [
         ("BLEU", metrics.BLEU(tokenize="none", force=True), "tokens"),
         ("chrF", metrics.CHRF(), "tokens"),
