@@ -11,8 +11,7 @@ from typing import ClassVar
 from numformer.data import PairBatch, SpecialIds, Subwords, TokenBatches, Vocabulary
 from numformer.data.vocabulary import DEFAULT_IDS
 from numformer.errors import InputError
-from numformer.generation import Translation
-from numformer.generation import text as texts
+from numformer.generation import Translation, text_pipeline
 from numformer.models import Transformer
 from numformer.randomness import seed_sequence
 from toy_tasks.command_line import run_folders
@@ -165,8 +164,8 @@ def split_into_subwords(text: Translation, sentences: Sequence[str]) -> list[lis
     """Tokens of sentences -> their subwords. Raises InputError for a sentence that is too long."""
     split = [text.source.split(sentence) for sentence in sentences]
     for number, subwords in enumerate(split, start=1):
-        if len(subwords) > texts.MOST:
-            rule = f"a sentence to translate has at most {texts.MOST} subwords"
+        if len(subwords) > text_pipeline.MAX_SYMBOLS:
+            rule = f"a sentence to translate has at most {text_pipeline.MAX_SYMBOLS} subwords"
             received = f"{len(subwords):,} in line {number}"
             raise InputError(rule, received, "Put one sentence on each line.")
     return split
