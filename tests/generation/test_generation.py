@@ -481,7 +481,9 @@ def test_settings_replace_the_fields_of_a_pipeline(complaint):
     wider, most = replace(usual, beam=5), replace(usual, max_length=4096)
     assert usual.n_best(model, asked, 5) == wider.n_best(model, asked, 5)
     assert len(most.n_best(model, asked[:1], 1, max_length=3)[0][0][1]) <= 3
-    assert "received beam 1. Ask" in complaint(usual.write, model, asked, beam=1, penalty="paper")
+    assert "received beam 1. Choose" in complaint(
+        usual.write, model, asked, beam=1, penalty="paper"
+    )
     assert "beam 1" in complaint(usual.write, model, asked, beam=1, length_penalty=0.0)
     assert len(usual.write(model, asked, beam=1, max_length=4096)) == 3
     for name, value in dict(length_penalty=0.0, penalty="paper").items():
