@@ -144,7 +144,7 @@ def look(model: Transformer, french: str, inputs: list[int]):
         logits = model.forward(pad_sources([ids_of(french)]), np.array([inputs]))
     layer, weights = model.decoder.layers[0], []
     for one in (layer.self_attention.sublayer, layer.cross_attention.sublayer):
-        attention = getattr(one.attention, "whole", one.attention)  # a Zeroed one has it within
+        attention = getattr(one.attention, "dense", one.attention)  # a Zeroed one has it within
         saved = attention.saved[-1]
         weights.append(saved.get("dropped", saved["weights"])[0].mean(axis=0))
     model.clear_saved()
