@@ -1,4 +1,4 @@
-"""Training: the loop over a task's batches, and what it measures."""
+"""Training: the loop over a task's batches, and its measures."""
 
 from numformer.training.average import average
 from numformer.training.loop import Schedule, Task, train

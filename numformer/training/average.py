@@ -8,7 +8,7 @@ from numformer.errors import InputError
 
 
 def mean(arrays: Sequence):
-    """Arrays of one shape -> their mean, in the dtype of the first, summed in float64."""
+    """Return the mean of arrays of one shape, in the first one's dtype, summed in float64."""
     xp = array_module(arrays[0])
     total = xp.zeros(arrays[0].shape, xp.float64)
     for array in arrays:
@@ -17,7 +17,7 @@ def mean(arrays: Sequence):
 
 
 def average(states: Sequence[Mapping]) -> dict:
-    """The mean of each weight over the `state_dict()`s of one model after several steps.
+    """Return the mean of each weight over the `state_dict()`s of a model at several steps.
 
     `model.load_state_dict(average(states))` makes the paper's averaged model, in which the noise of
     single steps cancels, as it does with a small learning rate at the end of a run. Raises
@@ -37,10 +37,10 @@ def average(states: Sequence[Mapping]) -> dict:
 
 @contextlib.contextmanager
 def averaged(data, recent: Sequence) -> Iterator[None]:
-    """Within the block `data` (N) is the mean of `recent`, its values after several steps.
+    """Within the block `data` (N) is the mean of `recent`, its values at several steps.
 
-    The last of `recent` has the values of now. Without any, `data` stays as it is. It is changed in
-    place, since layers and other processes share its memory.
+    The last of `recent` equals `data` before the block. If `recent` is empty, `data` is unchanged.
+    `data` is changed in place, since layers and other processes share its memory.
     """
     if not recent:
         yield

@@ -1,4 +1,4 @@
-"""Where a NaN or an infinity came from: a step is replayed, and every layer's call examined."""
+"""Finds where a NaN or infinity came from: replays a step and examines every layer's calls."""
 
 from collections.abc import Callable, Iterable
 
@@ -10,16 +10,16 @@ from numformer.layer import Layer, Parameter
 def first_broken(
     layers: dict[str, Layer], parameters: dict[str, Parameter], replay: Callable[[], object]
 ) -> str | None:
-    """The origin of the first number that is not finite in `replay`, a forward and a backward.
+    """Return the origin of the first number that is not finite in `replay`: forward and backward.
 
-    The origin is a parameter before the step; or what one of `layers` returned, or a gradient that
-    it added, although its inputs were finite. Inner layers return before the layers around them, so
-    the innermost is named. None where every number is finite. Gradients must be zero before.
+    The origin is a parameter before the step, or one of `layers` that had finite inputs, but whose
+    result or added gradient is not finite. Inner layers return before the layers around them, so
+    the innermost is named. None if every number is finite. Gradients must be zero beforehand.
     """
     if broken := broken_parameter(parameters):
         return f"the parameter {broken}, before the step"
     names = {id(parameter): name for name, parameter in parameters.items()}
-    breaks: list[tuple[bool, str]] = []  # whether the inputs were finite, and what was not
+    breaks: list[tuple[bool, str]] = []  # whether the inputs were finite, and what broke
 
     def examine(result_name: str, added_to: Iterable[Parameter], name, call, inputs):
         inputs_finite = _finite(inputs)  # before the call, which may overwrite them
@@ -40,13 +40,13 @@ def first_broken(
 
     with intercepted(layers, "forward", forward), intercepted(layers, "backward", backward):
         replay()
-    # A sum between two layers belongs to the layer around them, whose inputs were finite.
+    # If a sum between two layers breaks, its origin is the layer around them, with finite inputs.
     origins = [what for inputs_finite, what in breaks if inputs_finite]
     return next(iter(origins), breaks[0][1] if breaks else None)
 
 
 def broken_parameter(parameters: dict[str, Parameter]) -> str | None:
-    """The name of the first parameter that is not finite, or None."""
+    """Return the name of the first parameter with a NaN or an infinity, or None."""
     return next((name for name, p in parameters.items() if not _finite(p.data)), None)
 
 

@@ -25,7 +25,7 @@ from numformer.optimization.recipe import Recipe
 from numformer.runs.files import locked
 from numformer.training.trainer import Trainer
 
-SECONDS_BETWEEN_LINES = 10  # of progress, where there is no terminal
+SECONDS_BETWEEN_LINES = 10  # between lines of progress, if standard error is no terminal
 _one_run = threading.Lock()  # held while a run trains
 
 
@@ -38,9 +38,9 @@ class Task(Protocol):
 
     Three more attributes are optional. `held_out` is a list of batches that training never sees;
     each evaluation then measures the objective's mean loss on them as "held_out_loss", unless
-    `evaluate` does. `text` is what the model does with texts (numformer.Transduction,
-    Continuation), with which numformer.load uses the saved model. `kept` has JSON values that are
-    saved with the best model.
+    `evaluate` does. `text` says how the saved model, once loaded by numformer.load, turns texts
+    into texts (numformer.Transduction, Continuation). `kept` is a dict of JSON values to save with
+    the best model.
     """
 
     metric: str  # the entry of `evaluate` that chooses the best checkpoint
@@ -48,18 +48,18 @@ class Task(Protocol):
     longest: int  # the longest sequence that the task trains on or decodes, for scripts
 
     def batch(self, step: int) -> Batch:
-        """The training batch of a step (from 1), which must depend on the step alone."""
+        """Return the training batch of a step (from 1), which must depend on the step alone."""
         ...
 
     def evaluate(self, model: Model) -> dict[str, float]:
-        """Measures, by name, on data that is neither trained on nor the final test.
+        """Return measures by name, on data that is neither for training nor for the final test.
 
         Called within `inference()`. No measure may be named "step" or "seconds".
         """
         ...
 
     def description(self) -> dict:
-        """JSON values that identify this task and its data. A run resumes only with the same."""
+        """Return JSON values that identify this task and its data; a resumed run's must be equal."""
         ...
 
 
@@ -67,7 +67,7 @@ class Task(Protocol):
 class Schedule:
     """How long a run trains, and how often it reports (in steps).
 
-    It ends early after `minutes` of training in all, or after `patience` evaluations in a row
+    The run ends early after `minutes` of training in all, or after `patience` evaluations in a row
     without a better result.
     """
 
@@ -87,7 +87,7 @@ class Schedule:
                 raise InputError(f"{name} is {kind}", repr(value), f"Change {name} (--{flag}).")
 
     def ends_early(self, trainer: Trainer) -> str:
-        """Why a run ends before its last step, or an empty string."""
+        """Return why the run ends before its last step, or an empty string if it does not."""
         if self.minutes and trainer.seconds >= 60 * self.minutes:
             return f"{self.minutes:g} minutes are over"
         worse = (trainer.evaluated - trainer.best.get("step", 0)) // self.evaluate_every
@@ -130,30 +130,30 @@ def train(
     `folder`, which is created, gets metrics.jsonl (a line every log_every steps and for each
     evaluation), last.safetensors (all that resuming needs) and best.safetensors (the best model so
     far by task.metric). The loss of a line is the mean since the line before; `seconds` is the time
-    of training so far. `schedule` may be a number of steps. Each batch is computed in `parts` parts
-    (numformer/execution/); by default in as many as are fast here, and one for each rank. From then
-    on the process keeps the memory of arrays, see `reuse_freed_memory`.
+    of training so far. `schedule` may be a number of steps. Each batch is split into `parts` parts
+    (numformer/execution/), by default as many as are fast on this machine, and at least one per
+    rank. The process then keeps the memory of freed arrays (see `reuse_freed_memory`).
 
     `parallel` chooses who computes the parts: "forks", processes of this machine, or "mpi", the
     ranks that mpiexec has started, which all call this function with the same arguments. The
-    default is "mpi" if mpiexec has started this process. Then only rank 0 writes, prints and calls
-    `on_step` and `on_evaluation`; all ranks return the result; and a rank that does not answer for
-    `timeout` seconds raises ChildProcessError.
+    default is "mpi" if mpiexec has started this process. With "mpi" only rank 0 writes, prints and
+    calls `on_step` and `on_evaluation`; all ranks return the result; and if a rank does not answer
+    for `timeout` seconds, ChildProcessError is raised.
 
     `on_step` is called after each step with its "step", "loss", "rate" and "gradient_norm" (on a
     GPU this waits for the step), `on_evaluation` after each evaluation, once the run is saved, with
-    its "step" and measures. What they raise ends the run.
+    its "step" and measures. An exception in either ends the run.
 
     With `resume` the run in `folder` continues from where it was saved, and ends bit for bit as if
-    nothing had interrupted it. Unless the recipe's rates depend on the number of steps, it may be
-    resumed for another number; the evaluation at its former end stays in metrics.jsonl and may be
-    the best. A finished run is left as it is. One process at a time trains into a folder. A process
-    trains one model at a time, since dropout's stream and the threads of BLAS are the process's.
+    nothing had interrupted it. Unless the recipe's rates depend on the number of steps, `steps` may
+    differ from before; the evaluation at the run's former end stays in metrics.jsonl and may be the
+    best. A finished run is not changed. One process at a time trains into a folder. A process
+    trains one model at a time: dropout's random stream and the threads of BLAS belong to a process.
 
     Raises InputError for invalid arguments and, without `resume`, for a folder that holds a run;
     Interrupted after Ctrl-C or SIGTERM, with the state saved; BrokenNumbers if loss or gradient
-    turn NaN or infinite, before they change the weights; OSError if a file cannot be written. What
-    was saved before remains.
+    turn NaN or infinite, before they change the weights; OSError if a file cannot be written. No
+    error removes files that were saved before.
     """
     if not isinstance(model, Model):
         fix = "Write train(Transformer(config), task, folder, steps)."
@@ -192,7 +192,7 @@ def train(
 
 def _train(trainer: Trainer, schedule: Schedule, resume: bool, on_step, on_evaluation) -> dict:
     """Take and evaluate the steps of a run, from its beginning or from where it was saved."""
-    # Numbers that break are found in the loss and the norm, and reported once.
+    # NumPy need not warn: a NaN or infinity shows in the loss or the norm, and is reported once.
     quiet = np.errstate(all="ignore")
     with locked(trainer.files.folder), contextlib.closing(trainer.executor), quiet:
         if resume:
@@ -205,7 +205,7 @@ def _train(trainer: Trainer, schedule: Schedule, resume: bool, on_step, on_evalu
         over = schedule.ends_early(trainer) if trainer.evaluated == trainer.step else ""
         with progress.bar, interrupts() as interrupted:
             while not (trainer.finished or over):
-                if trainer.step < trainer.steps:  # a resumed run may have taken the last one
+                if trainer.step < trainer.steps:  # else only the last evaluation is missing
                     trainer.advance()
                     progress.bar.update()
                     if on_step:
@@ -231,7 +231,7 @@ def _train(trainer: Trainer, schedule: Schedule, resume: bool, on_step, on_evalu
 
 
 class _Progress:
-    """Shows on standard error how far a run is: a bar on a terminal, elsewhere a line at times."""
+    """Shows a run's progress on standard error: a bar on a terminal, else a line now and then."""
 
     def __init__(self, trainer: Trainer):
         self.trainer, self.first = trainer, trainer.step
@@ -242,7 +242,7 @@ class _Progress:
         )
 
     def log(self, loss: float) -> None:
-        """Show the loss of a line of metrics.jsonl."""
+        """Show the loss that was just written to metrics.jsonl."""
         self.bar.set_postfix(loss=f"{loss:.4f}")
         step, steps, now = self.trainer.step, self.trainer.steps, time.monotonic()
         if not self.bar.disable or step == steps or now - self.last_line < SECONDS_BETWEEN_LINES:
@@ -259,9 +259,9 @@ def _duration(seconds: float) -> str:
 
 @contextlib.contextmanager
 def interrupts() -> Iterator[list]:
-    """A list to which Ctrl-C and SIGTERM append, so that the step can end; twice stops at once.
+    """Yield a list to which Ctrl-C and SIGTERM append, so that the caller can finish its step.
 
-    Outside the main thread Python receives no signals, so the list stays empty.
+    A second signal raises KeyboardInterrupt. Python delivers signals to the main thread only.
     """
     received: list = []
     if threading.current_thread() is not threading.main_thread():

@@ -1,4 +1,4 @@
-"""What an evaluation measures: the task's own measures, and the loss on held-out batches."""
+"""The measures of an evaluation: the task's own, and the loss on held-out batches."""
 
 import math
 from typing import Any
@@ -11,14 +11,14 @@ from numformer.layer import Layer
 from numformer.models import Model
 
 RESERVED = {"step", "seconds", "loss", "rate", "gradient_norm", "loss_scale"}
-"""Names of other numbers in metrics.jsonl."""
+"""Names that metrics.jsonl uses for other numbers."""
 
 
 def measures(task: Any, model: Model, objective: Layer) -> dict[str, float]:
-    """The measures of the task's evaluate() and, unless among them, the loss on held-out batches.
+    """Return the measures of evaluate(), and the loss on held-out batches if it is not one of them.
 
-    Raises InputError unless they are numbers by name, with the task's metric; BrokenNumbers for NaN
-    and infinities.
+    Raises InputError unless evaluate() returns numbers by name, the task's metric among them;
+    BrokenNumbers for NaN and infinities.
     """
     result, metric = task.evaluate(model), task.metric
     measured = _numbers(result)
@@ -38,7 +38,7 @@ def measures(task: Any, model: Model, objective: Layer) -> dict[str, float]:
 
 
 def _numbers(result) -> dict[str, float] | None:
-    """The result of evaluate() as Python numbers by name, or None if it is something else."""
+    """Return the result of evaluate() as floats by name, or None if it is not numbers by name."""
     try:
         numbers = {name: float(value) for name, value in result.items()}
     except (AttributeError, TypeError, ValueError, OverflowError):
@@ -47,7 +47,7 @@ def _numbers(result) -> dict[str, float] | None:
 
 
 def _held_out_loss(task: Any, objective: Layer) -> dict[str, float]:
-    """The objective's mean loss, with auxiliary losses, on the task's held-out batches, if any."""
+    """Return the objective's mean loss on the held-out batches, if any, with auxiliary losses."""
     batches = getattr(task, "held_out", [])
     is_list = isinstance(batches, list | tuple)
     if not is_list or not all(isinstance(batch, Batch) for batch in batches):

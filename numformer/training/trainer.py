@@ -1,4 +1,4 @@
-"""One method for each thing that happens to a training run."""
+"""The state of a training run, and one method for each operation of the loop on it."""
 
 import functools
 import math
@@ -27,7 +27,7 @@ from numformer.version import __version__
 
 
 class Trainer:
-    """The state of a training run, and how it changes."""
+    """The state of a training run: steps, logs, evaluates, saves and resumes."""
 
     def __init__(
         self,
@@ -41,29 +41,29 @@ class Trainer:
         parts: int = 1,
         ranks: Ranks | None = None,
     ):
-        model.clear_saved()  # what an interrupted step may have left
+        model.clear_saved()  # an interrupted step may have left saved arrays
         self.model, self.task, self.recipe, self.steps, self.seed = model, task, recipe, steps, seed
         self.parts, self.ranks = parts, ranks or Ranks()
         self.optimizer = recipe.make_optimizer(pack(model, np.float32, xp))
-        # So that a user's model whose objective lacks R-Drop can be trained without it.
+        # Passed only if set, so that a user's model needs no R-Drop in its objective.
         r_drop = {"r_drop": recipe.r_drop} if recipe.r_drop else {}
         self.objective = model.objective(recipe.label_smoothing, **r_drop)
-        # Of several ranks, rank 0 looks at the numbers of every step, on the host.
+        # With several ranks, rank 0 reads the numbers of every step on the host.
         scale = LossScale(np if self.ranks.others else xp)
         self.loss_scale = scale if recipe.precision == "mixed" else None
         self.executor = make_executor(self.objective, self.optimizer, seed, parts, self.ranks)
         self.losses: list[float] = []  # since the last line of metrics.jsonl
-        self.unread: list[tuple] = []  # steps with loss, norm and scale, still on the device
-        self.all_finite: Any = True  # on a GPU an array (): whether all numbers so far were finite
+        self.unread: list[tuple] = []  # (step, array of loss, norm and scale on the device)
+        self.all_finite: Any = True  # on a GPU a scalar (): whether all numbers so far were finite
         self.best: dict = {}
         self.recent: list = []  # the weights (N,) at the latest evaluations, to be averaged
         self.evaluated = 0  # the step of the latest evaluation
-        self.began = time.monotonic()  # on a clock that a resumed run turns back
+        self.began = time.monotonic()  # moved back on resume, so `seconds` includes earlier runs
         text, extra = _text_description(task, model), getattr(task, "kept", {})
         self.files = RunFolder(folder, self.settings(), task.metric, text, extra)
 
     def settings(self) -> dict:
-        """What decides how a run goes on, and so must be the same when it is resumed."""
+        """Return all that determines the run's numbers, and so must be equal when it is resumed."""
         settings = description(self.model) | {
             "recipe": asdict(self.recipe),
             "seed": self.seed,
@@ -74,7 +74,7 @@ class Trainer:
         return settings | {"task": as_json("the task's description()", self.task.description())}
 
     def fingerprint(self) -> dict[str, Any]:
-        """What must be equal in all ranks: version, settings, checksums of data and weights."""
+        """Return what must be equal in all ranks: version, settings, checksums of data, weights."""
         settings, batch = self.settings(), self.task.batch(1)
         batches = batch if isinstance(batch, list) else [batch]
         inputs = [array for batch in batches for array in getattr(batch, "inputs", ())]
@@ -90,7 +90,7 @@ class Trainer:
 
     @property
     def parameters(self) -> FlatParameters:
-        """The vectors of all weights and of all gradients."""
+        """The vector (N,) of all weights, and the vector of all gradients."""
         return self.optimizer.parameters
 
     @property
@@ -114,7 +114,7 @@ class Trainer:
         return self.step == self.steps == self.evaluated
 
     def rate(self, step: int) -> float:
-        """The learning rate of a step (from 1)."""
+        """Return the learning rate of a step (from 1)."""
         return self.recipe.rate(step, self.steps, self.model.config.d_model)
 
     # Training
@@ -127,7 +127,7 @@ class Trainer:
         xp, skipped = array_module(norm), None
         if self.loss_scale:
             skipped = self.loss_scale.skips(loss, norm)
-            norm = xp.where(skipped, norm.dtype.type(0), norm)  # a skipped step moves nothing
+            norm = xp.where(skipped, norm.dtype.type(0), norm)  # a skipped step changes no weight
         self.unread.append((step, xp.stack([loss, norm, *([scale] if self.loss_scale else [])])))
         if xp is not np:
             self._update_if_finite(loss, norm, skipped)
@@ -139,11 +139,11 @@ class Trainer:
             self.executor.update(self.rate(step))
 
     def _update_if_finite(self, loss, norm, skipped=None) -> None:
-        """On a GPU: update, unless the numbers of this step or an earlier one broke.
+        """On a GPU: update, unless loss or norm of this or an earlier step is not finite.
 
-        Looking at the numbers would wait for the GPU in every step. So the update is made and, if
-        they broke, undone on the GPU: the weights get their old values. In a `skipped` step the
-        optimizer's vectors do, too.
+        To read loss and norm here would wait for the GPU in every step. So the update is made and,
+        if one of them is not finite, undone on the GPU: the weights get their old values. In a
+        `skipped` step the optimizer's vectors get theirs, too.
         """
         xp, vectors = array_module(norm), [self.parameters.data]
         self.all_finite = moves = xp.isfinite(loss) & xp.isfinite(norm) & self.all_finite
@@ -157,7 +157,7 @@ class Trainer:
     def read(self) -> None:
         """Read loss and norm of each step since the last call; the only wait for a GPU.
 
-        Raises BrokenNumbers at the first that is not finite.
+        Raises BrokenNumbers at the first step whose loss or norm is not finite.
         """
         if not self.unread:
             return
@@ -166,16 +166,16 @@ class Trainer:
         numbers = to_host(array_module(numbers[0]).stack(numbers)).tolist()
         for step, (loss, norm, *scale) in zip(steps, numbers, strict=True):
             if not math.isfinite(norm) or not math.isfinite(loss):
-                self.optimizer.steps = step - 1  # a GPU has taken more steps, which moved nothing
+                self.optimizer.steps = step - 1  # later steps on a GPU left the weights unchanged
                 raise self.broken(step, loss, norm)
             self.losses.append(loss)
             self.norm, self.scale = norm, {"loss_scale": scale[0]} if scale else {}
 
     def broken(self, step: int, loss: float, norm: float) -> BrokenNumbers:
-        """The error of a step whose numbers broke: the step is replayed to name the place."""
+        """Return the error for a step with broken numbers; replay the step to find their origin."""
         parameters = self.model.named_parameters()
         named = self.objective.named_layers(), self.model.named_layers()
-        # Each layer once; those of the model, which come later, by the model's own names.
+        # Each layer once; a layer of the model gets the model's name for it, since that comes last.
         layers = {id(layer): (name, layer) for layers in named for name, layer in layers.items()}
         scale = self.loss_scale.scale if self.loss_scale else None
         replay = functools.partial(self.executor.replay, step, self.task.batch(step), scale)
@@ -202,9 +202,9 @@ class Trainer:
     # Measuring
 
     def latest(self) -> dict[str, float]:
-        """The loss, the rate and the gradient's norm of the latest step, 0 if it was skipped.
+        """Return loss, rate and gradient norm (0 if skipped) of the latest step.
 
-        In half precision the scale of its loss, too.
+        In half precision, return the loss scale, too.
         """
         self.read()
         return {
@@ -216,7 +216,7 @@ class Trainer:
         }
 
     def log(self) -> dict:
-        """Write the mean loss since the last call, the rate and the gradient's norm."""
+        """Write and return the mean loss since the last call, the rate and the gradient norm."""
         line = self.latest()
         line["loss"] = sum(self.losses) / len(self.losses)
         self.losses = []
@@ -245,7 +245,7 @@ class Trainer:
         return measured
 
     def _is_best(self, measured: dict[str, float]) -> bool:
-        """Whether an evaluation is the best so far. Of equal ones the latest is."""
+        """Whether an evaluation is the best so far. Among equal ones, the latest is the best."""
         if not self.best or (self.recipe.average > 1 and self.step == self.steps):
             return True  # the mean of the last evaluations is the run's result, as in the paper
         new, best = measured[self.task.metric], self.best[self.task.metric]
@@ -257,16 +257,16 @@ class Trainer:
     # Saving
 
     def save(self) -> None:
-        """Write last.safetensors: weights, the optimizer's state, and where the run stands.
+        """Write last.safetensors: weights, the optimizer's state, and the run's progress.
 
-        If these weights are the best, best.safetensors follows; a run that was killed between the
-        two writes it when it is resumed.
+        If these weights are the best, write best.safetensors, too. If the run is killed between the
+        two files, it writes best.safetensors when it is resumed.
         """
         self.read()
         self._require_finite_weights()
         vectors = self.executor.optimizer_state()
         with self.ranks.busy():
-            # One vector comes from a GPU in one piece.
+            # One copy of the whole vector from a GPU, instead of one per parameter.
             arrays = self.parameters.views(to_host(self.parameters.data))
             weights = dict(zip(self.model.named_parameters(), arrays, strict=True))
             state = {f"optimizer.{name}": to_host(vector) for name, vector in vectors.items()}
@@ -275,7 +275,7 @@ class Trainer:
             if self.loss_scale:
                 state["loss_scale"] = self.loss_scale.state()
             progress = {
-                "step": self.step,  # from which the data follow
+                "step": self.step,  # also determines the next batch
                 "best": self.best,
                 "seconds": round(self.seconds, 2),
                 "losses": self.losses,
@@ -290,10 +290,10 @@ class Trainer:
                 self.files.save_best(self.model, self.best)
 
     def resume(self) -> None:
-        """Continue from last.safetensors; metrics.jsonl is cut back to its step.
+        """Continue from last.safetensors, and cut metrics.jsonl back to that step.
 
-        A run that was killed before it saved anything starts again. Raises InputError, with the
-        folder as it was, unless the run is the one that was started and its files are complete.
+        A run that was killed before it saved anything starts again. Raises InputError, and leaves
+        the folder unchanged, unless the folder holds this run and its files are complete.
         """
         state = self.files.resume(self.model, self.parameters.data.dtype)
         if state:
@@ -328,7 +328,7 @@ class Trainer:
 
 
 def _text_description(task, model: Model) -> dict | None:
-    """The description of the task's `text`, if any. InputError if `load` would refuse it."""
+    """Return the description of the task's `text`, if any. InputError if `load` would refuse it."""
     text = getattr(task, "text", None)
     if text is None:
         return None
