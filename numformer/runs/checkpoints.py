@@ -33,7 +33,7 @@ LAYERS_AT_FIRST = 16
 
 
 def checksum(tensors: dict[str, np.ndarray], metadata: dict) -> int:
-    """CRC-32 of the metadata and of every tensor's name, dtype, shape and bytes."""
+    """Return the CRC-32 of the metadata and of every tensor's name, dtype, shape and bytes."""
     crc = zlib.crc32(json.dumps(metadata).encode())
     for name in sorted(tensors):
         array = tensors[name]
@@ -43,10 +43,10 @@ def checksum(tensors: dict[str, np.ndarray], metadata: dict) -> int:
 
 
 def as_json(name: str, value):
-    """`value` as a checkpoint gives it back: JSON has lists for tuples.
+    """Return `value` as a checkpoint will return it: JSON turns tuples into lists.
 
-    Raises InputError, which names the entry, for a value that JSON does not have, and for NaN,
-    which equals nothing and so could not be compared.
+    Raises InputError, which names the entry, for a value that JSON cannot express, and for NaN,
+    which does not equal itself and so could not be compared. Infinities are refused, too.
     """
     if not _is_json(value):
         place, entry = _find_foreign(name, value)
@@ -68,7 +68,7 @@ def _is_json(value) -> bool:
 
 
 def _find_foreign(place: str, value) -> tuple[str, object]:
-    """The first entry that JSON does not have, and its place, up to ten levels deep."""
+    """Return place and value of the first entry that JSON cannot express, up to ten levels deep."""
     for _ in range(10):
         entries = enumerate(value) if isinstance(value, list | tuple) else ()
         for key, entry in value.items() if isinstance(value, dict) else entries:
@@ -83,7 +83,7 @@ def _find_foreign(place: str, value) -> tuple[str, object]:
 def save_checkpoint(path: Path, tensors: dict[str, np.ndarray], metadata: dict) -> None:
     """Write host arrays and JSON metadata to one safetensors file, atomically.
 
-    Adds the number of the format, the versions of numformer and NumPy, and a checksum.
+    Adds to the metadata the format, the versions of numformer and NumPy, and a checksum.
     """
     tensors = {name: np.asarray(array, order="C") for name, array in tensors.items()}
     versions = {"numformer": __version__, "numpy": np.__version__}
@@ -94,10 +94,10 @@ def save_checkpoint(path: Path, tensors: dict[str, np.ndarray], metadata: dict) 
 
 
 def load_checkpoint(path: Path, *dtypes: type[np.floating]) -> tuple[dict[str, Any], Any]:
-    """The arrays and metadata of a checkpoint, in the newest format.
+    """Return the arrays and metadata of a checkpoint, in the newest format.
 
-    All arrays have the same one of the `dtypes`, by default float32. Raises InputError if the file
-    is not a complete checkpoint, or a later numformer wrote it.
+    All arrays must have one dtype, one of `dtypes` (by default float32). Raises InputError if the
+    file is not a complete checkpoint, or has a format of a later numformer.
     """
     rule = "a checkpoint is a complete safetensors file that numformer wrote"
     fix = "Name the best.safetensors of a training run (--run takes its folder), or train again."
@@ -126,7 +126,7 @@ def load_checkpoint(path: Path, *dtypes: type[np.floating]) -> tuple[dict[str, A
 
 
 def _check_dtypes(codes: dict[str, str], dtypes: list[np.dtype]) -> None:
-    """Raise ValueError unless all tensors have the same one of the dtypes."""
+    """Raise ValueError unless all tensors have one dtype, which is one of `dtypes`."""
     first = next(iter(codes.values()), None)
     dtype = next((d for d in dtypes if f"F{8 * d.itemsize}" == first), dtypes[0])
     for name, code in codes.items():
@@ -147,9 +147,9 @@ def _check_format(path: Path, metadata) -> None:
 
 
 def read_config(path: Path, metadata: dict, model: type[Model]) -> Settings:
-    """The config in a checkpoint's metadata. InputError unless it is of this kind of model.
+    """Return the config in a checkpoint's metadata. InputError unless it is of this kind of model.
 
-    An absent field has its default, which is what models were before there was such a field.
+    A field that the file lacks gets its default: models behaved so before the field was added.
     """
     if not _is_kind(metadata.get("model"), model):
         raise InputError(
@@ -193,16 +193,16 @@ def save_model(path: Path, model: Model, **metadata) -> None:
 
 
 def description(model: Model) -> dict:
-    """A model's kind and config, as JSON."""
+    """Return a model's kind and config, as JSON values."""
     return {"model": model_kind(type(model)), "config": saved_values(model.config)}
 
 
 def load_model(path: Path, kind: type[Model] | None = None) -> tuple[Model, dict]:
-    """The model that `save_model` wrote, on the host in its dtype, and its metadata.
+    """Return the model that `save_model` wrote, on the host in its dtype, and its metadata.
 
-    A model whose class is not in `numformer.models` needs the class, as `kind`; it must have the
-    name that it was saved with. Raises InputError as `load_checkpoint` does, and for a folder or
-    the state of a run.
+    If the model's class is not in `numformer.models`, pass the class as `kind`; its name must be
+    as it was when the model was saved. Raises InputError as `load_checkpoint` does, and for a
+    folder or the state of a run.
     """
     rule, path = "load_model takes the file of a saved model", Path(path)
     if path.is_dir():
@@ -232,10 +232,10 @@ def load_model(path: Path, kind: type[Model] | None = None) -> tuple[Model, dict
 
 
 def _build(path: Path, kind: type[Model], config: Any, tensors: dict) -> Model:
-    """A new model of this kind and config.
+    """Return a new model of this kind and config. InputError if the file lacks its parameters.
 
-    Even small layers cost time and memory. So of many layers few are built at first, and more only
-    if the file has the parameters of those. Otherwise raises InputError.
+    Even small layers cost time and memory. So if the config has many, a model with few layers is
+    built first, and one with more only if the file has all parameters of the smaller one.
     """
     layers = LAYERS_AT_FIRST
     while layers < getattr(config, "layers", 0):
@@ -253,7 +253,7 @@ def _build(path: Path, kind: type[Model], config: Any, tensors: dict) -> Model:
 def require_size(path: Path, size: int, config: Settings) -> None:
     """Raise InputError if a file of `size` numbers has too few for a model of this config.
 
-    Called before the model is built, which might be a giant.
+    Call it before building the model, which a damaged config could make enormous.
     """
     if getattr(config, "least_parameters", 0) > size:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Files that are written atomically, and folders that one process at a time writes to."""
+"""Atomic writing of files, and locks so that one process at a time writes to a folder."""
 
 import contextlib
 import ctypes
@@ -13,7 +13,7 @@ from numformer.errors import InputError
 
 try:
     import fcntl
-except ImportError:  # on systems without such locks
+except ImportError:  # on Windows, for example
     fcntl = None  # type: ignore[assignment]
 
 PARTIAL = ".partial"
@@ -24,8 +24,8 @@ _locked: set[Path] = set()  # the folders that this process has locked
 def locked(folder: Path) -> Iterator[None]:
     """Within the block no other process can lock `folder`. Raises InputError if one has.
 
-    The lock leaves no file, and it ends with its process however that dies. The same process may
-    lock the folder again within the block.
+    The lock leaves no file, and ends when its process ends, however that happens. The same process
+    may lock the folder again within the block.
     """
     place = folder.resolve()
     if place in _locked:
@@ -47,14 +47,14 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _flock(folder: Path) -> Iterator[bool]:
-    """Lock the folder itself; whether no other process had."""
+    """Lock the folder itself, and yield True, or False if another process has locked it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:
             if fcntl:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             acquired = True
-        except OSError as problem:  # other errors are of file systems without locks
+        except OSError as problem:  # any other error: the file system has no locks
             acquired = not isinstance(problem, BlockingIOError)
         yield acquired
     finally:
@@ -63,7 +63,7 @@ def _flock(folder: Path) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def _mutex(folder: Path) -> Iterator[bool]:
-    """On Windows, where a folder cannot be locked: a mutex with its name; whether it was free."""
+    """Windows cannot lock a folder: create a mutex named after it, and yield whether it is new."""
     kernel = ctypes.WinDLL("kernel32", use_last_error=True)  # type: ignore[attr-defined]
     kernel.CreateMutexW.restype = ctypes.c_void_p
     name = hashlib.sha256(os.path.normcase(folder).encode()).hexdigest()
@@ -76,7 +76,7 @@ def _mutex(folder: Path) -> Iterator[bool]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that at every moment it is complete, the old one or the new one.
+    """Write a file so that `path` always holds a complete file, the old one or the new one.
 
     Writes a temporary file beside it, syncs it to disk, and renames it. Raises OSError.
     """
@@ -90,7 +90,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     except BaseException:  # Ctrl-C too
         temporary.unlink(missing_ok=True)
         raise
-    if sys.platform != "win32":  # the rename itself is safe once the folder is on disk
+    if sys.platform != "win32":  # sync the folder, so that the rename survives a power cut, too
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -99,7 +99,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def _replace(temporary: Path, path: Path) -> None:
-    """Rename; on Windows again after a while if another program is reading the old file."""
+    """Rename; on Windows, pause and retry while another program is reading the old file."""
     for pause in (0.01, 0.1, 1) if sys.platform == "win32" else ():
         try:
             return os.replace(temporary, path)
@@ -110,7 +110,7 @@ def _replace(temporary: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Within the block an OSError without a file's name, as of a full disk, gets that of `path`."""
+    """Within the block, add the name `path` to an OSError without one, such as of a full disk."""
     try:
         yield
     except OSError as problem:

@@ -1,4 +1,4 @@
-"""Checkpoints of earlier formats become those of this format: one function for each step."""
+"""Migrates checkpoints of earlier formats to this one: a function from each format to the next."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ import numpy as np
 FORMAT = 5  # goes up when a name or a meaning in a checkpoint changes
 
 Checkpoint = tuple[dict[str, np.ndarray], dict]
-"""Arrays by name and JSON metadata."""
+"""Arrays by name, and JSON metadata."""
 
 
 def from_1(tensors: dict, metadata: dict) -> Checkpoint:
@@ -104,10 +104,10 @@ OWNERS_4 = {
 
 
 def settings_from_4(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A config, a recipe or flags of format 4 as those of format 5, without those of no effect.
+    """Return a format 4 config, recipe or flags in format 5, without settings that had no effect.
 
-    Shared keys and values were the mixer "grouped" and a setting of "window"; now every attention
-    has that setting. `attention_function` did not yet choose how long sequences are computed.
+    In format 4, only the mixers "grouped" and "window" could share keys and values; in format 5
+    every attention can. `attention_function` did not yet choose how long sequences are computed.
     """
     new = dict(values)
     for name, (owner, choices) in OWNERS_4.items():
@@ -128,7 +128,7 @@ MIGRATIONS = {1: from_1, 2: from_2, 3: from_3, 4: from_4}
 
 
 def migrate(tensors: dict[str, np.ndarray], metadata: dict) -> Checkpoint:
-    """A checkpoint of any format as one of this format."""
+    """Return a checkpoint of any format in this format."""
     for number in range(metadata["format"], FORMAT):
         tensors, metadata = MIGRATIONS[number](tensors, metadata)
     return tensors, metadata | {"format": FORMAT}

@@ -1,4 +1,4 @@
-"""Whether a saved run can go on: its files must be its own, complete, and valid."""
+"""Checks whether a saved run can be resumed: its files must be its own, complete and valid."""
 
 import sys
 import zlib
@@ -21,37 +21,37 @@ from numformer.runs.checkpoints import load_checkpoint, read_config
 
 @dataclass(frozen=True)
 class State:
-    """Where a run stands, from its last.safetensors. The optimizer's vectors are (N,)."""
+    """The state of a run, from its last.safetensors. The optimizer's vectors are (N,)."""
 
     weights: dict[str, np.ndarray]
     optimizer: dict[str, np.ndarray]
     recent: Any  # the weights (N,) at the latest evaluations, to be averaged
     loss_scale: Any  # the state of the LossScale (2,), or None
-    threads: int | None  # of BLAS; unknown in files of format 1
+    threads: int | None  # of BLAS; None if unknown, in files of format 1
     step: int
-    seconds: float  # of training so far; 0 in files that do not have it
+    seconds: float  # of training so far; 0 if the file does not say
     losses: list[float]  # since the last line of metrics.jsonl
     best: dict  # the best evaluation so far
     metrics_bytes: int  # the length of metrics.jsonl
 
 
 def summary(metrics: bytes) -> dict:
-    """What later tells whether a metrics.jsonl begins with these bytes."""
+    """Return length and checksum, to check later that metrics.jsonl begins with these bytes."""
     return {"bytes": len(metrics), "crc32": zlib.crc32(metrics)}
 
 
 def load_state(
     last: Path, metrics: Path, model: Model, settings: dict, metric: str, dtype
 ) -> State:
-    """The state in `last`, if a run of `model` with `settings` can go on from it.
+    """Return the state in the file `last`, to resume a run of `model` with `settings` from it.
 
-    `metrics` is the metrics.jsonl, `metric` the task's, `dtype` that of the weights. Raises
-    InputError, which says what does not fit.
+    `metrics` is the path of metrics.jsonl, `metric` the task's metric, `dtype` the weights' dtype.
+    Raises InputError, which says what does not fit, if the run cannot be resumed from it.
     """
     tensors, metadata = load_checkpoint(last, dtype)
     _require_same_settings(last, metadata, type(model), settings)
     recipe = Recipe(**settings["recipe"])
-    averages = recipe.average > 1 and metadata.get("best")  # after an evaluation
+    averages = recipe.average > 1 and metadata.get("best")  # from the first evaluation on
     most_recent = recipe.average if averages else 0
     mixed = recipe.precision == "mixed"
     vectors = vectors_of(OPTIMIZERS[recipe.optimizer])
@@ -78,7 +78,7 @@ def load_state(
 
 
 def _require_same_settings(last: Path, metadata: dict, model: type[Model], settings: dict) -> None:
-    """Raise InputError unless the file is of a run of these settings, the number of steps apart."""
+    """Raise InputError unless the run in the file has these settings, except for `steps`."""
     if "step" not in metadata:
         raise InputError(
             "a run is resumed from the last.safetensors that it saved",
@@ -98,7 +98,7 @@ def _require_same_settings(last: Path, metadata: dict, model: type[Model], setti
         raise InputError(
             "the state of a run holds its recipe", f"{last} ({problem})", "Start a new run."
         ) from None
-    # A field that the file does not have yet has its default.
+    # Fields that the file lacks, since they were added later, get their defaults.
     saved = metadata | {
         "model": model_kind(model),
         "config": saved_values(config),
@@ -115,15 +115,15 @@ def _require_same_settings(last: Path, metadata: dict, model: type[Model], setti
 
 
 def _by_name(settings: dict) -> dict:
-    """Kind of model, seed, parts and every field of config and recipe."""
+    """Return kind of model, seed, parts and every field of config and recipe in one dict."""
     single = {name: settings.get(name) for name in ("model", "seed", "parts")}
     return single | settings["config"] | settings["recipe"]
 
 
 def _require_same_end(recipe: Recipe, steps: int, step: int, saved_steps: int) -> None:
-    """Raise InputError unless a run of `saved_steps`, now at `step`, can become one of `steps`.
+    """Raise InputError unless a run of `saved_steps`, now at `step`, can go on to `steps`.
 
-    If no rate depends on the end of the run, each step is the same in a longer or shorter one.
+    If no rate depends on the end of the run, each step is the same in a longer or shorter run.
     """
     if steps != saved_steps and recipe.knows_the_end:
         raise InputError(
@@ -141,9 +141,9 @@ def _require_same_end(recipe: Recipe, steps: int, step: int, saved_steps: int) -
 
 
 def _invalid_entry(state: State, steps, metric: str, most_recent: int) -> str | None:
-    """The name of an entry that no run of `steps` can have saved, or None.
+    """Return the name of an entry that no run of `steps` can have saved, or None.
 
-    At most `most_recent` weights may be kept to be averaged.
+    At most `most_recent` vectors of weights may have been kept for averaging.
     """
     step, losses, best, recent = state.step, state.losses, state.best, state.recent
     size = sum(array.size for array in state.weights.values())
@@ -171,7 +171,7 @@ def _invalid_entry(state: State, steps, metric: str, most_recent: int) -> str | 
 
 def _can_be_best(best: dict, step: int, steps: int, metric: str) -> bool:
     if not best:
-        return step < steps  # a run that has ended was evaluated
+        return step < steps  # a run is evaluated at its end, so it then has a best
     at, numbers = best.get("step"), _are_numbers(best.values())
     return numbers and metric in best and type(at) is int and 1 <= at <= step
 
@@ -182,7 +182,7 @@ def _are_numbers(values) -> bool:
 
 
 def _metrics_bytes(metrics: Path, saved) -> int:
-    """The length of metrics.jsonl in its saved summary. InputError if the file differs from it."""
+    """Return the saved length of metrics.jsonl. InputError if the file's beginning has changed."""
     length = saved.get("bytes") if isinstance(saved, dict) else None
     content = metrics.read_bytes() if metrics.is_file() else b""
     if type(length) is not int or summary(content[:length]) != saved:

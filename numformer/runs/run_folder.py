@@ -1,4 +1,4 @@
-"""The folder of a training run: what the run writes into it, and finds there when it resumes."""
+"""The folder of a training run: writes the run's files, and reads them when it is resumed."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from numformer.runs.resume import State, load_state, summary
 
 
 def read_metrics(path: Path) -> list[dict]:
-    """The lines of a metrics.jsonl, without a last line that a killed run left unfinished."""
+    """Return the lines of a metrics.jsonl, without an unfinished last line of a killed run."""
     *lines, _unfinished = path.read_text(encoding="utf-8").split("\n")
     return [json.loads(line) for line in lines]
 
@@ -24,9 +24,9 @@ def read_metrics(path: Path) -> list[dict]:
 class RunFolder:
     """metrics.jsonl, last.safetensors (all that resuming needs) and best.safetensors of a run.
 
-    `settings` decide how the run goes on, so they must be the same when it is resumed: kind and
-    config of the model, recipe, seed, parts and task, and steps if the recipe's rates depend on
-    them. `text` describes what the model does with texts; `extra` is saved with the best model.
+    `settings` determine the run's numbers, so they must be equal when it is resumed: kind and
+    config of the model, recipe, seed, parts and task, and the number of steps if the recipe's rates
+    depend on it. `text` describes the task's `text`; `extra` is saved with the best model.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class RunFolder:
         self.metrics, self.last, self.best = (folder / name for name in names)
 
     def find(self, resume: bool) -> None:
-        """Create the folder of a new run. InputError if it fails, or a resumed run has none."""
+        """Create a new run's folder. InputError if that fails, or a resumed run has no folder."""
         if resume and not self.folder.is_dir():
             raise InputError(
                 "a run is resumed in the folder that it writes to",
@@ -72,7 +72,7 @@ class RunFolder:
             self.metrics.write_bytes(b"")
 
     def _measured_nothing(self) -> bool:
-        """Whether metrics.jsonl is of a run that ended before it had anything to save."""
+        """Whether the run of metrics.jsonl ended before its first evaluation, so saved nothing."""
         try:
             return not self.evaluated()
         except (OSError, ValueError, LookupError, TypeError):
@@ -80,7 +80,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def _creating(self) -> Iterator[None]:
-        """Within the block an OSError becomes an InputError: no run can begin in the folder."""
+        """Within the block, turn an OSError into an InputError: no run can begin in the folder."""
         try:
             yield
         except OSError as problem:
@@ -96,9 +96,9 @@ class RunFolder:
             file.write(f"{json.dumps(line)}\n".encode())
 
     def save(self, tensors: dict[str, np.ndarray], progress: dict) -> None:
-        """Write last.safetensors: host arrays, and where the run stands."""
+        """Write last.safetensors: host arrays, and the run's progress."""
         with naming(self.metrics), open(self.metrics, "ab+") as file:
-            os.fsync(file.fileno())  # so that it survives a power cut as the checkpoint does
+            os.fsync(file.fileno())  # so that it survives a power cut, like the checkpoint
             file.seek(0)
             metrics = summary(file.read())
         progress = progress | {"metrics": metrics, "metric": self.metric}
@@ -122,10 +122,10 @@ class RunFolder:
         model.load_state_dict(tensors)
 
     def resume(self, model: Model, dtype) -> State | None:
-        """Where the saved run stands, or None if it was killed before it saved anything.
+        """Return the state of the saved run, or None if it was killed before it saved anything.
 
-        Raises InputError, with the folder as it was, unless the run is the one that was started
-        and its files are complete.
+        Raises InputError, and leaves the folder unchanged, unless the folder holds this run and its
+        files are complete.
         """
         if self.last.exists():
             return load_state(self.last, self.metrics, model, self.settings, self.metric, dtype)
@@ -138,7 +138,7 @@ class RunFolder:
         return None
 
     def cut_back(self, state: State | None) -> None:
-        """Bring the folder to where the saved run stands."""
+        """Cut metrics.jsonl back to the saved state, and remove partial files."""
         if state:
             os.truncate(self.metrics, state.metrics_bytes)
         elif self.metrics.exists() and not self.metrics.is_file():
@@ -149,10 +149,10 @@ class RunFolder:
             )
         else:
             self.metrics.write_bytes(b"")
-        for path in (self.last, self.best):  # what a killed run may have left
+        for path in (self.last, self.best):  # a killed run may have left partial files
             path.with_name(path.name + PARTIAL).unlink(missing_ok=True)
 
     def evaluated(self) -> int:
-        """The step of the latest evaluation in metrics.jsonl, or 0."""
+        """Return the step of the latest evaluation in metrics.jsonl, or 0."""
         lines = read_metrics(self.metrics)
         return max((line["step"] for line in lines if "gradient_norm" not in line), default=0)

@@ -59,7 +59,7 @@ class Task(Protocol):
         ...
 
     def description(self) -> dict:
-        """Return JSON values that identify this task and its data; a resumed run's must be equal."""
+        """Return JSON values that identify task and data; a resumed run's must be the same."""
         ...
 
 
