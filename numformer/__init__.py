@@ -1,11 +1,11 @@
 """The Transformer of "Attention Is All You Need", forward and backward by hand.
 
-The paper is `numformer.paper`. What came later stands in the rooms after it, and hands its classes
-other parts. The public names below follow this order. The gradient check is
-`numformer.gradient_check`, the pictures are `numformer.plots`.
+The paper's model is in `numformer.paper`. Later ideas are in the packages after it, which pass
+other parts to its classes. The public names below follow this order. The gradient check is in
+`numformer.gradient_check`, the figures of a run are in `numformer.plots`.
 
-Shapes are written in these letters: B batch, S source length, T target length, D d_model, H heads,
-K d_k (and d_v where it is the same), F d_ff, V vocabulary. A gradient is `d` and the name: `dx`.
+The letters in shapes: B batch, S source length, T target length, D d_model, H heads,
+K d_k (and d_v where it is the same), F d_ff, V vocabulary. The gradient of x is named `dx`.
 """
 
 import importlib
@@ -68,7 +68,7 @@ add_former_methods()
 
 
 def __getattr__(name: str):
-    if name == "layers":  # a former package, whose import warns
+    if name == "layers":  # importing this former package warns
         return importlib.import_module("numformer.layers")
     if name in RENAMED:
         value, replacement = globals()[RENAMED[name]], RENAMED[name]

@@ -21,7 +21,7 @@ PACKAGES = {
     "Tasks: each trains a model to (--help lists its flags, --quick tries it)": "toy_tasks",
     "Lessons, in the terminal": "lessons",
 }
-"""The packages whose `commands()` are listed, each under a title."""
+"""Packages whose `commands()` are listed, by the title of the list."""
 
 CHECKS = {
     "python -m numformer.gradient_check": "compare every gradient with a numerical one",
@@ -35,7 +35,7 @@ CHECKS_IN_CLONE = {
 
 
 def machine() -> dict[str, str]:
-    """The software and hardware that a program of this library would run on, by name."""
+    """Return, by name, the software and hardware that numformer runs on here."""
     kind = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
     threads = blas.threads()
     try:
@@ -54,7 +54,7 @@ def machine() -> dict[str, str]:
 
 
 def overview() -> str:
-    """Tasks, lessons, checks and the machine, a line each."""
+    """Return a list of the tasks, lessons, checks and the machine, one per line."""
     groups = {
         title: importlib.import_module(package).commands() for title, package in PACKAGES.items()
     }

@@ -1,4 +1,4 @@
-"""glibc's memory allocator: whether this process keeps the memory of freed arrays."""
+"""Tell glibc's memory allocator to keep the memory of freed arrays, or to return it."""
 
 import contextlib
 import ctypes
@@ -7,8 +7,8 @@ import ctypes
 def reuse_freed_memory() -> None:
     """Let this process keep the memory of freed arrays instead of returning it to the system.
 
-    glibc returns large arrays as soon as they are freed, so every training step pays page faults
-    for the same memory again. This concerns the whole process; without glibc it does nothing.
+    By default glibc returns large arrays as soon as they are freed, so every training step causes
+    page faults for the same memory again. Concerns the whole process; needs glibc.
     """
     m_trim_threshold, m_mmap_threshold = -1, -3
     try:
@@ -16,13 +16,13 @@ def reuse_freed_memory() -> None:
     except (OSError, AttributeError):
         return
     mallopt(m_mmap_threshold, 1 << 30)
-    mallopt(m_trim_threshold, -1)  # never
+    mallopt(m_trim_threshold, -1)  # never return memory
 
 
 def return_freed_memory() -> None:
     """Return the memory of freed arrays to the system, once.
 
-    Otherwise this process, and each that it forks, would keep what building a model took.
+    Otherwise this process and its forks would keep the memory that building a model needed.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)

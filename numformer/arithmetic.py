@@ -9,7 +9,7 @@ import numpy as np
 from numformer import blas
 from numformer.backend import array_module, has_kernel, kernels_for
 
-FEW = 16  # rows: up to here the sum and maximum of NumPy are faster than the ones below
+FEW = 16  # rows up to which NumPy's sum and max are faster than the functions below
 
 
 def rows(x):
@@ -22,7 +22,7 @@ def transpose(x):
     return x.swapaxes(-1, -2)
 
 
-# The function that multiplies two matrices in this thread; None for the usual product.
+# This thread's function for a product of two matrices; None means the usual product.
 matrix_product = contextvars.ContextVar[Callable | None]("matrix_product", default=None)
 
 
@@ -49,7 +49,7 @@ def sum_rows(x):
 
 
 def sum_last(x):
-    """x (..., D) -> (..., 1): the sum over the last axis, for many rows as a product with ones."""
+    """x (..., D) -> (..., 1): the sum over the last axis; of many rows, by a product with ones."""
     if x.size <= FEW * x.shape[-1]:
         return x.sum(axis=-1, keepdims=True)
     return (rows(x) @ array_module(x).ones(x.shape[-1], dtype=x.dtype)).reshape(*x.shape[:-1], 1)
@@ -65,7 +65,7 @@ def mean_last(x):
 def max_last(x):
     """x (..., D) -> (..., 1): the largest number along the last axis.
 
-    NumPy reduces short rows one by one, which is slow; in the transpose it compares all at once.
+    NumPy reduces short rows one by one, which is slow; transposed, it compares all rows at once.
     """
     if array_module(x) is np and x.shape[-1] <= 64 and x.size > FEW * x.shape[-1]:
         return rows(x).T.copy().max(axis=0).reshape(*x.shape[:-1], 1)
@@ -83,8 +83,8 @@ def dot_last(a, b):
 def dot_rows(a, b):
     """a, b (..., D) -> (D,): the dot product over all axes but the last.
 
-    einsum adds one row after the other, which loses digits over a million rows. So blocks of rows
-    are added first, then their sums.
+    einsum adds one row after the other, which loses digits over a million rows. So the rows of each
+    block are added first, then the sums of the blocks.
     """
     if array_module(a) is not np:
         return sum_rows(a * b)
@@ -101,7 +101,7 @@ def dot_rows(a, b):
 def scatter_add(target, ids, values) -> None:
     """target[ids[n]] += values[n] for every n, repeated ids included.
 
-    target (V, D), ids (N,), values (N, D). The order of each sum is fixed, and so are its bits.
+    target (V, D), ids (N,), values (N, D). The order of each sum, and so its bits, are fixed.
     """
     if not isinstance(target, np.ndarray) or len(target) <= 256:
         one_hot = ids == array_module(target).arange(len(target))[:, None]

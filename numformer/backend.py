@@ -1,6 +1,6 @@
-"""NumPy or CuPy: where an array lies, and what depends on that.
+"""NumPy or CuPy: which of them holds an array, and the functions and kernels for it.
 
-Array code begins with `xp = array_module(x)`, so it computes on the machine that holds its arrays.
+Array code begins with `xp = array_module(x)`, so it computes on the device that holds `x`.
 """
 
 import functools
@@ -30,7 +30,7 @@ def kernels_for(array) -> dict[str, Callable]:
 
 
 def has_kernel(formula: Callable) -> Callable:
-    """On a GPU, let the kernel of the same name compute this formula."""
+    """Let a formula be computed on a GPU by the kernel of the same name, if there is one."""
 
     @functools.wraps(formula)
     def kernel_or_formula(*arguments, **settings):
@@ -59,7 +59,7 @@ def dtype_kind(value) -> str:
 def cache_pieces(x) -> list[slice]:
     """Slices that cover x (N) or the rows of x (N, D): one on a GPU, cache-sized ones on the host.
 
-    Several operations in a row on one piece then read main memory only once.
+    Several operations on one piece, one after the other, then read main memory only once.
     """
     if not isinstance(x, np.ndarray):
         return [slice(None)]

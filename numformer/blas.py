@@ -1,7 +1,7 @@
 """How many threads the matrix products of BLAS use, and a faster way to multiply a few rows.
 
 A model that writes multiplies one small matrix after another. A second thread gains little there,
-and beside other programs the two mostly wait. The number of threads concerns the whole process.
+and while other programs run, both mostly wait. The number applies to the whole process.
 """
 
 import contextlib
@@ -12,15 +12,15 @@ from collections.abc import Iterator
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-LARGE = 1 << 27  # multiplications: from here on a product is worth all threads
-MOST_ROWS = 16  # a product with more rows is not cut into pieces
-PIECE = 10**6  # multiplications: up to here OpenBLAS reads both matrices where they are in memory
-PIECE_TRANSPOSED = 1200  # entries of such a result, if the second matrix is transposed
+LARGE = 1 << 27  # a product with at least as many multiplications is worth all threads
+MOST_ROWS = 16  # a product with more rows in its first matrix is not cut into pieces
+PIECE = 10**6  # up to as many multiplications, OpenBLAS does not copy the matrices of a product
+PIECE_TRANSPOSED = 1200  # most entries of a piece's result, if b is transposed
 
 blocks = 0  # how many `single_thread` blocks are active, in all threads of Python
 
 _change = threading.Lock()
-_usual: list[int] = []  # the threads of each BLAS library outside these blocks
+_usual: list[int] = []  # how many threads each BLAS library uses outside these blocks
 _trainer: int | None = None  # the thread of Python that trains a model
 
 
@@ -69,7 +69,7 @@ def training_threads(count: int) -> Iterator[None]:
 def single_thread() -> Iterator[None]:
     """Within the block all products but large ones use one thread.
 
-    While another thread trains, nothing changes, because the number may affect its bits.
+    While another thread trains, the number stays: changing it may alter that thread's results.
     """
     global blocks, _usual
     if _another_thread_trains():
@@ -90,7 +90,7 @@ def single_thread() -> Iterator[None]:
 
 
 def product(a, b):
-    """a (M, N) @ b (N, P) within `single_thread`: a few rows, but not one, meet pieces of b.
+    """a (M, N) @ b (N, P) in `single_thread`; if a has 2 to 16 rows, by pieces of b.
 
     A large product uses all the usual threads.
     """
@@ -113,11 +113,11 @@ def product(a, b):
 def _in_pieces(a, b):
     """a (M, N) @ b (N, P) for a few rows of `a`, as products with contiguous pieces of `b`.
 
-    OpenBLAS copies large matrices before it multiplies them, but with AVX-512 not small ones. So
-    5 rows times the transpose of a (10000, 512) take 0.3 of the time, 16 rows 0.5.
+    OpenBLAS copies large matrices before it multiplies them, but with AVX-512 not the small ones.
+    So 5 rows times the transpose of a (10000, 512) take 0.3 of the time, 16 rows 0.5.
     """
     rows, (depth, columns) = len(a), b.shape
-    if b.flags.f_contiguous:  # pieces of its columns give columns of the result
+    if b.flags.f_contiguous:  # each piece of b's columns gives columns of y
         width = min(PIECE_TRANSPOSED, PIECE // depth) // rows
         if not 0 < width < columns:
             return a @ b
@@ -129,5 +129,5 @@ def _in_pieces(a, b):
     thickness = 2 ** (PIECE // (rows * columns)).bit_length() // 2
     if thickness < 32 or depth % thickness or not b.flags.c_contiguous:
         return a @ b
-    pieces = b.reshape(-1, thickness, columns)  # of its rows: the products are summed
+    pieces = b.reshape(-1, thickness, columns)  # pieces of b's rows, whose products are summed
     return (a.reshape(rows, -1, thickness).swapaxes(0, 1) @ pieces).sum(axis=0)

@@ -1,4 +1,4 @@
-"""The backend: NumPy, which computes on the host, or CuPy, which computes on a GPU."""
+"""Choose the backend: NumPy, which computes on the host, or CuPy, which computes on a GPU."""
 
 import os
 import sys
@@ -8,16 +8,16 @@ import numpy as np
 
 from numformer.errors import InputError
 
-# The number of an MPI rank on its machine, which is also the number of its GPU.
+# Each holds the number of an MPI rank on its machine, which is also the number of its GPU.
 LOCAL_RANK_VARIABLES = "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"
 BACKENDS = ("numpy", "cupy", "auto")
 
 
 def find_backend(name: str) -> Any:
-    """The array module for `name`: "numpy", "cupy", or "auto" (cupy where a GPU works).
+    """Return the array module for `name`: "numpy", "cupy", or "auto" (cupy if a GPU works).
 
-    Raises InputError for "cupy" where no GPU works. `import cupy` succeeds without a GPU and
-    without cuBLAS, which the first product loads, so the test is a product.
+    Raises InputError for "cupy" if no GPU works. `import cupy` succeeds even without a GPU or
+    without cuBLAS, which is loaded by the first product, so this function tries a product.
     """
     if name not in BACKENDS:
         raise InputError(
@@ -38,7 +38,7 @@ def find_backend(name: str) -> Any:
         if float((ones @ ones.T).sum()) != 12:
             raise RuntimeError("the GPU computes a wrong product")
         return cupy
-    except Exception as problem:  # a driver or an installation may break in any way
+    except Exception as problem:  # a broken driver or installation may raise anything
         reason = f"{type(problem).__name__}: {problem}"
         if name == "auto":
             print(f"backend auto: using numpy ({reason})", file=sys.stderr)
@@ -51,5 +51,5 @@ def find_backend(name: str) -> Any:
 
 
 def default_backend() -> str:
-    """The default of --backend: NUMFORMER_BACKEND, or numpy."""
+    """Return the default of --backend: the variable NUMFORMER_BACKEND, or numpy."""
     return os.environ.get("NUMFORMER_BACKEND", "numpy")

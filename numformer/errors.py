@@ -1,4 +1,4 @@
-"""Errors about input, which all name the rule, what was received and the fix."""
+"""Errors about input: each names the rule, what was received and the fix."""
 
 import math
 import sys
@@ -7,7 +7,7 @@ import numpy as np
 
 
 class InputError(ValueError):
-    """Input that breaks a rule. Scripts print it without a traceback and exit with code 2.
+    """Input breaks a rule. Scripts print the error without a traceback and exit with code 2.
 
     `rule` says what must hold, `received` what came instead, `fix` what to do.
     """
@@ -45,7 +45,7 @@ class BrokenNumbers(ArithmeticError):
 
 
 def require_no_nan(logits: np.ndarray) -> None:
-    """Raise BrokenNumbers if one of the logits, or of what was computed from them, is NaN."""
+    """Raise BrokenNumbers if a logit, or a number computed from the logits, is NaN."""
     if np.isnan(logits).any():
         raise BrokenNumbers("logits are NaN: the weights are broken or so large that they overflow")
 

@@ -19,7 +19,7 @@ def exit_code(main: Callable[[], int]) -> int:
     """Run a program's main and return its exit code; an error is one line on standard error.
 
     Standard input, output and error are UTF-8, whatever the system's encoding, unless
-    PYTHONIOENCODING names another; characters that it lacks are printed as \\u and their number. A
+    PYTHONIOENCODING names another; a character that it lacks is printed as \\u and its number. A
     closed stream (`>&-`) does not stop the program. A warning is printed as a note, without the
     line of code that caused it.
     """
@@ -40,7 +40,7 @@ def exit_code(main: Callable[[], int]) -> int:
         ranks = world()
         handler = signal.getsignal(signal.SIGINT)
         if callable(handler) and handler is not signal.default_int_handler:
-            # It ended the program at once while modules were imported.
+            # Only while modules were imported should Ctrl-C end the program at once.
             signal.signal(signal.SIGINT, signal.default_int_handler)
         if ranks.rank:  # rank 0 prints
             sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")
@@ -55,7 +55,7 @@ def exit_code(main: Callable[[], int]) -> int:
         return _leave(2)
     except InputError as problem:
         return _complain(problem, 2)
-    except UnicodeDecodeError as problem:  # read_text reports files
+    except UnicodeDecodeError as problem:  # of standard input: read_text checks files
         fix = "Convert the text, with iconv for example."
         return _complain(InputError("standard input is UTF-8", problem, fix), 2)
     except MemoryError as problem:
@@ -80,13 +80,13 @@ def exit_code(main: Callable[[], int]) -> int:
 def _leave(code: int) -> int:
     """Return the exit code, or end the process if it is one of several ranks.
 
-    MPI's own shutdown would wait for messages still under way between ranks; mpiexec ends the ranks
-    that hang.
+    MPI's own shutdown would wait for messages that are still on their way between ranks; mpiexec
+    ends the ranks that hang.
     """
     ranks = world()
     if not ranks.others:
         return code
-    if ranks.failed_elsewhere:  # let the rank that reported it end first
+    if ranks.failed_elsewhere:  # let the rank that reports the error end first
         time.sleep(1)
     sys.stdout.flush()
     sys.stderr.flush()

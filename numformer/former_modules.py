@@ -1,4 +1,4 @@
-"""Modules of the version before, by whose names they can still be imported, with a warning."""
+"""Former names of modules, which can still be imported by these names, with a warning."""
 
 import importlib
 import sys
@@ -21,7 +21,7 @@ FORMER_MODULES = {
 
 
 class FormerModules(MetaPathFinder, Loader):
-    """Imports the module of today in place of a former one."""
+    """The finder and loader that imports a module under its former name."""
 
     def find_spec(self, name, path=None, target=None) -> ModuleSpec | None:
         return ModuleSpec(name, self) if name in FORMER_MODULES else None

@@ -1,7 +1,7 @@
 """Public names of the previous version, which still work and warn.
 
-`RENAMED` maps a former name to the present one. `FORMER_NAMES` has those without a direct
-successor: a function that builds the same, and what to write instead.
+`RENAMED` maps a former name to the present one. `FORMER_NAMES` maps a name without a direct
+successor to a function that builds the same layer, and to the text of what to write instead.
 """
 
 import warnings
@@ -87,6 +87,6 @@ class FormerMethod:
 
 
 def add_former_methods() -> None:
-    """Give classes the methods that they had under other names."""
+    """Let classes keep their methods under the former names, too."""
     for (owner, name), replacement in FORMER_METHODS.items():
         setattr(owner, name, FormerMethod(name, replacement))

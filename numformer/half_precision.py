@@ -13,8 +13,8 @@ from numformer.backend import on_host
 def half_products(half: bool = True) -> Iterator[None]:
     """Within the block, in this thread, products with one matrix have half precision.
 
-    These are all products but those inside attention (queries with keys, weights with values),
-    which stay float32.
+    Only the products inside attention (queries with keys, weights with values), which multiply
+    many pairs of matrices, stay float32.
     """
     token = matrix_product.set(half_product if half else None)
     try:

@@ -1,4 +1,4 @@
-"""Calls of layers, intercepted: to read or change what goes through a layer."""
+"""Intercept calls of layers, to read or change what goes through a layer."""
 
 import contextlib
 import functools
@@ -10,7 +10,7 @@ from numformer.layer import Layer
 
 @contextlib.contextmanager
 def intercepted(layers: Mapping[Any, Layer], method: str, around: Callable) -> Iterator[None]:
-    """Within the block a call of a layer's `method` goes to `around`, which returns its result.
+    """Within the block, a call of a layer's `method` goes to `around`, which returns its result.
 
     `layers` holds the layers by name. `layer.forward(*inputs)` becomes
     `around(name, forward, *inputs)`, where `forward` is the layer's own method with the keyword

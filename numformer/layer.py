@@ -25,7 +25,7 @@ Array: TypeAlias = np.ndarray[Any, Any]  # or cupy.ndarray, on a GPU
 
 
 class Parameter:
-    """An array to be trained and its gradient, of one shape and dtype.
+    """An array to be trained and its gradient, of the same shape and dtype.
 
     Backward writes `parameter.grad += ...`. `pack` makes `data` and `grad` views of two vectors
     that the optimizer works on, so assigning another array to either is an error; write new values
@@ -89,18 +89,18 @@ class Parameter:
             self._flat.needs_zeroing = self._flat.stale = False
 
 
-# Each thread has modes of its own.
+# Each thread has its own modes.
 _training = contextvars.ContextVar("training", default=True)
 _saving = contextvars.ContextVar("saving", default=True)
 
 
 def training() -> bool:
-    """Whether dropout drops."""
+    """Return whether dropout is on."""
     return _training.get()
 
 
 def saving() -> bool:
-    """Whether forward saves what backward needs."""
+    """Return whether forward saves what backward needs."""
     return _saving.get()
 
 
@@ -108,7 +108,7 @@ def saving() -> bool:
 def mode(*, training: bool | None = None, saving: bool | None = None) -> Iterator[None]:
     """Within the block, turn dropout (training) and saving for backward (saving) on or off.
 
-    This concerns the current thread only; a thread that starts within the block has both on.
+    This changes the current thread only; a thread that starts within the block has both on.
     """
     modes = (_training, training), (_saving, saving)
     tokens = [(variable, variable.set(value)) for variable, value in modes if value is not None]
@@ -121,7 +121,7 @@ def mode(*, training: bool | None = None, saving: bool | None = None) -> Iterato
 
 @contextlib.contextmanager
 def inference() -> Iterator[None]:
-    """Within the block, for evaluation and decoding: no dropout, and nothing is saved.
+    """Within the block, as evaluation and decoding need, dropout is off and nothing is saved.
 
     Small products use one thread of the processor (numformer/blas.py).
     """
@@ -134,8 +134,8 @@ class Layer:
 
     Parameters and Layers are found in attributes, and in lists and tuples that are attributes, in
     the order of assignment. The path of attributes is a parameter's name
-    (`encoder.layers.0.self_attention.sublayer.query.weight`). A Parameter of two layers has the
-    first of its two names.
+    (`encoder.layers.0.self_attention.sublayer.query.weight`). A Parameter that two layers share
+    has the first of its two names.
     """
 
     @reprlib.recursive_repr()
@@ -236,7 +236,7 @@ class Layer:
     def zero_grad(self) -> None:
         """Set every gradient to zero and forget all saved values.
 
-        Warns if there were any: some forward had no backward, such as that of an evaluation.
+        Warns if there were any: some forward, perhaps of an evaluation, had no backward.
         """
         pending = 0
         for _, node in self._walk("", set()):
@@ -280,7 +280,7 @@ class Layer:
 
 
 def missing_backward(leftover: str) -> str:
-    """The warning about forwards that had no backward; they were probably an evaluation."""
+    """Return the warning about forwards without a backward, which were probably evaluations."""
     return (
         "each forward that saves is followed by its backward; received forwards without one, which "
         f"left {leftover}. Evaluate in `with numformer.inference():`, where nothing is saved and "
@@ -298,7 +298,7 @@ class FlatParameters:
     """All parameters of a model as one vector `data`, and all their gradients as one vector `grad`.
 
     Zeroing, clipping and Adam are then one call each. `needs_zeroing`: an optimizer has used the
-    gradient, and nobody has set it to zero yet. `stale`: a backward has added to it nevertheless.
+    gradient, and it is not yet set to zero. `stale`: a backward has added to a used gradient.
     """
 
     needs_zeroing = stale = False
@@ -312,7 +312,7 @@ class FlatParameters:
             parameter._rebind(data_view, grad_view, self)
 
     def views(self, vector) -> list:
-        """vector (N,) -> the part of each parameter, a view in the parameter's shape."""
+        """vector (N,) -> for each parameter its part of the vector, a view in its shape."""
         ends = itertools.accumulate(parameter.size for parameter in self.parameters)
         return [
             vector[end - parameter.size : end].reshape(parameter.shape)
@@ -327,14 +327,14 @@ class FlatParameters:
     def detect_zeroed(self) -> None:
         """Clear `needs_zeroing` if the gradient was set to zero by hand, judged by a sample of it.
 
-        On a GPU reading the sample would wait for the device, so there the answer is always yes.
+        On a GPU, reading the sample would wait for the device, so the flag is always cleared there.
         """
         sample = self.grad[:: 1 + len(self.grad) // 1000]
         if not on_host(sample) or not sample.any():
             self.needs_zeroing = self.stale = False
 
     def is_current(self) -> bool:
-        """Whether the parameters are still views of these vectors, not of those of a later pack."""
+        """Return whether the parameters are still views of these vectors, not of a later pack's."""
         return all(parameter._flat is self for parameter in self.parameters)
 
 
@@ -342,7 +342,7 @@ def pack(layer: Layer, dtype: type[np.floating] = np.float32, xp: Any = np) -> F
     """Lay all parameters of `layer` end to end in one vector, and their gradients in another.
 
     Each parameter's data and grad become views of these vectors, which have the dtype `dtype` and
-    lie where the module `xp` (numpy or cupy) puts them. The gradients are zero.
+    are arrays of the module `xp` (numpy or cupy). The gradients are zero.
     """
     parameters = [*layer.named_parameters().values()]
     values = [to_host(parameter.data).ravel() for parameter in parameters]

@@ -1,6 +1,6 @@
-"""The former room of many ranks: its names can still be imported, with a warning.
+"""The former module for many ranks: its names can still be imported, with a warning.
 
-Ranks are in `numformer.execution`; layers cut over ranks are beside lesson 14, which explains them.
+Ranks are in `numformer.execution`; layers split over ranks are in lesson 14, which explains them.
 """
 
 import importlib

@@ -17,7 +17,7 @@ PICTURES = ".png", ".pdf", ".svg"
 
 
 def attention_weights(model: Layer, *inputs: np.ndarray) -> dict[str, np.ndarray]:
-    """The weights (B, H, T, S) of each attention layer while a model reads `inputs`, by name.
+    """Return by name the weights (B, H, T, S) of each attention layer as a model reads `inputs`.
 
     Dropout is off.
     """
@@ -29,7 +29,7 @@ def attention_weights(model: Layer, *inputs: np.ndarray) -> dict[str, np.ndarray
 
 
 def kind_of(name: str) -> str:
-    """The kind of an attention layer from its name in the model, such as "encoder self_attention".
+    """Return the kind of the attention layer of this name, such as "encoder self_attention".
 
     In a model with a single stack the kind is "self_attention".
     """
@@ -57,7 +57,7 @@ class AttentionMaps:
     """The weights (layers, H, T, S) of all layers and heads of one kind of attention.
 
     `query_labels` and `key_labels` name the T queries and the S keys. `titles`, a list for each
-    layer, replace the usual titles of the maps: the numbers of layer and head.
+    layer, replace the maps' usual titles, which are the numbers of layer and head.
     """
 
     kind: str
@@ -70,8 +70,8 @@ class AttentionMaps:
 def attention_maps(path: Path | str, kinds: Sequence[AttentionMaps], title: str) -> None:
     """Draw one map for each layer (row) and head (column) of each kind of attention.
 
-    At most 16 layers and 16 heads are drawn; without kinds, nothing. Characters that no installed
-    font has are replaced by their code points, such as U+4E2D, with a warning.
+    At most 16 layers and 16 heads are drawn. Without kinds, no file is written. Characters that no
+    installed font has are replaced by their code points, such as U+4E2D, with a warning.
     """
     if not kinds:
         return
@@ -97,7 +97,7 @@ def attention_maps(path: Path | str, kinds: Sequence[AttentionMaps], title: str)
         for kind in kinds
     ]
     rows = [(kind, layer) for kind in kinds for layer in range(len(kind.weights[:16]))]
-    is_last = [layer == len(kind.weights[:16]) - 1 for kind, layer in rows]  # layer of its kind
+    is_last = [layer == len(kind.weights[:16]) - 1 for kind, layer in rows]  # last of its kind
     heads = max(kind.weights[:, :16].shape[1] for kind in kinds)
     # In inches. The axes are placed by hand, since matplotlib's layout takes seconds for many maps.
     side, gap, right, top = 2.0, 0.15, 0.9, 0.65
@@ -144,10 +144,10 @@ def attention_maps(path: Path | str, kinds: Sequence[AttentionMaps], title: str)
 
 
 def fonts_for(characters: set[str]) -> tuple[list[str], set[str]]:
-    """The font families that draw the characters, and the characters that no font draws.
+    """Return the font families that draw the characters, and the characters that none draws.
 
-    The default font comes first. Then follow, one by one, those that have most of the characters
-    still missing.
+    The default font comes first, then one by one the font that has the most of the characters still
+    missing.
     """
     from matplotlib import font_manager
 
@@ -181,13 +181,13 @@ def with_code_points(text: str, missing: set[str]) -> str:
 
 
 def _longest_label(symbols: Sequence[str]) -> int:
-    """The length of the longest symbol; 0 if all are so short that they fit side by side."""
+    """Return the length of the longest symbol; 0 if all are short enough to fit side by side."""
     longest = max(map(len, symbols), default=0)
     return longest if longest > 2 else 0
 
 
 def new_figure(width: float, height: float, **settings):
-    """An empty figure, width x height in inches. Matplotlib, slow to import, is imported here."""
+    """Return an empty figure, width x height in inches; import matplotlib, which is slow."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -208,8 +208,8 @@ def limit_y_axis(axes) -> None:
 def loss_curve(path: Path, metrics: Sequence[dict], measure: str, title: str) -> None:
     """Plot the lines of a metrics.jsonl by step: losses, `measure` and, below, the learning rate.
 
-    Training loss and held-out loss share the left scale, which is logarithmic; the measure has the
-    right one, unless it is the held-out loss itself. Values that no line has are left out.
+    Training loss and held-out loss share the left scale, which is logarithmic. The right scale is
+    for the measure, unless that is the held-out loss. Values that no line has are left out.
     """
     training = [line for line in metrics if "gradient_norm" in line]
     evaluations = [line for line in metrics if "gradient_norm" not in line]
@@ -220,7 +220,7 @@ def loss_curve(path: Path, metrics: Sequence[dict], measure: str, title: str) ->
     left, lower = figure.subplots(2, sharex=True, height_ratios=[4, 1])
 
     def draw(axes, lines: list[dict], name: str, color: str, label: str | None = None) -> list:
-        """Plot the lines that have `name`. A few points get markers, as one alone has no curve."""
+        """Plot the lines that have `name`. A few points get markers: a single one has no curve."""
         points = [(line["step"], line[name]) for line in lines if name in line]
         marker = "o" if len(points) < 15 else None
         style = dict(color=color, label=label, marker=marker, markersize=4, linewidth=1.6)

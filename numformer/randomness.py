@@ -11,7 +11,7 @@ PURPOSES = ("weights", "data", "dropout", "held out", "sampling", "subwords")
 
 
 def seed_sequence(seed: int, purpose: str, *indices: int) -> np.random.SeedSequence:
-    """The seed of the random stream that serves one purpose of a run, or one index of a purpose.
+    """Return the seed of the random stream for one purpose of a run, or for one index of it.
 
     The streams are independent, so drawing more numbers from one never changes another.
     """
@@ -19,7 +19,7 @@ def seed_sequence(seed: int, purpose: str, *indices: int) -> np.random.SeedSeque
 
 
 def splitmix64(key: int, counters):
-    """Random bits without a state: replaces counters (...), uint64, by their hashes.
+    """Replace counters (...), uint64, by their hashes: random bits without a state.
 
     This is SplitMix64 (Steele et al. 2014) with `key` as its seed. It needs array arithmetic only,
     so NumPy and CuPy give the same bits.
@@ -38,20 +38,20 @@ def splitmix64(key: int, counters):
 class DropoutStream:
     """The random numbers of dropout, reproducible from (seed, step, part).
 
-    Each training step reseeds the stream. So the masks of any step can be drawn again: for a
-    gradient check, for a resumed run, to repeat a step.
+    Each training step reseeds the stream. So the masks of any step can be drawn again: in a
+    gradient check, in a resumed run, or to repeat a step.
     """
 
     def __init__(self):
         self.reseed(0, 0)
 
     def reseed(self, seed: int, step: int, part: int = 0) -> None:
-        """Start the stream of this step, and this part of the batch, of the run with this seed."""
+        """Start the stream for one part of the batch of one step, in the run with this seed."""
         sequence = seed_sequence(seed, "dropout", step, part)
         self.state = sequence.generate_state(1, np.uint64)[0], 0  # the key and the next counter
 
     def mask(self, shape: tuple[int, ...], p: float, like):
-        """A new mask (shape): 0 with probability p, otherwise 1 / (1 - p).
+        """Return a new mask (shape): 0 with probability p, otherwise 1 / (1 - p).
 
         Its dtype and device are those of the array `like`. p is rounded to a multiple of 2^-16,
         because 16 random bits decide each entry.
@@ -59,7 +59,7 @@ class DropoutStream:
         return dropout_mask(like, shape, p, *self.reserve(math.prod(shape)))
 
     def reserve(self, size: int) -> tuple[Any, int, int]:
-        """The key, and the counters from start to stop, of the next `size` entries."""
+        """Return the key, and the counters start and stop, for the next `size` entries."""
         key, start = self.state
         self.state = key, start - -size // 4
         return key, start, self.state[1]
@@ -67,7 +67,7 @@ class DropoutStream:
 
 @has_kernel
 def dropout_mask(like, shape: tuple[int, ...], p: float, key, start: int, stop: int):
-    """The mask (shape) from the counters start to stop; the hash of each decides four entries."""
+    """Return the mask (shape) from counters start to stop; each one's hash decides four entries."""
     xp, size = array_module(like), math.prod(shape)
     hashes = splitmix64(key, xp.arange(start, stop, dtype=xp.uint64))
     return mask_from_bits(hashes.view(xp.uint16)[:size].reshape(shape), p, like)

@@ -1,7 +1,7 @@
 """Settings: frozen dataclasses whose fields have a help text and a rule for their values.
 
-A model's config and the recipe of its training are such classes. A field gives the check of its
-value, its flag on a command line and the line of `--help`.
+A model's config and the recipe of its training are such classes. A field determines the check of
+its value, its flag on a command line and its line in `--help`.
 """
 
 import difflib
@@ -15,9 +15,9 @@ from numformer.errors import InputError
 
 @dataclass(frozen=True)
 class Rule:
-    """The values that a field may have: a description, a test, and a flag's conversion of text.
+    """The values that a field may have: their description, a test, and how a flag converts text.
 
-    A choice is one of the names in `registry`, including those that are added to it later.
+    A choice is one of the names in `registry`, including names that are added later.
     """
 
     values: str
@@ -28,7 +28,7 @@ class Rule:
 
     @property
     def choices(self) -> tuple[str, ...] | None:
-        """The names to choose from; None for a field that is no choice."""
+        """The names to choose from; None for a field without a registry."""
         return None if self.registry is None else tuple(self.registry)
 
     @property
@@ -42,41 +42,41 @@ def setting(default, help_text: str, rule: Rule) -> Any:
 
 
 def size(default: Any, help_text: str):
-    """A whole number of at least 1; a default of None means that other fields give the number."""
+    """Declare an integer of at least 1; if the default is None, other fields determine it."""
     return setting(default, help_text, Rule("an integer of at least 1", is_size, int))
 
 
 def vocabulary(special: int):
-    """The size of a vocabulary, which the task determines: it has no default."""
+    """Declare the size of a vocabulary, which has no default because the task determines it."""
     values = f"above {special}, the number of special ids"
     return setting(MISSING, "", Rule(values, lambda v: is_size(v) and v > special, int))
 
 
 def share(default: float, help_text: str):
-    """A probability or a rate of decay."""
+    """Declare a probability or a rate of decay."""
     values = "a number of at least 0 and below 1"
     return setting(default, help_text, Rule(values, lambda v: _is_number(v) and 0 <= v < 1, float))
 
 
 def weight(default: float, help_text: str):
-    """The weight of a part of a sum; 0 leaves the part out."""
+    """Declare the weight of a part of a sum; 0 leaves the part out."""
     values = "a number of at least 0"
     return setting(default, help_text, Rule(values, lambda v: _is_number(v) and v >= 0, float))
 
 
 def above_zero(default: float | None, help_text: str):
-    """A positive number; a default of None means that there is none."""
+    """Declare a positive number; if the default is None, the number may be left out."""
     values = "a number above 0" if default is not None else "a number above 0, or None"
     return setting(default, help_text, Rule(values, lambda v: _is_number(v) and v > 0, float))
 
 
 def switch(default: bool, help_text: str):
-    """True or False."""
+    """Declare a switch: True or False."""
     return setting(default, help_text, Rule("True or False", lambda v: type(v) is bool, bool))
 
 
 def choice(default: str, registry: Collection[str], help_text: str):
-    """One of the names in a registry (or tuple) of choices."""
+    """Declare a choice: one of the names in a registry or a tuple."""
     rule = Rule("one of", lambda v: type(v) is str and v in registry, str, registry)
     return setting(default, help_text, rule)
 
@@ -91,7 +91,7 @@ def _is_number(value) -> bool:
 
 @dataclass(frozen=True)
 class Settings:
-    """Raises InputError for an unknown field, and where a value breaks its field's rule."""
+    """The base of settings; raises InputError for an unknown field or a value against its rule."""
 
     def __new__(cls, *_, **values):
         names = [setting.name for setting in fields(cls)]

@@ -11,9 +11,9 @@ SPECIAL = ("<padding>", "<start>", "<end>", "<unknown>")
 
 
 class SpecialIds(NamedTuple):
-    """The special ids of a model; None for one that it does not have.
+    """The special ids of a model; None for an id that it does not have.
 
-    A model never writes the ids in `unwritten`. Those in `other_ends` end a text like `end`.
+    A model never writes the ids in `unwritten`. Like `end`, the ids in `other_ends` end a text.
     """
 
     padding: int | None = PADDING
@@ -34,13 +34,13 @@ class SpecialIds(NamedTuple):
 
     @property
     def closing(self) -> list[int]:
-        """What to append to a sequence: the end id, if there is one."""
+        """The ids to append to a sequence: the end id, if there is one."""
         return [] if self.end is None else [self.end]
 
     def real(self, ids: np.ndarray) -> np.ndarray:
-        """ids (B, T) -> (B, T): False at padding."""
+        """ids (B, T) -> (B, T), boolean: False at padding."""
         real = ids != self.padding
-        if self.start == self.padding:  # in some models; the first id is then the start
+        if self.start == self.padding:  # as in some models; the first id is then the start
             real[:, :1] = True
         return real
 
@@ -49,5 +49,5 @@ DEFAULT_IDS = SpecialIds()
 
 
 def special_ids(model: Any) -> SpecialIds:
-    """The special ids of a model: those of its config, or else the default ones."""
+    """Return the special ids of a model's config, or else the default ones."""
     return getattr(getattr(model, "config", None), "special", DEFAULT_IDS)

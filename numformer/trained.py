@@ -1,4 +1,4 @@
-"""Using a trained model: load it, give it texts, get its answers and its attention."""
+"""Use a trained model: load it, give it texts, get its answers and its attention."""
 
 import inspect
 import threading
@@ -30,8 +30,8 @@ _READING_ATTENTION = threading.Lock()
 class Attention:
     """The attention of a model as it read `text` and wrote `written`.
 
-    `attention["decoder cross_attention"]` are the weights of one kind (layers, H, T, S), by which T
-    symbols attend to S symbols.
+    `attention["decoder cross_attention"]` has the weights (layers, H, T, S) of one kind, with which
+    T symbols attend to S symbols.
     """
 
     text: str
@@ -72,7 +72,7 @@ class Trained:
     """A loaded model: `trained(text)` returns the text that it writes.
 
     `model` is the model, or an Ensemble of several; `text` is its pipeline from text to text;
-    `metadata` was saved beside them, such as the `best` evaluation.
+    `metadata` was saved with the model, such as the `best` evaluation.
     """
 
     model: Model
@@ -90,11 +90,11 @@ class Trained:
     @overload
     def __call__(self, text: list[str] | tuple[str, ...], **settings: Any) -> list[str]: ...
     def __call__(self, text, **settings):
-        """The answer of the model to a text, or a list of answers to a list of texts.
+        """Return the model's answer to a text, or a list of answers to a list of texts.
 
         An encoder-decoder has the settings `beam`, `length_penalty`, `penalty` and `max_length`, a
         language model `length`; both have `temperature`, `top_k`, `top_p` and `seed` to sample.
-        Warns of symbols that training never saw.
+        Warns about symbols that training never saw.
         """
         single = not isinstance(text, list | tuple)
         texts: Any = [text] if single else text
@@ -102,16 +102,16 @@ class Trained:
         return answers[0] if single else answers
 
     def write(self, texts: Sequence[str], say=lambda note: None, **settings) -> list[str]:
-        """The answer of the model to each text; `say` is called with every note on a text."""
+        """Return the model's answer to each text; `say` is called with every note on a text."""
         symbols = self._symbols("write", texts, say, settings)
         return [*map(self.text.join, self.text.write(self.model, symbols, **settings))]
 
     def n_best(
         self, texts: Sequence[str], count: int, say=lambda note: None, **settings
     ) -> list[list[tuple[float, str]]]:
-        """For each text the `count` best answers of a beam search, best first, with their scores.
+        """Return for each text the `count` best answers of a beam search, best first, with scores.
 
-        `settings` are those of a beam. Raises InputError for a model without beam search.
+        `settings` are settings of beam search. Raises InputError for a model without beam search.
         """
         symbols = self._symbols("n_best", texts, say, settings)
         answers = self.text.n_best(  # type: ignore[attr-defined]
@@ -120,7 +120,7 @@ class Trained:
         return [[(score, self.text.join(written)) for score, written in best] for best in answers]
 
     def _symbols(self, method: str, texts: Sequence[str], say, settings: dict) -> list[list[str]]:
-        """The symbols of texts, after checking that the pipeline's method has these settings."""
+        """Return the symbols of texts; require that the pipeline's method has these settings."""
         if isinstance(texts, str):
             raise InputError("texts are a list of strings", "a string", "Write [text].")
         if not hasattr(self.text, method):
@@ -141,7 +141,7 @@ class Trained:
         return sequences
 
     def attention(self, text: str, **settings) -> Attention:
-        """The attention of the model as it reads `text` and writes its answer.
+        """Return the attention of the model as it reads `text` and writes its answer.
 
         Raises InputError for a model without attention.
         """
@@ -163,9 +163,9 @@ def _warn(note: str) -> None:
 
 
 def model_path(run: Path) -> Path:
-    """The file of a run's best model, from the run's folder or the file itself.
+    """Return the file of a run's best model, given the run's folder or the file itself.
 
-    For a published model it is the folder.
+    For a published model, return its folder.
     """
     if run.is_dir() and is_published(run):
         return run
@@ -184,12 +184,12 @@ def model_path(run: Path) -> Path:
 
 
 def load(run: str | Path, *others: str | Path, kind: type[Model] | None = None) -> Trained:
-    """The best model of a run's folder, ready for texts: `load("runs/reverse")("12345")`.
+    """Load the best model of a run, ready for texts: `load("runs/reverse")("12345")`.
 
     `run` may also be the folder of a model published in Hugging Face's layout. With `others`, runs
-    of the same vocabularies, the models write together as an Ensemble. A model of your own needs
+    with the same vocabularies, the models write together as an Ensemble. A model of your own needs
     its class: `load("runs/mine", kind=MyModel)`. Raises InputError if there is no such run, if its
-    task has no texts (`load_model` loads such a model), and if the vocabularies differ.
+    task has no texts (`load_model` loads such a model), or if the vocabularies differ.
     """
     trained = _loaded(run, kind)
     if not others:
@@ -208,7 +208,7 @@ def load(run: str | Path, *others: str | Path, kind: type[Model] | None = None) 
 
 
 def model_of_run(run: str | Path, kind: type[Model] | None = None) -> tuple[Model, dict]:
-    """The best model of a run, or a published one, and the metadata beside it.
+    """Load the best model of a run, or a published model, and the metadata saved with it.
 
     Raises InputError as `load_model` does.
     """
@@ -227,7 +227,7 @@ def _loaded(run: str | Path, kind: type[Model] | None) -> Trained:
     model, metadata = model_of_run(run, kind)
     for layer in model.layers_within():
         if isinstance(layer, Encoder | Decoder):
-            # Layers that are computed again for backward do not save their attention.
+            # A Checkpointed layer does not save its attention, so the layer inside takes its place.
             layer.layers = [getattr(part, "layer", part) for part in layer.layers]
     text = pipeline_from(metadata.get("text"), model.config)
     if text is None and "published" in metadata and "text" not in metadata:
