@@ -1,1 +1,1 @@
-"""Who computes a training step: this process, several of this machine, or ranks of many."""
+"""Executors of training steps: one process, several on one machine, or ranks on several."""

@@ -1,4 +1,4 @@
-"""Who computes the steps of a training run: what a trainer needs of it, and which one it gets."""
+"""The executor, which computes a run's training steps: its interface, and the choice of one."""
 
 import sys
 from typing import Any, Protocol
@@ -15,9 +15,9 @@ from numformer.paper.adam import Optimizer
 
 
 class Executor(Protocol):
-    """Computes training steps. Whoever shares the work, the results have the same bits.
+    """Computes training steps. All executors return the same bits for the same `parts`.
 
-    `threads` is the number of threads of BLAS, which may decide the last bits of a product. It is
+    `threads` is the number of threads of BLAS, which may change the last bits of a product. It is
     fixed while steps are computed, and a resumed run sets the number that the run began with.
     """
 
@@ -27,45 +27,45 @@ class Executor(Protocol):
     def start(self) -> None:
         """Fix the threads of BLAS and start the other processes.
 
-        From then on these processes see changes of the weights only if they are made in place.
+        From then on, change weights in place: the other processes see no other changes.
         """
 
     def gradient(self, step: int, batch: Batch | list[Batch], scale: Any = None) -> Any:
-        """Compute the gradient of a batch, in the parameters' vector, and return the loss ().
+        """Write a batch's gradient into the parameters' vector, and return the scalar loss ().
 
-        Several batches count as one large batch, which would need more memory. With a `scale`
-        products are in half precision, and the loss is multiplied by it before backward.
+        A list of batches is treated as one large batch, with less memory. With a `scale`, products
+        are in half precision, and backward starts from the loss times `scale`.
         """
 
     def clip(self, max_norm: float | None) -> Any:
-        """Scale the gradient down to `max_norm`, and return the norm () that it had."""
+        """Scale the gradient down to `max_norm`, and return its former norm, a scalar ()."""
 
     def update(self, rate: float) -> None:
         """Take one step of the optimizer."""
 
     def replay(self, step: int, batch: Batch | list[Batch], scale: Any = None) -> Any:
-        """Compute `gradient` again, in this process alone."""
+        """Do what `gradient` does, again and in this process alone."""
 
     def optimizer_state(self) -> dict[str, Any]:
-        """The optimizer's vectors (N,), complete."""
+        """Return the optimizer's complete vectors (N,), by name."""
 
     def close(self) -> None:
         """End the other processes, and give BLAS its threads back."""
 
 
 def default_parts(xp) -> int:
-    """Two parts where each can have a process: on Linux, with arrays on the host; otherwise one."""
+    """Return 2 if each part can have a process (on Linux, with arrays on the host), otherwise 1."""
     return 2 if on_host(xp.empty(0)) and sys.platform == "linux" else 1
 
 
 def make_executor(
     objective: Objective, optimizer: Optimizer, seed: int, parts: int, ranks: Ranks
 ) -> Executor:
-    """The executor of a run: ranks if there are several, else a process for each part if it can."""
+    """Return a run's executor: ranks if there are several, else forked processes if possible."""
     on_cpu = on_host(optimizer.parameters.data)
     if ranks.others:
         kind = RankExecutor if on_cpu else NCCLExecutor
         return kind(objective, optimizer, seed, parts, ranks)
-    # On other systems libraries may not survive a fork. A GPU survives it on none.
+    # Outside Linux, libraries may not survive a fork. A GPU's context survives it nowhere.
     can_fork = sys.platform == "linux" and on_cpu and parts > 1 and cores() > 1
     return (Forked if can_fork else InTurn)(objective, optimizer, seed, parts)

@@ -1,8 +1,8 @@
 """A training step in parts, each computed by a forked process of its own.
 
 NumPy computes most things on one core, so parts side by side are faster. A forked process starts
-with all objects of this one, at no cost. Weights and the optimizer's vectors lie in memory that all
-processes share, where each process also has a gradient vector.
+with all objects of this one, without copying. All processes share the memory of the weights, of the
+optimizer's vectors, and of one gradient vector for each process.
 """
 
 import atexit
@@ -25,12 +25,12 @@ from numformer.optimization.optimizers import stretches
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def shared(vector: np.ndarray) -> np.ndarray:
-    """A copy of `vector` (N,) in memory that later forked processes share."""
+    """Return a copy of `vector` (N,) in memory that processes forked later will share."""
     copy = np.frombuffer(mmap.mmap(-1, max(vector.nbytes, 1)), vector.dtype, len(vector))
     copy[...] = vector
     return copy
@@ -39,13 +39,13 @@ def shared(vector: np.ndarray) -> np.ndarray:
 class Forked(InTurn):
     """The executor that forks a process for each part; each also updates a stretch of the weights.
 
-    Before `start` and after `close` this process computes the parts in turn. It does so, too, after
-    Ctrl-C, or when a process was ended (ChildProcessError): then all others are ended.
+    Before `start` and after `close`, this process computes the parts in turn. So it does after
+    Ctrl-C, or after a process has died (ChildProcessError): both end all the other processes.
     """
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
-        self.processes: list[BaseProcess] = []  # without this one, which is the first
+        self.processes: list[BaseProcess] = []  # the forked ones; this process has index 0
         self._connections: list[Connection] = []
 
     def start(self) -> None:
@@ -86,14 +86,14 @@ class Forked(InTurn):
     # What every process does
 
     def _use_gradient(self, index: int, data: np.ndarray) -> None:
-        """Use the gradient vector and the stretch of all vectors of process `index`."""
+        """Set the gradient vector, and the stretch of all vectors, of process `index`."""
         parameters = [*self.objective.named_parameters().values()]
         self.optimizer.parameters = FlatParameters(data, self._gradients[index], parameters)
         cuts = [len(data) * place // self.parts for place in range(self.parts + 1)]
         self._stretch = stretches(self.optimizer, cuts)[index]
 
     def sum_gradients(self, parts: int) -> None:
-        """Add the gradients of the first `parts` parts into the first's, along this stretch."""
+        """Along this stretch, add the gradients of the first `parts` parts to the first one."""
         gradients = {(n, n + 1): self._gradients[n][self._stretch] for n in range(parts)}
         add_branches(gradients, parts)
 
@@ -114,18 +114,18 @@ class Forked(InTurn):
         self._connections.append(here)
 
     def _call(self, method: str, arguments: list[tuple]) -> list:
-        """Call a method in the first processes, each with its own arguments; return the results.
+        """Call a method in as many processes as `arguments` has tuples, and return the results.
 
-        Raises what the method raises in one of them.
+        If the method fails in a process, raises its exception here.
         """
         connections = self._connections[: len(arguments) - 1]
         try:
             for connection, values in zip(connections, arguments[1:], strict=True):
                 _unless_ended(connection.send, (method, values))
-            # If it fails here, the results of the others must be read all the same.
+            # An exception here is returned, so that the results of the others are read first.
             results = [self._result(method, arguments[0])]
             results += [_unless_ended(connection.recv) for connection in connections]
-        except BaseException:  # nobody will read the other results
+        except BaseException:  # the other results will not be read
             self._end_processes()
             raise
         if problems := [result for result in results if isinstance(result, Exception)]:
@@ -133,25 +133,25 @@ class Forked(InTurn):
         return results
 
     def _result(self, method: str, arguments: tuple):
-        """What a method returns or raises."""
+        """Call a method, and return its result or its exception."""
         try:
             return getattr(self, method)(*arguments)
         except Exception as problem:
             return problem
 
     def _serve(self, index: int, connection: Connection) -> None:
-        """In another process: call what the first process calls, until that ends."""
-        for number in (signal.SIGINT, signal.SIGTERM):  # the first process decides
+        """In a forked process: call each method that the first process names, until that ends."""
+        for number in (signal.SIGINT, signal.SIGTERM):  # the first process handles signals
             signal.signal(number, signal.SIG_IGN)
-        # An end of a pipe, or the lock on a run's folder, that stays open here would hide the end
-        # of the first process.
+        # An inherited pipe or folder lock that stayed open here would outlive the first process:
+        # others would not notice that it has ended.
         os.closerange(3, connection.fileno())
         os.closerange(connection.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
         self._use_gradient(index, self.optimizer.parameters.data)
         with contextlib.suppress(EOFError, ConnectionError):
             while True:
                 method, arguments = connection.recv()
-                with np.errstate(all="ignore"):  # the first process looks at the loss
+                with np.errstate(all="ignore"):  # the first process checks the loss
                     result = self._result(method, arguments)
                 connection.send(result)
 
@@ -165,7 +165,7 @@ class Forked(InTurn):
 
 
 def _unless_ended(send_or_receive: Callable, *message):
-    """Send or receive. Raises ChildProcessError if the process at the other side has ended."""
+    """Send or receive. Raises ChildProcessError if the process at the other end has died."""
     try:
         return send_or_receive(*message)
     except (EOFError, ConnectionError):

@@ -1,4 +1,4 @@
-"""Which blocks of the gradient are final while backward still runs."""
+"""Finds which blocks of the gradient are final while backward still runs."""
 
 import contextlib
 from collections import Counter, defaultdict
@@ -11,10 +11,9 @@ from numformer.layer import Layer, Parameter
 class GradientReady:
     """Watches a backward and reports each block of the gradient's vector when it is final.
 
-    That is when every layer with a parameter in the block has gone back through all that it saved,
-    and the layers around it have, too: a checkpointed layer may run its inner layers again.
-    `blocks` are slices of the vector that `pack` makes of the parameters, all of one length but the
-    last.
+    A block is final when every layer with a parameter in it, and every layer around such a layer,
+    has used up all that it saved: a checkpointed layer may run its inner layers again. `blocks` are
+    slices of the vector that `pack` makes of the parameters; all but the last have one length.
     """
 
     def __init__(self, objective: Layer, blocks: list[slice]):
@@ -35,10 +34,10 @@ class GradientReady:
 
     @contextlib.contextmanager
     def reports(self, report: Callable[[int], None]) -> Iterator[None]:
-        """Around a backward: call `report` once with the number of each block.
+        """Within the block, which runs a backward, call `report` once with each block's number.
 
         The blocks of layers whose backward was not called are reported at the end. Raises
-        RuntimeError if a layer adds to a block that was reported.
+        RuntimeError if a layer adds to a block that was already reported.
         """
         remaining = Counter(block for _, blocks in self._holders for block in blocks)
         done: set[int] = set()

@@ -1,7 +1,7 @@
 """A training step in parts that one process computes in turn; how a batch is split into parts.
 
 Each part is computed alone, and the gradients are added in a fixed order (pairwise.py). So the
-bits do not depend on how many processes share the parts.
+bits of the result do not depend on how many processes share the parts.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ from numformer.randomness import dropout_stream
 class Piece(NamedTuple):
     """Rows of a batch that are computed at once.
 
-    `number` selects the dropout masks. The loss of the whole batch is the sum of `share` times the
-    mean loss of each piece; `dloss` is that share times the scale of the loss.
+    `number` selects the dropout masks. The loss of the whole batch is the sum over all pieces of
+    `share` times the piece's mean loss; `dloss` is `share` times the scale of the loss.
     """
 
     number: int
@@ -33,7 +33,7 @@ class Piece(NamedTuple):
 
 
 def split(batch: Batch | list[Batch], parts: int, scale: Any = None) -> list[list[Piece]]:
-    """The pieces of each part: one of every batch that has rows enough. At most `parts` lists."""
+    """Return at most `parts` lists, one per part: a piece of every batch that has enough rows."""
     batches: list[Any] = batch if isinstance(batch, list) and batch else [batch]
     if foreign := [item for item in batches if not isinstance(item, Batch)]:
         raise InputError(
@@ -101,7 +101,7 @@ class InTurn:
         half: bool,
         last_backward: contextlib.AbstractContextManager | None = None,
     ) -> Any:
-        """Compute the gradient of one part, in the parameters' vector, and return its loss ().
+        """Write one part's gradient into the parameters' vector, and return its scalar loss ().
 
         The backward of the last piece runs within `last_backward`.
         """

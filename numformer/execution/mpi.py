@@ -15,7 +15,7 @@ SIZES = "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"
 
 
 class MPIRanks(Ranks):
-    """The processes of MPI's world, by mpi4py, which sends NumPy's buffers without a copy."""
+    """The processes of MPI's world, through mpi4py, which sends NumPy arrays without a copy."""
 
     def __init__(self) -> None:
         self._comm = _library().COMM_WORLD.Dup()
@@ -44,23 +44,23 @@ def _library() -> Any:
 
 
 def started_by_mpi() -> bool:
-    """Whether mpiexec, or Slurm's srun, has started several processes, this one among them."""
+    """Whether mpiexec or Slurm's srun has started this process together with others."""
     sizes = [*SIZES, *["SLURM_NTASKS"] * ("PMIX_RANK" in os.environ)]
     return any(int(os.environ.get(name, "1")) > 1 for name in sizes)
 
 
 @functools.cache
 def world() -> Ranks:
-    """The ranks that MPI has started, or this process alone. InputError if mpi4py is missing."""
+    """Return MPI's ranks, or this process alone. Raises InputError if mpi4py is missing."""
     return MPIRanks() if started_by_mpi() else Ranks()
 
 
 WAYS = "forks", "mpi"
-"""What `parallel` of `train` may be."""
+"""The values of `train`'s argument `parallel`."""
 
 
 def ranks_for(parallel: str | None, timeout: float) -> Ranks:
-    """The ranks that train. Without `parallel` they are MPI's if MPI has started this process.
+    """Return the ranks that train: if `parallel` is None, MPI's if MPI has started this process.
 
     Raises InputError for a `parallel` or a timeout that is not valid, or if mpi4py is missing.
     """

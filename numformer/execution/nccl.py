@@ -1,4 +1,4 @@
-"""Ranks with a GPU each: what they exchange goes by NCCL."""
+"""Ranks with a GPU each, which exchange arrays through NCCL."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from numformer.layer import Array
 
 
 class NCCLExecutor(RankExecutor):
-    """`RankExecutor` for arrays on GPUs, by CuPy's binding of NCCL.
+    """`RankExecutor` for arrays on GPUs, with CuPy's binding of NCCL.
 
-    NCCL only carries the arrays; the order of the sums is the same. Gradients are sent after
-    backward.
+    NCCL only transports arrays, so they are added in the same order as in RankExecutor. Gradients
+    are sent after backward.
     """
 
     def __init__(self, *arguments: Any):
@@ -48,7 +48,7 @@ class NCCLExecutor(RankExecutor):
     def _move(self, moves: list[tuple[Array, int, int]]) -> None:
         import cupy
 
-        cupy.cuda.nccl.groupStart()  # all at once, or two that send would wait for each other
+        cupy.cuda.nccl.groupStart()  # a group, since two sending ranks would wait for each other
         for array, source, to in moves:
             if not array.size:
                 continue

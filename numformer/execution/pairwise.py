@@ -1,8 +1,8 @@
 """Sums of many arrays in a fixed order, however the arrays are spread over processes.
 
-Neighbours are added in pairs, the sums of these in pairs, and so on: ((0 + 1) + (2 + 3)) + 4.
+Neighbours are added in pairs, then the sums of pairs in pairs, and so on: ((0 + 1) + (2 + 3)) + 4.
 Floating-point addition is not associative, so another order would give other last bits. A process
-that has all arrays of a branch of this tree can add them alone.
+that has all arrays of a branch of this tree of sums can add them alone.
 """
 
 from collections.abc import Mapping
@@ -11,17 +11,17 @@ from numformer.layer import Array
 
 
 class Branch:
-    """Sums arrays that come one after the other; it keeps one array for each level of the tree."""
+    """Sums arrays that come one after the other; keeps at most one array per level of the tree."""
 
     def __init__(self) -> None:
         self.count = 0
         self._sums: list[Array] = []
 
     def append(self, array: Array) -> None:
-        """Take the next array, which may be overwritten from then on."""
+        """Add the next array, and keep it: the Branch may overwrite it later."""
         self._sums.append(array)
         number = self.count
-        while number % 2:  # the second of a pair
+        while number % 2:  # the last sum is the second of a pair
             self._merge()
             number //= 2
         self.count += 1
@@ -31,13 +31,13 @@ class Branch:
         self._sums[-1] += last
 
     def finish(self, last: Array, stretch: slice = slice(None)) -> None:
-        """Add all arrays before to the last one, in place along a stretch of it."""
+        """Add all arrays before the last one to it, in place, along a stretch of it."""
         for array in reversed(self._sums):
             last[stretch] += array[stretch]
 
 
 def branches(first: int, last: int, count: int) -> list[tuple[int, int]]:
-    """The largest branches within [first, last) of the tree of `count` arrays, as (first, last)."""
+    """Return the largest branches, (first, last), of `count` arrays' tree within [first, last)."""
     found = []
     while first < last:
         size = 1
@@ -49,9 +49,9 @@ def branches(first: int, last: int, count: int) -> list[tuple[int, int]]:
 
 
 def add_branches(sums: Mapping[tuple[int, int], Array], count: int) -> Array:
-    """The sum of all `count` arrays from the sums of branches.
+    """Return the sum of all `count` arrays, given the sums of branches.
 
-    These are overwritten, and the first of them becomes the result.
+    The given sums are overwritten, and the first of them becomes the result.
     """
 
     def total(first: int, size: int) -> Array:

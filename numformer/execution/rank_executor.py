@@ -1,10 +1,10 @@
 """A training step whose parts are shared out over ranks: processes on one machine or on many.
 
-Rank 0 trains: it tells the others what to compute, evaluates, prints and writes. The others compute
-their parts of each batch, and update their stretch of the weights, as in ZeRO stage 1 (Rajbhandari
-et al. 2020). Every rank has all weights. A block of the gradient leaves for the rank that sums it
-while backward still runs. That rank also updates it; for an optimizer of whole parameters the ends
-of some blocks first move to the rank that updates the parameter.
+Rank 0 runs the loop: it calls methods in the others, evaluates, prints and writes. Each other rank
+computes its parts of each batch, and updates its stretch of the weights, as in ZeRO stage 1
+(Rajbhandari et al. 2020). Every rank has all weights. A block of the gradient is sent to the rank
+that sums it while backward still runs. That rank also updates the block's weights, except that an
+optimizer of whole parameters first gets the ends of some blocks from the ranks that summed them.
 """
 
 import itertools
@@ -33,8 +33,8 @@ END = "end"
 class RankExecutor(InTurn):
     """The executor of several ranks. Rank 0 calls its methods; the others call `serve`.
 
-    Without `overlap` gradients are sent after backward. `seconds_waiting` and `bytes_sent` count
-    what this rank has waited and sent.
+    Without `overlap`, gradients are sent after backward. `seconds_waiting` and `bytes_sent` are the
+    totals of this rank.
     """
 
     overlap = True
@@ -49,21 +49,21 @@ class RankExecutor(InTurn):
         self._gradient_ready = GradientReady(objective, self._blocks)
         ends = [*(block.start for block in self._blocks), self._blocks[-1].stop]
         cuts = [ends[self._summed_blocks(rank).start] for rank in range(ranks.size + 1)]
-        # The stretches of the vectors that each rank sums, and those that it updates.
+        # By rank, the stretch of the vectors that it sums, and the stretch that it updates.
         self._summed = [slice(*both) for both in itertools.pairwise(cuts)]
         self._updated = stretches(optimizer, cuts)
         self._clip_factor: Any = None
 
     def _share(self, count: int, rank: int) -> range:
-        """Which of `count` things belong to a rank."""
+        """Return the indices, of `count` parts or blocks, that belong to a rank."""
         return range(count * rank // self.ranks.size, count * (rank + 1) // self.ranks.size)
 
     def _summed_blocks(self, rank: int) -> range:
-        """The blocks whose gradients a rank sums."""
+        """Return the numbers of the blocks whose gradients a rank sums."""
         return self._share(len(self._blocks), rank)
 
     def _branches(self, rank: int, parts: int) -> list[tuple[int, int]]:
-        """The branches of the tree of the first `parts` parts that a rank computes."""
+        """Return the branches that a rank computes, of the tree of the first `parts` parts."""
         own = self._share(self.parts, rank)
         return branches(min(own.start, parts), min(own.stop, parts), parts)
 
@@ -99,7 +99,7 @@ class RankExecutor(InTurn):
         return self.optimizer.state
 
     def end_run(self, best: dict) -> None:
-        """Let `serve` return the best evaluation in the other ranks, with the weights of now."""
+        """Make `serve` return `best` in the other ranks, after they get the current weights."""
         for rank in self.ranks.others:
             self.ranks.post((END, (best,)), rank)
         self._broadcast_weights()
@@ -118,9 +118,9 @@ class RankExecutor(InTurn):
     # What the other ranks call
 
     def serve(self, interrupts: list) -> dict:
-        """Do what rank 0 calls until the run ends, and return its best evaluation.
+        """Run the methods that rank 0 calls until the run ends, and return its best evaluation.
 
-        Tells rank 0 when `interrupts` is not empty. Raises what rank 0 raises.
+        Each result tells rank 0 whether `interrupts` is not empty. Raises what rank 0 raises.
         """
         with self._fixed_threads:
             while True:
@@ -138,7 +138,7 @@ class RankExecutor(InTurn):
             self.threads = threads
             self._fixed_threads.enter_context(blas.training_threads(threads))
         self._broadcast_weights()
-        if steps:  # of a resumed run
+        if steps:  # a resumed run: rank 0 has optimizer state to share
             self._move([(vector, 0, rank) for vector, rank in self._state_of_others()])
 
     def _sum_gradients(
@@ -161,7 +161,7 @@ class RankExecutor(InTurn):
     def _exchange_branches(
         self, step: int, parts: int, own: list[list[list[Piece]]], half: bool
     ) -> tuple[list, dict[tuple[int, int], Array]]:
-        """Losses of this rank's parts, and all branches of the sum along its stretch."""
+        """Return the losses of this rank's parts, and all branches' sums along its stretch."""
         rank, grad = self.ranks.rank, self.optimizer.parameters.grad
         losses: list = []
         sums, arriving = self._receive_branches(parts)
@@ -181,7 +181,7 @@ class RankExecutor(InTurn):
                 for block in range(len(self._blocks)):
                     send_block(block)
             sums[place] = grad[self._summed[rank]]
-            if number < len(own) - 1:  # the next branch needs the vector
+            if number < len(own) - 1:  # the next branch overwrites the vector
                 self._wait(leaving)
                 sums[place] = sums[place].copy()
         self._wait(arriving)
@@ -191,7 +191,7 @@ class RankExecutor(InTurn):
     def _all_but_last(
         self, step: int, branch: list[list[Piece]], half: bool, losses: list
     ) -> Branch:
-        """The sum of the gradients of all parts of a branch but the last."""
+        """Compute and sum the gradients of all parts of a branch but the last."""
         before = Branch()
         for pieces in branch[:-1]:
             losses.append(self.compute(step, pieces, half))
@@ -204,11 +204,11 @@ class RankExecutor(InTurn):
             values = grad[self._blocks[block]]
             leaving[to].append(self.ranks.send(values, to, self._tag(branch, block)))
             self.bytes_sent += values.nbytes
-        for pending in leaving.values():  # MPI makes progress when it is asked
+        for pending in leaving.values():  # MPI moves messages only inside its calls, so poll
             pending[:] = [done for done in pending if not done()]
 
     def _receive_branches(self, parts: int) -> tuple[dict[tuple[int, int], np.ndarray], Pending]:
-        """Begin to receive the branches of the other ranks along this one's stretch."""
+        """Begin to receive the other ranks' branches along this rank's stretch."""
         stretch, sums = self._summed[self.ranks.rank], {}
         arriving: Pending = {source: [] for source in self.ranks.others}
         for source in self.ranks.others:
@@ -225,7 +225,7 @@ class RankExecutor(InTurn):
         return GRADIENTS + branch * len(self._blocks) + block
 
     def _update_and_share(self, step: int, rate: float, clip: Any) -> None:
-        """Update this rank's stretch of the weights, and exchange it for those of the others."""
+        """Update this rank's stretch of the weights, send it to the others, and receive theirs."""
         rank, grad = self.ranks.rank, self.optimizer.parameters.grad
         if clip is not None:
             grad[self._summed[rank]] *= clip
@@ -245,13 +245,13 @@ class RankExecutor(InTurn):
         self._move([(vector, rank, 0) for vector, rank in self._state_of_others()])
 
     def _state_of_others(self) -> list[tuple[np.ndarray, int]]:
-        """The optimizer's vectors along the stretches that ranks other than rank 0 update."""
+        """Return the optimizer's vectors along the stretches that ranks other than 0 update."""
         vectors = self.optimizer.state.values()
         others = range(1, self.ranks.size)
         return [(vector[self._updated[rank]], rank) for vector in vectors for rank in others]
 
     def _move(self, moves: list[tuple[np.ndarray, int, int]]) -> None:
-        """Send arrays (N,), each from one rank to another, which writes it into its own."""
+        """Copy arrays (N,), each from one rank into the same array of another."""
         rank = self.ranks.rank
         pending: Pending = {other: [] for other in self.ranks.others}
         for array, source, to in moves:
@@ -269,5 +269,5 @@ class RankExecutor(InTurn):
 
 
 def _overlap(one: slice, other: slice) -> slice:
-    """What two stretches have in common; it ends before it starts where that is nothing."""
+    """Return the intersection of two stretches, whose stop is below its start if it is empty."""
     return slice(max(one.start, other.start), min(one.stop, other.stop))

@@ -19,26 +19,26 @@ from numformer.errors import InputError
 
 T = TypeVar("T")
 OBJECTS, FAILED, BEAT, VECTORS = range(1, 5)
-"""Tags of messages; those of gradients are above."""
+"""Tags of messages; a gradient's blocks have larger tags."""
 Pending = dict[int, list[Callable[[], bool]]]
-"""For each rank the messages under way to or from it: functions that say whether one is done."""
+"""For each rank, the unfinished messages to or from it: functions that return True once done."""
 
 
 class RankLost(ChildProcessError):
-    """Another rank has ended or does not answer."""
+    """Raised if another rank has ended or does not answer."""
 
 
 class Ranks:
     """This process alone, rank 0 of 1; and the base class of ranks that send each other arrays.
 
-    All ranks call each method, in the same order. A rank waits `timeout` seconds for another; then
-    it raises RankLost, which names the other.
+    All ranks must call the same methods in the same order. A rank that has waited `timeout` seconds
+    for another raises RankLost, which names the other.
     """
 
     rank, size = 0, 1
     timeout: float = 60.0
     failed = False  # whether this rank or another has ended with an error
-    failed_elsewhere = False  # whether another has
+    failed_elsewhere = False  # whether another rank has ended with an error
 
     @property
     def others(self) -> list[int]:
@@ -48,37 +48,37 @@ class Ranks:
     # What a subclass implements
 
     def send(self, array: np.ndarray, to: int, tag: int = 0) -> Callable[[], bool]:
-        """Begin to send a contiguous array -> a function that says if it may be overwritten."""
+        """Begin to send a contiguous array; return a function that says if it is safe to change."""
         raise NotImplementedError(f"{type(self).__name__} has no other rank")
 
     def receive(self, array: np.ndarray, source: int, tag: int = 0) -> Callable[[], bool]:
-        """Begin to receive into a contiguous array -> a function that says whether it has come."""
+        """Begin to receive into a contiguous array; return a function that says if it is filled."""
         raise NotImplementedError(f"{type(self).__name__} has no other rank")
 
     def is_waiting(self, source: int, tag: int) -> bool:
-        """Whether a message of this tag has come from a rank and was not received yet."""
+        """Whether a message of this tag from rank `source` waits to be received."""
         return False
 
-    # What every kind of ranks can do
+    # What all subclasses inherit
 
     def wait(self, pending: Pending) -> None:
-        """Return when all messages are done.
+        """Wait until all messages are done.
 
-        Raises the error of another rank that failed, and RankLost if one does not answer.
+        If another rank fails, raises its error; if another rank does not answer, RankLost.
         """
         began, pause = time.monotonic(), 0.0
         while pending := {rank: left for rank, all in pending.items() if (left := _undone(all))}:
             if self._receive_beats():
                 began = time.monotonic()
-            # The ranks give up one after the other, so that the first tells the others.
+            # The ranks give up one after the other, so that the first can tell the others why.
             if time.monotonic() - began > self.timeout + 0.3 * self.rank:
                 lost = ", ".join(map(str, pending))
                 raise RankLost(f"rank {lost} has not answered for {self.timeout:g} seconds")
-            time.sleep(pause)  # 0 leaves the processor to a rank that waits for it
+            time.sleep(pause)  # even 0 lets another rank use the core
             pause = min(1e-3, pause + 2e-6)
 
     def _receive_beats(self) -> bool:
-        """Whether another rank says that it is at work. Raises the error of a rank that failed."""
+        """Whether a beat has come from a busy rank. If a rank has failed, raises its error."""
         beats = False
         for source in self.others:
             if not self.failed and self.is_waiting(source, FAILED):
@@ -90,7 +90,7 @@ class Ranks:
         return beats
 
     def fail(self, problem: BaseException) -> None:
-        """Tell the others the error that ends this rank, so that it ends them as well."""
+        """Send the error that ends this rank to the others, so that it ends them as well."""
         if not self.failed:
             self.failed = True
             if isinstance(problem, InputError) and self.rank:
@@ -102,10 +102,10 @@ class Ranks:
 
     @contextlib.contextmanager
     def failing_together(self) -> Iterator[None]:
-        """Within the block an error of one rank is raised in all."""
+        """Within the block, an error of one rank is raised in all ranks."""
         try:
             yield
-        except SystemExit:  # no error, or the same one in all ranks
+        except SystemExit:  # not an error, or all ranks have the same one
             raise
         except BaseException as problem:
             self.fail(problem)
@@ -113,7 +113,7 @@ class Ranks:
 
     @contextlib.contextmanager
     def busy(self) -> Iterator[None]:
-        """Within the block others wait for this rank, however long: it tells them that it works."""
+        """Within the block, send beats, so that the others wait for this rank however long."""
         over = threading.Event()
 
         def beat() -> None:
@@ -132,15 +132,15 @@ class Ranks:
                 thread.join()
 
     def post(self, value: Any, to: int) -> None:
-        """Send any value to one rank, which calls `take`."""
+        """Send any value to rank `to`, which must call `take`."""
         self.wait({to: self._send_bytes(pickle.dumps(value), to)})
 
     def take(self, source: int) -> Any:
-        """The next value that a rank has posted."""
+        """Return the next value that rank `source` has posted."""
         return pickle.loads(self._receive_bytes(source))
 
     def broadcast(self, value: T, root: int = 0) -> T:
-        """The value of rank `root`; the others' values are ignored."""
+        """Return the value of rank `root` on all ranks; the others' values are ignored."""
         if self.rank != root:
             return self.take(root)
         message = pickle.dumps(value)
@@ -148,7 +148,7 @@ class Ranks:
         return value
 
     def gather(self, value: T) -> list[T]:
-        """The values of all ranks, by rank."""
+        """Return the list of all ranks' values, in the order of the ranks."""
         message = pickle.dumps(value)
         leaving = {to: self._send_bytes(message, to) for to in self.others}
         values = {source: pickle.loads(self._receive_bytes(source)) for source in self.others}
@@ -156,7 +156,7 @@ class Ranks:
         return [values.get(rank, value) for rank in range(self.size)]
 
     def agree(self, facts: Callable[[], dict[str, Any]]) -> None:
-        """Raise InputError on all ranks if the facts of one differ from those of rank 0."""
+        """Raise InputError on all ranks if the facts of any rank differ from rank 0's facts."""
         if not self.others:
             return
         first, *others = self.gather(facts())
@@ -215,7 +215,7 @@ class Threads(Ranks):
 def together(count: int, work: Callable[[Ranks], T], timeout: float = 20.0) -> list[T]:
     """Call `work(ranks)` in `count` ranks, which are threads of this process; return the results.
 
-    Raises what one of them raises.
+    If a rank fails, raises the error of the first rank that failed.
     """
     messages: Any = defaultdict(queue.SimpleQueue)
     results: list[Any] = [None] * count
