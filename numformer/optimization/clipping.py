@@ -7,12 +7,12 @@ BLOCK = 1 << 18
 
 
 def blocks_of(size: int) -> list[slice]:
-    """The blocks of a vector (size,)."""
+    """Return the slices that divide a vector (size,) into blocks."""
     return [slice(first, min(first + BLOCK, size)) for first in range(0, max(size, 1), BLOCK)]
 
 
 def clip_global_norm(grad, max_norm: float | None):
-    """grad (N) -> its norm (); if that is above max_norm, `grad` is scaled down to it."""
+    """grad (N) -> its norm, scalar (); if the norm is above max_norm, scale `grad` down to it."""
     norm = norm_of(block_squares(grad, blocks_of(len(grad))))
     if max_norm is not None:
         grad *= clip_factor(norm, max_norm)
@@ -26,10 +26,10 @@ def block_squares(vector, blocks: list[slice]):
 
 
 def norm_of(squares):
-    """The norm () of a vector from the sums of squares of its blocks (M,), added in their order."""
+    """squares (M,) of a vector's blocks -> the vector's scalar norm (), summed in their order."""
     return array_module(squares).sqrt(squares.cumsum()[-1])
 
 
 def clip_factor(norm, max_norm: float):
-    """The factor that scales a vector of this norm () down to max_norm; 1 if it is below."""
+    """norm, scalar () -> the factor that scales a vector with it down to max_norm, at most 1."""
     return max_norm / array_module(norm).maximum(norm, max_norm)

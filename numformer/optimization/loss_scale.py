@@ -9,14 +9,14 @@ from numformer.backend import array_module, to_host
 
 
 class LossScale:
-    """The factor of the loss before backward, by which the gradient is divided afterwards.
+    """A factor that multiplies the loss before backward, and divides the gradient afterwards.
 
     A gradient below 6e-8 is 0 in float16 (Micikevicius et al. 2018, section 3.2). So the scale is
     as large as gradients allow: if one is infinite or NaN, the step is skipped and the scale
-    halved; after GOOD steps in a row without that, it is doubled, up to MOST. It is a power of two,
-    so multiplying and dividing change no bit.
+    halved; after GOOD steps without a skip, the scale is doubled, up to MOST. It is a power of two,
+    so multiplying and dividing by it are exact.
 
-    `scale` and `good`, the number of steps since it changed, are arrays () on the gradients'
+    `scale`, and `good`, the number of steps since `scale` changed, are scalars () on the gradients'
     device, so that nothing waits for a GPU.
     """
 
@@ -27,11 +27,11 @@ class LossScale:
         self.load(xp.asarray(np.array([self.FIRST, 0], np.float32)))
 
     def load(self, state: Any) -> None:
-        """Go on from a `state` (2,)."""
+        """Continue from a saved `state` (2,)."""
         self.scale, self.good = state
 
     def state(self) -> Any:
-        """Scale and good steps, (2,) on the host."""
+        """Return `scale` and `good` as an array (2,) on the host."""
         return to_host(array_module(self.scale).stack([self.scale, self.good]))
 
     @classmethod
@@ -43,10 +43,10 @@ class LossScale:
         return 1 <= scale <= cls.MOST and good in range(cls.GOOD) and math.frexp(scale)[0] == 0.5
 
     def skips(self, loss: Any, norm: Any) -> Any:
-        """Whether to skip a step with this loss and this norm of the gradient, ().
+        """Return whether to skip a step with this loss and gradient norm, each a scalar ().
 
-        The scale becomes that of the next step. No step is skipped at a scale of 1, nor if the loss
-        is not finite: then the numbers broke, and not because of the scale.
+        Also sets the scale of the next step. No step is skipped at a scale of 1, nor if the loss is
+        not finite: in both cases the scale is not the cause.
         """
         xp = array_module(norm)
         skipped = xp.isfinite(loss) & ~xp.isfinite(norm) & (self.scale > 1)

@@ -31,9 +31,9 @@ from numformer.recurrence.cells import Cell
 def adamw(data, grad, mean, square, *, step, rate, beta1, beta2, epsilon, weight_decay) -> None:
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019): in place, on vectors (N,).
 
-    Every weight loses the share rate * weight_decay of itself, whatever its gradient; then Adam
-    moves it. If the decay were part of the gradient, as the derivative of a penalty is, Adam would
-    divide it by the gradient's size.
+    Every weight shrinks by the share rate * weight_decay, whatever its gradient; then Adam updates
+    it. If the decay were part of the gradient, as the derivative of a penalty is, Adam would divide
+    it by the gradient's size.
     """
     data *= 1 - rate * weight_decay
     settings = dict(step=step, rate=rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
@@ -45,7 +45,7 @@ def lion(data, grad, mean, *, step, rate, beta1, beta2, weight_decay) -> None:
     """Lion (Chen et al. 2023, algorithm 2): in place, on vectors (N,).
 
     data -= rate * (sign(beta1 mean + (1 - beta1) grad) + weight_decay data),
-    mean = beta2 mean + (1 - beta2) grad. Every weight moves by the rate, so the authors take a
+    mean = beta2 mean + (1 - beta2) grad. Every weight changes by the rate, so the authors take a
     rate 3 to 10 times smaller than AdamW's, and a weight_decay larger by the same factor.
     """
     direction = beta1 * mean
@@ -63,8 +63,8 @@ def muon(
 
     mean = momentum mean + (1 - momentum) grad,
     data -= rate * (0.2 sqrt(max(M, N)) orthogonal((1 - momentum) grad + momentum mean)
-    + weight_decay data), in place. The factor makes a step about as large as one of AdamW,
-    so one rate serves both (Liu et al. 2025).
+    + weight_decay data), in place. The factor 0.2 sqrt(...) makes a step about as large as AdamW's,
+    so that both can use one rate (Liu et al. 2025).
     """
     if not hidden:
         settings = dict(beta1=beta1, beta2=beta2, epsilon=epsilon, weight_decay=weight_decay)
@@ -81,8 +81,8 @@ def orthogonal(x):
     """x (M, N) = U S V^T -> U S' V^T: its singular values S become about 1, from 0.68 to 1.21.
 
     x / |x|, then 5 times x = a x + b (x x^T) x + c (x x^T)^2 x, a Newton-Schulz iteration with
-    coefficients that raise small values fast (Jordan et al. 2024). Those below 0.002 |x| stay
-    smaller.
+    coefficients that raise small values fast (Jordan et al. 2024). Singular values that are below
+    0.002 |x| end smaller than 0.68.
     """
     if x.shape[0] > x.shape[1]:
         return orthogonal(x.T).T
@@ -100,12 +100,12 @@ OPTIMIZERS: dict[str, Callable[..., None]] = {
     "lion": lion,
     "muon": muon,
 }
-"""What a Recipe may name. The keywords of a rule are its settings, fields of the class below."""
+"""The rules by their names in a Recipe. A rule's keywords are fields of OptimizerSettings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSettings(settings.Settings):
-    """The settings of all optimizers. A Recipe refuses those that its optimizer does not have."""
+    """The settings of all optimizers. A Recipe refuses settings that its optimizer lacks."""
 
     beta1: float = settings.share(0.9, "decay of the mean gradient (5.3)")
     beta2: float = settings.share(
@@ -119,13 +119,13 @@ class OptimizerSettings(settings.Settings):
 # Which settings a rule has
 
 STEP_KEYWORDS = {"step", "rate", "hidden"}
-"""Keywords of a rule that are not settings. Every rule takes the first two."""
+"""Keywords of a rule that are not settings. Every rule takes `step` and `rate`."""
 KEYWORDS = {"adam_epsilon": "epsilon"}
-"""Settings whose keyword has another name: in a config, `epsilon` is that of a norm."""
+"""Settings whose keyword has another name: in a config, `epsilon` belongs to a norm."""
 
 
 def settings_of(rule: Callable) -> dict[str, str]:
-    """The names of a rule's settings in a Recipe, and the keywords that they are for the rule."""
+    """Return a dict from the names of a rule's settings in a Recipe to the rule's keywords."""
     arguments = inspect.signature(rule).parameters.values()
     keywords = {a.name for a in arguments if a.kind is a.KEYWORD_ONLY} - STEP_KEYWORDS
     known = {f.name: KEYWORDS.get(f.name, f.name) for f in fields(OptimizerSettings)}
@@ -133,12 +133,12 @@ def settings_of(rule: Callable) -> dict[str, str]:
 
 
 def owners(name: str) -> list[str]:
-    """The optimizers that have a setting."""
+    """Return the names of the optimizers that have a setting."""
     return [optimizer for optimizer, rule in OPTIMIZERS.items() if name in settings_of(rule)]
 
 
 def without_effect(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that the recipe changes but its optimizer does not have, each with its default."""
+    """Return the settings that a recipe changes but its optimizer lacks, with their defaults."""
     own = settings_of(OPTIMIZERS[recipe["optimizer"]])
     others = {f.name: f.default for f in fields(OptimizerSettings) if f.name not in own}
     return {name: others[name] for name in others if recipe.get(name, others[name]) != others[name]}
@@ -148,9 +148,9 @@ def without_effect(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def hidden_matrices(layer: Layer) -> set[Parameter]:
-    """The matrices between hidden layers: those of linear maps and cells inside a model's layers.
+    """Return the matrices between hidden layers: of each Linear and Cell inside a model's layers.
 
-    A Linear that is an attribute of a model itself reads its inputs or makes its outputs.
+    Excluded: a Linear that is an attribute of the model itself, for its inputs or outputs.
     """
     models = [part for part in layer.layers_within() if isinstance(part, Model)]
     outer = {id(child) for model in models for _, child in model._children()}
@@ -161,7 +161,7 @@ def hidden_matrices(layer: Layer) -> set[Parameter]:
 class Parameterwise(Optimizer):
     """An Optimizer that calls its rule once for each parameter, in the parameter's shape.
 
-    A rule with the keyword `hidden` gets whether the parameter is a matrix between hidden layers.
+    A rule's keyword `hidden`, if any, says whether the parameter is a matrix between hidden layers.
     """
 
     def __init__(self, parameters: FlatParameters, rule: Callable, **settings: float):
@@ -177,12 +177,12 @@ class Parameterwise(Optimizer):
             )
 
     def ends(self) -> list[int]:
-        """Where parameters begin or end in the vectors."""
+        """Return the indices at which parameters begin or end in the vectors."""
         sizes = (parameter.size for parameter in self.parameters.parameters)
         return [*itertools.accumulate(sizes, initial=0)]
 
     def apply(self, vectors: list, stretch: slice, keywords: dict) -> None:
-        """Call the rule for each parameter of the stretch, which must not cut one."""
+        """Call the rule for each parameter in the stretch, which must not split a parameter."""
         flat = self.parameters
         start, stop, _ = stretch.indices(len(flat.data))
         if not {start, stop} <= {*self.ends()}:
@@ -199,9 +199,9 @@ class Parameterwise(Optimizer):
 
 
 def optimizer_for(parameters: FlatParameters, rule: Callable, **settings: float) -> Optimizer:
-    """The optimizer of a rule: Parameterwise unless the rule is elementwise.
+    """Return the optimizer for a rule: Parameterwise unless the rule is elementwise.
 
-    Raises InputError for a rule that does not take the arguments of a rule.
+    Raises InputError if `rule` cannot be called with a rule's arguments and these settings.
     """
     hidden = {"hidden"} & {*inspect.signature(rule).parameters}
     keywords = dict.fromkeys(["step", "rate", *hidden])
@@ -219,9 +219,9 @@ def optimizer_for(parameters: FlatParameters, rule: Callable, **settings: float)
 
 
 def stretches(optimizer: Optimizer, cuts: Sequence[int]) -> list[slice]:
-    """The stretches of the vectors between the cuts, each updated by one of several processes.
+    """Return the stretches of the vectors between the cuts, one for each of several processes.
 
-    For a Parameterwise optimizer the cuts move to the nearest ends of parameters.
+    For a Parameterwise optimizer, each cut is moved to the nearest end of a parameter.
     """
     if isinstance(optimizer, Parameterwise):
         ends = np.array(optimizer.ends())

@@ -1,4 +1,4 @@
-"""How a model is trained: the loss's smoothing, the optimizer, the learning rate, clipping (5)."""
+"""How a model is trained: label smoothing, optimizer, learning rate, clipping (section 5)."""
 
 import inspect
 import math
@@ -23,11 +23,11 @@ from numformer.paper.adam import warmup_rate
 def linear_rate(
     step: int, steps: int, d_model: int, warmup: int = 4000, factor: float = 1.0
 ) -> float:
-    """As `warmup_rate` up to its peak, then in a straight line down to 0 after the last step.
+    """Return `warmup_rate` up to its peak, then a rate on a straight line to 0 after the last step.
 
     So a short run ends with small steps; the paper averages the last checkpoints for the same
-    effect (section 6.1). `step` counts from 1 to `steps`, after which the rate stays 0. In a run
-    shorter than the warm-up the rate only rises.
+    effect (section 6.1). `step` is from 1 to `steps`; after `steps` the rate is 0. In a run shorter
+    than the warm-up the rate only rises.
     """
     share = min(step / warmup, max(steps + 1 - step, 0) / max(steps + 1 - warmup, 1))
     return factor * d_model**-0.5 * warmup**-0.5 * share
@@ -36,9 +36,9 @@ def linear_rate(
 def cosine_rate(
     step: int, steps: int, d_model: int, warmup: int = 4000, factor: float = 1.0
 ) -> float:
-    """As `linear_rate`, but falling along half a cosine (Loshchilov and Hutter 2017).
+    """Return a rate like `linear_rate`, but falling as half a cosine (Loshchilov and Hutter 2017).
 
-    So it stays longer near its peak and near 0.
+    So the rate stays longer near its peak and near 0.
     """
     peak = factor * d_model**-0.5 * warmup**-0.5
     if step > steps:
@@ -53,7 +53,7 @@ DECAYS: dict[str, Callable[..., float]] = {
     "linear": linear_rate,
     "cosine": cosine_rate,
 }
-"""Functions of step, d_model, warmup, factor and, if the rate depends on the end, steps."""
+"""Functions of step, d_model, warmup, factor and, if the rate depends on the run's end, steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,13 +107,13 @@ class Recipe(OptimizerSettings):
         return "steps" in inspect.signature(DECAYS[self.decay]).parameters
 
     def rate(self, step: int, steps: int, d_model: int) -> float:
-        """The learning rate of a step (from 1) in a run of `steps`."""
+        """Return the learning rate of a step (from 1) in a run of `steps`."""
         end = {"steps": steps} if self.knows_the_end else {}
         settings = dict(d_model=d_model, warmup=self.warmup, factor=self.factor)
         return DECAYS[self.decay](step, **end, **settings)
 
     def make_optimizer(self, parameters: FlatParameters) -> Optimizer:
-        """The optimizer, with the settings that its rule takes."""
+        """Return the optimizer, with the settings that its rule takes."""
         rule = OPTIMIZERS[self.optimizer]
         keywords = {keyword: getattr(self, name) for name, keyword in settings_of(rule).items()}
         return optimizer_for(parameters, rule, **keywords)
