@@ -22,7 +22,7 @@ def elementwise(rule: Callable[..., None]) -> Callable[..., None]:
 @elementwise
 @has_kernel
 def adam(data, grad, mean, square, *, step, rate, beta1, beta2, epsilon) -> None:
-    """One update of the vectors data, mean, square (N), in place, from grad (N); step from 1.
+    """Update data, mean and square (N) once, in place, from grad (N); steps count from 1.
 
     mean = beta1 mean + (1 - beta1) grad, square = beta2 square + (1 - beta2) grad^2,
     data -= rate * (mean / (1 - beta1^step)) / (sqrt(square / (1 - beta2^step)) + epsilon).
@@ -44,7 +44,7 @@ def adam(data, grad, mean, square, *, step, rate, beta1, beta2, epsilon) -> None
 
 
 def vectors_of(rule: Callable) -> list[str]:
-    """The names of a rule's state vectors: its arguments after data and grad."""
+    """Return the names of a rule's state vectors, its arguments after data and grad."""
     arguments = inspect.signature(rule).parameters.values()
     return [a.name for a in arguments if a.kind is a.POSITIONAL_OR_KEYWORD][2:]
 
@@ -52,8 +52,8 @@ def vectors_of(rule: Callable) -> list[str]:
 class Optimizer:
     """An elementwise rule such as `adam` on the vectors of `pack`; `settings` are its keywords.
 
-    `state` holds the vectors (N,) that the rule keeps, by name; they begin at 0. A run resumes with
-    them and the number of `steps`. Raises InputError for a model that is not packed.
+    `state` holds the vectors (N,) that the rule keeps, by name; all begin at 0. A resumed run needs
+    the vectors and the number of `steps`. Raises InputError for a model that is not packed.
     """
 
     def __init__(self, parameters: FlatParameters, rule: Callable, **settings: float):
@@ -77,7 +77,7 @@ class Optimizer:
     def step(self, rate: float) -> None:
         """Update all parameters once from their gradients.
 
-        Warns if these include gradients that an earlier step has already used.
+        Warns if the sum includes gradients that an earlier step has already used.
         """
         if self.parameters.stale:
             warnings.warn(

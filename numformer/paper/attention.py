@@ -67,7 +67,7 @@ def split_heads(x, heads: int, places: Places | None = None):
 def merge_heads(x, places: Places | None = None):
     """x (B, H, T, K) -> (B, T, H K), or (N, H K) at `places`.
 
-    The heads stand side by side: this is the Concat of section 3.2.2.
+    The heads are put side by side: this is the Concat of section 3.2.2.
     """
     if places and places.skip_padding:
         return places.gather(x)
@@ -76,7 +76,7 @@ def merge_heads(x, places: Places | None = None):
 
 
 def head_size(d_model: int, heads: int) -> int:
-    """d_k = d_v = d_model / heads (section 3.2.2). Raises InputError if that is no integer."""
+    """d_k = d_v = d_model / heads (section 3.2.2). Raises InputError if it is not an integer."""
     if heads < 1 or d_model % heads:
         raise InputError(
             "d_model is a multiple of heads",
@@ -89,7 +89,7 @@ def head_size(d_model: int, heads: int) -> int:
 class Heads(Linear):
     """x (B, T, D) at places -> (B, H, T, K): x W_i for each head i (section 3.2.2).
 
-    The W_i (D, K) of all heads stand side by side in one weight (D, H K). As in the paper, there is
+    The W_i (D, K) of all heads are side by side in one weight (D, H K). As in the paper, there is
     no bias. If the places skip padding, x is (N, D), the real positions only.
     """
 

@@ -1,7 +1,7 @@
 """Beam search: several hypotheses of a text grow side by side, and the best one wins (section 6.1).
 
 `search` runs the model and decides when to stop, a Beam holds the hypotheses that still grow, and a
-Ranking those of one row that are complete.
+Ranking holds the complete hypotheses of one row.
 """
 
 import heapq
@@ -26,7 +26,7 @@ def length_penalty(length: int, alpha: float) -> float:
 
 @dataclass(frozen=True, order=True)
 class Hypothesis:
-    """A text that a model may write: log probability / length penalty; ids without the end id."""
+    """A possible text: score = log probability / length penalty, and ids without the end id."""
 
     score: float
     ids: list[int] = field(compare=False)
@@ -59,10 +59,10 @@ def search(
 ) -> list[list[Hypothesis]]:
     """inputs (B, S) -> for each row its `count` best hypotheses, best first, by a beam of `width`.
 
-    The score of a hypothesis is log probability / penalty(length); the length counts the end id. A
-    row is done when no open hypothesis can become one of the best any more, or when `width`
-    hypotheses have ended and no open one scores higher. The ids include neither the start nor the
-    end id and are at most `max_length`.
+    A score is log probability / penalty(length); the length includes the end id. A row is done
+    when no open hypothesis can become one of the best any more, or when `width` hypotheses have
+    ended and no open one scores higher. The ids, at most `max_length`, include neither the start
+    nor the end id. `count` and `largest` serve numformer/generation.
     """
     require_writer(model)
     require_positive("max_length", max_length)
@@ -83,7 +83,7 @@ def search(
                 rankings[row].add(log_p / penalty(length), text)
                 rankings[row].ended += 1
             best = beam.log_p.max(axis=-1)
-            # The best score in reach: no more probability is lost, and the penalty is the largest.
+            # The best score still in reach: no more probability lost, and the largest penalty.
             reachable, current = best / penalty(max_length), best / penalty(length)
             remaining = []
             for row, limit, score in zip(beam.rows, reachable, current, strict=True):
@@ -105,8 +105,8 @@ def most_probable(
 ) -> tuple[np.ndarray, np.ndarray]:
     """logits (N, V) -> the `count` most probable symbols of each row and their log probabilities.
 
-    Both (N, count), on the host, in the order of ids; a smaller vocabulary gives all its symbols.
-    The log softmax of these few entries takes one sum over each row.
+    Both are (N, count), on the host, in the order of ids; if V < count, they hold all V symbols.
+    The log softmax of so few entries needs only one sum over each row.
     """
     xp = array_module(logits)
     shifted = logits - max_last(logits)
@@ -128,7 +128,7 @@ class Ranking:
         self.best: list[Hypothesis] = []
 
     def add(self, score: float, ids: list[int]) -> None:
-        """Rank a hypothesis; among equal ones the first to come ranks higher."""
+        """Rank a hypothesis; among equal scores the first one added ranks higher."""
         if score > -np.inf:
             self.best = heapq.nlargest(self.count, [*self.best, Hypothesis(float(score), ids)])
 
@@ -141,8 +141,8 @@ class Ranking:
 class Beam:
     """The open hypotheses of a batch, `width` for each row that is not done.
 
-    `rows` (N,) are the indices of those rows in the batch, `log_p` (N, width) the log probabilities
-    of their hypotheses, best first, and `written` (N, width, T) the ids written so far.
+    `rows` (N,) are row indices in the batch, `log_p` (N, width) the log probabilities of their
+    hypotheses, best first, and `written` (N, width, T) the ids written so far.
     """
 
     def __init__(self, batch: int, width: int, ends: Sequence[int] = (END,)):
@@ -154,7 +154,7 @@ class Beam:
         self.written = np.empty((batch, width, 0), int)
 
     def __iter__(self) -> Iterator[tuple[int, float, list[int]]]:
-        """The row, the log probability and the ids of every hypothesis."""
+        """Yield the row, the log probability and the ids of every hypothesis."""
         rows = self.rows.tolist(), self.log_p, self.written.tolist()
         for row, log_p, written in zip(*rows, strict=True):
             yield from zip([row] * len(log_p), log_p, written, strict=True)
@@ -162,9 +162,9 @@ class Beam:
     def extend(self, symbols: np.ndarray, log_p: np.ndarray) -> tuple[np.ndarray, list[tuple]]:
         """Add a symbol to each hypothesis: symbols, log_p (N width, C) are its C candidates.
 
-        Among all extensions of a row the best `width` that do not end stay open. Returns the
-        parents (N, width) of these among the N width old hypotheses; and row, log probability and
-        ids of those that end here, if they are among the best `width`.
+        Of a row's extensions, the best `width` without an end id stay open. Returns parents
+        (N, width), for each open one the index of the old hypothesis that it extends; and row, log
+        probability and ids of each hypothesis that ends here among the best `width`.
         """
         rows, width = self.log_p.shape
         totals = (self.log_p[:, :, None] + log_p.reshape(rows, width, -1)).reshape(rows, -1)

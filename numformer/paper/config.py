@@ -26,7 +26,7 @@ POSITIONS: dict[str, Callable[..., Layer]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class LayerConfig(settings.Settings):
-    """What the layers of a stack are made of. Raises InputError for values that do not fit."""
+    """The settings of a stack's layers. Raises InputError for values that do not fit together."""
 
     d_model: int = settings.size(512, "width of every position's vector (3.1)")
     d_ff: int = settings.size(2048, "width inside the feed-forward network (3.3)")
@@ -44,7 +44,7 @@ class LayerConfig(settings.Settings):
 
     def __post_init__(self):
         super().__post_init__()
-        _ = self.sizes  # raises InputError if they do not follow from d_model and heads
+        _ = self.sizes  # raises InputError if d_k and d_v do not follow from d_model and heads
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -55,61 +55,61 @@ class LayerConfig(settings.Settings):
     # The parts, each with new weights drawn from `rng`
 
     def self_attention(self, rng: np.random.Generator) -> Layer:
-        """Multi-head attention of a sequence to itself (3.2.3)."""
+        """Build multi-head attention of a sequence to itself (3.2.3)."""
         return SelfAttention(self.d_model, self.heads, rng, *self.sizes)
 
     def cross_attention(self, rng: np.random.Generator) -> Layer:
-        """Multi-head attention of the decoder to the encoder's output (3.2.3)."""
+        """Build multi-head attention of the decoder to the encoder's output (3.2.3)."""
         return CrossAttention(self.d_model, self.heads, rng, *self.sizes)
 
     def feed_forward(self, rng: np.random.Generator) -> Layer:
-        """The feed-forward network (3.3)."""
+        """Build the feed-forward network (3.3)."""
         return FeedForward(self.d_model, self.d_ff, rng)
 
     def residual(self, sublayer: Layer) -> Layer:
-        """A sublayer with its residual connection, norm and dropout (3.1, 5.4)."""
+        """Give a sublayer its residual connection, norm and dropout (3.1, 5.4)."""
         return Residual(sublayer, self.d_model, self.p_drop)
 
     def encoder_layer(self, rng: np.random.Generator) -> Layer:
-        """A layer of the encoder (3.1)."""
+        """Build a layer of the encoder (3.1)."""
         attention = self.self_attention(rng)
         return EncoderLayer(self.residual(attention), self.residual(self.feed_forward(rng)))
 
     def decoder_layer(self, rng: np.random.Generator) -> Layer:
-        """A layer of the decoder (3.1)."""
+        """Build a layer of the decoder (3.1)."""
         attentions = self.self_attention(rng), self.cross_attention(rng)
         return DecoderLayer(*map(self.residual, (*attentions, self.feed_forward(rng))))
 
     def encoder(self, rng: np.random.Generator) -> Layer:
-        """The stack of N layers of the encoder (3.1)."""
+        """Build the encoder's stack of N layers (3.1)."""
         return Encoder(self.encoder_layer(rng) for _ in range(self.layers))
 
     def decoder(self, rng: np.random.Generator) -> Layer:
-        """The stack of N layers of the decoder (3.1)."""
+        """Build the decoder's stack of N layers (3.1)."""
         return Decoder(self.decoder_layer(rng) for _ in range(self.layers))
 
     def embedding(
         self, vocabulary: int, rng: np.random.Generator, weight: Parameter | None = None
     ) -> Embedding:
-        """The embedding of symbols (3.4), with a new weight or a shared one."""
+        """Build the embedding of symbols (3.4), with a new weight or a shared one."""
         return Embedding(vocabulary, self.d_model, rng, weight)
 
     def position_encoding(self, rng: np.random.Generator) -> Layer:
-        """The layer that adds positions to the embeddings (3.5)."""
+        """Build the layer that adds positions to the embeddings (3.5)."""
         return POSITIONS[self.positions](self.max_length, self.d_model, rng)
 
     def input_embedding(self, embedding: Embedding, rng: np.random.Generator) -> Layer:
-        """The layer that turns ids into a stack's input (3.4, 3.5, 5.4)."""
+        """Build the layer that turns ids into a stack's input (3.4, 3.5, 5.4)."""
         return InputEmbedding(embedding, self.position_encoding(rng), self.p_drop)
 
     def output(self, weight: Parameter) -> Layer:
-        """The projection onto the symbols (3.4)."""
+        """Build the projection onto the symbols (3.4)."""
         return OutputProjection(weight)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(LayerConfig):
-    """What the paper's Transformer is made of; the defaults are its base model.
+    """The settings of the paper's Transformer; the defaults are its base model.
 
     The two vocabulary sizes belong to the task. The other fields are the paper's, from section 3
     and Table 3. Raises InputError for values that do not fit together.
@@ -135,17 +135,17 @@ class Config(LayerConfig):
 
     @classmethod
     def base(cls, vocabulary: int, **changes) -> Self:
-        """The paper's base model (Table 3, first row) on one shared vocabulary."""
+        """Return the paper's base model (Table 3, first row) on one shared vocabulary."""
         return cls(source_vocabulary=vocabulary, target_vocabulary=vocabulary, **changes)
 
     @classmethod
     def big(cls, vocabulary: int, **changes) -> Self:
-        """The paper's big model (Table 3, last row) on one shared vocabulary."""
+        """Return the paper's big model (Table 3, last row) on one shared vocabulary."""
         big = dict(d_model=1024, d_ff=4096, heads=16, p_drop=0.3)
         return cls.base(vocabulary, **(big | changes))
 
     def embeddings(self, rng: np.random.Generator) -> tuple[Embedding, Embedding, Embedding]:
-        """The embeddings of source, target and output, which may share one weight (3.4)."""
+        """Build the embeddings of source, target and output, which may share one weight (3.4)."""
         source = self.embedding(self.source_vocabulary, rng)
         shared = source.weight if self.tying in ("all", "inputs") else None
         output = target = self.embedding(self.target_vocabulary, rng, shared)

@@ -13,14 +13,14 @@ from numformer.paper.embedding import check_ids
 
 @has_kernel
 def cross_entropy(logits, targets, share, smoothing, out=None):
-    """logits (N, V), targets, share (N) -> loss (), exponentials (N, V), total (N, 1).
+    """logits (N, V), targets, share (N) -> scalar loss (), exponentials (N, V), total (N, 1).
 
     loss = sum_n share_n loss_n, loss_n = -sum_v q(v) log p(v), p = softmax(logits_n),
     q(v) = (1 - smoothing) [v = target_n] + smoothing / V (Szegedy et al. 2016).
     p = exponentials / total; exponentials = exp(logits - the row's highest), written into `out`.
     """
     xp = array_module(logits)
-    with np.errstate(over="ignore"):  # a difference too large for the dtype is -inf, and p 0
+    with np.errstate(over="ignore"):  # a difference too large for the dtype is -inf, and its p is 0
         shifted = xp.subtract(logits, max_last(logits), out=out)
         # Without smoothing a logit of -inf costs nothing, but 0 * -inf would be NaN.
         spread = smoothing * mean_last(shifted)[:, 0] if smoothing else 0
@@ -45,7 +45,7 @@ def cross_entropy_backward(dlosses, exponentials, total, targets, smoothing):
 
 
 class CrossEntropy(Layer):
-    """logits (..., V), targets (...) -> the mean loss of the targets that count, ().
+    """logits (..., V), targets (...) -> the mean loss, scalar (), of the targets that count.
 
     `targets` is a host array of integers. A target counts unless `valid` (...) is given and False
     there, as for padding. If none counts, loss and gradients are 0. `backward` takes dloss, which

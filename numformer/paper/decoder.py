@@ -11,7 +11,7 @@ class DecoderLayer(Layer):
     """x (B, T, D), reach, memory (B, S, D), memory_reach -> (B, T, D)   (section 3.1).
 
     Self-attention, attention to the encoder's output (memory) and the feed-forward network, each a
-    Residual. `reach` says who may see whom in x, `memory_reach` which positions of the memory x may
+    Residual. `reach` says who may see whom in x; `memory_reach`, which positions of memory x may
     see. When the model writes, `past` remembers earlier positions. `backward` returns dx, dmemory.
     """
 

@@ -30,7 +30,7 @@ class Dropout(Layer):
         self.p_drop = p_drop
 
     def draw(self, shape: tuple[int, ...], like):
-        """A new mask `keep` (shape), of the dtype and device of `like`; None to keep all."""
+        """Return a new mask `keep` (shape), of the dtype and device of `like`; None to keep all."""
         if not (training() and self.p_drop):
             return None
         return dropout_stream.mask(shape, self.p_drop, like)

@@ -129,7 +129,7 @@ class OutputProjection(Layer):
 class InputEmbedding(Layer):
     """ids (B, T) -> x (B, T, D): embedding plus position, then dropout (3.4, 3.5, 5.4).
 
-    `ids` is a host array, at `places`. If the places skip padding, x is (N, D).
+    `ids` is a host array; `places` says which ids are real. If it skips padding, x is (N, D).
     """
 
     def __init__(self, embedding: Embedding, positions: Layer, p_drop: float = 0.0):

@@ -1,4 +1,4 @@
-"""y = x W + b, the linear map of which most parts are made."""
+"""y = x W + b, the linear map that most parts are made of."""
 
 import math
 

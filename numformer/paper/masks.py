@@ -1,6 +1,6 @@
 """Who may see whom: nobody sees padding, and a decoder sees no later positions (section 3.2.3).
 
-Places say which positions of a padded batch are real, and a Reach which of them may see which;
+Places say which positions of a padded batch are real, and a Reach says which may see which;
 `Reach.mask` is the mask of the paper. Only attention combines positions. All other layers treat
 each position by itself, so they can skip padding.
 """
@@ -54,9 +54,9 @@ class Places:
 
     @cached_property
     def real(self) -> np.ndarray:
-        """The indices (N,) of the real ones among the B T places."""
+        """The indices (N,) of the real places among all B T."""
         real = np.flatnonzero(self.valid)
-        # A batch of nothing but padding keeps one row, which some products need; nobody sees it.
+        # A batch of nothing but padding keeps one row, which some products need; no query sees it.
         return real if len(real) else np.zeros(1, dtype=int)
 
     @cached_property
@@ -66,12 +66,12 @@ class Places:
 
     @property
     def row_positions(self) -> np.ndarray:
-        """The positions of what layers work on: (T,), or with `skip_padding` of each row (N,)."""
+        """The positions (T,) of the batch, or with `skip_padding` the position of each row (N,)."""
         rows = self.real % self.valid.shape[1] if self.skip_padding else slice(None)
         return self.positions[rows]
 
     def pick(self, ids: np.ndarray) -> np.ndarray:
-        """ids (B, T) -> the ids that layers work on: (B, T), or with `skip_padding` (N,)."""
+        """ids (B, T) -> all ids (B, T), or with `skip_padding` the ids at real places (N,)."""
         return ids.ravel()[self.real] if self.skip_padding else ids
 
     def spread(self, x, heads: int):
@@ -89,9 +89,9 @@ class Places:
         return x.reshape(-1, x.shape[-1]).take(place_of_row, axis=0).reshape(len(self.real), -1)
 
     def _head_indices(self, heads: int, xp) -> tuple:
-        """Indices among heads: each row's places (N, H), each place's row (B, H, T), the padding.
+        """Return head indices: each row's places (N, H), each place's row (B, H, T), the padding.
 
-        The row of padding is negative. The third index is a pair, its sequences and positions.
+        The row of a padded place is negative. The padding is a pair: its sequences and positions.
         """
         if (heads, xp) not in self._indices:
             batch, length = self.valid.shape
@@ -127,7 +127,7 @@ class Reach:
         self._with_keys: dict[bytes, Reach] = {}
 
     def mask(self, xp=np):
-        """Boolean, True = may attend, broadcasts to (B, H, T, S); None if every query sees all."""
+        """Return a boolean mask, True = may attend, broadcast to (B, H, T, S), or None: all may."""
         if xp not in self._masks:
             mask = None
             if self.causal:
@@ -140,9 +140,9 @@ class Reach:
         return self._masks[xp]
 
     def with_keys(self, positions: np.ndarray) -> "Reach":
-        """The Reach of the same queries over remembered keys, which are at `positions` (S,).
+        """Return the Reach of the same queries over remembered keys, at `positions` (S,).
 
-        All layers of a model need the same one, so it is made only once.
+        All layers of a model need the same Reach, so it is made only once.
         """
         name = positions.tobytes()
         if name not in self._with_keys:
@@ -167,10 +167,10 @@ class ExplicitMask(Reach):
 
 
 def as_reach(reach, x, memory, first: int = 0) -> Reach:
-    """A Reach of x (B, T, D) over memory (B, S, D), whose positions begin at `first`.
+    """Return a Reach of x (B, T, D) over memory (B, S, D), whose positions begin at `first`.
 
-    `reach` is a Reach already; or None, and every position sees all others; or a boolean mask that
-    broadcasts to (B, H, T, S). Raises InputError for anything else, such as a mask of numbers.
+    `reach` is a Reach, which is returned; None, to let every position see all; or a boolean mask
+    that broadcasts to (B, H, T, S). Raises InputError for anything else, such as a mask of numbers.
     """
     if isinstance(reach, Reach):
         return reach
@@ -182,7 +182,7 @@ def as_reach(reach, x, memory, first: int = 0) -> Reach:
 
 
 def as_mask(reach, xp=np):
-    """The mask of a Reach; a mask or None is returned unchanged."""
+    """Return the mask of a Reach; return a mask or None unchanged."""
     return reach.mask(xp) if isinstance(reach, Reach) else reach
 
 

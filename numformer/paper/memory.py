@@ -1,7 +1,7 @@
 """What a model remembers while it writes, so that nothing is computed twice.
 
-The paper leaves this out. Without it, the decoder would read all that it has written again for
-each further symbol; with the keys and values of earlier positions, it reads the latest one only.
+The paper leaves this out. Without it, the decoder would process all earlier symbols again for
+each new one; with their keys and values in memory, it processes only the latest symbol.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class Memory:
         self._states: dict[int, Any] = {}
 
     def state(self, layer: Layer, begin: Callable[["Memory"], Any] | None = None):
-        """The state of this layer; the first time, `begin(memory)` makes it.
+        """Return the state of this layer; the first time, `begin(memory)` makes it.
 
         A state has a method `choose(rows)`. Raises InputError while saving is on, because gradients
         could not flow back to earlier positions.
@@ -86,7 +86,7 @@ class KeysAndValues:
         self._arrays: list = []
 
     def append(self, key, value):
-        """key (B, H, T, K), value of T new positions -> keys, values and positions of all so far.
+        """key (B, H, T, K), value of T new positions -> keys, values, positions of all so far.
 
         The model advances the Memory afterwards. Raises InputError if there is no room.
         """

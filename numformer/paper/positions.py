@@ -13,7 +13,7 @@ from numformer.layer import Array, Layer, Parameter
 
 
 def sinusoidal_table(length: int, d_model: int, xp=np):
-    """The table PE (length, D), float64.
+    """Return the table PE (length, D), float64.
 
     PE(pos, 2i) = sin(pos / 10000^(2i / D)), PE(pos, 2i + 1) = cos(pos / 10000^(2i / D)). The first
     dimensions have the highest frequencies.
@@ -34,7 +34,7 @@ class PositionTable:
         self._tables: dict[tuple, Any] = {}
 
     def rows(self, stop: int, like):
-        """At least the first `stop` rows, for the width, precision and backend of x (..., D)."""
+        """Return at least `stop` rows, in the width, dtype and backend of `like` (..., D)."""
         key = type(like), like.dtype, like.shape[-1]
         table = self._tables.get(key)
         if table is None or len(table) < stop:

@@ -12,7 +12,7 @@ class Residual(Layer):
 
     x (B, T, D), *others -> (B, T, D). The sublayer gets `others` (a memory, a Reach) unchanged.
     `norm`, a norm of D values, can replace LayerNorm. `backward` returns dx, or a tuple of dx and
-    the gradients of `others`, if they have any.
+    the gradients of `others`, if the sublayer returns any.
     """
 
     def __init__(

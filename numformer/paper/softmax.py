@@ -24,7 +24,7 @@ def mask_scores(scores, mask):
 def softmax(scores, mask=None):
     """scores (..., S), mask broadcast to it, True = may attend -> weights (..., S).
 
-    A masked entry counts as a score of minus infinity: its weight is exactly 0, and the others sum
+    The score of a masked entry becomes minus infinity: its weight is exactly 0; the others sum
     to 1. If every entry of a row is masked, all its weights are 0. Raises InputError for a mask of
     numbers.
     """

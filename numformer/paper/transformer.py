@@ -19,7 +19,7 @@ class Transformer(Layer):
     and then the target without its last id. The logits at position t predict the target's id t + 1.
     `backward` takes dlogits and returns None, since ids have no gradient.
 
-    With `skip_padding` the model computes real positions only, and the logits are (N, V), those of
+    With `skip_padding` the model computes real positions only, and the logits are (N, V), at
     the N real target positions. The numbers are the same, except with dropout, whose masks then
     have other shapes. The config makes the parts, and the seed determines their initial weights.
     """
@@ -68,11 +68,11 @@ class Transformer(Layer):
         return State(np.full(len(source), special.start), past)
 
     def step(self, ids, state: State):
-        """ids (B,) at the latest position of every row -> logits (B, V) of the next one."""
+        """ids (B,) at the latest position of every row -> logits (B, V) for the next."""
         past, source = state.past, state.past.state(self)
         latest = Places.without_padding(len(ids), 1, past.length, skip_padding=True)
         x = self.target.forward(ids[:, None], latest)
-        sources = len(source["valid"])  # each of them has several queries: its hypotheses
+        sources = len(source["valid"])  # each source has several queries: its hypotheses
         hypotheses = Places.without_padding(sources, len(ids) // sources, skip_padding=True)
         memory_reach = Reach(hypotheses, Places(source["valid"]))
         reach = Reach(latest, causal=True)
@@ -88,7 +88,7 @@ FIXES = dict(
 
 
 def require_pair(source, target, skip_padding: bool, special: SpecialIds = DEFAULT_IDS) -> None:
-    """Raise InputError unless source and target are one batch for an encoder-decoder."""
+    """Raise InputError unless source and target are a batch for an encoder-decoder."""
     for ids, name in ((source, "source"), (target, "target")):
         require_batch(ids, f"{name} ids are a NumPy array (B, {name} length)", FIXES[name])
     if len(target) != len(source):

@@ -1,4 +1,4 @@
-"""Writing symbols one at a time, each fed back as input (section 3), and the simplest choice."""
+"""Write symbols one at a time, each fed back as input (section 3); choose the most probable."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -18,7 +18,7 @@ class Writer(Protocol):
         """Read inputs (B, S) -> the state before the first of `length` positions."""
 
     def step(self, ids: Any, state: Any, /) -> Any:
-        """ids (B,) at the latest position of every row -> logits (B, V) of the next one."""
+        """ids (B,) at the latest position of every row -> logits (B, V) for the next."""
 
 
 def require_writer(model: Writer) -> None:
