@@ -72,8 +72,8 @@ def n_best(
 ) -> list[list[Hypothesis]]:
     """inputs (B, S) -> for each row the `count` best hypotheses found with `beam`, best first.
 
-    `penalty` names one of PENALTIES. `count` is at most `beam`, or fewer than `count` might be
-    found. Raises InputError for invalid settings.
+    `penalty` names one of PENALTIES. `count` is at most `beam`, as a narrower beam
+    might find fewer hypotheses. Raises InputError for invalid settings.
     """
     require_positive("count", count)
     require_positive("beam", beam)

@@ -35,10 +35,10 @@ class Continuation(OneVocabulary):
     ) -> list[list[str]]:
         """Each text with `length` further symbols, fewer if the model ends the text.
 
-        Once a text has `context` symbols the model sees only the latest half of them and what it
-        writes after these; a model without a longest text (`config.extrapolates`) always sees all.
-        A `temperature`, `top_k` or `top_p` turns on sampling, with random numbers that depend on
-        the seed and the place of a text among the texts.
+        Once a text has `context` symbols, the model sees only the last `context` / 2 of them and
+        what it writes next; a model with `config.extrapolates` always sees the whole text. A
+        `temperature`, `top_k` or `top_p` turns on sampling, with random numbers that depend on the
+        seed and the index of a text in `texts`.
         """
         require_positive("length", length)
         sampling = Sampling.from_settings(temperature, top_k, top_p)

@@ -35,7 +35,7 @@ class Ensemble(Layer):
     """Models of one vocabulary that write one text, by the mean of their probabilities p_m(y).
 
     `greedy`, `beam_search` and `sample` accept an ensemble in place of a model. Its `config` has
-    the sizes of the vocabularies, the special ids, and as `longest` the smallest limit of a model.
+    the sizes of the vocabularies, the special ids, and as `longest` the smallest limit of all.
     """
 
     def __init__(self, models: Sequence[Model]):

@@ -17,8 +17,7 @@ from numformer.symbols import special_ids
 class Infilling(OneVocabulary):
     """From a text with holes to the complete text, by a masked language model.
 
-    The symbol `hole` stands for a missing one; the model was trained on `context` symbols at a
-    time.
+    The symbol `hole` marks a missing symbol; the model was trained on `context` symbols at a time.
     """
 
     vocabulary: Vocabulary
@@ -34,7 +33,7 @@ class Infilling(OneVocabulary):
         return [self._fill(model, list(text)) for text in texts]
 
     def _fill(self, model: Model, text: list[str]) -> list[str]:
-        """Fill the quarter of the holes that the model is surest of; repeat with these filled."""
+        """Fill the quarter of the holes that the model is surest of; repeat until none is left."""
         while holes := [place for place, symbol in enumerate(text) if symbol == self.hole]:
             log_p = self._log_probabilities(model, text, holes)
             surest = np.argsort(-log_p.max(axis=-1))[: -(-len(holes) // 4)]
@@ -60,7 +59,7 @@ class Infilling(OneVocabulary):
         return log_p
 
     def maps(self, model, text, written=None):
-        """The attention to up to `context` symbols of the text, the first hole in their middle."""
+        """The attention to up to `context` symbols of the text, around its first hole."""
         first = text.index(self.hole) if self.hole in text else 0
         start = max(0, min(first - self.context // 2, len(text) - self.context))
         text = text[start : start + self.context]

@@ -15,7 +15,7 @@ from numformer.generation.transduction import Transduction
 WORD = "XX"
 """The symbol that stands for any word."""
 ESCAPED = str.maketrans({"(": "-LRB-", ")": "-RRB-"})
-"""How words with brackets are written (Penn Treebank)."""
+"""How brackets in words are written (Penn Treebank)."""
 
 
 def is_tree(symbols: Symbols, words: int) -> bool:
@@ -43,10 +43,10 @@ def is_tree(symbols: Symbols, words: int) -> bool:
 
 @dataclass(frozen=True)
 class Parsing(Transduction):
-    """From the words of a sentence to its tree, brackets with the words put back in.
+    """From the words of a sentence to its tree: brackets, with the words put back between them.
 
-    At most `max_length` symbols more than the sentence has words are written (300 in section 6.3);
-    in a batch the longest sentence counts. Beam search prefers hypotheses that are trees of the
+    A tree has at most as many symbols as the longest sentence of its batch has words, plus
+    `max_length` (300 in section 6.3). Beam search prefers hypotheses that are trees of the
     sentence.
     """
 

@@ -1,8 +1,8 @@
 """Sampling: each symbol is drawn at random, by the probabilities that the model predicts.
 
 Improbable symbols are many, so one of them is drawn often. Two settings exclude them: only the
-`top_k` most probable symbols are drawn (Fan et al. 2018), or only the nucleus, the fewest symbols
-that together have the probability `top_p` (Holtzman et al. 2020).
+`top_k` most probable symbols are drawn (Fan et al. 2018), or only the nucleus, the smallest set
+of symbols whose probabilities add up to at least `top_p` (Holtzman et al. 2020).
 """
 
 from collections.abc import Iterable
@@ -56,7 +56,7 @@ def sample(
 
 @dataclass(frozen=True)
 class Sampling:
-    """Which symbols may be drawn, and with which probabilities. InputError for invalid settings.
+    """Which symbols may be drawn, with which probabilities. Raises InputError if invalid.
 
     The logits are divided by `temperature`: below 1 it favours probable symbols, 0 always takes the
     most probable one, above 1 the symbols become more alike. Symbols outside `top_k` or `top_p`
@@ -88,7 +88,7 @@ class Sampling:
         if self.temperature:
             with np.errstate(over="ignore"):  # a tiny temperature: minus infinity is right
                 p = np.exp(p / self.temperature)
-        else:  # the limit: the first of the most probable
+        else:  # the limit: 1 for the first of the most probable
             p = np.eye(p.shape[1])[p.argmax(axis=-1)]
         p /= p.sum(axis=-1, keepdims=True)
         if self.top_k is not None or self.top_p is not None:
@@ -115,10 +115,10 @@ class Sampling:
         max_length: int,
         streams: list[np.random.Generator],
     ) -> list[list[int]]:
-        """As `sample`; each row takes one number for each symbol from its own stream.
+        """As `sample`, with one random stream per row, which yields a number for each symbol.
 
-        The symbols divide the interval from 0 to 1 into pieces as long as they are probable; the
-        number lies in the piece of the symbol to write.
+        Each symbol owns a piece of the interval from 0 to 1, as long as its probability. The
+        symbol that is written is the one whose piece contains the number.
         """
         special = special_ids(model)
 

@@ -13,7 +13,7 @@ from numformer.models import Model
 from numformer.plots import AttentionMaps, attention_weights, by_kind
 
 MAX_SYMBOLS = 4096
-"""The most symbols of a text: attention compares each with each."""
+"""The most symbols of a text: attention compares every two of them."""
 
 Symbols = Sequence[str]
 
@@ -88,14 +88,14 @@ class TextPipeline(ABC):
     def maps(
         self, model: Model, text: Symbols, written: Symbols | None = None
     ) -> tuple[Symbols, Symbols, list[AttentionMaps]]:
-        """The symbols read, the symbols written, and the attention of the model meanwhile.
+        """Return the symbols read, the symbols written, and the attention maps of that run.
 
         `written` replaces the model's own answer.
         """
 
     @abstractmethod
     def fits(self, config) -> bool:
-        """Whether a model of this config has these vocabularies, and all lengths are valid."""
+        """Whether the pipeline fits a model of this config: its vocabularies, and valid lengths."""
 
 
 class OneVocabulary(TextPipeline):
@@ -116,7 +116,7 @@ class OneVocabulary(TextPipeline):
         return len(self.vocabulary) == size and is_length(self.context)
 
     def self_attention_maps(self, model: Model, symbols: Symbols) -> list[AttentionMaps]:
-        """The attention of a model that reads these symbols."""
+        """The attention maps of a model that reads these symbols."""
         kinds = by_kind(attention_weights(model, np.array([self.vocabulary.encode(symbols)])))
         return [AttentionMaps(kind, maps[:, 0], symbols, symbols) for kind, maps in kinds.items()]
 

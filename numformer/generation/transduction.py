@@ -62,8 +62,8 @@ class Transduction(TextPipeline):
         """The target of each source; `beam` to `max_length` replace the fields of the pipeline.
 
         A `temperature`, `top_k` or `top_p` turns on sampling, with random numbers that depend on
-        the seed and the place of a source among the texts. Sampling excludes the settings of a
-        beam, and a beam of 1 has no length penalty.
+        the seed and the index of a source in `texts`. Raises InputError for sampling with settings
+        of a beam, and for a beam of 1 with a length penalty.
         """
         sampling = Sampling.from_settings(temperature, top_k, top_p)
         penalties = {"length_penalty": length_penalty, "penalty": penalty}
@@ -138,7 +138,7 @@ class Transduction(TextPipeline):
         return self.target.encode(written)
 
     def _replace(self, **settings) -> "Transduction":
-        """The same pipeline with the settings that are not None."""
+        """A copy of the pipeline with the settings that are not None."""
         pipeline = replace(self, **{name: v for name, v in settings.items() if v is not None})
         require_positive("beam", pipeline.beam)
         require_positive("max_length", pipeline.max_length, MAX_SYMBOLS)
@@ -147,9 +147,9 @@ class Transduction(TextPipeline):
     def _batches(
         self, model: Model, texts: Sequence[Symbols]
     ) -> Iterator[tuple[list[int], np.ndarray, int]]:
-        """Batches of texts: their places among the texts, their ids, and their length limit.
+        """Yield batches of texts: their indices in `texts`, their ids, and their length limit.
 
-        A batch holds texts of similar length; fewer if they are long or the beam is wide.
+        A batch has texts of similar length, and fewer of them if they are long or the beam is wide.
         """
         order = sorted(range(len(texts)), key=lambda place: len(texts[place]), reverse=True)
         while order:
@@ -168,7 +168,7 @@ class Transduction(TextPipeline):
     def maps(self, model, text, written=None):
         if written is None:
             (written,) = self.write(model, [text])
-        if model.config.longest:  # the start id takes a place, too
+        if model.config.longest:  # leaves a position for the start id
             written = written[: model.config.longest - 1]
         pair = self.source.encode(text), self.encode(written)
         batch = PairBatch.of([pair], special_ids(model))
