@@ -1,6 +1,6 @@
 """Models that others have published, in Hugging Face's layout, as models of ours.
 
-`numformer.load(FOLDER)` takes such a folder; this is what it reads it by.
+`numformer.load(FOLDER)` reads such a folder with the modules of this package.
 """
 
 from numformer.published.files import is_published

@@ -1,4 +1,4 @@
-"""The config of each kind of published model: a config.json read as one of ours, and written."""
+"""The configs of published models: a config.json converted to a config of ours, and back."""
 
 from collections.abc import Container, Iterable, Mapping
 from typing import Any
@@ -51,7 +51,7 @@ class ForeignConfig:
                 )
 
     def common(self, *names: str) -> Any:
-        """The value of several settings, which must be equal."""
+        """The one value of several settings. Raises InputError if they differ."""
         values = {name: self[name] for name in names}
         if len({*map(str, values.values())}) > 1:
             rule = f"{' and '.join(names)} are equal"
@@ -190,7 +190,7 @@ def write_gpt2(config) -> dict:
         n_positions=config.max_length,
         activation_function=_foreign_activation(config),
         layer_norm_epsilon=config.epsilon,
-        # A GPT-2 does not scale embeddings: scaled ones get a table of their own.
+        # GPT-2 does not scale embeddings, so scaled ones cannot share a table with the output.
         tie_word_embeddings=config.tied and not config.embedding_scale,
         **_dropouts(config, "resid_pdrop", "attn_pdrop") | {"embd_pdrop": config.p_drop},
         bos_token_id=config.start_id,
@@ -233,7 +233,7 @@ def read_llama(foreign: ForeignConfig) -> dict:
 
 def read_t5(foreign: ForeignConfig) -> dict:
     foreign.require(is_decoder=False)
-    # Later versions say by the scale of the outputs whether these share the embedding.
+    # Later versions say in scale_decoder_outputs whether the output shares the embedding.
     tied = foreign.get("scale_decoder_outputs", foreign.get("tie_word_embeddings", True))
     size = foreign["vocab_size"]
     inner = foreign.get("feed_forward_proj", "relu")

@@ -25,7 +25,7 @@ LARGEST_JSON = 100_000_000
 DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 """The types of arrays. NumPy lacks bfloat16, whose bits are the upper half of a float32."""
 
-PIECE = 1 << 20  # numbers that are converted at once, so that they fit into the cache
+PIECE = 1 << 20  # numbers that are converted at once: few enough for the cache
 
 
 def is_published(folder: Path) -> bool:
@@ -123,7 +123,7 @@ class Arrays:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The safetensors files of a folder: one, or those that its index names."""
+    """The safetensors files of a folder: a single one, or all files that its index names."""
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     rule = f"a published model's arrays are in {WEIGHTS}, or in the files that {INDEX} names"

@@ -39,7 +39,7 @@ class Kind:
 
 
 def _transduction(source, target, settings: ForeignConfig) -> Transduction:
-    # Its lengths include the start id.
+    # Published lengths include the start id.
     longest = settings.get("max_length", settings.get("max_position_embeddings", 513)) - 1
     return Transduction(
         source,
@@ -100,4 +100,4 @@ KINDS = {
     ),
     "vit": Kind(VisionTransformer, configs.read_vit, lambda config: tables.VIT),
 }
-"""By the model_type of a config.json."""
+"""The kinds by the model_type of a config.json."""

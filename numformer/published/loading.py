@@ -44,7 +44,7 @@ def load_published(folder: Path) -> tuple[Model, dict]:
     """The model of a folder, on the host, and its JSON files and text pipeline as metadata.
 
     There is no pipeline if the folder has no tokenizer. Raises InputError for an incomplete folder
-    and for parts that numformer lacks; warns of settings of generation that it lacks.
+    and for parts that numformer lacks; warns of generation settings that it lacks.
     """
     kind, values = _read_config(folder)
     arrays = Arrays(folder)
@@ -91,7 +91,7 @@ def _read_config(folder: Path) -> tuple[Kind, dict[str, Any]]:
 
 
 def _require_valid(folder: Path, build: Callable) -> Any:
-    """What `build` makes of the JSON files. Raises InputError if they have invalid values."""
+    """Return what `build` makes of the JSON files. Raises InputError for invalid values."""
     try:
         return build()
     except InputError:
@@ -173,7 +173,7 @@ def _fill(model: Model, arrays: Arrays, table: Table) -> None:
 
 
 def _converted(entry: Entry, arrays: Arrays, parameters, config) -> dict[str, np.ndarray]:
-    """The numbers of the parameters of an entry, by name. Raises InputError for other types."""
+    """Read an entry's parameters -> values by name. Raises InputError for unsupported types."""
     for name in entry.foreign:
         if (dtype := arrays.places[name].dtype) not in DTYPES:
             raise InputError(

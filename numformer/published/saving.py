@@ -31,8 +31,8 @@ def save_published(
     """Write a model as a published one; return its kind.
 
     A model that was published keeps its kind and the config.json in its `metadata`; a Transformer
-    of ours becomes a Marian, a language model a GPT-2. Raises InputError for another model, and for
-    parts that the kind does not have.
+    of ours becomes a Marian, a language model a GPT-2. Raises InputError for any other model, and
+    for parts that the kind does not have.
     """
     config, generation = metadata.get("published") or _config(model), metadata.get("generation", {})
     kind, name = KINDS[config["model_type"]], config["model_type"]
@@ -67,7 +67,7 @@ def _config(model: Model) -> dict:
 def _parameters(model: Model, kind: Kind, values: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Our parameters by name, as a model of this config.json has them.
 
-    Biases that it has and ours lacks are zeros. Raises InputError for other differences.
+    Biases that only the published model has are zeros. Raises InputError for other differences.
     """
     names = ["cls.seq_relationship.weight"] * bool(getattr(model.config, "relations", None))
     config = kind.model.Config(**kind.config(ForeignConfig(values, names)))
@@ -106,9 +106,9 @@ def _parameters(model: Model, kind: Kind, values: Mapping[str, Any]) -> dict[str
 
 
 def _sines_first(name: str, array: np.ndarray) -> np.ndarray:
-    """A parameter of a model whose sinusoids alternate, for one with all sines before all cosines.
+    """Convert a parameter from alternating sines and cosines to all sines before all cosines.
 
-    This changes the order of the dimensions of all that residual connections add up.
+    This reorders the dimensions of everything that residual connections add up.
     """
     *_, part, kind = name.split(".")
     if part in ("query", "key", "value", "inner"):  # these read the reordered dimensions
@@ -119,7 +119,7 @@ def _sines_first(name: str, array: np.ndarray) -> np.ndarray:
 
 
 def _save_tokenizer(folder: Path, text: TextPipeline, config: dict) -> None:
-    """Write the files of the tokenizer, if its kind has any for these vocabularies."""
+    """Write the tokenizer files that this kind of model has for these vocabularies, if any."""
     source: Any = text.input_vocabulary
     target = getattr(text, "target", source)
     if isinstance(source, Tokenizer):
@@ -151,7 +151,7 @@ def _ids(vocabulary) -> dict[str, int]:
 
 
 def _marks(source, target, config: dict[str, Any]) -> dict[str, str]:
-    """The symbols of the special ids, such as "eos_token"."""
+    """The symbols of the special ids by name, such as "eos_token"."""
     names = {n: name for side in (target, source) for name, n in _ids(side).items()}
     end = end_ids(ForeignConfig(config))[0]
     unknown = source.unknown if source.unknown is not None else end

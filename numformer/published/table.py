@@ -35,7 +35,7 @@ def _pairs_to_halves(x, config):
 
 
 def _scaled(factor: Callable[[Any], float]) -> Layout:
-    """Our parameters contain a factor by which the published model multiplies its results."""
+    """Our parameters include a factor by which the published model multiplies its results."""
     return Layout(lambda x, config: x * factor(config), lambda x, config: x / factor(config))
 
 
@@ -88,7 +88,7 @@ UNREAD_KINDS = "constant", "unused"
 class Entry:
     """Arrays of a published model, and the parameters of ours that hold the same numbers.
 
-    Several of either are joined along their last axis.
+    Several arrays, or several parameters, are joined along their last axis.
     """
 
     foreign: tuple[str, ...]
@@ -149,7 +149,7 @@ class Table:
             self.rows += ((*names, parts[2]) for names in zip(foreign, ours, strict=True))
 
     def entries(self, ours: Iterable[str], without_prefix: bool = False) -> Iterator[Entry]:
-        """The entries of our parameters of these names, alternatives included."""
+        """Yield the entries of the parameters that `ours` names, alternatives included."""
         ours = dict.fromkeys(ours)
         for foreign, own, kind in self.rows:
             if without_prefix:

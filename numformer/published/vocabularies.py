@@ -64,7 +64,7 @@ def load_vocabularies(folder: Path, *sizes: int) -> tuple[MarianVocabulary, ...]
 def mark(folder: Path, name: str, default: str) -> str:
     """A special symbol in tokenizer_config.json, such as "mask_token"."""
     symbol = _settings(folder).get(name)
-    if isinstance(symbol, dict):  # with settings of its own
+    if isinstance(symbol, dict):  # a symbol with settings of its own
         symbol = symbol.get("content")
     return symbol if isinstance(symbol, str) else default
 
