@@ -21,7 +21,7 @@ from toy_tasks.data.text_files import read_text
 SAMPLING = "temperature", "top_k", "top_p"
 PROGRAMS = {Continuation: "write", Infilling: "masked"}
 PROGRAMS |= {Parsing: "parse", Transduction: "translate"}
-"""The script that can use any model with a kind of text pipeline."""
+"""For each kind of text pipeline, the script that can use any model with it."""
 
 
 def note(text: str) -> None:
@@ -59,7 +59,7 @@ def answer_inputs(
     rule = "\n" + "-" * 15 if count and isinstance(trained.text, Continuation) else ""
     with tolerate_closed_pipe():
         for texts in [inputs] if inputs else _batches(sys.stdin if lines is None else lines):
-            # The answer to an empty line is an empty line, so that lines stay side by side.
+            # The answer to an empty line is an empty line, so that line n answers line n.
             alone = inputs and len(texts) == 1
             filled = [text for text in texts if alone or text.strip()]
             if n_best:
@@ -82,7 +82,7 @@ def answer_inputs(
 def _refuse_kind(
     options: argparse.Namespace, pipeline: TextPipeline, kind: type[TextPipeline], task: str | None
 ) -> None:
-    """Raise InputError, and name the script that can use a model with such a pipeline."""
+    """Raise InputError, and name the script that can use a model with this pipeline."""
     programs = (name for other, name in PROGRAMS.items() if isinstance(pipeline, other))
     raise InputError(
         f"{options.program} takes a model for {kind.__name__}",
@@ -94,8 +94,8 @@ def _refuse_kind(
 def generation_settings(options: argparse.Namespace, pipeline: TextPipeline) -> dict:
     """The settings for writing answers, from the command line or, failing that, the defaults.
 
-    Settings of the run, which the pipeline has, are left out. Those on the command line are
-    included even where the pipeline does not have them: it will refuse them.
+    Defaults are left out where the pipeline has the setting of its run. Settings on the command
+    line are included even if the pipeline's `write` does not take them: it will refuse them.
     """
     known = inspect.signature(pipeline.write).parameters
     settings = {}
@@ -117,7 +117,7 @@ def task_of(metadata: dict) -> dict:
 
 @contextlib.contextmanager
 def tolerate_closed_pipe() -> Iterator[None]:
-    """Ends the block quietly when the program that reads its output ends, such as `| head`."""
+    """End the block quietly when the program that reads its output ends, such as `| head`."""
     try:
         yield
         sys.stdout.flush()
@@ -132,7 +132,7 @@ def _file_text(file: Path) -> str:
 
 
 def _batches(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Lines without their ends: one at a time from a keyboard, otherwise many."""
+    """Batches of lines without newlines: single lines from a keyboard, else up to 1,000."""
     keyboard = lines is sys.stdin and sys.stdin.isatty()
     if keyboard:
         end = "Ctrl-Z and Enter" if sys.platform == "win32" else "Ctrl-D"

@@ -1,4 +1,4 @@
-"""Options that no program can have, or that contradict each other: each is an InputError."""
+"""Checks for options that are impossible or contradict each other; each raises InputError."""
 
 import argparse
 import math
@@ -67,7 +67,7 @@ def require_answering(parser: Parser, options: argparse.Namespace) -> None:
 def _require_training(parser: Parser, options: argparse.Namespace) -> None:
     """Refuse flags for a trained model.
 
-    Those with a default serve training as well: the beam of a test, the length of an example.
+    Flags with a default serve training as well: the beam of a test, the length of an example.
     """
     for name in sorted(options.explicit & {a.dest for a in parser.answer_flags._group_actions}):
         if parser.get_default(name) is None:
@@ -76,7 +76,7 @@ def _require_training(parser: Parser, options: argparse.Namespace) -> None:
 
 
 def _require_sampling(parser: Parser, options: argparse.Namespace, seed: str) -> None:
-    """Refuse flags of sampling where the most probable symbols are written."""
+    """Refuse flags of sampling if answers are not sampled."""
     temperature, cuts = options.temperature, {"top_k", "top_p"} & options.explicit
     if cuts if temperature is None else temperature != 0:
         return

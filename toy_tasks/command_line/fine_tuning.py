@@ -19,7 +19,7 @@ def start_vocabularies(
 ) -> tuple[Vocabulary, ...]:
     """The vocabularies of the run of --start, by the names of `texts`; none without --start.
 
-    Prints which symbols of the texts they lack. A resumed run takes them from its own files.
+    Prints the symbols of the texts that they lack. A resumed run has them in its own files.
     """
     if not options.start:
         return ()
@@ -51,7 +51,7 @@ def start_vocabularies(
 def load_start_weights(model: Model, pipeline: TextPipeline | None, run: Path) -> dict:
     """Load the weights of a run -> the metadata of a published model that new files keep.
 
-    Raises InputError for other symbols, and names a parameter that differs.
+    Raises InputError if the symbols or the shapes of parameters differ.
     """
     start, metadata = model_of_run(run, type(model))
     other = pipeline_from(metadata.get("text"), start.config)

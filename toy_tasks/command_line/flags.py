@@ -32,7 +32,7 @@ PIPELINES: dict[type[Model], type[TextPipeline]] = {
     LanguageModel: Continuation,
     MaskedLanguageModel: Infilling,
 }
-"""What each kind of model does with texts."""
+"""The text pipeline of each kind of model."""
 
 
 def build_parser(
@@ -57,7 +57,7 @@ def build_parser(
         usage="%(prog)s [flags]",
         description=description,
         formatter_class=HelpFormatter,
-        allow_abbrev=False,  # --length would be --length-penalty where there is no --length
+        allow_abbrev=False,  # without --length, argparse would take it for --length-penalty
         epilog="exit codes: 0 reached the target, 1 missed it, 2 wrong usage or input, "
         "3 the numbers broke, 130 stopped by Ctrl-C or SIGTERM after saving",
     )
@@ -123,7 +123,7 @@ line override them"""
 
 
 def _add_answer_flags(parser: Parser, pipeline: type[TextPipeline] | None, input_flag: str) -> None:
-    """Add the flags for using a trained model, and those of the settings that its pipeline has."""
+    """Add the flags for using a trained model, and for the settings that its pipeline has."""
     title = "using a trained model instead of training one"
     group = parser.answer_flags = parser.add_argument_group(title)
     group.add_argument("--run", type=any_path, metavar="DIR", help="the folder of a finished run")

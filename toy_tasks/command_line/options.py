@@ -19,8 +19,8 @@ from toy_tasks.command_line.sources import (
     start_run,
 )
 
-# A resumed run may change these. None decides what is computed, provided that a `data` folder that
-# moved has the same data, and that the schedule allows other `steps`, which train checks.
+# Options that a resumed run may change. None decides what is computed, provided that a moved `data`
+# folder has the same data, and that the schedule allows other `steps`, which `train` checks.
 FREE_TO_CHANGE = {"log_every", "evaluate_every", "no_plots", "data", "length"}
 FREE_TO_CHANGE |= {"steps", "minutes", "patience", "parallel", "timeout"}
 BEAM_SETTINGS = "beam", "length_penalty", "penalty"
@@ -95,7 +95,7 @@ def saved_options(options: argparse.Namespace) -> dict:
 def _require_unchanged(
     parser: Parser, changes: dict[str, object], run: Source, free: Collection[str]
 ) -> None:
-    """Raise InputError for a change of a run's setting that is not free."""
+    """Raise InputError if `changes` change a setting of a run that is not `free`."""
     for name, value in run.settings.items():
         if name not in free and changes.get(name, value) != value:
             raise InputError(
@@ -106,9 +106,9 @@ def _require_unchanged(
 
 
 def _reset_unused(parser: Parser, options: argparse.Namespace, sources: Sequence[Source]) -> None:
-    """Set settings that the optimizer does not use to their defaults.
+    """Reset settings that the optimizer does not use to their defaults.
 
-    A task's own settings are for its own optimizer. Raises InputError for those that a source of
+    A task may have set them for its default optimizer. Raises InputError for a setting that one of
     `sources` sets.
     """
     for name, default in without_effect(vars(options)).items():

@@ -1,4 +1,4 @@
-"""The parser of a command line, and the types of what its flags take."""
+"""The parser of a command line, and the types of the values of flags."""
 
 import argparse
 import contextlib
@@ -29,12 +29,12 @@ OTHER_PROGRAMS = {
     "--smoothing": "--label-smoothing",
     "--clip --grad-clip --max-grad-norm": "--clip-norm",
 }
-"""What other programs call a flag, and our names for it; a script may have only one of these."""
+"""Names of flags in other programs, and our names; a script may have only one of ours."""
 SUGGESTIONS = {
     name: ours.split() for names, ours in OTHER_PROGRAMS.items() for name in names.split()
 }
 ROW_SETTING = "; every row has its own"
-"""How the help ends of a flag that every row of a study sets itself."""
+"""The end of the help of a flag that every row of a study sets itself."""
 
 
 class UsageError(InputError):
@@ -61,7 +61,7 @@ class Parser(argparse.ArgumentParser):
 
     `presets` has the defaults that each --preset sets. `earlier_defaults` has the value of each
     setting in runs that are older than its flag. `answer_flags` is the group of flags for using a
-    trained model, `answer_settings` names the settings of answers that its kind of text has.
+    trained model, `answer_settings` names the settings of answers that its pipeline has.
     """
 
     presets: Mapping[str, dict] = {}
@@ -101,7 +101,7 @@ class Parser(argparse.ArgumentParser):
                     self.error(f"{name} is true or false, not {value!r}")
                 if value:
                     arguments.append(flag)
-                elif action.const in (True, None):  # that of --greedy is a temperature
+                elif action.const in (True, None):  # the const of --greedy is a temperature
                     false_switches[action.dest] = False
             elif isinstance(value, list) and len(value) != 1:
                 arguments += [flag, *map(str, value)]
@@ -111,7 +111,7 @@ class Parser(argparse.ArgumentParser):
         return false_switches | self.read(arguments)
 
     def action(self, name: str) -> argparse.Action | None:
-        """The flag that sets the setting of this name, or that has this name itself."""
+        """The flag that sets the setting `name`, or that is called `name` itself."""
         flag = f"--{name.replace('_', '-')}"
         actions = (a for a in self._actions if a.dest == name or flag == a.option_strings[0])
         return next(actions, None)
@@ -125,7 +125,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message + self._suggestion(message), None, fix)
 
     def _suggestion(self, message: str) -> str:
-        """The flag that may have been meant by the first one that the message calls unknown."""
+        """Suggest a flag for the first one that the message calls unknown; "" if none is close."""
         unknown = message.removeprefix("unrecognized arguments: ")
         if unknown == message:
             return ""
@@ -137,7 +137,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def integer(text: str) -> int:
-    """The integer of a flag, small enough for the arithmetic of floating-point numbers."""
+    """Read the integer of a flag, small enough for the arithmetic of floating-point numbers."""
     try:
         number = int(text)
     except ValueError:  # also for a number of thousands of digits
@@ -148,14 +148,14 @@ def integer(text: str) -> int:
 
 
 def count(text: str) -> int:
-    """The number of hypotheses or answers of a flag."""
+    """Read a flag's number of hypotheses or answers."""
     if not 1 <= (number := integer(text)) <= 1000:
         raise argparse.ArgumentTypeError(f"an integer from 1 to 1,000, not {text!r}")
     return number
 
 
 def length_exponent(text: str) -> float:
-    """The exponent alpha of a length penalty."""
+    """Read a flag's exponent alpha of a length penalty."""
     with contextlib.suppress(ValueError):
         if 0 <= float(text) <= LARGEST_ALPHA:
             return float(text)
@@ -163,14 +163,14 @@ def length_exponent(text: str) -> float:
 
 
 def any_path(text: str) -> Path:
-    """The path of a flag."""
+    """Read the path of a flag."""
     if "\0" in text:
         raise argparse.ArgumentTypeError("a path has no NUL")
     return Path(text)
 
 
 def picture_path(text: str) -> Path:
-    """The path of a picture."""
+    """Read a flag's path of a picture."""
     if any_path(text).suffix.lower() not in PICTURES:
         raise argparse.ArgumentTypeError(f"a picture ends in {', '.join(PICTURES)}, not {text!r}")
     return Path(text)

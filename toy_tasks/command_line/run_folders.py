@@ -13,7 +13,7 @@ from numformer.runs.migrations import FORMAT, settings_from_4
 
 UNREADABLE = OSError, LookupError, TypeError, ValueError, RecursionError
 UNREADABLE += (safetensors.SafetensorError,)
-"""What reading the metadata of a file that we did not write can raise."""
+"""The errors that reading the metadata of a foreign or damaged file can raise."""
 
 
 def new_folder(name: str, out: Path | None) -> Path:
@@ -47,7 +47,7 @@ def _occupied(out: Path) -> InputError:
 
 
 def runs_of(task: str) -> dict[Path, dict]:
-    """The folders under runs/ with a run of this task, and its options; the latest run first.
+    """The folders under runs/ with a run of this task, and the run's options; the latest first.
 
     The config.json of a run names its task, whatever the folder is called.
     """
@@ -56,7 +56,7 @@ def runs_of(task: str) -> dict[Path, dict]:
         try:
             settings = read_config(path.parent)
             name = settings.get("task") or settings.get("study", {}).get("name")
-            # The config.json of an older run does not name it, its last.safetensors does.
+            # An older run names its task only in last.safetensors, not in config.json.
             if (name or last_state(path.parent)["task"]["name"]) == task:
                 runs.append((path.stat().st_mtime_ns, path.parent, dict(settings["options"])))
         except (*UNREADABLE, AttributeError):
@@ -96,7 +96,7 @@ def write_first_config(folder: Path, settings: dict) -> None:
 def read_config(folder: Path, name: str = "config.json") -> dict:
     """The content of a run's config.json, or of another such file.
 
-    Raises InputError for a file that was changed, or is no such file.
+    Raises InputError if the file is missing, invalid, or was changed.
     """
     path = folder / name
     try:
@@ -111,7 +111,7 @@ def read_config(folder: Path, name: str = "config.json") -> dict:
 
 
 def _from_format_4(settings: dict) -> dict:
-    """A config.json whose options, config and recipe have the names of format 4, in today's."""
+    """The settings of a config.json of format 4, under today's names."""
     parts = {"options", "config", "recipe"} & settings.keys()
     return settings | {part: settings_from_4(settings[part]) for part in parts}
 

@@ -1,4 +1,4 @@
-"""Flags for the fields of a model's config and of the recipe, and the config from them."""
+"""Flags for the fields of a model's config and of the recipe, and settings from these flags."""
 
 import argparse
 import math
@@ -37,13 +37,13 @@ def add_settings_flags(parser: Parser, model: type[Model]) -> None:
 def settings_from(options: argparse.Namespace, kind: type[Settings], **values) -> Settings:
     """The config or the recipe that the options describe; `values` are fields without a flag.
 
-    Fields that have no flag, such as special ids, are those of the run that goes on or that --start
-    names (`options.run_config`).
+    Fields without a flag, such as special ids, come from the config of the run that is resumed or
+    that --start names (`options.run_config`).
     """
     names = [field.name for field in fields(kind) if field.default is not MISSING]
     known = getattr(options, "run_config", {}) | vars(options)
     settings = {name: known[name] for name in names if name in known}
-    for field in _choice_fields(kind):  # of choices that a script registered
+    for field in _choice_fields(kind):  # settings of choices that a script registered
         if field.name not in names and known.get(field.name, field.default) != field.default:
             settings[field.name] = known[field.name]
     if "factor" in settings and getattr(options, "rate", None) is not None:
@@ -53,7 +53,7 @@ def settings_from(options: argparse.Namespace, kind: type[Settings], **values) -
 
 
 def _shared_fields(settings: type[Settings]) -> list[Field]:
-    """The fields with a flag, but for those that belong to one choice, such as a mixer.
+    """The fields with a flag, except settings of a single choice, such as one mixer.
 
     Fields without a default belong to the task.
     """
@@ -69,9 +69,9 @@ def _shared_fields(settings: type[Settings]) -> list[Field]:
 
 
 def _choice_groups(settings: type[Settings]) -> dict[str, list[Field]]:
-    """The fields of each mixer, network and norm by group title; a shared one is in the first.
+    """The fields of each mixer, network and norm by group title; a shared one only in the first.
 
-    For the recipe, those of the optimizers.
+    For the recipe, the fields of the optimizers.
     """
     if issubclass(settings, OptimizerSettings):
         return {f"optimizer ({OptimizerSettings.__module__})": [*fields(OptimizerSettings)]}
@@ -87,7 +87,7 @@ def _choice_groups(settings: type[Settings]) -> dict[str, list[Field]]:
 
 
 def _choices(settings: type[Settings]) -> Iterator[tuple[str, str, object]]:
-    """Each entry of the registries of a config, after the names of its field and itself."""
+    """Yield (field, name, entry) for each entry of the registries of a config."""
     if issubclass(settings, TowerConfig):
         for choice, registry in CHOICES_WITH_SETTINGS.items():
             for name, entry in registry.items():

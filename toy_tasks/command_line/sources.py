@@ -19,14 +19,14 @@ from toy_tasks.data.datasets import read_text
 NOT_SAVED = {"resume", "out", "config", "run", "input", "input_file", "attention", "program"}
 NOT_SAVED |= {"name", "temperature", "top_k", "top_p", "count", "n_best", "explicit"}
 NOT_SAVED |= {"ensemble", "source", "reference", "run_config", "tree"}
-"""Options that say nothing about a run, only how its program is called."""
+"""Options that say nothing about a run, only how its program was called."""
 DATA_SETTINGS = "data", "demo", "language", "languages", "task"
 VOCABULARY_SETTINGS = {"words", "hole", "subwords", "vocabulary", "cased"}
 
 
 @dataclass(frozen=True)
 class Source:
-    """A place that settings come from, as error messages name it, and its settings by name."""
+    """A source of settings: its name in error messages, and its settings by name."""
 
     name: str
     settings: dict[str, object]
@@ -40,7 +40,7 @@ def merge(sources: Iterable[Source]) -> dict[str, object]:
 def config_file(parser: Parser, path: Path, preset: str | None) -> Source:
     """The flags in the file of --config: FILE.toml, or the config.json of a run or its folder.
 
-    Raises InputError for what is no flag of this program, and for a run with another --preset.
+    Raises InputError for an entry that is no flag here, and for a run with another --preset.
     """
     if path.is_dir():
         path /= "config.json"
@@ -61,9 +61,9 @@ def config_file(parser: Parser, path: Path, preset: str | None) -> Source:
 
 
 def start_run(parser: Parser, run: Path, settings: Mapping[str, object]) -> tuple[Source, dict]:
-    """What --start takes from a run: its sizes and vocabulary; and the config of its model.
+    """The sizes and vocabulary that --start takes from a run, and the config of the run's model.
 
-    Raises InputError where `settings`, those of other sources, change the vocabulary.
+    Raises InputError if `settings`, which are from other sources, change the vocabulary.
     """
     config = saved_values(model_of_run(run)[0].config)
     values = {name: value for name, value in config.items() if name in parser.earlier_defaults}
@@ -94,7 +94,7 @@ def resumed_run(parser: Parser, folder: Path) -> Source:
         values, defaults = parser.earlier_defaults | options, parser.defaults()
         names = defaults.keys() & values.keys() - NOT_SAVED - {"backend"}
         values = {name: values[name] for name in values if name in names}
-        if type(values["steps"]) is int:  # the run may have been given more since
+        if type(values["steps"]) is int:  # a resumed run may have been given more
             values["steps"] = run_folders.last_state(folder).get("steps", values["steps"])
         nulls = {name: None for name, value in values.items() if value is None}
         for name in nulls:
@@ -106,7 +106,7 @@ def resumed_run(parser: Parser, folder: Path) -> Source:
 
 
 def latest_run(parser: Parser, settings: Mapping[str, object], quick: bool) -> Path:
-    """The latest run of this task, on the data that the settings name, if they name any."""
+    """The latest run of this task; if the settings name data, the latest run on those data."""
     data = {name: settings[name] for name in sorted(DATA_SETTINGS) if name in settings}
     task = parser.prog.rpartition(".")[2]
     for folder, saved in run_folders.runs_of(task).items():
@@ -123,7 +123,7 @@ def latest_run(parser: Parser, settings: Mapping[str, object], quick: bool) -> P
 
 
 def _paths(value) -> list[str]:
-    """Paths, each written in the one way that does not depend on the current folder."""
+    """Absolute paths, so that two paths of one file are equal."""
     return [*map(os.path.abspath, _texts(value))]
 
 

@@ -30,28 +30,28 @@ Results = dict[str, list[dict]]
 
 
 def add_no_flags(parser: Parser) -> None:
-    """For a study without flags of its own."""
+    """Add nothing: the default for a study without flags of its own."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Study:
     """A study as a page describes it; `main(study)` trains and compares.
 
-    `rows` has the ways by name, each with the flags in which it differs from `defaults`; entries
-    that are no flags are options as well. Two entries have a meaning here: a row has `more_seeds`
-    seeds beyond those of --seeds, and a row with `last` waits for the others, after which
+    `rows` has the ways by name, each with the options in which it differs from `defaults`, whether
+    or not they have a flag. Two options are for the study: a row with `more_seeds` is trained with
+    so many further seeds after --seeds, and a row with `last` waits for the others, after which
     `between(results)` may print. `model` is the kind of model whose Config gets flags.
 
     `make(options)` returns the task, the kind of model and its config for `options.row` and
     `options.seed`. `measure(model, task, folder)` returns numbers and lists of numbers by name that
     say how good the best model of the run in `folder` is; it runs in inference. `figure` names the
-    one that is printed for a run. `table(results)` returns rows of cells, the head first;
+    number that is printed for a run. `table(results)` returns rows of cells, the head first;
     `draw(results, folder)` draws pictures into the study's folder; `verdict(results)` returns the
     data, the figures and the target, as `finish` takes them.
 
     `example` is a text for --input, if the models take texts. With `by_tokens` the size of a batch
     is --max-tokens. `flags(parser)` adds the page's own flags. `use(options)` answers with --run.
-    Where processes are not forked, each gets a pickled copy: functions must be a module's.
+    Processes that are not forked get a pickled copy, so functions must be at module level.
     """
 
     name: str

@@ -46,7 +46,7 @@ class Run:
 
     @property
     def work(self) -> int:
-        """About proportional to its time: steps times layers times the sizes of matrices."""
+        """Roughly proportional to the run's time: steps times layers times sizes of matrices."""
         options = self.options
         return options.steps * getattr(options, "layers", 1) * options.d_model**2
 
@@ -63,7 +63,7 @@ def train_side_by_side(
 ) -> None:
     """Train the runs that have not ended, side by side, and print a line as each ends.
 
-    Where one breaks, the others go on; its error is raised when all have ended.
+    If one fails, the others go on; the first error is raised when all have ended.
     """
     waiting, running, problems = [run for run in runs if not run.ended], {}, []
     count, began = len(waiting), time.monotonic()
@@ -72,7 +72,7 @@ def train_side_by_side(
     print(f"{options.out}: {f'{count} of {len(runs)} runs to train' if count else finished}")
     sys.stdout.flush()  # or a forked process would print it again
     jobs = options.jobs or (cores() if on_cores else 1)
-    # A forked process cannot go on with a GPU's context.
+    # A forked process cannot use the GPU context of its parent.
     fork = on_cores and sys.platform == "linux"
     context = multiprocessing.get_context("fork" if fork else "spawn")
     with interrupts() as interrupted, contextlib.ExitStack() as at_end:
@@ -113,7 +113,7 @@ def train_side_by_side(
 
 
 def _start(context, study: "Study", run: Run) -> tuple:
-    """A process that computes the run, and the connection to read its outcome from."""
+    """Start a process that computes the run -> it, and the connection that sends its outcome."""
     reader, writer = context.Pipe(duplex=False)
     process = context.Process(target=_compute, args=(study, run, writer), daemon=True)
     with _sigterm_blocked():
@@ -123,7 +123,7 @@ def _start(context, study: "Study", run: Run) -> tuple:
 
 
 def _stop(running: dict) -> None:
-    """Let processes save where they are and end."""
+    """Terminate the processes, each of which saves its run first, and wait for them."""
     for process in running:
         process.terminate()
     for process in running:
@@ -132,7 +132,7 @@ def _stop(running: dict) -> None:
 
 @contextlib.contextmanager
 def _sigterm_blocked():
-    """Delays SIGTERM during the block: a process that is started there cannot miss it."""
+    """Delay SIGTERM within the block, so that a process started there cannot miss it."""
     if sys.platform == "win32":
         yield
         return
@@ -144,7 +144,7 @@ def _sigterm_blocked():
 
 
 def _compute(study: "Study", run: Run, writer: Connection) -> None:
-    """In its own process: train, measure, and send the exit code and the error."""
+    """Train and measure a run in its own process; send the exit code and the error."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform != "win32":
         os.setpgrp()  # Ctrl-C on a terminal reaches the first process, which stops the others
@@ -167,7 +167,7 @@ def _compute(study: "Study", run: Run, writer: Connection) -> None:
 
 
 def _end_with_parent() -> None:
-    """Stop this process, which then saves, soon after its parent was killed."""
+    """Wait until the parent process ends, then stop this one, which saves its run."""
     wait([multiprocessing.parent_process().sentinel])
     os.kill(os.getpid(), signal.SIGTERM)
 

@@ -42,8 +42,8 @@ def train_task(
     """Train a kind of model as the options say -> the best model, its run folder.
 
     The folder gets config.json, what the task's `begin(folder)` writes, if it has one, the
-    checkpoints and, without --no-plots, loss.png. Where ranks train together, the programs of all
-    ranks but 0 end here; another training can follow only without `exit_other_ranks`.
+    checkpoints and, without --no-plots, loss.png. If ranks train together, the programs of all
+    ranks but 0 exit here; pass `exit_other_ranks` as False if another training follows.
     """
     xp = find_backend(options.backend)
     ranks = ranks_for(options.parallel, options.timeout)
@@ -128,7 +128,7 @@ def _require_same_task(folder: Path, task: str | None) -> None:
 
 
 def _progress(folder: Path, steps: int) -> str:
-    """How far the run in a folder is."""
+    """Say how far the run in a folder has come."""
     step = run_folders.last_state(folder).get("step", 0)
     if step == steps:
         return f"{folder} is finished: all {steps} steps were taken"
@@ -146,9 +146,9 @@ def finish(
 ) -> int:
     """Print the files of a folder, how to use its model and the result -> the exit code.
 
-    `data` is what the model was tested on. `figures` has the measures by name, the one that counts
-    last. `example` is a text for the model, if it takes texts. `target` is the figure to reach, and
-    whether it was reached. Where a folder has several models, `run` is that of the example's.
+    `data` is what the model was tested on. `figures` has the measures by name, the decisive
+    one last. `example` is a text for the model, if it takes texts. `target` is the figure to reach,
+    and whether it was reached. If a folder has several runs, `run` is the example's.
     """
     files = sorted(path.name for path in folder.iterdir() if path.is_file())
     print(f"files in {folder}: {', '.join(files)}")
@@ -167,7 +167,7 @@ def finish(
 def training_plan(
     task: Task, config: Settings, options: argparse.Namespace, xp
 ) -> tuple[Recipe, Schedule, int]:
-    """The recipe and the schedule of the options, and the number of the optimizer's vectors.
+    """The recipe and the schedule of the options, and how many vectors the optimizer keeps.
 
     Raises InputError for what cannot be trained, before anything is built or written.
     """
@@ -190,7 +190,7 @@ def _require_length(config: Settings, task: Task) -> None:
 
 
 def _memory(xp) -> int:
-    """The bytes of memory for arrays of `xp`: those of this machine, or of the GPU."""
+    """The bytes of memory for arrays of `xp`: the machine's for NumPy, otherwise the GPU's."""
     if xp is not np:
         return xp.cuda.Device().mem_info[1]
     if not {"SC_PAGE_SIZE", "SC_PHYS_PAGES"} <= getattr(os, "sysconf_names", {}).keys():
@@ -201,9 +201,9 @@ def _memory(xp) -> int:
 def _require_memory(
     config: Settings, options: argparse.Namespace, vectors: int, memory: int
 ) -> None:
-    """Raise InputError where the least that training needs is more than `memory` bytes.
+    """Raise InputError if a lower bound of what training needs exceeds `memory` bytes.
 
-    Each parameter needs its weight, its gradient and a number of each of the optimizer's `vectors`.
+    Each parameter needs its weight, its gradient and a number in each of the optimizer's `vectors`.
     Each layer needs its objects. Each sequence of a part of a batch, of at least two positions on
     both sides, needs what attention and the feed-forward network save.
     """
