@@ -26,8 +26,8 @@ from toy_tasks.command_line import Parser, any_path, exit_code, picture_path, ru
 from toy_tasks.reports.charts import COLOURS, STROKES
 
 PICTURE = Path("runs/compare.png")
-# What makes no other setting: the seed, the machine, what is reported or written at the end, and
-# the sizes of vocabularies, which the task decides.
+# Options in which equal settings may differ: the seed, the machine, what is reported or written at
+# the end, and the sizes of vocabularies, which the task decides.
 NO_SETTINGS = {"seed", "log_every", "backend", "quick", "no_plots", "length"}
 NO_SETTINGS |= {"source_vocabulary", "target_vocabulary", "vocabulary"}
 LOSS = "held_out_loss"
@@ -35,9 +35,9 @@ LOSS = "held_out_loss"
 
 @dataclass(frozen=True)
 class Run:
-    """What a run folder says: settings by name, the lines of metrics.jsonl, the figure's name.
+    """The content of a run folder: settings by name, the lines of metrics.jsonl, the metric's name.
 
-    `best` is the line of the best evaluation; before the first evaluation it is empty.
+    `best` is the line of the best evaluation, empty before the first evaluation.
     """
 
     folder: Path
@@ -47,13 +47,13 @@ class Run:
     metric: str
 
     def curve(self, name: str, training: bool) -> dict[int, float]:
-        """A number of the lines about training, or of those about evaluation, by step."""
+        """The values of `name` by step, from the lines of training or of evaluation."""
         lines = [line for line in self.lines if ("gradient_norm" in line) is training]
         return {line["step"]: float(line[name]) for line in lines if name in line}
 
 
 def read_run(folder: Path) -> Run:
-    """The run in a folder, as far as it has come. Raises InputError where there is none."""
+    """Read the run in a folder, finished or not. Raises InputError if there is none."""
     path, state = folder / "config.json", run_folders.last_state(folder)
     try:
         if not path.exists() and state:  # a run of numformer.train
@@ -79,7 +79,7 @@ def read_run(folder: Path) -> Run:
             with safetensors.safe_open(path, framework="np") as file:
                 metadata = json.loads(file.metadata()["numformer"])
             task, step = metadata["task"].get("name", task), metadata["best"]["step"]
-            # A run in progress may be a line ahead of what was read.
+            # A run in progress may have written this line after `lines` were read.
             best = next((line for line in reversed(lines) if line["step"] == step), {})
         settings["steps"] = max(settings["steps"], state.get("steps", 0))
         measures = [n for line in lines if "gradient_norm" not in line for n in line]
@@ -97,7 +97,7 @@ def read_run(folder: Path) -> Run:
 
 
 def _checked(line: dict) -> dict:
-    """The line itself. Raises ValueError where it has no step, or what cannot be drawn."""
+    """Return the line. Raises ValueError if it has no step, or a value that cannot be drawn."""
     numbers = all(type(value) in (int, float) and abs(value) < 1e100 for value in line.values())
     if not numbers or type(line.get("step")) is not int or not 0 < line["step"] < 1 << 53:
         raise ValueError(f"no run writes {str(line)[:80]}")
@@ -105,24 +105,24 @@ def _checked(line: dict) -> dict:
 
 
 def shown(value) -> str:
-    """A setting or a path, which need not be UTF-8, as one line of text; 1.0 is 1."""
+    """A setting or a path (even one that is not UTF-8) as one line of text; 1.0 becomes 1."""
     text = f"{value:.12g}" if isinstance(value, float) else " ".join(str(value).split())
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def differing(runs: list[Run]) -> list[str]:
-    """The settings in which runs differ. What an older run does not know is no difference."""
+    """The settings in which runs differ. A setting that an older run lacks is no difference."""
     names = dict.fromkeys(name for run in runs for name in run.settings if name not in NO_SETTINGS)
     values = {n: {shown(run.settings[n]) for run in runs if n in run.settings} for n in names}
     names = [name for name in names if len(values[name]) > 1]
     ways = {tuple(shown(run.settings.get(name, "-")) for name in names) for run in runs}
-    return ["row"] if len(values.get("row", ())) == len(ways) > 1 else names  # it tells all others
+    return ["row"] if len(values.get("row", ())) == len(ways) > 1 else names  # it implies the rest
 
 
 def grouped(runs: list[Run]) -> dict[str, list[Run]]:
-    """The runs of the same settings by a label, which says in what these differ from the others'.
+    """Groups of runs with the same settings, by a label of the settings in which groups differ.
 
-    Where that is nothing, or too much, it is the folder of the first of them.
+    If no setting differs, or the label would be too long, it is the folder of the first run.
     """
     names, groups, labelled = differing(runs), {}, {}
     for run in runs:
@@ -139,7 +139,7 @@ def grouped(runs: list[Run]) -> dict[str, list[Run]]:
 
 
 def table(rows: list[list[str]]) -> str:
-    """Rows of cells as lines: the first column begins on the left, all others end on the right."""
+    """Rows of cells as lines: the first column is aligned to the left, all others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows)
     return "\n".join(map("  ".join, lines))
@@ -167,7 +167,7 @@ def row_for_each(runs: list[Run]) -> list[list[str]]:
 
 
 def report(runs: list[Run]) -> str:
-    """A table of the runs and, where there are several seeds of one setting, one of these."""
+    """A table of the runs and, if some have the same settings, one of their mean and range."""
     rows, groups = row_for_each(runs), grouped(runs)
     of_groups = [["same setting", "best", "mean", "least", "greatest"]]
     for label, group in groups.items():
@@ -180,7 +180,7 @@ def report(runs: list[Run]) -> str:
 
 
 def draw(path: Path, runs: list[Run]) -> None:
-    """Draw losses, figures and the rate, each in a panel of its own if any run has noted it."""
+    """Draw losses, metrics and the learning rate, each in its own panel if any run recorded it."""
     groups = grouped(runs)
     metrics = dict.fromkeys(run.metric for run in runs if run.metric != LOSS)
     panels = [("training loss", "loss", True), ("held-out loss", LOSS, False)]
@@ -228,7 +228,7 @@ def draw(path: Path, runs: list[Run]) -> None:
 
 
 def _runs_in(folder: Path) -> list[Path]:
-    """The runs of a study's folder; the folder itself where it is that of a run."""
+    """The folders of the runs in a study's folder; for any other folder, the folder itself."""
     runs = sorted(path.parent for path in folder.glob("*/metrics.jsonl"))
     return [folder] if (folder / "metrics.jsonl").exists() or not runs else runs
 
@@ -248,7 +248,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     add("--csv", type=any_path, metavar="FILE.csv", help="write the table of the runs there, too")
     options = flags.parse_args(arguments)
-    # runs/* names the picture of an earlier comparison, too.
+    # runs/* also matches the picture of an earlier comparison.
     runs = [run for run in options.runs if run.suffix != ".png" or run.is_dir()] or options.runs
     runs = [run for folder in runs for run in _runs_in(folder)]
     runs = [*{run.resolve(): run for run in runs}.values()]

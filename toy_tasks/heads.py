@@ -1,4 +1,4 @@
-"""What the heads of a trained model do: which of them count, how many can go, where they look."""
+"""Which attention heads of a trained model matter, how many can be removed, where they look."""
 
 import argparse
 import sys
@@ -56,23 +56,23 @@ another; otherwise (parse, too) as training measures it to choose the checkpoint
 The folder gets table.md, removal.png, and for each kind of attention the maps of an example.
 """
 POINTS = 16
-"""Of a curve: at most so many times some heads are taken away, before a few go singly."""
+"""The most steps in which a curve removes all heads, apart from the steps of a single head."""
 ALLOWED = {"BLEU": 0.5, "f1": 0.5, "word_error_rate": -0.5, "loss": -0.01}
-"""By how much a figure may fall for heads to be needless, 0.01 unless given; below 0, rise."""
+"""How far a figure may fall (rise, if negative) when needless heads go; others may fall 0.01."""
 PUBLISHED = """\
 published: 38 of 48 encoder heads for 0.15 BLEU, with gates that are trained and fine-tuning (Voita
 et al. 2019); 20 % of a large translator's heads without (Michel et al. 2019)"""
 AGAIN, ONCE = "by importance, estimated anew", "by importance, estimated once"
 RANDOM = "at random"
 SHOWN = 24
-"""Symbols of the example that is drawn, at most."""
+"""The most symbols in the drawing of an example."""
 Point = tuple[int, dict[str, float]]
-"""How many heads are left, and the figures then."""
+"""The number of heads left, and the figures of the model with these heads, by name."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What is known of a head; `rank` 1 counts most."""
+    """Results for a head; `rank` 1 is the most important, `alone` the rise of loss without it."""
 
     head: Head
     importance: float
@@ -82,14 +82,14 @@ class Finding:
     scores: list[Score]
 
     def words(self) -> str:
-        """What it looks at, as a reader would say it."""
+        """The head's role in words, with its weight and the weight by chance."""
         if not (score := head_role(self.scores)):
             return "nothing of these"
         return f"{score.description()} ({score.weight:.2f}; shuffled {score.chance:.2f})"
 
 
 def studied(model: Model, heads: Sequence[Head], own: HeldOut, halves) -> list[Finding]:
-    """Each head by itself."""
+    """Return a Finding for each head; `halves` are the examples to choose by, and to measure on."""
     choosing, measuring = halves
     crossed = any("cross" in head.kind for head in heads)
     look = AttentionObserver(model, heads, Lexicon(own.pairs()) if crossed else None)
@@ -111,9 +111,9 @@ def curve(
     stride: int,
     name: str = "",
 ) -> list[Point]:
-    """Take `stride` heads away, the first that `order` gives of those left, until none is left.
+    """Remove heads, the first `stride` in the `order` of the heads left, and measure each time.
 
-    With the `name` of a figure, heads go singly, too, after the last stride that it allows.
+    With the `name` of a figure, the stride after the last one it allows is also taken singly.
     """
     gone: list[Head] = []
     points = []
@@ -134,7 +134,7 @@ def curve(
 def curves(
     model: Model, findings: Sequence[Finding], own: HeldOut, halves, options: argparse.Namespace
 ) -> dict[str, list[list[Point]]]:
-    """The curves of each order in which heads are taken away."""
+    """The curves by the order of removal: several random ones, one of any other order."""
     heads = [finding.head for finding in findings]
     examples, importance = single_examples(halves[0]), {f.head: f.importance for f in findings}
     rng = np.random.default_rng(options.seed)
@@ -169,7 +169,7 @@ def curves(
 
 
 def table(findings: Sequence[Finding]) -> list[list[str]]:
-    """A row for each head."""
+    """Rows of cells: the column titles, then a row for each head."""
     patterns = [
         name for name in PATTERNS if any(name == s.pattern for f in findings for s in f.scores)
     ]
@@ -187,7 +187,7 @@ def table(findings: Sequence[Finding]) -> list[list[str]]:
 
 
 def table_of_removal(orders: dict[str, list[list[Point]]]) -> list[list[str]]:
-    """A row for each number of heads that are left, of which not all orders have the same."""
+    """A row for each number of heads left, with "-" for orders not measured at that number."""
     points = orders[AGAIN][0]
     names = [*points[0][1]]
     columns = [f"{name.replace('_', ' ')} {order}" for name in names for order in orders]
@@ -203,7 +203,7 @@ def table_of_removal(orders: dict[str, list[list[Point]]]) -> list[list[str]]:
 
 
 def needless(points: list[Point], name: str) -> tuple[int, float]:
-    """How many heads can go while a figure stays as good as allowed; and what is allowed."""
+    """How many heads can be removed before a figure falls too far, and how far it may fall."""
     allowed, (count, figures) = ALLOWED.get(name, 0.01), points[0]
     falls = [(left, np.sign(allowed) * (figures[name] - f[name])) for left, f in points]
     return count - min(left for left, fall in falls if fall <= abs(allowed) + 1e-9), abs(allowed)
@@ -212,7 +212,7 @@ def needless(points: list[Point], name: str) -> tuple[int, float]:
 def draw(
     folder: Path, trained: Trained, findings: Sequence[Finding], orders, examples: Sequence[Batch]
 ) -> None:
-    """An example's maps, each with what the head is head_role, and the curves."""
+    """Draw an example's attention maps, each titled with the head's role, and the curves."""
     text: Any = trained.text
     closing = trained.model.config.special.closing
     lengths = [example.inputs[0].shape[1] for example in examples]
@@ -245,7 +245,7 @@ def draw(
 
 
 def flags() -> Parser:
-    """Those of the program."""
+    """The parser of the program's flags."""
     how = dict(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     made = Parser("python -m toy_tasks.heads", description=DESCRIPTION, **how)
     add = made.add_argument

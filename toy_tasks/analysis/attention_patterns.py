@@ -1,4 +1,4 @@
-"""Patterns of attention: how much weight a head puts where a pattern looks, and by chance."""
+"""Patterns of attention: the weight that a head puts where a pattern looks, against chance."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -22,17 +22,17 @@ DESCRIPTIONS = {
 LABELS = {"alignment": "source", "induction": "induction", "copying": "copying", "rest": "rests"}
 SHUFFLES = 5
 FEWEST_PLACES = 30
-"""The smallest number of places whose mean is a score."""
+"""A score is a mean over at least so many places."""
 CLEAR = 0.25
-"""The share of the weight not explained by chance from which a score gives a head its role."""
+"""The least `Score.above` that can give a head its role."""
 
 
 class Lexicon:
-    """t(f|e), how likely a source symbol e is to give a target symbol f: IBM model 1.
+    """t(f|e), how likely a source symbol e is to produce a target symbol f: IBM model 1.
 
-    (Brown et al. 1993, section 4.1.) Each source symbol of a sentence may have given each target
-    symbol, so EM counts for a pair of them t(f|e) / sum_e' t(f|e'), and t(f|e) becomes the sum over
-    all sentences, divided by that of e. The end id, which every source has, is the null word.
+    (Brown et al. 1993, section 4.1.) Any source symbol of a sentence may have produced any target
+    symbol, so EM counts t(f|e) / sum_e' t(f|e') for each pair. The new t(f|e) is the count of the
+    pair in all sentences, divided by the count of e. The end id of a source is the null word.
     """
 
     def __init__(self, batches: Iterable[PairBatch], enough: int = 20_000, rounds: int = 5):
@@ -40,7 +40,7 @@ class Lexicon:
         for batch in batches:
             self.special = batch.special
             real = batch.target_out != self.special.padding
-            number = places + np.cumsum(real).reshape(real.shape)  # of the target's place
+            number = places + np.cumsum(real).reshape(real.shape)  # of each target place
             row, t, s = (real[:, :, None] & self.special.real(batch.source)[:, None]).nonzero()
             cells.append((_coded(batch.source[row, s], batch.target_out[row, t]), number[row, t]))
             sentences, places = sentences + len(real), places + np.count_nonzero(real)
@@ -56,9 +56,9 @@ class Lexicon:
             self.t = count / np.bincount(source, count)[source]
 
     def aligned(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """source (S,), target (T,) -> (T, S), True where the likeliest origin of a symbol stands.
+        """source (S,), target (T,) -> (T, S), True at the likeliest origin of each target symbol.
 
-        There are several where it stands several times, and none where it is the null word.
+        A row has several if the origin occurs several times, and none if it is the null word.
         """
         codes = _coded(source, target[:, None])
         nearest = np.minimum(np.searchsorted(self.codes, codes), len(self.codes) - 1)
@@ -74,7 +74,7 @@ def _coded(source, target):
 
 
 def example_symbols(batch: Batch, kind: str, special: SpecialIds) -> tuple[np.ndarray, ...]:
-    """Of a batch of one: the ids of queries (T,), of keys (S,), and to predict (T,), or -1."""
+    """For a batch of one: ids of queries (T,), of keys (S,), and to predict (T,), -1 for none."""
     if isinstance(batch, PairBatch):
         source, target, follows = (ids[0] for ids in batch.inputs)
         if kind.startswith("encoder"):
@@ -124,7 +124,7 @@ def shuffle_rows(weights, visible, rng: np.random.Generator) -> np.ndarray:
 
 
 class Score(NamedTuple):
-    """The mean weight where a pattern looks, and the mean and deviation of it by chance."""
+    """The mean weight where a pattern looks, and its mean and standard deviation by chance."""
 
     pattern: str
     weight: float
@@ -161,7 +161,7 @@ class PatternScores:
         self.weight = np.zeros((1 + SHUFFLES, heads, len(self.places)))
 
     def add(self, weights: np.ndarray, marks: np.ndarray, rows: np.ndarray) -> None:
-        """weights (H, T, S), marks (patterns, T, S); rows (T,) is True for those that count."""
+        """Add weights (H, T, S) with marks (patterns, T, S), where rows (T,) is True."""
         visible = (weights > 0).any(axis=0) & rows[:, None]
         marks = marks & visible
         several = np.concatenate([weights[None], shuffle_rows(weights, visible, self.rng)])
@@ -185,6 +185,6 @@ class PatternScores:
 
 
 def head_role(scores: list[Score]) -> Score | None:
-    """The clear score that is highest, to one decimal the first; None where no score is clear."""
+    """The highest clear score, the first of those equal to one decimal; None if none is clear."""
     clear = [score for score in scores if score.clear]
     return max(clear, key=lambda score: round(score.above, 1), default=None)

@@ -18,10 +18,10 @@ from toy_tasks.analysis.attention_patterns import Lexicon, PatternScores, exampl
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """One head of an attention; `layer` and `number` count from 1, `name` is the layer's.
+    """One head of the attention layer `name`; `layer` and `number` count from 1.
 
-    MultiHead(Q, K, V) = sum_h head_h W_h, where W_h (d_v, D) are the rows of W^O that head h meets
-    (section 3.2.2). So a gate g_h on head_h is also a gate on W_h.
+    MultiHead(Q, K, V) = sum_h head_h W_h, where W_h (d_v, D) are the rows of W^O that multiply
+    head_h (section 3.2.2). So a gate g_h on head_h is also a gate on W_h.
     """
 
     kind: str
@@ -35,7 +35,7 @@ class Head:
         return f"{tower} {self.layer}.{self.number}".strip()
 
     def output_rows(self, array: Array) -> Array:
-        """W_h of W^O, or of its gradient: a view."""
+        """A view of this head's rows of W^O, or of its gradient."""
         size = len(array) // self.attention.heads
         return array[(self.number - 1) * size : self.number * size]
 
@@ -45,12 +45,12 @@ class Head:
         return self.output_rows(self.attention.output.weight.data)
 
     def gate_gradient(self) -> float:
-        """dL/dg_h at g_h = 1: the output has g_h W_h, so it is the sum of W_h dL/dW_h."""
+        """dL/dg_h at g_h = 1: the output uses g_h W_h, so this is the sum of W_h dL/dW_h."""
         return float((self.weight * self.output_rows(self.attention.output.weight.grad)).sum())
 
 
 def observable_heads(model: Model, batch: Batch) -> tuple[list[Head], list[str]]:
-    """The heads that save their weights, and in words the layers of mixers that save none."""
+    """The heads of layers that save their attention weights; descriptions of mixers that do not."""
     with mode(training=False, saving=True):
         model.predictions(*batch.inputs)
     layers = model.named_layers()
@@ -74,7 +74,7 @@ def _layer(name: str) -> int:
 
 @contextlib.contextmanager
 def without_heads(heads: Sequence[Head]) -> Iterator[None]:
-    """Within the block the gates of these heads are 0."""
+    """Set the gates of these heads to 0 within the block."""
     weights = [head.weight.copy() for head in heads]
     for head in heads:
         head.weight[...] = 0

@@ -1,4 +1,4 @@
-"""What a trained model never saw: of its own run, whose program makes the task again; or a file."""
+"""Data that a trained model never saw: the held-out data of its own run, or those of a file."""
 
 import argparse
 import contextlib
@@ -28,9 +28,9 @@ from toy_tasks.text_to_text import sequences
 from toy_tasks.text_to_text.transduction import TransductionTask
 
 WINDOW, LONGEST = 128, 512
-"""Symbols of a window of a file, and the most of an example: maps grow with the square."""
+"""The symbols in a window of a file, and the most in an example: maps grow with its square."""
 HIDDEN = 0.15
-"""The share of a file's symbols that a masked language model is asked for (BERT's)."""
+"""The share of a file's symbols that are hidden from a masked language model (as in BERT)."""
 GIVE_A_FILE = "Give a file with --data FILE: pairs with a TAB between, or a text."
 
 
@@ -38,9 +38,9 @@ GIVE_A_FILE = "Give a file with --data FILE: pairs with a TAB between, or a text
 class HeldOut:
     """`batches` as a model's `predictions` takes them, and `pairs()` to learn a lexicon from.
 
-    `figure(model)` is what the task is judged by, called `name`; None where that is the loss. Only
-    that of a task that turns a text into another is the test's: the others are measured as they
-    were to choose the checkpoint.
+    `figure(model)` measures what the task is judged by, called `name`; it is None if that is the
+    loss. A task from text to text is measured on its test, any other task as it was measured to
+    choose the checkpoint.
     """
 
     told: str
@@ -50,9 +50,9 @@ class HeldOut:
     figure: Callable[[Model], float] | None = None
 
     def halves(self, count: int) -> tuple[list[Batch], list[Batch]]:
-        """Twice about `count` examples, from everywhere in the batches: to choose by, to measure.
+        """Two sets of about `count` examples from all over the batches: to choose by, to measure.
 
-        They come in batches of up to 16. Of a single example both have it.
+        Each is a list of batches of up to 16 examples. A single batch is in both sets.
         """
         total = sum(len(batch.inputs[0]) for batch in self.batches)
         size = max(1, min(16, count, total // 8))
@@ -67,11 +67,11 @@ class HeldOut:
 
 
 def held_out(trained: Trained, run: Path, data: Path | None, tested: int = 1000) -> HeldOut:
-    """Of a `data` file all of it; otherwise what the run of a task here holds out.
+    """The content of the file `data`; if it is no file, what the run of a task here holds out.
 
-    `data` as a folder is where the run's own data lie now; `tested` sources are written for a
-    figure. Raises InputError where nothing says which the data are, or where they have other
-    symbols than the model knows.
+    If `data` is a folder, the run's own data are there now. A figure is measured on up to `tested`
+    sources. Raises InputError if it is unknown which the data are, or if they have other symbols
+    than the model knows.
     """
     if data and not data.is_dir():
         return _of_file(trained, data)
@@ -83,7 +83,7 @@ def held_out(trained: Trained, run: Path, data: Path | None, tested: int = 1000)
         rule = "the data have the symbols that the run was trained on"
         raise InputError(rule, "others", "Name the run's own data with --data, or a file.")
     batches = getattr(task, "held_out", None)
-    if not batches:  # they are drawn anew at each step: those after the last one
+    if not batches:  # drawn anew at each step: take batches after the last step
         steps = run_folders.read_config(run)["options"]["steps"]
         batches = [task.batch(steps + number) for number in range(1, 33)]
     name, figure = _judged(task, trained.model, batches, tested)
@@ -91,14 +91,14 @@ def held_out(trained: Trained, run: Path, data: Path | None, tested: int = 1000)
 
 
 def _judged(task: Any, model: Model, batches: Sequence[Batch], tested: int) -> tuple:
-    """The name of what a task is judged by, and what measures it; none where that is the loss."""
+    """The name and function of the figure that a task is judged by; "", None if it is the loss."""
     if task.metric == "held_out_loss":
         return "", None
     if not isinstance(task, TransductionTask):
         with inference():
-            (*_, name) = task.evaluate(model)  # the last one counts
+            (*_, name) = task.evaluate(model)  # the last one decides
         return name, lambda model: task.evaluate(model)[name]
-    # A model that lacks heads may not find an end; this is longer than any right target.
+    # Without some heads a model may never write an end; this limit exceeds any right target.
     most = 3 * max(batch.inputs[-1].shape[1] for batch in batches) // 2
     task.text = replace(task.text, max_length=min(most, task.text.max_length))
     (*_, name), test = task.figures, task.test[:tested]
@@ -111,9 +111,9 @@ def _judged(task: Any, model: Model, batches: Sequence[Batch], tested: int) -> t
 
 
 def task_of(run: Path, data: Path | None = None) -> Any:
-    """The task of a run, with its data, as the run's own program makes it to resume the run.
+    """Make the task of a run, with its data, as the run's own program does to resume the run.
 
-    The data are in `data`, where that is given; what the program prints about them is not shown.
+    `data`, if given, is the folder of the data; what the program prints about them is not shown.
     """
     saved = run_folders.read_config(run)
     if (name := saved.get("task")) not in TASKS:
@@ -145,7 +145,7 @@ def _drawn(task) -> Iterator[PairBatch]:
 
 
 def _of_file(trained: Trained, file: Path) -> HeldOut:
-    """Pairs of a file, or windows of its text, as the model's kind of Text has them."""
+    """Read the pairs of a file, or windows of its text, whichever the model's pipeline takes."""
     text: Any = trained.text
     if not isinstance(text, Transduction):
         return HeldOut(f"of {file}", [_windows(trained, file)], lambda: iter(()))
@@ -166,7 +166,7 @@ def _length(pair: tuple[list[int], list[int]]) -> int:
 
 
 def _windows(trained: Trained, file: Path) -> Windows:
-    """A text as rows of a window each, with what follows, or with holes and what is in them."""
+    """Windows of a text with the symbols that follow, or with holes and the hidden symbols."""
     text: Any = trained.text
     symbols, special = text.vocabulary, trained.model.config.special
     ids = np.array(symbols.encode(symbols.split(read_text(file, GIVE_A_FILE))), int)

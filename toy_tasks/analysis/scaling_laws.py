@@ -12,14 +12,14 @@ from numformer.errors import InputError
 SAMPLES = 200
 """Bootstrap samples of the runs."""
 GRID, ROUNDS, LARGEST = 11, 6, np.log(2.5)
-"""A fit tries GRID values of each exponent, ROUNDS times on finer grids, up to this logarithm."""
+"""A fit tries GRID values of each exponent on ROUNDS ever finer grids, up to exp(LARGEST)."""
 FORMS = {"added": False, "joined": True}
 """The forms of a law, and whether size and text are joined in one power."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A model's number of parameters, without embeddings, of symbols that it read, and its loss."""
+    """A model's numbers of parameters (without embeddings) and of symbols read, and its loss."""
 
     parameters: float
     symbols: float
@@ -93,7 +93,7 @@ def fit(runs: Sequence[Run], joined: bool) -> Law:
         solution = np.linalg.solve(
             moments, weighted.transpose(0, 2, 1) @ (weights * targets)[..., None]
         )
-        # A negative factor would be a negative loss, or one that grows with size or text.
+        # A negative factor would mean a negative loss, or one that grows with size or text.
         possible = solution.min(axis=(1, 2)) >= 0
         if not possible.any():
             raise InputError(
@@ -134,7 +134,7 @@ def budgets(runs: Sequence[Run], count: int = 15, least: int = 4) -> list[Budget
     """IsoFLOP curves (Hoffmann et al. 2022, approach 2): the loss of several sizes for each budget.
 
     The loss of a size with D = C / 6 N symbols is interpolated between the two nearest amounts of
-    text that it was trained with. Only budgets that at least `least` sizes can have are returned.
+    text that it was trained with. Only budgets that at least `least` sizes reach are returned.
     """
     losses: dict[float, dict[float, list[float]]] = {}
     for run in runs:
@@ -163,7 +163,7 @@ def growth(found: Sequence[Budget]) -> float | None:
 def with_interval(value: float, values: Sequence[float], form: str = ".3f") -> str:
     """A number, and in brackets the middle 95 % of its values in bootstrap samples.
 
-    If some samples have no value, the number of samples with one is added.
+    If some samples have no value, the text adds how many have one.
     """
     low, high = np.percentile(values if len(values) else np.nan, [2.5, 97.5])
     some = f", {len(values)} of {SAMPLES} samples" * (len(values) < SAMPLES)
@@ -174,7 +174,7 @@ def with_interval(value: float, values: Sequence[float], form: str = ".3f") -> s
 class Form:
     """A law of one form, fitted to the runs, and to every bootstrap sample of them.
 
-    `error` is the error for the largest model of the law that is fitted to all smaller ones.
+    `error` is how far a law fitted to all smaller models misses the loss of the largest model.
     """
 
     law: Law
@@ -182,11 +182,11 @@ class Form:
     error: float
 
     def number(self, name: str) -> str:
-        """A number of the law, with its interval."""
+        """A coefficient or property of the law by name, as text with its interval."""
         return with_interval(getattr(self.law, name), [getattr(law, name) for law in self.laws])
 
     def loss(self, parameters: float, symbols: float) -> str:
-        """The predicted loss, with the interval of the law; the seed of a run adds to it."""
+        """The predicted loss, with the interval of the law; single runs vary more, by seed."""
         losses = [law.loss(parameters, symbols) for law in self.laws]
         return with_interval(self.law.loss(parameters, symbols), losses)
 
