@@ -37,13 +37,13 @@ def commands() -> dict[str, str]:
 
 
 def end_at_once(number: int, frame) -> None:
-    """What Ctrl-C does while a program's modules are imported: nothing has begun yet."""
-    if "PMI_RANK" in os.environ:  # mpiexec ends the other ranks after a signal, not after a code
+    """End the program on Ctrl-C while its modules are imported: nothing has begun yet."""
+    if "PMI_RANK" in os.environ:  # mpiexec ends the other ranks after a signal, not an exit code
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
     os._exit(128 + number)
 
 
-# So it is called as `python -m toy_tasks.NAME` looks for its module, and at no other import.
+# sys.argv is ["-m"] only while `python -m toy_tasks.NAME` looks for its module.
 if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, end_at_once)

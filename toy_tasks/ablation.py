@@ -1,4 +1,4 @@
-"""The paper's Table 3 with small models: what each choice of the model brings."""
+"""The paper's Table 3 with small models: how much each choice of the model matters."""
 
 import sys
 from argparse import ArgumentParser, Namespace
@@ -65,7 +65,7 @@ ROWS = {
 Sizes have the same proportions to the base as in the paper, whose base has 8 heads of 64, 6 layers,
 d_model 512, d_ff 2048 and dropout 0.1. Only the row with one head has one head in both."""
 TOKENS_PER_SENTENCE = 16
-"""About the mean. It turns a batch size in sentences into one in tokens."""
+"""About the mean; converts a batch size in sentences into a batch size in tokens."""
 TASKS = "pronounce", "translate"
 
 
@@ -96,11 +96,11 @@ def figure_name(results: study.Results) -> str:
 
 
 def directions(results: study.Results) -> dict[str, tuple[str, str]]:
-    """For each row, whether it is better or worse than the base: (in the paper, here).
+    """For each row, how it compares with the base: (in the paper, in our runs).
 
-    Here it is "?" unless all runs of the row are better, or all worse, than all runs of the base.
-    The paper has one run for each row; its row is the "same" if BLEU differs by less than 0.2. If
-    our figure is perplexity, it is compared with the paper's perplexity: less than 0.04 is "same".
+    Ours is "?" unless all runs of the row are "better", or all "worse", than all runs of the base.
+    The paper has one run for each row; it is the "same" if BLEU differs by less than 0.2, or, where
+    our figure is perplexity, if the paper's perplexity differs by less than 0.04.
     """
     base = [run["figure"] for run in results["base"]]
     perplexity = figure_name(results) == "perplexity"
@@ -145,7 +145,7 @@ def table(results: study.Results) -> list[list[str]]:
 
 
 def draw(results: study.Results, folder: Path) -> None:
-    """The figure of every run, row by row."""
+    """Draw the figure of every run, row by row."""
     figure = new_figure(8, 0.34 * len(results) + 1.2, layout="constrained")
     axes = figure.subplots()
     for place, runs in enumerate(results.values()):

@@ -53,7 +53,7 @@ REVERSAL = Rule("bottleneck", "", LETTERS, draw_source, lambda source: source[::
 
 
 def test_sources(length: int, count: int) -> list[str]:
-    """Up to `count` different held-out sources of this length; there are few of one letter."""
+    """Up to `count` different held-out sources of this length; few sources have one letter."""
     if length <= 2:
         sources = map("".join, itertools.product(LETTERS, repeat=length))
     else:
@@ -98,7 +98,7 @@ def table(results: study.Results) -> list[list[str]]:
 
 
 def draw(results: study.Results, folder: Path) -> None:
-    """The exact match against the length."""
+    """Draw the exact match against the length."""
     curves = {
         row: [(range(1, LONGEST + 1), run["by length"]) for run in runs]
         for row, runs in results.items()

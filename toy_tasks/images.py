@@ -68,7 +68,7 @@ DEFAULTS = dict(
 )
 FOLDS = 5
 REQUIRED = 0.985
-"""Accuracy."""
+"""The accuracy to reach."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class ImageBatch(Batch):
 class ImagesTask:
     """Batches of the images outside of one fold, for `numformer.training.train`.
 
-    It evaluates on the images that it trains on, so the test images choose nothing.
+    It evaluates on the images that it trains on, so the test images do not choose the checkpoint.
     """
 
     metric, higher_is_better, longest = "loss_of_images_trained_on", False, 1
@@ -127,7 +127,7 @@ class ImagesTask:
 def classify(model: VisionTransformer, images: np.ndarray) -> np.ndarray:
     """The most probable class (N,) of each image, by the mean of nine predictions.
 
-    For these the image is moved by half a pixel up or down, left or right, both, or not at all.
+    For each, the image is moved by half a pixel up or down, left or right, both, or not at all.
     """
     classes, softmax = [], Softmax()
     with inference():
@@ -161,7 +161,7 @@ def make(options: argparse.Namespace):
 
 
 def measure(model: VisionTransformer, task: ImagesTask, folder: Path) -> dict:
-    """How many images of the fold are named correctly."""
+    """The numbers of the fold's images and of those classified correctly, and the accuracy."""
     test = task.select(task.test)
     right = int((classify(model, test.images) == test.labels).sum())
     return {"tested": len(task.test), "right": right, "accuracy": right / len(task.test)}
@@ -245,7 +245,7 @@ def use(options: argparse.Namespace) -> int:
 
 
 def name_pictures(options: argparse.Namespace, model, metadata: dict) -> int:
-    """Print the class that a published model gives each picture of --input; the exit code."""
+    """Print a published model's class for each picture of --input; returns the exit code."""
     config, preprocessor = metadata["published"], metadata.get("pictures", {})
     names = config.get("id2label")
     if not isinstance(model, VisionTransformer) or not isinstance(names, dict):

@@ -32,9 +32,9 @@ correctly.
 
 SYMBOLS = "abcdefghijklmnopqrstuvwxyz"
 LENGTHS = range(4, 13)
-"""Of the repeated sequence. A single length could be learned by position alone."""
+"""Lengths of the repeated sequence. A single length could be learned by position alone."""
 MAX_PREFIX = 8
-"""Symbols before the sequence, so that it does not always begin at the first position."""
+"""The most symbols before the sequence, which then does not always begin at position 0."""
 DEFAULTS = dict(
     steps=500,
     batch_size=32,
@@ -51,7 +51,7 @@ DEFAULTS = dict(
     decay="linear",
 )
 MIN_MATCHING, MIN_COPYING, MAX_MATCHING = 0.9, 0.99, 0.2
-"""The target: of two layers the first two, of one layer the third."""
+"""The target: two layers reach at least the first two, one layer at most the third."""
 
 
 class InductionTask:
@@ -131,7 +131,7 @@ def table(results: study.Results) -> list[list[str]]:
 
 
 def draw(results: study.Results, folder: Path) -> None:
-    """The scores against the step; and the attention maps of the first run."""
+    """Draw the scores against the step, and the attention maps of the first run."""
     panels = {
         name.replace("_", " "): {
             row: [(run["steps"], run[f"{name} by step"]) for run in runs]

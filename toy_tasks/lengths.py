@@ -20,7 +20,7 @@ MAX_TRAINED, LONGEST = 10, 20
 SHOWN = 10, 12, 15, 20
 """Lengths in the table."""
 EXAMPLES = 128
-"""Of each length in the test."""
+"""The number of examples of each length in the test."""
 DESCRIPTION = """\
 Learn to copy, to reverse and to add sequences of up to 10 symbols, and test with up to 20. The
 model is a decoder alone, with sinusoidal, learned or rotary positions, ALiBi, or none.
@@ -52,7 +52,7 @@ def letters(rng: np.random.Generator, length: int) -> str:
 
 
 def numbers(rng: np.random.Generator, length: int) -> str:
-    """The digits of two numbers, the last place first, each place after a letter as its name.
+    """The digits of two numbers, the last place first, with a letter as the name of each place.
 
     31 + 42 is, for example, "q 12 k 34".
     """
@@ -160,7 +160,7 @@ def table(results: study.Results) -> list[list[str]]:
 
 
 def draw(results: study.Results, folder: Path) -> None:
-    """The exact match against the length, a panel for each task."""
+    """Draw the exact match against the length, a panel for each task."""
     panels = {
         name: {
             row.removeprefix(f"{name} "): [(range(1, LONGEST + 1), r["by length"]) for r in runs]

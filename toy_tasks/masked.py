@@ -76,7 +76,7 @@ DEFAULTS = dict(
 HIDDEN = 0.15
 """The share of characters that are hidden, as in BERT."""
 MARGIN = 0.1
-"""On Shakespeare, the loss must be this much lower than that of the language model."""
+"""On Shakespeare, the loss must be this much lower than the language model's."""
 ONE_SIDE = "one-side"
 """The folder of the language model, inside the folder of the run."""
 
@@ -114,7 +114,7 @@ class MaskedTask(WritingTask):
         self.text = Infilling(Vocabulary(symbols), hole, context)
 
     def batch(self, step: int) -> MaskedWindows:
-        """Of ten hidden characters, eight are shown as holes, one as a random one, one as itself.
+        """Of ten hidden characters, eight become holes, one a random character, one is unchanged.
 
         So the model must predict at every position, not only at holes (Devlin et al. 2019).
         """
@@ -136,7 +136,7 @@ class MaskedTask(WritingTask):
         return [(w, self._hide(w.following, np.full_like(w.ids, hole), rng)) for w in windows]
 
     def _hide(self, ids: np.ndarray, shown: np.ndarray, rng: np.random.Generator) -> MaskedWindows:
-        """Replace `ids` at random places, at least one of the batch, by those of `shown`."""
+        """Replace `ids` at random places, at least one in the batch, by the ids of `shown`."""
         hidden = rng.random(ids.shape) < HIDDEN
         hidden[0, rng.integers(ids.shape[1])] = True
         return MaskedWindows(np.where(hidden, shown, ids), np.where(hidden, ids, PADDING))
@@ -161,7 +161,7 @@ class MaskedTask(WritingTask):
 def train_both(
     task: MaskedTask, left_task: WritingTask, options: argparse.Namespace
 ) -> tuple[MaskedLanguageModel, LanguageModel, Path]:
-    """Train one model, then the other -> both, and the folder of the run."""
+    """Train one model, then the other -> both models, and the folder of the run."""
     config = settings_from(
         options, MaskedLanguageModel.Config, vocabulary=len(task.text.vocabulary)
     )
@@ -180,7 +180,7 @@ def train_both(
 
 
 def make_tasks(options: argparse.Namespace) -> tuple[MaskedTask, WritingTask]:
-    """The task that the options describe, and that of the language model, on the same text."""
+    """The task that the options describe, and the language model's task on the same text."""
     if options.data:
         text = read_text(options.data, "Name a text file: --data FILE.txt")
     else:
@@ -225,7 +225,7 @@ def train_and_compare(options: argparse.Namespace) -> int:
 
 
 def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The options of this program. Raises InputError for a --context or --hole that cannot be."""
+    """The options of this program. Raises InputError for an invalid --context or --hole."""
     parser = build_parser("masked", DESCRIPTION, MaskedLanguageModel, **DEFAULTS)
     add = parser.add_argument
     data = "a text to learn from (default: Shakespeare's plays)"

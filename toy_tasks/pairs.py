@@ -81,10 +81,10 @@ def group_by_source(pairs: Sequence[Pair]) -> list[Example]:
 class PairsTask(TransductionTask):
     """Batches and evaluation of pairs of texts, for `numformer.training.train`.
 
-    `data` has the pairs of "train", "dev" and "test". `words` names the sides that are words:
-    "source", "target", "both", or "" for none. `vocabularies` are those of source and target, if
-    they exist already. `search` are the settings of beam search for the test: `beam`,
-    `length_penalty`, `penalty`.
+    `data` has the pairs of "train", "dev" and "test". `words` says which sides are split into
+    words: "source", "target", "both", or "" for none. `vocabularies` are the vocabularies of source
+    and target, if they exist already. `search` has the settings of beam search for the test:
+    `beam`, `length_penalty`, `penalty`.
     """
 
     figures: ClassVar = {"symbol_error_rate": ".2f", "exact_match": ".4f"}
@@ -107,7 +107,7 @@ class PairsTask(TransductionTask):
             for name, pairs in data.items()
         }
         sequences = [side for pairs in symbols.values() for pair in pairs for side in pair]
-        # read_pairs checks the number of characters and words; only here subwords can be counted.
+        # read_pairs checks the number of characters and words; subwords can be counted only here.
         if (length := max(map(len, sequences))) > MAX_SYMBOLS:
             rule, fix = f"a side has at most {MAX_SYMBOLS} subwords", "Shorten it, or use more."
             shown = f"{source.join(max(sequences, key=len))!r:.80}"
@@ -188,7 +188,7 @@ def read_data(options: argparse.Namespace) -> dict[str, list[Pair]]:
 
 
 def run_name(options: argparse.Namespace) -> str:
-    """The name of a run's folder: that of the demo, or of the first file."""
+    """The name of a run's folder: the name of the demo, or of the first file."""
     file = Path(options.data[0]).stem if options.data else ""
     return f"pairs-{options.demo or file}".rstrip("-")
 

@@ -73,9 +73,9 @@ LONGEST, LONGER = 40, 60
 EXTRA_SYMBOLS = 300
 """The model writes at most this many symbols more than the sentence has words (section 6.3)."""
 MOST = 32000
-"""Sentences of the grammar to train on."""
+"""The largest number of sentences of the grammar to train on."""
 MEASURED = {"development": 200, "test": 500, "longer": 50}
-"""Sentences of the grammar to measure on."""
+"""The numbers of sentences of the grammar to measure on."""
 MODELS = TRANSFORMER, RECURRENT = "Transformer", "recurrent"
 STEPS = {32000: (22000, 9000), 8000: (8000, 4000), 2000: (4000, 2000), 500: (2000, 1000)}
 """Training steps of both models for each number of sentences. The longest runs come first.
@@ -90,9 +90,9 @@ TITLES = {
     "f1": (f"up to {LONGEST} words", "all of section 23"),
     "longer": (f"{LONGEST + 1} to {LONGER} words", f"its sentences of over {LONGEST} words"),
 }
-"""Titles of charts, for sentences of the grammar and for those of the treebank."""
+"""Titles of charts: for the grammar, and for the treebank."""
 MAX_GAP, WELL_FORMED = 1.0, 99
-"""Required: F1 at most this far below the ceiling's, and this percentage of well-formed trees."""
+"""The target: F1 at most this far below the ceiling, and this percentage of well-formed trees."""
 MIN_COUNT = 2
 """Rarer words of the training data are replaced by the unknown word, so the model learns it."""
 
@@ -117,7 +117,7 @@ Data = dict[str, list[Sentence]]
 def grammar_data(train: int, divisor: int = 1) -> Data:
     """Distinct sentences of the grammar: `train` to train on, and MEASURED / `divisor` to measure.
 
-    A hash of the sentence decides which it is for.
+    A hash of the sentence decides in which part it is.
     """
     grammar, rng = Grammar(), np.random.default_rng(seed_sequence(1, "data"))
     wanted = {"train": train} | {name: number // divisor for name, number in MEASURED.items()}
@@ -217,7 +217,7 @@ def make(options: argparse.Namespace):
     """The task of a run, the kind of model and its config."""
     divisor = 100 if options.quick else 1
     data = treebank_data(options.data) if options.data else grammar_data(MOST // divisor, divisor)
-    # The treebank has about 8,000 sentences more; the row with most sentences gets all of them.
+    # The treebank has about 8,000 sentences more than MOST; the rows with MOST train on all.
     count = len(data["train"]) if options.data and options.sentences == MOST else options.sentences
     settings = count, options.batch_size, options.seed
     task = ParseTask(data, *settings, has_grammar=not options.data, **beam_settings(options))
@@ -227,7 +227,7 @@ def make(options: argparse.Namespace):
 
 
 def measure(model: Model, task: ParseTask, folder: Path) -> dict:
-    """The scores of the test and of longer sentences, and the ceiling where there is a grammar."""
+    """The scores of the test and of longer sentences, and the ceiling if there is a grammar."""
     measured = _score_both(lambda name: task.score(model, name))
     if task.has_grammar:
         ceiling = _score_both(lambda name: best_parses(task.data[name]))
@@ -256,7 +256,7 @@ def table(results: study.Results) -> list[list[str]]:
 
 
 def draw(results: study.Results, folder: Path) -> None:
-    """F1 against the number of sentences, and the ceiling."""
+    """Draw F1 against the number of sentences, and the ceiling."""
     panels: charts.Panels = {}
     ceiling = _ceiling(results)
     for name, titles in TITLES.items():

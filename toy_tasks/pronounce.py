@@ -72,11 +72,11 @@ class PronunciationTask(PairsTask):
         super().__init__(data, batch_size, seed, "target", vocabularies, beam=beam, **search)
 
     def examples(self, pairs: Sequence[Pair]) -> list[Example]:
-        """Every line counts, as in the shared task, even if a word has several pronunciations."""
+        """Each line is an example, as in the shared task, even if a word is in several lines."""
         return [(word, (phonemes,)) for word, phonemes in pairs]
 
     def measure(self, written: Sequence[str], examples: Sequence[Example]) -> dict[str, float]:
-        """Words with any phoneme wrong, and edits for every 100 phonemes, in percent."""
+        """The percentage of words with any phoneme wrong, and edits for every 100 phonemes."""
         measured = super().measure(written, examples)
         return {
             "word_error_rate": 100 * (1 - measured["exact_match"]),

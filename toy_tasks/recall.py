@@ -33,15 +33,15 @@ SHOWN = 256, 2048
 PART = 16
 """A test of T symbols has T / PART pairs, or copies T / PART symbols."""
 FEW = 8
-"""The pairs of the test in which only the distance grows."""
+"""The number of pairs in the test in which only the distance grows."""
 TOKENS = 8192
-"""Symbols of a test at each length."""
+"""The number of symbols in the test of each length."""
 STARTS = {16: 0, 32: 0.1, 64: 0.2, 128: 0.35, 256: 0.45, 512: 0.5, 1024: 0.6, 2048: 0.7}
 """The share of the training steps after which each length is used.
 
 Two batches in five have the longest length so far, the others a random one."""
 RECALL_SHARE = 0.4
-"""Of the batches. The others copy strings; without these, models learn neither."""
+"""The share of recall batches. The others copy strings; without them, models learn neither."""
 DEFAULTS = dict(
     steps=12000,
     batch_size=512,
@@ -148,7 +148,7 @@ class RecallTask:
         return self.copy(rng, rows, length, count, prefix)
 
     def accuracy(self, model: LanguageModel, kind: str, length: int) -> float:
-        """The share of a test's symbols of this length that are predicted correctly."""
+        """The share of symbols predicted correctly in the test of this length."""
         rng = np.random.default_rng(seed_sequence(0, "held out", length))
         rows, part = max(1, self.tokens // length), length // PART
         if kind == "copy":
@@ -220,7 +220,7 @@ def table(results: study.Results) -> list[list[str]]:
 
 
 def draw(results: study.Results, folder: Path) -> None:
-    """The accuracy against the length, a panel for each test."""
+    """Draw the accuracy against the length, a panel for each test."""
     panels = {
         title: {row: [(LENGTHS, run[kind]) for run in runs] for row, runs in results.items()}
         for title, kind in zip(TITLES, FIGURES, strict=True)

@@ -92,7 +92,7 @@ def inner_width(d_model: int) -> int:
 
 
 def parameter_count(shape: tuple[int, int, int]) -> int:
-    """Of all blocks: four matrices of attention, three of SwiGLU, and the norms."""
+    """The parameters of all blocks: four matrices of attention, three of SwiGLU, the norms."""
     layers, d_model, _ = shape
     return layers * d_model * (4 * d_model + 3 * inner_width(d_model) + 2) + d_model
 
@@ -106,7 +106,7 @@ def rows() -> dict[str, dict]:
     """The settings of each row. The longest runs come first, so two processes end together.
 
     The smallest and the largest model with the least and the most text have three seeds, which
-    show the size of chance.
+    show how much results vary by chance.
     """
     settings = {}
     for shape in (PREDICTED, *reversed(SHAPES)):
@@ -132,7 +132,7 @@ def rows() -> dict[str, dict]:
 
 
 class OnePass(WritingTask):
-    """A text whose windows are each read once, in an order that depends on the seed."""
+    """A task that reads each window of a text once, in an order that depends on the seed."""
 
     def with_seed(self, batch_size: int, seed: int, steps: int) -> "OnePass":
         """A new task on the same text. Raises InputError if the text is too short."""
@@ -156,7 +156,7 @@ class OnePass(WritingTask):
 
 @cache
 def read_task(data: Path | None, unit: str, context: int) -> OnePass:
-    """The text as characters or as subwords."""
+    """Read the text as a task, in characters or in subwords."""
     text = shakespeare(data)
     lines = split(text)[0].split("\n")
     subwords = Subwords.train(lines, VOCABULARY, exact=True) if unit == SUBWORDS else None
@@ -174,7 +174,7 @@ def make(options: argparse.Namespace):
 
 
 def measure(model: LanguageModel, task: OnePass, folder: Path) -> dict:
-    """The loss on the unseen tenth, the parameters without embeddings, and the symbols read."""
+    """The held-out loss, and the numbers of parameters (without embeddings) and symbols read."""
     line = read_metrics(folder / "metrics.jsonl")[-1]
     counts = model.parameter_counts()
     return {
@@ -185,7 +185,7 @@ def measure(model: LanguageModel, task: OnePass, folder: Path) -> dict:
 
 
 def law_runs(results: study.Results, unit: str, last: bool = False) -> tuple[laws.Run, ...]:
-    """The runs of a unit to fit; or with `last` those of the larger model, to predict."""
+    """The runs of a unit to fit; or with `last` the larger model's runs, to predict."""
     return tuple(
         laws.Run(run["parameters"], run["symbols"], run["loss"])
         for row, runs in results.items()
@@ -237,7 +237,7 @@ def between(results: study.Results) -> None:
 
 
 def draw(results: study.Results, folder: Path) -> None:
-    """A row of pictures for each unit."""
+    """Draw a row of charts for each unit."""
     fits = {
         unit: (laws.fit_all(law_runs(results, unit)), law_runs(results, unit, last=True))
         for unit in AMOUNTS

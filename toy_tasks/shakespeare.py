@@ -1,6 +1,6 @@
 """Learn to write like Shakespeare, character by character: a decoder-only language model.
 
-The table shows what each choice brings: the validation loss after 2,000 steps. Each row replaces
+The table shows how each choice changes the validation loss after 2,000 steps. Each row replaces
 one choice of the first row; sizes are adjusted so that all models have about the same number of
 parameters (seed 1, --parts 1).
 
@@ -19,7 +19,7 @@ parameters (seed 1, --parts 1).
 | all of these, and pre-norm | as in the paper         | 1.768  |
 
 With seeds 2 and 3 the first row has 1.646 and 1.647, so a difference of 0.01 may be chance. Rotary
-positions and SwiGLU bring most.
+positions and SwiGLU help most.
 """
 
 import argparse

@@ -98,7 +98,7 @@ PRESETS = {
 }
 """The settings "published" are those of Wu et al. 2021 (ACL, Good for Misconceived Reasons)."""
 TARGETS = {"minutes": 37.5, "hour": 41.02, "published": 41.02}
-"""The BLEU that one seed must reach; 41.02 is the published one."""
+"""The BLEU that one seed must reach; 41.02 is the published figure."""
 HELP = {
     "data": "a folder with train*.en, train*.de and likewise for val and test, with a sentence on "
     "each line; or one file of pairs with a TAB between, which is split (default: Multi30k)",

@@ -66,7 +66,7 @@ def split(text: str) -> tuple[str, str]:
 class WritingTask:
     """Batches and evaluation of a text, for `numformer.training.train`.
 
-    Its symbols are those of `vocabulary`, by default the characters of the text.
+    It uses the symbols of `vocabulary`, by default the characters of the text.
     """
 
     metric, higher_is_better = "held_out_loss", False

@@ -108,7 +108,7 @@ def pronunciations(
 
 
 def multi30k(cache: Path = CACHE / "multi30k", address: str = MULTI30K) -> Path:
-    """The folder of the English and German files, downloaded first where they are missing."""
+    """The folder of the English and German files, downloaded first if they are missing."""
     alternative = f"download its six files from {address}/ and pass their folder with --data DIR"
     for name, sha256 in MULTI30K_SUMS.items():
         fetch(f"{address}/{name}", cache / name, sha256, alternative)
@@ -118,7 +118,7 @@ def multi30k(cache: Path = CACHE / "multi30k", address: str = MULTI30K) -> Path:
 def shakespeare(path: Path | None = None, cache: Path = CACHE) -> str:
     """The text of the plays: from `path`, a file or its folder, or else from `cache`.
 
-    Where `cache` lacks it, it is downloaded first. Raises InputError as `fetch` and `read_text` do.
+    If `cache` lacks it, it is downloaded first. Raises InputError as `fetch` and `read_text` do.
     """
     (address, sha256), name = SHAKESPEARE, "shakespeare.txt"
     if path is None:

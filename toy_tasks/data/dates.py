@@ -21,7 +21,7 @@ FORMS = (
 
 
 def dates(count: int = 20_000) -> list[tuple[str, str]]:
-    """`count` random dates of the years 1900 to 2099, the same ones each time."""
+    """`count` random dates of the years 1900 to 2099, the same in each call."""
     rng = np.random.default_rng(2017)
     first = datetime.date(1900, 1, 1).toordinal()
     last = datetime.date(2099, 12, 31).toordinal()
@@ -30,7 +30,7 @@ def dates(count: int = 20_000) -> list[tuple[str, str]]:
 
 
 def in_words(day: datetime.date, rng: np.random.Generator) -> str:
-    """The day in a random one of the ways in which people write dates."""
+    """The day in a random format of those in which people write dates."""
     month, weekday = MONTHS.split()[day.month - 1], DAYS.split()[day.weekday()]
     if rng.random() < 0.5:
         month, weekday = month[:3], weekday[:3]
@@ -41,5 +41,5 @@ def in_words(day: datetime.date, rng: np.random.Generator) -> str:
 
 
 def ordinal(day: int) -> str:
-    """The ending of the number of a day: 1st, 2nd, 3rd, 4th."""
+    """The ending of a day's ordinal number: 1st, 2nd, 3rd, 4th."""
     return "th" if 11 <= day <= 13 else {1: "st", 2: "nd", 3: "rd"}.get(day % 10, "th")

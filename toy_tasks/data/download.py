@@ -76,7 +76,7 @@ def _download(url: str, name: str, alternative: str, timeout: float) -> Iterator
                         raise InputError(f"{url} must have at most {MAX_BYTES} bytes", "more", fix)
                     bar.update(len(chunk))
                     yield chunk
-            # http.client takes a connection that is closed early for the end of the content.
+            # http.client treats a connection that closes early as the end of the content.
             if total is not None and received < total:
                 raise InputError(f"{url} must send {total} bytes", f"{received} bytes", fix)
     except (OSError, HTTPException) as error:

@@ -200,7 +200,7 @@ class Grammar:
 
 
 class Chart:
-    """The CKY algorithm: finds the best tree of every span from those of shorter spans.
+    """The CKY algorithm: finds the best tree of every span from the trees of shorter spans.
 
     The algorithm needs rules with two parts on the right side. So X -> A B C becomes X -> A |X|B|C
     and |X|B|C -> B C; |X|B|C is not a constituent. A rule with one part, such as NP -> PRP, always
@@ -227,7 +227,7 @@ class Chart:
         self.names = names
         self.rules = np.array([[self.number[name] for name in rule[:3]] for rule in binary]).T
         self.log_p = np.array([rule[3] for rule in binary])
-        # Rules with the same left side are neighbours: the index of the first of each.
+        # The first rule of each left side; rules with the same left side are adjacent.
         self.begins = np.flatnonzero(np.r_[True, np.diff(self.rules[0]) != 0])
         self.tags: dict[str, list[tuple[str, float]]] = defaultdict(list)
         for category, words in grammar.words.items():

@@ -1,4 +1,4 @@
-"""Labelled images: handwritten digits, or those of an .npz file; moved and turned."""
+"""Labelled images: handwritten digits, or an .npz file; and moving and turning them."""
 
 import functools
 import zlib
@@ -112,7 +112,7 @@ def move_images(images: np.ndarray, down, right, angle) -> np.ndarray:
     """
     count, height, width = images.shape[:3]
     y, x = np.mgrid[:height, :width] - np.array([height - 1, width - 1])[:, None, None] / 2
-    # The position that each pixel comes from, in the image with a border of 2 pixels of 0.
+    # The position that each pixel comes from, in the image with a border of 2 zero pixels.
     cos, sin = np.cos(angle), np.sin(angle)
     y, x = cos * y - sin * x - down, sin * y + cos * x - right
     y = np.clip(y + (height - 1) / 2 + 2, 0, height + 2.999)

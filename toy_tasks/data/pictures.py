@@ -11,7 +11,7 @@ from numformer.errors import InputError
 def read_picture(file: Path, preprocessor: dict, config) -> np.ndarray:
     """A picture (height, width, C), scaled and normalised as preprocessor_config.json says.
 
-    Raises InputError if the file is not a picture, or the preprocessor needs what is not
+    Raises InputError if the file is not a picture, or the preprocessor has a step that is not
     implemented here.
     """
     supported = {"do_center_crop": False, "do_resize": True, "do_convert_rgb": True}

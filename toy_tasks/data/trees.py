@@ -35,7 +35,7 @@ class Tree:
         return f"({self.label} {' '.join(map(str, self.children))})"
 
     def tagged_words(self) -> list[tuple[str, str]]:
-        """(word, part of speech) for each word; "" where the tree has no part of speech."""
+        """(word, part of speech) for each word; "" if the tree has no part of speech."""
         if self.is_tag:
             return [(str(self.children[0]), self.label)]
         parts = ([(c, "")] if isinstance(c, str) else c.tagged_words() for c in self.children)
@@ -61,9 +61,9 @@ def tree_from_symbols(symbols: Sequence[str], words: Sequence[str]) -> tuple[Tre
 
     They are well formed if every bracket has a partner with the same label, one constituent holds
     everything, no constituent is empty, and there are as many XX as words. Otherwise they are
-    repaired: these are left out: closing brackets without a partner, constituents without words,
-    constituents below level MAX_DEPTH, and surplus words. Constituents that are open at the end are
-    closed, and missing words are appended to the tree. Each word gets the tag XX.
+    repaired: closing brackets without a partner, constituents without words or below level
+    MAX_DEPTH, and surplus words are dropped. Constituents that are open at the end are closed, and
+    missing words are appended to the tree. Each word gets the tag XX.
     """
     remaining = [Tree(WORD, (word,)) for word in reversed(words)]
     open_: list[tuple[str, list[Tree]]] = [("", [])]
@@ -131,9 +131,9 @@ def read_trees(path: Path) -> list[Tree]:
 
 
 def simplified(tree: Tree) -> Tree | None:
-    """A tree without functions and indices (NP-SBJ-1 is NP), traces, and a node around it all.
+    """Remove functions and indices (NP-SBJ-1 becomes NP), traces, and the node around a tree.
 
-    None if nothing is left.
+    Returns None if nothing is left.
     """
     if tree.label == EMPTY:
         return None

@@ -20,7 +20,7 @@ def import_sacrebleu():
 
 
 def token_bleu(written: Sequence[str], references: Sequence[str], tokenized: bool) -> float:
-    """BLEU of tokens, or of sentences if they are not `tokenized`."""
+    """BLEU of texts that are `tokenized`; otherwise sacrebleu tokenizes them first."""
     settings = dict(tokenize="none", force=True) if tokenized else {}
     bleu = import_sacrebleu().BLEU(**settings)
     return bleu.corpus_score(list(written), [list(references)]).score
@@ -29,7 +29,7 @@ def token_bleu(written: Sequence[str], references: Sequence[str], tokenized: boo
 def print_scores(written: Sequence[str], references: Sequence[str], language: str) -> float:
     """Print BLEU and chrF of tokens and of sentences, with signatures -> BLEU of tokens.
 
-    With the language "" texts are not tokenized: print those of sentences -> BLEU of sentences.
+    With the language "" texts are not tokenized: print only scores of sentences -> their BLEU.
     """
     metrics, results, lower = import_sacrebleu(), [], bool(language)
     sides = {"tokens": (list(written), list(references))}

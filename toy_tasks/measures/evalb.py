@@ -14,8 +14,8 @@ EQUIVALENT = {"PRT": "ADVP"}
 def brackets(tree: Tree, ignored: Collection[int] = ()) -> Counter[tuple[str, int, int]]:
     """The constituents that evalb compares: (label, first word, end), each with its count.
 
-    Parts of speech and the node around a whole tree do not count. `ignored` are the places of words
-    that are left out before the others are numbered.
+    Parts of speech and the node around a whole tree are left out. `ignored` are the indices of
+    words that are left out before the others are numbered.
     """
     found: Counter[tuple[str, int, int]] = Counter()
     count = place = 0
@@ -37,7 +37,7 @@ def brackets(tree: Tree, ignored: Collection[int] = ()) -> Counter[tuple[str, in
 
 
 def evalb(written: Sequence[tuple[Tree, bool]], gold: Sequence[Tree]) -> dict[str, float]:
-    """Compare trees with the right ones -> percentages by name.
+    """Compare written trees with the gold trees -> percentages by name.
 
     `written` are trees, each with whether it was well formed. Precision, recall and F1 = 2 P R /
     (P + R) count the brackets of all sentences together; "exact" is the share of trees whose

@@ -6,15 +6,15 @@ from pathlib import Path
 
 from numformer.plots import AttentionMaps, attention_maps, limit_y_axis, new_figure
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart. With different strokes, lines
-# that coincide are visible.
+# Okabe and Ito's colours, which colour-blind readers can tell apart. Different strokes
+# show lines that coincide.
 COLOURS = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"
 STROKES = "-", "--", "-.", (0, (1, 1))
 
 Curve = tuple[Sequence[float], Sequence[float]]
-"""The x and the y of its points."""
+"""The x and the y of the points of a curve."""
 Panels = dict[str, dict[str, list[Curve]]]
-"""The curves of each label, in the panel of each title."""
+"""For the title of each panel, its curves by label; a label may have several curves."""
 
 
 def draw_chart(path: Path, title: str, panels: Panels, x: str, y: str, **axis) -> None:
@@ -30,7 +30,7 @@ def draw_chart(path: Path, title: str, panels: Panels, x: str, y: str, **axis) -
             points = [*zip(*(values for _, values in several), strict=True)]
             xs = several[0][0]
             style = dict(color=colour, linestyle=stroke, label=label, linewidth=1.8)
-            style["marker"] = "o" if len(xs) == 1 else None  # one point makes no line
+            style["marker"] = "o" if len(xs) == 1 else None  # a single point draws no line
             axes.plot(xs, [sum(p) / len(p) for p in points], **style)
             band = [*map(min, points)], [*map(max, points)]
             axes.fill_between(xs, *band, color=colour, alpha=0.2, linewidth=0)

@@ -17,7 +17,7 @@ def draw_patch_attention(
 ) -> None:
     """Draw images, one in each row, and the class token's attention to them by layer and head.
 
-    `visible` are the images for the picture, if the model's inputs are normalised.
+    `visible` are the images to show, if the model's inputs `images` are normalised.
     """
     config = model.config
     layers = [weights[:, :, 0, 1:] for weights in attention_weights(model, images).values()]

@@ -17,7 +17,7 @@ def short_number(number: float) -> str:
 
 
 def shade(number: int, count: int):
-    """A colour of a scale that colour-blind readers can order, too."""
+    """A colour of a scale whose order colour-blind readers see, too."""
     return colormaps["viridis"](0.9 * number / max(count - 1, 1))
 
 

@@ -9,7 +9,7 @@ from toy_tasks.data.trees import Tree
 LEVEL, MARGIN = 0.5, 0.3
 """Inches between a constituent and its parts, and around all."""
 LETTER = 0.085
-"""Inches of a letter of a word."""
+"""The width of a letter in inches."""
 LINE = dict(color="#999999", linewidth=0.9)
 LOOK = dict(ha="center", va="center", parse_math=False)
 
@@ -31,7 +31,7 @@ def draw_tree(path: Path, tree: Tree) -> None:
     axes.axis("off")
 
     def draw(part: Tree | str, level: int) -> tuple[float, float]:
-        """Draw a constituent or a word -> where it stands."""
+        """Draw a constituent or a word -> its position (x, y)."""
         if isinstance(part, str) or part.is_tag:
             x = next(middles)
             axes.text(x, 0, next(texts), fontsize=10, family=families, **LOOK)
@@ -39,7 +39,7 @@ def draw_tree(path: Path, tree: Tree) -> None:
         y = LEVEL * (depth - level)
         places = [draw(child, level + 1) for child in part.children]
         x = (places[0][0] + places[-1][0]) / 2
-        # Upright lines below a bar cross nothing, however far a word stands below.
+        # Upright lines below a bar cross nothing, however far below a word is.
         bar = y - 0.2
         axes.plot([places[0][0], places[-1][0]], [bar, bar], **LINE)
         axes.plot([x, x], [y - 0.1, bar], **LINE)
@@ -55,7 +55,7 @@ def draw_tree(path: Path, tree: Tree) -> None:
 
 
 def _depth(tree: Tree | str) -> int:
-    """How many constituents stand above each other, without parts of speech."""
+    """The number of levels of constituents, not counting parts of speech."""
     if isinstance(tree, str) or tree.is_tag:
         return 0
     return 1 + max(map(_depth, tree.children))

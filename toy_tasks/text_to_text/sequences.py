@@ -39,7 +39,7 @@ DEFAULTS = dict(
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """A task: how to draw a source, of which symbols it consists, and how to make its target."""
+    """A task: its symbols, and how to draw a source and make the target of a source."""
 
     name: str
     description: str
@@ -47,7 +47,7 @@ class Rule:
     draw_source: Callable[[np.random.Generator], str]
     make_target: Callable[[str], str]
     required: float  # exact match
-    defaults: dict  # of flags, where they differ from DEFAULTS
+    defaults: dict  # values of flags that differ from DEFAULTS
 
 
 def digits(longest: int) -> Callable[[np.random.Generator], str]:
@@ -97,7 +97,7 @@ class SequenceTask(TransductionTask):
         return PairBatch.of(self.encode(pairs))
 
     def write(self, model: Transformer, sources: Iterable[str], **settings) -> list[str]:
-        """One symbol more than the longest target is enough: such an answer is wrong."""
+        """Write at most one symbol more than the longest target: a longer answer is wrong."""
         return super().write(model, sources, max_length=1 + self.longest_target, **settings)
 
     def description(self) -> dict:

@@ -87,11 +87,11 @@ class TranslationTask(TransductionTask):
         self.folder, self.saved_epochs = None, 1
 
     def begin(self, folder: Path) -> None:
-        """Save the subwords in the folder of a run; load the lengths of epochs, if it has them."""
+        """Save the subwords in the folder of a run; load the lengths of epochs, if saved there."""
         self.folder = folder
         save_subwords(self.text.source, folder)
         saved = run_folders.last_state(folder).get("task")
-        if isinstance(saved, dict):  # runs of earlier versions know only the training data
+        if isinstance(saved, dict):  # earlier versions check only the training data
             known = saved.keys() | {"data"}
             self.checked = {name: pairs for name, pairs in self.checked.items() if name in known}
         with contextlib.suppress(InputError):  # without the file, epochs are counted again
@@ -130,7 +130,7 @@ class TranslationTask(TransductionTask):
         return [PairBatch.of(part, self.batches.special) for part in parts]
 
     def evaluate(self, model: Transformer) -> dict[str, float]:
-        """The mean loss of a token of the development sentences, and e to its power."""
+        """The mean loss of a token of the development sentences, and the perplexity."""
         loss = mean_loss(model, self.held_out)
         return {"held_out_loss": loss, "perplexity": math.exp(min(loss, 99))}
 
