@@ -210,7 +210,8 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
         const="both",
         default="",
         choices=["source", "target", "both", ""],
-        help="the side whose symbols are words instead of characters; without a value both",
+        help="the side whose symbols are words instead of characters; without a value: both "
+        "(default: neither)",
     )
     add("--subwords", type=integer, metavar="N", help=HELP)
     options = parse_options(parser, run_name, arguments)

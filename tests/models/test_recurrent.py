@@ -79,4 +79,4 @@ def test_a_text_s_attention_is_told_where_there_is_some(complaint):
     assert attention.kinds == ["decoder cross_attention"]
     assert attention["decoder cross_attention"].shape[:2] == (1, 1)
     without = nf.Trained(small("gru", "fixed"), task, {})
-    assert "has attention" in complaint(without.attention, "cab")
+    assert "a model with attention" in complaint(without.attention, "cab")

@@ -12,6 +12,7 @@ from numformer import convert
 from numformer.generation import Continuation
 from numformer.trained import model_of_run
 from toy_tasks import images, masked, translate, write
+from toy_tasks.data.pictures import read_picture
 
 published_texts = pytest.importorskip(
     "tests.published.published_texts", reason="the extra published is not installed"
@@ -85,7 +86,7 @@ def test_tasks_use_published_models(tmp_path, call, monkeypatch):
     pictures = dict(image_mean=[0.1, 0.2, 0.3], image_std=[0.5, 0.4, 0.3], resample=3)
     (vit / "preprocessor_config.json").write_text(json.dumps(pictures), encoding="utf-8")
     model, metadata = model_of_run(vit)
-    given = images.picture(Path("picture.png"), metadata["pictures"], model.config)
+    given = read_picture(Path("picture.png"), metadata["pictures"], model.config)
     scaled = Image.fromarray(pixels).resize((12, 12), Image.Resampling.BICUBIC)
     expected = (np.asarray(scaled) / 255 - pictures["image_mean"]) / pictures["image_std"]
     assert np.allclose(given, expected, atol=1e-6)

@@ -27,7 +27,7 @@ def test_rate_sets_the_highest_rate(call, refuse):
 
 def test_help_has_the_defaults_of_flags(succeed):
     text = " ".join(" ".join(succeed(pairs.main, "--help")).split())
-    assert "alone: both (default: neither)" in text and "(default: )" not in text
+    assert "without a value: both (default: neither)" in text and "(default: )" not in text
     assert "sums (5.4) (default: 0.1)" in text and "over all symbols" in text
     text = " ".join(" ".join(succeed(copying, "--help")).split())
     assert "sums (5.4) (default: 0.0)" in text and "(default: False)" not in text

@@ -231,7 +231,7 @@ def test_a_score_is_clear_where_chance_leaves_it_room():
     assert Score("rest", 0.5, 0.3, 0.01).above == pytest.approx(2 / 7)
     assert Score("rest", 0.5, 0.3, 0.01).clear and not Score("rest", 0.5, 0.3, 0.07).clear
     assert not Score("rest", 1.0, 1.0, 0.0).clear
-    words = [Score("place", 1.0, 0.1, 0.0, offset).words() for offset in (-2, 0, 1)]
+    words = [Score("place", 1.0, 0.1, 0.0, offset).description() for offset in (-2, 0, 1)]
     assert words == ["looks 2 places back", "looks at the same place", "looks 1 place ahead"]
     assert len(OFFSETS) == 17
     assert (

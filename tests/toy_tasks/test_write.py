@@ -85,7 +85,7 @@ def test_a_text_is_learned_and_the_run_goes_on_from_a_prompt(call, succeed):
 @pytest.mark.parametrize("page", [write, masked, pairs])
 def test_of_a_model_without_attention_maps_none_are_drawn(page, succeed, monkeypatch):
     monkeypatch.setattr("toy_tasks.command_line.training.loss_curve", lambda *how: None)
-    for kind in ("continuation", "infilling", "transduction"):
+    for kind in ("text_pipeline", "transduction"):
         monkeypatch.setattr(f"numformer.generation.{kind}.attention_weights", lambda *inputs: {})
     lines = [f"{number}\t{number}" for number in range(60)] if page is pairs else [TEXT]
     Path("text.txt").write_text("\n".join(lines))
