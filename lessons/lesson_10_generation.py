@@ -632,7 +632,7 @@ def the_lines_of_together():
         Beside(
             Ensemble.step,
             {
-                "writing = ": "Each model has read the same, and has a cache of its own.",
+                "pairs = ": "Each model has read the same, and has a cache of its own.",
                 "p = ": "$p_m$, of each.",
                 "mean = ": "Their mean.",
                 "with np.errstate": "Its logarithm. Greedy choice, beams and draws take it as they "

@@ -495,7 +495,7 @@ def the_lines_of_checkpointing():
         "try": "Forward, this time with saving. Afterwards the random numbers go on where they "
         "were.",
     }
-    return Beside(Checkpointed.again, notes)
+    return Beside(Checkpointed.recompute, notes)
 
 
 # %% [markdown]

@@ -332,7 +332,7 @@ def who_sees_whom() -> Simulation:
 def the_line_of_the_window():
     """What a window changes in the library."""
     note = "All that is new: which pairs are seen. Blocks then skip the rest."
-    return Beside(Window.sees, {"return": note})
+    return Beside(Window.mask, {"return": note})
 
 
 # %% [markdown]
