@@ -1,6 +1,6 @@
-"""The gradient check: explicit gradients against numerical ones, and what makes them differ.
+"""The gradient check: compares explicit gradients with numerical ones, and explains differences.
 
-From Python `check(layer, inputs)`; as a command `python -m numformer.gradient_check`.
+In Python, call `check(layer, inputs)`; as a command, run `python -m numformer.gradient_check`.
 """
 
 from numformer.gradient_check.branches import untaken_branches

@@ -30,13 +30,13 @@ from numformer.layer import Layer
 
 
 def _one_line(problem: Exception) -> str:
-    """An exception in the user's code: its type, text and place."""
+    """Return the type, text and place of an exception in the user's code."""
     line = traceback.extract_tb(problem.__traceback__)[-1]
     return f"{type(problem).__name__}: {problem}, in {line.filename}, line {line.lineno}"
 
 
 def _own_case(place: str) -> dict[str, Callable]:
-    """The case of a `module:factory` of the user, by the factory's name."""
+    """Return a dict with the user's case `module:factory` under the factory's name."""
     module_name, colon, name = place.partition(":")
 
     def refusal(received: str) -> InputError:
@@ -51,7 +51,7 @@ def _own_case(place: str) -> dict[str, Callable]:
     sys.path.insert(0, os.getcwd())
     try:
         factory = getattr(importlib.import_module(module_name), name)
-    except Exception as problem:  # whatever a module does as it is imported
+    except Exception as problem:  # importing the user's module may raise anything
         raise refusal(f"{place} ({type(problem).__name__}: {problem})") from None
 
     def case():
@@ -72,7 +72,7 @@ def _own_case(place: str) -> dict[str, Callable]:
 
 
 def _print_elementwise(cases: Mapping[str, Callable], place: str, xp, worst: int = 20) -> bool:
-    """Print the worst entries of CASE/TENSOR; returns whether its gradient is right."""
+    """Print the worst entries of CASE/TENSOR, and return whether its gradient is right."""
     case, _, tensor = place.partition("/")
     if case not in cases:
         raise InputError(
@@ -107,7 +107,7 @@ def _print_elementwise(cases: Mapping[str, Callable], place: str, xp, worst: int
 
 
 def _print_rows(cases: Mapping[str, Callable], xp, scales: Iterable[float]) -> list[Row]:
-    """Check cases, and print a row for each tensor; a cause in full only the first time."""
+    """Check cases, print and return a row per tensor; print each cause in full only once."""
     rows: list[Row] = []
     causes: dict[str, str] = {}
     for case, factory in cases.items():
@@ -122,7 +122,7 @@ def _print_rows(cases: Mapping[str, Callable], xp, scales: Iterable[float]) -> l
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command -> its exit code: 0, 1 where a gradient is wrong, 2 for wrong usage."""
+    """Run the command -> its exit code: 0, 1 if a gradient is wrong, 2 for wrong usage."""
     parser = argparse.ArgumentParser(
         prog="python -m numformer.gradient_check",
         description="Compare explicit gradients with numerical ones, in float64, along random "
@@ -167,7 +167,7 @@ def main(arguments: list[str] | None = None) -> int:
         if not chosen:
             raise InputError("--only names a case", options.only, f"Cases: {', '.join(cases)}.")
         started = time.perf_counter()
-        rows = _print_rows(chosen, xp, () if options.run else SCALES)  # images keep their scale
+        rows = _print_rows(chosen, xp, () if options.run else SCALES)  # do not scale a run's images
         for factory in chosen.values() if options.layer else ():
             for text in untaken_branches(*factory()):
                 print(f"not checked, no input took it; {text}")
@@ -193,6 +193,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    if hasattr(signal, "SIGPIPE"):  # end quietly where the reader stops, as in `| head`
+    if hasattr(signal, "SIGPIPE"):  # end quietly if the reader stops, as in `| head`
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     sys.exit(main())

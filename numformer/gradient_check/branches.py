@@ -1,4 +1,4 @@
-"""Branches of a layer that no input takes, so that their gradients are not checked."""
+"""Finds branches of a layer that no input takes, whose gradients are therefore not checked."""
 
 import linecache
 import os
@@ -19,7 +19,7 @@ def _place(file: str, line: int) -> str:
 
 
 def _own_methods(layer: Layer) -> set:
-    """The code of forward and backward of each layer inside that is not the library's."""
+    """Return the code of forward and backward of each inner layer that is not the library's."""
     methods = (
         getattr(getattr(inner, name), "__code__", None)
         for inner in layer.layers_within()
@@ -29,11 +29,11 @@ def _own_methods(layer: Layer) -> set:
 
 
 def untaken_branches(layer: Layer, inputs: Iterable) -> list[str]:
-    """The branches that no input takes, at its own scale or at any of SCALES, each in words.
+    """Return, in words, the branches that no input takes, at its own scale or at any of SCALES.
 
     A branch is a line of forward or backward other than `raise`, or one outcome of a comparison of
     arrays, a maximum or a minimum in forward. Layers of the library are left out. Other choices by
-    value (np.sign, np.clip, indices) are not seen.
+    value (np.sign, np.clip, indices) are not detected.
     """
     visited, methods = set(), _own_methods(layer)
 

@@ -1,8 +1,8 @@
-"""What makes a gradient wrong: the diagnosis of a failed check.
+"""The diagnosis of a failed check: why a gradient is wrong.
 
 `diagnose` tries CLUES in turn. Is an inner layer wrong by itself, or does a gradient go wrong
-between two of them? Is it the gradient of another forward: one without a use of the tensor, without
-dropout, or with gamma 1? Do the numbers show a pattern? Or is one operation's derivative wrong?
+between two inner layers? Is it the gradient of another forward: without one use of the tensor,
+without dropout, or with gamma 1? Do numbers show a pattern? Is one operation's derivative wrong?
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from numformer.layer import mode
 
 
 class Failure:
-    """A tensor whose gradient is wrong: the evidence, and both gradients along some directions."""
+    """A tensor with a wrong gradient: the evidence, and both gradients along some directions."""
 
     def __init__(self, check, name: str, directions: int = 3):
         self.check, self.name = check, name
@@ -74,12 +74,12 @@ class Failure:
         return self.check.run_shifted(self.name, shift)
 
     def slopes(self, forward: Callable, weight: Any = 1, first: int | None = None) -> np.ndarray:
-        """The slope of <upstream, `forward(shift)`> along the `first` directions times `weight`."""
+        """Return slopes of <upstream, `forward(shift)`> along `first` directions times `weight`."""
         directions = (self.check.xp.asarray(u * weight) for u in self.directions[:first])
         return np.array([self.check.slope(forward, u)[0] for u in directions])
 
     def has_slopes(self, slopes) -> bool:
-        """Whether the explicit gradient has these slopes along the first directions."""
+        """Whether `slopes` equal the explicit gradient's along the first len(slopes) directions."""
         size = np.abs([*self.numerical, *self.explicit]).max()
         return bool((np.abs(self.explicit[: len(slopes)] - slopes) < 1e-5 * size).all())
 
@@ -91,7 +91,7 @@ def non_finite_forward(failure: Failure) -> str | None:
 
 
 def state_between_forwards(failure: Failure) -> str | None:
-    """A copy of a weight or the size of a batch from the first forward is wrong in the next."""
+    """Test for a weight or batch size that the first forward kept, and that the next one uses."""
     if failure.check.was_right_earlier(failure.name):
         place, by_itself, _ = (faulty_layer(failure) or "").partition(" is wrong by itself")
         return (f"{place}: " if by_itself else "") + (
@@ -103,7 +103,7 @@ def state_between_forwards(failure: Failure) -> str | None:
 
 
 def faulty_layer(failure: Failure) -> str | None:
-    """The report on the layer that is wrong in this tensor, or behind which this tensor lies."""
+    """Return the report on the layer in which this tensor is wrong, or that spoils its gradient."""
     reports = failure.check.faulty_layers
     return reports.get(failure.name) or reports.get("")
 
@@ -112,7 +112,7 @@ COUNTS = {0: "is missing", 2: "is counted twice", -1: "has the wrong sign"}
 
 
 def sum_over_uses(failure: Failure) -> str | None:
-    """Each layer that uses the tensor gives it a gradient, and backward must add them all."""
+    """Test the sum: each layer that uses the tensor has a gradient, and backward adds them all."""
     users: list[str] = []
 
     def run_shifted(shift, use=None):
@@ -120,7 +120,7 @@ def sum_over_uses(failure: Failure) -> str | None:
             for index, value in enumerate(inputs):
                 if value is failure.tensor:
                     users.append(f"`{path}`")
-                    # A copy, or the layers inside this one would count as users, too.
+                    # Copy it, so that layers inside this one do not count as users, too.
                     argument = value + shift if len(users) - 1 == use else value.copy()
                     inputs = (*inputs[:index], argument, *inputs[index + 1 :])
             return forward(*inputs)
@@ -165,7 +165,7 @@ def without_dropout(failure: Failure) -> str | None:
 
 
 def forgotten_gain(failure: Failure) -> str | None:
-    """Backward leaves out a parameter such as gamma, or multiplies by it in the wrong order."""
+    """Test whether backward leaves out a parameter such as gamma, or multiplies by it too late."""
     for name, parameter in failure.check.parameters.items():
         gain = parameter.data.copy()
         if name == failure.name or failure.tensor.shape[-1:] != gain.shape:
@@ -203,10 +203,10 @@ CLUES: list[Callable[[Failure], str | None]] = [
 
 
 def diagnose(check, name: str) -> str:
-    """What probably makes the explicit gradient of `name` differ from the numerical one.
+    """Return, in words, why the explicit gradient of `name` probably differs from the numerical.
 
-    A clue may run the layer in a way that the layer refuses; such a clue tells nothing. No error in
-    the diagnosis hides the failure that it is meant to explain.
+    A clue may run the layer in a way that the layer refuses, so a clue that raises is skipped. No
+    error in the diagnosis may hide the failure that it explains.
     """
     failure = Failure(check, name)
     for clue in CLUES:

@@ -8,12 +8,12 @@ from numformer.backend import dtype_kind
 
 
 def drop_rates(check) -> set[float]:
-    """The rates of all dropout layers, without 0."""
+    """Return the rates of all dropout layers, without 0."""
     return {p for layer in check.layer.layers_within() if (p := getattr(layer, "p_drop", 0))}
 
 
 def known_factors(check) -> dict[str, float]:
-    """Factors that are often missing or applied twice: their values by cause, in words."""
+    """Return factors that are often missing or applied twice, by their cause in words."""
     factors = {
         "the sign is wrong": -1.0,
         "counted twice, or a factor 1/2 is missing, or 2 one too many": 2.0,

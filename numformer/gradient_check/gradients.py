@@ -1,8 +1,8 @@
-"""Explicit gradients compared with numerical ones.
+"""Compares explicit gradients with numerical ones.
 
-For an objective L = <upstream, forward(...)> with a random upstream gradient, the change of L along
-a random direction u must be <gradient, u>. All numbers are float64, and dropout's masks stay the
-same.
+For an objective L = <upstream, forward(...)> with a random upstream gradient, the derivative of L
+along a random direction u must be <gradient, u>. All numbers are float64, and all forwards have the
+same dropout masks.
 """
 
 import contextlib
@@ -29,19 +29,19 @@ from numformer.randomness import dropout_stream
 TOLERANCE = 1e-7
 OUTPUT = "what forward returned"
 LARGEST_STEP, SMALLEST_STEP = 1e-3, 1e-7
-SCALES = 1e-3, 4, 30  # factors on the inputs: tiny, in an activation's tails, saturated
+SCALES = 1e-3, 4, 30  # factors for the inputs: tiny, in an activation's tails, saturated
 
 
 @dataclass(frozen=True)
 class Row:
-    """The verdict on one tensor: its worst direction."""
+    """The verdict on one tensor, with the numbers of its worst direction."""
 
     name: str
     shape: tuple[int, ...]
     error: float  # |explicit - numerical| / max(|explicit|, |numerical|, floor)
     explicit: float  # <gradient, direction>
-    numerical: float  # the measured change along the direction
-    meaning: str = ""  # the diagnosis, where the check fails
+    numerical: float  # the measured derivative along the direction
+    meaning: str = ""  # the diagnosis, if the check fails
 
     @property
     def passed(self) -> bool:
@@ -59,7 +59,7 @@ class Row:
 
 
 def converted(inputs: Iterable, dtype, xp) -> list:
-    """Copies of a forward's inputs in `xp`, numbers in `dtype`; ids stay on the host, uncopied."""
+    """Return inputs copied to `xp`, floats in `dtype`; ids stay on the host and are not copied."""
     dtypes = {"f": dtype, "b": bool}
     return [
         xp.array(x, dtype=dtypes[dtype_kind(x)]) if dtype_kind(x) in dtypes else x for x in inputs
@@ -68,7 +68,7 @@ def converted(inputs: Iterable, dtype, xp) -> list:
 
 @contextlib.contextmanager
 def temporary_values(array, values):
-    """Within the block `array` holds other values."""
+    """Within the block, `array` holds `values`; afterwards it holds its own again."""
     original = array.copy()
     array[...] = values
     try:
@@ -80,18 +80,18 @@ def temporary_values(array, values):
 class GradientCheck:
     """The explicit gradients of one forward and backward, and numerical ones to compare.
 
-    `layer` is any Layer, `inputs` are the arguments of its forward. The floating-point arrays among
-    them have gradients, ids and masks have none. Parameters and inputs become float64 arrays of
-    `xp`. Each parameter gets a random shift, because a gamma of exactly 1 or a bias of exactly 0
-    hides mistakes. First the layer runs forward and backward with other weights and a larger batch
-    (`earlier`): what that leaves behind must change nothing. Raises InputError where the layer
-    breaks one of the `rules`, and where forward returns anything but one array.
+    `layer` is any Layer, `inputs` are the arguments of its forward. Floating-point inputs have
+    gradients, ids and masks have none. Parameters and inputs become float64 arrays of `xp`. Each
+    parameter gets a random shift, because a gamma of exactly 1 or a bias of exactly 0 hides
+    mistakes. First the layer runs forward and backward with other weights and a larger batch
+    (`earlier`), which must not change later results. Raises InputError if the layer breaks one of
+    the `rules`, or if forward returns anything but one array.
     """
 
     def __init__(self, layer: Layer, inputs: Iterable, seed: int = 0, xp=np):
         rules.require_layers_found(layer)
         self.layer, self.seed, self.xp, self.step = layer, seed, xp, LARGEST_STEP
-        # default_rng(seed) may well have drawn the inputs, and with dy = x mistakes stay hidden.
+        # The caller may have drawn the inputs by default_rng(seed), and dy = x would hide mistakes.
         self.rng = np.random.default_rng([seed, 1])
         self.parameters = layer.named_parameters()
         self._flat = pack(layer, np.float64, xp)
@@ -104,9 +104,9 @@ class GradientCheck:
         rules.require_unchanged(*self._outputs)  # a later forward may have written into it
 
     def _earlier_check(self) -> "GradientCheck | None":
-        """The same check with the batch reversed, and one row longer where the layer allows that.
+        """Return this check with the batch reversed, and one row longer if the layer allows that.
 
-        None where neither runs: errors that have nothing to do with the batch come up again.
+        None if neither runs: an error that does not depend on the batch will be raised later.
         """
         for extra in (1, 0):
             earlier = copy.copy(self)
@@ -123,7 +123,7 @@ class GradientCheck:
         return None
 
     def _differentiable_inputs(self) -> dict:
-        """The floating-point inputs by the names of forward's arguments."""
+        """Return the floating-point inputs by the names of forward's arguments."""
         names = list(inspect.signature(self.layer.forward).parameters)
         arguments = {}
         for index, value in enumerate(self.inputs):
@@ -133,9 +133,9 @@ class GradientCheck:
         return arguments
 
     def _differentiate(self, shift: float = 0.1) -> None:
-        """Find the explicit gradients by one forward and one backward, which must keep the rules.
+        """Compute the explicit gradients by one forward and one backward, and enforce the rules.
 
-        First the parameters move at random, by a normal distribution of deviation `shift`.
+        First, normal random numbers of standard deviation `shift` are added to the parameters.
         """
         for parameter in self.parameters.values():
             move = shift * self.rng.standard_normal(parameter.shape)
@@ -144,7 +144,7 @@ class GradientCheck:
         arguments = self._differentiable_inputs()
         copies = {name: array.copy() for name, array in arguments.items()}
         self.input_names = list(arguments)
-        # The arrays whose gradients are checked, by name.
+        # By name, the arrays whose gradients are checked.
         self.tensors = arguments | {name: p.data for name, p in self.parameters.items()}
         with rules.require_savers_found(self.layer):
             output = self._forward(self.inputs)
@@ -166,9 +166,9 @@ class GradientCheck:
             rules.require_own_memory(returned, others)
 
     def _forward(self, inputs: Iterable):
-        """What forward returns, with its auxiliary losses added to each entry.
+        """Return forward's output, with its auxiliary losses added to each entry.
 
-        Dropout's masks are the same for each forward of `self.inputs`, and differ for others.
+        Each forward of `self.inputs` has the same dropout masks; other inputs have other masks.
         """
         dropout_stream.reseed(self.seed, 0 if inputs is self.inputs else 1)
         with collect_auxiliary_losses() as losses:
@@ -182,12 +182,12 @@ class GradientCheck:
         return output + sum(losses) if losses else output
 
     def backward(self, dy):
-        """What backward returns; each auxiliary loss was added to every entry of the output."""
+        """Return backward's results. Auxiliary losses, in every output entry, get the sum of dy."""
         with set_auxiliary_gradient(dy.sum()):
             return self.layer.backward(dy)
 
     def _branches(self) -> list[np.ndarray]:
-        """The branches that forward took: all boolean arrays saved, those of checkpoints too."""
+        """Return the branches that forward took: all saved boolean arrays, also in checkpoints."""
         layers = self.layer.layers_within()
         checkpoints = [layer for layer in layers if isinstance(layer, Checkpointed)]
         for layer in checkpoints:
@@ -205,29 +205,29 @@ class GradientCheck:
         return branches
 
     def run(self, keep: bool = False, inputs: Iterable | None = None):
-        """Run forward -> a copy of its output, and the branches that it took."""
+        """Run forward, and return a copy of its output, and the branches that it took."""
         output = self._forward(self.inputs if inputs is None else inputs)
         branches = self._branches()
         if not keep:
             self.layer.clear_saved()
-        return array_module(output).array(output), branches  # forward may return its very argument
+        return array_module(output).array(output), branches  # forward may return an input itself
 
     def run_shifted(self, name: str, shift):
-        """As `run`, with `shift` added to a tensor."""
+        """Do as `run`, with `shift` added to the tensor `name`."""
         with temporary_values(self.tensors[name], self.tensors[name] + shift):
             return self.run()
 
     def numerical(self, name: str, direction, finer=1) -> tuple[float, float]:
-        """The derivative of the objective along `direction`, and the size of its rounding error."""
+        """Return the objective's derivative along `direction`, and its rounding error's size."""
         forward = functools.partial(self.run_shifted, name)
         return self.slope(forward, direction, self.branches, finer)
 
     def slope(self, forward: Callable, direction, branches=None, finer=1) -> tuple[float, float]:
-        """The derivative of <upstream, forward(shift)> along `direction`, and its rounding error.
+        """Return derivative and rounding error of <upstream, forward(shift)> along `direction`.
 
         The derivative is (8 (L(h) - L(-h)) - (L(2h) - L(-2h))) / 12h, whose error falls with h^4.
         A step that changes the sign of a ReLU's input crosses a kink, so h shrinks until the
-        forward takes the same `branches` as forward(0). h begins `finer` times as small.
+        forward takes the same `branches` as forward(0). The first h is divided by `finer`.
         """
         if branches is None:
             _, branches = forward(0 * direction)
@@ -247,7 +247,7 @@ class GradientCheck:
         return derivative, rounding
 
     def row(self, name: str, directions: int = 2) -> Row:
-        """Compare the gradient of `name` along random directions of length 1."""
+        """Check the gradient of `name` along random directions of length 1; diagnose a failure."""
         row = self._compare(name, directions)
         return row if row.passed else replace(row, meaning=diagnose(self, name))
 
@@ -258,10 +258,10 @@ class GradientCheck:
             direction = self.rng.standard_normal(self.tensors[name].shape)
             direction = xp.asarray(direction / np.linalg.norm(direction))
             explicit = float((self.gradients[name] * direction).sum())
-            # A step may be too long for the layer: within it a slope may bend or exp may grow.
+            # A step may be too long: within it, the layer's slope may change, or exp may grow.
             for finer in 1, 10, 100:
                 numerical, rounding = self.numerical(name, direction, finer)
-                # A difference no larger than the rounding error is no error.
+                # A difference within the rounding error must pass.
                 floor = 10 * rounding / finer / TOLERANCE
                 size = max(abs(explicit), abs(numerical), floor, 1e-300)
                 error = abs(explicit - numerical) / size
@@ -273,7 +273,7 @@ class GradientCheck:
         return worst
 
     def at_scales(self, scales: Iterable[float]) -> Iterator[tuple[float, "GradientCheck"]]:
-        """(scale, the same check with inputs times it) for each at which forward is defined."""
+        """Yield (scale, this check with inputs times scale) for each scale with a finite output."""
         for scale in scales if self.input_names else ():
             other = copy.copy(self)
             other.rng, other.earlier = np.random.default_rng([self.seed, 3]), None
@@ -291,7 +291,7 @@ class GradientCheck:
                 yield scale, other
 
     def row_at_scale(self, name: str, scale: float) -> Row:
-        """Like `row` for a check at a scale: one direction, and steps in proportion."""
+        """Do as `row` for inputs times `scale`: along one direction, with steps in proportion."""
         tensor, is_input = to_host(self.tensors[name]), name not in self.parameters
         size = float(abs(tensor).max(initial=0)) if is_input else 1
         self.step = LARGEST_STEP / 10 * min(1, size or 1)
@@ -308,18 +308,18 @@ class GradientCheck:
         return replace(row, meaning=f"only with inputs times {scale:g}{where}: {meaning}")
 
     def was_right_earlier(self, name: str) -> bool:
-        """Whether the earlier backward gave the right gradient for its weights and inputs."""
+        """Whether the earlier backward returned the right gradient for its weights and inputs."""
         with temporary_values(self._flat.data, self.earlier.weights):
             return self.earlier._compare(name, 2).passed
 
     def elementwise(self, name: str, largest: int = 400) -> tuple[np.ndarray, np.ndarray]:
-        """Explicit and numerical gradient by entry; NaN beyond the first `largest` entries."""
+        """Return explicit and numerical gradient by entry; the latter is NaN after `largest`."""
         explicit = to_host(self.gradients[name]).copy()
         along = functools.partial(self.numerical, name)
         return explicit, self.by_entry(along, explicit.shape, largest)
 
     def by_entry(self, slope_along: Callable, shape: tuple[int, ...], largest: int = 400):
-        """`slope_along(direction)` for each entry alone; NaN beyond the first `largest` entries."""
+        """Return `slope_along(direction)` for each entry alone; NaN after `largest` entries."""
         slopes, direction = np.full(shape, np.nan), np.zeros(shape)
         for index in itertools.islice(np.ndindex(shape), largest):
             direction[index] = 1
@@ -327,7 +327,7 @@ class GradientCheck:
             direction[index] = 0
         return slopes
 
-    # The search for a faulty layer serves all tensors that fail because of it.
+    # Cached, since one search for a faulty layer serves all tensors that fail because of it.
 
     @functools.cached_property
     def faulty_layers(self) -> dict[str, str]:
@@ -346,9 +346,9 @@ def check(
     xp=np,
     scales: Iterable[float] = SCALES,
 ) -> list[Row]:
-    """One Row for each floating-point input of `layer.forward(*inputs)` and each parameter.
+    """Return one Row for each floating-point input of `layer.forward(*inputs)` and each parameter.
 
-    A gradient that is right for these inputs is also checked for inputs times each of the `scales`:
+    A gradient that is right for `inputs` is also checked for inputs times each of the `scales`:
     tiny, large and saturated.
     """
     original = GradientCheck(layer, inputs, seed, xp)

@@ -1,4 +1,4 @@
-"""Which layer inside a layer is wrong by itself, or receives a wrong gradient."""
+"""Finds the layer inside a layer that is wrong by itself, or that receives a wrong gradient."""
 
 import copy
 import functools
@@ -15,15 +15,15 @@ from numformer.layer import Layer
 
 
 def inner_layers(layer: Layer) -> dict[str, Layer]:
-    """The layers inside `layer`, by dotted name."""
+    """Return the layers inside `layer`, by dotted name."""
     return {path: inner for path, inner in layer.named_layers().items() if path}
 
 
 def faulty_layers(check) -> dict[str, str]:
-    """Reports on the innermost layers that are wrong by themselves, each with its real inputs.
+    """Return reports on the innermost layers that are wrong alone, with their real inputs.
 
-    A wrong gradient of a parameter explains that parameter alone; the report stands under its name.
-    A wrong gradient of an input makes all gradients behind it wrong; the report stands under "".
+    A wrong gradient of a parameter explains that parameter alone; the report's key is its name. A
+    wrong gradient of an input spoils all gradients computed from it; the report's key is "".
     """
     inputs_of, reports = {}, {}
     layers = inner_layers(check.layer)
@@ -50,7 +50,7 @@ def faulty_layers(check) -> dict[str, str]:
                     reports[tensor] = f"{culprit}, in {name}: {row.meaning}"
         except InputError as problem:
             reports[""] = f"{culprit}: {problem}"
-        except Exception:  # it does not run alone, so nothing is known about it
+        except Exception:  # a layer that does not run alone cannot be judged
             continue
         if "" in reports:
             break
@@ -58,7 +58,7 @@ def faulty_layers(check) -> dict[str, str]:
 
 
 def faulty_connection(check) -> str | None:
-    """The report on the first wrong gradient that a layer receives, in the order of backward.
+    """Return a report on the first wrong gradient, in backward's order, that a layer receives.
 
     Layers that are right by themselves return a wrong gradient only if they receive one.
     """
@@ -68,7 +68,7 @@ def faulty_connection(check) -> str | None:
     received: dict[str, list] = {path: [] for path in layers}
 
     def run_shifted(shift=0, place=None):
-        """The forward with `shift` added to the output at `place`, a key of `outputs`."""
+        """Run forward with `shift` added to the output at `place`, a key of `outputs`."""
         calls = dict.fromkeys(outermost, 0)
 
         def around(path, forward, *inputs):

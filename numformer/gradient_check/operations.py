@@ -1,8 +1,8 @@
-"""Search forward for the operation whose derivative is wrong in backward.
+"""Searches forward for the operation whose derivative is wrong in backward.
 
-Forward runs operation by operation. One line of it gets the derivative of a common mistake, while
-its value stays the same. If the numerical gradient of this forward equals the explicit gradient,
-the mistake is found. Any layer can be searched that computes with NumPy.
+Forward runs operation by operation. One line of forward gets the derivative of a common mistake,
+while its value stays the same. If the numerical gradient of this forward equals the explicit one,
+the mistake is found. This works for any layer that computes with NumPy.
 """
 
 import itertools
@@ -15,13 +15,13 @@ from numformer.gradient_check.trace import Operation, Trace, traced
 
 MOST_OPERATIONS = 100
 
-# A message, and how the operation's result changes as one of its operands moves. For a backward
-# that has dr = dz @ W in place of da @ W.T, the change is that of a product with W.T.
+# A message, and a function: a change of one operand -> the change of the operation's result that
+# would make the wrong backward right. For dz @ W in place of dz @ W.T, it multiplies by W.T.
 Mistake = tuple[str, Callable]
 
 
 def matrix_not_transposed(op: Operation, index: int, names: list[str]) -> Iterator[Mistake]:
-    """dz @ W for dz @ W.T, where W is square."""
+    """Yield the mistake dz @ W in place of dz @ W.T, for a square W."""
     other = op.operands[1 - index]
     if op.name not in ("matmul", "dot") or other.ndim < 2 or len({*other.shape[-2:]}) > 1:
         return
@@ -33,7 +33,7 @@ def matrix_not_transposed(op: Operation, index: int, names: list[str]) -> Iterat
 
 
 def sum_over_wrong_axes(op: Operation, index: int, names: list[str]) -> Iterator[Mistake]:
-    """The gradient of an operand that forward broadcasts, summed over other axes."""
+    """Yield sums over wrong axes, for the gradient of an operand that forward broadcasts."""
     derivative = {"add": 1, "multiply": op.operands[1 - index]}.get(op.name)
     shape, full = op.operands[index].shape, op.result.shape
     if derivative is None or len(shape) >= len(full):
@@ -57,7 +57,7 @@ def sum_over_wrong_axes(op: Operation, index: int, names: list[str]) -> Iterator
 
 
 def wrong_branch(op: Operation, index: int, names: list[str]) -> Iterator[Mistake]:
-    """Both operands have a gradient; that of a factor is dy times the other factor."""
+    """Yield wrong gradients of one of two operands; a factor's is dy times the other factor."""
     operand = op.operands[index]
     for words, factor in (("is left out", 0), ("has the wrong sign", -1), ("is counted twice", 2)):
 
@@ -78,7 +78,7 @@ def no_derivative(op: Operation, index: int, names: list[str]) -> Iterator[Mista
         yield f"the derivative of `{op.name}` is left out.", lambda move: move
 
 
-# Functions whose derivative is written with their output s, and what may stand there instead.
+# Functions whose derivative is written with their output s, and wrong forms of the derivative.
 ACTIVATIONS: dict[str, tuple[Callable, str, Callable]] = {
     "sigmoid": (lambda z: 1 / (1 + np.exp(-z)), "s * (1 - s)", lambda s: s * (1 - s)),
     "tanh": (np.tanh, "1 - s * s", lambda s: 1 - s * s),
@@ -97,7 +97,7 @@ WRONG_SLOPES = {
 
 
 def wrong_slope(number: int, operations: list[Operation]) -> Iterator[Mistake]:
-    """Other derivatives of sigmoid or tanh, where operations on some z result in s."""
+    """Yield wrong derivatives of sigmoid or tanh, if operations from some z to s compute either."""
     s = operations[number].result
     for name, (function, right, derivative) in ACTIVATIONS.items():
         for k, op in enumerate(operations[: number + 1]):
@@ -118,7 +118,7 @@ def wrong_slope(number: int, operations: list[Operation]) -> Iterator[Mistake]:
 
 
 def with_change(op: Operation, index: int, change: Callable) -> Callable:
-    """The operation's result in a forward where a move of operand `index` has this change."""
+    """Return a function that computes op's result, but with `change` for moves of one operand."""
 
     def result(now, before):
         total = op.result + change(now.operands[index] - op.operands[index])
@@ -132,7 +132,7 @@ def with_change(op: Operation, index: int, change: Callable) -> Callable:
 
 
 def mistakes(number: int, operations: list[Operation], tensors: dict) -> dict[str, Callable]:
-    """By message, the result of one operation with the derivative of a mistake."""
+    """Return, by message, functions for one operation's result with the derivative of a mistake."""
     op = operations[number]
     names = [_operand_name(i, x, tensors) for i, x in enumerate(op.operands)]
     results = dict(wrong_slope(number, operations))
@@ -147,7 +147,7 @@ def mistakes(number: int, operations: list[Operation], tensors: dict) -> dict[st
 
 
 def _operand_name(index: int, operand, tensors: dict) -> str:
-    """The name of the tensor that an operand is, or its position in words."""
+    """Return the name of the tensor that equals an operand, or the operand's position in words."""
     for name, tensor in tensors.items():
         if np.size(operand) == tensor.size and np.array_equal(np.ravel(operand), tensor.ravel()):
             return f"`{name}`"
@@ -155,7 +155,7 @@ def _operand_name(index: int, operand, tensors: dict) -> str:
 
 
 def wrong_operation(failure) -> str | None:
-    """The mistake with which a forward has the explicit gradient, and the line that it is in."""
+    """Return the mistake, and its line, that gives forward the explicit gradient; None if none."""
     check = failure.check
     if not on_host(check.output):
         return None
@@ -168,7 +168,7 @@ def wrong_operation(failure) -> str | None:
     *_, operations = run_shifted(0)
     if len(operations) > MOST_OPERATIONS:
         return None
-    # In a loop or a function a line runs several times, with the same mistake each time.
+    # A line in a loop or a function runs several times, and has the same mistake each time.
     lines: dict[tuple, list[int]] = {}
     for number, op in enumerate(operations):
         lines.setdefault((op.calls, op.name), []).append(number)

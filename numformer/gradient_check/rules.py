@@ -1,6 +1,6 @@
 """The rules of `numformer.layer` that the gradient check enforces.
 
-Each function raises InputError where the layer breaks its rule.
+Each `require_` function raises InputError if the layer breaks its rule.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ KEPT_BY_SAVE = (
 
 
 def _items(value, path: str, outer: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """The items of a container, and of containers inside it, with their paths."""
+    """Yield the items of a container, and of containers inside it, with their paths."""
     if isinstance(value, dict):
         items = [(f"{path}[{key!r}]", item) for key, item in value.items()]
     elif isinstance(value, list | tuple):
@@ -38,14 +38,14 @@ def _items(value, path: str, outer: tuple[int, ...] = ()) -> Iterator[tuple[str,
 
 
 def _attributes(layer: Layer) -> Iterator[tuple[str, Any]]:
-    """The values in attributes of `layer` and of all layers inside it, with their paths."""
+    """Yield the values in attributes of `layer` and of all layers inside it, with their paths."""
     for path, inner in layer.named_layers().items():
         for name, value in vars(inner).items():
             yield from _items(value, f"{path}.{name}" if path else name)
 
 
 def require_layers_found(layer: Layer) -> None:
-    """No Layer or Parameter is kept where `named_layers` does not look for it."""
+    """Raise InputError if a Layer or Parameter is kept where `named_layers` does not look."""
     found = {id(part) for part in (*layer.layers_within(), *layer.named_parameters().values())}
     for path, value in _attributes(layer):
         if isinstance(value, Layer | Parameter) and id(value) not in found:
@@ -58,7 +58,7 @@ def require_layers_found(layer: Layer) -> None:
 
 @contextlib.contextmanager
 def require_savers_found(layer: Layer) -> Iterator[None]:
-    """Within the block `named_layers` finds every layer that saves something."""
+    """Within the block, raise InputError if a layer that `named_layers` does not find saves."""
     found, save = {id(inner) for inner in layer.layers_within()}, Layer.save
 
     def checked_save(saver, **values):
@@ -82,7 +82,7 @@ def _attribute_name(path: str) -> str:
 
 
 def plain_arrays(layer: Layer) -> dict[str, Any]:
-    """Floating-point arrays in attributes whose names do not begin with an underscore."""
+    """Return floating-point arrays in attributes whose names do not begin with an underscore."""
     return {
         path: value
         for path, value in _attributes(layer)
@@ -93,9 +93,9 @@ def plain_arrays(layer: Layer) -> dict[str, Any]:
 
 
 def require_weights_in_parameters(layer: Layer, before: dict[str, Any]) -> None:
-    """No attribute holds the same array as `before` forward: such an array is a weight.
+    """Raise InputError if an attribute holds the same array as `before` forward.
 
-    Arrays that forward itself assigns are new each time.
+    Such an array is taken for a weight. Arrays that forward itself assigns are new each time.
     """
     for path, array in plain_arrays(layer).items():
         if path in before and before[path] is array:
@@ -108,7 +108,7 @@ def require_weights_in_parameters(layer: Layer, before: dict[str, Any]) -> None:
 
 
 def require_unchanged(arrays: dict, copies: dict) -> None:
-    """Arrays have the values of their copies, NaN included."""
+    """Raise InputError unless arrays equal their earlier copies; NaN entries are ignored."""
     for name, array in arrays.items():
         if not ((array == copies[name]) | (array != array)).all():
             raise InputError(
@@ -119,7 +119,7 @@ def require_unchanged(arrays: dict, copies: dict) -> None:
 
 
 def gradients_by_input(names: list[str], returned) -> dict:
-    """What backward returned, by the inputs' names; a None among it belongs to a mask or to ids."""
+    """Return backward's results by the inputs' names, without None, which is for masks and ids."""
     returned = returned if isinstance(returned, tuple) else (returned,)
     returned = tuple(dx for dx in returned if dx is not None)
     odd = [type(dx).__name__ for dx in returned if not dtype_kind(dx)]
@@ -154,7 +154,7 @@ def require_shapes(tensors: dict, gradients: dict) -> None:
 
 
 def require_own_memory(returned: dict, others: dict) -> None:
-    """The NumPy arrays that backward returned share no memory with each other or with `others`."""
+    """Raise InputError if results of backward share memory with each other or with `others`."""
     others = dict(others)
     for name, dx in returned.items():
         for other, array in others.items():
@@ -169,7 +169,7 @@ def require_own_memory(returned: dict, others: dict) -> None:
 
 
 def reversed_batch(inputs: Iterable, extra: int) -> list:
-    """A forward's inputs with the batch reversed, and its first `extra` sequences repeated."""
+    """Return inputs with the batch reversed, followed by its first `extra` sequences."""
     size = next((len(x) for x in inputs if dtype_kind(x) and x.ndim), 0)
 
     def reverse(x):
@@ -182,7 +182,7 @@ def reversed_batch(inputs: Iterable, extra: int) -> list:
 
 @contextlib.contextmanager
 def after_another_forward(earlier) -> Iterator[None]:
-    """Within the block an error is the fault of the `earlier` forward, which itself ran well."""
+    """Within the block, blame an error on the `earlier` forward, which itself ran without one."""
     try:
         yield
     except Exception as problem:
@@ -193,9 +193,9 @@ def after_another_forward(earlier) -> Iterator[None]:
 
 
 def require_stacked_forwards(check) -> None:
-    """A forward, two with other inputs, then three backwards: the first forward is served last.
+    """Run three forwards, two of them with other inputs, then three backwards in reverse order.
 
-    Its backward returns the gradients of the GradientCheck, and adds those of parameters.
+    Raise InputError unless the last backward returns and adds the gradients of the GradientCheck.
     """
     parameters = check.parameters
     with after_another_forward(check.earlier):

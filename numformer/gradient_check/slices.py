@@ -22,11 +22,11 @@ B, S, T = 2, 6, 5
 
 
 def slice_of(run: Path) -> tuple[Model, list]:
-    """The first layers of a run or of a published model, with their weights, and inputs for them.
+    """Return the first layers of a run or published model, with their weights, and random inputs.
 
-    The slice has one layer for each choice that layers take in turn, on each side; the first 64
-    symbols of the vocabulary; the first 16 positions, or six patches of an image. Raises InputError
-    as `numformer.load` does.
+    If layers alternate between choices, the slice has one layer for each choice, on each side. It
+    has the first 64 symbols of the vocabulary, and the first 16 positions, or up to six patches of
+    an image. Raises InputError as `numformer.load` does.
     """
     trained, _ = model_of_run(run)
     model = type(trained)(slice_config(trained.config), np.random.default_rng(0))
@@ -37,7 +37,7 @@ def slice_of(run: Path) -> tuple[Model, list]:
 
 
 def slice_config(config: Any) -> Any:
-    """The config of the slice; special ids become those of this library."""
+    """Return the config of the slice, with this library's own special ids."""
     names = [field.name for field in dataclasses.fields(config)]
     layers = getattr(config, "period", 1)
     unwritten = tuple(DEFAULT_IDS.unwritten)
@@ -58,7 +58,7 @@ def slice_config(config: Any) -> Any:
 
 
 def slice_inputs(model: Model, rng: np.random.Generator) -> list:
-    """Random inputs of the model's forward, with padding where an encoder can have it."""
+    """Return random inputs of the model's forward, with padding if its encoder allows padding."""
     config: Any = model.config
     if isinstance(model, VisionTransformer):
         return [rng.standard_normal((B, config.height, config.width, config.channels))]

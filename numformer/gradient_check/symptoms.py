@@ -1,7 +1,7 @@
 """Patterns in the difference of two gradients, and the mistake that each pattern shows.
 
-A symptom takes Evidence of arrays with at least one axis and returns a message, or None where it
-does not fit. The first that fits is believed, so particular symptoms come before general ones.
+A symptom takes Evidence of arrays with at least one axis and returns a message, or None if it does
+not fit. The first that fits is reported, so specific symptoms come before general ones.
 """
 
 import itertools
@@ -19,7 +19,7 @@ UNKNOWN = (
 
 @dataclass(frozen=True)
 class Evidence:
-    """Two gradients entry by entry, and what may explain their difference.
+    """Two gradients entry by entry, and arrays and factors that may explain their difference.
 
     `numerical` is NaN where it was not measured.
     """
@@ -31,10 +31,10 @@ class Evidence:
     factors: dict[str, float] = field(default_factory=dict)  # ratios by cause
     others: dict[str, np.ndarray] = field(default_factory=dict)  # the gradients of other tensors
     sound: frozenset[str] = frozenset()  # other tensors whose gradients are right
-    ids: np.ndarray | None = None  # the rows that forward looked up, where the tensor is a table
+    ids: np.ndarray | None = None  # the rows that forward looked up, if the tensor is a table
 
     def measured(self) -> "Evidence":
-        """The fully measured rows, or where there are none, the measured entries."""
+        """Return the Evidence of fully measured rows or, if there are none, of measured entries."""
         known = ~np.isnan(self.numerical)
         if known.all() and self.numerical.ndim:
             return self
@@ -63,7 +63,7 @@ class Evidence:
         return float(np.abs(self.numerical).max(initial=0))
 
     def same(self, a, b) -> Any:
-        """Where a and b are equal up to the error of numerical gradients."""
+        """Return where a and b are equal up to the error of numerical gradients."""
         return np.isclose(a, b, rtol=1e-5, atol=1e-7 * self.scale)
 
     @property
@@ -71,7 +71,7 @@ class Evidence:
         return ~self.same(self.explicit, self.numerical)
 
     def saved_like(self) -> Iterator[tuple[str, np.ndarray]]:
-        """The saved arrays of the gradient's shape."""
+        """Yield names and values of the saved arrays that have the gradient's shape."""
         return ((n, value) for n, value in self.saved.items() if value.shape == self.explicit.shape)
 
 
@@ -90,7 +90,7 @@ def zeros(evidence: Evidence) -> str | None:
 
 
 def constant_ratio(evidence: Evidence) -> str | None:
-    """The message names every factor that gives this ratio."""
+    """Test for a constant ratio; the message names every factor that explains it."""
     e, n = evidence.explicit.ravel(), evidence.numerical.ravel()
     ratio = float(e @ n / (n @ n))
     if not evidence.same(e, ratio * n).all():
@@ -116,7 +116,7 @@ def another_tensor(evidence: Evidence) -> str | None:
 
 
 def repeated_ids(evidence: Evidence) -> str | None:
-    """`grad[ids] += dx` adds once to each row, however often its id occurs."""
+    """Test for `grad[ids] += dx`, which adds once to each row, however often its id occurs."""
     if evidence.ids is None or evidence.ids.min(initial=0) < 0 or evidence.explicit.ndim != 2:
         return None
     wrong = evidence.wrong.any(axis=-1)
@@ -156,7 +156,7 @@ def factor_per_row(evidence: Evidence) -> str | None:
 
 
 def wrong_mask(evidence: Evidence) -> str | None:
-    """Wherever an entry is wrong, one of the two gradients is 0."""
+    """Test for a wrong mask: wherever an entry is wrong, one of the two gradients is 0."""
     e, n, wrong = evidence.explicit, evidence.numerical, evidence.wrong
     e_zero, n_zero = (np.abs(gradient) < 1e-8 * evidence.scale for gradient in (e, n))
     masks = (f"`{name}`" for name, v in evidence.saved_like() if ((v == 0) == n_zero).all())
@@ -182,7 +182,7 @@ def wrong_mask(evidence: Evidence) -> str | None:
 
 
 def saved_factor(evidence: Evidence) -> str | None:
-    """A saved factor of forward, such as a gate or LayerNorm's rstd, is missing or repeated."""
+    """Test for a missing or repeated factor that forward saved, such as a gate or rstd."""
     e, n = evidence.explicit, evidence.numerical
     for name, value in evidence.saved.items():
         if value.shape not in (e.shape, (*e.shape[:-1], 1)):
@@ -195,9 +195,9 @@ def saved_factor(evidence: Evidence) -> str | None:
 
 
 def missing_projection(evidence: Evidence) -> str | None:
-    """The derivatives of softmax and LayerNorm subtract a multiple of a vector from each row.
+    """Test for a missing term: softmax and LayerNorm subtract a multiple of a vector in each row.
 
-    The difference of the gradients is the multiple that is missing.
+    The difference of the two gradients is then the missing multiple.
     """
     difference = evidence.difference
     if difference.ndim < 2 or difference.shape[-1] < 3 or difference.size == difference.shape[-1]:
@@ -236,7 +236,7 @@ def missing_projection(evidence: Evidence) -> str | None:
 
 
 def sum_over_another_axis(evidence: Evidence) -> str | None:
-    """What a softmax's backward subtracts from dy is constant along the axis of its sum."""
+    """Test for a wrong axis: a softmax's backward subtracts from dy a constant along its axis."""
     e, n, dy = evidence.explicit, evidence.numerical, evidence.upstream
     if dy is None or dy.shape != e.shape:
         return None
@@ -273,7 +273,7 @@ def _constant(values, live, axis) -> bool:
     return bool((highest - lowest <= 1e-5 * np.abs(values[live]).max(initial=0)).all())
 
 
-# SIMPLE symptoms show on any tensor. PATTERNS belong to some tensors or layers.
+# SIMPLE symptoms can occur in any tensor, PATTERNS in some tensors or layers only.
 SIMPLE = [measured_entries_agree, zeros, constant_ratio]
 PATTERNS = [
     another_tensor,
@@ -289,7 +289,7 @@ PATTERNS = [
 
 
 def explain(evidence: Evidence, symptoms: Sequence[Callable] = (*SIMPLE, *PATTERNS)) -> str | None:
-    """The message of the first symptom that fits, or None."""
+    """Return the message of the first symptom that fits, or None."""
     if not np.isfinite(evidence.explicit).all():
         return "NaN or infinity in backward: a division by 0, as in a row with every key masked."
     evidence = evidence.measured()

@@ -1,4 +1,4 @@
-"""Forward as a list of NumPy operations, each with its operands, its result and its line."""
+"""Records forward as a list of NumPy operations, with operands, results and source lines."""
 
 import contextlib
 import linecache
@@ -13,7 +13,7 @@ import numpy as np
 
 from numformer.backend import dtype_kind
 
-# Functions that choose by value, and the comparison that tells what they choose.
+# Functions that choose by value, and the comparison that returns their choice.
 CHOICES = {name: getattr(np, name) for name in ("less", "less_equal", "greater", "greater_equal")}
 CHOICES |= dict(equal=np.equal, not_equal=np.not_equal, maximum=np.greater, minimum=np.less)
 
@@ -31,17 +31,17 @@ class Operation:
 
     @property
     def floats(self) -> list[int]:
-        """The indices of the operands that are floating-point arrays."""
+        """The indices of the floating-point operands."""
         return [i for i, operand in enumerate(self.operands) if dtype_kind(operand) == "f"]
 
     def with_operand(self, index: int, value):
-        """The result with another operand at `index`."""
+        """Return the result with `value` in place of the operand at `index`."""
         operands = [*self.operands[:index], value, *self.operands[index + 1 :]]
         return self.function(*operands, **self.named)
 
     @property
     def line(self) -> str:
-        """The source line, in a sentence."""
+        """A sentence that quotes the source line and names its place."""
         file, number, _ = self.calls[0]
         text = linecache.getline(file, number).strip()
         return f"Forward's line: `{text}` ({os.path.basename(file)}, {number})." if text else ""
@@ -49,19 +49,19 @@ class Operation:
 
 @dataclass
 class Trace:
-    """The operations of one forward in order; some may get another result.
+    """The operations of one forward in order; `changes` may replace their results.
 
     `changes[number](now, before)` returns the new result of an operation: `now` is the operation
-    itself, `before` are the earlier ones.
+    itself, `before` is the list of the earlier operations.
     """
 
     changes: dict[int, Callable] = field(default_factory=dict)
     operations: list[Operation] = field(default_factory=list)
-    # The outcomes, True and False, of each choice by value, by (file, line, instruction).
+    # By (file, line, instruction) of each choice by value, its outcomes: True, False or both.
     choices: dict[tuple, set[bool]] = field(default_factory=dict)
 
     def add(self, operation: Operation):
-        """Add the next operation, and return its result or the one that replaces it."""
+        """Add the next operation, and return its result, or the replacement from `changes`."""
         change = self.changes.get(len(self.operations))
         result = change(operation, self.operations) if change else operation.result
         self.operations.append(replace(operation, result=np.copy(result)))
@@ -82,7 +82,7 @@ class TracedArray(np.ndarray):
 
 
 def _map_arrays(change: Callable, value: Any) -> Any:
-    """`value` with each array in it changed, also inside tuples, lists and dicts."""
+    """Return `value` with `change` applied to each array, also inside tuples, lists and dicts."""
     if isinstance(value, np.ndarray):
         return change(value)
     if isinstance(value, tuple | list):
@@ -113,9 +113,9 @@ def _run_operation(name: str, function: Callable, operands: tuple, named: dict):
 
 
 def _active_calls() -> tuple:
-    """The active lines, from that of the operation out to the layer's own forward."""
+    """Return the active lines, from the operation's own line out to the layer's forward."""
     here, numpy = os.path.dirname(__file__), os.path.dirname(np.__file__)
-    frame: FrameType | None = sys._getframe(3)  # of the line with the operation
+    frame: FrameType | None = sys._getframe(3)  # the frame of the line with the operation
     calls: list[tuple] = []
     while frame and os.path.dirname(frame.f_code.co_filename) != here:
         file = frame.f_code.co_filename
@@ -127,7 +127,7 @@ def _active_calls() -> tuple:
 
 @contextlib.contextmanager
 def traced(check, trace: Trace):
-    """Within the block forwards of a GradientCheck add their operations to `trace`."""
+    """Within the block, forwards of a GradientCheck add their operations to `trace`."""
     inputs = check.inputs
     check.inputs = [x.view(TracedArray) if dtype_kind(x) == "f" else x for x in inputs]
     TracedArray.trace = trace

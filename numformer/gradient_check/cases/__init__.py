@@ -1,6 +1,6 @@
-"""Every layer once, for the gradient check, the contract tests and the comparison with PyTorch.
+"""A case of every layer, for the gradient check, the contract tests and the PyTorch comparison.
 
-A new layer is one Case in `layers`; a choice or a mixer is one line in `models`.
+For a new layer, add a Case in `layers`; for a new choice or mixer, a line in `models`.
 """
 
 from numformer.gradient_check.cases.case import IDS, Case, InputGenerator

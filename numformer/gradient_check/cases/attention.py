@@ -1,4 +1,4 @@
-"""Cases of attention: its parts, and the layers around it."""
+"""Cases of attention, of its parts, and of the layers around it."""
 
 from collections.abc import Callable
 from functools import partial
@@ -32,16 +32,16 @@ from numformer.recurrence.scores import AdditiveScore, DotProductScore, Multipli
 
 DISTANCES: dict[str, Any] = dict(distance_buckets=5, farthest=4, both_ways=False)
 TILES: dict[str, Any] = dict(rows=2, least=0)
-"""Settings that divide even a short sequence into tiles."""
+"""Settings of TiledAttention that divide even a short sequence into tiles."""
 
 
 def head_inputs(g, heads: int = H) -> list:
-    """Queries of H heads; keys and values of `heads` heads."""
+    """Return queries of H heads, and keys and values of `heads` heads."""
     return [g.normal(H, g.T, 3), g.normal(heads, g.S, 3), g.normal(heads, g.S, 5)]
 
 
 def position_inputs(g) -> list:
-    """The positions of queries and of keys."""
+    """Return the positions of queries and of keys."""
     return [np.arange(g.T) * 3 + 2, np.arange(g.S) * 4]
 
 
@@ -61,13 +61,13 @@ ROTARY_HEADS: dict[str, Any] = dict(heads=H, epsilon=0.1, base=50.0)
 
 
 def rotary_heads(g):
-    """Heads with a norm and rotary positions."""
+    """Return heads with a norm and rotary positions, and their inputs."""
     heads = QueryKeyHeads(D, H, 4, g.rng, norm=LayerNorm(4, 0.1), rotary=Rotary(50.0))
     return heads, [g.x, g.targets]
 
 
 def normed_case(name: str, norm, base: float = 0) -> Case:
-    """Attention with a norm of each head's queries and keys, and perhaps rotary positions."""
+    """Return a case of attention that norms each head's queries and keys; rotary with a `base`."""
 
     def build(g):
         query, key = (
@@ -84,7 +84,7 @@ relative_bias = partial(RelativePositions, **DISTANCES)
 
 
 def tiles_case(name: str, pattern, groups: int, bias: Callable = relative_bias, **settings) -> Case:
-    """Self-attention in tiles; `groups` is the number of heads of keys and values."""
+    """Return a case of self-attention in tiles; keys and values have `groups` heads."""
     heads = 4
 
     def build(g):
@@ -199,7 +199,7 @@ ATTENTION = [
         lambda g: (SelfAttention(D, H, g.rng), [g.x, g.decoder]),
         settings=dict(heads=H),
     ),
-    # With fewer queries than keys, or more: positions of both begin at 0.
+    # With fewer queries than keys, or with more, the positions of both begin at 0.
     *(
         Case(
             f"{name}_attention_{kind}",

@@ -1,7 +1,7 @@
 """A case: one layer with inputs, small enough for a gradient check.
 
 The batch has several sequences, S != T, several heads, padding, and a row in which every key is
-masked: where sizes are 1 or equal, or nothing is masked, wrong axes and masks go unnoticed.
+masked: with sizes of 1, equal sizes or nothing masked, wrong axes and masks would go unnoticed.
 """
 
 import zlib
@@ -22,9 +22,9 @@ IDS = dict(
     source=np.array([[4, 5, 6, 7, 2], [8, 5, 2, 0, 0], [0, 0, 0, 0, 0]]),
     target_in=np.array([[1, 9, 4, 5], [1, 9, 9, 0], [1, 7, 0, 0]]),
     target_out=np.array([[9, 4, 5, 2], [9, 9, 2, 0], [7, 2, 0, 0]]),
-    # One sequence is all padding; sorting by these lengths twice does not restore the order.
+    # One sequence is all padding. The permutation that sorts the lengths is not its own inverse.
     lengths=np.array([0, 4, 2]),
-    some_places=np.array([9, 0, 4, 11, 5]),  # positions in a batch of B T
+    some_places=np.array([9, 0, 4, 11, 5]),  # indices of positions, of B T in the batch
 )
 
 
@@ -44,7 +44,7 @@ class InputGenerator:
         self.x, self.memory = self.normal(self.T, D), self.normal(self.S, D)
 
     def normal(self, *shape: int) -> np.ndarray:
-        """Random numbers (B, *shape)."""
+        """Return normal random numbers (B, *shape)."""
         return self.rng.standard_normal((self.B, *shape))
 
     @cached_property
@@ -57,17 +57,17 @@ class InputGenerator:
 
     @cached_property
     def encoder(self) -> Reach:
-        """Sources see sources."""
+        """The Reach of an encoder: sources see sources."""
         return Reach(self.sources)
 
     @cached_property
     def decoder(self) -> Reach:
-        """Targets see the targets before them."""
+        """The Reach of a decoder: targets see themselves and earlier targets."""
         return Reach(self.targets, causal=True)
 
     @cached_property
     def cross(self) -> Reach:
-        """Targets see sources."""
+        """The Reach of cross-attention: targets see sources."""
         return Reach(self.targets, self.sources)
 
     @cached_property
@@ -83,10 +83,10 @@ class InputGenerator:
 class Case:
     """One layer that every test of layers runs; calling the case builds a fresh (layer, inputs).
 
-    `build(generator)` returns the layer and its inputs. `reference` names the function in
-    tests/gradient_check/torch_reference.py that computes the same from `settings`; without one it
-    has the case's name. A `composed` case is a model of parts that have cases of their own. A case
-    that `waits` reads numbers back from a device, since its shapes depend on them.
+    `build(generator)` returns the layer and its inputs. `reference` (by default `name`) names the
+    function in tests/gradient_check/torch_reference.py that computes the same from `settings`. A
+    `composed` case is a model whose parts have cases of their own. A case that `waits` reads
+    numbers back from a device, since its shapes depend on them.
     """
 
     name: str
@@ -100,5 +100,5 @@ class Case:
         self.reference = self.reference or self.name
 
     def __call__(self, **ids) -> tuple[Layer, list]:
-        rng = np.random.default_rng(zlib.crc32(self.name.encode()))  # no other case changes it
+        rng = np.random.default_rng(zlib.crc32(self.name.encode()))  # independent of other cases
         return self.build(InputGenerator(rng, **(IDS | ids)))

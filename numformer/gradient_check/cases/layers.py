@@ -1,4 +1,4 @@
-"""Cases of all other layers, and with them the list of every layer."""
+"""Cases of all layers but attention, and LAYERS, the list of all cases of layers."""
 
 import numpy as np
 
@@ -47,7 +47,7 @@ ELEMENTWISE = [
         "masked_softmax", lambda g: (Softmax(), [g.normal(H, g.T, g.S), g.source_mask]), "softmax"
     ),
     Case("layer_norm", lambda g: (LayerNorm(D), [g.x])),
-    # Where the variance is near epsilon, an epsilon in the wrong place shows.
+    # With a variance near epsilon, an epsilon in the wrong place changes the result.
     Case(
         "layer_norm_of_nearly_equal_values",
         lambda g: (LayerNorm(D, epsilon=1e-2), [3 + 0.1 * g.x]),
@@ -89,7 +89,7 @@ ELEMENTWISE = [
 
 INPUTS = [
     Case("embedding", lambda g: (Embedding(V, D, g.rng), [g.target_in])),
-    # A vocabulary beyond the size up to which scatter_add is one product.
+    # With a vocabulary this large, scatter_add does not use one product.
     Case(
         "embedding_of_many_symbols",
         lambda g: (Embedding(300, D, g.rng), [g.target_in * 20]),

@@ -1,4 +1,4 @@
-"""Cases of what a config builds: layers, stacks, mixers, and whole models with each choice."""
+"""Cases of all that a config builds: layers, stacks, mixers, and whole models with each choice."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -51,11 +51,11 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     "experts_and_dense": dict(
         feed_forwards="experts,dense", experts=4, chosen_experts=3, activation_dropout=0.2
     ),
-    # Ids that the batch has: 4 and 5 are special there, and 0 is an ordinary symbol.
+    # Special ids 4 and 5, which the batch contains; 0 is an ordinary symbol here.
     "other_special_ids": dict(padding_id=5, start_id=5, end_id=4),
     "without_padding": dict(padding_id=None),
 }
-# Each mixer, with settings under which a position sees few others.
+# For each mixer, settings with which a position sees few others.
 MIXER_SETTINGS: dict[str, dict[str, Any]] = {
     "attention": {},
     "groups": dict(heads=4, key_value_heads=2, qk_norm="rms"),
@@ -77,7 +77,7 @@ MIXER_SETTINGS: dict[str, dict[str, Any]] = {
 def config_case(
     name: str, build: Callable, config, reference: str = "", composed: bool = False, **settings
 ) -> Case:
-    """The case of build(config, generator)."""
+    """Return the case that is built by build(config, generator)."""
     return Case(name, partial(build, config), reference, dict(config=config) | settings, composed)
 
 
@@ -90,7 +90,7 @@ def language(**changes):
     return LanguageModel.Config(**(sizes | dict(positions="learned") | changes))
 
 
-# Builds: a part of a config, or its model, with inputs.
+# Each function builds a part of a config, or its model, and returns it with inputs.
 
 
 def input_embedding(config, g):
@@ -156,14 +156,14 @@ def recurrent(config, g):
 
 
 def r_drop(config, g):
-    """With dropout and so without padding, since an objective leaves padding out."""
+    """Return an objective with dropout; its inputs have no padding, which an objective skips."""
     model = Transformer(config, int(g.rng.integers(100)))
     ids = (g.rng.integers(4, V, (B, length)) for length in (S, T, T))
     return Objective(model, 0.1, r_drop=3.0), [*ids]
 
 
 def attention_decoder(cell, g):
-    """A decoder whose states (B, 7) attend to a memory (B, S, D)."""
+    """Return a decoder whose states (B, 7) attend to a memory (B, S, D), and its inputs."""
     decoder = AttentionDecoder(CELLS[cell](7, g.rng), D, D, g.rng)
     return decoder, [g.x, g.lengths, g.normal(7), g.memory, g.source != 0]
 
@@ -171,7 +171,7 @@ def attention_decoder(cell, g):
 def objective_case(
     name: str, build_model: Callable, config, smoothing=0.1, composed: bool = False, **settings
 ) -> Case:
-    """An objective leaves padding out, so dropout's masks would differ: the config has none."""
+    """Return an objective's case. It skips padding, so dropout's masks would differ: use none."""
 
     def build(config, g):
         model, inputs = build_model(config, g)
@@ -196,7 +196,7 @@ def experts_with(*inputs: str) -> Callable:
 
 
 def mixer_cases() -> list[Case]:
-    """Each mixer alone, causal and looking both ways, and in models with and without padding."""
+    """Return cases of each mixer, alone (causal; looking both ways) and in models."""
     table = []
     for name, changes in MIXER_SETTINGS.items():
         names = changes.get("mixers", "attention").split(",")
