@@ -1,8 +1,8 @@
-"""CUDA kernels: on a GPU one kernel computes a formula whose lines would start many kernels.
+"""CUDA kernels: on a GPU, one kernel computes a formula whose lines would start many kernels.
 
 Each module holds the CUDA source of a formula and its backward, and Python functions with the
-formulas' names and arguments, which start the kernels. `numformer.backend.has_kernel` marks these
-formulas. They remain the reference: `python -m tests.gpu` compares every kernel with its formula.
+formulas' names and arguments, which start the kernels. `numformer.backend.has_kernel` marks the
+formulas, which stay the reference: `python -m tests.gpu` compares every kernel with its formula.
 
 Kernels add numbers in a fixed order, without atomic adds, so a repeated step gives the same bits.
 """
@@ -18,7 +18,7 @@ MODULES = """adam attention copies cross_entropy dropout embedding feed_forward 
 
 
 def kernels_of(array: Any) -> dict[str, Callable]:
-    """The kernels by their formulas' names; none if `array` is on no GPU that compiles CUDA."""
+    """Return kernels by their formulas' names; none unless `array` is on a GPU that runs CUDA."""
     is_cupy = type(array).__module__.partition(".")[0] == "cupy"
     if not is_cupy or not hasattr(array_module(array), "RawModule"):
         return {}

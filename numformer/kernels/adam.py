@@ -1,4 +1,4 @@
-"""Adam: one thread updates each weight; it reads and writes each of its numbers once."""
+"""Adam: one thread updates each weight, and reads and writes each number of the weight once."""
 
 from numformer.kernels.cuda import Source, contiguous, threads_for
 

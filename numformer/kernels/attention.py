@@ -13,7 +13,7 @@ from numformer.kernels.products import product
 from numformer.kernels.softmax import mask_with_steps, softmax, softmax_backward
 
 FORMULAS = "scaled_dot_product_attention", "scaled_dot_product_attention_backward"
-LARGEST = {"f": 64, "d": 32}  # the largest T, S, K and K_v that fit into a block's memory
+LARGEST = {"f": 64, "d": 32}  # by dtype, the largest T, S, K and K_v that fit a block's memory
 THREADS = 16, 16
 SOURCE = Source("""
 // 16 x 16 threads compute a matrix of at most LARGEST rows and columns. Each thread computes
@@ -205,7 +205,7 @@ def _fits(query, key, value) -> bool:
 
 
 def _as_plain(*heads):
-    """Heads (B, H, T, K), copied unless they are plain; and T, S, K, K_v."""
+    """Return heads (B, H, T, K), copied unless they are plain; and (T, S, K, K_v)."""
     plain = [x if _is_plain(x) else as_contiguous(x) for x in heads]
     return plain, (plain[0].shape[2], plain[-1].shape[2], plain[0].shape[3], plain[-1].shape[3])
 
@@ -219,7 +219,7 @@ def _is_plain(x) -> bool:
 
 
 def _empty(shape: tuple[int, ...], like):
-    """A new array (B, H, T, K) that lies in memory as the plain array `like` does."""
+    """Return a new array (B, H, T, K) with the same order in memory as the plain array `like`."""
     xp, (B, H, T, K) = array_module(like), shape
     if like.flags.c_contiguous:
         return xp.empty(shape, like.dtype)
@@ -227,7 +227,7 @@ def _empty(shape: tuple[int, ...], like):
 
 
 def _with_steps(x) -> tuple:
-    """x (B, H, T, K) and the entries from one sequence, head and position to the next."""
+    """x (B, H, T, K) -> x, and its steps in entries from a sequence, head, position to the next."""
     size = x.itemsize
     step_b, step_h, step_t, _ = x.strides
     return x, step_b // size, step_h // size, step_t // size

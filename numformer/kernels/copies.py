@@ -1,4 +1,4 @@
-"""Copies that rearrange: a contiguous copy of an array, rows spread to their places in a batch."""
+"""Copies in another order: a contiguous copy of an array; rows at their places in a batch."""
 
 from numformer.backend import array_module
 from numformer.kernels.cuda import Source, contiguous, threads_for
@@ -28,7 +28,7 @@ extern "C" __global__ void spread_rows(const T* x, const Int* row_of_place, Int 
 
 
 def as_contiguous(x):
-    """x (..., M, N) itself if it is contiguous, otherwise a contiguous copy."""
+    """x (..., M, N) -> x itself if it is contiguous, otherwise a contiguous copy."""
     xp = array_module(x)
     if x.flags.c_contiguous or x.ndim > 4 or x.dtype.char not in "fd" or x.size >= 1 << 32:
         return xp.ascontiguousarray(x)

@@ -8,7 +8,7 @@ from numformer.backend import array_module
 from numformer.errors import InputError
 
 WARP = 32
-# T is float or double. A warp is 32 threads side by side in x, which can exchange values.
+# T is float or double. A warp is 32 threads adjacent in x, which can exchange values.
 HEAD = """
 typedef {T} T;
 typedef long long Int;
@@ -64,17 +64,17 @@ class Source:
 
 
 def warps(rows: int, warps_per_block: int = 8) -> tuple[tuple[int], tuple[int, int]]:
-    """Blocks and threads that give each row a warp of its own."""
+    """Return numbers of blocks and threads that give each row a warp of its own."""
     return (-(-rows // warps_per_block),), (WARP, warps_per_block)
 
 
 def threads_for(entries: int, threads: int = 256) -> tuple[tuple[int], tuple[int]]:
-    """Blocks and threads that give each entry a thread of its own."""
+    """Return numbers of blocks and threads that give each entry a thread of its own."""
     return (-(-entries // threads),), (threads,)
 
 
 def contiguous(*arrays):
-    """The arrays as contiguous ones of the first one's dtype; copied if necessary."""
+    """Return the arrays, contiguous and in the first array's dtype; copied if necessary."""
     xp, dtype = array_module(arrays[0]), arrays[0].dtype
     return [
         x if x.dtype == dtype and x.flags.c_contiguous else xp.ascontiguousarray(x, dtype)
@@ -83,7 +83,7 @@ def contiguous(*arrays):
 
 
 def alike(*arrays):
-    """The arrays broadcast to one shape, contiguous and of one dtype."""
+    """Return the arrays, broadcast to one shape, contiguous and in the first array's dtype."""
     if len({x.shape for x in arrays}) > 1:
         shape = np.broadcast_shapes(*(x.shape for x in arrays))
         arrays = tuple(array_module(x).broadcast_to(x, shape) for x in arrays)

@@ -1,4 +1,4 @@
-"""Dropout masks: one thread for each random word of 64 bits, which decides four entries."""
+"""Dropout masks: one thread for each random word of 64 bits, which determines four entries."""
 
 import math
 

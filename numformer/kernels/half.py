@@ -20,7 +20,7 @@ extern "C" __global__ void round_to_half(const T* x, Int N, __half* y) {
 
 
 def round_to_half(x):
-    """x (M, N), float32 -> float16, rounded; stored by rows or by columns like x."""
+    """x (M, N), float32 -> rounded to float16, (M, N); stored by rows or by columns, as x is."""
     if x.T.flags.c_contiguous and not x.flags.c_contiguous:
         return round_to_half(x.T).T
     x = as_contiguous(x)

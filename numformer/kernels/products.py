@@ -1,7 +1,7 @@
 """Matrix products by cuBLAS, called directly, so that transposed views need no copy.
 
-cuBLAS reads matrices column by column, but our arrays lie row by row. So it gets the two factors in
-exchanged order: C = A B, row by row, is C^T = B^T A^T, column by column.
+cuBLAS reads matrices column by column, but our arrays are stored row by row. So it gets the two
+factors in reverse order: C = A B, row by row, is C^T = B^T A^T, column by column.
 """
 
 import functools
@@ -65,7 +65,7 @@ def output_projection_backward(dlogits, x, weight):
 
 
 def in_precision(matrix):
-    """A matrix as products read it: within half_products() a float32 matrix becomes float16."""
+    """Return the matrix in the precision of products: float16 for float32 in half_products()."""
     return round_to_half(matrix) if matrix_product.get() and matrix.dtype.char == "f" else matrix
 
 
@@ -93,7 +93,7 @@ def product(a, b, factor: float = 1.0):
 
 
 def _layout(x):
-    """x (..., M, N) -> x, 1 if its matrices lie transposed in memory (else 0), and two steps.
+    """x (..., M, N) -> x, 1 if its matrices are transposed in memory (else 0), and two steps.
 
     The first step is from one row (transposed: column) to the next, the second from one matrix to
     the next, both in entries. x is copied if its rows or matrices are not evenly spaced.
@@ -122,5 +122,5 @@ def _host_scalar(number: float, kind: str):
 
 @functools.cache
 def _address(number: float, kind: str) -> int:
-    """The address, in the host's memory, of `number` with the dtype `kind`."""
+    """Return the address, in the host's memory, of `number` with the dtype `kind`."""
     return _host_scalar(number, kind).ctypes.data

@@ -56,9 +56,9 @@ def softmax(scores, mask=None):
 
 
 def mask_with_steps(mask, scores):
-    """The mask, broadcast to scores (..., H, T, S), and its steps in bytes along b, h, t and s.
+    """Return the mask, broadcast to scores (..., H, T, S), and its steps along b, h, t and s.
 
-    Raises InputError for a mask of numbers.
+    The steps are in bytes. Raises InputError for a mask of numbers.
     """
     if mask is None:
         return None, (0, 0, 0, 0)

@@ -5,7 +5,7 @@ from numformer.kernels.cuda import Source, alike, contiguous
 
 FORMULAS = "sum_rows", "dot_rows", "block_squares"
 STRETCH = 768  # rows that one block of threads adds
-MOST_BLOCKS = 65535  # of a grid, along y
+MOST_BLOCKS = 65535  # CUDA's limit of a grid along y
 SOURCE = Source("""
 // For each stretch of rows: the sum of a and, if there is a b, after it the sum of a * b.
 extern "C" __global__ void column_sums(
@@ -50,7 +50,7 @@ extern "C" __global__ void block_squares(const T* vector, Int N, Int size, T* sq
 
 
 def column_sums(a, b=None):
-    """a, b (..., D) -> the sums of a and of a * b over all other axes, (2, D); without b (1, D).
+    """a, b (..., D) -> sums of a and of a * b over all axes but the last, (2, D); (1, D) without b.
 
     The rows of each stretch are added first, then the sums of the stretches.
     """
