@@ -15,7 +15,7 @@ Pair = tuple[Sequence[int], Sequence[int]]
 
 
 def pad(sequences: Sequence[Sequence[int]], padding: int | None = PADDING) -> np.ndarray:
-    """Sequences of ids -> (B, longest), padded on the right with the padding id (0).
+    """Sequences of ids -> (B, longest), padded on the right with the id `padding`.
 
     Raises InputError for an empty batch, for ids that are not integers (NumPy would convert them),
     for padding within a sequence, and for unequal lengths if `padding` is None.
@@ -58,7 +58,7 @@ def _is_id_type(kind: type) -> bool:
 
 
 def pad_sources(sources: Sequence[Sequence[int]], special: SpecialIds = DEFAULT_IDS) -> np.ndarray:
-    """Sources -> (B, S), each with the end id, which shows the encoder where the source ends.
+    """Sources -> (B, S), each closed by the end id, which shows the encoder where a source ends.
 
     Raises InputError as `pad` does.
     """
@@ -75,16 +75,16 @@ class Batch:
         return tuple(value for value in vars(self).values() if isinstance(value, np.ndarray))
 
     def with_arrays(self, *arrays: np.ndarray) -> "Batch":
-        """A batch with other arrays."""
+        """Return a copy of this batch with other arrays, in the same order."""
         return replace(self, **dict(zip(vars(self), arrays, strict=False)))
 
     @property
     def weight(self) -> int:
-        """How much its mean loss counts: the number of predictions that it is the mean of."""
+        """The weight of this batch's mean loss: the number of predictions that the mean is over."""
         return len(self.inputs[0])
 
     def split(self, count: int) -> list["Batch"]:
-        """Deal the rows out to up to `count` batches; batches of weight 0 are dropped."""
+        """Deal the rows out to at most `count` batches, and drop batches of weight 0."""
         parts = [
             self.with_arrays(*(array[first::count] for array in self.inputs))
             for first in range(count)
@@ -92,7 +92,7 @@ class Batch:
         return [part.trim() for part in parts if part.weight] or [self]
 
     def trim(self) -> "Batch":
-        """The batch without columns that all rows pad."""
+        """Return the batch without columns that are padding in every row."""
         return self
 
 
@@ -120,7 +120,7 @@ class PairBatch(Batch):
 
     @classmethod
     def of(cls, pairs: Sequence[Pair], special: SpecialIds = DEFAULT_IDS) -> "PairBatch":
-        """Pad (source, target) pairs of ids. Raises InputError as `pad` does."""
+        """Make a batch of (source, target) pairs of ids. Raises InputError as `pad` does."""
         pairs = list(pairs)
         targets, padding = [target for _, target in pairs], special.padding
         starts = np.full((len(pairs), 1), special.start)
@@ -145,7 +145,7 @@ class PairBatch(Batch):
 
 
 def _width(real: np.ndarray) -> int:
-    """real (B, T), False at padding -> the length of the longest row, at least 1."""
+    """real (B, T), False at padding -> the longest row's length without padding, at least 1."""
     if real[:, -1:].any():
         return real.shape[1]
     columns = np.flatnonzero(real.any(axis=0))
@@ -171,8 +171,8 @@ class EpochBatches:
                 "Add data.",
             )
         self.pairs, self.batch_size, self.seed, self.pool = pairs, batch_size, seed, pool
-        self.ends = [0]  # the number of batches up to the end of each epoch, as far as computed
-        self._batches: dict[int, list[list[int]]] = {}  # of the latest epoch
+        self.ends = [0]  # numbers of batches up to the end of each epoch counted so far
+        self._batches: dict[int, list[list[int]]] = {}  # the latest epoch's batches of indices
 
     def __call__(self, step: int) -> PairBatch:
         epoch, place = self.place(step)
@@ -180,18 +180,18 @@ class EpochBatches:
         return PairBatch.of([pairs[n] for n in self._epoch(epoch)[place]], self.special)
 
     def place(self, step: int) -> tuple[int, int]:
-        """The epoch of a step (from 1) and its batch within the epoch, both from 0."""
+        """Return the epoch of a step (from 1) and the batch's index in it, both from 0."""
         while self.ends[-1] < step:
             self.ends.append(self.ends[-1] + self.count(len(self.ends) - 1))
         epoch = bisect.bisect_left(self.ends, step) - 1
         return epoch, step - 1 - self.ends[epoch]
 
     def count(self, epoch: int = 0) -> int:
-        """The number of batches of an epoch."""
+        """Return the number of batches of an epoch."""
         return len(self._epoch(epoch))
 
     def epoch_pairs(self, epoch: int) -> Sequence[Pair]:
-        """The pairs of an epoch."""
+        """Return the pairs of an epoch."""
         return self.pairs
 
     def _epoch(self, epoch: int) -> list[list[int]]:
@@ -216,22 +216,22 @@ class EpochBatches:
         return batches
 
     def _pool_size(self) -> int:
-        """The number of pairs that are sorted together."""
+        """Return the number of pairs that are sorted together."""
         return self.pool * self.batch_size
 
     def _divide(self, order: list[int], pairs: Sequence[Pair]) -> list[list[int]]:
-        """The pairs in this order, divided into batches."""
+        """Divide the pairs' indices, in this order, into batches."""
         size = self.batch_size
         return [order[start : start + size] for start in range(0, len(order), size)]
 
 
 class TokenBatches(EpochBatches):
-    """As EpochBatches, with up to `max_tokens` tokens a side in a batch, padding included (5.1).
+    """EpochBatches of up to `max_tokens` tokens a side, padding included (5.1).
 
     A batch has few long sentences or many short ones, so all batches take about the same time and
     memory. `sampled(epoch)` returns new pairs for an epoch, such as other segmentations into
-    subwords. A resumed run calls it for all epochs up to its own to know where they end, except
-    for those whose `ends` are set.
+    subwords. A resumed run calls it for each earlier epoch whose end is not in `ends`, to count its
+    batches.
     """
 
     def __init__(
@@ -252,7 +252,7 @@ class TokenBatches(EpochBatches):
                 f"a pair of {max(lengths)}",
                 "Allow more tokens (--max-tokens), or leave long sentences out.",
             )
-        self._sampled: dict[int, Sequence[Pair]] = {}  # of the latest epoch
+        self._sampled: dict[int, Sequence[Pair]] = {}  # the latest epoch's pairs
 
     def epoch_pairs(self, epoch: int) -> Sequence[Pair]:
         if self.sampled is None:
@@ -262,7 +262,7 @@ class TokenBatches(EpochBatches):
         return self._sampled[epoch]
 
     def padding_share(self, epoch: int) -> float:
-        """The share of padding in all positions of an epoch's batches, on both sides."""
+        """Return the share of padding in all positions of an epoch's batches, on both sides."""
         pairs = self.epoch_pairs(epoch)
         lengths = [
             [len(pairs[index][side]) + 1 for index in batch]
@@ -288,5 +288,5 @@ class TokenBatches(EpochBatches):
 
 
 def _tokens(pair: Pair) -> int:
-    """The positions of the longer side, including the start or end id."""
+    """Return the number of positions of the longer side, including the start or end id."""
     return max(map(len, pair)) + 1

@@ -1,4 +1,4 @@
-"""Splitting sentences into tokens and joining them again, by Moses's rules."""
+"""Splits sentences into tokens, and joins tokens again, by Moses's rules."""
 
 import functools
 from typing import Any
@@ -21,10 +21,10 @@ def _moses(language: str) -> tuple[Any, Any, Any]:
 
 
 def tokenize(sentence: str, language: str) -> str:
-    """The tokens of a sentence in lower case, separated by spaces; tokens as input stay unchanged.
+    """Sentence -> its tokens in lower case, separated by spaces; tokens -> the same tokens.
 
-    Quotation marks and dashes become those of a keyboard, as in corpora. If the language is "" only
-    white space changes: one space between words.
+    Quotation marks and dashes become the ones on a keyboard, as in corpora. If the language is "",
+    only white space changes: to one space between words.
     """
     if not language:
         return " ".join(sentence.split())
@@ -36,8 +36,8 @@ def tokenize(sentence: str, language: str) -> str:
 def detokenize(tokens: str, language: str) -> str:
     """Tokens separated by spaces -> the sentence, in the same case.
 
-    Every escape is undone, even a double one (&amp;apos;). If the language is "" the tokens are the
-    sentence.
+    Every escape is undone, even a double one (&amp;apos;). If the language is "", returns the
+    tokens unchanged.
     """
     if not language:
         return tokens

@@ -15,7 +15,7 @@ from numformer.errors import InputError
 
 KINDS = "bpe", "unigram"
 SPECIAL_IDS = dict(pad_id=PADDING, bos_id=START, eos_id=END, unk_id=UNKNOWN)
-SPACE = "▁"  # in a piece: the space before a word
+SPACE = "▁"  # stands in a piece for the space before a word
 EXACT = dict(
     add_dummy_prefix=False, remove_extra_whitespaces=False, user_defined_symbols=["\n", "\t"]
 )
@@ -38,7 +38,7 @@ class Subwords(Vocabulary):
     """Pieces of words; frequent words are one piece, others several (Sennrich et al. 2016).
 
     `model` is the content of a sentencepiece model file whose first four pieces are padding, start,
-    end and unknown. If it is `exact`, joining the pieces gives back the text with all its spaces
+    end and unknown. If the model is `exact`, joining the pieces restores the text with all spaces
     and line ends; otherwise with one space between words and none around the text.
     """
 
@@ -74,8 +74,8 @@ class Subwords(Vocabulary):
         """Learn `size` subwords from texts, including the four special ids; fewer from short texts.
 
         `kind` is "bpe" (Sennrich et al. 2016: frequent pairs of pieces are merged) or "unigram"
-        (Kudo 2018: the pieces that make the texts most probable). Raises InputError if the texts
-        have more distinct characters.
+        (Kudo 2018: the pieces that make the texts most probable). Raises InputError if `size` is
+        less than the number of distinct characters and the special ids.
         """
         if kind not in KINDS:
             raise InputError(f"the kind is one of {', '.join(KINDS)}", repr(kind), "Name one.")
@@ -84,11 +84,11 @@ class Subwords(Vocabulary):
             library.SentencePieceTrainer.train(
                 sentence_iterator=(unicodedata.normalize("NFC", text) for text in texts),
                 model_writer=model,
-                vocab_size=min(max(5, size), 10**6),  # it accepts no others; 5 are too few
+                vocab_size=min(max(5, size), 10**6),  # sentencepiece's limits; 5 is too small
                 hard_vocab_limit=False,
                 model_type=kind,
                 character_coverage=1.0,
-                max_sentence_length=2**30,  # it skips longer ones
+                max_sentence_length=2**30,  # sentencepiece skips longer sentences
                 normalization_rule_name="identity",
                 minloglevel=2,
                 **SPECIAL_IDS,
@@ -106,18 +106,18 @@ class Subwords(Vocabulary):
         return {"sentencepiece": base64.b64encode(self.model).decode()}
 
     def split(self, text: str) -> list[str]:
-        """The pieces of a text after normalization NFC. Raises InputError for invalid Unicode."""
+        """Return a text's pieces after normalization NFC. Raises InputError for invalid Unicode."""
         try:
             text.encode()
-        except UnicodeEncodeError:  # Python decoded bytes of another encoding
+        except UnicodeEncodeError:  # the text was read from bytes in another encoding
             fix = "Write or save it as UTF-8."
             raise InputError("a text is UTF-8", f"{text!r:.80}", fix) from None
         return self._processor.encode(unicodedata.normalize("NFC", text), out_type=str)
 
     def sampled(self, texts: Sequence[str], dropout: float, seed: int) -> list[list[int]]:
-        """The ids of each text by BPE dropout: each merge is skipped with probability `dropout`.
+        """Return each text's ids by BPE dropout: each merge is skipped with probability `dropout`.
 
-        The model sees a word in several segmentations, and so learns what its pieces are made of
+        The model sees a word in several segmentations, and so learns what pieces are made of
         (Provilkov et al. 2020). The same seed gives the same ids in every process, unlike
         sentencepiece's own random numbers.
         """
@@ -139,10 +139,10 @@ class Subwords(Vocabulary):
 
 
 def _segment(word: str, ranks: Mapping[str, int], skips: Iterator[bool]) -> list[str]:
-    """The pieces of a word by BPE: of the possible merges, that of the lowest rank comes first.
+    """Return the pieces of a word by BPE, which makes the possible merge of the lowest rank first.
 
     `skips` says for each merge whether it is skipped. A word of n characters has at most n - 1
-    merges at first, and each one that is carried out adds at most two.
+    merges at first, and each merge that is made adds at most two.
     """
     ends, skipped = [*range(len(word) + 1)], set()
     while merges := [

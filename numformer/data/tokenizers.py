@@ -1,4 +1,4 @@
-"""Vocabularies of published models, whose tokenizers are run by the libraries that read them."""
+"""Vocabularies of published models, whose tokenizers run in the libraries made for them."""
 
 import base64
 import importlib
@@ -15,7 +15,7 @@ class PublishedVocabulary(Vocabulary):
     """Symbols with the ids that a published model has for them; `names` maps ids to symbols.
 
     `size` is the size of the model's vocabulary; some ids may have no symbol. `unknown` is the id
-    of everything that is no symbol, or None.
+    for anything that is not a symbol, or None.
     """
 
     def __init__(self, names: dict[int, str], size: int, unknown: int | None):
@@ -28,7 +28,7 @@ class PublishedVocabulary(Vocabulary):
         return len(self.symbols)
 
     def encode(self, sequence: Iterable[str]) -> list[int]:
-        """The ids of symbols. Raises InputError for an unknown symbol without an unknown id."""
+        """Return the ids of symbols. If `unknown` is None, InputError for an unknown symbol."""
         ids = [self._ids.get(symbol, self.unknown) for symbol in sequence]
         if None in ids:
             rule = "symbols are those of the model's tokenizer"
@@ -51,7 +51,7 @@ class Tokenizer(PublishedVocabulary):
             self._tokenizer = library("tokenizers").Tokenizer.from_str(content)
         except InputError:
             raise
-        except Exception as problem:  # the library raises nothing narrower
+        except Exception as problem:  # the library raises no narrower class
             rule = "a tokenizer.json describes a tokenizer"
             raise InputError(rule, problem, "Download it again.") from None
         self._tokenizer.no_truncation()
@@ -61,7 +61,7 @@ class Tokenizer(PublishedVocabulary):
             rule, fix = "a model has an embedding for each symbol", "Take the files of one model."
             raise InputError(rule, f"{max(names) + 1} symbols, {size} embeddings", fix)
         model = json.loads(content)["model"]
-        mark = model.get("unk_token")  # "Unigram" has an id instead
+        mark = model.get("unk_token")  # a model of type "Unigram" has "unk_id" instead
         unknown = model.get("unk_id", mark and self._tokenizer.token_to_id(mark))
         super().__init__(names, size, unknown)
 
@@ -81,7 +81,7 @@ class Tokenizer(PublishedVocabulary):
 
 
 class MarianVocabulary(PublishedVocabulary):
-    """Marian's vocabulary: a sentencepiece model splits texts, and `ids` has the pieces' ids."""
+    """Marian's vocabulary: a sentencepiece model splits texts, and `ids` maps pieces to ids."""
 
     LANGUAGE = re.compile(r"\s*(>>\w+<<)\s*")  # before a text: the language to translate into
 
@@ -124,7 +124,7 @@ def library(name: str) -> Any:
 
 
 def published_vocabulary(description: dict) -> PublishedVocabulary | None:
-    """The vocabulary of a description; None for the description of another kind."""
+    """Return the vocabulary of a description; None if it describes another kind of vocabulary."""
     if "tokenizer" in description:
         return Tokenizer(description["tokenizer"], description["size"], description["whole"])
     if "pieces" in description:

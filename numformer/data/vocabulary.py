@@ -22,11 +22,11 @@ class Vocabulary:
     """The symbols of sequences, and their ids. Raises InputError if a symbol occurs twice.
 
     The symbols of a text are its characters or, if `separator` is a space, its words.
-    len(vocabulary) includes the four special ids: it is the V of a model.
+    len(vocabulary), the V of a model, includes the four special ids.
     """
 
     unknown: int | None = UNKNOWN
-    """The id of everything that is not in the vocabulary."""
+    """The id of every symbol that is not in the vocabulary."""
 
     def __init__(self, symbols: Iterable[str], separator: str = ""):
         self.symbols, self.separator = list(symbols), separator
@@ -41,20 +41,20 @@ class Vocabulary:
 
     @classmethod
     def of(cls, texts: Iterable[str | Sequence[str]], separator: str = "") -> "Vocabulary":
-        """A vocabulary of all symbols that occur in texts or in sequences of symbols, sorted."""
+        """Make a vocabulary of all symbols that occur in texts or sequences of symbols, sorted."""
         empty = cls([], separator)
         sequences = (empty.split(text) if isinstance(text, str) else text for text in texts)
         return cls(sorted({symbol for sequence in sequences for symbol in sequence}), separator)
 
     def description(self) -> dict:
-        """JSON values from which the vocabulary can be built again."""
+        """Return JSON values from which the vocabulary can be built again."""
         return {"symbols": self.symbols, "separator": self.separator}
 
     def __len__(self) -> int:
         return len(SPECIAL) + len(self.symbols)
 
     def split(self, text: str) -> list[str]:
-        """The symbols of a text after Unicode's normalization NFC: one character for a letter."""
+        """Return a text's symbols, after Unicode's normalization NFC: one character per letter."""
         text = unicodedata.normalize("NFC", text)
         return text.split() if self.separator else list(text)
 
@@ -63,11 +63,11 @@ class Vocabulary:
         return self.separator.join(symbols)
 
     def encode(self, sequence: Iterable[str]) -> list[int]:
-        """The ids of symbols; UNKNOWN for a symbol that is not in the vocabulary."""
+        """Return the ids of symbols; UNKNOWN for a symbol that is not in the vocabulary."""
         return [self._ids.get(symbol, UNKNOWN) for symbol in sequence]
 
     def decode(self, ids: Sequence[int]) -> list[str]:
-        """The symbols of ids. Raises InputError for an id outside this vocabulary."""
+        """Return the symbols of ids. Raises InputError for an id outside this vocabulary."""
         names = dict(enumerate([*SPECIAL, *self.symbols]))
         try:
             return [names[i] for i in ids]
