@@ -15,7 +15,7 @@ from numformer.paper.adam import Optimizer
 
 
 class Executor(Protocol):
-    """Computes training steps. All executors return the same bits for the same `parts`.
+    """Computes training steps. However processes share the parts, the results have the same bits.
 
     `threads` is the number of threads of BLAS, which may change the last bits of a product. It is
     fixed while steps are computed, and a resumed run sets the number that the run began with.
