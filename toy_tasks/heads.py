@@ -58,7 +58,7 @@ The folder gets table.md, removal.png, and for each kind of attention the maps o
 POINTS = 16
 """The most steps in which a curve removes all heads, apart from the steps of a single head."""
 ALLOWED = {"BLEU": 0.5, "f1": 0.5, "word_error_rate": -0.5, "loss": -0.01}
-"""How far a figure may fall (rise, if negative) when needless heads go; others may fall 0.01."""
+"""How far a figure may fall (rise, if negative) without needless heads; 0.01 if not listed."""
 PUBLISHED = """\
 published: 38 of 48 encoder heads for 0.15 BLEU, with gates that are trained and fine-tuning (Voita
 et al. 2019); 20 % of a large translator's heads without (Michel et al. 2019)"""
@@ -134,7 +134,7 @@ def curve(
 def curves(
     model: Model, findings: Sequence[Finding], own: HeldOut, halves, options: argparse.Namespace
 ) -> dict[str, list[list[Point]]]:
-    """The curves by the order of removal: several random ones, one of any other order."""
+    """The curves by the order of removal; several for random orders, one for any other."""
     heads = [finding.head for finding in findings]
     examples, importance = single_examples(halves[0]), {f.head: f.importance for f in findings}
     rng = np.random.default_rng(options.seed)

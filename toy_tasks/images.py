@@ -203,7 +203,7 @@ def verdict(results: Results):
 
 
 def use(options: argparse.Namespace) -> int:
-    """Print the name of each image in the files of --input; returns the exit code."""
+    """Print the class of each image in the files of --input; returns the exit code."""
     model, metadata = model_of_run(options.run)
     task = task_of(metadata)
     if "published" in metadata and not task:

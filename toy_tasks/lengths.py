@@ -105,7 +105,7 @@ class LengthTask:
         return sources
 
     def ids(self, source: str) -> tuple[list[int], list[int]]:
-        """The ids of the source and "=", and those of the target and its end."""
+        """The ids of the source and "=", and the ids of the target and its end."""
         texts, vocabulary = (source, self.make_target(source)), self.text.vocabulary
         prompt, target = (vocabulary.encode(vocabulary.split(text)) for text in texts)
         return [*prompt, self.equals], [*target, END]

@@ -1,8 +1,8 @@
 """Sampling: each symbol is drawn at random, by the probabilities that the model predicts.
 
-Improbable symbols are many, so one of them is drawn often. Two settings exclude them: only the
-`top_k` most probable symbols are drawn (Fan et al. 2018), or only the nucleus, the smallest set
-of symbols whose probabilities add up to at least `top_p` (Holtzman et al. 2020).
+There are many improbable symbols, so one of them is drawn often. Two settings exclude improbable
+symbols: only the `top_k` most probable ones are drawn (Fan et al. 2018), or only the nucleus, the
+smallest set of symbols whose probabilities add up to at least `top_p` (Holtzman et al. 2020).
 """
 
 from collections.abc import Iterable
@@ -56,7 +56,7 @@ def sample(
 
 @dataclass(frozen=True)
 class Sampling:
-    """Which symbols may be drawn, with which probabilities. Raises InputError if invalid.
+    """Which symbols may be drawn, with which probabilities. Invalid settings raise InputError.
 
     The logits are divided by `temperature`: below 1 it favours probable symbols, 0 always takes the
     most probable one, above 1 the symbols become more alike. Symbols outside `top_k` or `top_p`

@@ -12,8 +12,8 @@ class Translation(Transduction):
     """From sentences of the language `from_` to sentences of the language `to`.
 
     A source is put into lower case, split into tokens by Moses and then into the subwords of
-    `source`; tokens as input stay as they are. The tokens of a target are joined into a sentence. A
-    language of "" turns Moses off for its side, which then keeps its capitals.
+    `source`; a text that is tokenized already stays as it is. The tokens of a target are joined
+    into a sentence. A language of "" turns Moses off for its side, which then keeps its capitals.
     """
 
     from_: str = "en"

@@ -67,7 +67,7 @@ class ForeignConfig:
 
 
 def _special_ids(foreign: ForeignConfig, unwritten: Iterable[int] = (), **defaults: int) -> dict:
-    """The ids of padding, start and ends; `defaults` for those that are missing."""
+    """The ids of padding, start and ends; `defaults` replace missing ids."""
     ends = end_ids(foreign, defaults.get("end"))
     start = foreign.get("bos_token_id", defaults.get("start"))
     return dict(

@@ -65,7 +65,7 @@ def _config(model: Model) -> dict:
 
 
 def _parameters(model: Model, kind: Kind, values: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Our parameters by name, as a model of this config.json has them.
+    """Our parameters by name, converted for a model of this config.json.
 
     Biases that only the published model has are zeros. Raises InputError for other differences.
     """
@@ -111,7 +111,7 @@ def _sines_first(name: str, array: np.ndarray) -> np.ndarray:
     This reorders the dimensions of everything that residual connections add up.
     """
     *_, part, kind = name.split(".")
-    if part in ("query", "key", "value", "inner"):  # these read the reordered dimensions
+    if part in ("query", "key", "value", "inner"):  # layers that read reordered dimensions
         return np.concatenate([array[::2], array[1::2]]) if kind == "weight" else array
     if name == "output.bias":
         return array

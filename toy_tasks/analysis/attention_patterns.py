@@ -90,9 +90,9 @@ def patterns(
 ) -> np.ndarray:
     """reads, follows (T,), looks_at (S,) -> (patterns, T, S), True where each pattern looks.
 
-    The patterns are in the order of PATTERNS: the source of the symbol that is written (for
-    cross-attention, which has a `lexicon`); what came after the same symbol (Olsson et al. 2022);
-    the symbol to predict; the start or the end sign, or the first place where neither is; each of
+    The patterns are in the order of PATTERNS: the source of the symbol that is written (only with a
+    `lexicon`, for cross-attention); what came after the same symbol (Olsson et al. 2022); the
+    symbol to predict; the start or the end sign, or the first place if there is neither; each of
     the OFFSETS.
     """
     size = len(reads), len(looks_at)
@@ -134,7 +134,7 @@ class Score(NamedTuple):
 
     @property
     def above(self) -> float:
-        """How much of the weight not explained by chance lies where the pattern looks."""
+        """The share of the weight not explained by chance that lies where the pattern looks."""
         return (self.weight - self.chance) / max(1 - self.chance, 1e-9)
 
     @property

@@ -86,7 +86,7 @@ def without_heads(heads: Sequence[Head]) -> Iterator[None]:
 
 
 def mean_loss(model: Model, batches: Sequence[Batch]) -> float:
-    """The mean loss of a prediction, without smoothing."""
+    """The mean loss of a prediction, without label smoothing."""
     objective = model.objective()
     with inference():
         losses = [float(objective.prediction_loss(*batch.inputs)) for batch in batches]
@@ -146,7 +146,7 @@ class AttentionObserver:
             self.largest[name][1] += np.count_nonzero(rows)
 
     def confidence(self, head: Head) -> float:
-        """The mean over places of the largest weight (Voita et al. 2019)."""
+        """The largest weight of a query, averaged over all queries (Voita et al. 2019)."""
         largest, places = self.largest[head.name]
         return float(largest[head.number - 1] / places)
 

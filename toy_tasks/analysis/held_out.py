@@ -154,7 +154,7 @@ def _of_file(trained: Trained, file: Path) -> HeldOut:
         pairs = [(tokenize(a, text.from_), tokenize(b, text.to)) for a, b in pairs]
     source, target = text.source, text.target
     encoded = [(source.encode(source.split(a)), target.encode(target.split(b))) for a, b in pairs]
-    most = min(LONGEST, trained.model.config.longest or LONGEST) - 1  # the end takes a place, too
+    most = min(LONGEST, trained.model.config.longest or LONGEST) - 1  # less one for the end id
     kept = sorted((pair for pair in encoded if max(map(len, pair)) <= most), key=_length)
     parts = [kept[first : first + 256] for first in range(0, len(kept), 256)]
     batches = [PairBatch.of(part, trained.model.config.special) for part in parts]

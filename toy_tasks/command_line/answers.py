@@ -59,7 +59,7 @@ def answer_inputs(
     rule = "\n" + "-" * 15 if count and isinstance(trained.text, Continuation) else ""
     with tolerate_closed_pipe():
         for texts in [inputs] if inputs else _batches(sys.stdin if lines is None else lines):
-            # The answer to an empty line is an empty line, so that line n answers line n.
+            # The answer to an empty line is an empty line, so that texts and answers stay in step.
             alone = inputs and len(texts) == 1
             filled = [text for text in texts if alone or text.strip()]
             if n_best:
@@ -95,7 +95,7 @@ def generation_settings(options: argparse.Namespace, pipeline: TextPipeline) -> 
     """The settings for writing answers, from the command line or, failing that, the defaults.
 
     Defaults are left out where the pipeline has the setting of its run. Settings on the command
-    line are included even if the pipeline's `write` does not take them: it will refuse them.
+    line are included even if the pipeline's `write` will refuse them.
     """
     known = inspect.signature(pipeline.write).parameters
     settings = {}
@@ -110,7 +110,7 @@ def generation_settings(options: argparse.Namespace, pipeline: TextPipeline) -> 
 
 
 def task_of(metadata: dict) -> dict:
-    """The description of the task that a saved model was trained on; {} where it has none."""
+    """The description of the task that a saved model was trained on; {} if it has none."""
     task = metadata.get("task")
     return task if isinstance(task, dict) else {}
 

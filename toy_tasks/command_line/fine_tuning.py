@@ -19,7 +19,7 @@ def start_vocabularies(
 ) -> tuple[Vocabulary, ...]:
     """The vocabularies of the run of --start, by the names of `texts`; none without --start.
 
-    Prints the symbols of the texts that they lack. A resumed run has them in its own files.
+    Prints which symbols of the texts are unknown. A resumed run reads its own vocabularies.
     """
     if not options.start:
         return ()

@@ -36,7 +36,7 @@ def parse_options(
 
     The sources are, in this order: the command line, the file of --config, the run of --start, the
     --preset, the task's defaults. With --resume they are the command line, which may change only
-    settings that are `free`, and then the settings that the run was started with; its folder is
+    settings that are `free`, and then the settings of the run that is resumed, whose folder is
     `options.out`. `name(options)` is the name of a new run's folder, `options.name`; the names of
     the settings on the command line are `options.explicit`, the program is `options.program`.
     """

@@ -1,4 +1,4 @@
-"""Run folders: where a run goes, which runs there are, and their config.json."""
+"""Run folders: choosing one for a run, listing the runs of a task, and their config.json."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def runs_of(task: str) -> dict[Path, dict]:
 
 
 def last_state(folder: Path) -> dict:
-    """The metadata of a run's last.safetensors, with `step` and `steps`; {} where it is missing."""
+    """The metadata of a run's last.safetensors, with `step` and `steps`; {} if it is missing."""
     path = folder / "last.safetensors"
     try:
         if not path.is_file():  # reading a pipe would wait for ever

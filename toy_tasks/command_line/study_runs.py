@@ -113,7 +113,7 @@ def train_side_by_side(
 
 
 def _start(context, study: "Study", run: Run) -> tuple:
-    """Start a process that computes the run -> it, and the connection that sends its outcome."""
+    """Start a process that computes the run -> the process, and the connection to its outcome."""
     reader, writer = context.Pipe(duplex=False)
     process = context.Process(target=_compute, args=(study, run, writer), daemon=True)
     with _sigterm_blocked():

@@ -68,7 +68,7 @@ def train_task(
         if exit_other_ranks:
             sys.exit(0)
         return model, ranks.broadcast(Path())
-    # A new run writes its first file only here, where all checks have passed.
+    # A new run writes its first file only here, after all checks.
     folder = options.out if options.resume else run_folders.new_folder(options.name, options.out)
     with locked(folder):
         settings = {"options": saved, "model": model_kind(kind)}
@@ -100,7 +100,7 @@ def train_task(
 
 
 def resume_command(options: argparse.Namespace, folder: Path) -> str:
-    """The command that goes on with a run or a study."""
+    """The command that resumes a run or a study."""
     return f"{options.program} --resume --out {quoted(folder)}"
 
 
@@ -148,7 +148,7 @@ def finish(
 
     `data` is what the model was tested on. `figures` has the measures by name, the decisive
     one last. `example` is a text for the model, if it takes texts. `target` is the figure to reach,
-    and whether it was reached. If a folder has several runs, `run` is the example's.
+    and whether it was reached. If a folder has several runs, `run` is one to use.
     """
     files = sorted(path.name for path in folder.iterdir() if path.is_file())
     print(f"files in {folder}: {', '.join(files)}")

@@ -74,7 +74,7 @@ def pronunciations(
     """Read the words of a language and their phonemes -> the pairs of "train", "dev" and "test".
 
     With `folder`, read its files LANG_train.tsv, LANG_dev.tsv and LANG_test.tsv. Without, read them
-    from `cache`; first download those that are missing or damaged there from `address`.
+    from `cache`; first download missing or damaged files from `address`.
 
     Raises InputError if the language has characters that a file name must not have, if it is not
     one of `PRONUNCIATION_SUMS` and no folder is given, and as `fetch` and `read_pairs` do.

@@ -30,7 +30,7 @@ def dates(count: int = 20_000) -> list[tuple[str, str]]:
 
 
 def in_words(day: datetime.date, rng: np.random.Generator) -> str:
-    """The day in a random format of those in which people write dates."""
+    """The day in one of the formats that people use for dates, chosen at random."""
     month, weekday = MONTHS.split()[day.month - 1], DAYS.split()[day.weekday()]
     if rng.random() < 0.5:
         month, weekday = month[:3], weekday[:3]

@@ -14,7 +14,7 @@ TOKENIZED = ".tok."
 
 
 def tokenizer_languages(languages: Sequence[str], cased: bool) -> tuple[str, str]:
-    """The languages whose rules tokenize source and target; "" if they stay as they are."""
+    """The languages whose rules tokenize source and target; "" if sentences stay as written."""
     source, target = languages
     return ("", "") if cased else (source, target)
 
@@ -24,7 +24,7 @@ def read_corpus(
 ) -> dict[str, list[Pair]]:
     """Read a corpus -> the pairs of "train", "val" and "test", with spaces between tokens.
 
-    With `cased` sentences stay as they are written. `path` is one file of pairs, which a hash of
+    With `cased`, sentences stay as written. `path` is one file of pairs, which a hash of
     the source splits; or a folder with two files for each split. Prints how many pairs are left out
     because a side is empty, and how many sources of "val" and "test" are trained on, too. Raises
     InputError for a split without pairs, and as `find_files`, `read_parallel` and `read_pairs` do.

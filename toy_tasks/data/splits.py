@@ -15,7 +15,7 @@ def is_held_out(source: str) -> bool:
 
 
 def split_pairs(pairs: Iterable[Pair], train: str, development: str, test: str) -> dict:
-    """The pairs by the name of their part: eight in ten `train`, one each for the others."""
+    """The pairs by part: eight tenths `train`, one tenth `development`, one tenth `test`."""
     parts: dict[str, list[Pair]] = {train: [], development: [], test: []}
     by_hash = test, development, *[train] * 8
     for pair in pairs:

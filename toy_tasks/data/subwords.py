@@ -15,7 +15,7 @@ HELP = "use at most N subwords as symbols, learned with sentencepiece (default: 
 def subwords_for_run(
     options: argparse.Namespace, texts: Iterable[str], size: int, flag: str, **settings
 ) -> Subwords:
-    """Learn at most `size` subwords from texts, or load those of the run that is resumed.
+    """Learn at most `size` subwords from texts, or load the subwords of a run that is resumed.
 
     `flag` is the flag that gave the size, for messages. `settings` go to `Subwords.train`.
     """

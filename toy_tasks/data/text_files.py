@@ -53,8 +53,8 @@ def read_pairs(
 ) -> list[Pair]:
     """Read a file with `source<TAB>target` on each line -> the pairs, in the file's order.
 
-    `words` names the sides that are words ("source", "target" or "both"); the others are
-    characters. Spaces around a side are dropped, and several spaces between words become one.
+    `words` says which sides are split into words ("source", "target" or "both"), not characters.
+    Spaces around a side are dropped, and several spaces between words become one.
 
     Raises InputError, with the number of the line, for a line without exactly one TAB, and for a
     side that is empty or longer than `longest` symbols; for an empty file; and as `read_text` does.

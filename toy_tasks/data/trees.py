@@ -16,7 +16,7 @@ MAX_DEPTH, MAX_WORDS = 100, 256
 TOP = "TOP", "ROOT", "S1", ""
 """Labels of the node that some treebanks put around the tree of a sentence."""
 EMPTY = "-NONE-"
-"""The tag of words that are not in the sentence, such as traces."""
+"""The tag of tokens that are not words of the sentence, such as traces."""
 
 
 @dataclass(frozen=True, slots=True)

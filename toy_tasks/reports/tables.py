@@ -10,7 +10,7 @@ def mean_and_range(values: Sequence[float], form: str = ".3f") -> str:
 
 
 def markdown_table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells, the first of which is the head, as an aligned Markdown table."""
+    """Rows of cells as an aligned Markdown table; the first row is the head."""
     widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
     head, *body = (" | ".join(map(str.ljust, row, widths)) for row in rows)
     line = " | ".join("-" * width for width in widths)

@@ -91,7 +91,7 @@ class TranslationTask(TransductionTask):
         self.folder = folder
         save_subwords(self.text.source, folder)
         saved = run_folders.last_state(folder).get("task")
-        if isinstance(saved, dict):  # earlier versions check only the training data
+        if isinstance(saved, dict):  # runs of earlier versions saved fewer checksums
             known = saved.keys() | {"data"}
             self.checked = {name: pairs for name, pairs in self.checked.items() if name in known}
         with contextlib.suppress(InputError):  # without the file, epochs are counted again
