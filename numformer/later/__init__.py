@@ -1,4 +1,4 @@
-"""What came after the paper, one idea in each file; `registries` has the choices by name."""
+"""Ideas from after the paper, one in each file; `registries` has the choices by name."""
 
 from numformer.later.activations import GEGLU, GELU, GELUTanh, SwiGLU, Swish, Tanh
 from numformer.later.rms_norm import RMSNorm

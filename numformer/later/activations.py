@@ -10,7 +10,7 @@ from numformer.layer import Array, Layer
 def gelu(x):
     """x (...) -> y, slope, each (...): y = x P(X <= x) for a standard normal X.
 
-    Hendrycks and Gimpel 2016; this is exact, x (1 + erf(x / sqrt(2))) / 2, and no approximation.
+    Hendrycks and Gimpel 2016; this is x (1 + erf(x / sqrt(2))) / 2, exactly, not approximated.
     The slope is P(X <= x) + x density(x).
     """
     cdf, slope = normal(x)
@@ -144,7 +144,7 @@ class SwiGLU(Layer):
     So the feed-forward network has three matrices instead of two: FFN(x) = (Swish(x W) * x V) W_2.
     """
 
-    inputs = 2  # for each output
+    inputs = 2  # input features for each output feature
 
     def forward(self, x: Array) -> Array:
         y, opened = swiglu(x)
@@ -156,7 +156,7 @@ class SwiGLU(Layer):
 
 
 def geglu(x):
-    """x (..., 2F) -> y, opened, slope (..., F): y = GELU(gate) value, the halves of x.
+    """x (..., 2F) -> y, opened, slope (..., F): y = GELU(gate) value, x = [gate | value].
 
     opened = GELU(gate), approximated by tanh; slope is the slope of opened   (Shazeer 2020).
     """

@@ -1,4 +1,4 @@
-"""Auxiliary losses: losses of layers within a model, which are added to that of its predictions.
+"""Auxiliary losses: losses of layers within a model, added to the loss of its predictions.
 
 A layer's forward calls `add_auxiliary_loss(loss)`; its backward multiplies the gradient of that
 loss by `auxiliary_gradient()`. The Objective of a model, or a gradient check, collects the losses
@@ -16,19 +16,19 @@ _gradient: contextvars.ContextVar[Any] = contextvars.ContextVar("gradient", defa
 
 
 def add_auxiliary_loss(loss: Any) -> None:
-    """Add a loss () of the present forward, if losses are being collected."""
+    """Add a scalar loss () of the current forward, if losses are being collected."""
     if (losses := _losses.get()) is not None:
         losses.append(loss)
 
 
 def auxiliary_gradient() -> Any:
-    """The gradient () of the total loss with respect to each auxiliary loss, during backward."""
+    """Return the scalar gradient () of the total loss by each auxiliary loss, during backward."""
     return _gradient.get()
 
 
 @contextlib.contextmanager
 def collect_auxiliary_losses() -> Iterator[list]:
-    """A context whose value is the list of the losses () that forwards in it add."""
+    """Within the block, collect the scalar losses () that forwards add: `with ... as losses`."""
     losses: list = []
     token = _losses.set(losses)
     try:
@@ -39,9 +39,9 @@ def collect_auxiliary_losses() -> Iterator[list]:
 
 @contextlib.contextmanager
 def set_auxiliary_gradient(dloss: Any) -> Iterator[None]:
-    """A context in which the gradient of each auxiliary loss is `dloss` ().
+    """Within the block, the gradient of each auxiliary loss is the scalar `dloss` ().
 
-    In it no losses are collected, so that a recomputed layer does not add its loss twice.
+    No losses are collected there, so that a recomputed layer does not add its loss twice.
     """
     gradient, losses = _gradient.set(dloss), _losses.set(None)
     try:

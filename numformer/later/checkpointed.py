@@ -1,4 +1,4 @@
-"""Gradient checkpointing (Chen et al. 2016): backward recomputes a layer that saved nothing."""
+"""Gradient checkpointing (Chen et al. 2016): forward saves only inputs, backward runs it again."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from numformer.randomness import dropout_stream
 
 
 class Checkpointed(Layer):
-    """A layer whose forward saves only its inputs. The outputs and gradients are the same bits.
+    """A layer whose forward saves only its inputs. Outputs and gradients keep the same bits.
 
     Backward runs forward again, so N such layers save N inputs and the records of one layer instead
     of N. The price is a second forward. Dropout draws the same masks again.
@@ -25,7 +25,7 @@ class Checkpointed(Layer):
         return f"Checkpointed({type(self.layer).__name__})"
 
     def _walk(self, prefix: str, met: set):
-        """The inner layer keeps the names that it has without the checkpoint."""
+        """Walk the inner layer under the names that it has without the checkpoint."""
         if id(self) not in met:
             met.add(id(self))
             yield f"{prefix} (recomputed)", self
@@ -49,7 +49,7 @@ class Checkpointed(Layer):
             dropout_stream.state = now
 
     def backward(self, dy: Array) -> Any:
-        """Raises InputError if the second forward computes another y than the first."""
+        """Run forward again, then backward. Raises InputError if the second y differs."""
         saved = self.pop_saved()
         if not np.array_equal(_checksum(self.recompute(saved)), saved["checksum"], equal_nan=True):
             self.layer.clear_saved()
@@ -63,5 +63,5 @@ class Checkpointed(Layer):
 
 
 def _checksum(y) -> list:
-    """The sum of y; nothing on a GPU, which would have to finish first."""
+    """Return [the sum of y], or [] on a GPU, where reading it would wait for the computation."""
     return [y.sum()] if on_host(y) else []

@@ -1,4 +1,4 @@
-"""Embeddings of later models: without a factor, with segments and a norm; a bias of the logits."""
+"""Embeddings of later models: without a factor, with segments and a norm; logits with a bias."""
 
 import numpy as np
 
@@ -23,7 +23,7 @@ class UnscaledEmbedding(Embedding):
 class RichInputEmbedding(InputEmbedding):
     """ids, segments (B, T) -> x (B, T, D): the sum of three embeddings, a norm, then dropout.
 
-    The embeddings are those of the symbol, of its segment and of its position (Devlin et al. 2019).
+    The symbol, its segment and its position each have an embedding (Devlin et al. 2019).
     `segments`, the embedding of segments, and `norm` are optional. The default segment is 0.
     """
 

@@ -38,15 +38,15 @@ def route(scores, count: int):
 
 
 def route_backward(dweights, weights):
-    """dweights, weights (N, E) -> dscores (N, E). The choice is piecewise constant: no gradient."""
+    """dweights, weights (N, E) -> dscores (N, E). The choice itself has no gradient."""
     return softmax_backward(dweights, weights)
 
 
 def balance(scores, chosen):
-    """scores, chosen (N, E) -> loss (), probabilities (N, E), shares (E).
+    """scores, chosen (N, E) -> scalar loss (), probabilities (N, E), shares (E).
 
     loss = E sum_e shares_e mean(probabilities_e), where shares_e is the share of e in all choices
-    and probabilities = softmax(scores). It is 1 if all experts are chosen equally often.
+    and probabilities = softmax(scores). The loss is 1 if all are chosen equally.
     """
     probabilities = softmax(scores)
     choices = chosen.astype(scores.dtype).sum(axis=0)
@@ -56,7 +56,7 @@ def balance(scores, chosen):
 
 
 def balance_backward(dloss, probabilities, shares):
-    """dloss (), probabilities (N, E), shares (E) -> dscores (N, E). The shares are constants."""
+    """scalar dloss (), probabilities (N, E), shares (E), which are constants -> dscores (N, E)."""
     count, experts = probabilities.shape
     dprobabilities = array_module(shares).broadcast_to(
         dloss * experts / count * shares, probabilities.shape
@@ -68,9 +68,9 @@ class Experts(Layer):
     """x (B, T, D) or rows (N, D), reach -> the same shape: y = sum_e weight_e FFN_e(x).
 
     The sum is over the `count` experts with the highest scores x W; the weights are the softmax of
-    these scores. Padding, of which `reach` knows the positions in x (B, T, D), goes to no expert,
-    and y is 0 there. The auxiliary loss is `balance_weight` times `balance`. On a GPU each forward
-    waits for the device once, for the rows of each expert.
+    these scores. Padding in x (B, T, D), which `reach` knows, goes to no expert, and y is 0
+    there. The auxiliary loss is `balance_weight` times `balance`. On a GPU each forward
+    waits for the device once, to read which rows each expert gets.
     """
 
     role = "feed_forward"
@@ -123,7 +123,7 @@ class Experts(Layer):
 
 
 def real_places(x, reach) -> Any:
-    """The places (N,) of x that are not padding; None if all are real, or if it is unknown."""
+    """Return the places (N,) of x that are not padding; None if all are real, or if unknown."""
     if x.ndim < 3 or not isinstance(reach, Reach) or reach.queries.all_valid:
         return None
     return array_module(x).asarray(reach.queries.real)
@@ -143,7 +143,7 @@ class RoutedEncoderLayer(EncoderLayer):
 
 
 class RoutedDecoderLayer(DecoderLayer):
-    """x (B, T, D), reach, memory (B, S, D), memory_reach -> (B, T, D), likewise."""
+    """x (B, T, D), reach, memory (B, S, D), memory_reach -> (B, T, D): the same."""
 
     def forward(
         self,
@@ -159,7 +159,7 @@ class RoutedDecoderLayer(DecoderLayer):
 
 
 class MixtureOfExperts:
-    """The entry "experts" of FEED_FORWARDS: each expert is a network as of the entry "dense"."""
+    """The entry "experts" of FEED_FORWARDS: each expert is a network of the entry "dense"."""
 
     EncoderLayer, DecoderLayer = RoutedEncoderLayer, RoutedDecoderLayer
 
@@ -185,12 +185,12 @@ class MixtureOfExperts:
 
     @staticmethod
     def build(config, rng: np.random.Generator) -> Experts:
-        """The experts of a TowerConfig."""
+        """Build the experts of a TowerConfig."""
         experts = [DenseFeedForward.build(config, rng) for _ in range(config.experts)]
         sizes = config.d_model, rng, config.chosen_experts, config.balance_weight
         return Experts(experts, *sizes)
 
     @staticmethod
     def entries(config) -> int:
-        """A lower bound on the number of entries in the matrices."""
+        """Return a lower bound on the number of entries in the matrices."""
         return config.experts * DenseFeedForward.entries(config) + config.d_model * config.experts

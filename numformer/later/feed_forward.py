@@ -31,8 +31,8 @@ class Chain(Layer):
 class DenseFeedForward:
     """The entry "dense" of FEED_FORWARDS: the paper's FeedForward, with the parts of a config.
 
-    Every entry has `build` and `entries`. It may have `Settings` of its own; `require(config)`,
-    which refuses a config that does not fit; and its own classes of layers around it.
+    Every entry has `build` and `entries`. An entry may also have its own `Settings`, a method
+    `require(config)` that refuses a config that does not fit, and its own classes of layers.
     """
 
     Settings = settings.Settings
@@ -40,7 +40,7 @@ class DenseFeedForward:
 
     @staticmethod
     def build(config, rng: np.random.Generator) -> FeedForward:
-        """The network of a TowerConfig."""
+        """Build the network of a TowerConfig."""
         width, activation = config.d_ff, config.new_activation()
         inner = Linear(
             config.d_model, getattr(activation, "inputs", 1) * width, rng, config.feed_forward_bias
@@ -52,5 +52,5 @@ class DenseFeedForward:
 
     @staticmethod
     def entries(config) -> int:
-        """A lower bound on the number of entries in its matrices."""
+        """Return a lower bound on the number of entries in the network's matrices."""
         return 2 * config.d_model * config.d_ff

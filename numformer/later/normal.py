@@ -9,7 +9,7 @@ from numformer.backend import array_module, cache_pieces
 
 
 def normal(x):
-    """x (...) -> P(X <= x) of a standard normal X, and its density at x, each (...).
+    """x (...) -> P(X <= x) of a standard normal X, and the density at x, each (...).
 
     NumPy has neither this function nor erf. The tail beyond a = |x| is exp(-a^2 / 2) times a
     function of t = 3 / (3 + a) that is so smooth that a polynomial is exact to the precision of the
@@ -42,7 +42,7 @@ def normal(x):
 def _tail_polynomial(degree: int) -> list[float]:
     """The coefficients, highest first, of exp(a^2 / 2) P(X > a) in powers of 3 / (3 + a).
 
-    They are Python floats: NumPy's would widen every sum to float64, in twice the time.
+    They are Python floats, since NumPy's would widen every sum to float64, at half the speed.
     """
 
     def scaled_tail(t: float) -> float:

@@ -1,4 +1,4 @@
-"""Select some positions of a batch, where only these are needed."""
+"""Select some positions of a batch, for layers that need no others."""
 
 from numformer.arithmetic import rows
 from numformer.backend import array_module
@@ -6,7 +6,7 @@ from numformer.layer import Array, Layer
 
 
 def pick(x, places):
-    """x (..., D), places (N,) -> y (N, D): the rows of x at these places."""
+    """x (..., D), places (N,) -> y (N, D): the rows of x at the places."""
     return rows(x).take(places, axis=0)
 
 
@@ -19,7 +19,7 @@ def pick_backward(dy, places, shape):
 
 
 class Pick(Layer):
-    """x (..., D), places (N,) -> (N, D): the rows of x at some places, which are distinct.
+    """x (..., D), places (N,) -> (N, D): the rows of x at distinct places.
 
     `places` is a host array of integers: position 1 of sequence 2 in x (B, T, D) is place 2 T + 1.
     """

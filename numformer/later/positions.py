@@ -1,4 +1,4 @@
-"""Positions other than the paper's: sinusoids in another order, and none."""
+"""Positions other than the paper's: sinusoids in another order, and no positions."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from numformer.paper.positions import sinusoidal_table
 
 
 def sinusoidal_halves_table(length: int, d_model: int, xp=np):
-    """`sinusoidal_table` (length, D) with all sines first, then all cosines.
+    """Return `sinusoidal_table` (length, D) with all sines first, then all cosines.
 
     Many programs use this order, such as Tensor2Tensor and Marian.
     """
@@ -16,7 +16,7 @@ def sinusoidal_halves_table(length: int, d_model: int, xp=np):
 
 
 class NoPositions(Layer):
-    """x (B, T, D) -> x: no positions are added; attention may have its own, or there are none.
+    """x (B, T, D) -> x: adds no positions; attention may have positions of its own, or none.
 
     A causal mask also gives some information about the order: the number of visible symbols.
     """

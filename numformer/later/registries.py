@@ -1,6 +1,6 @@
 """The registries of choices: a field of a config names a choice by its key here.
 
-A new entry is a choice like the others; an unknown name is refused.
+A new entry is a choice like the others. An unknown name raises InputError.
 """
 
 from collections.abc import Callable
@@ -45,20 +45,20 @@ POSITIONS: dict[str, Callable[..., Layer]] = {
     "sinusoidal_rotary": lambda *sizes: SinusoidalPositions(),
     **dict.fromkeys(["rotary", "alibi", "none"], lambda *sizes: NoPositions()),
 }
-"""What adds positions to the embeddings, built from (max_length, d_model, rng)."""
+"""Layers that add positions to the embeddings, built from (max_length, d_model, rng)."""
 
 POSITIONS_IN_ATTENTION: dict[str, Callable[[Any], dict[str, Any]]] = {
     "rotary": lambda config: {"rotary": Rotary(config.rotary_base)},
     "sinusoidal_rotary": lambda config: {"rotary": Rotary(config.rotary_base)},
     "alibi": lambda config: {"bias": ALiBi(config.heads)},
 }
-"""The positions that act within self-attention: a config -> the part `rotary` or `bias`."""
+"""Positions within self-attention: a config -> the part of attention, `rotary` or `bias`."""
 
 ATTENTIONS: dict[str, Callable[..., Layer]] = {
     "scaled_dot_product": ScaledDotProductAttention,
     "tiled": TiledAttention,
 }
-"""What each head computes. A class of your own is built from p_drop."""
+"""Layers that compute each head. A class of your own is built from p_drop."""
 
 MIXERS: dict[str, Any] = {
     "attention": AttentionMixer(),
@@ -69,4 +69,4 @@ MIXERS: dict[str, Any] = {
     "linear": LinearAttention,
     "state_space": StateSpace,
 }
-"""What can replace self-attention."""
+"""Kinds of self-attention, and layers that can replace it."""

@@ -15,14 +15,14 @@ class ALiBi:
     """Positions of queries (T,) and keys (S,), host arrays -> a bias of scores (H, T, S).
 
     It replaces all other positions. The slopes m_h are the powers of 2^(-8 / H), from the first to
-    the H-th (section 3). Distances count alike in both directions, so an encoder can use it, too.
-    The bias is a constant: it has no gradient.
+    the H-th (section 3). Distances are the same both ways, so an encoder can use ALiBi, too. The
+    bias is a constant: it has no gradient.
     """
 
     def __init__(self, heads: int):
         self.slopes = 2.0 ** (-8 / heads * np.arange(1, heads + 1))
 
     def forward(self, queries: Array, keys: Array, like: Array) -> Array:
-        """The bias, in the dtype and on the device of `like`."""
+        """Return the bias, in the dtype and on the device of `like`."""
         arrays = map(array_module(like).asarray, (self.slopes, queries, keys))
         return alibi(*arrays).astype(like.dtype)

@@ -18,11 +18,11 @@ from numformer.paper.memory import KeysAndValues
 
 
 class Tile(NamedTuple):
-    """Scores that are computed together: those of some heads, query rows and keys.
+    """Scores that are computed together, of some heads, query rows and keys.
 
     `keys` is a slice or an array of indices. Every row sees the columns `unmasked` of the tile; for
     the other columns `mask(t, s)` says which rows see which keys (None: the pattern masks nothing).
-    A pattern of many tiles with few scores each marks them as `small`.
+    A pattern with many tiles of few scores each marks its tiles as `small`.
     """
 
     heads: slice
@@ -53,7 +53,7 @@ class FullPattern:
         return None
 
     def tiles(self, t, s, causal: bool, heads: int, rows: int) -> Iterator[Tile]:
-        """Tiles of at most `rows` rows that together hold every score of the pattern."""
+        """Yield tiles of at most `rows` rows that together hold every score of the pattern."""
         yield from window_tiles(t, s, causal, heads, rows)
 
 
@@ -95,7 +95,7 @@ class GlobalWindow(GlobalWindowSettings, FullPattern):
     """t sees s if |t - s| < window, or t or s is global (Beltagy et al. 2020, Longformer).
 
     The first `global_tokens` positions are global; distant positions exchange information through
-    them. As in BigBird (Zaheer et al. 2020) they have no projections of their own. Under a causal
+    them. As in BigBird (Zaheer et al. 2020) these have no projections of their own. Under a causal
     mask every later position can see them (the attention sinks of Xiao et al. 2024).
     """
 
@@ -160,7 +160,7 @@ class Strided(StridedSettings, FullPattern):
 
 
 def window_tiles(t, s, causal: bool, heads: int, rows: int, window: float = math.inf):
-    """Consecutive queries, each tile with the keys that one of its queries sees in the window."""
+    """Yield tiles of consecutive queries with all keys that any of them sees in the window."""
     ahead = 0 if causal else window - 1
     for part in slices(0, len(t), rows):
         first, last = t[part][[0, -1]]
@@ -171,5 +171,5 @@ def window_tiles(t, s, causal: bool, heads: int, rows: int, window: float = math
 
 
 def slices(start: int, stop: int, size: int) -> list[slice]:
-    """Consecutive slices of `size` from start to stop; the last one may be shorter."""
+    """Return consecutive slices of `size` from start to stop; the last one may be shorter."""
     return [slice(first, min(first + size, stop)) for first in range(start, stop, size)]

@@ -1,6 +1,6 @@
 """Learned relative positions (Shaw et al. 2018) in the form of T5 (Raffel et al. 2020).
 
-Each head adds a trained number to a score, by the bucket of the distance of query and key.
+Each head adds to a score a trained number, that of the bucket of the query-key distance.
 """
 
 import math
@@ -23,8 +23,8 @@ def position_buckets(
 
     Half of the buckets have one distance each; the others grow logarithmically up to `farthest`,
     and the last one has everything beyond (Raffel et al. 2020, section 2.1). With `both_ways`, half
-    of the buckets are for keys after the query; otherwise such keys count as distance 0. Rounding
-    to float32, as in T5's own code, decides where the logarithm is a whole number.
+    of the buckets are for keys after the query; otherwise such keys count as distance 0. Where
+    the logarithm is a whole number, rounding to float32 decides, as in T5's own code.
     """
     if both_ways:
         buckets //= 2
@@ -41,9 +41,9 @@ def position_buckets(
 class RelativePositions(Layer):
     """Positions of queries (T,) and keys (S,), host arrays -> a bias of scores (H, T, S).
 
-    The table (buckets, H) starts at 0, where all distances are equal; the layers of a stack may
-    share one. `constant` is another bias, without a gradient, that is added. Raises InputError for
-    too few buckets, or if `farthest` is among the buckets of one distance.
+    The table (buckets, H) starts at 0, so that all distances are equal; the layers of a stack may
+    share one. `constant` is a further bias to add, without a gradient. Raises InputError for too
+    few buckets, or if `farthest` is so near that it has a bucket of its own.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -86,5 +86,5 @@ class RelativePositions(Layer):
         return None
 
     def share(self, first: "RelativePositions") -> None:
-        """Take the table of the first such layer of a stack."""
+        """Use the table of `first`, the first such layer of a stack."""
         self.table = first.table

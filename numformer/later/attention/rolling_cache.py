@@ -1,4 +1,4 @@
-"""The keys and values that decoding keeps under a window: those of the latest positions only."""
+"""Keep the keys and values of the latest positions only, for decoding with a window."""
 
 import numpy as np
 
@@ -10,14 +10,14 @@ class RollingKeysAndValues(ArrayState):
     """Keys and values of the latest `window` positions, (B, H, window, K) each, in a ring buffer.
 
     Position t is stored at index t modulo window. The first `permanent` positions are never
-    overwritten: they stand before the ring.
+    overwritten: they are stored before the ring.
     """
 
     def __init__(self, memory: Memory, window: int, permanent: int = 0):
         self.memory, self.window, self.permanent = memory, window, permanent
 
     def append(self, key, value):
-        """As KeysAndValues.append, but returns only what the first new position can still see."""
+        """As KeysAndValues.append, but return only what the first new position can still see."""
         xp, first, length = array_module(key), self.memory.length, key.shape[2]
         near = max(0, first - self.window + 1)
         before = np.r_[: min(self.permanent, near), near:first]

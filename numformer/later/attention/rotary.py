@@ -1,6 +1,6 @@
 """Rotary positions (Su et al. 2021): queries and keys rotated by angles that grow with position.
 
-The product of a query at t and a key at s then depends on their distance t - s.
+The product of a query at t and a key at s then depends on t and s only by their distance t - s.
 """
 
 import math
@@ -15,7 +15,7 @@ from numformer.paper.positions import PositionTable
 
 
 def rotary_turns(length: int, width: int, xp=np, base: float = 10000):
-    """turns (length, K / 2), complex: exp(i t theta_j), theta_j = base^(-2j / K), K = width."""
+    """Return turns (length, K / 2): exp(i t theta_j), theta_j = base^(-2j / K), K = width."""
     theta = xp.exp(xp.arange(0, width, 2) * (-math.log(base) / width))
     return xp.exp(1j * (xp.arange(length)[:, None] * theta))
 
@@ -35,7 +35,7 @@ def rotary_backward(dy, turns):
 
 
 def with_adjacent_pairs(x):
-    """x, or a copy of x if the values of a pair are not adjacent in memory, as `rotary` needs."""
+    """Return x, or a copy if its pairs are not adjacent in memory, as `rotary` needs them."""
     return x if x.strides[-1] == x.itemsize else x.copy()
 
 
@@ -53,14 +53,14 @@ class Rotary(Layer):
     """x (..., T, K), positions (T,) -> (..., T, K): each query or key rotated by its position.
 
     `positions` is a host array; the default is 0 to T - 1. The `base` of the paper is 10000. With a
-    larger one, as in models for long texts, all pairs but the first rotate more slowly.
+    larger base, as in models for long texts, all pairs but the first rotate more slowly.
     """
 
     def __init__(self, base: float = 10000):
         self._table = PositionTable(partial(rotary_turns, base=base))
 
     def turns(self, like, positions: np.ndarray):
-        """The turns at positions (T,), for an x (..., T, K)."""
+        """Return the turns at positions (T,), for `like` (..., T, K)."""
         require_pairs(like.shape[-1])
         table = self._table.rows(positions.max() + 1, like)
         return table[array_module(like).asarray(positions)]

@@ -1,4 +1,4 @@
-"""Dropout masks for attention in tiles: each tile is drawn on demand, the mask never stored."""
+"""Dropout masks for attention in tiles: draw each tile on demand, never store the mask."""
 
 import math
 
@@ -11,7 +11,7 @@ from numformer.randomness import dropout_stream, mask_from_bits, splitmix64
 class TiledDropoutMask:
     """The mask `keep` (..., T, S) of a dropout, drawn tile by tile.
 
-    Its bits are those that `dropout_stream.mask` draws for the same shape: four entries to a word.
+    It has the bits that `dropout_stream.mask` draws for the same shape, four entries from a word.
     """
 
     def __init__(self, shape: tuple[int, ...], p_drop: float):
@@ -19,7 +19,7 @@ class TiledDropoutMask:
         self.key, self.start, _ = dropout_stream.reserve(math.prod(shape))
 
     def tile(self, index: tuple, columns: np.ndarray, like):
-        """The tile [*index, columns], in the dtype and on the device of `like`."""
+        """Return the tile [*index, columns], in the dtype and on the device of `like`."""
         xp, row = array_module(like), np.zeros((), int)
         for size, part in zip(self.shape[:-1], index, strict=True):
             row = row[..., None] * size + np.arange(size)[part]
@@ -32,7 +32,7 @@ class TiledDropoutMask:
         counters = self.start + entry // 4 + np.arange(count // 4 + 2)
         words = splitmix64(self.key, xp.asarray(counters, dtype=xp.uint64)).view(xp.uint16)
         bits = words[..., :count]
-        for offset in (1, 2, 3):  # a row of the tile begins at this entry of its first word
+        for offset in (1, 2, 3):  # for rows of the tile that begin at this entry of a word
             rows = entry % 4 == offset
             if rows.any():
                 bits = xp.where(xp.asarray(rows), words[..., offset : offset + count], bits)

@@ -24,21 +24,21 @@ from numformer.paper.attention import MultiHeadAttention
 from numformer.paper.dropout import dropout, dropout_backward
 from numformer.paper.masks import ExplicitMask, Reach, as_reach, padding_mask
 
-ROWS = 128  # queries in a tile: with fewer, products are slow; with more, more is masked in vain
+ROWS = 128  # queries in a tile: fewer make products slow, more compute more scores that are masked
 SMALL = 40  # exp(40) times any length fits in a float32, and so does exp(-40) times small values
 LEAST = 1 << 16  # scores of a sequence from which tiles are faster, if half of them are masked
 
 
 def contiguous(x):
-    """x (..., M, N) with contiguous rows, which products read fastest."""
+    """Return x (..., M, N) with contiguous rows, which products read fastest."""
     return array_module(x).ascontiguousarray(x)
 
 
 class Scores(NamedTuple):
-    """The scores of a tile in some sequences and heads: their indices, and what acts on them.
+    """The scores of a tile in some sequences and heads: their indices, and what is applied to them.
 
     `queries`, `keys` and `dkeys` are indices of arrays (B, H, T, K), (B, G, S, K), (B, H, S, K).
-    `offsets` are pairs of columns and an array that is added to their scores; `keep` is the mask of
+    `offsets` are pairs of columns and an array to add to the scores in them; `keep` is the mask of
     dropout, or None. `dbias` accumulates the gradient of a trained bias; None without one.
     """
 
@@ -62,7 +62,7 @@ def attention_in_tiles(query, key, value, tiles, small: bool):
 
     query (B, H, T, K), key (B, G, S, K), value (B, G, S, K_v) -> output (B, H, T, K_v), log_sums
     (B, H, T, 1): log sum_s exp(score_ts). The output of a row that sees nothing is 0. The
-    exponentials of `small` scores are computed directly; from others the row's maximum is
+    exponentials of `small` scores are computed directly; from other scores, the row's maximum is
     subtracted first.
     """
     xp, highest = array_module(query), 0
@@ -79,9 +79,9 @@ def attention_in_tiles(query, key, value, tiles, small: bool):
         total = xp.maximum(sum_last(weights), xp.finfo(weights.dtype).tiny)
         log_sums[scores.queries] = highest + xp.log(total)
         rows = matmul(dropout(weights, scores.keep), value[scores.keys])
-        rows /= total  # fewer entries than the weights have
+        rows /= total  # after the product, which has fewer entries than the weights
         output[scores.queries] = rows
-        del weights  # so that the next tile takes this memory, which is in the cache
+        del weights  # so that the next tile reuses this memory, which is in the cache
     return output, log_sums
 
 
@@ -113,7 +113,7 @@ def attention_in_tiles_backward(doutput, query, key, value, output, log_sums, ti
 
 
 def scores_are_small(query, key) -> bool:
-    """Whether |q||k| / sqrt(d_k), a bound on the scores, is small. A GPU is not made to wait."""
+    """Return whether |q||k| / sqrt(d_k), a bound on scores, is small; False on a GPU, unread."""
     if not on_host(query):
         return False
     lengths = (math.sqrt(dot_last(x, x).max()) for x in (query, key))
@@ -129,10 +129,10 @@ class TiledAttention(Layer):
     A `bias` computes, from positions (T,) and (S,), what is added to the scores (H, T, S); if it is
     a Layer, it gets a gradient.
 
-    Tiles of `rows` queries compute sequences of at least `least` scores if the reach is causal;
-    otherwise both numbers are doubled. BiasedAttention computes shorter sequences. An attention of
-    your own, `dense`, computes sequences of any length; its forward takes query, key, value, mask
-    and, if there is one, the bias.
+    Sequences of at least `least` scores are computed in tiles of `rows` queries if the reach is
+    causal; otherwise both numbers are doubled. BiasedAttention computes shorter sequences. An
+    attention of your own, `dense`, computes sequences of any length; its forward takes query, key,
+    value, mask and, if there is one, the bias.
     """
 
     def __init__(
@@ -191,13 +191,13 @@ class TiledAttention(Layer):
         return dquery, dkey, dvalue
 
     def uses_tiles(self, reach: Reach) -> bool:
-        """Whether tiles are faster than the plain formula. They always need less memory."""
+        """Return whether tiles are faster than the plain formula; they always need less memory."""
         queries, keys = len(reach.queries.positions), len(reach.keys.positions)
         least = self.least if reach.causal else 2 * self.least
         return queries > self.rows and queries * keys >= least
 
     def latest_weights(self):
-        """The weights (B, H, T, S) of the latest forward; None if it saved none."""
+        """Return the weights (B, H, T, S) of the latest forward; None if it saved none."""
         attention, saved = self.dense, self.saved[-1]
         if "arrays" in saved:  # tiles save no weights: recompute them
             query, key, value = (saved["arrays"][name] for name in ("query", "key", "value"))
@@ -208,7 +208,7 @@ class TiledAttention(Layer):
         return weights if weights is None else merge_groups(weights)
 
     def _dense_inputs(self, query, key, value, reach: Reach) -> list:
-        """The inputs of a dense attention; heads that share keys become groups of heads."""
+        """Return the inputs of a dense attention; heads that share keys become groups of heads."""
         xp, positions = array_module(query), (reach.queries.positions, reach.keys.positions)
         heads, groups = query.shape[1], key.shape[1]
         mask = combined(reach.mask(xp), self.pattern.mask(*positions, heads), xp)
@@ -227,11 +227,11 @@ class TiledAttention(Layer):
         keep: TiledDropoutMask | None = None,
         train_bias: bool = False,
     ) -> Iterator[Scores]:
-        """The scores of query (B, H, T, K) and key (B, G, S, K), tile after tile.
+        """Yield the scores of query (B, H, T, K) and key (B, G, S, K), tile after tile.
 
-        On the host, Scores are of one sequence and one group of heads, so that they fit in the
-        cache. A GPU computes all sequences and heads together. Padded sequences, which differ in
-        length, are separate. With `train_bias` the bias gets its gradient from every tile.
+        On the host, scores are of one sequence and one group of heads, to fit in the cache, and
+        padded sequences, which differ in length, have separate tiles. A GPU computes all sequences
+        and heads together. With `train_bias` the bias gets its gradient from every tile.
         """
         xp, host, (batch, heads) = array_module(query), on_host(query), query.shape[:2]
         rows, group = self.rows if reach.causal else 2 * self.rows, heads // key.shape[1]
@@ -239,7 +239,7 @@ class TiledAttention(Layer):
             t, s = real_positions(reach, sequences)
             indices = np.arange(len(s))
             real: Any = reach.keys.valid[sequences].all(axis=0)
-            real &= not isinstance(reach, ExplicitMask)  # which may mask any key
+            real &= not isinstance(reach, ExplicitMask)  # an explicit mask may mask any key
             for tile in self.pattern.tiles(t, s, reach.causal, heads, rows):
                 keys, dbias = indices[tile.keys], None
                 if not len(keys):
@@ -264,7 +264,7 @@ class TiledAttention(Layer):
                     self.bias.backward(dbias)
 
     def _offsets(self, query, reach: Reach, sequences: slice, tile: Tile, keys, real) -> list:
-        """Columns and what is added to them (B, H, T, S): the bias, and -infinity where masked."""
+        """Return pairs of columns and what to add (B, H, T, S): the bias, -infinity if masked."""
         xp, offsets, zero = array_module(query), [], query.dtype.type(0)
         t, s = reach.queries.positions[tile.rows], reach.keys.positions
         if self.bias:
@@ -287,7 +287,7 @@ class TiledAttention(Layer):
 
 
 def tile_parts(sequences: slice, tile: Tile, heads: int, group: int, host: bool) -> Iterator:
-    """The sequences and heads of a tile that are computed together; never several groups."""
+    """Yield sequences and heads of a tile to compute together; never several groups."""
     together = tile.small or not host
     size = group if tile.heads == slice(0, heads) else 1  # other tiles may cut a group in two
     return itertools.product(
@@ -297,7 +297,7 @@ def tile_parts(sequences: slice, tile: Tile, heads: int, group: int, host: bool)
 
 
 def real_positions(reach: Reach, sequences: slice):
-    """Positions (T,) of the queries to compute, and (S,) of the keys up to the last real one."""
+    """Return positions (T,) of the queries to compute, (S,) of the keys up to the last real one."""
     t, s = reach.queries.positions, reach.keys.positions
     if isinstance(reach, ExplicitMask):
         return t, s
@@ -309,7 +309,7 @@ def real_positions(reach: Reach, sequences: slice):
 
 
 def key_mask(reach: Reach, sequences: slice, rows: slice, keys, xp):
-    """The explicit mask, or the mask of padding, of some rows and keys: (B, H, T, S) or None."""
+    """Return the mask (B, H, T, S), explicit or of padding, for some rows and keys, or None."""
     if isinstance(reach, ExplicitMask):
         shape = len(reach.queries.positions), len(reach.keys.positions)
         mask = xp.broadcast_to(reach.array, (*reach.array.shape[:2], *shape))
@@ -319,7 +319,7 @@ def key_mask(reach: Reach, sequences: slice, rows: slice, keys, xp):
 
 
 def combined(mask, visible, xp):
-    """A mask (B, H, T, S) and a host mask (T, S) or (H, T, S): what both allow; None allows all."""
+    """Return what a mask (B, H, T, S) and a host mask ([H,] T, S) both allow; None allows all."""
     if visible is None or visible.all():
         return mask
     visible = xp.asarray(visible)[(None,) * (4 - visible.ndim)]
@@ -342,9 +342,9 @@ def merge_groups(x):
 
 
 def attention_weights(layer: Any):
-    """The weights (B, H, T, S) of a layer's latest forward; None if it has none.
+    """Return the weights (B, H, T, S) of a layer's latest forward; None if it has none.
 
-    The layer is an attention, or another layer with a method of this name, such as a Mixer.
+    The layer is an attention, or another layer with a method `attention_weights`, such as a Mixer.
     """
     if not isinstance(layer, MultiHeadAttention):
         return layer.attention_weights() if hasattr(layer, "attention_weights") else None

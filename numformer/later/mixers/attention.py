@@ -53,18 +53,18 @@ class AttentionMixer:
         self.new_bias(config, causal=True)
 
     def new_pattern(self, config) -> FullPattern:
-        """The pattern, with its settings from a config."""
+        """Build the pattern, with its settings from a config."""
         return self.pattern(**settings_from(config, self.pattern.Settings))
 
     def new_bias(self, config, causal: bool, constant: Any = None) -> Any:
-        """The mixer's bias, on top of a constant one; the constant alone if it has no bias."""
+        """Build the mixer's bias, to which it adds `constant`; without one, return `constant`."""
         if not self.bias:
             return constant
         own = settings_from(config, self.bias.Settings)
         return self.bias(config.heads, both_ways=not causal, constant=constant, **own)
 
     def build(self, config, rng: np.random.Generator, causal: bool) -> SelfAttention:
-        """The self-attention of a config; a `causal` one never sees later positions."""
+        """Build the self-attention of a config; a `causal` one never sees later positions."""
         groups, positions = config.key_value_heads or config.heads, config.attention_positions()
         bias = self.new_bias(config, causal, positions.get("bias"))
         pattern = self.new_pattern(config)
@@ -77,21 +77,21 @@ class AttentionMixer:
 
     def share(self, layer: Layer, first: Layer) -> None:
         """Give a layer the parameters that it shares with the first layer of its stack."""
-        if not self.bias:  # the numbers of heads may differ, and the parts with them
+        if not self.bias:  # nothing to share, and the layers may have different parts
             return
         for part, first_part in zip(layer.layers_within(), first.layers_within(), strict=True):
             if hasattr(part, "share"):
                 part.share(first_part)  # pyright: ignore
 
     def entries(self, config) -> int:
-        """The number of entries in the matrices of this attention."""
+        """Return the number of entries in the matrices of this attention."""
         return matrix_entries(config, config.key_value_heads or config.heads)
 
 
 def build_cross_attention(config, rng: np.random.Generator) -> CrossAttention:
-    """The cross-attention of a config: full, with a key head for each query head.
+    """Build the cross-attention of a config: full, with a key head for each query head.
 
-    Its keys are another sequence, whose positions are no distances from those of the queries. So
+    Its keys are in another sequence than its queries, so a query and a key have no distance. Hence
     it has no rotary positions, no bias and no pattern.
     """
     parts: dict[str, Any] = projections(config, rng, config.heads)
@@ -102,7 +102,7 @@ def build_cross_attention(config, rng: np.random.Generator) -> CrossAttention:
 def projections(
     config, rng: np.random.Generator, groups: int, new_norm: Any = None, rotary: Any = None
 ) -> dict[str, Any]:
-    """The four parts that have a matrix, in the order in which they draw it."""
+    """Build the four parts with a matrix, in the order in which they draw its initial values."""
     (d_k, d_v), d_model, bias = config.sizes, config.d_model, config.attention_bias
     plain = BiasedHeads if bias else Heads
 
@@ -119,7 +119,7 @@ def projections(
 
 
 def attention_function(config, groups: int, pattern: FullPattern, bias: Any = None) -> Layer:
-    """What each head computes: TiledAttention wherever the paper's formula is not enough."""
+    """Build what computes each head: TiledAttention unless the paper's formula is enough."""
     function, p_drop = config.attention_class, config.attention_dropout
     if function not in (ScaledDotProductAttention, TiledAttention):
         return TiledAttention(pattern, bias=bias, dense=function(p_drop))
@@ -130,5 +130,5 @@ def attention_function(config, groups: int, pattern: FullPattern, bias: Any = No
 
 
 def matrix_entries(config, groups: int) -> int:
-    """The number of entries in the matrices of an attention with `groups` heads of keys."""
+    """Return the number of entries in the matrices of an attention with `groups` heads of keys."""
     return config.d_model * (config.heads + groups) * sum(config.sizes)

@@ -57,12 +57,12 @@ class Convolution(Layer):
         return y
 
     def latest(self, x: Array, before: Any = None) -> Array:
-        """The latest positions (B, width - 1, D): `before` of the positions that follow x."""
+        """Return the latest positions (B, width - 1, D), which come `before` the next x."""
         before = self._zeros(x) if before is None else before
         return array_module(x).concatenate([before, x], axis=1)[:, x.shape[1] :]
 
     def _zeros(self, x):
-        """`before` of the first position of a sequence."""
+        """Return `before` for the start of a sequence: zeros."""
         shape = (len(x), len(self.weight.data) - 1, x.shape[-1])
         return array_module(x).zeros(shape, x.dtype)
 

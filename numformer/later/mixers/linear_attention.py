@@ -70,8 +70,8 @@ def normalizers_backward(dtotal, query, sums, causal: bool):
 class LinearAttention(Mixer):
     """x (B, T, D), reach -> (B, T, D): y_t = phi(q_t) S_t / phi(q_t) z_t   (equations 9 to 12).
 
-    S_t is the sum of phi(k_s)^T v_s and z_t the sum of phi(k_s), over all s that t may see: those
-    up to t if the reach is causal, otherwise all, but no padding. The projections are those of
+    S_t is the sum of phi(k_s)^T v_s and z_t the sum of phi(k_s), over all s that t may see: up
+    to t if the reach is causal, otherwise everywhere, but no padding. The projections are as in
     attention. There are no weights for dropout and no scores for a bias. `rotary` rotates the
     features in the numerator (Su et al. 2021, equation 19).
     """
@@ -109,7 +109,7 @@ class LinearAttention(Mixer):
         state = past.state(self, lambda past: ArrayState()) if past else {}
         causal = reach.causal or past is not None
         total, sums = normalizers(query, visible_key, causal, state.get("sums", 0))
-        q, k = query, visible_key  # of the numerator
+        q, k = query, visible_key  # for the numerator
         if self.rotary:
             q, k = (self.rotary.forward(part, places.positions) for part in (q, k))
         if causal:
@@ -151,7 +151,7 @@ class LinearAttention(Mixer):
         return dx
 
     def attention_weights(self):
-        """The weights (B, H, T, S) of the latest forward, which are computed only here."""
+        """Compute the weights (B, H, T, S) of the latest forward, which forward does not need."""
         saved = self.saved[-1]
         weights = matmul(saved["q"], transpose(saved["k"])) * saved["share"]
         mask = saved["reach"].mask(array_module(weights))

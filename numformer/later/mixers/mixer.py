@@ -11,9 +11,9 @@ from numformer.layer import Layer
 class Mixer(Layer):
     """x (B, T, D), or rows (N, D), reach -> the same shape: combines what each position may see.
 
-    Every layer of a stack has one, before its feed-forward network: `forward(x, reach, past=None)`,
-    `backward(dy)` -> dx. The Reach says which positions may see which, and turns rows into
-    sequences and back. The `past`, a Memory, holds the mixer's state of earlier positions.
+    Every layer of a stack has a mixer before its feed-forward network, with the methods
+    `forward(x, reach, past=None)` and `backward(dy)` -> dx. The Reach says which positions may see
+    which, and turns rows into sequences and back. The `past`, a Memory, holds the mixer's state.
 
     `Settings` has the settings that belong to this mixer; they become fields of the configs.
     `looks_ahead`: a position can see later ones, as an encoder requires. `is_local`: a position
@@ -26,7 +26,7 @@ class Mixer(Layer):
     role = "mixer"
 
     def attention_weights(self):
-        """The weights (B, H, T, S) of the latest forward, for attention maps; None without any."""
+        """Return the weights (B, H, T, S) of the latest forward, for attention maps, or None."""
         return None
 
     @classmethod
@@ -35,18 +35,18 @@ class Mixer(Layer):
 
     @classmethod
     def build(cls, config, rng: np.random.Generator, causal: bool) -> "Mixer":
-        """The mixer of a TowerConfig; a `causal` one never sees later positions."""
+        """Build the mixer of a TowerConfig; a `causal` one never sees later positions."""
         raise NotImplementedError(f"{cls.__name__} has no build")
 
     def share(self, first: "Mixer") -> None:
-        """Take the parameters that all layers share from the first such mixer of the stack."""
+        """Use the shared parameters of `first`, the first such mixer of the stack."""
 
     @classmethod
     def entries(cls, config) -> int:
-        """A lower bound on the number of entries in the matrices of the mixer."""
+        """Return a lower bound on the number of entries in the matrices of the mixer."""
         return 0
 
 
 def settings_from(config, kind: type[settings.Settings]) -> dict:
-    """The values of some Settings in a config, by name; defaults for those that it lacks."""
+    """Return a config's values for the fields of `kind`, by name; defaults for missing fields."""
     return {field.name: getattr(config, field.name, field.default) for field in fields(kind)}

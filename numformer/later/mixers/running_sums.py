@@ -43,8 +43,8 @@ def running_sums(query, key, value, log_decay=None, start=None):
 def running_sums_backward(dy, query, key, value, log_decay, y, states):
     """dy (..., T, V) -> dquery, dkey (..., T, K), dvalue (..., T, V), dlog_decay (..., T) or None.
 
-    The chunks in reverse order. Later chunks act on a chunk through the gradient of its last state,
-    `dstate`, which passes from chunk to chunk as the state did.
+    The loop visits the chunks in reverse order. Later chunks act on a chunk through the gradient of
+    its last state, `dstate`, which passes from chunk to chunk as the state did.
     """
     xp = array_module(dy)
     dquery, dkey, dvalue = map(xp.empty_like, (query, key, value))
@@ -74,7 +74,7 @@ def running_sums_backward(dy, query, key, value, log_decay, y, states):
 
 
 def _chunks(value, log_decay) -> Iterator[tuple]:
-    """The slices of positions, each with the factors by which terms decay in it.
+    """Yield slices of positions, each with the factors by which terms decay within it.
 
     `within` (..., C, C) is the decay from s to t, 0 where s > t; `since_start` (..., C, 1) from
     before the chunk to t; `to_end` (..., C, 1) from s to the end of the chunk; `across` (..., 1, 1)
@@ -93,15 +93,15 @@ def _chunks(value, log_decay) -> Iterator[tuple]:
 
 
 def _summed_heads(gradient, like):
-    """A gradient (B, H, T, K), summed over the heads if `like` has one head for all of them."""
+    """Sum a gradient (B, H, T, K) over the heads if `like` has one head for all of them."""
     return gradient.sum(axis=1, keepdims=True) if like.shape[1] == 1 else gradient
 
 
 def sequence_reach(name: str, reach: Any, x: Array, first: int = 0) -> Reach:
-    """The Reach of a layer of sums over x (B, T, D), whose positions begin at `first`.
+    """Return the Reach of a layer that sums over x (B, T, D), whose positions begin at `first`.
 
     None lets all positions see each other. Raises InputError for an explicit mask, and for a Reach
-    over another sequence: sums know only order and padding.
+    over another sequence: sums can respect only order and padding.
     """
     if reach is None:
         return Reach(Places.without_padding(len(x), x.shape[1], first))

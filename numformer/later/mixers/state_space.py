@@ -73,7 +73,7 @@ class StateSpace(Mixer):
 
     One projection of x gives the input u and the gate (H P each), the vectors to write and to read
     (N each), and the step of each head, which softplus makes positive. A position sees what comes
-    before it, without padding; the scan knows the order, so it needs no other positions.
+    before it, without padding; the scan knows the order, so no positions are added.
 
     As in the paper, rates start between 1 and 16 and steps between 0.001 and 0.1 (uniform in the
     logarithm): some heads remember a few positions, others a thousand.
@@ -160,7 +160,7 @@ class StateSpace(Mixer):
         return [x[..., end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
     def _spread(self, x, reach: Reach):
-        """x as sequences (B, T, W), with zeros at padding, which then writes nothing."""
+        """Return x as sequences (B, T, W), with zeros at padding, which then writes nothing."""
         places = reach.queries
         if places.skip_padding:
             return places.spread(x, 1)[:, 0]
@@ -196,4 +196,4 @@ class StateSpace(Mixer):
         d_v = config.d_v or head_size(config.d_model, config.heads)
         features = config.expansion * config.heads * d_v
         columns = 3 * features + 2 * config.d_state + config.heads
-        return config.d_model * columns + 4 * features  # the convolution has 4 of each feature
+        return config.d_model * columns + 4 * features  # the convolution has 4 weights a feature
