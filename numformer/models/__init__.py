@@ -1,4 +1,4 @@
-"""The kinds of models, one file each; what they share: the config and the class `Model`."""
+"""The kinds of models, one in each file, and what they share: a config and the class `Model`."""
 
 from numformer.models.config import TowerConfig
 from numformer.models.encoder_decoder import Config, Transformer

@@ -54,7 +54,7 @@ OWN_SETTINGS = settings_classes(
 
 
 def attention_mixers() -> set[str]:
-    """The mixers that are attention."""
+    """Return the names of the mixers that are attention."""
     return {name for name, mixer in MIXERS.items() if isinstance(mixer, AttentionMixer)}
 
 
@@ -65,7 +65,7 @@ WITH_PROJECTIONS: dict[str, Callable[[], set[str]]] = {
     "attention_dropout": attention_mixers,
     "attention_function": lambda: {"attention"},
 }
-"""Settings that have an effect in the layers of these mixers only, and in cross-attention."""
+"""Settings that affect only the layers with these mixers, and cross-attention."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
 
     registries = CHOICES_WITH_SETTINGS
     both_ways: ClassVar[bool] = True
-    """Whether the model has a stack whose positions see later ones, so that mixers look ahead."""
+    """Whether positions in some stack see later positions, so that its mixers look ahead."""
     has_cross_attention: ClassVar[bool] = False
 
     mixers: tuple[str, ...] = fields.choices(
@@ -172,8 +172,8 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
         """As OwnedSettings.owners; some settings of attention also belong to certain mixers."""
         if setting.name in WITH_PROJECTIONS and not self.has_cross_attention:
             owners: dict[str, Collection[str]] = {"mixers": WITH_PROJECTIONS[setting.name]()}
-            if getattr(self, setting.name) == "scaled_dot_product":  # else TiledAttention computes
-                owners["positions"] = POSITIONS.keys() - {"alibi"}
+            if getattr(self, setting.name) == "scaled_dot_product":
+                owners["positions"] = POSITIONS.keys() - {"alibi"}  # which needs TiledAttention
                 owners["key_value_heads"] = ["None", str(self.heads)]
             return owners
         return super().owners(setting)
@@ -186,12 +186,12 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
         return math.lcm(*map(len, (self.mixers, self.feed_forwards, self._groups)))
 
     def choice(self, field: str, layer: int) -> Any:
-        """The entry that `mixers` or `feed_forwards` names for a layer."""
+        """Return the entry that the field `mixers` or `feed_forwards` names for a layer."""
         names = getattr(self, field)
         return self.registries[field][names[layer % len(names)]]
 
     def layer_config(self, layer: int) -> Any:
-        """The config of one layer: with its own number of heads of keys and values."""
+        """Return the config of one layer, with that layer's number of heads of keys and values."""
         if not isinstance(self.key_value_heads, tuple):
             return self
         return replace(self, key_value_heads=self._groups[layer % len(self._groups)])
@@ -216,21 +216,21 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
     # The parts, each with new weights drawn from `rng`
 
     def new_norm(self, width: int) -> Layer:
-        """A norm of vectors of this width."""
+        """Build a norm of vectors of this width."""
         entry = NORMALIZATIONS[self.normalization]
         own = {name: getattr(self, name) for name in own_names(entry)}
         return entry(width, self.epsilon, **own)
 
     def new_qk_norm(self, width: int) -> Layer | None:
-        """A norm of each head's queries or keys."""
+        """Build a norm of each head's queries or keys, or None."""
         return None if self.qk_norm == "none" else NORMALIZATIONS[self.qk_norm](width, self.epsilon)
 
     def new_activation(self) -> Layer:
-        """The activation between the two matrices of the feed-forward network."""
+        """Build the activation between the two matrices of the feed-forward network."""
         return ACTIVATIONS[self.activation]()
 
     def attention_positions(self) -> dict[str, Any]:
-        """The part of self-attention, `rotary` or `bias`, by which it knows positions."""
+        """Build the part of self-attention, `rotary` or `bias`, that encodes positions, if any."""
         entry = POSITIONS_IN_ATTENTION.get(self.positions)
         return entry(self) if entry else {}
 
@@ -242,7 +242,7 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
     def self_attention(
         self, rng: np.random.Generator, layer: int = 0, causal: bool = False
     ) -> Layer:
-        """The mixer of a layer; a `causal` one never sees later positions."""
+        """Build the mixer of a layer; a `causal` one never sees later positions."""
         return self.choice("mixers", layer).build(self.layer_config(layer), rng, causal)
 
     def cross_attention(self, rng: np.random.Generator) -> Layer:
@@ -268,7 +268,7 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
         return kind(*map(self.residual, (*sublayers, self.feed_forward(rng, layer))))
 
     def encoder(self, rng: np.random.Generator, causal: bool = False) -> Any:
-        """The stack of layers. Raises InputError if it must look ahead and a mixer cannot."""
+        """Build the stack of layers. Raises InputError if it must look ahead and a mixer cannot."""
         backward_looking = [name for name in self.mixers if not MIXERS[name].looks_ahead]
         if backward_looking and not causal:
             raise InputError(
@@ -288,7 +288,7 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
         return NormedDecoder(layers, self.new_norm(self.d_model))
 
     def _stack(self, layers: Iterable[Any]) -> list[Layer]:
-        """The layers of a stack, after sharing parameters; with `checkpointing` each recomputed."""
+        """Let the layers of a stack share parameters; with `checkpointing`, recompute each."""
         layers = list(layers)
         first: dict[Any, Any] = {}  # the first layer of each mixer
         for number, layer in enumerate(layers):
@@ -318,7 +318,7 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
     def output(self, weight: Parameter) -> Layer:
         return (BiasedOutputProjection if self.output_bias else OutputProjection)(weight)
 
-    # How long a sequence may be, and how large the model is at least
+    # The longest sequence, and lower bounds on the model's size
 
     @property
     def longest(self) -> int | None:
@@ -327,16 +327,16 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
 
     @property
     def extrapolates(self) -> bool:
-        """Whether the model is as good at sequences longer than those of its training.
+        """Whether the model is as good at longer sequences as at those that it was trained on.
 
-        It is with ALiBi, as its paper measured; and with relative or no positions, if every mixer
-        is local, so that it sees no further than it did in training.
+        This holds with ALiBi, as its paper measured; and with rotary or no positions, if every
+        mixer is local, because the model then sees no further than in training.
         """
         local = all(MIXERS[name].is_local for name in self.mixers)
         return self.positions == "alibi" or (self.positions in ("rotary", "none") and local)
 
     def entries(self, cross: bool = False) -> int:
-        """A lower bound on the parameters of a stack: the entries of matrices and positions."""
+        """Return a lower bound on a stack's parameters: the entries of matrices and positions."""
 
         def layer_entries(n: int) -> int:
             config = self.layer_config(n)

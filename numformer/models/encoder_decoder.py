@@ -1,4 +1,4 @@
-"""The paper's Transformer as a model that trains, with every later choice of its parts."""
+"""The paper's Transformer as a Model, with every later choice of its parts."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -60,7 +60,7 @@ _Config = Config  # a class attribute of the model has the same name
 class Transformer(PaperTransformer, Model):
     """source ids (B, S), target ids (B, T) -> logits (B, T, V): the paper's Transformer (Figure 1).
 
-    The code is that of numformer/paper/transformer.py; the Config adds every later choice.
+    The code is in numformer/paper/transformer.py; the Config adds every later choice.
     """
 
     Config: type[_Config] = Config

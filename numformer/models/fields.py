@@ -12,7 +12,7 @@ from numformer.settings import Rule, is_size, setting
 
 
 def choices(default: str, registry: Collection[str], what: str):
-    """A tuple of names in a registry, in turn by layer."""
+    """Declare a tuple of names in a registry, which the layers use in turn."""
     rule = Rule(
         "one or several, with commas between them, of",
         lambda v: type(v) is tuple and v != () and all(name in registry for name in v),
@@ -24,37 +24,37 @@ def choices(default: str, registry: Collection[str], what: str):
 
 
 def ids(default: tuple[int, ...], what: str):
-    """A tuple of ids, which may be empty."""
+    """Declare a tuple of ids, which may be empty."""
     words = 'integers of at least 0 with commas between them, or ""'
     return _with(setting(default, what, Rule(words, _are_ids, str)), parse=_split)
 
 
 def sizes(default: Any, what: str):
-    """An integer of at least 1, or a tuple of them, in turn by layer."""
+    """Declare an integer of at least 1, or a tuple of such integers for layers in turn."""
     words = "an integer of at least 1, or several with commas between them"
     return _with(setting(default, what, Rule(words, _are_sizes, _integer)), parse=_one_or_several)
 
 
 def special_id(default: int | None, what: str):
-    """The id of a special symbol; None where there is none."""
+    """Declare the id of a special symbol; None if there is no such symbol."""
     words = "an integer of at least 0, or None"
     return setting(default, what, Rule(words, lambda v: v is None or _are_ids((v,)), int))
 
 
 def only_with(setting: Any, **owners: Collection[str]) -> Any:
-    """The same setting, which has an effect only with some choices, such as mixers=["window"]."""
+    """Mark a setting that has an effect only with some choices, such as mixers=["window"]."""
     return _with(setting, only_with=owners)
 
 
 def unflagged(setting: Any) -> Any:
-    """The same setting without a flag: only pretrained weights of others need another value."""
+    """Mark a setting as one without a flag: only published weights need another value."""
     return _with(setting, flag=False)
 
 
 def parsed(field: Field, value: Any) -> Any:
-    """The value of a field, with text parsed where there are several values.
+    """Return the value of a field, with text parsed if the field has several values.
 
-    A value that breaks the rule stays as it is, for the check that follows.
+    A value that breaks the rule is returned unchanged, for the check that follows.
     """
     if "parse" in field.metadata:
         result = field.metadata["parse"](value)
@@ -63,14 +63,14 @@ def parsed(field: Field, value: Any) -> Any:
 
 
 def saved_value(field: Field, value: Any) -> Any:
-    """The value of a field for files and flags: several values are one text with commas."""
+    """Return the value of a field for files and flags: several values as text with commas."""
     return (
         ",".join(map(str, value)) if "parse" in field.metadata and type(value) is tuple else value
     )
 
 
 def saved_values(config: Any) -> dict[str, Any]:
-    """The values of a config by name, for JSON."""
+    """Return the values of a config by name, for JSON."""
     values = asdict(config)
     return {field.name: saved_value(field, values[field.name]) for field in fields(config)}
 
@@ -81,14 +81,14 @@ def _with(setting: Any, **metadata: Any) -> Any:
 
 
 def _split(value):
-    """Text with commas, or a list -> a tuple, in which digits are integers; others stay."""
+    """Text with commas, or a list -> a tuple, with digits as integers; another value -> itself."""
     if isinstance(value, str):
         return tuple(map(_integer, value.split(","))) if value else ()
     return tuple(value) if isinstance(value, list) else value
 
 
 def _one_or_several(value):
-    """As `_split`; of a single value the value itself."""
+    """As `_split`, but a tuple of one value becomes that value."""
     values = _split(value)
     return values[0] if isinstance(values, tuple) and len(values) == 1 else values
 

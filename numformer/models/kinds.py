@@ -18,7 +18,7 @@ MODELS: dict[str, type[Model]] = {
 
 
 def model_class(kind: object) -> type[Model]:
-    """The class of models with this name. Raises InputError for an unknown name."""
+    """Return the class of models with this name. Raises InputError for an unknown name."""
     if isinstance(kind, str) and kind in MODELS:
         return MODELS[kind]
     raise InputError(
@@ -29,5 +29,5 @@ def model_class(kind: object) -> type[Model]:
 
 
 def model_kind(model: type[Model]) -> str:
-    """The name of a class of models; one that is not in MODELS goes by the name of the class."""
+    """Return the name of a class of models: its key in MODELS, or else the name of the class."""
     return next((kind for kind, known in MODELS.items() if known is model), model.__name__)

@@ -1,4 +1,4 @@
-"""An encoder-only model (BERT, Devlin et al. 2019) that predicts the symbols at hidden places."""
+"""An encoder-only model (BERT, Devlin et al. 2019) that predicts hidden symbols."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -96,9 +96,9 @@ class MaskedLanguageModel(Model):
     def relate(self, ids: Array, segments: np.ndarray | None = None) -> Array:
         """ids, segments (B, T) -> logits (B, relations) for the relation of the two segments.
 
-        They are computed from tanh(x W + b) of the first position (Devlin et al. 2019, section 3.1,
-        "next sentence prediction"); `relate_backward` takes dlogits. Raises InputError if the
-        config has no `relations`.
+        The logits are computed from tanh(x W + b) at the first position (Devlin et al. 2019,
+        section 3.1, "next sentence prediction"); `relate_backward` takes dlogits. Raises InputError
+        if the config has no `relations`.
         """
         if not self.config.relations:
             rule = "a model that relates segments has `relations` in its config"
@@ -114,7 +114,7 @@ class MaskedLanguageModel(Model):
     def predictions(self, ids, targets):
         """Ids (B, T), targets (B, T) -> logits (N, V), targets (N,): where targets are not padding.
 
-        Raises InputError if all of them are padding.
+        Raises InputError if all targets are padding.
         """
         padding = self.config.special.padding
         places = np.flatnonzero(targets != padding)

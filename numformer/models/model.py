@@ -12,18 +12,18 @@ from numformer.layer import Layer, Parameter, missing_backward, mode, training
 from numformer.paper.cross_entropy import CrossEntropy
 
 ROLES = "positions", "attention", "feed_forward", "norm", "embedding"
-"""The roles of parameters. A layer's `role` is that of the parameters in it."""
+"""The roles of parameters. A layer's `role` is the role of the parameters in it."""
 
 
 class Model(Layer):
     """A Layer with a config, whose outputs are logits for the targets of a batch.
 
     `Model(config, seed)` builds it; the seed determines the initial weights. Parameters are float32
-    on the host until `pack` changes that. A checkpoint names the model by its entry in MODELS
-    (`kinds`); a model without one, by its class.
+    on the host until `pack` changes that. A checkpoint names the model by its key in MODELS
+    (`kinds`), or by its class if it has none.
 
     The config, a dataclass, has `d_model` (the paper's learning rate depends on it) and `longest`,
-    the maximum number of positions or None. The configs here also have `layers`,
+    the maximum number of positions or None. The configs of this package also have `layers`,
     `least_parameters` and `least_saved`, lower bounds for checks of memory.
 
     A model that generates also has `start(inputs, length) -> State` and
@@ -41,7 +41,7 @@ class Model(Layer):
 
     @classmethod
     def require_config(cls, config: Any) -> Any:
-        """The config itself. Raises InputError unless it is a Config of this model."""
+        """Return the config. Raises InputError unless it is a Config of this model."""
         if not isinstance(config, cls.Config):
             kind = config if isinstance(config, type) else type(config)
             received = f"{kind.__module__}.{kind.__qualname__}"
@@ -61,11 +61,11 @@ class Model(Layer):
         raise NotImplementedError(f"{type(self).__name__} has no predictions")
 
     def objective(self, label_smoothing: float = 0.0, r_drop: float = 0.0) -> "Objective":
-        """The layer from the inputs of a batch to the loss that training minimises."""
+        """Return the layer that computes from a batch the loss that training minimises."""
         return Objective(self, label_smoothing, r_drop)
 
     def parameter_counts(self) -> dict[str, int]:
-        """The number of parameters by role (ROLES, and further roles of layers), and the total.
+        """Return the number of parameters by role (ROLES and other roles of layers), and in total.
 
         A tied embedding counts once. Parameters without a role count as embedding: an output
         projection that is not tied, or a recurrent cell.
@@ -82,11 +82,11 @@ class Model(Layer):
 
 
 class Objective(Layer):
-    """The inputs of a batch -> the loss that training minimises, (); `backward` takes dloss.
+    """The inputs of a batch -> the loss that training minimises, scalar (); `backward` takes dloss.
 
     The loss is the mean loss of the batch's predictions plus, in training and evaluation alike, the
     auxiliary losses of its layers (later/auxiliary.py). For a batch in parts it is the mean of
-    their losses, weighted by their numbers of predictions. `prediction_loss` is the first term
+    the parts' losses, weighted by their numbers of predictions. `prediction_loss` is the first term
     alone, for measures such as perplexity.
 
     With `r_drop` > 0 (R-Drop: Liang et al. 2021) a training batch is predicted twice, with
@@ -112,12 +112,12 @@ class Objective(Layer):
         return self._r_drop_loss(inputs, logits, loss) if twice else loss
 
     def prediction_loss(self, *inputs: Any) -> Any:
-        """The mean loss of a batch's predictions alone, (), for evaluations."""
+        """Return the mean loss of a batch's predictions alone, scalar (), for evaluations."""
         with mode(saving=False):
             return self.loss.forward(*self.model.predictions(*inputs))
 
     def _r_drop_loss(self, inputs, logits, loss):
-        """The loss of R-Drop: two predictions, and their divergence."""
+        """Return the loss of R-Drop, of two predictions and their divergence."""
         with collect_auxiliary_losses() as auxiliary:
             logits_2, targets, *valid = self.model.predictions(*inputs)
         loss_2 = sum(auxiliary, start=self.loss.forward(logits_2, targets, *valid))

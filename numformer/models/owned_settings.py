@@ -18,7 +18,7 @@ class OwnedSettings(Settings):
     """Fields whose choices may have settings of their own, each with its registry."""
 
     def __new__(cls, *_, **values):
-        """A config of this class, or of a subclass with the settings of the chosen entries.
+        """Make a config of this class, or of a subclass with the settings of the chosen entries.
 
         An entry that was registered after this class was defined may have settings, too.
         """
@@ -44,7 +44,7 @@ class OwnedSettings(Settings):
             self._require_owner(field)
 
     def owners(self, setting: Field) -> Mapping[str, Collection[str]]:
-        """The choices with which a setting has an effect: names by the field that chooses them."""
+        """Return the choices with which a setting has an effect, as names by config field."""
         for field, registry in self.registries.items():
             names = {name for name, entry in registry.items() if setting.name in own_names(entry)}
             if names:
@@ -66,27 +66,27 @@ class OwnedSettings(Settings):
 
 
 def settings_classes(entries: Iterable[Any]) -> list[type[Settings]]:
-    """The Settings of entries of registries, without the classes that others of them extend."""
+    """Return the Settings classes of registry entries, without those that are bases of others."""
     kinds = [*dict.fromkeys(getattr(entry, "Settings", Settings) for entry in entries)]
     bases = {base for kind in kinds for base in kind.__mro__[1:]}
     return [kind for kind in kinds if kind not in bases and kind is not Settings]
 
 
 def own_settings(entry: Any) -> tuple[Field, ...]:
-    """The settings that belong to an entry of a registry."""
+    """Return the settings that belong to an entry of a registry."""
     return fields(getattr(entry, "Settings", Settings))
 
 
 def own_names(entry: Any) -> set[str]:
-    """The names of these settings."""
+    """Return the names of the settings that belong to an entry of a registry."""
     return {setting.name for setting in own_settings(entry)}
 
 
 @cache
 def extended(config: Any, own: tuple[type, ...]) -> Any:
-    """A subclass of a config class with the fields of further Settings, and with the same name."""
+    """Return a subclass of a config class, of the same name, with fields of further Settings."""
 
-    def reduced(self):  # for pickle, which finds no class by this name
+    def reduced(self):  # for pickle, which cannot find this class by its name
         values = {setting.name: getattr(self, setting.name) for setting in fields(self)}
         return partial(config, **values), ()
 

@@ -71,7 +71,7 @@ _Config = Config  # a class attribute of the model has the same name
 class RecurrentEncoderDecoder(Model):
     """source ids (B, S), target ids (B, T) -> logits (B, T, V).
 
-    With `skip_padding` padding is not computed, and the logits are (N, V): those of the N real
+    With `skip_padding` padding is not computed, and the logits are (N, V), at the N real
     target positions, sequence by sequence. Ids are host arrays of integers, padded with 0 after
     each sequence. `target` is the decoder's input: the start id and then the target without its
     last id; the logits at position t predict the id at t + 1. `backward` takes dlogits and returns

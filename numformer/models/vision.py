@@ -137,7 +137,7 @@ class VisionTransformer(Model):
             )
 
     def _images(self, images):
-        """The images, in the dtype and on the device of the weights."""
+        """Return the images in the dtype and on the device of the weights."""
         config, weight = self.config, self.embedding.weight.data
         shape = getattr(images, "shape", ())
         sizes = config.height, config.width, config.channels

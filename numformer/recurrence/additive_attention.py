@@ -64,6 +64,6 @@ class AdditiveAttention(Layer):
         return dquery, dkeys, dmemory
 
     def attention_weights(self):
-        """The weights (B, 1, T, S) of all forwards that are saved, a query each."""
+        """Return the weights (B, 1, T, S) of all saved forwards, each with one query."""
         weights = [record["weights"] for record in self.saved]
         return array_module(self.v.data).stack(weights, axis=1)[:, None]

@@ -18,7 +18,7 @@ class AttentionDecoder(Layer):
 
     Before each step the state h attends to the memory; the resulting context enters the cell
     together with x. The output has the state and the context of each position, and 0 at padding.
-    `lengths` are as in Recurrent, None without padding. `backward` returns dx, dstart, dmemory.
+    `lengths` are as in Recurrent; None without padding. `backward` returns dx, dstart, dmemory.
     """
 
     def __init__(self, cell: Cell, d_model: int, d_memory: int, rng: np.random.Generator):
@@ -53,7 +53,7 @@ class AttentionDecoder(Layer):
         return self._step(self.input.forward(x), state, keys, memory, mask)
 
     def step_inputs(self, memory, mask) -> list:
-        """The inputs of `step` that are the same at every step."""
+        """Return the inputs of `step` that are the same at every step."""
         return [self.keys.forward(memory), memory, mask]
 
     def backward(self, dy: Array) -> Any:

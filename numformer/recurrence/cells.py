@@ -36,7 +36,7 @@ def rnn_backward(dnew, state, weight, new):
 
 
 def lstm(a, state, weight):
-    """i, f, o = gates of a + h W, g = tanh of it; c' = f c + i g; h' = o tanh(c').
+    """i, f, o = gates of a + h W, g = tanh(a + h W); c' = f c + i g; h' = o tanh(c').
 
     a (B, 4 H) in the order i, f, o, g; state (B, 2 H) = [h | c]; weight W (H, 4 H)
     -> state (B, 2 H) = [h' | c'], gates (B, 4 H), tanh_c = tanh(c') (B, H). The memory c passes
@@ -134,7 +134,7 @@ class Cell(Layer):
 
     The first H values of a state are h, the output. The weight (H, gates H) of h starts as an
     orthogonal matrix for each gate (Saxe et al. 2014), which keeps the length of h over any number
-    of steps. There is no bias, because `a` has one. `backward` returns da, dstate.
+    of steps. There is no bias, because `a` includes one. `backward` returns da, dstate.
     """
 
     gates = states = 1
@@ -145,11 +145,11 @@ class Cell(Layer):
         self.weight = Parameter(np.concatenate([np.linalg.qr(gate)[0] for gate in normal], axis=-1))
 
     def new_input(self, d_in: int, rng: np.random.Generator, bias: bool = True) -> Linear:
-        """A layer that computes the cell's input, x (..., d_in) -> a (..., gates H)."""
+        """Make the layer that computes the cell's input, x (..., d_in) -> a (..., gates H)."""
         return Linear(d_in, self.gates * self.size, rng, bias)
 
     def initial_state(self, batch: int, like, h=None):
-        """The state (batch, states H) before the first step: h (batch, H) or 0, then zeros."""
+        """Return the first state (batch, states H): h (batch, H) or zeros, and then zeros."""
         state = array_module(like).zeros((batch, self.states * self.size), like.dtype)
         if h is not None:
             state[:, : self.size] = h
@@ -176,8 +176,8 @@ class LSTMCell(Cell):
     """a (B, 4 H), state [h | c] (B, 2 H) -> [h' | c']: a memory c that gates write and erase.
 
     The bias of the forget gate starts at 1 (Gers et al. 2000; Jozefowicz et al. 2015): the gate is
-    open, so that the memory lasts until training learns what to forget. With 0 half of it would be
-    lost at every step.
+    open, so that the memory lasts until training learns what to forget. With 0, half of the
+    memory would be lost at every step.
     """
 
     gates, states = 4, 2

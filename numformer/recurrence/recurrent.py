@@ -18,8 +18,8 @@ class Steps:
     length, the longest first, as `order` (B,) says, so that the active sequences are the first rows
     of the batch and padding is never computed. `loop` has for each step the position, the number of
     active sequences, and the slice of their rows among the N real positions, which are numbered in
-    the order of the loop. `places` (N,) are the indices of these among the B T positions of the
-    batch, `sequences` (N,) the indices of their sequences in `order`; `inverse` undoes the order.
+    the order of the loop. `places` (N,) are the indices of the real ones among all B T positions,
+    `sequences` (N,) the indices of their sequences in `order`; `inverse` undoes the order.
 
     `lengths` (B,) are on the host; the default is T for all. With `backwards` the loop starts at
     the last position. Raises InputError for lengths that no sequence of the batch can have.
@@ -104,7 +104,7 @@ class Recurrent(Layer):
         return state, state[:, : self.cell.size]
 
     def backward(self, dh: Array) -> Any:
-        """Backward through time: the reversed loop.
+        """Go backward through time, by the reversed loop.
 
         Every step of forward saved a record on the stack of the one cell. The reversed loop pops
         the records, the latest first, and each adds to the gradient of the one weight.

@@ -65,7 +65,7 @@ class MultiplicativeScore(Layer):
     """query (..., T, K_q), key (..., S, K_k) -> scores (..., T, S): Q W K^T.
 
     A dot product for queries and keys of different sizes: W maps queries to the space of the keys.
-    Its initial values are those of Linear. If queries and keys have size d_k and variance 1, the
+    Its initial values are drawn as in Linear. If queries and keys have size d_k and variance 1, the
     initial scores have variance d_k, like dot products without the scale.
     """
 
@@ -111,9 +111,9 @@ class AdditiveScore(Layer):
     """query (..., T, K_q), key (..., S, K_k) -> scores (..., T, S): tanh(Q W_q + K W_k) v.
 
     A small network with one hidden layer of size A scores every pair of query and key, so it needs
-    memory for T S A numbers where a dot product needs T S. The initial values are those of Linear:
-    v is smaller for a larger A, so that the scores need no scale. Their initial variance is about
-    1 if A is about the size of queries and keys.
+    memory for T S A numbers where a dot product needs T S. The initial values are drawn as in
+    Linear: v is smaller for a larger A, so that the scores need no scale. Their initial variance is
+    about 1 if A is about the size of queries and keys.
     """
 
     def __init__(self, d_query: int, d_key: int, d_hidden: int, rng: np.random.Generator):
