@@ -145,9 +145,9 @@ def train(
     its "step" and measures. An exception in either ends the run.
 
     With `resume` the run in `folder` continues from where it was saved, and ends bit for bit as if
-    nothing had interrupted it. Unless the recipe's rates depend on the number of steps, `steps` may
-    differ from before; the evaluation at the run's former end stays in metrics.jsonl and may be the
-    best. A finished run is not changed. One process at a time trains into a folder. A process
+    nothing had interrupted it. It may get another number of steps, unless the recipe's rates depend
+    on that; the evaluation at the run's former end stays in metrics.jsonl and may be the best. A
+    finished run is not changed. One process at a time trains into a folder. A process
     trains one model at a time: dropout's random stream and the threads of BLAS belong to a process.
 
     Raises InputError for invalid arguments and, without `resume`, for a folder that holds a run;

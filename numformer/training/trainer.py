@@ -175,7 +175,7 @@ class Trainer:
         """Return the error for a step with broken numbers; replay the step to find their origin."""
         parameters = self.model.named_parameters()
         named = self.objective.named_layers(), self.model.named_layers()
-        # Each layer once; a layer of the model gets the model's name for it, since that comes last.
+        # Each layer once, a layer of the model under the model's own name, which comes last.
         layers = {id(layer): (name, layer) for layers in named for name, layer in layers.items()}
         scale = self.loss_scale.scale if self.loss_scale else None
         replay = functools.partial(self.executor.replay, step, self.task.batch(step), scale)
@@ -304,9 +304,8 @@ class Trainer:
 
     def _restore(self, state: State) -> None:
         if state.best and state.best["step"] < state.step:
-            self._load_best(
-                state.best
-            )  # raises InputError unless it is there and belongs to the run
+            # Before anything else changes: raises InputError unless the file belongs to the run.
+            self._load_best(state.best)
         self.model.load_state_dict(state.weights)
         for name, vector in self.optimizer.state.items():
             vector[...] = array_module(vector).asarray(state.optimizer[name])
