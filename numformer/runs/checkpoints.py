@@ -1,7 +1,7 @@
 """Checkpoints: safetensors files with JSON metadata, saved atomically and checked when loaded.
 
-A file may be cut short, damaged, or made by someone else. Whatever is wrong with it raises
-InputError before anything is built from it.
+A file may be cut short, damaged, or made by someone else. Any fault in a file raises InputError
+before anything is built from the file.
 """
 
 import json
@@ -27,7 +27,7 @@ from numformer.version import __version__
 
 MODEL_DTYPES = np.float32, np.float64
 READ_ERRORS = LookupError, TypeError, ValueError, AttributeError, RecursionError
-"""What reading a damaged file may raise."""
+"""The errors that reading a damaged file may raise."""
 LAYERS_AT_FIRST = 16
 """How many layers are built before it is known that the file has their parameters."""
 

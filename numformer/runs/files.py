@@ -22,7 +22,7 @@ _locked: set[Path] = set()  # the folders that this process has locked
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Within the block no other process can lock `folder`. Raises InputError if one has.
+    """Within the block, no other process can lock `folder`. InputError if one has locked it.
 
     The lock leaves no file, and ends when its process ends, however that happens. The same process
     may lock the folder again within the block.
@@ -87,7 +87,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         _replace(temporary, path)
-    except BaseException:  # Ctrl-C too
+    except BaseException:  # also on Ctrl-C
         temporary.unlink(missing_ok=True)
         raise
     if sys.platform != "win32":  # sync the folder, so that the rename survives a power cut, too

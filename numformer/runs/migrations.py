@@ -47,14 +47,14 @@ def from_2(tensors: dict, metadata: dict) -> Checkpoint:
     task = metadata.get("task")
     task = dict(task) if isinstance(task, dict) else {}
     text = None
-    if task.keys() >= {"characters", "phonemes", "max_length"}:  # pronounce, by beam search
+    if task.keys() >= {"characters", "phonemes", "max_length"}:  # pronounce, with beam search
         text = _transduction(task.pop("characters"), task.pop("phonemes"), " ")
         text |= {"max_length": task.pop("max_length"), "beam": 5}
         task = {"name": "pronounce"} | task
-    elif task.keys() >= {"symbols", "context"}:  # write
+    elif task.keys() >= {"symbols", "context"}:  # the task write
         vocabulary = {"symbols": task.pop("symbols"), "separator": ""}
         text = {"kind": "continuation", "vocabulary": vocabulary, "context": task["context"]}
-    elif isinstance(task.get("symbols"), str):  # a rule, whose targets had at most 16 symbols
+    elif isinstance(task.get("symbols"), str):  # a task of a rule: targets had at most 16 symbols
         text = _transduction(task["symbols"], task["symbols"], "") | {"max_length": 32}
     return tensors, metadata | {"task": task or metadata.get("task"), "text": text}
 
@@ -100,7 +100,7 @@ OWNERS_4 = {
     "expansion": ("mixers", ["state_space"]),
     "weight_decay": ("optimizer", ["adamw"]),
 }
-"""Settings of format 4 that had an effect only if a field has one of these choices."""
+"""For each setting of format 4: a field, and those of its choices that gave it an effect."""
 
 
 def settings_from_4(values: Mapping[str, Any]) -> dict[str, Any]:
