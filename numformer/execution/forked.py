@@ -39,8 +39,8 @@ def shared(vector: np.ndarray) -> np.ndarray:
 class Forked(InTurn):
     """The executor that forks a process for each part; each also updates a stretch of the weights.
 
-    Before `start` and after `close`, this process computes the parts in turn. So it does after
-    Ctrl-C, or after a process has died (ChildProcessError): both end all the other processes.
+    Before `start` and after `close`, this process computes the parts in turn. It also does so after
+    Ctrl-C, or once a process has died (ChildProcessError): either ends all other processes.
     """
 
     def __init__(self, *arguments):
@@ -114,7 +114,7 @@ class Forked(InTurn):
         self._connections.append(here)
 
     def _call(self, method: str, arguments: list[tuple]) -> list:
-        """Call a method in as many processes as `arguments` has tuples, and return the results.
+        """Call a method in as many processes as `arguments` has tuples, and return their results.
 
         If the method fails in a process, raises its exception here.
         """

@@ -37,7 +37,7 @@ class Branch:
 
 
 def branches(first: int, last: int, count: int) -> list[tuple[int, int]]:
-    """Return the largest branches, (first, last), of `count` arrays' tree within [first, last)."""
+    """Return the largest branches (first, last) in [first, last), of a tree of `count` arrays."""
     found = []
     while first < last:
         size = 1

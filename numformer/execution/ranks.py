@@ -48,11 +48,11 @@ class Ranks:
     # What a subclass implements
 
     def send(self, array: np.ndarray, to: int, tag: int = 0) -> Callable[[], bool]:
-        """Begin to send a contiguous array; return a function that says if it is safe to change."""
+        """Start to send a contiguous array; return a function: whether it may be overwritten."""
         raise NotImplementedError(f"{type(self).__name__} has no other rank")
 
     def receive(self, array: np.ndarray, source: int, tag: int = 0) -> Callable[[], bool]:
-        """Begin to receive into a contiguous array; return a function that says if it is filled."""
+        """Start to receive into a contiguous array; return a function: whether it is filled."""
         raise NotImplementedError(f"{type(self).__name__} has no other rank")
 
     def is_waiting(self, source: int, tag: int) -> bool:
