@@ -3,7 +3,7 @@
 from numformer.backend import array_module, has_kernel
 
 BLOCK = 1 << 18
-"""Entries of a vector that are summed together, and that a rank sends in one message."""
+"""How many entries of a vector are summed together, and sent by a rank in one message."""
 
 
 def blocks_of(size: int) -> list[slice]:
@@ -31,5 +31,5 @@ def norm_of(squares):
 
 
 def clip_factor(norm, max_norm: float):
-    """norm, scalar () -> the factor that scales a vector with it down to max_norm, at most 1."""
+    """norm, scalar () -> the factor, at most 1, that scales a vector of this norm to max_norm."""
     return max_norm / array_module(norm).maximum(norm, max_norm)

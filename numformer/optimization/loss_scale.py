@@ -12,7 +12,7 @@ class LossScale:
     """A factor that multiplies the loss before backward, and divides the gradient afterwards.
 
     A gradient below 6e-8 is 0 in float16 (Micikevicius et al. 2018, section 3.2). So the scale is
-    as large as gradients allow: if one is infinite or NaN, the step is skipped and the scale
+    as large as gradients allow: if a gradient is infinite or NaN, the step is skipped and the scale
     halved; after GOOD steps without a skip, the scale is doubled, up to MOST. It is a power of two,
     so multiplying and dividing by it are exact.
 
