@@ -112,7 +112,7 @@ COUNTS = {0: "is missing", 2: "is counted twice", -1: "has the wrong sign"}
 
 
 def sum_over_uses(failure: Failure) -> str | None:
-    """Test the sum: each layer that uses the tensor has a gradient, and backward adds them all."""
+    """Test whether backward adds the gradients of all layers that use the tensor, each once."""
     users: list[str] = []
 
     def run_shifted(shift, use=None):

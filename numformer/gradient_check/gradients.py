@@ -313,7 +313,7 @@ class GradientCheck:
             return self.earlier._compare(name, 2).passed
 
     def elementwise(self, name: str, largest: int = 400) -> tuple[np.ndarray, np.ndarray]:
-        """Return explicit and numerical gradient by entry; the latter is NaN after `largest`."""
+        """Return explicit and numerical gradient by entry; numerical: NaN after `largest`."""
         explicit = to_host(self.gradients[name]).copy()
         along = functools.partial(self.numerical, name)
         return explicit, self.by_entry(along, explicit.shape, largest)

@@ -97,7 +97,7 @@ WRONG_SLOPES = {
 
 
 def wrong_slope(number: int, operations: list[Operation]) -> Iterator[Mistake]:
-    """Yield wrong derivatives of sigmoid or tanh, if operations from some z to s compute either."""
+    """Yield wrong derivatives of sigmoid or tanh, if s is sigmoid(z) or tanh(z) of an operand z."""
     s = operations[number].result
     for name, (function, right, derivative) in ACTIVATIONS.items():
         for k, op in enumerate(operations[: number + 1]):
@@ -132,7 +132,7 @@ def with_change(op: Operation, index: int, change: Callable) -> Callable:
 
 
 def mistakes(number: int, operations: list[Operation], tensors: dict) -> dict[str, Callable]:
-    """Return, by message, functions for one operation's result with the derivative of a mistake."""
+    """Return functions by message: each computes an operation's result with a wrong derivative."""
     op = operations[number]
     names = [_operand_name(i, x, tensors) for i, x in enumerate(op.operands)]
     results = dict(wrong_slope(number, operations))

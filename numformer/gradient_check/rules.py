@@ -182,7 +182,7 @@ def reversed_batch(inputs: Iterable, extra: int) -> list:
 
 @contextlib.contextmanager
 def after_another_forward(earlier) -> Iterator[None]:
-    """Within the block, blame an error on the `earlier` forward, which itself ran without one."""
+    """Within the block, report an error as caused by the `earlier` forward, which succeeded."""
     try:
         yield
     except Exception as problem:

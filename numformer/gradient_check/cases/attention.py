@@ -67,7 +67,7 @@ def rotary_heads(g):
 
 
 def normed_case(name: str, norm, base: float = 0) -> Case:
-    """Return a case of attention that norms each head's queries and keys; rotary with a `base`."""
+    """Return a case of attention with a norm of queries and keys; rotary if `base` is not 0."""
 
     def build(g):
         query, key = (

@@ -24,7 +24,7 @@ IDS = dict(
     target_out=np.array([[9, 4, 5, 2], [9, 9, 2, 0], [7, 2, 0, 0]]),
     # One sequence is all padding. The permutation that sorts the lengths is not its own inverse.
     lengths=np.array([0, 4, 2]),
-    some_places=np.array([9, 0, 4, 11, 5]),  # indices of positions, of B T in the batch
+    some_places=np.array([9, 0, 4, 11, 5]),  # indices among the B T positions of a batch
 )
 
 

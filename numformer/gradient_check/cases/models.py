@@ -171,7 +171,7 @@ def attention_decoder(cell, g):
 def objective_case(
     name: str, build_model: Callable, config, smoothing=0.1, composed: bool = False, **settings
 ) -> Case:
-    """Return an objective's case. It skips padding, so dropout's masks would differ: use none."""
+    """Return an objective's case. Use no dropout: it skips padding, so its masks would differ."""
 
     def build(config, g):
         model, inputs = build_model(config, g)
