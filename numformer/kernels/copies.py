@@ -1,4 +1,4 @@
-"""Copies in another order: a contiguous copy of an array; rows at their places in a batch."""
+"""Copies in another order: a contiguous copy of an array; rows spread to places in a batch."""
 
 from numformer.backend import array_module
 from numformer.kernels.cuda import Source, contiguous, threads_for

@@ -63,7 +63,7 @@ extern "C" __global__ void cross_entropy_backward(
 
 
 def _blocks_of_rows(logits) -> tuple[tuple[int], tuple[int]]:
-    """Return one block for each row; longer rows get more threads, so that few fill the cache."""
+    """Return one block per row; longer rows get more threads, so that few rows fill the cache."""
     rows, V = logits.shape
     return (rows,), (min(1024, max(32, V // 8 // 32 * 32)),)
 
