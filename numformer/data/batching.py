@@ -98,7 +98,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class PairBatch(Batch):
-    """source (B, S), target_in (B, T): start id and target, target_out (B, T): target, end id.
+    """source (B, S); target_in (B, T), start id and target; target_out (B, T), target and end id.
 
     Raises InputError unless target_in and target_out have padding at the same places.
     """
@@ -226,7 +226,7 @@ class EpochBatches:
 
 
 class TokenBatches(EpochBatches):
-    """EpochBatches of up to `max_tokens` tokens a side, padding included (5.1).
+    """EpochBatches with up to `max_tokens` tokens per side of a batch, padding included (5.1).
 
     A batch has few long sentences or many short ones, so all batches take about the same time and
     memory. `sampled(epoch)` returns new pairs for an epoch, such as other segmentations into
