@@ -65,7 +65,7 @@ def mean_last(x):
 def max_last(x):
     """x (..., D) -> (..., 1): the largest number along the last axis.
 
-    NumPy reduces short rows one by one, which is slow; transposed, it compares all rows at once.
+    NumPy reduces short rows one by one, which is slow; it reduces columns all together.
     """
     if array_module(x) is np and x.shape[-1] <= 64 and x.size > FEW * x.shape[-1]:
         return rows(x).T.copy().max(axis=0).reshape(*x.shape[:-1], 1)

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-LARGE = 1 << 27  # a product with at least as many multiplications is worth all threads
+LARGE = 1 << 27  # multiplications from which on a product is worth all threads
 MOST_ROWS = 16  # a product with more rows in its first matrix is not cut into pieces
-PIECE = 10**6  # up to as many multiplications, OpenBLAS does not copy the matrices of a product
+PIECE = 10**6  # multiplications up to which OpenBLAS multiplies without copying the matrices
 PIECE_TRANSPOSED = 1200  # most entries of a piece's result, if b is transposed
 
 blocks = 0  # how many `single_thread` blocks are active, in all threads of Python

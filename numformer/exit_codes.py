@@ -40,7 +40,7 @@ def exit_code(main: Callable[[], int]) -> int:
         ranks = world()
         handler = signal.getsignal(signal.SIGINT)
         if callable(handler) and handler is not signal.default_int_handler:
-            # Only while modules were imported should Ctrl-C end the program at once.
+            # That handler ends the program at once, which suits only the time of the imports.
             signal.signal(signal.SIGINT, signal.default_int_handler)
         if ranks.rank:  # rank 0 prints
             sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")
@@ -55,7 +55,7 @@ def exit_code(main: Callable[[], int]) -> int:
         return _leave(2)
     except InputError as problem:
         return _complain(problem, 2)
-    except UnicodeDecodeError as problem:  # of standard input: read_text checks files
+    except UnicodeDecodeError as problem:  # only from standard input: read_text checks files
         fix = "Convert the text, with iconv for example."
         return _complain(InputError("standard input is UTF-8", problem, fix), 2)
     except MemoryError as problem:

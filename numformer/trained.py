@@ -22,7 +22,7 @@ from numformer.published.files import is_published
 from numformer.published.loading import load_published
 from numformer.runs.checkpoints import load_model
 
-# Attention is read from the values that layers save, which all threads share.
+# Held while attention is read from the values that layers save, which all threads share.
 _READING_ATTENTION = threading.Lock()
 
 

@@ -33,7 +33,7 @@ def route(scores, count: int):
     """
     xp = array_module(scores)
     order = xp.argsort(-scores, kind="stable")
-    chosen = xp.argsort(order) < count  # the rank of each score
+    chosen = xp.argsort(order) < count  # argsort(order) is the rank of each score
     return softmax(scores, chosen), chosen
 
 

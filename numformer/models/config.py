@@ -288,9 +288,9 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
         return NormedDecoder(layers, self.new_norm(self.d_model))
 
     def _stack(self, layers: Iterable[Any]) -> list[Layer]:
-        """Let the layers of a stack share parameters; with `checkpointing`, recompute each."""
+        """Return the layers of a stack with shared parameters; with `checkpointing`, recomputed."""
         layers = list(layers)
-        first: dict[Any, Any] = {}  # the first layer of each mixer
+        first: dict[Any, Any] = {}  # for each entry, the first mixer of the stack
         for number, layer in enumerate(layers):
             entry, mixer = self.choice("mixers", number), layer.self_attention.sublayer
             entry.share(mixer, first.setdefault(entry, mixer))

@@ -148,7 +148,7 @@ class Beam:
     def __init__(self, batch: int, width: int, ends: Sequence[int] = (END,)):
         self.ends = ends
         self.rows = np.arange(batch)
-        # A row's hypotheses start equal, so all but one are impossible until they differ.
+        # A row's hypotheses start equal, so all but one are impossible at first.
         self.log_p = np.full((batch, width), -np.inf)
         self.log_p[:, 0] = 0
         self.written = np.empty((batch, width, 0), int)

@@ -24,7 +24,7 @@ from numformer.paper.attention import MultiHeadAttention
 from numformer.paper.dropout import dropout, dropout_backward
 from numformer.paper.masks import ExplicitMask, Reach, as_reach, padding_mask
 
-ROWS = 128  # queries in a tile: fewer make products slow, more compute more scores that are masked
+ROWS = 128  # queries in a tile: fewer make products slow, more compute masked scores in vain
 SMALL = 40  # exp(40) times any length fits in a float32, and so does exp(-40) times small values
 LEAST = 1 << 16  # scores of a sequence from which tiles are faster, if half of them are masked
 
@@ -113,8 +113,8 @@ def attention_in_tiles_backward(doutput, query, key, value, output, log_sums, ti
 
 
 def scores_are_small(query, key) -> bool:
-    """Return whether |q||k| / sqrt(d_k), a bound on scores, is small; False on a GPU, unread."""
-    if not on_host(query):
+    """Return whether |q||k| / sqrt(d_k), a bound on the scores, is small; False on a GPU."""
+    if not on_host(query):  # reading the bound would wait for the GPU
         return False
     lengths = (math.sqrt(dot_last(x, x).max()) for x in (query, key))
     return math.prod(lengths) <= SMALL * math.sqrt(query.shape[-1])
@@ -167,7 +167,7 @@ class TiledAttention(Layer):
 
     def backward(self, doutput: Array) -> Any:
         saved, (heads, length) = self.pop_saved(), doutput.shape[1:3]
-        self.saved.append(saved)  # until the bias has its gradient from every tile
+        self.saved.append(saved)  # stays saved until the bias has its gradient from every tile
         groups, trained = saved["groups"], isinstance(self.bias, Layer)
         if "arrays" in saved:
             query, key = saved["arrays"]["query"], saved["arrays"]["key"]
@@ -287,7 +287,7 @@ class TiledAttention(Layer):
 
 
 def tile_parts(sequences: slice, tile: Tile, heads: int, group: int, host: bool) -> Iterator:
-    """Yield sequences and heads of a tile to compute together; never several groups."""
+    """Return pairs of sequences and heads of a tile to compute together; never several groups."""
     together = tile.small or not host
     size = group if tile.heads == slice(0, heads) else 1  # other tiles may cut a group in two
     return itertools.product(

@@ -57,7 +57,7 @@ class AttentionMixer:
         return self.pattern(**settings_from(config, self.pattern.Settings))
 
     def new_bias(self, config, causal: bool, constant: Any = None) -> Any:
-        """Build the mixer's bias, to which it adds `constant`; without one, return `constant`."""
+        """Build the mixer's bias, with `constant` added; if it has none, return `constant`."""
         if not self.bias:
             return constant
         own = settings_from(config, self.bias.Settings)
