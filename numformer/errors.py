@@ -7,7 +7,7 @@ import numpy as np
 
 
 class InputError(ValueError):
-    """Input breaks a rule. Scripts print the error without a traceback and exit with code 2.
+    """The error of input that breaks a rule. Scripts print only its message and exit with code 2.
 
     `rule` says what must hold, `received` what came instead, `fix` what to do.
     """

@@ -187,7 +187,7 @@ def _longest_label(symbols: Sequence[str]) -> int:
 
 
 def new_figure(width: float, height: float, **settings):
-    """Return an empty figure, width x height in inches; import matplotlib, which is slow."""
+    """Return an empty figure, width x height in inches. Matplotlib loads slowly, so only here."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

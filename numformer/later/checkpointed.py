@@ -1,4 +1,4 @@
-"""Gradient checkpointing (Chen et al. 2016): forward saves only inputs, backward runs it again."""
+"""Gradient checkpointing (Chen et al. 2016): forward saves only inputs, backward repeats it."""
 
 from typing import Any
 

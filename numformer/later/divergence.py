@@ -10,11 +10,10 @@ from numformer.paper.softmax import softmax
 
 
 def divergence(p, q, log_ratio, count):
-    """p, q, log_ratio (N, V) -> sum over N of (KL(p || q) + KL(q || p)) / 2 / count, means.
+    """p, q, log_ratio (N, V) -> scalar sum_N (KL(p || q) + KL(q || p)) / 2 / count, means (N, 1).
 
-    The first is a scalar (). KL(p || q) = sum_v p(v) log(p(v) / q(v)), so both KLs add up to
-    sum_v (p - q)(v) log_ratio(v): the difference of the `means` (N, 1) of log_ratio under p and q.
-    Constants in log_ratio cancel.
+    KL(p || q) = sum_v p(v) log(p(v) / q(v)), so both KLs add up to sum_v (p - q)(v) log_ratio(v):
+    the difference of the `means` (N, 1) of log_ratio under p and q. Constants in log_ratio cancel.
     """
     means = dot_last(p, log_ratio), dot_last(q, log_ratio)
     return (means[0] - means[1]).sum() / (2 * count), means

@@ -143,7 +143,7 @@ class RoutedEncoderLayer(EncoderLayer):
 
 
 class RoutedDecoderLayer(DecoderLayer):
-    """x (B, T, D), reach, memory (B, S, D), memory_reach -> (B, T, D): the same."""
+    """x (B, T, D), reach, memory (B, S, D), memory_reach -> (B, T, D): experts also get reach."""
 
     def forward(
         self,

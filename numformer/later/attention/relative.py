@@ -1,6 +1,6 @@
 """Learned relative positions (Shaw et al. 2018) in the form of T5 (Raffel et al. 2020).
 
-Each head adds to a score the trained number for the distance of its query and key, by buckets.
+Each head adds to a score a trained number, chosen by the bucket of the query-key distance.
 """
 
 import math
