@@ -21,13 +21,13 @@ from toy_tasks.analysis.gates import (
     AttentionObserver,
     Head,
     importances,
-    mean_loss,
     observable_heads,
     single_examples,
     without_heads,
 )
 from toy_tasks.analysis.held_out import HeldOut, held_out
 from toy_tasks.command_line import Parser, any_path, exit_code, integer, run_folders
+from toy_tasks.measures.loss import mean_loss
 from toy_tasks.reports import charts
 from toy_tasks.reports.tables import markdown_table, mean_and_range
 

@@ -32,12 +32,12 @@ from toy_tasks.analysis.gates import (
     AttentionObserver,
     Head,
     importances,
-    mean_loss,
     observable_heads,
     without_heads,
 )
 from toy_tasks.analysis.held_out import HeldOut, held_out, task_of
 from toy_tasks.data.windows import Windows
+from toy_tasks.measures.loss import mean_loss
 
 TEXT = "the cat sat on the mat. a dog ran. \n" * 40
 SIZES = "--d-model 8 --d-ff 8 --heads 2 --layers 2 --steps 2 --no-plots --context 8"

@@ -9,7 +9,7 @@ import numpy as np
 
 from numformer.data import Batch
 from numformer.later import Mixer, attention_weights
-from numformer.layer import Array, inference, mode
+from numformer.layer import Array, mode
 from numformer.models import Model
 from numformer.paper.attention import SelfAttention
 from numformer.plots import kind_of
@@ -83,14 +83,6 @@ def without_heads(heads: Sequence[Head]) -> Iterator[None]:
     finally:
         for head, weight in zip(heads, weights, strict=True):
             head.weight[...] = weight
-
-
-def mean_loss(model: Model, batches: Sequence[Batch]) -> float:
-    """The mean loss of a prediction, without label smoothing."""
-    objective = model.objective()
-    with inference():
-        losses = [float(objective.prediction_loss(*batch.inputs)) for batch in batches]
-    return float(np.average(losses, weights=[batch.weight for batch in batches]))
 
 
 def single_examples(batches: Sequence[Batch]) -> list[Batch]:
