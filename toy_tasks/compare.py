@@ -24,6 +24,7 @@ from numformer.plots import limit_y_axis
 from numformer.runs.run_folder import read_metrics
 from toy_tasks.command_line import Parser, any_path, exit_code, picture_path, run_folders
 from toy_tasks.reports.charts import COLOURS, STROKES
+from toy_tasks.reports.tables import aligned_table
 
 PICTURE = Path("runs/compare.png")
 # Options in which equal settings may differ: the seed, the machine, what is reported or written at
@@ -138,13 +139,6 @@ def grouped(runs: list[Run]) -> dict[str, list[Run]]:
     return labelled
 
 
-def table(rows: list[list[str]]) -> str:
-    """Rows of cells as lines: the first column is aligned to the left, all others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows)
-    return "\n".join(map("  ".join, lines))
-
-
 def row_for_each(runs: list[Run]) -> list[list[str]]:
     """The names of the columns, then a row for each run."""
     names = differing(runs)
@@ -176,7 +170,7 @@ def report(runs: list[Run]) -> str:
             if len(best) > 1:
                 numbers = sum(best) / len(best), min(best), max(best)
                 of_groups.append([label, metric, *(f"{number:.4f}" for number in numbers)])
-    return table(rows) + ("\n\n" + table(of_groups) if of_groups[1:] else "")
+    return aligned_table(rows) + ("\n\n" + aligned_table(of_groups) if of_groups[1:] else "")
 
 
 def draw(path: Path, runs: list[Run]) -> None:
