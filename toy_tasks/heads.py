@@ -55,16 +55,17 @@ another; otherwise (parse, too) as training measures it to choose the checkpoint
 
 The folder gets table.md, removal.png, and for each kind of attention the maps of an example.
 """
-POINTS = 16
+MAX_STRIDES = 16
 """The most steps in which a curve removes all heads, apart from the steps of a single head."""
-ALLOWED = {"BLEU": 0.5, "f1": 0.5, "word_error_rate": -0.5, "loss": -0.01}
+ALLOWED_FALLS = {"BLEU": 0.5, "f1": 0.5, "word_error_rate": -0.5, "loss": -0.01}
 """How far a figure may fall (rise, if negative) without needless heads; 0.01 if not listed."""
 PUBLISHED = """\
 published: 38 of 48 encoder heads for 0.15 BLEU, with gates that are trained and fine-tuning (Voita
 et al. 2019); 20 % of a large translator's heads without (Michel et al. 2019)"""
-AGAIN, ONCE = "by importance, estimated anew", "by importance, estimated once"
+BY_REESTIMATED_IMPORTANCE = "by importance, estimated anew"
+BY_FIRST_IMPORTANCE = "by importance, estimated once"
 RANDOM = "at random"
-SHOWN = 24
+MAX_DRAWN = 24
 """The most symbols in the drawing of an example."""
 Point = tuple[int, dict[str, float]]
 """The number of heads left, and the figures of the model with these heads, by name."""
@@ -72,12 +73,12 @@ Point = tuple[int, dict[str, float]]
 
 @dataclass(frozen=True)
 class Finding:
-    """Results for a head; `rank` 1 is the most important, `alone` the rise of loss without it."""
+    """Results for a head: `rank` 1 is the most important, `loss_increase` what removal costs."""
 
     head: Head
     importance: float
     rank: int
-    alone: float
+    loss_increase: float
     confidence: float
     scores: list[Score]
 
@@ -88,19 +89,27 @@ class Finding:
         return f"{score.description()} ({score.weight:.2f}; shuffled {score.chance:.2f})"
 
 
-def studied(model: Model, heads: Sequence[Head], own: HeldOut, halves) -> list[Finding]:
+def study_heads(model: Model, heads: Sequence[Head], own: HeldOut, halves) -> list[Finding]:
     """Return a Finding for each head; `halves` are the examples to choose by, and to measure on."""
     choosing, measuring = halves
-    crossed = any("cross" in head.kind for head in heads)
-    look = AttentionObserver(model, heads, Lexicon(own.pairs()) if crossed else None)
-    importance = importances(model, heads, single_examples(choosing), look)
+    has_cross = any("cross" in head.kind for head in heads)
+    observer = AttentionObserver(model, heads, Lexicon(own.pairs()) if has_cross else None)
+    importance = importances(model, heads, single_examples(choosing), observer)
     ranks = (-importance).argsort().argsort() + 1
-    whole, findings = mean_loss(model, measuring), []
-    for head, counts, rank in zip(heads, importance, ranks, strict=True):
+    full_loss, findings = mean_loss(model, measuring), []
+    for head, value, rank in zip(heads, importance, ranks, strict=True):
         with without_heads([head]):
-            more = mean_loss(model, measuring) - whole
-        of_head = look.confidence(head), look.scores(head)
-        findings.append(Finding(head, float(counts), int(rank), more, *of_head))
+            loss_increase = mean_loss(model, measuring) - full_loss
+        findings.append(
+            Finding(
+                head,
+                importance=float(value),
+                rank=int(rank),
+                loss_increase=loss_increase,
+                confidence=observer.confidence(head),
+                scores=observer.scores(head),
+            )
+        )
     return findings
 
 
@@ -115,18 +124,18 @@ def curve(
 
     With the `name` of a figure, the stride after the last one it allows is also taken singly.
     """
-    gone: list[Head] = []
+    removed: list[Head] = []
     points = []
     while True:
-        with without_heads(gone):
-            points.append((len(heads) - len(gone), measure()))
-            left = [head for head in heads if head not in gone]
+        with without_heads(removed):
+            points.append((len(heads) - len(removed), measure()))
+            left = [head for head in heads if head not in removed]
             if not left:
                 break
-            gone = gone + list(order(left)[:stride])
-    allowed = needless(points, name)[0] if name else len(heads)
+            removed = removed + list(order(left)[:stride])
+    allowed = removable_heads(points, name)[0] if name else len(heads)
     for count in range(allowed + 1, min(allowed + stride, len(heads))):
-        with without_heads(gone[:count]):
+        with without_heads(removed[:count]):
             points.append((len(heads) - count, measure()))
     return sorted(points, key=lambda point: -point[0])
 
@@ -139,15 +148,15 @@ def curves(
     examples, importance = single_examples(halves[0]), {f.head: f.importance for f in findings}
     rng = np.random.default_rng(options.seed)
 
-    def again(left: list[Head]) -> list[Head]:
+    def by_reestimated_importance(left: list[Head]) -> list[Head]:
         return [left[n] for n in importances(model, left, examples).argsort()]
 
-    def once(left: list[Head]) -> list[Head]:
+    def by_first_importance(left: list[Head]) -> list[Head]:
         return sorted(left, key=importance.__getitem__)
 
-    def by_lot() -> Callable[[list[Head]], list[Head]]:
-        lots = dict(zip(heads, rng.permutation(len(heads)), strict=True))
-        return lambda left: sorted(left, key=lots.__getitem__)
+    def random_order() -> Callable[[list[Head]], list[Head]]:
+        positions = dict(zip(heads, rng.permutation(len(heads)), strict=True))
+        return lambda left: sorted(left, key=positions.__getitem__)
 
     def measure() -> dict[str, float]:
         bar.update()
@@ -157,18 +166,23 @@ def curves(
                 figures[own.name] = own.figure(model)
         return figures
 
-    orders = {AGAIN: [again], ONCE: [once], RANDOM: [by_lot() for _ in range(options.orders)]}
-    stride, singly = -(-len(heads) // (3 if options.quick else POINTS)), {AGAIN: own.name or "loss"}
+    orders = {
+        BY_REESTIMATED_IMPORTANCE: [by_reestimated_importance],
+        BY_FIRST_IMPORTANCE: [by_first_importance],
+        RANDOM: [random_order() for _ in range(options.orders)],
+    }
+    stride = -(-len(heads) // (3 if options.quick else MAX_STRIDES))
+    refined = {BY_REESTIMATED_IMPORTANCE: own.name or "loss"}
     total = sum(map(len, orders.values())) * (1 + -(-len(heads) // stride)) + stride - 1
     with tqdm(desc="taking heads away", total=total, disable=None) as bar:
         return {
-            name: [curve(heads, order, measure, stride, singly.get(name, "")) for order in several]
+            name: [curve(heads, order, measure, stride, refined.get(name, "")) for order in several]
             for name, several in orders.items()
             if several
         }
 
 
-def table(findings: Sequence[Finding]) -> list[list[str]]:
+def findings_table(findings: Sequence[Finding]) -> list[list[str]]:
     """Rows of cells: the column titles, then a row for each head."""
     patterns = [
         name for name in PATTERNS if any(name == s.pattern for f in findings for s in f.scores)
@@ -181,14 +195,18 @@ def table(findings: Sequence[Finding]) -> list[list[str]]:
             f"{scores[name].weight:.2f} / {scores[name].chance:.2f}" if name in scores else "-"
             for name in patterns
         ]
-        figures = f"{finding.importance:.2g}", f"{finding.alone:+.4f}", f"{finding.confidence:.2f}"
+        figures = (
+            f"{finding.importance:.2g}",
+            f"{finding.loss_increase:+.4f}",
+            f"{finding.confidence:.2f}",
+        )
         rows.append([str(finding.head), finding.words(), str(finding.rank), *figures, *cells])
     return rows
 
 
-def table_of_removal(orders: dict[str, list[list[Point]]]) -> list[list[str]]:
+def removal_table(orders: dict[str, list[list[Point]]]) -> list[list[str]]:
     """A row for each number of heads left, with "-" for orders not measured at that number."""
-    points = orders[AGAIN][0]
+    points = orders[BY_REESTIMATED_IMPORTANCE][0]
     names = [*points[0][1]]
     columns = [f"{name.replace('_', ' ')} {order}" for name in names for order in orders]
     rows = [["heads left", *columns]]
@@ -196,15 +214,17 @@ def table_of_removal(orders: dict[str, list[list[Point]]]) -> list[list[str]]:
         row = [str(left)]
         for name in names:
             form = ".2f" if name in ("BLEU", "f1") else ".3f"
-            of_order = ([f[name] for p in o for n, f in p if n == left] for o in orders.values())
-            row += [mean_and_range(values, form) if values else "-" for values in of_order]
+            values_by_order = [
+                [f[name] for p in o for n, f in p if n == left] for o in orders.values()
+            ]
+            row += [mean_and_range(values, form) if values else "-" for values in values_by_order]
         rows.append(row)
     return rows
 
 
-def needless(points: list[Point], name: str) -> tuple[int, float]:
+def removable_heads(points: list[Point], name: str) -> tuple[int, float]:
     """How many heads can be removed before a figure falls too far, and how far it may fall."""
-    allowed, (count, figures) = ALLOWED.get(name, 0.01), points[0]
+    allowed, (count, figures) = ALLOWED_FALLS.get(name, 0.01), points[0]
     falls = [(left, np.sign(allowed) * (figures[name] - f[name])) for left, f in points]
     return count - min(left for left, fall in falls if fall <= abs(allowed) + 1e-9), abs(allowed)
 
@@ -216,27 +236,27 @@ def draw(
     text: Any = trained.text
     closing = trained.model.config.special.closing
     lengths = [example.inputs[0].shape[1] for example in examples]
-    fitting = [n for n, length in enumerate(lengths) if length <= SHOWN - 10]
+    fitting = [n for n, length in enumerate(lengths) if length <= MAX_DRAWN - 10]
     chosen = max(fitting, key=lengths.__getitem__) if fitting else int(np.argmin(lengths))
     ids = [[i for i in row[0].tolist() if i not in closing] for row in examples[chosen].inputs]
     if isinstance(examples[chosen], PairBatch):
-        shown = text.source.decode(ids[0])[:SHOWN], text.target.decode(ids[2])[:SHOWN]
+        shown = text.source.decode(ids[0])[:MAX_DRAWN], text.target.decode(ids[2])[:MAX_DRAWN]
     else:
-        shown = (text.input_vocabulary.decode(ids[0])[:SHOWN],)
+        shown = (text.input_vocabulary.decode(ids[0])[:MAX_DRAWN],)
     *_, maps = text.maps(trained.model, *shown)
     titles: dict[str, dict[str, list[str]]] = {}
     for finding in findings:
         score = head_role(finding.scores)
         name = f"{finding.head.layer}.{finding.head.number}"
-        of_layer = titles.setdefault(finding.head.kind, {}).setdefault(finding.head.name, [])
-        of_layer.append(f"{name}: {score.description(short=True)}" if score else name)
-    for of_kind in maps:
-        kind = of_kind.kind.replace("_", "-")
-        named = replace(of_kind, titles=[*titles[of_kind.kind].values()])
+        layer_titles = titles.setdefault(finding.head.kind, {}).setdefault(finding.head.name, [])
+        layer_titles.append(f"{name}: {score.description(short=True)}" if score else name)
+    for kind_maps in maps:
+        kind = kind_maps.kind.replace("_", "-")
+        named = replace(kind_maps, titles=[*titles[kind_maps.kind].values()])
         path = folder / f"{kind.replace(' ', '-')}.png"
         charts.draw_attention(path, [named], f"{folder.name}: {kind}, layer.head and what it does")
     panels: charts.Panels = {}
-    for name in orders[AGAIN][0][0][1]:
+    for name in orders[BY_REESTIMATED_IMPORTANCE][0][0][1]:
         panel = panels[name.replace("_", " ")] = {}
         for order, several in orders.items():
             panel[order] = [([n for n, _ in p], [f[name] for _, f in p]) for p in several]
@@ -244,11 +264,15 @@ def draw(
     charts.draw_chart(folder / "removal.png", title, panels, "heads left", "", **axis)
 
 
-def flags() -> Parser:
+def build_parser() -> Parser:
     """The parser of the program's flags."""
-    how = dict(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-    made = Parser("python -m toy_tasks.heads", description=DESCRIPTION, **how)
-    add = made.add_argument
+    parser = Parser(
+        "python -m toy_tasks.heads",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
     add("--run", type=any_path, required=True, metavar="DIR", help="a run, or a published model")
     add(
         "--data",
@@ -263,12 +287,12 @@ def flags() -> Parser:
     add("--out", type=any_path, metavar="DIR", help="default: the next free runs/heads-NAME")
     add("--no-plots", action="store_true", help="draw no pictures")
     add("--quick", action="store_true", help="a few examples, to see that everything runs")
-    return made
+    return parser
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Study the heads of a run; returns the exit code."""
-    options = flags().parse_args(arguments)
+    options = build_parser().parse_args(arguments)
     limits = {"examples": (1, 10_000), "orders": (0, 100), "seed": (0, 2**32)}
     for name, (least, most) in limits.items():
         if not least <= (value := getattr(options, name)) <= most:
@@ -282,28 +306,28 @@ def main(arguments: list[str] | None = None) -> int:
     own = held_out(trained, run, options.data, 8 if options.quick else 1000)
     halves = own.halves(options.examples)
     examples = single_examples(halves[0])
-    heads, blind = observable_heads(model, examples[0])
+    heads, mixers_without_maps = observable_heads(model, examples[0])
     if not heads:
         rule, fix = "a head is one of attention, which has maps", "Name a run with attention."
         raise InputError(rule, f"{options.run}, a {type(model).__name__} without", fix)
-    for layer in blind:
+    for layer in mixers_without_maps:
         print(f"left out, because it keeps no maps: {layer}")
     counts = f"{len(examples)} and {len(single_examples(halves[1]))} examples"
-    print(f"{options.run}: {len(heads)} heads, {counts} {own.told}", flush=True)
-    findings = studied(model, heads, own, halves)
-    told = markdown_table(table(findings))
-    print(told, flush=True)
+    print(f"{options.run}: {len(heads)} heads, {counts} {own.origin}", flush=True)
+    findings = study_heads(model, heads, own, halves)
+    findings_text = markdown_table(findings_table(findings))
+    print(findings_text, flush=True)
     orders = curves(model, findings, own, halves, options)
     folder = run_folders.new_folder(f"heads-{run.resolve().name}", options.out)
-    of_removal = markdown_table(table_of_removal(orders))
-    print(f"\n{of_removal}")
-    write_atomically(folder / "table.md", f"{told}\n\n{of_removal}\n".encode())
+    removal_text = markdown_table(removal_table(orders))
+    print(f"\n{removal_text}")
+    write_atomically(folder / "table.md", f"{findings_text}\n\n{removal_text}\n".encode())
     if not options.no_plots:
         draw(folder, trained, findings, orders, examples)
     print(f"files in {folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
-    (first, *_), *_ = orders[AGAIN]
+    (first, *_), *_ = orders[BY_REESTIMATED_IMPORTANCE]
     (*_, name) = first[1]
-    count, allowed = needless(orders[AGAIN][0], name)
+    count, allowed = removable_heads(orders[BY_REESTIMATED_IMPORTANCE][0], name)
     beside = f" ({' '.join(PUBLISHED.split())})" if name == "BLEU" else ""
     worse = f"at most {allowed:g} of {name.replace('_', ' ')}"
     print(f"{count} of {len(heads)} heads can go for {worse}{beside}")

@@ -241,14 +241,14 @@ def test_a_score_is_clear_where_chance_leaves_it_room():
 
 def test_how_many_heads_can_go_is_told_by_the_figure():
     points = [(4, {"BLEU": 30.0}), (3, {"BLEU": 29.4}), (2, {"BLEU": 29.5}), (0, {"BLEU": 1.0})]
-    assert heads.needless(points, "BLEU") == (2, 0.5)
+    assert heads.removable_heads(points, "BLEU") == (2, 0.5)
     errors = [
         (4, {"word_error_rate": 9.0}),
         (2, {"word_error_rate": 8.0}),
         (1, {"word_error_rate": 9.6}),
     ]
-    assert heads.needless(errors, "word_error_rate") == (2, 0.5)
-    assert heads.needless([(2, {"f1": 95.0}), (1, {"f1": 94.6})], "f1") == (1, 0.5)
+    assert heads.removable_heads(errors, "word_error_rate") == (2, 0.5)
+    assert heads.removable_heads([(2, {"f1": 95.0}), (1, {"f1": 94.6})], "f1") == (1, 0.5)
 
 
 def test_heads_go_by_importance_on_one_half_and_are_measured_on_the_other(monkeypatch):
@@ -280,8 +280,8 @@ def test_heads_go_by_importance_on_one_half_and_are_measured_on_the_other(monkey
     for name, stub in stubs.items():
         monkeypatch.setattr(heads, name, stub)
     own, halves = HeldOut("", [], Mock(), "copying", figure), ("choosing", "measuring")
-    findings = heads.studied(None, every, own, halves)
-    assert [finding.alone for finding in findings] == counts.tolist()
+    findings = heads.study_heads(None, every, own, halves)
+    assert [finding.loss_increase for finding in findings] == counts.tolist()
     assert [finding.rank for finding in findings] == (7 - counts).tolist()
     options = SimpleNamespace(seed=1, orders=2, quick=True)
     orders = heads.curves(None, findings, own, halves, options)
@@ -289,8 +289,8 @@ def test_heads_go_by_importance_on_one_half_and_are_measured_on_the_other(monkey
     assert measured[:5] == [(), (2, 5), (2, 3, 5, 6), everyone, (2, 3, 5)]
     assert measured[5:9] == [(), (2, 5), (1, 2, 4, 5), everyone]
     assert measured[10:12] != measured[14:16]
-    assert heads.needless(orders[heads.AGAIN][0], "copying") == (3, 0.01)
-    rows = heads.table_of_removal(orders)[1:]
+    assert heads.removable_heads(orders[heads.BY_REESTIMATED_IMPORTANCE][0], "copying") == (3, 0.01)
+    rows = heads.removal_table(orders)[1:]
     assert [row[0] for row in rows] == ["6", "4", "3", "2", "0"]
     assert rows[2][1:4] == ["9.000", "-", "-"]
 

@@ -43,7 +43,7 @@ class HeldOut:
     choose the checkpoint.
     """
 
-    told: str
+    origin: str
     batches: list[Any]
     pairs: Callable[[], Iterator[PairBatch]]
     name: str = ""
@@ -74,7 +74,7 @@ def held_out(trained: Trained, run: Path, data: Path | None, tested: int = 1000)
     than the model knows.
     """
     if data and not data.is_dir():
-        return _of_file(trained, data)
+        return _held_out_file(trained, data)
     if is_published(run) or not (run / "config.json").is_file():
         rule = "a run of a task here has its own data, any other model is given some"
         raise InputError(rule, f"{run}, which tells of none", GIVE_A_FILE)
@@ -86,11 +86,11 @@ def held_out(trained: Trained, run: Path, data: Path | None, tested: int = 1000)
     if not batches:  # drawn anew at each step: take batches after the last step
         steps = run_folders.read_config(run)["options"]["steps"]
         batches = [task.batch(steps + number) for number in range(1, 33)]
-    name, figure = _judged(task, trained.model, batches, tested)
-    return HeldOut(f"held out by {run}", batches, lambda: _drawn(task), name, figure)
+    name, figure = _task_figure(task, trained.model, batches, tested)
+    return HeldOut(f"held out by {run}", batches, lambda: _training_batches(task), name, figure)
 
 
-def _judged(task: Any, model: Model, batches: Sequence[Batch], tested: int) -> tuple:
+def _task_figure(task: Any, model: Model, batches: Sequence[Batch], tested: int) -> tuple:
     """The name and function of the figure that a task is judged by; "", None if it is the loss."""
     if task.metric == "held_out_loss":
         return "", None
@@ -137,14 +137,14 @@ def _symbols(text) -> dict:
     return {name: value.description() for name, value in fields if isinstance(value, Vocabulary)}
 
 
-def _drawn(task) -> Iterator[PairBatch]:
+def _training_batches(task) -> Iterator[PairBatch]:
     """The batches that a task trains on."""
     for step in itertools.count(1):
         batch = task.batch(step)
         yield from batch if isinstance(batch, list) else [batch]
 
 
-def _of_file(trained: Trained, file: Path) -> HeldOut:
+def _held_out_file(trained: Trained, file: Path) -> HeldOut:
     """Read the pairs of a file, or windows of its text, whichever the model's pipeline takes."""
     text: Any = trained.text
     if not isinstance(text, Transduction):
