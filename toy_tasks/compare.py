@@ -29,8 +29,8 @@ from toy_tasks.reports.tables import aligned_table
 PICTURE = Path("runs/compare.png")
 # Options in which equal settings may differ: the seed, the machine, what is reported or written at
 # the end, and the sizes of vocabularies, which the task decides.
-NO_SETTINGS = {"seed", "log_every", "backend", "quick", "no_plots", "length"}
-NO_SETTINGS |= {"source_vocabulary", "target_vocabulary", "vocabulary"}
+IGNORED = {"seed", "log_every", "backend", "quick", "no_plots", "length"}
+IGNORED |= {"source_vocabulary", "target_vocabulary", "vocabulary"}
 LOSS = "held_out_loss"
 
 
@@ -72,7 +72,7 @@ def read_run(folder: Path) -> Run:
         settings = saved["options"] | saved["config"] | saved.get("recipe", {})
         settings |= {name: int(settings[name]) for name in ("seed", "steps")}
         path = folder / "metrics.jsonl"
-        lines = [_checked(line) for line in read_metrics(path)]
+        lines = [_require_numbers(line) for line in read_metrics(path)]
         if not lines:
             raise ValueError("it has no line yet")
         path, task, best = folder / "best.safetensors", saved.get("task") or "-", {}
@@ -86,18 +86,18 @@ def read_run(folder: Path) -> Run:
         measures = [n for line in lines if "gradient_norm" not in line for n in line]
         others = [name for name in measures if name not in ("step", "seconds", LOSS)]
         metric = saved.get("metric") or next(iter(others), LOSS)  # a guess for an older run
-        return Run(folder, {"task": shown(task)} | settings, lines, best, metric)
+        return Run(folder, {"task": as_one_line(task)} | settings, lines, best, metric)
     except (*run_folders.UNREADABLE, AttributeError, OverflowError) as problem:
-        said = problem.strerror if isinstance(problem, OSError) else problem
+        message = problem.strerror if isinstance(problem, OSError) else problem
         raise InputError(
             "a run folder holds config.json, or last.safetensors, and metrics.jsonl as training "
             "wrote them",
-            f"{path} ({said})",
+            f"{path} ({message})",
             "Name folders of runs that have logged a step, such as runs/reverse.",
         ) from None
 
 
-def _checked(line: dict) -> dict:
+def _require_numbers(line: dict) -> dict:
     """Return the line. Raises ValueError if it has no step, or a value that cannot be drawn."""
     numbers = all(type(value) in (int, float) and abs(value) < 1e100 for value in line.values())
     if not numbers or type(line.get("step")) is not int or not 0 < line["step"] < 1 << 53:
@@ -105,53 +105,54 @@ def _checked(line: dict) -> dict:
     return line
 
 
-def shown(value) -> str:
+def as_one_line(value) -> str:
     """A setting or a path (even one that is not UTF-8) as one line of text; 1.0 becomes 1."""
     text = f"{value:.12g}" if isinstance(value, float) else " ".join(str(value).split())
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def differing(runs: list[Run]) -> list[str]:
+def differing_settings(runs: list[Run]) -> list[str]:
     """The settings in which runs differ. A setting that an older run lacks is no difference."""
-    names = dict.fromkeys(name for run in runs for name in run.settings if name not in NO_SETTINGS)
-    values = {n: {shown(run.settings[n]) for run in runs if n in run.settings} for n in names}
+    names = dict.fromkeys(name for run in runs for name in run.settings if name not in IGNORED)
+    values = {n: {as_one_line(run.settings[n]) for run in runs if n in run.settings} for n in names}
     names = [name for name in names if len(values[name]) > 1]
-    ways = {tuple(shown(run.settings.get(name, "-")) for name in names) for run in runs}
-    return ["row"] if len(values.get("row", ())) == len(ways) > 1 else names  # it implies the rest
+    settings = {tuple(as_one_line(run.settings.get(name, "-")) for name in names) for run in runs}
+    # As many rows as combinations of settings: the row implies all other settings.
+    return ["row"] if len(values.get("row", ())) == len(settings) > 1 else names
 
 
-def grouped(runs: list[Run]) -> dict[str, list[Run]]:
+def group_by_setting(runs: list[Run]) -> dict[str, list[Run]]:
     """Groups of runs with the same settings, by a label of the settings in which groups differ.
 
     If no setting differs, or the label would be too long, it is the folder of the first run.
     """
-    names, groups, labelled = differing(runs), {}, {}
+    names, groups, runs_by_label = differing_settings(runs), {}, {}
     for run in runs:
-        values = tuple((name, shown(run.settings.get(name, "-"))) for name in names)
+        values = tuple((name, as_one_line(run.settings.get(name, "-"))) for name in names)
         groups.setdefault(values, []).append(run)
     for values, group in groups.items():
         label = ", ".join(f"{name} {value}" for name, value in values if value != "-")
         if not 0 < len(label) <= 50:
-            label = shown(group[0].folder)
+            label = as_one_line(group[0].folder)
         seeds = len({run.settings["seed"] for run in group})
         label += f" ({len(group)} {'seeds' if seeds == len(group) else 'runs'})" * (len(group) > 1)
-        labelled[label] = group
-    return labelled
+        runs_by_label[label] = group
+    return runs_by_label
 
 
-def row_for_each(runs: list[Run]) -> list[list[str]]:
+def run_rows(runs: list[Run]) -> list[list[str]]:
     """The names of the columns, then a row for each run."""
-    names = differing(runs)
+    names = differing_settings(runs)
     measures = [*dict.fromkeys(run.metric for run in runs if run.metric != LOSS), LOSS]
     rows = [["run", *names, "seed", "kept at step", *measures, "steps taken", "seconds"]]
     for run in runs:
         taken, asked = max(line["step"] for line in run.lines), run.settings["steps"]
         seconds = [line["seconds"] for line in run.lines if "seconds" in line]
         row = [
-            shown(run.folder),
-            *(shown(run.settings.get(name, "-")) for name in names),
-            shown(run.settings["seed"]),
-            shown(run.best.get("step", "-")),
+            as_one_line(run.folder),
+            *(as_one_line(run.settings.get(name, "-")) for name in names),
+            as_one_line(run.settings["seed"]),
+            as_one_line(run.best.get("step", "-")),
             *(f"{run.best[name]:.4f}" if name in run.best else "-" for name in measures),
             f"{taken}" if taken >= asked else f"{taken} of {asked}",
             f"{max(seconds):.1f}" if seconds else "-",
@@ -162,20 +163,20 @@ def row_for_each(runs: list[Run]) -> list[list[str]]:
 
 def report(runs: list[Run]) -> str:
     """A table of the runs and, if some have the same settings, one of their mean and range."""
-    rows, groups = row_for_each(runs), grouped(runs)
-    of_groups = [["same setting", "best", "mean", "least", "greatest"]]
+    rows, groups = run_rows(runs), group_by_setting(runs)
+    group_rows = [["same setting", "best", "mean", "least", "greatest"]]
     for label, group in groups.items():
         for metric in dict.fromkeys(run.metric for run in group):
             best = [r.best[metric] for r in group if r.metric == metric and metric in r.best]
             if len(best) > 1:
                 numbers = sum(best) / len(best), min(best), max(best)
-                of_groups.append([label, metric, *(f"{number:.4f}" for number in numbers)])
-    return aligned_table(rows) + ("\n\n" + aligned_table(of_groups) if of_groups[1:] else "")
+                group_rows.append([label, metric, *(f"{number:.4f}" for number in numbers)])
+    return aligned_table(rows) + ("\n\n" + aligned_table(group_rows) if group_rows[1:] else "")
 
 
 def draw(path: Path, runs: list[Run]) -> None:
     """Draw losses, metrics and the learning rate, each in its own panel if any run recorded it."""
-    groups = grouped(runs)
+    groups = group_by_setting(runs)
     metrics = dict.fromkeys(run.metric for run in runs if run.metric != LOSS)
     panels = [("training loss", "loss", True), ("held-out loss", LOSS, False)]
     panels += [(name.replace("_", " "), name, False) for name in metrics]
@@ -188,10 +189,10 @@ def draw(path: Path, runs: list[Run]) -> None:
     tasks = dict.fromkeys(run.settings["task"] for run in runs)
     title = f"{len(runs)} run{'s' * (len(runs) > 1)}"
     title += f" of {', '.join(tasks)}" * ("-" not in tasks)
-    banded = "\nlines: means of the seeds, bands: from the least to the greatest"
-    figure.suptitle(title + banded * (len(groups) < len(runs)), fontsize=11, parse_math=False)
-    looks = zip(cycle(COLOURS), cycle(STROKES), groups, strict=False)
-    looks = [dict(color=color, linestyle=stroke, linewidth=1.8) for color, stroke, _ in looks]
+    legend = "\nlines: means of the seeds, bands: from the least to the greatest"
+    figure.suptitle(title + legend * (len(groups) < len(runs)), fontsize=11, parse_math=False)
+    styles = zip(cycle(COLOURS), cycle(STROKES), groups, strict=False)
+    styles = [dict(color=color, linestyle=stroke, linewidth=1.8) for color, stroke, _ in styles]
     axes = None
     for place, (name, *which) in enumerate(panels, start=1):
         axes = figure.add_subplot(rows, 2, place, sharex=axes)
@@ -203,15 +204,15 @@ def draw(path: Path, runs: list[Run]) -> None:
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axes.yaxis.set_major_formatter("{x:g}")
             axes.yaxis.set_minor_formatter(NullFormatter())
-        for look, group in zip(looks, groups.values(), strict=True):
+        for style, group in zip(styles, groups.values(), strict=True):
             curves = [values for run in group if (values := run.curve(*which))]
             steps = sorted(set.intersection(*map(set, curves))) if curves else []
             values = [[curve[step] for curve in curves] for step in steps]
             marker = None if which[1] and len(steps) > 2 else "."
-            axes.plot(steps, [sum(v) / len(v) for v in values], marker=marker, **look)
+            axes.plot(steps, [sum(v) / len(v) for v in values], marker=marker, **style)
             if len(curves) > 1:
                 band = [*map(min, values)], [*map(max, values)]
-                axes.fill_between(steps, *band, color=look["color"], alpha=0.2, linewidth=0)
+                axes.fill_between(steps, *band, color=style["color"], alpha=0.2, linewidth=0)
         if not name.endswith("loss"):
             limit_y_axis(axes)
     axes.set_xlim(left=0)
@@ -229,9 +230,12 @@ def _runs_in(folder: Path) -> list[Path]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Compare the runs; returns the exit code."""
-    how = dict(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags = Parser("python -m toy_tasks.compare", **how)
-    add = flags.add_argument
+    parser = Parser(
+        "python -m toy_tasks.compare",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
     add("runs", nargs="+", type=any_path, metavar="RUN", help="a run folder")
     add(
         "--out",
@@ -241,7 +245,7 @@ def main(arguments: list[str] | None = None) -> int:
         help=f"default: {PICTURE}",
     )
     add("--csv", type=any_path, metavar="FILE.csv", help="write the table of the runs there, too")
-    options = flags.parse_args(arguments)
+    options = parser.parse_args(arguments)
     # runs/* also matches the picture of an earlier comparison.
     runs = [run for run in options.runs if run.suffix != ".png" or run.is_dir()] or options.runs
     runs = [run for folder in runs for run in _runs_in(folder)]
@@ -251,7 +255,7 @@ def main(arguments: list[str] | None = None) -> int:
     if len(others) < len(runs):
         runs = [run for run in runs if run not in others]
         for run in others:
-            print(f"note: {shown(run)} is left out: it holds no run", file=sys.stderr)
+            print(f"note: {as_one_line(run)} is left out: it holds no run", file=sys.stderr)
     runs = [read_run(run) for run in runs]
     print(report(runs))
     draw(options.out, runs)
@@ -259,7 +263,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.csv:
         options.csv.parent.mkdir(parents=True, exist_ok=True)
         with open(options.csv, "w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows(row_for_each(runs))
+            csv.writer(file).writerows(run_rows(runs))
         print(f"table: {options.csv}")
     return 0
 
