@@ -36,7 +36,7 @@ def commands() -> dict[str, str]:
     }
 
 
-def end_at_once(number: int, frame) -> None:
+def exit_on_interrupt(number: int, frame) -> None:
     """End the program on Ctrl-C while its modules are imported: nothing has begun yet."""
     if "PMI_RANK" in os.environ:  # mpiexec ends the other ranks after a signal, not an exit code
         signal.signal(number, signal.SIG_DFL)
@@ -46,4 +46,4 @@ def end_at_once(number: int, frame) -> None:
 
 # sys.argv is ["-m"] only while `python -m toy_tasks.NAME` looks for its module.
 if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, end_at_once)
+    signal.signal(signal.SIGINT, exit_on_interrupt)

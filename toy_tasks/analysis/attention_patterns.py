@@ -42,7 +42,8 @@ class Lexicon:
             real = batch.target_out != self.special.padding
             number = places + np.cumsum(real).reshape(real.shape)  # of each target place
             row, t, s = (real[:, :, None] & self.special.real(batch.source)[:, None]).nonzero()
-            cells.append((_coded(batch.source[row, s], batch.target_out[row, t]), number[row, t]))
+            codes = _pair_code(batch.source[row, s], batch.target_out[row, t])
+            cells.append((codes, number[row, t]))
             sentences, places = sentences + len(real), places + np.count_nonzero(real)
             if sentences >= enough:
                 break
@@ -60,7 +61,7 @@ class Lexicon:
 
         A row has several if the origin occurs several times, and none if it is the null word.
         """
-        codes = _coded(source, target[:, None])
+        codes = _pair_code(source, target[:, None])
         nearest = np.minimum(np.searchsorted(self.codes, codes), len(self.codes) - 1)
         t = np.where(self.codes[nearest] == codes, self.t[nearest], 0)
         origin = (t == t.max(axis=1, keepdims=True)) & (t > 0)
@@ -68,8 +69,8 @@ class Lexicon:
         return origin & ~null.any(axis=1, keepdims=True)
 
 
-def _coded(source, target):
-    """A pair of ids as one number."""
+def _pair_code(source, target):
+    """The code of a pair of ids: one number."""
     return (source.astype(np.int64) << 32) + target
 
 
