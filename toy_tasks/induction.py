@@ -116,8 +116,8 @@ def measure(model: LanguageModel, task: InductionTask, folder: Path) -> dict:
     measured = task.evaluate(model)
     curves = {f"{name} by step": [line[name] for line in lines] for name in measured}
     steps = [line["step"] for line in lines]
-    formed = [line["step"] for line in lines if line[task.metric] >= 0.5]
-    return measured | curves | {"steps": steps, "formed": formed[:1]}
+    formation_steps = [line["step"] for line in lines if line[task.metric] >= 0.5]
+    return measured | curves | {"steps": steps, "formed": formation_steps[:1]}
 
 
 def table(results: study.Results) -> list[list[str]]:

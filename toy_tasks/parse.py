@@ -72,16 +72,16 @@ LONGEST, LONGER = 40, 60
 """The most words of a sentence in training, and in the test of longer sentences."""
 EXTRA_SYMBOLS = 300
 """The model writes at most this many symbols more than the sentence has words (section 6.3)."""
-MOST = 32000
+TRAIN_SENTENCES = 32000
 """The largest number of sentences of the grammar to train on."""
-MEASURED = {"development": 200, "test": 500, "longer": 50}
+EVALUATION_SENTENCES = {"development": 200, "test": 500, "longer": 50}
 """The numbers of sentences of the grammar to measure on."""
 MODELS = TRANSFORMER, RECURRENT = "Transformer", "recurrent"
 STEPS = {32000: (22000, 9000), 8000: (8000, 4000), 2000: (4000, 2000), 500: (2000, 1000)}
 """Training steps of both models for each number of sentences. The longest runs come first.
 
 A step of the recurrent model takes longer, but it needs fewer steps."""
-FEW = 2000
+MAX_WITH_DROPOUT = 2000
 """Dropout helps up to this number of sentences; above, it only takes time."""
 SECTIONS = {"train": range(2, 22), "development": (22,), "test": (23,)}
 """The sections of the Penn Treebank, as they are usually split."""
@@ -115,12 +115,13 @@ Data = dict[str, list[Sentence]]
 
 @cache
 def grammar_data(train: int, divisor: int = 1) -> Data:
-    """Distinct sentences of the grammar: `train` to train on, and MEASURED / `divisor` to measure.
+    """Distinct sentences of the grammar: `train` to train on, others to evaluate on.
 
-    A hash of the sentence decides in which part it is.
+    Those are EVALUATION_SENTENCES / `divisor`. A hash of the sentence decides in which part it is.
     """
     grammar, rng = Grammar(), np.random.default_rng(seed_sequence(1, "data"))
-    wanted = {"train": train} | {name: number // divisor for name, number in MEASURED.items()}
+    wanted = {name: number // divisor for name, number in EVALUATION_SENTENCES.items()}
+    wanted = {"train": train} | wanted
     data: dict[str, dict[str, Sentence]] = {name: {} for name in wanted}
     while any(len(data[name]) < number for name, number in wanted.items()):
         if (tree := grammar.draw(rng, most=LONGER)) is None:
@@ -216,9 +217,14 @@ class ParseTask:
 def make(options: argparse.Namespace):
     """The task of a run, the kind of model and its config."""
     divisor = 100 if options.quick else 1
-    data = treebank_data(options.data) if options.data else grammar_data(MOST // divisor, divisor)
-    # The treebank has about 8,000 sentences more than MOST; the rows with MOST train on all.
-    count = len(data["train"]) if options.data and options.sentences == MOST else options.sentences
+    count = options.sentences
+    if options.data:
+        data = treebank_data(options.data)
+        # It has about 8,000 sentences more than the grammar: the rows with the most train on all.
+        if count == TRAIN_SENTENCES:
+            count = len(data["train"])
+    else:
+        data = grammar_data(TRAIN_SENTENCES // divisor, divisor)
     settings = count, options.batch_size, options.seed
     task = ParseTask(data, *settings, has_grammar=not options.data, **beam_settings(options))
     sizes = dict(source_vocabulary=len(task.text.source), target_vocabulary=len(task.text.target))
@@ -327,7 +333,7 @@ STUDY = study.Study(
             sentences=count,
             steps=steps,
             evaluate_every=steps // 8,
-            p_drop=0.1 * (count <= FEW),
+            p_drop=0.1 * (count <= MAX_WITH_DROPOUT),
         )
         for count, steps_of_models in STEPS.items()
         for model, steps in zip(MODELS, steps_of_models, strict=True)

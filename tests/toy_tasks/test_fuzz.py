@@ -141,8 +141,9 @@ def until_it_begins():
             stack.enter_context(mock.patch(f"toy_tasks.{name}", side_effect=Reached))
         stack.enter_context(mock.patch.dict(sys.modules, cupy=None))
         stack.enter_context(mock.patch.object(lengths, "EXAMPLES", 2))
-        few = dict(MOST=400, MEASURED=dict.fromkeys(parse.MEASURED, 1))
-        stack.enter_context(mock.patch.multiple(parse, **few))
+        few = dict.fromkeys(parse.EVALUATION_SENTENCES, 1)
+        sizes = dict(TRAIN_SENTENCES=400, EVALUATION_SENTENCES=few)
+        stack.enter_context(mock.patch.multiple(parse, **sizes))
         yield
 
 

@@ -155,7 +155,8 @@ def test_what_is_no_sentence_is_refused(complaint):
 def test_sentences_that_are_measured_are_never_trained_on():
     data = parse.grammar_data(300, 50)
     texts = {name: {" ".join(s.words) for s in sentences} for name, sentences in data.items()}
-    counts = {"train": 300} | {name: count // 50 for name, count in parse.MEASURED.items()}
+    counts = {name: count // 50 for name, count in parse.EVALUATION_SENTENCES.items()}
+    counts["train"] = 300
     assert {name: len(some) for name, some in texts.items()} == counts
     assert sum(counts.values()) == len(set.union(*texts.values()))
     assert all(map(is_held_out, texts["test"] | texts["development"]))
@@ -164,7 +165,7 @@ def test_sentences_that_are_measured_are_never_trained_on():
         lengths = [len(sentence.words) for sentence in sentences]
         assert min(lengths) > 40 and max(lengths) <= 60 if name == "longer" else max(lengths) <= 40
     other = parse.grammar_data(1, 50)
-    assert all(other[name] == data[name] for name in parse.MEASURED)
+    assert all(other[name] == data[name] for name in parse.EVALUATION_SENTENCES)
 
 
 def treebank(folder: str, sections: dict[str, int]) -> None:
@@ -298,7 +299,7 @@ def test_parsing_is_studied_and_used(studied, succeed, call, refuse):
 
 def test_a_treebank_is_learned_without_a_ceiling(studied, succeed, refuse, monkeypatch):
     treebank("bank", SECTIONS)
-    monkeypatch.setattr(parse, "MOST", 10)
+    monkeypatch.setattr(parse, "TRAIN_SENTENCES", 10)
     for row, sentences in {"Transformer 32000": 10, "recurrent 500": 5}.items():
         monkeypatch.setitem(parse.STUDY.rows[row], "sentences", sentences)
     out = succeed(parse.main, f"{TINY} --data bank --no-plots")

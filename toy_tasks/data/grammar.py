@@ -248,8 +248,8 @@ class Chart:
         for length in range(2, count + 1):
             starts = np.arange(count - length + 1)[:, None]
             middles = starts + np.arange(1, length)
-            through = self._through(scores, starts, middles, starts + length).max(axis=1)
-            best = np.maximum.reduceat(through, self.begins, axis=1)
+            split_scores = self._split_scores(scores, starts, middles, starts + length)
+            best = np.maximum.reduceat(split_scores.max(axis=1), self.begins, axis=1)
             scores[starts, starts + length, parents] = best
         log_p = scores[0, count, self.number[category]] if count else -np.inf
         if log_p == -np.inf:
@@ -258,7 +258,7 @@ class Chart:
         (tree,) = self._tree(words, scores, 0, count, category)
         return tree, float(log_p)
 
-    def _through(self, scores, starts, middles, ends):
+    def _split_scores(self, scores, starts, middles, ends):
         """The log probability of each span split at each middle, by each rule: (..., rules)."""
         _, first, second = self.rules
         return scores[starts, middles][..., first] + scores[middles, ends][..., second] + self.log_p
@@ -275,9 +275,9 @@ class Chart:
                     if left == category and log_p + rule_log_p == score:
                         return [Tree(label(category), (leaf,))]
         middles = np.arange(start + 1, end)
-        through = self._through(scores, start, middles, end)
-        through[:, self.rules[0] != self.number[category]] = -np.inf
-        place, rule = np.unravel_index(through.argmax(), through.shape)
+        split_scores = self._split_scores(scores, start, middles, end)
+        split_scores[:, self.rules[0] != self.number[category]] = -np.inf
+        place, rule = np.unravel_index(split_scores.argmax(), split_scores.shape)
         spans = (start, middles[place]), (middles[place], end)
         parts = [
             part

@@ -91,7 +91,7 @@ def tree_from_symbols(symbols: Sequence[str], words: Sequence[str]) -> tuple[Tre
 
 
 def read_trees(path: Path) -> list[Tree]:
-    """Read the trees of a file in the format of the Penn Treebank, `simplified`.
+    """Read the trees of a file in the format of the Penn Treebank, simplified by `simplify`.
 
     Raises InputError, with the line, for brackets without a partner, a word outside of brackets,
     and trees that are too deep or too long.
@@ -99,11 +99,11 @@ def read_trees(path: Path) -> list[Tree]:
     fix = "Give trees as in the Penn Treebank: ( (S (NP (PRP he)) (VP (VBD slept))) )"
     trees: list[Tree] = []
     open_: list[tuple[str, list[Tree | str]]] = []
-    text, line, counted = read_text(path, fix), 1, 0
+    text, line, last_offset = read_text(path, fix), 1, 0
     for match in re.finditer(r"\(\s*([^\s()]*)|\)|[^\s()]+", text):
         symbol = match[0]
-        line += text.count("\n", counted, match.start())
-        counted = match.start()
+        line += text.count("\n", last_offset, match.start())
+        last_offset = match.start()
         where = f"{path}, line {line}"
         if symbol[0] == "(":
             open_.append((match[1], []))
@@ -119,7 +119,7 @@ def read_trees(path: Path) -> list[Tree]:
                 raise InputError(f"{where}: a constituent has children", f"({label:.40})", fix)
             if open_:
                 open_[-1][1].append(Tree(label, (*children,)))
-            elif tree := simplified(Tree(label, (*children,))):
+            elif tree := simplify(Tree(label, (*children,))):
                 if len(tree.words()) > MAX_WORDS:
                     rule, received = f"a tree has at most {MAX_WORDS} words", len(tree.words())
                     raise InputError(f"{where}: {rule}", received, fix)
@@ -130,14 +130,14 @@ def read_trees(path: Path) -> list[Tree]:
     return trees
 
 
-def simplified(tree: Tree) -> Tree | None:
+def simplify(tree: Tree) -> Tree | None:
     """Remove functions and indices (NP-SBJ-1 becomes NP), traces, and the node around a tree.
 
     Returns None if nothing is left.
     """
     if tree.label == EMPTY:
         return None
-    children = [child if isinstance(child, str) else simplified(child) for child in tree.children]
+    children = [child if isinstance(child, str) else simplify(child) for child in tree.children]
     kept = tuple(child for child in children if child is not None)
     if not kept:
         return None
