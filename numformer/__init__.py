@@ -27,7 +27,7 @@ from numformer import (
     runs,
     training,
 )
-from numformer.former_modules import FormerModules
+from numformer.former_modules import FormerModules, forward_moved_names
 from numformer.paper import *
 from numformer.later import *
 from numformer.recurrence import *
@@ -38,7 +38,7 @@ from numformer.runs import *
 from numformer.training import *
 from numformer.generation import *
 from numformer.trained import Attention, Trained, load
-from numformer.former_names import FORMER_NAMES, RENAMED, add_former_methods
+from numformer.former_names import FORMER_NAMES, RENAMED, accept_former_names
 
 __all__ = [
     "InputError",
@@ -64,7 +64,8 @@ __all__ = [
 ]
 
 sys.meta_path.append(FormerModules())
-add_former_methods()
+accept_former_names()
+forward_moved_names()
 
 
 def __getattr__(name: str):

@@ -38,8 +38,7 @@ def exit_code(main: Callable[[], int]) -> int:
     stderr = sys.stderr
     try:
         ranks = world()
-        handler = signal.getsignal(signal.SIGINT)
-        if callable(handler) and handler is not signal.default_int_handler:
+        if getattr(signal.getsignal(signal.SIGINT), "until_main", False):
             # That handler ends the program at once, which suits only the time of the imports.
             signal.signal(signal.SIGINT, signal.default_int_handler)
         if ranks.rank:  # rank 0 prints

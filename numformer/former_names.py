@@ -4,15 +4,27 @@
 successor to a function that builds the same layer, and to the text of what to write instead.
 """
 
+import functools
 import warnings
 from typing import Any
 
 import numpy as np
 
-from numformer.later import TiledAttention
-from numformer.layer import Layer
-from numformer.models import TowerConfig
-from numformer.paper import Memory, Places, Reach
+from numformer.data import EpochBatches
+from numformer.data.batching import Batch
+from numformer.execution.ranks import Ranks
+from numformer.generation import TextPipeline, Transduction
+from numformer.generation.sampling import Sampling
+from numformer.later import Checkpointed, FullPattern, Mixer, TiledAttention
+from numformer.layer import FlatParameters, Layer
+from numformer.models import MaskedLanguageModel, Model, TowerConfig
+from numformer.models.model import Objective
+from numformer.optimization import Recipe
+from numformer.paper import Memory, Places, Reach, SelfAttention, SinusoidalPositions
+from numformer.paper.masks import ExplicitMask
+from numformer.plots import AttentionMaps
+from numformer.recurrence.cells import Cell
+from numformer.recurrence.recurrent import Recurrent
 
 RENAMED: dict[str, str] = {
     "Everything": "FullPattern",
@@ -67,26 +79,98 @@ FORMER_NAMES: dict[str, tuple[Any, str]] = {
     }.items()
 }
 
-FORMER_METHODS: dict[tuple[type, str], str] = {
-    (Places, "whole"): "without_padding",
-    (Reach, "dense"): "mask",
-    (Memory, "of"): "state",
+FORMER_METHODS: dict[type, dict[str, str]] = {
+    Places: {"whole": "without_padding"},
+    Reach: {"dense": "mask"},
+    Memory: {"of": "state"},
+    FlatParameters: {"used": "needs_zeroing"},
+    FullPattern: {"sees": "mask", "sees_near": "is_local", "remembers": "key_value_state"},
+    Mixer: {"sees_near": "is_local"},
+    TiledAttention: {"whole": "dense", "takes_tiles": "uses_tiles"},
+    SelfAttention: {"remembers": "key_value_state"},
+    Checkpointed: {"again": "recompute"},
+    Cell: {"input": "new_input", "start": "initial_state"},
+    Recurrent: {"looking_at": "step_inputs"},
+    Batch: {"trimmed": "trim", "of_arrays": "with_arrays"},
+    EpochBatches: {"of_epoch": "epoch_pairs"},
+    Model: {"fitting": "require_config"},
+    Objective: {"MANY": "MAX_PENDING"},
+    TowerConfig: {
+        "turns": "period",
+        "of_layer": "layer_config",
+        "crosses": "has_cross_attention",
+        "unlimited": "extrapolates",
+        "size_of_key": "key_size",
+    },
+    Recipe: {"optimizer_of": "make_optimizer"},
+    Ranks: {"share": "broadcast", "heard": "failed_elsewhere"},
+    Sampling: {"asked": "from_settings"},
+    TextPipeline: {"read": "input_vocabulary"},
+    Transduction: {
+        "most": "length_limit",
+        "searched": "beam_search",
+        "decoded": "decode",
+        "encoded": "encode",
+    },
+}
+FORMER_KEYWORDS: dict[tuple[type, str], dict[str, str]] = {
+    (TiledAttention, "__init__"): {"whole": "dense"},
+    (SelfAttention, "__init__"): {"remembers": "key_value_state"},
+    (SinusoidalPositions, "__init__"): {"table_of": "build"},
+    (ExplicitMask, "__init__"): {"mask": "array"},
+    (MaskedLanguageModel, "forward"): {"asked": "places"},
+    (AttentionMaps, "__init__"): {"reads": "query_labels", "looks_at": "key_labels"},
 }
 
 
+def _warn(former: str, now: str) -> None:
+    warnings.warn(f"{former} is now {now}", DeprecationWarning, stacklevel=3)
+
+
 class FormerMethod:
-    """A method under its former name; using it warns."""
+    """A method or an attribute under its former name; using it warns."""
 
     def __init__(self, name: str, replacement: str):
         self.name, self.replacement = name, replacement
 
     def __get__(self, instance: Any, owner: type) -> Any:
-        message = f"{owner.__name__}.{self.name} is now {owner.__name__}.{self.replacement}"
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        _warn(f"{owner.__name__}.{self.name}", f"{owner.__name__}.{self.replacement}")
         return getattr(owner if instance is None else instance, self.replacement)
 
 
-def add_former_methods() -> None:
-    """Let classes keep their methods under the former names, too."""
-    for (owner, name), replacement in FORMER_METHODS.items():
-        setattr(owner, name, FormerMethod(name, replacement))
+def _accept_former_methods(owner: Any, names: dict[str, str]) -> None:
+    """Let a class answer to the former names, and use what subclasses define under these names."""
+    for former, now in names.items():
+        setattr(owner, former, FormerMethod(former, now))
+    inherited = vars(owner).get("__init_subclass__")
+
+    def __init_subclass__(cls: Any, /, **settings: Any) -> None:
+        hook = inherited.__get__(None, cls) if inherited else super(owner, cls).__init_subclass__
+        hook(**settings)
+        for former, now in names.items():
+            if former in vars(cls) and now not in vars(cls):
+                _warn(f"{cls.__name__}.{former}", f"{cls.__name__}.{now}")
+                setattr(cls, now, vars(cls)[former])
+
+    owner.__init_subclass__ = classmethod(__init_subclass__)
+
+
+def _accept_former_keywords(owner: type, method: str, names: dict[str, str]) -> None:
+    call = getattr(owner, method)
+
+    @functools.wraps(call)
+    def with_former_keywords(self, *arguments: Any, **keywords: Any) -> Any:
+        for former in names.keys() & keywords.keys():
+            _warn(f"{owner.__name__}({former}=...)", f"{owner.__name__}({names[former]}=...)")
+            keywords[names[former]] = keywords.pop(former)
+        return call(self, *arguments, **keywords)
+
+    setattr(owner, method, with_former_keywords)
+
+
+def accept_former_names() -> None:
+    """Let classes keep their methods, and the keywords of these, under the former names, too."""
+    for owner, names in FORMER_METHODS.items():
+        _accept_former_methods(owner, names)
+    for (owner, method), names in FORMER_KEYWORDS.items():
+        _accept_former_keywords(owner, method, names)

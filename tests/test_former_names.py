@@ -1,14 +1,16 @@
 """Names of the version before still work, and warn with the new one."""
 
 import importlib
+import inspect
 import sys
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import numformer
-from numformer.former_modules import FORMER_MODULES
-from numformer.former_names import FORMER_NAMES, RENAMED
+from numformer.former_modules import FORMER_MODULES, MOVED_NAMES
+from numformer.former_names import FORMER_KEYWORDS, FORMER_METHODS, FORMER_NAMES, RENAMED
 
 SETTINGS = {
     "GroupedQueryAttention": dict(key_value_heads=1),
@@ -52,6 +54,62 @@ def test_a_former_method_warns_with_the_new_one():
     memory = numformer.Memory(3)
     with numformer.inference(), pytest.warns(DeprecationWarning, match="Memory.of is now"):
         assert memory.of(numformer.ReLU(), lambda memory: "begun") == "begun"
+
+
+@pytest.mark.parametrize("owner", FORMER_METHODS, ids=lambda owner: owner.__name__)
+def test_a_class_has_what_its_former_methods_are_now(owner):
+    for former, now in FORMER_METHODS[owner].items():
+        if hasattr(owner, now):  # otherwise an attribute of its objects
+            with pytest.warns(DeprecationWarning, match=f"{former} is now"):
+                getattr(owner, former)
+        else:
+            assert now in inspect.getsource(owner)
+
+
+def test_what_a_subclass_defines_under_a_former_name_is_used():
+    with pytest.warns(DeprecationWarning, match="Near.sees is now Near.mask"):
+
+        class Near(numformer.FullPattern):
+            def sees(self, t, s, heads=1):
+                return abs(s - t[:, None]) < 2
+
+    t = np.arange(4)
+    assert_array_equal(Near().mask(t, t), numformer.Window(window=2).mask(t, t))
+
+    class Nearer(Near):
+        def mask(self, t, s, heads=1):
+            return s == t[:, None]
+
+    assert_array_equal(Nearer().mask(t, t), np.eye(4, dtype=bool))
+
+
+@pytest.mark.parametrize("entry", FORMER_KEYWORDS, ids=lambda entry: entry[0].__name__)
+def test_former_keywords_become_present_ones(entry):
+    parameters = inspect.signature(getattr(*entry)).parameters
+    for former, now in FORMER_KEYWORDS[entry].items():
+        assert former not in parameters and (now in parameters or "parts" in parameters)
+
+
+def test_a_former_keyword_warns_with_the_new_one():
+    part = numformer.ReLU()
+    with pytest.warns(DeprecationWarning, match=r"TiledAttention\(whole=...\) is now"):
+        assert numformer.TiledAttention(whole=part).dense is part
+
+
+def test_parameters_of_an_own_attention_keep_the_name_that_files_have(rng):
+    attention = numformer.TiledAttention(dense=numformer.Linear(3, 3, rng))
+    assert [*attention.named_parameters()] == ["whole.weight", "whole.bias"]
+
+
+@pytest.mark.parametrize("former", MOVED_NAMES)
+def test_a_module_answers_to_the_names_that_it_had(former):
+    module = importlib.import_module(former)
+    for now, names in MOVED_NAMES[former].items():
+        for old, _, new in (entry.partition("=") for entry in names.split()):
+            with pytest.warns(DeprecationWarning, match=f"{former}.{old} is now {now}"):
+                assert getattr(module, old) is getattr(importlib.import_module(now), new or old)
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        _ = module.Nothing
 
 
 def test_the_former_room_of_layers_is_there_with_a_warning():

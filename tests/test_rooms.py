@@ -20,11 +20,11 @@ FLOORS = [
     ["later", "data", "kernels"],
     ["recurrence"],
     ["plots", "models", "layers"],
-    ["optimization", "former_names"],
+    ["optimization"],
     ["runs", "execution"],
     ["training", "generation"],
     ["published"],
-    ["trained", "exit_codes"],
+    ["trained", "exit_codes", "former_names"],
     ["gradient_check", "__main__", "convert"],
     ["numformer"],  # the public names
     ["toy_tasks"],

@@ -44,6 +44,9 @@ def exit_on_interrupt(number: int, frame) -> None:
     os._exit(128 + number)
 
 
+end_at_once.until_main = True  # type: ignore[attr-defined]
+
+
 # sys.argv is ["-m"] only while `python -m toy_tasks.NAME` looks for its module.
 if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, exit_on_interrupt)

@@ -20,7 +20,7 @@ def choices(default: str, registry: Collection[str], what: str):
         registry,
         several=True,
     )
-    return _with(setting((default,), what, rule), parse=_split)
+    return _with(setting((default,), what, rule), parse=_split_names)
 
 
 def ids(default: tuple[int, ...], what: str):
@@ -80,11 +80,17 @@ def _with(setting: Any, **metadata: Any) -> Any:
     return setting
 
 
-def _split(value):
-    """Text with commas, or a list -> a tuple, with digits as integers; another value -> itself."""
+def _split_names(value):
+    """Text with commas, or a list -> a tuple; another value -> itself."""
     if isinstance(value, str):
-        return tuple(map(_integer, value.split(","))) if value else ()
+        return tuple(value.split(",")) if value else ()
     return tuple(value) if isinstance(value, list) else value
+
+
+def _split(value):
+    """As `_split_names`, with digits as integers."""
+    names = _split_names(value)
+    return tuple(map(_integer, names)) if isinstance(value, str) else names
 
 
 def _one_or_several(value):

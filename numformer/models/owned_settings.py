@@ -35,6 +35,11 @@ class OwnedSettings(Settings):
         kind: Any = extended(base, (*own,)) if own else base
         return super().__new__(kind, **values)
 
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        """A pickled config of the previous version holds several values as text with commas."""
+        for field in fields(self):
+            object.__setattr__(self, field.name, parsed(field, values[field.name]))
+
     def __post_init__(self):
         for field in fields(self):
             if "parse" in field.metadata:

@@ -149,6 +149,11 @@ class TiledAttention(Layer):
         self.dense = dense or BiasedAttention(p_drop)
         self.bias = bias
 
+    def _children(self):
+        """`dense` is saved as `whole`, so that files of the previous version still open."""
+        for name, child in super()._children():
+            yield ("whole" if name == "dense" else name), child
+
     def forward(self, query: Array, key: Array, value: Array, reach: Any = None) -> Array:
         reach = as_reach(reach, query[:, 0], key[:, 0])
         if not self.uses_tiles(reach):
