@@ -44,7 +44,7 @@ def exit_on_interrupt(number: int, frame) -> None:
     os._exit(128 + number)
 
 
-end_at_once.until_main = True  # type: ignore[attr-defined]
+exit_on_interrupt.until_main = True  # type: ignore[attr-defined]
 
 
 # sys.argv is ["-m"] only while `python -m toy_tasks.NAME` looks for its module.
