@@ -69,7 +69,7 @@ TOKENS_PER_SENTENCE = 16
 TASKS = "pronounce", "translate"
 
 
-def make(options):
+def make_task_and_config(options):
     """The task of a run, the kind of model and its config."""
     if options.task == "translate":
         defaults = translate.program_parser().parse_args([])
@@ -183,7 +183,7 @@ STUDY = study.Study(
     model=Transformer,
     defaults=DEFAULTS,
     rows={row: settings for row, (settings, *_) in ROWS.items()},
-    make=make,
+    make_task_and_config=make_task_and_config,
     measure=measure,
     figure="figure",
     table=table,

@@ -62,7 +62,7 @@ def test_sources(length: int, count: int) -> list[str]:
     return [*dict.fromkeys(filter(is_held_out, sources))][:count]
 
 
-def make(options: argparse.Namespace):
+def make_task_and_config(options: argparse.Namespace):
     """The task of a run, the kind of model and its config."""
     task = SequenceTask(REVERSAL, options.batch_size, options.seed)
     sizes = dict.fromkeys(["source_vocabulary", "target_vocabulary"], len(task.text.source))
@@ -123,7 +123,7 @@ STUDY = study.Study(
     model=RecurrentEncoderDecoder,
     defaults=DEFAULTS,
     rows=ROWS,
-    make=make,
+    make_task_and_config=make_task_and_config,
     measure=measure,
     figure="at_length_20",
     table=table,

@@ -144,7 +144,7 @@ def read_data(options: argparse.Namespace) -> LabelledImages:
     return read_images(Path(options.data)) if options.data else digits()
 
 
-def make(options: argparse.Namespace):
+def make_task_and_config(options: argparse.Namespace):
     """The task of a fold, the kind of model and its config."""
     if not all(0 <= limit <= 360 for limit in (options.shift, options.turn)):
         raise InputError(
@@ -286,7 +286,7 @@ STUDY = Study(
     model=VisionTransformer,
     defaults=DEFAULTS,
     rows={f"fold {number + 1}": dict(fold=number) for number in range(FOLDS)},
-    make=make,
+    make_task_and_config=make_task_and_config,
     measure=measure,
     figure="accuracy",
     table=table,

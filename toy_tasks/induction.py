@@ -103,7 +103,7 @@ class InductionTask:
         return {"name": "induction"}
 
 
-def make(options):
+def make_task_and_config(options):
     """The task of a run, the kind of model and its config."""
     task = InductionTask(options.batch_size, options.seed)
     config = settings_from(options, LanguageModel.Config, vocabulary=len(task.text.vocabulary))
@@ -163,7 +163,7 @@ STUDY = study.Study(
     model=LanguageModel,
     defaults=DEFAULTS,
     rows={"two layers": {"layers": 2}, "one layer": {"layers": 1}},
-    make=make,
+    make_task_and_config=make_task_and_config,
     measure=measure,
     figure="prefix_matching",
     table=table,

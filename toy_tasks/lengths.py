@@ -17,7 +17,7 @@ from toy_tasks.reports.tables import mean_and_range
 
 LETTERS, DIGITS = "abcdefghijklmnopqrstuvwxyz", "0123456789"
 MAX_TRAINED, LONGEST = 10, 20
-SHOWN = 10, 12, 15, 20
+TABLE_LENGTHS = 10, 12, 15, 20
 """Lengths in the table."""
 EXAMPLES = 128
 """The number of examples of each length in the test."""
@@ -135,7 +135,7 @@ class LengthTask:
         return {"name": "lengths", "task": self.name}
 
 
-def make(options):
+def make_task_and_config(options):
     """The task of a run, the kind of model and its config."""
     count = 20 if options.quick else EXAMPLES
     task = LengthTask(options.task, options.batch_size, options.seed, count)
@@ -151,9 +151,9 @@ def measure(model: LanguageModel, task: LengthTask, folder: Path) -> dict:
 
 def table(results: study.Results) -> list[list[str]]:
     """A row for each task with each kind of positions."""
-    rows = [["task and positions", f"1 to {MAX_TRAINED}", *map(str, SHOWN)]]
+    rows = [["task and positions", f"1 to {MAX_TRAINED}", *map(str, TABLE_LENGTHS)]]
     for row, runs in results.items():
-        numbers = [[run["by length"][length - 1] for run in runs] for length in SHOWN]
+        numbers = [[run["by length"][length - 1] for run in runs] for length in TABLE_LENGTHS]
         within = [run["within"] for run in runs]
         rows.append([row, *map(mean_and_range, (within, *numbers))])
     return rows
@@ -212,7 +212,7 @@ STUDY = study.Study(
         for task in TASKS
         for positions in POSITIONS
     },
-    make=make,
+    make_task_and_config=make_task_and_config,
     measure=measure,
     figure="within",
     table=table,

@@ -214,7 +214,7 @@ class ParseTask:
         return {"name": "parse"} | self.checksums
 
 
-def make(options: argparse.Namespace):
+def make_task_and_config(options: argparse.Namespace):
     """The task of a run, the kind of model and its config."""
     divisor = 100 if options.quick else 1
     count = options.sentences
@@ -338,7 +338,7 @@ STUDY = study.Study(
         for count, steps_of_models in STEPS.items()
         for model, steps in zip(MODELS, steps_of_models, strict=True)
     },
-    make=make,
+    make_task_and_config=make_task_and_config,
     measure=measure,
     figure="f1",
     table=table,

@@ -28,11 +28,11 @@ sees only nearby symbols, or has only a state of fixed size, cannot remember the
 """
 KEYS, VALUES, NOISE = 128, 32, 16
 LENGTHS = 64, 128, 256, 512, 1024, 2048
-SHOWN = 256, 2048
+TABLE_LENGTHS = 256, 2048
 """Lengths in the table."""
 PART = 16
 """A test of T symbols has T / PART pairs, or copies T / PART symbols."""
-FEW = 8
+FEW_PAIRS = 8
 """The number of pairs in the test in which only the distance grows."""
 TOKENS = 8192
 """The number of symbols in the test of each length."""
@@ -72,8 +72,8 @@ ROW_SETTINGS = {
 }
 """Settings of rows. Linear attention and state space know the order without positions."""
 FIGURES = "few", "recall", "copy"
-"""The tests: recall of FEW pairs, recall of more pairs in longer sequences, and copying."""
-TITLES = f"recall, {FEW} pairs", f"recall, T / {PART} pairs", f"copy, T / {PART} symbols"
+"""The tests: recall of FEW_PAIRS pairs, recall of more pairs in longer sequences, and copying."""
+TITLES = f"recall, {FEW_PAIRS} pairs", f"recall, T / {PART} pairs", f"copy, T / {PART} symbols"
 COSTS = "milliseconds", "MiB", "seconds"
 THEORY = {
     "attention": "all, at any distance",
@@ -154,7 +154,7 @@ class RecallTask:
         if kind == "copy":
             test = self.copy(rng, rows, length, part)
         else:
-            pairs = FEW if kind == "few" else part
+            pairs = FEW_PAIRS if kind == "few" else part
             test = self.recall(rng, rows, length, pairs, pairs)
         right = model.forward(test.ids).argmax(axis=-1) == test.following
         return float(right[test.valid].mean())
@@ -172,7 +172,7 @@ KINDS = {"k": KEYS, "v": VALUES, "n": NOISE}
 """The number of symbols that are keys, values and noise."""
 
 
-def make(options):
+def make_task_and_config(options):
     """The task of a run, the kind of model and its config."""
     tokens = 256 if options.quick else TOKENS
     task = RecallTask(options.batch_size, options.steps, options.seed, tokens)
@@ -208,11 +208,11 @@ def measure(model: LanguageModel, task: RecallTask, folder: Path) -> dict:
 
 def table(results: study.Results) -> list[list[str]]:
     """A row for each mixer."""
-    heads = [f"{title.removesuffix(' symbols')}: {n:,}" for title in TITLES for n in SHOWN]
+    heads = [f"{title.removesuffix(' symbols')}: {n:,}" for title in TITLES for n in TABLE_LENGTHS]
     rows = [["mixer", *heads, "ms a step", "MiB", "training, s", "in theory it recalls"]]
     for row, runs in results.items():
         by_length = np.array([[run[kind] for kind in FIGURES] for run in runs])
-        means = by_length[..., [LENGTHS.index(n) for n in SHOWN]].mean(axis=0).ravel()
+        means = by_length[..., [LENGTHS.index(n) for n in TABLE_LENGTHS]].mean(axis=0).ravel()
         costs = [np.mean([run[name] for run in runs]) for name in COSTS]
         numbers = [*(f"{mean:.2f}" for mean in means), *(f"{cost:,.0f}" for cost in costs)]
         rows.append([row, *numbers, THEORY[row]])
@@ -251,7 +251,7 @@ STUDY = study.Study(
     model=LanguageModel,
     defaults=DEFAULTS,
     rows={mixers: {"mixers": mixers} | ROW_SETTINGS.get(mixers, {}) for mixers in THEORY},
-    make=make,
+    make_task_and_config=make_task_and_config,
     measure=measure,
     figure="right",
     table=table,

@@ -163,7 +163,7 @@ def read_task(data: Path | None, unit: str, context: int) -> OnePass:
     return OnePass(text, context, BATCH, 1, "scaling", subwords)
 
 
-def make(options: argparse.Namespace):
+def make_task_and_config(options: argparse.Namespace):
     """The task of a run, the kind of model and its config."""
     text = read_task(options.data, options.unit, options.context)
     task = text.with_seed(options.batch_size, options.seed, options.steps)
@@ -269,7 +269,7 @@ STUDY = study.Study(
     model=LanguageModel,
     defaults=DEFAULTS,
     rows=rows(),
-    make=make,
+    make_task_and_config=make_task_and_config,
     measure=measure,
     figure="loss",
     table=table,

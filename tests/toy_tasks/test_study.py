@@ -27,7 +27,7 @@ PICTURES = "--steps 6 --evaluate-every 4 --log-every 2 --batch-size 4 --jobs 2"
 TINY = f"{PICTURES} --no-plots"
 
 
-def make(options, at=lambda options, step: None):
+def make_task_and_config(options, at=lambda options, step: None):
     """A tiny model of the copy task; `at(options, step)` happens as a batch is drawn."""
     task = SequenceTask(SHORT, options.batch_size, options.seed)
     draw = task.batch
@@ -65,7 +65,7 @@ NORMS = study.Study(
     example="123",
     defaults=DEFAULTS | dict(d_model=8, d_ff=8, heads=1, layers=1, p_drop=0.1),
     rows={"pre norm": {"norm": "pre"}, "post": {"norm": "post", "steps": 8}},
-    make=make,
+    make_task_and_config=make_task_and_config,
     measure=measure,
     table=table,
     draw=draw,
@@ -79,7 +79,8 @@ def norms(arguments, **others):
 
 
 def norms_where(at):
-    return functools.partial(norms, make=functools.partial(make, at=at))
+    make = functools.partial(make_task_and_config, at=at)
+    return functools.partial(norms, make_task_and_config=make)
 
 
 def runs_of(folder: str) -> dict:

@@ -124,7 +124,7 @@ def task_of(run: Path, data: Path | None = None) -> Any:
         options = argparse.Namespace(**saved["options"])
         if where := data or getattr(options, "data", None):
             options.data = Path(where)
-        return study.make(options)[0]
+        return study.make_task_and_config(options)[0]
     arguments = ["--resume", "--out", str(run), *(["--data", str(data)] if data else [])]
     with contextlib.redirect_stdout(io.StringIO()):
         if rule := getattr(page, "RULE", None):

@@ -42,12 +42,12 @@ class Study:
     so many further seeds after --seeds, and a row with `last` waits for the others, after which
     `between(results)` may print. `model` is the kind of model whose Config gets flags.
 
-    `make(options)` returns the task, the kind of model and its config for `options.row` and
-    `options.seed`. `measure(model, task, folder)` returns numbers and lists of numbers by name that
-    say how good the best model of the run in `folder` is; it runs in inference. `figure` names the
-    number that is printed for a run. `table(results)` returns rows of cells, the head first;
-    `draw(results, folder)` draws pictures into the study's folder; `verdict(results)` returns the
-    data, the figures and the target, as `finish` takes them.
+    `make_task_and_config(options)` returns the task, the kind of model and its config for
+    `options.row` and `options.seed`. `measure(model, task, folder)` returns numbers and lists of
+    numbers by name that say how good the best model of the run in `folder` is; it runs in
+    inference. `figure` names the number that is printed for a run. `table(results)` returns rows of
+    cells, the head first; `draw(results, folder)` draws pictures into the study's folder;
+    `verdict(results)` returns the data, the figures and the target, as `finish` takes them.
 
     `example` is a text for --input, if the models take texts. With `by_tokens` the size of a batch
     is --max-tokens. `flags(parser)` adds the page's own flags. `use(options)` answers with --run.
@@ -59,7 +59,7 @@ class Study:
     model: type[Model]
     defaults: dict
     rows: dict[str, dict]
-    make: Callable[[argparse.Namespace], tuple[Task, type[Model], Settings]]
+    make_task_and_config: Callable[[argparse.Namespace], tuple[Task, type[Model], Settings]]
     measure: Callable[[Model, Task, Path], dict]
     figure: str
     table: Callable[[Results], list[list[str]]]
@@ -92,7 +92,7 @@ def main(study: Study, arguments: list[str] | None = None) -> int:
         raise InputError(rule, "ranks of MPI", fix)
     xp = find_backend(options.backend)
     for run in _runs(study, options, options.seeds[:1]):
-        task, kind, config = study.make(run.options)
+        task, kind, config = study.make_task_and_config(run.options)
         training_plan(task, config, run.options, xp)
         if options.start and not options.resume:
             load_start_weights(kind(config), getattr(task, "text", None), options.start)

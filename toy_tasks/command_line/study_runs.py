@@ -174,7 +174,7 @@ def _end_with_parent() -> None:
 
 def _train_one(study: "Study", run: Run) -> None:
     """Train a run, or go on with it, and save the measures of its best model."""
-    task, kind, config = study.make(run.options)
+    task, kind, config = study.make_task_and_config(run.options)
     model, folder = train_task(task, kind, config, run.options)
     with inference():
         measures = study.measure(model, task, folder)
