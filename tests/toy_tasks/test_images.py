@@ -153,7 +153,7 @@ def test_what_cannot_be_is_refused_in_one_line_without_a_trace(refuse):
         (dict(images=IMAGES, labels=np.ones(23, int)), "", "23 images with 1 different labels"),
         (dict(images=IMAGES), "", "labels is not a file in the archive"),
         (dict(images=IMAGES, labels=LABELS[:22]), "", "shape (22,) of <U7 for 23 images"),
-        (dict(images=IMAGES + np.nan, labels=LABELS), "", "received other numbers"),
+        (dict(images=IMAGES + np.nan, labels=LABELS), "", "received the number nan"),
         (dict(images=IMAGES, labels=LABELS), "--shift -1", "from 0 to 360; received -1.0"),
         (dict(images=IMAGES, labels=LABELS), "--patch 4", "images 4 x 6, patch 4"),
     ):

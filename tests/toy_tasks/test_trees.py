@@ -134,7 +134,7 @@ def test_a_treebank_is_read_without_traces_functions_and_indices():
         ("(S (NN a))\n\nhello (S (NN b))", ["line 3: every word is in brackets; received hello"]),
         ("(S (NN a)\n())", ["line 2: a constituent has children; received ()"]),
         ("(S (NN))", ["line 1: a constituent has children; received (NN)"]),
-        ("\n" + "(S " * 200_000, ["line 2: a tree has at most 100 levels"]),
+        ("\n" + "(S " * 200_000, ["line 2: a tree has at most 100 levels", "received 101"]),
         (f"(S {'(NN a) ' * 257})", ["line 1: a tree has at most 256 words; received 257"]),
         ("(" * 10**7, ["line 1: a tree has at most 100 levels"]),
         ("x" * 10**7, ["line 1: every word is in brackets; received xxx"]),

@@ -60,7 +60,7 @@ class HeldOut:
         parts = [part for part in parts if part.inputs[0].shape[1] <= LONGEST]
         if not parts:
             fix = "Give shorter ones with --data FILE."
-            raise InputError(f"examples have at most {LONGEST} symbols", "longer ones alone", fix)
+            raise InputError(f"examples have at most {LONGEST} symbols", "only longer ones", fix)
         wanted = min(len(parts), 2 * -(-count // size))
         chosen = [parts[n] for n in np.linspace(0, len(parts) - 1, wanted).astype(int)]
         return chosen[::2], chosen[1::2] or chosen
@@ -77,11 +77,11 @@ def held_out(trained: Trained, run: Path, data: Path | None, tested: int = 1000)
         return _held_out_file(trained, data)
     if is_published(run) or not (run / "config.json").is_file():
         rule = "a run of a task here has its own data, any other model is given some"
-        raise InputError(rule, f"{run}, which tells of none", GIVE_A_FILE)
+        raise InputError(rule, f"{run}, which names none", GIVE_A_FILE)
     task = task_of(run, data)
-    if _symbols(task.text) != _symbols(trained.text):
+    if difference := _difference(_vocabularies(task.text), _vocabularies(trained.text)):
         rule = "the data have the symbols that the run was trained on"
-        raise InputError(rule, "others", "Name the run's own data with --data, or a file.")
+        raise InputError(rule, difference, "Name the run's own data with --data, or a file.")
     batches = getattr(task, "held_out", None)
     if not batches:  # drawn anew at each step: take batches after the last step
         steps = run_folders.read_config(run)["options"]["steps"]
@@ -132,9 +132,22 @@ def task_of(run: Path, data: Path | None = None) -> Any:
         return page.make_task(page.read_options(arguments))
 
 
-def _symbols(text) -> dict:
-    fields = vars(text).items()
-    return {name: value.description() for name, value in fields if isinstance(value, Vocabulary)}
+def _vocabularies(text) -> dict[str, Vocabulary]:
+    return {name: value for name, value in vars(text).items() if isinstance(value, Vocabulary)}
+
+
+def _difference(data: dict[str, Vocabulary], run: dict[str, Vocabulary]) -> str:
+    """What an error says of data whose symbols are not those of a run; "" if they are."""
+    descriptions = [{name: v.description() for name, v in side.items()} for side in (data, run)]
+    if descriptions[0] == descriptions[1]:
+        return ""
+    # Each vocabulary by its name: a source symbol may be unknown as a target.
+    ours, known = ({(n, s): s for n, v in side.items() for s in v.symbols} for side in (data, run))
+    if unknown := [symbol for key, symbol in ours.items() if key not in known]:
+        return f"{unknown[0]!r}, which the run does not know"
+    if missing := [symbol for key, symbol in known.items() if key not in ours]:
+        return f"data without {missing[0]!r}"
+    return "the same symbols, divided or ordered otherwise"
 
 
 def _training_batches(task) -> Iterator[PairBatch]:

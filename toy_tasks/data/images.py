@@ -74,10 +74,13 @@ def require_images(images: np.ndarray, origin: str) -> None:
     """Raise InputError unless images are (N, height, width[, C]), finite and not negative."""
     fits = images.ndim in (3, 4) and images.dtype.kind in "uifb" and images.size
     if not fits or not 0 <= images.min() <= images.max() < np.inf:
+        received = f"shape {images.shape} of {images.dtype}"
+        if fits:
+            received = f"the number {images[~((images >= 0) & (images < np.inf))][0]}"
         raise InputError(
             f"images of {origin} are (N, height, width) or (N, height, width, channels), of finite "
             "numbers that are not negative",
-            f"shape {images.shape} of {images.dtype}" if not fits else "other numbers",
+            received,
             FIX,
         )
 

@@ -108,7 +108,7 @@ def read_trees(path: Path) -> list[Tree]:
         if symbol[0] == "(":
             open_.append((match[1], []))
             if len(open_) > MAX_DEPTH:
-                raise InputError(f"{where}: a tree has at most {MAX_DEPTH} levels", "more", fix)
+                raise InputError(f"{where}: a tree has at most {MAX_DEPTH} levels", len(open_), fix)
         elif not open_:
             raise InputError(f"{where}: every word is in brackets", f"{symbol:.40}", fix)
         elif symbol != ")":
