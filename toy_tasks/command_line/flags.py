@@ -82,9 +82,9 @@ def _add_training_flags(parser: Parser, several: bool, by_tokens: bool) -> None:
     else:
         add("--batch-size", type=integer, default=64, help="sequences in a batch")
     if several:
-        how = dict(type=integer, nargs="+", default=[1, 2, 3], metavar="SEED")
+        keywords = dict(type=integer, nargs="+", default=[1, 2, 3], metavar="SEED")
         about = "each trains every way once: initial weights, data order and dropout"
-        add("--seeds", "--seed", **how, help=about)
+        add("--seeds", "--seed", **keywords, help=about)
         about = "runs side by side, each in its own process (default: one per core; with cupy one)"
         add("--jobs", type=integer, help=about)
     else:
@@ -140,10 +140,10 @@ def _add_answer_flags(parser: Parser, pipeline: type[TextPipeline] | None, input
     parser.answer_settings = {*known}
     sampling = group.add_mutually_exclusive_group()
 
-    def add(setting: str, flag: str, about: str, to=group, **how) -> None:
+    def add(setting: str, flag: str, about: str, to=group, **keywords) -> None:
         """Add a flag if the pipeline has the setting that it needs."""
         if setting in parser.answer_settings:
-            to.add_argument(flag, help=about, **how)
+            to.add_argument(flag, help=about, **keywords)
 
     about = """hypotheses side by side, 1 is greedy; with --run this and the next two default to
 those of the run"""
@@ -164,5 +164,5 @@ random; --seed reproduces"""
     add("temperature", "--count", "sample N answers to each text", type=count, metavar="N")
     if pipeline is Continuation:
         about = "write the most probable symbol each time, as --temperature 0 does"
-        how = dict(dest="temperature", action="store_const", const=0.0)
-        sampling.add_argument("--greedy", help=about, **how)
+        keywords = dict(dest="temperature", action="store_const", const=0.0)
+        sampling.add_argument("--greedy", help=about, **keywords)

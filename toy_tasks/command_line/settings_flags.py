@@ -101,13 +101,13 @@ def _choice_fields(settings: type[Settings]) -> list[Field]:
 
 def _add_flag(group, field: Field, note: str) -> None:
     rule, flag = field.metadata["rule"], f"--{field.name.replace('_', '-')}"
-    how = dict(default=saved_value(field, field.default), help=field.metadata["help"] + note)
+    keywords = dict(default=saved_value(field, field.default), help=field.metadata["help"] + note)
     if rule.type is bool:
-        how["action"] = argparse.BooleanOptionalAction
+        keywords["action"] = argparse.BooleanOptionalAction
     else:
-        how["type"] = integer if rule.type is int else rule.type
+        keywords["type"] = integer if rule.type is int else rule.type
         if rule.several:
-            how |= dict(metavar="NAMES", help=f"{how['help']}; {rule.description}")
+            keywords |= dict(metavar="NAMES", help=f"{keywords['help']}; {rule.description}")
         else:
-            how["choices"] = rule.choices
-    group.add_argument(flag, **how)
+            keywords["choices"] = rule.choices
+    group.add_argument(flag, **keywords)

@@ -74,8 +74,8 @@ class Study:
 
 def main(study: Study, arguments: list[str] | None = None) -> int:
     """Train and compare, or with --run answer texts with one of the models -> the exit code."""
-    how = dict(several=True, by_tokens=study.by_tokens, **study.defaults)
-    parser = build_parser(study.name, study.description, study.model, **how)
+    keywords = dict(several=True, by_tokens=study.by_tokens, **study.defaults)
+    parser = build_parser(study.name, study.description, study.model, **keywords)
     study.flags(parser)
     row_settings = set.intersection(*map(set, study.rows.values()))
     for action in filter(None, map(parser.action, row_settings)):

@@ -61,10 +61,10 @@ def train_task(
         task.kept = kept
     saved = saved_options(options)
     ranks.agree(lambda: saved)
-    how = dict(seed=options.seed, xp=xp, resume=options.resume, parts=options.parts)
-    how |= dict(parallel=options.parallel, timeout=options.timeout)
+    keywords = dict(seed=options.seed, xp=xp, resume=options.resume, parts=options.parts)
+    keywords |= dict(parallel=options.parallel, timeout=options.timeout)
     if ranks.rank:
-        train(model, task, options.out or ".", schedule, recipe, **how)
+        train(model, task, options.out or ".", schedule, recipe, **keywords)
         if exit_other_ranks:
             sys.exit(0)
         return model, ranks.broadcast(Path())
@@ -86,7 +86,7 @@ def train_task(
             print(f"begins with the weights of {options.start}")
         print(f"{folder}: {model.parameter_counts()['total']:,} parameters, {options.steps} steps")
         try:
-            best = train(model, task, folder, schedule, recipe, **how)
+            best = train(model, task, folder, schedule, recipe, **keywords)
         except Interrupted as stopped:
             command = resume_command(options, folder)
             raise Interrupted(f"{stopped}; go on with: {command}") from None
