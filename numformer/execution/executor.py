@@ -48,6 +48,7 @@ class Executor(Protocol):
 
     def optimizer_state(self) -> dict[str, Any]:
         """Return the optimizer's complete vectors (N,), by name."""
+        ...
 
     def close(self) -> None:
         """End the other processes, and give BLAS its threads back."""

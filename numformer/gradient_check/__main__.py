@@ -169,7 +169,8 @@ def main(arguments: list[str] | None = None) -> int:
         started = time.perf_counter()
         rows = _print_rows(chosen, xp, () if options.run else SCALES)  # do not scale a run's images
         for factory in chosen.values() if options.layer else ():
-            for text in untaken_branches(*factory()):
+            layer, inputs = factory()
+            for text in untaken_branches(layer, inputs):
                 print(f"not checked, no input took it; {text}")
         if not rows:
             raise InputError(

@@ -76,17 +76,17 @@ class CrossEntropy(Layer):
         xp, shape = array_module(logits), logits.shape
         targets = xp.asarray(targets).ravel()
         logits, counts = logits.reshape(-1, shape[-1]), xp.ones(targets.shape, logits.dtype)
-        if valid is not None:
-            valid = xp.asarray(valid).ravel()
-            counts = valid.astype(logits.dtype)
+        real: Any = None if valid is None else xp.asarray(valid).ravel()
+        if real is not None:
+            counts = real.astype(logits.dtype)
         share = counts / xp.maximum(counts.sum(), 1)
         loss, exponentials = logits.dtype.type(0), xp.empty(logits.shape, logits.dtype)
         total = xp.empty_like(logits[:, :1])
         for rows in cache_pieces(logits):
             piece = logits[rows]
-            if valid is not None:
+            if real is not None:
                 # Targets that do not count must give exactly 0, even if their logits are infinite.
-                piece = xp.where(valid[rows, None], piece, logits.dtype.type(0))
+                piece = xp.where(real[rows, None], piece, logits.dtype.type(0))
             piece_loss, _, total[rows] = cross_entropy(
                 piece, targets[rows], share[rows], self.smoothing, exponentials[rows]
             )

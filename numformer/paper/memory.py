@@ -4,7 +4,6 @@ The paper leaves this out. Without it, the decoder would process all earlier sym
 each new one; with their keys and values in memory, it processes only the latest symbol.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +26,7 @@ class Memory:
         self.room, self.length, self.width = room, 0, 1
         self._states: dict[int, Any] = {}
 
-    def state(self, layer: Layer, begin: Callable[["Memory"], Any] | None = None):
+    def state(self, layer: Layer, begin: Any = None):
         """Return the state of this layer; the first time, `begin(memory)` makes it.
 
         A state has a method `choose(rows)`. Raises InputError while saving is on, because gradients
@@ -39,7 +38,7 @@ class Memory:
                 "a Memory while saving is on",
                 "Decode inside `with inference():`.",
             )
-        if begin and id(layer) not in self._states:
+        if id(layer) not in self._states:
             self._states[id(layer)] = begin(self)
         return self._states[id(layer)]
 

@@ -11,6 +11,7 @@ from tests.mutation.mutants import Mutant
 LISTED = """
 Arrays of the host have no kernels.
     backend.py: kernel = kernels_for(array).get(formula.__name__)
+    arithmetic.py: if not isinstance(a, np.ndarray) and (kernel :=
 A distance has no sign.
     later/attention/patterns.py: abs(t[:, None] - s)
     later/attention/patterns.py: abs(t - s)
