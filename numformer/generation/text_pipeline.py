@@ -45,11 +45,11 @@ class TextPipeline(ABC):
 
     def has_same_vocabularies(self, other: "TextPipeline") -> bool:
         """Whether another pipeline has the same symbols with the same ids."""
-        own, others = (
-            {name: vocabulary.description() for name, vocabulary in pipeline.vocabularies.items()}
-            for pipeline in (self, other)
-        )
-        return own == others
+
+        def descriptions(pipeline: TextPipeline) -> dict[str, dict]:
+            return {name: v.description() for name, v in pipeline.vocabularies.items()}
+
+        return descriptions(self) == descriptions(other)
 
     def symbols(self, text: str) -> list[str]:
         """Split a text into symbols. Raises InputError if it is empty or too long."""
