@@ -146,7 +146,7 @@ def test_a_translation_reads_and_writes_sentences(subwords, complaint):
     assert text.symbols(sentence) == pieces and text.join(pieces) == sentence.lower()
     assert "a text is a string" in complaint(text.symbols, 3)
     config = Config.base(len(subwords))
-    assert text.fits(config)
+    assert text.fits(config) and not text.fits(Config.base(len(subwords) + 1))
     for wrong in (dict(to=3), dict(from_=None), dict(max_length=0)):
         assert not replace(text, **wrong).fits(config)
 

@@ -9,7 +9,7 @@ import pytest
 import numformer as nf
 from numformer import settings
 from numformer.models.config import CHOICES_WITH_SETTINGS
-from numformer.models.owned_settings import own_names
+from numformer.models.owned_settings import own_names, settings_classes
 from numformer.runs.checkpoints import load_model, save_model
 from tests.training.tiny_runs import Copying
 from toy_tasks.command_line import build_parser, settings_from
@@ -177,3 +177,11 @@ def test_every_setting_of_a_choice_has_a_flag():
     for registry in CHOICES_WITH_SETTINGS.values():
         for entry in registry.values():
             assert all(parser.action(name) for name in own_names(entry))
+
+
+def test_a_config_has_the_fields_of_chosen_entries_once_and_the_place_of_its_class():
+    """Settings of a window are bases of those of a window with global tokens."""
+    entries = [nf.Window, nf.GlobalWindow]
+    assert settings_classes(entries) == [nf.GlobalWindow.Settings]
+    config = nf.Config.base(9, mixers=["window"], window=3)
+    assert type(config).__module__ == nf.Config.__module__
