@@ -95,10 +95,10 @@ def test_half_products_concern_products_with_one_matrix(rng, xp):
             exact = arithmetic.matmul(x, y)
         again_half = arithmetic.matmul(x, y)
     assert not waits
-    found, of_many = map(to_host, products)
+    found, all_products = map(to_host, products)
     assert_array_equal(to_host(again_half), found)
     assert_array_equal(found, halves.astype(np.float16).astype(np.float32), strict=True)
-    assert_array_equal(of_many, outside[1])
+    assert_array_equal(all_products, outside[1])
     for again in (exact, arithmetic.matmul(x, y)):
         assert_array_equal(to_host(again), outside[0])
     assert (found != outside[0]).any()

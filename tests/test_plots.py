@@ -182,5 +182,5 @@ def test_axes_reach_below_0_for_negative_values_alone_and_begin_there_for_one(va
     measured = [dict(step=s, right=value) for s, value in enumerate(values, 20)]
     left, _, right = drawn(loss_curve, measured, "right", "").axes
     assert fits(*right.get_ylim()) and left.get_xlim()[0] == 0
-    of_chart = drawn(draw_chart, "", {"": {"": [(range(len(values)), values)]}}, "", "").axes[0]
-    assert fits(*of_chart.get_ylim())
+    axes = drawn(draw_chart, "", {"": {"": [(range(len(values)), values)]}}, "", "").axes[0]
+    assert fits(*axes.get_ylim())

@@ -178,11 +178,13 @@ def scaling() -> dict[str, Law]:
     text = (Path(toy_tasks.__file__).parent / "scaling.md").read_text(encoding="utf-8")
     laws = {}
     for unit in ("characters", "subwords"):
-        told = text.partition(f"\n{unit}: error of")[2]
-        added, joined = (abs(float(x)) for x in re.findall(r"(?:added|joined): (\S+);", told)[:2])
-        joined_part = told.partition("  joined:")[2]
+        interval = text.partition(f"\n{unit}: error of")[2]
+        added, joined = (
+            abs(float(x)) for x in re.findall(r"(?:added|joined): (\S+);", interval)[:2]
+        )
+        joined_part = interval.partition("  joined:")[2]
         exponents = [float(x) for x in re.findall(r"(?:p|q|a) = ([\d.]+)", joined_part)[:3]]
-        predicted = float(re.search(r"symbols: ([\d.]+)", told)[1])
+        predicted = float(re.search(r"symbols: ([\d.]+)", interval)[1])
         trained = float(re.findall(r"\| 9\.4 M .*?([\d.]+) *\|\n", text)[len(laws)])
         laws[unit] = Law(*exponents, added, joined, predicted, trained)
     return laws

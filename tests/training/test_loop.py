@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from numformer.data import Vocabulary
 from numformer.execution import executor
+from numformer.execution.ranks import Ranks
 from numformer.generation import Transduction
 from numformer.later.divergence import Divergence
 from numformer.layer import inference, pack
@@ -387,8 +388,9 @@ def test_what_an_interrupted_step_saved_is_forgotten(tmp_path):
     model = tiny()
     model.forward(np.array([[4, 2]]), np.array([[1, 4]]))
     assert model.pending()
-    Trainer(model, Copying(), tmp_path, 1, Recipe())
-    assert not model.pending()
+    ranks = Ranks()
+    trainer = Trainer(model, Copying(), tmp_path, 1, Recipe(), ranks=ranks)
+    assert not model.pending() and trainer.ranks is ranks
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only on Linux do parts have processes")
