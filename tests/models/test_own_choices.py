@@ -9,7 +9,7 @@ import pytest
 import numformer as nf
 from numformer import settings
 from numformer.models.config import CHOICES_WITH_SETTINGS
-from numformer.models.owned_settings import own_names, settings_classes
+from numformer.models.owned_settings import extended, own_names, settings_classes
 from numformer.runs.checkpoints import load_model, save_model
 from tests.training.tiny_runs import Copying
 from toy_tasks.command_line import build_parser, settings_from
@@ -103,6 +103,12 @@ def test_without_it_no_config_knows_its_settings(complaint):
     assert "received slope" in complaint(nf.Transformer.Config.base, V, slope=0.3)
 
 
+def test_a_choice_whose_name_contains_another_has_only_its_own_settings(choice, monkeypatch):
+    registry = CHOICES_WITH_SETTINGS[choice]
+    monkeypatch.setitem(registry, "undermined", next(iter(registry.values())))
+    assert not hasattr(nf.Transformer.Config.base(V, **{choice: "undermined"}), "slope")
+
+
 def test_a_saved_model_with_it_is_one_again(choice, tmp_path, monkeypatch, complaint):
     """Wherever it is registered first."""
     config = nf.LanguageModel.Config(vocabulary=V, **SIZES, **{choice: "mine"}, slope=0.3)
@@ -183,5 +189,5 @@ def test_a_config_has_the_fields_of_chosen_entries_once_and_the_place_of_its_cla
     """Settings of a window are bases of those of a window with global tokens."""
     entries = [nf.Window, nf.GlobalWindow]
     assert settings_classes(entries) == [nf.GlobalWindow.Settings]
-    config = nf.Config.base(9, mixers=["window"], window=3)
-    assert type(config).__module__ == nf.Config.__module__
+    config = extended.__wrapped__(nf.Config, (nf.Window.Settings,))
+    assert config.__module__ == nf.Config.__module__

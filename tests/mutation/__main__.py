@@ -267,6 +267,8 @@ def swap_code(changed: types.CodeType, functions: list[types.FunctionType]) -> N
     for function in functions:
         old = function.__code__
         new = codes.get((old.co_qualname, old.co_firstlineno), old)
+        if not new.co_freevars:  # a function of a class without its super()
+            new = new.replace(co_freevars=old.co_freevars)
         if new != old and new.co_freevars == old.co_freevars:
             function.__code__ = new
 
