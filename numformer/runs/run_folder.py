@@ -74,7 +74,7 @@ class RunFolder:
     def _measured_nothing(self) -> bool:
         """Whether the run of metrics.jsonl ended before its first evaluation, so saved nothing."""
         try:
-            return not self.evaluated()
+            return not self.evaluations()
         except (OSError, ValueError, LookupError, TypeError):
             return False
 
@@ -152,7 +152,6 @@ class RunFolder:
         for path in (self.last, self.best):  # a killed run may have left partial files
             path.with_name(path.name + PARTIAL).unlink(missing_ok=True)
 
-    def evaluated(self) -> int:
-        """Return the step of the latest evaluation in metrics.jsonl, or 0."""
-        lines = read_metrics(self.metrics)
-        return max((line["step"] for line in lines if "gradient_norm" not in line), default=0)
+    def evaluations(self) -> list[dict]:
+        """Return the lines of evaluations in metrics.jsonl."""
+        return [line for line in read_metrics(self.metrics) if "gradient_norm" not in line]

@@ -68,7 +68,7 @@ class Schedule:
     """How long a run trains, and how often it reports (in steps).
 
     The run ends early after `minutes` of training in all, or after `patience` evaluations in a row
-    without a better result.
+    none of which is better than the best before them; an equal one is not better.
     """
 
     steps: int
@@ -90,9 +90,9 @@ class Schedule:
         """Return why the run ends before its last step, or an empty string if it does not."""
         if self.minutes and trainer.seconds >= 60 * self.minutes:
             return f"{self.minutes:g} minutes are over"
-        worse = (trainer.evaluated - trainer.best.get("step", 0)) // self.evaluate_every
-        if self.patience and worse >= self.patience:
-            return f"{worse} evaluations were none better than that of step {trainer.best['step']}"
+        if self.patience and len(since := trainer.since_progress()) > self.patience:
+            worse, step = len(since) - 1, since[0]["step"]
+            return f"{worse} evaluations were none better than that of step {step}"
         return ""
 
 
@@ -202,7 +202,7 @@ def _train(trainer: Trainer, schedule: Schedule, resume: bool, on_step, on_evalu
         if not trainer.finished:
             trainer.executor.start()
         progress = _Progress(trainer)
-        over = schedule.ends_early(trainer) if trainer.evaluated == trainer.step else ""
+        over = schedule.ends_early(trainer) if trainer.is_evaluated else ""
         with progress.bar, interrupts() as interrupted:
             while not (trainer.finished or over):
                 if trainer.step < trainer.steps:  # else only the last evaluation is missing

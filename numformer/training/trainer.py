@@ -57,7 +57,7 @@ class Trainer:
         self.all_finite: Any = True  # on a GPU a scalar (): whether all numbers so far were finite
         self.best: dict = {}
         self.recent: list = []  # the weights (N,) at the latest evaluations, to be averaged
-        self.evaluated = 0  # the step of the latest evaluation
+        self.evaluations: list[dict] = []  # the step and the measures of each
         self.began = time.monotonic()  # moved back on resume, so `seconds` includes earlier runs
         text, extra = _text_description(task, model), getattr(task, "kept", {})
         self.files = RunFolder(folder, self.settings(), task.metric, text, extra)
@@ -109,9 +109,14 @@ class Trainer:
         return len(self.losses) + len(self.unread) > 0
 
     @property
+    def is_evaluated(self) -> bool:
+        """Whether the weights of the latest step were evaluated."""
+        return any(latest["step"] == self.step for latest in self.evaluations[-1:])
+
+    @property
     def finished(self) -> bool:
         """Whether the last step was taken and evaluated."""
-        return self.step == self.steps == self.evaluated
+        return self.step == self.steps and self.is_evaluated
 
     def rate(self, step: int) -> float:
         """Return the learning rate of a step (from 1)."""
@@ -238,8 +243,8 @@ class Trainer:
                 f"step {self.step}: the evaluation's {problem}, although every weight is finite. "
                 "What was saved before stands. Start again with a smaller --factor."
             ) from None
-        self.evaluated = self.step
-        self._write({"step": self.step, **measured})
+        self.evaluations.append({"step": self.step, **measured})
+        self._write(self.evaluations[-1])
         if self._is_best(measured):
             self.best = {"step": self.step, **measured}
         return measured
@@ -250,6 +255,12 @@ class Trainer:
             return True  # the mean of the last evaluations is the run's result, as in the paper
         new, best = measured[self.task.metric], self.best[self.task.metric]
         return new >= best if self.task.higher_is_better else new <= best
+
+    def since_progress(self) -> list[dict]:
+        """Return the evaluations from the best one on; of equal ones, from the earliest."""
+        values = [evaluation[self.task.metric] for evaluation in self.evaluations]
+        best = max if self.task.higher_is_better else min
+        return self.evaluations[values.index(best(values)) :] if values else []
 
     def _write(self, line: dict) -> None:
         self.files.write(line | {"seconds": round(self.seconds, 2)})
@@ -299,7 +310,7 @@ class Trainer:
         if state:
             self._restore(state)
         self.files.cut_back(state)
-        self.evaluated = self.files.evaluated()
+        self.evaluations = self.files.evaluations()
         self._save_best()
 
     def _restore(self, state: State) -> None:

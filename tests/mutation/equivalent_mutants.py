@@ -58,8 +58,6 @@ A distance of `single` is the first of the later buckets: the logarithm of 1 is 
     later/attention/relative.py: np.where(near <= single, near,
 A NumPy bool works like a Python bool.
     paper/masks.py: return self.valid.all()
-Before the first evaluation neither 0 nor -1 of them comes to any patience.
-    training/loop.py: trainer.best.get('step', 1)
 The last of two axes is axis 1, and the last axis is the default since NumPy 2.3.
     generation/beam.py: xp.split(x, [groups * GROUP], axis=-1)
     generation/beam.py: xp.concatenate([places, after], axis=-1)
@@ -128,9 +126,6 @@ The cosine of a number and of its negative are the same.
     optimization/recipe.py: (warmup - (steps + 1))
 The dot product of two vectors, whose products and their order are the same.
     paper/cross_entropy.py: return (share @ losses,
-Asked for after an evaluation or after resume, which set it; where 1 is the last step, the loop
-evaluates it before it asks.
-    training/trainer.py: self.evaluated = 1
 The two are added, into an array that belongs to nobody else either way.
     paper/attention.py: dmemory, dx = super().backward(dy)
 The same maxima, of which a device makes more work.

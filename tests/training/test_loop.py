@@ -278,7 +278,7 @@ def test_a_schedule_counts_whole_steps_from_1_and_minutes(name, complaint):
 
 def test_a_run_ends_where_evaluations_bring_nothing_better(tmp_path, capsys):
     """It stays ended, and with more patience goes on as if it had never stopped."""
-    measures = [1.0, 3.0, 2.0, 3.0, 2.0, 1.0, 9.0, 2.0]
+    measures = [1.0, 3.0, 2.0, 3.5, 2.0, 1.0, 9.0, 2.0]
     settings = dict(steps=8, evaluate_every=1, log_every=1)
     for resume in (False, True):
         run(tmp_path / "a", task=Copying(measures), patience=2, resume=resume, **settings)
@@ -288,6 +288,40 @@ def test_a_run_ends_where_evaluations_bring_nothing_better(tmp_path, capsys):
     run(tmp_path / "a", task=Copying(measures[6:]), patience=3, resume=True, **settings)
     run(tmp_path / "b", task=Copying(measures), **settings)
     assert_same_run(tmp_path / "a", tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("measures", "patience", "ends_at", "best"),
+    [
+        ([0.0] * 9, 1, 2, 2),
+        ([0.0] * 9, 3, 4, 4),
+        ([1.0, 1.0, 0.998], 2, 3, 2),
+        ([3.0, 1.0, 2.0, 3.0, 2.0], 3, 4, 4),
+        ([1.0, 1.0, 2.0, 2.0, 1.0], 2, 5, 4),
+    ],
+)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_evaluation_equal_to_the_best_is_no_progress(
+    tmp_path, capsys, measures, patience, ends_at, best, sign
+):
+    """Though the latest of equals is kept. A run that goes on counts those before, too."""
+    settings = dict(steps=9, evaluate_every=1, patience=patience)
+    measures = [sign * value for value in measures]
+    interrupt(tmp_path / "b", 2, measures[:2], **settings)
+    for name, values in {"a": measures, "b": measures[2:]}.items():
+        task = Copying(values, higher_is_better=sign == 1)
+        _, found = run(tmp_path / name, task=task, resume=name == "b", **settings)
+        assert (last(tmp_path / name)[1]["step"], found["step"]) == (ends_at, best)
+    first = measures.index(measures[best - 1]) + 1
+    assert f"none better than that of step {first}" in capsys.readouterr().out
+
+
+def test_patience_counts_evaluations_however_far_apart(tmp_path):
+    settings = dict(patience=3, log_every=1)
+    interrupt(tmp_path, 3, [2.0, 1.0], steps=30, evaluate_every=1, **settings)
+    task = Copying([1.0, 1.0])
+    run(tmp_path, 30, task=task, evaluate_every=5, resume=True, **settings)
+    assert last(tmp_path)[1]["step"] == 5
 
 
 def test_a_text_that_is_not_its_model_s_is_refused_before_a_step(tmp_path, complaint):
