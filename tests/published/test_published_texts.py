@@ -1,6 +1,7 @@
 """Texts in, texts out, with models that others published: load, tasks, fine-tuning, convert."""
 
 import json
+import types
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +100,29 @@ def test_tasks_use_published_models(tmp_path, call, monkeypatch):
     Path("no.png").write_bytes(b"no picture")
     code, out, err = call(images.main, f"--run {vit} --input no.png")
     assert code == 2 and len(err) == 1 and "names pictures" in err[0]
+
+
+def test_a_photograph_is_read_upright_and_with_8_bits(tmp_path, complaint):
+    """Cameras store it as the sensor lay, and in EXIF how to turn it."""
+    from PIL import Image, ImageOps
+
+    config = types.SimpleNamespace(channels=3, width=4, height=4)
+    file, pixels = tmp_path / "picture.png", np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
+    plain = Image.fromarray(pixels)
+    for orientation in range(1, 9):
+        exif = plain.getexif()
+        exif[0x0112] = orientation
+        plain.save(file, exif=exif)
+        expected = np.asarray(ImageOps.exif_transpose(Image.open(file)), np.float32) / 127.5 - 1
+        assert (orientation == 1) == np.allclose(expected, pixels / 127.5 - 1, atol=1e-6)
+        assert np.allclose(read_picture(file, {}, config), expected, atol=1e-6)
+    for dtype, mode in {np.uint16: "I;16", np.int32: "I", np.float32: "F"}.items():
+        Image.fromarray(pixels[:, :, 0].astype(dtype)).save(tmp_path / "deep.tiff")
+        assert f"mode {mode})" in complaint(read_picture, tmp_path / "deep.tiff", {}, config)
+    plain.save(file, exif=b"Exif\0\0no TIFF")
+    file.with_suffix(".cut").write_bytes(file.read_bytes()[:60])
+    assert "names pictures" in complaint(read_picture, file.with_suffix(".cut"), {}, config)
+    assert "names pictures" in complaint(read_picture, file, {}, config)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])

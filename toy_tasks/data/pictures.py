@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps
 
 from numformer.errors import InputError
 
 
 def read_picture(file: Path, preprocessor: dict, config) -> np.ndarray:
-    """A picture (height, width, C), scaled and normalised as preprocessor_config.json says.
+    """A picture (height, width, C): upright, scaled and normalised by preprocessor_config.json.
 
     Raises InputError if the file is not a picture, or the preprocessor has a step that is not
     implemented here.
@@ -19,12 +19,15 @@ def read_picture(file: Path, preprocessor: dict, config) -> np.ndarray:
         if preprocessor.get(name) not in (None, value):
             rule, fix = f"pictures are prepared with {name} {value}", "Name another model."
             raise InputError(rule, repr(preprocessor[name]), fix)
+    mode = "RGB" if config.channels == 3 else "L"
+    resample = Image.Resampling(preprocessor.get("resample", Image.Resampling.BILINEAR))
     try:
         with Image.open(file) as image:
-            mode = "RGB" if config.channels == 3 else "L"
-            resample = Image.Resampling(preprocessor.get("resample", Image.Resampling.BILINEAR))
-            scaled = image.convert(mode).resize((config.width, config.height), resample)
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as problem:
+            if image.mode[0] in "IF":  # convert would cut off all but the darkest of its numbers
+                raise ValueError(f"more than 8 bits for a colour: Pillow's mode {image.mode}")
+            upright = ImageOps.exif_transpose(image)
+            scaled = upright.convert(mode).resize((config.width, config.height), resample)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as problem:
         rule, fix = "--input names pictures, such as .png or .jpg", "Name another file."
         raise InputError(rule, f"{file} ({problem})", fix) from None
     values = np.asarray(scaled, np.float32).reshape(config.height, config.width, -1)
