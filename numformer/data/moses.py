@@ -1,9 +1,13 @@
 """Splits sentences into tokens, and joins tokens again, by Moses's rules."""
 
 import functools
+import unicodedata
 from typing import Any
 
 from numformer.errors import InputError
+
+JOINERS = "\u200c\u200d"  # within words of Persian and of Indian scripts
+YI = [*map(chr, range(0xA000, 0xA48D))]  # letters that hardly any text has
 
 
 @functools.cache
@@ -25,12 +29,19 @@ def tokenize(sentence: str, language: str) -> str:
 
     Quotation marks and dashes become the ones on a keyboard, as in corpora. If the language is "",
     only white space changes: to one space between words.
+
+    Moses would split a word at its vowel signs, tone marks and joiners. So letters replace them for
+    Moses, after Unicode's normalization NFC, which leaves few of them in Latin script.
     """
     if not language:
         return " ".join(sentence.split())
     plain, tokenizer, _ = _moses(language)
-    sentence = plain.normalize(detokenize(sentence.lower(), language))
-    return tokenizer.tokenize(sentence, return_str=True)
+    sentence = unicodedata.normalize("NFC", detokenize(sentence.lower(), language))
+    marks = sorted({c for c in sentence if c in JOINERS or unicodedata.category(c)[0] == "M"})
+    letters = dict(zip(marks, (letter for letter in YI if letter not in sentence), strict=False))
+    sentence = plain.normalize(sentence.translate(str.maketrans(letters)))
+    tokens = tokenizer.tokenize(sentence, return_str=True)
+    return tokens.translate(str.maketrans({letter: mark for mark, letter in letters.items()}))
 
 
 def detokenize(tokens: str, language: str) -> str:
