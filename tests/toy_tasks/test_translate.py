@@ -14,14 +14,14 @@ import sacrebleu
 from sacrebleu import corpus_bleu, corpus_chrf
 
 from numformer.data import END, START, PairBatch, Subwords
-from numformer.data.moses import detokenize
+from numformer.data.moses import detokenize, tokenize
 from numformer.generation import Translation, log_probabilities
 from numformer.models import Config, Transformer
 from numformer.trained import load
 from tests import equal_runs
 from toy_tasks.data import parallel_corpus as corpus
 from toy_tasks.data.parallel_corpus import read_corpus, read_parallel
-from toy_tasks.measures.bleu import print_scores
+from toy_tasks.measures.bleu import print_scores, token_bleu, tokenizer_for
 from toy_tasks.text_to_text import translation
 from toy_tasks.text_to_text.translation import TranslationTask
 from toy_tasks.translate import main
@@ -236,6 +236,35 @@ def test_figures_are_sacrebleu_s_of_what_was_written_against_the_right_ones(caps
     lines = capsys.readouterr().out.splitlines()
     printed = [float(line.split(": ")[1].split()[0]) for line in lines]
     assert printed == pytest.approx(expected, abs=0.006) and len({*printed}) == 4
+
+
+@pytest.mark.parametrize(
+    ("language", "right", "tokenizers"),
+    [
+        ("zh", ["我喜欢在北京吃饭。", "他用 Python 编程 , 很好。"], "zh zh zh"),
+        ("ja", ["私は東京で寿司を食べます。"], "char char char"),
+        ("th", ["ฉันชอบกินข้าว ที่กรุงเทพ"], "char char char"),
+        ("km", ["ខ្ញុំចូលចិត្តញ៉ាំបាយ"], "char char char"),
+        ("my", ["ကျွန်တော်ထမင်းစားချင်တယ်"], "char char char"),
+        ("ko", ["나는 서울에서 밥을 먹는 것을 좋아합니다."], "none 13a 13a"),
+        ("de", ["北京 ist eine große Stadt."], "none 13a 13a"),
+    ],
+)
+def test_a_perfect_translation_has_a_bleu_of_100_in_any_script(language, right, tokenizers, capsys):
+    for rules in (language, ""):
+        references = [tokenize(line, rules) for line in right]
+        assert print_scores(references, references, rules) == 100
+        worse = [line[:-4] + line[-3:] for line in references]
+        assert 0 < token_bleu(worse, references, bool(rules)) < 100
+    lines = [line for line in capsys.readouterr().out.splitlines() if "BLEU" in line]
+    assert [line.split("tok:")[1].split("|")[0] for line in lines] == tokenizers.split()
+    assert tokenizer_for(["我 喜欢 在 北京 吃饭 。"], "none") == "none"  # split into words already
+
+
+@pytest.mark.parametrize("right", [["yes .", "no , no"], ["no"]])
+def test_a_bleu_that_even_the_right_translations_miss_is_warned_of(right):
+    with pytest.warns(UserWarning, match="BLEU means nothing here: the right .* have 0"):
+        assert print_scores(right, right, "en") == token_bleu(right, right, True) == 0
 
 
 def test_a_task_measures_its_test_as_it_is_published(data, capsys):

@@ -1,9 +1,15 @@
 """BLEU and chrF of translations, as the library sacrebleu computes them."""
 
+import unicodedata
+import warnings
+from collections import Counter
 from collections.abc import Sequence
 
 from numformer.data.moses import detokenize
 from numformer.errors import InputError
+
+UNSPACED = "CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN"
+"""Scripts without spaces between words, by the first word of their letters' Unicode names."""
 
 
 def import_sacrebleu():
@@ -19,11 +25,41 @@ def import_sacrebleu():
     return metrics
 
 
+def tokenizer_for(texts: Sequence[str], spaced: str) -> str:
+    """The sacrebleu tokenizer for texts: `spaced` if there are spaces between their words.
+
+    Texts in Chinese characters get "zh", in other scripts without spaces "char". Where a program
+    put spaces between Chinese words, there is one for every second letter or so.
+    """
+    letters = Counter(letter for text in texts for letter in text if letter.isalpha())
+    scripts: Counter[str] = Counter()
+    for letter, count in letters.items():
+        scripts[unicodedata.name(letter, "").replace("-", " ").partition(" ")[0]] += count
+    unspaced = sum(scripts[name] for name in UNSPACED)
+    spaces = sum(text.count(" ") for text in texts)
+    if unspaced <= max(scripts.total() / 4, 3 * spaces):
+        return spaced
+    return "zh" if scripts["CJK"] > 0.9 * unspaced else "char"
+
+
+def bleu_metric(references: Sequence[str], spaced: str, **settings):
+    """sacrebleu's BLEU with the tokenizer for references; warns if BLEU does not suit them."""
+    name = tokenizer_for(references, spaced)
+    metric = import_sacrebleu().BLEU(tokenize=name, force=name == "none", **settings)
+    itself = metric.corpus_score(references, [references]).score
+    if itself < 99:
+        warnings.warn(
+            f"BLEU means nothing here: the right translations themselves have {itself:.0f}, since "
+            "BLEU compares sequences of four words, and none is so long",
+            stacklevel=3,
+        )
+    return metric
+
+
 def token_bleu(written: Sequence[str], references: Sequence[str], tokenized: bool) -> float:
     """BLEU of texts that are `tokenized`; otherwise sacrebleu tokenizes them first."""
-    settings = dict(tokenize="none", force=True) if tokenized else {}
-    bleu = import_sacrebleu().BLEU(**settings)
-    return bleu.corpus_score(list(written), [list(references)]).score
+    metric = bleu_metric(references, "none" if tokenized else "13a")
+    return metric.corpus_score(list(written), [list(references)]).score
 
 
 def print_scores(written: Sequence[str], references: Sequence[str], language: str) -> float:
@@ -31,17 +67,17 @@ def print_scores(written: Sequence[str], references: Sequence[str], language: st
 
     With the language "" texts are not tokenized: print only scores of sentences -> their BLEU.
     """
-    metrics, results, lower = import_sacrebleu(), [], bool(language)
-    sides = {"tokens": (list(written), list(references))}
-    sides["sentences"] = [[detokenize(line, language) for line in side] for side in sides["tokens"]]
+    chrf, results, lower = import_sacrebleu().CHRF, [], bool(language)
+    tokens = list(written), list(references)
+    sentences = [[detokenize(line, language) for line in side] for side in tokens]
     measures = [
-        ("BLEU", metrics.BLEU(tokenize="none", force=True), "tokens"),
-        ("chrF", metrics.CHRF(), "tokens"),
-        ("BLEU", metrics.BLEU(lowercase=lower), "sentences"),
-        ("chrF", metrics.CHRF(lowercase=lower), "sentences"),
+        ("BLEU, sentences", bleu_metric(sentences[1], "13a", lowercase=lower), sentences),
+        ("chrF, sentences", chrf(lowercase=lower), sentences),
     ]
-    for name, metric, unit in measures if lower else measures[2:]:
-        hypotheses, right = sides[unit]
+    if lower:
+        measures.insert(0, ("chrF, tokens", chrf(), tokens))
+        measures.insert(0, ("BLEU, tokens", bleu_metric(tokens[1], "none"), tokens))
+    for name, metric, (hypotheses, right) in measures:
         results.append(metric.corpus_score(hypotheses, [right]).score)
-        print(f"{name}, {unit}: {results[-1]:.2f}  ({metric.get_signature()})")
+        print(f"{name}: {results[-1]:.2f}  ({metric.get_signature()})")
     return round(results[0], 2)
