@@ -7,7 +7,7 @@ from typing import Any
 from numformer.errors import InputError
 
 JOINERS = "\u200c\u200d"  # within words of Persian and of Indian scripts
-YI = [*map(chr, range(0xA000, 0xA48D))]  # letters that hardly any text has
+YI = "".join(map(chr, range(0xA000, 0xA48D)))  # letters that hardly any text has
 
 
 @functools.cache
@@ -37,11 +37,11 @@ def tokenize(sentence: str, language: str) -> str:
         return " ".join(sentence.split())
     plain, tokenizer, _ = _moses(language)
     sentence = unicodedata.normalize("NFC", detokenize(sentence.lower(), language))
-    marks = sorted({c for c in sentence if c in JOINERS or unicodedata.category(c)[0] == "M"})
-    letters = dict(zip(marks, (letter for letter in YI if letter not in sentence), strict=False))
-    sentence = plain.normalize(sentence.translate(str.maketrans(letters)))
+    marks = {c for c in sentence if c in JOINERS or unicodedata.category(c)[0] == "M"}
+    pairs = [*zip(sorted(marks), (c for c in YI if c not in sentence), strict=False)]
+    sentence = plain.normalize(sentence.translate({ord(mark): letter for mark, letter in pairs}))
     tokens = tokenizer.tokenize(sentence, return_str=True)
-    return tokens.translate(str.maketrans({letter: mark for mark, letter in letters.items()}))
+    return tokens.translate({ord(letter): mark for mark, letter in pairs})
 
 
 def detokenize(tokens: str, language: str) -> str:
