@@ -430,7 +430,7 @@ def the_lines_of_the_state_space():
     notes = {
         "written = ": r"$\delta_t\,x_t$, the value.",
         "log_decay = ": r"$-\rho\,\delta_t$, the logarithm of what stays.",
-        "scanned, states": "The running sum of linear attention, now with a decay.",
+        "y_before_skip, states": "The running sum of linear attention, now with a decay.",
         "return": "Beside it goes a share of $x$ itself, past the state.",
     }
     return Beside(selective_scan, notes)

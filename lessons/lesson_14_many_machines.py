@@ -21,7 +21,7 @@ from lessons.lesson_14.pipeline import _order
 from lessons.lesson_14.tensor import ColumnLinear, RowLinear, shard
 from lessons.lesson_14.wires import BATCHES, GIGABIT, NUMBER, PARAMETERS, TOKENS, speed
 from numformer import FeedForward, PairBatch, SelfAttention, Transformer, pack
-from numformer.execution.ranks import together
+from numformer.execution.ranks import run_ranks
 
 MB = 1e6
 WIRES = 1, 10, 100  # Gbit/s
@@ -54,8 +54,8 @@ def a_ring_of_machines() -> Simulation:
 # with the same weights and add the same numbers, so their weights stay the same, and no weight is
 # ever sent. This is **data parallel** training.
 #
-# Is it true of a whole Transformer? Here are machines that are threads of one process (`together`),
-# each with a model of its own, in float64. Sentences differ in length.
+# Is it true of a whole Transformer? Here are machines that are threads of one process
+# (`run_ranks`), each with a model of its own, in float64. Sentences differ in length.
 
 
 # %%
@@ -76,7 +76,7 @@ def gradient_on(machines: int, dtype=np.float64) -> list[np.ndarray]:
         objective.backward(part.weight / batch.weight)
         return parameters.grad.copy()
 
-    return together(machines, work)
+    return run_ranks(machines, work)
 
 
 @show
@@ -320,8 +320,8 @@ def the_same_layer():
     rows = []
     for (name, how), machines in itertools.product(layers.items(), (2, 4)):
         work = functools.partial(cut_up, make=how[0], ends=how[1], x=x, dy=dy)
-        (wanted,) = together(1, work)
-        y, dx, da, db = zip(*together(machines, work), strict=True)
+        (wanted,) = run_ranks(1, work)
+        y, dx, da, db = zip(*run_ranks(machines, work), strict=True)
         found = y[0], dx[0], np.concatenate(da, axis=1), np.concatenate(db)
         off = max(abs(a - b).max() for a, b in zip(found, wanted, strict=True))
         rows.append((name, f"{machines}", scientific(off)))

@@ -53,18 +53,23 @@ MOVED_NAMES = {
     },
     "numformer.models": {"numformer.models.kinds": "model_of=model_class"},
     "numformer.models.kinds": {
-        "numformer.models.fields": "choices ids only_with sizes special_id unflagged",
+        "numformer.models.fields": "choices ids only_with sizes special_id unflagged=without_flag",
         "numformer.models.owned_settings": "OwnedSettings own_settings",
     },
     "numformer.generation.text": {
         "numformer.generation.text_pipeline": "Text=TextPipeline MOST=MAX_SYMBOLS Symbols is_length"
     },
+    "numformer.models.fields": {"numformer.models.fields": "unflagged=without_flag"},
+    "numformer.execution.ranks": {"numformer.execution.ranks": "together=run_ranks"},
+    "numformer.interception": {"numformer.interception": "intercepted=intercept"},
+    "numformer.runs.files": {"numformer.runs.files": "locked=folder_lock"},
     "numformer.training": {
         "numformer.optimization": "Recipe linear_rate clip_global_norm",
         "numformer.runs": "load_model save_model",
     },
     "numformer.optimization.optimizers": {
-        "numformer.optimization.clipping": "clip_global_norm clip_factor block_squares"
+        "numformer.optimization.clipping": "clip_global_norm clip_factor block_squares",
+        "numformer.optimization.optimizers": "without_effect=ineffective_settings",
     },
 }
 """Names by the module that had them: where each is now, and `former=present` where it changed."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from numformer.data import EpochBatches
+from numformer.data import EpochBatches, Subwords, TokenBatches
 from numformer.data.batching import Batch
 from numformer.execution.ranks import Ranks
 from numformer.generation import TextPipeline, Transduction
@@ -20,6 +20,7 @@ from numformer.layer import FlatParameters, Layer
 from numformer.models import MaskedLanguageModel, Model, TowerConfig
 from numformer.models.model import Objective
 from numformer.optimization import Recipe
+from numformer.optimization.loss_scale import LossScale
 from numformer.paper import Memory, Places, Reach, SelfAttention, SinusoidalPositions
 from numformer.paper.masks import ExplicitMask
 from numformer.plots import AttentionMaps
@@ -102,7 +103,13 @@ FORMER_METHODS: dict[type, dict[str, str]] = {
         "unlimited": "extrapolates",
         "size_of_key": "key_size",
     },
-    Recipe: {"optimizer_of": "make_optimizer"},
+    Subwords: {"sampled": "encode_with_dropout"},
+    MaskedLanguageModel: {
+        "relate": "relation_logits",
+        "relate_backward": "relation_logits_backward",
+    },
+    Recipe: {"optimizer_of": "make_optimizer", "knows_the_end": "depends_on_steps"},
+    LossScale: {"good": "finite_steps", "GOOD": "GROWTH_INTERVAL", "MOST": "MAX"},
     Ranks: {"share": "broadcast", "heard": "failed_elsewhere"},
     Sampling: {"asked": "from_settings"},
     TextPipeline: {"read": "input_vocabulary"},
@@ -119,6 +126,7 @@ FORMER_KEYWORDS: dict[tuple[type, str], dict[str, str]] = {
     (SinusoidalPositions, "__init__"): {"table_of": "build"},
     (ExplicitMask, "__init__"): {"mask": "array"},
     (MaskedLanguageModel, "forward"): {"asked": "places"},
+    (TokenBatches, "__init__"): {"sampled": "sample_pairs"},
     (AttentionMaps, "__init__"): {"reads": "query_labels", "looks_at": "key_labels"},
 }
 

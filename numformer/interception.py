@@ -9,7 +9,7 @@ from numformer.layer import Layer
 
 
 @contextlib.contextmanager
-def intercepted(layers: Mapping[Any, Layer], method: str, around: Callable) -> Iterator[None]:
+def intercept(layers: Mapping[Any, Layer], method: str, around: Callable) -> Iterator[None]:
     """Within the block, a call of a layer's `method` goes to `around`, which returns its result.
 
     `layers` holds the layers by name. `layer.forward(*inputs)` becomes

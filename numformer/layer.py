@@ -208,17 +208,17 @@ class Layer:
                     if isinstance(item, Layer | Parameter):
                         yield f"{name}.{index}", item
 
-    def _walk(self, prefix: str, seen: set) -> Iterator[tuple[str, "Layer | Parameter"]]:
-        if id(self) in seen:  # ids, because dataclass layers with equal fields are equal
+    def _walk(self, prefix: str, visited: set) -> Iterator[tuple[str, "Layer | Parameter"]]:
+        if id(self) in visited:  # ids, because dataclass layers with equal fields are equal
             return
-        seen.add(id(self))
+        visited.add(id(self))
         yield prefix, self
         for name, child in self._children():
             path = f"{prefix}.{name}" if prefix else name
             if isinstance(child, Layer):
-                yield from child._walk(path, seen)
-            elif id(child) not in seen:
-                seen.add(id(child))
+                yield from child._walk(path, visited)
+            elif id(child) not in visited:
+                visited.add(id(child))
                 yield path, child
 
     def named_layers(self) -> dict[str, "Layer"]:

@@ -7,7 +7,7 @@ import importlib
 import warnings
 
 MODULES = {
-    "numformer.execution.ranks": ["Ranks", "together"],
+    "numformer.execution.ranks": ["Ranks"],
     "lessons.lesson_14.all_reduce": ["ring_all_reduce"],
     "lessons.lesson_14.tensor": ["ColumnLinear", "ColumnHeads", "RowLinear", "shard"],
     "lessons.lesson_14.pipeline": [
@@ -19,6 +19,7 @@ MODULES = {
     ],
 }
 PLACES = {name: (module, name) for module, names in MODULES.items() for name in names}
+PLACES["together"] = "numformer.execution.ranks", "run_ranks"
 PLACES["whole_state"] = "lessons.lesson_14.tensor", "full_state_dict"
 
 

@@ -58,12 +58,12 @@ class Attention:
             rule = f"a picture's name ends in {', '.join(PICTURES)}"
             raise InputError(rule, repr(str(path)), "Change the ending.")
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        arrow = f" → {_shortened(self.written)}" if self.written else ""
+        arrow = f" → {_shorten(self.written)}" if self.written else ""
         signs = "   (⊢ start, ⊣ end)" if any("⊢" in maps.key_labels for maps in self.maps) else ""
-        attention_maps(path, self.maps, f"{_shortened(self.text)}{arrow}{signs}")
+        attention_maps(path, self.maps, f"{_shorten(self.text)}{arrow}{signs}")
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 
@@ -126,9 +126,9 @@ class Trained:
         if not hasattr(self.text, method):
             rule, fix = "n_best needs beam search", "Load a run of an encoder-decoder."
             raise InputError(rule, f"a model for {type(self.text).__name__}", fix)
-        known = [*inspect.signature(getattr(self.text, method)).parameters][2:]
-        if unknown := [name for name in settings if name not in known]:
-            names = ", ".join(name for name in known if name != "count") or "(none)"
+        keywords = [*inspect.signature(getattr(self.text, method)).parameters][2:]
+        if unknown := [name for name in settings if name not in keywords]:
+            names = ", ".join(name for name in keywords if name != "count") or "(none)"
             raise InputError(
                 f"{method} of this model has the settings {names}",
                 unknown[0],
@@ -191,19 +191,19 @@ def load(run: str | Path, *others: str | Path, kind: type[Model] | None = None) 
     its class: `load("runs/mine", kind=MyModel)`. Raises InputError if there is no such run, if its
     task has no texts (`load_model` loads such a model), or if the vocabularies differ.
     """
-    trained = _loaded(run, kind)
+    trained = _load_run(run, kind)
     if not others:
         return trained
     models = [trained.model]
     for other in others:
-        loaded = _loaded(other, kind)
-        if not loaded.text.has_same_vocabularies(trained.text):
+        member = _load_run(other, kind)
+        if not member.text.has_same_vocabularies(trained.text):
             raise InputError(
                 "runs that write together have the same vocabularies",
                 f"{run} and {other}, which differ",
                 "Train them on the same data, with --seed or sizes of the model changed.",
             )
-        models.append(loaded.model)
+        models.append(member.model)
     return replace(trained, model=Ensemble(models))  # type: ignore[arg-type]
 
 
@@ -222,7 +222,7 @@ def model_of_run(run: str | Path, kind: type[Model] | None = None) -> tuple[Mode
     return model, metadata
 
 
-def _loaded(run: str | Path, kind: type[Model] | None) -> Trained:
+def _load_run(run: str | Path, kind: type[Model] | None) -> Trained:
     path = model_path(Path(run))
     model, metadata = model_of_run(run, kind)
     for layer in model.layers_within():

@@ -11,6 +11,8 @@ from numpy.testing import assert_array_equal
 import numformer
 from numformer.former_modules import FORMER_MODULES, MOVED_NAMES
 from numformer.former_names import FORMER_KEYWORDS, FORMER_METHODS, FORMER_NAMES, RENAMED
+from numformer.runs import load_model
+from tests.training.tiny_runs import MEASURES, Copying, run
 
 SETTINGS = {
     "GroupedQueryAttention": dict(key_value_heads=1),
@@ -140,3 +142,12 @@ def test_the_former_room_of_ranks_and_former_modules_of_training_warn():
         sys.modules.pop(former, None)
         with pytest.warns(DeprecationWarning, match=f"{former} is now {now}"):
             assert importlib.import_module(former) is importlib.import_module(now)
+
+
+def test_a_task_may_have_its_metadata_under_the_former_name(tmp_path):
+    class Former(Copying):
+        kept = {"from": "elsewhere"}  # noqa: RUF012
+
+    with pytest.warns(DeprecationWarning, match=r"Task.kept is now Task.metadata"):
+        run(tmp_path / "former", task=Former(MEASURES))
+    assert load_model(tmp_path / "former/best.safetensors")[1]["from"] == "elsewhere"

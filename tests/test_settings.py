@@ -26,7 +26,7 @@ def example():
         norm: str = settings.choice("post", {"post": 1, "pre": 2}, "of norm")
         turns: tuple = fields.choices("a", {"a": 1, "b": 2}, "of turns")
         mark: int | None = fields.special_id(7, "of mark")
-        marks: tuple = fields.unflagged(fields.ids((), "of marks"))
+        marks: tuple = fields.without_flag(fields.ids((), "of marks"))
 
     return Example
 

@@ -24,7 +24,7 @@ from numformer.runs import files
 from tests.test_rooms import FILES, ROOT
 from tests.toy_tasks.small import PAGES, assert_refused
 from toy_tasks.command_line import answers, exit_code
-from toy_tasks.command_line.training import quoted
+from toy_tasks.command_line.training import quote
 from toy_tasks.data import download
 
 STUDIES = {name: page.STUDY for name, page in PAGES.items() if hasattr(page, "STUDY")}
@@ -44,20 +44,20 @@ def test_on_windows_a_folder_is_held_by_a_mutex_of_its_name(tmp_path, monkeypatc
     monkeypatch.setattr(ctypes, "WinDLL", load, raising=False)
     monkeypatch.setattr(ctypes, "get_last_error", lambda: codes[-1], raising=False)
     monkeypatch.setattr(sys, "platform", "win32")
-    with files.locked(tmp_path), files.locked(tmp_path / ".." / tmp_path.name):
-        with files.locked(tmp_path.parent):
+    with files.folder_lock(tmp_path), files.folder_lock(tmp_path / ".." / tmp_path.name):
+        with files.folder_lock(tmp_path.parent):
             assert len({*there}) == len(there) == 2
         monkeypatch.setattr(files, "_locked", set())  # as in another process
-        assert "one run at a time" in complaint(files.locked(tmp_path).__enter__)
+        assert "one run at a time" in complaint(files.folder_lock(tmp_path).__enter__)
     assert not there and create.restype is ctypes.c_void_p
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is a mutex")
 def test_where_the_system_has_no_locks_nothing_is_locked(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "fcntl", None)
-    with files.locked(tmp_path):
+    with files.folder_lock(tmp_path):
         monkeypatch.setattr(files, "_locked", set())
-        with files.locked(tmp_path):
+        with files.folder_lock(tmp_path):
             pass
 
 
@@ -131,7 +131,7 @@ def test_where_nothing_is_forked_a_study_is_sent_to_its_processes(call, empty_fo
 def test_what_else_differs_by_the_system(monkeypatch, capsys, tmp_path):
     for system, command in (("darwin", "'my run'"), ("win32", '"my run"')):
         monkeypatch.setattr(sys, "platform", system)
-        assert default_parts(np) == 1 and quoted(Path("my run")) == command
+        assert default_parts(np) == 1 and quote(Path("my run")) == command
     monkeypatch.setattr(sys, "stdin", terminal := io.StringIO())
     terminal.isatty = lambda: True
     assert not [*answers._batches(terminal)]

@@ -86,8 +86,8 @@ def make_task_and_config(options):
 
 def measure(model: Transformer, task, folder: Path) -> dict:
     """The measures of the development set, and the number of parameters."""
-    measured, parameters = task.evaluate(model), model.parameter_counts()["total"]
-    return measured | {"figure": measured[task.metric], "parameters": parameters}
+    results, parameters = task.evaluate(model), model.parameter_counts()["total"]
+    return results | {"figure": results[task.metric], "parameters": parameters}
 
 
 def figure_name(results: study.Results) -> str:

@@ -113,8 +113,12 @@ def verdict(results: study.Results):
     means = {row: np.mean([run["at_length_20"] for run in runs]) for row, runs in results.items()}
     least = min(share for run in results[ATTENTION] for share in run["by length"])
     figures = ", ".join(f"{row} {mean:.4f}" for row, mean in means.items())
-    tested = f"up to {TEST_SIZE} sources of each length that training never saw"
-    return tested, {f"at length {LONGEST}:": figures}, ("attention 0.99 everywhere", least >= 0.99)
+    test_set = f"up to {TEST_SIZE} sources of each length that training never saw"
+    return (
+        test_set,
+        {f"at length {LONGEST}:": figures},
+        ("attention 0.99 everywhere", least >= 0.99),
+    )
 
 
 STUDY = study.Study(

@@ -146,7 +146,7 @@ def run_rows(runs: list[Run]) -> list[list[str]]:
     measures = [*dict.fromkeys(run.metric for run in runs if run.metric != LOSS), LOSS]
     rows = [["run", *names, "seed", "kept at step", *measures, "steps taken", "seconds"]]
     for run in runs:
-        taken, asked = max(line["step"] for line in run.lines), run.settings["steps"]
+        steps, planned_steps = max(line["step"] for line in run.lines), run.settings["steps"]
         seconds = [line["seconds"] for line in run.lines if "seconds" in line]
         row = [
             as_one_line(run.folder),
@@ -154,7 +154,7 @@ def run_rows(runs: list[Run]) -> list[list[str]]:
             as_one_line(run.settings["seed"]),
             as_one_line(run.best.get("step", "-")),
             *(f"{run.best[name]:.4f}" if name in run.best else "-" for name in measures),
-            f"{taken}" if taken >= asked else f"{taken} of {asked}",
+            f"{steps}" if steps >= planned_steps else f"{steps} of {planned_steps}",
             f"{max(seconds):.1f}" if seconds else "-",
         ]
         rows.append(row)

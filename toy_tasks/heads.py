@@ -237,13 +237,13 @@ def draw(
     closing = trained.model.config.special.closing
     lengths = [example.inputs[0].shape[1] for example in examples]
     fitting = [n for n, length in enumerate(lengths) if length <= MAX_DRAWN - 10]
-    chosen = max(fitting, key=lengths.__getitem__) if fitting else int(np.argmin(lengths))
-    ids = [[i for i in row[0].tolist() if i not in closing] for row in examples[chosen].inputs]
-    if isinstance(examples[chosen], PairBatch):
-        shown = text.source.decode(ids[0])[:MAX_DRAWN], text.target.decode(ids[2])[:MAX_DRAWN]
+    longest = max(fitting, key=lengths.__getitem__) if fitting else int(np.argmin(lengths))
+    ids = [[i for i in row[0].tolist() if i not in closing] for row in examples[longest].inputs]
+    if isinstance(examples[longest], PairBatch):
+        symbols = text.source.decode(ids[0])[:MAX_DRAWN], text.target.decode(ids[2])[:MAX_DRAWN]
     else:
-        shown = (text.input_vocabulary.decode(ids[0])[:MAX_DRAWN],)
-    *_, maps = text.maps(trained.model, *shown)
+        symbols = (text.input_vocabulary.decode(ids[0])[:MAX_DRAWN],)
+    *_, maps = text.maps(trained.model, *symbols)
     titles: dict[str, dict[str, list[str]]] = {}
     for finding in findings:
         score = head_role(finding.scores)
@@ -252,9 +252,11 @@ def draw(
         layer_titles.append(f"{name}: {score.description(short=True)}" if score else name)
     for kind_maps in maps:
         kind = kind_maps.kind.replace("_", "-")
-        named = replace(kind_maps, titles=[*titles[kind_maps.kind].values()])
+        role_maps = replace(kind_maps, titles=[*titles[kind_maps.kind].values()])
         path = folder / f"{kind.replace(' ', '-')}.png"
-        charts.draw_attention(path, [named], f"{folder.name}: {kind}, layer.head and what it does")
+        charts.draw_attention(
+            path, [role_maps], f"{folder.name}: {kind}, layer.head and what it does"
+        )
     panels: charts.Panels = {}
     for name in orders[BY_REESTIMATED_IMPORTANCE][0][0][1]:
         panel = panels[name.replace("_", " ")] = {}

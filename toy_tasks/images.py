@@ -109,10 +109,10 @@ class ImagesTask:
 
     def batch(self, step: int) -> ImageBatch:
         rng = np.random.default_rng(seed_sequence(self.seed, "data", step))
-        chosen = self.select(rng.choice(self.training, self.batch_size))
+        batch = self.select(rng.choice(self.training, self.batch_size))
         down, right = rng.uniform(-self.shift, self.shift, (2, self.batch_size, 1, 1))
         angle = np.deg2rad(rng.uniform(-self.turn, self.turn, (self.batch_size, 1, 1)))
-        return ImageBatch(move_images(chosen.images, down, right, angle), chosen.labels)
+        return ImageBatch(move_images(batch.images, down, right, angle), batch.labels)
 
     def evaluate(self, model: VisionTransformer) -> dict[str, float]:
         parts = np.split(self.training, range(256, len(self.training), 256))
@@ -171,10 +171,10 @@ def table(results: Results) -> list[list[str]]:
     """A row for each fold."""
     rows = [["tested on", "images", "right", "accuracy", "seconds"]]
     for fold, runs in results.items():
-        tested, right, seconds = (
+        images, right, seconds = (
             sum(run[name] for run in runs) for name in ("tested", "right", "seconds")
         )
-        rows.append([fold, f"{tested}", f"{right}", f"{right / tested:.4f}", f"{seconds:.0f}"])
+        rows.append([fold, f"{images}", f"{right}", f"{right / images:.4f}", f"{seconds:.0f}"])
     return rows
 
 
@@ -185,21 +185,21 @@ def draw(results: Results, folder: Path) -> None:
     data = read_data(options)
     task = ImagesTask(data, 0, 1, 1, 0, 0)
     labels = data.labels[task.test]
-    chosen = task.test[[np.flatnonzero(labels == label)[0] for label in np.unique(labels)[:6]]]
+    examples = task.test[[np.flatnonzero(labels == label)[0] for label in np.unique(labels)[:6]]]
     path, title = folder / "attention.png", f"{folder.name}, fold 1"
-    draw_patch_attention(path, model, data.images[chosen], title)
+    draw_patch_attention(path, model, data.images[examples], title)
 
 
 def verdict(results: Results):
     """The accuracy on the images of all folds."""
     runs = [run for fold in results.values() for run in fold]
-    tested, right = (sum(run[name] for run in runs) for name in ("tested", "right"))
+    total, right = (sum(run[name] for run in runs) for name in ("tested", "right"))
     options = run_folders.read_config(runs[0]["folder"].parent)["options"]
-    images = tested // len(results["fold 1"])
-    accuracy = right / tested
+    images = total // len(results["fold 1"])
+    accuracy = right / total
     target = None if options["data"] else (f"accuracy {REQUIRED}", accuracy >= REQUIRED)
-    measured = f"{images:,} images, each named by a model that never saw it"
-    return measured, {"accuracy": f"{accuracy:.4f}"}, target
+    test_set = f"{images:,} images, each named by a model that never saw it"
+    return test_set, {"accuracy": f"{accuracy:.4f}"}, target
 
 
 def use(options: argparse.Namespace) -> int:

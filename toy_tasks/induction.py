@@ -91,11 +91,11 @@ class InductionTask:
         """Prefix matching of the best head, and the accuracy in the repetition."""
         scores, right = [], []
         for ids, following, valid in (batch.inputs for batch in self.held_out):
-            repeated = valid[0].nonzero()[0]
-            expected = repeated - len(repeated)  # the place after the same symbol
+            repetition = valid[0].nonzero()[0]
+            expected = repetition - len(repetition)  # the place after the same symbol
             weights = np.stack([*attention_weights(model, ids).values()])  # (layers, B, H, T, T)
-            scores.append(weights[..., repeated, expected].mean(axis=(1, 3)))
-            right.append((model.forward(ids).argmax(axis=-1) == following)[:, repeated].mean())
+            scores.append(weights[..., repetition, expected].mean(axis=(1, 3)))
+            right.append((model.forward(ids).argmax(axis=-1) == following)[:, repetition].mean())
         best = float(np.mean(scores, axis=0).max())
         return {self.metric: best, "copying": float(np.mean(right))}
 
@@ -113,11 +113,11 @@ def make_task_and_config(options):
 def measure(model: LanguageModel, task: InductionTask, folder: Path) -> dict:
     """The scores, their curves, and the first step with a prefix matching of at least 0.5."""
     lines = [line for line in read_metrics(folder / "metrics.jsonl") if task.metric in line]
-    measured = task.evaluate(model)
-    curves = {f"{name} by step": [line[name] for line in lines] for name in measured}
+    scores = task.evaluate(model)
+    curves = {f"{name} by step": [line[name] for line in lines] for name in scores}
     steps = [line["step"] for line in lines]
     formation_steps = [line["step"] for line in lines if line[task.metric] >= 0.5]
-    return measured | curves | {"steps": steps, "formed": formation_steps[:1]}
+    return scores | curves | {"steps": steps, "formed": formation_steps[:1]}
 
 
 def table(results: study.Results) -> list[list[str]]:
@@ -149,11 +149,11 @@ def verdict(results: study.Results):
     lowest = {name: min(run[name] for run in results["two layers"]) for name in FIGURES}
     single = max(run["prefix_matching"] for run in results["one layer"])
     two, copying = lowest["prefix_matching"], lowest["copying"]
-    reached = two >= MIN_MATCHING and copying >= MIN_COPYING and single <= MAX_MATCHING
+    is_reached = two >= MIN_MATCHING and copying >= MIN_COPYING and single <= MAX_MATCHING
     target = f"prefix matching {MIN_MATCHING}, copying {MIN_COPYING}, one layer at most "
     target += f"{MAX_MATCHING}"
     figures = {"copying": f"{copying:.4f}", "two layers": f"{two:.3f}, one layer {single:.3f}"}
-    return "the worst seed, on sequences that training never saw", figures, (target, reached)
+    return "the worst seed, on sequences that training never saw", figures, (target, is_reached)
 
 
 FIGURES = "prefix_matching", "copying"

@@ -181,13 +181,13 @@ def verdict(results: study.Results):
     }
     best = max(far, key=far.get)
     within = min(np.mean([run["within"] for run in runs]) for runs in results.values())
-    reached = within >= 0.99 and far[best] >= 0.9
+    is_reached = within >= 0.99 and far[best] >= 0.9
     figures = {
         f"least within length {MAX_TRAINED}:": f"{within:.4f}",
         "best at 1.5 times:": f"{far[best]:.4f} ({best})",
     }
-    tested = f"{EXAMPLES} sources of each length"
-    return tested, figures, ("0.99 within, one way 0.9 beyond", reached)
+    test_set = f"{EXAMPLES} sources of each length"
+    return test_set, figures, ("0.99 within, one way 0.9 beyond", is_reached)
 
 
 POSITIONS = "sinusoidal", "learned", "rotary", "alibi", "none"

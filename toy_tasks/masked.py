@@ -121,9 +121,9 @@ class MaskedTask(WritingTask):
         ids = super().batch(step).following
         rng = np.random.default_rng(seed_sequence(self.seed, "data", step, 1))
         hole = len(self.text.vocabulary) - 1
-        shown = rng.choice(3, p=[0.8, 0.1, 0.1], size=ids.shape)
+        kinds = rng.choice(3, p=[0.8, 0.1, 0.1], size=ids.shape)
         others = rng.integers(len(SPECIAL), hole, size=ids.shape)
-        return self._hide(ids, np.choose(shown, [np.full_like(ids, hole), others, ids]), rng)
+        return self._hide(ids, np.choose(kinds, [np.full_like(ids, hole), others, ids]), rng)
 
     def unseen_pairs(self) -> list[tuple[Windows, MaskedWindows]]:
         """Windows of the unseen part for the language model, and the same characters with holes.
@@ -135,11 +135,13 @@ class MaskedTask(WritingTask):
         windows = self.unseen_windows()
         return [(w, self._hide(w.following, np.full_like(w.ids, hole), rng)) for w in windows]
 
-    def _hide(self, ids: np.ndarray, shown: np.ndarray, rng: np.random.Generator) -> MaskedWindows:
-        """Replace `ids` at random places, at least one in the batch, by the ids of `shown`."""
+    def _hide(
+        self, ids: np.ndarray, replacements: np.ndarray, rng: np.random.Generator
+    ) -> MaskedWindows:
+        """Replace `ids` at random places, at least one in the batch, by `replacements`."""
         hidden = rng.random(ids.shape) < HIDDEN
         hidden[0, rng.integers(ids.shape[1])] = True
-        return MaskedWindows(np.where(hidden, shown, ids), np.where(hidden, ids, PADDING))
+        return MaskedWindows(np.where(hidden, replacements, ids), np.where(hidden, ids, PADDING))
 
     @property
     def held_out(self) -> list[MaskedWindows]:  # type: ignore[override]
@@ -208,20 +210,20 @@ def train_and_compare(options: argparse.Namespace) -> int:
     task, left_task = make_tasks(options)
     model, left_model, folder = train_both(task, left_task, options)
     vocabulary = task.text.vocabulary
-    shown = vocabulary.decode(task.unseen_pairs()[0][1].ids[:4].ravel())
-    (filled,) = task.text.write(model, [shown])
-    print(f"a text that training never saw, with holes:\n{vocabulary.join(shown)}")
-    print(f"filled:\n{vocabulary.join(filled)}")
+    symbols = vocabulary.decode(task.unseen_pairs()[0][1].ids[:4].ravel())
+    (answer,) = task.text.write(model, [symbols])
+    print(f"a text that training never saw, with holes:\n{vocabulary.join(symbols)}")
+    print(f"filled:\n{vocabulary.join(answer)}")
     with inference():
         loss, left_loss = task.evaluate(model)[task.metric], task.left_side_loss(left_model)
-    example = max(vocabulary.join(shown).split("\n"), key=len)[:40]
+    example = max(vocabulary.join(symbols).split("\n"), key=len)[:40]
     if not options.no_plots:
-        *_, maps = task.text.maps(model, shown[:24])
+        *_, maps = task.text.maps(model, symbols[:24])
         draw_attention(folder / "attention.png", maps, f"{folder.name}: where the model looks")
-    reached = f"a loss {MARGIN} below that from one side", loss <= left_loss - MARGIN
-    tested = f"{len(task.unseen):,} characters that training never saw, nats per hidden character"
+    goal = f"a loss {MARGIN} below that from one side", loss <= left_loss - MARGIN
+    test_set = f"{len(task.unseen):,} characters that training never saw, nats per hidden character"
     figures = {"hidden characters: loss": f"{loss:.4f}, from one side {left_loss:.4f}"}
-    return finish(options, folder, tested, figures, example, None if options.data else reached)
+    return finish(options, folder, test_set, figures, example, None if options.data else goal)
 
 
 def read_options(arguments: list[str] | None = None) -> argparse.Namespace:

@@ -110,8 +110,8 @@ class PairsTask(TransductionTask):
         # read_pairs checks the number of characters and words; subwords can be counted only here.
         if (length := max(map(len, sequences))) > MAX_SYMBOLS:
             rule, fix = f"a side has at most {MAX_SYMBOLS} subwords", "Shorten it, or use more."
-            shown = f"{source.join(max(sequences, key=len))!r:.80}"
-            raise InputError(rule, f"{length} in {shown}", fix)
+            excerpt = f"{source.join(max(sequences, key=len))!r:.80}"
+            raise InputError(rule, f"{length} in {excerpt}", fix)
         self.subwords = source if isinstance(source, Subwords) else None
         self.data = zlib.crc32(json.dumps(symbols).encode())
         if shared := len({source for source, _ in data["test"]} & {*sources}):

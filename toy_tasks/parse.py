@@ -120,10 +120,10 @@ def grammar_data(train: int, divisor: int = 1) -> Data:
     Those are EVALUATION_SENTENCES / `divisor`. A hash of the sentence decides in which part it is.
     """
     grammar, rng = Grammar(), np.random.default_rng(seed_sequence(1, "data"))
-    wanted = {name: number // divisor for name, number in EVALUATION_SENTENCES.items()}
-    wanted = {"train": train} | wanted
-    data: dict[str, dict[str, Sentence]] = {name: {} for name in wanted}
-    while any(len(data[name]) < number for name, number in wanted.items()):
+    counts = {name: number // divisor for name, number in EVALUATION_SENTENCES.items()}
+    counts = {"train": train} | counts
+    data: dict[str, dict[str, Sentence]] = {name: {} for name in counts}
+    while any(len(data[name]) < number for name, number in counts.items()):
         if (tree := grammar.draw(rng, most=LONGER)) is None:
             continue
         sentence = Sentence.from_tree(tree)
@@ -131,9 +131,9 @@ def grammar_data(train: int, divisor: int = 1) -> Data:
         name = "longer" if len(sentence.words) > LONGEST else "train"
         if name == "train" and is_held_out(text):
             development = data["development"]
-            full = len(development) == wanted["development"] and text not in development
+            full = len(development) == counts["development"] and text not in development
             name = "test" if full else "development"
-        if len(data[name]) < wanted[name]:
+        if len(data[name]) < counts[name]:
             data[name][text] = sentence
     return {name: [*sentences.values()] for name, sentences in data.items()}
 
@@ -234,18 +234,18 @@ def make_task_and_config(options: argparse.Namespace):
 
 def measure(model: Model, task: ParseTask, folder: Path) -> dict:
     """The scores of the test and of longer sentences, and the ceiling if there is a grammar."""
-    measured = _score_both(lambda name: task.score(model, name))
+    scores = _score_both(lambda name: task.score(model, name))
     if task.has_grammar:
         ceiling = _score_both(lambda name: best_parses(task.data[name]))
-        measured["ceiling"] = [ceiling[figure] for figure in FIGURES]
-    return measured
+        scores["ceiling"] = [ceiling[figure] for figure in FIGURES]
+    return scores
 
 
 def _score_both(score: Callable[[str], dict[str, float]]) -> dict[str, float]:
     """The scores of the test, and two scores of longer sentences."""
     longer = score("longer")
-    chosen = {"longer": longer["f1"], "longer_well_formed": longer["well_formed"]}
-    return score("test") | chosen
+    longer_scores = {"longer": longer["f1"], "longer_well_formed": longer["well_formed"]}
+    return score("test") | longer_scores
 
 
 def table(results: study.Results) -> list[list[str]]:
@@ -289,15 +289,15 @@ def verdict(results: study.Results):
     runs, ceiling = results[f"{TRANSFORMER} {max(STEPS)}"], _ceiling(results)
     f1, well_formed = (np.mean([run[name] for run in runs]) for name in ("f1", "well_formed"))
     figures = {"well formed": f"{well_formed:.1f} %", "F1": f"{f1:.2f}"}
-    tested = "sentences that training never saw"
+    test_set = "sentences that training never saw"
     if not ceiling:
-        return tested, figures, None
+        return test_set, figures, None
     figures = {"ceiling": f"{ceiling['f1']:.2f}", **figures}
-    reached = bool(f1 >= ceiling["f1"] - MAX_GAP and well_formed >= WELL_FORMED)
+    is_reached = bool(f1 >= ceiling["f1"] - MAX_GAP and well_formed >= WELL_FORMED)
     return (
-        tested,
+        test_set,
         figures,
-        (f"F1 {ceiling['f1'] - MAX_GAP:.1f}, {WELL_FORMED} % well formed", reached),
+        (f"F1 {ceiling['f1'] - MAX_GAP:.1f}, {WELL_FORMED} % well formed", is_reached),
     )
 
 

@@ -77,10 +77,10 @@ class PronunciationTask(PairsTask):
 
     def measure(self, written: Sequence[str], examples: Sequence[Example]) -> dict[str, float]:
         """The percentage of words with any phoneme wrong, and edits for every 100 phonemes."""
-        measured = super().measure(written, examples)
+        results = super().measure(written, examples)
         return {
-            "word_error_rate": 100 * (1 - measured["exact_match"]),
-            "phoneme_error_rate": measured["symbol_error_rate"],
+            "word_error_rate": 100 * (1 - results["exact_match"]),
+            "phoneme_error_rate": results["symbol_error_rate"],
         }
 
 

@@ -237,9 +237,9 @@ def verdict(results: study.Results):
         for row in ("attention", "window")
     )
     figures = {"attention at 256:": f"{attention:.4f}", "window of 64 at 256:": f"{window:.4f}"}
-    tested = f"about {TOKENS:,} symbols at each length"
+    test_set = f"about {TOKENS:,} symbols at each length"
     return (
-        tested,
+        test_set,
         figures,
         ("attention 0.99, the window at most 0.1", attention >= 0.99 and window <= 0.1),
     )

@@ -205,9 +205,13 @@ def table(results: study.Results) -> list[list[str]]:
         amounts = sorted(losses)
         lines.append([unit, "symbols read:", *map(short_number, amounts)])
         for parameters in sorted({n for by_size in losses.values() for n in by_size}):
-            found = [losses[amount].get(parameters) for amount in amounts]
+            losses_by_amount = [losses[amount].get(parameters) for amount in amounts]
             lines.append(
-                ["", short_number(parameters), *[mean_and_range(f) if f else "" for f in found]]
+                [
+                    "",
+                    short_number(parameters),
+                    *[mean_and_range(f) if f else "" for f in losses_by_amount],
+                ]
             )
     return [line + [""] * (2 + most - len(line)) for line in lines]
 
@@ -250,12 +254,12 @@ def verdict(results: study.Results):
     errors, figures = [], {}
     for unit in AMOUNTS:
         fit, (run, *_) = laws.fit_all(law_runs(results, unit)), law_runs(results, unit, last=True)
-        predicted = fit.law.loss(run.parameters, run.symbols)
-        errors.append(abs(predicted - run.loss))
-        figures[f"{unit}: predicted"] = f"{predicted:.4f}, trained {run.loss:.4f}"
+        prediction = fit.law.loss(run.parameters, run.symbols)
+        errors.append(abs(prediction - run.loss))
+        figures[f"{unit}: predicted"] = f"{prediction:.4f}, trained {run.loss:.4f}"
     figures["the predictions are off by"] = ", ".join(f"{error:.4f}" for error in errors)
-    measured = "loss on the last tenth of the text, in nats per symbol"
-    return measured, figures, (f"within {MAX_ERROR}", max(errors) <= MAX_ERROR)
+    loss_name = "loss on the last tenth of the text, in nats per symbol"
+    return loss_name, figures, (f"within {MAX_ERROR}", max(errors) <= MAX_ERROR)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

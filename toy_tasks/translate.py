@@ -233,11 +233,11 @@ def main(arguments: list[str] | None = None) -> int:
         title = f"{folder.name}: where the decoder looks (⊢ start, ⊣ end)"
         draw_cross_attention(folder / "attention.png", task.text, model, source, title)
     required = TARGETS.get(options.preset)
-    reached = None if required is None else (f"BLEU {required}", bleu >= required)
-    tested = f"{len(test):,} sentences {task.unseen}"
-    filled = next((source for source, _ in task.test if source), None)
-    example = filled and detokenize(filled, task.text.from_)
-    return finish(options, folder, tested, {"BLEU": f"{bleu:.2f}"}, example, reached)
+    goal = None if required is None else (f"BLEU {required}", bleu >= required)
+    test_set = f"{len(test):,} sentences {task.unseen}"
+    sentence = next((source for source, _ in task.test if source), None)
+    example = sentence and detokenize(sentence, task.text.from_)
+    return finish(options, folder, test_set, {"BLEU": f"{bleu:.2f}"}, example, goal)
 
 
 if __name__ == "__main__":

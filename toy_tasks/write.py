@@ -189,9 +189,9 @@ def train_and_write(
         loss *= len(task.unseen) / characters
     figures[measure] = f"{loss:.4f}"
     example = prompt.strip().split("\n")[-1]
-    tested = f"{characters:,} characters that training never saw, nats per character"
-    reached = None if required is None else (f"{measure} {required}", loss <= required)
-    return finish(options, folder, tested, figures, example, reached)
+    test_set = f"{characters:,} characters that training never saw, nats per character"
+    goal = None if required is None else (f"{measure} {required}", loss <= required)
+    return finish(options, folder, test_set, figures, example, goal)
 
 
 def read_options(arguments: list[str] | None = None) -> argparse.Namespace:

@@ -10,7 +10,7 @@ from lessons.kit.simulation import Choice, Entries, Option, Simulation, Slider
 from lessons.kit.views import Block as Box
 from lessons.kit.views import Diagram, Figures, Matrices, Of, numbers
 from numformer.backend import array_module
-from numformer.interception import intercepted
+from numformer.interception import intercept
 from numformer.layer import Layer, pack
 from numformer.paper import EncoderLayer
 from numformer.paper.config import LayerConfig
@@ -81,7 +81,7 @@ def recorded_calls(layer: Layer) -> Iterator[dict]:
     with contextlib.ExitStack() as stack:
         for method in ("forward", "backward"):
             around = functools.partial(record, method)
-            stack.enter_context(intercepted(layer.named_layers(), method, around))
+            stack.enter_context(intercept(layer.named_layers(), method, around))
         yield calls
 
 

@@ -17,7 +17,7 @@ from lessons.kit import recorded
 from numformer.arithmetic import matmul
 from numformer.backend import array_module
 from numformer.data.vocabulary import START
-from numformer.interception import intercepted
+from numformer.interception import intercept
 from numformer.layer import FlatParameters, Layer, pack
 from numformer.models import Transformer
 from numformer.models.model import Objective
@@ -155,7 +155,7 @@ def observed(layers: dict[str, Layer], gates, arrays: dict) -> Iterator[None]:
                 dx = dx * gates[number]
         return (dx, *others) if others else dx
 
-    with intercepted(layers, "forward", forward), intercepted(layers, "backward", backward):
+    with intercept(layers, "forward", forward), intercept(layers, "backward", backward):
         yield
 
 

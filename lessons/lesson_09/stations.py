@@ -7,7 +7,7 @@ import numpy as np
 
 from lessons.lesson_09.bugs import CONFIG, SPECIALS
 from numformer import CrossEntropy, PairBatch, Transformer, pack
-from numformer.interception import intercepted
+from numformer.interception import intercept
 from numformer.layer import mode
 
 ALPHABET, WORD = "abcdef", "bad"
@@ -56,7 +56,7 @@ def walk() -> Walk:
 
     loss = loss_of(model, objective)
     dlogits = objective.backward()
-    with mode(training=False), intercepted(model.named_layers(), "backward", around):
+    with mode(training=False), intercept(model.named_layers(), "backward", around):
         model.backward(dlogits)
     output, target, source = (sums[use] for use in ("output", "target", "source"))
     table = {"output": output, "target": target - output, "source": source - target}

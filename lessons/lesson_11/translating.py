@@ -10,7 +10,7 @@ import numpy as np
 
 from lessons.lesson_11 import forming, small
 from numformer import PairBatch, Trained, inference
-from numformer.interception import intercepted
+from numformer.interception import intercept
 from numformer.models import Transformer
 from numformer.paper.attention import MultiHeadAttention
 from toy_tasks.data.datasets import multi30k
@@ -111,7 +111,7 @@ def gate_gradients(model: Transformer) -> Iterator[list[np.ndarray]]:
         return dheads
 
     outputs = {place: layer.output for place, layer in enumerate(layers)}
-    with intercepted(outputs, "backward", around):
+    with intercept(outputs, "backward", around):
         yield gradients
 
 

@@ -13,7 +13,7 @@ from lessons.kit.views import Figures, View
 from lessons.kit.views import figure as figure_of
 from lessons.lesson_14.all_reduce import ring_all_reduce
 from lessons.lesson_14.wires import GIGABIT, NUMBER, PARAMETERS
-from numformer.execution.ranks import together
+from numformer.execution.ranks import run_ranks
 from numformer.paper.linear import linear_backward
 
 MOST = 6
@@ -44,7 +44,7 @@ def around(machines: int) -> list[tuple[int, int, int]]:
 
         ring_all_reduce(ranks, gradients(machines)[ranks.rank], watch)
 
-    together(machines, work)
+    run_ranks(machines, work)
     return sorted(sent)
 
 

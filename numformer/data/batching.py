@@ -229,7 +229,7 @@ class TokenBatches(EpochBatches):
     """EpochBatches with up to `max_tokens` tokens per side of a batch, padding included (5.1).
 
     A batch has few long sentences or many short ones, so all batches take about the same time and
-    memory. `sampled(epoch)` returns new pairs for an epoch, such as other segmentations into
+    memory. `sample_pairs(epoch)` returns new pairs for an epoch, such as other segmentations into
     subwords. A resumed run calls it for each earlier epoch whose end is not in `ends`, to count its
     batches.
     """
@@ -240,10 +240,10 @@ class TokenBatches(EpochBatches):
         max_tokens: int,
         seed: int,
         pool: int = 20,
-        sampled: Callable[[int], Sequence[Pair]] | None = None,
+        sample_pairs: Callable[[int], Sequence[Pair]] | None = None,
     ):
         super().__init__(pairs, 1, seed, pool)
-        self.max_tokens, self.sampled = max_tokens, sampled
+        self.max_tokens, self.sample_pairs = max_tokens, sample_pairs
         lengths = [*map(_tokens, pairs)]
         self.mean_length = sum(lengths) / len(lengths)
         if max(lengths) > max_tokens:
@@ -252,14 +252,14 @@ class TokenBatches(EpochBatches):
                 f"a pair of {max(lengths)}",
                 "Allow more tokens (--max-tokens), or leave long sentences out.",
             )
-        self._sampled: dict[int, Sequence[Pair]] = {}  # the latest epoch's pairs
+        self._sampled_pairs: dict[int, Sequence[Pair]] = {}  # the latest epoch's pairs
 
     def epoch_pairs(self, epoch: int) -> Sequence[Pair]:
-        if self.sampled is None:
+        if self.sample_pairs is None:
             return self.pairs
-        if epoch not in self._sampled:
-            self._sampled = {epoch: self.sampled(epoch)}
-        return self._sampled[epoch]
+        if epoch not in self._sampled_pairs:
+            self._sampled_pairs = {epoch: self.sample_pairs(epoch)}
+        return self._sampled_pairs[epoch]
 
     def padding_share(self, epoch: int) -> float:
         """Return the share of padding in all positions of an epoch's batches, on both sides."""

@@ -114,14 +114,16 @@ class Subwords(Vocabulary):
             raise InputError("a text is UTF-8", f"{text!r:.80}", fix) from None
         return self._processor.encode(unicodedata.normalize("NFC", text), out_type=str)
 
-    def sampled(self, texts: Sequence[str], dropout: float, seed: int) -> list[list[int]]:
+    def encode_with_dropout(
+        self, texts: Sequence[str], dropout: float, seed: int
+    ) -> list[list[int]]:
         """Return each text's ids by BPE dropout: each merge is skipped with probability `dropout`.
 
         The model sees a word in several segmentations, and so learns what pieces are made of
         (Provilkov et al. 2020). The same seed gives the same ids in every process, unlike
         sentencepiece's own random numbers.
         """
-        rng, sampled = np.random.default_rng(seed), []
+        rng, ids = np.random.default_rng(seed), []
         for text in (unicodedata.normalize("NFC", text) for text in texts):
             skips = iter((rng.random(3 * len(text) + 3) < dropout).tolist())
             if self.exact:
@@ -129,8 +131,8 @@ class Subwords(Vocabulary):
             else:
                 words = [SPACE + word for word in text.split(" ") if word]
             pieces = (_segment(word, self._ids, skips) for word in words)
-            sampled.append(self.encode([*chain.from_iterable(pieces)]))
-        return sampled
+            ids.append(self.encode([*chain.from_iterable(pieces)]))
+        return ids
 
     def join(self, symbols: Iterable[str]) -> str:
         """Join pieces into a text."""

@@ -121,10 +121,10 @@ class Forked(InTurn):
         connections = self._connections[: len(arguments) - 1]
         try:
             for connection, values in zip(connections, arguments[1:], strict=True):
-                _unless_ended(connection.send, (method, values))
+                _require_alive(connection.send, (method, values))
             # An exception here is returned, so that the results of the others are read first.
             results = [self._result(method, arguments[0])]
-            results += [_unless_ended(connection.recv) for connection in connections]
+            results += [_require_alive(connection.recv) for connection in connections]
         except BaseException:  # the other results will not be read
             self._end_processes()
             raise
@@ -164,7 +164,7 @@ class Forked(InTurn):
         self.processes, self._connections = [], []
 
 
-def _unless_ended(send_or_receive: Callable, *message):
+def _require_alive(send_or_receive: Callable, *message):
     """Send or receive. Raises ChildProcessError if the process at the other end has died."""
     try:
         return send_or_receive(*message)

@@ -4,7 +4,7 @@ import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 
-from numformer.interception import intercepted
+from numformer.interception import intercept
 from numformer.layer import Layer, Parameter
 
 
@@ -29,8 +29,8 @@ class GradientReady:
                 self._around[id(inner)].append(layer)
             parameters = [item for _, item in layer._children() if isinstance(item, Parameter)]
             if parameters:
-                held = [block for item in parameters for block in blocks_of[id(item)]]
-                self._holders.append((layer, held))
+                indices = [block for item in parameters for block in blocks_of[id(item)]]
+                self._holders.append((layer, indices))
 
     @contextlib.contextmanager
     def reports(self, report: Callable[[int], None]) -> Iterator[None]:
@@ -57,7 +57,7 @@ class GradientReady:
             return result
 
         layers = {number: layer for number, (layer, _) in enumerate(self._holders)}
-        with intercepted(layers, "backward", around):
+        with intercept(layers, "backward", around):
             yield
         for block in range(self._count):
             if remaining[block]:

@@ -37,10 +37,12 @@ class NCCLExecutor(RankExecutor):
             for number, place in enumerate(self._branches(source, parts)):
                 if source == rank:
                     gradient = gradients[number]
-                    sums[place] = gradient[self._summed[rank]]
-                    moves += [(gradient[self._summed[to]], rank, to) for to in self.ranks.others]
+                    sums[place] = gradient[self._sum_stretches[rank]]
+                    moves += [
+                        (gradient[self._sum_stretches[to]], rank, to) for to in self.ranks.others
+                    ]
                 else:
-                    sums[place] = xp.empty_like(grad[self._summed[rank]])
+                    sums[place] = xp.empty_like(grad[self._sum_stretches[rank]])
                     moves.append((sums[place], source, rank))
         self._move(moves)
         return losses, sums

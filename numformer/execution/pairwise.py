@@ -38,14 +38,14 @@ class Branch:
 
 def branches(first: int, last: int, count: int) -> list[tuple[int, int]]:
     """Return the largest branches (first, last) in [first, last), of a tree of `count` arrays."""
-    found = []
+    result = []
     while first < last:
         size = 1
         while first % (2 * size) == 0 and size < count and min(first + 2 * size, count) <= last:
             size *= 2
-        found.append((first, min(first + size, count)))
+        result.append((first, min(first + size, count)))
         first += size
-    return found
+    return result
 
 
 def add_branches(sums: Mapping[tuple[int, int], Array], count: int) -> Array:

@@ -48,17 +48,17 @@ class RankExecutor(InTurn):
         self._blocks = blocks_of(len(optimizer.parameters.data))
         self._gradient_ready = GradientReady(objective, self._blocks)
         ends = [*(block.start for block in self._blocks), self._blocks[-1].stop]
-        cuts = [ends[self._summed_blocks(rank).start] for rank in range(ranks.size + 1)]
+        cuts = [ends[self._blocks_to_sum(rank).start] for rank in range(ranks.size + 1)]
         # By rank, the stretch of the vectors that it sums, and the stretch that it updates.
-        self._summed = [slice(*both) for both in itertools.pairwise(cuts)]
-        self._updated = stretches(optimizer, cuts)
+        self._sum_stretches = [slice(*both) for both in itertools.pairwise(cuts)]
+        self._update_stretches = stretches(optimizer, cuts)
         self._clip_factor: Any = None
 
     def _share(self, count: int, rank: int) -> range:
         """Return the indices, of `count` parts or blocks, that belong to a rank."""
         return range(count * rank // self.ranks.size, count * (rank + 1) // self.ranks.size)
 
-    def _summed_blocks(self, rank: int) -> range:
+    def _blocks_to_sum(self, rank: int) -> range:
         """Return the numbers of the blocks whose gradients a rank sums."""
         return self._share(len(self._blocks), rank)
 
@@ -150,11 +150,11 @@ class RankExecutor(InTurn):
         """
         rank, grad = self.ranks.rank, self.optimizer.parameters.grad
         losses, sums = self._exchange_branches(step, parts, own, scale is not None)
-        stretch = self._summed[rank]
+        stretch = self._sum_stretches[rank]
         grad[stretch] = add_branches(sums, parts)
         if scale is not None:
             grad[stretch] *= 1 / scale
-        blocks = [self._blocks[block] for block in self._summed_blocks(rank)]
+        blocks = [self._blocks[block] for block in self._blocks_to_sum(rank)]
         squares = to_host(block_squares(grad, blocks)) if blocks else np.zeros(0, grad.dtype)
         return [to_host(loss) for loss in losses], squares
 
@@ -180,7 +180,7 @@ class RankExecutor(InTurn):
             if not self.overlap:
                 for block in range(len(self._blocks)):
                     send_block(block)
-            sums[place] = grad[self._summed[rank]]
+            sums[place] = grad[self._sum_stretches[rank]]
             if number < len(own) - 1:  # the next branch overwrites the vector
                 self._wait(leaving)
                 sums[place] = sums[place].copy()
@@ -199,7 +199,7 @@ class RankExecutor(InTurn):
         return before
 
     def _send(self, grad: np.ndarray, branch: int, block: int, leaving: Pending) -> None:
-        to = next(rank for rank in range(self.ranks.size) if block in self._summed_blocks(rank))
+        to = next(rank for rank in range(self.ranks.size) if block in self._blocks_to_sum(rank))
         if to != self.ranks.rank:
             values = grad[self._blocks[block]]
             leaving[to].append(self.ranks.send(values, to, self._tag(branch, block)))
@@ -209,12 +209,12 @@ class RankExecutor(InTurn):
 
     def _receive_branches(self, parts: int) -> tuple[dict[tuple[int, int], np.ndarray], Pending]:
         """Begin to receive the other ranks' branches along this rank's stretch."""
-        stretch, sums = self._summed[self.ranks.rank], {}
+        stretch, sums = self._sum_stretches[self.ranks.rank], {}
         arriving: Pending = {source: [] for source in self.ranks.others}
         for source in self.ranks.others:
             for branch, place in enumerate(self._branches(source, parts)):
                 sums[place] = np.empty_like(self.optimizer.parameters.grad[stretch])
-                for block in self._summed_blocks(self.ranks.rank):
+                for block in self._blocks_to_sum(self.ranks.rank):
                     first, last = self._blocks[block].start, self._blocks[block].stop
                     values = sums[place][first - stretch.start : last - stretch.start]
                     pending = self.ranks.receive(values, source, self._tag(branch, block))
@@ -228,13 +228,15 @@ class RankExecutor(InTurn):
         """Update this rank's stretch of the weights, send it to the others, and receive theirs."""
         rank, grad = self.ranks.rank, self.optimizer.parameters.grad
         if clip is not None:
-            grad[self._summed[rank]] *= clip
+            grad[self._sum_stretches[rank]] *= clip
         data, ranks = self.optimizer.parameters.data, range(self.ranks.size)
         pairs = [(source, to) for source in ranks for to in ranks if to != source]
-        moved = [(_overlap(self._summed[a], self._updated[b]), a, b) for a, b in pairs]
-        self._move([(grad[part], a, b) for part, a, b in moved if part.start < part.stop])
-        self.optimizer.update(grad, step, rate, self._updated[rank])
-        self._move([(data[self._updated[source]], source, to) for source, to in pairs])
+        moves = [
+            (_overlap(self._sum_stretches[a], self._update_stretches[b]), a, b) for a, b in pairs
+        ]
+        self._move([(grad[part], a, b) for part, a, b in moves if part.start < part.stop])
+        self.optimizer.update(grad, step, rate, self._update_stretches[rank])
+        self._move([(data[self._update_stretches[source]], source, to) for source, to in pairs])
 
     def _broadcast_weights(self) -> None:
         """Give all ranks the weights of rank 0."""
@@ -248,7 +250,9 @@ class RankExecutor(InTurn):
         """Return the optimizer's vectors along the stretches that ranks other than 0 update."""
         vectors = self.optimizer.state.values()
         others = range(1, self.ranks.size)
-        return [(vector[self._updated[rank]], rank) for vector in vectors for rank in others]
+        return [
+            (vector[self._update_stretches[rank]], rank) for vector in vectors for rank in others
+        ]
 
     def _move(self, moves: list[tuple[np.ndarray, int, int]]) -> None:
         """Copy arrays (N,), each from one rank into the same array of another."""

@@ -72,8 +72,8 @@ class Ranks:
                 began = time.monotonic()
             # The ranks give up one after the other, so that the first can tell the others why.
             if time.monotonic() - began > self.timeout + 0.3 * self.rank:
-                lost = ", ".join(map(str, pending))
-                raise RankLost(f"rank {lost} has not answered for {self.timeout:g} seconds")
+                silent = ", ".join(map(str, pending))
+                raise RankLost(f"rank {silent} has not answered for {self.timeout:g} seconds")
             time.sleep(pause)  # even 0 lets another rank use the core
             pause = min(1e-3, pause + 2e-6)
 
@@ -186,7 +186,7 @@ def _undone(messages: Sequence[Callable[[], bool]]) -> list[Callable[[], bool]]:
 
 
 class Threads(Ranks):
-    """Ranks that are threads of one process, for tests and lessons: see `together`."""
+    """Ranks that are threads of one process, for tests and lessons: see `run_ranks`."""
 
     def __init__(self, rank: int, size: int, messages: defaultdict[tuple, queue.SimpleQueue]):
         self.rank, self.size, self._messages = rank, size, messages
@@ -212,7 +212,7 @@ class Threads(Ranks):
         return not self._messages[source, self.rank, tag].empty()
 
 
-def together(count: int, work: Callable[[Ranks], T], timeout: float = 20.0) -> list[T]:
+def run_ranks(count: int, work: Callable[[Ranks], T], timeout: float = 20.0) -> list[T]:
     """Call `work(ranks)` in `count` ranks, which are threads of this process; return the results.
 
     If a rank fails, raises the error of the first rank that failed.

@@ -44,7 +44,7 @@ class Continuation(OneVocabulary):
         sampling = Sampling.from_settings(temperature, top_k, top_p)
         extrapolates = getattr(model.config, "extrapolates", False)
 
-        def continued(text: list[str], stream: np.random.Generator) -> list[str]:
+        def continue_text(text: list[str], stream: np.random.Generator) -> list[str]:
             end = len(text) + length
             while len(text) < end:
                 window, room = text, end - len(text)
@@ -63,7 +63,9 @@ class Continuation(OneVocabulary):
             return text
 
         streams = random_streams(seed, range(len(texts)))
-        return [continued(list(text), stream) for text, stream in zip(texts, streams, strict=True)]
+        return [
+            continue_text(list(text), stream) for text, stream in zip(texts, streams, strict=True)
+        ]
 
     def maps(self, model, text, written=None):
         """The attention to the latest `context` symbols of the text; nothing is written."""

@@ -46,12 +46,12 @@ class Infilling(OneVocabulary):
         """holes (N,), each in the middle of its own window -> log p of its symbol (N, V)."""
         ids, parts = np.array(self.vocabulary.encode(text)), []
         width = min(self.context, len(ids))
-        for some in np.split(holes, range(256, len(holes), 256)):
-            starts = np.clip(some - width // 2, 0, len(ids) - width)
+        for chunk in np.split(holes, range(256, len(holes), 256)):
+            starts = np.clip(chunk - width // 2, 0, len(ids) - width)
             distinct, window = np.unique(starts, return_inverse=True)
             windows = ids[distinct[:, None] + np.arange(width)]
             with inference():
-                logits = model.forward(windows, window * width + some - starts)
+                logits = model.forward(windows, window * width + chunk - starts)
             parts.append(log_probabilities(logits, special_ids(model)))
         log_p = np.concatenate(parts)
         log_p[:, self.vocabulary.encode([self.hole])] = -np.inf

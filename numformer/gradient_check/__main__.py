@@ -163,19 +163,21 @@ def main(arguments: list[str] | None = None) -> int:
             )
         if options.elementwise is not None:
             return 0 if _print_elementwise(cases, options.elementwise, xp) else 1
-        chosen = {name: case for name, case in cases.items() if options.only in name}
-        if not chosen:
+        selected = {name: case for name, case in cases.items() if options.only in name}
+        if not selected:
             raise InputError("--only names a case", options.only, f"Cases: {', '.join(cases)}.")
         started = time.perf_counter()
-        rows = _print_rows(chosen, xp, () if options.run else SCALES)  # do not scale a run's images
-        for factory in chosen.values() if options.layer else ():
+        rows = _print_rows(
+            selected, xp, () if options.run else SCALES
+        )  # do not scale a run's images
+        for factory in selected.values() if options.layer else ():
             layer, inputs = factory()
             for text in untaken_branches(layer, inputs):
                 print(f"not checked, no input took it; {text}")
         if not rows:
             raise InputError(
                 "a check needs a floating-point input or a parameter",
-                f"nothing to check in {', '.join(chosen)}",
+                f"nothing to check in {', '.join(selected)}",
                 "Give floating-point arrays for inputs, and keep weights in Parameters.",
             )
     except InputError as problem:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from numformer.gradient_check.gradients import SCALES, GradientCheck
-from numformer.gradient_check.trace import Trace, traced
+from numformer.gradient_check.trace import Trace, trace_operations
 from numformer.layer import Layer
 
 LIBRARY = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -54,7 +54,7 @@ def untaken_branches(layer: Layer, inputs: Iterable) -> list[str]:
     trace = Trace()
     with np.errstate(all="ignore"):
         for each in checks:
-            with traced(each, trace):
+            with trace_operations(each, trace):
                 each.run()
     lines = {
         (code.co_filename, line)

@@ -18,7 +18,7 @@ from numformer.gradient_check.factors import drop_rates, known_factors
 from numformer.gradient_check.inner_layers import inner_layers
 from numformer.gradient_check.operations import wrong_operation
 from numformer.gradient_check.symptoms import PATTERNS, SIMPLE, UNKNOWN, Evidence, explain
-from numformer.interception import intercepted
+from numformer.interception import intercept
 from numformer.layer import mode
 
 
@@ -45,7 +45,7 @@ class Failure:
         check.layer.clear_saved()
         explicit, numerical = check.elementwise(name)
         pairs = {
-            other: Evidence(*check.elementwise(other)).measured()
+            other: Evidence(*check.elementwise(other)).measured_part()
             for other, tensor in check.tensors.items()
             if other != name and "." not in other and tensor.shape == explicit.shape
         }
@@ -126,7 +126,7 @@ def sum_over_uses(failure: Failure) -> str | None:
             return forward(*inputs)
 
         users.clear()
-        with intercepted(inner_layers(failure.check.layer), "forward", around):
+        with intercept(inner_layers(failure.check.layer), "forward", around):
             return failure.check.run()
 
     run_shifted(0)
@@ -214,7 +214,7 @@ def diagnose(check, name: str) -> str:
             if message := clue(failure):
                 return message
     with contextlib.suppress(Exception):
-        wrong = failure.evidence.measured().wrong
+        wrong = failure.evidence.measured_part().wrong
         count = f"{np.count_nonzero(wrong)} of {wrong.size} entries are wrong"
         return UNKNOWN.replace(".", f". {count}.", 1)
     return UNKNOWN

@@ -58,7 +58,7 @@ class Row:
         return f"{line}\n    {numbers}: {self.meaning}"
 
 
-def converted(inputs: Iterable, dtype, xp) -> list:
+def copy_inputs(inputs: Iterable, dtype, xp) -> list:
     """Return inputs copied to `xp`, floats in `dtype`; ids stay on the host and are not copied."""
     dtypes = {"f": dtype, "b": bool}
     return [
@@ -96,7 +96,7 @@ class GradientCheck:
         self.parameters = layer.named_parameters()
         self._flat = pack(layer, np.float64, xp)
         self._plain_arrays = rules.plain_arrays(layer)
-        self.inputs = converted(inputs, np.float64, xp)
+        self.inputs = copy_inputs(inputs, np.float64, xp)
         self.earlier: Any = self._earlier_check()
         with rules.after_another_forward(self.earlier):
             self._differentiate()
@@ -235,8 +235,8 @@ class GradientCheck:
         while True:
             outputs, same = {}, True
             for multiple in (1, -1, 2, -2):
-                outputs[multiple], taken = forward(multiple * step * direction)
-                same &= all(map(np.array_equal, taken, branches))
+                outputs[multiple], sides = forward(multiple * step * direction)
+                same &= all(map(np.array_equal, sides, branches))
             if same or step / 10 < SMALLEST_STEP * self.step / LARGEST_STEP:
                 break
             step /= 10

@@ -10,7 +10,7 @@ from numformer.backend import dtype_kind, to_host
 from numformer.errors import InputError
 from numformer.gradient_check.factors import known_factors
 from numformer.gradient_check.symptoms import UNKNOWN, Evidence, explain
-from numformer.interception import intercepted
+from numformer.interception import intercept
 from numformer.layer import Layer
 
 
@@ -35,7 +35,7 @@ def faulty_layers(check) -> dict[str, str]:
             inputs_of[path] = inputs
         return output
 
-    with intercepted(layers, "forward", around):
+    with intercept(layers, "forward", around):
         check.run()
     for path, layer in reversed(layers.items()):
         if path not in inputs_of:
@@ -79,7 +79,7 @@ def faulty_connection(check) -> str | None:
             outputs.setdefault((path, calls[path]), output)
             return output + shift if (path, calls[path]) == place else output
 
-        with intercepted(layers, "forward", around):
+        with intercept(layers, "forward", around):
             return check.run()
 
     def around_backward(path, backward, dy):
@@ -88,7 +88,7 @@ def faulty_connection(check) -> str | None:
 
     run_shifted()
     check.run(keep=True)
-    with intercepted(layers, "backward", around_backward):
+    with intercept(layers, "backward", around_backward):
         check.backward(check.upstream.copy())
     rng = np.random.default_rng(0)
     for place, output in reversed(outputs.items()):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from numformer.backend import on_host
-from numformer.gradient_check.trace import Operation, Trace, traced
+from numformer.gradient_check.trace import Operation, Trace, trace_operations
 
 MOST_OPERATIONS = 100
 
@@ -162,7 +162,7 @@ def wrong_operation(failure) -> str | None:
 
     def run_shifted(shift, changes=None):
         trace = Trace(changes or {})
-        with traced(check, trace):
+        with trace_operations(check, trace):
             return *failure.run_shifted(shift), trace.operations
 
     *_, operations = run_shifted(0)

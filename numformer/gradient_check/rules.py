@@ -46,9 +46,9 @@ def _attributes(layer: Layer) -> Iterator[tuple[str, Any]]:
 
 def require_layers_found(layer: Layer) -> None:
     """Raise InputError if a Layer or Parameter is kept where `named_layers` does not look."""
-    found = {id(part) for part in (*layer.layers_within(), *layer.named_parameters().values())}
+    reachable = {id(part) for part in (*layer.layers_within(), *layer.named_parameters().values())}
     for path, value in _attributes(layer):
-        if isinstance(value, Layer | Parameter) and id(value) not in found:
+        if isinstance(value, Layer | Parameter) and id(value) not in reachable:
             raise InputError(
                 "layers and Parameters are attributes, or items of a list or tuple that is one",
                 f"a {type(value).__name__} in {path}, which is neither trained nor checked",
@@ -59,10 +59,10 @@ def require_layers_found(layer: Layer) -> None:
 @contextlib.contextmanager
 def require_savers_found(layer: Layer) -> Iterator[None]:
     """Within the block, raise InputError if a layer that `named_layers` does not find saves."""
-    found, save = {id(inner) for inner in layer.layers_within()}, Layer.save
+    reachable, save = {id(inner) for inner in layer.layers_within()}, Layer.save
 
     def checked_save(saver, **values):
-        if id(saver) not in found:
+        if id(saver) not in reachable:
             raise InputError(
                 "every layer that forward uses is an attribute, or an item of a list or tuple",
                 f"a {type(saver).__name__} held elsewhere, which is neither trained nor checked",

@@ -33,25 +33,25 @@ class Evidence:
     sound: frozenset[str] = frozenset()  # other tensors whose gradients are right
     ids: np.ndarray | None = None  # the rows that forward looked up, if the tensor is a table
 
-    def measured(self) -> "Evidence":
+    def measured_part(self) -> "Evidence":
         """Return the Evidence of fully measured rows or, if there are none, of measured entries."""
-        known = ~np.isnan(self.numerical)
-        if known.all() and self.numerical.ndim:
+        measured = ~np.isnan(self.numerical)
+        if measured.all() and self.numerical.ndim:
             return self
         shape, size = self.numerical.shape, self.numerical.shape[-1] if self.numerical.ndim else 1
-        count = int(known.ravel().argmin()) // size if not known.all() and size else 0
+        count = int(measured.ravel().argmin()) // size if not measured.all() and size else 0
 
-        def cut(array):
+        def select(array):
             if array is None or array.shape != shape:
                 return array
-            return array.reshape(-1, size)[:count] if count else array[known]
+            return array.reshape(-1, size)[:count] if count else array[measured]
 
         return replace(
             self,
-            explicit=cut(self.explicit),
-            numerical=cut(self.numerical),
-            upstream=cut(self.upstream),
-            saved={name: cut(value) for name, value in self.saved.items()},
+            explicit=select(self.explicit),
+            numerical=select(self.numerical),
+            upstream=select(self.upstream),
+            saved={name: select(value) for name, value in self.saved.items()},
         )
 
     @property
@@ -292,6 +292,6 @@ def explain(evidence: Evidence, symptoms: Sequence[Callable] = (*SIMPLE, *PATTER
     """Return the message of the first symptom that fits, or None."""
     if not np.isfinite(evidence.explicit).all():
         return "NaN or infinity in backward: a division by 0, as in a row with every key masked."
-    evidence = evidence.measured()
+    evidence = evidence.measured_part()
     with np.errstate(all="ignore"):
         return next((message for symptom in symptoms if (message := symptom(evidence))), None)

@@ -25,7 +25,7 @@ class Operation:
     name: str
     function: Callable
     operands: list
-    named: dict
+    keywords: dict
     result: Any
     calls: tuple  # (file, line, instruction) of each active function, innermost first
 
@@ -37,7 +37,7 @@ class Operation:
     def with_operand(self, index: int, value):
         """Return the result with `value` in place of the operand at `index`."""
         operands = [*self.operands[:index], value, *self.operands[index + 1 :]]
-        return self.function(*operands, **self.named)
+        return self.function(*operands, **self.keywords)
 
     @property
     def line(self) -> str:
@@ -73,12 +73,12 @@ class TracedArray(np.ndarray):
 
     trace: Trace | None = None  # type: ignore[assignment]
 
-    def __array_ufunc__(self, ufunc, method, *operands, **named):
+    def __array_ufunc__(self, ufunc, method, *operands, **keywords):
         name = ufunc.__name__ if method == "__call__" else method
-        return _run_operation(name, getattr(ufunc, method), operands, named)
+        return _run_operation(name, getattr(ufunc, method), operands, keywords)
 
-    def __array_function__(self, function, types, operands, named):
-        return _run_operation(function.__name__, function, operands, named)
+    def __array_function__(self, function, types, operands, keywords):
+        return _run_operation(function.__name__, function, operands, keywords)
 
 
 def _map_arrays(change: Callable, value: Any) -> Any:
@@ -92,10 +92,10 @@ def _map_arrays(change: Callable, value: Any) -> Any:
     return value
 
 
-def _run_operation(name: str, function: Callable, operands: tuple, named: dict):
-    arguments, named = _map_arrays(lambda x: x.view(np.ndarray), ([*operands], named))
+def _run_operation(name: str, function: Callable, operands: tuple, keywords: dict):
+    arguments, keywords = _map_arrays(lambda x: x.view(np.ndarray), ([*operands], keywords))
     copies = _map_arrays(np.copy, arguments)  # the operation may write into its operands
-    result = function(*arguments, **named)
+    result = function(*arguments, **keywords)
     trace = TracedArray.trace
     if trace is None:
         return result
@@ -103,8 +103,8 @@ def _run_operation(name: str, function: Callable, operands: tuple, named: dict):
         outcomes = np.unique(CHOICES[name](*copies[:2])).tolist()
         trace.choices.setdefault(_active_calls()[0], set()).update(outcomes)
     if dtype_kind(result) == "f":
-        in_place = named.pop("out", None) is not None
-        new = trace.add(Operation(name, function, copies, named, result, _active_calls()))
+        in_place = keywords.pop("out", None) is not None
+        new = trace.add(Operation(name, function, copies, keywords, result, _active_calls()))
         if in_place:
             result[...] = new
         else:
@@ -126,7 +126,7 @@ def _active_calls() -> tuple:
 
 
 @contextlib.contextmanager
-def traced(check, trace: Trace):
+def trace_operations(check, trace: Trace):
     """Within the block, forwards of a GradientCheck add their operations to `trace`."""
     inputs = check.inputs
     check.inputs = [x.view(TracedArray) if dtype_kind(x) == "f" else x for x in inputs]

@@ -78,16 +78,16 @@ def sigmoid(x, out=None):
 
 
 def swish(x):
-    """x (...) -> y, opened, each (...): y = x opened, opened = sigmoid(x)   (SiLU)."""
-    opened = sigmoid(x)
-    return x * opened, opened
+    """x (...) -> y, sigmoid_x, each (...): y = x sigmoid_x, sigmoid_x = sigmoid(x)   (SiLU)."""
+    sigmoid_x = sigmoid(x)
+    return x * sigmoid_x, sigmoid_x
 
 
-def swish_backward(dy, y, opened):
-    """dy (...) -> dx (...): the slope of x opened is opened + x opened (1 - opened)."""
-    slope = 1 - opened
+def swish_backward(dy, y, sigmoid_x):
+    """dy (...) -> dx (...): the slope of x sigmoid_x is sigmoid_x + x sigmoid_x (1 - sigmoid_x)."""
+    slope = 1 - sigmoid_x
     slope *= y
-    slope += opened
+    slope += sigmoid_x
     slope *= dy
     return slope
 
@@ -96,8 +96,8 @@ class Swish(Layer):
     """x (...) -> x sigmoid(x) (...): x opens its own gate (Elfwing et al. 2018)."""
 
     def forward(self, x: Array) -> Array:
-        y, opened = swish(x)
-        self.save(y=y, opened=opened)
+        y, sigmoid_x = swish(x)
+        self.save(y=y, sigmoid_x=sigmoid_x)
         return y
 
     def backward(self, dy: Array) -> Array:
@@ -105,28 +105,28 @@ class Swish(Layer):
 
 
 def swiglu(x):
-    """x (..., 2F) -> y, opened (..., F): y = Swish(gate) value, gate and value the halves of x.
+    """x (..., 2F) -> y, sigmoid_gate (..., F): y = Swish(gate) value, x = [gate | value].
 
-    Swish(gate) = gate opened, opened = sigmoid(gate)   (Shazeer 2020).
+    Swish(gate) = gate sigmoid_gate, sigmoid_gate = sigmoid(gate)   (Shazeer 2020).
     """
     gate, value = halves(x)
-    opened = sigmoid(gate)
-    y = gate * opened
+    sigmoid_gate = sigmoid(gate)
+    y = gate * sigmoid_gate
     y *= value
-    return y, opened
+    return y, sigmoid_gate
 
 
-def swiglu_backward(dy, x, opened):
+def swiglu_backward(dy, x, sigmoid_gate):
     """dy (..., F) -> dx (..., 2F)."""
     gate, value = halves(x)
     dx = array_module(x).empty_like(x)
     dgate, dvalue = halves(dx)
-    swish = gate * opened
+    swish = gate * sigmoid_gate
     dvalue[...] = dy * swish  # y = swish value
-    # swish = gate opened; the slope of opened is opened (1 - opened)
-    slope = 1 - opened
+    # swish = gate sigmoid_gate; the slope of sigmoid_gate is sigmoid_gate (1 - sigmoid_gate)
+    slope = 1 - sigmoid_gate
     slope *= swish
-    slope += opened
+    slope += sigmoid_gate
     slope *= dy
     dgate[...] = slope * value  # y = swish value
     return dx
@@ -147,8 +147,8 @@ class SwiGLU(Layer):
     inputs = 2  # input features for each output feature
 
     def forward(self, x: Array) -> Array:
-        y, opened = swiglu(x)
-        self.save(x=x, opened=opened)
+        y, sigmoid_gate = swiglu(x)
+        self.save(x=x, sigmoid_gate=sigmoid_gate)
         return y
 
     def backward(self, dy: Array) -> Array:
@@ -156,20 +156,20 @@ class SwiGLU(Layer):
 
 
 def geglu(x):
-    """x (..., 2F) -> y, opened, slope (..., F): y = GELU(gate) value, x = [gate | value].
+    """x (..., 2F) -> y, sigmoid_gate, slope (..., F): y = GELU(gate) value, x = [gate | value].
 
-    opened = GELU(gate), approximated by tanh; slope is the slope of opened   (Shazeer 2020).
+    gelu_gate = GELU(gate), approximated by tanh; slope is the slope of gelu_gate   (Shazeer 2020).
     """
     gate, value = halves(x)
-    opened, slope = gelu_tanh(gate)
-    return opened * value, opened, slope
+    gelu_gate, slope = gelu_tanh(gate)
+    return gelu_gate * value, gelu_gate, slope
 
 
-def geglu_backward(dy, x, opened, slope):
+def geglu_backward(dy, x, gelu_gate, slope):
     """dy (..., F) -> dx (..., 2F)."""
     _, value = halves(x)
-    dvalue = dy * opened  # y = opened value
-    dgate = gelu_backward(dy * value, slope)  # opened = GELU(gate)
+    dvalue = dy * gelu_gate  # y = gelu_gate value
+    dgate = gelu_backward(dy * value, slope)  # gelu_gate = GELU(gate)
     return array_module(dy).concatenate([dgate, dvalue], axis=-1)
 
 
@@ -182,8 +182,8 @@ class GEGLU(Layer):
     inputs = 2
 
     def forward(self, x: Array) -> Array:
-        y, opened, slope = geglu(x)
-        self.save(x=x, opened=opened, slope=slope)
+        y, gelu_gate, slope = geglu(x)
+        self.save(x=x, gelu_gate=gelu_gate, slope=slope)
         return y
 
     def backward(self, dy: Array) -> Array:

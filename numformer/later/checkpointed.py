@@ -24,12 +24,12 @@ class Checkpointed(Layer):
     def __repr__(self) -> str:
         return f"Checkpointed({type(self.layer).__name__})"
 
-    def _walk(self, prefix: str, met: set):
+    def _walk(self, prefix: str, visited: set):
         """Walk the inner layer under the names that it has without the checkpoint."""
-        if id(self) not in met:
-            met.add(id(self))
+        if id(self) not in visited:
+            visited.add(id(self))
             yield f"{prefix} (recomputed)", self
-            yield from self.layer._walk(prefix, met)
+            yield from self.layer._walk(prefix, visited)
 
     def forward(self, *inputs: Any) -> Any:
         if not saving() or any(isinstance(x, Memory) for x in inputs):

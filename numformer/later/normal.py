@@ -50,5 +50,5 @@ def _tail_polynomial(degree: int) -> list[float]:
         return math.exp(a * a / 2) * math.erfc(a / math.sqrt(2)) / 2
 
     values = np.vectorize(scaled_tail)
-    interpolated = np.polynomial.Chebyshev.interpolate(values, degree, domain=[0.2, 1])
-    return interpolated.convert(kind=np.polynomial.Polynomial).coef[::-1].tolist()
+    polynomial = np.polynomial.Chebyshev.interpolate(values, degree, domain=[0.2, 1])
+    return polynomial.convert(kind=np.polynomial.Polynomial).coef[::-1].tolist()

@@ -138,23 +138,23 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
         False, "recompute every layer for backward, which saves memory (not in the paper)"
     )
     # Only published models have other values than the defaults.
-    epsilon: float = fields.unflagged(settings.above_zero(1e-5, "epsilon of every norm"))
-    embedding_scale: bool = fields.unflagged(settings.switch(True, "times sqrt(d_model) (3.4)"))
-    embedding_norm: bool = fields.unflagged(settings.switch(False, "a norm of the embeddings"))
-    output_bias: bool = fields.unflagged(
+    epsilon: float = fields.without_flag(settings.above_zero(1e-5, "epsilon of every norm"))
+    embedding_scale: bool = fields.without_flag(settings.switch(True, "times sqrt(d_model) (3.4)"))
+    embedding_norm: bool = fields.without_flag(settings.switch(False, "a norm of the embeddings"))
+    output_bias: bool = fields.without_flag(
         settings.switch(False, "a bias of the logits (3.4 has none)")
     )
     rotary_base: float = fields.only_with(
-        fields.unflagged(settings.above_zero(1e4, "base of rotary positions")),
+        fields.without_flag(settings.above_zero(1e4, "base of rotary positions")),
         positions=["rotary", "sinusoidal_rotary"],
     )
-    padding_id: int | None = fields.unflagged(fields.special_id(DEFAULT_IDS.padding, ""))
-    start_id: int | None = fields.unflagged(fields.special_id(DEFAULT_IDS.start, ""))
-    end_id: int | None = fields.unflagged(fields.special_id(DEFAULT_IDS.end, ""))
-    unwritten: tuple[int, ...] = fields.unflagged(
+    padding_id: int | None = fields.without_flag(fields.special_id(DEFAULT_IDS.padding, ""))
+    start_id: int | None = fields.without_flag(fields.special_id(DEFAULT_IDS.start, ""))
+    end_id: int | None = fields.without_flag(fields.special_id(DEFAULT_IDS.end, ""))
+    unwritten: tuple[int, ...] = fields.without_flag(
         fields.ids((*DEFAULT_IDS.unwritten,), "ids that are never generated")
     )
-    other_ends: tuple[int, ...] = fields.unflagged(
+    other_ends: tuple[int, ...] = fields.without_flag(
         fields.ids((), "further ids that end a sequence")
     )
 

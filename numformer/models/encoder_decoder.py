@@ -24,7 +24,9 @@ class Config(TowerConfig, paper.Config):
 
     has_cross_attention = True
 
-    decoder_layers: int | None = fields.unflagged(settings.size(None, "default: as in the encoder"))
+    decoder_layers: int | None = fields.without_flag(
+        settings.size(None, "default: as in the encoder")
+    )
 
     def __post_init__(self):
         super().__post_init__()

@@ -46,12 +46,12 @@ def only_with(setting: Any, **owners: Collection[str]) -> Any:
     return _with(setting, only_with=owners)
 
 
-def unflagged(setting: Any) -> Any:
+def without_flag(setting: Any) -> Any:
     """Mark a setting as one without a flag: only published weights need another value."""
     return _with(setting, flag=False)
 
 
-def parsed(field: Field, value: Any) -> Any:
+def parse_value(field: Field, value: Any) -> Any:
     """Return the value of a field, with text parsed if the field has several values.
 
     A value that breaks the rule is returned unchanged, for the check that follows.

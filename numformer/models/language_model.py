@@ -30,7 +30,7 @@ class Config(TowerConfig):
     attention_function: str = settings.choice(
         "tiled", ATTENTIONS, "how each head computes attention; tiled: long sequences in tiles"
     )
-    tied: bool = fields.unflagged(settings.switch(True, "embedding and output share weights"))
+    tied: bool = fields.without_flag(settings.switch(True, "embedding and output share weights"))
 
     @property
     def least_parameters(self) -> int:

@@ -22,11 +22,13 @@ class Config(language_model.Config):
 
     both_ways = True
 
-    segments: int | None = fields.unflagged(settings.size(None, "kinds of segments of a text"))
-    relations: int | None = fields.unflagged(
+    segments: int | None = fields.without_flag(settings.size(None, "kinds of segments of a text"))
+    relations: int | None = fields.without_flag(
         settings.size(None, "classes of relations of segments")
     )
-    transform: bool = fields.unflagged(settings.switch(False, "a hidden layer before the output"))
+    transform: bool = fields.without_flag(
+        settings.switch(False, "a hidden layer before the output")
+    )
 
 
 _Config = Config  # a class attribute of the model has the same name
@@ -93,12 +95,12 @@ class MaskedLanguageModel(Model):
         inputs = (ids, places) if segments is None else (ids, places, segments)
         return self.tower.forward(self.input.forward(*inputs), Reach(places))
 
-    def relate(self, ids: Array, segments: np.ndarray | None = None) -> Array:
+    def relation_logits(self, ids: Array, segments: np.ndarray | None = None) -> Array:
         """ids, segments (B, T) -> logits (B, relations) for the relation of the two segments.
 
         The logits are computed from tanh(x W + b) at the first position (Devlin et al. 2019,
-        section 3.1, "next sentence prediction"); `relate_backward` takes dlogits. Raises InputError
-        if the config has no `relations`.
+        section 3.1, "next sentence prediction"); `relation_logits_backward` takes dlogits. Raises
+        InputError if the config has no `relations`.
         """
         if not self.config.relations:
             rule = "a model that relates segments has `relations` in its config"
@@ -107,7 +109,7 @@ class MaskedLanguageModel(Model):
         x = self.pick.forward(self._encode(ids, segments), first)
         return self.relation.forward(self.tanh.forward(self.pooler.forward(x)))
 
-    def relate_backward(self, dlogits: Array) -> None:
+    def relation_logits_backward(self, dlogits: Array) -> None:
         dx = self.pooler.backward(self.tanh.backward(self.relation.backward(dlogits)))
         return self.input.backward(self.tower.backward(self.pick.backward(dx)))
 

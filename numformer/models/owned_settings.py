@@ -6,7 +6,7 @@ from functools import cache, partial
 from typing import Any, ClassVar
 
 from numformer.errors import InputError
-from numformer.models.fields import parsed
+from numformer.models.fields import parse_value
 from numformer.settings import Settings
 
 
@@ -26,24 +26,24 @@ class OwnedSettings(Settings):
         entries: list[Any] = []
         for name, registry in cls.registries.items():
             field = base.__dataclass_fields__[name]
-            chosen = parsed(field, values.get(name, field.default))
+            chosen = parse_value(field, values.get(name, field.default))
             chosen = chosen if isinstance(chosen, tuple) else (chosen,)
             for choice, entry in registry.items():
                 if choice in chosen or own_names(entry) & values.keys():
                     entries.append(entry)
         own = [kind for kind in settings_classes(entries) if not issubclass(base, kind)]
-        kind: Any = extended(base, (*own,)) if own else base
+        kind: Any = class_with_settings(base, (*own,)) if own else base
         return super().__new__(kind, **values)
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         """A pickled config of the previous version holds several values as text with commas."""
         for field in fields(self):
-            object.__setattr__(self, field.name, parsed(field, values[field.name]))
+            object.__setattr__(self, field.name, parse_value(field, values[field.name]))
 
     def __post_init__(self):
         for field in fields(self):
             if "parse" in field.metadata:
-                object.__setattr__(self, field.name, parsed(field, getattr(self, field.name)))
+                object.__setattr__(self, field.name, parse_value(field, getattr(self, field.name)))
         super().__post_init__()
         for field in fields(self):
             self._require_owner(field)
@@ -88,13 +88,13 @@ def own_names(entry: Any) -> set[str]:
 
 
 @cache
-def extended(config: Any, own: tuple[type, ...]) -> Any:
+def class_with_settings(config: Any, own: tuple[type, ...]) -> Any:
     """Return a subclass of a config class, of the same name, with fields of further Settings."""
 
-    def reduced(self):  # for pickle, which cannot find this class by its name
+    def reduce(self):  # for pickle, which cannot find this class by its name
         values = {setting.name: getattr(self, setting.name) for setting in fields(self)}
         return partial(config, **values), ()
 
     names = dict(__module__=config.__module__, __qualname__=config.__qualname__)
-    content = dict(names, extends=config, __reduce__=reduced)
+    content = dict(names, extends=config, __reduce__=reduce)
     return dataclass(frozen=True, kw_only=True)(type(config.__name__, (config, *own), content))

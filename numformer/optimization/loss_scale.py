@@ -13,34 +13,38 @@ class LossScale:
 
     A gradient below 6e-8 is 0 in float16 (Micikevicius et al. 2018, section 3.2). So the scale is
     as large as gradients allow: if a gradient is infinite or NaN, the step is skipped and the scale
-    halved; after GOOD steps without a skip, the scale is doubled, up to MOST. It is a power of two,
-    so multiplying and dividing by it are exact.
+    halved; after GROWTH_INTERVAL steps without a skip, the scale is doubled, up to MAX. It is a
+    power of two, so multiplying and dividing by it are exact.
 
-    `scale`, and `good`, the number of steps since `scale` changed, are scalars () on the gradients'
-    device, so that nothing waits for a GPU.
+    `scale`, and `finite_steps`, the number of steps since `scale` changed, are scalars () on the
+    gradients' device, so that nothing waits for a GPU.
     """
 
-    GOOD = 2000
-    FIRST, MOST = 2.0**16, 2.0**32
+    GROWTH_INTERVAL = 2000
+    FIRST, MAX = 2.0**16, 2.0**32
 
     def __init__(self, xp: Any = np) -> None:
         self.load(xp.asarray(np.array([self.FIRST, 0], np.float32)))
 
     def load(self, state: Any) -> None:
         """Continue from a saved `state` (2,)."""
-        self.scale, self.good = state
+        self.scale, self.finite_steps = state
 
     def state(self) -> Any:
-        """Return `scale` and `good` as an array (2,) on the host."""
-        return to_host(array_module(self.scale).stack([self.scale, self.good]))
+        """Return `scale` and `finite_steps` as an array (2,) on the host."""
+        return to_host(array_module(self.scale).stack([self.scale, self.finite_steps]))
 
     @classmethod
     def is_valid(cls, state: np.ndarray) -> bool:
         """Whether a run can have saved this state."""
         if state.shape != (2,):
             return False
-        scale, good = state
-        return 1 <= scale <= cls.MOST and good in range(cls.GOOD) and math.frexp(scale)[0] == 0.5
+        scale, finite_steps = state
+        return (
+            1 <= scale <= cls.MAX
+            and finite_steps in range(cls.GROWTH_INTERVAL)
+            and math.frexp(scale)[0] == 0.5
+        )
 
     def skips(self, loss: Any, norm: Any) -> Any:
         """Return whether to skip a step with this loss and gradient norm, each a scalar ().
@@ -50,8 +54,14 @@ class LossScale:
         """
         xp = array_module(norm)
         skipped = xp.isfinite(loss) & ~xp.isfinite(norm) & (self.scale > 1)
-        good = self.good + 1
-        grown = xp.where(good == self.GOOD, xp.minimum(2 * self.scale, self.MOST), self.scale)
-        self.scale = xp.where(skipped, self.scale / 2, grown)
-        self.good = xp.where(skipped | (good == self.GOOD), xp.zeros_like(good), good)
+        finite_steps = self.finite_steps + 1
+        next_scale = xp.where(
+            finite_steps == self.GROWTH_INTERVAL, xp.minimum(2 * self.scale, self.MAX), self.scale
+        )
+        self.scale = xp.where(skipped, self.scale / 2, next_scale)
+        self.finite_steps = xp.where(
+            skipped | (finite_steps == self.GROWTH_INTERVAL),
+            xp.zeros_like(finite_steps),
+            finite_steps,
+        )
         return skipped

@@ -137,7 +137,7 @@ def owners(name: str) -> list[str]:
     return [optimizer for optimizer, rule in OPTIMIZERS.items() if name in settings_of(rule)]
 
 
-def without_effect(recipe: Mapping[str, Any]) -> dict[str, Any]:
+def ineffective_settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that a recipe changes but its optimizer lacks, with their defaults."""
     own = settings_of(OPTIMIZERS[recipe["optimizer"]])
     others = {f.name: f.default for f in fields(OptimizerSettings) if f.name not in own}
@@ -191,8 +191,8 @@ class Parameterwise(Optimizer):
                 f"a stretch from {start} to {stop}, which cuts one",
                 "Take one of the `stretches` of the optimizer.",
             )
-        of_parameters = zip(flat.parameters, *map(flat.views, vectors), strict=True)
-        for end, (parameter, *arrays) in zip(self.ends()[1:], of_parameters, strict=True):
+        groups = zip(flat.parameters, *map(flat.views, vectors), strict=True)
+        for end, (parameter, *arrays) in zip(self.ends()[1:], groups, strict=True):
             if start < end <= stop and parameter.size:
                 hidden = {"hidden": parameter in self.hidden} if self.takes_hidden else {}
                 self.rule(*arrays, **keywords, **hidden)

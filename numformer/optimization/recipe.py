@@ -12,10 +12,10 @@ from numformer.optimization.optimizers import (
     OPTIMIZERS,
     Optimizer,
     OptimizerSettings,
+    ineffective_settings,
     optimizer_for,
     owners,
     settings_of,
-    without_effect,
 )
 from numformer.paper.adam import warmup_rate
 
@@ -94,7 +94,7 @@ class Recipe(OptimizerSettings):
 
     def __post_init__(self):
         super().__post_init__()
-        for name in without_effect(vars(self)):
+        for name in ineffective_settings(vars(self)):
             raise InputError(
                 f"{name} is a setting of the optimizer {' or '.join(owners(name))}",
                 f"{name} {getattr(self, name)!r} with the optimizer {self.optimizer}",
@@ -102,13 +102,13 @@ class Recipe(OptimizerSettings):
             )
 
     @property
-    def knows_the_end(self) -> bool:
+    def depends_on_steps(self) -> bool:
         """Whether the rate of a step depends on the number of steps of the run."""
         return "steps" in inspect.signature(DECAYS[self.decay]).parameters
 
     def rate(self, step: int, steps: int, d_model: int) -> float:
         """Return the learning rate of a step (from 1) in a run of `steps`."""
-        end = {"steps": steps} if self.knows_the_end else {}
+        end = {"steps": steps} if self.depends_on_steps else {}
         settings = dict(d_model=d_model, warmup=self.warmup, factor=self.factor)
         return DECAYS[self.decay](step, **end, **settings)
 

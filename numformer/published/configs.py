@@ -238,9 +238,13 @@ def read_t5(foreign: ForeignConfig) -> dict:
     size = foreign["vocab_size"]
     inner = foreign.get("feed_forward_proj", "relu")
     gated = inner.startswith("gated-")
-    named = ForeignConfig({"feed_forward_proj": inner.removeprefix("gated-")})
+    inner_config = ForeignConfig({"feed_forward_proj": inner.removeprefix("gated-")})
     # "gated-gelu" means the approximation by tanh.
-    act = "gelu_tanh" if inner == "gated-gelu" else named.choice("feed_forward_proj", ACTIVATIONS)
+    act = (
+        "gelu_tanh"
+        if inner == "gated-gelu"
+        else inner_config.choice("feed_forward_proj", ACTIVATIONS)
+    )
     return dict(
         source_vocabulary=size,
         target_vocabulary=size,

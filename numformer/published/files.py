@@ -93,20 +93,20 @@ class Arrays:
         flat = array.reshape(-1)
         with (
             place.path.open("rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory,
         ):
             for first in range(0, flat.size, PIECE):
                 last = min(first + PIECE, flat.size)
                 offset = place.begin + first * dtype.itemsize
-                numbers = np.frombuffer(mapped, dtype, last - first, offset)
+                numbers = np.frombuffer(memory, dtype, last - first, offset)
                 if place.dtype == "BF16":
                     wide = numbers.astype(np.uint32)
                     wide <<= 16
                     numbers = wide.view(np.float32)
                 flat[first:last] = numbers
                 del numbers  # a view would keep the file mapped
-                if hasattr(mapped, "madvise"):  # frees the memory of the piece
-                    mapped.madvise(mmap.MADV_DONTNEED)
+                if hasattr(memory, "madvise"):  # frees the memory of the piece
+                    memory.madvise(mmap.MADV_DONTNEED)
         if not np.isfinite(array.min(initial=0) - array.max(initial=0)):
             raise InputError(
                 "the weights of a published model are finite",

@@ -156,7 +156,7 @@ def _fill(model: Model, arrays: Arrays, table: Table) -> None:
     for entry in entries:
         done = entry.ours[0] in filled or read & {*entry.foreign}
         if not done and all(name in arrays for name in entry.foreign):
-            for name, values in _converted(entry, arrays, parameters, model.config).items():
+            for name, values in _read_entry(entry, arrays, parameters, model.config).items():
                 parameters[name].data[...] = values
             filled |= {*entry.ours}
             read |= {*entry.foreign}
@@ -172,7 +172,7 @@ def _fill(model: Model, arrays: Arrays, table: Table) -> None:
             _require_copy(name, arrays, entries, parameters, model.config)
 
 
-def _converted(entry: Entry, arrays: Arrays, parameters, config) -> dict[str, np.ndarray]:
+def _read_entry(entry: Entry, arrays: Arrays, parameters, config) -> dict[str, np.ndarray]:
     """Read an entry's parameters -> values by name. Raises InputError for unsupported types."""
     for name in entry.foreign:
         if (dtype := arrays.places[name].dtype) not in DTYPES:
@@ -190,7 +190,7 @@ def _require_copy(name: str, arrays: Arrays, entries, parameters, config) -> Non
     """Raise InputError unless an array that was not read equals one that was."""
     for entry in entries:
         if entry.foreign == (name,):
-            values = _converted(entry, arrays, parameters, config)
+            values = _read_entry(entry, arrays, parameters, config)
             if all(np.array_equal(parameters[n].data, array) for n, array in values.items()):
                 return
     raise InputError(

@@ -34,7 +34,7 @@ def _pairs_to_halves(x, config):
     return pairs.swapaxes(-1, -2).reshape(*others, width)
 
 
-def _scaled(factor: Callable[[Any], float]) -> Layout:
+def _scale(factor: Callable[[Any], float]) -> Layout:
     """Our parameters include a factor by which the published model multiplies its results."""
     return Layout(lambda x, config: x * factor(config), lambda x, config: x / factor(config))
 
@@ -58,8 +58,8 @@ PATCHES = Layout(  # (D, C, size, size), channels first -> (size size C, D)
         3, 2, 0, 1
     ),
 )
-SCALED_BY_KEY = _scaled(lambda config: config.key_size**0.5)
-SCALED_BY_MODEL = _scaled(lambda config: config.d_model**-0.5)
+SCALED_BY_KEY = _scale(lambda config: config.key_size**0.5)
+SCALED_BY_MODEL = _scale(lambda config: config.d_model**-0.5)
 
 NORM = [("weight", "gamma", SAME), ("bias", "beta", SAME)]
 PART_KINDS: dict[str, list[tuple[str, str, Layout]]] = {

@@ -17,18 +17,18 @@ except ImportError:  # on Windows, for example
     fcntl = None  # type: ignore[assignment]
 
 PARTIAL = ".partial"
-_locked: set[Path] = set()  # the folders that this process has locked
+_locked_folders: set[Path] = set()  # the folders that this process has locked
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def folder_lock(folder: Path) -> Iterator[None]:
     """Within the block, no other process can lock `folder`. InputError if one has locked it.
 
     The lock leaves no file, and ends when its process ends, however that happens. The same process
     may lock the folder again within the block.
     """
     place = folder.resolve()
-    if place in _locked:
+    if place in _locked_folders:
         yield
         return
     with _mutex(place) if sys.platform == "win32" else _flock(place) as acquired:
@@ -38,11 +38,11 @@ def locked(folder: Path) -> Iterator[None]:
                 f"{folder}, which another process is writing to",
                 "Wait for that run or stop it, or choose another folder with --out.",
             )
-        _locked.add(place)
+        _locked_folders.add(place)
         try:
             yield
         finally:
-            _locked.discard(place)
+            _locked_folders.discard(place)
 
 
 @contextlib.contextmanager

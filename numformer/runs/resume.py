@@ -125,7 +125,7 @@ def _require_same_end(recipe: Recipe, steps: int, step: int, saved_steps: int) -
 
     If no rate depends on the end of the run, each step is the same in a longer or shorter run.
     """
-    if steps != saved_steps and recipe.knows_the_end:
+    if steps != saved_steps and recipe.depends_on_steps:
         raise InputError(
             f"with decay {recipe.decay!r} a run keeps its number of steps, because the rate falls "
             "to 0 at its last one: a longer run is another run from its beginning",

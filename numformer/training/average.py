@@ -36,7 +36,7 @@ def average(states: Sequence[Mapping]) -> dict:
 
 
 @contextlib.contextmanager
-def averaged(data, recent: Sequence) -> Iterator[None]:
+def mean_weights(data, recent: Sequence) -> Iterator[None]:
     """Within the block `data` (N) is the mean of `recent`, its values at several steps.
 
     The last of `recent` equals `data` before the block. If `recent` is empty, `data` is unchanged.

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from numformer.backend import array_module, dtype_kind
-from numformer.interception import intercepted
+from numformer.interception import intercept
 from numformer.layer import Layer, Parameter
 
 
@@ -38,7 +38,7 @@ def first_broken(
         parameters = layers[name].named_parameters().values()
         return examine("what its backward returns", parameters, name, call, inputs)
 
-    with intercepted(layers, "forward", forward), intercepted(layers, "backward", backward):
+    with intercept(layers, "forward", forward), intercept(layers, "backward", backward):
         replay()
     # If a sum between two layers breaks, its origin is the layer around them, with finite inputs.
     origins = [what for inputs_finite, what in breaks if inputs_finite]

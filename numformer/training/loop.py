@@ -22,7 +22,7 @@ from numformer.execution.mpi import ranks_for
 from numformer.execution.rank_executor import RankExecutor
 from numformer.models import Model
 from numformer.optimization.recipe import Recipe
-from numformer.runs.files import locked
+from numformer.runs.files import folder_lock
 from numformer.training.trainer import Trainer
 
 SECONDS_BETWEEN_LINES = 10  # between lines of progress, if standard error is no terminal
@@ -39,8 +39,8 @@ class Task(Protocol):
     Three more attributes are optional. `held_out` is a list of batches that training never sees;
     each evaluation then measures the objective's mean loss on them as "held_out_loss", unless
     `evaluate` does. `text` says how the saved model, once loaded by numformer.load, turns texts
-    into texts (numformer.Transduction, Continuation). `kept` is a dict of JSON values to save with
-    the best model.
+    into texts (numformer.Transduction, Continuation). `metadata` is a dict of JSON values to save
+    with the best model.
     """
 
     metric: str  # the entry of `evaluate` that chooses the best checkpoint
@@ -194,7 +194,7 @@ def _train(trainer: Trainer, schedule: Schedule, resume: bool, on_step, on_evalu
     """Take and evaluate the steps of a run, from its beginning or from where it was saved."""
     # NumPy need not warn: a NaN or infinity shows in the loss or the norm, and is reported once.
     quiet = np.errstate(all="ignore")
-    with locked(trainer.files.folder), contextlib.closing(trainer.executor), quiet:
+    with folder_lock(trainer.files.folder), contextlib.closing(trainer.executor), quiet:
         if resume:
             trainer.resume()
         else:
@@ -214,13 +214,13 @@ def _train(trainer: Trainer, schedule: Schedule, resume: bool, on_step, on_evalu
                 if (trainer.step % schedule.log_every == 0 or at_end) and trainer.has_losses:
                     progress.log(trainer.log()["loss"])
                 if trainer.step % schedule.evaluate_every == 0 or at_end:
-                    measured = trainer.evaluate()
+                    results = trainer.evaluate()
                     trainer.save()
-                    line = ", ".join(f"{name} {value:.4f}" for name, value in measured.items())
+                    line = ", ".join(f"{name} {value:.4f}" for name, value in results.items())
                     with tqdm.external_write_mode():
                         print(f"step {trainer.step}: {line}", flush=True)
                     if on_evaluation:
-                        on_evaluation({"step": trainer.step, **measured})
+                        on_evaluation({"step": trainer.step, **results})
                     over = schedule.ends_early(trainer)
                 if interrupted or trainer.executor.interrupted:
                     trainer.save()

@@ -21,20 +21,20 @@ def measures(task: Any, model: Model, objective: Layer) -> dict[str, float]:
     BrokenNumbers for NaN and infinities.
     """
     result, metric = task.evaluate(model), task.metric
-    measured = _numbers(result)
-    if measured is not None and "held_out_loss" not in measured:
-        measured |= _held_out_loss(task, objective)
-    if measured is None or metric not in measured or measured.keys() & RESERVED:
+    numbers = _numbers(result)
+    if numbers is not None and "held_out_loss" not in numbers:
+        numbers |= _held_out_loss(task, objective)
+    if numbers is None or metric not in numbers or numbers.keys() & RESERVED:
         raise InputError(
             f"evaluate() returns a number for each measure by its name, {metric!r} among them, "
             f"{', '.join(map(repr, sorted(RESERVED)))} not",
             repr(result)[:200],
             f"Return for example {{{metric!r}: 0.5}}.",
         )
-    for name, number in measured.items():
+    for name, number in numbers.items():
         if not math.isfinite(number):
             raise BrokenNumbers(f"{name} is {number}")
-    return measured
+    return numbers
 
 
 def _numbers(result) -> dict[str, float] | None:

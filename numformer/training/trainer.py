@@ -3,6 +3,7 @@
 import functools
 import math
 import time
+import warnings
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from numformer.optimization.recipe import Recipe
 from numformer.runs.checkpoints import as_json, checksum, description
 from numformer.runs.resume import State
 from numformer.runs.run_folder import RunFolder
-from numformer.training.average import averaged
+from numformer.training.average import mean_weights
 from numformer.training.broken_numbers import broken_parameter, first_broken
 from numformer.training.measures import measures
 from numformer.version import __version__
@@ -59,7 +60,7 @@ class Trainer:
         self.recent: list = []  # the weights (N,) at the latest evaluations, to be averaged
         self.evaluations: list[dict] = []  # the step and the measures of each
         self.began = time.monotonic()  # moved back on resume, so `seconds` includes earlier runs
-        text, extra = _text_description(task, model), getattr(task, "kept", {})
+        text, extra = _text_description(task, model), _task_metadata(task)
         self.files = RunFolder(folder, self.settings(), task.metric, text, extra)
 
     def settings(self) -> dict:
@@ -179,9 +180,9 @@ class Trainer:
     def broken(self, step: int, loss: float, norm: float) -> BrokenNumbers:
         """Return the error for a step with broken numbers; replay the step to find their origin."""
         parameters = self.model.named_parameters()
-        named = self.objective.named_layers(), self.model.named_layers()
+        owners = self.objective.named_layers(), self.model.named_layers()
         # Each layer once, a layer of the model under the model's own name, which comes last.
-        layers = {id(layer): (name, layer) for layers in named for name, layer in layers.items()}
+        layers = {id(layer): (name, layer) for layers in owners for name, layer in layers.items()}
         scale = self.loss_scale.scale if self.loss_scale else None
         replay = functools.partial(self.executor.replay, step, self.task.batch(step), scale)
         place = first_broken(dict(layers.values()), parameters, replay)
@@ -235,25 +236,25 @@ class Trainer:
         if self.recipe.average > 1:
             self.recent = [*self.recent, self.parameters.data.copy()][-self.recipe.average :]
         try:
-            weights = averaged(self.parameters.data, self.recent)
+            weights = mean_weights(self.parameters.data, self.recent)
             with inference(), weights, self.ranks.busy():
-                measured = measures(self.task, self.model, self.objective)
+                results = measures(self.task, self.model, self.objective)
         except BrokenNumbers as problem:
             raise BrokenNumbers(
                 f"step {self.step}: the evaluation's {problem}, although every weight is finite. "
                 "What was saved before stands. Start again with a smaller --factor."
             ) from None
-        self.evaluations.append({"step": self.step, **measured})
+        self.evaluations.append({"step": self.step, **results})
         self._write(self.evaluations[-1])
-        if self._is_best(measured):
-            self.best = {"step": self.step, **measured}
-        return measured
+        if self._is_best(results):
+            self.best = {"step": self.step, **results}
+        return results
 
-    def _is_best(self, measured: dict[str, float]) -> bool:
+    def _is_best(self, results: dict[str, float]) -> bool:
         """Whether an evaluation is the best so far. Among equal ones, the latest is the best."""
         if not self.best or (self.recipe.average > 1 and self.step == self.steps):
             return True  # the mean of the last evaluations is the run's result, as in the paper
-        new, best = measured[self.task.metric], self.best[self.task.metric]
+        new, best = results[self.task.metric], self.best[self.task.metric]
         return new >= best if self.task.higher_is_better else new <= best
 
     def since_progress(self) -> list[dict]:
@@ -297,7 +298,7 @@ class Trainer:
 
     def _save_best(self) -> None:
         if self.best and self.best["step"] == self.step:
-            with averaged(self.parameters.data, self.recent):
+            with mean_weights(self.parameters.data, self.recent):
                 self.files.save_best(self.model, self.best)
 
     def resume(self) -> None:
@@ -337,13 +338,21 @@ class Trainer:
         return self.best
 
 
+def _task_metadata(task) -> dict:
+    """Return the task's `metadata`, if any, or what it has under the former name `kept`."""
+    if hasattr(task, "kept") and not hasattr(task, "metadata"):
+        warnings.warn("Task.kept is now Task.metadata", DeprecationWarning, stacklevel=4)
+        return task.kept
+    return getattr(task, "metadata", {})
+
+
 def _text_description(task, model: Model) -> dict | None:
     """Return the description of the task's `text`, if any. InputError if `load` would refuse it."""
     text = getattr(task, "text", None)
     if text is None:
         return None
     try:
-        described = text.description()
+        description = text.description()
         fits = text.fits(model.config)
     except (AttributeError, TypeError, ValueError):
         fits = False
@@ -354,4 +363,4 @@ def _text_description(task, model: Model) -> dict | None:
             repr(text)[:200],
             "Make it of the same vocabularies, as in numformer.Transduction(source, target, 20).",
         )
-    return as_json("the text's description()", described)
+    return as_json("the text's description()", description)

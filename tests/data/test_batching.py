@@ -143,11 +143,11 @@ def test_each_epoch_may_have_other_pairs():
     """They are requested once an epoch, and keep their places."""
     pairs, asked = mixed(30), []
 
-    def sampled(epoch):
+    def sample_pairs(epoch):
         asked.append(epoch)
         return [([n + 4] * (epoch + 1), target) for n, (_, target) in enumerate(pairs)]
 
-    batches, usual = (TokenBatches(pairs, 40, 1, sampled=how) for how in (sampled, None))
+    batches, usual = (TokenBatches(pairs, 40, 1, sample_pairs=how) for how in (sample_pairs, None))
     for step in range(1, 2 * batches.count() + 1):
         batch, epoch = batches(step), batches.place(step)[0]
         assert numbers_in(batch) == numbers_in(usual(step))
@@ -157,8 +157,8 @@ def test_each_epoch_may_have_other_pairs():
 
 def test_no_data_empty_batches_and_a_pair_longer_than_a_batch_are_refused(complaint):
     for count, size in ((0, 8), (5, 0)):
-        said = complaint(EpochBatches, mixed(count), size, seed=1)
-        assert f"at least one pair, and batches of at least 1; received {count} pairs" in said
+        message = complaint(EpochBatches, mixed(count), size, seed=1)
+        assert f"at least one pair, and batches of at least 1; received {count} pairs" in message
     assert "a pair of 13" in complaint(TokenBatches, pairs_of([3, 11]), 12, 1)
     batches = TokenBatches(pairs_of([3, 11]), 13, 1)
     assert batches.count() == 2

@@ -75,11 +75,11 @@ def test_subwords_are_built_from_their_description(subwords):
 def test_dropout_varies_the_pieces_and_depends_only_on_the_seed():
     """By NumPy's random numbers, one stream for all texts."""
     bpe = Subwords.train(TEXTS, 45)
-    assert bpe.sampled(TEXTS, 0.0, 1) == [bpe.encode(bpe.split(text)) for text in TEXTS]
-    once, again, other = (bpe.sampled(TEXTS, 0.3, seed) for seed in (1, 1, 2))
+    assert bpe.encode_with_dropout(TEXTS, 0.0, 1) == [bpe.encode(bpe.split(text)) for text in TEXTS]
+    once, again, other = (bpe.encode_with_dropout(TEXTS, 0.3, seed) for seed in (1, 1, 2))
     assert once == again != other
     characters = [len(text.replace("ü", "u")) + 1 for text in TEXTS]  # and the space before all
-    assert [*map(len, bpe.sampled(TEXTS, 1.0, 1))] == characters
+    assert [*map(len, bpe.encode_with_dropout(TEXTS, 1.0, 1))] == characters
     rng = np.random.default_rng(1)
     for text, ids in zip(TEXTS, once, strict=True):
         left_out, cuts = iter(rng.random(3 * len(text) + 3) < 0.3), []
@@ -177,9 +177,9 @@ def test_exact_subwords_keep_every_space_line_end_and_tab(kind):
         assert words.join(words.split(text)) == text
         assert UNKNOWN not in words.encode(words.split(text))
         for dropout in (0.0, 0.7):
-            (ids,) = words.sampled([text], dropout, 1)
+            (ids,) = words.encode_with_dropout([text], dropout, 1)
             assert words.join(words.decode(ids)) == text
             assert dropout or kind != "bpe" or ids == words.encode(words.split(text))
-    assert words.sampled(texts[3:], 1.0, 1) == [words.encode([*"caf\xe9"])]
+    assert words.encode_with_dropout(texts[3:], 1.0, 1) == [words.encode([*"caf\xe9"])]
     assert words.join(words.split(texts[3])) == "caf\xe9" and "ç" in words.symbols
     assert Subwords(words.model).exact and not Subwords.train(TEXTS, 45).exact

@@ -14,11 +14,11 @@ tokenizers = pytest.importorskip("tokenizers", reason="the extra published is no
 
 
 def content(model, marks=()) -> str:
-    made = tokenizers.Tokenizer(model)
-    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     if marks:
-        made.post_processor = tokenizers.processors.BertProcessing(*marks)
-    return made.to_str()
+        tokenizer.post_processor = tokenizers.processors.BertProcessing(*marks)
+    return tokenizer.to_str()
 
 
 WORDS = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "dog": 3, "runs": 5}
@@ -40,8 +40,8 @@ def test_symbols_have_their_ids(complaint):
     without = PublishedVocabulary({0: "a"}, 1, None)
     assert without.encode("a") == [0] and "others" in complaint(without.encode, "b")
     assert vocabulary.separator == ""
-    said = complaint(words, size=5)
-    assert said.startswith("a model has an embedding for each symbol; received 6 symbols, 5 ")
+    message = complaint(words, size=5)
+    assert message.startswith("a model has an embedding for each symbol; received 6 symbols, 5 ")
     assert "describes a tokenizer" in complaint(Tokenizer, "{}", 3, True)
     empty = tokenizers.models.WordLevel({}, unk_token="[UNK]")
     assert Tokenizer(content(empty), 1, True).symbols == ["<0>"]
@@ -51,13 +51,13 @@ def test_symbols_have_their_ids(complaint):
 
 
 def test_a_text_is_neither_truncated_nor_padded(complaint, monkeypatch):
-    made = tokenizers.Tokenizer.from_str(content(tokenizers.models.WordLevel(WORDS)))
-    made.enable_truncation(2)
-    made.enable_padding(length=5)
-    assert Tokenizer(made.to_str(), 7, True).split("dog runs dog") == ["dog", "runs", "dog"]
-    assert Tokenizer(made.to_str(), 7, True).split("dog") == ["dog"]
+    tokenizer = tokenizers.Tokenizer.from_str(content(tokenizers.models.WordLevel(WORDS)))
+    tokenizer.enable_truncation(2)
+    tokenizer.enable_padding(length=5)
+    assert Tokenizer(tokenizer.to_str(), 7, True).split("dog runs dog") == ["dog", "runs", "dog"]
+    assert Tokenizer(tokenizer.to_str(), 7, True).split("dog") == ["dog"]
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    assert "pip install 'numformer[published]'" in complaint(tokenizer_from, made.to_str())
+    assert "pip install 'numformer[published]'" in complaint(tokenizer_from, tokenizer.to_str())
 
 
 def tokenizer_from(content: str) -> Tokenizer:

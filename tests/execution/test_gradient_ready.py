@@ -5,7 +5,7 @@ import pytest
 
 from numformer.execution.gradient_ready import GradientReady
 from numformer.gradient_check.cases import CASES
-from numformer.gradient_check.gradients import converted
+from numformer.gradient_check.gradients import copy_inputs
 from numformer.layer import Layer, Parameter, pack
 from numformer.paper import Linear
 
@@ -20,7 +20,7 @@ def reports_during(layer: Layer, inputs: list, size: int, times: int = 1) -> tup
     blocks = [slice(first, min(first + size, length)) for first in range(0, length, size)]
     flat.grad[:] = 0
     for _ in range(times):
-        y = layer.forward(*converted(inputs, np.float64, np))
+        y = layer.forward(*copy_inputs(inputs, np.float64, np))
     copies: dict[int, np.ndarray] = {}
     counts: dict[int, int] = {}
 

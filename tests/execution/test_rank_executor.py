@@ -15,7 +15,7 @@ from numformer.errors import InputError
 from numformer.execution import rank_executor
 from numformer.execution.in_turn import InTurn
 from numformer.execution.rank_executor import RankExecutor
-from numformer.execution.ranks import Ranks, together
+from numformer.execution.ranks import Ranks, run_ranks
 from numformer.layer import pack
 from numformer.models import Config, Objective, Transformer
 from numformer.optimization import clipping
@@ -94,7 +94,9 @@ def run_rank(
 )
 def test_ranks_take_the_steps_of_one_process(size, count, clip, overlap, scale):
     expected = steps(executor_of(count), clip, scale)
-    results = together(size, lambda ranks: run_rank(ranks, count, clip, overlap, scale), timeout=20)
+    results = run_ranks(
+        size, lambda ranks: run_rank(ranks, count, clip, overlap, scale), timeout=20
+    )
     (arrays, _), *others = results
     for array, other in zip(arrays, expected, strict=True):
         assert np.array_equal(array, other)
@@ -120,7 +122,7 @@ def test_ranks_update_whole_parameters_where_the_optimizer_needs_them(
     settings = dict(clip=0.5, scale=SCALE if count == 4 else None)
     expected = steps(executor_of(count, optimizer=optimizer), **settings)
     settings |= dict(count=count, optimizer=optimizer)
-    (arrays, _), *_ = together(size, lambda ranks: run_rank(ranks, **settings), timeout=60)
+    (arrays, _), *_ = run_ranks(size, lambda ranks: run_rank(ranks, **settings), timeout=60)
     for array, other in zip(arrays, expected, strict=True):
         assert np.array_equal(array, other)
 
@@ -142,7 +144,7 @@ def test_each_rank_sends_what_others_update_and_gets_the_rest():
             return sent, len(executor.optimizer.parameters.data), executor.bytes_sent
         return executor.bytes_sent, len(executor.optimizer.parameters.data), 0
 
-    results = together(3, work, timeout=20)
+    results = run_ranks(3, work, timeout=20)
     size = results[0][1]
     blocks = -(-size // 100)
     ends = [min(size, 100 * (blocks * rank // 3)) for rank in range(4)]
@@ -184,7 +186,7 @@ def test_a_resumed_run_begins_with_the_weights_and_vectors_of_rank_0(monkeypatch
         executor.end_run({"step": 4})
         return [executor.optimizer.parameters.data, *executor.optimizer.state.values()]
 
-    (arrays, *_) = together(3, work, timeout=20)
+    (arrays, *_) = run_ranks(3, work, timeout=20)
     alone.gradient(4, PairBatch.of(WORDS))
     alone.clip(0.5)
     alone.update(0.01)
@@ -206,7 +208,7 @@ def test_a_step_that_broke_is_replayed_in_turn():
 
     alone = executor_of(2)
     alone.gradient(1, PairBatch.of(WORDS))
-    assert np.array_equal(together(2, work, timeout=20)[0], alone.optimizer.parameters.grad)
+    assert np.array_equal(run_ranks(2, work, timeout=20)[0], alone.optimizer.parameters.grad)
 
 
 def test_ranks_agree_or_say_who_differs():
@@ -217,7 +219,7 @@ def test_ranks_agree_or_say_who_differs():
         except InputError as problem:
             return str(problem)
 
-    results = together(3, work, timeout=20)
+    results = run_ranks(3, work, timeout=20)
     assert all("rank 2 with steps 6, rank 0 with 5" in complaint for complaint in results)
     Ranks().agree(lambda: pytest.fail("one process has nobody to agree with"))
 
@@ -233,7 +235,7 @@ def test_a_problem_of_one_rank_is_that_of_all():
                 ranks.take(1)
         return ranks.failed_elsewhere, ranks.failed
 
-    assert together(3, work, timeout=20) == [(True, True), (False, True), (True, True)]
+    assert run_ranks(3, work, timeout=20) == [(True, True), (False, True), (True, True)]
 
 
 def test_a_rank_that_is_busy_is_waited_for():
@@ -246,7 +248,7 @@ def test_a_rank_that_is_busy_is_waited_for():
         ranks.post("late", 1)
         return None
 
-    assert together(2, work) == [None, "late"]
+    assert run_ranks(2, work) == [None, "late"]
 
 
 def test_the_parts_are_dealt_so_that_none_is_missed():
@@ -258,10 +260,10 @@ def test_the_parts_are_dealt_so_that_none_is_missed():
         places = [place for rank in range(size) for place in executor._branches(rank, count)]
         assert [first for first, _ in places] == [0, *[last for _, last in places[:-1]]]
         assert places[-1][1] == count
-        blocks = [block for rank in range(size) for block in executor._summed_blocks(rank)]
+        blocks = [block for rank in range(size) for block in executor._blocks_to_sum(rank)]
         assert blocks == [*range(len(executor._blocks))]
         numbers = np.arange(len(executor.optimizer.parameters.data))
-        stretches = [numbers[executor._summed[rank]] for rank in range(size)]
+        stretches = [numbers[executor._sum_stretches[rank]] for rank in range(size)]
         assert np.array_equal(np.concatenate(stretches), numbers)
 
 

@@ -34,7 +34,7 @@ from numformer.devices import find_backend
 from numformer.errors import InputError, complain
 from numformer.generation import beam_search, greedy
 from numformer.gradient_check.cases import CASES, MODELS
-from numformer.gradient_check.gradients import converted
+from numformer.gradient_check.gradients import copy_inputs
 from numformer.half_precision import half_product
 from numformer.layer import pack
 from numformer.models import Config, Transformer
@@ -136,7 +136,7 @@ def differentiate(name: str, dtype, xp, steps: int = 0) -> list:
     for step in range(steps + 1):
         dropout_stream.reseed(0, step)
         layer.zero_grad()
-        output = xp.asarray(layer.forward(*converted(inputs, dtype, xp)))
+        output = xp.asarray(layer.forward(*copy_inputs(inputs, dtype, xp)))
         upstream = xp.asarray(np.random.default_rng(2).standard_normal(output.shape), dtype=dtype)
         gradients = layer.backward(upstream)
         if step < steps:

@@ -27,8 +27,8 @@ from numformer.optimization import Recipe
 from numformer.optimization.optimizers import (
     OPTIMIZERS,
     OptimizerSettings,
+    ineffective_settings,
     settings_of,
-    without_effect,
 )
 from numformer.paper import Places, Reach
 from numformer.training import trainer
@@ -188,7 +188,7 @@ def random_settings(seed: int) -> tuple[Config, Recipe]:
         drawn["source_vocabulary"] = drawn["target_vocabulary"]
     drawn |= dict.fromkeys(DROPOUTS, 0.0) if seed % 2 else {}
     recipe = {field.name: drawn.pop(field.name) for field in fields(Recipe) if field.name in drawn}
-    recipe |= without_effect(recipe)
+    recipe |= ineffective_settings(recipe)
     for field in fields(Config):  # what belongs to other choices
         owners = Config.base(5).owners(field).items()
         if any(not {*names} & {*drawn[owner].split(",")} for owner, names in owners):

@@ -20,7 +20,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import numformer
 from numformer.backend import array_module, to_host
 from numformer.gradient_check.cases import CASES, MIXER_SETTINGS, TABLE
-from numformer.gradient_check.gradients import GradientCheck, converted, dtype_kind
+from numformer.gradient_check.gradients import GradientCheck, copy_inputs, dtype_kind
 from numformer.later import MIXERS
 from numformer.later.positions import NoPositions
 from numformer.layer import Layer, inference, mode, pack
@@ -39,7 +39,7 @@ def prepare(name: str, xp=np, dtype=np.float64) -> tuple[Layer, list]:
     flat = pack(layer, dtype, xp)
     noise = 0.1 * np.random.default_rng(1).standard_normal(flat.data.shape)
     flat.data += xp.asarray(noise, dtype=dtype)
-    return layer, converted(inputs, dtype, xp)
+    return layer, copy_inputs(inputs, dtype, xp)
 
 
 def forward(layer: Layer, inputs: list, step: int = 0):
@@ -103,8 +103,8 @@ def lacking() -> Iterator[str]:
     text = Path(__file__).with_name("torch_reference.py").read_text()  # torch may be missing
     body = ast.parse(text).body
     references = {part.name for part in body if isinstance(part, ast.FunctionDef)}
-    made = [part for part in body if isinstance(part, ast.Assign)]
-    references |= {part.targets[0].id for part in made if isinstance(part.value, ast.Call)}
+    assignments = [part for part in body if isinstance(part, ast.Assign)]
+    references |= {part.targets[0].id for part in assignments if isinstance(part.value, ast.Call)}
     text += Path(__file__).with_name("parity_cases.py").read_text()
     used = {case.reference for case in TABLE} | {f"{name}_optimizer" for name in OPTIMIZERS}
     used |= {f"{case.settings.get('positions')}_attention" for case in TABLE}

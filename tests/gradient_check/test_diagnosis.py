@@ -535,10 +535,10 @@ MESSAGES = {
 @pytest.mark.parametrize("says", MESSAGES)
 def test_the_check_tells_where_and_what_and_how_much_is_known(says):
     layer, fails, inputs = MESSAGES[says]
-    said = reports(layer, inputs)
-    assert " ".join(said) == fails, said
+    messages = reports(layer, inputs)
+    assert " ".join(messages) == fails, messages
     start, *inside = says.split(" ... ")
-    for message in said.values():
+    for message in messages.values():
         assert message.startswith(start) and all(words in message for words in inside), message
 
 

@@ -18,7 +18,7 @@ import parity_cases as cases
 import pytest
 
 from numformer.models import Config
-from numformer.models.fields import parsed
+from numformer.models.fields import parse_value
 from numformer.optimization import Recipe
 from numformer.randomness import dropout_stream
 
@@ -134,7 +134,7 @@ def test_random_configs_cover_every_choice():
         assert choices, f"no random Config has another {name}: add it to VALUES"
         rare = field in fields(Config) and bool(Config.base(5).owners(field))  # as its choices are
         some = len(drawn(name)) > (1 if rare else 2) and (rare or len(choices) > 5)
-        assert drawn(name) >= {parsed(field, value) for value in choices} or some, name
+        assert drawn(name) >= {parse_value(field, value) for value in choices} or some, name
     assert {size % 2 for size in drawn("d_model")} == {0, 1}
     batches = (
         cases.random_inputs(cases.stream(n, "inputs"), cases.RANDOM_SETTINGS[n][0])

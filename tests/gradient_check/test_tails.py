@@ -22,8 +22,8 @@ def test_a_wrong_slope_that_only_the_tail_has_is_found(capsys):
     assert "to -2.5" in row.meaning
     # Its entries are shown where they are wrong.
     assert not gradient_check._print_elementwise({"tail": lambda: (wrong, [X])}, "tail/x", np)
-    said = capsys.readouterr().out
-    assert "only with inputs times 4" in said and float(said.splitlines()[1].split()[-1]) > 1.1
+    output = capsys.readouterr().out
+    assert "only with inputs times 4" in output and float(output.splitlines()[1].split()[-1]) > 1.1
 
 
 def test_a_wrong_slope_near_zero_alone_is_found():

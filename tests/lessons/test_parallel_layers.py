@@ -19,7 +19,7 @@ from lessons.lesson_14.pipeline import (
 )
 from lessons.lesson_14.tensor import ColumnLinear, RowLinear, full_state_dict, shard
 from numformer.errors import InputError
-from numformer.execution.ranks import Ranks, together
+from numformer.execution.ranks import Ranks, run_ranks
 from numformer.gradient_check.gradients import GradientCheck
 from numformer.later import LinearAttention
 from numformer.layer import Layer, pack
@@ -139,7 +139,7 @@ def test_what_is_cut_gives_the_outputs_and_gradients_of_the_whole(name, count):
         flat.data[...] = flat.grad  # so that the gradients are put together as weights are
         return *results, state, full_state_dict(part, ranks), own
 
-    results = together(count, work)
+    results = run_ranks(count, work)
     cut = 0
     for y_of_rank, dx_of_rank, state, joined, own in results:
         assert_allclose(y_of_rank, y, **TIGHT)
@@ -172,7 +172,7 @@ class InThreads(Layer):
     """What is cut over ranks, with all of the ranks within, so that a check moves every weight."""
 
     def __init__(self, build: Callable[[], Any], count: int):
-        self.ranks = together(count, lambda ranks: ranks)
+        self.ranks = run_ranks(count, lambda ranks: ranks)
         self.parts = [build() for _ in self.ranks]
         for part, ranks in zip(self.parts, self.ranks, strict=True):
             shard(part, ranks)
@@ -181,10 +181,10 @@ class InThreads(Layer):
                     inner.bias = None  # each rank has it, so it is not one weight
 
     def forward(self, x):
-        return together(len(self.parts), lambda new: self.parts[new.rank].forward(x))[0]
+        return run_ranks(len(self.parts), lambda new: self.parts[new.rank].forward(x))[0]
 
     def backward(self, dy):
-        return together(len(self.parts), lambda new: self.parts[new.rank].backward(dy))[-1]
+        return run_ranks(len(self.parts), lambda new: self.parts[new.rank].backward(dy))[-1]
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -213,7 +213,7 @@ def messages(layer: Layer, inputs: list, ranks: Ranks) -> tuple[int, int]:
 @pytest.mark.parametrize(("name", "sums"), [("feed_forward", (1, 1)), ("self_attention", (1, 3))])
 def test_how_many_arrays_are_summed(name, sums):
     build, inputs = CUT[name]
-    assert together(3, lambda ranks: messages(build(), inputs, ranks)) == [sums] * 3
+    assert run_ranks(3, lambda ranks: messages(build(), inputs, ranks)) == [sums] * 3
 
 
 UNEVEN = {
@@ -246,7 +246,7 @@ def test_a_linear_of_an_uneven_width_is_refused():
 
 def test_the_state_of_one_matrix_alone():
     whole = shaken(Linear(D, F, rng()))
-    found = together(2, lambda ranks: full_state_dict(ColumnLinear(whole, ranks), ranks))  # type: ignore
+    found = run_ranks(2, lambda ranks: full_state_dict(ColumnLinear(whole, ranks), ranks))  # type: ignore
     for state in found:
         assert_equal_by_name(state, whole.state_dict(), rtol=0)
 
@@ -346,7 +346,7 @@ def test_a_pipeline_gives_the_gradients_of_one_process(stages, parts, schedule):
         of_blocks = [gradients(block) for block in pipeline.layers]
         return found, dx, of_blocks, pipeline.loss and gradients(pipeline.loss)
 
-    results = together(stages, work)
+    results = run_ranks(stages, work)
     for found, of_x, *_ in results:
         assert_allclose(found, value, **TIGHT)
         assert len(of_x) == parts
@@ -397,7 +397,7 @@ def test_how_many_micro_batches_a_stage_keeps(schedule, most):
         loss, dx = pipeline.step([MicroBatch((x,), (), np.float64(0.5)) for x in arrays])
         return max(pipeline.layers[0].waiting), loss, dx
 
-    results = together(4, work)
+    results = run_ranks(4, work)
     assert [waiting for waiting, *_ in results] == most
     assert {loss for _, loss, _ in results} == {sum((m + 2) * (m + 4) for m in range(7))}
     for m, dx in enumerate(results[0][2]):
@@ -426,7 +426,7 @@ def test_what_was_sent_is_let_go():
         pipeline.step([MicroBatch((np.ones((2, 3)),), (), 1.0)] * 7)
         return max(pipeline.layers[0].held)
 
-    assert max(together(3, work)) <= 1
+    assert max(run_ranks(3, work)) <= 1
 
 
 class Late(Ranks):
@@ -459,7 +459,7 @@ def test_a_step_ends_when_all_that_it_sent_has_been_read():
         pipeline.step([MicroBatch((np.ones((2, 3)),), (), 1.0)] * 2)
         return [thread.is_alive() for thread in late.under_way]
 
-    assert together(2, work) == [[False] * 4] * 2
+    assert run_ranks(2, work) == [[False] * 4] * 2
 
 
 def test_a_ring_ends_when_all_that_it_sent_has_been_read():
@@ -469,4 +469,4 @@ def test_a_ring_ends_when_all_that_it_sent_has_been_read():
         array[...] = 0
         return found
 
-    assert_array_equal(together(3, work), np.full((3, 3), 6.0))
+    assert_array_equal(run_ranks(3, work), np.full((3, 3), 6.0))

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from lessons.lesson_14.all_reduce import ring_all_reduce
 from lessons.lesson_14.pipeline import all_forward_all_backward, bubble, one_forward_one_backward
 from numformer.errors import InputError
-from numformer.execution.ranks import together
+from numformer.execution.ranks import run_ranks
 
 SCHEDULES = [one_forward_one_backward, all_forward_all_backward]
 SIZES = [(1, 1), (1, 5), (2, 1), (2, 4), (3, 2), (4, 4), (4, 9)]
@@ -92,7 +92,7 @@ def test_a_ring_sums_with_the_same_bits_in_every_rank(count, shape):
         ring_all_reduce(ranks, array, lambda *step: steps.append(step))
         return array, steps
 
-    results = together(count, work)
+    results = run_ranks(count, work)
     for rank, (array, steps) in enumerate(results):
         assert_allclose(array, arrays.sum(0), rtol=1e-12, atol=1e-14)
         assert_array_equal(array, results[0][0])
@@ -112,9 +112,9 @@ def test_a_ring_sends_twice_the_array_less_two_chunks(count):
         ring_all_reduce(ranks, np.ones(12 * count))
         return sizes
 
-    assert together(count, work) == [[12] * (2 * (count - 1))] * count
+    assert run_ranks(count, work) == [[12] * (2 * (count - 1))] * count
 
 
 def test_a_ring_refuses_what_it_could_not_write_into():
     with pytest.raises(InputError, match="in place is contiguous; received a view with strides"):
-        together(2, lambda ranks: ring_all_reduce(ranks, np.ones((3, 4)).T))
+        run_ranks(2, lambda ranks: ring_all_reduce(ranks, np.ones((3, 4)).T))

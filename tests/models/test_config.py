@@ -63,7 +63,7 @@ def test_base_and_big_are_the_rows_of_table_3():
 
 
 @pytest.mark.parametrize("kind", [nf.TowerConfig, nf.Recipe, *(m.Config for m in MODELS)])
-def test_settings_take_names_only_and_what_was_said_stays_said(kind):
+def test_settings_take_names_only_and_do_not_change(kind):
     _self, *parameters = inspect.signature(kind.__init__).parameters.values()
     kinds = {parameter.kind for parameter in parameters}
     assert kinds == {inspect.Parameter.KEYWORD_ONLY}

@@ -115,6 +115,6 @@ def test_layers_of_a_stack_start_with_different_weights():
 
 
 @pytest.mark.parametrize(("layers", "expected"), [(None, 2), (1, 1), (3, 3)])
-def test_a_decoder_has_as_many_layers_as_the_encoder_unless_told(layers, expected):
+def test_a_decoder_has_as_many_layers_as_the_encoder_unless_set(layers, expected):
     model = small(decoder_layers=layers)
     assert (len(model.encoder.layers), len(model.decoder.layers)) == (N, expected)

@@ -17,10 +17,10 @@ class Relating(nf.Layer):
         self.model = model
 
     def forward(self, ids, segments):
-        return self.model.relate(ids, segments)
+        return self.model.relation_logits(ids, segments)
 
     def backward(self, dlogits):
-        return self.model.relate_backward(dlogits)
+        return self.model.relation_logits_backward(dlogits)
 
 
 class Segmented(Relating):
@@ -48,15 +48,15 @@ def bert(**changes):
 def test_gradients_of_what_bert_has_besides(layer):
     rows = [*check(layer(bert()), [IDS, SEGMENTS])]
     assert rows and all(row.passed for row in rows)
-    told = " ".join(row.name for row in rows)
-    assert "segments" in told and ("relation" in told or layer is Segmented)
+    names = " ".join(row.name for row in rows)
+    assert "segments" in names and ("relation" in names or layer is Segmented)
 
 
 def test_what_bert_has_besides_by_hand(complaint):
     model = bert()
     with nf.inference():
         x = model.tower.forward(model.input.forward(IDS, None, SEGMENTS))
-        related = model.relate(IDS, SEGMENTS)
+        related = model.relation_logits(IDS, SEGMENTS)
         logits = model.forward(IDS, None, SEGMENTS)
         unsaid, zeros = (model.forward(IDS, None, s) for s in (None, np.zeros_like(IDS)))
         x_padded = model.tower.forward(
@@ -71,5 +71,5 @@ def test_what_bert_has_besides_by_hand(complaint):
     assert np.allclose(logits[0], output)  # the first sequence has no padding
     assert np.array_equal(unsaid, zeros) and not np.allclose(unsaid, logits)
     without = bert(relations=None, transform=False)
-    assert "`relations` in its config" in complaint(without.relate, IDS)
+    assert "`relations` in its config" in complaint(without.relation_logits, IDS)
     assert without.transform is without.norm is None

@@ -93,11 +93,11 @@ def test_the_divergence_is_the_mean_of_the_rows_that_count(rng, xp, complaint):
     assert_allclose(to_host(one[1:2]), to_host(layer.backward(1.0)[0]), rtol=1e-12)
     assert layer.forward(first, second, np.zeros(3, bool)) == 0
     assert not any(each.any() for each in layer.backward())
-    said = complaint(layer.forward, np.zeros((2, 3)), np.zeros((3, 2)))
-    assert "the same shape; received (2, 3) and (3, 2)" in said
+    message = complaint(layer.forward, np.zeros((2, 3)), np.zeros((3, 2)))
+    assert "the same shape; received (2, 3) and (3, 2)" in message
 
 
 def test_a_model_is_built_of_its_config_alone(complaint):
     received = {Transformer.Config: "the class numformer.models", 8: "an object of builtins.int"}
-    for given, said in received.items():
-        assert f"Transformer.Config(...); received {said}" in complaint(Transformer, given)
+    for given, description in received.items():
+        assert f"Transformer.Config(...); received {description}" in complaint(Transformer, given)

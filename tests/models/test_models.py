@@ -251,8 +251,8 @@ def test_ids_that_are_no_batch_are_refused(kind, complaint):
         readers += [lambda ids: model.start(ids, 3)]
     for reader in readers:
         for shape in ((0, 3), (3,)):
-            said = complaint(reader, np.ones(shape, int))
-            assert "ids are a NumPy array (B, " in said and f"shape {shape}" in said
+            message = complaint(reader, np.ones(shape, int))
+            assert "ids are a NumPy array (B, " in message and f"shape {shape}" in message
         assert "received list" in complaint(reader, [[4, 2]])
 
 

@@ -9,7 +9,7 @@ import pytest
 import numformer as nf
 from numformer import settings
 from numformer.models.config import CHOICES_WITH_SETTINGS
-from numformer.models.owned_settings import extended, own_names, settings_classes
+from numformer.models.owned_settings import class_with_settings, own_names, settings_classes
 from numformer.runs.checkpoints import load_model, save_model
 from tests.training.tiny_runs import Copying
 from toy_tasks.command_line import build_parser, settings_from
@@ -189,5 +189,5 @@ def test_a_config_has_the_fields_of_chosen_entries_once_and_the_place_of_its_cla
     """Settings of a window are bases of those of a window with global tokens."""
     entries = [nf.Window, nf.GlobalWindow]
     assert settings_classes(entries) == [nf.GlobalWindow.Settings]
-    config = extended.__wrapped__(nf.Config, (nf.Window.Settings,))
+    config = class_with_settings.__wrapped__(nf.Config, (nf.Window.Settings,))
     assert config.__module__ == nf.Config.__module__

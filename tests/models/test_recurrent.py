@@ -39,8 +39,8 @@ def test_lengths_and_contexts_that_do_not_fit_are_refused(
     lengths, context, d_context, words, rng, complaint
 ):
     layer = nf.Recurrent(CELLS["gru"](6, rng), 5, rng, d_context=d_context)
-    said = complaint(layer.forward, np.ones((2, 4, 5)), np.array(lengths), None, context)
-    assert words in said
+    message = complaint(layer.forward, np.ones((2, 4, 5)), np.array(lengths), None, context)
+    assert words in message
 
 
 def test_the_first_weights_keep_a_state_s_length_and_the_forget_gate_is_open(rng):

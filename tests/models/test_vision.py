@@ -51,10 +51,12 @@ def test_images_of_the_host_become_the_dtype_of_the_weights_where_these_are(give
     ],
 )
 def test_what_is_no_batch_of_its_images_is_refused(images, received, complaint):
-    said = complaint(small().forward, images)
-    assert "images are an array (B, 4, 6) of floating-point numbers" in said and received in said
-    said = complaint(small(channels=3).forward, IMAGES)
-    assert "images are an array (B, 4, 6, 3)" in said and "shape (3, 4, 6)" in said
+    message = complaint(small().forward, images)
+    assert (
+        "images are an array (B, 4, 6) of floating-point numbers" in message and received in message
+    )
+    message = complaint(small(channels=3).forward, IMAGES)
+    assert "images are an array (B, 4, 6, 3)" in message and "shape (3, 4, 6)" in message
 
 
 @pytest.mark.parametrize(
@@ -69,25 +71,25 @@ def test_what_is_no_batch_of_its_images_is_refused(images, received, complaint):
     ],
 )
 def test_labels_that_are_none_of_the_classes_are_refused(labels, received, complaint):
-    said = complaint(small().objective().forward, IMAGES[:2], labels)
-    assert "integers from 0 to 2" in said and received in said
+    message = complaint(small().objective().forward, IMAGES[:2], labels)
+    assert "integers from 0 to 2" in message and received in message
     small().objective().forward(IMAGES[:1], np.array([0]))  # one will do
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         (dict(patch=4), "images 4 x 6, patch 4"),
         (dict(height=5), "images 5 x 6, patch 2"),
         (dict(max_length=6), "max_length 6 for images of 7 positions"),
     ],
 )
-def test_a_config_that_cannot_be_is_refused(changes, said, complaint):
-    assert said in complaint(VisionTransformer.Config, **(SIZES | changes))
+def test_a_config_that_cannot_be_is_refused(changes, message, complaint):
+    assert message in complaint(VisionTransformer.Config, **(SIZES | changes))
 
 
 def test_sizes_of_a_config_are_held_to_their_rules(complaint):
-    said = complaint(VisionTransformer.Config, **(SIZES | dict(classes=0)))
-    assert "classes is an integer of at least 1" in said
+    message = complaint(VisionTransformer.Config, **(SIZES | dict(classes=0)))
+    assert "classes is an integer of at least 1" in message
     nine = VisionTransformer.Config(**(SIZES | dict(height=9, patch=3)))
     assert nine.length == 1 + 3 * 2

@@ -51,7 +51,7 @@ MUTATED = """backend.py arithmetic.py randomness.py layer.py settings.py
 # Not mutated: code for drivers, memory, processes and files, which computes nothing.
 NOT_MUTATED = """default_parts train
              InTurn.start InTurn.close Forked.start Forked.close Forked._call Forked._fork
-             Forked._serve Forked._end_processes _unless_ended shared cores
+             Forked._serve Forked._end_processes _require_alive shared cores
              Trainer.save Trainer._save_best Trainer.resume Trainer._load_best interrupts
              _Progress.__init__ _Progress.log""".split()
 # The tests that must notice mutants: the quick tests of the same code.

@@ -103,7 +103,7 @@ A polynomial of a higher degree, which has all digits of the dtype, too.
     later/normal.py: else 19)
 The same numbers. As NumPy's own they make each sum in float64 before it is rounded, which takes
 longer.
-    later/normal.py: return interpolated.convert(kind=np.polynomial.Polynomial).coef[::-1]
+    later/normal.py: return polynomial.convert(kind=np.polynomial.Polynomial).coef[::-1]
 Beyond 40 the exponential is 0 in every dtype, so both results are.
     later/normal.py: xp.minimum(xp.absolute(value), 41)
 At 0 the tail is 1/2, and so is the difference from 1.

@@ -27,9 +27,16 @@ def begin(monkeypatch, tmp_path):
     """`begin(scale, parts)`: a Trainer in mixed precision that begins with a scale."""
     trainers = []
 
-    def build(scale=LossScale.FIRST, parts=1, model=None, good=LossScale.GOOD, xp=np, **changes):
+    def build(
+        scale=LossScale.FIRST,
+        parts=1,
+        model=None,
+        interval=LossScale.GROWTH_INTERVAL,
+        xp=np,
+        **changes,
+    ):
         monkeypatch.setattr(LossScale, "FIRST", scale)
-        monkeypatch.setattr(LossScale, "GOOD", good)
+        monkeypatch.setattr(LossScale, "GROWTH_INTERVAL", interval)
         settings = recipe(precision="mixed", **changes), 3, xp, parts
         trainers.append(Trainer(model or tiny(), Copying(), tmp_path, 99, *settings))
         return trainers[-1]
@@ -109,7 +116,7 @@ def test_a_saved_scale_goes_on_where_arrays_are(begin, xp):
 def test_the_scale_grows_after_good_steps_in_turn(xp):
     scale, history = LossScale(xp), []
     fine, infinite = xp.asarray(np.float32([1, np.inf]))
-    scale.good = fine * 1998
+    scale.finite_steps = fine * 1998
     for norm in (fine, fine, fine, infinite, infinite, fine):
         with synchronisations() as waits:
             skipped = scale.skips(fine, norm)
@@ -119,12 +126,12 @@ def test_the_scale_grows_after_good_steps_in_turn(xp):
     expected = [(False, first, 1999), (False, 2 * first, 0), (False, 2 * first, 1)]
     expected += [(True, first, 0), (True, first / 2, 0), (False, first / 2, 1)]
     assert history == expected
-    for begun, ended in (([2, 7], [1, 0]), ([LossScale.MOST, 1999], [LossScale.MOST, 0])):
+    for begun, ended in (([2, 7], [1, 0]), ([LossScale.MAX, 1999], [LossScale.MAX, 0])):
         assert LossScale.is_valid(np.float32(begun)) and LossScale.is_valid(np.float32(ended))
         scale.load(xp.asarray(np.float32(begun)))
         scale.skips(fine, infinite if begun[0] == 2 else fine)
         assert type(scale.state()) is np.ndarray and scale.state().tolist() == ended
-    assert scale.scale.dtype == scale.good.dtype == np.float32
+    assert scale.scale.dtype == scale.finite_steps.dtype == np.float32
     assert array_module(LossScale(xp).scale) is xp
 
 
@@ -167,7 +174,7 @@ def test_it_learns_as_well_as_float32(tmp_path):
 @pytest.mark.parametrize("parts", [1, 2])
 def test_a_resumed_run_goes_on_with_its_scale_bit_for_bit(tmp_path, monkeypatch, parts):
     monkeypatch.setattr(LossScale, "FIRST", HIGH)
-    monkeypatch.setattr(LossScale, "GOOD", 3)
+    monkeypatch.setattr(LossScale, "GROWTH_INTERVAL", 3)
     settings = dict(steps=25, precision="mixed", parts=parts, log_every=1)
     run(tmp_path / "straight", **settings)
     for step in (4, 17):
@@ -181,7 +188,7 @@ def test_a_resumed_run_goes_on_with_its_scale_bit_for_bit(tmp_path, monkeypatch,
 
 def test_all_parts_skip_a_step_in_which_one_overflows(begin):
     """Side by side and in turn the same steps, of which the gradient of the sum decides."""
-    side_by_side, in_turn = (begin(HIGH, parts=2, good=4) for _ in range(2))
+    side_by_side, in_turn = (begin(HIGH, parts=2, interval=4) for _ in range(2))
     side_by_side.executor.start()
     with np.errstate(invalid="ignore"):
         for _ in range(30):
@@ -224,7 +231,16 @@ def test_a_state_that_no_run_can_have_is_refused(tmp_path, complaint):
     interrupt(tmp_path, 2, precision="mixed")
     tensors, metadata = last(tmp_path)
     assert tensors["loss_scale"].tolist() == [2.0**16, 2]
-    wrong = [[0.5, 2], [3, 2], [2.0**33, 2], [2, 0.5], [2, -1], [2, LossScale.GOOD], [2], None]
+    wrong = [
+        [0.5, 2],
+        [3, 2],
+        [2.0**33, 2],
+        [2, 0.5],
+        [2, -1],
+        [2, LossScale.GROWTH_INTERVAL],
+        [2],
+        None,
+    ]
     for state in wrong:
         others = {name: array for name, array in tensors.items() if name != "loss_scale"}
         if state:

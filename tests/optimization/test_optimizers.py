@@ -16,10 +16,10 @@ from numformer.optimization.optimizers import (
     OPTIMIZERS,
     Adam,
     Parameterwise,
+    ineffective_settings,
     optimizer_for,
     orthogonal,
     stretches,
-    without_effect,
 )
 from numformer.optimization.recipe import Recipe, cosine_rate, linear_rate, warmup_rate
 from numformer.paper.adam import Optimizer, adam, elementwise
@@ -154,10 +154,10 @@ def test_what_cannot_work_is_refused(rng, complaint):
 
 
 def test_a_setting_of_an_optimizer_that_is_not_chosen_is_refused(complaint, monkeypatch):
-    said = complaint(Recipe, weight_decay=0.1)
+    message = complaint(Recipe, weight_decay=0.1)
     assert (
-        "setting of the optimizer adamw" in said
-        and "received weight_decay 0.1 with the optimizer adam." in said
+        "setting of the optimizer adamw" in message
+        and "received weight_decay 0.1 with the optimizer adam." in message
     )
     assert Recipe(weight_decay=0.01) == Recipe()
     assert Recipe(optimizer="adamw", weight_decay=0.1).weight_decay == 0.1
@@ -165,8 +165,8 @@ def test_a_setting_of_an_optimizer_that_is_not_chosen_is_refused(complaint, monk
     for name, value in dict(beta1=0.5, beta2=0.5, adam_epsilon=1e-3).items():
         assert f"received {name} " in complaint(Recipe, optimizer="normalized", **{name: value})
     others = dict(optimizer="normalized", beta1=0.5, weight_decay=0.3, factor=3.0)
-    assert without_effect(others) == dict(beta1=0.9, weight_decay=0.01)
-    assert without_effect(dict(optimizer="adamw", beta1=0.5, weight_decay=0.3)) == {}
+    assert ineffective_settings(others) == dict(beta1=0.9, weight_decay=0.01)
+    assert ineffective_settings(dict(optimizer="adamw", beta1=0.5, weight_decay=0.3)) == {}
 
 
 def test_a_recipe_gives_its_rule_what_it_asks_for(monkeypatch, rng):

@@ -155,6 +155,6 @@ class RandomModel:
             results = {"logits": logits}
             if self.has_relations:
                 ids, _, segments = self.inputs
-                results["relations"] = self.model.relate(ids, segments)
-                self.model.relate_backward(self.drelations.copy())
+                results["relations"] = self.model.relation_logits(ids, segments)
+                self.model.relation_logits_backward(self.drelations.copy())
         return results | {n: p.grad for n, p in self.model.named_parameters().items()}

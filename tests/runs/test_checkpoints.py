@@ -13,7 +13,7 @@ from numformer.models import Config, Transformer
 from numformer.paper import EncoderLayer
 from numformer.runs import files
 from numformer.runs.checkpoints import load_checkpoint, load_model, save_checkpoint, save_model
-from numformer.runs.files import locked, write_atomically
+from numformer.runs.files import folder_lock, write_atomically
 from numformer.runs.migrations import FORMAT
 
 SMALL = dict(d_model=8, d_ff=12, heads=2, layers=2)
@@ -39,9 +39,9 @@ def test_arrays_and_metadata_come_back(path, rng):
     tensors["none"] = np.zeros((0, 2), np.float32)
     metadata = {"names": ["ɑ̃", "b"], "best": {}, "loss": 0.1 + 0.2, "nothing": None}
     save_checkpoint(path, tensors, metadata)
-    found, said = load_checkpoint(path)
-    assert metadata.items() <= said.items() and found.keys() == tensors.keys()
-    assert said.keys() - metadata.keys() == {"format", "versions"}
+    found, loaded_metadata = load_checkpoint(path)
+    assert metadata.items() <= loaded_metadata.items() and found.keys() == tensors.keys()
+    assert loaded_metadata.keys() - metadata.keys() == {"format", "versions"}
     for name, array in tensors.items():
         assert_array_equal(found[name], array)
         assert found[name].dtype == array.dtype
@@ -129,8 +129,8 @@ def test_a_flipped_bit_anywhere_is_refused(path, complaint):
 def test_another_format_is_refused_and_a_later_one_as_such(path, number, complaint):
     save_checkpoint(path, {}, {"format": number})
     later = f"format {FORMAT}; received {path} of format {number}, which a later numformer wrote"
-    said = later if number == FORMAT + 1 else "its metadata is not numformer's"
-    assert said in complaint(load_model, path)
+    message = later if number == FORMAT + 1 else "its metadata is not numformer's"
+    assert message in complaint(load_model, path)
 
 
 NOT_FINITE = [np.array([0, value], np.float32) for value in (np.nan, np.inf, -np.inf)]
@@ -138,11 +138,11 @@ NOT_FINITE = [np.array([0, value], np.float32) for value in (np.nan, np.inf, -np
 
 @pytest.mark.parametrize("array", [*(np.ones(3, d) for d in ("f8", "f2", "i4")), *NOT_FINITE])
 def test_numbers_of_other_kinds_are_refused(path, array, complaint):
-    said = "not finite" if array.dtype == np.float32 else "'x' is not float32"
+    message = "not finite" if array.dtype == np.float32 else "'x' is not float32"
     save_checkpoint(path, {"x": array}, {})
-    assert said in complaint(load_checkpoint, path)
+    assert message in complaint(load_checkpoint, path)
     save_checkpoint(path, {"a": np.ones(2, np.float32), "x": array}, {})
-    assert said in complaint(load_model, path)
+    assert message in complaint(load_model, path)
 
 
 CONFIG = asdict(Config.base(11, **SMALL))
@@ -192,14 +192,14 @@ def test_a_folder_is_locked_for_other_processes_until_the_block_ends(tmp_path):
         if pid == 0:
             files._locked.clear()
             try:
-                with locked(tmp_path):
+                with folder_lock(tmp_path):
                     os._exit(0)
             finally:
                 os._exit(1)
         return os.waitpid(pid, 0)[1] != 0
 
-    with pytest.raises(RuntimeError), locked(tmp_path):
-        with locked(tmp_path / ".." / tmp_path.name):
+    with pytest.raises(RuntimeError), folder_lock(tmp_path):
+        with folder_lock(tmp_path / ".." / tmp_path.name):
             pass
         assert refused_elsewhere()
         raise RuntimeError

@@ -51,8 +51,8 @@ def test_a_run_whose_task_went_wrong_before_anything_was_saved_may_begin_again(t
 
 def test_a_folder_that_cannot_be_made_or_is_not_there_is_refused(tmp_path, complaint):
     (tmp_path / "file").write_text("")
-    for name, said in (("file", "File exists"), ("file/below", "Not a directory")):
-        assert f"{tmp_path / name} ({said}). Choose another" in complaint(run, tmp_path / name)
+    for name, reason in (("file", "File exists"), ("file/below", "Not a directory")):
+        assert f"{tmp_path / name} ({reason}). Choose another" in complaint(run, tmp_path / name)
     for name in ("absent", "file"):
         assert "where there is no folder" in complaint(run, tmp_path / name, resume=True)
     assert [*files(tmp_path)] == ["file"]

@@ -61,17 +61,17 @@ class HeldOut:
         if not parts:
             fix = "Give shorter ones with --data FILE."
             raise InputError(f"examples have at most {LONGEST} symbols", "only longer ones", fix)
-        wanted = min(len(parts), 2 * -(-count // size))
-        chosen = [parts[n] for n in np.linspace(0, len(parts) - 1, wanted).astype(int)]
-        return chosen[::2], chosen[1::2] or chosen
+        number = min(len(parts), 2 * -(-count // size))
+        spread = [parts[n] for n in np.linspace(0, len(parts) - 1, number).astype(int)]
+        return spread[::2], spread[1::2] or spread
 
 
-def held_out(trained: Trained, run: Path, data: Path | None, tested: int = 1000) -> HeldOut:
+def held_out(trained: Trained, run: Path, data: Path | None, max_sources: int = 1000) -> HeldOut:
     """The content of the file `data`; if it is no file, what the run of a task here holds out.
 
-    If `data` is a folder, the run's own data are there now. A figure is measured on up to `tested`
-    sources. Raises InputError if it is unknown which the data are, or if they have other symbols
-    than the model knows.
+    If `data` is a folder, the run's own data are there now. A figure is measured on up to
+    `max_sources` sources. Raises InputError if it is unknown which the data are, or if they have
+    other symbols than the model knows.
     """
     if data and not data.is_dir():
         return _held_out_file(trained, data)
@@ -86,11 +86,11 @@ def held_out(trained: Trained, run: Path, data: Path | None, tested: int = 1000)
     if not batches:  # drawn anew at each step: take batches after the last step
         steps = run_folders.read_config(run)["options"]["steps"]
         batches = [task.batch(steps + number) for number in range(1, 33)]
-    name, figure = _task_figure(task, trained.model, batches, tested)
+    name, figure = _task_figure(task, trained.model, batches, max_sources)
     return HeldOut(f"held out by {run}", batches, lambda: _training_batches(task), name, figure)
 
 
-def _task_figure(task: Any, model: Model, batches: Sequence[Batch], tested: int) -> tuple:
+def _task_figure(task: Any, model: Model, batches: Sequence[Batch], max_sources: int) -> tuple:
     """The name and function of the figure that a task is judged by; "", None if it is the loss."""
     if task.metric == "held_out_loss":
         return "", None
@@ -101,7 +101,7 @@ def _task_figure(task: Any, model: Model, batches: Sequence[Batch], tested: int)
     # Without some heads a model may never write an end; this limit exceeds any right target.
     most = 3 * max(batch.inputs[-1].shape[1] for batch in batches) // 2
     task.text = replace(task.text, max_length=min(most, task.text.max_length))
-    (*_, name), test = task.figures, task.test[:tested]
+    (*_, name), test = task.figures, task.test[:max_sources]
 
     def figure(model: Model) -> float:
         written = task.write(model, [source for source, _ in test], beam=1)
@@ -168,8 +168,8 @@ def _held_out_file(trained: Trained, file: Path) -> HeldOut:
     source, target = text.source, text.target
     encoded = [(source.encode(source.split(a)), target.encode(target.split(b))) for a, b in pairs]
     most = min(LONGEST, trained.model.config.longest or LONGEST) - 1  # less one for the end id
-    kept = sorted((pair for pair in encoded if max(map(len, pair)) <= most), key=_length)
-    parts = [kept[first : first + 256] for first in range(0, len(kept), 256)]
+    short_pairs = sorted((pair for pair in encoded if max(map(len, pair)) <= most), key=_length)
+    parts = [short_pairs[first : first + 256] for first in range(0, len(short_pairs), 256)]
     batches = [PairBatch.of(part, trained.model.config.special) for part in parts]
     return HeldOut(f"of {file}", batches, lambda: iter(batches))
 

@@ -82,8 +82,8 @@ def fit(runs: Sequence[Run], joined: bool) -> Law:
     for _ in range(ROUNDS):
         steps = np.linspace(-reach, reach, GRID)
         grid = np.meshgrid(*(centre[:2, None] + steps), centre[2] + steps * joined)
-        tried = np.unique(np.minimum(np.stack([x.ravel() for x in grid], -1), LARGEST), axis=0)
-        alpha, beta, gamma = np.exp(tried).T[:, :, None]
+        exponents = np.unique(np.minimum(np.stack([x.ravel() for x in grid], -1), LARGEST), axis=0)
+        alpha, beta, gamma = np.exp(exponents).T[:, :, None]
         powers = [(parameters / n) ** -alpha, (symbols / d) ** -beta]
         terms = np.stack(powers if joined else [np.ones_like(powers[0]), *powers], axis=-1)
         targets = losses ** (1 / gamma)
@@ -103,7 +103,7 @@ def fit(runs: Sequence[Run], joined: bool) -> Law:
             )
         sums = np.where(possible[:, None], (terms @ solution)[..., 0], np.inf)
         best = (((sums**gamma - losses) ** 2).sum(axis=-1)).argmin()
-        centre, reach = tried[best], 2.5 * reach / GRID
+        centre, reach = exponents[best], 2.5 * reach / GRID
     alpha, beta, gamma = np.exp(centre).tolist()
     *floor, a, b = solution[best, :, 0].tolist()
     return Law(*(floor or [0.0]), a * n**alpha, alpha, b * d**beta, beta, gamma)
@@ -140,7 +140,7 @@ def budgets(runs: Sequence[Run], count: int = 15, least: int = 4) -> list[Budget
     for run in runs:
         losses.setdefault(run.parameters, {}).setdefault(run.symbols, []).append(run.loss)
     operations = [run.operations for run in runs]
-    found = []
+    budgets = []
     for budget in np.geomspace(min(operations), max(operations), count):
         points = []
         for parameters, by_symbols in sorted(losses.items()):
@@ -150,13 +150,13 @@ def budgets(runs: Sequence[Run], count: int = 15, least: int = 4) -> list[Budget
                 means = [np.mean(by_symbols[amount]) for amount in known]
                 points.append((parameters, np.interp(np.log(symbols), np.log(known), means)))
         if len(points) >= least:
-            found.append(Budget(budget, *np.array(points).T))
-    return found
+            budgets.append(Budget(budget, *np.array(points).T))
+    return budgets
 
 
-def growth(found: Sequence[Budget]) -> float | None:
+def growth(budgets: Sequence[Budget]) -> float | None:
     """The a of N ~ C^a through the best sizes of the budgets; None for fewer than two of them."""
-    best = [(budget.operations, budget.best) for budget in found if budget.best]
+    best = [(budget.operations, budget.best) for budget in budgets if budget.best]
     return np.polyfit(*np.log(best).T, 1)[0] if len(best) > 1 else None
 
 

@@ -61,16 +61,16 @@ def answer_inputs(
         for texts in [inputs] if inputs else _batches(sys.stdin if lines is None else lines):
             # The answer to an empty line is an empty line, so that texts and answers stay in step.
             alone = inputs and len(texts) == 1
-            filled = [text for text in texts if alone or text.strip()]
+            nonempty = [text for text in texts if alone or text.strip()]
             if n_best:
-                scored = trained.n_best(filled, n_best, say=say, **settings)
-                answers = ([f"{score:.4f}\t{text}" for score, text in best] for best in scored)
+                hypotheses = trained.n_best(nonempty, n_best, say=say, **settings)
+                answers = ([f"{score:.4f}\t{text}" for score, text in best] for best in hypotheses)
             else:
-                repeated = [text for text in filled for _ in range(repeats)]
-                written = iter(trained.write(repeated, say=say, **settings))
-                answers = ([next(written) + rule for _ in range(repeats)] for _ in filled)
+                copies = [text for text in nonempty for _ in range(repeats)]
+                written = iter(trained.write(copies, say=say, **settings))
+                answers = ([next(written) + rule for _ in range(repeats)] for _ in nonempty)
             if "seed" in settings:  # the next texts get other random numbers
-                settings["seed"] += repeats * len(filled)
+                settings["seed"] += repeats * len(nonempty)
             for text in texts:
                 answer = next(answers) if alone or text.strip() else [""]
                 print(*answer, sep="\n", flush=True)

@@ -43,8 +43,8 @@ def start_vocabularies(
                 "Name a run on such texts, or train without --start.",
             )
         if unknown:
-            listed = " ".join(map(repr, unknown[:20])) + " ..." * (len(unknown) > 20)
-            print(f"{run} has no {listed} in its {name}: unknown to its model")
+            listing = " ".join(map(repr, unknown[:20])) + " ..." * (len(unknown) > 20)
+            print(f"{run} has no {listing} in its {name}: unknown to its model")
     return tuple(vocabularies[name] for name in texts)
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 
 from numformer.errors import InputError
-from numformer.optimization.optimizers import owners, without_effect
+from numformer.optimization.optimizers import ineffective_settings, owners
 from toy_tasks.command_line import conflicts, run_folders
 from toy_tasks.command_line.parser import Parser
 from toy_tasks.command_line.sources import (
@@ -111,7 +111,7 @@ def _reset_unused(parser: Parser, options: argparse.Namespace, sources: Sequence
     A task may have set them for its default optimizer. Raises InputError for a setting that one of
     `sources` sets.
     """
-    for name, default in without_effect(vars(options)).items():
+    for name, default in ineffective_settings(vars(options)).items():
         for source in sources:
             if name in source.settings:
                 raise InputError(

@@ -11,7 +11,7 @@ from numformer.devices import find_backend
 from numformer.errors import InputError
 from numformer.execution.mpi import started_by_mpi
 from numformer.models import Model
-from numformer.runs.files import locked, write_atomically
+from numformer.runs.files import folder_lock, write_atomically
 from numformer.settings import Settings
 from numformer.training.loop import Task
 from toy_tasks.command_line import run_folders
@@ -99,7 +99,7 @@ def main(study: Study, arguments: list[str] | None = None) -> int:
     identity = json.loads(json.dumps({"name": study.name, "rows": study.rows}))
     if not options.resume:
         options.out = run_folders.new_folder(options.name, options.out)
-    with locked(options.out):
+    with folder_lock(options.out):
         if not options.resume:
             config = {"options": saved_options(options), "study": identity}
             run_folders.write_first_config(options.out, config)

@@ -116,7 +116,7 @@ def _start(context, study: "Study", run: Run) -> tuple:
     """Start a process that computes the run -> the process, and the connection to its outcome."""
     reader, writer = context.Pipe(duplex=False)
     process = context.Process(target=_compute, args=(study, run, writer), daemon=True)
-    with _sigterm_blocked():
+    with _block_sigterm():
         process.start()
     writer.close()
     return process, reader
@@ -131,7 +131,7 @@ def _stop(running: dict) -> None:
 
 
 @contextlib.contextmanager
-def _sigterm_blocked():
+def _block_sigterm():
     """Delay SIGTERM within the block, so that a process started there cannot miss it."""
     if sys.platform == "win32":
         yield

@@ -22,7 +22,7 @@ from numformer.optimization.recipe import Recipe
 from numformer.plots import loss_curve
 from numformer.randomness import seed_sequence
 from numformer.runs.checkpoints import require_size
-from numformer.runs.files import locked
+from numformer.runs.files import folder_lock
 from numformer.runs.run_folder import read_metrics
 from numformer.settings import Settings
 from numformer.training.loop import Interrupted, Schedule, Task, train
@@ -54,11 +54,11 @@ def train_task(
         # Weights and the optimizer's vectors, in float32.
         require_size(last, last.stat().st_size // (4 + 4 * vectors), config)
     model = kind(config, seed_sequence(options.seed, "weights"))
-    kept = run_folders.read_config(options.out).get("kept", {}) if options.resume else {}
+    metadata = run_folders.read_config(options.out).get("kept", {}) if options.resume else {}
     if options.start and not options.resume:
-        kept = load_start_weights(model, getattr(task, "text", None), options.start)
-    if kept:
-        task.kept = kept
+        metadata = load_start_weights(model, getattr(task, "text", None), options.start)
+    if metadata:
+        task.metadata = metadata
     saved = saved_options(options)
     ranks.agree(lambda: saved)
     keywords = dict(seed=options.seed, xp=xp, resume=options.resume, parts=options.parts)
@@ -70,11 +70,11 @@ def train_task(
         return model, ranks.broadcast(Path())
     # A new run writes its first file only here, after all checks.
     folder = options.out if options.resume else run_folders.new_folder(options.name, options.out)
-    with locked(folder):
+    with folder_lock(folder):
         settings = {"options": saved, "model": model_kind(kind)}
         settings |= {"task": task.description().get("name"), "metric": task.metric}
         settings |= {"config": saved_values(config), "recipe": asdict(recipe)}
-        settings |= {"kept": kept} if kept else {}
+        settings |= {"kept": metadata} if metadata else {}
         if options.resume:
             _require_same_task(folder, settings["task"])
             print(_progress(folder, options.steps))
@@ -101,10 +101,10 @@ def train_task(
 
 def resume_command(options: argparse.Namespace, folder: Path) -> str:
     """The command that resumes a run or a study."""
-    return f"{options.program} --resume --out {quoted(folder)}"
+    return f"{options.program} --resume --out {quote(folder)}"
 
 
-def quoted(argument: object) -> str:
+def quote(argument: object) -> str:
     """An argument of a command, quoted for the shell of this system."""
     windows = sys.platform == "win32"
     return subprocess.list2cmdline([str(argument)]) if windows else shlex.quote(str(argument))
@@ -153,7 +153,7 @@ def finish(
     files = sorted(path.name for path in folder.iterdir() if path.is_file())
     print(f"files in {folder}: {', '.join(files)}")
     if example is not None:
-        print(f"use it: {options.program} --run {run or folder} --input {quoted(example)}")
+        print(f"use it: {options.program} --run {run or folder} --input {quote(example)}")
     if options.quick:
         print(f"--quick only shows that everything runs: {options.steps} steps teach nothing yet")
         target = None

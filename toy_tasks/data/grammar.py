@@ -147,17 +147,17 @@ class Grammar:
     def __init__(self, rules: str = RULES, words: str = WORDS):
         self.words = _by_category(words)
         classes = [c.partition(".")[2] for c in self.words if c.startswith("NN.")]
-        weighted = defaultdict(list)
+        weights = defaultdict(list)
         for line in filter(None, map(str.split, rules.splitlines())):
             weight, left, *right = line
             for noun_class in classes if "*" in left + "".join(right) else [""]:
-                filled = [part.replace("*", noun_class) for part in right]
-                divided = right.count("NP.*") and "*" not in left
-                share = float(weight) / (len(classes) if divided else 1)
-                weighted[left.replace("*", noun_class)].append((share, filled))
+                right_side = [part.replace("*", noun_class) for part in right]
+                is_shared = right.count("NP.*") and "*" not in left
+                share = float(weight) / (len(classes) if is_shared else 1)
+                weights[left.replace("*", noun_class)].append((share, right_side))
         self.rules = {
             left: [(math.log(w / sum(w for w, _ in options)), right) for w, right in options]
-            for left, options in weighted.items()
+            for left, options in weights.items()
         }
 
     def draw(self, rng: np.random.Generator, category: str = "S", most: int = 100) -> Tree | None:
@@ -173,8 +173,8 @@ class Grammar:
                 return None
             sums, right_sides = self.cumulative[category]
             parts = [expand(part) for part in right_sides[bisect(sums, rng.random() * sums[-1])]]
-            kept = tuple(part for part in parts if part is not None)
-            return Tree(label(category), kept) if len(kept) == len(parts) else None
+            subtrees = tuple(part for part in parts if part is not None)
+            return Tree(label(category), subtrees) if len(subtrees) == len(parts) else None
 
         tree = expand(category)
         return tree if count <= most else None

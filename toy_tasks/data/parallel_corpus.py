@@ -33,13 +33,13 @@ def read_corpus(
     corpus, parts = {}, split_file(path, rules) if path.is_file() else {}
     for split in SPLITS:
         pairs = parts[split] if parts else read_parallel(*find_files(path, split, languages), rules)
-        kept = pairs if split == "test" else [pair for pair in pairs if all(pair)]
-        if len(kept) < len(pairs):
-            print(f"{split}: {len(pairs) - len(kept)} lines with an empty side are left out")
-        if not kept:
+        complete = pairs if split == "test" else [pair for pair in pairs if all(pair)]
+        if len(complete) < len(pairs):
+            print(f"{split}: {len(pairs) - len(complete)} lines with an empty side are left out")
+        if not complete:
             fix = "Give more pairs of sentences."
             raise InputError(f"{split} holds pairs of sentences", "none", fix)
-        corpus[split] = kept
+        corpus[split] = complete
     trained = {source for source, _ in corpus["train"]}
     for split in SPLITS:
         shared = sum(source in trained for source, _ in corpus[split])
@@ -65,10 +65,10 @@ def find_files(folder: Path, split: str, languages: tuple[str, str]) -> list[Pat
         {path.name.removesuffix(ending) for path in folder.glob(f"{split}*{ending}")}
         for ending in endings
     ]
-    wanted = " and ".join(f"{split}*{ending}" for ending in endings)
+    patterns = " and ".join(f"{split}*{ending}" for ending in endings)
     if not (shared := set.intersection(*names)):
         raise InputError(
-            f"--data names a folder with {wanted}, whose names differ only in their ending",
+            f"--data names a folder with {patterns}, whose names differ only in their ending",
             f"{folder}, which has none" if folder.is_dir() else f"{folder}, which is no folder",
             "Name another folder or other --languages, or leave out --data to download Multi30k.",
         )

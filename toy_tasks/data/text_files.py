@@ -68,13 +68,15 @@ def read_pairs(
     pairs = []
     # str.splitlines would also split at characters such as U+2028 inside a line.
     for number, line in enumerate(text.split("\n"), start=1):
-        shown = repr(line[:80])
+        excerpt = repr(line[:80])
         if line.count("\t") != 1:
-            raise InputError(f"{path}, line {number} must have exactly one TAB", shown, form)
+            raise InputError(f"{path}, line {number} must have exactly one TAB", excerpt, form)
         sides = zip(line.split("\t"), has_words, strict=True)
         pair = tuple(" ".join(side.split()) if has else side.strip() for side, has in sides)
         if not all(pair):
-            raise InputError(f"{path}, line {number} must have a source and a target", shown, form)
+            raise InputError(
+                f"{path}, line {number} must have a source and a target", excerpt, form
+            )
         sides = zip(pair, has_words, strict=True)
         lengths = [side.count(" ") + 1 if has else len(side) for side, has in sides]
         if max(lengths) > longest:

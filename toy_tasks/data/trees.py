@@ -138,11 +138,11 @@ def simplify(tree: Tree) -> Tree | None:
     if tree.label == EMPTY:
         return None
     children = [child if isinstance(child, str) else simplify(child) for child in tree.children]
-    kept = tuple(child for child in children if child is not None)
-    if not kept:
+    remaining = tuple(child for child in children if child is not None)
+    if not remaining:
         return None
-    if tree.label in TOP and len(kept) == 1 and isinstance(kept[0], Tree):
-        return kept[0]
+    if tree.label in TOP and len(remaining) == 1 and isinstance(remaining[0], Tree):
+        return remaining[0]
     # In labels such as -LRB- the hyphen does not separate a function.
     label = tree.label if tree.label[:1] == "-" else re.split(r"[-=|]", tree.label)[0]
-    return Tree(label or "TOP", kept)
+    return Tree(label or "TOP", remaining)

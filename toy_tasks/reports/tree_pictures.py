@@ -18,9 +18,9 @@ def draw_tree(path: Path, tree: Tree) -> None:
     """Draw a tree: each constituent above the middle of its parts, all words on one line."""
     words = tree.words()
     families, lacking = fonts_for({*"".join(words)})
-    shown = [with_code_points(word, lacking) for word in words]
+    labels = [with_code_points(word, lacking) for word in words]
     rights = [0.0]
-    for word in shown:
+    for word in labels:
         rights.append(rights[-1] + LETTER * max(3, len(word)) + 0.15)
     middles = iter((left + right) / 2 for left, right in pairwise(rights))
     depth = _depth(tree)
@@ -48,7 +48,7 @@ def draw_tree(path: Path, tree: Tree) -> None:
         axes.text(x, y, part.label, fontsize=10, color="#0072B2", weight="bold", **LOOK)
         return x, y
 
-    texts = iter(shown)
+    texts = iter(labels)
     draw(tree, 0)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)

@@ -83,7 +83,7 @@ def train_and_test(
         )
     model, folder = train_task(task, Transformer, config, options)
     written = task.write(model, [source for source, _ in task.test])
-    measured = task.measure(written, task.test)
+    results = task.measure(written, task.test)
     print_examples(task, written)
     if not options.no_plots:
         pairs = [(task.text.source.split(source), right[0]) for source, right in task.test[:50]]
@@ -92,13 +92,13 @@ def train_and_test(
         symbols = task.text.target.split(target)
         draw_cross_attention(folder / "attention.png", task.text, model, source, title, symbols)
     (*_, last) = task.figures
-    figures = {name.replace("_", " "): f"{measured[name]:{f}}" for name, f in task.figures.items()}
-    reached = None
+    figures = {name.replace("_", " "): f"{results[name]:{f}}" for name, f in task.figures.items()}
+    goal = None
     if required is not None:
         compare = operator.ge if task.higher_is_better else operator.le
-        reached = f"{last.replace('_', ' ')} {required}", compare(measured[last], required)
-    tested = f"{len(task.test):,} sources {task.unseen}"
-    return finish(options, folder, tested, figures, task.test[0][0], reached)
+        goal = f"{last.replace('_', ' ')} {required}", compare(results[last], required)
+    test_set = f"{len(task.test):,} sources {task.unseen}"
+    return finish(options, folder, test_set, figures, task.test[0][0], goal)
 
 
 def print_examples(task: TransductionTask, written: Sequence[str]) -> None:

@@ -57,17 +57,17 @@ class TranslationTask(TransductionTask):
         if self.dropout and not all(isinstance(side, Subwords) for side in sides):
             rule = "--bpe-dropout needs subwords that were learned by this program"
             raise InputError(rule, "those of a published model", "Leave it out.")
-        kept = {}
+        short = {}
         for split in ("train", "val"):
-            encoded = [(pair, tuple(map(encode, pair, sides))) for pair in data[split]]
-            kept[split] = [row for row in encoded if max(map(len, row[1])) < MAX_SUBWORDS]
-            if left_out := len(encoded) - len(kept[split]):
+            rows = [(pair, tuple(map(encode, pair, sides))) for pair in data[split]]
+            short[split] = [row for row in rows if max(map(len, row[1])) < MAX_SUBWORDS]
+            if left_out := len(rows) - len(short[split]):
                 print(f"{split}: {left_out} pairs of {MAX_SUBWORDS} or more subwords are left out")
-            if not kept[split]:
+            if not short[split]:
                 rule = f"{split} holds pairs of fewer than {MAX_SUBWORDS} subwords"
                 raise InputError(rule, "none", "Put one sentence on each line.")
-        self.pairs, training = map(list, zip(*kept["train"], strict=True))
-        development, validation = map(list, zip(*kept["val"], strict=True))
+        self.pairs, training = map(list, zip(*short["train"], strict=True))
+        development, validation = map(list, zip(*short["val"], strict=True))
         trained = {source for source, _ in self.pairs}
         if shared := sum(source in trained for source, _ in data["test"]):
             self.unseen = f"of the test, {shared:,} of which are trained on, too"
@@ -76,14 +76,16 @@ class TranslationTask(TransductionTask):
         search = options.beam, options.length_penalty, options.penalty
         text = Translation(*sides, 2 * target, source, *search, *languages)
         super().__init__(text, development, data["test"])
-        tested = split_into_subwords(text, [source for source, _ in data["test"]])
-        sequences = [*tested, *(side for pair in training + validation for side in pair)]
-        longest_sampled = MAX_SUBWORDS if self.dropout else 0
-        self.longest = max(text.max_length, longest_sampled + 1, 1 + max(map(len, sequences)))
-        sampled = self.sample_pairs if self.dropout else None
-        self.batches = TokenBatches(training, options.batch_size, self.seed, sampled=sampled)
+        test_sources = split_into_subwords(text, [source for source, _ in data["test"]])
+        sequences = [*test_sources, *(side for pair in training + validation for side in pair)]
+        longest_sample = MAX_SUBWORDS if self.dropout else 0
+        self.longest = max(text.max_length, longest_sample + 1, 1 + max(map(len, sequences)))
+        sample_pairs = self.sample_pairs if self.dropout else None
+        self.batches = TokenBatches(
+            training, options.batch_size, self.seed, sample_pairs=sample_pairs
+        )
         self.batches.special = special
-        self.checked = {"data": self.pairs, "development": data["val"], "test": data["test"]}
+        self.pairs_by_name = {"data": self.pairs, "development": data["val"], "test": data["test"]}
         self.folder, self.saved_epochs = None, 1
 
     def begin(self, folder: Path) -> None:
@@ -93,7 +95,9 @@ class TranslationTask(TransductionTask):
         saved = run_folders.last_state(folder).get("task")
         if isinstance(saved, dict):  # runs of earlier versions saved fewer checksums
             known = saved.keys() | {"data"}
-            self.checked = {name: pairs for name, pairs in self.checked.items() if name in known}
+            self.pairs_by_name = {
+                name: pairs for name, pairs in self.pairs_by_name.items() if name in known
+            }
         with contextlib.suppress(InputError):  # without the file, epochs are counted again
             epochs = run_folders.read_config(folder, EPOCHS_FILE)
             if epochs.get("of") == self._epoch_settings():
@@ -107,12 +111,12 @@ class TranslationTask(TransductionTask):
     def sample_pairs(self, epoch: int) -> list[tuple[list[int], list[int]]]:
         """The pairs, split into the subwords of an epoch."""
         seeds = seed_sequence(self.seed, "subwords", epoch).generate_state(2).tolist()
-        sides = zip(*self.pairs, strict=True)
-        sampled = [
-            self.text.source.sampled(side, self.dropout, seed)
-            for side, seed in zip(sides, seeds, strict=True)
+        texts = zip(*self.pairs, strict=True)
+        sides = [
+            self.text.source.encode_with_dropout(side, self.dropout, seed)
+            for side, seed in zip(texts, seeds, strict=True)
         ]
-        return [tuple(ids[:MAX_SUBWORDS] for ids in pair) for pair in zip(*sampled, strict=True)]
+        return [tuple(ids[:MAX_SUBWORDS] for ids in pair) for pair in zip(*sides, strict=True)]
 
     def batch(self, step: int) -> list[PairBatch]:
         first = (step - 1) * self.accumulate + 1
@@ -148,7 +152,7 @@ class TranslationTask(TransductionTask):
     def description(self) -> dict:
         hashes = {
             name: zlib.crc32("\n".join(map("\t".join, pairs)).encode())
-            for name, pairs in self.checked.items()
+            for name, pairs in self.pairs_by_name.items()
         }
         return {
             "name": self.name,
@@ -176,9 +180,9 @@ def note_unusual(text: Translation, sentences: Sequence[Sequence[str]]) -> None:
     known = {*text.source.symbols}
     if strange := [unknown for symbols in sentences if (unknown := {*symbols} - known)]:
         symbols = sorted(set.union(*strange))
-        listed = " ".join(map(repr, symbols[:20])) + " ..." * (len(symbols) > 20)
+        listing = " ".join(map(repr, symbols[:20])) + " ..." * (len(symbols) > 20)
         total = len(sentences)
-        note(f"{len(strange)} of {total} sentences have symbols that training never saw: {listed}")
+        note(f"{len(strange)} of {total} sentences have symbols that training never saw: {listing}")
     if long := sum(len(symbols) > text.longest for symbols in sentences):
         note(
             f"{long} of {len(sentences)} sentences are longer than all of training, which had at "
@@ -192,10 +196,10 @@ def translate(
     """Tokens of sentences -> tokens of their translations; an empty sentence stays empty."""
     split = split_into_subwords(text, sentences)
     note_unusual(text, split)
-    filled = [index for index, subwords in enumerate(split) if subwords]
+    nonempty = [index for index, subwords in enumerate(split) if subwords]
     translations = [""] * len(sentences)
-    written = text.write(model, [split[index] for index in filled], **settings)
-    for index, subwords in zip(filled, written, strict=True):
+    written = text.write(model, [split[index] for index in nonempty], **settings)
+    for index, subwords in zip(nonempty, written, strict=True):
         translations[index] = text.target.join(subwords)
     return translations
 

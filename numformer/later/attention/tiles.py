@@ -216,7 +216,7 @@ class TiledAttention(Layer):
         """Return the inputs of a dense attention; heads that share keys become groups of heads."""
         xp, positions = array_module(query), (reach.queries.positions, reach.keys.positions)
         heads, groups = query.shape[1], key.shape[1]
-        mask = combined(reach.mask(xp), self.pattern.mask(*positions, heads), xp)
+        mask = combine_masks(reach.mask(xp), self.pattern.mask(*positions, heads), xp)
         bias = [self.bias.forward(*positions, query)] if self.bias else []
         if groups == heads:
             return [query, key, value, mask, *bias]
@@ -284,7 +284,7 @@ class TiledAttention(Layer):
             if reach.causal:
                 earlier = s[part] <= t[:, None]
                 visible = earlier if visible is None else visible & earlier
-            mask = combined(key_mask(reach, sequences, tile.rows, part, xp), visible, xp)
+            mask = combine_masks(key_mask(reach, sequences, tile.rows, part, xp), visible, xp)
             if mask is not None:
                 offsets.append((columns, xp.where(mask, zero, zero - xp.inf)))
         shape = query.shape[:2]
@@ -323,7 +323,7 @@ def key_mask(reach: Reach, sequences: slice, rows: slice, keys, xp):
     return None if valid.all() else xp.asarray(padding_mask(valid))
 
 
-def combined(mask, visible, xp):
+def combine_masks(mask, visible, xp):
     """Return what a mask (B, H, T, S) and a host mask ([H,] T, S) both allow; None allows all."""
     if visible is None or visible.all():
         return mask

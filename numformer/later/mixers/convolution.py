@@ -12,26 +12,26 @@ from numformer.layer import Array, Layer, Parameter
 
 
 def convolution(x, weight, bias, before):
-    """x (B, T, D), weight (W, D), bias (D), before (B, W - 1, D) -> y (B, T, D), extended.
+    """x (B, T, D), weight (W, D), bias (D), before (B, W - 1, D) -> y (B, T, D), x_with_past.
 
     y_t = bias + sum over j < W of weight_j x_{t-j}. `before` has the positions before x, so that
-    extended (B, W - 1 + T, D) has every x_{t-j}.
+    x_with_past (B, W - 1 + T, D) has every x_{t-j}.
     """
     length, reach = x.shape[1], len(weight) - 1
-    extended = array_module(x).concatenate([before, x], axis=1)
+    x_with_past = array_module(x).concatenate([before, x], axis=1)
     y = x * weight[0]
     for j in range(1, len(weight)):
-        y += extended[:, reach - j : reach - j + length] * weight[j]
+        y += x_with_past[:, reach - j : reach - j + length] * weight[j]
     y += bias
-    return y, extended
+    return y, x_with_past
 
 
-def convolution_backward(dy, weight, extended):
+def convolution_backward(dy, weight, x_with_past):
     """dy (B, T, D) -> dx (B, T, D), dweight (W, D), dbias (D)."""
     xp, length, reach = array_module(dy), dy.shape[1], len(weight) - 1
     dx, dweight = dy * weight[0], xp.empty_like(weight)
     for j in range(len(weight)):
-        dweight[j] = dot_rows(dy, extended[:, reach - j : reach - j + length])
+        dweight[j] = dot_rows(dy, x_with_past[:, reach - j : reach - j + length])
         if j:  # x_t is in y_{t+j}
             dx[:, : max(0, length - j)] += dy[:, j:] * weight[j]
     return dx, dweight, sum_rows(dy)
@@ -52,8 +52,8 @@ class Convolution(Layer):
     def forward(self, x: Array, before: Any = None) -> Array:
         require_width(self, x, self.bias.size)
         before = self._zeros(x) if before is None else before
-        y, extended = convolution(x, self.weight.data, self.bias.data, before)
-        self.save(extended=extended)
+        y, x_with_past = convolution(x, self.weight.data, self.bias.data, before)
+        self.save(x_with_past=x_with_past)
         return y
 
     def latest(self, x: Array, before: Any = None) -> Array:

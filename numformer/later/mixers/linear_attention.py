@@ -52,9 +52,9 @@ def normalizers(query, key, causal: bool, start):
 
     z_t is `start` (..., 1, K) plus the sum of the keys up to t; of all keys unless `causal`.
     """
-    summed = key.cumsum(axis=-2) if causal else key.sum(axis=-2, keepdims=True)
-    summed = summed + start
-    return (query * summed).sum(axis=-1, keepdims=True), summed
+    sums = key.cumsum(axis=-2) if causal else key.sum(axis=-2, keepdims=True)
+    sums = sums + start
+    return (query * sums).sum(axis=-1, keepdims=True), sums
 
 
 def normalizers_backward(dtotal, query, sums, causal: bool):

@@ -61,8 +61,8 @@ def running_sums_backward(dy, query, key, value, log_decay, y, states):
         dk = dk + matmul(to_end * v, transpose(dstate))
         dq = matmul(dscores, k) + matmul(dlater, transpose(state))
         dstate = across * dstate + matmul(transpose(q), dlater)
-        dquery[..., chunk, :] = _summed_heads(dq, dquery)
-        dkey[..., chunk, :] = _summed_heads(dk, dkey)
+        dquery[..., chunk, :] = _sum_heads(dq, dquery)
+        dkey[..., chunk, :] = _sum_heads(dk, dkey)
         dvalue[..., chunk, :] = dv
     if log_decay is None:
         return dquery, dkey, dvalue, None
@@ -92,7 +92,7 @@ def _chunks(value, log_decay) -> Iterator[tuple]:
         yield chunk, within, xp.exp(c), xp.exp(c[..., -1:, :] - c), xp.exp(c[..., -1:, :])
 
 
-def _summed_heads(gradient, like):
+def _sum_heads(gradient, like):
     """Sum a gradient (B, H, T, K) over the heads if `like` has one head for all of them."""
     return gradient.sum(axis=1, keepdims=True) if like.shape[1] == 1 else gradient
 

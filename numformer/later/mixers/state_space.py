@@ -34,27 +34,27 @@ def selective_scan(x, step, rate, write, read, skip, start=None):
     rate, skip (H); write, read (B, 1, T, N), which all heads share; start (B, H, N, P), or None for
     0 (Gu and Dao 2023, equations 1 and 2 and algorithm 2; as there, step stands for
     (exp(step A) - 1) / A)
-    -> y (B, H, T, P), scanned (the part of y from the state), the states, the last state.
+    -> y (B, H, T, P), y_before_skip (the part of y from the state), the states, the last state.
     """
     written = x * step[..., None]
     log_decay = step * -rate[:, None]
-    scanned, states, last = running_sums(read, write, written, log_decay, start)
-    return scanned + x * skip[:, None, None], scanned, states, last
+    y_before_skip, states, last = running_sums(read, write, written, log_decay, start)
+    return y_before_skip + x * skip[:, None, None], y_before_skip, states, last
 
 
-def selective_scan_backward(dy, x, step, rate, write, read, skip, scanned, states):
+def selective_scan_backward(dy, x, step, rate, write, read, skip, y_before_skip, states):
     """dy (B, H, T, P) -> the gradients of x, step, rate, write, read and skip."""
     written = x * step[..., None]
     log_decay = step * -rate[:, None]
     dread, dwrite, dwritten, dlog_decay = running_sums_backward(
-        dy, read, write, written, log_decay, scanned, states
+        dy, read, write, written, log_decay, y_before_skip, states
     )
     dstep = dot_last(dwritten, x)[..., 0]  # written = step x
     dstep -= dlog_decay * rate[:, None]  # log_decay = -rate step
     drate = -(dlog_decay * step).sum(axis=(0, 2))
     dskip = dot_last(dy, x)[..., 0].sum(axis=(0, 2))
     dwritten *= step[..., None]
-    dwritten += dy * skip[:, None, None]  # y = scanned + skip x
+    dwritten += dy * skip[:, None, None]  # y = y_before_skip + skip x
     return dwritten, dstep, drate, dwrite, dread, dskip
 
 
@@ -122,15 +122,15 @@ class StateSpace(Mixer):
             write=write[:, None],
             read=read[:, None],
         )
-        y, scanned, states, last = selective_scan(
+        y, y_before_skip, states, last = selective_scan(
             **inputs, skip=self.skip.data, start=state.get("state")
         )
         if past:
             state.update(state=last, before=self.convolution.latest(u, before))
-        y, (opening, opened) = merge_heads(y), swish(gate)
-        scan = dict(inputs=inputs, scanned=scanned, states=states, raw_step=raw_step)
-        self.save(**scan, y=y, opening=opening, opened=opened, reach=reach)
-        y = y * opening
+        y, (swish_gate, sigmoid_gate) = merge_heads(y), swish(gate)
+        scan = dict(inputs=inputs, y_before_skip=y_before_skip, states=states, raw_step=raw_step)
+        self.save(**scan, y=y, swish_gate=swish_gate, sigmoid_gate=sigmoid_gate, reach=reach)
+        y = y * swish_gate
         return self.output.forward(places.gather(y[:, None]) if places.skip_padding else y)
 
     def backward(self, dy: Array) -> Array:
@@ -139,10 +139,14 @@ class StateSpace(Mixer):
         dy = self.output.backward(dy)
         if places.skip_padding:
             dy = places.spread(dy, 1)[:, 0]
-        dgate = swish_backward(dy * saved["y"], saved["opening"], saved["opened"])
-        dy = split_heads(dy * saved["opening"], self.heads)  # y = scan opening
+        dgate = swish_backward(dy * saved["y"], saved["swish_gate"], saved["sigmoid_gate"])
+        dy = split_heads(dy * saved["swish_gate"], self.heads)  # y = scan swish_gate
         dv, dstep, drate, dwrite, dread, dskip = selective_scan_backward(
-            dy, **inputs, skip=self.skip.data, scanned=saved["scanned"], states=saved["states"]
+            dy,
+            **inputs,
+            skip=self.skip.data,
+            y_before_skip=saved["y_before_skip"],
+            states=saved["states"],
         )
         self.skip.grad += dskip
         self.log_rate.grad += drate * inputs["rate"]  # rate = exp(log_rate)
