@@ -13,16 +13,16 @@ def without_seconds(folder: Path) -> dict[str, object]:
 
     Nor those in last.safetensors, and its checksum of metrics.jsonl.
     """
-    said = files(folder)
-    if "metrics.jsonl" in said:
+    contents = files(folder)
+    if "metrics.jsonl" in contents:
         lines = metrics(folder)
-        said["metrics.jsonl"] = [{n: v for n, v in e.items() if n != "seconds"} for e in lines]
-    if "last.safetensors" in said:
+        contents["metrics.jsonl"] = [{n: v for n, v in e.items() if n != "seconds"} for e in lines]
+    if "last.safetensors" in contents:
         tensors, metadata = last(folder)
         arrays = {name: (array.shape, array.tobytes()) for name, array in tensors.items()}
-        told = {n: v for n, v in metadata.items() if n not in ("seconds", "metrics")}
-        said["last.safetensors"] = arrays, told
-    return said
+        progress = {n: v for n, v in metadata.items() if n not in ("seconds", "metrics")}
+        contents["last.safetensors"] = arrays, progress
+    return contents
 
 
 def metrics(folder: Path) -> list[dict]:

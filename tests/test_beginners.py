@@ -104,19 +104,19 @@ REFUSED = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A run of one step."""
-    made = {}
-    exec(BEGIN, made)
+    namespace = {}
+    exec(BEGIN, namespace)
     folder = tmp_path_factory.mktemp("run")
-    train(made["model"], Reversing({"accuracy": 0.5}), folder, Schedule(1))
+    train(namespace["model"], Reversing({"accuracy": 0.5}), folder, Schedule(1))
     return folder
 
 
 @pytest.mark.parametrize(("code", "words"), REFUSED.items(), ids=[*REFUSED])
 def test_a_mistake_meets_the_rule_and_the_fix(code, words, folder, tmp_path, complaint):
     of_mistake = tmp_path if "train(" in code else folder
-    said = complaint(run, code, folder=of_mistake, Reversing=Reversing)
+    message = complaint(run, code, folder=of_mistake, Reversing=Reversing)
     for part in words.format(folder=of_mistake).split(" ... "):
-        assert part in said
+        assert part in message
 
 
 COMMANDS = {
@@ -163,11 +163,11 @@ WARNED = [  # the code, its line that is warned of, and the words
 
 
 @pytest.mark.parametrize(("code", "line", "words"), WARNED)
-def test_a_mistake_that_still_computes_is_told_once_at_its_line(code, line, words):
-    with warnings.catch_warnings(record=True) as told:
+def test_a_mistake_that_still_computes_is_reported_once_at_its_line(code, line, words):
+    with warnings.catch_warnings(record=True) as records:
         warnings.simplefilter("always")
         run(code)
-    (warning,) = told
+    (warning,) = records
     assert words in str(warning.message) and warning.category is UserWarning
     assert (warning.filename, warning.lineno) == ("mine.py", line)
 

@@ -130,15 +130,15 @@ for kind, array in WRONG.items():
     SPOILT[f"{kind} for {LAST}"] = lambda state, array=array: state.update({LAST: array})
 
 
-@pytest.mark.parametrize("said", SPOILT)
-def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(said, rng, complaint):
+@pytest.mark.parametrize("received", SPOILT)
+def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(received, rng, complaint):
     """Broadcasting a (3, 2) into a (2, 3), or loading half a state, would go unnoticed."""
     layer = Tied(rng)
     before = layer.state_dict()
     state = {name: value + 1 for name, value in before.items()}
-    SPOILT[said](state)
+    SPOILT[received](state)
     text = complaint(layer.load_state_dict, state)
-    assert f"received {said}. Build the model with the Config" in text
+    assert f"received {received}. Build the model with the Config" in text
     for name, value in layer.state_dict().items():
         assert_array_equal(value, before[name])
 

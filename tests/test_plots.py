@@ -88,10 +88,12 @@ def test_what_no_font_draws_is_shown_by_code_points_told_once(drawn):
     assert fonts_for({"a"}) == (fonts[:1], set())
     assert len(fonts) == 2 and lacking == {"\U000fffff"}
     labels = ["Ⓐ", "a\U000fffff\U000ffffe", "$\\$"]
-    with pytest.warns(UserWarning, match=r"no font of this machine draws '\\U000ffffe' '") as told:
+    with pytest.warns(
+        UserWarning, match=r"no font of this machine draws '\\U000ffffe' '"
+    ) as records:
         symbols = maps(np.ones((1, 2, 3, 3)), labels, labels)
         axes = drawn(attention_maps, [symbols], "\U000fffff is  $x^$").axes[0]
-    assert len(told) == 1 and told[0].filename == __file__
+    assert len(records) == 1 and records[0].filename == __file__
     assert texts_of(axes.xaxis) == ["Ⓐ", "a U+FFFFF U+FFFFE", "$\\$"]
     assert axes.get_yticklabels()[0].get_fontfamily() == fonts
     assert axes.figure.texts[0].get_text() == "U+FFFFF is $x^$"

@@ -128,9 +128,9 @@ def test_a_text_is_read_up_to_the_context_and_then_its_latest_half(monkeypatch):
 
 def test_notes_on_a_text_are_warnings(run):
     trained = numformer.load(run)
-    with pytest.warns(UserWarning, match=r"never saw 'x' 'é' \(in 'axéx'\)") as told:
+    with pytest.warns(UserWarning, match=r"never saw 'x' 'é' \(in 'axéx'\)") as records:
         trained("axéx")
-    assert told[0].filename == __file__
+    assert records[0].filename == __file__
     assert TRANSDUCTION.notes([*"abcda"]) == ["training saw at most 4 symbols, here are 5"]
     for text, asked in ((TRANSDUCTION, "abcd"), (TEXTS[1], "abcda"), (CONTINUATION, "abcda")):
         assert text.notes([*asked]) == []
@@ -264,9 +264,9 @@ def test_the_best_answers_are_those_of_a_beam_with_their_scores(run, complaint):
     if isinstance(trained.text, Continuation):
         assert "received a model for Continuation" in complaint(trained.n_best, ["a"], 2)
         return
-    told = []
+    notes = []
     texts, how = ["ab", "ab", "axe", "axe"], dict(beam=4, max_length=3)
-    best, again, other, _ = trained.n_best(texts, 2, told.append, **how)
+    best, again, other, _ = trained.n_best(texts, 2, notes.append, **how)
     symbols = trained.text.n_best(trained.model, 2 * [[*"ab"]], 2, **how)[0]
     assert [text for _, text in best] == [" ".join(words) for _, words in symbols]
     assert_allclose([score for score, _ in best], [score for score, _ in symbols], rtol=1e-5)
@@ -274,7 +274,7 @@ def test_the_best_answers_are_those_of_a_beam_with_their_scores(run, complaint):
     # Rows of one product may differ in their last digits.
     assert_allclose([score for score, _ in best], [score for score, _ in again], rtol=1e-6)
     assert best[0][0] > best[1][0] and len(other) == 2
-    assert told[0] == "training never saw 'x' (in 'axe')" and len(told) == 1
+    assert notes[0] == "training never saw 'x' (in 'axe')" and len(notes) == 1
     settings = "n_best of this model has the settings beam, length_penalty, penalty, max_length;"
     assert settings in complaint(trained.n_best, ["ab"], 2, top_k=2)
     assert "texts are a list of strings; received a string" in complaint(trained.n_best, "ab", 2)

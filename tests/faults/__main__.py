@@ -302,9 +302,9 @@ def content(name: str, file: bytes):
         if name != METRICS:
             length = int.from_bytes(file[:8], "little")
             header = json.loads(file[8 : 8 + length])
-            said = json.loads(header.pop("__metadata__")["numformer"])
-            said.pop("crc32")  # which also tells in what order the metadata stand
-            return json.dumps(said, sort_keys=True), header, file[8 + length :]
+            metadata = json.loads(header.pop("__metadata__")["numformer"])
+            metadata.pop("crc32")  # which also tells in what order the metadata stand
+            return json.dumps(metadata, sort_keys=True), header, file[8 + length :]
     return bytes(file)
 
 
@@ -324,8 +324,8 @@ TRIED = """--steps 6 --evaluate-every 2 --log-every 1 --batch-size 4 --d-model 8
 
 def resume(task: SequenceTask, *flags) -> None:
     """What the script does up to the end of training, in this process."""
-    made = build_parser("reverse", "", Transformer, **DEFAULTS)
-    options = parse_options(made, lambda options: "reverse", list(map(str, flags)))
+    parser = build_parser("reverse", "", Transformer, **DEFAULTS)
+    options = parse_options(parser, lambda options: "reverse", list(map(str, flags)))
     symbols = len(task.text.source)
     config = settings_from(options, Config, source_vocabulary=symbols, target_vocabulary=symbols)
     with contextlib.redirect_stdout(io.StringIO()):

@@ -259,8 +259,8 @@ def test_a_device_writes_what_the_host_writes_and_the_model_is_left_as_it_was(se
 def test_a_model_that_cannot_write_is_refused(search, complaint):
     complaint(search, peaked(), SOURCE + 1, 9)
     for has in "start", "step":
-        said = complaint(search, SimpleNamespace(**{has: None}), SOURCE, 9)
-        assert "has the methods start and step; received a SimpleNamespace" in said
+        message = complaint(search, SimpleNamespace(**{has: None}), SOURCE, 9)
+        assert "has the methods start and step; received a SimpleNamespace" in message
     model = peaked()
     model.output.weight.data[3, 2] = np.nan
     with pytest.raises(BrokenNumbers, match="logits are NaN"):
@@ -279,8 +279,8 @@ def test_an_ensemble_needs_models_that_write_and_has_their_smallest_limit(compla
     config = SimpleNamespace(source_vocabulary=V, target_vocabulary=V + 1)
     other = SimpleNamespace(start=None, step=None, config=config)
     assert f"'target_vocabulary': {V + 1}" in complaint(nf.Ensemble, [peaked(), peaked(), other])
-    said = complaint(nf.Ensemble, [peaked(), peaked(), peaked(end_id=4)])
-    assert "have the same special ids; received SpecialIds(padding=0" in said
+    message = complaint(nf.Ensemble, [peaked(), peaked(), peaked(end_id=4)])
+    assert "have the same special ids; received SpecialIds(padding=0" in message
     assert nf.Ensemble([peaked(end_id=4)] * 2).config.special.end == 4
 
 
@@ -328,8 +328,8 @@ def test_invalid_settings_are_refused(search, name, fine, refused, complaint):
     for value in fine:
         assert len(search(peaked(), SOURCE, **usual | {name: value})) == 4
     for value in refused:
-        said = complaint(search, peaked(), SOURCE, **usual | {name: value})
-        assert name in said and f"; received {value!r}. " in said and ".; " not in said
+        message = complaint(search, peaked(), SOURCE, **usual | {name: value})
+        assert name in message and f"; received {value!r}. " in message and ".; " not in message
 
 
 def test_most_probable_returns_count_symbols_with_their_log_probabilities(rng):
@@ -490,8 +490,8 @@ def test_settings_replace_the_fields_of_a_pipeline(complaint):
         words = f"received {name} {value} and a temperature"
         assert words in complaint(usual.write, model, asked, temperature=1.0, **{name: value})
     for value in (0, 4097):
-        said = complaint(usual.n_best, model, asked, 2, max_length=value)
-        assert f"1 to 4096; received {value}" in said
+        message = complaint(usual.n_best, model, asked, 2, max_length=value)
+        assert f"1 to 4096; received {value}" in message
 
 
 @pytest.mark.parametrize(

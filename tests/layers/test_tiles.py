@@ -459,8 +459,8 @@ def test_a_custom_attention_without_a_bias_gradient_is_refused(rng, complaint, m
 def test_patterns_of_size_0_are_refused(complaint):
     for kind, name in ((Window, "window"), (Strided, "stride"), (GlobalWindow, "global_tokens")):
         for value in (0, -1, 2.0):
-            said = f"{name} is an integer of at least 1; received {value}"
-            assert said in complaint(kind, **{name: value})
+            message = f"{name} is an integer of at least 1; received {value}"
+            assert message in complaint(kind, **{name: value})
     small = dict(d_model=8, heads=1)
     assert "at least 2 heads: one looks near, one in strides; received heads 1" in complaint(
         TowerConfig, **small, mixers="window,strided"

@@ -137,16 +137,16 @@ def open_page(chromium, site):
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: problems.append(f"error: {error}"))
-        page.on("console", lambda message: said.append((message.type, message.text)))
+        page.on("console", lambda message: messages.append((message.type, message.text)))
         page.on("request", lambda request: requests.append(request.url))
         page.goto((site[0] / name).as_uri())
         return page
 
-    requests, said = [], []
+    requests, messages = [], []
     yield opened
     for context in contexts:
         context.close()
-    problems += [words for kind, words in said if kind in ("error", "warning")]
+    problems += [words for kind, words in messages if kind in ("error", "warning")]
     assert problems == []
     inside = ("data:", site[0].as_uri())
     assert [url for url in requests if not url.startswith(inside)] == []

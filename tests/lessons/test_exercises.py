@@ -55,10 +55,10 @@ def test_what_operators_make_is_wrong_and_explained_without_a_formula(exercise):
 
 @pytest.mark.parametrize(("name", "source", "words"), PICKED, ids=range(len(PICKED)))
 def test_a_file_hears_what_is_right_and_what_is_wrong(name, source, words, checked):
-    code, said, err = checked(source, EXERCISES[name].lesson)
+    code, output, err = checked(source, EXERCISES[name].lesson)
     right = source in RIGHT.get(name, ())
-    assert (code, err) == (1 - right, []) and words in said, said
-    assert said.endswith(f" {right:d} of 1 right") and (EXERCISES[name].done in said) == right
+    assert (code, err) == (1 - right, []) and words in output, output
+    assert output.endswith(f" {right:d} of 1 right") and (EXERCISES[name].done in output) == right
 
 
 def normed(x, scale):
@@ -97,13 +97,15 @@ def test_an_operator_and_its_words(old, new, words):
 def test_several_mistakes_are_each_explained_and_an_unknown_one_waits(checked):
     scaled = "A.swapaxes(2, 3) @ dB / 11"
     wrong = dict(dQ="dS @ K", dK="dZ.swapaxes(2, 3) @ Q", dV=scaled, dS="dZ * 11**0.5")
-    _, said, _ = checked(attention(**wrong))
-    assert "dquery (3, 2, 5, 11) wrong dkey (3, 2, 7, 11) wrong dvalue (3, 2, 7, 13) wrong" in said
+    _, output, _ = checked(attention(**wrong))
+    assert (
+        "dquery (3, 2, 5, 11) wrong dkey (3, 2, 7, 11) wrong dvalue (3, 2, 7, 13) wrong" in output
+    )
     for words in ("a factor is turned round", "dkey: In the gradient of query key^T, a", "by d_k"):
-        assert words in said
-    _, said, _ = checked(attention(dQ="dS @ K**3", dV=scaled))
-    assert "dkey (3, 2, 7, 11) right" in said and "Then look again at dquery." in said
-    assert "dvalue: In dvalue, there is a division too many, by d_k." in said
+        assert words in output
+    _, output, _ = checked(attention(dQ="dS @ K**3", dV=scaled))
+    assert "dkey (3, 2, 7, 11) right" in output and "Then look again at dquery." in output
+    assert "dvalue: In dvalue, there is a division too many, by d_k." in output
     # What would make wrong what is right is no cause.
     assert "dquery alone is wrong" in checked(attention(dQ="-dA @ K / 11**0.5"))[1]
 
@@ -125,8 +127,8 @@ def test_several_mistakes_are_each_explained_and_an_unknown_one_waits(checked):
     ],
 )
 def test_an_unknown_mistake_gets_what_right_results_have_and_numbers(line, words, checked):
-    _, said, _ = checked(softmax("return " + line.replace("{}", S_BACKWARD)))
-    assert words in said and "number of heads" not in said
+    _, output, _ = checked(softmax("return " + line.replace("{}", S_BACKWARD)))
+    assert words in output and "number of heads" not in output
 
 
 @pytest.mark.parametrize(
@@ -140,9 +142,9 @@ def test_an_unknown_mistake_gets_what_right_results_have_and_numbers(line, words
     ],
 )
 def test_what_is_right_by_chance_is_wrong(source, checked):
-    code, said, err = checked(source)
-    assert (code, err) == (1, []) and " 0 of 1 right" in said
-    assert ("Look for a number that stands for a size" in said) == ("11**0.5" in source)
+    code, output, err = checked(source)
+    assert (code, err) == (1, []) and " 0 of 1 right" in output
+    assert ("Look for a number that stands for a size" in output) == ("11**0.5" in source)
 
 
 ENDLESS = "while True:\n    try:\n        while True: sum(range(99))\n    except{}:\n        pass"
@@ -152,11 +154,11 @@ CAUGHT = "try:\n    while True: sum(range(99))\nexcept:\n    pass"
 def test_a_loop_without_end_is_stopped(checked, monkeypatch):
     monkeypatch.setattr("lessons.kit.reader_file.LIMIT", 0.05)
     before = signal.getsignal(signal.SIGVTALRM)
-    said = checked(softmax(ENDLESS.format(" Exception")))[1]
-    assert "stopped after 0.05 seconds: a loop in it does not end. line" in said
+    output = checked(softmax(ENDLESS.format(" Exception")))[1]
+    assert "stopped after 0.05 seconds: a loop in it does not end. line" in output
     for source in ("while True: pass", CAUGHT):
-        code, said, err = checked(source)
-        assert (code, said) == (2, "") and "FILE runs to its end" in err[0]
+        code, output, err = checked(source)
+        assert (code, output) == (2, "") and "FILE runs to its end" in err[0]
     assert signal.getsignal(signal.SIGVTALRM) is before
     assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0, 0)
 
@@ -200,9 +202,9 @@ CALLED = "\n" + attention(dZ="softmax_backward(dA, A)").removeprefix(HEADER)
     ],
 )
 def test_what_cannot_be_compared_is_explained(source, words, checked):
-    code, said, err = checked(source)
-    assert (code, err) == (1, []) and re.search(words, said), said
-    assert "gufunc" not in said
+    code, output, err = checked(source)
+    assert (code, err) == (1, []) and re.search(words, output), output
+    assert "gufunc" not in output
 
 
 def test_what_a_file_may_be_made_of(checked, tmp_path):
@@ -210,8 +212,8 @@ def test_what_a_file_may_be_made_of(checked, tmp_path):
     (tmp_path / "beside_mine.py").write_text(right)
     head = "from __future__ import annotations\nfrom dataclasses import dataclass\n"
     for source in ("", f"{head}\n\n@dataclass\nclass A:\n    x: int = 1\n"):
-        code, said, err = checked(f"{source}from beside_mine import softmax_backward")
-        assert (code, err) == (0, []) and "mended_additive_backward: not in this file" in said
+        code, output, err = checked(f"{source}from beside_mine import softmax_backward")
+        assert (code, err) == (0, []) and "mended_additive_backward: not in this file" in output
     assert sys.path == before
-    code, said, _ = checked(f"{right}\n{attention(dS='dZ')}")
-    assert code == 1 and said.endswith("1 of 2 right")
+    code, output, _ = checked(f"{right}\n{attention(dS='dZ')}")
+    assert code == 1 and output.endswith("1 of 2 right")

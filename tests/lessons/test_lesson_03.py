@@ -54,9 +54,9 @@ def test_the_numbers_in_the_text_are_these():
     assert f"≈ {dvalue[2, 0]:.2f}.".replace("-", "−") in lesson.back_through_the_blend().text
     assert f"= {dweights[2]:.0f}. If" in lesson.back_through_the_blend().text
     dscores = (np.diag(weights[2]) - np.outer(weights[2], weights[2])) @ dweights
-    said = lesson.back_through_the_softmax().text
-    assert f"≈ {weights[2] @ dweights:.2f}. So" in said
-    assert f"≈ {dscores[2]:.2f}.".replace("-", "−") in said
+    text = lesson.back_through_the_softmax().text
+    assert f"≈ {weights[2] @ dweights:.2f}. So" in text
+    assert f"≈ {dscores[2]:.2f}.".replace("-", "−") in text
 
 
 def curves(piece) -> dict[str, np.ndarray]:
@@ -69,11 +69,11 @@ def test_what_is_said_of_the_scale_is_what_the_picture_shows():
     lesson = lessons.load(3)
     piece = lesson.what_the_scale_does()
     without, with_it = (curves(piece)[key] for key in ("as it is", r"divided by $\sqrt{d_k}$"))
-    told = re.sub(r"\$(\d) .cdot 10\^\{(.*?)\}\$", r"\1e\2", piece.caption)
-    told = [float(number) for number in re.findall(r"\d[\d.]*(?:e-\d+)?(?=[ ,.])", told)]
+    numbers = re.sub(r"\$(\d) .cdot 10\^\{(.*?)\}\$", r"\1e\2", piece.caption)
+    numbers = [float(number) for number in re.findall(r"\d[\d.]*(?:e-\d+)?(?=[ ,.])", numbers)]
     largest = [lesson.random_attention(1024, scaled)[0] for scaled in (False, True)]
-    np.testing.assert_allclose(told, [without[-1], with_it[-1], *largest], rtol=0.4)
-    np.testing.assert_allclose(told[1:], [with_it[-1], *largest], rtol=0.03)
+    np.testing.assert_allclose(numbers, [without[-1], with_it[-1], *largest], rtol=0.4)
+    np.testing.assert_allclose(numbers[1:], [with_it[-1], *largest], rtol=0.03)
     assert without[0] / without[-1] > 1e4 and with_it.max() < 2 * with_it.min()
 
 
@@ -83,8 +83,8 @@ def test_what_is_said_of_four_scores_is_what_was_measured():
     for score, right in stored.items():
         np.testing.assert_allclose(curves(accuracy)[score], right)
         assert f"{score} is at {right[-1]:.2f}" in accuracy.alt
-    said = " ".join(words.markdown().split())
-    plain, scaled = map(int, re.findall(r"(\d+) %", said))
+    text = " ".join(words.markdown().split())
+    plain, scaled = map(int, re.findall(r"(\d+) %", text))
     found = [stored[score][-1] for score in ("dot product", "scaled dot product")]
     np.testing.assert_allclose([plain, scaled], 100 * np.array(found), atol=0.5)
     assert scaled > 95 > 90 > plain  # the text draws its conclusion from this

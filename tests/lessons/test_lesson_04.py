@@ -36,14 +36,14 @@ def test_two_heads_have_the_numbers_of_plain_formulas(sentence, rng):
 
 
 def test_the_numbers_by_hand_are_these():
-    made = two_heads.compute()
-    assert made["qone"][4].tolist() == [-4, 8, -4] and made["qtwo"][4].tolist() == [4, 0, 0]
+    arrays = two_heads.compute()
+    assert arrays["qone"][4].tolist() == [-4, 8, -4] and arrays["qtwo"][4].tolist() == [4, 0, 0]
     place = np.arange(-2, 3)
     keys = two_heads.embedded(two_heads.words) @ two_heads.W_K
     scores = -4 * (place - (place[:, None] - 1)) ** 2
-    np.testing.assert_allclose(made["qone"] @ keys[:, :3].T, scores)
-    assert np.allclose(made["aone"][4, 2] / made["aone"][4, 3], 0.1, atol=0.001)
-    assert two_heads.compute(sentence=two_heads.sentences[1])["y"][4, 2] < -0.5 < made["y"][4, 2]
+    np.testing.assert_allclose(arrays["qone"] @ keys[:, :3].T, scores)
+    assert np.allclose(arrays["aone"][4, 2] / arrays["aone"][4, 3], 0.1, atol=0.001)
+    assert two_heads.compute(sentence=two_heads.sentences[1])["y"][4, 2] < -0.5 < arrays["y"][4, 2]
 
 
 def test_one_head_loses_half_and_two_heads_nothing():
@@ -88,7 +88,7 @@ def test_what_is_said_of_removed_heads_is_what_was_measured():
     one_look = {name: reverse.left_with_one_look(name) for name in reverse.ATTENTIONS}
     assert one_look[last] > 0.9 and min(one_look.values()) < 0.98
     assert all((array == before[name]).all() for name, array in model.state_dict().items())
-    said = words_of(4, "heads_removed")
-    assert f"best of them alone leaves {100 * alone[last]:.0f} % of the words" in said
+    text = words_of(4, "heads_removed")
+    assert f"best of them alone leaves {100 * alone[last]:.0f} % of the words" in text
     shown = simulations.left(last, one=True, two=False, three=True, four=True)
     assert shown["exact"] == left(last, (0, 2, 3))

@@ -15,11 +15,11 @@ def norm(rows):
 
 def by_formulas(**moved) -> dict[str, np.ndarray]:
     """The block's matrices from the equations of the paper, each moved by what is given for it."""
-    made = {}
+    arrays = {}
 
     def keep(name, array):
-        made[name] = array + moved.get(name, 0)
-        return made[name]
+        arrays[name] = array + moved.get(name, 0)
+        return arrays[name]
 
     query, key, value, output, *_ = block.WEIGHTS.values()
     x = keep("x", block.x)
@@ -29,7 +29,7 @@ def by_formulas(**moved) -> dict[str, np.ndarray]:
     hidden = np.maximum(keep("before", normed @ block.inner + block.inner_bias), 0)
     written = keep("written", keep("hidden", hidden) @ block.outer)
     keep("y", norm(keep("sum_2", normed + written)))
-    return made
+    return arrays
 
 
 @pytest.mark.parametrize("option", range(4))
@@ -54,8 +54,8 @@ def test_the_block_has_the_numbers_of_plain_formulas(option):
 
 
 def test_what_is_said_of_the_example_is_so():
-    made = by_formulas()
-    cat = {name: rows[1].tolist() for name, rows in made.items() if name != "weights"}
+    arrays = by_formulas()
+    cat = {name: rows[1].tolist() for name, rows in arrays.items() if name != "weights"}
     assert (cat["sum_1"], cat["normed"]) == ([4, -2, 0, 2, 1], [1.5, -1.5, -0.5, 0.5, 0])
     assert (cat["hidden"], cat["written"]) == ([1, 0, 0, 2, 0, 0], [-1, 0, 2, -1, 0])
     assert cat["y"] == cat["sum_2"] == [0.5, -1.5, 1.5, -0.5, 0]

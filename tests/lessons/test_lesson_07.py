@@ -89,8 +89,8 @@ def test_the_example_of_cross_attention_is_what_the_library_computes():
 def test_what_is_said_of_leaks_is_so():
     honest, leaky = (p.numbers for p in pieces(LESSON.backward_nothing_leaks)[:2])
     assert (honest != 0).tolist() == np.tri(6, dtype=bool).tolist() and leaky.all()
-    said = " ".join(text_of("forward_nothing_leaks").split())
-    assert "With the mask 1, 2, 3, 4, 5 positions" in said and "without it 0, 0, 0, 0, 0." in said
+    text = " ".join(text_of("forward_nothing_leaks").split())
+    assert "With the mask 1, 2, 3, 4, 5 positions" in text and "without it 0, 0, 0, 0, 0." in text
     power, leak = re.findall(r"10\^\{-(\d+)\}|differ by (\d+\.\d)", text_of("one_at_a_time"))
     assert int(power[0]) > 4 and float(leak[1]) > 1
     assert len({*re.findall(r"0\.\d{4}", text_of("what_leaks"))}) == 5

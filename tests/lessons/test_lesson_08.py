@@ -45,41 +45,41 @@ def test_the_program_and_the_steps_train_alike(smoothing, trained):
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.4])
-def test_no_loss_is_lower_than_that_of_what_is_told(smoothing, rng):
+def test_no_loss_is_lower_than_that_of_the_target(smoothing, rng):
     symbols = 4 + training.SYMBOLS
-    told = np.full(symbols, smoothing / symbols)
-    told[0] += 1 - smoothing
+    target = np.full(symbols, smoothing / symbols)
+    target[0] += 1 - smoothing
     begun = {name: array.copy() for name, array in training.begin().items()}
-    made = training.step_of_training(1, **begun, **(training.RECIPE | {"smoothing": smoothing}))
-    entropy = -sum(share * np.log(share) for share in told if share)
-    assert float(made["lowest"]) == pytest.approx(entropy)
+    arrays = training.step_of_training(1, **begun, **(training.RECIPE | {"smoothing": smoothing}))
+    entropy = -sum(share * np.log(share) for share in target if share)
+    assert float(arrays["lowest"]) == pytest.approx(entropy)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_the_gradient_is_what_is_thought_less_what_is_told(smoothing, rng):
+def test_the_gradient_is_the_probabilities_less_the_target(smoothing, rng):
     logits = rng.normal(size=(1, 4))
-    told = (1 - smoothing) * np.eye(4)[0] + smoothing / 4
+    target = (1 - smoothing) * np.eye(4)[0] + smoothing / 4
 
     def loss(logits):
         p = np.exp(logits[0]) / np.exp(logits).sum()
-        return -(told * np.log(p)).sum()
+        return -(target * np.log(p)).sum()
 
-    made = by_hand.loss_and_gradient(logits, smoothing)
+    arrays = by_hand.loss_and_gradient(logits, smoothing)
     measured = [loss(logits + 1e-6 * row) - loss(logits - 1e-6 * row) for row in np.eye(4)]
-    np.testing.assert_allclose(made["dlogits"][0], np.array(measured) / 2e-6, atol=1e-8)
-    np.testing.assert_allclose(made["p"] - made["told"], made["dlogits"], atol=1e-12)
-    assert made["loss"] == pytest.approx(loss(logits))
+    np.testing.assert_allclose(arrays["dlogits"][0], np.array(measured) / 2e-6, atol=1e-8)
+    np.testing.assert_allclose(arrays["p"] - arrays["told"], arrays["dlogits"], atol=1e-12)
+    assert arrays["loss"] == pytest.approx(loss(logits))
 
 
 @pytest.mark.parametrize("beta2", [0.5, 0.98])
 def test_ten_steps_of_adam_are_those_of_its_equations(beta2, rng):
     gradients, mean, square = rng.normal(size=10), 0.0, 0.0
-    made = by_hand.ten_steps(gradients.reshape(2, 5), beta2)["steps"]
+    steps = by_hand.ten_steps(gradients.reshape(2, 5), beta2)["steps"]
     for step, g in enumerate(gradients, 1):
         mean, square = 0.9 * mean + 0.1 * g, beta2 * square + (1 - beta2) * g**2
         m, n = mean / (1 - 0.9**step), square / (1 - beta2**step)
         expected = g, mean, square**0.5, m, n**0.5, m / (n**0.5 + 1e-9)
-        np.testing.assert_allclose(made[step - 1], expected)
+        np.testing.assert_allclose(steps[step - 1], expected)
 
 
 def test_the_first_step_is_the_rate_and_the_size_of_gradients_does_not_matter(rng):
@@ -119,8 +119,8 @@ def test_most_steps_are_clipped_where_the_question_says_so():
 def test_the_text_has_the_numbers_of_the_runs():
     text = words_of(8, "each_switched_off")
     for name in runs.CHANGES:
-        made = runs.trained(name)
-        loss, right = [run.held_out for run in made], [100 * run.right for run in made]
+        repeats = runs.trained(name)
+        loss, right = [run.held_out for run in repeats], [100 * run.right for run in repeats]
         row = f"{name} | {np.mean(loss):.2f} ({min(loss):.2f} to {max(loss):.2f}) | "
         assert row + f"{np.mean(right):.0f} ({min(right):.0f} to {max(right):.0f})" in text
         if name == "no warm-up":

@@ -100,12 +100,12 @@ def test_the_model_on_the_napkin_has_the_slope_of_a_square():
         logits = 2 * table[0] @ table.T
         return np.log(np.exp(logits).sum()) - logits[1]
 
-    table, made = np.eye(3, 4), Napkin()
+    table, napkin = np.eye(3, 4), Napkin()
     for place in np.ndindex(table.shape):
         step = np.zeros_like(table)
         step[place] = 1e-6
-        assert abs((loss(table + step) - loss(table - step)) / 2e-6 - made.both[place]) < 1e-8
-    assert made.by_output[0, 0] == made.by_input[0, 0]
+        assert abs((loss(table + step) - loss(table - step)) / 2e-6 - napkin.both[place]) < 1e-8
+    assert napkin.by_output[0, 0] == napkin.by_input[0, 0]
 
 
 def test_the_stations_add_up():

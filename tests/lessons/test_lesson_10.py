@@ -21,12 +21,12 @@ def shares(place: str) -> np.ndarray:
 @pytest.mark.parametrize("place", measured.PLACES)
 def test_what_may_be_drawn_is_what_the_library_draws_by(place, rng):
     """At random settings; the cuts by a loop, too."""
-    told = drawing.log_p(place)
-    assert abs(shares(place).sum() - 1) < 1e-12 and (np.diff(told) <= 0).all()
+    log_p = drawing.log_p(place)
+    assert abs(shares(place).sum() - 1) < 1e-12 and (np.diff(log_p) <= 0).all()
     for _ in range(20):
         t, k, p = rng.choice(drawing.TEMPERATURES), rng.choice(drawing.KS), rng.choice(drawing.PS)
-        (right,) = Sampling(float(t), int(k), float(p)).probabilities(told[None])
-        tempered, drawn = drawing.kept(told, t, k, p)
+        (right,) = Sampling(float(t), int(k), float(p)).probabilities(log_p[None])
+        tempered, drawn = drawing.kept(log_p, t, k, p)
         np.testing.assert_allclose(drawn, right, atol=1e-12)
         count, total = 0, 0.0
         while total < p and count < k:
@@ -36,15 +36,15 @@ def test_what_may_be_drawn_is_what_the_library_draws_by(place, rng):
 
 
 def test_draws_are_as_frequent_as_they_are_probable_and_counted():
-    made = drawing.choose("torn", 1.0, 1e9, 2.0, 100)
-    assert made["counts"].sum() == 100
-    ends = made["after"].cumsum()
+    state = drawing.choose("torn", 1.0, 1e9, 2.0, 100)
+    assert state["counts"].sum() == 100
+    ends = state["after"].cumsum()
     where = [int((ends <= number).sum()) for number in drawing.NUMBERS]
-    assert made["counts"].tolist() == [where.count(n) for n in range(11)]
+    assert state["counts"].tolist() == [where.count(n) for n in range(11)]
     for draw in (1, 2, 57):
-        made = drawing.choose("torn", 1.0, 1e9, 2.0, draw)
-        assert made["latest"] == where[draw - 1] and made["counts"].sum() == draw
-        assert made["number"] == drawing.NUMBERS[draw - 1]
+        state = drawing.choose("torn", 1.0, 1e9, 2.0, draw)
+        assert state["latest"] == where[draw - 1] and state["counts"].sum() == draw
+        assert state["number"] == drawing.NUMBERS[draw - 1]
     alone = drawing.choose("open", 1.0, 1.0, 2.0, 40)
     assert alone["counts"].tolist() == [40] + 10 * [0] and alone["left"] == 1
 
@@ -64,22 +64,22 @@ def test_the_small_language_by_hand():
 def test_a_tree_is_a_beam(sentence, beam):
     """Log probabilities fall along a line; the best that has ended is best by its score."""
     for alpha in measured.ALPHAS:
-        made = beams.grow(sentence, beam, alpha, beams.STEPS)
-        rows = int(made["steps"])
-        there = made["state"] > 0
+        state = beams.grow(sentence, beam, alpha, beams.STEPS)
+        rows = int(state["steps"])
+        there = state["state"] > 0
         assert there.sum() == rows * beam
         for row, column in np.argwhere(there):
             if row:
-                before = made["log_p"][row - 1, int(made["parents"][row, column])]
-                assert made["log_p"][row, column] <= before
+                before = state["log_p"][row - 1, int(state["parents"][row, column])]
+                assert state["log_p"][row, column] <= before
             if column:
-                assert made["log_p"][row, column] <= made["log_p"][row, column - 1]
-        ends = made["ends"][made["ends"] < 0]
-        assert made["score"] == ends.max()
-        best = np.argwhere(made["state"] == 3)
-        assert len(best) == len(made["best"]) and made["score"] * length_penalty(
+                assert state["log_p"][row, column] <= state["log_p"][row, column - 1]
+        ends = state["ends"][state["ends"] < 0]
+        assert state["score"] == ends.max()
+        best = np.argwhere(state["state"] == 3)
+        assert len(best) == len(state["best"]) and state["score"] * length_penalty(
             len(best) + 1, alpha
-        ) == pytest.approx(made["sum"])
+        ) == pytest.approx(state["sum"])
     greedy, widest = (beams.grow(sentence, b, 0.6, beams.STEPS)["sum"] for b in (1, 4))
     assert greedy <= widest
 
@@ -113,13 +113,13 @@ def test_numbers_of_the_questions_and_of_reinforce():
     squares = np.array([0.6, 0.3, 0.1]) ** 2
     assert answers == pytest.approx([squares[0] / squares.sum(), 55, 0.7])
     exact = lesson.FOUR * ([0, 1, 2, -1] - lesson.FOUR @ [0, 1, 2, -1])
-    said = words_of(10, "reinforce")
-    assert all(f"{x:.3f}".replace("-", "−") in said for x in exact)
+    text = words_of(10, "reinforce")
+    assert all(f"{x:.3f}".replace("-", "−") in text for x in exact)
 
 
 def test_what_is_measured_is_of_these_models_and_says_what_the_text_says():
-    told = models.measured(10)
-    assert {row["beam"] for row in told["beams"]} == {*measured.BEAMS}
+    results = models.measured(10)
+    assert {row["beam"] for row in results["beams"]} == {*measured.BEAMS}
     assert {len(drawing.log_p(place)) for place in measured.PLACES} == {
         drawing.OTHERS + measured.SHOWN
     }
@@ -129,6 +129,6 @@ def test_what_is_measured_is_of_these_models_and_says_what_the_text_says():
     none, paper = (line.get_ydata() for line in picture.figure().axes[0].lines)
     for line in none, paper:
         assert line[0] + 1 < line[2] < max(line) + 0.2 and line[-1] < max(line)
-    log_p = [row["log_p"] for row in told["beams"]]
-    lengths = [row["none"][1] for row in told["beams"]]
+    log_p = [row["log_p"] for row in results["beams"]]
+    lengths = [row["none"][1] for row in results["beams"]]
     assert log_p == sorted(log_p) and lengths == sorted(lengths, reverse=True)

@@ -63,8 +63,8 @@ def site(tmp_path_factory, builder):
     """A page with nothing but the explorer, as `open_page` expects it."""
     folder, page = tmp_path_factory.mktemp("explorer"), builder.Page()
     html = f"<h1>Lesson</h1><h2>Figure</h2>{explorer.simulation().html(page)}"
-    made = builder.Made(html, builder.bundle(page.scripts), {})
-    text = builder.lesson_page(lessons.COURSE[10], made)
+    lesson_parts = builder.Made(html, builder.bundle(page.scripts), {})
+    text = builder.lesson_page(lessons.COURSE[10], lesson_parts)
     (folder / "explorer.html").write_text(text, encoding="utf-8")
     sheets = sorted(lessons.FOLDER.glob("page/*.css"), key=lambda p: (p.stem != "style", p))
     sheets += sorted(lessons.FOLDER.glob("lesson_*/*.css"))
@@ -122,12 +122,12 @@ def test_own_sentences_are_cut_and_read_as_numformer_does(figure):
 
 
 def test_a_temperature_changes_every_head_and_what_is_written(figure):
-    said = set()
+    texts = set()
     for number, temperature in enumerate(explorer.TEMPERATURES):
         found = figure.evaluate(TAKE, [0, OWN[0], number])
         as_numformer("translator", found, temperature)
-        said.add(found["says"])
-    assert len(said) > 2
+        texts.add(found["says"])
+    assert len(texts) > 2
 
 
 @pytest.mark.parametrize(("name", "first"), [("translator", 0), ("reverse", REVERSE)])
@@ -273,30 +273,33 @@ def test_costs_are_those_of_the_products(rng):
 
 
 def test_what_is_said_of_heads_is_what_was_measured():
-    told = models.measured(11)
-    exact, share = told["reversal"]["exact"], np.array(told["reversal"]["share"])
+    results = models.measured(11)
+    exact, share = results["reversal"]["exact"], np.array(results["reversal"]["share"])
     assert exact[0] < 0.01 and exact[-1] > 0.99
     assert share[-1, 2].min() > 0.8 and share[-1, 0].max() < 0.4 and share[0].max() < 0.25
-    two, one = told["repetition"]["2"], told["repetition"]["1"]
+    two, one = results["repetition"]["2"], results["repetition"]["1"]
     assert np.max(two["matching"][-1][1]) > 0.9 > 0.2 > np.max(two["matching"][-1][0])
     assert np.max(two["before"][-1][0]) > 0.8 and two["copying"][-1] > 0.98 > one["copying"][-1]
     assert np.min(two["writes"][1]) > 0.8 and two["writes"][0][0] < 0.1
-    assert told["rounding"] < 0.02 and told["bleu"] > 28
-    pruned = np.array(told["pruned"]["by importance"])
-    drawn = np.array(told["pruned"]["at random"])[..., 1].mean(axis=0)
+    assert results["rounding"] < 0.02 and results["bleu"] > 28
+    pruned = np.array(results["pruned"]["by importance"])
+    drawn = np.array(results["pruned"]["at random"])[..., 1].mean(axis=0)
     assert pruned[12, 1] > drawn[3] and pruned[-1, 1] < 2
-    encoder = np.array(told["pruned"]["encoder"])  # all that read, gone: most of it is left
+    encoder = np.array(results["pruned"]["encoder"])  # all that read, gone: most of it is left
     assert encoder[-1, 1] > 0.7 * encoder[0, 1]
     best = lessons.load(11).best_roles("translator")
     clear = np.array([score >= 3 * chance for _, score, chance in best])
-    assert clear[-12:].sum() >= 8 and not clear[int(np.argmax(told["pruned"]["alone"]))]
-    importance, alone = np.ravel(told["pruned"]["importance"]), np.array(told["pruned"]["alone"])
+    assert clear[-12:].sum() >= 8 and not clear[int(np.argmax(results["pruned"]["alone"]))]
+    importance, alone = (
+        np.ravel(results["pruned"]["importance"]),
+        np.array(results["pruned"]["alone"]),
+    )
     ranks = [np.argsort(np.argsort(x)) for x in (importance, alone)]
     assert np.corrcoef(*ranks)[0, 1] > 0.8
     powers = {
         name: costs.exponent(costs.LENGTHS[-3:], times[-3:])
-        for name, times in told["costs"].items()
+        for name, times in results["costs"].items()
     }
     assert powers["attention"] > 1.5 > 1.25 > max(powers[n] for n in powers if n != "attention")
-    said = words_of(11, "two_layers_and_one")
-    assert "| 2 layers: 2.1 |" in said and "in 26" in said
+    text = words_of(11, "two_layers_and_one")
+    assert "| 2 layers: 2.1 |" in text and "in 26" in text

@@ -76,9 +76,9 @@ def test_operations_are_those_that_a_model_does(rng):
 
 
 def test_amounts_are_read_as_words():
-    said = {0: "0", 999999: "999,999", 1e6: "1 million", 2.345e9: "2.35 billion"}
-    said |= {5e12: "5 trillion", 7.2e17: "720 quadrillion"}
-    assert {value: sizes.amount(value) for value in said} == said
+    texts = {0: "0", 999999: "999,999", 1e6: "1 million", 2.345e9: "2.35 billion"}
+    texts |= {5e12: "5 trillion", 7.2e17: "720 quadrillion"}
+    assert {value: sizes.amount(value) for value in texts} == texts
 
 
 def test_each_part_of_the_map_has_a_file_and_a_case():
@@ -97,9 +97,9 @@ def test_each_part_of_the_map_has_a_file_and_a_case():
 def test_the_stored_runs_are_those_of_today(name):
     """Of each kind the first losses once more; later ones part from rounding."""
     for task, runs in RUNS.items():
-        made = families.train(name, task, stop=2 * families.EVERY)
-        assert made["parameters"] == runs[name]["parameters"]
-        np.testing.assert_allclose(made["losses"], runs[name]["losses"][:2], atol=0.02)
+        result = families.train(name, task, stop=2 * families.EVERY)
+        assert result["parameters"] == runs[name]["parameters"]
+        np.testing.assert_allclose(result["losses"], runs[name]["losses"][:2], atol=0.02)
 
 
 def test_what_is_said_of_the_four_kinds_is_what_was_measured():
@@ -109,9 +109,9 @@ def test_what_is_said_of_the_four_kinds_is_what_was_measured():
     assert min(last["backwards"].values()) > 0.99
     alone = last["either way"].pop("encoder only")
     assert alone < 0.02 and min(last["either way"].values()) > 0.99
-    said = words_of(12, "what_the_four_learned")
+    text = words_of(12, "what_the_four_learned")
     steps = {
-        name: int(step) for name, step in re.findall(r"\| ([a-z -]+) \| [\d,]+ \| (\d+) \|", said)
+        name: int(step) for name, step in re.findall(r"\| ([a-z -]+) \| [\d,]+ \| (\d+) \|", text)
     }
     assert min(steps, key=steps.get) == "recurrent" and len(steps) == 4
     assert abs(RUNS["either way"]["encoder only"]["losses"][-1] - np.log(2)) < 0.1
@@ -146,31 +146,31 @@ def test_targets_say_which_way_they_go(rng):
 
 def test_tables_say_what_was_measured():
     found = landscape.costs()
-    said = words_of(12, "table_1")
+    text = words_of(12, "table_1")
     for name, seconds in found.items():
-        row = re.search(rf"\| {re.escape(name)} (\|[^*]*?)\| (?:[a-z]|\*)", said)[1]
+        row = re.search(rf"\| {re.escape(name)} (\|[^*]*?)\| (?:[a-z]|\*)", text)[1]
         assert row.strip("| ").split(" | ")[-4:] == [f"{1000 * s:.0f}" for s in seconds]
     attention, lstm, window = found.values()
     assert all(a < b for a, b in zip(attention, lstm, strict=True)), "an LSTM is slower"
     assert window[-1] < attention[-1]
-    said = words_of(12, "table_2")
+    text = words_of(12, "table_2")
     step = 3 * 2 * (63.05e6 - 18.944e6 + 18.944e6) * 25_000 * 100_000  # 6 N D, nearly
     assert (
-        abs(float(re.search(r"so \$([\d.]+) \\cdot 10\^\{17\}\$", said)[1]) * 1e17 / step - 1)
+        abs(float(re.search(r"so \$([\d.]+) \\cdot 10\^\{17\}\$", text)[1]) * 1e17 / step - 1)
         < 0.02
     )
-    assert "29 % of it" in said and "42 %" in said
+    assert "29 % of it" in text and "42 %" in text
     rows = landscape.ablation()
     assert len(rows) == 19 and rows[0].name == "base"
     assert all(row.lowest <= row.errors <= row.highest for row in rows)
 
 
 def test_our_own_scaling_laws_are_those_that_were_measured():
-    laws, said = landscape.scaling(), words_of(12, "at_home")
+    laws, text = landscape.scaling(), words_of(12, "at_home")
     for unit, law in laws.items():
         assert abs(law.predicted - law.trained) < 0.03 < 0.05 < law.added and law.joined < 0.05
         assert re.search(
-            rf"\| {unit} \| {law.by_size} .*{law.predicted:.3f} \| {law.trained:.3f}", said
+            rf"\| {unit} \| {law.by_size} .*{law.predicted:.3f} \| {law.trained:.3f}", text
         )
     assert [law.trained for law in laws.values()] == [1.636, 3.318]
 
@@ -182,8 +182,8 @@ def test_scaling_laws_are_those_of_their_papers():
         assert abs(found / landscape.best(budget) - 1) < 1e-3
         assert landscape.kaplan(10 * budget) / landscape.kaplan(budget) == pytest.approx(10**0.73)
     assert landscape.kaplan(8.64e19) == pytest.approx(1.3e9)
-    made = landscape.compute(1e22, 16)
-    assert made["losses"].argmin() in (15, 16, 17) and made["behind"] >= 0
+    result = landscape.compute(1e22, 16)
+    assert result["losses"].argmin() in (15, 16, 17) and result["behind"] >= 0
 
 
 def test_what_is_stored_says_how_it_was_made():

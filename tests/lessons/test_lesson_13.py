@@ -41,11 +41,13 @@ def test_a_walk_ends_where_plain_attention_does(block, causal, rng):
         ("dvalue", value, lambda x: attention(query, key, x, allowed)),
     ):
         np.testing.assert_allclose(states[8][name], slopes(of, x, walk.doutput), atol=1e-8)
-    said = [walk.WORDS[int(state["same"])] for state in states]
+    verdicts = [walk.WORDS[int(state["same"])] for state in states]
     first = next(n for n, state in enumerate(states) if (state["done"] == 0).all())
     last = max(n for n, state in enumerate(states) if state["there"])
-    assert said[:first] == first * ["not yet"] and said[first:last] == (last - first) * ["O is"]
-    assert said[last:] == (9 - last) * ["O and all gradients"]
+    assert verdicts[:first] == first * ["not yet"] and verdicts[first:last] == (last - first) * [
+        "O is"
+    ]
+    assert verdicts[last:] == (9 - last) * ["O and all gradients"]
 
 
 def test_a_walk_never_holds_more_than_a_block_and_skips_what_is_later():
@@ -88,7 +90,7 @@ def test_who_knows_of_whom_is_what_paths_say():
     reached = [
         patterns.compute(layers, "window", size) for layers, size in ((1, 2), (3, 6), (7, 4))
     ]
-    assert [float(made["back"]) for made in reached] == [1, 15, 21]
+    assert [float(state["back"]) for state in reached] == [1, 15, 21]
     assert patterns.compute(1, "strided", 4)["needed"] == 2
 
 
@@ -100,10 +102,10 @@ def test_what_is_said_of_costs_is_what_was_measured():
     times = {kind: cost.exponent(costs[0]) for kind, costs in found.items()}
     assert times["plain"] > max(times["window"], times["linear"], times["state space"])
     assert abs(cost.exponent(3.0 * cost.LENGTHS**1.5) - 1.5) < 1e-9
-    said = words_of(13, "what_it_costs")
+    text = words_of(13, "what_it_costs")
     for kind, (_, *theory) in cost.KINDS.items():
         of_time, time, of_memory, measured = re.search(
-            rf"\| {kind} \| (.*?) \| (.*?) \| (.*?) \| (.*?) \|", said
+            rf"\| {kind} \| (.*?) \| (.*?) \| (.*?) \| (.*?) \|", text
         ).groups()
         assert [int(of_time), int(of_memory)] == theory
         assert (time, measured) == (f"{times[kind]:.2f}", f"{memory[kind]:.2f}")

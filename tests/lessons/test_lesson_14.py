@@ -106,9 +106,9 @@ def test_the_arithmetic_of_wires():
                 seconds = 6 * parameters * 25_000 / 9.5e12
                 sent = 2 * (machines - 1) / machines * 32 * parameters / (gigabits * 1e9)
                 gained = seconds / (seconds / machines + sent)
-                made = wires.speed(parameters, machines, gigabits * wires.GIGABIT)
-                np.testing.assert_allclose(made, gained)
-                np.testing.assert_allclose(made, machines / (1 + (machines - 1) / limit))
+                speeds = wires.speed(parameters, machines, gigabits * wires.GIGABIT)
+                np.testing.assert_allclose(speeds, gained)
+                np.testing.assert_allclose(speeds, machines / (1 + (machines - 1) / limit))
                 hidden = wires.speed(parameters, machines, gigabits * wires.GIGABIT, hidden=True)
                 best = min(machines, seconds / (sent + seconds / machines / 3))
                 np.testing.assert_allclose(hidden, best)
@@ -133,14 +133,14 @@ def test_parts_of_a_layer_have_the_gradients_of_the_whole(rng):
 
 
 def test_what_the_text_says_of_the_example_and_of_batches():
-    text = lessons.load(14).__file__
-    with open(text, encoding="utf-8") as file:
-        said = " ".join(file.read().replace("\n#", " ").split())
+    path = lessons.load(14).__file__
+    with open(path, encoding="utf-8") as file:
+        text = " ".join(file.read().replace("\n#", " ").split())
     x, dy = ring.EXAMPLES[0, :4], ring.ERRORS[0]
     numbers = ", ".join(f"{value:.0f}" for value in x)
-    assert f"$x = ({numbers})$" in said and f"$\\mathrm{{d}}y = {dy:.0f}$" in said
+    assert f"$x = ({numbers})$" in text and f"$\\mathrm{{d}}y = {dy:.0f}$" in text
     numbers = ", ".join(f"{value:.0f}" for value in x * dy)
-    assert f"\\mathrm{{d}}y = ({numbers})$" in said
+    assert f"\\mathrm{{d}}y = ({numbers})$" in text
     steps = wires.steps_to_learn()
     assert steps == sorted(steps, reverse=True) and len(steps) == len(wires.BATCHES)
     words = words_of(14, "larger_batches")

@@ -39,8 +39,8 @@ QUESTIONS = [
     ],
 )
 def test_a_file_that_does_not_run_is_one_line(source, words, checked):
-    code, said, err = checked(source)
-    assert (code, said, len(err)) == (2, "", 1)
+    code, output, err = checked(source)
+    assert (code, output, len(err)) == (2, "", 1)
     assert err[0].startswith("error: ") and words in err[0]
 
 
@@ -49,8 +49,8 @@ def test_a_starter_file_is_written_once_filled_in_and_right(call, tmp_path):
     code, out, _ = call(main, "start", "3", str(file))
     assert code == 0 and out[-1].endswith(f"python -m lessons check 3 {file}")
     code, out, _ = call(main, "check", "3", str(file))
-    said = "\n".join(out)
-    assert code == 1 and said.count("Not begun yet.") == 4 and out[-1] == "0 of 4 right"
+    output = "\n".join(out)
+    assert code == 1 and output.count("Not begun yet.") == 4 and out[-1] == "0 of 4 right"
     text = file.read_text()
     for exercise in lessons.load(3).EXERCISES:
         assert exercise.code in text and plain(exercise.task) in text.replace("# ", "")
@@ -127,9 +127,9 @@ A_NUMBER = "This asks for a number such as 0.5 or 1/2, and '"
 )
 def test_what_a_quiz_says_to_what_is_typed(typed, right, words, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
-    count, said = ask(QUESTIONS), capsys.readouterr().out
-    assert count == right and said.endswith(f"{right} of 2 right\n")
-    assert {part: said.count(part) for part in words} == words
+    count, output = ask(QUESTIONS), capsys.readouterr().out
+    assert count == right and output.endswith(f"{right} of 2 right\n")
+    assert {part: output.count(part) for part in words} == words
 
 
 def test_a_large_number_has_its_thousands_marked_and_a_comma_may_be_a_point():

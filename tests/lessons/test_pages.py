@@ -82,8 +82,8 @@ def test_the_sentence_of_the_index_shows_what_attention_computes(open_page):
         assert list(words) == WORDS and pressed.index("true") == at and pressed.count("true") == 1
         np.testing.assert_allclose(np.array(given, float), weights[at], atol=1e-4)
         assert list(numbers) == [f"{weight:.2f}" for weight in weights[at]]
-        said = row.locator(".says").inner_text()
-        assert said.startswith(f"{WORDS[at]} takes {weights[at].max():.2f} of ")
+        text = row.locator(".says").inner_text()
+        assert text.startswith(f"{WORDS[at]} takes {weights[at].max():.2f} of ")
 
 
 def test_the_architecture_and_the_list_lead_to_the_lessons(open_page):
@@ -96,8 +96,8 @@ def test_the_architecture_and_the_list_lead_to_the_lessons(open_page):
     for number, link, kind in parts:
         there = lessons.COURSE[int(number) - 1].page
         assert (link, kind) == ((there, None) if there else (None, "to-come"))
-    told = page.locator(".course > li").all_inner_texts()
-    for entry, words in zip(lessons.COURSE, told, strict=True):
+    entries = page.locator(".course > li").all_inner_texts()
+    for entry, words in zip(lessons.COURSE, entries, strict=True):
         assert entry.title in words and ("to come" in words) == (entry.path is None)
     page.locator(".course > li").nth(LESSONS[-1].number - 1).locator("a").click()
     assert page.get_by_role("heading", level=1).inner_text() == LESSONS[-1].title

@@ -91,8 +91,8 @@ def test_the_formulas_are_what_a_model_has(name, layers):
     saved = sum(array.nbytes for array in arrays.values())
     parts = published.parts(config, length)
     symbols = 0 if hasattr(config, "classes") else 2 * 50 * length  # the loss saves them
-    told = 2 * sum(part.layers * part.saved for part in parts) - symbols
-    assert saved == pytest.approx(4 * told, rel=0.05)
+    numbers = 2 * sum(part.layers * part.saved for part in parts) - symbols
+    assert saved == pytest.approx(4 * numbers, rel=0.05)
 
 
 def test_operations_are_those_of_recorded_products():

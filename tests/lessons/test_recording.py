@@ -44,30 +44,36 @@ def replayed(chromium):
 def everything(x, y, ids):
     """x (2, 3, 4), y (3, 4), ids (2, 3) below 3 -> arrays of every operation that is known."""
     xp, positive = array_module(x), abs(x) + 0.1
-    made = {name: getattr(xp, name)(x) for name in "cos exp negative sign sin square tanh".split()}
-    made |= {name: getattr(xp, name)(positive) for name in ("log", "sqrt")}
+    arrays = {
+        name: getattr(xp, name)(x) for name in "cos exp negative sign sin square tanh".split()
+    }
+    arrays |= {name: getattr(xp, name)(positive) for name in ("log", "sqrt")}
     for name in "add divide maximum minimum multiply subtract".split():
-        made[name] = getattr(xp, name)(x, y)
+        arrays[name] = getattr(xp, name)(x, y)
     for name in "equal greater greater_equal less less_equal not_equal".split():
-        made[name] = getattr(xp, name)(ids, 1)
+        arrays[name] = getattr(xp, name)(ids, 1)
     for name in ("sum", "max", "min", "any", "all", "mean"):
         array = x > 0 if name in ("any", "all") else x
-        made[name] = getattr(array, name)()
-        made[f"{name} along two"] = getattr(array, name)(axis=(0, 2))
-        made[f"{name} kept"] = getattr(array, name)(axis=-1, keepdims=True)
-    made["power"], made["powers of"] = positive**y, 0.9**ids
-    made["logic"] = ~((x > 0) & (y > 0)) | xp.isfinite(x) & (x < y)
-    made["where"] = xp.where(x > y, x, 0.5)
-    made["infinite"] = xp.where(x > y, x, -np.inf)
-    made["matmul"], made["batched"] = y @ x.swapaxes(-1, -2), x @ x.swapaxes(1, 2)
-    made["vectors"], made["row"] = y[0] @ y[1], y[:, 1] @ y
-    made["taken"], made["pairs"], made["by axis"] = y[ids], y[ids, ids + 1], x.take(ids, axis=1)
-    made["reshaped"] = x.transpose(2, 0, 1).reshape(4, -1).T[1:, ::2]
-    made["spread"] = xp.broadcast_to(y[:, None, 1:], (3, 2, 3)) + 0
-    made["joined"] = xp.concatenate([x[0], y, x[1] * 2], axis=1)
-    made["by the host"] = x @ np.arange(12.0).reshape(3, 4).T
-    made["of the host"] = np.arange(6.0).reshape(2, 3) @ x
-    made["stacked"] = np.stack([x[0], y], axis=-1)
+        arrays[name] = getattr(array, name)()
+        arrays[f"{name} along two"] = getattr(array, name)(axis=(0, 2))
+        arrays[f"{name} kept"] = getattr(array, name)(axis=-1, keepdims=True)
+    arrays["power"], arrays["powers of"] = positive**y, 0.9**ids
+    arrays["logic"] = ~((x > 0) & (y > 0)) | xp.isfinite(x) & (x < y)
+    arrays["where"] = xp.where(x > y, x, 0.5)
+    arrays["infinite"] = xp.where(x > y, x, -np.inf)
+    arrays["matmul"], arrays["batched"] = y @ x.swapaxes(-1, -2), x @ x.swapaxes(1, 2)
+    arrays["vectors"], arrays["row"] = y[0] @ y[1], y[:, 1] @ y
+    arrays["taken"], arrays["pairs"], arrays["by axis"] = (
+        y[ids],
+        y[ids, ids + 1],
+        x.take(ids, axis=1),
+    )
+    arrays["reshaped"] = x.transpose(2, 0, 1).reshape(4, -1).T[1:, ::2]
+    arrays["spread"] = xp.broadcast_to(y[:, None, 1:], (3, 2, 3)) + 0
+    arrays["joined"] = xp.concatenate([x[0], y, x[1] * 2], axis=1)
+    arrays["by the host"] = x @ np.arange(12.0).reshape(3, 4).T
+    arrays["of the host"] = np.arange(6.0).reshape(2, 3) @ x
+    arrays["stacked"] = np.stack([x[0], y], axis=-1)
     table = xp.zeros((3, 4), x.dtype)
     scatter_add(table, ids.ravel(), x.reshape(-1, 4))
     written = x.copy()
@@ -76,7 +82,7 @@ def everything(x, y, ids):
     written[xp.arange(2), ids[:, 0]] -= y[:2]
     written[..., 0] = 7
     xp.exp(y, out=written[1])
-    return made | {"table": table, "written": written, "whole": ids.astype(x.dtype) / 2}
+    return arrays | {"table": table, "written": written, "whole": ids.astype(x.dtype) / 2}
 
 
 def test_every_operation_repeats_with_other_numbers(replayed, rng):
@@ -181,8 +187,8 @@ REFUSED = {  # what is done to a recorded array (2, 3), and the words of the com
 @pytest.mark.parametrize(("lines", "words"), REFUSED.items())
 def test_what_a_list_cannot_hold_is_refused_with_its_line(lines, words, complaint):
     with Recording() as recording:
-        said = complaint(lines, recording.given("x", np.ones((2, 3))))
-    assert words in said and ("twice" in words or __file__ in said)
+        message = complaint(lines, recording.given("x", np.ones((2, 3))))
+    assert words in message and ("twice" in words or __file__ in message)
 
 
 def test_one_recording_is_made_at_a_time():
@@ -197,6 +203,6 @@ def test_what_nobody_looks_at_is_not_repeated():
         x = recording.given("x", [1.0, 2.0])
         np.exp(x).sum()
         recording.name("y", 2 * x)
-    told = recording.told()
-    assert [name for name, *_ in told["operations"]] == ["multiply", "copy"]
-    assert len(told["buffers"]) == 3
+    description = recording.told()
+    assert [name for name, *_ in description["operations"]] == ["multiply", "copy"]
+    assert len(description["buffers"]) == 3

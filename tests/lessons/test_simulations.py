@@ -20,15 +20,15 @@ RANDOM = 6  # combinations of what can be chosen, beside each value of each cont
 
 def simulations(kind: type | None = None) -> list:
     """(page, simulation) of all lessons, from the functions that are annotated to return one."""
-    made = []
+    cases = []
     for entry in LESSONS:
         for shown in vars(lessons.load(entry.number)).values():
             returned = getattr(shown, "__annotations__", {}).get("return")
             if getattr(shown, "shown", False) and returned is Simulation:
                 (simulation,) = pieces(shown)
                 if kind is None or any(isinstance(view, kind) for view in simulation.views):
-                    made.append(pytest.param(entry.page, simulation, id=simulation.name))
-    return made
+                    cases.append(pytest.param(entry.page, simulation, id=simulation.name))
+    return cases
 
 
 every_simulation = pytest.mark.parametrize(("page", "simulation"), simulations())
@@ -244,9 +244,9 @@ def test_each_step_that_a_page_repeats_is_numformer_s(page, simulation, open_pag
                 for name, array in simulation.begin.items():
                     np.testing.assert_array_equal(given[name], array)
             assert given.pop("step") == number
-            made = simulation.compute(step=number, **given)
-            made |= {f"given {name}": given[name] for name in simulation.begin}
-            for name, array in made.items():
+            arrays = simulation.compute(step=number, **given)
+            arrays |= {f"given {name}": given[name] for name in simulation.begin}
+            for name, array in arrays.items():
                 np.testing.assert_allclose(after[name], array, 1e-9, 1e-9, err_msg=name)
 
 

@@ -18,7 +18,7 @@ from lessons.kit.percent import cells
 from lessons.kit.run import run
 
 # Numbers and claims that a lesson makes, as a terminal shows them; other tests compute them anew.
-SAID = {
+QUOTATIONS = {
     1: """
     1.41 at *good*, 1.03 at *very*, 1.02 at *not* … a hundredth after 10 words and the LSTM after
     27 (
@@ -107,8 +107,8 @@ def test_a_lesson_in_a_terminal(number, call, tmp_path, monkeypatch):
     code, lines, err = call(main, str(number))
     assert (code, err) == (0, [])
     out = "\n".join(lines)
-    told = {line.split(": ")[0] for line in lines if line.startswith("runs/lessons/")}
-    assert told == {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.png")}
+    paths = {line.split(": ")[0] for line in lines if line.startswith("runs/lessons/")}
+    assert paths == {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.png")}
     headings = re.findall(r"^# ##? (.*)$", Path(lessons.load(number).__file__).read_text(), re.M)
     lost = [heading for heading in headings if plain(heading) not in out]
     assert lost == [] and "To take with you" in headings, f"headings, of which {lost} are not shown"
@@ -119,8 +119,8 @@ def test_a_lesson_in_a_terminal(number, call, tmp_path, monkeypatch):
     marks = re.search(r".{0,40}(?:[$\\]|(?<! )\*\*(?![\w-])).{0,40}", out)
     assert not marks, f"markup in a terminal: {marks[0]}"
     text = " ".join(out.split())
-    told = " ".join(SAID.get(number, "").split()).split(" … ")
-    assert [words for words in told if words not in text] == [], text
+    quotations = " ".join(QUOTATIONS.get(number, "").split()).split(" … ")
+    assert [words for words in quotations if words not in text] == [], text
     checks = re.findall(r"\|.* (?:relative error|largest difference) .*\n((?:\|.*\n)+)", out)
     powers = [int(power) for rows in checks for power in re.findall(r"10\^-(\d+)", rows)]
     assert powers and min(powers) >= 9, f"a gradient check that fails: {checks}"
@@ -199,8 +199,8 @@ def test_markdown_in_a_terminal(markdown, shown):
 def test_a_matrix_shows_its_numbers(page):
     matrix = Matrix("M", np.array([[-1.25, 0.001], [0, -np.inf]]), ["a", "b"], ["c", "d"])
     assert matrix.cells() == [["−1.25", "0.00"], ["0", "−∞"]]
-    made = Matrix("M", np.array([[-2, 1, 0], [3, -4, 5]]), ["a", "b"], ["c", "d", "e"]).html(page)
-    head, *body = made.split("<tr>")[1:]
+    table = Matrix("M", np.array([[-2, 1, 0], [3, -4, 5]]), ["a", "b"], ["c", "d", "e"]).html(page)
+    head, *body = table.split("<tr>")[1:]
     assert re.findall(r">(\w)</th>", head) == ["c", "d", "e"]
     rows = [re.findall(r">([\w−]+)</t", row) for row in body]
     assert rows == [["a", "−2", "1", "0"], ["b", "3", "−4", "5"]]
@@ -208,10 +208,10 @@ def test_a_matrix_shows_its_numbers(page):
 
 def test_a_picture_has_its_words_and_the_colour_of_the_text_around_it(page):
     drawn = Picture("drawn", lambda figure: figure.subplots(), "What is <seen>.", "Look for it.")
-    made = drawn.html(page)
-    assert made.count('<svg role="img" aria-label="What is &lt;seen&gt;."') == 1
-    assert made.endswith("<figcaption><p>Look for it.</p>\n</figcaption></figure>")
-    assert made.count("currentColor") > 3 and INK not in made
+    html = drawn.html(page)
+    assert html.count('<svg role="img" aria-label="What is &lt;seen&gt;."') == 1
+    assert html.endswith("<figcaption><p>Look for it.</p>\n</figcaption></figure>")
+    assert html.count("currentColor") > 3 and INK not in html
 
 
 def test_where_there_is_a_window_pictures_open_in_it(monkeypatch, capsys, tmp_path):

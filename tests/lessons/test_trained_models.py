@@ -39,12 +39,12 @@ def test_a_model_is_trained_once_and_then_measured(call, cache, tmp_path, monkey
     monkeypatch.setattr(models, "measuring", lambda: [module])
     code, out, err = call(train.main, "--measure 77")
     assert (code, out, err) == (0, [f"{tmp_path / 'measured.json'} is written"], [])
-    told = json.loads((tmp_path / "measured.json").read_text(encoding="utf-8"))
-    assert told["command"] == "python -m lessons.train --measure 77"
-    assert told["measured"] == module.measure()
+    record = json.loads((tmp_path / "measured.json").read_text(encoding="utf-8"))
+    assert record["command"] == "python -m lessons.train --measure 77"
+    assert record["measured"] == module.measure()
 
 
-def test_a_training_goes_on_and_one_that_fails_is_told(call, cache, monkeypatch):
+def test_a_training_goes_on_and_one_that_fails_is_reported(call, cache, monkeypatch):
     run, folder = models.MODELS["small"], cache / "small"
     assert run.arguments(folder, None)[-2:] == ["--out", str(folder)]
     assert "--data" not in run.arguments(folder, cache)
@@ -58,10 +58,12 @@ def test_a_training_goes_on_and_one_that_fails_is_told(call, cache, monkeypatch)
 
 def test_what_is_stored_says_by_which_command():
     for module in models.measuring():
-        told = json.loads(models.stored(module).read_text(encoding="utf-8"))
+        record = json.loads(models.stored(module).read_text(encoding="utf-8"))
         number = int(module.__name__.split(".")[1][-2:])
-        assert told["command"] == f"python -m lessons.train --measure {number}"
-        assert models.measured(number) == told["measured"] and {*module.MODELS} <= {*models.MODELS}
+        assert record["command"] == f"python -m lessons.train --measure {number}"
+        assert models.measured(number) == record["measured"] and {*module.MODELS} <= {
+            *models.MODELS
+        }
 
 
 def by_narrow_beams() -> dict:
@@ -79,12 +81,12 @@ def by_narrow_beams() -> dict:
 
 def of_the_explorer() -> dict:
     trained = models.model("small_translator")
-    subwords, told = trained.text.source, models.measured(11)
+    subwords, results = trained.text.source, models.measured(11)
     data = lesson_11.translating.corpus(models.folder("small_translator"))
     assert lesson_11.half(trained.model).shape == lesson_11.small.weights("translator").shape
     return {
         "pieces": [*subwords.symbols],
-        "sentences": {text: subwords.encode(subwords.split(text)) for text in told["sentences"]},
+        "sentences": {text: subwords.encode(subwords.split(text)) for text in results["sentences"]},
         "bleu": lesson_11.translating.bleu(trained, data["test"]),
     }
 

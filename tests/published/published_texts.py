@@ -21,48 +21,50 @@ LINES += [f"{one} {two} again" for one in ("dogs", "cats", "people") for two in 
 
 def byte_level(size: int) -> tokenizers.Tokenizer:
     """GPT-2's kind."""
-    made = tokenizers.Tokenizer(tokenizers.models.BPE())
-    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=size,
         special_tokens=["<|endoftext|>"],
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    made.train_from_iterator(LINES, trainer)
-    return made
+    tokenizer.train_from_iterator(LINES, trainer)
+    return tokenizer
 
 
 def word_pieces(size: int) -> tokenizers.Tokenizer:
     """BERT's kind, with its marks around a text."""
-    made = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
-    made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    made.decoder = tokenizers.decoders.WordPiece()
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = tokenizers.decoders.WordPiece()
     marks = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=size, special_tokens=marks, show_progress=False
     )
-    made.train_from_iterator(LINES, trainer)
-    made.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    return made
+    tokenizer.train_from_iterator(LINES, trainer)
+    tokenizer.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return tokenizer
 
 
 def unigram(size: int) -> tokenizers.Tokenizer:
     """T5's kind, which puts an end after a text."""
-    made = tokenizers.Tokenizer(tokenizers.models.Unigram())
-    made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
-    made.decoder = tokenizers.decoders.Metaspace()
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.Unigram())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    tokenizer.decoder = tokenizers.decoders.Metaspace()
     trainer = tokenizers.trainers.UnigramTrainer(
         vocab_size=size,
         special_tokens=["<pad>", "</s>", "<unk>"],
         unk_token="<unk>",
         show_progress=False,
     )
-    made.train_from_iterator(LINES, trainer)
+    tokenizer.train_from_iterator(LINES, trainer)
     end = [("</s>", 1)]
-    made.post_processor = tokenizers.processors.TemplateProcessing("$A </s>", special_tokens=end)
-    return made
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        "$A </s>", special_tokens=end
+    )
+    return tokenizer
 
 
 def t5(folder: Path) -> Path:

@@ -149,7 +149,7 @@ def test_a_run_in_progress_is_shown_as_far_as_it_is(succeed):
 def test_what_is_no_run_is_refused(refuse):
     for folder in "ab":
         make(folder)
-    for name, old, new, said in (
+    for name, old, new, reason in (
         ("config.json", None, None, "No such file"),
         ("config.json", b'"heads": 4', b'"heads": 5', "its checksum says that it was changed"),
         ("metrics.jsonl", None, b"", "it has no line yet"),
@@ -162,7 +162,7 @@ def test_what_is_no_run_is_refused(refuse):
         path.unlink()
         if new is not None:
             path.write_bytes(content.replace(old, new, 1) if old else new)
-        words = "a run folder holds", f"received a/{name} (", said, "such as runs/rev"
+        words = "a run folder holds", f"received a/{name} (", reason, "such as runs/rev"
         refuse(compare.main, "b a", *words)
         path.write_bytes(content)
 

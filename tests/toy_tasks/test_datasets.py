@@ -33,7 +33,7 @@ def test_what_the_reader_takes_and_refuses(tmp_path, complaint):
     }.items():
         path.write_bytes(text.encode())
         assert read_pairs(path, "target") == pairs
-    for data, said in {
+    for data, message in {
         b"a\tb\nab\n": ", line 2 must have exactly one TAB; received 'ab'.",
         b"a\tb\r\na\t\r\n": ", line 2 must have a source and a target; received 'a\\t'.",
         b"x" * 99: f", line 1 must have exactly one TAB; received {'x' * 80!r}. {FORM}",
@@ -42,10 +42,10 @@ def test_what_the_reader_takes_and_refuses(tmp_path, complaint):
         b"\r\n": " must hold at least one pair; received an empty file.",
     }.items():
         path.write_bytes(data)
-        assert complaint(read_pairs, path, "target").startswith(f"{path}{said}")
+        assert complaint(read_pairs, path, "target").startswith(f"{path}{message}")
     os.truncate(path, MAX_BYTES + 1)
-    said = f"at most {MAX_BYTES:,} bytes; received {MAX_BYTES + 1:,}"
-    assert said in complaint(read_pairs, path)
+    message = f"at most {MAX_BYTES:,} bytes; received {MAX_BYTES + 1:,}"
+    assert message in complaint(read_pairs, path)
 
 
 def test_a_folder_holds_any_language_and_needs_no_sums(tmp_path, complaint):
@@ -153,13 +153,13 @@ FAILURES = {
 }
 
 
-@pytest.mark.parametrize("said", FAILURES)
-def test_a_failed_download_is_a_complaint_and_leaves_nothing(server, tmp_path, said, complaint):
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_failed_download_is_a_complaint_and_leaves_nothing(server, tmp_path, failure, complaint):
     path, url = tmp_path / "x.tsv", f"{server.url}/x.tsv"
     path.write_bytes(b"damaged")
-    server.files["/x.tsv"] = FAILURES[said]
+    server.files["/x.tsv"] = FAILURES[failure]
     message = complaint(fetch, url, path, SUM, "do without")
-    assert message.startswith(f"{url} must ") and said in message
+    assert message.startswith(f"{url} must ") and failure in message
     assert message.endswith("Check the network, or do without.")
     assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"damaged"]
 

@@ -97,14 +97,14 @@ def verdict(main, arguments, encoding: str = "utf-8") -> tuple[int | None, str]:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, alarm)
     err.seek(0)
-    said = err.read()
+    message = err.read()
     assert code in (None, 0, 1, 2)
     if code == 2:
-        usage = said.endswith(" --help lists the flags)\n") and said.count("\n") == 1
-        assert usage or re.fullmatch(r"error: .+; received .*\. .+\n", said), said
+        usage = message.endswith(" --help lists the flags)\n") and message.count("\n") == 1
+        assert usage or re.fullmatch(r"error: .+; received .*\. .+\n", message), message
         assert state() == before
     assert before.items() <= state().items()
-    return code, said
+    return code, message
 
 
 PATHS = ["file", "empty", "full", "words", "copied", "spoken", "pipe", "loop", "dangling", "absent"]
@@ -168,11 +168,11 @@ GIANTS += ("--max-length 9999999999 --positions learned",)
 def test_giants_are_refused_before_they_are_built():
     for main, flags in itertools.product((COPYING, pronounce.main), GIANTS):
         with world():
-            code, said = verdict(main, [*data_of(main), *flags.split()])
-        assert code == 2 and "sizes that need at least" in said, flags
+            code, message = verdict(main, [*data_of(main), *flags.split()])
+        assert code == 2 and "sizes that need at least" in message, flags
     with world():
-        code, said = verdict(COPYING, ["--parts", "100000", "--batch-size", "100000"])
-    assert code == 2 and "at most 128, here 128; received 100000" in said
+        code, message = verdict(COPYING, ["--parts", "100000", "--batch-size", "100000"])
+    assert code == 2 and "at most 128, here 128; received 100000" in message
 
 
 OPTIONS = sorted(json.loads(run_of(pronounce.main)["config.json"])["options"])
@@ -208,5 +208,5 @@ def test_something_in_a_file_s_place_is_refused(kind):
             assert verdict(COPYING, ["--resume", "--out", "copied"])[0] == 2
     with world(runs={}):
         put(path := Path("words/toy_dev.tsv"))
-        code, said = verdict(pronounce.main, TOY)
-    assert code == 2 and f"error: {path} must be a file that can be read; received " in said
+        code, message = verdict(pronounce.main, TOY)
+    assert code == 2 and f"error: {path} must be a file that can be read; received " in message

@@ -350,8 +350,8 @@ def test_the_heads_of_models_of_texts(page, flags, count, succeed):
     assert out[-1].endswith(f"of {count} heads can go for at most 0.01 of loss")
     assert sum(len(batch.inputs[0]) for batch in before) > 10
     Path("other.txt").write_text(TEXT * 2)
-    told = "\n".join(succeed(heads.main, "--run run --quick --no-plots --data other.txt"))
-    assert "examples of other.txt" in told
+    output = "\n".join(succeed(heads.main, "--run run --quick --no-plots --data other.txt"))
+    assert "examples of other.txt" in output
 
 
 def test_the_heads_of_a_run_of_a_study(succeed):

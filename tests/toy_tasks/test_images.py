@@ -147,7 +147,7 @@ def test_the_target_is_the_share_of_all_images(monkeypatch):
 
 
 def test_what_cannot_be_is_refused_in_one_line_without_a_trace(refuse):
-    for arrays, flags, said in (
+    for arrays, flags, message in (
         ({}, "", "received no such file"),
         (dict(images=IMAGES[:9], labels=LABELS[:9]), "", "different labels; received 9 images"),
         (dict(images=IMAGES, labels=np.ones(23, int)), "", "23 images with 1 different labels"),
@@ -159,7 +159,7 @@ def test_what_cannot_be_is_refused_in_one_line_without_a_trace(refuse):
     ):
         if arrays:
             np.savez("mine.npz", **arrays)
-        refuse(main, f"--data mine.npz {flags} {TINY}", said)
+        refuse(main, f"--data mine.npz {flags} {TINY}", message)
 
 
 def test_a_run_names_files_of_images_of_its_size(call, succeed, refuse):
@@ -169,14 +169,14 @@ def test_a_run_names_files_of_images_of_its_size(call, succeed, refuse):
     use = "--run runs/images/fold-2-1"
     model, _ = load_model(Path("runs/images/fold-2-1/best.safetensors"))
     save_model(Path("mine.safetensors"), model, task="a word")
-    for flags, said in {
+    for flags, message in {
         use: "--input names files of images; received none",
         f"{use} --input other.npz": "other.npz with 2 x 6 of 1",
         f"{use} --input mine.npz --temperature 1": "unrecognized arguments: --temperature",
         "--run runs/images --input mine.npz": "such as runs/images/fold-1-1.",
         "--run mine.safetensors --input mine.npz": "--run names a run of this task",
     }.items():
-        refuse(main, flags, said)
+        refuse(main, flags, message)
     np.savez("dark.npz", images=IMAGES / 4)
     code, out, err = call(main, f"{use} --input dark.npz")
     assert (code, len(out)) == (0, len(IMAGES)) and "the largest number in dark.npz" in err[0]

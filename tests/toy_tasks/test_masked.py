@@ -106,13 +106,13 @@ def test_a_run_stopped_in_both_trainings_goes_on_to_the_same_end(call, succeed):
 
 
 def test_a_hole_is_one_visible_character_that_the_text_has_not(succeed, refuse):
-    for flags, said in {
+    for flags, message in {
         "--hole a": "does not occur in the text; received 'a'",
         "--hole __": "one visible character; received --context 64, --hole '__'",
         "--hole ' '": "--hole ' '",
         "--context 0": "--context 0",
     }.items():
-        refuse(main, f"--data text.txt {flags}", said)
+        refuse(main, f"--data text.txt {flags}", message)
     Path("text.txt").write_text(TEXT.replace("a", "_"))
     succeed(main, f"{TINY} --hole ? --no-plots")
     (written,) = succeed(main, "--run runs/masked --input 'the c?t'")

@@ -69,7 +69,7 @@ def test_pairs_of_one_s_own_are_learned_and_the_run_answers(call, succeed, refus
     write(own=several)
     out = succeed(main, f"--data own.tsv {TINY}")  # there is no target
     text = "\n".join(out)
-    for told in (
+    for note in (
         "93 pairs, for example 'ab 0' -> '0-ab'",
         "1 pairs are repeated; the repetitions are left out",
         "2 sources have several targets",
@@ -78,7 +78,7 @@ def test_pairs_of_one_s_own_are_learned_and_the_run_answers(call, succeed, refus
         "5 sources that training never saw",
         "toy_tasks.pairs --run runs/pairs-own --input '",
     ):
-        assert told in text
+        assert note in text
     counts = re.search(r"train (\d+), dev (\d+), test (\d+)", text)
     assert sum(map(int, counts.groups())) == 92
     assert "target" not in out[-2] and re.fullmatch(r"exact match \d\.\d{4}", out[-1])
@@ -88,8 +88,8 @@ def test_pairs_of_one_s_own_are_learned_and_the_run_answers(call, succeed, refus
     assert Path("a.png").read_bytes().startswith(b"\x89PNG")
     succeed(main, "--resume --out runs/pairs-own")
     for flag in ("--heads 3", "--data own.tsv"):
-        said = f"received {flag.split()[0]}. Leave"
-        refuse(main, f"--run runs/pairs-own --input a {flag}", said)
+        message = f"received {flag.split()[0]}. Leave"
+        refuse(main, f"--run runs/pairs-own --input a {flag}", message)
     write(own=several[:-1])
     refuse(main, "--resume --data own.tsv", "the data that it was started with", tells=True)
 
@@ -111,7 +111,7 @@ def test_standard_input_is_answered_line_by_line(succeed, monkeypatch):
         assert (process.stderr.read(), process.wait(60)) == ("", 0)
 
 
-def test_three_files_are_taken_as_they_are_and_what_they_share_is_told(succeed):
+def test_three_files_are_taken_as_they_are_and_what_they_share_is_reported(succeed):
     write(a=LINES[:40], b=LINES[38:60], c=LINES[60:])
     flags = "--no-plots --words source --beam 2 --penalty length --length-penalty 0.5"
     out = succeed(main, f"--data a.tsv b.tsv c.tsv {TINY} {flags}")

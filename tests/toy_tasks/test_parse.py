@@ -268,8 +268,8 @@ TINY = "--quick --d-model 8 --d-ff 8 --heads 1 --layers 1 --max-tokens 200 --ste
 
 
 def test_parsing_is_studied_and_used(studied, succeed, call, refuse):
-    said = " ".join(" ".join(succeed(parse.main, "--help")).split())
-    assert "training steps; every row has its own --max-tokens" in said
+    output = " ".join(" ".join(succeed(parse.main, "--help")).split())
+    assert "training steps; every row has its own --max-tokens" in output
     out = succeed(parse.main, TINY)
     folder = Path("runs/parse-quick")
     assert {"table.md", "parse.png"} < {*os.listdir(folder)}
@@ -324,6 +324,6 @@ def test_the_transformer_is_judged_by_the_ceiling():
         ([(97.5, 98.9)], False),
     ):
         results = {"Transformer 32000": [run(*pair) for pair in figures]}
-        _, said, (target, verdict) = parse.verdict(results)
+        _, values, (target, verdict) = parse.verdict(results)
         assert verdict is reached and target == "F1 96.5, 99 % well formed"
-        assert [*said] == ["ceiling", "well formed", "F1"] and said["ceiling"] == "97.50"
+        assert [*values] == ["ceiling", "well formed", "F1"] and values["ceiling"] == "97.50"

@@ -200,12 +200,12 @@ def test_laws_are_fitted_predicted_and_drawn(call, refuse, monkeypatch):
     code, out, err = call(scaling.main, "--context 16 --seeds 2")
     assert code in (0, 1) and err == []
     first = "characters: error of the laws"
-    told = next(place for place, line in enumerate(out) if line.startswith(first))
-    ended = [line.partition(":")[0] for line in out[:told]]
+    start = next(place for place, line in enumerate(out) if line.startswith(first))
+    ended = [line.partition(":")[0] for line in out[:start]]
     assert "characters-1x4-8-2" in ended and "characters-1x12-40-2" not in ended
-    foretold = f", {parameter_count((1, 12, 1)):,} parameters, 640 symbols: "
-    assert any(foretold in line for line in out[told : told + 11])
-    assert any(line.startswith("characters-1x12-40-2: loss") for line in out[told:])
+    announcement = f", {parameter_count((1, 12, 1)):,} parameters, 640 symbols: "
+    assert any(announcement in line for line in out[start : start + 11])
+    assert any(line.startswith("characters-1x12-40-2: loss") for line in out[start:])
     assert out[-1].startswith("the predictions are off by")
     result = json.loads(Path("runs/scaling/characters-1x4-8-2/result.json").read_text())
     assert result["parameters"] == parameter_count((1, 4, 1)) and result["symbols"] == 128

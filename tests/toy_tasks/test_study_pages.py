@@ -194,11 +194,11 @@ def test_right_counts_answers_at_the_end_of_long_sequences():
     task = RecallTask(64, 10, 1, tokens=512)
 
     def logits(ids):
-        told = np.eye(len(task.text.vocabulary))[ids]
+        y = np.eye(len(task.text.vocabulary))[ids]
         half = task.copy(np.random.default_rng(seed_sequence(0, "held out", 256)), 2, 256, 16)
         if np.array_equal(ids, half.ids):
-            told[:, -8:] = np.eye(len(told[0, 0]))[half.following[:, -8:]]
-        return told
+            y[:, -8:] = np.eye(len(y[0, 0]))[half.following[:, -8:]]
+        return y
 
     model = SimpleNamespace(forward=logits)
     assert task.accuracy(model, "recall", 128) == 0 and task.accuracy(model, "copy", 256) == 0.5
@@ -240,8 +240,8 @@ def test_a_row_differs_from_the_base_where_no_run_of_it_lies_among_the_base_s():
     assert seen["D smoothing 0"] == ("worse", "better")  # the paper's BLEU, not its perplexity
     of_perplexity = results | {"base": [run | {"perplexity": 9} for run in results["base"]]}
     assert ablation.directions(of_perplexity)["D smoothing 0"] == ("better", "better")
-    _, said, target = ablation.verdict(results)
-    assert [*said.values()] == ["1 of 3 rows", "1 of 2"] and target is None
+    _, shares, target = ablation.verdict(results)
+    assert [*shares.values()] == ["1 of 3 rows", "1 of 2"] and target is None
     _, base, *_, heads = ablation.table(results)
     assert base == ["base", "1,234", "3.50 (3.00 to 4.00)", "4.92", "25.8", "", ""]
     assert heads[-2:] == ["same", "?"]
@@ -293,5 +293,5 @@ def test_the_target_is_about_every_length_and_every_seed_with_attention():
     for shares, reached in (([0.99, 1.0], True), ([0.98, 1.0], False)):
         results = {"attention": runs([1.0, 0.99], shares)} | others
         _, figures, (_, verdict) = bottleneck.verdict(results)
-        said = "attention 0.9950, fixed context 0.5000, Transformer 0.2500"
-        assert verdict is reached and figures == {"at length 20:": said}
+        means = "attention 0.9950, fixed context 0.5000, Transformer 0.2500"
+        assert verdict is reached and figures == {"at length 20:": means}

@@ -294,7 +294,7 @@ def test_files_in_every_shape_are_read(capsys):
 
 
 def test_what_cannot_be_is_refused_in_a_line(data, refuse, complaint):
-    for flags, said in {
+    for flags, message in {
         "--languages en fr": "train*.fr",
         "--data none": "which is no folder",
         "--vocabulary 9": "--vocabulary 9: subwords are at least 25: ",
@@ -310,8 +310,8 @@ def test_what_cannot_be_is_refused_in_a_line(data, refuse, complaint):
         "--run x --n-best 2 --text a --attention a.png": "--n-best goes without --atten",
         "--run x --n-best 2 --source y --reference z": "--reference goes without --n-best",
     }.items():
-        refuse(main, flags if "--run" in flags else f"{TINY} {flags}", said)
-    for name, lines, said in (
+        refuse(main, flags if "--run" in flags else f"{TINY} {flags}", message)
+    for name, lines, message in (
         ("test.tok.en", ["dog " * 60, *"abcd"], "= 60; received a task that needs 241"),
         ("test.tok.en", ["dog " * 5000, *"abcd"], "4096 subwords; received 20,000 in line 1"),
         ("val.tok.de", ["hund " * 300] * 6, "val holds pairs of fewer than 256 subwords"),
@@ -320,7 +320,7 @@ def test_what_cannot_be_is_refused_in_a_line(data, refuse, complaint):
     ):
         right = (data / name).read_text()
         write(f"data/{name}", lines)
-        refuse(main, f"{TINY} --positions learned --max-length 60", said, tells=True)
+        refuse(main, f"{TINY} --positions learned --max-length 60", message, tells=True)
         (data / name).write_text(right)
     write("data/val.tok.de", ["läuft"] * 6, encoding="latin-1")
     refuse(main, TINY, "must be UTF-8")
@@ -348,25 +348,25 @@ def test_a_file_of_pairs_is_split_by_its_sources(capsys, call, refuse):
         assert {zlib.crc32(source.encode()) % 10 for source, _ in corpus[split]} == numbers
     code, out, _ = call(main, f"{OWN} --data own.tsv")
     size = len(load("run").text.source)
-    said = f"--vocabulary 4,000: the texts have only {size:,} subwords; all are used"
-    assert (code, out[0]) == (0, said)
+    message = f"--vocabulary 4,000: the texts have only {size:,} subwords; all are used"
+    assert (code, out[0]) == (0, message)
     assert call(main, "--resume --out run")[0] == 0
     Path("own.tsv").write_text("a dog\tun chien")
     few = "holds pairs of sentences; received none"
     refuse(main, f"{OWN} --data own.tsv --out new", few)
 
 
-def test_sources_that_are_trained_on_and_judged_by_are_told(data, capsys, succeed):
+def test_sources_that_are_trained_on_and_judged_by_are_reported(data, capsys, succeed):
     for split, sources in {"train": "a b c", "val": "c d", "test": "a b e"}.items():
         for language in ("en", "de"):
             Path(f"{split}.{language}").write_text("\n".join(sources.split()))
     read_corpus(Path(), ("en", "de"))
-    told = ["val: 1 of 2 sources are trained on, too", "test: 2 of 3 sources are trained on, too"]
-    assert capsys.readouterr().out.splitlines() == told
+    notes = ["val: 1 of 2 sources are trained on, too", "test: 2 of 3 sources are trained on, too"]
+    assert capsys.readouterr().out.splitlines() == notes
     for language in ("en", "de"):
         shutil.copy(data / f"train.tok.{language}", data / f"test.tok.{language}")
-    told = "40 sentences of the test, 40 of which are trained on, too"
-    assert told in succeed(main, TINY)
+    note = "40 sentences of the test, 40 of which are trained on, too"
+    assert note in succeed(main, TINY)
 
 
 def test_cased_sentences_are_learned_and_written_as_they_are(call, refuse, monkeypatch):

@@ -96,11 +96,11 @@ def test_a_tree_becomes_symbols_and_comes_back():
     ],
 )
 def test_what_is_malformed_is_told_and_repaired(symbols, tree):
-    made, well_formed = tree_from_symbols(symbols.split(), ["a", "b"])
-    assert made.words() == ["a", "b"]
+    result, well_formed = tree_from_symbols(symbols.split(), ["a", "b"])
+    assert result.words() == ["a", "b"]
     assert well_formed is (symbols == "(S XX (NP XX )NP )S")
     if tree:
-        assert str(made).replace(f"({WORD} a)", "a").replace(f"({WORD} b)", "b") == tree
+        assert str(result).replace(f"({WORD} a)", "a").replace(f"({WORD} b)", "b") == tree
 
 
 TREEBANK = """
@@ -142,8 +142,8 @@ def test_a_treebank_is_read_without_traces_functions_and_indices():
 )
 def test_files_that_hold_no_trees_are_refused(text, words, complaint):
     Path("bad.mrg").write_text(text)
-    said = complaint(read_trees, Path("bad.mrg"))
-    assert all(some in said for some in ["bad.mrg", *words]) and len(said) < 250
+    message = complaint(read_trees, Path("bad.mrg"))
+    assert all(some in message for some in ["bad.mrg", *words]) and len(message) < 250
 
 
 def test_a_long_line_of_trees_is_read():

@@ -126,7 +126,7 @@ def test_what_cannot_be_is_refused_in_one_line_without_a_trace(succeed, refuse):
         text = Continuation(Vocabulary(symbols), 8)
         pack(model := small.shaken(LanguageModel, 5))
         save_model(Path(name, "best.safetensors"), model, text=text.description(), task="a word")
-    for flags, said in {
+    for flags, message in {
         "": "a text to learn from, or a run to use",
         "--data text.txt --run runs/write": "as it was trained; received --data",
         "--data short.txt": "20 times the 65 characters",
@@ -136,7 +136,7 @@ def test_what_cannot_be_is_refused_in_one_line_without_a_trace(succeed, refuse):
         "--run other --prompt a": "describes its text pipeline",
         "--run runs/write --prompt a --seed 1 --greedy": "sampled at random; received none",
     }.items():
-        refuse(main, flags, said)
+        refuse(main, flags, message)
     succeed(main, "--run runs/write --prompt a")  # whatever its task says
 
 
@@ -170,9 +170,9 @@ def test_a_preset_is_other_defaults_which_a_resumed_run_keeps_and_a_target(call,
 )
 def test_a_run_of_subwords_keeps_them_and_takes_plain_text(page, data, rest, succeed, refuse):
     Path("own.txt").write_text(data)
-    said = "\n".join(succeed(page.main, f"{OWN} {rest} --subwords 5000"))
+    output = "\n".join(succeed(page.main, f"{OWN} {rest} --subwords 5000"))
     kept, text = Subwords(Path("run/subwords.model").read_bytes()), load("run").text
-    assert f"--subwords 5,000: the texts have only {len(kept)} subwords" in said
+    assert f"--subwords 5,000: the texts have only {len(kept)} subwords" in output
     assert text.input_vocabulary.model == kept.model
     asked = "the  dog"
     assert text.symbols(asked) == kept.split(asked) and len(kept.split(asked)) < 5
@@ -195,8 +195,8 @@ def test_pairs_share_their_subwords_and_say_which_side_is_too_long(complaint, su
     data["test"] = [("the dog", "☃d" * 128)]
     assert pairs.PairsTask(data, 2, 1, vocabularies=2 * (words,)).longest == 257
     data["test"] = [("the dog", "☃d" * 128 + "☃")]
-    said = complaint(pairs.PairsTask, data, 2, 1, vocabularies=2 * (words,))
-    assert "at most 256 subwords; received 257 in '☃d☃d" in said
+    message = complaint(pairs.PairsTask, data, 2, 1, vocabularies=2 * (words,))
+    assert "at most 256 subwords; received 257 in '☃d☃d" in message
     Path("own.txt").write_text("\n".join([*LINES, "the dog " * 40 + "\tder Hund"]))
     both = "--data own.txt --words --subwords 40"
     refuse(pairs.main, both, "the symbols are words or subwords; received both")
@@ -217,15 +217,15 @@ def test_a_text_of_subwords_is_learned_in_its_first_nine_tenths_and_judged_by_ch
     ratio = len(words.split(unseen)) / len(unseen)
     ours = float(figures["loss of a subword"]) * ratio
     assert float(figures["held-out loss"]) == pytest.approx(ours, abs=1e-4) and ratio < 0.7
-    told = WritingTask(text, 8, 4, 1).description(), task.description()
-    assert told[1].pop("subwords") and told[0] == told[1]
+    descriptions = WritingTask(text, 8, 4, 1).description(), task.description()
+    assert descriptions[1].pop("subwords") and descriptions[0] == descriptions[1]
 
 
 def test_a_text_of_subwords_has_windows_on_both_sides(complaint):
     words = Subwords.train([PARAGRAPHS], 60, exact=True)
     count = len(words.split(PARAGRAPHS))
-    said = complaint(WritingTask, PARAGRAPHS, count // 20, 4, 1, vocabulary=words)
-    assert f"subwords of a window; received {count} subwords" in said
+    message = complaint(WritingTask, PARAGRAPHS, count // 20, 4, 1, vocabulary=words)
+    assert f"subwords of a window; received {count} subwords" in message
     assert "20 times the 6 characters" in complaint(WritingTask, "ab" * 59, 5, 4, 1)
     assert len(WritingTask("ab" * 60, 5, 4, 1).unseen) == 12
     short = "a b c d e " * 90 + "w" * 100  # whose last tenth has few subwords
