@@ -9,7 +9,7 @@ import numpy as np
 from numformer import blas
 from numformer.backend import array_module, has_kernel, kernels_for
 
-FEW = 16  # rows up to which NumPy's sum and max are faster than the functions below
+MAX_ROWS = 16  # rows up to which NumPy's sum and max are faster than the functions below
 
 
 def rows(x):
@@ -50,7 +50,7 @@ def sum_rows(x):
 
 def sum_last(x):
     """x (..., D) -> (..., 1): the sum over the last axis; of many rows, by a product with ones."""
-    if x.size <= FEW * x.shape[-1]:
+    if x.size <= MAX_ROWS * x.shape[-1]:
         return x.sum(axis=-1, keepdims=True)
     return (rows(x) @ array_module(x).ones(x.shape[-1], dtype=x.dtype)).reshape(*x.shape[:-1], 1)
 
@@ -67,7 +67,7 @@ def max_last(x):
 
     NumPy reduces short rows one by one, which is slow; it reduces columns all together.
     """
-    if array_module(x) is np and x.shape[-1] <= 64 and x.size > FEW * x.shape[-1]:
+    if array_module(x) is np and x.shape[-1] <= 64 and x.size > MAX_ROWS * x.shape[-1]:
         return rows(x).T.copy().max(axis=0).reshape(*x.shape[:-1], 1)
     return x.max(axis=-1, keepdims=True)
 

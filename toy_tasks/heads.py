@@ -176,9 +176,12 @@ def curves(
     total = sum(map(len, orders.values())) * (1 + -(-len(heads) // stride)) + stride - 1
     with tqdm(desc="taking heads away", total=total, disable=None) as bar:
         return {
-            name: [curve(heads, order, measure, stride, refined.get(name, "")) for order in several]
-            for name, several in orders.items()
-            if several
+            name: [
+                curve(heads, order, measure, stride, refined.get(name, ""))
+                for order in curves_of_order
+            ]
+            for name, curves_of_order in orders.items()
+            if curves_of_order
         }
 
 
@@ -260,8 +263,8 @@ def draw(
     panels: charts.Panels = {}
     for name in orders[BY_REESTIMATED_IMPORTANCE][0][0][1]:
         panel = panels[name.replace("_", " ")] = {}
-        for order, several in orders.items():
-            panel[order] = [([n for n, _ in p], [f[name] for _, f in p]) for p in several]
+        for order, curves_of_order in orders.items():
+            panel[order] = [([n for n, _ in p], [f[name] for _, f in p]) for p in curves_of_order]
     title, axis = f"{folder.name}: heads taken away", {"xlim": (len(findings), 0)}
     charts.draw_chart(folder / "removal.png", title, panels, "heads left", "", **axis)
 

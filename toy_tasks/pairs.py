@@ -160,10 +160,10 @@ def read_data(options: argparse.Namespace) -> dict[str, list[Pair]]:
     if repeated := total - sum(map(len, distinct.values())):
         print(f"{repeated:,} pairs are repeated; the repetitions are left out")
     examples = [example for pairs in distinct.values() for example in group_by_source(pairs)]
-    if several := [example for example in examples if len(example[1]) > 1]:
-        source, (target, other, *_) = several[0]
+    if multiple := [example for example in examples if len(example[1]) > 1]:
+        source, (target, other, *_) = multiple[0]
         print(
-            f"{len(several):,} sources have several targets, any of which is right, for example "
+            f"{len(multiple):,} sources have several targets, any of which is right, for example "
             f"{source!r} -> {target!r} or {other!r}"
         )
     data = split_pairs(distinct["all"], *SPLITS) if "all" in distinct else distinct

@@ -112,9 +112,9 @@ class RecallTask:
         rounds = -(-queries // pairs)  # every key comes once before any comes twice
         order = [rng.permuted(np.tile(np.arange(pairs), (rows, 1)), axis=1) for _ in range(rounds)]
         order = np.concatenate(order, axis=1)[:, :queries]
-        again = np.take_along_axis(pairs_of_row, order[..., None], axis=1)
+        repeats = np.take_along_axis(pairs_of_row, order[..., None], axis=1)
         ids[:, : 2 * pairs] = pairs_of_row.reshape(rows, -1)
-        ids[:, length + 1 - 2 * queries :] = again.reshape(rows, -1)
+        ids[:, length + 1 - 2 * queries :] = repeats.reshape(rows, -1)
         valid = np.zeros((rows, length), bool)
         valid[:, length - 2 * queries + 1 :: 2] = True
         return PartialWindows(ids[:, :-1], ids[:, 1:], valid)

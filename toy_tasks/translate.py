@@ -166,8 +166,8 @@ def require(options: argparse.Namespace) -> None:
     for flag, others in exclusive.items():
         for other in others:
             if None not in (getattr(options, flag), getattr(options, other)):
-                both = (f"--{name}".replace("_", "-") for name in (flag, other))
-                rule = " goes without ".join(both).replace("--input", "--text")
+                flags = (f"--{name}".replace("_", "-") for name in (flag, other))
+                rule = " goes without ".join(flags).replace("--input", "--text")
                 raise InputError(rule, "both", "Leave out one of them.")
     if not 1 <= options.accumulate <= 10**6:
         rule = f"--accumulate is from 1 to {10**6:,}"

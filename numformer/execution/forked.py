@@ -104,14 +104,14 @@ class Forked(InTurn):
     # Processes
 
     def _fork(self, index: int) -> None:
-        here, there = multiprocessing.Pipe()
+        parent_end, child_end = multiprocessing.Pipe()
         process = multiprocessing.get_context("fork").Process(
-            target=self._serve, args=(index, there), daemon=True
+            target=self._serve, args=(index, child_end), daemon=True
         )
         process.start()
-        there.close()
+        child_end.close()
         self.processes.append(process)
-        self._connections.append(here)
+        self._connections.append(parent_end)
 
     def _call(self, method: str, arguments: list[tuple]) -> list:
         """Call a method in as many processes as `arguments` has tuples, and return their results.

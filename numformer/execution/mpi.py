@@ -55,7 +55,7 @@ def world() -> Ranks:
     return MPIRanks() if started_by_mpi() else Ranks()
 
 
-WAYS = "forks", "mpi"
+KINDS = "forks", "mpi"
 """The values of `train`'s argument `parallel`."""
 
 
@@ -64,8 +64,8 @@ def ranks_for(parallel: str | None, timeout: float) -> Ranks:
 
     Raises InputError for a `parallel` or a timeout that is not valid, or if mpi4py is missing.
     """
-    if parallel not in (None, *WAYS):
-        rule = f"parts are computed in parallel by {' or '.join(WAYS)}"
+    if parallel not in (None, *KINDS):
+        rule = f"parts are computed in parallel by {' or '.join(KINDS)}"
         raise InputError(rule, repr(parallel), "Name one of them.")
     if not (type(timeout) in (int, float) and 0 < timeout < float("inf")):
         rule, fix = "a rank waits a number of seconds above 0", "Change timeout (--timeout)."

@@ -36,8 +36,8 @@ def largest_in_groups(x, count: int):
     groups = length // GROUP
     if groups <= count:
         return largest_entries(x, count)
-    whole, rest = xp.split(x, [groups * GROUP], axis=1)
-    highest = whole.reshape(rows, GROUP, groups).max(axis=1)
+    grouped, rest = xp.split(x, [groups * GROUP], axis=1)
+    highest = grouped.reshape(rows, GROUP, groups).max(axis=1)
     first = xp.argpartition(highest, -count)[:, -count:]
     places = (first[:, :, None] + groups * xp.arange(GROUP)).reshape(rows, -1)
     after = xp.broadcast_to(xp.arange(length - rest.shape[1], length), rest.shape)

@@ -43,10 +43,10 @@ def faulty_layers(check) -> dict[str, str]:
         culprit = f"`{path}` ({type(layer).__name__}) is wrong by itself"
         tensors = {name: parameter_names[p] for name, p in layer.named_parameters().items()}
         try:
-            alone = type(check)(copy.deepcopy(layer), inputs_of[path], check.seed, check.xp)
-            for name in alone.tensors:
+            layer_check = type(check)(copy.deepcopy(layer), inputs_of[path], check.seed, check.xp)
+            for name in layer_check.tensors:
                 tensor = tensors.get(name, "")
-                if tensor not in reports and not (row := alone.row(name)).passed:
+                if tensor not in reports and not (row := layer_check.row(name)).passed:
                     reports[tensor] = f"{culprit}, in {name}: {row.meaning}"
         except InputError as problem:
             reports[""] = f"{culprit}: {problem}"

@@ -207,14 +207,14 @@ def require_stacked_forwards(check) -> None:
         check.backward(check.upstream.copy())
         before = {name: parameter.grad.copy() for name, parameter in parameters.items()}
         returned = check.backward(check.upstream.copy())
-    again = gradients_by_input(check.input_names, returned)
-    again |= {name: parameter.grad - before[name] for name, parameter in parameters.items()}
+    second = gradients_by_input(check.input_names, returned)
+    second |= {name: parameter.grad - before[name] for name, parameter in parameters.items()}
     sizes = [float(abs(gradient).max()) for gradient in check.gradients.values() if gradient.size]
     rounding = 1e-6 * max(sizes, default=0)
-    for name, alone in check.gradients.items():
-        if again[name].shape == alone.shape and not (abs(again[name] - alone) > rounding).any():
+    for name, first in check.gradients.items():
+        if second[name].shape == first.shape and not (abs(second[name] - first) > rounding).any():
             continue
-        if name in parameters and (abs(parameters[name].grad - alone) <= rounding).all():
+        if name in parameters and (abs(parameters[name].grad - first) <= rounding).all():
             raise InputError(
                 "a second backward adds to the gradients of the first",
                 f"no sum of both in {name}",

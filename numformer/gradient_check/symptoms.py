@@ -62,13 +62,13 @@ class Evidence:
     def scale(self) -> float:
         return float(np.abs(self.numerical).max(initial=0))
 
-    def same(self, a, b) -> Any:
+    def close(self, a, b) -> Any:
         """Return where a and b are equal up to the error of numerical gradients."""
         return np.isclose(a, b, rtol=1e-5, atol=1e-7 * self.scale)
 
     @property
     def wrong(self) -> Any:
-        return ~self.same(self.explicit, self.numerical)
+        return ~self.close(self.explicit, self.numerical)
 
     def saved_like(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield names and values of the saved arrays that have the gradient's shape."""
@@ -93,7 +93,7 @@ def constant_ratio(evidence: Evidence) -> str | None:
     """Test for a constant ratio; the message names every factor that explains it."""
     e, n = evidence.explicit.ravel(), evidence.numerical.ravel()
     ratio = float(e @ n / (n @ n))
-    if not evidence.same(e, ratio * n).all():
+    if not evidence.close(e, ratio * n).all():
         return None
     # Dropout rounds p to a multiple of 2^-16.
     causes = [cause for cause, value in evidence.factors.items() if abs(ratio / value - 1) < 1e-4]
@@ -106,7 +106,7 @@ def another_tensor(evidence: Evidence) -> str | None:
     for name, gradient in evidence.others.items():
         if gradient.shape != evidence.explicit.shape:
             continue
-        if evidence.same(evidence.explicit, gradient).all():
+        if evidence.close(evidence.explicit, gradient).all():
             return f"this is the gradient of `{name}`: " + (
                 "a factor that forward multiplies with is missing."
                 if name in evidence.sound
@@ -132,9 +132,9 @@ def moved_entries(evidence: Evidence) -> str | None:
     e, n = evidence.explicit, evidence.numerical
     for axes in itertools.permutations(range(n.ndim)) if n.ndim < 5 else ():
         permuted = n.transpose(axes)
-        if permuted.shape == e.shape and evidence.same(e, permuted).all():
+        if permuted.shape == e.shape and evidence.close(e, permuted).all():
             return f"the gradient is transposed: its axes stand in the order {axes}."
-    if e.size > 1 and evidence.same(np.sort(e, axis=None), np.sort(n, axis=None)).all():
+    if e.size > 1 and evidence.close(np.sort(e, axis=None), np.sort(n, axis=None)).all():
         return (
             "the right numbers at wrong places: heads split or merged by reshape without "
             "swapaxes(1, 2), or positions shifted."
@@ -146,7 +146,7 @@ def factor_per_row(evidence: Evidence) -> str | None:
     e, n = evidence.explicit, evidence.numerical
     if n.ndim < 2 or n.shape[-1] < 2:
         return None
-    if evidence.same(e, n * _row_dot(e, n) / np.maximum(_row_dot(n, n), 1e-300)).all():
+    if evidence.close(e, n * _row_dot(e, n) / np.maximum(_row_dot(n, n), 1e-300)).all():
         return (
             "each row is off by a factor of its own: a number of each position is computed in "
             "another way than in forward, such as rstd = 1 / sqrt(variance + epsilon) with epsilon "
@@ -187,9 +187,9 @@ def saved_factor(evidence: Evidence) -> str | None:
     for name, value in evidence.saved.items():
         if value.shape not in (e.shape, (*e.shape[:-1], 1)):
             continue
-        if evidence.same(e * value, n).all():
+        if evidence.close(e * value, n).all():
             return f"off by 1 / `{name}` at each position: the factor `{name}` is missing."
-        if evidence.same(n * value, e).all():
+        if evidence.close(n * value, e).all():
             return f"off by `{name}` at each position: the factor `{name}` is applied twice."
     return None
 
@@ -206,7 +206,7 @@ def missing_projection(evidence: Evidence) -> str | None:
     def multiple(rows, vectors):
         """Whether each of `rows` is a multiple of its vector."""
         factors = _row_dot(rows, vectors) / np.maximum(_row_dot(vectors, vectors), 1e-300)
-        return evidence.same(rows, vectors * factors).all()
+        return evidence.close(rows, vectors * factors).all()
 
     ones = np.ones_like(difference)
     if multiple(difference, ones):
@@ -255,9 +255,9 @@ def skip_connection(evidence: Evidence) -> str | None:
     dy = evidence.upstream
     if dy is None or dy.shape != evidence.explicit.shape:
         return None
-    if evidence.same(evidence.difference, -dy).all():
+    if evidence.close(evidence.difference, -dy).all():
         return "exactly the upstream gradient is missing: the skip connection of x + f(x)."
-    if evidence.same(evidence.difference, dy).all():
+    if evidence.close(evidence.difference, dy).all():
         return "exactly the upstream gradient is too much: x is added once, so dy is too."
     return None
 

@@ -9,7 +9,7 @@ from numformer.backend import array_module
 from numformer.kernels.cuda import Source, contiguous
 
 FORMULAS = "embed", "embed_backward", "scatter_add"
-FEW = 1 << 20  # up to this many pairs of row and id, comparing all is faster than sorting ids
+MAX_PAIRS = 1 << 20  # up to this many pairs of row and id, comparing all is faster than sorting ids
 SOURCE = Source("""
 extern "C" __global__ void embed(const Int* ids, const T* weight, double factor, Int D, T* x) {
     Int n = blockIdx.x;
@@ -86,7 +86,7 @@ def _scatter_add(target, ids, values, factor: float) -> None:
     sums, values = contiguous(target, values)
     (V, D), N = target.shape, len(ids)
     launch, arguments = ((V,), _threads(D)), (values, factor, N, D, sums)
-    if N * V <= FEW:
+    if N * V <= MAX_PAIRS:
         SOURCE.start("add_where_equal", target, *launch, ids, *arguments)
     else:
         order = xp.argsort(ids, kind="stable")

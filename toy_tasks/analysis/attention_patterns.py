@@ -149,8 +149,12 @@ class Score(NamedTuple):
             return (LABELS if short else DESCRIPTIONS)[self.pattern]
         if not self.offset:
             return "same place" if short else "looks at the same place"
-        count, way = abs(self.offset), "back" if self.offset < 0 else "ahead"
-        return f"{count} {way}" if short else f"looks {count} place{'s' * (count > 1)} {way}"
+        count, direction = abs(self.offset), "back" if self.offset < 0 else "ahead"
+        return (
+            f"{count} {direction}"
+            if short
+            else f"looks {count} place{'s' * (count > 1)} {direction}"
+        )
 
 
 class PatternScores:

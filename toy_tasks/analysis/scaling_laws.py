@@ -166,8 +166,8 @@ def with_interval(value: float, values: Sequence[float], form: str = ".3f") -> s
     If some samples have no value, the text adds how many have one.
     """
     low, high = np.percentile(values if len(values) else np.nan, [2.5, 97.5])
-    some = f", {len(values)} of {SAMPLES} samples" * (len(values) < SAMPLES)
-    return f"{value:{form}} ({low:{form}} to {high:{form}}{some})"
+    note = f", {len(values)} of {SAMPLES} samples" * (len(values) < SAMPLES)
+    return f"{value:{form}} ({low:{form}} to {high:{form}}{note})"
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,17 @@ MAX_PARTS = 128  # each may be a process
 
 def require_counts(parser: Parser, options: argparse.Namespace) -> None:
     """Refuse impossible seeds, batch sizes and numbers of processes."""
-    several = hasattr(options, "seeds")
-    seeds = options.seeds if several else [options.seed]
+    is_study = hasattr(options, "seeds")
+    seeds = options.seeds if is_study else [options.seed]
     if min(seeds) < 0:
-        raise InputError("a seed is at least 0", min(seeds), f"Change --seed{'s' * several}.")
+        raise InputError("a seed is at least 0", min(seeds), f"Change --seed{'s' * is_study}.")
     if len({*seeds}) < len(seeds):
         raise InputError("all seeds differ", seeds, "Change --seeds.")
     size = options.batch_size
     if size < 1:
         raise InputError("a batch size is at least 1", size, f"Change {parser.flag('batch_size')}.")
-    most = MAX_PARTS if several else min(size, MAX_PARTS)
-    flag, limit = ("jobs", "") if several else ("parts", "the batch size and ")
+    most = MAX_PARTS if is_study else min(size, MAX_PARTS)
+    flag, limit = ("jobs", "") if is_study else ("parts", "the batch size and ")
     count = getattr(options, flag)
     if count is not None and not 1 <= count <= most:
         rule = f"--{flag} is from 1 to {limit}at most {MAX_PARTS}, here {most}"

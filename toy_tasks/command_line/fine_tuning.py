@@ -61,12 +61,15 @@ def load_start_weights(model: Model, pipeline: TextPipeline | None, run: Path) -
             f"{run}, which has others",
             "Name a run of this task.",
         )
-    there, here = _shapes(start), _shapes(model)
-    if different := [name for name in here | there if here.get(name) != there.get(name)]:
+    start_shapes, shapes = _shapes(start), _shapes(model)
+    if different := [
+        name for name in shapes | start_shapes if shapes.get(name) != start_shapes.get(name)
+    ]:
         name, others = different[0], f", and {len(different) - 1} others" * (len(different) > 1)
+        shape, start_shape = (table.get(name, "none") for table in (shapes, start_shapes))
         raise InputError(
             "--start takes the weights of a run whose model has the same parameters",
-            f"{name}, here {here.get(name, 'none')}, in {run} {there.get(name, 'none')}{others}",
+            f"{name}, here {shape}, in {run} {start_shape}{others}",
             "Leave out the flags of sizes, which are then the run's, or name another run.",
         )
     values = saved_values(model.config)

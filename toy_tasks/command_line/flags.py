@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Mapping
 
 from numformer.devices import BACKENDS, default_backend
-from numformer.execution.mpi import WAYS
+from numformer.execution.mpi import KINDS
 from numformer.generation import Continuation, Infilling, Transduction
 from numformer.generation.beam import PENALTIES
 from numformer.generation.text_pipeline import TextPipeline
@@ -41,14 +41,14 @@ def build_parser(
     model: type[Model],
     input_flag: str = "--input",
     presets: Mapping[str, dict] | None = None,
-    several: bool = False,
+    is_study: bool = False,
     by_tokens: bool = False,
     **defaults,
 ) -> Parser:
     """The parser of a task's flags: general ones, and those of its kind of model and the recipe.
 
     `input_flag` is a second name for --input. `defaults` replaces defaults, and so does the entry
-    of `presets` that --preset names. A script that trains `several` models (study.py) has --seeds
+    of `presets` that --preset names. A script of a study (`is_study`, see study.py) has --seeds
     and --jobs in place of --seed and --parts. With `by_tokens` the flag of `options.batch_size` is
     --max-tokens.
     """
@@ -65,7 +65,7 @@ def build_parser(
     if presets:
         about = "other defaults of the flags below; flags on the command line override them"
         parser.add_argument("--preset", choices=presets, help=about)
-    _add_training_flags(parser, several, by_tokens)
+    _add_training_flags(parser, is_study, by_tokens)
     pipelines = (pipeline for kind, pipeline in PIPELINES.items() if issubclass(model, kind))
     _add_answer_flags(parser, next(pipelines, None), input_flag)
     add_settings_flags(parser, model)
@@ -73,7 +73,7 @@ def build_parser(
     return parser
 
 
-def _add_training_flags(parser: Parser, several: bool, by_tokens: bool) -> None:
+def _add_training_flags(parser: Parser, is_study: bool, by_tokens: bool) -> None:
     add = parser.add_argument
     add("--steps", type=integer, default=1000, help="training steps")
     if by_tokens:
@@ -81,7 +81,7 @@ def _add_training_flags(parser: Parser, several: bool, by_tokens: bool) -> None:
         add("--max-tokens", **size, help="tokens in a batch on each side, with padding")
     else:
         add("--batch-size", type=integer, default=64, help="sequences in a batch")
-    if several:
+    if is_study:
         keywords = dict(type=integer, nargs="+", default=[1, 2, 3], metavar="SEED")
         about = "each trains every way once: initial weights, data order and dropout"
         add("--seeds", "--seed", **keywords, help=about)
@@ -95,7 +95,7 @@ def _add_training_flags(parser: Parser, several: bool, by_tokens: bool) -> None:
         add("--parts", type=integer, help=about)
         about = """who computes the parts: forked processes of this machine, or the ranks that
 mpiexec started (default: ranks, where there are any)"""
-        add("--parallel", choices=WAYS, help=about)
+        add("--parallel", choices=KINDS, help=about)
         about = "seconds that a rank waits for another, more than a step takes"
         add("--timeout", type=float, default=120.0, metavar="S", help=about)
     about = "the highest learning rate, at the end of --warmup; instead of --factor"

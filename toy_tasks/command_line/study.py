@@ -74,7 +74,7 @@ class Study:
 
 def main(study: Study, arguments: list[str] | None = None) -> int:
     """Train and compare, or with --run answer texts with one of the models -> the exit code."""
-    keywords = dict(several=True, by_tokens=study.by_tokens, **study.defaults)
+    keywords = dict(is_study=True, by_tokens=study.by_tokens, **study.defaults)
     parser = build_parser(study.name, study.description, study.model, **keywords)
     study.flags(parser)
     row_settings = set.intersection(*map(set, study.rows.values()))
@@ -132,8 +132,8 @@ def main(study: Study, arguments: list[str] | None = None) -> int:
 def _runs(study: Study, options: argparse.Namespace, seeds: Sequence[int]) -> list[Run]:
     """The runs of the study: every row with the first seed, then with the next one."""
     runs, most = [], max(row.get("more_seeds", 0) for row in study.rows.values())
-    more = range(max(seeds) + 1, max(seeds) + 1 + most)
-    for place, seed in enumerate((*seeds, *more)):
+    more_seeds = range(max(seeds) + 1, max(seeds) + 1 + most)
+    for place, seed in enumerate((*seeds, *more_seeds)):
         for row, settings in study.rows.items():
             if place >= len(seeds) + settings.get("more_seeds", 0):
                 continue

@@ -26,9 +26,11 @@ def draw_chart(path: Path, title: str, panels: Panels, x: str, y: str, **axis) -
     figure.suptitle(title, parse_math=False)
     for number, (name, curves) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(1, len(panels), number)
-        for colour, stroke, (label, several) in zip(cycle(COLOURS), cycle(STROKES), curves.items()):
-            points = [*zip(*(values for _, values in several), strict=True)]
-            xs = several[0][0]
+        for colour, stroke, (label, label_curves) in zip(
+            cycle(COLOURS), cycle(STROKES), curves.items()
+        ):
+            points = [*zip(*(values for _, values in label_curves), strict=True)]
+            xs = label_curves[0][0]
             style = dict(color=colour, linestyle=stroke, label=label, linewidth=1.8)
             style["marker"] = "o" if len(xs) == 1 else None  # a single point draws no line
             axes.plot(xs, [sum(p) / len(p) for p in points], **style)

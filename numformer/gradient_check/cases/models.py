@@ -187,8 +187,10 @@ def transformer_objective(name: str, smoothing=0.1, composed: bool = False, **ch
 
 
 def experts_case(name: str, build: Callable, reference="experts_feed_forward", **changes) -> Case:
-    some: dict[str, Any] = dict(feed_forwards="experts", experts=4, balance_weight=0.7)
-    return replace(config_case(name, build, small(**(some | changes)), reference), waits=True)
+    experts_settings: dict[str, Any] = dict(feed_forwards="experts", experts=4, balance_weight=0.7)
+    return replace(
+        config_case(name, build, small(**(experts_settings | changes)), reference), waits=True
+    )
 
 
 def experts_with(*inputs: str) -> Callable:
@@ -207,9 +209,9 @@ def mixer_cases() -> list[Case]:
             case = f"{name}_mixer_looking_ahead"
             table.append(config_case(case, mixer_looking_ahead, config, reference))
         if changes and all(look_ahead):
-            more = small(**changes, positions="rotary", attention_dropout=0.2)
+            rotary_config = small(**changes, positions="rotary", attention_dropout=0.2)
             table += [
-                config_case(f"transformer_{name}", transformer, more, "transformer", True),
+                config_case(f"transformer_{name}", transformer, rotary_config, "transformer", True),
                 transformer_objective(f"objective_{name}", 0.1, True, **changes),
             ]
         if changes:
