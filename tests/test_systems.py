@@ -47,7 +47,7 @@ def test_on_windows_a_folder_is_held_by_a_mutex_of_its_name(tmp_path, monkeypatc
     with files.folder_lock(tmp_path), files.folder_lock(tmp_path / ".." / tmp_path.name):
         with files.folder_lock(tmp_path.parent):
             assert len({*there}) == len(there) == 2
-        monkeypatch.setattr(files, "_locked", set())  # as in another process
+        monkeypatch.setattr(files, "_locked_folders", set())  # as in another process
         assert "one run at a time" in complaint(files.folder_lock(tmp_path).__enter__)
     assert not there and create.restype is ctypes.c_void_p
 
@@ -56,7 +56,7 @@ def test_on_windows_a_folder_is_held_by_a_mutex_of_its_name(tmp_path, monkeypatc
 def test_where_the_system_has_no_locks_nothing_is_locked(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "fcntl", None)
     with files.folder_lock(tmp_path):
-        monkeypatch.setattr(files, "_locked", set())
+        monkeypatch.setattr(files, "_locked_folders", set())
         with files.folder_lock(tmp_path):
             pass
 

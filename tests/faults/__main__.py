@@ -149,14 +149,14 @@ class Bad:
 
     def __init__(self, folder: Path, rng: np.random.Generator):
         self.folder, self.rng = folder, rng
-        self.good = {path.name: path.read_bytes() for path in folder.iterdir()}
+        self.originals = {path.name: path.read_bytes() for path in folder.iterdir()}
 
     def choose(self, *items):
         return items[self.rng.integers(len(items))]
 
     def any_of_the_run(self) -> tuple[str, bytearray]:
         name = self.choose(LAST, BEST, METRICS, CONFIG)
-        return name, bytearray(self.good[name])
+        return name, bytearray(self.originals[name])
 
     def place(self, content) -> int:
         return int(self.rng.integers(len(content)))
@@ -171,7 +171,7 @@ class Bad:
 
     def lengthened_file(self):
         name = self.choose(LAST, BEST, CONFIG)  # a killed run leaves a metrics.jsonl that is longer
-        return name, self.good[name] + self.rng.bytes(int(self.rng.integers(1, 100)))
+        return name, self.originals[name] + self.rng.bytes(int(self.rng.integers(1, 100)))
 
     def flipped_bit_file(self):
         name, content = self.any_of_the_run()
@@ -201,8 +201,9 @@ class Bad:
 
     def lying_header(self):
         name = self.choose(LAST, BEST)
-        length = int.from_bytes(self.good[name][:8], "little")
-        header, data = json.loads(self.good[name][8 : 8 + length]), self.good[name][8 + length :]
+        file = self.originals[name]
+        length = int.from_bytes(file[:8], "little")
+        header, data = json.loads(file[8 : 8 + length]), file[8 + length :]
         tensor = header[self.choose(*(key for key in header if key != "__metadata__"))]
         start, stop = tensor["data_offsets"]
         far = int(self.rng.integers(1, 2**40))
@@ -218,7 +219,7 @@ class Bad:
     def wrong_length_header(self):
         name = self.choose(LAST, BEST)
         length = self.choose(self.rng.bytes(8), int(self.rng.integers(10**5)).to_bytes(8, "little"))
-        return name, length + self.good[name][8:]
+        return name, length + self.originals[name][8:]
 
     def deep_content(self):  # more deeply than a parser may go
         depth, name = int(self.rng.integers(2000, 10**5)), self.choose(LAST, BEST, CONFIG)
@@ -382,7 +383,7 @@ def refuse_bad_files(count: int, rng: np.random.Generator, folder: Path) -> tupl
                 if wrong:
                     tqdm.write(f"{named} of {name}: {wrong}")
                 refused += not wrong
-                for file, original in bad.good.items():
+                for file, original in bad.originals.items():
                     (run / file).write_bytes(original)
                 bar.update()
     return refused, count * len(KINDS)

@@ -190,7 +190,7 @@ def test_a_folder_is_locked_for_other_processes_until_the_block_ends(tmp_path):
     def refused_elsewhere() -> bool:
         pid = os.fork()
         if pid == 0:
-            files._locked.clear()
+            files._locked_folders.clear()
             try:
                 with folder_lock(tmp_path):
                     os._exit(0)
