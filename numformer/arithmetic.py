@@ -1,4 +1,4 @@
-"""Products and sums of arrays, each computed in the way that is fast with NumPy and with CuPy."""
+"""Products and sums of arrays, computed in ways that are fast with NumPy and with CuPy."""
 
 import contextvars
 import math
@@ -49,7 +49,7 @@ def sum_rows(x):
 
 
 def sum_last(x):
-    """x (..., D) -> (..., 1): the sum over the last axis; of many rows, by a product with ones."""
+    """x (..., D) -> (..., 1): the last axis summed; for many rows, by a product with ones."""
     if x.size <= MAX_ROWS * x.shape[-1]:
         return x.sum(axis=-1, keepdims=True)
     return (rows(x) @ array_module(x).ones(x.shape[-1], dtype=x.dtype)).reshape(*x.shape[:-1], 1)
@@ -101,7 +101,7 @@ def dot_rows(a, b):
 def scatter_add(target, ids, values) -> None:
     """target[ids[n]] += values[n] for every n, repeated ids included.
 
-    target (V, D), ids (N,), values (N, D). The order of each sum, and so its bits, are fixed.
+    target (V, D), ids (N,), values (N, D). The order of each sum is fixed, and so are its bits.
     """
     if not isinstance(target, np.ndarray) or len(target) <= 256:
         one_hot = ids == array_module(target).arange(len(target))[:, None]

@@ -59,7 +59,7 @@ def dtype_kind(value) -> str:
 def cache_pieces(x) -> list[slice]:
     """Slices that cover x (N) or the rows of x (N, D): one on a GPU, cache-sized ones on the host.
 
-    Several operations on one piece, one after the other, then read main memory only once.
+    A series of operations on one piece then reads main memory only once.
     """
     if not isinstance(x, np.ndarray):
         return [slice(None)]

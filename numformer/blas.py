@@ -1,7 +1,7 @@
 """How many threads the matrix products of BLAS use, and a faster way to multiply a few rows.
 
 A model that writes multiplies one small matrix after another. A second thread gains little there,
-and while other programs run, both mostly wait. The number applies to the whole process.
+and while other programs run, both mostly wait. The number of threads applies to the whole process.
 """
 
 import contextlib
@@ -12,16 +12,16 @@ from collections.abc import Iterator
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-LARGE = 1 << 27  # multiplications from which on a product is worth all threads
+LARGE = 1 << 27  # a product with at least this many multiplications uses all threads
 MOST_ROWS = 16  # a product with more rows in its first matrix is not cut into pieces
-PIECE = 10**6  # multiplications up to which OpenBLAS multiplies without copying the matrices
+PIECE = 10**6  # up to this many multiplications, OpenBLAS does not copy the matrices
 PIECE_TRANSPOSED = 1200  # most entries of a piece's result, if b is transposed
 
 blocks = 0  # how many `single_thread` blocks are active, in all threads of Python
 
 _change = threading.Lock()
 _usual: list[int] = []  # how many threads each BLAS library uses outside these blocks
-_trainer: int | None = None  # the thread of Python that trains a model
+_trainer: int | None = None  # the Python thread that trains a model
 
 
 @functools.cache
@@ -41,7 +41,7 @@ def _set(counts: list[int]) -> None:
 
 
 def threads() -> int:
-    """How many threads a product uses."""
+    """Return the number of threads that a product uses."""
     return max(_counts(), default=1)
 
 
@@ -67,9 +67,9 @@ def training_threads(count: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def single_thread() -> Iterator[None]:
-    """Within the block all products but large ones use one thread.
+    """Within the block, all products but large ones use one thread.
 
-    While another thread trains, the number stays: changing it may alter that thread's results.
+    While another thread trains, the number stays: a change might alter that thread's results.
     """
     global blocks, _usual
     if _another_thread_trains():
@@ -90,7 +90,7 @@ def single_thread() -> Iterator[None]:
 
 
 def product(a, b):
-    """a (M, N) @ b (N, P) in `single_thread`; if a has 2 to 16 rows, by pieces of b.
+    """Return a (M, N) @ b (N, P) within `single_thread`; if a has 2 to 16 rows, cut b into pieces.
 
     A large product uses all the usual threads.
     """
@@ -113,8 +113,8 @@ def product(a, b):
 def _in_pieces(a, b):
     """a (M, N) @ b (N, P) for a few rows of `a`, as products with contiguous pieces of `b`.
 
-    OpenBLAS copies large matrices before it multiplies them, but with AVX-512 not the small ones.
-    So 5 rows times the transpose of a (10000, 512) take 0.3 of the time, 16 rows 0.5.
+    OpenBLAS copies large matrices before multiplying them but, with AVX-512, not small ones. So 5
+    rows times the transpose of a (10000, 512) matrix take 0.3 of the time, and 16 rows take 0.5.
     """
     rows, (depth, columns) = len(a), b.shape
     if b.flags.f_contiguous:  # each piece of b's columns gives columns of y

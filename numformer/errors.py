@@ -28,7 +28,7 @@ def require_width(layer: object, x, width: int) -> None:
         raise InputError(
             f"this {name} takes an array (..., {width})",
             f"shape {shape}" if shape else type(x).__name__,
-            f"Build the {name} for the width that it is given, or give it an array of its own.",
+            f"Build the {name} for this array's width, or give it an array of width {width}.",
         )
 
 

@@ -1,4 +1,4 @@
-"""Parameter, Layer and the rules that every layer keeps.
+"""Parameter, Layer and the rules that every layer follows.
 
 A layer has `forward` and `backward`. Forward saves what backward needs on a stack, and backward
 pops it, so several forwards may come before the first backward, and backwards come in reverse
@@ -297,8 +297,8 @@ def _mismatch(rule: str, received: str) -> InputError:
 class FlatParameters:
     """All parameters of a model as one vector `data`, and all their gradients as one vector `grad`.
 
-    Zeroing, clipping and Adam are then one call each. `needs_zeroing`: an optimizer has used the
-    gradient, and it is not yet set to zero. `stale`: a backward has added to a used gradient.
+    Zeroing, clipping and Adam are then one call each. `needs_zeroing` is True if an optimizer has
+    used the gradient since it was zeroed; `stale`, if a backward has added to it since.
     """
 
     needs_zeroing = stale = False

@@ -11,7 +11,7 @@ PURPOSES = ("weights", "data", "dropout", "held out", "sampling", "subwords")
 
 
 def seed_sequence(seed: int, purpose: str, *indices: int) -> np.random.SeedSequence:
-    """Return the seed of the random stream for one purpose of a run, or for one index of it.
+    """Return the seed of a run's random stream for a purpose and `indices`, such as a step.
 
     The streams are independent, so drawing more numbers from one never changes another.
     """

@@ -91,7 +91,7 @@ def _is_number(value) -> bool:
 
 @dataclass(frozen=True)
 class Settings:
-    """The base of settings; raises InputError for an unknown field or a value against its rule."""
+    """The base of settings; raises InputError for an unknown field or one that breaks its rule."""
 
     def __new__(cls, *_, **values):
         names = [setting.name for setting in fields(cls)]

@@ -51,7 +51,7 @@ def run(code: str, **names) -> None:
 
 # What a script does, and the words of the complaint that it meets; "{folder}" is a run's.
 ARRAY = "NumPy array of integers; received list ... Use numpy.array(ids) for lists"
-SOURCES = "numformer.pad_sources(sources) makes one of lists of ids"
+SOURCES = "numformer.pad_sources(sources) makes one from lists of ids"
 TEXT = "t = Reversing(0); t.text = {}; train(model, t, folder, 1)"
 REFUSED = {
     "Adam(model)": "the vectors that pack() makes of ... Transformer. Write Adam(pack(model)).",
@@ -60,7 +60,7 @@ REFUSED = {
     "model.forward([[4, 5, 2]], batch.target_in)": f"source ids are ... list ... {SOURCES}",
     "train(model, Reversing(0.5), folder, Schedule(1))": "0.5. Return for example {{'accuracy'",
     "train(model.config, Reversing(0), folder, 1)": "received Config. Write train(Transformer(con",
-    "train(model, Reversing(0), 2, Recipe())": "a run has a folder, by its path; received int",
+    "train(model, Reversing(0), 2, Recipe())": "a folder, given by its path; received int",
     "train(model, Reversing, folder, 1)": "received the class Reversing. Write Reversing(...)",
     "train(model, object(), folder, 1)": "evaluate, description; received object without metric",
     "t = Reversing({'accuracy': 1}); t.batch = lambda step: [([4], [5])]; "
@@ -86,7 +86,7 @@ REFUSED = {
     "load_model(str(folder))": "received the folder {folder}. Name {folder}/best.safetensors, or",
     "load_model(folder / 'last.safetensors')": "{folder}/last.safetensors, the state of a run that",
     "import numformer as n; n.Linear(4, 6, np.random.default_rng(0))(np.ones((2, 5)))": "this "
-    "Linear takes an array (..., 4); received shape (2, 5). Build the Linear for the width",
+    "Linear takes an array (..., 4); received shape (2, 5). Build the Linear for this",
     "import numformer as n; n.LayerNorm(4)(np.ones((4, 5)))": "LayerNorm takes an array (..., 4)",
     "import numformer as n; n.RMSNorm(4)(3)": "RMSNorm takes an array (..., 4); received int",
     "import numformer as n; n.layers.Convolution(4, np.random.default_rng(0))(3)": "this "
@@ -151,7 +151,7 @@ STEP = "objective.forward(*batch.inputs); objective.backward(); optimizer.step(0
 PREPARE = "flat = pack(model); optimizer = Adam(flat)\n"
 FORWARD, FORGOTTEN = "objective.forward(*batch.inputs)\n", "each step has gradients of its own"
 OFF = "Evaluate in `with numformer.inference():`, where nothing is saved and dropout is off."
-SUM = "received a sum with those that an earlier step has used. Begin each step with"
+SUM = "received a sum with gradients that an earlier step has used. Begin each step with"
 READ = "for _ in range(2): model.forward(batch.source, batch.target_in)\nmodel.zero_grad()"
 WARNED = [  # the code, its line that is warned of, and the words
     (2 * FORWARD + "objective.zero_grad()", 3, "which left 82 records, forgotten now. " + OFF),

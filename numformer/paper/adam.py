@@ -81,8 +81,8 @@ class Optimizer:
         """
         if self.parameters.stale:
             warnings.warn(
-                "each step has gradients of its own; received a sum with those that an earlier "
-                "step has used. Begin each step with objective.zero_grad().",
+                "each step has gradients of its own; received a sum with gradients that an "
+                "earlier step has used. Begin each step with objective.zero_grad().",
                 stacklevel=2,
             )
         self.update(self.parameters.grad, self.steps + 1, rate)

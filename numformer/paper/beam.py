@@ -59,10 +59,10 @@ def search(
 ) -> list[list[Hypothesis]]:
     """inputs (B, S) -> for each row its `count` best hypotheses, best first, by a beam of `width`.
 
-    A score is log probability / penalty(length); the length includes the end id. A row is done
-    when no open hypothesis can become one of the best any more, or when `width` hypotheses have
-    ended and no open one scores higher. The ids, at most `max_length`, include neither the start
-    nor the end id. `count` and `largest` serve numformer/generation.
+    A score is log probability / penalty(length); the length includes the end id. A row is done when
+    no open hypothesis can become one of the best any more, or when `width` hypotheses have ended
+    and no open one scores higher. The ids, at most `max_length`, include neither the start nor the
+    end id. `count` and `largest` are for numformer/generation.
     """
     require_writer(model)
     require_positive("max_length", max_length)

@@ -34,7 +34,7 @@ class Memory:
         """
         if saving():
             raise InputError(
-                "a Memory serves decoding only",
+                "a Memory is for decoding only",
                 "a Memory while saving is on",
                 "Decode inside `with inference():`.",
             )

@@ -81,7 +81,7 @@ class LearnedPositions(Layer):
         positions = np.arange(x.shape[-2]) if positions is None else positions
         if positions.max() >= len(self.weight.data):
             raise InputError(
-                f"learned positions reach to max_length = {self.weight.shape[0]}",
+                f"learned positions end at max_length = {self.weight.shape[0]}",
                 f"a sequence of length {positions.max() + 1}",
                 "Increase max_length, shorten the sequences, or use sinusoidal positions.",
             )

@@ -82,8 +82,8 @@ class Transformer(Layer):
 
 
 FIXES = dict(
-    source="numformer.pad_sources(sources) makes one of lists of ids.",
-    target="numformer.PairBatch.of(pairs) makes one of pairs of lists of ids.",
+    source="numformer.pad_sources(sources) makes one from lists of ids.",
+    target="numformer.PairBatch.of(pairs) makes one from pairs of lists of ids.",
 )
 
 
@@ -122,4 +122,4 @@ def require_batch(ids, rule: str, fix: str) -> None:
     """Raise InputError, with the rule and the fix, unless `ids` is a batch of sequences."""
     if not isinstance(ids, np.ndarray) or ids.ndim != 2 or 0 in ids.shape:
         received = f"shape {ids.shape}" if isinstance(ids, np.ndarray) else type(ids).__name__
-        raise InputError(f"{rule}, neither of them 0", received, fix)
+        raise InputError(f"{rule}, both at least 1", received, fix)

@@ -26,7 +26,7 @@ def require_writer(model: Writer) -> None:
     if not (hasattr(model, "start") and hasattr(model, "step")):
         raise InputError(
             "a model that writes has the methods start and step",
-            f"a {type(model).__name__} without",
+            f"a {type(model).__name__} without them",
             "Use a Transformer, LanguageModel or RecurrentEncoderDecoder.",
         )
 

@@ -21,7 +21,7 @@ def test_what_is_no_batch_is_refused(shape, complaint):
     ids = np.ones(shape, int) if shape else [[1, 2]]
     received = f"shape {shape}" if shape else "list"
     text = complaint(require_batch, ids, "the rule", "The fix.")
-    assert text == f"the rule, neither of them 0; received {received}. The fix."
+    assert text == f"the rule, both at least 1; received {received}. The fix."
     require_batch(np.ones((1, 1), int), "the rule", "The fix.")
 
 
