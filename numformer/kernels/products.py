@@ -1,6 +1,6 @@
 """Matrix products by cuBLAS, called directly, so that transposed views need no copy.
 
-cuBLAS reads matrices column by column, but our arrays are stored row by row. So it gets the two
+cuBLAS reads matrices column by column, but our arrays are stored row by row. So cuBLAS gets the two
 factors in reverse order: C = A B, row by row, is C^T = B^T A^T, column by column.
 """
 

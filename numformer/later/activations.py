@@ -21,7 +21,7 @@ def gelu(x):
 
 
 def gelu_backward(dy, slope):
-    """dy (...) -> dx (...): dy slope."""
+    """dy (...) -> dx (...): dy * slope."""
     return dy * slope
 
 
@@ -156,7 +156,7 @@ class SwiGLU(Layer):
 
 
 def geglu(x):
-    """x (..., 2F) -> y, sigmoid_gate, slope (..., F): y = GELU(gate) value, x = [gate | value].
+    """x (..., 2F) -> y, sigmoid_gate, slope (..., F): y = GELU(gate) * value, x = [gate | value].
 
     gelu_gate = GELU(gate), approximated by tanh; slope is the slope of gelu_gate   (Shazeer 2020).
     """

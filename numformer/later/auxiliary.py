@@ -22,7 +22,7 @@ def add_auxiliary_loss(loss: Any) -> None:
 
 
 def auxiliary_gradient() -> Any:
-    """Return the scalar gradient () of the total loss by each auxiliary loss, during backward."""
+    """During backward, return the scalar gradient () with respect to each auxiliary loss."""
     return _gradient.get()
 
 

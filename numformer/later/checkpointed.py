@@ -1,4 +1,4 @@
-"""Gradient checkpointing (Chen et al. 2016): forward saves only inputs, backward repeats it."""
+"""Gradient checkpointing (Chen et al. 2016): forward saves only its inputs; backward repeats it."""
 
 from typing import Any
 
@@ -14,8 +14,8 @@ from numformer.randomness import dropout_stream
 class Checkpointed(Layer):
     """A layer whose forward saves only its inputs. Outputs and gradients keep the same bits.
 
-    Backward runs forward again, so N such layers save N inputs and the records of one layer instead
-    of N. The price is a second forward. Dropout draws the same masks again.
+    Backward runs forward again, so N such layers save N inputs and one layer's records instead of N
+    layers' records. The price is a second forward. Dropout draws the same masks again.
     """
 
     def __init__(self, layer: Layer):

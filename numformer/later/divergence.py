@@ -47,7 +47,7 @@ class Divergence(Layer):
     def forward(self, first: Array, second: Array, valid: Any = None) -> Array:
         if first.shape != second.shape:
             raise InputError(
-                "two logits that are compared have the same shape",
+                "the logits to compare have the same shape",
                 f"{first.shape} and {second.shape}",
                 "Compute both from the same batch.",
             )

@@ -7,7 +7,7 @@ from numformer.layer import Array, Layer, Parameter
 
 
 def split_patches(images, size: int):
-    """images (B, height, width[, C]) -> patches (B, N, size size C), row by row.
+    """images (B, height, width[, C]) -> patches (B, N, size^2 C), row by row.
 
     A patch has its pixels row by row, each with its C channels.
     """
@@ -18,7 +18,7 @@ def split_patches(images, size: int):
 
 
 def split_patches_backward(dpatches, shape, size: int):
-    """dpatches (B, N, size size C), the shape of the images -> dimages (B, height, width[, C])."""
+    """dpatches (B, N, size^2 C), the shape of the images -> dimages (B, height, width[, C])."""
     batch, height, width = shape[:3]
     patch_by_patch = dpatches.reshape(batch, height // size, width // size, size, size, -1)
     grid = patch_by_patch.swapaxes(2, 3)
@@ -26,7 +26,7 @@ def split_patches_backward(dpatches, shape, size: int):
 
 
 class Patches(Layer):
-    """images (B, height, width[, C]) -> (B, N, size size C): adjacent squares of pixels.
+    """images (B, height, width[, C]) -> (B, N, size^2 C): adjacent squares of pixels.
 
     height and width are multiples of `size`.
     """

@@ -73,24 +73,24 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
     """The config of a stack of layers: the paper's decisions, and every later choice.
 
     The defaults are the paper's. Raises InputError for values that do not fit together, and for a
-    setting whose owner is not chosen: `window` without a mixer that has a window.
+    setting whose owner is not chosen, such as `window` without a mixer that has a window.
     """
 
     registries = CHOICES_WITH_SETTINGS
     both_ways: ClassVar[bool] = True
-    """Whether positions in some stack see later positions, so that its mixers look ahead."""
+    """Whether positions in some stack see later positions, so that its mixers must look ahead."""
     has_cross_attention: ClassVar[bool] = False
 
     mixers: tuple[str, ...] = fields.choices(
         "attention",
         MIXERS,
-        "self-attention, or what replaces it, in turn by layer: window,attention",
+        "self-attention, or what replaces it; layers take several in turn: window,attention",
     )
     key_value_heads: int | tuple[int, ...] | None = fields.only_with(
         fields.sizes(
             None,
-            "heads of keys and values in self-attention, in turn by layer (2, or 1,4); default: "
-            "as many as heads of queries",
+            "key and value heads in self-attention; layers take several in turn (1,4); default: "
+            "as many as query heads",
         ),
         mixers=WITH_ATTENTION,
     )
@@ -103,7 +103,7 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
         mixers=WITH_ATTENTION,
     )
     feed_forwards: tuple[str, ...] = fields.choices(
-        "dense", FEED_FORWARDS, "feed-forward networks, in turn by layer"
+        "dense", FEED_FORWARDS, "feed-forward networks; layers take several in turn"
     )
     norm: str = settings.choice(
         "post", ("post", "pre"), "a norm after each sublayer, or before it (3.1)"
@@ -137,7 +137,7 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
     checkpointing: bool = settings.switch(
         False, "recompute every layer for backward, which saves memory (not in the paper)"
     )
-    # Only published models have other values than the defaults.
+    # Only published models have values other than the defaults.
     epsilon: float = fields.without_flag(settings.above_zero(1e-5, "epsilon of every norm"))
     embedding_scale: bool = fields.without_flag(settings.switch(True, "times sqrt(d_model) (3.4)"))
     embedding_norm: bool = fields.without_flag(settings.switch(False, "a norm of the embeddings"))
@@ -169,7 +169,7 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
                     entry.require(self.layer_config(layer))
 
     def owners(self, setting: Field) -> Mapping[str, Collection[str]]:
-        """As OwnedSettings.owners; some settings of attention also belong to certain mixers."""
+        """Like OwnedSettings.owners; some settings of attention also belong to certain mixers."""
         if setting.name in WITH_PROJECTIONS and not self.has_cross_attention:
             owners: dict[str, Collection[str]] = {"mixers": WITH_PROJECTIONS[setting.name]()}
             if getattr(self, setting.name) == "scaled_dot_product":
@@ -191,14 +191,14 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
         return self.registries[field][names[layer % len(names)]]
 
     def layer_config(self, layer: int) -> Any:
-        """Return the config of one layer, with that layer's number of heads of keys and values."""
+        """Return the config of one layer, with that layer's number of key and value heads."""
         if not isinstance(self.key_value_heads, tuple):
             return self
         return replace(self, key_value_heads=self._groups[layer % len(self._groups)])
 
     @property
     def _groups(self) -> tuple[int, ...]:
-        """The numbers of heads of keys and values, in turn by layer."""
+        """The numbers of key and value heads, which layers take in turn."""
         groups = self.key_value_heads or self.heads
         return groups if isinstance(groups, tuple) else (groups,)
 
@@ -288,7 +288,7 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
         return NormedDecoder(layers, self.new_norm(self.d_model))
 
     def _stack(self, layers: Iterable[Any]) -> list[Layer]:
-        """Return the layers of a stack with shared parameters; with `checkpointing`, recomputed."""
+        """Return the layers, which now share parameters and, with `checkpointing`, are wrapped."""
         layers = list(layers)
         first: dict[Any, Any] = {}  # for each entry, the first mixer of the stack
         for number, layer in enumerate(layers):
@@ -327,7 +327,7 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
 
     @property
     def extrapolates(self) -> bool:
-        """Whether the model is as good at longer sequences as at those that it was trained on.
+        """Whether the model is as good on longer sequences as on those that it was trained on.
 
         This holds with ALiBi, as its paper measured; and with rotary or no positions, if every
         mixer is local, because the model then sees no further than in training.

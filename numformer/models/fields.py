@@ -47,7 +47,7 @@ def only_with(setting: Any, **owners: Collection[str]) -> Any:
 
 
 def without_flag(setting: Any) -> Any:
-    """Mark a setting as one without a flag: only published weights need another value."""
+    """Mark a setting that has no flag: only published weights need another value."""
     return _with(setting, flag=False)
 
 
@@ -88,13 +88,13 @@ def _split_names(value):
 
 
 def _split(value):
-    """As `_split_names`, with digits as integers."""
+    """Like `_split_names`, with digits as integers."""
     names = _split_names(value)
     return tuple(map(_integer, names)) if isinstance(value, str) else names
 
 
 def _one_or_several(value):
-    """As `_split`, but a tuple of one value becomes that value."""
+    """Like `_split`, but a tuple of one value becomes that value."""
     values = _split(value)
     return values[0] if isinstance(values, tuple) and len(values) == 1 else values
 

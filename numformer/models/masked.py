@@ -18,13 +18,13 @@ from numformer.paper.transformer import require_batch
 
 @dataclass(frozen=True, kw_only=True)
 class Config(language_model.Config):
-    """The config of a masked language model; InputError for values that do not fit together."""
+    """The config of a masked language model; raises InputError for values that do not fit."""
 
     both_ways = True
 
     segments: int | None = fields.without_flag(settings.size(None, "kinds of segments of a text"))
     relations: int | None = fields.without_flag(
-        settings.size(None, "classes of relations of segments")
+        settings.size(None, "classes of relations between segments")
     )
     transform: bool = fields.without_flag(
         settings.switch(False, "a hidden layer before the output")
@@ -38,10 +38,10 @@ class MaskedLanguageModel(Model):
     """ids (B, T) -> logits (B, T, V): the logits at a position predict the id of that position.
 
     Ids are host arrays, padded; every position sees all others except padding. With `places` (N,),
-    indices of positions among the B T of the batch, the logits are (N, V), at these positions only.
-    If the config has `segments`, `segments` (B, T) are the segments of the positions; the default
-    is 0. With `tied` the output shares the weights of the embedding. `backward` takes dlogits and
-    returns None, since ids have no gradient.
+    indices among the batch's B T positions, the logits are (N, V), at these positions only. If the
+    config has `segments`, `segments` (B, T) are the segments of the positions; the default is 0.
+    With `tied` the output shares the weights of the embedding. `backward` takes dlogits and returns
+    None, since ids have no gradient.
     """
 
     Config: type[_Config] = Config

@@ -18,8 +18,8 @@ ROLES = "positions", "attention", "feed_forward", "norm", "embedding"
 class Model(Layer):
     """A Layer with a config, whose outputs are logits for the targets of a batch.
 
-    `Model(config, seed)` builds it; the seed determines the initial weights. Parameters are float32
-    on the host until `pack` changes that. A checkpoint names the model by its key in MODELS
+    `Model(config, seed)` builds a model; the seed determines the initial weights. Parameters are
+    float32 on the host until `pack` changes that. A checkpoint names the model by its key in MODELS
     (`kinds`), or by its class if it has none.
 
     The config, a dataclass, has `d_model` (the paper's learning rate depends on it) and `longest`,
@@ -85,9 +85,9 @@ class Objective(Layer):
     """The inputs of a batch -> the loss that training minimises, scalar (); `backward` takes dloss.
 
     The loss is the mean loss of the batch's predictions plus, in training and evaluation alike, the
-    auxiliary losses of its layers (later/auxiliary.py). For a batch in parts it is the mean of
-    the parts' losses, weighted by their numbers of predictions. `prediction_loss` is the first term
-    alone, for measures such as perplexity.
+    auxiliary losses of the model's layers (later/auxiliary.py). For a batch in parts it is the mean
+    of the parts' losses, weighted by their numbers of predictions. `prediction_loss` is the first
+    term alone, for measures such as perplexity.
 
     With `r_drop` > 0 (R-Drop: Liang et al. 2021) a training batch is predicted twice, with
     different dropout: loss = (loss_1 + loss_2 + r_drop (KL(p_1 || p_2) + KL(p_2 || p_1)) / 2) / 2.
@@ -117,7 +117,7 @@ class Objective(Layer):
             return self.loss.forward(*self.model.predictions(*inputs))
 
     def _r_drop_loss(self, inputs, logits, loss):
-        """Return the loss of R-Drop, of two predictions and their divergence."""
+        """Return the loss of R-Drop, from two predictions and their divergence."""
         with collect_auxiliary_losses() as auxiliary:
             logits_2, targets, *valid = self.model.predictions(*inputs)
         loss_2 = sum(auxiliary, start=self.loss.forward(logits_2, targets, *valid))

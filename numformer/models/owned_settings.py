@@ -12,7 +12,7 @@ from numformer.settings import Settings
 
 @dataclass(frozen=True)
 class OwnedSettings(Settings):
-    """Settings that may belong to choices; InputError for a setting whose owner is not chosen."""
+    """Settings of choices; raises InputError for a setting whose owner is not chosen."""
 
     registries: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Fields whose choices may have settings of their own, each with its registry."""
@@ -36,7 +36,7 @@ class OwnedSettings(Settings):
         return super().__new__(kind, **values)
 
     def __setstate__(self, values: dict[str, Any]) -> None:
-        """A pickled config of the previous version holds several values as text with commas."""
+        """Accept pickles of the previous version, which hold several values as text with commas."""
         for field in fields(self):
             object.__setattr__(self, field.name, parse_value(field, values[field.name]))
 

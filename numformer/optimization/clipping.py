@@ -12,7 +12,7 @@ def blocks_of(size: int) -> list[slice]:
 
 
 def clip_global_norm(grad, max_norm: float | None):
-    """grad (N) -> its norm, scalar (); if the norm is above max_norm, scale `grad` down to it."""
+    """grad (N) -> its norm, scalar (); if it is above max_norm, scale `grad` down to max_norm."""
     norm = norm_of(block_squares(grad, blocks_of(len(grad))))
     if max_norm is not None:
         grad *= clip_factor(norm, max_norm)

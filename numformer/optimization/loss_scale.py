@@ -13,8 +13,8 @@ class LossScale:
 
     A gradient below 6e-8 is 0 in float16 (Micikevicius et al. 2018, section 3.2). So the scale is
     as large as gradients allow: if a gradient is infinite or NaN, the step is skipped and the scale
-    halved; after GROWTH_INTERVAL steps without a skip, the scale is doubled, up to MAX. It is a
-    power of two, so multiplying and dividing by it are exact.
+    halved; after GROWTH_INTERVAL steps without a skip, the scale is doubled, up to MAX. The scale
+    is a power of two, so multiplying and dividing by it are exact.
 
     `scale`, and `finite_steps`, the number of steps since `scale` changed, are scalars () on the
     gradients' device, so that nothing waits for a GPU.

@@ -1,8 +1,8 @@
 """Optimizers beside the paper's Adam: their rules, settings and registry.
 
 A rule is a function rule(data, grad, *vectors, *, step, rate, **settings) that updates in place. An
-`elementwise` rule is called on pieces of the vectors of `pack`, any other once for each parameter,
-in the parameter's shape.
+`elementwise` rule is called on pieces of the vectors of `pack`, any other rule once for each
+parameter, in the parameter's shape.
 """
 
 import inspect
@@ -113,7 +113,7 @@ class OptimizerSettings(settings.Settings):
     )
     adam_epsilon: float = settings.above_zero(1e-9, "Adam's epsilon (5.3)")
     momentum: float = settings.share(0.95, "decay of the mean gradient of a hidden matrix")
-    weight_decay: float = settings.share(0.01, "what a weight loses, times the rate")
+    weight_decay: float = settings.share(0.01, "share of a weight lost in a step, times the rate")
 
 
 # Which settings a rule has

@@ -27,8 +27,8 @@ def dot_product_score_backward(dscores, query, key, scale):
 class DotProductScore(Layer):
     """query (..., T, K), key (..., S, K) -> scores (..., T, S): Q K^T / sqrt(d_k), or Q K^T.
 
-    It has no parameters. If queries and keys have entries of mean 0 and variance 1, the products
-    have variance d_k; `scaled` divides by its root, so that the scores have variance 1.
+    The layer has no parameters. If queries and keys have entries of mean 0 and variance 1, the
+    products have variance d_k; `scaled` divides by its root, so that the scores have variance 1.
     """
 
     def __init__(self, scaled: bool = True):

@@ -14,9 +14,9 @@ def alibi(slopes, queries, keys):
 class ALiBi:
     """Positions of queries (T,) and keys (S,), host arrays -> a bias of scores (H, T, S).
 
-    It replaces all other positions. The slopes m_h are the powers of 2^(-8 / H), from the first to
-    the H-th (section 3). Distances are the same both ways, so an encoder can use ALiBi, too. The
-    bias is a constant: it has no gradient.
+    ALiBi replaces all other positions. The slopes m_h are the powers of 2^(-8 / H), from the first
+    to the H-th (section 3). Distances are the same in both directions, so an encoder can use ALiBi,
+    too. The bias is a constant: it has no gradient.
     """
 
     def __init__(self, heads: int):

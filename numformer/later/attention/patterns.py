@@ -37,8 +37,8 @@ class FullPattern:
     """Every query sees every key.
 
     `key_value_state(memory)` creates the state that keeps the keys and values that later positions
-    can see. `is_local`: a query sees up to a fixed distance only. Positions t (T,) of queries and
-    s (S,) of keys are host arrays.
+    can see. `is_local` says that a query sees only up to a fixed distance. Positions t (T,) of
+    queries and s (S,) of keys are host arrays.
     """
 
     Settings: ClassVar[type[settings.Settings]] = settings.Settings
@@ -95,7 +95,7 @@ class GlobalWindow(GlobalWindowSettings, FullPattern):
     """t sees s if |t - s| < window, or t or s is global (Beltagy et al. 2020, Longformer).
 
     The first `global_tokens` positions are global; distant positions exchange information through
-    them. As in BigBird (Zaheer et al. 2020) these have no projections of their own. Under a causal
+    them. As in BigBird (Zaheer et al. 2020) they have no projections of their own. Under a causal
     mask every later position can see them (the attention sinks of Xiao et al. 2024).
     """
 
@@ -131,8 +131,9 @@ class Strided(StridedSettings, FullPattern):
     """t sees s if |t - s| < stride, or if t - s is a multiple of stride (Child et al. 2019).
 
     The first half of the heads (the larger half of an odd number) sees the near positions, the
-    second half the distant ones: the third variant of their section 5.2. Two layers connect any two
-    positions. With a stride near the square root of T, work and memory grow with T^(3/2).
+    second half sees the distant ones. This is the third variant in their section 5.2. Two layers
+    connect any two positions. With a stride near the square root of T, work and memory grow with
+    T^(3/2).
     """
 
     Settings = StridedSettings
@@ -160,7 +161,7 @@ class Strided(StridedSettings, FullPattern):
 
 
 def window_tiles(t, s, causal: bool, heads: int, rows: int, window: float = math.inf):
-    """Yield tiles of consecutive queries with all keys that any of them sees in the window."""
+    """Yield tiles of consecutive queries with all keys that any of the queries sees."""
     ahead = 0 if causal else window - 1
     for part in slices(0, len(t), rows):
         first, last = t[part][[0, -1]]

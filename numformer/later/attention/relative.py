@@ -1,6 +1,6 @@
 """Learned relative positions (Shaw et al. 2018) in the form of T5 (Raffel et al. 2020).
 
-Each head adds to a score a trained number, chosen by the bucket of the query-key distance.
+Each head adds a trained number to a score: the number of the query-key distance's bucket.
 """
 
 import math
@@ -19,7 +19,7 @@ from numformer.layer import Array, Layer, Parameter
 def position_buckets(
     distance: np.ndarray, buckets: int, farthest: int, both_ways: bool
 ) -> np.ndarray:
-    """distance s - t (T, S) of keys from queries -> the number of the bucket of each (T, S).
+    """distance s - t (T, S) of keys from queries -> the bucket number of each (T, S).
 
     Half of the buckets have one distance each; the others grow logarithmically up to `farthest`,
     and the last one has everything beyond (Raffel et al. 2020, section 2.1). With `both_ways`, half
@@ -42,8 +42,8 @@ class RelativePositions(Layer):
     """Positions of queries (T,) and keys (S,), host arrays -> a bias of scores (H, T, S).
 
     The table (buckets, H) starts at 0, so that all distances are equal; the layers of a stack may
-    share one. `constant` is a further bias to add, without a gradient. Raises InputError for too
-    few buckets, or if `farthest` is so near that it has a bucket of its own.
+    share a table. `constant` is a further bias to add, without a gradient. Raises InputError for
+    too few buckets, or if `farthest` is so near that it has a bucket of its own.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -63,8 +63,7 @@ class RelativePositions(Layer):
     ):
         if distance_buckets < 4 or farthest <= distance_buckets // 2:
             raise InputError(
-                "distance_buckets is at least 4, and farthest above half of them, which are for "
-                "one distance each",
+                "distance_buckets is at least 4, and farthest is more than half of it",
                 f"distance_buckets {distance_buckets}, farthest {farthest}",
                 "Change one of them.",
             )

@@ -1,4 +1,4 @@
-"""Keep the keys and values of the latest positions only, for decoding with a window."""
+"""Keep only the keys and values of the latest positions, for decoding with a window."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ class RollingKeysAndValues(ArrayState):
         self.memory, self.window, self.permanent = memory, window, permanent
 
     def append(self, key, value):
-        """As KeysAndValues.append, but return only what the first new position can still see."""
+        """Like KeysAndValues.append, but return only what the first new position can still see."""
         xp, first, length = array_module(key), self.memory.length, key.shape[2]
         near = max(0, first - self.window + 1)
         before = np.r_[: min(self.permanent, near), near:first]

@@ -1,6 +1,7 @@
 """Rotary positions (Su et al. 2021): queries and keys rotated by angles that grow with position.
 
-The product of a query at t and a key at s then depends on t and s only by their distance t - s.
+The product of a query at t and a key at s then depends on t and s only through their distance t -
+s.
 """
 
 import math
@@ -21,7 +22,7 @@ def rotary_turns(length: int, width: int, xp=np, base: float = 10000):
 
 
 def rotary(x, turns):
-    """x (..., T, K), turns (T, K / 2) -> (..., T, K): y = x turns (Su et al. 2021, section 3.2).
+    """x (..., T, K), turns (T, K / 2) -> (..., T, K): y = x * turns (Su et al. 2021, section 3.2).
 
     Each pair (x_2j, x_2j+1) is read as one complex number; its product with exp(i angle) is the
     pair, rotated by that angle.

@@ -26,7 +26,7 @@ from numformer.paper.masks import ExplicitMask, Reach, as_reach, padding_mask
 
 ROWS = 128  # queries in a tile: fewer make products slow, more compute masked scores in vain
 SMALL = 40  # exp(40) times any length fits in a float32, and so does exp(-40) times small values
-LEAST = 1 << 16  # scores of a sequence from which tiles are faster, if half of them are masked
+LEAST = 1 << 16  # with so many scores in a sequence, half of them masked, tiles are faster
 
 
 def contiguous(x):
@@ -269,7 +269,7 @@ class TiledAttention(Layer):
                     self.bias.backward(dbias)
 
     def _offsets(self, query, reach: Reach, sequences: slice, tile: Tile, keys, real) -> list:
-        """Return pairs of columns and what to add (B, H, T, S): the bias, -infinity if masked."""
+        """Return pairs of columns and offsets (B, H, T, S): the bias, and -infinity if masked."""
         xp, offsets, zero = array_module(query), [], query.dtype.type(0)
         t, s = reach.queries.positions[tile.rows], reach.keys.positions
         if self.bias:
@@ -302,7 +302,7 @@ def tile_parts(sequences: slice, tile: Tile, heads: int, group: int, host: bool)
 
 
 def real_positions(reach: Reach, sequences: slice):
-    """Return positions (T,) of the queries to compute, (S,) of the keys up to the last real one."""
+    """Return positions (T,) of the queries to compute, and (S,) of keys up to the last real one."""
     t, s = reach.queries.positions, reach.keys.positions
     if isinstance(reach, ExplicitMask):
         return t, s

@@ -43,7 +43,7 @@ class AttentionMixer:
         heads, groups = config.heads, config.key_value_heads or config.heads
         if heads % groups:
             raise InputError(
-                "heads is a multiple of key_value_heads: every key head serves as many query heads",
+                "heads is a multiple of key_value_heads: key heads serve equally many query heads",
                 f"heads {heads}, key_value_heads {groups}",
                 "Change one of them.",
             )
@@ -91,8 +91,8 @@ class AttentionMixer:
 def build_cross_attention(config, rng: np.random.Generator) -> CrossAttention:
     """Build the cross-attention of a config: full, with a key head for each query head.
 
-    Its keys are in another sequence than its queries, so a query and a key have no distance. Hence
-    it has no rotary positions, no bias and no pattern.
+    Its keys and its queries are in different sequences, so a query and a key have no distance.
+    Hence it has no rotary positions, no bias and no pattern.
     """
     parts: dict[str, Any] = projections(config, rng, config.heads)
     parts["attention"] = attention_function(config, config.heads, FullPattern())
@@ -102,7 +102,7 @@ def build_cross_attention(config, rng: np.random.Generator) -> CrossAttention:
 def projections(
     config, rng: np.random.Generator, groups: int, new_norm: Any = None, rotary: Any = None
 ) -> dict[str, Any]:
-    """Build the four parts with a matrix, in the order in which they draw its initial values."""
+    """Build the four parts that have a matrix, in the order in which they draw initial values."""
     (d_k, d_v), d_model, bias = config.sizes, config.d_model, config.attention_bias
     plain = BiasedHeads if bias else Heads
 
@@ -119,7 +119,7 @@ def projections(
 
 
 def attention_function(config, groups: int, pattern: FullPattern, bias: Any = None) -> Layer:
-    """Build what computes each head: TiledAttention unless the paper's formula is enough."""
+    """Build the layer that computes heads: TiledAttention unless the paper's formula is enough."""
     function, p_drop = config.attention_class, config.attention_dropout
     if function not in (ScaledDotProductAttention, TiledAttention):
         return TiledAttention(pattern, bias=bias, dense=function(p_drop))

@@ -50,7 +50,7 @@ def full_sums_backward(dy, query, key, value, state):
 def normalizers(query, key, causal: bool, start):
     """query, key (..., T, K) -> total (..., T, 1), sums (..., T or 1, K): total_t = q_t z_t.
 
-    z_t is `start` (..., 1, K) plus the sum of the keys up to t; of all keys unless `causal`.
+    z_t is `start` (..., 1, K) plus the sum of the keys up to t, or of all keys unless `causal`.
     """
     sums = key.cumsum(axis=-2) if causal else key.sum(axis=-2, keepdims=True)
     sums = sums + start
@@ -70,8 +70,8 @@ def normalizers_backward(dtotal, query, sums, causal: bool):
 class LinearAttention(Mixer):
     """x (B, T, D), reach -> (B, T, D): y_t = phi(q_t) S_t / phi(q_t) z_t   (equations 9 to 12).
 
-    S_t is the sum of phi(k_s)^T v_s and z_t the sum of phi(k_s), over all s that t may see: up
-    to t if the reach is causal, otherwise everywhere, but no padding. The projections are as in
+    S_t is the sum of phi(k_s)^T v_s and z_t the sum of phi(k_s), over all s that t may see: up to t
+    if the reach is causal, otherwise everywhere, except at padding. The projections are as in
     attention. There are no weights for dropout and no scores for a bias. `rotary` rotates the
     features in the numerator (Su et al. 2021, equation 19).
     """

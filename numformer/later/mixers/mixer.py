@@ -16,8 +16,8 @@ class Mixer(Layer):
     which, and turns rows into sequences and back. The `past`, a Memory, holds the mixer's state.
 
     `Settings` has the settings that belong to this mixer; they become fields of the configs.
-    `looks_ahead`: a position can see later ones, as an encoder requires. `is_local`: a position
-    sees up to a fixed distance only.
+    `looks_ahead` says that a position can see later ones, as an encoder requires; `is_local`, that
+    a position sees only up to a fixed distance.
     """
 
     Settings: type[settings.Settings] = settings.Settings
