@@ -16,12 +16,12 @@ from numformer.training.loop import Interrupted
 
 
 def exit_code(main: Callable[[], int]) -> int:
-    """Run a program's main and return its exit code; an error is one line on standard error.
+    """Run a program's main and return its exit code; an error becomes one line on standard error.
 
     Standard input, output and error are UTF-8, whatever the system's encoding, unless
-    PYTHONIOENCODING names another; a character that it lacks is printed as \\u and its number. A
-    closed stream (`>&-`) does not stop the program. A warning is printed as a note, without the
-    line of code that caused it.
+    PYTHONIOENCODING names another; a character that the encoding lacks is printed as \\u and its
+    number. A closed stream (`>&-`) does not stop the program. A warning is printed as a note,
+    without the line of code that caused it.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:

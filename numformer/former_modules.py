@@ -1,4 +1,4 @@
-"""Former names of modules, which can still be imported by these names, with a warning."""
+"""Former names of modules, which can still be imported under these names, with a warning."""
 
 import functools
 import importlib
@@ -72,7 +72,7 @@ MOVED_NAMES = {
         "numformer.optimization.optimizers": "without_effect=ineffective_settings",
     },
 }
-"""Names by the module that had them: where each is now, and `former=present` where it changed."""
+"""For each module, the names it had: where each is now, and `former=present` if it was renamed."""
 
 
 class FormerModules(MetaPathFinder, Loader):
@@ -88,7 +88,7 @@ class FormerModules(MetaPathFinder, Loader):
 
 
 def forward_moved_names() -> None:
-    """Let modules answer to the names that they had, with a warning."""
+    """Let modules accept the names that they once had, with a warning."""
     for former in MOVED_NAMES:
         module = importlib.import_module(former)
         module.__getattr__ = functools.partial(_moved, former)  # type: ignore[method-assign]

@@ -147,7 +147,7 @@ class FormerMethod:
 
 
 def _accept_former_methods(owner: Any, names: dict[str, str]) -> None:
-    """Let a class answer to the former names, and use what subclasses define under these names."""
+    """Let a class accept former names, also for the methods that its subclasses define."""
     for former, now in names.items():
         setattr(owner, former, FormerMethod(former, now))
     inherited = vars(owner).get("__init_subclass__")
@@ -177,7 +177,7 @@ def _accept_former_keywords(owner: type, method: str, names: dict[str, str]) -> 
 
 
 def accept_former_names() -> None:
-    """Let classes keep their methods, and the keywords of these, under the former names, too."""
+    """Let classes accept the former names of their methods, and of the methods' keywords."""
     for owner, names in FORMER_METHODS.items():
         _accept_former_methods(owner, names)
     for (owner, method), names in FORMER_KEYWORDS.items():

@@ -11,7 +11,7 @@ from numformer.backend import on_host
 
 @contextlib.contextmanager
 def half_products(half: bool = True) -> Iterator[None]:
-    """Within the block, in this thread, products with one matrix have half precision.
+    """Within the block, in this thread, products with a single matrix are in half precision.
 
     Only the products inside attention (queries with keys, weights with values), which multiply
     many pairs of matrices, stay float32.
@@ -26,7 +26,7 @@ def half_products(half: bool = True) -> Iterator[None]:
 def half_product(a, b):
     """a (M, N), b (N, P) -> a @ b (M, P), with all numbers rounded to float16, in the dtype of `a`.
 
-    float16 has 11 bits and reaches from 6e-8 to 65504: smaller numbers become 0, larger ones
+    float16 has 11 bits and ranges from 6e-8 to 65504: smaller numbers become 0, larger ones
     infinite. Sums are computed in float32, then rounded (not by a GPU's kernel). The tensor cores
     of a GPU compute such products many times as fast as those of float32. NumPy would multiply
     float16 numbers one by one, so on the host the rounded numbers are converted back to float32:

@@ -70,8 +70,8 @@ class AttentionMaps:
 def attention_maps(path: Path | str, kinds: Sequence[AttentionMaps], title: str) -> None:
     """Draw one map for each layer (row) and head (column) of each kind of attention.
 
-    At most 16 layers and 16 heads are drawn. Without kinds, no file is written. Characters that no
-    installed font has are replaced by their code points, such as U+4E2D, with a warning.
+    At most 16 layers and 16 heads are drawn. If `kinds` is empty, no file is written. Characters
+    that no installed font has are replaced by their code points, such as U+4E2D, with a warning.
     """
     if not kinds:
         return
@@ -80,7 +80,7 @@ def attention_maps(path: Path | str, kinds: Sequence[AttentionMaps], title: str)
     if missing:
         examples = " ".join(map(repr, sorted(missing)[:9])) + " ..." * (len(missing) > 9)
         warnings.warn(
-            f"no font of this machine draws {examples}: code points are drawn instead. Install a "
+            f"no font on this machine draws {examples}: code points are drawn instead. Install a "
             "font that has them, such as Noto Sans CJK for Chinese or Noto Emoji.",
             stacklevel=2,
         )
@@ -187,7 +187,7 @@ def _longest_label(symbols: Sequence[str]) -> int:
 
 
 def new_figure(width: float, height: float, **settings):
-    """Return an empty figure, width x height in inches. Matplotlib loads slowly, so only here."""
+    """Return an empty figure, width x height in inches; import Matplotlib, which loads slowly."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -197,7 +197,7 @@ def new_figure(width: float, height: float, **settings):
 
 
 def limit_y_axis(axes) -> None:
-    """Let the y axis go below 0 only for negative values, and begin at 0 if all are equal."""
+    """Let the y axis go below 0 only for negative values; start at 0 if all values are equal."""
     low, high = axes.dataLim.intervaly
     if low == high >= 0:
         axes.set_ylim(0, max(1, 1.1 * high))

@@ -43,7 +43,7 @@ class Attention:
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds of attention, by name."""
+        """The names of the kinds of attention."""
         return [maps.kind for maps in self.maps]
 
     def __getitem__(self, kind: str) -> np.ndarray:
@@ -154,7 +154,7 @@ class Trained:
             read, written, maps = self.text.maps(self.model, symbols, answer)
         if not maps:
             rule, fix = "only a model with attention has maps", "Load another run."
-            raise InputError(rule, f"a {type(self.model).__name__} without", fix)
+            raise InputError(rule, f"a {type(self.model).__name__} without attention", fix)
         return Attention(self.text.input_vocabulary.join(read), self.text.join(written), maps)
 
 
@@ -233,7 +233,7 @@ def _load_run(run: str | Path, kind: type[Model] | None) -> Trained:
     if text is None and "published" in metadata and "text" not in metadata:
         raise InputError(
             "a published model of texts has its tokenizer in its folder, tokenizer.json",
-            f"{path} without",
+            f"{path}, which has none",
             "Download the whole folder. For a ViT: python -m toy_tasks.images --run FOLDER.",
         )
     if text is None:

@@ -186,7 +186,9 @@ def test_a_model_without_attention_has_no_maps_and_learned_positions_limit_them(
     model = RecurrentEncoderDecoder(RecurrentEncoderDecoder.Config(**sizes, context="fixed"))
     trained = Trained(model, TRANSDUCTION, {"task": "x", "best": 3})
     assert repr(trained) == "Trained(x: Transduction, best 3)"
-    assert "received a RecurrentEncoderDecoder without" in complaint(trained.attention, "ab")
+    assert "received a RecurrentEncoderDecoder without attention" in complaint(
+        trained.attention, "ab"
+    )
     form = dict(tying="target", positions="learned", max_length=5)
     *_, maps = TRANSDUCTION.maps(Transformer(Config(**sizes, **SIZES, **form)), "ab", ["one"] * 5)
     assert [seen.weights.shape[-2:] for seen in maps] == [(3, 3), (5, 5), (5, 3)]

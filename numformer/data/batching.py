@@ -171,7 +171,7 @@ class EpochBatches:
                 "Add data.",
             )
         self.pairs, self.batch_size, self.seed, self.pool = pairs, batch_size, seed, pool
-        self.ends = [0]  # numbers of batches up to the end of each epoch counted so far
+        self.ends = [0]  # for each epoch counted so far, the number of batches up to its end
         self._batches: dict[int, list[list[int]]] = {}  # the latest epoch's batches of indices
 
     def __call__(self, step: int) -> PairBatch:
@@ -230,8 +230,8 @@ class TokenBatches(EpochBatches):
 
     A batch has few long sentences or many short ones, so all batches take about the same time and
     memory. `sample_pairs(epoch)` returns new pairs for an epoch, such as other segmentations into
-    subwords. A resumed run calls it for each earlier epoch whose end is not in `ends`, to count its
-    batches.
+    subwords. A resumed run calls `sampled` for each earlier epoch whose end is not in `ends`, to
+    count that epoch's batches.
     """
 
     def __init__(
@@ -248,7 +248,7 @@ class TokenBatches(EpochBatches):
         self.mean_length = sum(lengths) / len(lengths)
         if max(lengths) > max_tokens:
             raise InputError(
-                f"a batch of {max_tokens} tokens holds each pair",
+                f"a batch of {max_tokens} tokens has room for every pair",
                 f"a pair of {max(lengths)}",
                 "Allow more tokens (--max-tokens), or leave long sentences out.",
             )

@@ -15,7 +15,7 @@ from numformer.errors import InputError
 
 KINDS = "bpe", "unigram"
 SPECIAL_IDS = dict(pad_id=PADDING, bos_id=START, eos_id=END, unk_id=UNKNOWN)
-SPACE = "▁"  # stands in a piece for the space before a word
+SPACE = "▁"  # marks the space before a word in a piece
 EXACT = dict(
     add_dummy_prefix=False, remove_extra_whitespaces=False, user_defined_symbols=["\n", "\t"]
 )
@@ -35,7 +35,8 @@ def _sentencepiece():
 
 
 class Subwords(Vocabulary):
-    """Pieces of words; frequent words are one piece, others several (Sennrich et al. 2016).
+    """Pieces of words: a frequent word is one piece, other words are several (Sennrich et al.
+    2016).
 
     `model` is the content of a sentencepiece model file whose first four pieces are padding, start,
     end and unknown. If the model is `exact`, joining the pieces restores the text with all spaces
@@ -71,11 +72,11 @@ class Subwords(Vocabulary):
     def train(
         cls, texts: Iterable[str], size: int, kind: str = "bpe", exact: bool = False
     ) -> "Subwords":
-        """Learn `size` subwords from texts, including the four special ids; fewer from short texts.
+        """Learn `size` subwords from texts, including the four special ids; short texts give fewer.
 
         `kind` is "bpe" (Sennrich et al. 2016: frequent pairs of pieces are merged) or "unigram"
         (Kudo 2018: the pieces that make the texts most probable). Raises InputError if `size` is
-        less than the number of distinct characters and the special ids.
+        less than the number of distinct characters plus special ids.
         """
         if kind not in KINDS:
             raise InputError(f"the kind is one of {', '.join(KINDS)}", repr(kind), "Name one.")
@@ -141,7 +142,7 @@ class Subwords(Vocabulary):
 
 
 def _segment(word: str, ranks: Mapping[str, int], skips: Iterator[bool]) -> list[str]:
-    """Return the pieces of a word by BPE, which makes the possible merge of the lowest rank first.
+    """Return the pieces of a word by BPE: of the possible merges, the lowest rank comes first.
 
     `skips` says for each merge whether it is skipped. A word of n characters has at most n - 1
     merges at first, and each merge that is made adds at most two.

@@ -28,10 +28,10 @@ class PublishedVocabulary(Vocabulary):
         return len(self.symbols)
 
     def encode(self, sequence: Iterable[str]) -> list[int]:
-        """Return the ids of symbols. If `unknown` is None, InputError for an unknown symbol."""
+        """Return the ids of symbols; raises InputError for an unknown one if `unknown` is None."""
         ids = [self._ids.get(symbol, self.unknown) for symbol in sequence]
         if None in ids:
-            rule = "symbols are those of the model's tokenizer"
+            rule = "symbols belong to the model's tokenizer"
             raise InputError(rule, "others", "Pass the symbols that `split` returns for a text.")
         return ids  # type: ignore[return-value]
 
@@ -93,7 +93,7 @@ class MarianVocabulary(PublishedVocabulary):
             rule = "source.spm and target.spm are sentencepiece models"
             raise InputError(rule, problem, "Download them again.") from None
         if not all(type(n) is int and 0 <= n < size for n in ids.values()):
-            rule = "vocab.json has an id of the model for each piece"
+            rule = "every id in vocab.json is an id of the model"
             raise InputError(rule, "another", "Take the files of one model.")
         super().__init__({n: name for name, n in ids.items()}, size, ids.get(unknown))
 
@@ -117,7 +117,7 @@ def library(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError:
         raise InputError(
-            f"the texts of this published model need the library {name}",
+            f"the tokenizer of this published model needs the library {name}",
             "an installation without it",
             "Install the extra: pip install 'numformer[published]'",
         ) from None

@@ -67,6 +67,6 @@ def make_executor(
     if ranks.others:
         kind = RankExecutor if on_cpu else NCCLExecutor
         return kind(objective, optimizer, seed, parts, ranks)
-    # Outside Linux, libraries may not survive a fork. A GPU's context survives it nowhere.
+    # Outside Linux, libraries may not survive a fork. A GPU's context survives a fork nowhere.
     can_fork = sys.platform == "linux" and on_cpu and parts > 1 and cores() > 1
     return (Forked if can_fork else InTurn)(objective, optimizer, seed, parts)

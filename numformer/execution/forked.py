@@ -37,7 +37,8 @@ def shared(vector: np.ndarray) -> np.ndarray:
 
 
 class Forked(InTurn):
-    """The executor that forks a process for each part; each also updates a stretch of the weights.
+    """The executor that forks a process for each part; each process also updates a stretch of the
+    weights.
 
     Before `start` and after `close`, this process computes the parts in turn. It also does so after
     Ctrl-C, or once a process has died (ChildProcessError): either ends all other processes.
@@ -93,7 +94,7 @@ class Forked(InTurn):
         self._stretch = stretches(self.optimizer, cuts)[index]
 
     def sum_gradients(self, parts: int) -> None:
-        """Along this stretch, add the gradients of the first `parts` parts to the first one."""
+        """Within this stretch, add the gradients of parts 1 to `parts` - 1 to part 0's."""
         gradients = {(n, n + 1): self._gradients[n][self._stretch] for n in range(parts)}
         add_branches(gradients, parts)
 
@@ -140,7 +141,7 @@ class Forked(InTurn):
             return problem
 
     def _serve(self, index: int, connection: Connection) -> None:
-        """In a forked process: call each method that the first process names, until that ends."""
+        """Run in a forked process: call each method that process 0 names, until process 0 ends."""
         for number in (signal.SIGINT, signal.SIGTERM):  # the first process handles signals
             signal.signal(number, signal.SIG_IGN)
         # An inherited pipe or folder lock that stayed open here would outlive the first process:

@@ -9,11 +9,13 @@ from numformer.layer import Layer, Parameter
 
 
 class GradientReady:
-    """Watches a backward and reports each block of the gradient's vector when it is final.
+    """Watches a backward pass and reports each block of the gradient's vector once the block is
+    final.
 
     A block is final when every layer with a parameter in it, and every layer around such a layer,
-    has used up all that it saved: a checkpointed layer may run its inner layers again. `blocks` are
-    slices of the vector that `pack` makes of the parameters; all but the last have one length.
+    has used up all that it saved, because a checkpointed layer may run its inner layers again.
+    `blocks` are slices of the vector that `pack` makes of the parameters; all but the last have one
+    length.
     """
 
     def __init__(self, objective: Layer, blocks: list[slice]):
@@ -34,7 +36,8 @@ class GradientReady:
 
     @contextlib.contextmanager
     def reports(self, report: Callable[[int], None]) -> Iterator[None]:
-        """Within the block, which runs a backward, call `report` once with each block's number.
+        """While the with statement runs a backward pass, call `report` once with each block's
+        number.
 
         The blocks of layers whose backward was not called are reported at the end. Raises
         RuntimeError if a layer adds to a block that was already reported.

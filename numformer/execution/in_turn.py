@@ -33,7 +33,7 @@ class Piece(NamedTuple):
 
 
 def split(batch: Batch | list[Batch], parts: int, scale: Any = None) -> list[list[Piece]]:
-    """Return at most `parts` lists, one per part: a piece of every batch that has enough rows."""
+    """Return at most `parts` lists: list n has the n-th piece of every batch that has one."""
     batches: list[Any] = batch if isinstance(batch, list) and batch else [batch]
     if foreign := [item for item in batches if not isinstance(item, Batch)]:
         raise InputError(

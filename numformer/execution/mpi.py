@@ -60,7 +60,7 @@ KINDS = "forks", "mpi"
 
 
 def ranks_for(parallel: str | None, timeout: float) -> Ranks:
-    """Return the ranks that train: if `parallel` is None, MPI's if MPI has started this process.
+    """Return the ranks that train; if `parallel` is None, MPI's ranks if MPI started this process.
 
     Raises InputError for a `parallel` or a timeout that is not valid, or if mpi4py is missing.
     """
@@ -68,7 +68,7 @@ def ranks_for(parallel: str | None, timeout: float) -> Ranks:
         rule = f"parts are computed in parallel by {' or '.join(KINDS)}"
         raise InputError(rule, repr(parallel), "Name one of them.")
     if not (type(timeout) in (int, float) and 0 < timeout < float("inf")):
-        rule, fix = "a rank waits a number of seconds above 0", "Change timeout (--timeout)."
+        rule, fix = "a rank's timeout is a number of seconds above 0", "Change timeout (--timeout)."
         raise InputError(rule, repr(timeout), fix)
     if parallel == "forks":
         return Ranks()

@@ -50,7 +50,7 @@ class NCCLExecutor(RankExecutor):
     def _move(self, moves: list[tuple[Array, int, int]]) -> None:
         import cupy
 
-        cupy.cuda.nccl.groupStart()  # a group, since two sending ranks would wait for each other
+        cupy.cuda.nccl.groupStart()  # without a group, two sending ranks would wait for each other
         for array, source, to in moves:
             if not array.size:
                 continue

@@ -31,13 +31,13 @@ class Branch:
         self._sums[-1] += last
 
     def finish(self, last: Array, stretch: slice = slice(None)) -> None:
-        """Add all arrays before the last one to it, in place, along a stretch of it."""
+        """Add all earlier arrays to `last` in place, within a stretch of it."""
         for array in reversed(self._sums):
             last[stretch] += array[stretch]
 
 
 def branches(first: int, last: int, count: int) -> list[tuple[int, int]]:
-    """Return the largest branches (first, last) in [first, last), of a tree of `count` arrays."""
+    """Return the largest branches within [first, last) of a tree of `count` arrays."""
     result = []
     while first < last:
         size = 1

@@ -273,5 +273,5 @@ class RankExecutor(InTurn):
 
 
 def _overlap(one: slice, other: slice) -> slice:
-    """Return the intersection of two stretches, whose stop is below its start if it is empty."""
+    """Return the intersection of two stretches; if it is empty, its stop is not above its start."""
     return slice(max(one.start, other.start), min(one.stop, other.stop))

@@ -48,11 +48,11 @@ class Ranks:
     # What a subclass implements
 
     def send(self, array: np.ndarray, to: int, tag: int = 0) -> Callable[[], bool]:
-        """Start to send a contiguous array; return a function: whether it may be overwritten."""
+        """Start sending a contiguous array; the result says whether it may be overwritten."""
         raise NotImplementedError(f"{type(self).__name__} has no other rank")
 
     def receive(self, array: np.ndarray, source: int, tag: int = 0) -> Callable[[], bool]:
-        """Start to receive into a contiguous array; return a function: whether it is filled."""
+        """Start receiving into a contiguous array; the result says whether it is filled."""
         raise NotImplementedError(f"{type(self).__name__} has no other rank")
 
     def is_waiting(self, source: int, tag: int) -> bool:
@@ -64,7 +64,7 @@ class Ranks:
     def wait(self, pending: Pending) -> None:
         """Wait until all messages are done.
 
-        If another rank fails, raises its error; if another rank does not answer, RankLost.
+        Raises the error of another rank that fails, and RankLost if another rank does not answer.
         """
         began, pause = time.monotonic(), 0.0
         while pending := {rank: left for rank, all in pending.items() if (left := _undone(all))}:
@@ -113,7 +113,7 @@ class Ranks:
 
     @contextlib.contextmanager
     def busy(self) -> Iterator[None]:
-        """Within the block, send beats, so that the others wait for this rank however long."""
+        """Within the block, send beats, so that the others keep waiting for this rank."""
         over = threading.Event()
 
         def beat() -> None:

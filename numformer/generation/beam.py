@@ -12,7 +12,7 @@ from numformer.paper.beam import Hypothesis, largest_entries, length_penalty, se
 
 
 def by_length(length: int, alpha: float) -> float:
-    """length^alpha: with alpha 1 the score is the mean log probability of the symbols."""
+    """length^alpha: with alpha 1, the score is the mean log probability of the symbols."""
     return length**alpha
 
 
@@ -27,7 +27,7 @@ def is_alpha(value) -> bool:
 
 
 def largest_in_groups(x, count: int):
-    """As paper.beam.largest_entries, but faster for many symbols.
+    """Like paper.beam.largest_entries, but faster for many symbols.
 
     The largest numbers lie in the `count` groups with the largest maxima. The members of a group
     are `groups` apart, so the maxima of all groups are computed at once, as vectors.
@@ -56,7 +56,7 @@ def beam_search(
 ) -> list[list[int]]:
     """inputs (B, S), as model.start takes them -> for each row the ids of its best hypothesis.
 
-    As `n_best` with one hypothesis. The paper has beam 4, alpha 0.6 (section 6.1).
+    Like `n_best` with one hypothesis. The paper uses beam 4 and alpha 0.6 (section 6.1).
     """
     return [best.ids for (best,) in n_best(model, inputs, max_length, 1, beam, alpha, penalty)]
 

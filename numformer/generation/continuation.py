@@ -15,7 +15,7 @@ from numformer.paper.writing import greedy
 
 @dataclass(frozen=True)
 class Continuation(OneVocabulary):
-    """From the beginning of a text to its continuation, by a language model.
+    """Continues the beginning of a text with a language model.
 
     The model was trained on `context` symbols at a time.
     """
@@ -33,7 +33,7 @@ class Continuation(OneVocabulary):
         top_p: float | None = None,
         seed: int = 0,
     ) -> list[list[str]]:
-        """Each text with `length` further symbols, fewer if the model ends the text.
+        """Return each text with `length` further symbols, or fewer if the model ends the text.
 
         Once a text has `context` symbols, the model sees only the last `context` / 2 of them and
         what it writes next; a model with `config.extrapolates` always sees the whole text. A
@@ -68,6 +68,6 @@ class Continuation(OneVocabulary):
         ]
 
     def maps(self, model, text, written=None):
-        """The attention to the latest `context` symbols of the text; nothing is written."""
+        """Return attention maps for the last `context` symbols of the text; nothing is written."""
         text = text[-self.context :]
         return text, [], self.self_attention_maps(model, text)

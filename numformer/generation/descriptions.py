@@ -25,7 +25,7 @@ PIPELINES: dict[str, Callable[..., TextPipeline]] = {
 def pipeline_from(description: Any, config) -> TextPipeline | None:
     """The pipeline of a description; None if it is invalid or does not fit a model of this config.
 
-    Raises InputError for an invalid vocabulary, and if a library that it needs is not installed.
+    Raises InputError for an invalid vocabulary, and if a required library is not installed.
     """
     try:
         fields = dict(description)

@@ -35,7 +35,7 @@ class Ensemble(Layer):
     """Models of one vocabulary that write one text, by the mean of their probabilities p_m(y).
 
     `greedy`, `beam_search` and `sample` accept an ensemble in place of a model. Its `config` has
-    the sizes of the vocabularies, the special ids, and as `longest` the smallest limit of all.
+    the sizes of the vocabularies, the special ids, and as `longest` the models' smallest limit.
     """
 
     def __init__(self, models: Sequence[Model]):
@@ -67,7 +67,7 @@ class Ensemble(Layer):
         return States([model.start(inputs, length) for model in self.models])
 
     def step(self, ids, state: States):
-        """The next position of every row: ids (B,) -> log p (B, V), which serve as its logits."""
+        """The next position of every row: ids (B,) -> log p (B, V), which serve as logits."""
         pairs = zip(self.models, state.states, strict=True)
         p = [softmax(model.step(ids, own_state)) for model, own_state in pairs]
         mean = sum(p[1:], start=p[0]) / len(p)

@@ -15,7 +15,7 @@ from numformer.symbols import special_ids
 
 @dataclass(frozen=True)
 class Infilling(OneVocabulary):
-    """From a text with holes to the complete text, by a masked language model.
+    """Fills the holes in a text with a masked language model.
 
     The symbol `hole` marks a missing symbol; the model was trained on `context` symbols at a time.
     """
@@ -29,7 +29,7 @@ class Infilling(OneVocabulary):
         return super().notes(symbols) + no_hole
 
     def write(self, model: Model, texts: Sequence[Symbols]) -> list[list[str]]:
-        """Each text with a symbol in place of every hole."""
+        """Return each text with a symbol in place of every hole."""
         return [self._fill(model, list(text)) for text in texts]
 
     def _fill(self, model: Model, text: list[str]) -> list[str]:
@@ -59,7 +59,7 @@ class Infilling(OneVocabulary):
         return log_p
 
     def maps(self, model, text, written=None):
-        """The attention to up to `context` symbols of the text, around its first hole."""
+        """Return attention maps for up to `context` symbols of the text, around its first hole."""
         first = text.index(self.hole) if self.hole in text else 0
         start = max(0, min(first - self.context // 2, len(text) - self.context))
         text = text[start : start + self.context]

@@ -22,7 +22,7 @@ def is_tree(symbols: Symbols, words: int) -> bool:
     """Whether symbols are a tree of this many words.
 
     Every bracket is closed with its own label and none is empty; one pair encloses the whole tree,
-    unless that is a single word.
+    unless the tree is a single word.
     """
     open_: list[str] = []
     count = 0
@@ -43,7 +43,7 @@ def is_tree(symbols: Symbols, words: int) -> bool:
 
 @dataclass(frozen=True)
 class Parsing(Transduction):
-    """From the words of a sentence to its tree: brackets, with the words put back between them.
+    """Turns the words of a sentence into its tree: brackets, with the words put back between them.
 
     A tree has at most as many symbols as the longest sentence of its batch has words, plus
     `max_length` (300 in section 6.3). Beam search prefers hypotheses that are trees of the
@@ -72,7 +72,7 @@ class Parsing(Transduction):
         return answers
 
     def decode(self, ids: Sequence[int], text: Symbols) -> list[str]:
-        """The symbols of the ids, each XX replaced by the next word of the text, if any is left."""
+        """Return the symbols of the ids; the next word of the text, if any, replaces each XX."""
         words = iter(text)
         symbols = self.target.decode(ids)
         return [next(words, WORD) if symbol == WORD else symbol for symbol in symbols]
@@ -81,6 +81,6 @@ class Parsing(Transduction):
         return self.target.encode(s if s[0] in "()" else WORD for s in written)
 
     def join(self, symbols: Symbols) -> str:
-        """(S (NP the dog) (VP slept)): closing brackets lose their labels."""
+        """Return (S (NP the dog) (VP slept)), for example: closing brackets lose their labels."""
         parts = (")" if symbol[0] == ")" else f" {symbol}" for symbol in symbols)
         return "".join(parts).removeprefix(" ")

@@ -47,8 +47,9 @@ def sample(
 ) -> list[list[int]]:
     """inputs (B, S), as model.start takes them -> for each row the ids that the model writes.
 
-    As `greedy`, but each symbol is drawn as `Sampling` says. The same seed gives the same ids. Each
-    row has its own random numbers, which depend on its place in the batch and not on other rows.
+    Like `greedy`, but each symbol is drawn as `Sampling` says. The same seed gives the same ids.
+    Each row has its own random numbers, which depend on its place in the batch and not on other
+    rows.
     """
     sampling = Sampling(temperature, top_k, top_p)
     return sampling.write(model, inputs, max_length, random_streams(seed, range(len(inputs))))
@@ -59,8 +60,8 @@ class Sampling:
     """Which symbols may be drawn, with which probabilities. Invalid settings raise InputError.
 
     The logits are divided by `temperature`: below 1 it favours probable symbols, 0 always takes the
-    most probable one, above 1 the symbols become more alike. Symbols outside `top_k` or `top_p`
-    then get the probability 0; among equally probable ones the smaller id comes first.
+    most probable one, and above 1 it makes the probabilities more alike. Symbols outside `top_k` or
+    `top_p` then get the probability 0; among equally probable ones the smaller id comes first.
     """
 
     temperature: float = 1.0
@@ -83,7 +84,7 @@ class Sampling:
         return cls(1.0 if temperature is None else temperature, top_k, top_p)
 
     def probabilities(self, log_p: np.ndarray) -> np.ndarray:
-        """Log probabilities (N, V) -> the probabilities (N, V) to draw by, which sum to 1."""
+        """Log probabilities (N, V) -> the probabilities (N, V) of each draw, which sum to 1."""
         p = log_p - log_p.max(axis=-1, keepdims=True)
         if self.temperature:
             with np.errstate(over="ignore"):  # a tiny temperature: minus infinity is right
@@ -115,7 +116,7 @@ class Sampling:
         max_length: int,
         streams: list[np.random.Generator],
     ) -> list[list[int]]:
-        """As `sample`, with one random stream per row, which yields a number for each symbol.
+        """Like `sample`, with one random stream per row, which yields a number for each symbol.
 
         Each symbol owns a piece of the interval from 0 to 1, as long as its probability. The
         symbol that is written is the one whose piece contains the number.
@@ -131,7 +132,7 @@ class Sampling:
 
 
 def random_streams(seed: int, numbers: Iterable[int]) -> list[np.random.Generator]:
-    """A random stream for each number, which depends on the number and the seed."""
+    """Return a random stream for each number; it depends on the number and the seed."""
     _require("seed", seed, "an integer of at least 0", type(seed) is int and seed >= 0)
     return [np.random.default_rng(seed_sequence(seed, "sampling", number)) for number in numbers]
 

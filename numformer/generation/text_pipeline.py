@@ -13,7 +13,7 @@ from numformer.models import Model
 from numformer.plots import AttentionMaps, attention_weights, by_kind
 
 MAX_SYMBOLS = 4096
-"""The most symbols of a text: attention compares every two of them."""
+"""The most symbols that a text may have: attention compares every two of them."""
 
 Symbols = Sequence[str]
 
@@ -95,7 +95,7 @@ class TextPipeline(ABC):
 
     @abstractmethod
     def fits(self, config) -> bool:
-        """Whether the pipeline fits a model of this config: its vocabularies, and valid lengths."""
+        """Whether its vocabularies fit a model of this config, and its other values are valid."""
 
 
 class OneVocabulary(TextPipeline):

@@ -18,7 +18,7 @@ from numformer.symbols import special_ids
 
 @dataclass(frozen=True)
 class Transduction(TextPipeline):
-    """From a sequence of one vocabulary to one of another (section 1), by an encoder-decoder.
+    """Turns a sequence of one vocabulary into one of another (section 1), by an encoder-decoder.
 
     At most `max_length` symbols are written; `longest` is the length of the longest source in
     training, if that is known. `beam` is the size of beam search (1 is greedy), `length_penalty`
@@ -43,7 +43,7 @@ class Transduction(TextPipeline):
     def notes(self, symbols: Symbols) -> list[str]:
         notes = super().notes(symbols)
         if self.longest and len(symbols) > self.longest:
-            notes.append(f"training saw at most {self.longest} symbols, here are {len(symbols)}")
+            notes.append(f"training saw at most {self.longest} symbols; here are {len(symbols)}")
         return notes
 
     def write(

@@ -9,7 +9,7 @@ from numformer.generation.transduction import Transduction
 
 @dataclass(frozen=True)
 class Translation(Transduction):
-    """From sentences of the language `from_` to sentences of the language `to`.
+    """Translates sentences of the language `from_` into sentences of the language `to`.
 
     A source is put into lower case, split into tokens by Moses and then into the subwords of
     `source`; a text that is tokenized already stays as it is. The tokens of a target are joined

@@ -21,7 +21,7 @@ GATES = {foreign: GATED[ours] for foreign, ours in ACTIVATIONS.items() if ours i
 
 
 class ForeignConfig:
-    """The settings of a config.json; a required one that is missing raises InputError.
+    """The settings of a config.json; a missing setting that is required raises InputError.
 
     `arrays` are the names of the arrays in the same folder.
     """
@@ -41,7 +41,7 @@ class ForeignConfig:
         return default if value is None else value
 
     def require(self, **supported: Any) -> None:
-        """Raise InputError for a setting without the value that numformer supports."""
+        """Raise InputError for a setting whose value numformer does not support."""
         for name, value in supported.items():
             if (received := self.get(name, value)) != value:
                 raise InputError(
@@ -126,7 +126,7 @@ def read_marian(foreign: ForeignConfig) -> dict:
 
 
 def write_marian(config) -> dict:
-    """The config.json of a Transformer of ours as a Marian."""
+    """Return the config.json that describes one of our Transformers as a Marian model."""
     sides: dict[str, Any] = {}
     for side, layers in (("encoder", config.layers), ("decoder", config.decoder_config.layers)):
         sizes = dict(layers=layers, attention_heads=config.heads, ffn_dim=config.d_ff)
@@ -178,7 +178,7 @@ def read_gpt2(foreign: ForeignConfig) -> dict:
 
 
 def write_gpt2(config) -> dict:
-    """The config.json of a language model of ours as a GPT-2."""
+    """Return the config.json that describes one of our language models as a GPT-2."""
     return dict(
         model_type="gpt2",
         architectures=["GPT2LMHeadModel"],

@@ -150,7 +150,7 @@ def _files(folder: Path) -> list[Path]:
             "Convert it with transformers, if you trust it: "
             "AutoModel.from_pretrained(FOLDER).save_pretrained(OTHER).",
         )
-    raise InputError(rule, f"{folder} without", "Download the whole folder.")
+    raise InputError(rule, f"{folder}, which has none", "Download the whole folder.")
 
 
 def _places(path: Path) -> dict[str, Place]:

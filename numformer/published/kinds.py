@@ -1,4 +1,4 @@
-"""The kinds of published models: for each our model, its config, its parameters, its texts."""
+"""The kinds of published models: for each, our model, its config, parameters and text pipeline."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -72,7 +72,7 @@ def _infilling(folder: Path, config, settings: ForeignConfig) -> Infilling:
     hole = mark(folder, "mask_token", "[MASK]")
     vocabulary = load_tokenizer(folder, config.vocabulary, marked=True)
     if hole not in vocabulary.symbols:
-        rule, fix = "a model that fills holes has a symbol for one", "Download the tokenizer again."
+        rule, fix = "a model that fills holes has a hole symbol", "Download the tokenizer again."
         raise InputError(rule, f"no {hole} in the tokenizer of {folder}", fix)
     return Infilling(vocabulary, hole, config.longest)
 

@@ -1,4 +1,4 @@
-"""Loading a published model: its config, its weights and its texts."""
+"""Load a published model: its config, its weights and its text pipeline."""
 
 import itertools
 import reprlib
@@ -28,7 +28,7 @@ UNSUPPORTED = dict(no_repeat_ngram_size=0, repetition_penalty=1.0, min_length=0,
 
 
 class _Zeros(np.random.Generator):
-    """A generator of zeros that take no time and no memory, for weights that are overwritten."""
+    """A generator of zeros that take no time and no memory, for weights to be overwritten."""
 
     def __init__(self):
         super().__init__(np.random.PCG64(0))
@@ -41,10 +41,10 @@ class _Zeros(np.random.Generator):
 
 
 def load_published(folder: Path) -> tuple[Model, dict]:
-    """The model of a folder, on the host, and its JSON files and text pipeline as metadata.
+    """Return a folder's model, on the host, and its JSON files and text pipeline as metadata.
 
     There is no pipeline if the folder has no tokenizer. Raises InputError for an incomplete folder
-    and for parts that numformer lacks; warns of generation settings that it lacks.
+    and for parts that numformer lacks; warns of generation settings that numformer lacks.
     """
     kind, values = _read_config(folder)
     arrays = Arrays(folder)
@@ -124,14 +124,14 @@ def _warn_of_unsupported(folder: Path, model: Model, foreign: ForeignConfig) -> 
     ]
     if settings and hasattr(model, "step"):
         warnings.warn(
-            f"{folder} asks for {', '.join(settings)}, which numformer lacks: its texts differ "
+            f"{folder} asks for {', '.join(settings)}, which numformer lacks: texts will differ "
             "from those of transformers",
             stacklevel=6,
         )
 
 
 def _model(folder: Path, kind: Kind, config, arrays: Arrays) -> Model:
-    """A model of the config with the weights of a folder."""
+    """Return a model of this config with the weights of a folder."""
     count = sum(int(np.prod(place.shape)) for place in arrays.places.values())
     if config.least_parameters > count:
         raise InputError(
@@ -187,7 +187,7 @@ def _read_entry(entry: Entry, arrays: Arrays, parameters, config) -> dict[str, n
 
 
 def _require_copy(name: str, arrays: Arrays, entries, parameters, config) -> None:
-    """Raise InputError unless an array that was not read equals one that was."""
+    """Raise InputError unless an array that was not read equals one that was read."""
     for entry in entries:
         if entry.foreign == (name,):
             values = _read_entry(entry, arrays, parameters, config)

@@ -56,7 +56,7 @@ def save_published(
 
 
 def _config(model: Model) -> dict:
-    """The config.json of a model of ours."""
+    """Return the config.json for one of our models."""
     if type(model) not in WRITERS:
         names = " or a ".join(kind.__name__ for kind in WRITERS)
         rule = f"an exported model was published before, or is a {names}"

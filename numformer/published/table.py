@@ -35,7 +35,7 @@ def _pairs_to_halves(x, config):
 
 
 def _scale(factor: Callable[[Any], float]) -> Layout:
-    """Our parameters include a factor by which the published model multiplies its results."""
+    """Return the layout of parameters with a factor that a published model applies separately."""
     return Layout(lambda x, config: x * factor(config), lambda x, config: x / factor(config))
 
 
@@ -52,7 +52,7 @@ PAIRS = Layout(_halves_to_pairs, _pairs_to_halves)
 FLAT = Layout(lambda x, config: x.reshape(-1), lambda x, config: x[None])
 TOKEN = Layout(lambda x, config: x.reshape(-1), lambda x, config: x[None, None])
 ROWS = Layout(lambda x, config: x[0], lambda x, config: x[None])
-PATCHES = Layout(  # (D, C, size, size), channels first -> (size size C, D)
+PATCHES = Layout(  # (D, C, size, size), channels first -> (size^2 C, D)
     lambda x, config: x.transpose(2, 3, 1, 0).reshape(-1, len(x)),
     lambda x, config: x.reshape(config.patch, config.patch, config.channels, -1).transpose(
         3, 2, 0, 1

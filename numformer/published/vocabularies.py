@@ -1,4 +1,4 @@
-"""Reading the vocabularies of a published model from the files of its tokenizer."""
+"""Read the vocabularies of a published model from the files of its tokenizer."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def load_tokenizer(folder: Path, size: int, marked: bool) -> Tokenizer:
         else:
             raise InputError(
                 f"a published model of texts has its tokenizer, {TOKENIZER}, in its folder",
-                f"{folder} without",
+                f"{folder}, which has none",
                 "Download it, or create it in transformers: "
                 "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER).",
             )
@@ -51,11 +51,11 @@ def load_vocabularies(folder: Path, *sizes: int) -> tuple[MarianVocabulary, ...]
     vocabularies = []
     for (model, ids_file), size in zip(files, sizes, strict=True):
         if not (folder / model).is_file():
-            rule = "Marian's texts are split by source.spm and target.spm"
+            rule = "Marian models split texts by source.spm and target.spm"
             raise InputError(rule, f"{folder} without {model}", "Download the whole folder.")
         ids = read_json(folder / ids_file)
         if not isinstance(ids, dict):
-            rule = f"{ids_file} has an id of the model for each piece"
+            rule = f"{ids_file} maps each piece to an id of the model"
             raise InputError(rule, type(ids).__name__, "Download it again.")
         vocabularies.append(MarianVocabulary((folder / model).read_bytes(), ids, size, unknown))
     return tuple(vocabularies)

@@ -52,7 +52,7 @@ def as_json(name: str, value):
         place, entry = _find_foreign(name, value)
         raise InputError(
             "a run is described by str, int, float, bool, None, lists of these, and dicts of "
-            "them by strings",
+            "them with string keys",
             f"{reprlib.repr(entry)} ({type(entry).__name__}) as {place}",
             "Write for example int(n), array.tolist(), str(path), or None for NaN.",
         )
@@ -147,9 +147,10 @@ def _check_format(path: Path, metadata) -> None:
 
 
 def read_config(path: Path, metadata: dict, model: type[Model]) -> Settings:
-    """Return the config in a checkpoint's metadata. InputError unless it is of this kind of model.
+    """Return the config in a checkpoint's metadata. Raises InputError for another kind of model.
 
-    A field that the file lacks gets its default: models behaved so before the field was added.
+    A field that the file lacks gets its default: models behaved that way before the field was
+    added.
     """
     if not _is_kind(metadata.get("model"), model):
         raise InputError(
@@ -163,7 +164,7 @@ def read_config(path: Path, metadata: dict, model: type[Model]) -> Settings:
         raise InputError(
             "a saved model names its Config",
             f"{path} ({problem})",
-            "Register the choices of your own that it names first; else train it again.",
+            "First register the choices of your own that it names, or train it again.",
         ) from None
 
 
@@ -185,7 +186,7 @@ def save_model(path: Path, model: Model, **metadata) -> None:
     dtypes = sorted({str(array.dtype) for array in weights.values()})
     if len(dtypes) > 1 or not {*dtypes} <= {np.dtype(dtype).name for dtype in MODEL_DTYPES}:
         raise InputError(
-            "a model is saved whose parameters are all float32, or all float64",
+            "the parameters of a saved model are all float32, or all float64",
             " and ".join(dtypes),
             "Cast them by pack(model).",
         )
@@ -201,7 +202,7 @@ def load_model(path: Path, kind: type[Model] | None = None) -> tuple[Model, dict
     """Return the model that `save_model` wrote, on the host in its dtype, and its metadata.
 
     If the model's class is not in `numformer.models`, pass the class as `kind`; its name must be
-    as it was when the model was saved. Raises InputError as `load_checkpoint` does, and for a
+    the same as when the model was saved. Raises InputError as `load_checkpoint` does, and for a
     folder or the state of a run.
     """
     rule, path = "load_model takes the file of a saved model", Path(path)
@@ -232,10 +233,10 @@ def load_model(path: Path, kind: type[Model] | None = None) -> tuple[Model, dict
 
 
 def _build(path: Path, kind: type[Model], config: Any, tensors: dict) -> Model:
-    """Return a new model of this kind and config. InputError if the file lacks its parameters.
+    """Return a new model of this kind and config. Raises InputError if the file lacks parameters.
 
-    Even small layers cost time and memory. So if the config has many, a model with few layers is
-    built first, and one with more only if the file has all parameters of the smaller one.
+    Even small layers cost time and memory. So if the config has many layers, a small model is built
+    first, and a larger one only if the file has all parameters of the smaller one.
     """
     layers = LAYERS_AT_FIRST
     while layers < getattr(config, "layers", 0):

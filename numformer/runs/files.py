@@ -22,7 +22,7 @@ _locked_folders: set[Path] = set()  # the folders that this process has locked
 
 @contextlib.contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Within the block, no other process can lock `folder`. InputError if one has locked it.
+    """Within the block, no other process can lock `folder`. Raises InputError if one already has.
 
     The lock leaves no file, and ends when its process ends, however that happens. The same process
     may lock the folder again within the block.
@@ -78,7 +78,7 @@ def _mutex(folder: Path) -> Iterator[bool]:
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that `path` always holds a complete file, the old one or the new one.
 
-    Writes a temporary file beside it, syncs it to disk, and renames it. Raises OSError.
+    Writes a temporary file beside `path`, syncs it to disk, and renames it. Raises OSError.
     """
     temporary = path.with_name(path.name + PARTIAL)
     try:
@@ -110,7 +110,7 @@ def _replace(temporary: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Within the block, add the name `path` to an OSError without one, such as of a full disk."""
+    """Within the block, add the name `path` to an OSError that has no name, as for a full disk."""
     try:
         yield
     except OSError as problem:

@@ -100,7 +100,7 @@ OWNERS_4 = {
     "expansion": ("mixers", ["state_space"]),
     "weight_decay": ("optimizer", ["adamw"]),
 }
-"""For each setting of format 4: a field, and those of its choices that gave it an effect."""
+"""For each setting of format 4, the field and the choices that gave the setting an effect."""
 
 
 def settings_from_4(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def load_state(
     if invalid := _invalid_entry(state, metadata.get("steps"), metric, most_recent):
         raise InputError(
             "the state of a run is one that the run can have saved",
-            f"{last} with {invalid} that cannot be",
+            f"{last} with an impossible entry, {invalid}",
             "Start a new run.",
         )
     _require_same_end(recipe, settings["steps"], state.step, metadata["steps"])
@@ -128,13 +128,13 @@ def _require_same_end(recipe: Recipe, steps: int, step: int, saved_steps: int) -
     if steps != saved_steps and recipe.depends_on_steps:
         raise InputError(
             f"with decay {recipe.decay!r} a run keeps its number of steps, because the rate falls "
-            "to 0 at its last one: a longer run is another run from its beginning",
+            "to 0 at its last step: a longer run would differ from its beginning on",
             f"steps {steps} instead of {saved_steps}",
             f"Ask for {saved_steps} steps, or start a new run.",
         )
     if steps < step:
         raise InputError(
-            "a run is resumed for at least the steps that it has taken",
+            "a resumed run needs at least the steps that it has taken",
             f"steps {steps} for a run that has taken {step}",
             "Ask for as many or more, or start a new run.",
         )
@@ -182,7 +182,7 @@ def _are_numbers(values) -> bool:
 
 
 def _metrics_bytes(metrics: Path, saved) -> int:
-    """Return the saved length of metrics.jsonl. InputError if the file's beginning has changed."""
+    """Return the saved length of metrics.jsonl. Raises InputError if its beginning has changed."""
     length = saved.get("bytes") if isinstance(saved, dict) else None
     content = metrics.read_bytes() if metrics.is_file() else b""
     if type(length) is not int or summary(content[:length]) != saved:

@@ -22,7 +22,8 @@ def read_metrics(path: Path) -> list[dict]:
 
 
 class RunFolder:
-    """metrics.jsonl, last.safetensors (all that resuming needs) and best.safetensors of a run.
+    """The files of a run: metrics.jsonl, last.safetensors (all that resuming needs),
+    best.safetensors.
 
     `settings` determine the run's numbers, so they must be equal when it is resumed: kind and
     config of the model, recipe, seed, parts and task, and the number of steps if the recipe's rates
@@ -43,7 +44,7 @@ class RunFolder:
         self.metrics, self.last, self.best = (folder / name for name in names)
 
     def find(self, resume: bool) -> None:
-        """Create a new run's folder. InputError if that fails, or a resumed run has no folder."""
+        """Create a new run's folder; require a resumed run's. Raises InputError if that fails."""
         if resume and not self.folder.is_dir():
             raise InputError(
                 "a run is resumed in the folder that it writes to",
@@ -64,7 +65,7 @@ class RunFolder:
         present = [path.name for path in paths if os.path.lexists(path)]
         if present and not (present == [self.metrics.name] and self._measured_nothing()):
             raise InputError(
-                "a new run begins in a folder that holds none, so that nothing saved is lost",
+                "a new run begins in a folder without a run, so that nothing saved is lost",
                 f"{self.folder}, which holds {present[0]}",
                 "Choose another folder, or go on with its run by resume=True.",
             )
@@ -72,7 +73,7 @@ class RunFolder:
             self.metrics.write_bytes(b"")
 
     def _measured_nothing(self) -> bool:
-        """Whether the run of metrics.jsonl ended before its first evaluation, so saved nothing."""
+        """Whether the run of metrics.jsonl ended before its first evaluation and saved nothing."""
         try:
             return not self.evaluations()
         except (OSError, ValueError, LookupError, TypeError):
@@ -110,14 +111,14 @@ class RunFolder:
         save_model(self.best, model, **metadata | self.extra)
 
     def load_best(self, model: Model, best: dict, dtype) -> None:
-        """Load best.safetensors into the model. InputError unless its evaluation is `best`."""
+        """Load best.safetensors into the model. Raises InputError unless it belongs to `best`."""
         tensors, metadata = load_checkpoint(self.best, dtype)
         same = metadata.get("best") == best
         if not same or read_config(self.best, metadata, type(model)) != model.config:
             raise InputError(
                 "a run's best.safetensors belongs to its last.safetensors",
                 f"{self.best}, which does not",
-                "Put the run's own back, or start a new run.",
+                "Put the run's own file back, or start a new run.",
             )
         model.load_state_dict(tensors)
 

@@ -10,11 +10,12 @@ from numformer.layer import Layer, Parameter
 def first_broken(
     layers: dict[str, Layer], parameters: dict[str, Parameter], replay: Callable[[], object]
 ) -> str | None:
-    """Return the origin of the first number that is not finite in `replay`: forward and backward.
+    """Return the origin of the first number in `replay`, forward or backward, that is not finite.
 
-    The origin is a parameter before the step, or one of `layers` that had finite inputs, but whose
-    result or added gradient is not finite. Inner layers return before the layers around them, so
-    the innermost is named. None if every number is finite. Gradients must be zero beforehand.
+    The origin is a parameter before the step, or one of `layers` that had finite inputs, but a
+    result or an added gradient that is not finite. Inner layers return before the layers around
+    them, so the innermost layer is named. Returns None if every number is finite. Gradients must be
+    zero beforehand.
     """
     if broken := broken_parameter(parameters):
         return f"the parameter {broken}, before the step"

@@ -92,7 +92,7 @@ class Schedule:
             return f"{self.minutes:g} minutes are over"
         if self.patience and len(since := trainer.since_progress()) > self.patience:
             worse, step = len(since) - 1, since[0]["step"]
-            return f"{worse} evaluations were none better than that of step {step}"
+            return f"{worse} evaluations without improvement since step {step}"
         return ""
 
 
@@ -145,10 +145,10 @@ def train(
     its "step" and measures. An exception in either ends the run.
 
     With `resume` the run in `folder` continues from where it was saved, and ends bit for bit as if
-    nothing had interrupted it. It may get another number of steps, unless the recipe's rates depend
-    on that; the evaluation at the run's former end stays in metrics.jsonl and may be the best. A
-    finished run is not changed. One process at a time trains into a folder. A process
-    trains one model at a time: dropout's random stream and the threads of BLAS belong to a process.
+    nothing had interrupted it. The number of steps may differ, unless the recipe's rates depend on
+    it; the evaluation at the run's former end stays in metrics.jsonl and may be the best. A
+    finished run is not changed. One process at a time trains into a folder. A process trains one
+    model at a time: dropout's random stream and the threads of BLAS belong to a process.
 
     Raises InputError for invalid arguments and, without `resume`, for a folder that holds a run;
     Interrupted after Ctrl-C or SIGTERM, with the state saved; BrokenNumbers if loss or gradient
@@ -160,7 +160,7 @@ def train(
         raise InputError("train takes a model", type(model).__name__, fix)
     if not isinstance(folder, str | os.PathLike):
         fix = "Write train(model, task, folder, steps)."
-        raise InputError("a run has a folder, by its path", type(folder).__name__, fix)
+        raise InputError("a run has a folder, given by its path", type(folder).__name__, fix)
     _require_task(task)
     if not _one_run.acquire(blocking=False):
         raise InputError(

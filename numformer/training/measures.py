@@ -26,8 +26,8 @@ def measures(task: Any, model: Model, objective: Layer) -> dict[str, float]:
         numbers |= _held_out_loss(task, objective)
     if numbers is None or metric not in numbers or numbers.keys() & RESERVED:
         raise InputError(
-            f"evaluate() returns a number for each measure by its name, {metric!r} among them, "
-            f"{', '.join(map(repr, sorted(RESERVED)))} not",
+            f"evaluate() returns numbers by name, {metric!r} among them, and none with the names "
+            f"{', '.join(map(repr, sorted(RESERVED)))}",
             repr(result)[:200],
             f"Return for example {{{metric!r}: 0.5}}.",
         )
@@ -54,7 +54,7 @@ def _held_out_loss(task: Any, objective: Layer) -> dict[str, float]:
         raise InputError(
             "a task's held_out is a list of batches, like those of batch(step)",
             repr(batches)[:200],
-            "Make batches of it, for example PairBatch.of(pairs).",
+            "Make batches from it, for example PairBatch.of(pairs).",
         )
     if not batches:
         return {}

@@ -148,8 +148,8 @@ class Trainer:
         """On a GPU: update, unless loss or norm of this or an earlier step is not finite.
 
         To read loss and norm here would wait for the GPU in every step. So the update is made and,
-        if one of them is not finite, undone on the GPU: the weights get their old values. In a
-        `skipped` step the optimizer's vectors get theirs, too.
+        if either is not finite, undone on the GPU: the weights get their old values. In a `skipped`
+        step the optimizer's vectors get theirs, too.
         """
         xp, vectors = array_module(norm), [self.parameters.data]
         self.all_finite = moves = xp.isfinite(loss) & xp.isfinite(norm) & self.all_finite
@@ -161,7 +161,7 @@ class Trainer:
             xp.copyto(vector, values, where=~moves)
 
     def read(self) -> None:
-        """Read loss and norm of each step since the last call; the only wait for a GPU.
+        """Read each unread step's loss and norm. Only this waits for a GPU.
 
         Raises BrokenNumbers at the first step whose loss or norm is not finite.
         """
@@ -188,11 +188,11 @@ class Trainer:
         place = first_broken(dict(layers.values()), parameters, replay)
         if place is None:
             largest = max(parameters, key=lambda name: abs(parameters[name].grad).max())
-            place = f"the norm alone, by the size of the gradient of {largest}"
+            place = f"the norm alone, because of the size of the gradient of {largest}"
         others = ", or with --precision float32" if self.loss_scale else ""
         return BrokenNumbers(
             f"step {step}: loss {loss}, gradient norm {norm}; the first to break is {place}. The "
-            "weights are those of the step before, and what was saved stands. Start again with a "
+            "weights are those of the step before, and saved files are intact. Start again with a "
             f"smaller --factor or a --clip-norm{others}."
         )
 
@@ -201,8 +201,8 @@ class Trainer:
         if not array_module(data).isfinite(data).all():
             broken = broken_parameter(self.model.named_parameters())
             raise BrokenNumbers(
-                f"step {self.step}: its update made {broken} not finite. What was saved before "
-                "stands. Start again with a smaller --factor."
+                f"step {self.step}: its update made {broken} not finite. What was saved is "
+                "intact. Start again with a smaller --factor."
             )
 
     # Measuring
@@ -242,7 +242,7 @@ class Trainer:
         except BrokenNumbers as problem:
             raise BrokenNumbers(
                 f"step {self.step}: the evaluation's {problem}, although every weight is finite. "
-                "What was saved before stands. Start again with a smaller --factor."
+                "What was saved is intact. Start again with a smaller --factor."
             ) from None
         self.evaluations.append({"step": self.step, **results})
         self._write(self.evaluations[-1])
@@ -347,7 +347,7 @@ def _task_metadata(task) -> dict:
 
 
 def _text_description(task, model: Model) -> dict | None:
-    """Return the description of the task's `text`, if any. InputError if `load` would refuse it."""
+    """Return the task's `text` description, if any. Raises InputError if `load` would refuse it."""
     text = getattr(task, "text", None)
     if text is None:
         return None
@@ -361,6 +361,6 @@ def _text_description(task, model: Model) -> dict | None:
             "a task's text has the vocabularies that its model was built for, and its lengths are "
             "integers up to 4096",
             repr(text)[:200],
-            "Make it of the same vocabularies, as in numformer.Transduction(source, target, 20).",
+            "Make it from the same vocabularies, as in numformer.Transduction(source, target, 20).",
         )
     return as_json("the text's description()", description)

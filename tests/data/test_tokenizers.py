@@ -86,7 +86,7 @@ def test_pieces_and_their_ids(complaint):
     assert MarianVocabulary(model, ids, len(ids), "</s>").unknown == 0
     for wrong in ({"a": -1}, {"a": len(ids)}, {"a": "0"}):
         refusal = complaint(MarianVocabulary, model, wrong, len(ids))
-        assert "an id of the model for each piece" in refusal
+        assert "every id in vocab.json is an id of the model" in refusal
     assert "sentencepiece models" in complaint(MarianVocabulary, b"none", ids, len(ids))
 
 

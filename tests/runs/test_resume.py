@@ -193,7 +193,7 @@ def test_a_state_that_no_run_can_have_is_refused_by_name(tmp_path, what, complai
         changed = [(others | {what: array}, metadata) for array in wrong] + [(others, metadata)]
     for checkpoint in changed:
         save_checkpoint(tmp_path / "last.safetensors", *checkpoint)
-        assert f"with {what} that cannot be" in complaint(run, tmp_path, resume=True)
+        assert f"with an impossible entry, {what}" in complaint(run, tmp_path, resume=True)
 
 
 @pytest.mark.parametrize(("began", "here", "kept"), [(3, 1, 3), (None, 2, 2)])

@@ -74,7 +74,7 @@ BREAKS = {
     f"{NORM} (LayerNorm), in the gradient of {NORM}.beta": (
         lambda norm: spoil(norm, lambda dx: norm.beta.grad.fill(-np.inf))
     ),
-    f"the norm alone, by the size of the gradient of {NORM}.beta": (  # 1e20^2 is no float32
+    f"the norm alone, because of the size of the gradient of {NORM}.beta": (  # 1e20^2 is no float32
         lambda norm: spoil(norm, lambda dx: norm.beta.grad.fill(-1e20))
     ),
     f"{NETWORK}.outer (Linear), in the output of its forward": (
