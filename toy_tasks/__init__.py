@@ -14,13 +14,13 @@ TASKS = {
     "pronounce": ("7 min", "pronounce a language", "a real task beside published figures"),
     "translate": ("from 8 min", "translate", "a translator beside a published one"),
     "parse": ("16 min", "parse sentences", "the paper's other task, with a ceiling"),
-    "ablation": ("100 min", "pronounce, by 19 models", "what each choice of the paper brings"),
+    "ablation": ("100 min", "pronounce, by 19 models", "what each choice of the paper does"),
     "bottleneck": ("4 min", "reverse up to 20 letters", "what attention is for"),
     "induction": ("35 s", "go on with what is repeated", "how two layers find what came after"),
     "lengths": ("28 min", "be right beyond trained lengths", "what kinds of positions do there"),
-    "recall": ("27 min", "give again what stands far back", "what each mixer can and cannot do"),
+    "recall": ("27 min", "repeat what came far back", "what each mixer can and cannot do"),
     "write": ("2 min", "go on with any text", "a language model: a decoder alone"),
-    "shakespeare": ("from 2 min", "write like Shakespeare", "what later parts bring"),
+    "shakespeare": ("from 2 min", "write like Shakespeare", "what later parts improve"),
     "scaling": ("60 min", "write, in 11 sizes", "how loss falls with size and data"),
     "masked": ("5 min", "fill holes in any text", "an encoder alone: it sees both sides"),
     "images": ("2 min", "name small images", "a vision Transformer, cross-validated"),
@@ -38,7 +38,7 @@ def commands() -> dict[str, str]:
 
 def exit_on_interrupt(number: int, frame) -> None:
     """End the program on Ctrl-C while its modules are imported: nothing has begun yet."""
-    if "PMI_RANK" in os.environ:  # mpiexec ends the other ranks after a signal, not an exit code
+    if "PMI_RANK" in os.environ:  # mpiexec stops the others only if a signal ends one
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
     os._exit(128 + number)

@@ -7,12 +7,12 @@ from toy_tasks import TASKS
 
 HEAD = """\
 python -m toy_tasks.NAME trains a model; with --help it lists its flags, with --quick it tries
-everything in seconds. The times are those of two cores.
+everything in seconds. The times are for two cores.
 """
 FOOT = """
 python -m toy_tasks.compare RUN RUN ... draws the curves of runs and lists their figures.
 python -m toy_tasks.heads --run RUN says what each head of attention does.
-python -m toy_tasks.from_paper reverses digits with the paper's room alone, in sixty lines.
+python -m toy_tasks.from_paper reverses digits with numformer/paper alone, in sixty lines.
 """
 
 

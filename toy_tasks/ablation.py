@@ -85,7 +85,7 @@ def make_task_and_config(options):
 
 
 def measure(model: Transformer, task, folder: Path) -> dict:
-    """The measures of the development set, and the number of parameters."""
+    """Return measures on the development set, and the number of parameters."""
     results, parameters = task.evaluate(model), model.parameter_counts()["total"]
     return results | {"figure": results[task.metric], "parameters": parameters}
 
@@ -120,7 +120,7 @@ def directions(results: study.Results) -> dict[str, tuple[str, str]]:
 
 
 def table(results: study.Results) -> list[list[str]]:
-    """A row for each choice: our figures beside those of the paper."""
+    """A row for each choice: our figures beside the paper's."""
     head = [
         "row",
         "parameters",

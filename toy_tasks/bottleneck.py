@@ -24,7 +24,7 @@ one's last state, 64 numbers (Cho et al. 2014). {LONGEST} letters are 94 bits. A
 read the source, one from each side, and before each letter the decoder looks at all their states
 (Bahdanau, Cho and Bengio 2015). The third model is a Transformer. Each length is tested on unseen
 sequences of that length. Target: with attention an exact match of 0.99 at every length. With the
-fixed context the exact match falls as sequences grow, the problem that led to attention.
+fixed context the exact match falls as sequences grow: the problem that led to attention.
 """
 DEFAULTS = dict(
     batch_size=64,
@@ -86,7 +86,7 @@ def measure(model: Model, task: SequenceTask, folder: Path) -> dict:
 
 
 def table(results: study.Results) -> list[list[str]]:
-    """The exact match of every model at every length; its parameters and seconds below."""
+    """The exact match of each model at each length; below it, parameters and seconds."""
     rows = [["letters", "bits", *results]]
     for length in range(1, LONGEST + 1):
         bits = f"{length * np.log2(len(LETTERS)):.0f}"

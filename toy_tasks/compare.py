@@ -1,6 +1,6 @@
-"""Compare training runs: print in a table in which settings they differ, with their best figures
-and times, and draw their curves. Runs that differ in their seed alone are drawn as one line, their
-mean, in a band from the least of them to the greatest.
+"""Compare training runs: print a table of the settings in which they differ, with their best
+figures and times, and draw their curves. Runs that differ only in the seed are drawn as one line,
+their mean, in a band from the least to the greatest.
 
   python -m toy_tasks.compare runs/reverse runs/reverse-2
   python -m toy_tasks.compare runs/lengths               (a study: all its runs)
@@ -27,8 +27,8 @@ from toy_tasks.reports.charts import COLOURS, STROKES
 from toy_tasks.reports.tables import aligned_table
 
 PICTURE = Path("runs/compare.png")
-# Options in which equal settings may differ: the seed, the machine, what is reported or written at
-# the end, and the sizes of vocabularies, which the task decides.
+# Options that may differ between runs with the same settings: the seed, the machine, what is
+# reported or written at the end, and the sizes of vocabularies, which the task decides.
 IGNORED = {"seed", "log_every", "backend", "quick", "no_plots", "length"}
 IGNORED |= {"source_vocabulary", "target_vocabulary", "vocabulary"}
 LOSS = "held_out_loss"
@@ -124,7 +124,7 @@ def differing_settings(runs: list[Run]) -> list[str]:
 def group_by_setting(runs: list[Run]) -> dict[str, list[Run]]:
     """Groups of runs with the same settings, by a label of the settings in which groups differ.
 
-    If no setting differs, or the label would be too long, it is the folder of the first run.
+    If no setting differs, or the label would be too long, the label is the first run's folder.
     """
     names, groups, runs_by_label = differing_settings(runs), {}, {}
     for run in runs:
@@ -162,7 +162,7 @@ def run_rows(runs: list[Run]) -> list[list[str]]:
 
 
 def report(runs: list[Run]) -> str:
-    """A table of the runs and, if some have the same settings, one of their mean and range."""
+    """A table of the runs and, if some have the same settings, a table of means and ranges."""
     rows, groups = run_rows(runs), group_by_setting(runs)
     group_rows = [["same setting", "best", "mean", "least", "greatest"]]
     for label, group in groups.items():

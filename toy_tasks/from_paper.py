@@ -1,4 +1,4 @@
-"""The paper alone: `numformer.paper` learns to reverse digits, in a loop that is all here.
+"""The paper alone: `numformer.paper` learns to reverse digits, in a loop that is complete here.
 
 python -m toy_tasks.from_paper
 """
@@ -28,7 +28,7 @@ def batch(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 
 
 def main(arguments: list[str] | None = None) -> float:
-    """Train, print the loss now and then, and return the share of new sequences reversed."""
+    """Train, print the loss now and then, and return the share of new sequences that are right."""
     parser = argparse.ArgumentParser(prog="python -m toy_tasks.from_paper", description=__doc__)
     parser.add_argument("--steps", type=int, default=1000, help="training steps")
     steps = parser.parse_args(arguments).steps

@@ -32,21 +32,21 @@ from toy_tasks.reports import charts
 from toy_tasks.reports.tables import markdown_table, mean_and_range
 
 DESCRIPTION = """\
-Say of each head of attention of a trained model how much it counts and what it looks at, and take
-heads away, one after the other, until none is left.
+Print how important each attention head of a trained model is and what it looks at; then remove
+heads, one after the other, until none is left.
 
-A head counts as much as its gate: the mean over examples of |dL/dg| (Michel, Levy and Neubig 2019).
-Beside it stand the loss without the head, and its confidence, the mean of its largest weights
-(Voita et al. 2019). It is called by where its weight lies, if more lies there than by chance, which
-is the same weights at other places that it sees: at the source of what it writes (by IBM model 1),
-at what came after the same symbol, at the symbol that is to come, at the sign of the start or the
-end, or some places back or ahead.
+The importance of a head is the mean of |dL/dg| over examples, where g is the head's gate (Michel,
+Levy and Neubig 2019). The table also has the loss without the head, and the head's confidence, the
+mean of its largest weights (Voita et al. 2019). A head is named after the place where it puts its
+weight, if it puts more there than by chance (the same weights, shuffled over the places that it
+sees): the source of what it writes (by IBM model 1), what came after the same symbol, the symbol
+that is to come, the sign of the start or the end, or some places back or ahead.
 
-Heads are taken away by importance, estimated again each time; by importance as first estimated; and
-at random. Where there are many, several go at a time, and once more singly from where the next ones
-would cost too much. Importance is estimated on one half of the examples, the loss measured on the
-other. What a task is judged by is measured on its test, greedily, where it turns one text into
-another; otherwise (parse, too) as training measures it to choose the checkpoint.
+Heads are removed by importance, estimated again each time; by importance as first estimated; and at
+random. If there are many heads, several are removed at a time, and once more one by one from where
+the next ones would cost too much. Importance is estimated on one half of the examples, and the loss
+is measured on the other. The figure that judges a task is measured greedily on its test if the task
+turns one text into another; otherwise (also for parse) as in training.
 
   python -m toy_tasks.heads --run runs/reverse
   python -m toy_tasks.heads --run runs/translate --data DIR        where its data lie now
@@ -122,7 +122,7 @@ def curve(
 ) -> list[Point]:
     """Remove heads, the first `stride` in the `order` of the heads left, and measure each time.
 
-    With the `name` of a figure, the stride after the last one it allows is also taken singly.
+    If `name` names a figure, the stride after the last that it allows is also removed head by head.
     """
     removed: list[Head] = []
     points = []
@@ -283,7 +283,7 @@ def build_parser() -> Parser:
         "--data",
         type=any_path,
         metavar="DIR|FILE",
-        help="the folder of the run's own data, where they have moved; or a file of other data: "
+        help="the folder of the run's own data, if they have moved; or a file of other data: "
         "pairs with a TAB between, or a text",
     )
     add("--examples", type=integer, default=128, metavar="N", help="in each half (default 128)")
@@ -313,7 +313,7 @@ def main(arguments: list[str] | None = None) -> int:
     examples = single_examples(halves[0])
     heads, mixers_without_maps = observable_heads(model, examples[0])
     if not heads:
-        rule, fix = "a head is one of attention, which has maps", "Name a run with attention."
+        rule, fix = "only attention that saves maps has heads", "Name a run with attention."
         raise InputError(rule, f"{options.run}, a {type(model).__name__} without", fix)
     for layer in mixers_without_maps:
         print(f"left out, because it keeps no maps: {layer}")

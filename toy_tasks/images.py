@@ -46,7 +46,7 @@ correctly.
   python -m toy_tasks.images --run runs/images/fold-1-1 --input FILE.npz
 
 FILE.npz holds the arrays images (N, height, width) or (N, height, width, channels), of numbers that
-are not negative, and labels (N,), integers or strings. To name images, it needs images alone.
+are not negative, and labels (N,), integers or strings. With --input, it needs no labels.
 """
 
 DEFAULTS = dict(
@@ -161,7 +161,7 @@ def make_task_and_config(options: argparse.Namespace):
 
 
 def measure(model: VisionTransformer, task: ImagesTask, folder: Path) -> dict:
-    """The numbers of the fold's images and of those classified correctly, and the accuracy."""
+    """The number of the fold's images, how many were classified correctly, and the accuracy."""
     test = task.select(task.test)
     right = int((classify(model, test.images) == test.labels).sum())
     return {"tested": len(task.test), "right": right, "accuracy": right / len(task.test)}
@@ -233,8 +233,8 @@ def use(options: argparse.Namespace) -> int:
             )
         if not highest / 2 <= images.max() <= highest:
             note(
-                f"the largest number in {file} is {images.max():g}, in training it was "
-                f"{highest:g}; both should mean the same brightness"
+                f"the largest number in {file} is {images.max():g}; in training it was "
+                f"{highest:g}, and both should mean the same brightness"
             )
         images = (images / highest).astype(np.float32)
         for label in classify(model, images):

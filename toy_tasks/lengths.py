@@ -62,7 +62,7 @@ def numbers(rng: np.random.Generator, length: int) -> str:
 
 
 def add(source: str) -> str:
-    """The sum, written in the same way, and the last carry: "q 3 k 7 0" for "q 12 k 34"."""
+    """The sum by places, then the last carry: "q 3 k 7 0" for "q 12 k 34" (31 + 42)."""
     names, digits = source.split()[::2], source.split()[1::2]
     first, second = ("".join(pair[number] for pair in digits[::-1]) for number in (0, 1))
     *places, carry = str(int(first) + int(second)).zfill(len(names) + 1)[::-1]
@@ -174,7 +174,7 @@ def draw(results: study.Results, folder: Path) -> None:
 
 
 def verdict(results: study.Results):
-    """The best mean exact match at one and a half times the longest length of training."""
+    """The best mean exact match at one and a half times the longest training length."""
     far = {
         row: np.mean([run["by length"][MAX_TRAINED * 3 // 2 - 1] for run in runs])
         for row, runs in results.items()
@@ -187,7 +187,7 @@ def verdict(results: study.Results):
         "best at 1.5 times:": f"{far[best]:.4f} ({best})",
     }
     test_set = f"{EXAMPLES} sources of each length"
-    return test_set, figures, ("0.99 within, one way 0.9 beyond", is_reached)
+    return test_set, figures, ("0.99 within, one row 0.9 beyond", is_reached)
 
 
 POSITIONS = "sinusoidal", "learned", "rotary", "alibi", "none"

@@ -1,4 +1,4 @@
-"""Predict hidden characters of a text, from both sides of them and from the left side alone.
+"""Predict hidden characters of a text, from both sides and from the left side alone.
 
 The model that sees both sides is an encoder, trained as BERT is (Devlin et al. 2019). The other is
 a language model of the same size, trained for the same number of steps on the same text.
@@ -148,7 +148,7 @@ class MaskedTask(WritingTask):
         return [batch for _, batch in self.unseen_pairs()]
 
     def left_side_loss(self, model: LanguageModel) -> float:
-        """The loss of a language model on the same characters, given everything left of them."""
+        """The loss of a language model on the same characters, given everything to their left."""
         losses, weights = [], []
         for windows, batch in self.unseen_pairs():
             logits, hidden = model.forward(windows.ids), batch.targets != PADDING

@@ -117,7 +117,8 @@ Data = dict[str, list[Sentence]]
 def grammar_data(train: int, divisor: int = 1) -> Data:
     """Distinct sentences of the grammar: `train` to train on, others to evaluate on.
 
-    Those are EVALUATION_SENTENCES / `divisor`. A hash of the sentence decides in which part it is.
+    The numbers of the others are EVALUATION_SENTENCES / `divisor`. A hash of the sentence decides
+    in which part it is.
     """
     grammar, rng = Grammar(), np.random.default_rng(seed_sequence(1, "data"))
     counts = {name: number // divisor for name, number in EVALUATION_SENTENCES.items()}
@@ -141,7 +142,7 @@ def grammar_data(train: int, divisor: int = 1) -> Data:
 def best_parses(sentences: Sequence[Sentence]) -> dict[str, float]:
     """The scores of the most probable trees under the grammar itself.
 
-    No parser is expected to get more trees entirely right. F1 can be a little higher if each
+    No other parser is expected to get more trees entirely right. F1 can be a little higher if each
     bracket is chosen by its own probability (Goodman 1996).
     """
     grammar = Grammar()
@@ -162,7 +163,7 @@ def treebank_data(folder: Path) -> Data:
         if not sentences:
             section = f"{min(SECTIONS[name]):02d}"
             rule = f"--data has section {section} of the Penn Treebank, for {name}"
-            fix = f"Name the folder of wsj_{section}01.mrg and so on, or that of its folders."
+            fix = f"Name the folder of wsj_{section}01.mrg and so on, or the folder above it."
             raise InputError(rule, f"none in {folder}", fix)
     longer = [sentence for sentence in data["test"] if len(sentence.words) > LONGEST]
     return data | {"longer": longer}
@@ -206,7 +207,7 @@ class ParseTask:
         return evalb([*map(tree_from_symbols, written, sentences)], gold)
 
     def evaluate(self, model: Model) -> dict[str, float]:
-        """The scores of greedy trees of the development sentences."""
+        """The scores of greedy trees for the development sentences."""
         scores = self.score(model, "development", beam=1)
         return {name: scores[name] for name in ("well_formed", "f1")}
 
@@ -220,7 +221,7 @@ def make_task_and_config(options: argparse.Namespace):
     count = options.sentences
     if options.data:
         data = treebank_data(options.data)
-        # It has about 8,000 sentences more than the grammar: the rows with the most train on all.
+        # The treebank has about 8,000 sentences more than the grammar; rows with the most use all.
         if count == TRAIN_SENTENCES:
             count = len(data["train"])
     else:

@@ -79,7 +79,7 @@ THEORY = {
     "attention": "all, at any distance",
     "shared_keys": "all, at any distance",
     "window": "what is within two windows",
-    "global_window": "that, and the first 16 symbols",
+    "global_window": "what is near, and the first 16 symbols",
     "strided": "all, if one position holds a stride",
     "linear": "as much as its state holds",
     "state_space": "as much as its state holds",

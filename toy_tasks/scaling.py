@@ -103,7 +103,7 @@ def row_name(unit: str, shape: tuple[int, int, int], windows: int) -> str:
 
 
 def rows() -> dict[str, dict]:
-    """The settings of each row. The longest runs come first, so two processes end together.
+    """The settings of each row. The longest runs come first, so that two processes end together.
 
     The smallest and the largest model with the least and the most text have three seeds, which
     show how much results vary by chance.

@@ -106,8 +106,8 @@ HELP = {
     "cased": "keep capitals, and do not tokenize sentences",
     "vocabulary": "the most subwords of both languages together",
     "subwords": "how sentencepiece splits words",
-    "bpe_dropout": "the share of merges that each epoch leaves out, so that it splits words in "
-    "other ways (Provilkov et al. 2020: 0.1)",
+    "bpe_dropout": "the share of merges that each epoch leaves out, so that it splits words "
+    "differently (Provilkov et al. 2020: 0.1)",
     "accumulate": "batches in an update",
     "ensemble": "more runs, for example with other seeds; all translate together",
     "source": "translate the lines of a file",
@@ -158,7 +158,7 @@ def require(options: argparse.Namespace) -> None:
     """Raise InputError for flags whose values make no sense, alone or together."""
     if options.cased and not options.data:
         rule, fix = "--cased is for sentences with capitals", "Give --data, or leave out --cased."
-        raise InputError(rule, "those of Multi30k, which have none", fix)
+        raise InputError(rule, "Multi30k's sentences, which have none", fix)
     if options.reference and not options.source:
         fix = "Name the file of the sentences to translate with --source."
         raise InputError("--reference has the right translations of --source", "no --source", fix)
@@ -179,7 +179,7 @@ def require(options: argparse.Namespace) -> None:
             rule = "a language is the end of a file's name, with letters, digits, _, . and - only"
             raise InputError(rule, repr(language), "Name two as in --languages en de.")
     if not 0 <= options.bpe_dropout <= 1:
-        fix = "0.1 is usual; with 0 words are always split in the same way."
+        fix = "0.1 is usual; with 0, words are always split in the same way."
         raise InputError("--bpe-dropout is a share, from 0 to 1", options.bpe_dropout, fix)
     if options.bpe_dropout and options.subwords != "bpe":
         rule, fix = "--bpe-dropout is for --subwords bpe", "Leave out one of them."
@@ -222,7 +222,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not options.resume:  # with --bpe-dropout this splits a whole epoch into subwords
         print(
             f"{len(task.pairs):,} pairs, {task.batches.count():,} batches an epoch, "
-            f"{100 * task.batches.padding_share(0):.0f} % of their positions padding"
+            f"{100 * task.batches.padding_share(0):.0f} % of their positions are padding"
         )
     model, folder = train_task(task, Transformer, config, options)
     test = task.test[:20] if options.quick else task.test

@@ -54,7 +54,10 @@ ANSWERS = [  # task, flags, settings of the writing, what is printed
     ("write", "--input-file -", SAMPLED | dict(seed=1), ["<d", "", "b", ">"]),
 ]
 REFUSED = [
-    ("pairs --n-best 2 --temperature 1", "--n-best goes without --temperature; received both"),
+    (
+        "pairs --n-best 2 --temperature 1",
+        "--n-best cannot be combined with --temperature; received both",
+    ),
     (
         "pairs --n-best 3 --beam 2",
         "count (--n-best) is at most beam (--beam); received count 3, beam 2",

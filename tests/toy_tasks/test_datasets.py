@@ -141,7 +141,7 @@ def test_what_cannot_be_downloaded_says_where_it_is(french, tmp_path, complaint)
     assert french.requests == []
     del french.files["/fre_dev.tsv"]
     message = complaint(pronunciations, "fre", **how)
-    assert "/fre_dev.tsv must send the file; received <HTTPError 404: 'Not Found'>" in message
+    assert "/fre_dev.tsv serves the file; received <HTTPError 404: 'Not Found'>" in message
     assert f"fre_test.tsv yourself from {french.url}/ and pass their folder with" in message
     assert [path.name for path in tmp_path.iterdir()] == ["fre_train.tsv"]
 

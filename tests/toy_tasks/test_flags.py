@@ -98,6 +98,6 @@ def test_help_names_the_optimizers_that_use_a_setting(succeed):
     text = " ".join(" ".join(succeed(copying, "--help")).split())
     own = text.partition("optimizer (numformer.optimization.optimizers): ")[2]
     assert own.startswith(
-        "--beta1 BETA1 decay of the mean gradient (5.3); of adam, adamw, lion, muon"
+        "--beta1 BETA1 decay of the mean gradient (5.3); for adam, adamw, lion, muon"
     )
-    assert "hidden matrix; of muon (default: 0.95)" in own and "--weight-decay" in own
+    assert "hidden matrix; for muon (default: 0.95)" in own and "--weight-decay" in own

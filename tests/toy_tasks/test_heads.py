@@ -368,7 +368,12 @@ def test_the_heads_of_published_models(name, kinds, succeed, refuse):
     reason = "the extra published is not installed"
     published = pytest.importorskip("tests.published.published_texts", reason=reason)
     folder = getattr(published, name)(Path(name))
-    refuse(heads.main, f"--run {folder}", "any other model is given some", "--data FILE")
+    refuse(
+        heads.main,
+        f"--run {folder}",
+        "only a run of a task in toy_tasks has its own data",
+        "--data FILE",
+    )
     lines = [f"{a}\t{b}" for a, b in zip(published.LINES, published.LINES[::-1], strict=True)]
     Path("file").write_text("\n".join(lines if kinds == 3 else published.LINES * 9))
     drawn = name in ("gpt2", "marian")
@@ -384,7 +389,12 @@ def test_the_heads_of_published_models(name, kinds, succeed, refuse):
 def test_what_has_no_heads_or_no_data_is_refused(succeed, refuse):
     Path("text.txt").write_text(TEXT)
     succeed(write.main, f"{SIZES} --data text.txt --mixers state_space --out blind")
-    refuse(heads.main, "--run blind", "a head is one of attention", "a LanguageModel without")
+    refuse(
+        heads.main,
+        "--run blind",
+        "only attention that saves maps has heads",
+        "a LanguageModel without",
+    )
     succeed(write.main, f"{SIZES} --data text.txt --out run")
     refuse(heads.main, "--run none", "best.safetensors")
     refuse(heads.main, "--run run --examples 0", "--examples is from 1 to 10,000")

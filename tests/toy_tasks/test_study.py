@@ -121,7 +121,7 @@ def test_a_study_trains_every_way_with_every_seed_and_compares(call, succeed, re
     # A study has --seeds, also called --seed.
     answers = [call(norms, use + seed)[:2] for seed in ("", " --seed 1", " --seed 5")]
     assert answers[2][0] == 0 and answers[0] == answers[1] != answers[2]
-    refuse(copying, "--resume --out runs/norms", "that of a study")
+    refuse(copying, "--resume --out runs/norms", "which belongs to a study")
 
 
 def test_a_stopped_study_has_saved_and_goes_on_to_the_same_bits(call, succeed):

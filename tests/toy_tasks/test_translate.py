@@ -63,7 +63,7 @@ def test_a_run_is_whole_by_itself_and_goes_on_bit_for_bit(data, succeed, refuse,
     flags = f"{GOES_ON} --accumulate 2 --out"
     out = succeed(main, f"{flags} whole")
     assert out[-1].startswith("BLEU ")
-    assert "40 pairs, " in out[0] and "% of their positions padding" in out[0]
+    assert "40 pairs, " in out[0] and "% of their positions are padding" in out[0]
     succeed(main, f"{flags} part --steps 4")
     Path("part/subwords.model").unlink()  # as where it was killed early
     assert succeed(main, "--resume --out part --steps 6")[-1] == out[-1]
@@ -306,9 +306,9 @@ def test_what_cannot_be_is_refused_in_a_line(data, refuse, complaint):
         "--n-best 2": "--n-best is for a trained model; received no --run",
         "--ensemble x": "no --run",
         "--run x --reference y": "no --source",
-        "--run x --source y --text a": "--source goes without --text",
-        "--run x --n-best 2 --text a --attention a.png": "--n-best goes without --atten",
-        "--run x --n-best 2 --source y --reference z": "--reference goes without --n-best",
+        "--run x --source y --text a": "--source cannot be combined with --text",
+        "--run x --n-best 2 --text a --attention a.png": "--n-best cannot be combined with --atten",
+        "--run x --n-best 2 --source y --reference z": "cannot be combined with --n-best",
     }.items():
         refuse(main, flags if "--run" in flags else f"{TINY} {flags}", message)
     for name, lines, message in (

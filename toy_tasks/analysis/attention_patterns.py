@@ -1,4 +1,4 @@
-"""Patterns of attention: the weight that a head puts where a pattern looks, against chance."""
+"""Patterns of attention: the weight that a head puts where a pattern looks, beside chance."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -22,7 +22,7 @@ DESCRIPTIONS = {
 LABELS = {"alignment": "source", "induction": "induction", "copying": "copying", "rest": "rests"}
 SHUFFLES = 5
 FEWEST_PLACES = 30
-"""A score is a mean over at least so many places."""
+"""A score is a mean over at least this many places."""
 CLEAR = 0.25
 """The least `Score.above` that can give a head its role."""
 
@@ -135,7 +135,7 @@ class Score(NamedTuple):
 
     @property
     def above(self) -> float:
-        """The share of the weight not explained by chance that lies where the pattern looks."""
+        """The weight above chance where the pattern looks, as a share of the most possible."""
         return (self.weight - self.chance) / max(1 - self.chance, 1e-9)
 
     @property
@@ -190,6 +190,6 @@ class PatternScores:
 
 
 def head_role(scores: list[Score]) -> Score | None:
-    """The highest clear score, the first of those equal to one decimal; None if none is clear."""
+    """The highest clear score, the first of several equal to one decimal; None if none is clear."""
     clear = [score for score in scores if score.clear]
     return max(clear, key=lambda score: round(score.above, 1), default=None)

@@ -50,7 +50,7 @@ class Head:
 
 
 def observable_heads(model: Model, batch: Batch) -> tuple[list[Head], list[str]]:
-    """The heads of layers that save their attention weights; descriptions of mixers that do not."""
+    """The heads of layers that save attention weights, and descriptions of mixers that do not."""
     with mode(training=False, saving=True):
         model.predictions(*batch.inputs)
     layers = model.named_layers()

@@ -1,4 +1,4 @@
-"""Data that a trained model never saw: the held-out data of its own run, or those of a file."""
+"""Data that a trained model never saw: the held-out data of its own run, or the data of a file."""
 
 import argparse
 import contextlib
@@ -28,7 +28,7 @@ from toy_tasks.text_to_text import sequences
 from toy_tasks.text_to_text.transduction import TransductionTask
 
 WINDOW, LONGEST = 128, 512
-"""The symbols in a window of a file, and the most in an example: maps grow with its square."""
+"""The symbols in a window of a file, and the most in an example: maps grow with the square."""
 HIDDEN = 0.15
 """The share of a file's symbols that are hidden from a masked language model (as in BERT)."""
 GIVE_A_FILE = "Give a file with --data FILE: pairs with a TAB between, or a text."
@@ -38,7 +38,7 @@ GIVE_A_FILE = "Give a file with --data FILE: pairs with a TAB between, or a text
 class HeldOut:
     """`batches` as a model's `predictions` takes them, and `pairs()` to learn a lexicon from.
 
-    `figure(model)` measures what the task is judged by, called `name`; it is None if that is the
+    `figure(model)` measures the figure that judges the task, called `name`; it is None for the
     loss. A task from text to text is measured on its test, any other task as it was measured to
     choose the checkpoint.
     """
@@ -50,7 +50,7 @@ class HeldOut:
     figure: Callable[[Model], float] | None = None
 
     def halves(self, count: int) -> tuple[list[Batch], list[Batch]]:
-        """Two sets of about `count` examples from all over the batches: to choose by, to measure.
+        """Two sets of about `count` examples from all batches: one to choose by, one to measure.
 
         Each is a list of batches of up to 16 examples. A single batch is in both sets.
         """
@@ -67,16 +67,16 @@ class HeldOut:
 
 
 def held_out(trained: Trained, run: Path, data: Path | None, max_sources: int = 1000) -> HeldOut:
-    """The content of the file `data`; if it is no file, what the run of a task here holds out.
+    """The content of the file `data`; if `data` is not a file, what the task of the run holds out.
 
     If `data` is a folder, the run's own data are there now. A figure is measured on up to
-    `max_sources` sources. Raises InputError if it is unknown which the data are, or if they have
-    other symbols than the model knows.
+    `max_sources` sources. Raises InputError if the data cannot be determined, or if their symbols
+    are not the model's.
     """
     if data and not data.is_dir():
         return _held_out_file(trained, data)
     if is_published(run) or not (run / "config.json").is_file():
-        rule = "a run of a task here has its own data, any other model is given some"
+        rule = "only a run of a task in toy_tasks has its own data"
         raise InputError(rule, f"{run}, which names none", GIVE_A_FILE)
     task = task_of(run, data)
     if difference := _difference(_vocabularies(task.text), _vocabularies(trained.text)):
@@ -137,7 +137,7 @@ def _vocabularies(text) -> dict[str, Vocabulary]:
 
 
 def _difference(data: dict[str, Vocabulary], run: dict[str, Vocabulary]) -> str:
-    """What an error says of data whose symbols are not those of a run; "" if they are."""
+    """What an error says of data whose symbols differ from a run's; "" if they are the same."""
     descriptions = [{name: v.description() for name, v in side.items()} for side in (data, run)]
     if descriptions[0] == descriptions[1]:
         return ""
@@ -147,7 +147,7 @@ def _difference(data: dict[str, Vocabulary], run: dict[str, Vocabulary]) -> str:
         return f"{unknown[0]!r}, which the run does not know"
     if missing := [symbol for key, symbol in known.items() if key not in ours]:
         return f"data without {missing[0]!r}"
-    return "the same symbols, divided or ordered otherwise"
+    return "the same symbols, divided or ordered differently"
 
 
 def _training_batches(task) -> Iterator[PairBatch]:
@@ -186,7 +186,7 @@ def _windows(trained: Trained, file: Path) -> Windows:
     width = min(text.context, WINDOW)
     rows = (len(ids) - 1) // width
     if rows < 2:
-        rule = f"a text has at least {2 * width + 1} symbols, two windows and one"
+        rule = f"a text has at least {2 * width + 1} symbols, two windows and one more"
         raise InputError(rule, f"{len(ids)} in {file}", "Give a longer text.")
     windows, follows = (ids[i : i + rows * width].reshape(rows, width) for i in (0, 1))
     if not isinstance(text, Infilling):

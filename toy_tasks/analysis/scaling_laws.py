@@ -73,8 +73,9 @@ def fit(runs: Sequence[Run], joined: bool) -> Law:
     For given exponents, a linear regression finds the best E, A and B. It fits L^(1 / gamma), with
     weights that turn its errors into errors of L. So the function tries a grid of exponents, and
     then finer grids around the best ones. The weights are exact with gamma = 1. For a joined law
-    they are exact only for small errors, so its squared error is only nearly the least: for the
-    runs of scaling.md 0.2 to 0.5 % above it. Raises InputError if every law has a negative term.
+    they are exact only for small errors, so the law's squared error is only nearly the least: 0.2
+    to 0.5 % above it for the runs of scaling.md. Raises InputError if every law has a negative
+    term.
     """
     parameters, symbols, losses = np.array([(r.parameters, r.symbols, r.loss) for r in runs]).T
     n, d = float(parameters.mean()), float(symbols.mean())
@@ -174,7 +175,8 @@ def with_interval(value: float, values: Sequence[float], form: str = ".3f") -> s
 class Form:
     """A law of one form, fitted to the runs, and to every bootstrap sample of them.
 
-    `error` is how far a law fitted to all smaller models misses the loss of the largest model.
+    `error` is the largest model's loss, predicted by a law of all smaller ones, minus the true
+    loss.
     """
 
     law: Law

@@ -38,8 +38,8 @@ def answer_inputs(
     """Print the answers of the model of --run to --input or to lines of text -> the exit code.
 
     `trained` is the model, if it is loaded already. Without --input the texts are `lines`, by
-    default those of standard input. `say` is called with remarks about a text. Raises InputError
-    for a model whose pipeline is not of the `kind` that the script is for.
+    default the lines of standard input. `say` is called with remarks about a text. Raises
+    InputError for a model whose pipeline is not of the `kind` that the script is for.
     """
     trained = trained or load(options.run)
     task = task_of(trained.metadata).get("name")
@@ -86,15 +86,15 @@ def _refuse_kind(
     programs = (name for other, name in PROGRAMS.items() if isinstance(pipeline, other))
     raise InputError(
         f"{options.program} takes a model for {kind.__name__}",
-        f"{options.run}, one for {type(pipeline).__name__}",
+        f"{options.run}, a model for {type(pipeline).__name__}",
         f"Use python -m toy_tasks.{task if task in TASKS else next(programs, None)}.",
     )
 
 
 def generation_settings(options: argparse.Namespace, pipeline: TextPipeline) -> dict:
-    """The settings for writing answers, from the command line or, failing that, the defaults.
+    """The settings for writing answers: from the command line, or else the defaults.
 
-    Defaults are left out where the pipeline has the setting of its run. Settings on the command
+    Defaults are left out where the pipeline has a setting from its run. Settings on the command
     line are included even if the pipeline's `write` will refuse them.
     """
     known = inspect.signature(pipeline.write).parameters

@@ -53,7 +53,7 @@ def require_answering(parser: Parser, options: argparse.Namespace) -> None:
         raise InputError("--run uses a model as it was trained", parser.flag(name), fix)
     if "n_best" in options.explicit:
         for name in options.explicit & {"attention", "temperature", "top_k", "top_p"}:
-            rule = f"--n-best goes without {parser.flag(name)}"
+            rule = f"--n-best cannot be combined with {parser.flag(name)}"
             raise InputError(rule, "both", "Leave out one of them.")
     texts = [options.input_file] if getattr(options, "input_file", None) else options.input or []
     if options.attention and len(texts) != 1:
@@ -65,9 +65,9 @@ def require_answering(parser: Parser, options: argparse.Namespace) -> None:
 
 
 def _require_training(parser: Parser, options: argparse.Namespace) -> None:
-    """Refuse flags for a trained model.
+    """Refuse the flags that need --run.
 
-    Flags with a default serve training as well: the beam of a test, the length of an example.
+    Flags with a default are for training, too: the beam of a test, the length of an example.
     """
     for name in sorted(options.explicit & {a.dest for a in parser.answer_flags._group_actions}):
         if parser.get_default(name) is None:
@@ -84,4 +84,4 @@ def _require_sampling(parser: Parser, options: argparse.Namespace, seed: str) ->
         flag = parser.flag(name)
         rule = f"{flag} is for answers that are sampled at random"
         fix = f"Sample them, for example with --temperature 0.8; or leave out {flag}."
-        raise InputError(rule, "none that are", fix)
+        raise InputError(rule, "answers that are not", fix)

@@ -28,7 +28,7 @@ def start_vocabularies(
     vocabularies = load(run).text.vocabularies
     if lacking := [name for name in texts if name not in vocabularies]:
         raise InputError(
-            "--start takes a run of a task that reads and writes alike",
+            "--start takes a run that reads and writes the same kinds of text",
             f"{run}, a run without a vocabulary {lacking[0]!r}",
             "Name a run of this task.",
         )
@@ -38,18 +38,18 @@ def start_vocabularies(
         unknown = [s for s in symbols if vocabulary.encode([s]) == [vocabulary.unknown]]
         if symbols and unknown == symbols:
             raise InputError(
-                "--start takes a run that knows symbols of this data",
-                f"{run}, which knows none of those of its {name}",
-                "Name a run on such texts, or train without --start.",
+                "--start and this data share some symbols",
+                f"{run}, which knows no symbol of the {name}",
+                "Name a run on similar texts, or train without --start.",
             )
         if unknown:
             listing = " ".join(map(repr, unknown[:20])) + " ..." * (len(unknown) > 20)
-            print(f"{run} has no {listing} in its {name}: unknown to its model")
+            print(f"{run} has no {listing} in its {name}: unknown to the model")
     return tuple(vocabularies[name] for name in texts)
 
 
 def load_start_weights(model: Model, pipeline: TextPipeline | None, run: Path) -> dict:
-    """Load the weights of a run -> the metadata of a published model that new files keep.
+    """Load the weights of a run; return the metadata of a published model that new files keep.
 
     Raises InputError if the symbols or the shapes of parameters differ.
     """
@@ -75,7 +75,7 @@ def load_start_weights(model: Model, pipeline: TextPipeline | None, run: Path) -
     values = saved_values(model.config)
     for name, value in saved_values(start.config).items():
         if (new := values[name]) != value:
-            print(f"{name} is {new}, in {run} it was {value}")
+            print(f"{name} is {new}; in {run} it was {value}")
     model.load_state_dict(start.state_dict())
     return {name: metadata[name] for name in PUBLISHED_METADATA if name in metadata}
 

@@ -45,12 +45,12 @@ def build_parser(
     by_tokens: bool = False,
     **defaults,
 ) -> Parser:
-    """The parser of a task's flags: general ones, and those of its kind of model and the recipe.
+    """The parser of a task's flags: general flags, and flags for its kind of model and the recipe.
 
-    `input_flag` is a second name for --input. `defaults` replaces defaults, and so does the entry
-    of `presets` that --preset names. A script of a study (`is_study`, see study.py) has --seeds
-    and --jobs in place of --seed and --parts. With `by_tokens` the flag of `options.batch_size` is
-    --max-tokens.
+    `input_flag` is a second name for --input. `defaults` replace the flags' defaults, and so does
+    the entry of `presets` that --preset names. A script of a study (`is_study`, see study.py) has
+    --seeds and --jobs in place of --seed and --parts. With `by_tokens` the flag of
+    `options.batch_size` is --max-tokens.
     """
     parser = Parser(
         prog=f"python -m toy_tasks.{name}",
@@ -83,7 +83,7 @@ def _add_training_flags(parser: Parser, is_study: bool, by_tokens: bool) -> None
         add("--batch-size", type=integer, default=64, help="sequences in a batch")
     if is_study:
         keywords = dict(type=integer, nargs="+", default=[1, 2, 3], metavar="SEED")
-        about = "each trains every way once: initial weights, data order and dropout"
+        about = "each trains every row once; for initial weights, data order and dropout"
         add("--seeds", "--seed", **keywords, help=about)
         about = "runs side by side, each in its own process (default: one per core; with cupy one)"
         add("--jobs", type=integer, help=about)
@@ -96,22 +96,22 @@ def _add_training_flags(parser: Parser, is_study: bool, by_tokens: bool) -> None
         about = """who computes the parts: forked processes of this machine, or the ranks that
 mpiexec started (default: ranks, where there are any)"""
         add("--parallel", choices=KINDS, help=about)
-        about = "seconds that a rank waits for another, more than a step takes"
+        about = "seconds that a rank waits for another: longer than a step takes"
         add("--timeout", type=float, default=120.0, metavar="S", help=about)
     about = "the highest learning rate, at the end of --warmup; instead of --factor"
     add("--rate", type=float, metavar="R", help=about)
     add("--log-every", type=integer, default=50, help="steps between two lines of metrics.jsonl")
     add("--evaluate-every", type=integer, default=250, help="steps between two evaluations")
-    about = "evaluate, save and end after so many minutes, those before --resume included"
+    about = "evaluate, save and end after M minutes, including those before --resume"
     add("--minutes", type=float, metavar="M", help=about)
-    about = "end when N evaluations in a row have brought no improvement"
+    about = "end after N evaluations in a row without improvement"
     add("--patience", type=integer, metavar="N", help=about)
     add("--backend", choices=BACKENDS, default=default_backend(), help="where to compute")
     about = "run folder (default: the next free one under runs/)"
     add("--out", type=any_path, help=about)
     about = "begin with the weights, sizes and vocabularies of another run (fine-tuning)"
     add("--start", type=any_path, metavar="RUN", help=about)
-    about = """take flags from a file, or those of a run from its config.json; flags on the command
+    about = """take flags from a file, or a run's flags from its config.json; flags on the command
 line override them"""
     add("--config", type=any_path, metavar="FILE.toml", help=about)
     for switch, about in {
@@ -155,7 +155,7 @@ those of the run"""
     about = "the N best answers to each text, with their scores"
     add("beam", "--n-best", about, type=count, metavar="N")
     add("length", "--length", "symbols to write", type=integer, default=200)
-    about = """sample symbols: 1 as probable as they are, less is more cautious, more is more
+    about = """sample symbols: 1 keeps the probabilities, less is more cautious, more is more
 random; --seed reproduces"""
     add("temperature", "--temperature", about, sampling, type=float, metavar="T")
     add("top_k", "--top-k", "sample from the K most probable symbols", type=integer, metavar="K")

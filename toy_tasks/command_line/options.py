@@ -19,8 +19,9 @@ from toy_tasks.command_line.sources import (
     start_run,
 )
 
-# Options that a resumed run may change. None decides what is computed, provided that a moved `data`
-# folder has the same data, and that the schedule allows other `steps`, which `train` checks.
+# Options that a resumed run may change. None of them decides what is computed, provided that a
+# moved `data` folder has the same data, and that the schedule allows other `steps`, which `train`
+# checks.
 FREE_TO_CHANGE = {"log_every", "evaluate_every", "no_plots", "data", "length"}
 FREE_TO_CHANGE |= {"steps", "minutes", "patience", "parallel", "timeout"}
 BEAM_SETTINGS = "beam", "length_penalty", "penalty"
@@ -117,6 +118,6 @@ def _reset_unused(parser: Parser, options: argparse.Namespace, sources: Sequence
                 raise InputError(
                     f"{parser.flag(name)} is for --optimizer {', '.join(owners(name))}",
                     f"--optimizer {options.optimizer}, and {parser.flag(name)} from {source.name}",
-                    "Choose such an optimizer, or leave it out.",
+                    "Choose such an optimizer, or leave out the flag.",
                 )
         setattr(options, name, default)

@@ -61,7 +61,7 @@ class Parser(argparse.ArgumentParser):
 
     `presets` has the defaults that each --preset sets. `earlier_defaults` has the value of each
     setting in runs that are older than its flag. `answer_flags` is the group of flags for using a
-    trained model, `answer_settings` names the settings of answers of the task's pipeline.
+    trained model, `answer_settings` names the settings that the task's pipeline has for answers.
     """
 
     presets: Mapping[str, dict] = {}

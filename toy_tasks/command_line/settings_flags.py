@@ -27,9 +27,9 @@ def add_settings_flags(parser: Parser, model: type[Model]) -> None:
             for field in group_fields:
                 note = ""
                 if field.name in parser.answer_settings:
-                    note = "; with --run: the most symbols of an answer"  # --max-length
+                    note = "; with --run: the most symbols in an answer"  # --max-length
                 elif optimizers := owners(field.name):
-                    note = f"; of {', '.join(optimizers)}"
+                    note = f"; for {', '.join(optimizers)}"
                 _add_flag(group, field, note)
                 parser.earlier_defaults[field.name] = saved_value(field, field.default)
 
@@ -69,7 +69,7 @@ def _shared_fields(settings: type[Settings]) -> list[Field]:
 
 
 def _choice_groups(settings: type[Settings]) -> dict[str, list[Field]]:
-    """The fields of each mixer, network and norm by group title; a shared one only in the first.
+    """The fields of each mixer, network and norm by group title; a shared field only once.
 
     For the recipe, the fields of the optimizers.
     """

@@ -123,7 +123,7 @@ def latest_run(parser: Parser, settings: Mapping[str, object], quick: bool) -> P
 
 
 def _paths(value) -> list[str]:
-    """Absolute paths, so that two paths of one file are equal."""
+    """Absolute paths, so that two paths to one file are equal."""
     return [*map(os.path.abspath, _texts(value))]
 
 

@@ -37,9 +37,9 @@ def add_no_flags(parser: Parser) -> None:
 class Study:
     """A study as a page describes it; `main(study)` trains and compares.
 
-    `rows` has the ways by name, each with the options in which it differs from `defaults`, whether
-    or not they have a flag. Two options are for the study: a row with `more_seeds` is trained with
-    so many further seeds after --seeds, and a row with `last` waits for the others, after which
+    `rows` has, by name, the options in which each row differs from `defaults`, whether or not they
+    have a flag. Two options are for the study: a row with `more_seeds` is trained with that many
+    further seeds after --seeds, and a row with `last` waits for the others, after which
     `between(results)` may print. `model` is the kind of model whose Config gets flags.
 
     `make_task_and_config(options)` returns the task, the kind of model and its config for
@@ -105,7 +105,7 @@ def main(study: Study, arguments: list[str] | None = None) -> int:
             run_folders.write_first_config(options.out, config)
         elif run_folders.read_config(options.out).get("study") != identity:
             raise InputError(
-                f"a resumed study is one of {study.name}, with the rows that it was begun with",
+                f"a resumed study is one of {study.name}, with the rows that it began with",
                 f"{options.out}, which is not",
                 "Name the study's folder with --out, or start a new one without --resume.",
             )

@@ -1,6 +1,6 @@
 """The runs of a study, side by side: each in a folder and a process of its own, on one core.
 
-So neither the bits nor the time of a run depend on how many others there are.
+So neither the bits nor the time of a run depends on how many others there are.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def train_side_by_side(
 ) -> None:
     """Train the runs that have not ended, side by side, and print a line as each ends.
 
-    If one fails, the others go on; the first error is raised when all have ended.
+    If a run fails, the others go on; the first error is raised when all have ended.
     """
     waiting, running, problems = [run for run in runs if not run.ended], {}, []
     count, began = len(waiting), time.monotonic()
@@ -108,7 +108,7 @@ def train_side_by_side(
     for code, problem in problems[:1]:
         if code == 3:
             raise BrokenNumbers(problem)
-        rule = "every run of a study comes to its end"
+        rule = "every run of a study ends without an error"
         raise InputError(rule, problem.rstrip("."), f"Correct that and go on with: {command}")
 
 

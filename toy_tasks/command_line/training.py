@@ -39,9 +39,9 @@ def train_task(
     options: argparse.Namespace,
     exit_other_ranks: bool = True,
 ) -> tuple[Model, Path]:
-    """Train a kind of model as the options say -> the best model, its run folder.
+    """Train a kind of model as the options say -> the best model and its run folder.
 
-    The folder gets config.json, what the task's `begin(folder)` writes, if it has one, the
+    The folder gets config.json, what the task's `begin(folder)` writes (if it has that method), the
     checkpoints and, without --no-plots, loss.png. If ranks train together, the programs of all
     ranks but 0 exit here; pass `exit_other_ranks` as False if another training follows.
     """
@@ -116,7 +116,7 @@ def _require_same_task(folder: Path, task: str | None) -> None:
     if "study" in config:
         raise InputError(
             "a run is resumed in its own folder",
-            f"{folder}, that of a study",
+            f"{folder}, which belongs to a study",
             "Resume the study itself, or name another folder with --out.",
         )
     if (name := config.get("task")) not in (None, task):
@@ -183,7 +183,7 @@ def training_plan(
 def _require_length(config: Settings, task: Task) -> None:
     if config.longest is not None and config.longest < task.longest:
         raise InputError(
-            f"learned positions reach to max_length = {config.longest}",
+            f"learned positions end at max_length = {config.longest}",
             f"a task that needs {task.longest}",
             "Raise --max-length, or use --positions sinusoidal.",
         )
@@ -201,7 +201,7 @@ def _memory(xp) -> int:
 def _require_memory(
     config: Settings, options: argparse.Namespace, vectors: int, memory: int
 ) -> None:
-    """Raise InputError if a lower bound of what training needs exceeds `memory` bytes.
+    """Raise InputError if a lower bound on what training needs exceeds `memory` bytes.
 
     Each parameter needs its weight, its gradient and a number in each of the optimizer's `vectors`.
     Each layer needs its objects. Each sequence of a part of a batch, of at least two positions on

@@ -73,8 +73,8 @@ def pronunciations(
 ) -> dict[str, list[Pair]]:
     """Read the words of a language and their phonemes -> the pairs of "train", "dev" and "test".
 
-    With `folder`, read its files LANG_train.tsv, LANG_dev.tsv and LANG_test.tsv. Without, read them
-    from `cache`; first download missing or damaged files from `address`.
+    With `folder`, read its files LANG_train.tsv, LANG_dev.tsv and LANG_test.tsv. Without it, read
+    them from `cache`; first download missing or damaged files from `address`.
 
     Raises InputError if the language has characters that a file name must not have, if it is not
     one of `PRONUNCIATION_SUMS` and no folder is given, and as `fetch` and `read_pairs` do.
@@ -118,7 +118,8 @@ def multi30k(cache: Path = CACHE / "multi30k", address: str = MULTI30K) -> Path:
 def shakespeare(path: Path | None = None, cache: Path = CACHE) -> str:
     """The text of the plays: from `path`, a file or its folder, or else from `cache`.
 
-    If `cache` lacks it, it is downloaded first. Raises InputError as `fetch` and `read_text` do.
+    If `cache` lacks the text, it is downloaded first. Raises InputError as `fetch` and `read_text`
+    do.
     """
     (address, sha256), name = SHAKESPEARE, "shakespeare.txt"
     if path is None:
@@ -126,4 +127,4 @@ def shakespeare(path: Path | None = None, cache: Path = CACHE) -> str:
         path = cache / name
     elif path.is_dir():
         path = path / "input.txt"
-    return read_text(path, f"Name the file of {address}, or leave out --data to download it.")
+    return read_text(path, f"Name the file from {address}, or leave out --data to download it.")

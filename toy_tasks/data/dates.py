@@ -21,7 +21,7 @@ FORMS = (
 
 
 def dates(count: int = 20_000) -> list[tuple[str, str]]:
-    """`count` random dates of the years 1900 to 2099, the same in each call."""
+    """`count` random dates from the years 1900 to 2099, the same in each call."""
     rng = np.random.default_rng(2017)
     first = datetime.date(1900, 1, 1).toordinal()
     last = datetime.date(2099, 12, 31).toordinal()

@@ -20,12 +20,12 @@ CACHE = platformdirs.user_cache_path("numformer", appauthor=False)
 def fetch(url: str, path: Path, sha256: str, alternative: str, timeout: float = 30.0) -> None:
     """Download `url` to `path`, unless the file there already has the SHA-256 sum `sha256`.
 
-    `path` is replaced in one step after the whole download has the right sum, so a failure leaves
-    no partial file. `alternative` completes the advice "Check the network, or ..." and says how
-    else to get the data. `timeout` is the longest silence of the server, in seconds.
+    `path` is replaced in one step once the download's SHA-256 sum is right, so a failure leaves no
+    partial file. `alternative` completes the advice "Check the network, or ..." and says how else
+    to get the data. `timeout` is the longest silence of the server, in seconds.
 
     Raises InputError if the server cannot be reached, answers with an error, stays silent, breaks
-    off, or sends more than `MAX_BYTES` or a file with another sum; and if the folder of `path`
+    off, or sends more than `MAX_BYTES` or a file with a different sum; and if the folder of `path`
     cannot be written.
     """
     if _has_sum(path, sha256):
@@ -78,6 +78,6 @@ def _download(url: str, name: str, alternative: str, timeout: float) -> Iterator
                     yield chunk
             # http.client treats a connection that closes early as the end of the content.
             if total is not None and received < total:
-                raise InputError(f"{url} must send {total} bytes", f"{received} bytes", fix)
+                raise InputError(f"{url} serves {total} bytes", f"{received} bytes", fix)
     except (OSError, HTTPException) as error:
-        raise InputError(f"{url} must send the file", repr(error), fix) from error
+        raise InputError(f"{url} serves the file", repr(error), fix) from error

@@ -259,7 +259,7 @@ class Chart:
         return tree, float(log_p)
 
     def _split_scores(self, scores, starts, middles, ends):
-        """The log probability of each span split at each middle, by each rule: (..., rules)."""
+        """The log probability of each span split at each middle, under each rule: (..., rules)."""
         _, first, second = self.rules
         return scores[starts, middles][..., first] + scores[middles, ends][..., second] + self.log_p
 

@@ -92,7 +92,7 @@ def read_parallel(source: Path, target: Path, rules: tuple[str, str]) -> list[Pa
 
 
 def read_sentences(path: Path, language: str) -> list[str]:
-    """The lines of a file, each tokenized by the rules of the language unless it is already."""
+    """The lines of a file, each tokenized by the language's rules unless the file already is."""
     text = read_text(path, "Name a file with a sentence on each line.")
     lines = text.removesuffix("\n").split("\n")
     if TOKENIZED in path.name:

@@ -13,7 +13,7 @@ MAX_BYTES = 16 * 2**20
 """The size of the largest file that is read or downloaded."""
 
 MAX_SYMBOLS = 256
-"""The most symbols of a source or a target. The cost of attention grows with their square."""
+"""The most symbols in a source or a target. The cost of attention grows with the square."""
 
 
 def read_text(path: Path, fix: str) -> str:

@@ -12,7 +12,7 @@ from numformer.generation.parsing import WORD, is_tree
 from toy_tasks.data.text_files import read_text
 
 MAX_DEPTH, MAX_WORDS = 100, 256
-"""Limits of a tree. The longest sentences of newspapers have about 30 levels and 140 words."""
+"""Limits for a tree. The longest sentences in newspapers have about 30 levels and 140 words."""
 TOP = "TOP", "ROOT", "S1", ""
 """Labels of the node that some treebanks put around the tree of a sentence."""
 EMPTY = "-NONE-"

@@ -12,12 +12,12 @@ from toy_tasks.reports.charts import COLOURS
 
 
 def short_number(number: float) -> str:
-    """1,200, or 1.2 M."""
+    """Return the number as text: 1,200, or 1.2 M."""
     return f"{number / 1e6:.1f} M" if number >= 1e6 else f"{number:,.0f}"
 
 
 def shade(number: int, count: int):
-    """A colour of a scale whose order colour-blind readers see, too."""
+    """A colour from a scale whose order colour-blind readers can see, too."""
     return colormaps["viridis"](0.9 * number / max(count - 1, 1))
 
 

@@ -7,7 +7,7 @@ from numformer.plots import fonts_for, new_figure, with_code_points
 from toy_tasks.data.trees import Tree
 
 LEVEL, MARGIN = 0.5, 0.3
-"""Inches between a constituent and its parts, and around all."""
+"""Inches between a constituent and its parts, and around the tree."""
 LETTER = 0.085
 """The width of a letter in inches."""
 LINE = dict(color="#999999", linewidth=0.9)

@@ -1,7 +1,7 @@
 """Tasks that transform sequences by a rule: the rule, its task, and the program around it.
 
-Sources are drawn at random for every batch. One source in eight is held out for evaluation, decided
-by a hash, so the model is never tested on a source that it was trained on.
+Sources are drawn at random for every batch. One source in eight, chosen by a hash, is held out for
+evaluation, so the model is never tested on a source that it was trained on.
 """
 
 import argparse

@@ -35,7 +35,7 @@ class TranslationTask(TransductionTask):
     """Batches of about the same number of tokens, and the perplexity of development sentences.
 
     `data` has the pairs of "train", "val" and "test" as tokens, `sides` the subwords of source and
-    target. With BPE dropout, each epoch splits its sentences into other subwords.
+    target. With BPE dropout, each epoch splits its sentences into different subwords.
     """
 
     metric, higher_is_better = "perplexity", False
@@ -56,7 +56,7 @@ class TranslationTask(TransductionTask):
         self.accumulate = options.accumulate
         if self.dropout and not all(isinstance(side, Subwords) for side in sides):
             rule = "--bpe-dropout needs subwords that were learned by this program"
-            raise InputError(rule, "those of a published model", "Leave it out.")
+            raise InputError(rule, "a published model's subwords", "Leave it out.")
         short = {}
         for split in ("train", "val"):
             rows = [(pair, tuple(map(encode, pair, sides))) for pair in data[split]]
