@@ -8,8 +8,7 @@ def reuse_freed_memory() -> None:
     """Let this process keep the memory of freed arrays instead of returning it to the system.
 
     By default glibc returns large arrays as soon as they are freed, so every training step causes
-    page faults for the same memory again. The change applies to the whole process, and only with
-    glibc.
+    page faults for the same memory again. This acts on the whole process, and only with glibc.
     """
     m_trim_threshold, m_mmap_threshold = -1, -3
     try:

@@ -21,7 +21,7 @@ DESCRIPTION = """\
 Learn to continue random sequences that are repeated, such as abcdeabcde, with two layers of
 attention and with one. Nothing predicts a symbol the first time. Each time after that, a head can
 predict it: it looks for the earlier occurrence of the current symbol, and then at the symbol after
-that one. This is an induction head (Elhage et al. 2021, Olsson et al. 2022). This takes two layers,
+that one. This is an induction head (Elhage et al. 2021, Olsson et al. 2022). It needs two layers,
 because the first one has to tell each position which symbol is before it. Prefix matching is the
 mean weight with which the best head looks there; copying is the share of symbols that are predicted
 correctly.

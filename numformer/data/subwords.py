@@ -35,8 +35,7 @@ def _sentencepiece():
 
 
 class Subwords(Vocabulary):
-    """Pieces of words: a frequent word is one piece, other words are several (Sennrich et al.
-    2016).
+    """Pieces of words: a frequent word is one piece, others are several (Sennrich et al. 2016).
 
     `model` is the content of a sentencepiece model file whose first four pieces are padding, start,
     end and unknown. If the model is `exact`, joining the pieces restores the text with all spaces

@@ -37,8 +37,7 @@ def shared(vector: np.ndarray) -> np.ndarray:
 
 
 class Forked(InTurn):
-    """The executor that forks a process for each part; each process also updates a stretch of the
-    weights.
+    """The executor that forks a process for each part; each updates a stretch of the weights, too.
 
     Before `start` and after `close`, this process computes the parts in turn. It also does so after
     Ctrl-C, or once a process has died (ChildProcessError): either ends all other processes.

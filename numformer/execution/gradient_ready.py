@@ -9,8 +9,7 @@ from numformer.layer import Layer, Parameter
 
 
 class GradientReady:
-    """Watches a backward pass and reports each block of the gradient's vector once the block is
-    final.
+    """Watches a backward pass, and reports each final block of the gradient's vector.
 
     A block is final when every layer with a parameter in it, and every layer around such a layer,
     has used up all that it saved, because a checkpointed layer may run its inner layers again.
@@ -36,8 +35,7 @@ class GradientReady:
 
     @contextlib.contextmanager
     def reports(self, report: Callable[[int], None]) -> Iterator[None]:
-        """While the with statement runs a backward pass, call `report` once with each block's
-        number.
+        """While the body runs a backward pass, call `report` once with each block's number.
 
         The blocks of layers whose backward was not called are reported at the end. Raises
         RuntimeError if a layer adds to a block that was already reported.

@@ -58,7 +58,10 @@ DECAYS: dict[str, Callable[..., float]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(OptimizerSettings):
-    """How a model is trained. Defaults are the paper's (section 5); invalid values: InputError."""
+    """How a model is trained; defaults are the paper's (section 5).
+
+    Raises InputError for invalid values.
+    """
 
     label_smoothing: float = settings.share(0.1, "probability spread over all symbols (5.4)")
     r_drop: float = settings.weight(

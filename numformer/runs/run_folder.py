@@ -22,8 +22,7 @@ def read_metrics(path: Path) -> list[dict]:
 
 
 class RunFolder:
-    """The files of a run: metrics.jsonl, last.safetensors (all that resuming needs),
-    best.safetensors.
+    """The files of a run: metrics.jsonl, last.safetensors (for resuming) and best.safetensors.
 
     `settings` determine the run's numbers, so they must be equal when it is resumed: kind and
     config of the model, recipe, seed, parts and task, and the number of steps if the recipe's rates

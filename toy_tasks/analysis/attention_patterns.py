@@ -1,4 +1,4 @@
-"""Patterns of attention: the weight that a head puts where a pattern looks, beside chance."""
+"""Patterns of attention: the weight a head puts where a pattern looks, compared with chance."""
 
 from collections.abc import Iterable
 from typing import NamedTuple

@@ -1,7 +1,6 @@
 """Rotary positions (Su et al. 2021): queries and keys rotated by angles that grow with position.
 
-The product of a query at t and a key at s then depends on t and s only through their distance t -
-s.
+The product of a query at t and a key at s then depends on t and s only through t - s.
 """
 
 import math

@@ -67,9 +67,8 @@ def running_sums_backward(dy, query, key, value, log_decay, y, states):
     if log_decay is None:
         return dquery, dkey, dvalue, None
     # With c_t the sum of log a up to t, k_s v_s enters y_t with the factor exp(c_t - c_s). So dc_t
-    # is the gradient of a factor of y_t minus the gradient of a factor of v_t. As log a_t is a term
-    # of c_t and of all later c, its gradient is a reversed running sum (Yang et al. 2024, section
-    # 4.3).
+    # is the gradient of a factor of y_t minus the gradient of a factor of v_t. As log a_t is in c_t
+    # and in all later c, its gradient is a reversed running sum (Yang et al. 2024, section 4.3).
     dsums = (dot_last(dy, y) - dot_last(dvalue, value))[..., 0]
     return dquery, dkey, dvalue, xp.cumsum(dsums[..., ::-1], axis=-1)[..., ::-1]
 
