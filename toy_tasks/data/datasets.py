@@ -118,7 +118,7 @@ def multi30k(cache: Path = CACHE / "multi30k", address: str = MULTI30K) -> Path:
 def shakespeare(path: Path | None = None, cache: Path = CACHE) -> str:
     """The text of the plays: from `path`, a file or its folder, or else from `cache`.
 
-    If `cache` lacks the text, it is downloaded first. Raises InputError as `fetch` and `read_text`.
+    If `cache` lacks it, download it first. Raises InputError as `fetch` and `read_text` do.
     """
     (address, sha256), name = SHAKESPEARE, "shakespeare.txt"
     if path is None:
