@@ -78,6 +78,6 @@ def _download(url: str, name: str, alternative: str, timeout: float) -> Iterator
                     yield chunk
             # http.client treats a connection that closes early as the end of the content.
             if total is not None and received < total:
-                raise InputError(f"{url} serves {total} bytes", f"{received} bytes", fix)
+                raise InputError(f"{url} must send {total} bytes", f"{received} bytes", fix)
     except (OSError, HTTPException) as error:
         raise InputError(f"{url} serves the file", repr(error), fix) from error
