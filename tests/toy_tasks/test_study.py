@@ -198,7 +198,7 @@ def test_impossible_flags_are_refused_without_a_trace(succeed, refuse):
         "--seeds 1 1": "all seeds differ; received [1, 1]",
         "--seeds -1": "a seed is at least 0; received -1",
         "--d-model 1000000": "sizes that need at least",
-        "--run mine --seeds 1": "--seeds is for answers that are sampled at random; received none",
+        "--run mine --seeds 1": "sampled at random; received answers that are not",
         "--resume --out mine --seeds 1": "keeps its settings, here seeds = [1, 2]",
         "--out mine": "new or empty; received mine",
         "--resume --out other": "a resumed study is one of norms",

@@ -313,7 +313,7 @@ def test_an_evaluation_equal_to_the_best_is_no_progress(
         _, found = run(tmp_path / name, task=task, resume=name == "b", **settings)
         assert (last(tmp_path / name)[1]["step"], found["step"]) == (ends_at, best)
     first = measures.index(measures[best - 1]) + 1
-    assert f"none better than that of step {first}" in capsys.readouterr().out
+    assert f"without improvement since step {first}" in capsys.readouterr().out
 
 
 def test_patience_counts_evaluations_however_far_apart(tmp_path):
