@@ -13,7 +13,7 @@ import numpy as np
 
 from lessons.kit.explanations import CALLED, EQUAL, LINEAR, Case, Property, Sizes, listed, symptoms
 from lessons.kit.lesson import Piece
-from lessons.kit.reader_file import IMPORTS, TooLong, Trouble, a_thing, limited, place, results_of
+from lessons.kit.reader_file import IMPORTS, TooLong, Trouble, a_thing, place, results_of
 from lessons.kit.solution import Known, Mistake, Solution
 from numformer.errors import InputError
 from numformer.gradient_check.gradients import TOLERANCE, GradientCheck
@@ -112,11 +112,15 @@ class Exercise(Piece):
             return Verdict(False, f"It is no function but {a_thing(function)}.")
         if _same_code(function, self.start):
             return Verdict(False, "Not begun yet.")
+        code = getattr(function, "__code__", None)
+        given = [*code.co_varnames[: code.co_argcount]] if code else []
+        if given != self._parameters and {*given} == {*self._parameters}:
+            order = f"{listed(given)}. It is called with {listed(self._parameters)}"
+            return Verdict(False, f"Its arguments stand in the order {order}.")
         try:
-            with limited():
-                return self._checked(function)
+            return self._checked(function)
         except TooLong as problem:
-            words = f"It was {problem}: a loop in it does not end."
+            words = f"It was {problem}: a loop in it does not end, or takes too long."
             return Verdict(False, words + place(function, problem))
 
     def _checked(self, function: Callable) -> Verdict:

@@ -2,11 +2,11 @@
 
 import contextlib
 import copy
+import ctypes
 import inspect
 import linecache
 import os
 import re
-import signal
 import sys
 import textwrap
 import threading
@@ -22,11 +22,15 @@ from numformer.backend import dtype_kind
 from numformer.errors import InputError
 
 IMPORTS = "import math\n\nimport numpy as np\n"  # what it begins with
-LIMIT = 60  # seconds of computation, for the file and for each of its functions
+LIMIT = 10  # seconds, for the file and for each call of its functions
+DEBUGGERS = "bdb", "_pydevd"  # how the names of their modules begin
 
 
 class TooLong(BaseException):
-    """It computes for longer than LIMIT. No Exception, so that a reader's `except` lets it pass."""
+    """It goes on after LIMIT. No Exception, so that a reader's `except` lets it pass."""
+
+    def __str__(self):
+        return f"stopped after {LIMIT} seconds"
 
 
 class Trouble(Exception):
@@ -34,45 +38,52 @@ class Trouble(Exception):
 
 
 @contextlib.contextmanager
-def limited():
-    """Raise TooLong after LIMIT seconds of computation, where the system can do that.
+def limited(file: str):
+    """Raise TooLong after LIMIT seconds of what the code of a file does.
 
-    Waiting does not count, so that there is time in a debugger. Where a reader's bare `except:`
-    catches even this and computes on, nothing that is raised leads out: the program says so and
-    ends.
+    Where that goes on all the same, as in a bare `except:` or in input(), nothing that is raised
+    leads out: the program names the line and ends. There is time in a debugger.
     """
-    main = threading.current_thread() is threading.main_thread()
-    if not (main and hasattr(signal, "SIGVTALRM")):
-        yield
-        return
-    stopped = []
+    thread, ended, stopped = threading.get_ident(), threading.Event(), []
 
-    def stop(*_):
-        if stopped:
-            _end(stopped[0])
-        stopped.append(TooLong(f"stopped after {LIMIT} seconds"))
-        raise stopped[0]
+    def watch():
+        while not ended.wait(LIMIT):
+            frames = [frame for frame, _ in traceback.walk_stack(sys._current_frames()[thread])]
+            modules = [str(frame.f_globals.get("__name__")) for frame in frames]
+            if any(module.startswith(DEBUGGERS) for module in modules):
+                continue
+            if stopped:
+                _end(file, frames)
+            stopped.append(TooLong())
+            _raise_in(thread, TooLong)
 
-    handler = signal.signal(signal.SIGVTALRM, stop)
-    timer = signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT, LIMIT / 20)
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, *timer)
-        signal.signal(signal.SIGVTALRM, handler or signal.SIG_DFL)
+        ended.set()
+        watcher.join()
+        _raise_in(thread, None)  # what has not been raised yet is raised here
     if stopped:  # caught, and then it came to an end
         raise stopped[0]
 
 
-def _end(caught: TooLong) -> None:
-    """Name the function that has caught this, and end the program from where it computes on."""
-    catcher = caught.__traceback__
-    code = catcher.tb_frame.f_code
-    place = f"{code.co_filename}, line {catcher.tb_lineno} in {code.co_name}"
+def _raise_in(thread: int, problem: type | None) -> None:
+    """Raise an exception in a thread as soon as that runs a line; with None, no more."""
+    argument = ctypes.py_object(problem) if problem else None
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), argument)
+
+
+def _end(file: str, frames: list) -> None:
+    """Name the line of a file that goes on after TooLong, and end the program."""
+    own = [frame for frame in frames if frame.f_code.co_filename == file]
+    place = f"{file}, line {own[0].f_lineno} in {own[0].f_code.co_name}" if own else file
     complaint = InputError(
-        "a loop ends, or can be stopped",
-        f"{place}: {caught}, and an `except:` around it catches even that",
-        "Name the error that it is for, as in `except ValueError:`, and look for the loop.",
+        "a function ends",
+        f"{place}: {TooLong()}, and it goes on",
+        "Look for a loop, for what waits, and for an `except:` that names no error, as "
+        "`except ValueError:` does.",
     )
     try:
         sys.__stdout__.flush()
@@ -119,7 +130,7 @@ def solutions(path: Path, exercises: Sequence) -> dict[str, object]:
     names = vars(module)
     sys.modules[module.__name__] = module
     try:
-        with limited():
+        with limited(str(path)):
             exec(code, names)
     except KeyboardInterrupt:
         raise
@@ -160,7 +171,8 @@ def results_of(function: Callable, start: Callable, right: dict, arguments: Sequ
     """
     copies, shapes = copy.deepcopy(arguments), {name: x.shape for name, x in right.items()}
     try:
-        returned = function(*copies)
+        with limited(file_of(function)):
+            returned = function(*copies)
     except (KeyboardInterrupt, TooLong):
         raise
     except BaseException as problem:  # whatever a reader's function does
@@ -217,7 +229,7 @@ def _raised(function: Callable, start: Callable, problem: BaseException) -> str:
 
 def place(function: Callable, problem: BaseException) -> str:
     """The line of the reader's on which something was raised, and with which arrays."""
-    file = getattr(getattr(function, "__code__", None), "co_filename", None)
+    file = file_of(function)
     frames = traceback.walk_tb(problem.__traceback__)
     own = [(frame, line) for frame, line in frames if frame.f_code.co_filename == file]
     if not own:
@@ -233,6 +245,11 @@ def place(function: Callable, problem: BaseException) -> str:
     if arrays:
         words += "\n    with " + ", ".join(f"{name} {shape}" for name, shape in arrays.items())
     return words
+
+
+def file_of(function: Callable) -> str:
+    """The file that a function is written in, "" where it is no function of Python's."""
+    return getattr(getattr(function, "__code__", None), "co_filename", "")
 
 
 def a_thing(thing: object) -> str:

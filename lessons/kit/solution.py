@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lessons.kit.explanations import listed
-from lessons.kit.mistakes import OPERATORS, forms, names, parsed
+from lessons.kit.mistakes import OPERATORS, forms, names, parsed, sources
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Solution:
     @functools.cached_property
     def variations(self) -> list[Variation]:
         """Every wrong version; of those that come to the same numbers the first is believed."""
-        return [*self._by_hand(), *self._by_operators(), *self._confused()]
+        return [*self._by_hand(), *self._by_operators(), *self._late(), *self._confused()]
 
     def _by_hand(self) -> Iterator[Variation]:
         made = {line.name: index for index, line in self.lines}
@@ -116,9 +116,39 @@ class Solution:
                         made = operator.__name__, ast.unparse(whole)
                         yield Variation(index, compiled(whole), *words, *made)
 
+    def _late(self) -> Iterator[Variation]:
+        """With a factor of one line at the end of a result instead."""
+        assigned = [*self.parameters, *(line.name for _, line in self.lines)]
+        once = all(isinstance(statement, ast.Assign) for statement in self.statements)
+        if not once or len({*assigned}) < len(assigned):
+            return  # what a line reads may be another value in the end
+        lines = {line.name: line for _, line in self.lines}
+        for index, line in self.lines:
+            factors = factors_of(line.value)
+            for factor, result in itertools.product(factors, self.results):
+                name = ast.unparse(factor)
+                rest = [f"({ast.unparse(other)})" for other in factors if other is not factor]
+                used = name in line.what and line.name in sources(lines.get(result))
+                if not (rest and used):
+                    continue
+
+                def step(names, index=index, line=line, rest=rest, name=name, result=result):
+                    others = names | {line.name: eval(" * ".join(rest), names)}
+                    for later in self.steps[index + 1 : -1]:
+                        later(others)
+                    names[result] = others[result] * names[name]
+
+                words = (
+                    f"In {lines[result].it}, the factor {line.what[name]} comes too late: it "
+                    f"belongs into {line.it}, before that is added to anything."
+                )
+                yield Variation(len(self.statements) + 1, step, words)
+
     def _confused(self) -> Iterator[Variation]:
         """With two arguments in each other's place, and the results in every other order."""
         for parameter, other in itertools.combinations(self.parameters, 2):
+            if self.shape(parameter) != self.shape(other):
+                continue
             words = f"The arguments {parameter} and {other} have changed places."
             yield Variation(0, renamed({parameter: other, other: parameter}), words)
         words = f"The results are returned in another order than {', '.join(self.results)}."
@@ -154,6 +184,14 @@ class Solution:
         return listed(self.called.get(shape[axis], "others") for axis in axes).replace(
             "the number of", "the"
         )
+
+
+def factors_of(value: ast.expr) -> list[ast.expr]:
+    """The factors of a product: a, b and c of a * b * c."""
+    match value:
+        case ast.BinOp(a, ast.Mult(), b):
+            return [*factors_of(a), *factors_of(b)]
+    return [value]
 
 
 def compiled(statement: ast.stmt) -> Callable[[dict], None]:

@@ -11,14 +11,14 @@ from numformer.paper.softmax import softmax
 from numformer.recurrence.scores import dot_product_score
 
 
-def tied_backward(doutput, query, both, weights, memory, q_weight, w):
+def shared_backward(doutput, query, both, weights, memory, w_q, w):
     """doutput (T, K) -> dx, dmemory, dw.
 
-    Forward was query = x q_weight, both = memory w,
+    Forward was query = x w_q, both = memory w,
     output = weights both,
     weights = softmax(query both^T / sqrt(d_k)), with
     query (T, K), both (S, K), weights (T, S), memory (S, D),
-    q_weight and w (D, K).
+    w_q and w (D, K).
     """
     # The gradient of the weights. Its entry (t, s) says what more of value s does to result t.
     dweights = doutput @ both.T
@@ -29,7 +29,7 @@ def tied_backward(doutput, query, both, weights, memory, q_weight, w):
     # The gradient of query both^T. Forward scales these products once.
     dproducts = dscores / math.sqrt(query.shape[-1])
     # dx. Ask where x is used, and what it is multiplied by there.
-    dx = dproducts @ both @ q_weight.T
+    dx = dproducts @ both @ w_q.T
     # The gradient of both. Ask where it is used: as a key, and as a value.
     dboth = dproducts.T @ query + weights.T @ doutput
     # dmemory. Ask what the memory is multiplied by.
@@ -39,8 +39,8 @@ def tied_backward(doutput, query, both, weights, memory, q_weight, w):
     return dx, dmemory, dw
 
 
-def tied(x, memory, q_weight, w):
-    query, both = x @ q_weight, memory @ w
+def shared(x, memory, w_q, w):
+    query, both = x @ w_q, memory @ w
     output, weights = scaled_dot_product_attention(query, both, both)
     return output, dict(query=query, both=both, weights=weights)
 
@@ -96,9 +96,9 @@ its values. Write the way back from the result of one head to the decoder's `x`,
 to that matrix. In between lies attention's own backward, that of lesson 3.""",
         done="What is used as key and as value collects twice, before it goes through one matrix.",
         lesson=7,
-        solution=tied_backward,
-        forward=tied,
-        inputs=lambda n: dict(x=(n.T, n.D), memory=(n.S, n.D), q_weight=(n.D, n.K), w=(n.D, n.K)),
+        solution=shared_backward,
+        forward=shared,
+        inputs=lambda n: dict(x=(n.T, n.D), memory=(n.S, n.D), w_q=(n.D, n.K), w=(n.D, n.K)),
     ),
     Exercise(
         lesson=7,

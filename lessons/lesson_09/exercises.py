@@ -262,12 +262,6 @@ CONSTANTS = [
         "the means were": lambda dhat, along, x_hat, rstd: (dhat - x_hat * along) * rstd,
     }.items()
 ]
-AT_THE_END = Mistake(
-    "dx",
-    lambda dy, gamma, x_hat, rstd: layer_norm_backward(dy, 1.0, x_hat, rstd)[0] * gamma,
-    "You multiply by gamma at the end. The two means are means of the gradient of x_hat, and that "
-    "has gamma in it already. Where gamma is 1 nobody would notice.",
-)
 EXERCISES = [
     Exercise(
         9,
@@ -291,7 +285,7 @@ in the row?""",
         lambda n: dict(x=(n.T, n.D), gamma=(n.D,), beta=(n.D,)),
         "Two directions are taken out, and what is left is divided by the standard deviation.",
         norm_of,
-        [*CONSTANTS, AT_THE_END],
+        CONSTANTS,
         [sums_to_0("dx", "A number added to all of a row changes nothing behind the norm.")],
         called=CALLED,
     ),

@@ -103,6 +103,10 @@ def whole_norm(
     return function("layer_norm_backward", "dy, gamma, h, r", body)
 
 
+def rms_norm(dx: str, parameters: str = "dy, gamma, h, r") -> str:
+    return function("rms_norm_backward", parameters, f"return {dx}, sum(dy * h)")
+
+
 def whole_layer(dn: str = "du + (g @ w_1.T)", dx: str = "dt + attended") -> str:
     """A whole encoder layer with the functions of the exercises before."""
     body = f"""
@@ -328,6 +332,20 @@ WRONG = {
     "layer_norm_backward": {
         whole_norm("r * g"): "if means and variances were constant",
         whole_norm("r * (g - g.mean(1)[:, None])"): "if the variances were constant",
+        whole_norm(
+            "gamma * r * (dy - np.mean(dy, 1)[:, None] - h * np.mean(dy * h, 1)[:, None])"
+        ): ("the factor gamma comes too late"),
+    },
+    "rms_norm_backward": {
+        rms_norm("gamma * r * (dy - h * np.mean(dy * h, 1)[:, None])"): "gamma comes too late",
+        rms_norm("dy", "dy, x_hat, rrms, gamma"): "in the order dy, x_hat, rrms and gamma. It is",
+    },
+    "gated_backward": {
+        function(
+            "gated_backward",
+            "dy, x, g, w, h",
+            "d = g * (h > 0) * dy\nreturn g * (dy + ((h > 0) * dy) @ w.T), np.sum(dy * h), x.T @ d",
+        ): "In dx, the factor gate comes too late",
     },
     "tied_backward": {
         tied("y.T @ x"): "a part is missing",

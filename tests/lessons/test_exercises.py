@@ -1,17 +1,26 @@
 """The exercises of every lesson, and what the checker says of solutions, right and wrong."""
 
 import inspect
-import os
+import io
 import re
-import signal
-import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from lesson_solutions import EXERCISES, HEADER, RIGHT, S_BACKWARD, WRONG, attention, softmax
+from lesson_solutions import (
+    EXERCISES,
+    HEADER,
+    LESSONS,
+    RIGHT,
+    S_BACKWARD,
+    WRONG,
+    attention,
+    softmax,
+)
 
-from lessons import FOLDER
+import lessons
+from lessons.kit import further
 from lessons.kit.exercise import Exercise
 from lessons.kit.explanations import EQUAL, Sizes
 
@@ -31,6 +40,15 @@ def test_the_solution_is_right_and_the_start_is_not_begun(exercise, page):
     assert wide == [], "a phone shows 70 characters of an exercise's code"
     assert exercise.code in exercise.html(page) and exercise.task in exercise.html(page)
     assert exercise.task in exercise.markdown() and exercise.command in exercise.markdown()
+
+
+def test_one_file_can_hold_all_exercises_and_a_page_all_words():
+    exercises = [exercise for number in LESSONS for exercise in lessons.load(number).EXERCISES]
+    for names in (
+        [exercise.name for exercise in exercises],
+        [word.place for word in further.words()],
+    ):
+        assert sorted({*names}) == sorted(names)
 
 
 @pytest.mark.parametrize("exercise", SOLVED.values(), ids=SOLVED)
@@ -147,36 +165,43 @@ def test_what_is_right_by_chance_is_wrong(source, checked):
     assert ("Look for a number that stands for a size" in output) == ("11**0.5" in source)
 
 
-ENDLESS = "while True:\n    try:\n        while True: sum(range(99))\n    except{}:\n        pass"
+STOPPED = "stopped after 0.05 seconds: a loop in it does not end, or takes too long. line"
 CAUGHT = "try:\n    while True: sum(range(99))\nexcept:\n    pass"
+A_SECOND = "import time\nend = time.monotonic() + 1\nwhile time.monotonic() < end:"
+GOES_ON = f"{A_SECOND}\n    try:\n        time.sleep(0.01)\n    except{{}}:\n        pass"
 
 
-def test_a_loop_without_end_is_stopped(checked, monkeypatch):
+@pytest.fixture
+def short_limit(monkeypatch):
     monkeypatch.setattr("lessons.kit.reader_file.LIMIT", 0.05)
-    before = signal.getsignal(signal.SIGVTALRM)
-    output = checked(softmax(ENDLESS.format(" Exception")))[1]
-    assert "stopped after 0.05 seconds: a loop in it does not end. line" in output
-    for source in ("while True: pass", CAUGHT):
-        code, output, err = checked(source)
-        assert (code, output) == (2, "") and "FILE runs to its end" in err[0]
-    assert signal.getsignal(signal.SIGVTALRM) is before
-    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0, 0)
 
 
-def test_a_loop_that_catches_everything_ends_the_program(tmp_path):
-    (tmp_path / "mine.py").write_text(softmax(ENDLESS.format("")))
-    command = "from lessons import __main__; from lessons.kit import reader_file; "
-    command += "reader_file.LIMIT = 0.2; __main__.main()"
-    done = subprocess.run(
-        [sys.executable, "-c", command, "check", "3", tmp_path / "mine.py"],
-        env=os.environ | {"PYTHONPATH": str(FOLDER.parent)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    for words in ("mine.py, line 8 in ", "stopped after 0.2 seconds", "as in `except Value"):
-        assert words in done.stderr
+@pytest.mark.parametrize("body", ["while True: pass", GOES_ON.format(" Exception")])
+def test_a_loop_without_end_is_stopped(body, checked, short_limit):
+    assert STOPPED in checked(softmax(body))[1]
+    code, output, err = checked(body)
+    assert (code, output) == (2, "") and "FILE runs to its end" in err[0]
+    with ThreadPoolExecutor(1) as pool:
+        exec(softmax(body), names := {})
+        check = EXERCISES["softmax_backward"].check
+        assert STOPPED[:26] in pool.submit(check, names["softmax_backward"]).result().words
+    assert checked(CAUGHT)[0] == 2
+
+
+def test_what_goes_on_all_the_same_ends_the_program(checked, short_limit, monkeypatch):
+    codes, errors = [], io.StringIO()
+    monkeypatch.setattr("os._exit", codes.append)
+    monkeypatch.setattr(sys, "__stderr__", errors)
+    checked(softmax(GOES_ON.format("")))
+    words = errors.getvalue()
+    assert codes[0] == 2 and "as `except ValueError:` does" in words
+    assert re.search(r"mine.py, line \d+ in softmax_backward: stopped after 0.05 seconds", words)
+
+
+def test_there_is_time_in_a_debugger(checked, short_limit, monkeypatch):
+    monkeypatch.setattr("lessons.kit.reader_file.DEBUGGERS", "a_readers")
+    right = RIGHT["softmax_backward"][0]
+    assert checked(f"{right}\nimport time\ntime.sleep(0.2)")[1].endswith("1 of 1 right")
 
 
 SHAPES = "A gradient has the shape of what it belongs to"
