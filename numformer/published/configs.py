@@ -95,7 +95,8 @@ def with_generation_ends(
 
 def read_marian(foreign: ForeignConfig) -> dict:
     foreign.require(normalize_before=False, normalize_embedding=False, add_final_layer_norm=False)
-    foreign.require(static_position_embeddings=True)
+    heads = foreign.common("encoder_attention_heads", "decoder_attention_heads")
+    foreign.require(static_position_embeddings=True, num_attention_heads=heads)
     shared = foreign.get("share_encoder_decoder_embeddings", True)
     tied = foreign.get("tie_word_embeddings", True)
     if shared:
@@ -108,7 +109,7 @@ def read_marian(foreign: ForeignConfig) -> dict:
         tying="all" if shared else "target" if tied else "none",
         d_model=foreign["d_model"],
         d_ff=foreign.common("encoder_ffn_dim", "decoder_ffn_dim"),
-        heads=foreign.common("encoder_attention_heads", "decoder_attention_heads"),
+        heads=heads,
         layers=foreign["encoder_layers"],
         decoder_layers=foreign["decoder_layers"],
         activation=foreign.choice("activation_function", ACTIVATIONS),
@@ -156,7 +157,7 @@ def write_marian(config) -> dict:
 
 def read_gpt2(foreign: ForeignConfig) -> dict:
     foreign.require(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False)
-    foreign.require(add_cross_attention=False)
+    foreign.require(add_cross_attention=False, num_attention_heads=foreign["n_head"])
     return dict(
         vocabulary=foreign["vocab_size"],
         d_model=foreign["n_embd"],
@@ -202,9 +203,12 @@ def read_llama(foreign: ForeignConfig) -> dict:
     heads, d_model = foreign["num_attention_heads"], foreign["hidden_size"]
     groups = foreign.get("num_key_value_heads", heads)
     rope = foreign.get("rope_parameters", foreign.get("rope_scaling", {}))
-    if (kind := rope.get("rope_type", rope.get("type", "default"))) != "default":
-        rule, fix = "rotary positions are not scaled", "Choose another model."
-        raise InputError(rule, f"rope_scaling {kind!r}", fix)
+    for name in ("rope_type", "type"):
+        if (kind := rope.get(name, "default")) != "default":
+            rule, fix = "rotary positions are not scaled", "Choose another model."
+            raise InputError(rule, f"rope_scaling {kind!r}", fix)
+    base = float(rope.get("rope_theta", foreign.get("rope_theta", 10000.0)))
+    foreign.require(rope_scaling=rope or None, rope_theta=base)
     size = foreign.get("head_dim", d_model // heads)
     return dict(
         vocabulary=foreign["vocab_size"],
@@ -221,7 +225,7 @@ def read_llama(foreign: ForeignConfig) -> dict:
         attention_bias=foreign.get("attention_bias", False),
         feed_forward_bias=foreign.get("mlp_bias", False),
         positions="rotary",
-        rotary_base=float(rope.get("rope_theta", foreign.get("rope_theta", 10000.0))),
+        rotary_base=base,
         embedding_scale=False,
         epsilon=foreign.get("rms_norm_eps", 1e-6),
         tied=foreign.get("tie_word_embeddings", False),
@@ -238,20 +242,18 @@ def read_t5(foreign: ForeignConfig) -> dict:
     size = foreign["vocab_size"]
     inner = foreign.get("feed_forward_proj", "relu")
     gated = inner.startswith("gated-")
-    inner_config = ForeignConfig({"feed_forward_proj": inner.removeprefix("gated-")})
     # "gated-gelu" means the approximation by tanh.
-    act = (
-        "gelu_tanh"
-        if inner == "gated-gelu"
-        else inner_config.choice("feed_forward_proj", ACTIVATIONS)
-    )
+    dense = "gelu_new" if inner == "gated-gelu" else inner.removeprefix("gated-")
+    act = ForeignConfig({"feed_forward_proj": dense}).choice("feed_forward_proj", ACTIVATIONS)
+    heads = foreign["num_heads"]
+    foreign.require(dense_act_fn=dense, is_gated_act=gated, num_attention_heads=heads)
     return dict(
         source_vocabulary=size,
         target_vocabulary=size,
         tying="all" if tied else "inputs",
         d_model=foreign["d_model"],
         d_ff=foreign["d_ff"],
-        heads=foreign["num_heads"],
+        heads=heads,
         d_k=foreign["d_kv"],
         d_v=foreign["d_kv"],
         layers=foreign["num_layers"],

@@ -180,6 +180,22 @@ def test_how_a_llama_of_an_earlier_release_says_it():
     assert (ends["end_id"], ends["other_ends"]) == (7, (8, 9))
 
 
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("llama", dict(rope_parameters=dict(rope_theta=1e4), rope_scaling=dict(type="default"))),
+        ("llama", dict(rope_scaling=dict(rope_type="default", type="linear", factor=2.0))),
+        ("llama", dict(rope_parameters=dict(rope_theta=1e4), rope_theta=2e4)),
+        ("t5", dict(dense_act_fn="gelu_new")),
+        ("t5", dict(is_gated_act=True)),
+        *((name, dict(num_attention_heads=1)) for name in ("t5", "gpt2", "marian")),
+    ],
+)
+def test_a_config_that_says_one_thing_twice_says_the_same(name, values):
+    with pytest.raises(nf.InputError, match=[*values][-1]):
+        KINDS[name].config(ForeignConfig(CASES[name] | values))
+
+
 WRITERS = [name for name in CASES if not name.startswith(("bert", "vit"))]
 
 
