@@ -89,7 +89,7 @@ def test_what_no_font_draws_is_shown_by_code_points_told_once(drawn):
     assert len(fonts) == 2 and lacking == {"\U000fffff"}
     labels = ["Ⓐ", "a\U000fffff\U000ffffe", "$\\$"]
     with pytest.warns(
-        UserWarning, match=r"no font of this machine draws '\\U000ffffe' '"
+        UserWarning, match=r"no font on this machine draws '\\U000ffffe' '"
     ) as records:
         symbols = maps(np.ones((1, 2, 3, 3)), labels, labels)
         axes = drawn(attention_maps, [symbols], "\U000fffff is  $x^$").axes[0]

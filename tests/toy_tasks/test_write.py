@@ -134,7 +134,7 @@ def test_what_cannot_be_is_refused_in_one_line_without_a_trace(succeed, refuse):
         "--run runs/write --prompt a --length 0": "at least 1; received 0",
         "--run runs/write --prompt ''": "at least one symbol",
         "--run other --prompt a": "describes its text pipeline",
-        "--run runs/write --prompt a --seed 1 --greedy": "sampled at random; received none",
+        "--run runs/write --prompt a --seed 1 --greedy": "sampled at random; received answers that",
     }.items():
         refuse(main, flags, message)
     succeed(main, "--run runs/write --prompt a")  # whatever its task says
