@@ -195,9 +195,9 @@ def test_a_model_without_attention_has_no_maps_and_learned_positions_limit_them(
 
 
 def test_runs_of_the_same_vocabularies_write_together(tmp_path, complaint):
-    for name, text in zip(("one", "two", "other"), TEXTS, strict=True):
+    for scale, name, text in zip((1, 3, 1), ("one", "two", "other"), TEXTS, strict=True):
         model = model_of(text)
-        model.output.weight.data[...] *= len(name)
+        model.output.weight.data[...] *= scale
         (tmp_path / name).mkdir()
         save_model(tmp_path / name / "best.safetensors", model, text=text.description())
     runs = [tmp_path / name for name in ("one", "two", "two")]
@@ -205,8 +205,15 @@ def test_runs_of_the_same_vocabularies_write_together(tmp_path, complaint):
     assert trained.text.description() == loaded[0].text.description()
     model = Ensemble([other.model for other in loaded])
     assert trained("bade") == replace(loaded[0], model=model)("bade")
+    for member, other in zip(trained.model.models, model.models, strict=True):
+        assert_array_equal(member.output.weight.data, other.output.weight.data)
     assert "attention of one model; received 3 models" in complaint(trained.attention, "bad")
-    assert "same vocabularies" in complaint(numformer.load, runs[0], tmp_path / "other")
+    reordered = Vocabulary(WORDS.symbols[::-1], " "), Vocabulary(WORDS.symbols, "")
+    changes = [dict(source=Vocabulary("abcdf")), *(dict(target=other) for other in reordered)]
+    for text in (CONTINUATION, *(replace(TRANSDUCTION, **change) for change in changes)):
+        path = tmp_path / "other" / "best.safetensors"
+        save_model(path, model_of(text), text=text.description())
+        assert "same vocabularies" in complaint(numformer.load, runs[0], path)
 
 
 def test_a_run_that_cannot_be_loaded_says_why(tmp_path, complaint):

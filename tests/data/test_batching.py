@@ -56,6 +56,21 @@ def test_a_batch_shifts_the_target_by_one(complaint):
     assert "Remove id 0 from" in complaint(PairBatch, ids, ids, np.array([[4, 0, 6]]))
 
 
+def test_the_start_may_have_the_id_of_padding():
+    """As in Marian: the start is a position of the target, and padding is not."""
+    special = data.SpecialIds(padding=9, start=9, end=0, unwritten=(9,))
+    batch = PairBatch.of([([5, 6], [7, 8]), ([5], []), ([5], [4])], special)
+    assert_array_equal(batch.target_in, [[9, 7, 8], [9, 9, 9], [9, 4, 9]])
+    assert_array_equal(batch.target_out, [[7, 8, 0], [0, 9, 9], [4, 0, 9]])
+    parts = batch.split(3)
+    assert batch.weight == 6 and [part.weight for part in parts] == [3, 1, 2]
+    inputs = [[[5, 0]], [[9]], [[0]]], [[[5, 0]], [[9, 4]], [[4, 0]]]
+    assert tuple([array.tolist() for array in part.inputs] for part in parts[1:]) == inputs
+    with_padding = np.array([[9, 7, 9, 8]]), np.array([[7, 9, 8, 0]])
+    with pytest.raises(ValueError, match="padding"):
+        PairBatch(batch.source[:1], *with_padding, special)
+
+
 @pytest.mark.parametrize(("size", "pool"), [(8, 20), (4, 2), (4, 1)])
 def test_an_epoch_s_order_is_random_and_by_length_within_pools(size, pool):
     """By the length of the source, then of the target; it depends only on seed and step."""

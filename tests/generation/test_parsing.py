@@ -96,23 +96,26 @@ def test_what_is_a_tree(symbols, words, tree):
 
 
 def test_beam_search_prefers_the_best_tree(monkeypatch):
-    """The first hypothesis of the longest sentence, which comes first, is a tree; of the next
-    sentence it is the third; the last has none and keeps its best hypothesis."""
+    """The first hypothesis of the longest sentence, which comes first, is a tree; of the next two
+    sentences it is the third, before another tree; the last has none and keeps its best one."""
     fits, broken = [OPEN, WORD, CLOSE], [[OPEN, WORD], [OPEN, WORD, WORD, CLOSE], [CLOSE]]
-    ranked = [[broken[1], fits], [*broken[:2], fits, broken[2]], broken]
+    other, longer = [OPEN_NP, WORD, CLOSE_NP], [OPEN_NP, WORD, WORD, CLOSE_NP]
+    ranked = [[broken[1], fits], [broken[2], fits, broken[1], longer]]
+    ranked += [[*broken[:2], fits, other], broken]
 
     def search(model, source, most, *how):
         assert how == (4, 0.3, "paper")
         return [of[0] for of in ranked]
 
     def n_best(model, source, most, count, *how):
-        assert len(source) == 2 and count == 4
+        assert len(source) == 3 and count == 4
         return [[Hypothesis(-place, ids) for place, ids in enumerate(of)] for of in ranked[1:]]
 
     monkeypatch.setattr("numformer.generation.transduction.beam_search", search)
     monkeypatch.setattr(page, "n_best", n_best)
-    written = TEXT.write(model(), [["the"], ["the", "dog"], ["dog"]], beam=4)
-    assert written == [["(S", "the", ")S"], ["(S", "the", "dog", ")S"], ["(S", "dog"]]
+    texts = [["the"], ["the", "dog"], ["dog"], ["dog", "the"]]
+    written = [" ".join(symbols) for symbols in TEXT.write(model(), texts, beam=4)]
+    assert written == ["(S the )S", "(S the dog )S", "(S dog", "(S dog the )S"]
 
 
 def test_the_best_trees_have_their_words():

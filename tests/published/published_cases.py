@@ -158,3 +158,14 @@ class RandomModel:
                 results["relations"] = self.model.relation_logits(ids, segments)
                 self.model.relation_logits_backward(self.drelations.copy())
         return results | {n: p.grad for n, p in self.model.named_parameters().items()}
+
+
+class WritingModel(RandomModel):
+    """A RandomModel whose texts end early or after `length` ids."""
+
+    length = 12
+
+    def __post_init__(self):
+        super().__post_init__()
+        output = self.model.output.weight.data
+        output[self.model.config.special.end] = 1.5 * output[7]  # or few texts would end

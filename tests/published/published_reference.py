@@ -1,9 +1,10 @@
-"""What transformers computes for the cases: logits and every gradient, by our names of parameters.
+"""What transformers computes for the cases: logits, gradients by our names, generated ids.
 
 Its own roundings to float32 are lifted, and its rule that an embedding of padding is not trained.
 """
 
 import contextlib
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,10 @@ os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 
 import torch
 import transformers
-from published_cases import RandomModel
+from published_cases import CASES, RandomModel, WritingModel
+
+from numformer.published.configs import ForeignConfig, end_ids
+from numformer.published.kinds import KINDS
 
 MODELS = {
     "marian": "MarianMTModel",
@@ -78,8 +82,9 @@ def _sinusoids(length: int, width: int):
     return torch.cat([angles.sin(), angles.cos()], dim=1)
 
 
-def results(example: RandomModel, folder: Path, dtype=torch.float64) -> dict[str, np.ndarray]:
+def results(example: RandomModel, folder: Path, dtype=np.float64) -> dict[str, np.ndarray]:
     """Logits and gradients as RandomModel.results has them."""
+    dtype = torch.float32 if dtype == np.float32 else torch.float64
     model = load(folder, example.values, dtype)
     inputs = {
         name: torch.from_numpy(array.copy()) for name, array in example.foreign_inputs.items()
@@ -135,3 +140,49 @@ def _saved_names(model) -> dict[str, str]:
         for name, _ in model.named_parameters()
         if name.startswith("vit.layers.")
     }
+
+
+def written(example: WritingModel, folder: Path, beam: int) -> list[list[int]]:
+    """The ids that are generated for the inputs, without start and end."""
+    special, model = example.model.config.special, load(folder, example.values)
+    inputs = {
+        n: torch.from_numpy(x) for n, x in example.foreign_inputs.items() if "decoder" not in n
+    }
+    rows = model.generate(
+        **inputs,
+        num_beams=beam,
+        do_sample=False,
+        max_new_tokens=example.length,
+        length_penalty=0.7,
+        bad_words_ids=[[n] for n in special.unwritten] or None,
+        pad_token_id=special.padding if special.padding is not None else special.end,
+        eos_token_id=end_ids(ForeignConfig(example.values)),
+        forced_eos_token_id=None,
+    )
+    before = 1 if model.config.is_encoder_decoder else example.inputs[0].shape[1]
+    return [special.before_end(row[before:].tolist()) for row in rows]
+
+
+class _Settings(dict):
+    """A config.json that notes the names of the settings that it may lack."""
+
+    def __init__(self, values: dict):
+        super().__init__(values)
+        self.optional: set[str] = set()
+
+    def get(self, name, default=None):
+        self.optional.add(name)
+        return super().get(name, default)
+
+
+def defaults(kind: str) -> dict[str, Any]:
+    """The default values of the settings that a config.json of this kind may lack.
+
+    Those that depend on other settings are left out.
+    """
+    settings = _Settings(CASES[kind])
+    KINDS[kind].config(ForeignConfig(settings))
+    values = json.loads(transformers.AutoConfig.for_model(kind).to_json_string(use_diff=False))
+    names = settings.optional - {"head_dim", "num_key_value_heads", "num_decoder_layers"}
+    names -= {"decoder_start_token_id", "decoder_vocab_size", "rope_theta"}
+    return {name: values[name] for name in sorted(names) if values.get(name) is not None}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from published_cases import CASES, RandomModel
+from published_cases import CASES, RandomModel, V
 
 import numformer as nf
 from numformer import convert
@@ -126,6 +126,55 @@ def damaged_folder(folder: Path, kind: str, rng) -> None:
         )
         target = ["../outside.safetensors", "missing.safetensors", 3, "config.json"][damage - 3]
         index.write_text(json.dumps({"weight_map": {"a": target, "b": "part.safetensors"}}))
+
+
+@pytest.mark.parametrize("name", ["../outside.safetensors", "inner/a.safetensors", None])
+def test_an_index_names_files_of_its_own_folder_alone(name, tmp_path, complaint):
+    """A complete file elsewhere is not read, whether its path is relative or absolute."""
+    folder = RandomModel("gpt2", CASES["gpt2"], np.float32).save(tmp_path / "folder")
+    (folder / "inner").mkdir()
+    name = name or str(tmp_path / "outside.safetensors")
+    index = folder / "model.safetensors.index.json"
+    (folder / "model.safetensors").rename(folder / "a.safetensors")
+    index.write_text(json.dumps({"weight_map": {"a": "a.safetensors"}}))
+    load_published(folder)
+    (folder / "a.safetensors").rename(folder / name)
+    index.write_text(json.dumps({"weight_map": {"a": name}}))
+    assert "files must be in the folder of the index" in complaint(load_published, folder)
+
+
+def test_an_array_is_in_one_file(tmp_path, complaint):
+    folder = RandomModel("gpt2", CASES["gpt2"], np.float32).save(tmp_path)
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").rename(folder / "a.safetensors")
+    (folder / "b.safetensors").write_bytes(content)
+    names = {"weight_map": {"a": "a.safetensors", "b": "b.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(names))
+    refusal = complaint(load_published, folder)
+    assert "is in one file; received" in refusal and "in a.safetensors and b.safeten" in refusal
+
+
+@pytest.mark.parametrize(
+    ("kind", "setting"),
+    [
+        ("marian", "pad_token_id"),
+        ("marian", "decoder_start_token_id"),
+        ("gpt2", "eos_token_id"),
+        ("gpt2", "bos_token_id"),
+        ("llama", "pad_token_id"),
+        ("t5", "decoder_start_token_id"),
+        ("bert", "pad_token_id"),
+    ],
+)
+def test_special_ids_are_in_the_vocabulary(kind, setting, tmp_path, complaint):
+    folder = RandomModel(kind, CASES[kind], np.float32).save(tmp_path)
+    for number, is_valid in ((V - 1, True), (V, False)):
+        values = CASES[kind] | {setting: number}
+        (folder / "config.json").write_text(json.dumps(values))
+        if is_valid:
+            load_published(folder)
+        else:
+            assert "below the size of the vocabulary, 50" in complaint(load_published, folder)
 
 
 @pytest.mark.parametrize("damage", [damaged_config, damaged_arrays, damaged_folder])

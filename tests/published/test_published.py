@@ -1,10 +1,13 @@
-"""Published models beside transformers: the same logits, gradients and texts, for every kind.
+"""Published models compared with transformers: arrays, logits, gradients, ids, default settings.
 
-Where transformers is not installed, numbers of it stand in, stored in published_reference.json by
+The tests compare with what transformers computed, stored in published_reference.json by
 
     python tests/published/test_published.py --store
+
+Where transformers is installed, it must compute the same again.
 """
 
+import functools
 import json
 import sys
 import tempfile
@@ -12,17 +15,31 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from published_cases import CASES, RandomModel
+from published_cases import CASES, RandomModel, V, WritingModel
 from safetensors.numpy import load_file, save_file
 
 import numformer as nf
 from numformer.gradient_check import __main__ as gradient_check
-from numformer.published.configs import ForeignConfig, end_ids
+from numformer.published.configs import ForeignConfig
 from numformer.published.kinds import KINDS
 from numformer.published.loading import load_published
+from numformer.trained import model_of_run
 
 STORED = Path(__file__).with_name("published_reference.json")
 NO_TRANSFORMERS = "transformers is not installed; its stored numbers stand in"
+BEAMS = 1, 4
+WRITERS = [name for name in CASES if not name.startswith(("bert", "vit"))]
+
+
+@pytest.fixture
+def reference():
+    """The module that computes with transformers."""
+    return pytest.importorskip("published_reference", reason=NO_TRANSFORMERS)
+
+
+@functools.cache
+def stored() -> dict:
+    return json.loads(STORED.read_text(encoding="utf-8"))
 
 
 def fingerprint(results: dict[str, np.ndarray]) -> dict[str, list[float]]:
@@ -48,32 +65,34 @@ def assert_agree(ours: dict, theirs: dict, tolerance: float) -> None:
         assert np.abs(np.asarray(ours[name]) - array).max() <= tolerance * scale, name
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_logits_and_gradients_are_those_of_transformers(name, tmp_path):
-    pytest.importorskip("transformers", reason=NO_TRANSFORMERS)
-    import published_reference as reference
-    import torch
+def assert_agree_with_stored(results: dict[str, np.ndarray], numbers: dict) -> None:
+    assert_agree(fingerprint(results), {n: np.array(both) for n, both in numbers.items()}, 1e-9)
 
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits_and_gradients_are_those_of_transformers(name, tmp_path, reference):
     example = RandomModel(name, CASES[name])
     folder = example.save(tmp_path / "published")
-    assert_agree(example.results(), reference.results(example, folder), 1e-10)
+    theirs = reference.results(example, folder)
+    assert_agree(example.results(), theirs, 1e-10)
+    assert_agree_with_stored(theirs, stored()[name]["results"])
     single = RandomModel(name, CASES[name], np.float32)
     folder = single.save(tmp_path / "single")
-    assert_agree(single.results(), reference.results(single, folder, torch.float32), 1e-5)
+    assert_agree(single.results(), reference.results(single, folder, np.float32), 1e-5)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_logits_and_gradients_are_the_stored_ones(name):
-    stored = json.loads(STORED.read_text(encoding="utf-8"))[name]
-    ours = fingerprint(RandomModel(name, CASES[name]).results())
-    assert_agree(ours, {key: np.array(value) for key, value in stored.items()}, 1e-9)
+def test_arrays_logits_and_gradients_are_the_stored_ones(name, tmp_path):
+    """Of the arrays that transformers opened, each by its name and in its layout."""
+    example, numbers = RandomModel(name, CASES[name]), stored()[name]
+    folder = example.save(tmp_path)
+    assert_agree_with_stored(load_file(folder / "model.safetensors"), numbers["arrays"])
+    example.model, _ = load_published(folder)
+    assert_agree_with_stored(example.results(), numbers["results"])
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_transformers_saves_is_loaded_as_it_is(name, tmp_path):
-    pytest.importorskip("transformers", reason=NO_TRANSFORMERS)
-    import published_reference as reference
-
+def test_what_transformers_saves_is_loaded_as_it_is(name, tmp_path, reference):
     example = RandomModel(name, CASES[name], np.float32)
     theirs = reference.load(example.save(tmp_path / "ours"), example.values)
     theirs.float().save_pretrained(tmp_path / "theirs", max_shard_size="20KB")
@@ -167,6 +186,20 @@ def test_what_stands_twice_is_the_same(tmp_path):
         load_published(tmp_path)
 
 
+def test_a_translation_never_has_the_symbols_that_are_banned_alone():
+    """A ban of several symbols in a row bans none of them alone."""
+    values = CASES["marian"] | dict(bad_words_ids=[[5], [6, 7], [V - 1]])
+    assert {*KINDS["marian"].config(ForeignConfig(values))["unwritten"]} == {5, V - 1}
+
+
+def test_a_published_model_is_of_the_class_that_is_asked_for(tmp_path, complaint):
+    folder = RandomModel("gpt2", CASES["gpt2"], np.float32).save(tmp_path)
+    for kind in (None, nf.LanguageModel, nf.models.Model):
+        assert type(model_of_run(folder, kind)[0]) is nf.LanguageModel
+    refusal = complaint(model_of_run, folder, nf.Transformer)
+    assert f"holds a Transformer; received {folder}, which is a LanguageModel" in refusal
+
+
 def test_how_a_llama_of_an_earlier_release_says_it():
     def config(**values):
         return KINDS["llama"].config(ForeignConfig(CASES["llama"] | values))
@@ -196,62 +229,78 @@ def test_a_config_that_says_one_thing_twice_says_the_same(name, values):
         KINDS[name].config(ForeignConfig(CASES[name] | values))
 
 
-WRITERS = [name for name in CASES if not name.startswith(("bert", "vit"))]
-
-
-@pytest.mark.parametrize("beam", [1, 4])
+@pytest.mark.parametrize("beam", BEAMS)
 @pytest.mark.parametrize("name", WRITERS)
-def test_what_is_written_is_what_transformers_generates(name, beam, tmp_path):
-    """Token for token, for sequences of which some end early and some are padded."""
-    pytest.importorskip("transformers", reason=NO_TRANSFORMERS)
-    import published_reference as reference
-    import torch
-
-    example, length = RandomModel(name, CASES[name]), 12
-    special = example.model.config.special
-    output = example.model.output.weight.data
-    output[special.end] = 1.5 * output[7]  # or few sequences would end
-    ends = end_ids(ForeignConfig(example.values))
-    theirs = reference.load(example.save(tmp_path), example.values)
-    inputs = {
-        n: torch.from_numpy(x) for n, x in example.foreign_inputs.items() if "decoder" not in n
-    }
-    source = example.inputs[0]
-    before = 1 if theirs.config.is_encoder_decoder else source.shape[1]
-    rows = theirs.generate(
-        **inputs,
-        num_beams=beam,
-        do_sample=False,
-        max_new_tokens=length,
-        length_penalty=0.7,
-        bad_words_ids=[[n] for n in special.unwritten] or None,
-        pad_token_id=special.padding if special.padding is not None else special.end,
-        eos_token_id=ends,
-        forced_eos_token_id=None,
-    )
-    expected = [special.before_end(row[before:].tolist()) for row in rows]
+def test_what_is_written_is_what_transformers_generated(name, beam, tmp_path):
+    """Id for id, for sequences of which some end early and some are padded."""
+    example = WritingModel(name, CASES[name])
+    model, _ = load_published(example.save(tmp_path))
+    source, length = example.inputs[0], example.length
     if beam == 1:
-        written = nf.generation.greedy(example.model, source, length)
+        written = nf.generation.greedy(model, source, length)
     else:  # transformers goes on until a whole beam is better
-        how = dict(count=beam, beam=beam, alpha=0.7, penalty="length")
-        written = [
-            best[0].ids for best in nf.generation.n_best(example.model, source, length, **how)
-        ]
-    assert written == expected
+        settings = dict(count=beam, beam=beam, alpha=0.7, penalty="length")
+        best = nf.generation.n_best(model, source, length, **settings)
+        written = [hypotheses[0].ids for hypotheses in best]
+    assert written == stored()[name]["written"][str(beam)]
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_transformers_generates_the_stored_ids(name, tmp_path, reference):
+    example = WritingModel(name, CASES[name])
+    folder = example.save(tmp_path)
+    written = {str(beam): reference.written(example, folder, beam) for beam in BEAMS}
+    assert written == stored()[name]["written"]
+
+
+DERIVED: dict[str, dict] = {
+    "marian": dict(decoder_start_token_id=49, bad_words_ids=[]),
+    "gpt2": dict(n_inner=64),
+    "llama": dict(num_key_value_heads=4, head_dim=4, rope_theta=1e4),
+    "t5": dict(num_decoder_layers=2, decoder_start_token_id=0),
+}
+"""Settings that depend on others if a config.json lacks them, with their values in CASES."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_missing_settings_have_the_defaults_of_transformers(kind):
+    values, defaults = CASES[kind], stored()["defaults"][kind] | DERIVED.get(kind, {})
+    compared = []
+    for name, default in defaults.items():
+        without = {key: value for key, value in values.items() if key != name}
+        try:
+            config = KINDS[kind].config(ForeignConfig(without))
+        except nf.InputError:  # a required setting, such as a size
+            continue
+        assert config == KINDS[kind].config(ForeignConfig(without | {name: default})), name
+        compared.append(name)
+    assert {*DERIVED.get(kind, {})} < {*compared}
+
+
+def test_the_defaults_of_transformers_are_the_stored_ones(reference):
+    assert {kind: reference.defaults(kind) for kind in KINDS} == stored()["defaults"]
 
 
 def store() -> None:
-    """Store the numbers of transformers for all cases."""
+    """Store what transformers computes for all cases."""
     import published_reference as reference
 
-    stored = {}
+    numbers: dict = {"defaults": {kind: reference.defaults(kind) for kind in KINDS}}
     for name, values in CASES.items():
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as temporary:
             example = RandomModel(name, values)
-            stored[name] = fingerprint(
-                reference.results(example, example.save(Path(folder) / name))
-            )
-    STORED.write_text(json.dumps(stored) + "\n", encoding="utf-8")
+            folder = example.save(Path(temporary) / "published")
+            results = reference.results(example, folder)
+            arrays = load_file(folder / "model.safetensors")
+            numbers[name] = dict(arrays=fingerprint(arrays), results=fingerprint(results))
+            if name in WRITERS:
+                writing = WritingModel(name, values)
+                folder = writing.save(Path(temporary) / "writing")
+                numbers[name]["written"] = {
+                    beam: reference.written(writing, folder, beam) for beam in BEAMS
+                }
+    lines = (f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in numbers.items())
+    STORED.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
 if __name__ == "__main__" and sys.argv[1:] == ["--store"]:

@@ -21,8 +21,44 @@ published_texts = pytest.importorskip(
 NO_TRANSFORMERS = "transformers is not installed"
 
 
+def marked_tokenizer(folder: Path):
+    """The tokenizer of a folder, which puts its first symbol before a text from now on."""
+    path = str(folder / "tokenizer.json")
+    tokenizer = published_texts.tokenizers.Tokenizer.from_file(path)
+    mark = tokenizer.id_to_token(0)
+    tokenizer.post_processor = published_texts.tokenizers.processors.TemplateProcessing(
+        f"{mark} $A", special_tokens=[(mark, 0)]
+    )
+    tokenizer.save(path)
+    return tokenizer
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_a_text_begins_with_the_mark_of_its_tokenizer(name, tmp_path):
+    folder = getattr(published_texts, name)(tmp_path)
+    tokenizer, trained = marked_tokenizer(folder), nf.load(folder)
+    ids = tokenizer.encode("to be").ids
+    assert ids[0] == 0
+    assert trained.text.vocabulary.encode(trained.text.symbols("to be")) == ids
+    (written,) = nf.generation.greedy(trained.model, np.array([ids]), 5)
+    assert trained("to be", length=5) == tokenizer.decode(ids + written)
+
+
+def test_a_t5_reads_a_single_end(tmp_path):
+    """Which the tokenizer has after a text, as every source has it."""
+    folder = published_texts.t5(tmp_path)
+    path = str(folder / "tokenizer.json")
+    tokenizer, trained = published_texts.tokenizers.Tokenizer.from_file(path), nf.load(folder)
+    ids, source = tokenizer.encode("a dog sleep").ids, trained.text.source
+    assert ids[-1] == 1 and [*source.encode(source.split("a dog sleep")), 1] == ids
+    length = trained.text.max_length
+    (written,) = nf.generation.greedy(trained.model, np.array([ids]), length)
+    assert trained("a dog sleep") == tokenizer.decode(written)
+
+
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_a_text_goes_on_as_transformers_has_it(name, tmp_path):
+    pytest.importorskip("torch", reason=NO_TRANSFORMERS)
     transformers = pytest.importorskip("transformers", reason=NO_TRANSFORMERS)
     folder = getattr(published_texts, name)(tmp_path / name)
     trained = nf.load(folder)
@@ -40,6 +76,7 @@ def test_a_text_goes_on_as_transformers_has_it(name, tmp_path):
 @pytest.mark.parametrize("name", ["marian", "marian_of_two", "t5"])
 def test_pairs_are_translated_as_transformers_has_it(name, tmp_path, call):
     """With a character outside the vocabulary, and with a mark of the target language."""
+    pytest.importorskip("torch", reason=NO_TRANSFORMERS)
     transformers = pytest.importorskip("transformers", reason=NO_TRANSFORMERS)
     folder = getattr(published_texts, name)(tmp_path / name)
     if name == "t5":

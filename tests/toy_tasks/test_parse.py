@@ -105,6 +105,15 @@ def test_the_best_parse_is_the_best_of_all_derivations():
     assert several >= 8
 
 
+@pytest.mark.parametrize("order", ["AB", "BA"])
+def test_a_word_of_two_categories_has_the_more_probable_one(order):
+    """Of both ways to NP, through A and through B, whichever the grammar lists first."""
+    words = dict(A="A x", B="B x y")
+    grammar = Grammar("1 S NP NP\n1 NP A\n1 NP B", "\n".join(words[name] for name in order))
+    tree, log_p = grammar.parse(["x", "x"])
+    assert str(tree) == "(S (NP (A x)) (NP (A x)))" and log_p == pytest.approx(math.log(1 / 4))
+
+
 def test_a_drawn_tree_is_never_more_probable_than_the_best_parse():
     rng, drawn = np.random.default_rng(2), []
     while len(drawn) < 60:
@@ -166,6 +175,28 @@ def test_sentences_that_are_measured_are_never_trained_on():
         assert min(lengths) > 40 and max(lengths) <= 60 if name == "longer" else max(lengths) <= 40
     other = parse.grammar_data(1, 50)
     assert all(other[name] == data[name] for name in parse.EVALUATION_SENTENCES)
+
+
+class Repeating:
+    """Draws sentences of 2 words, in every third draw of 50, and each of them twice."""
+
+    def __init__(self):
+        self.draws = 0
+
+    def draw(self, rng, most):
+        self.draws += 1
+        number = self.draws // (1 + self.draws % 2)
+        words = [f"w{number}"] * (2 if number % 3 else 50)
+        return Tree("S", tuple(Tree("NN", (word,)) for word in words))
+
+
+def test_a_sentence_that_is_drawn_again_stays_in_its_part(monkeypatch):
+    monkeypatch.setattr(parse, "Grammar", Repeating)
+    data = parse.grammar_data.__wrapped__(400, 5)
+    texts = [" ".join(s.words) for sentences in data.values() for s in sentences]
+    assert len({*texts}) == len(texts)
+    assert {len(s.words) for s in data["test"] + data["development"]} == {2}
+    assert {len(s.words) for s in data["longer"]} == {50}
 
 
 def treebank(folder: str, sections: dict[str, int]) -> None:

@@ -124,6 +124,7 @@ def test_a_budget_s_losses_lie_on_lines_over_the_logarithm_tree_from_symbols():
 
 def test_the_bottoms_of_parabolas_are_the_best_sizes():
     """Of L = E + A N^-alpha + B (C / 6N)^-beta the least is where both slopes are equal."""
+    assert Run(2, 3, 1.0).operations == 36  # 6 N D, forward and backward
     law = Law(1.0, 3.0, 0.3, 3.0, 0.3)  # so N and D are best when they are equal
     sizes = np.geomspace(1e4, 1e7, 13)
     runs = [Run(n, d, law.loss(n, d)) for n in sizes for d in np.geomspace(1e4, 1e7, 13)]

@@ -185,6 +185,8 @@ def test_what_is_recalled_was_given_before(step):
             given = dict(zip(row[pairs], row[pairs + 1], strict=True))
             assert len(given) == len(pairs) >= 2 and np.isin([*given.values()], task.values).all()
             assert [given[key] for key in row[asked - 1]] == row[asked].tolist()
+            times = [np.count_nonzero(row[asked - 1] == key) for key in given]
+            assert max(times) - min(times) <= 1  # no key comes again before all have come
             between = row[2 * len(pairs) : asked[0] - 1]
         assert np.isin(between, task.noise).all()
 

@@ -112,6 +112,7 @@ TREEBANK = """
     (-LRB- -LRB-) (PRP$ its) (-RRB- -RRB-) (. .) ))
 ( (FRAG (-NONE- *)) )
 (TOP (NN Yes))
+( (S (ADVP|PRT-TMP (RB up)) (PRT|ADVP=1 (RP in))) )
 ( (S (NP (PRP he)) (VP (VBD slept))) (. .) )
 """
 
@@ -122,6 +123,7 @@ def test_a_treebank_is_read_without_traces_functions_and_indices():
         "(S (NP (NNP Ms.) (NNP Haag)) (VP (VBZ plays) (NP (NN Elianti))) "
         "(-LRB- -LRB-) (PRP$ its) (-RRB- -RRB-) (. .))",
         "(NN Yes)",
+        "(S (ADVP (RB up)) (PRT (RP in)))",
         "(TOP (S (NP (PRP he)) (VP (VBD slept))) (. .))",
     ]
 
