@@ -1,4 +1,4 @@
-"""Which attention heads of a trained model matter, how many can be removed, where they look."""
+"""Which attention heads of a trained model matter, how many can be removed, and where they look."""
 
 import argparse
 import sys
@@ -186,7 +186,7 @@ def curves(
 
 
 def findings_table(findings: Sequence[Finding]) -> list[list[str]]:
-    """Rows of cells: the column titles, then a row for each head."""
+    """The cells of a table: the column titles, then a row for each head."""
     patterns = [
         name for name in PATTERNS if any(name == s.pattern for f in findings for s in f.scores)
     ]

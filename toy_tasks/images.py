@@ -82,7 +82,7 @@ class ImageBatch(Batch):
 class ImagesTask:
     """Batches of the images outside of one fold, for `numformer.training.train`.
 
-    It evaluates on the images that it trains on, so the test images do not choose the checkpoint.
+    The task evaluates on its training images, so the test images do not choose the checkpoint.
     """
 
     metric, higher_is_better, longest = "loss_of_images_trained_on", False, 1

@@ -114,7 +114,7 @@ class MaskedTask(WritingTask):
         self.text = Infilling(Vocabulary(symbols), hole, context)
 
     def batch(self, step: int) -> MaskedWindows:
-        """Of ten hidden characters, eight become holes, one a random character, one is unchanged.
+        """Of ten hidden characters, eight become holes, one becomes random, and one is unchanged.
 
         So the model must predict at every position, not only at holes (Devlin et al. 2019).
         """

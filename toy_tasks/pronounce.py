@@ -1,4 +1,4 @@
-"""Learn to pronounce a language: the characters of a word in, its phonemes out."""
+"""Learn to pronounce a language: read the characters of a word, write its phonemes."""
 
 import argparse
 import sys

@@ -2,7 +2,7 @@
 
 With six encoder and six decoder layers, this task shows why the paper warms up the learning rate.
 The table has the exact match on unseen sources for seeds 1, 2 and 3. All three settings reach the
-same highest rate, 0.002. They differ in the position of the norm and the length of the warm-up:
+same highest rate, 0.002. They differ in the position of the norm and in the length of the warm-up:
 
   (defaults: pre-norm, no warm-up)           1.0000  1.0000  1.0000
   --norm post                                0.3062  0.0015  0.5918

@@ -166,7 +166,7 @@ class EpochBatches:
     def __init__(self, pairs: Sequence[Pair], batch_size: int, seed: int, pool: int = 20):
         if not pairs or batch_size < 1:
             raise InputError(
-                "training needs at least one pair, and batches of at least 1",
+                "training needs at least one pair, and a batch size of at least 1",
                 f"{len(pairs)} pairs, batch size {batch_size}",
                 "Add data.",
             )
@@ -230,8 +230,8 @@ class TokenBatches(EpochBatches):
 
     A batch has few long sentences or many short ones, so all batches take about the same time and
     memory. `sample_pairs(epoch)` returns new pairs for an epoch, such as other segmentations into
-    subwords. A resumed run calls `sampled` for each earlier epoch whose end is not in `ends`, to
-    count that epoch's batches.
+    subwords. A resumed run calls `sample_pairs` for each earlier epoch whose end is not in `ends`,
+    to count that epoch's batches.
     """
 
     def __init__(

@@ -2,9 +2,10 @@
 
 Rank 0 runs the loop: it calls methods in the others, evaluates, prints and writes. Each other rank
 computes its parts of each batch, and updates its stretch of the weights, as in ZeRO stage 1
-(Rajbhandari et al. 2020). Every rank has all weights. A block of the gradient is sent to the rank
-that sums it while backward still runs. That rank also updates the block's weights. If the optimizer
-needs whole parameters, a parameter's whole gradient is first sent to the rank that updates it.
+(Rajbhandari et al. 2020). Every rank has all weights. While backward still runs, each block of the
+gradient is sent to the rank that sums it. That rank also updates the block's weights. If the
+optimizer needs whole parameters, a parameter's whole gradient is first sent to the rank that
+updates it.
 """
 
 import itertools

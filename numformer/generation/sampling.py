@@ -57,7 +57,7 @@ def sample(
 
 @dataclass(frozen=True)
 class Sampling:
-    """Which symbols may be drawn, with which probabilities. Invalid settings raise InputError.
+    """Which symbols may be drawn, and with which probabilities. Invalid settings raise InputError.
 
     The logits are divided by `temperature`: below 1 it favours probable symbols, 0 always takes the
     most probable one, and above 1 it makes the probabilities more alike. Symbols outside `top_k` or

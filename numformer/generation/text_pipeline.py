@@ -1,4 +1,4 @@
-"""From a text to ids, through a model, and back to a text."""
+"""Pipelines that turn a text into ids, run a model, and turn its ids into a text."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

@@ -78,13 +78,13 @@ def sigmoid(x, out=None):
 
 
 def swish(x):
-    """x (...) -> y, sigmoid_x, each (...): y = x sigmoid_x, sigmoid_x = sigmoid(x)   (SiLU)."""
+    """x (...) -> y, sigmoid_x, each (...): y = x * sigmoid_x, sigmoid_x = sigmoid(x)   (SiLU)."""
     sigmoid_x = sigmoid(x)
     return x * sigmoid_x, sigmoid_x
 
 
 def swish_backward(dy, y, sigmoid_x):
-    """dy (...) -> dx (...): the slope of x sigmoid_x is sigmoid_x + x sigmoid_x (1 - sigmoid_x)."""
+    """dy (...) -> dx (...); the slope of y = x * sigmoid_x is sigmoid_x + y * (1 - sigmoid_x)."""
     slope = 1 - sigmoid_x
     slope *= y
     slope += sigmoid_x
@@ -105,9 +105,9 @@ class Swish(Layer):
 
 
 def swiglu(x):
-    """x (..., 2F) -> y, sigmoid_gate (..., F): y = Swish(gate) value, x = [gate | value].
+    """x (..., 2F) -> y, sigmoid_gate (..., F): y = Swish(gate) * value, x = [gate | value].
 
-    Swish(gate) = gate sigmoid_gate, sigmoid_gate = sigmoid(gate)   (Shazeer 2020).
+    Swish(gate) = gate * sigmoid_gate, sigmoid_gate = sigmoid(gate)   (Shazeer 2020).
     """
     gate, value = halves(x)
     sigmoid_gate = sigmoid(gate)

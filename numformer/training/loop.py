@@ -68,7 +68,7 @@ class Schedule:
     """How long a run trains, and how often it reports (in steps).
 
     The run ends early after `minutes` of training in all, or after `patience` evaluations in a row
-    none of which is better than the best before them; an equal one is not better.
+    that are not better than the best before them. An equal figure is not better.
     """
 
     steps: int

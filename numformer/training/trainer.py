@@ -145,11 +145,11 @@ class Trainer:
             self.executor.update(self.rate(step))
 
     def _update_if_finite(self, loss, norm, skipped=None) -> None:
-        """On a GPU: update, unless loss or norm of this or an earlier step is not finite.
+        """On a GPU, update unless the loss or norm of this or an earlier step is not finite.
 
         To read loss and norm here would wait for the GPU in every step. So the update is made and,
-        if either is not finite, undone on the GPU: the weights get their old values. In a `skipped`
-        step the optimizer's vectors get theirs, too.
+        if either is not finite, undone on the GPU: the weights get their old values back and, in a
+        `skipped` step, the optimizer's vectors, too.
         """
         xp, vectors = array_module(norm), [self.parameters.data]
         self.all_finite = moves = xp.isfinite(loss) & xp.isfinite(norm) & self.all_finite
@@ -271,8 +271,8 @@ class Trainer:
     def save(self) -> None:
         """Write last.safetensors: weights, the optimizer's state, and the run's progress.
 
-        If these weights are the best, write best.safetensors, too. If the run is killed between the
-        two files, it writes best.safetensors when it is resumed.
+        If these weights are the best, write best.safetensors, too. A run that is killed between the
+        two files writes best.safetensors when it is resumed.
         """
         self.read()
         self._require_finite_weights()

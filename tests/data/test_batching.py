@@ -173,7 +173,7 @@ def test_each_epoch_may_have_other_pairs():
 def test_no_data_empty_batches_and_a_pair_longer_than_a_batch_are_refused(complaint):
     for count, size in ((0, 8), (5, 0)):
         message = complaint(EpochBatches, mixed(count), size, seed=1)
-        assert f"at least one pair, and batches of at least 1; received {count} pairs" in message
+        assert f"and a batch size of at least 1; received {count} pairs" in message
     assert "a pair of 13" in complaint(TokenBatches, pairs_of([3, 11]), 12, 1)
     batches = TokenBatches(pairs_of([3, 11]), 13, 1)
     assert batches.count() == 2

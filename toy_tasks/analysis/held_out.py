@@ -96,7 +96,7 @@ def _task_figure(task: Any, model: Model, batches: Sequence[Batch], max_sources:
         return "", None
     if not isinstance(task, TransductionTask):
         with inference():
-            (*_, name) = task.evaluate(model)  # the last one decides
+            (*_, name) = task.evaluate(model)  # the last figure decides
         return name, lambda model: task.evaluate(model)[name]
     # Without some heads a model may never write an end; this limit exceeds any right target.
     most = 3 * max(batch.inputs[-1].shape[1] for batch in batches) // 2

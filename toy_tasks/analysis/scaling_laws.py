@@ -73,8 +73,8 @@ def fit(runs: Sequence[Run], joined: bool) -> Law:
     For given exponents, a linear regression finds the best E, A and B. It fits L^(1 / gamma), with
     weights that turn its errors into errors of L. So the function tries a grid of exponents, and
     then finer grids around the best ones. The weights are exact with gamma = 1. For a joined law
-    they are exact only for small errors, so the law's squared error is only nearly the least: 0.2
-    to 0.5 % above it for the runs of scaling.md. Raises InputError if every law has a negative
+    the weights are exact only for small errors, so the law's squared error is slightly above the
+    least: by 0.2 to 0.5 % for the runs of scaling.md. Raises InputError if every law has a negative
     term.
     """
     parameters, symbols, losses = np.array([(r.parameters, r.symbols, r.loss) for r in runs]).T

@@ -132,7 +132,7 @@ def _file_text(file: Path) -> str:
 
 
 def _batches(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Batches of lines without newlines: single lines from a keyboard, else up to 1,000."""
+    """Batches of lines without newlines: single lines from a keyboard, otherwise up to 1,000."""
     keyboard = lines is sys.stdin and sys.stdin.isatty()
     if keyboard:
         end = "Ctrl-Z and Enter" if sys.platform == "win32" else "Ctrl-D"

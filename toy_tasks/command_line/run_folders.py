@@ -47,7 +47,7 @@ def _occupied(out: Path) -> InputError:
 
 
 def runs_of(task: str) -> dict[Path, dict]:
-    """The folders under runs/ with a run of this task, and the run's options; the latest first.
+    """Each folder under runs/ with a run of this task, and the run's options; the latest first.
 
     The config.json of a run names its task, whatever the folder is called.
     """
@@ -60,7 +60,7 @@ def runs_of(task: str) -> dict[Path, dict]:
             if (name or last_state(path.parent)["task"]["name"]) == task:
                 runs.append((path.stat().st_mtime_ns, path.parent, dict(settings["options"])))
         except (*UNREADABLE, AttributeError):
-            continue  # not a run, or a damaged one
+            continue  # not a run, or a damaged run
     runs.sort(key=lambda run: run[0], reverse=True)
     return {folder: options for _, folder, options in runs}
 

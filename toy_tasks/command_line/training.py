@@ -169,7 +169,7 @@ def training_plan(
 ) -> tuple[Recipe, Schedule, int]:
     """The recipe and the schedule of the options, and how many vectors the optimizer keeps.
 
-    Raises InputError for what cannot be trained, before anything is built or written.
+    Raises InputError, before anything is built or written, for options that cannot be trained.
     """
     recipe = settings_from(options, Recipe)
     names = "steps", "log_every", "evaluate_every", "minutes", "patience"

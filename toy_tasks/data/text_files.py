@@ -22,8 +22,8 @@ def read_text(path: Path, fix: str) -> str:
     A byte order mark is dropped. In NFC an accented letter is one character, however it was typed.
 
     Raises InputError if the file is missing, unreadable, not a regular file, or larger than
-    `MAX_BYTES` (`fix` is the advice for the first three); and if it is not UTF-8, with the number
-    of the line.
+    `MAX_BYTES` (`fix` is the advice for the first three); and if it is not UTF-8, then with the
+    number of the line.
     """
     try:
         # Reading a pipe might block, and reading a device might never end.

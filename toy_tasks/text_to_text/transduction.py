@@ -50,7 +50,7 @@ class TransductionTask:
         return [self.text.join(target) for target in self.text.write(model, symbols, **settings)]
 
     def edits(self, written: str, right: tuple[str, ...]) -> int:
-        """The edit distance in symbols from a written target to the nearest right one."""
+        """The edit distance in symbols from a written target to the nearest right target."""
         split = self.text.target.split
         return min(edit_distance(split(written), split(target)) for target in right)
 

@@ -145,7 +145,7 @@ class TranslationTask(TransductionTask):
         return [self.text.target.join(target) for target in written]
 
     def measure(self, written: Sequence[str], examples: Sequence[Pair]) -> dict[str, float]:
-        """BLEU, of tokens if the target is tokenized."""
+        """BLEU: of the tokens, if the target is tokenized."""
         references = [reference for _, reference in examples]
         return {"BLEU": token_bleu(written, references, bool(self.text.to))}
 
