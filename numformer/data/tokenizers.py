@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from numformer.data.subwords import SPACE
 from numformer.data.vocabulary import Vocabulary
 from numformer.errors import InputError
 
@@ -108,7 +109,9 @@ class MarianVocabulary(PublishedVocabulary):
         return self._processor.encode(text, out_type=str)
 
     def join(self, symbols: Iterable[str]) -> str:
-        return self._processor.decode([*symbols])
+        """Join pieces into a text, without the mark for unknown pieces."""
+        text = self._processor.decode([symbol for symbol in symbols if symbol != self.mark])
+        return text.replace(SPACE, " ").strip()  # of pieces that only the model's other side has
 
 
 def library(name: str) -> Any:

@@ -91,6 +91,7 @@ def test_pieces_and_their_ids(complaint):
     plain = vocabulary.split("a dog")
     assert vocabulary.split(">>fr<< a dog") == [">>fr<<", *plain]
     assert vocabulary.join(plain) == "a dog" and {*plain} < {*cut}
+    assert vocabulary.join(["▁Hund", "▁a", "▁", "<unk>", "▁Katze"]) == "Hund a  Katze"
     json.dumps(vocabulary.description())
     assert vocabulary.split(">>xx<< a dog")[0] != ">>xx<<"
     assert MarianVocabulary(model, ids, len(ids), "</s>").unknown == 0

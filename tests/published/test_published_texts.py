@@ -98,6 +98,11 @@ def test_pairs_are_translated_as_transformers_has_it(name, tmp_path, call):
         assert read == row[: len(read)], text
     expected = tokenizer.batch_decode(rows, skip_special_tokens=True)
     assert nf.load(folder)(texts) == expected
+    target, marks = nf.load(folder).text.target, {*tokenizer.all_special_tokens}
+    pieces = [n for n, symbol in enumerate(target.symbols) if symbol not in marks or n == 3]
+    for ids in np.random.default_rng(0).choice([n for n in pieces if n < len(tokenizer)], (30, 6)):
+        written = tokenizer.decode(ids, skip_special_tokens=True)
+        assert target.join(target.decode(ids.tolist())) == written
     code, out, err = call(translate.main, f"--run {folder} --input", *texts)
     assert code == 0 and out == expected and all("training never saw" in line for line in err), err
 
