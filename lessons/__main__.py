@@ -3,7 +3,6 @@
 import argparse
 import functools
 import http.server
-import os
 import shutil
 import sys
 import textwrap
@@ -202,17 +201,5 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def until_the_pipe_ends() -> int:
-    """main, for which it is no error that `| less` has seen enough."""
-    try:
-        code = main()
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:
-        # What is left in the buffer is written when Python ends: to nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-
-
 if __name__ == "__main__":
-    sys.exit(exit_code(until_the_pipe_ends))
+    sys.exit(exit_code(main))

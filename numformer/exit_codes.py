@@ -21,8 +21,22 @@ def exit_code(main: Callable[[], int]) -> int:
     Standard input, output and error are UTF-8, whatever the system's encoding, unless
     PYTHONIOENCODING names another; a character that the encoding lacks is printed as \\u and its
     number. A closed stream (`>&-`) does not stop the program. A warning is printed as a note,
-    without the line of code that caused it.
+    without the line of code that caused it. If nothing reads the output any more (`| head`), the
+    program ends without a word.
     """
+    try:
+        return _exit_code(main)
+    except BrokenPipeError:
+        return 0
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except BrokenPipeError:  # Python flushes again when it ends: then to nowhere
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _exit_code(main: Callable[[], int]) -> int:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
@@ -63,6 +77,8 @@ def exit_code(main: Callable[[], int]) -> int:
     except ChildProcessError as problem:
         fix = "Memory may have run out: free some and continue with --resume, or use --parts 1."
         return _complain(InputError("a step needs all its processes", problem, fix), 2)
+    except BrokenPipeError:
+        raise
     except OSError as problem:
         rule = "files can be read and written"
         fix = "Correct this; a run that had begun continues with --resume."

@@ -18,6 +18,7 @@ import pytest
 
 import lessons
 from numformer import __main__, __version__
+from numformer.errors import InputError
 from numformer.execution.executor import default_parts
 from numformer.execution.forked import cores
 from numformer.runs import files
@@ -100,6 +101,27 @@ def test_standard_streams_are_utf_8_unless_asked_otherwise(monkeypatch):
     assert answered("é ɔ̃".encode()) == answered("\ufeffé ɔ̃".encode()) == "é ɔ̃ →".encode()
     monkeypatch.setenv("PYTHONIOENCODING", "cp1252")
     assert answered(b"\xe9") == b"\xe9 \\u2192"
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_pipe_that_nobody_reads_any_more_ends_a_program_quietly(stream, monkeypatch, capsys):
+    """In the middle, at the end, and where the error would be printed: `2>&1 | head -1`."""
+
+    def refuse():
+        raise InputError("a rule", "a value", "A fix.")
+
+    def print_texts(count: int) -> int:
+        print("text" * count, file=getattr(sys, stream))
+        return 0
+
+    for main in (lambda: print_texts(9999), lambda: print_texts(1), refuse):
+        reader, writer = os.pipe()
+        os.close(reader)
+        with open(writer, "w", encoding="utf-8") as pipe, monkeypatch.context() as patches:
+            patches.setattr(sys, stream, pipe)
+            assert exit_code(main) == (2 if main is refuse else 0)
+            pipe.flush()  # as Python does when it ends
+    assert ("error: a rule" in capsys.readouterr().err) == (stream == "stdout")
 
 
 def test_a_text_file_has_the_same_bytes_on_every_system():

@@ -30,7 +30,16 @@ _one_run = threading.Lock()  # held while a run trains
 
 
 class Interrupted(Exception):
-    """Training was stopped by Ctrl-C or SIGTERM and has saved its state."""
+    """Training was stopped, and can go on: by Ctrl-C or SIGTERM, or by a closed pipe."""
+
+
+@contextlib.contextmanager
+def closed_pipe_interrupts() -> Iterator[None]:
+    """Within the block, turn a BrokenPipeError of standard output into Interrupted."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise Interrupted("stopped, since nothing reads its output any more") from None
 
 
 class Task(Protocol):
@@ -110,6 +119,7 @@ def _require_task(task) -> None:
         )
 
 
+@closed_pipe_interrupts()
 def train(
     model: Model,
     task: Task,

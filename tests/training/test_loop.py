@@ -3,6 +3,7 @@
 import concurrent.futures
 import json
 import multiprocessing
+import os
 import signal
 import sys
 from contextlib import nullcontext
@@ -165,6 +166,19 @@ def test_a_process_trains_one_model_at_a_time(tmp_path, complaint):
     assert not (tmp_path / "b").exists()
     complaint(run, tmp_path / "a")
     pool.submit(run, tmp_path / "b").result()  # a thread that receives no signals
+
+
+def test_a_run_whose_output_nobody_reads_any_more_stops_and_goes_on(tmp_path, monkeypatch):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w", encoding="utf-8") as pipe, monkeypatch.context() as patches:
+        patches.setattr(sys, "stdout", pipe)
+        with pytest.raises(Interrupted, match="nothing reads its output"):
+            run(tmp_path / "a", 9)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), pipe.fileno())
+    run(tmp_path / "a", 9, resume=True)
+    run(tmp_path / "b", 9)
+    assert_same_run(tmp_path / "a", tmp_path / "b")
 
 
 def test_a_run_whose_output_is_closed_goes_on(tmp_path, monkeypatch):

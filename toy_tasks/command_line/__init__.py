@@ -10,7 +10,6 @@ from toy_tasks.command_line.answers import (
     answer_inputs,
     generation_settings,
     note,
-    tolerate_closed_pipe,
 )
 from toy_tasks.command_line.fine_tuning import start_vocabularies
 from toy_tasks.command_line.flags import build_parser
@@ -34,6 +33,5 @@ __all__ = [
     "picture_path",
     "settings_from",
     "start_vocabularies",
-    "tolerate_closed_pipe",
     "train_task",
 ]

@@ -1,10 +1,8 @@
 """Using a trained model: its answers to the texts of --input or of standard input."""
 
 import argparse
-import contextlib
 import inspect
 import itertools
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -55,27 +53,26 @@ def answer_inputs(
     if getattr(options, "input_file", None):
         inputs = [_file_text(options.input_file)]
     attention = trained.attention(*inputs, **settings) if options.attention else None
-    # Answers of several lines need something between them.
-    rule = "\n" + "-" * 15 if count and isinstance(trained.text, Continuation) else ""
-    with tolerate_closed_pipe():
-        for texts in [inputs] if inputs else _batches(sys.stdin if lines is None else lines):
-            # The answer to an empty line is an empty line, so that texts and answers stay in step.
-            alone = inputs and len(texts) == 1
-            nonempty = [text for text in texts if alone or text.strip()]
-            if n_best:
-                hypotheses = trained.n_best(nonempty, n_best, say=say, **settings)
-                answers = ([f"{score:.4f}\t{text}" for score, text in best] for best in hypotheses)
-            else:
-                copies = [text for text in nonempty for _ in range(repeats)]
-                written = iter(trained.write(copies, say=say, **settings))
-                answers = ([next(written) + rule for _ in range(repeats)] for _ in nonempty)
-            if "seed" in settings:  # the next texts get other random numbers
-                settings["seed"] += repeats * len(nonempty)
-            for text in texts:
-                answer = next(answers) if alone or text.strip() else [""]
-                print(*answer, sep="\n", flush=True)
     if attention:
         attention.draw(options.attention)
+    # Answers of several lines need something between them.
+    rule = "\n" + "-" * 15 if count and isinstance(trained.text, Continuation) else ""
+    for texts in [inputs] if inputs else _batches(sys.stdin if lines is None else lines):
+        # The answer to an empty line is an empty line, so that texts and answers stay in step.
+        alone = inputs and len(texts) == 1
+        nonempty = [text for text in texts if alone or text.strip()]
+        if n_best:
+            hypotheses = trained.n_best(nonempty, n_best, say=say, **settings)
+            answers = ([f"{score:.4f}\t{text}" for score, text in best] for best in hypotheses)
+        else:
+            copies = [text for text in nonempty for _ in range(repeats)]
+            written = iter(trained.write(copies, say=say, **settings))
+            answers = ([next(written) + rule for _ in range(repeats)] for _ in nonempty)
+        if "seed" in settings:  # the next texts get other random numbers
+            settings["seed"] += repeats * len(nonempty)
+        for text in texts:
+            answer = next(answers) if alone or text.strip() else [""]
+            print(*answer, sep="\n", flush=True)
     return 0
 
 
@@ -113,16 +110,6 @@ def task_of(metadata: dict) -> dict:
     """The description of the task that a saved model was trained on; {} if it has none."""
     task = metadata.get("task")
     return task if isinstance(task, dict) else {}
-
-
-@contextlib.contextmanager
-def tolerate_closed_pipe() -> Iterator[None]:
-    """End the block quietly when the program that reads its output ends, such as `| head`."""
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _file_text(file: Path) -> str:

@@ -24,7 +24,7 @@ from numformer.errors import BrokenNumbers, InputError
 from numformer.execution.forked import cores
 from numformer.layer import inference
 from numformer.runs.run_folder import read_metrics
-from numformer.training.loop import Interrupted, interrupts
+from numformer.training.loop import Interrupted, closed_pipe_interrupts, interrupts
 from toy_tasks.command_line import run_folders
 from toy_tasks.command_line.training import resume_command, train_task
 
@@ -58,6 +58,7 @@ class Run:
         return run_folders.read_config(self.folder, RESULT) | {"folder": self.folder}
 
 
+@closed_pipe_interrupts()
 def train_side_by_side(
     study: "Study", runs: Sequence[Run], options: argparse.Namespace, on_cores: bool
 ) -> None:
