@@ -53,7 +53,7 @@ class DropoutStream:
     def mask(self, shape: tuple[int, ...], p: float, like):
         """Return a new mask (shape): 0 with probability p, otherwise 1 / (1 - p).
 
-        Its dtype and device are those of the array `like`. p is rounded to a multiple of 2^-16,
+        It has the dtype and device of the array `like`. p is rounded to a multiple of 2^-16,
         because 16 random bits decide each entry.
         """
         return dropout_mask(like, shape, p, *self.reserve(math.prod(shape)))

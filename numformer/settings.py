@@ -1,7 +1,7 @@
 """Settings: frozen dataclasses whose fields have a help text and a rule for their values.
 
-A model's config and the recipe of its training are such classes. A field determines the check of
-its value, its flag on a command line and its line in `--help`.
+A model's config and the recipe of its training are `Settings`. A field determines the check of its
+value, its flag on a command line and its line in `--help`.
 """
 
 import difflib

@@ -28,7 +28,7 @@ class SpecialIds(NamedTuple):
         return [*self.closing, *self.other_ends]
 
     def before_end(self, ids: list[int]) -> list[int]:
-        """The ids before the first one that ends a text."""
+        """The ids before the first id that ends a text."""
         ends = self.ends
         return [*itertools.takewhile(lambda symbol: symbol not in ends, ids)]
 

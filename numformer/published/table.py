@@ -115,7 +115,7 @@ class Entry:
         return np.split(joined, np.cumsum(widths)[:-1], axis=-1)
 
     def write(self, arrays: list[np.ndarray], config) -> list[np.ndarray]:
-        """Our arrays -> the published ones, which are of equal width."""
+        """Our arrays -> the published arrays, which have equal widths."""
         joined = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=-1)
         parts = np.split(joined, len(self.foreign), axis=-1)
         return [self.layout.write(part, config) for part in parts]

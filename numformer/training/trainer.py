@@ -148,8 +148,8 @@ class Trainer:
         """On a GPU, update unless the loss or norm of this or an earlier step is not finite.
 
         To read loss and norm here would wait for the GPU in every step. So the update is made and,
-        if either is not finite, undone on the GPU: the weights get their old values back and, in a
-        `skipped` step, the optimizer's vectors, too.
+        if either is not finite, undone on the GPU: the weights (in a `skipped` step the optimizer's
+        vectors, too) get their old values back.
         """
         xp, vectors = array_module(norm), [self.parameters.data]
         self.all_finite = moves = xp.isfinite(loss) & xp.isfinite(norm) & self.all_finite
