@@ -63,10 +63,12 @@ def mean_last(x):
 
 
 def max_last(x):
-    """x (..., D) -> (..., 1): the largest number along the last axis.
+    """x (..., D) -> (..., 1): the largest number along the last axis; of no numbers, -inf.
 
     NumPy reduces short rows one by one, which is slow; it reduces columns all together.
     """
+    if not x.shape[-1]:
+        return array_module(x).full_like(x, -np.inf, shape=(*x.shape[:-1], 1))
     if array_module(x) is np and x.shape[-1] <= 64 and x.size > MAX_ROWS * x.shape[-1]:
         return rows(x).T.copy().max(axis=0).reshape(*x.shape[:-1], 1)
     return x.max(axis=-1, keepdims=True)

@@ -184,7 +184,7 @@ class Layer:
         if not saved:
             raise RuntimeError(
                 f"{type(self).__name__}.backward needs a forward before it, while saving is on: "
-                "each forward serves one backward. Call forward again."
+                "each serves one backward, and zero_grad forgets it. Call forward again."
             )
         return saved.pop()
 
@@ -284,7 +284,7 @@ def missing_backward(leftover: str) -> str:
     return (
         "each forward that saves is followed by its backward; received forwards without one, which "
         f"left {leftover}. Evaluate in `with numformer.inference():`, where nothing is saved and "
-        "dropout is off."
+        "dropout is off. In training, call zero_grad before forward."
     )
 
 

@@ -204,9 +204,11 @@ def test_pending_counts_sublayers_and_zero_grad_clears_an_interrupted_step(rng):
     layer.backward(np.ones_like(x))
     layer.forward(x)
     assert layer.pending() == 3 and not layer.saved  # two products, the activation
-    with pytest.warns(UserWarning, match="left 3 records, forgotten now"):
+    with pytest.warns(UserWarning, match="left 3 records, .* call zero_grad"):
         layer.zero_grad()
     assert layer.pending() == 0
+    with pytest.raises(RuntimeError, match="zero_grad forgets it"):
+        layer.backward(x)
     assert not any(p.grad.any() for p in layer.named_parameters().values())
     layer.forward(x)
     layer.clear_saved()

@@ -60,8 +60,8 @@ def split_heads(x, heads: int, places: Places | None = None):
     """x (B, T, H K) -> (B, H, T, K), a view; or x (N, H K) at `places` -> (B, H, T, K)."""
     if places and places.skip_padding:
         return places.spread(x, heads)
-    batch, length, _ = x.shape
-    return x.reshape(batch, length, heads, -1).swapaxes(1, 2)
+    batch, length, width = x.shape
+    return x.reshape(batch, length, heads, width // heads).swapaxes(1, 2)
 
 
 def merge_heads(x, places: Places | None = None):

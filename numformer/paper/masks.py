@@ -77,14 +77,14 @@ class Places:
     def spread(self, x, heads: int):
         """Rows x (N, H K) -> (B, H, T, K), with zeros at padding. Without padding it is a view."""
         if self.all_valid:
-            return x.reshape(*self.valid.shape, heads, -1).swapaxes(1, 2)
+            return x.reshape(*self.valid.shape, heads, x.shape[1] // heads).swapaxes(1, 2)
         _, row_of_place, padding = self._head_indices(heads, array_module(x))
         return spread_rows(x.reshape(len(x) * heads, -1), row_of_place, padding)
 
     def gather(self, x):
         """x (B, H, T, K) -> rows (N, H K): the real places, each with its heads side by side."""
         if self.all_valid:
-            return x.swapaxes(1, 2).reshape(len(self.real), -1)
+            return x.swapaxes(1, 2).reshape(len(self.real), x.shape[1] * x.shape[3])
         place_of_row, *_ = self._head_indices(x.shape[1], array_module(x))
         return x.reshape(-1, x.shape[-1]).take(place_of_row, axis=0).reshape(len(self.real), -1)
 
@@ -192,5 +192,5 @@ def require_mask(mask) -> None:
         raise InputError(
             "a mask is a boolean array, True = may attend",
             getattr(mask, "dtype", type(mask).__name__),
-            "Write mask != 0. To add numbers to the scores, use a position_bias.",
+            "Write mask != 0 if 0 hides, mask == 0 if -inf does. A position_bias adds numbers.",
         )

@@ -11,12 +11,14 @@ from numformer.layer import inference, pack
 from numformer.models import TowerConfig
 from numformer.paper import CrossAttention, Memory, Places, Reach, SelfAttention, Softmax
 from numformer.paper.attention import (
+    MultiHeadAttention,
     ScaledDotProductAttention,
     merge_heads,
     scaled_dot_product_attention,
     split_heads,
 )
 from numformer.paper.masks import ExplicitMask, as_mask, as_reach, causal_mask, padding_mask
+from numformer.paper.softmax import softmax
 
 B, T, D, H = 2, 5, 8, 2
 VALID = np.array([[True, True, False], [True, False, False]])
@@ -93,11 +95,34 @@ def test_a_mask_of_numbers_is_refused(mask, rng, complaint):
         lambda: SelfAttention(D, H, rng).forward(x, mask),
         lambda: Softmax().forward(np.zeros((2, H, 3, 3)), mask),
     ):
-        assert "a mask is a boolean array, True = may attend; received" in complaint(call)
+        words = complaint(call)
+        assert "a mask is a boolean array, True = may attend; received" in words
+        assert "mask != 0 if 0 hides, mask == 0 if -inf does" in words
     assert as_reach(None, x, x).mask() is None
     queries = as_reach(None, x, x).queries
     assert (queries.valid.shape, [*queries.positions]) == ((2, 3), [0, 1, 2])
     assert "received" in complaint(as_reach, mask, x, x)
+
+
+@pytest.mark.parametrize("rows", [1, 9])
+@pytest.mark.parametrize(("queries", "keys"), [(3, 0), (0, 3), (0, 0)])
+def test_attention_over_no_keys_is_0(queries, keys, rows, rng, xp):
+    """As of a row that sees nothing. Nor need there be queries, or sequences."""
+    query, key = (xp.asarray(rng.standard_normal((2, H, n, 4))) for n in (queries, keys))
+    for attention in ScaledDotProductAttention(), TiledAttention(rows=rows, least=0):
+        output = attention.forward(query, key, key)
+        assert output.shape == query.shape and (keys or not to_host(output).any())
+        for gradient, x in zip(attention.backward(output), (query, key, key), strict=True):
+            assert gradient.shape == x.shape and not to_host(gradient).any()
+    assert softmax(query[..., :0]).shape == (2, H, queries, 0)
+    layer = MultiHeadAttention(D, H, rng)
+    x, memory = (rng.standard_normal((2, n, D)) for n in (queries, keys))
+    assert layer.forward(x, memory).shape == x.shape
+    assert layer.forward(x[:0], memory[:0]).shape == x[:0].shape
+    assert [dx.shape for dx in layer.backward(x[:0])] == [x[:0].shape, memory[:0].shape]
+    skipping = [Places.without_padding(2, n, skip_padding=True) for n in (queries, keys)]
+    flat = layer.forward(x.reshape(-1, D), memory.reshape(-1, D), Reach(*skipping))
+    assert_array_equal(flat, layer.forward(x, memory).reshape(-1, D))
 
 
 def test_an_explicit_mask_is_not_changed(rng):

@@ -125,6 +125,19 @@ def test_linear_attention_continues_a_past_without_a_reach(rng):
     assert_allclose(np.concatenate(parts, axis=1), whole, **CLOSE)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("dtype", "smaller"), [(np.float32, 40), (np.float64, 90)])
+def test_only_the_ratio_of_small_features_matters(dtype, smaller, causal, rng):
+    """However small all of them are: phi(k - c) = exp(-c) phi(k) below 0."""
+    layer, outputs = LinearAttention(D, H, rng, bias=True), []
+    pack(layer, dtype)
+    x = rng.uniform(-1, 1, (B, T, D)).astype(dtype)
+    for constant in (9, smaller):
+        layer.key.bias.data[...] = -constant
+        outputs.append(layer.forward(x, Reach(Places.without_padding(B, T), causal=causal)))
+    assert_allclose(*outputs, rtol=2e-3 if dtype == np.float32 else 1e-11)
+
+
 def test_weights_of_linear_attention(rng):
     """They sum to 1, or to 0 if nothing can be seen; the output is then 0."""
     layer, valid = layer_of("linear"), np.array([[True] * 3 + [False], [False] * 4])

@@ -313,9 +313,22 @@ def test_scores_of_any_size(factor, dtype, rng, xp):
 
 
 def test_small_scores_have_a_finite_exponential():
-    query = np.full((1, 1, 2, 4), 10.0)  # of length 20
+    """The longest query and the longest key decide, and not how long they are on average."""
+    query, key = np.zeros((1, 1, 2, 4)), np.zeros((1, 1, 3, 4))
+    query[..., 1, :] = 10  # of length 20
     for length, small in ((4.0, True), (4.1, False)):
-        assert tiles.scores_are_small(query, np.full((1, 1, 3, 4), length / 2)) == small
+        key[..., 2, :] = length / 2
+        assert tiles.scores_are_small(query, key) == small
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_equal_scores_give_the_mean_of_the_values_however_small_their_exponentials(dtype, rng):
+    query, key = np.full((1, 1, 2, 4), 10, dtype), np.full((1, 1, 3, 4), -2, dtype)
+    value = rng.standard_normal((1, 1, 3, 5)).astype(dtype)
+    assert tiles.scores_are_small(query, key)  # they are -40
+    output = TiledAttention(rows=1, least=0).forward(query, key, value)
+    expected = value.mean(axis=2, keepdims=True)
+    assert_allclose(output, expected.repeat(2, axis=2), rtol=1e-5, atol=1e-6)
 
 
 def test_a_large_bias_does_not_overflow(rng):

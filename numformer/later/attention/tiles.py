@@ -116,7 +116,7 @@ def scores_are_small(query, key) -> bool:
     """Return whether |q||k| / sqrt(d_k), a bound on the scores, is small; False on a GPU."""
     if not on_host(query):  # reading the bound would wait for the GPU
         return False
-    lengths = (math.sqrt(dot_last(x, x).max()) for x in (query, key))
+    lengths = (math.sqrt(dot_last(x, x).max(initial=0)) for x in (query, key))
     return math.prod(lengths) <= SMALL * math.sqrt(query.shape[-1])
 
 
@@ -343,7 +343,7 @@ def split_groups(x, groups: int):
 
 def merge_groups(x):
     """x (B, G, H / G, T, K) or (B, H, T, K) -> (B, H, T, K)."""
-    return x.reshape(len(x), -1, *x.shape[-2:])
+    return x.reshape(len(x), math.prod(x.shape[1:-2]), *x.shape[-2:])
 
 
 def attention_weights(layer: Any):
