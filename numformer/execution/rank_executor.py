@@ -226,7 +226,7 @@ class RankExecutor(InTurn):
         return GRADIENTS + branch * len(self._blocks) + block
 
     def _update_and_share(self, step: int, rate: float, clip: Any) -> None:
-        """Update this rank's stretch of the weights, and exchange it for the others'."""
+        """Update this rank's stretch of the weights, then share all stretches with all ranks."""
         rank, grad = self.ranks.rank, self.optimizer.parameters.grad
         if clip is not None:
             grad[self._sum_stretches[rank]] *= clip
