@@ -1,5 +1,6 @@
 """Symbols and their ids; ids 0 to 3 are padding, start, end and unknown."""
 
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
@@ -16,6 +17,14 @@ __all__ = [
     "SpecialIds",
     "Vocabulary",
 ]
+
+
+def split_words(text: str) -> list[str]:
+    """Return what is between spaces, tabs and ends of lines.
+
+    Characters such as U+2028 and the no-break space are part of a word.
+    """
+    return re.findall(r"\S+", text, re.ASCII)
 
 
 class Vocabulary:
@@ -56,7 +65,7 @@ class Vocabulary:
     def split(self, text: str) -> list[str]:
         """Return a text's symbols, after Unicode's normalization NFC: one character per letter."""
         text = unicodedata.normalize("NFC", text)
-        return text.split() if self.separator else list(text)
+        return split_words(text) if self.separator else list(text)
 
     def join(self, symbols: Iterable[str]) -> str:
         """Join symbols into a text."""

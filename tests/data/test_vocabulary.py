@@ -16,6 +16,7 @@ def test_a_symbol_may_be_several_characters_and_a_text_is_split_in_one_form():
     sounds, words = Vocabulary(["ɑ̃", "b", "ʁ"]), Vocabulary(["one", "two"], " ")
     assert sounds.encode(["ʁ", "ɑ̃"]) == [6, 4]
     assert sounds.split("e\N{COMBINING ACUTE ACCENT}a") == ["é", "a"]
+    assert words.split(" 1\xa000 \u2028\t\x85\r\n") == ["1\xa000", "\u2028", "\x85"]
     assert words.split("  one  two ") == ["one", "two"] and words.join(["one", "two"]) == "one two"
 
 

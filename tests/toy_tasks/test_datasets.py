@@ -30,6 +30,7 @@ def test_what_the_reader_takes_and_refuses(tmp_path, complaint):
         "e\u0301\tp c\u0327\n": [("é", "p ç")],
         " é b \t p  ç \n\n\n": [("é b", "p ç")],
         "a\u2028b\tc\n": [("a\u2028b", "c")],
+        "a\t1\xa000 \u3000 c\u2028d\n": [("a", "1\xa000 \u3000 c\u2028d")],
     }.items():
         path.write_bytes(text.encode())
         assert read_pairs(path, "target") == pairs

@@ -114,6 +114,7 @@ TREEBANK = """
 (TOP (NN Yes))
 ( (S (ADVP|PRT-TMP (RB up)) (PRT|ADVP=1 (RP in))) )
 ( (S (NP (PRP he)) (VP (VBD slept))) (. .) )
+( (S (NP -5 \u2028 1\xa000\u3000) (: -) (NP - USA) (NNP -USA)) )
 """
 
 
@@ -125,6 +126,7 @@ def test_a_treebank_is_read_without_traces_functions_and_indices():
         "(NN Yes)",
         "(S (ADVP (RB up)) (PRT (RP in)))",
         "(TOP (S (NP (PRP he)) (VP (VBD slept))) (. .))",
+        "(S (NP -5 \u2028 1\xa000\u3000) (: -) (NP - USA) (NNP -USA))",
     ]
 
 
@@ -136,6 +138,16 @@ def test_a_treebank_is_read_without_traces_functions_and_indices():
         ("(S (NN a))\n\nhello (S (NN b))", ["line 3: every word is in brackets; received hello"]),
         ("(S (NN a)\n())", ["line 2: a constituent has children; received ()"]),
         ("(S (NN))", ["line 1: a constituent has children; received (NN)"]),
+        *(
+            (f"(S ({label} (PRP he)))", ["line 1: a label has no space in it", f"({label}", fix])
+            for label, fix in [
+                ("NP -SBJ", "(NP-SBJ."),
+                ("NP -SBJ-1", "(NP-SBJ-1."),
+                ("NP- SBJ", "(NP-SBJ."),
+                ("NP =2", "(NP=2."),
+                ("ADVP |PRT", "(ADVP|PRT."),
+            ]
+        ),
         ("\n" + "(S " * 200_000, ["line 2: a tree has at most 100 levels", "received 101"]),
         (f"(S {'(NN a) ' * 257})", ["line 1: a tree has at most 256 words; received 257"]),
         ("(" * 10**7, ["line 1: a tree has at most 100 levels"]),

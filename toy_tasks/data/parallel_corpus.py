@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from numformer.data.moses import tokenize
+from numformer.data.vocabulary import split_words
 from numformer.errors import InputError
 from toy_tasks.data.splits import split_pairs
 from toy_tasks.data.text_files import MAX_BYTES, Pair, read_pairs, read_text
@@ -96,5 +97,5 @@ def read_sentences(path: Path, language: str) -> list[str]:
     text = read_text(path, "Name a file with a sentence on each line.")
     lines = text.removesuffix("\n").split("\n")
     if TOKENIZED in path.name:
-        return [" ".join(line.split()) for line in lines]
+        return [" ".join(split_words(line)) for line in lines]
     return [tokenize(line, language) if line.strip() else "" for line in lines]

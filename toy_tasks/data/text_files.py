@@ -4,6 +4,7 @@ import codecs
 import unicodedata
 from pathlib import Path
 
+from numformer.data.vocabulary import split_words
 from numformer.errors import InputError
 
 Pair = tuple[str, str]
@@ -72,7 +73,7 @@ def read_pairs(
         if line.count("\t") != 1:
             raise InputError(f"{path}, line {number} must have exactly one TAB", excerpt, form)
         sides = zip(line.split("\t"), has_words, strict=True)
-        pair = tuple(" ".join(side.split()) if has else side.strip() for side, has in sides)
+        pair = tuple(" ".join(split_words(side)) if has else side.strip() for side, has in sides)
         if not all(pair):
             raise InputError(
                 f"{path}, line {number} must have a source and a target", excerpt, form

@@ -15,6 +15,8 @@ MAX_DEPTH, MAX_WORDS = 100, 256
 """Limits for a tree. The longest sentences in newspapers have about 30 levels and 140 words."""
 TOP = "TOP", "ROOT", "S1", ""
 """Labels of the node that some treebanks put around the tree of a sentence."""
+SPACED_LABEL = re.compile(r"[^-].*[-=|] .+|.+ (-[A-Z]{3}([-=]\w+)*|[=|]\w+)", re.ASCII)
+"""A label with a space in it, as in (NP -SBJ (PRP he)) and (NP- SBJ (PRP he))."""
 EMPTY = "-NONE-"
 """The tag of tokens that are not words of the sentence, such as traces."""
 
@@ -100,7 +102,7 @@ def read_trees(path: Path) -> list[Tree]:
     trees: list[Tree] = []
     open_: list[tuple[str, list[Tree | str]]] = []
     text, line, last_offset = read_text(path, fix), 1, 0
-    for match in re.finditer(r"\(\s*([^\s()]*)|\)|[^\s()]+", text):
+    for match in re.finditer(r"\(\s*([^\s()]*)|\)|[^\s()]+", text, re.ASCII):
         symbol = match[0]
         line += text.count("\n", last_offset, match.start())
         last_offset = match.start()
@@ -117,6 +119,10 @@ def read_trees(path: Path) -> list[Tree]:
             label, children = open_.pop()
             if not children:
                 raise InputError(f"{where}: a constituent has children", f"({label:.40})", fix)
+            start = f"{label} {children[0]}"
+            if len(children) > 1 and isinstance(children[0], str) and SPACED_LABEL.fullmatch(start):
+                rule, fix = "a label has no space in it", f"Write ({start.replace(' ', ''):.40}."
+                raise InputError(f"{where}: {rule}", f"({start:.40}", fix)
             if open_:
                 open_[-1][1].append(Tree(label, (*children,)))
             elif tree := simplify(Tree(label, (*children,))):
