@@ -187,11 +187,24 @@ def _longest_label(symbols: Sequence[str]) -> int:
 
 
 def new_figure(width: float, height: float, **settings):
-    """Return an empty figure, width x height in inches; import Matplotlib, which loads slowly."""
+    """Return an empty figure, width x height in inches; import Matplotlib, which loads slowly.
+
+    Its texts can have any characters: savefig finds fonts for them, and draws code points in place
+    of those that have none, such as bytes that are not UTF-8 in the name of a folder.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
-    figure = Figure(figsize=(width, height), **settings)
+    class FigureOfAnyText(Figure):
+        def savefig(self, *args, **kwargs):
+            texts = [text for text in self.findobj(Text) if not text.get_text().isascii()]
+            families, missing = fonts_for({*"".join(text.get_text() for text in texts)} - {"\n"})
+            for text in texts:
+                text.set(text=with_code_points(text.get_text(), missing), family=families)
+            super().savefig(*args, **kwargs)
+
+    figure = FigureOfAnyText(figsize=(width, height), **settings)
     FigureCanvasAgg(figure)
     return figure
 

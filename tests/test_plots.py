@@ -82,6 +82,18 @@ def test_of_many_heads_and_layers_the_first_are_drawn_and_of_no_maps_nothing(dra
 
 
 @pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", ["run-\udcff", "run \U000fffff", "run Ⓐ"])
+def test_a_title_and_a_legend_may_have_any_characters(name, drawn):
+    """Such as bytes that are not UTF-8 in the name of a folder."""
+    written = name.replace("-\udcff", "- U+DCFF").replace("\U000fffff", "U+FFFFF")
+    assert drawn(loss_curve, TRAINING, "right", name).get_suptitle() == written
+    panels = {name: {name: [((1, 2), (3, 4))]}}
+    figure = drawn(draw_chart, name, panels, name, name)
+    assert figure.axes[0].get_xlabel() == figure.axes[0].get_title() == written
+    assert figure.legends[0].get_texts()[0].get_text() == written
+
+
+@pytest.mark.filterwarnings("error")
 def test_what_no_font_draws_is_shown_by_code_points_told_once(drawn):
     """U+24B6 is in a font that comes with matplotlib, U+FFFFF is in none but the last resort's."""
     fonts, lacking = fonts_for({*"aⒶ\U000fffff"})

@@ -15,12 +15,10 @@ from itertools import cycle
 from pathlib import Path
 
 import safetensors
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from numformer.errors import InputError
-from numformer.plots import limit_y_axis
+from numformer.plots import limit_y_axis, new_figure
 from numformer.runs.run_folder import read_metrics
 from toy_tasks.command_line import Parser, any_path, exit_code, picture_path, run_folders
 from toy_tasks.reports.charts import COLOURS, STROKES
@@ -184,8 +182,7 @@ def draw(path: Path, runs: list[Run]) -> None:
     panels = [panel for panel in panels if any(run.curve(*panel[1:]) for run in runs)]
     rows, columns = -(-len(panels) // 2), max(1, 110 // (8 + max(map(len, groups))))
     height = 1 + 3.2 * rows + 0.22 * (-(-len(groups) // columns))
-    figure = Figure(figsize=(10, min(height, 100)), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(10, min(height, 100), layout="constrained")
     tasks = dict.fromkeys(run.settings["task"] for run in runs)
     title = f"{len(runs)} run{'s' * (len(runs) > 1)}"
     title += f" of {', '.join(tasks)}" * ("-" not in tasks)
