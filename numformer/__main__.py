@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import platformdirs
 
 from numformer import blas
 from numformer.devices import default_backend, find_backend
 from numformer.errors import InputError
 from numformer.execution.forked import cores
 from numformer.exit_codes import exit_code
+from numformer.runs.files import cache_folder
 from numformer.version import __version__
 
 FOLDER = Path(__file__).parent
@@ -49,7 +49,7 @@ def machine() -> dict[str, str]:
         "NumPy": f"{np.__version__}, BLAS {kind.get('name', 'unknown')} {kind.get('version', '')}"
         f" with {threads} thread{'s' * (threads != 1)}",
         "backend": f"{default_backend()}, unless --backend names another; cupy {cupy}",
-        "downloads": f"{platformdirs.user_cache_path('numformer', appauthor=False)}",
+        "downloads": str(cache_folder()),
     }
 
 

@@ -103,6 +103,17 @@ def test_standard_streams_are_utf_8_unless_asked_otherwise(monkeypatch):
     assert answered(b"\xe9") == b"\xe9 \\u2192"
 
 
+def test_a_user_without_a_home_has_downloads_among_temporary_files(monkeypatch):
+    """As in a container that runs as a number: no HOME, no entry in the list of users."""
+    before = files.cache_folder()
+    for name in ("HOME", "XDG_CACHE_HOME", "USERPROFILE", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    pwd = pytest.importorskip("pwd", reason="Windows has no list of users in this form")
+    monkeypatch.setattr(pwd, "getpwuid", lambda number: {}[number])
+    folder = files.cache_folder()
+    assert folder.is_absolute() and folder != before and folder.name == "numformer"
+
+
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_a_pipe_that_nobody_reads_any_more_ends_a_program_quietly(stream, monkeypatch, capsys):
     """In the middle, at the end, and where the error would be printed: `2>&1 | head -1`."""

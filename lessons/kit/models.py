@@ -13,13 +13,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import platformdirs
-
 import lessons
 from numformer import Trained, load
 from numformer.errors import InputError
+from numformer.runs.files import cache_folder
 
-CACHE = platformdirs.user_cache_path("numformer", appauthor=False) / "lessons"
+CACHE = cache_folder() / "lessons"
 
 
 @dataclass(frozen=True)

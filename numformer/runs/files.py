@@ -5,9 +5,12 @@ import ctypes
 import hashlib
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+import platformdirs
 
 from numformer.errors import InputError
 
@@ -18,6 +21,14 @@ except ImportError:  # on Windows, for example
 
 PARTIAL = ".partial"
 _locked_folders: set[Path] = set()  # the folders that this process has locked
+
+
+def cache_folder() -> Path:
+    """Return the folder for downloads; for a user without a home, one for temporary files."""
+    try:
+        return platformdirs.user_cache_path("numformer", appauthor=False)
+    except RuntimeError:  # no HOME, and no entry in the system's list of users
+        return Path(tempfile.gettempdir(), "numformer")
 
 
 @contextlib.contextmanager

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from http.client import HTTPException
 from pathlib import Path
 
-import platformdirs
 from tqdm import tqdm
 
 from numformer.errors import InputError
+from numformer.runs.files import cache_folder
 from toy_tasks.data.text_files import MAX_BYTES
 
-CACHE = platformdirs.user_cache_path("numformer", appauthor=False)
+CACHE = cache_folder()
 """The folder of downloads. The folder of an installation may be read-only."""
 
 
