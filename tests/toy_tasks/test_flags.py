@@ -50,9 +50,12 @@ def test_flags_come_from_a_file_or_a_run_and_those_of_the_command_line_win(call)
 def test_a_file_with_other_things_than_flags_is_refused(refuse):
     for content, problem in {
         "stepz = 5": "(unrecognized arguments: --stepz; is --steps meant?)",
-        'steps = "many"': "argument --steps: an integer below",
+        'steps = "many"': "argument --steps: an integer, not 'many'",
+        f"steps = {'9' * 19}": f"an integer of at most 18 digits, not '{'9' * 19}'",
+        "steps = 2.5": "an integer, not '2.5'",
         "steps: 5": "Expected '='",
-        "[model]\nsteps = 5": "unrecognized arguments: --model",
+        "[model]\nsteps = 5": "model is not a flag: a file of flags has no tables",
+        "[[steps]]\nof = 5": "steps is not a flag: a file of flags has no tables",
         "[steps]\nof = 5": "steps is not a flag: a file of flags has no tables",
         "no-plots = 3": "no_plots is true or false, not 3",
         'config = "a"': "config may only be on the command line",
@@ -63,6 +66,19 @@ def test_a_file_with_other_things_than_flags_is_refused(refuse):
     for flags in ("--resume", "--run a"):
         refuse(copying, f"--config a.toml {flags}", "--config", "Leave")
     refuse(copying, "--config b", "b must be a file that can be read")
+
+
+def test_a_flag_of_other_tasks_is_named_as_such(refuse):
+    """Not taken for a slip of the pen."""
+    for main, flags in {
+        write.main: ["--beam 3", "--n-best 2", "--penalty paper", "--patch 2", "--cell lstm"],
+        copying: ["--greedy", "--length 3", "--window 3 --patch 2", "--cell lstm"],
+    }.items():
+        for flag in flags:
+            name = flag.split()[-2 if " " in flag else 0]
+            told = f"unrecognized arguments: {flag.removeprefix('--window 3 ')}; {name} is for oth"
+            refuse(main, flag, told)
+    refuse(copying, "--warmpu 3", "; is --warmup meant?")
 
 
 def test_a_preset_may_stand_in_a_file_but_not_beside_all_the_flags_of_a_run():

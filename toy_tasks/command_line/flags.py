@@ -24,7 +24,7 @@ from toy_tasks.command_line.parser import (
     length_exponent,
     picture_path,
 )
-from toy_tasks.command_line.settings_flags import add_settings_flags
+from toy_tasks.command_line.settings_flags import add_settings_flags, flags_of_models
 
 PIPELINES: dict[type[Model], type[TextPipeline]] = {
     Transformer: Transduction,
@@ -137,6 +137,7 @@ def _add_answer_flags(parser: Parser, pipeline: type[TextPipeline] | None, input
     about = "draw where each layer and head looks as the model answers --input"
     group.add_argument("--attention", type=picture_path, metavar="FILE.png", help=about)
     known = inspect.signature(pipeline.write).parameters if pipeline else ()
+    parser.other_flags = flags_of_models() | {"--greedy"}
     parser.answer_settings = {*known}
     sampling = group.add_mutually_exclusive_group()
 
@@ -144,6 +145,8 @@ def _add_answer_flags(parser: Parser, pipeline: type[TextPipeline] | None, input
         """Add a flag if the pipeline has the setting that it needs."""
         if setting in parser.answer_settings:
             to.add_argument(flag, help=about, **keywords)
+        else:
+            parser.other_flags |= {flag}
 
     about = """hypotheses side by side, 1 is greedy; with --run this and the next two default to
 those of the run"""

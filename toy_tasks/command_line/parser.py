@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import difflib
-import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -33,6 +32,7 @@ OTHER_PROGRAMS = {
 SUGGESTIONS = {
     name: ours.split() for names, ours in OTHER_PROGRAMS.items() for name in names.split()
 }
+LONGEST_INTEGER = 18
 ROW_SETTING = "; every row has its own"
 """The end of the help of a flag that every row of a study sets itself."""
 
@@ -62,12 +62,14 @@ class Parser(argparse.ArgumentParser):
     `presets` has the defaults that each --preset sets. `earlier_defaults` has the value of each
     setting in runs that are older than its flag. `answer_flags` is the group of flags for using a
     trained model, `answer_settings` names the settings that the task's pipeline has for answers.
+    `other_flags` has the flags of other kinds of models and of their answers.
     """
 
     presets: Mapping[str, dict] = {}
     earlier_defaults: dict[str, object]
     answer_flags: argparse._ArgumentGroup
     answer_settings: Collection[str] = ()
+    other_flags: Collection[str] = ()
 
     def defaults(self) -> dict[str, object]:
         """The values of all settings without a command line."""
@@ -91,11 +93,11 @@ class Parser(argparse.ArgumentParser):
             action = self.action(name)
             if name in ("config", "help"):
                 self.error(f"{name} may only be on the command line")
+            if any(isinstance(v, dict) for v in (value if isinstance(value, list) else [value])):
+                self.error(f"{name} is not a flag: a file of flags has no tables")
             if action is None:
                 self.error(f"unrecognized arguments: --{name.replace('_', '-')}")
             flag = action.option_strings[0]
-            if isinstance(value, dict):
-                self.error(f"{name} is not a flag: a file of flags has no tables")
             if value is not None and action.nargs == 0:
                 if type(value) is not bool:
                     self.error(f"{name} is true or false, not {value!r}")
@@ -132,19 +134,19 @@ class Parser(argparse.ArgumentParser):
         name = unknown.partition(" ")[0].partition("=")[0]
         known = [flag for action in self._actions for flag in action.option_strings]
         candidates = [flag for flag in SUGGESTIONS.get(name, []) if flag in known]
+        if name in self.other_flags and not candidates:
+            return f"; {name} is for other tasks"
         candidates = candidates or difflib.get_close_matches(name, known, 1, 0.7)
         return f"; is {candidates[0]} meant?" if candidates else ""
 
 
 def integer(text: str) -> int:
     """Read the integer of a flag, small enough for the arithmetic of floating-point numbers."""
-    try:
-        number = int(text)
-    except ValueError:  # also for a number of thousands of digits
-        number = sys.maxsize
-    if abs(number) >= sys.maxsize:
-        raise argparse.ArgumentTypeError(f"an integer below {sys.maxsize}, not {text!r}")
-    return number
+    with contextlib.suppress(ValueError):
+        if len(text) <= LONGEST_INTEGER:
+            return int(text)
+    digits = f"an integer of at most {LONGEST_INTEGER} digits" if text.isdecimal() else "an integer"
+    raise argparse.ArgumentTypeError(f"{digits}, not {text!r:.99}")
 
 
 def count(text: str) -> int:

@@ -8,6 +8,7 @@ from dataclasses import MISSING, Field, fields
 from numformer.models import Model, TowerConfig
 from numformer.models.config import CHOICES_WITH_SETTINGS
 from numformer.models.fields import saved_value
+from numformer.models.kinds import MODELS
 from numformer.models.owned_settings import own_settings
 from numformer.optimization.optimizers import OptimizerSettings, owners
 from numformer.optimization.recipe import Recipe
@@ -32,6 +33,12 @@ def add_settings_flags(parser: Parser, model: type[Model]) -> None:
                     note = f"; for {', '.join(optimizers)}"
                 _add_flag(group, field, note)
                 parser.earlier_defaults[field.name] = saved_value(field, field.default)
+
+
+def flags_of_models() -> set[str]:
+    """The flags of the configs of all kinds of models, without those of single choices."""
+    configs = (model.Config for model in MODELS.values())
+    return {_flag(field) for config in configs for field in _shared_fields(config)}
 
 
 def settings_from(options: argparse.Namespace, kind: type[Settings], **values) -> Settings:
@@ -100,7 +107,7 @@ def _choice_fields(settings: type[Settings]) -> list[Field]:
 
 
 def _add_flag(group, field: Field, note: str) -> None:
-    rule, flag = field.metadata["rule"], f"--{field.name.replace('_', '-')}"
+    rule = field.metadata["rule"]
     keywords = dict(default=saved_value(field, field.default), help=field.metadata["help"] + note)
     if rule.type is bool:
         keywords["action"] = argparse.BooleanOptionalAction
@@ -110,4 +117,8 @@ def _add_flag(group, field: Field, note: str) -> None:
             keywords |= dict(metavar="NAMES", help=f"{keywords['help']}; {rule.description}")
         else:
             keywords["choices"] = rule.choices
-    group.add_argument(flag, **keywords)
+    group.add_argument(_flag(field), **keywords)
+
+
+def _flag(field: Field) -> str:
+    return f"--{field.name.replace('_', '-')}"
