@@ -10,6 +10,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from numformer.counts import counted
 from numformer.errors import InputError
 from numformer.generation.descriptions import pipeline_from
 from numformer.generation.ensemble import Ensemble
@@ -172,7 +173,7 @@ def model_path(run: Path) -> Path:
     path = run / "best.safetensors" if run.is_dir() else run
     if not path.is_file():
         runs = sorted(path.parent for path in run.glob("*/best.safetensors"))
-        found = f"{run}, which holds {len(runs)} runs" if runs else f"no file {path}"
+        found = f"{run}, which holds {counted(len(runs), 'run')}" if runs else f"no file {path}"
         raise InputError(
             "a run's folder holds the best.safetensors of its first evaluation",
             found if run.exists() else f"{run}, which is not there",

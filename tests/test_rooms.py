@@ -13,7 +13,7 @@ from tests import paper_room
 ROOT = Path(__file__).parents[1]
 # From the ground up; what stands side by side does not import each other.
 FLOORS = [
-    ["version", "errors", "blas", "symbols", "allocator", "former_modules", "parallel"],
+    ["version", "counts", "errors", "blas", "symbols", "allocator", "former_modules", "parallel"],
     ["backend", "settings", "devices"],
     ["randomness", "layer", "arithmetic"],
     ["paper", "half_precision", "interception"],

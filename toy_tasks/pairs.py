@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from numformer.counts import counted
 from numformer.data import EpochBatches, Subwords, Vocabulary
 from numformer.errors import InputError
 from numformer.generation import Transduction
@@ -155,23 +156,23 @@ def read_data(options: argparse.Namespace) -> dict[str, list[Pair]]:
         files = {name: read_pairs(Path(path), *settings) for name, path in paths}
     total = sum(map(len, files.values()))
     first = next(iter(files.values()))[0]
-    print(f"{total:,} pairs, for example {first[0]!r} -> {first[1]!r}")
+    print(f"{counted(total, 'pair')}, for example {first[0]!r} -> {first[1]!r}")
     distinct = {name: [*dict.fromkeys(pairs)] for name, pairs in files.items()}
     if repeated := total - sum(map(len, distinct.values())):
-        print(f"{repeated:,} pairs are repeated; the repetitions are left out")
+        print(f"{counted(repeated, 'repeated pair')} left out")
     examples = [example for pairs in distinct.values() for example in group_by_source(pairs)]
     if multiple := [example for example in examples if len(example[1]) > 1]:
         source, (target, other, *_) = multiple[0]
         print(
-            f"{len(multiple):,} sources have several targets, any of which is right, for example "
-            f"{source!r} -> {target!r} or {other!r}"
+            f"{counted(len(multiple), 'source')} with several targets, each of them right, "
+            f"for example {source!r} -> {target!r} or {other!r}"
         )
     data = split_pairs(distinct["all"], *SPLITS) if "all" in distinct else distinct
     trained = {source for source, _ in data["train"]}
     if shared := {s for name in ("dev", "test") for s, _ in data[name]} & trained:
         print(
-            f"{len(shared):,} sources of the development or test file are trained on, too, for "
-            f"example {min(shared)!r}: the figures will be too good"
+            f"training has {counted(len(shared), 'source')} of the development or test file, too, "
+            f"for example {min(shared)!r}: the figures will be too good"
         )
     print(", ".join(f"{name} {len(data[name]):,}" for name in SPLITS))
     if empty := [name for name in SPLITS if not data[name]]:

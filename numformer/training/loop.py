@@ -15,6 +15,7 @@ import numpy as np
 from tqdm import tqdm
 
 from numformer.allocator import reuse_freed_memory
+from numformer.counts import counted
 from numformer.data import Batch
 from numformer.errors import InputError
 from numformer.execution.executor import default_parts
@@ -98,10 +99,10 @@ class Schedule:
     def ends_early(self, trainer: Trainer) -> str:
         """Return why the run ends before its last step, or an empty string if it does not."""
         if self.minutes and trainer.seconds >= 60 * self.minutes:
-            return f"{self.minutes:g} minutes are over"
+            return f"after {counted(self.minutes, 'minute')} of training"
         if self.patience and len(since := trainer.since_progress()) > self.patience:
             worse, step = len(since) - 1, since[0]["step"]
-            return f"{worse} evaluations without improvement since step {step}"
+            return f"{counted(worse, 'evaluation')} without improvement since step {step}"
         return ""
 
 

@@ -71,8 +71,8 @@ def test_pairs_of_one_s_own_are_learned_and_the_run_answers(call, succeed, refus
     text = "\n".join(out)
     for note in (
         "93 pairs, for example 'ab 0' -> '0-ab'",
-        "1 pairs are repeated; the repetitions are left out",
-        "2 sources have several targets",
+        "1 repeated pair left out",
+        "2 sources with several targets",
         "'c 5' -> '5-c' or 'five'",
         "of dev the first 3 are used",
         "5 sources that training never saw",
@@ -120,7 +120,10 @@ def test_three_files_are_taken_as_they_are_and_what_they_share_is_reported(succe
     assert text.source.symbols[0] == "0"  # a word
     assert (text.beam, text.length_penalty, text.penalty) == (2, 0.5, "length")
     shared = next(line for line in out if "too, for example" in line)
-    assert shared.startswith("2 sources of the development or test file") and "'ba 8'" in shared
+    assert (
+        shared.startswith("training has 2 sources of the development or test file")
+        and "'ba 8'" in shared
+    )
 
 
 def test_what_cannot_be_is_refused_in_one_line_without_a_trace(refuse):

@@ -327,7 +327,8 @@ def test_an_evaluation_equal_to_the_best_is_no_progress(
         _, found = run(tmp_path / name, task=task, resume=name == "b", **settings)
         assert (last(tmp_path / name)[1]["step"], found["step"]) == (ends_at, best)
     first = measures.index(measures[best - 1]) + 1
-    assert f"without improvement since step {first}" in capsys.readouterr().out
+    evaluations = "1 evaluation" if ends_at - first == 1 else f"{ends_at - first} evaluations"
+    assert f"here: {evaluations} without improvement since step {first}" in capsys.readouterr().out
 
 
 def test_patience_counts_evaluations_however_far_apart(tmp_path):
@@ -349,7 +350,7 @@ def test_a_run_ends_when_its_minutes_are_over(tmp_path, clock, capsys):
     took = dict.fromkeys(range(1, 10), 20)
     for resume in (False, True):
         run(tmp_path / "a", minutes=1, task=slow(clock, took), resume=resume)
-        assert "ends here: 1 minutes are over" in capsys.readouterr().out
+        assert "ends here: after 1 minute of training" in capsys.readouterr().out
         assert [line["step"] for line in metrics(tmp_path / "a")] == [3, 3]
     run(tmp_path / "a", minutes=60, resume=True, task=slow(clock, took))
     run(tmp_path / "b", task=slow(clock, took))

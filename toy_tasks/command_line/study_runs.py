@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from threadpoolctl import threadpool_limits
 
+from numformer.counts import counted
 from numformer.errors import BrokenNumbers, InputError
 from numformer.execution.forked import cores
 from numformer.layer import inference
@@ -69,8 +70,9 @@ def train_side_by_side(
     waiting, running, problems = [run for run in runs if not run.ended], {}, []
     count, began = len(waiting), time.monotonic()
     total_work, done_work = sum(run.work for run in waiting), 0
-    finished = f"finished, all {len(runs)} runs are trained"
-    print(f"{options.out}: {f'{count} of {len(runs)} runs to train' if count else finished}")
+    total = counted(len(runs), "run")
+    state = f"{count} of {total} to train" if count else f"finished, {total} trained"
+    print(f"{options.out}: {state}")
     sys.stdout.flush()  # or a forked process would print it again
     jobs = options.jobs or (cores() if on_cores else 1)
     # A forked process cannot use the GPU context of its parent.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from numformer.counts import counted
 from numformer.devices import find_backend
 from numformer.errors import InputError
 from numformer.execution.executor import default_parts
@@ -84,7 +85,8 @@ def train_task(
             task.begin(folder)
         if options.start and not options.resume:
             print(f"begins with the weights of {options.start}")
-        print(f"{folder}: {model.parameter_counts()['total']:,} parameters, {options.steps} steps")
+        parameters = counted(model.parameter_counts()["total"], "parameter")
+        print(f"{folder}: {parameters}, {counted(options.steps, 'step')}")
         try:
             best = train(model, task, folder, schedule, recipe, **keywords)
         except Interrupted as stopped:
@@ -155,7 +157,7 @@ def finish(
     if example is not None:
         print(f"use it: {options.program} --run {run or folder} --input {quote(example)}")
     if options.quick:
-        print(f"--quick only shows that everything runs: {options.steps} steps teach nothing yet")
+        print("--quick only shows that everything runs: so few steps teach nothing yet")
         target = None
     verdict = f"; target {target[0]}: {'reached' if target[1] else 'MISSED'}" if target else ""
     print(f"{data}{verdict}")

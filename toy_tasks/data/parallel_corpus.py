@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from numformer.counts import counted
 from numformer.data.moses import tokenize
 from numformer.data.vocabulary import split_words
 from numformer.errors import InputError
@@ -36,7 +37,8 @@ def read_corpus(
         pairs = parts[split] if parts else read_parallel(*find_files(path, split, languages), rules)
         complete = pairs if split == "test" else [pair for pair in pairs if all(pair)]
         if len(complete) < len(pairs):
-            print(f"{split}: {len(pairs) - len(complete)} lines with an empty side are left out")
+            lines = counted(len(pairs) - len(complete), "line")
+            print(f"{split}: {lines} with an empty side left out")
         if not complete:
             fix = "Give more pairs of sentences."
             raise InputError(f"{split} holds pairs of sentences", "none", fix)

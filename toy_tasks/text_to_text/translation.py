@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from numformer.counts import counted
 from numformer.data import PairBatch, SpecialIds, Subwords, TokenBatches, Vocabulary
 from numformer.data.vocabulary import DEFAULT_IDS
 from numformer.errors import InputError
@@ -62,7 +63,8 @@ class TranslationTask(TransductionTask):
             rows = [(pair, tuple(map(encode, pair, sides))) for pair in data[split]]
             short[split] = [row for row in rows if max(map(len, row[1])) < MAX_SUBWORDS]
             if left_out := len(rows) - len(short[split]):
-                print(f"{split}: {left_out} pairs of {MAX_SUBWORDS} or more subwords are left out")
+                pairs = counted(left_out, "pair")
+                print(f"{split}: {pairs} of {MAX_SUBWORDS} or more subwords left out")
             if not short[split]:
                 rule = f"{split} holds pairs of fewer than {MAX_SUBWORDS} subwords"
                 raise InputError(rule, "none", "Put one sentence on each line.")
@@ -208,7 +210,7 @@ def print_bleu(model: Transformer, text: Translation, pairs: Sequence[Pair], **s
     """Translate the sources of pairs and print BLEU and chrF -> BLEU."""
     sources, references = zip(*pairs, strict=True)
     if empty := sum(not source or not reference for source, reference in pairs):
-        print(f"{empty} lines with an empty side are counted, too")
+        print(f"{counted(empty, 'line')} with an empty side counted, too")
     return print_scores(translate(text, model, sources, **settings), references, text.to)
 
 
