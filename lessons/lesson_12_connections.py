@@ -8,13 +8,14 @@ import math
 
 import numpy as np
 
+from lessons.kit.facts import fact
 from lessons.kit.lesson import Beside, Picture, Words, scientific, show, table
 from lessons.kit.models import measured
 from lessons.kit.quiz import Question
 from lessons.kit.simulation import Simulation
 from lessons.lesson_12 import families, landscape, sizes
 from lessons.lesson_12.exercises import EXERCISES
-from lessons.lesson_12.landscape import BATCH_WORDS, GPUS, HOUR, LENGTHS, P100, TABLE_2
+from lessons.lesson_12.landscape import HOUR, LENGTHS, P100, TABLE_2
 from lessons.lesson_12.sizes import PRESETS, amount, count_operations, count_parameters, counted
 from numformer import LanguageModel, RMSNorm, Transformer
 from numformer.gradient_check.gradients import check
@@ -302,12 +303,17 @@ def exact(number: float) -> str:
 @show
 def table_2():
     """Table 2 of the paper, what its operations are, and our translator's."""
-    clock = GPUS * 12 * HOUR * P100, GPUS * 3.5 * 24 * HOUR * P100
-    steps = 100_000, 300_000
+    processors, words = fact("processors"), fact("tokens of a batch")
+    hours, steps = fact("hours of training"), fact("steps of training")
+    clock = [processors * hours[name] * HOUR * P100 for name in ("base", "big")]
     done = [
-        n * BATCH_WORDS * float(PAPER[name]["step"]) / PRESETS[name]["length"]
-        for n, name in zip(steps, ("base (2017)", "big (2017)"), strict=True)
+        steps[name]
+        * words
+        * float(PAPER[f"{name} (2017)"]["step"])
+        / PRESETS[f"{name} (2017)"]["length"]
+        for name in ("base", "big")
     ]
+    of_base = TABLE_2["Transformer (base)"][2]
     ours, speed = measured(12)["translator"], landscape.rate()
     rows = [
         (
@@ -324,11 +330,12 @@ def table_2():
             "Table 2 of the paper, newstest2014.",
         ),
         Words(f"""
-            For *base* 8 · 12 · 3600 · {exact(P100)} = {exact(clock[0])}: twelve hours of eight
-            P100. For *big* 8 · 84 · 3600 · {exact(P100)} = {exact(clock[1])}. These are what the
+            For *base* {processors} · {hours["base"]} · 3600 · {exact(P100)} = {exact(clock[0])}:
+            twelve hours of eight P100. For *big* {processors} · {hours["big"]} · 3600 ·
+            {exact(P100)} = {exact(clock[1])}. These are what the
             machines *could* have done. What the model *needed* our ledger knows:
             {amount(PAPER["base (2017)"]["step"])} for 25 words on each side, so {exact(done[0])} in
-            100,000 steps of {BATCH_WORDS:,} words, {100 * done[0] / clock[0]:.0f} % of it. (For
+            {steps["base"]:,} steps of {words:,} words, {100 * done[0] / clock[0]:.0f} % of it. (For
             *big* it is {100 * done[1] / clock[1]:.0f} %.)
 
             **Our translator** (`python -m toy_tasks.translate --preset minutes`) has
@@ -340,8 +347,8 @@ def table_2():
             operations are.
 
             **And on this computer?** One thread multiplies large matrices with {speed / 1e9:.0f}
-            billion operations a second. The {exact(3.3e18)} of the table would take it
-            {3.3e18 / speed / YEAR:.1f} years; what the model needs, {done[0] / speed / YEAR:.2f}
+            billion operations a second. The {exact(of_base)} of the table would take it
+            {of_base / speed / YEAR:.1f} years; what the model needs, {done[0] / speed / YEAR:.2f}
             years, if it did nothing but large products.
         """),
     ]
@@ -515,15 +522,28 @@ def the_lines_of_checkpointing():
 # time waits. Lesson 14 takes all three apart.
 #
 # ## Larger, or longer?
-#
-# **Scaling laws** say what a budget $C = 6ND$ buys. Kaplan et al. 2020 fitted the loss to powers
-# and advised to spend most on size: $N$ should grow as $C^{0.73}$. Hoffmann et al. 2022 measured
-# again, with a learning rate that came to its end in each run, and found
-#
-# $$L = 1.69 + \frac{406.4}{N^{0.34}} + \frac{410.7}{D^{0.28}}$$
-#
-# Here $D$ are words, or their pieces, not the width. Both parts fall together only if size and
-# words grow together.
+
+
+# %%
+@show
+def laws():
+    """What two papers found."""
+    *_, growth = fact("p, q, a")
+    lowest, a, b, alpha, beta = fact("E, A, B, alpha, beta")
+    by_size, by_text = rf"\frac{{{a}}}{{N^{{{alpha}}}}}", rf"\frac{{{b}}}{{D^{{{beta}}}}}"
+    return [
+        Words(f"""
+            **Scaling laws** say what a budget $C = 6ND$ buys. Kaplan et al. 2020 fitted the loss to
+            powers and advised to spend most on size: $N$ should grow as $C^{{{growth}}}$. Hoffmann
+            et al. 2022 measured again, with a learning rate that came to its end in each run, and
+            found
+
+            $$L = {lowest} + {by_size} + {by_text}$$
+
+            Here $D$ are words, or their pieces, not the width. Both parts fall together only if
+            size and words grow together.
+        """)
+    ]
 
 
 # %%
@@ -555,7 +575,7 @@ def at_home():
         )
         for unit, law in laws.items()
     ]
-    rows.append(("subwords of the web (Kaplan et al.)", "0.076", "0.095", "0.73", "", ""))
+    rows.append(("subwords of the web (Kaplan et al.)", *map(str, fact("p, q, a")), "", ""))
     head = ["of", "loss ~ N^−p: p", "~ D^−q: q", "best N ~ C^a: a", "predicted", "trained"]
     missed = [f"{law.added:.3f}" for law in laws.values()]
     return [

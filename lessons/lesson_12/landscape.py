@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_limits
 
 import toy_tasks
 from lessons import COURSE
+from lessons.kit.facts import fact
 from lessons.kit.index import PARTS, architecture
 from lessons.kit.lesson import BLUE, GREEN, GREY, ORANGE, Piece, table
 from lessons.kit.simulation import Option, Simulation, Slider
@@ -120,19 +121,8 @@ def rate() -> float:
 
 # Tables 2 and 3.
 
-# BLEU on newstest2014 and operations of training, English to German and to French.
-TABLE_2 = {
-    "Deep-Att + PosUnk": (None, 39.2, None, 1.0e20),
-    "GNMT + RL": (24.6, 39.92, 2.3e19, 1.4e20),
-    "ConvS2S": (25.16, 40.46, 9.6e18, 1.5e20),
-    "MoE": (26.03, 40.56, 2.0e19, 1.2e20),
-    "GNMT + RL, ensemble": (26.30, 41.16, 1.8e20, 1.1e21),
-    "ConvS2S, ensemble": (26.36, 41.29, 7.7e19, 1.2e21),
-    "Transformer (base)": (27.3, 38.1, 3.3e18, 3.3e18),
-    "Transformer (big)": (28.4, 41.8, 2.3e19, 2.3e19),
-}
-P100, GPUS, HOUR = 9.5e12, 8, 3600  # operations a second by the paper's footnote 5
-BATCH_WORDS = 25_000  # of the source, and as many of the target: section 5.1
+TABLE_2 = fact("BLEU and operations")
+P100, HOUR = fact("operations a second"), 3600
 
 
 @dataclass(frozen=True)
@@ -216,7 +206,7 @@ def draw_ablation(figure) -> None:
 
 # Scaling laws.
 
-E, A, B, ALPHA, BETA = 1.69, 406.4, 410.7, 0.34, 0.28  # Hoffmann et al. 2022, equation 10
+E, A, B, ALPHA, BETA = fact("E, A, B, alpha, beta")
 DAY = 1e15 * 24 * HOUR  # a petaflop/s-day, the unit of Kaplan et al. 2020
 BUDGETS = 10.0 ** np.arange(18, 27)
 NUMBERS = 10.0 ** np.arange(6, 13.01, 0.25)
@@ -234,8 +224,9 @@ def best(budget: float) -> float:
 
 
 def kaplan(budget: float) -> float:
-    """What Kaplan et al. 2020 advised (figure 14): N grows as the 0.73rd power of the budget."""
-    return 1.3e9 * (budget / DAY) ** 0.73
+    """What Kaplan et al. 2020 advised: N grows as a power of the budget."""
+    *_, growth = fact("p, q, a")
+    return fact("best size for a petaflop/s-day") * (budget / DAY) ** growth
 
 
 def compute(budget=1e22, place=16) -> dict:
@@ -250,7 +241,7 @@ def compute(budget=1e22, place=16) -> dict:
         "words": np.log10(words[place]),
         "ratio": words[place] / NUMBERS[place],
         "behind": by_size[place] - there[0][1],
-        "paper": np.log10(budget / 3.3e18),
+        "paper": np.log10(budget / TABLE_2["Transformer (base)"][2]),
     }
 
 

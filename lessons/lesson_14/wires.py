@@ -3,11 +3,12 @@
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from lessons.kit.facts import fact
 from lessons.kit.models import measured
 from numformer import Adam, PairBatch, Transformer, pack
 
-PARAMETERS = {"base": 65e6, "big": 213e6}  # Vaswani et al. 2017, Table 3
-TOKENS, RATE = 25_000, 9.5e12  # of a batch, section 5.1; operations a second, footnote 5
+PARAMETERS = fact("parameters")
+TOKENS, RATE = fact("tokens of a batch"), fact("operations a second")
 GIGABIT = 1e9 / 8  # bytes a second
 NUMBER = 4  # bytes
 

@@ -1,5 +1,6 @@
 """The exercises of every lesson, and what the checker says of solutions, right and wrong."""
 
+import copy
 import inspect
 import io
 import re
@@ -23,6 +24,11 @@ import lessons
 from lessons.kit import further
 from lessons.kit.exercise import Exercise
 from lessons.kit.explanations import EQUAL, Sizes
+from lessons.lesson_12 import sizes
+from numformer.generation.sampling import Sampling
+from numformer.paper.attention import scaled_dot_product_attention
+from numformer.paper.beam import length_penalty
+from numformer.paper.softmax import softmax as library_softmax
 
 SOLVED = {name: exercise for name, exercise in EXERCISES.items() if not exercise.to_find}
 PICKED = [
@@ -77,6 +83,92 @@ def test_a_file_hears_what_is_right_and_what_is_wrong(name, source, words, check
     right = source in RIGHT.get(name, ())
     assert (code, err) == (1 - right, []) and words in output, output
     assert output.endswith(f" {right:d} of 1 right") and (EXERCISES[name].done in output) == right
+
+
+def by_steps(log_p, step, state):
+    """A step of a beam: all ways in a list."""
+    ways = [(log_p[i] + step[i, j], i) for i, j in np.ndindex(step.shape)]
+    best = sorted(ways, reverse=True)[: len(log_p)]
+    return [total for total, _ in best], state[[i for _, i in best]]
+
+
+def by_sequence(log_p, valid, alpha):
+    """The scores of translations, each cut to its length."""
+    cut = [row[mask > 0] for row, mask in zip(log_p, valid, strict=True)]
+    return np.array([row.sum() / length_penalty(len(row), alpha) for row in cut])
+
+
+def by_position(weights, symbols):
+    """The score for induction, position by position."""
+    symbols, found = [*symbols], []
+    for t, symbol in enumerate(symbols):
+        if symbol in symbols[:t]:
+            found.append(weights[:, t, t - symbols[:t][::-1].index(symbol)])
+    return np.mean(found, axis=0)
+
+
+def by_parts(d_model, d_ff, layers, vocabulary, places):
+    """The sizes of a GPT, as the ledger of lesson 12 has them."""
+    counts = sizes.count_parameters(0, layers, d_model, d_ff, vocabulary, places, 1, sizes.GPT_2)
+    return counts[3] / layers, counts[5] / layers, sum(counts)
+
+
+def by_ledger(d_model, d_ff, length):
+    """The work of an encoder layer: without what the length squares, the projections are left."""
+    sizes_of = 1, 0, d_model, d_ff, 0, length
+    attention, network = sizes.count_operations(*sizes_of)[1:3]
+    pairs = 2 * (2 * length**2 * d_model)
+    return attention - pairs, pairs, network, 3 * (attention + network)
+
+
+def by_query(query, source_key, key):
+    """One attention to a source and to a target, which is causal."""
+    mask = np.hstack([np.ones((len(query), len(source_key)), bool), np.tri(len(query), dtype=bool)])
+    keys = np.vstack([source_key, key])
+    return scaled_dot_product_attention(query, keys, keys, mask)[1]
+
+
+def by_exponentials(m_1, n_1, o_1, m_2, n_2, o_2):
+    a, b, m = n_1 * np.exp(m_1), n_2 * np.exp(m_2), np.maximum(m_1, m_2)
+    return m, (a + b) / np.exp(m), (a * o_1 + b * o_2) / (a + b)
+
+
+WITHOUT_FORWARD = {
+    "nucleus": lambda p, top_p: Sampling(top_p=float(top_p)).probabilities(np.log(p)),
+    "beam_step": by_steps,
+    "mended_scores": by_sequence,
+    "induction_score": by_position,
+    "mended_importance": lambda heads, d: abs(np.einsum("bthk,bthk->bh", heads, d)).mean(axis=0),
+    "gpt_size": by_parts,
+    "layer_work": by_ledger,
+    "mended_one_softmax": by_query,
+    "merge": by_exponentials,
+    "mended_one_after_the_other": lambda scores, value: library_softmax(scores) @ value,
+    "whole_gradient": lambda g, n: np.average(g, axis=0, weights=n[:, 0]),
+    "reduce_scatter": lambda parts: None,
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_FORWARD)
+def test_a_solution_without_a_forward_is_what_the_library_computes(name):
+    exercise = EXERCISES[name]
+    for sizes_of in Sizes(), EQUAL:
+        arguments = exercise.known[sizes_of].arguments
+        results = exercise.solution(*copy.deepcopy(arguments))
+        results = results if isinstance(results, tuple) else (results,)
+        expected = WITHOUT_FORWARD[name](*copy.deepcopy(arguments))
+        if name == "reduce_scatter":  # machine r ends with all of chunk r + 1
+            held, whole = results[0], arguments[0].sum(axis=0)
+            places = [(r, (r + 1) % len(held)) for r in range(len(held))]
+            results, expected = [held[at] for at in places], [whole[c] for _, c in places]
+        elif len(results) == 1:
+            expected = (expected,)
+        for result, right in zip(results, expected, strict=True):
+            np.testing.assert_allclose(result, right, err_msg=name)
+
+
+def test_every_exercise_has_a_forward_or_a_second_solution():
+    assert {name for name, task in EXERCISES.items() if not task.forward} == {*WITHOUT_FORWARD}
 
 
 def normed(x, scale):

@@ -75,6 +75,28 @@ def test_operations_are_those_that_a_model_does(rng):
         assert sizes.counted(LanguageModel(config), ids, ids) == (sum(formula), 2 * sum(formula))
 
 
+def test_bytes_of_the_ledger_are_those_of_arrays(rng):
+    """Of training: weights, gradients and what Adam keeps; of writing: keys and values."""
+    given = dict(heads=2, d_model=8, d_ff=12)
+    config = Transformer.Config.base(20, layers=2, p_drop=0.0, **given)
+    asked = dict(given, encoder=2, decoder=2, vocabulary=20, length=5, details=sizes.PAPER)
+    model = Transformer(config)
+    vectors = numformer.pack(model)
+    trained = [vectors.data, vectors.grad, *numformer.Adam(vectors).state.values()]
+    found = sizes.compute(**asked)
+    assert sum(array.nbytes for array in trained) == found["weights"]
+    with numformer.inference():
+        state = model.start(np.array([[5, 9, 7, 5, 2]]), 5)
+        model.step(np.array([4]), state)
+    states = state.past._states.values()
+    arrays = [s.values() if isinstance(s, dict) else s._arrays for s in states]
+    assert sum(a.nbytes for kept in arrays for a in kept if a.ndim == 4) == found["cache"]
+    objective = model.objective()
+    objective.forward(*(rng.integers(4, 20, (1, 5)) for _ in range(3)))
+    weights = [layer.saved[-1].get("weights") for layer in model.layers_within() if layer.saved]
+    assert sum(w.nbytes for w in weights if w is not None) == found["scores"]
+
+
 def test_amounts_are_read_as_words():
     texts = {0: "0", 999999: "999,999", 1e6: "1 million", 2.345e9: "2.35 billion"}
     texts |= {5e12: "5 trillion", 7.2e17: "720 quadrillion"}

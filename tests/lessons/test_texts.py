@@ -7,15 +7,19 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import second_entries
 from lesson_solutions import LESSONS
 from matplotlib import pyplot
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 import lessons
 from lessons.__main__ import main
+from lessons.kit import facts
 from lessons.kit.lesson import INK, Beside, Matrix, Picture, Piece, plain
+from lessons.kit.papers import AUTHORS, PAPERS
 from lessons.kit.percent import cells
 from lessons.kit.run import run
+from toy_tasks import ablation
 
 # Numbers and claims that a lesson makes, as a terminal shows them; other tests compute them anew.
 QUOTATIONS = {
@@ -133,6 +137,39 @@ def test_a_lesson_in_a_terminal(number, call, tmp_path, monkeypatch):
         if abs(eval(left) - float(right)) > 0.7 * 10.0 ** -len(right.partition(".")[2])
     ]
     assert sums and off == [], f"arithmetic that does not come out: {off}"
+
+
+def test_a_fact_of_a_paper_is_the_one_that_was_entered_twice():
+    assert {name: fact.value for name, fact in facts.FACTS.items()} == second_entries.FACTS
+    assert {fact.paper for fact in facts.FACTS.values()} <= PAPERS.keys()
+    table = [tuple(map(float, row.split())) for row in second_entries.TABLE_3.split(",")]
+    assert [(perplexity, bleu) for _, perplexity, bleu in ablation.ROWS.values()] == table
+    for number, sentences in second_entries.SENTENCES.items():
+        text = Path(lessons.load(number).__file__).read_text().replace("\n#", " ")
+        assert [words for words in sentences if words not in " ".join(text.split())] == []
+
+
+def test_a_paper_s_link_leads_to_the_paper_of_its_title():
+    """As entered twice; and a title that a text gives beside the authors is that paper's."""
+    lines = [line.split(" ", 1) for line in second_entries.ARXIV.split("\n") if line]
+    titles = {name.partition(": ")[0]: name.partition(": ")[2] for _, name in lines}
+    links = {name.partition(": ")[0]: f"https://arxiv.org/abs/{number}" for number, name in lines}
+    assert links | second_entries.OTHER_PAPERS == PAPERS
+    found = set()
+    for number in LESSONS:
+        text = Path(lessons.load(number).__file__).read_text().replace("\n#", " ")
+        for author, year, title in re.findall(AUTHORS + r",\s\*([^*]+)\*", text):
+            if title_of := titles.get(f"{author} {year}"):
+                found.add(author)
+                told, entered = (" ".join(t.split()).lower() for t in (title, title_of))
+                assert entered.startswith(told) or told.startswith(entered), (author, year, title)
+    assert len(found) > 20
+
+
+@pytest.mark.parametrize("number", LESSONS)
+def test_answers_of_a_quiz_are_those_that_were_entered_twice(number):
+    answers = [question.answer for question in lessons.load(number).quiz()]
+    assert answers == pytest.approx(second_entries.ANSWERS[number], abs=1e-6)
 
 
 def test_the_lesson_runs_as_a_notebook_does(capsys, monkeypatch):
