@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from lessons import COURSE, FOLDER
+from lessons.kit.facts import fact
 from lessons.kit.lesson import table
 from lessons.kit.views import figure
 from lessons.lesson_12 import landscape
-from lessons.lesson_12.sizes import amount
+from lessons.lesson_12.sizes import TRAINED, amount
 from numformer import later, models, paper
 from numformer.later.attention.relative import RelativePositions
 from numformer.later.attention.tiles import TiledAttention
@@ -278,7 +279,7 @@ def step(config) -> tuple[int, int, int]:
     of_parts = parts(config)
     operations = 3 * BATCH * sum(part.operations for part in of_parts)
     saved = 4 * BATCH * sum(part.layers * part.saved for part in of_parts)
-    return operations, 16 * total(config), round(saved)
+    return operations, TRAINED * total(config), round(saved)
 
 
 def duration(seconds: float) -> str:
@@ -316,9 +317,11 @@ def published_page(page) -> tuple[str, str]:
     said |= dict(choices=choices_table(), places=places_table(), ledger=ledger(page))
     said |= dict(steps=steps_table(), batch=f"{BATCH}", length=f"{LENGTH}")
     said |= dict(rate=figure(rate / 1e9), fits=f"{', '.join(fits[:-1])} and {fits[-1]}")
-    said |= dict(trained=figure(16 * total(llama) / 1e9), alone=figure(4 * total(llama) / 1e9))
-    for name in ("GPT-2 small", "Llama 2 7B"):  # 6 operations, 20 symbols a parameter
-        said[name] = duration(6 * 20 * total(known[name]) ** 2 / rate)
+    said |= dict(trained=figure(TRAINED * total(llama) / 1e9), alone=figure(4 * total(llama) / 1e9))
+    symbols = fact("symbols for each parameter")
+    said |= dict(symbols=f"{symbols}")
+    for name in ("GPT-2 small", "Llama 2 7B"):  # 6 operations for each parameter and symbol
+        said[name] = duration(6 * symbols * total(known[name]) ** 2 / rate)
     title, text = (FOLDER / "published.md").read_text(encoding="utf-8").split("\n", 1)
     text = re.sub(r"\{\{(.+?)\}\}", lambda name: said[name[1]], text)
     return title.removeprefix("# "), page.markdown(text)

@@ -113,9 +113,9 @@ class Exercise(Piece):
         if _same_code(function, self.start):
             return Verdict(False, "Not begun yet.")
         code = getattr(function, "__code__", None)
-        given = [*code.co_varnames[: code.co_argcount]] if code else []
-        if given != self._parameters and {*given} == {*self._parameters}:
-            order = f"{listed(given)}. It is called with {listed(self._parameters)}"
+        names = [*code.co_varnames[: code.co_argcount]] if code else []
+        if names != self._parameters and {*names} == {*self._parameters}:
+            order = f"{listed(names)}. It is called with {listed(self._parameters)}"
             return Verdict(False, f"Its arguments stand in the order {order}.")
         try:
             return self._checked(function)

@@ -44,6 +44,7 @@ FACTS = {
     "operations a second": Fact("Vaswani 2017", "footnote 5", 9.5e12),  # of a P100
     # L = E + A / N^alpha + B / D^beta
     "E, A, B, alpha, beta": Fact("Hoffmann 2022", "equation 10", (1.69, 406.4, 410.7, 0.34, 0.28)),
+    "symbols for each parameter": Fact("Hoffmann 2022", "Table 3", 20),
     "best size for a petaflop/s-day": Fact("Kaplan 2020", "figure 14", 1.3e9),
     # loss ~ N^-p, loss ~ D^-q, best N ~ C^a
     "p, q, a": Fact("Kaplan 2020", "section 1.2", (0.076, 0.095, 0.73)),

@@ -44,17 +44,17 @@ def limited(file: str):
     Where that goes on all the same, as in a bare `except:` or in input(), nothing that is raised
     leads out: the program names the line and ends. There is time in a debugger.
     """
-    thread, ended, stopped = threading.get_ident(), threading.Event(), []
+    thread, end, errors = threading.get_ident(), threading.Event(), []
 
     def watch():
-        while not ended.wait(LIMIT):
+        while not end.wait(LIMIT):
             frames = [frame for frame, _ in traceback.walk_stack(sys._current_frames()[thread])]
             modules = [str(frame.f_globals.get("__name__")) for frame in frames]
             if any(module.startswith(DEBUGGERS) for module in modules):
                 continue
-            if stopped:
+            if errors:
                 _end(file, frames)
-            stopped.append(TooLong())
+            errors.append(TooLong())
             _raise_in(thread, TooLong)
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -62,11 +62,11 @@ def limited(file: str):
     try:
         yield
     finally:
-        ended.set()
+        end.set()
         watcher.join()
         _raise_in(thread, None)  # what has not been raised yet is raised here
-    if stopped:  # caught, and then it came to an end
-        raise stopped[0]
+    if errors:  # caught, and then it came to an end
+        raise errors[0]
 
 
 def _raise_in(thread: int, problem: type | None) -> None:

@@ -118,9 +118,9 @@ class Solution:
 
     def _late(self) -> Iterator[Variation]:
         """With a factor of one line at the end of a result instead."""
-        assigned = [*self.parameters, *(line.name for _, line in self.lines)]
+        targets = [*self.parameters, *(line.name for _, line in self.lines)]
         once = all(isinstance(statement, ast.Assign) for statement in self.statements)
-        if not once or len({*assigned}) < len(assigned):
+        if not once or len({*targets}) < len(targets):
             return  # what a line reads may be another value in the end
         lines = {line.name: line for _, line in self.lines}
         for index, line in self.lines:
@@ -128,8 +128,7 @@ class Solution:
             for factor, result in itertools.product(factors, self.results):
                 name = ast.unparse(factor)
                 rest = [f"({ast.unparse(other)})" for other in factors if other is not factor]
-                used = name in line.what and line.name in sources(lines.get(result))
-                if not (rest and used):
+                if not (rest and name in line.what and line.name in sources(lines.get(result))):
                     continue
 
                 def step(names, index=index, line=line, rest=rest, name=name, result=result):

@@ -32,6 +32,9 @@ PAPER, PRE_NORM = (0, 0, 0, 0), (0, 0, 1, 0)
 GPT_2, MARIAN = (1, 1, 1, 0), (1, 0, 0, 1)
 
 
+TRAINED = 4 + 4 + 8  # bytes of a parameter in training: weight, gradient, Adam's two vectors
+
+
 def count_parameters(encoder, decoder, d_model, d_ff, vocabulary, length, shared, details):
     """The numbers to be learned in each of PARTS, for `encoder` and `decoder` layers.
 
@@ -102,7 +105,7 @@ def compute(
         "forward": forward,
         "step": 3 * forward,
         "rule": 3 * forward / (6 * total * length),
-        "weights": 16 * total,
+        "weights": TRAINED * total,
         "scores": 4 * towers * heads * length**2,
         "cache": 8 * (decoder + decoder * (encoder > 0)) * length * d_model,
     }

@@ -25,6 +25,7 @@ FACTS = {
     "steps of training": {"base": 1e5, "big": 3e5},
     "operations a second": 9.5e12,
     "E, A, B, alpha, beta": (1.69, 406.4, 410.7, 0.34, 0.28),
+    "symbols for each parameter": 20,
     "best size for a petaflop/s-day": 1.3e9,
     "p, q, a": (0.076, 0.095, 0.73),
 }

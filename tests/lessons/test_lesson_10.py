@@ -100,6 +100,7 @@ def test_with_the_cache_and_without_the_same_is_written():
         for name in ("q", "a", "y"):
             np.testing.assert_allclose(kept[name][step - 1], again[name][step - 1], atol=1e-12)
         assert (kept["rows"], kept["total"]) == (1, step)
+        assert kept["kept"] == kept["k"][:step].size + kept["v"][:step].size
         assert (again["rows"], again["total"]) == (step, sum(range(step + 1)))
         q, k, v = (cache.X @ w for w in (cache.W_Q, cache.W_K, cache.W_V))
         row = np.exp(q[step - 1] @ k[:step].T / np.sqrt(3))

@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -79,22 +80,22 @@ def test_bytes_of_the_ledger_are_those_of_arrays(rng):
     """Of training: weights, gradients and what Adam keeps; of writing: keys and values."""
     given = dict(heads=2, d_model=8, d_ff=12)
     config = Transformer.Config.base(20, layers=2, p_drop=0.0, **given)
-    asked = dict(given, encoder=2, decoder=2, vocabulary=20, length=5, details=sizes.PAPER)
+    settings = dict(given, encoder=2, decoder=2, vocabulary=20, length=5, details=sizes.PAPER)
     model = Transformer(config)
     vectors = numformer.pack(model)
-    trained = [vectors.data, vectors.grad, *numformer.Adam(vectors).state.values()]
-    found = sizes.compute(**asked)
-    assert sum(array.nbytes for array in trained) == found["weights"]
+    arrays = [vectors.data, vectors.grad, *numformer.Adam(vectors).state.values()]
+    ledger = sizes.compute(**settings)
+    assert sum(array.nbytes for array in arrays) == ledger["weights"]
     with numformer.inference():
         state = model.start(np.array([[5, 9, 7, 5, 2]]), 5)
         model.step(np.array([4]), state)
     states = state.past._states.values()
-    arrays = [s.values() if isinstance(s, dict) else s._arrays for s in states]
-    assert sum(a.nbytes for kept in arrays for a in kept if a.ndim == 4) == found["cache"]
+    arrays = chain(*(s.values() if isinstance(s, dict) else s._arrays for s in states))
+    assert sum(array.nbytes for array in arrays if array.ndim == 4) == ledger["cache"]
     objective = model.objective()
     objective.forward(*(rng.integers(4, 20, (1, 5)) for _ in range(3)))
     weights = [layer.saved[-1].get("weights") for layer in model.layers_within() if layer.saved]
-    assert sum(w.nbytes for w in weights if w is not None) == found["scores"]
+    assert sum(w.nbytes for w in weights if w is not None) == ledger["scores"]
 
 
 def test_amounts_are_read_as_words():

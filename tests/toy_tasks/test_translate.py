@@ -189,8 +189,8 @@ def test_each_language_has_its_own_rules_for_tokens(succeed, monkeypatch):
     for split, language in itertools.product(corpus.SPLITS, (0, 1)):
         write(f"data/{split}.{['fr', 'en'][language]}", [sides[language]] * 3)
     assert read_corpus(Path("data"), ("fr", "en"))["test"] == [tokens] * 3
-    spaced = write("data/a.tok.fr", [" 1\xa000  \u2028 "])
-    assert read_parallel(spaced, spaced, ("fr", "fr")) == [("1\xa000 \u2028",) * 2]
+    path = write("data/a.tok.fr", [" 1\xa000  \u2028 "])
+    assert read_parallel(path, path, ("fr", "fr")) == [("1\xa000 \u2028",) * 2]
     asked = []
 
     def answer(text, model, texts):

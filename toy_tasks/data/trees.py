@@ -15,7 +15,7 @@ MAX_DEPTH, MAX_WORDS = 100, 256
 """Limits for a tree. The longest sentences in newspapers have about 30 levels and 140 words."""
 TOP = "TOP", "ROOT", "S1", ""
 """Labels of the node that some treebanks put around the tree of a sentence."""
-SPACED_LABEL = re.compile(r"[^-].*[-=|] .+|.+ (-[A-Z]{3}([-=]\w+)*|[=|]\w+)", re.ASCII)
+LABEL_WITH_SPACE = re.compile(r"[^-].*[-=|] .+|.+ (-[A-Z]{3}([-=]\w+)*|[=|]\w+)", re.ASCII)
 """A label with a space in it, as in (NP -SBJ (PRP he)) and (NP- SBJ (PRP he))."""
 EMPTY = "-NONE-"
 """The tag of tokens that are not words of the sentence, such as traces."""
@@ -120,7 +120,11 @@ def read_trees(path: Path) -> list[Tree]:
             if not children:
                 raise InputError(f"{where}: a constituent has children", f"({label:.40})", fix)
             start = f"{label} {children[0]}"
-            if len(children) > 1 and isinstance(children[0], str) and SPACED_LABEL.fullmatch(start):
+            if (
+                len(children) > 1
+                and isinstance(children[0], str)
+                and LABEL_WITH_SPACE.fullmatch(start)
+            ):
                 rule, fix = "a label has no space in it", f"Write ({start.replace(' ', ''):.40}."
                 raise InputError(f"{where}: {rule}", f"({start:.40}", fix)
             if open_:
