@@ -95,7 +95,8 @@ class Trained:
 
         An encoder-decoder has the settings `beam`, `length_penalty`, `penalty` and `max_length`, a
         language model `length`; both have `temperature`, `top_k`, `top_p` and `seed` to sample.
-        Warns about symbols that training never saw.
+        The settings of the run are the defaults, as on the command line. The answer to an empty
+        text in a longer list is empty. Warns about symbols that training never saw.
         """
         single = not isinstance(text, list | tuple)
         texts: Any = [text] if single else text
@@ -104,24 +105,38 @@ class Trained:
 
     def write(self, texts: Sequence[str], say=lambda note: None, **settings) -> list[str]:
         """Return the model's answer to each text; `say` is called with every note on a text."""
-        symbols = self._symbols("write", texts, say, settings)
-        return [*map(self.text.join, self.text.write(self.model, symbols, **settings))]
+        sequences = self._symbols("write", texts, say, settings)
+        written = iter(self.text.write(self.model, [*filter(None, sequences)], **settings))
+        return [self.text.join(next(written)) if symbols else "" for symbols in sequences]
 
     def n_best(
         self, texts: Sequence[str], count: int, say=lambda note: None, **settings
     ) -> list[list[tuple[float, str]]]:
         """Return for each text the `count` best answers of a beam search, best first, with scores.
 
-        `settings` are settings of beam search. Raises InputError for a model without beam search.
+        `settings` are settings of beam search. An empty text in a longer list has no answers. To
+        find `count` answers the search goes on for longer than for one. So the first of them may be
+        better than what `write` returns; with the same `beam` it is never worse. Raises InputError
+        for a model without beam search.
         """
-        symbols = self._symbols("n_best", texts, say, settings)
-        answers = self.text.n_best(  # type: ignore[attr-defined]
-            self.model, symbols, count, **settings
+        sequences = self._symbols("n_best", texts, say, settings)
+        answers = iter(
+            self.text.n_best(  # type: ignore[attr-defined]
+                self.model, [*filter(None, sequences)], count, **settings
+            )
         )
-        return [[(score, self.text.join(written)) for score, written in best] for best in answers]
+        return [
+            [(score, self.text.join(written)) for score, written in next(answers)]
+            if symbols
+            else []
+            for symbols in sequences
+        ]
 
     def _symbols(self, method: str, texts: Sequence[str], say, settings: dict) -> list[list[str]]:
-        """Return the symbols of texts; require that the pipeline's method has these settings."""
+        """Return the symbols of texts; require that the pipeline's method has these settings.
+
+        A text of white space among others has none.
+        """
         if isinstance(texts, str):
             raise InputError("texts are a list of strings", "a string", "Write [text].")
         if not hasattr(self.text, method):
@@ -135,9 +150,14 @@ class Trained:
                 unknown[0],
                 "Leave it out, or load a run of another task.",
             )
-        sequences = [self.text.symbols(text) for text in texts]
+        several = len(texts) > 1
+        is_empty = [several and isinstance(text, str) and not text.strip() for text in texts]
+        sequences = [
+            [] if empty else self.text.symbols(text)
+            for text, empty in zip(texts, is_empty, strict=True)
+        ]
         for text, symbols in dict(zip(texts, sequences, strict=True)).items():
-            for note in self.text.notes(symbols):
+            for note in self.text.notes(symbols) if symbols else ():
                 say(f"{note} (in {text!r})" if len(text) <= 80 else note)
         return sequences
 

@@ -68,6 +68,38 @@ def test_a_loaded_run_answers_a_text_and_a_list_of_texts(run):
     assert len(trained("ab")) == 202 if goes_on else trained(" ab ") == trained("ab")
 
 
+def test_an_empty_text_among_others_has_an_empty_answer(run, complaint):
+    trained = numformer.load(run)
+    goes_on = isinstance(trained.text, Continuation)
+    settings = dict(length=3, temperature=2.0) if goes_on else {}
+    a, b = trained(["ab", "ea"], **settings)
+    assert trained(["ab", "", " \t", "ea"], **settings) == [a, "", "", b]
+    assert trained(["", " "], **settings) == ["", ""]
+    assert "at least one symbol" in complaint(trained, "", **settings)
+    assert "a text is a string" in complaint(trained, ["ab", None], **settings)
+    if not goes_on:
+        assert trained.n_best(["", "ab"], 2) == [[], *trained.n_best(["ab"], 2)]
+
+
+def test_a_language_model_samples_as_its_run_does(tmp_path, complaint):
+    """With the seed 1, as on the command line; another temperature overrides that of the run."""
+    model = model_of(CONTINUATION)
+    text = replace(CONTINUATION, temperature=2.0)
+    save_model(tmp_path / "best.safetensors", model, text=text.description())
+    trained = numformer.load(tmp_path)
+    greedy, sampled = (
+        CONTINUATION.write(model, [[*"ab"]], 30, temperature=t, seed=1)[0] for t in (0.0, 2.0)
+    )
+    assert trained("ab", length=30) == "".join(sampled) != "".join(greedy)
+    assert trained("ab", length=30, temperature=0.0) == "".join(greedy)
+    assert CONTINUATION.write(model, [[*"ab"]], 30) == [greedy]
+    for wrong in (-1.0, "1", float("nan"), True):
+        save_model(
+            tmp_path / "best.safetensors", model, text=text.description() | {"temperature": wrong}
+        )
+        assert "text pipeline" in complaint(numformer.load, tmp_path)
+
+
 def test_many_texts_keep_their_order_and_long_ones_are_read_fewer_at_a_time(monkeypatch):
     """Both searches are replaced by functions that copy the source."""
     seen = []

@@ -27,7 +27,7 @@ from toy_tasks.reports.tables import aligned_table
 PICTURE = Path("runs/compare.png")
 # Options that may differ between runs with the same settings: the seed, the machine, what is
 # reported or written at the end, and the sizes of vocabularies, which the task decides.
-IGNORED = {"seed", "log_every", "backend", "quick", "no_plots", "length"}
+IGNORED = {"seed", "log_every", "backend", "quick", "no_plots", "length", "temperature"}
 IGNORED |= {"source_vocabulary", "target_vocabulary", "vocabulary"}
 LOSS = "held_out_loss"
 

@@ -79,11 +79,12 @@ class WritingTask:
         seed: int,
         name: str = "write",
         vocabulary: Vocabulary | None = None,
+        temperature: float | None = None,
     ):
         symbols = vocabulary or Vocabulary.of([text])
         self.subwords = symbols if isinstance(symbols, Subwords) else None
         self.unit = "characters" if type(symbols) is Vocabulary else "subwords"
-        self.text = Continuation(symbols, context)
+        self.text = Continuation(symbols, context, temperature)
         self.longest, self.batch_size, self.seed, self.name = context, batch_size, seed, name
         self.data = zlib.crc32(text.encode())
         training_text, self.unseen_text = split(text)
@@ -155,7 +156,8 @@ def make_writing_task(options: argparse.Namespace, text: str) -> WritingTask:
         lines, size = split(text)[0].split("\n"), options.subwords
         vocabularies = (subwords_for_run(options, lines, size, "--subwords", exact=True),)
     settings = options.context, options.batch_size, options.seed, name
-    return WritingTask(text, *settings, *vocabularies)
+    vocabulary = vocabularies[0] if vocabularies else None
+    return WritingTask(text, *settings, vocabulary, options.temperature)
 
 
 def train_and_write(

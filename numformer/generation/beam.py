@@ -73,7 +73,8 @@ def n_best(
     """inputs (B, S) -> for each row the `count` best hypotheses found with `beam`, best first.
 
     `penalty` names one of PENALTIES. `count` is at most `beam`, as a narrower beam
-    might find fewer hypotheses. Raises InputError for invalid settings.
+    might find fewer hypotheses. A larger `count` searches for longer, so it may find a better first
+    hypothesis, never a worse one. Raises InputError for invalid settings.
     """
     require_positive("count", count)
     require_positive("beam", beam)

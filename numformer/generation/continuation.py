@@ -7,7 +7,7 @@ import numpy as np
 
 from numformer.data import Vocabulary
 from numformer.errors import require_positive
-from numformer.generation.sampling import Sampling, random_streams
+from numformer.generation.sampling import Sampling, is_temperature, random_streams
 from numformer.generation.text_pipeline import OneVocabulary, Symbols
 from numformer.models import Model
 from numformer.paper.writing import greedy
@@ -17,11 +17,13 @@ from numformer.paper.writing import greedy
 class Continuation(OneVocabulary):
     """Continues the beginning of a text with a language model.
 
-    The model was trained on `context` symbols at a time.
+    The model was trained on `context` symbols at a time. `temperature` is that of sampling; with 0
+    or None the most probable symbol is written each time.
     """
 
     vocabulary: Vocabulary
     context: int
+    temperature: float | None = None
 
     def write(
         self,
@@ -31,16 +33,17 @@ class Continuation(OneVocabulary):
         temperature: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
-        seed: int = 0,
+        seed: int = 1,
     ) -> list[list[str]]:
         """Return each text with `length` further symbols, or fewer if the model ends the text.
 
         Once a text has `context` symbols, the model sees only the last `context` / 2 of them and
         what it writes next; a model with `config.extrapolates` always sees the whole text. A
-        `temperature`, `top_k` or `top_p` turns on sampling, with random numbers that depend on the
-        seed and the index of a text in `texts`.
+        `temperature`, by default the field, `top_k` or `top_p` turns on sampling, with random
+        numbers that depend on the seed and the index of a text in `texts`.
         """
         require_positive("length", length)
+        temperature = self.temperature if temperature is None else temperature
         sampling = Sampling.from_settings(temperature, top_k, top_p)
         extrapolates = getattr(model.config, "extrapolates", False)
 
@@ -66,6 +69,11 @@ class Continuation(OneVocabulary):
         return [
             continue_text(list(text), stream) for text, stream in zip(texts, streams, strict=True)
         ]
+
+    def fits(self, config) -> bool:
+        return super().fits(config) and (
+            self.temperature is None or is_temperature(self.temperature)
+        )
 
     def maps(self, model, text, written=None):
         """Return attention maps for the last `context` symbols of the text; nothing is written."""

@@ -71,7 +71,7 @@ class Sampling:
     def __post_init__(self):
         t, k, p = self.temperature, self.top_k, self.top_p
         number = f"a number from 0 to {MAX_TEMPERATURE:g}"
-        _require("temperature", t, number, _is_number(t) and t >= 0)
+        _require("temperature", t, number, is_temperature(t))
         _require("top_k", k, "an integer of at least 1", k is None or (type(k) is int and k >= 1))
         valid = p is None or (_is_number(p) and 0 < p <= 1)
         _require("top_p", p, "a number above 0 and at most 1", valid)
@@ -135,6 +135,11 @@ def random_streams(seed: int, numbers: Iterable[int]) -> list[np.random.Generato
     """Return a random stream for each number; it depends on the number and the seed."""
     _require("seed", seed, "an integer of at least 0", type(seed) is int and seed >= 0)
     return [np.random.default_rng(seed_sequence(seed, "sampling", number)) for number in numbers]
+
+
+def is_temperature(value) -> bool:
+    """Whether this is a valid temperature of sampling."""
+    return _is_number(value) and value >= 0
 
 
 def _is_number(value) -> bool:

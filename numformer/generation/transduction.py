@@ -57,7 +57,7 @@ class Transduction(TextPipeline):
         temperature: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
-        seed: int = 0,
+        seed: int = 1,
     ) -> list[list[str]]:
         """The target of each source; `beam` to `max_length` replace the fields of the pipeline.
 
@@ -104,6 +104,8 @@ class Transduction(TextPipeline):
         """For each source the `count` best targets, best first, each with its score.
 
         The `beam` is at least `count`; by default it is the larger of `count` and the field `beam`.
+        The search goes on until no open hypothesis can be among the `count` best, so the first may
+        be better than what `write` finds with the same beam.
         """
         require_positive("count", count)
         beam = max(count, self.beam) if beam is None else beam

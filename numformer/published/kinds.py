@@ -65,7 +65,8 @@ def _t5_text(folder: Path, config, settings: ForeignConfig) -> Transduction:
 def _continuation(folder: Path, config, settings: ForeignConfig) -> Continuation:
     longest = config.longest or settings.get("max_position_embeddings", MAX_SYMBOLS)
     vocabulary = load_tokenizer(folder, config.vocabulary, marked=True)
-    return Continuation(vocabulary, min(longest, MAX_SYMBOLS))
+    temperature = settings.get("temperature", 1.0) if settings.get("do_sample", False) else 0.0
+    return Continuation(vocabulary, min(longest, MAX_SYMBOLS), temperature)
 
 
 def _infilling(folder: Path, config, settings: ForeignConfig) -> Infilling:

@@ -12,6 +12,7 @@ import safetensors.numpy
 from numformer.data.subwords import Subwords
 from numformer.data.tokenizers import MarianVocabulary, Tokenizer
 from numformer.errors import InputError
+from numformer.generation.continuation import Continuation
 from numformer.generation.text_pipeline import TextPipeline
 from numformer.generation.transduction import Transduction
 from numformer.models import LanguageModel, Model
@@ -50,6 +51,10 @@ def save_published(
         # max_length replaces max_new_tokens
         settings = {n: v for n, v in generation.items() if n != "max_new_tokens"}
         generation = settings | _generation(text, with_generation_ends(config, generation))
+    if isinstance(text, Continuation) and text.temperature is not None:
+        generation = generation | {"do_sample": text.temperature > 0}
+        if text.temperature:  # top_k has a default in transformers, by which 0 is no limit
+            generation |= {"temperature": text.temperature, "top_k": 0}
     if generation:
         _write_json(folder / GENERATION, generation)
     return name

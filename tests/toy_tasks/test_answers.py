@@ -17,12 +17,15 @@ LETTERS = Vocabulary("abcd")
 TEXTS = {
     "pairs": Transduction(LETTERS, LETTERS, 6, None, beam=3, penalty="length"),
     "write": Continuation(LETTERS, context=8),
+    "shakespeare": Continuation(LETTERS, 8, temperature=0.3),
+    "scaling": Continuation(LETTERS, 8, temperature=0.0),
 }
 SIZES = dict(d_model=8, d_ff=8, heads=2, layers=1)
 MODELS = {
     "pairs": Transformer(Transformer.Config.base(len(LETTERS), **SIZES)),
     "write": LanguageModel(LanguageModel.Config(vocabulary=len(LETTERS), **SIZES)),
 }
+MODELS |= dict.fromkeys(("shakespeare", "scaling"), MODELS["write"])
 RULE = "-" * 15
 BEST = "0.5000\t<a>", "0.5000\t<b>"
 SAMPLED = dict(length=200, temperature=0.8)
@@ -53,6 +56,11 @@ ANSWERS = [  # task, flags, settings of the writing, what is printed
     ("write", "--input-file scene.txt", SAMPLED | dict(seed=1), ["<ab", "cd>"]),
     ("write", "--input-file -", SAMPLED | dict(seed=1), ["<d", "", "b", ">"]),
 ]
+ANSWERS += [  # a run's own temperature, also from Python; the command line overrides it
+    ("shakespeare", "--input a", dict(length=200, seed=1), ["<a>"]),
+    ("shakespeare", "--input a --top-k 2", dict(length=200, top_k=2, seed=1), ["<a>"]),
+    ("shakespeare", "--input a --greedy", dict(length=200, temperature=0.0, seed=1), ["<a>"]),
+]
 REFUSED = [
     (
         "pairs --n-best 2 --temperature 1",
@@ -73,6 +81,8 @@ REFUSED = [
     ("pairs --count 2", "--count is for answers that are sampled at random"),
     ("write --greedy --top-p 0.5", "--top-p is for answers that are sampled at random"),
     ("write --temperature 0 --seed 2", "--seed is for answers that are sampled at random"),
+    ("scaling --count 2", "--count is for answers that are sampled at random"),
+    ("scaling --seed 2", "is for answers that are sampled at random"),
     ("write --input-file absent.txt", "absent.txt must be a file that can be read"),
     ("write --max-length 5", "received --max-length. Leave that out"),
 ]

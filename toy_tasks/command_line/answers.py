@@ -46,6 +46,11 @@ def answer_inputs(
     if task and not options.program.endswith(f".{task}"):
         note(f"{options.run} is a run of {task}")
     settings = generation_settings(options, trained.text)
+    for flag in sorted(
+        {"count", "seed", "seeds"} & options.explicit if "seed" not in settings else ()
+    ):
+        rule, fix = f"--{flag} is for answers that are sampled at random", "Add --temperature 0.8."
+        raise InputError(rule, "none that are", fix)
     n_best, count = getattr(options, "n_best", None), getattr(options, "count", None)
     repeats = count or 1
     pack(trained.model, xp=find_backend(options.backend))
@@ -98,10 +103,10 @@ def generation_settings(options: argparse.Namespace, pipeline: TextPipeline) -> 
     settings = {}
     for name in ("beam", "length_penalty", "penalty", "max_length", "length", *SAMPLING):
         value = getattr(options, name, None)
-        by_default = name in known and not hasattr(pipeline, name)
+        by_default = name in known and getattr(pipeline, name, None) is None
         if value is not None and (name in options.explicit or by_default):
             settings[name] = value
-    if settings.keys() & {*SAMPLING}:
+    if settings.keys() & {*SAMPLING} or getattr(pipeline, "temperature", None):
         settings["seed"] = options.seeds[0] if hasattr(options, "seeds") else options.seed
     return settings
 

@@ -155,7 +155,8 @@ those of the run"""
     add("length_penalty", "--length-penalty", about, type=length_exponent, metavar="ALPHA")
     about = "divide log p by ((5 + length) / 6)^alpha (paper) or by length^alpha (length)"
     add("penalty", "--penalty", about, choices=PENALTIES)
-    about = "the N best answers to each text, with their scores"
+    about = """the N best answers to each text, with their scores; the search goes on for longer, so
+the first may be better than the one answer without this flag"""
     add("beam", "--n-best", about, type=count, metavar="N")
     add("length", "--length", "symbols to write", type=integer, default=200)
     about = """sample symbols: 1 keeps the probabilities, less is more cautious, more is more

@@ -22,7 +22,7 @@ from toy_tasks.command_line.sources import (
 # Options that a resumed run may change. None of them decides what is computed, provided that a
 # moved `data` folder has the same data, and that the schedule allows other `steps`, which `train`
 # checks.
-FREE_TO_CHANGE = {"log_every", "evaluate_every", "no_plots", "data", "length"}
+FREE_TO_CHANGE = {"log_every", "evaluate_every", "no_plots", "data", "length", "temperature"}
 FREE_TO_CHANGE |= {"steps", "minutes", "patience", "parallel", "timeout"}
 BEAM_SETTINGS = "beam", "length_penalty", "penalty"
 
