@@ -2,11 +2,15 @@
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from numformer.errors import InputError
 from numformer.exit_codes import exit_code
 from numformer.generation.descriptions import pipeline_from
+from numformer.generation.text_pipeline import TextPipeline
+from numformer.generation.transduction import Transduction
+from numformer.generation.translation import Translation
 from numformer.published.loading import PUBLISHED_METADATA, TOKENIZER_FILES
 from numformer.published.saving import save_published
 from numformer.runs.checkpoints import save_model
@@ -44,6 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
         if text and not any((options.out / name).exists() for name in TOKENIZER_FILES):
             note = ", without a tokenizer: transformers has none for these symbols"
         print(f"{options.out} holds a {kind} for transformers{note}")
+        print(*differences(text), sep="", end="")
     else:
         options.out.mkdir(parents=True, exist_ok=True)
         names = [name for name in ("text", *PUBLISHED_METADATA) if name in metadata]
@@ -51,6 +56,19 @@ def main(arguments: list[str] | None = None) -> int:
         save_model(options.out / "best.safetensors", model, **further)
         print(f"{options.out} is a run: numformer.load({str(options.out)!r})")
     return 0
+
+
+def differences(text: TextPipeline | None) -> Iterator[str]:
+    """Yield a line for each thing that a run does with texts, and transformers does not."""
+    if isinstance(text, Translation):
+        moses = "numformer.data.moses"
+        if text.from_:
+            yield f"give it tokens in lower case: {moses}.tokenize(TEXT, {text.from_!r})\n"
+        if text.to:
+            yield f"it writes tokens, which {moses}.detokenize(TOKENS, {text.to!r}) joins\n"
+    if isinstance(text, Transduction) and text.beam > 1 and text.length_penalty:
+        if text.penalty == "paper":
+            yield "its beam search divides by length^alpha, the run's by ((5 + length) / 6)^alpha\n"
 
 
 if __name__ == "__main__":

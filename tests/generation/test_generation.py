@@ -356,6 +356,20 @@ def test_the_n_best_texts_have_the_scores_of_their_penalty(complaint):
     assert "count 5, beam 4" in complaint(nf.n_best, model, SOURCE, 3, 5)
 
 
+@pytest.mark.parametrize("width", [2, 3])
+def test_the_first_of_several_texts_is_never_worse_than_a_single_one(width):
+    """It may be better, since the search for several goes on for longer."""
+    better = 0
+    for seed in range(6):
+        several, single = (
+            nf.n_best(Coarse(seed), SOURCE, 12, count, width, 1.0, "length") for count in (width, 1)
+        )
+        for (first, *_), (only,) in zip(several, single, strict=True):
+            assert first.score >= only.score
+            better += first.score > only.score
+    assert better
+
+
 def log_p(*probabilities: float) -> np.ndarray:
     with np.errstate(divide="ignore"):
         return np.log([probabilities])
@@ -441,7 +455,7 @@ def test_a_transduction_samples_with_any_setting_of_sampling(settings, complaint
     asked, write = [[*"a"], [*"abc"], [*"a"], [*"cabba"]], partial(text.write, model)
     drawn = write(asked, seed=3, **settings)
     assert drawn == write(asked, seed=3, **settings) != write(asked, seed=4, **settings)
-    assert write(asked, **settings) == write(asked, seed=0, **settings)
+    assert write(asked, **settings) == write(asked, seed=1, **settings)
     sources = np.array([[4, 2, 0, 0], [4, 5, 6, 2], [4, 2, 0, 0]])
     ids = nf.sample(model, sources, 6, seed=3, **settings)
     assert drawn[:3] == [LETTERS.decode(row) for row in ids]
@@ -465,7 +479,7 @@ def test_a_continuation_keeps_its_random_stream_when_its_context_is_full():
         if len(ids) < room:
             break
     assert drawn == expected and len(expected) > 7
-    assert write() == write(seed=0)
+    assert write() == write(seed=1)
     assert text.write(model, [["a"]], length=5, seed=1) == text.write(model, [["a"]], length=5)
 
 

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 import numformer as nf
 from numformer import convert
-from numformer.generation import Continuation
+from numformer.generation import Continuation, Translation
 from numformer.trained import model_of_run
 from toy_tasks import images, masked, translate, write
 from toy_tasks.data.pictures import read_picture
@@ -349,6 +349,28 @@ def test_our_transformer_becomes_a_marian(tying, tmp_path, call):
         ours, theirs = (of.forward(source, target) for of in (model, again))
     assert again.config.positions == "sinusoidal_halves"
     assert np.allclose(ours, theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (dict(from_="en", to="fr"), ["tokenize(TEXT, 'en')", "detokenize(TOKENS, 'fr')"]),
+        (dict(from_="", to="fr"), ["detokenize(TOKENS, 'fr')"]),
+        (dict(from_="", to=""), []),
+        (dict(from_="", to="", beam=3, penalty="paper"), ["divides by length^alpha"]),
+        (dict(from_="", to="", beam=3, penalty="length"), []),
+    ],
+)
+def test_what_a_run_does_with_texts_and_transformers_does_not_is_said(
+    settings, said, tmp_path, call
+):
+    subwords = nf.data.Subwords.train(published_texts.LINES, 60)
+    text = Translation(subwords, subwords, 12, **settings)
+    model = nf.Transformer(nf.Config.base(len(subwords), d_model=8, d_ff=8, heads=2, layers=1))
+    nf.save_model(tmp_path / "best.safetensors", model, text=text.description())
+    code, out, err = call(convert.main, f"{tmp_path} --to-huggingface --out {tmp_path / 'marian'}")
+    assert (code, len(out)) == (0, 1 + len(said)), err
+    assert all(words in line for words, line in zip(said, out[1:], strict=True))
 
 
 def test_what_no_published_kind_has_is_refused_by_name(tmp_path, call):
