@@ -13,7 +13,7 @@ from tests.equal_runs import assert_same_run, last
 from tests.faults import ranks
 
 pytest.importorskip("mpi4py", reason="ranks need mpi4py: pip install 'numformer[mpi]'")
-FLAGS = """--parts 4 --steps 16 --d-model 16 --d-ff 32 --heads 2 --layers 1 --batch-size 16
+FLAGS = """--parts 5 --steps 16 --d-model 16 --d-ff 32 --heads 2 --layers 1 --batch-size 16
 --p-drop 0.1 --warmup 60 --factor 1 --evaluate-every 8 --log-every 3 --no-plots
 --timeout 5""".split()
 
@@ -37,16 +37,16 @@ def alone(request, tmp_path_factory) -> tuple[Path, list[str]]:
 
 
 def test_ranks_train_to_the_bits_of_one_process(alone, tmp_path):
-    """Four parts, a rank each, and one rank that has none."""
+    """Five parts, a rank each, and one rank that has none."""
     folder = tmp_path / "run"
-    out, err = ended(start(5, *alone[1], "--out", folder), 1)
+    out, err = ended(start(6, *alone[1], "--out", folder), 1)
     assert out.count("kept at step") == 1 and not err
     assert len(last(folder)[0]["optimizer.mean"]) > 2 << 10  # three blocks for ranks to update
     assert_same_run(folder, alone[0])
 
 
 def test_a_rank_that_is_told_to_stop_stops_all_and_others_go_on(alone, tmp_path):
-    """Three ranks, unevenly, then two with two parts each."""
+    """Three ranks, then two; of both, some have two branches of the sum."""
     flags = [*alone[1], "--out", tmp_path / "run"]
     _, err = ended(start(3, *flags, "--stops"), 130)
     (line,) = err.splitlines()

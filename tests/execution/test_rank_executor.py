@@ -6,6 +6,7 @@ The ranks are threads here; as processes of MPI they are in test_mpi.py.
 import contextlib
 import itertools
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from numformer.errors import InputError
 from numformer.execution import rank_executor
 from numformer.execution.in_turn import InTurn
 from numformer.execution.rank_executor import RankExecutor
-from numformer.execution.ranks import Ranks, run_ranks
+from numformer.execution.ranks import Ranks, Threads, run_ranks
 from numformer.layer import pack
 from numformer.models import Config, Objective, Transformer
 from numformer.optimization import clipping
@@ -104,6 +105,23 @@ def test_ranks_take_the_steps_of_one_process(size, count, clip, overlap, scale):
     for weights, _ in others:
         assert np.array_equal(weights, arrays[8])  # those after the last step
     assert all(sent for _, sent in results)
+
+
+def test_a_vector_is_overwritten_only_after_it_was_sent(monkeypatch):
+    """The ranks have two branches each; a message takes its numbers from the vector late."""
+
+    def send(ranks, array, to, tag=0):
+        def leave():
+            time.sleep(0.001)
+            ranks._messages[ranks.rank, to, tag].put(array.copy())
+
+        return sending.submit(leave).done
+
+    sending = ThreadPoolExecutor(1)
+    monkeypatch.setattr(Threads, "send", send)
+    (arrays, _), _ = run_ranks(2, lambda ranks: run_rank(ranks, 6, 0.5), timeout=20)
+    for array, other in zip(arrays, steps(executor_of(6), 0.5), strict=True):
+        assert np.array_equal(array, other)
 
 
 def shortened(data, grad, length, *, step, rate):
