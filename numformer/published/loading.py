@@ -30,9 +30,6 @@ UNSUPPORTED = dict(no_repeat_ngram_size=0, repetition_penalty=1.0, min_length=0,
 class _Zeros(np.random.Generator):
     """A generator of zeros that take no time and no memory, for weights to be overwritten."""
 
-    def __init__(self):
-        super().__init__(np.random.PCG64(0))
-
     def uniform(self, low: Any = 0.0, high: Any = 1.0, size: Any = ()) -> Any:
         return np.broadcast_to(np.float32(0), size)
 
@@ -139,7 +136,7 @@ def _model(folder: Path, kind: Kind, config, arrays: Arrays) -> Model:
             f"{count:,} in {folder}, which are fewer",
             "Take the config.json that belongs to the weights.",
         )
-    model = kind.model(config, _Zeros())  # type: ignore[arg-type]
+    model = kind.model(config, _Zeros(np.random.PCG64()))  # type: ignore[arg-type]
     if arrays.dtype == np.float64:
         pack(model, np.float64)
     _fill(model, arrays, kind.table(config))

@@ -16,7 +16,7 @@ def load_tokenizer(folder: Path, size: int, marked: bool) -> Tokenizer:
         if path.stat().st_size > LARGEST_JSON:
             rule = "a tokenizer.json describes a tokenizer"
             raise InputError(rule, f"{path}, which is too large", "Download it again.")
-        return Tokenizer(path.read_text(encoding="utf-8", errors="replace"), size, marked)
+        return Tokenizer(path.read_text(encoding="utf-8"), size, marked)
     implementations = library("tokenizers").implementations
     try:
         if (folder / "merges.txt").is_file():

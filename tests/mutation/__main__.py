@@ -40,14 +40,14 @@ TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent
 LIBRARY = ROOT / "numformer"
 
-# Mutated: every formula, layer, loss, optimizer, mask, batch and decoding step.
+# Mutated: every formula, layer, loss, optimizer, mask, batch, decoding step and published layout.
 MUTATED = """backend.py arithmetic.py randomness.py layer.py settings.py
             symbols.py half_precision.py paper/*.py data/*.py later/*.py
             later/*/*.py recurrence/*.py models/*.py
             generation/*.py optimization/*.py training/average.py training/loop.py
             training/measures.py training/trainer.py execution/in_turn.py execution/forked.py
             execution/gradient_ready.py execution/rank_executor.py execution/pairwise.py
-            execution/ranks.py""".split()
+            execution/ranks.py published/*.py""".split()
 # Not mutated: code for drivers, memory, processes and files, which computes nothing.
 NOT_MUTATED = """default_parts train
              InTurn.start InTurn.close Forked.start Forked.close Forked._call Forked._fork
@@ -62,7 +62,8 @@ SUITE = """test_arithmetic test_backend test_beginners test_layer test_propertie
            optimization/test_optimizers training/test_broken_numbers execution/test_executors
            gradient_check/test_contract gradient_check/test_gradients
            execution/test_gradient_ready execution/test_pairwise lessons/test_parallel_layers
-           execution/test_rank_executor lessons/test_schedules gradient_check/test_parity""".split()
+           execution/test_rank_executor lessons/test_schedules gradient_check/test_parity
+           published/test_*""".split()
 STATE = ROOT / "runs" / "mutation"
 PYTEST = """-p no:cacheprovider -p no:timeout -p no:terminal -s -o addopts=
             -o tmp_path_retention_policy=none -W ignore --rootdir""".split()
@@ -75,6 +76,7 @@ SEEN_FUNCTIONS = "functions_seen"  # the name of a builtin set, while observing
 IMPORT_SECONDS = 600  # for the whole suite, if a mutant needs a fresh import
 
 
+Key = tuple[str, int, int]  # of a function: its name, its line, and its number on this line
 Note = Callable[[str], None]  # notes what a process does, in case that kills the process
 
 
@@ -244,29 +246,40 @@ def test_file_coverage() -> dict[str, tuple[float, set[str]]]:
     return files
 
 
-def live_functions() -> dict[str, list[types.FunctionType]]:
+def live_functions() -> dict[str, list[tuple[types.FunctionType, Key]]]:
     """The functions of each file; a search in each forked process would copy its memory."""
     functions: dict[str, list] = {str(source.file): [] for source in sources().values()}
+    codes = {str(source.file): codes_by_key(source.code()) for source in sources().values()}
     for function in gc.get_objects():
         if isinstance(function, types.FunctionType) and function.__code__.co_filename in functions:
-            functions[function.__code__.co_filename].append(function)
+            code, file = function.__code__, function.__code__.co_filename
+            key = next((key for key, other in codes[file].items() if other == code), None)
+            functions[file].append((function, key or (code.co_qualname, code.co_firstlineno, 0)))
     return functions
 
 
-def swap_code(changed: types.CodeType, functions: list[types.FunctionType]) -> None:
-    """Give the live functions of a file their code from the changed file."""
-    codes = {}
+def codes_by_key(module: types.CodeType) -> dict[Key, types.CodeType]:
+    codes: dict[Key, types.CodeType] = {}
+    met: Counter[tuple[str, int]] = Counter()
 
-    def collect(code):
-        codes[code.co_qualname, code.co_firstlineno] = code
+    def collect(code: types.CodeType) -> None:
+        place = code.co_qualname, code.co_firstlineno
+        codes[*place, met[place]] = code
+        met[place] += 1
         for constant in code.co_consts:
             if isinstance(constant, types.CodeType):
                 collect(constant)
 
-    collect(changed)
-    for function in functions:
+    collect(module)
+    return codes
+
+
+def swap_code(changed: types.CodeType, functions: list[tuple[types.FunctionType, Key]]) -> None:
+    """Give the live functions of a file their code from the changed file."""
+    codes = codes_by_key(changed)
+    for function, key in functions:
         old = function.__code__
-        new = codes.get((old.co_qualname, old.co_firstlineno), old)
+        new = codes.get(key, old)
         if not new.co_freevars:  # a function of a class without its super()
             new = new.replace(co_freevars=old.co_freevars)
         if new != old and new.co_freevars == old.co_freevars:

@@ -156,6 +156,11 @@ A round in which no two are added; a tree with one more level, which adds nothin
     execution/pairwise.py: total(0, 1 << (count + 1).bit_length())
     execution/pairwise.py: total(0, 1 << count.bit_length())
     execution/pairwise.py: total(0, 1 << (1 - count).bit_length())
+On Linux UTF-8 is the usual encoding, too.
+    published/files.py: return json.loads(path.read_text())
+    published/vocabularies.py: path.read_text()
+Weights that the arrays of the file replace.
+    published/loading.py: return np.broadcast_to(np.float32(1), size)
 No branch is empty where it begins beyond the last part; a count and seconds begin at 0.
     execution/rank_executor.py: branches(own.start, min(own.stop, parts), parts)
     execution/rank_executor.py: self.bytes_sent, self.seconds_waiting = (0.0, 0)

@@ -171,6 +171,18 @@ def test_functions_tell_that_they_run_whatever_stands_in_them():
     assert inner() == 2 and seen == {"here.py A.f"}
 
 
+def test_functions_on_one_line_keep_their_own_code():
+    text = "f, g = lambda x: x + 1, lambda x: x + 2\n"
+    source, names = Source("here.py", text, Path("here.py")), {}
+    exec(source.code(), names)
+    keys = {code: key for key, code in mutation.codes_by_key(source.code()).items()}
+    functions = [(names[name], keys[names[name].__code__]) for name in "fg"]
+    (mutant,) = [m for m in source.mutants if m.change == "x + 2 -> x"]
+    for code, results in ((source.code(mutant), (2, 1)), (source.code(), (2, 3))):
+        mutation.swap_code(code, functions)
+        assert (names["f"](1), names["g"](1)) == results
+
+
 def test_a_test_that_fails_twice_though_nothing_is_broken_ends_the_proof(plain_items):
     calls = []
 

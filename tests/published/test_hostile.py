@@ -10,6 +10,7 @@ from published_cases import CASES, RandomModel, V
 
 import numformer as nf
 from numformer import convert
+from numformer.published import files
 from numformer.published.loading import load_published
 
 KINDS = ["marian", "gpt2", "llama", "t5", "bert", "vit"]
@@ -141,6 +142,16 @@ def test_an_index_names_files_of_its_own_folder_alone(name, tmp_path, complaint)
     (folder / "a.safetensors").rename(folder / name)
     index.write_text(json.dumps({"weight_map": {"a": name}}))
     assert "files must be in the folder of the index" in complaint(load_published, folder)
+
+
+def test_a_folder_with_a_model_type_is_a_published_model(tmp_path, monkeypatch, complaint):
+    config = tmp_path / "config.json"
+    assert not files.is_published(tmp_path)
+    config.write_text('{"vocab_size": 50, "model_type": "gpt2"}')
+    assert files.is_published(tmp_path) and files.read_json(config)["vocab_size"] == 50
+    monkeypatch.setattr(files, "LARGEST_JSON", 20)  # no more is read
+    assert not files.is_published(tmp_path)
+    assert "which is too large" in complaint(files.read_json, config)
 
 
 def test_an_array_is_in_one_file(tmp_path, complaint):

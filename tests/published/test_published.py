@@ -186,6 +186,22 @@ def test_what_stands_twice_is_the_same(tmp_path):
         load_published(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("kind", "values", "ids"),
+    [
+        ("marian", dict(pad_token_id=7, decoder_start_token_id=6, eos_token_id=5), (7, 6, 5)),
+        ("marian", dict(pad_token_id=7, decoder_start_token_id=None, bos_token_id=6), (7, 7, 0)),
+        ("gpt2", dict(bos_token_id=6, eos_token_id=5), (None, 6, 5)),
+        ("llama", dict(pad_token_id=7, bos_token_id=6, eos_token_id=5), (7, 6, 5)),
+        ("t5", dict(pad_token_id=7, decoder_start_token_id=None, eos_token_id=5), (7, 7, 5)),
+        ("bert", dict(pad_token_id=7), (7, None, None)),
+    ],
+)
+def test_special_ids_are_those_of_the_config(kind, values, ids):
+    config = KINDS[kind].config(ForeignConfig(CASES[kind] | values))
+    assert (config["padding_id"], config["start_id"], config["end_id"]) == ids
+
+
 def test_a_translation_never_has_the_symbols_that_are_banned_alone():
     """A ban of several symbols in a row bans none of them alone."""
     values = CASES["marian"] | dict(bad_words_ids=[[5], [6, 7], [V - 1]])

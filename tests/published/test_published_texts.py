@@ -44,6 +44,12 @@ def test_a_text_begins_with_the_mark_of_its_tokenizer(name, tmp_path):
     assert trained("to be", length=5) == tokenizer.decode(ids + written)
 
 
+def test_a_tokenizer_that_is_no_text_is_refused(tmp_path, complaint):
+    path = published_texts.gpt2(tmp_path) / "tokenizer.json"
+    path.write_bytes(path.read_bytes().replace(b'"e"', b'"\xff"', 1))
+    assert "can't decode byte 0xff" in complaint(nf.load, tmp_path)
+
+
 def test_a_t5_reads_a_single_end(tmp_path):
     """Which the tokenizer has after a text, as every source has it."""
     folder = published_texts.t5(tmp_path)
@@ -52,6 +58,7 @@ def test_a_t5_reads_a_single_end(tmp_path):
     ids, source = tokenizer.encode("a dog sleep").ids, trained.text.source
     assert ids[-1] == 1 and [*source.encode(source.split("a dog sleep")), 1] == ids
     length = trained.text.max_length
+    assert length == 512  # where no file says another
     (written,) = nf.generation.greedy(trained.model, np.array([ids]), length)
     assert trained("a dog sleep") == tokenizer.decode(written)
 
@@ -299,7 +306,7 @@ def test_what_is_converted_comes_back_as_it_was(name, tmp_path, call):
     folder = getattr(published_texts, name)(tmp_path / name)
     code, _, err = call(convert.main, f"{folder} --out {tmp_path / 'run'}")
     assert code == 0, err
-    back = tmp_path / "back"
+    back = tmp_path / "new" / "back"
     assert call(convert.main, f"{tmp_path / 'run'} --to-huggingface --out {back}")[0] == 0
     arrays, again = (load_file(path / "model.safetensors") for path in (folder, back))
     assert arrays.keys() == again.keys()
