@@ -31,13 +31,18 @@ from numformer.layer import Layer
 
 def _one_line(problem: Exception) -> str:
     """Return the type, text and place of an exception in the user's code."""
-    line = traceback.extract_tb(problem.__traceback__)[-1]
+    lines = traceback.extract_tb(problem.__traceback__)
+    others = (str(Path(file).parent) for file in (np.__file__, gradient_check.__file__))
+    own = [line for line in lines if not line.filename.startswith((*others,))]
+    line = (own or lines)[-1]
     return f"{type(problem).__name__}: {problem}, in {line.filename}, line {line.lineno}"
 
 
 def _own_case(place: str) -> dict[str, Callable]:
     """Return a dict with the user's case `module:factory` under the factory's name."""
-    module_name, colon, name = place.partition(":")
+    module_name, colon, name = place.rpartition(":")
+    if module_name.endswith(".py"):
+        module_name = ".".join(Path(module_name).with_suffix("").parts)
 
     def refusal(received: str) -> InputError:
         return InputError(

@@ -54,7 +54,7 @@ def untaken_branches(layer: Layer, inputs: Iterable) -> list[str]:
     trace = Trace()
     with np.errstate(all="ignore"):
         for each in checks:
-            with trace_operations(each, trace):
+            with trace_operations(each, trace, whole_layers=False):
                 each.run()
     lines = {
         (code.co_filename, line)
@@ -67,7 +67,8 @@ def untaken_branches(layer: Layer, inputs: Iterable) -> list[str]:
         for place in sorted(lines - visited)
         if not linecache.getline(*place).strip().startswith("raise")
     ]
-    for (file, line, _), outcomes in trace.choices.items():
+    for (code, line, _), outcomes in trace.choices.items():
+        file = code.co_filename
         if len(outcomes) == 1 and not file.startswith(LIBRARY):
             texts.append(f"always {str(*outcomes).lower()} for every number: {_place(file, line)}")
     return texts

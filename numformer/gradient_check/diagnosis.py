@@ -17,7 +17,14 @@ from numformer.backend import dtype_kind, to_host
 from numformer.gradient_check.factors import drop_rates, known_factors
 from numformer.gradient_check.inner_layers import inner_layers
 from numformer.gradient_check.operations import wrong_operation
-from numformer.gradient_check.symptoms import PATTERNS, SIMPLE, UNKNOWN, Evidence, explain
+from numformer.gradient_check.symptoms import (
+    PATTERNS,
+    SIMPLE,
+    UNKNOWN,
+    Evidence,
+    constant_ratio,
+    explain,
+)
 from numformer.interception import intercept
 from numformer.layer import mode
 
@@ -90,9 +97,21 @@ def non_finite_forward(failure: Failure) -> str | None:
     return None
 
 
+def lower_precision(failure: Failure) -> str | None:
+    """Test for an operation of forward that does not compute in float64."""
+    for op in failure.check.wrong_operations.forward.operations:
+        if op.result.dtype != np.float64:
+            return (
+                f"forward computes in {op.result.dtype} here, where the check needs float64, so the "
+                f"difference may be rounding. Compute in the dtype of the input. {op.line}"
+            )
+    return None
+
+
 def state_between_forwards(failure: Failure) -> str | None:
     """Test for a weight or batch size that the first forward kept, and that the next one uses."""
-    if failure.check.was_right_earlier(failure.name):
+    check = failure.check
+    if check.was_right_earlier(failure.name) and check.is_right_first(failure.name):
         place, by_itself, _ = (faulty_layer(failure) or "").partition(" is wrong by itself")
         return (f"{place}: " if by_itself else "") + (
             "right in the first forward and backward, wrong in the next, with other weights and "
@@ -106,49 +125,6 @@ def faulty_layer(failure: Failure) -> str | None:
     """Return the report on the layer in which this tensor is wrong, or that spoils its gradient."""
     reports = failure.check.faulty_layers
     return reports.get(failure.name) or reports.get("")
-
-
-COUNTS = {0: "is missing", 2: "is counted twice", -1: "has the wrong sign"}
-
-
-def sum_over_uses(failure: Failure) -> str | None:
-    """Test whether backward adds the gradients of all layers that use the tensor, each once."""
-    users: list[str] = []
-
-    def run_shifted(shift, use=None):
-        def around(path, forward, *inputs):
-            for index, value in enumerate(inputs):
-                if value is failure.tensor:
-                    users.append(f"`{path}`")
-                    # Copy it, so that layers inside this one do not count as users, too.
-                    argument = value + shift if len(users) - 1 == use else value.copy()
-                    inputs = (*inputs[:index], argument, *inputs[index + 1 :])
-            return forward(*inputs)
-
-        users.clear()
-        with intercept(inner_layers(failure.check.layer), "forward", around):
-            return failure.check.run()
-
-    run_shifted(0)
-    if not 1 <= len(users) <= 5:
-        return None
-    slopes = [failure.slopes(functools.partial(run_shifted, use=use)) for use in range(len(users))]
-    slopes.append(failure.numerical - sum(slopes))
-    users.append("the skip connection (all else)")
-    size = np.abs(failure.numerical).max()
-    shares = [(u, s) for u, s in zip(users, slopes, strict=True) if (abs(s) > 1e-6 * size).any()]
-    for counts in itertools.product((1, *COUNTS), repeat=len(shares)):
-        total = sum(count * slope for count, (_, slope) in zip(counts, shares, strict=True))
-        if len(shares) < 2 or not failure.has_slopes(total):
-            continue
-        where = ", ".join(user for user, _ in shares)
-        wrong = ", ".join(
-            f"that of {user} {COUNTS[count]}"
-            for count, (user, _) in zip(counts, shares, strict=True)
-            if count != 1
-        )
-        return f"{failure.name} is used by {where}, and their gradients add: {wrong}."
-    return None
 
 
 def without_dropout(failure: Failure) -> str | None:
@@ -188,17 +164,29 @@ def forgotten_gain(failure: Failure) -> str | None:
     return None
 
 
+def common_symptom(failure: Failure) -> str | None:
+    return explain(failure.evidence, SIMPLE)
+
+
+def constant_factor(failure: Failure) -> str | None:
+    """Test for a constant factor. Around inner layers, operations tell better where it is."""
+    return (
+        None if inner_layers(failure.check.layer) else explain(failure.evidence, [constant_ratio])
+    )
+
+
 CLUES: list[Callable[[Failure], str | None]] = [
     non_finite_forward,
+    lower_precision,
     state_between_forwards,
     faulty_layer,
-    lambda failure: failure.check.faulty_connection,
-    lambda failure: explain(failure.evidence, SIMPLE),
-    sum_over_uses,
+    common_symptom,
+    constant_factor,
+    wrong_operation,
     without_dropout,
     forgotten_gain,
+    lambda failure: failure.check.faulty_connection,
     lambda failure: explain(failure.evidence, PATTERNS),
-    wrong_operation,
 ]
 
 

@@ -20,7 +20,8 @@ from numformer.backend import array_module, dtype_kind, on_host, to_host
 from numformer.errors import InputError
 from numformer.gradient_check import rules
 from numformer.gradient_check.diagnosis import diagnose
-from numformer.gradient_check.inner_layers import faulty_connection, faulty_layers
+from numformer.gradient_check.inner_layers import faulty_connection, faulty_layers, outermost
+from numformer.gradient_check.operations import WrongOperations
 from numformer.later.auxiliary import collect_auxiliary_losses, set_auxiliary_gradient
 from numformer.later.checkpointed import Checkpointed
 from numformer.layer import Layer, pack
@@ -29,6 +30,7 @@ from numformer.randomness import dropout_stream
 TOLERANCE = 1e-7
 OUTPUT = "what forward returned"
 LARGEST_STEP, SMALLEST_STEP = 1e-3, 1e-7
+KINK = "Forward has a kink at these inputs: its slopes on both sides differ. Checked beside them."
 SCALES = 1e-3, 4, 30  # factors for the inputs: tiny, in an activation's tails, saturated
 
 
@@ -42,6 +44,7 @@ class Row:
     explicit: float  # <gradient, direction>
     numerical: float  # the measured derivative along the direction
     meaning: str = ""  # the diagnosis, if the check fails
+    note: str = ""  # what the check does not show, or where it was made instead
 
     @property
     def passed(self) -> bool:
@@ -50,6 +53,7 @@ class Row:
     def __str__(self) -> str:
         verdict = "ok" if self.passed else "FAILED"
         line = f"{self.error:9.1e}  {verdict:<6}  {self.shape!s:<18} {self.name}"
+        line += f"\n    {self.note}" if self.note else ""
         if self.passed:
             return line
         numbers = f"explicit {self.explicit:.9g}, numerical {self.numerical:.9g}"
@@ -89,7 +93,11 @@ class GradientCheck:
     """
 
     def __init__(self, layer: Layer, inputs: Iterable, seed: int = 0, xp=np):
+        rules.require_layer_and_inputs(layer, inputs)
         rules.require_layers_found(layer)
+        self.fresh: Any = None  # a copy of the layer before its first forward
+        with contextlib.suppress(Exception):
+            self.fresh = copy.deepcopy(layer)
         self.layer, self.seed, self.xp, self.step = layer, seed, xp, LARGEST_STEP
         # The caller may have drawn the inputs by default_rng(seed), and dy = x would hide mistakes.
         self.rng = np.random.default_rng([seed, 1])
@@ -97,6 +105,7 @@ class GradientCheck:
         self._flat = pack(layer, np.float64, xp)
         self._plain_arrays = rules.plain_arrays(layer)
         self.inputs = copy_inputs(inputs, np.float64, xp)
+        rules.require_same_outputs(self)
         self.earlier: Any = self._earlier_check()
         with rules.after_another_forward(self.earlier):
             self._differentiate()
@@ -248,8 +257,59 @@ class GradientCheck:
 
     def row(self, name: str, directions: int = 2) -> Row:
         """Check the gradient of `name` along random directions of length 1; diagnose a failure."""
+        check, row = self._compare_beside_kinks(name, directions)
+        if not row.passed:
+            return replace(row, meaning=diagnose(check, name))
+        if not (row.note or row.numerical or self.gradients[name].any()):
+            return replace(row, note="Both gradients are 0, which shows nothing: try other inputs.")
+        return row
+
+    def _compare_beside_kinks(self, name: str, directions: int) -> tuple["GradientCheck", Row]:
+        """Compare the gradient of `name`, and if forward has a kink at the inputs, beside them."""
         row = self._compare(name, directions)
-        return row if row.passed else replace(row, meaning=diagnose(self, name))
+        if row.passed or not self.input_names or not self._has_kink(name):
+            return self, row
+        return self._beside, replace(self._beside._compare(name, directions), note=KINK)
+
+    def _has_kink(self, name: str) -> bool:
+        """Whether the slopes on both sides differ along a direction, by the same for two steps."""
+        direction = self.xp.asarray(self.rng.standard_normal(self.tensors[name].shape))
+        here, _ = self.run_shifted(name, 0 * direction)
+        bends, largest = [], 0.0
+        for step in (1e-6, 1e-5):
+            ahead, back = (self.run_shifted(name, s * direction)[0] for s in (step, -step))
+            right, left = (
+                float((self.upstream * change).sum()) / step
+                for change in (ahead - here, here - back)
+            )
+            bends.append(right - left)
+            largest = max(largest, abs(right), abs(left))
+        return min(map(abs, bends)) > 1e-3 * largest and abs(bends[0] / bends[1] - 1) < 0.1
+
+    @functools.cached_property
+    def _beside(self) -> "GradientCheck":
+        """This check at inputs that differ by about one percent."""
+        rng = np.random.default_rng([self.seed, 4])
+
+        def move(x):
+            if dtype_kind(x) != "f":
+                return x
+            moves = rng.uniform(0.01, 0.02, x.shape) * rng.choice([-1, 1], x.shape)
+            return x + self.xp.asarray(moves) * (abs(x).max() or 1)
+
+        other = self._with_inputs([move(x) for x in self.inputs])
+        self._flat.zero_grad()
+        other._differentiate(shift=0)
+        return other
+
+    def _with_inputs(self, inputs: list) -> "GradientCheck":
+        """Return this check with other inputs, before their forward."""
+        other = copy.copy(self)
+        for name in ("faulty_layers", "faulty_connection", "wrong_operations", "_beside"):
+            other.__dict__.pop(name, None)
+        other.rng, other.earlier = np.random.default_rng([self.seed, 3]), None
+        other.inputs = inputs
+        return other
 
     def _compare(self, name: str, directions: int) -> Row:
         worst: Any = None
@@ -275,9 +335,9 @@ class GradientCheck:
     def at_scales(self, scales: Iterable[float]) -> Iterator[tuple[float, "GradientCheck"]]:
         """Yield (scale, this check with inputs times scale) for each scale with a finite output."""
         for scale in scales if self.input_names else ():
-            other = copy.copy(self)
-            other.rng, other.earlier = np.random.default_rng([self.seed, 3]), None
-            other.inputs = [x * scale if dtype_kind(x) == "f" else x for x in self.inputs]
+            other = self._with_inputs(
+                [x * scale if dtype_kind(x) == "f" else x for x in self.inputs]
+            )
             with np.errstate(all="ignore"):
                 try:
                     finite = np.isfinite(to_host(other.run()[0])).all()
@@ -296,11 +356,11 @@ class GradientCheck:
         size = float(abs(tensor).max(initial=0)) if is_input else 1
         self.step = LARGEST_STEP / 10 * min(1, size or 1)
         with np.errstate(all="ignore"):
-            row = self._compare(name, 1)
+            check, row = self._compare_beside_kinks(name, 1)
             if row.passed:
                 return row
-            explicit, numerical = self.elementwise(name)
-            meaning = diagnose(self, name)
+            explicit, numerical = check.elementwise(name)
+            meaning = diagnose(check, name)
         wrong = ~np.isclose(explicit, numerical, 1e-5, 1e-12) & ~np.isnan(numerical)
         values, where = tensor[wrong], ""
         if is_input and values.size:
@@ -311,6 +371,17 @@ class GradientCheck:
         """Whether the earlier backward returned the right gradient for its weights and inputs."""
         with temporary_values(self._flat.data, self.earlier.weights):
             return self.earlier._compare(name, 2).passed
+
+    def is_right_first(self, name: str) -> bool:
+        """Whether the gradient is right if this forward is the first of all."""
+        alone = copy.copy(self)
+        alone.layer, alone.earlier = copy.deepcopy(self.fresh), None
+        alone.rng = np.random.default_rng([self.seed, 1])
+        alone.parameters = alone.layer.named_parameters()
+        alone._flat = pack(alone.layer, np.float64, self.xp)
+        alone._plain_arrays = rules.plain_arrays(alone.layer)
+        alone._differentiate()
+        return alone._compare(name, 2).passed
 
     def elementwise(self, name: str, largest: int = 400) -> tuple[np.ndarray, np.ndarray]:
         """Return explicit and numerical gradient by entry; numerical: NaN after `largest`."""
@@ -332,6 +403,14 @@ class GradientCheck:
     @functools.cached_property
     def faulty_layers(self) -> dict[str, str]:
         return faulty_layers(self)
+
+    @functools.cached_property
+    def outermost(self) -> dict[str, Layer]:
+        return outermost(self.layer)
+
+    @functools.cached_property
+    def wrong_operations(self) -> WrongOperations:
+        return WrongOperations(self)
 
     @functools.cached_property
     def faulty_connection(self) -> str | None:

@@ -19,6 +19,13 @@ def inner_layers(layer: Layer) -> dict[str, Layer]:
     return {path: inner for path, inner in layer.named_layers().items() if path}
 
 
+def outermost(layer: Layer) -> dict[str, Layer]:
+    """Return the inner layers that are in no other inner layer, by dotted name."""
+    layers = inner_layers(layer)
+    within = [name for name in layers if any(name.startswith(f"{other}.") for other in layers)]
+    return {name: inner for name, inner in layers.items() if name not in within}
+
+
 def faulty_layers(check) -> dict[str, str]:
     """Return reports on the innermost layers that are wrong alone, with their real inputs.
 
@@ -63,17 +70,16 @@ def faulty_connection(check) -> str | None:
     Layers that are right by themselves return a wrong gradient only if they receive one.
     """
     layers = inner_layers(check.layer)
-    outermost = {p for p in layers if not any(p.startswith(f"{other}.") for other in layers)}
     outputs: dict[tuple[str, int], Any] = {}  # by layer and number of the call
     received: dict[str, list] = {path: [] for path in layers}
 
     def run_shifted(shift=0, place=None):
         """Run forward with `shift` added to the output at `place`, a key of `outputs`."""
-        calls = dict.fromkeys(outermost, 0)
+        calls = dict.fromkeys(check.outermost, 0)
 
         def around(path, forward, *inputs):
             output = forward(*inputs)
-            if path not in outermost:
+            if path not in check.outermost:
                 return output
             calls[path] += 1
             outputs.setdefault((path, calls[path]), output)
@@ -90,7 +96,7 @@ def faulty_connection(check) -> str | None:
     check.run(keep=True)
     with intercept(layers, "backward", around_backward):
         check.backward(check.upstream.copy())
-    rng = np.random.default_rng(0)
+    rng, slope_along = np.random.default_rng(0), functools.partial(check.slope, finer=100)
     for place, output in reversed(outputs.items()):
         path, number = place
         gradients = received[path]
@@ -99,13 +105,13 @@ def faulty_connection(check) -> str | None:
         explicit = gradients[number - 1]
         direction = rng.standard_normal(output.shape)
         forward = functools.partial(run_shifted, place=place)
-        slope, rounding = check.slope(forward, check.xp.asarray(direction))
+        slope, rounding = slope_along(forward, check.xp.asarray(direction))
         along = float((explicit * direction).sum())
         if abs(slope - along) <= 1e-6 * max(abs(slope), abs(along)) + 1e3 * rounding:
             continue
         numerical = {
             other: check.by_entry(
-                functools.partial(check.slope, functools.partial(run_shifted, place=other)),
+                functools.partial(slope_along, functools.partial(run_shifted, place=other)),
                 output.shape,
             )
             for other, other_output in outputs.items()

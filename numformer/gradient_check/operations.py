@@ -1,157 +1,309 @@
 """Searches forward for the operation whose derivative is wrong in backward.
 
-Forward runs operation by operation. One line of forward gets the derivative of a common mistake,
-while its value stays the same. If the numerical gradient of this forward equals the explicit one,
-the mistake is found. This works for any layer that computes with NumPy.
+Forward runs operation by operation; an inner layer is one operation. As a tensor moves, so does the
+result of each operation that depends on it. A backward with a wrong derivative of one operation
+returns the gradient that belongs to another move of its result. The mistake is found if that move
+turns the numerical gradients into the explicit ones. This works for any layer that computes with
+NumPy.
 """
 
+import functools
 import itertools
+import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from numformer.backend import on_host
-from numformer.gradient_check.trace import Operation, Trace, trace_operations
+from numformer.backend import on_host, to_host
+from numformer.gradient_check.factors import known_factors
+from numformer.gradient_check.mistakes import Edge, Wrong, function_edges, mistakes
+from numformer.gradient_check.trace import Trace, trace_operations
 
-MOST_OPERATIONS = 100
-
-# A message, and a function: a change of one operand -> the change of the operation's result that
-# would make the wrong backward right. For dz @ W in place of dz @ W.T, it multiplies by W.T.
-Mistake = tuple[str, Callable]
-
-
-def matrix_not_transposed(op: Operation, index: int, names: list[str]) -> Iterator[Mistake]:
-    """Yield the mistake dz @ W in place of dz @ W.T, for a square W."""
-    other = op.operands[1 - index]
-    if op.name not in ("matmul", "dot") or other.ndim < 2 or len({*other.shape[-2:]}) > 1:
-        return
-    transpose = other.swapaxes(-1, -2)
-    yield (
-        f"exactly the gradient for {names[1 - index]} transposed: where forward has W, use W.T.",
-        lambda move: transpose @ move if index else move @ transpose,
-    )
+LARGEST_ADJOINT = 400  # entries of a result
+MOST_RUNS = 4000  # of forward, in one search
+STEP = 1e-5
+DIRECTIONS = 3
 
 
-def sum_over_wrong_axes(op: Operation, index: int, names: list[str]) -> Iterator[Mistake]:
-    """Yield sums over wrong axes, for the gradient of an operand that forward broadcasts."""
-    derivative = {"add": 1, "multiply": op.operands[1 - index]}.get(op.name)
-    shape, full = op.operands[index].shape, op.result.shape
-    if derivative is None or len(shape) >= len(full):
-        return
-    axes = range(len(full))
-    right = tuple(axes[: len(full) - len(shape)])
-    for remaining in [(), *itertools.combinations(axes, len(shape))]:
-        wrong = tuple(axis for axis in axes if axis not in remaining)
-        if wrong == right or (remaining and tuple(full[axis] for axis in remaining) != shape):
-            continue
-        expanded = [size if axis in remaining else 1 for axis, size in enumerate(full)]
+@dataclass
+class Probe:
+    """A direction of a tensor, its slopes, and the moves of all operands and results along it."""
 
-        def change(move, remaining=remaining, expanded=expanded):
-            return derivative * (move.reshape(expanded) if remaining else move.sum())
+    tensor: str
+    direction: Any
+    explicit: float
+    numerical: float
+    moves: dict[tuple[int, int], Any]  # by number of the operation, and index; -1 for the result
+    right: dict[Edge, Any] = field(default_factory=dict)  # moves of results through edges
 
-        yield (
-            f"the gradient of {names[index]} is summed over the wrong axes, {wrong} instead of "
-            f"{right} of {full}.",
-            change,
+    def passes(self, edge: Edge) -> bool:
+        return bool(self.moves[edge.start].any())
+
+
+class Forward:
+    """Forward of a GradientCheck, operation by operation."""
+
+    def __init__(self, check):
+        self.check, self.runs = check, 0
+        self.operations = self.run()[1]
+        self.tensors = [(f"`{name}`", to_host(array)) for name, array in check.tensors.items()]
+        self.results = self._results()
+        self.lines = self._lines()
+        self.in_loops = {edge.number for line in self.lines if len(line) > 1 for edge in line}
+
+    def run(self, change: Callable | None = None, tensor: str = "", shift: Any = 0) -> tuple:
+        """Run forward with `shift` added to a tensor, and results changed; see Trace."""
+        self.runs += 1
+        trace = Trace(change)
+        with trace_operations(self.check, trace):
+            run = functools.partial(self.check.run_shifted, tensor, shift)
+            output, _ = run() if tensor else self.check.run()
+        return output, trace.operations
+
+    def _slope(self, ahead, back) -> float:
+        return float((self.check.upstream * (ahead - back)).sum()) / (2 * STEP)
+
+    def probe(self, tensor: str, direction) -> Probe:
+        (output, ahead), (output_back, back) = (
+            self.run(None, tensor, step * direction) for step in (STEP, -STEP)
         )
+        moves = {}
+        for number, (a, b) in enumerate(zip(ahead, back, strict=True)):
+            moves[number, -1] = (a.result - b.result) / (2 * STEP)
+            for index in a.floats:
+                move = (a.operands[index] - b.operands[index]) / (2 * STEP)
+                moves[number, index] = np.nan_to_num(move)  # of masked scores, -inf
+        explicit = float((to_host(self.check.gradients[tensor]) * direction).sum())
+        return Probe(tensor, direction, explicit, self._slope(output, output_back), moves)
 
+    @functools.cache
+    def adjoint(self, number: int):
+        """Return the gradient of the objective by the result of an operation."""
+        result = self.operations[number].result
+        gradient, move = np.zeros(result.shape), np.zeros(result.shape)
+        for index in np.ndindex(result.shape):
+            move[index] = 1
+            gradient[index] = self._slope_along(number, move)
+            move[index] = 0
+        return gradient
 
-def wrong_branch(op: Operation, index: int, names: list[str]) -> Iterator[Mistake]:
-    """Yield wrong gradients of one of two operands; a factor's is dy times the other factor."""
-    operand = op.operands[index]
-    for words, factor in (("is left out", 0), ("has the wrong sign", -1), ("is counted twice", 2)):
+    def _slope_along(self, place: int, move) -> float:
+        """Return the objective's derivative as the result of one operation moves."""
 
-        def change(move, factor=factor):
-            return factor * (op.with_operand(index, operand + move) - op.result)
+        def run(step: float):
+            def change(number, operands, result):
+                return result + step * move if number == place else result
 
-        yield f"a branch {words}: that through {names[index]} of `{op.name}`.", change
-    if op.name == "multiply":
-        factor_name = names[1 - index]
-        yield (
-            f"the derivative of a product by {names[index]} lacks {factor_name}.",
-            lambda move: move,
-        )
+            return self.run(change)[0]
 
+        return self._slope(run(STEP), run(-STEP))
 
-def no_derivative(op: Operation, index: int, names: list[str]) -> Iterator[Mistake]:
-    if op.operands[index].shape == op.result.shape:
-        yield f"the derivative of `{op.name}` is left out.", lambda move: move
-
-
-# Functions whose derivative is written with their output s, and wrong forms of the derivative.
-ACTIVATIONS: dict[str, tuple[Callable, str, Callable]] = {
-    "sigmoid": (lambda z: 1 / (1 + np.exp(-z)), "s * (1 - s)", lambda s: s * (1 - s)),
-    "tanh": (np.tanh, "1 - s * s", lambda s: 1 - s * s),
-}
-WRONG_SLOPES = {
-    "1 (left out)": lambda z, s: 1,
-    "s": lambda z, s: s,
-    "1 - s": lambda z, s: 1 - s,
-    "s * s": lambda z, s: s * s,
-    "s * (1 - s)": lambda z, s: s * (1 - s),
-    "s * (1 + s)": lambda z, s: s * (1 + s),
-    "1 - s * s": lambda z, s: 1 - s * s,
-    "z * (1 - z), z its input": lambda z, s: z * (1 - z),
-    "1 - z * z, z its input": lambda z, s: 1 - z * z,
-}
-
-
-def wrong_slope(number: int, operations: list[Operation]) -> Iterator[Mistake]:
-    """Yield wrong derivatives of sigmoid or tanh, if s is sigmoid(z) or tanh(z) of an operand z."""
-    s = operations[number].result
-    for name, (function, right, derivative) in ACTIVATIONS.items():
-        for k, op in enumerate(operations[: number + 1]):
-            for i in op.floats:
-                z = op.operands[i]
-                if z.shape != s.shape or not np.allclose(function(z), s, rtol=1e-12, atol=0):
-                    continue
-                slopes = {words: slope(z, s) for words, slope in WRONG_SLOPES.items()}
-                slopes[f"{right} with {name}(s) for s"] = derivative(function(s))
-                for words, slope in slopes.items():
-
-                    def result(now, before, k=k, i=i, z=z, slope=slope):
-                        return s + slope * ([*before, now][k].operands[i] - z)
-
-                    message = f"the derivative of {name} is {right}, s its output: not {words}."
-                    yield message, result
-                return
-
-
-def with_change(op: Operation, index: int, change: Callable) -> Callable:
-    """Return a function that computes op's result, but with `change` for moves of one operand."""
-
-    def result(now, before):
-        total = op.result + change(now.operands[index] - op.operands[index])
-        for other in op.floats:
-            if other != index:
-                total = total + op.with_operand(other, now.operands[other])
-                total = total - op.result
+    def effect(self, probe: Probe, edges: list[Edge], wrong: list[Wrong]) -> float:
+        """Return how the derivative along a probe differs if results move in `wrong` ways."""
+        if len({edge.start for edge in edges}) > 1:
+            return self._slope_with(probe, edges, wrong) - probe.numerical
+        move, total = probe.moves[edges[0].start], 0.0
+        for edge, change in zip(edges, wrong, strict=True) if move.any() else ():
+            if edge not in probe.right:
+                probe.right[edge] = edge.right(move)
+            more = change(move, probe.right[edge]) - probe.right[edge]
+            if edge.number in self.in_loops or more.size > LARGEST_ADJOINT:
+                total += self._slope_along(edge.number, more)
+            else:
+                total += float((self.adjoint(edge.number) * more).sum())
         return total
 
-    return result
+    def _slope_with(self, probe: Probe, edges: list[Edge], wrong: list[Wrong]) -> float:
+        """Return the derivative of a forward in which one wrong move may cause the next."""
+        starts: dict[int, list[Edge]] = {}
+        ends: dict[int, list[tuple]] = {}
+        for edge, change in zip(edges, wrong, strict=True):
+            starts.setdefault(edge.start[0], []).append(edge)
+            ends.setdefault(edge.number, []).append((edge, change))
+
+        def run(step: float):
+            moved: dict[Edge, Any] = {}
+
+            def change(number, operands, result):
+                for edge in starts.get(number, ()):
+                    now = (*operands, result)[edge.start[1]]
+                    moved[edge] = (now - edge.value) / step
+                for edge, change in ends.get(number, ()):
+                    right = edge.right(moved[edge])
+                    result = result + step * (change(moved[edge], right) - right)
+                return result
+
+            return self.run(change, probe.tensor, step * probe.direction)[0]
+
+        return self._slope(run(STEP), run(-STEP))
+
+    def arrays(self, edge: Edge, line: list[Edge]) -> list[tuple[str, Any]]:
+        """Return arrays of forward with their names; in a loop, those of the edge's own run."""
+        place, numbers = line.index(edge), [other.number for other in line]
+        if len(line) == 1:
+            return self.tensors + self.results
+        start = numbers[place - 1] + 1 if place else 0
+        return self.results[start : numbers[place + 1] if place + 1 < len(line) else None]
+
+    def _results(self) -> list[tuple[str, Any]]:
+        """Return the results of operations, named by variables or expressions."""
+        named = []
+        for op, following in itertools.zip_longest(self.operations, self.operations[1:]):
+            variable = re.match(r"(\w+) = ", op.text)
+            last = following is None or following.text != op.text
+            named.append((f"`{variable[1] if variable and last else op.expression}`", op.result))
+        return named
+
+    def _lines(self) -> list[list[Edge]]:
+        """Return the edges that a mistake changes together, those of forward's last lines first.
+
+        A line in a loop or a function runs several times, and has the same mistake each time.
+        """
+        lines: dict[tuple, list[Edge]] = {}
+        for number, op in enumerate(self.operations):
+            edges = [
+                Edge(op, number, (number, i), functools.partial(op.slope, i), op.operands[i])
+                for i in op.floats
+            ]
+            edges.append(Edge(op, number, (number, -1), lambda move: move, op.result))
+            edges += function_edges(number, self.operations)
+            for edge in edges:
+                key = op.calls, op.name, edge.start[1], edge.function
+                lines.setdefault(key, []).append(edge)
+        return [*reversed(lines.values())]
 
 
-def mistakes(number: int, operations: list[Operation], tensors: dict) -> dict[str, Callable]:
-    """Return functions by message: each computes an operation's result with a wrong derivative."""
-    op = operations[number]
-    names = [_operand_name(i, x, tensors) for i, x in enumerate(op.operands)]
-    results = dict(wrong_slope(number, operations))
-    if len(op.floats) == 2 == len(op.operands):
-        kinds = [matrix_not_transposed, sum_over_wrong_axes, wrong_branch]
-    else:
-        kinds = [no_derivative] if len(op.floats) == 1 else []
-    for kind, index in itertools.product(kinds, op.floats):
-        for message, change in kind(op, index, names):
-            results[message] = with_change(op, index, change)
-    return results
+class WrongOperations:
+    """The search for wrong operations of a GradientCheck, for all of its tensors."""
+
+    @np.errstate(all="ignore")
+    def __init__(self, check):
+        self.check, self.forward = check, Forward(check)
+        self.causes: dict[str, str] = {}
+        random = np.random.default_rng(0)
+        self.probes: dict[str, list[Probe]] = {}
+        for name, tensor in check.tensors.items():
+            directions = random.standard_normal((DIRECTIONS, *tensor.shape))
+            self.probes[name] = [
+                self.forward.probe(name, u / np.sum(u * u) ** 0.5) for u in directions
+            ]
+        self.wrong = [name for name in self.probes if not self._fits(name, [0] * DIRECTIONS)]
+
+    def _fits(self, tensor: str, effects: list[float]) -> bool:
+        """Whether the numerical slopes with `effects` added are the explicit ones."""
+        probes = self.probes[tensor]
+        size = max(max(abs(probe.numerical), abs(probe.explicit)) for probe in probes)
+        return all(
+            abs(probe.numerical + effect - probe.explicit) <= 1e-5 * size + 1e-9
+            for probe, effect in zip(probes, effects, strict=False)
+        )
+
+    def _explains(self, tensor: str, edges: list[Edge], wrong: list[Wrong]) -> bool:
+        effects = []
+        for probe in self.probes[tensor]:
+            effects.append(self.forward.effect(probe, edges, wrong))
+            if not self._fits(tensor, effects):
+                return False
+        return True
+
+    @np.errstate(all="ignore")
+    def cause(self, tensor: str) -> str | None:
+        """Return the mistake that explains this tensor, and if possible all others."""
+        if tensor in self.causes:
+            return self.causes[tensor]
+        partial = None
+        for message, edges, wrong in self._candidates(tensor):
+            if self.forward.runs > MOST_RUNS:
+                break
+            if not self._explains(tensor, edges, wrong):
+                continue
+            explained = [name for name in self.probes if self._explains(name, edges, wrong)]
+            text = f"{message} {edges[-1].operation.line}".strip()
+            if len(explained) == len(self.probes):
+                self.causes |= dict.fromkeys(explained, text)
+                return text
+            if {*self.wrong} | {*explained} == {*self.probes}:  # no right gradient becomes wrong
+                partial = partial or text
+        return partial
+
+    def _candidates(self, tensor: str) -> Iterator[tuple[str, list[Edge], list[Wrong]]]:
+        """Yield mistakes that may explain a tensor: message, edges, wrong moves through them.
+
+        First come lines that all wrong tensors pass and no right one.
+        """
+        first = {name: probes[0] for name, probes in self.probes.items()}
+
+        def passing(line: list[Edge]) -> int:
+            names = [name for name, probe in first.items() if any(map(probe.passes, line))]
+            return sum(1 if name in self.wrong else -len(first) for name in names)
+
+        lines = [line for line in self.forward.lines if any(map(first[tensor].passes, line))]
+        for line in sorted(lines, key=passing, reverse=True):
+            yield from self._scaled(tensor, "", line)
+            if len(line) > 1:
+                yield from self._scaled(tensor, "in the loop's first run ", line[:1])
+                yield from self._scaled(tensor, "in the loop's last run ", line[-1:])
+            else:
+                yield from self._skipped(*line)
+            kinds = [dict(mistakes(edge, line, self.forward.arrays(edge, line))) for edge in line]
+            for message in kinds[0]:
+                if all(message in kind for kind in kinds):
+                    yield message, line, [kind[message] for kind in kinds]
+        yield from self._uses(lines)
+
+    def _scaled(self, tensor: str, place: str, edges: list[Edge]):
+        """Yield constant factors on a branch: usual ones, or the one that explains the tensor."""
+        counts = {0: "is left out", -1: "has the wrong sign", 2: "is counted twice"}
+        chained = len(edges) > 1
+        for count, words in counts.items() if chained else ():
+            yield edges[0].branch(words, place), edges, [_times(count)] * len(edges)
+        probes = self.probes[tensor][:2]
+        shares = np.array([self.forward.effect(p, edges, [_times(2)] * len(edges)) for p in probes])
+        missing = np.array([probe.explicit - probe.numerical for probe in probes])
+        size = np.abs([[probe.explicit, probe.numerical] for probe in probes]).max()
+        if np.abs(shares).max() < 1e-6 * size:
+            return
+        factor = 1 + float(missing @ shares / (shares @ shares))
+        words = [text for count, text in counts.items() if abs(factor - count) < 1e-5]
+        if not words:
+            known = known_factors(self.check).items()
+            causes = ", or ".join(c for c, value in known if abs(factor / value - 1) < 1e-4)
+            words = [f"counts {factor:.6g} times" + f" ({causes})" * bool(causes)]
+        yield edges[0].branch(*words, place), edges, [_times(factor)] * len(edges)
+
+    def _skipped(self, edge: Edge) -> Iterator[tuple[str, list[Edge], list[Wrong]]]:
+        """Yield the mistakes that backward takes the gradient at a later result for the edge's."""
+        for number, op in enumerate(self.forward.operations):
+            if number > edge.number and op.result.shape == edge.operation.result.shape:
+                text = (
+                    f"the gradient at `{op.expression}` is taken for that at "
+                    f"`{edge.operation.expression}`, on its way to {edge.name}."
+                )
+                later = replace(edge, operation=op, number=number)
+                yield text, [later, edge], [_times(2), _times(0)]
+
+    def _uses(self, lines: list[list[Edge]]) -> Iterator[tuple[str, list[Edge], list[Wrong]]]:
+        """Yield wrong counts of the gradients through two uses of a variable or more."""
+        uses: dict[str, list[list[Edge]]] = {}
+        for line in lines:
+            if not (line[0].is_result or line[0].function):
+                uses.setdefault(line[0].name, []).append(line)
+        words = {0: "is missing", -1: "has the wrong sign", 2: "is counted twice"}
+        for name, places in uses.items():
+            several = 2 <= len(places) <= 4
+            for counts in itertools.product((1, *words), repeat=len(places)) if several else ():
+                chosen = [(line, c) for line, c in zip(places, counts, strict=True) if c != 1]
+                if len(chosen) > 1:
+                    parts = [f"that of `{x[0].operation.expression}` {words[c]}" for x, c in chosen]
+                    text = f"the gradients of all uses of {name} add: {', '.join(parts)}."
+                    edges = [(edge, _times(count)) for line, count in chosen for edge in line]
+                    yield text, *map(list, zip(*edges, strict=True))
 
 
-def _operand_name(index: int, operand, tensors: dict) -> str:
-    """Return the name of the tensor that equals an operand, or the operand's position in words."""
-    for name, tensor in tensors.items():
-        if np.size(operand) == tensor.size and np.array_equal(np.ravel(operand), tensor.ravel()):
-            return f"`{name}`"
-    return f"the {('first', 'second', 'third', 'last')[min(index, 3)]} operand"
+def _times(factor: float) -> Wrong:
+    return lambda move, right: factor * right
 
 
 def wrong_operation(failure) -> str | None:
@@ -159,29 +311,4 @@ def wrong_operation(failure) -> str | None:
     check = failure.check
     if not on_host(check.output):
         return None
-
-    def run_shifted(shift, changes=None):
-        trace = Trace(changes or {})
-        with trace_operations(check, trace):
-            return *failure.run_shifted(shift), trace.operations
-
-    *_, operations = run_shifted(0)
-    if len(operations) > MOST_OPERATIONS:
-        return None
-    # A line in a loop or a function runs several times, and has the same mistake each time.
-    lines: dict[tuple, list[int]] = {}
-    for number, op in enumerate(operations):
-        lines.setdefault((op.calls, op.name), []).append(number)
-    for numbers in reversed(lines.values()):
-        results = {n: mistakes(n, operations, check.tensors) for n in numbers}
-        for message in results[numbers[0]]:
-            if not all(message in result for result in results.values()):
-                continue
-            changes = {n: result[message] for n, result in results.items()}
-
-            def with_mistake(shift, changes=changes):
-                return run_shifted(shift, changes)[:2]
-
-            if all(failure.has_slopes(failure.slopes(with_mistake, first=n)) for n in (1, None)):
-                return f"{message} {operations[numbers[0]].line}".strip()
-    return None
+    return check.wrong_operations.cause(failure.name)

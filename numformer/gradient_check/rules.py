@@ -44,6 +44,34 @@ def _attributes(layer: Layer) -> Iterator[tuple[str, Any]]:
             yield from _items(value, f"{path}.{name}" if path else name)
 
 
+def require_layer_and_inputs(layer: Any, inputs: Any) -> None:
+    if not isinstance(layer, Layer):
+        raise InputError(
+            "a layer to check is an object of a subclass of numformer.Layer",
+            f"a {type(layer).__name__}",
+            "Write a subclass with forward and backward, and give an object of it: check(Mine(), "
+            "[x]).",
+        )
+    if dtype_kind(inputs) or not isinstance(inputs, Iterable):
+        raise InputError(
+            "inputs is a list of the arguments of forward",
+            f"a {type(inputs).__name__} {getattr(inputs, 'shape', '')}".strip(),
+            "Put it into a list: check(layer, [x]).",
+        )
+
+
+def require_same_outputs(check) -> None:
+    """Raise InputError unless two forwards of the same inputs, with the same masks, are equal."""
+    first, second = check.run()[0], check.run()[0]
+    if not ((first == second) | (first != first)).all():
+        raise InputError(
+            "forward computes the same from the same inputs, weights and dropout masks",
+            "different outputs of two forwards of the same inputs",
+            "Draw random masks from numformer.randomness.dropout_stream: "
+            "dropout_stream.mask(x.shape, p, x). Draw no other random numbers in forward.",
+        )
+
+
 def require_layers_found(layer: Layer) -> None:
     """Raise InputError if a Layer or Parameter is kept where `named_layers` does not look."""
     reachable = {id(part) for part in (*layer.layers_within(), *layer.named_parameters().values())}
@@ -135,11 +163,14 @@ def gradients_by_input(names: list[str], returned) -> dict:
 
 
 def require_nothing_saved(layer: Layer) -> None:
-    if layer.pending():
+    places = {path or "the layer itself": len(p.saved) for path, p in layer.named_layers().items()}
+    left = ", ".join(f"{count} in {path}" for path, count in places.items() if count)
+    if left:
         raise InputError(
             "backward pops everything that forward saved",
-            f"{layer.pending()} saved records left",
-            "Call pop_saved() once for each save().",
+            f"{layer.pending()} saved records left: {left}",
+            "Call pop_saved() once for each save(), and backward of each inner layer once for "
+            "each forward.",
         )
 
 
