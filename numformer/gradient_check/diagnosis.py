@@ -1,22 +1,20 @@
 """The diagnosis of a failed check: why a gradient is wrong.
 
-`diagnose` tries CLUES in turn. Is an inner layer wrong by itself, or does a gradient go wrong
-between two inner layers? Is it the gradient of another forward: without one use of the tensor,
-without dropout, or with gamma 1? Do numbers show a pattern? Is one operation's derivative wrong?
+`diagnose` tries CLUES in turn. Is an inner layer wrong by itself? Is one operation's derivative
+wrong (operations.py)? Is it the gradient of another forward, without dropout or with gamma 1? Which
+inner layer receives a wrong gradient? Do the numbers show a pattern?
 """
 
 import contextlib
 import functools
-import itertools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from numformer.backend import dtype_kind, to_host
+from numformer.backend import dtype_kind, on_host, to_host
 from numformer.gradient_check.factors import drop_rates, known_factors
 from numformer.gradient_check.inner_layers import inner_layers
-from numformer.gradient_check.operations import wrong_operation
 from numformer.gradient_check.symptoms import (
     PATTERNS,
     SIMPLE,
@@ -25,7 +23,6 @@ from numformer.gradient_check.symptoms import (
     constant_ratio,
     explain,
 )
-from numformer.interception import intercept
 from numformer.layer import mode
 
 
@@ -102,8 +99,8 @@ def lower_precision(failure: Failure) -> str | None:
     for op in failure.check.wrong_operations.forward.operations:
         if op.result.dtype != np.float64:
             return (
-                f"forward computes in {op.result.dtype} here, where the check needs float64, so the "
-                f"difference may be rounding. Compute in the dtype of the input. {op.line}"
+                f"forward computes in {op.result.dtype} here, so the difference may be rounding. "
+                f"Compute in the dtype of the input, which is float64 in a check. {op.line}"
             )
     return None
 
@@ -175,18 +172,39 @@ def constant_factor(failure: Failure) -> str | None:
     )
 
 
+def on_the_host(failure: Failure) -> str | None:
+    """Diagnose a check on a device where NumPy computes it: operations are recorded there alone."""
+    if on_host(failure.check.output):
+        return None
+    row = failure.check.on_host.row(failure.name)
+    return "right with NumPy, wrong on this device." if row.passed else row.meaning
+
+
+def wrong_operation(failure: Failure) -> str | None:
+    """Return the mistake in one operation that explains all wrong gradients."""
+    return failure.check.wrong_operations.cause(failure.name, whole=True)
+
+
+def connection_with_pattern(failure: Failure) -> str | None:
+    message = failure.check.faulty_connection
+    return None if message and UNKNOWN in message else message
+
+
 CLUES: list[Callable[[Failure], str | None]] = [
     non_finite_forward,
+    on_the_host,
     lower_precision,
     state_between_forwards,
     faulty_layer,
     common_symptom,
     constant_factor,
     wrong_operation,
+    connection_with_pattern,
+    lambda failure: failure.check.wrong_operations.cause(failure.name, whole=False),
     without_dropout,
     forgotten_gain,
-    lambda failure: failure.check.faulty_connection,
     lambda failure: explain(failure.evidence, PATTERNS),
+    lambda failure: failure.check.faulty_connection,
 ]
 
 

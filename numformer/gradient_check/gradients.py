@@ -105,7 +105,8 @@ class GradientCheck:
         self._flat = pack(layer, np.float64, xp)
         self._plain_arrays = rules.plain_arrays(layer)
         self.inputs = copy_inputs(inputs, np.float64, xp)
-        rules.require_same_outputs(self)
+        if self.fresh is not None:
+            rules.require_same_outputs(self)
         self.earlier: Any = self._earlier_check()
         with rules.after_another_forward(self.earlier):
             self._differentiate()
@@ -305,7 +306,13 @@ class GradientCheck:
     def _with_inputs(self, inputs: list) -> "GradientCheck":
         """Return this check with other inputs, before their forward."""
         other = copy.copy(self)
-        for name in ("faulty_layers", "faulty_connection", "wrong_operations", "_beside"):
+        for name in (
+            "faulty_layers",
+            "faulty_connection",
+            "wrong_operations",
+            "on_host",
+            "_beside",
+        ):
             other.__dict__.pop(name, None)
         other.rng, other.earlier = np.random.default_rng([self.seed, 3]), None
         other.inputs = inputs
@@ -407,6 +414,12 @@ class GradientCheck:
     @functools.cached_property
     def outermost(self) -> dict[str, Layer]:
         return outermost(self.layer)
+
+    @functools.cached_property
+    def on_host(self) -> "GradientCheck":
+        """This check with NumPy."""
+        inputs = [to_host(x) if dtype_kind(x) else x for x in self.inputs]
+        return GradientCheck(copy.deepcopy(self.fresh), inputs, self.seed)
 
     @functools.cached_property
     def wrong_operations(self) -> WrongOperations:

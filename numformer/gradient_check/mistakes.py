@@ -98,7 +98,7 @@ def _softmax_edges(number: int, operations: list[Operation]) -> Iterator[Edge]:
     """Yield the edge from the scores to the result of a division by the sum of exponentials."""
     op = operations[number]
     s, e = op.result, op.operands[0]
-    place = None
+    place: Any = None
     for k, earlier in enumerate(operations[:number]):
         if np.shape(earlier.result) != s.shape or np.shape(e) != s.shape:
             continue
@@ -170,7 +170,7 @@ def _wrong_derivative(edge: Edge, arrays: list[tuple[str, Any]]) -> Mistakes:
 
 
 def _wrong_activation(edge: Edge, arrays: list[tuple[str, Any]]) -> Mistakes:
-    function, right, derivative = ACTIVATIONS[edge.function]
+    _, right, derivative = ACTIVATIONS[edge.function]
     z, s = edge.value, edge.operation.result
     start = f"the derivative of {edge.function} is {right}, s its output: not "
     yield f"{start}1 (left out).", _constant(1)
@@ -322,8 +322,9 @@ def _missing_parts(edge: Edge) -> Mistakes:
         }
         for words, part in parts.items() if size > 1 else ():
             if size > 2 or words.startswith("only"):
-                yield (
-                    f"the gradient of {edge.name} sums {words} of {size} along axis {axis} of "
-                    f"`{edge.operation.expression}`.",
-                    lambda move, right, part=part: part * right,
-                )
+                text = f"the gradient of {edge.name} sums {words} of {size} along axis {axis} of"
+                yield f"{text} `{edge.operation.expression}`.", _only(part)
+
+
+def _only(part) -> Wrong:
+    return lambda move, right: part * right

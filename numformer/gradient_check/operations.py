@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from numformer.backend import on_host, to_host
+from numformer.backend import to_host
 from numformer.gradient_check.factors import known_factors
 from numformer.gradient_check.mistakes import Edge, Wrong, function_edges, mistakes
 from numformer.gradient_check.trace import Trace, trace_operations
@@ -47,6 +47,7 @@ class Forward:
 
     def __init__(self, check):
         self.check, self.runs = check, 0
+        self.adjoints: dict[int, Any] = {}
         self.operations = self.run()[1]
         self.tensors = [(f"`{name}`", to_host(array)) for name, array in check.tensors.items()]
         self.results = self._results()
@@ -78,15 +79,17 @@ class Forward:
         explicit = float((to_host(self.check.gradients[tensor]) * direction).sum())
         return Probe(tensor, direction, explicit, self._slope(output, output_back), moves)
 
-    @functools.cache
     def adjoint(self, number: int):
         """Return the gradient of the objective by the result of an operation."""
+        if number in self.adjoints:
+            return self.adjoints[number]
         result = self.operations[number].result
         gradient, move = np.zeros(result.shape), np.zeros(result.shape)
         for index in np.ndindex(result.shape):
             move[index] = 1
             gradient[index] = self._slope_along(number, move)
             move[index] = 0
+        self.adjoints[number] = gradient
         return gradient
 
     def _slope_along(self, place: int, move) -> float:
@@ -163,11 +166,11 @@ class Forward:
         """
         lines: dict[tuple, list[Edge]] = {}
         for number, op in enumerate(self.operations):
-            edges = [
+            edges = [Edge(op, number, (number, -1), lambda move: move, op.result)]
+            edges += [
                 Edge(op, number, (number, i), functools.partial(op.slope, i), op.operands[i])
                 for i in op.floats
             ]
-            edges.append(Edge(op, number, (number, -1), lambda move: move, op.result))
             edges += function_edges(number, self.operations)
             for edge in edges:
                 key = op.calls, op.name, edge.start[1], edge.function
@@ -181,7 +184,9 @@ class WrongOperations:
     @np.errstate(all="ignore")
     def __init__(self, check):
         self.check, self.forward = check, Forward(check)
-        self.causes: dict[str, str] = {}
+        self.searched: set[str] = set()
+        self.causes: dict[str, str] = {}  # that explain all wrong tensors
+        self.partial_causes: dict[str, str] = {}  # that explain one
         random = np.random.default_rng(0)
         self.probes: dict[str, list[Probe]] = {}
         for name, tensor in check.tensors.items():
@@ -209,11 +214,8 @@ class WrongOperations:
         return True
 
     @np.errstate(all="ignore")
-    def cause(self, tensor: str) -> str | None:
-        """Return the mistake that explains this tensor, and if possible all others."""
-        if tensor in self.causes:
-            return self.causes[tensor]
-        partial = None
+    def search(self, tensor: str) -> None:
+        """Search for a mistake that explains this tensor, and if possible all others."""
         for message, edges, wrong in self._candidates(tensor):
             if self.forward.runs > MOST_RUNS:
                 break
@@ -223,10 +225,16 @@ class WrongOperations:
             text = f"{message} {edges[-1].operation.line}".strip()
             if len(explained) == len(self.probes):
                 self.causes |= dict.fromkeys(explained, text)
-                return text
+                break
             if {*self.wrong} | {*explained} == {*self.probes}:  # no right gradient becomes wrong
-                partial = partial or text
-        return partial
+                self.partial_causes.setdefault(tensor, text)
+        self.searched.add(tensor)
+
+    def cause(self, tensor: str, whole: bool) -> str | None:
+        """Return the mistake that explains this tensor, and with `whole` all others, too."""
+        if not {tensor} & (self.causes.keys() | self.searched):
+            self.search(tensor)
+        return self.causes.get(tensor) if whole else self.partial_causes.get(tensor)
 
     def _candidates(self, tensor: str) -> Iterator[tuple[str, list[Edge], list[Wrong]]]:
         """Yield mistakes that may explain a tensor: message, edges, wrong moves through them.
@@ -266,12 +274,11 @@ class WrongOperations:
         if np.abs(shares).max() < 1e-6 * size:
             return
         factor = 1 + float(missing @ shares / (shares @ shares))
-        words = [text for count, text in counts.items() if abs(factor - count) < 1e-5]
-        if not words:
-            known = known_factors(self.check).items()
-            causes = ", or ".join(c for c, value in known if abs(factor / value - 1) < 1e-4)
-            words = [f"counts {factor:.6g} times" + f" ({causes})" * bool(causes)]
-        yield edges[0].branch(*words, place), edges, [_times(factor)] * len(edges)
+        known = known_factors(self.check).items()
+        causes = ", or ".join(c for c, value in known if abs(factor / value - 1) < 1e-4)
+        text = f"counts {factor:.6g} times" + f" ({causes})" * bool(causes)
+        text = next((words for c, words in counts.items() if abs(factor - c) < 1e-5), text)
+        yield edges[0].branch(text, place), edges, [_times(factor)] * len(edges)
 
     def _skipped(self, edge: Edge) -> Iterator[tuple[str, list[Edge], list[Wrong]]]:
         """Yield the mistakes that backward takes the gradient at a later result for the edge's."""
@@ -298,17 +305,9 @@ class WrongOperations:
                 if len(chosen) > 1:
                     parts = [f"that of `{x[0].operation.expression}` {words[c]}" for x, c in chosen]
                     text = f"the gradients of all uses of {name} add: {', '.join(parts)}."
-                    edges = [(edge, _times(count)) for line, count in chosen for edge in line]
-                    yield text, *map(list, zip(*edges, strict=True))
+                    edges = [edge for line, _ in chosen for edge in line]
+                    yield text, edges, [_times(c) for line, c in chosen for _ in line]
 
 
 def _times(factor: float) -> Wrong:
     return lambda move, right: factor * right
-
-
-def wrong_operation(failure) -> str | None:
-    """Return the mistake, and its line, that gives forward the explicit gradient; None if none."""
-    check = failure.check
-    if not on_host(check.output):
-        return None
-    return check.wrong_operations.cause(failure.name)

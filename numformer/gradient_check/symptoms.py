@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 UNKNOWN = (
-    "No measured pattern. `--elementwise CASE/TENSOR` shows the entries. Next, make each step of "
+    "No known pattern. `--elementwise CASE/TENSOR` shows the entries. Next, make each step of "
     "forward a Layer with a backward of its own, and gradient-check those layers alone."
 )
 

@@ -74,12 +74,19 @@ class Operation:
     @functools.cached_property
     def expression(self) -> str:
         """The part of the source that computes the result, or the name of the operation."""
+        source = self._source
+        if self.is_layer and self.name.rpartition(".")[2] not in source:
+            return f"{self.name}.forward"  # as in a loop over layers
+        return source
+
+    @functools.cached_property
+    def _source(self) -> str:
         if not self.calls:
             return self.name
         code, _, instruction = self.calls[0]
         first, last, start, end = [*code.co_positions()][instruction // 2]
-        lines = linecache.getlines(code.co_filename)[first - 1 : last]
-        lines = [line.encode() for line in lines]
+        source = linecache.getlines(code.co_filename)[first - 1 : last]
+        lines = [line.encode() for line in source]  # positions count bytes
         if not lines:
             return self.name
         lines[-1] = lines[-1][:end]
@@ -96,7 +103,7 @@ class Operation:
         """The source of each operand, or its position in words."""
         places = [f"the {place} operand" for place in ("first", "second", "third", "last")]
         try:
-            (statement,) = ast.parse(self.expression).body
+            (statement,) = ast.parse(self._source).body
         except (SyntaxError, ValueError):
             return places
         match getattr(statement, "value", statement), statement:

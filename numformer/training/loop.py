@@ -172,6 +172,9 @@ def train(
     if not isinstance(folder, str | os.PathLike):
         fix = "Write train(model, task, folder, steps)."
         raise InputError("a run has a folder, given by its path", type(folder).__name__, fix)
+    if not (recipe is None or isinstance(recipe, Recipe)):
+        fix = "Write train(model, task, folder, steps, numformer.Recipe(warmup=3))."
+        raise InputError("a recipe is a numformer.Recipe", f"{type(recipe).__name__} {recipe}", fix)
     _require_task(task)
     if not _one_run.acquire(blocking=False):
         raise InputError(

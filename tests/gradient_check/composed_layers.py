@@ -1,7 +1,8 @@
 """Twenty layers composed from the library's layers and plain NumPy, and mistakes in their backward.
 
 Each backward here is right. MISTAKES breaks them in ways in which students do, and says for each
-what a perfect diagnosis would name.
+what a perfect diagnosis would name. `python -m tests.gradient_check.composed_layers` prints what
+the gradient check says of each.
 """
 
 import inspect
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 import numformer as nf
+from numformer.errors import InputError
+from numformer.gradient_check import check
 
 B, T, D, TAPS = 3, 4, 6, 3
 CAUSAL = np.tril(np.ones((T, T), bool))
@@ -531,7 +534,7 @@ GatedCell
   dh * z * (1 - c**2) => dh * (1 - z) * (1 - c**2)
       The candidate is multiplied by z, not by 1 - z. | z * c | candidate
   reversed(range(dy.shape[1])) => reversed(range(1, dy.shape[1]))
-      The loop over time ends one early. | for t in range(x.shape[1]) | np.concatenate([x[:, t], h]
+      The loop over time ends one early. | np.concatenate([x[:, t], h] | candidate
 Highway
   dy * (h - x) => dy * h
       The gate also scales the carried x; that branch is forgotten. | (1 - g) * x | gate
@@ -593,11 +596,11 @@ Polynomial
       The gradient of the square term is forgotten. | self.w.data[1] * x * x
 SqueezeExcite
   + dmean[:, None] / x.shape[1] => + dmean[:, None]
-      The factor 1 / T of the mean is left out. | x.mean(axis=1)
+      The factor 1 / T of the mean is left out. | x.mean(axis=1) | `mean`
   + dmean[:, None] / x.shape[1] => + 0 * dmean[:, None]
-      The mean is treated as a constant. | x.mean(axis=1)
+      The mean is treated as a constant. | x.mean(axis=1) | `mean`
   dmean[:, None] / x.shape[1] => dmean[:, None] / len(x)
-      The gradient is divided by the batch's size instead of the length. | x.mean(axis=1)
+      The gradient is divided by the batch's size instead of the length. | x.mean(axis=1) | `mean`
   (dy * x).sum(axis=1) => (dy * x).mean(axis=1)
       The gate's gradient is a mean over time instead of a sum. | x * g[:, None] | gate
   (dy * x).sum(axis=1) => (dy * x)[:, -1]
@@ -632,7 +635,7 @@ AttentionPooling
       x is also what is averaged; that path is forgotten. | np.einsum("bt,btd->bd", a, x)
 TwoExperts
   [(dy * a).sum(axis=-1), (dy * c).sum(axis=-1)] => [(dy * c).sum(axis=-1), (dy * a).sum(axis=-1)]
-      The gradients of the two weights are swapped. | w[..., :1] * a + w[..., 1:] * c | router
+      The gradients of the two weights are swapped. | w[..., :1] * a + w[..., 1:] * c | router | softmax
   self.softmax.backward(dw) => dw
       The backward of softmax is skipped. | self.softmax.forward(r / self.tau.data) | softmax
   self.tau.grad -= => self.tau.grad +=
@@ -657,7 +660,7 @@ NormAroundNorm
   (dx_hat - x_hat * along) / rms => (dx_hat - x_hat * along)
       The factor 1 / rms is left out. | x / rms
   .mean(axis=-1, keepdims=True) => .sum(axis=-1, keepdims=True)
-      The norm has a mean over the features; its gradient has a sum. | np.sqrt((x**2).mean
+      The norm has a mean over the features; its gradient has a sum. | np.sqrt((x**2).mean | `rms`
   dx_hat = dscaled * self.gain.data => dx_hat = dscaled
       The gain is left out of the gradient of x_hat. | self.gain.data * x_hat
 TiedAutoencoder
@@ -694,7 +697,7 @@ CosineScores
   return da, db => return db, da
       The gradients of the two inputs are returned in the wrong order. | a | b
   self.scale.data * dy => dy
-      The scale is left out. | self.scale.data * cosine
+      The scale is left out. | self.scale.data * cosine | `scale`
   dv - v * (v * dv) => dv + v * (v * dv)
       The part along v is added instead of subtracted. | b / nb | np.sqrt((b**2) | b
 AdditiveAttention
@@ -736,3 +739,37 @@ SquaredError
       The slope of tanh is computed from the error instead of h. | np.tanh(self.inner | inner
 """
 MISTAKES = [*mistakes_in(TABLE)]
+
+
+def reports(mistake):
+    """Return what the gradient check says of a layer with this mistake, by tensors."""
+    try:
+        rows = check(mistake.broken(), INPUTS[mistake.layer], directions=1, scales=())
+    except InputError as problem:
+        return {str(problem): ["refused"]}
+    tensors = {}
+    for row in rows:
+        if not row.passed:
+            tensors.setdefault(row.meaning, []).append(row.name)
+    return tensors
+
+
+def is_named(mistake, messages):
+    """Whether a message with a known cause names a place of the mistake."""
+    known = [message for message in messages if "No known pattern" not in message]
+    return any(place in message for place in mistake.place for message in known)
+
+
+def main():
+    named = 0
+    for mistake in MISTAKES:
+        messages = reports(mistake)
+        named += is_named(mistake, messages)
+        print(f"{mistake.name}\n  {mistake.cause}")
+        for message, tensors in messages.items():
+            print(f"  {', '.join(tensors)}: {message}")
+    print(f"{named} of {len(MISTAKES)} named with their line or sublayer")
+
+
+if __name__ == "__main__":
+    main()

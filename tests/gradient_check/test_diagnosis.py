@@ -473,7 +473,7 @@ MESSAGES = {
         MEMORY[:2, :4],
     ),
     REACHES % "inner" + "constant ratio -1: ": example(TWO_USES, "x inner.weight inner.bias", HALF),
-    "x is used by `inner`, `inner`, and their gradients add: that of `inner` is missing.": example(
+    "a branch is left out: that through `f(x)` of `f(x) + EIGHT * f(x)`.": example(
         Around(
             nf.Tanh(), lambda f, x: f(x) + EIGHT * f(x), lambda g, dy, x: [g(EIGHT * dy), g(dy)][0]
         )
@@ -493,19 +493,22 @@ MESSAGES = {
     SIGMOID + "s * (1 - s) with sigmoid(s) for s. ": sigmoid_example(
         lambda z, s: logistic(s) * (1 - logistic(s))
     ),
-    "a branch is left out: that through the second operand of `multiply`. Forward's line: "
-    "`lambda x: (x @ LEFT) * logistic(x @ RIGHT), ... (test_diagnosis.py, ": example(GLU),
-    "a branch is left out: that through `x`": swish(lambda dy, x, s: dy * x * s * (1 - s)),
-    "a branch has the wrong sign: that through the second operand": swish(
+    "a branch is left out: that through `logistic(x @ RIGHT)` of `(x @ LEFT) * logistic(x @ "
+    "RIGHT)`. Forward's line: `lambda x: (x @ LEFT) * ... (test_diagnosis.py, ": example(GLU),
+    "a branch is left out: that through `x` of": swish(lambda dy, x, s: dy * x * s * (1 - s)),
+    "a branch has the wrong sign: that through `logistic(x)`": swish(
         lambda dy, x, s: dy * s - dy * x * s * (1 - s)
     ),
     "a branch is counted twice: that through `x`": swish(
         lambda dy, x, s: 2 * dy * s + dy * x * s * (1 - s)
     ),
-    "the derivative of a product by the second operand lacks `x`": swish(
+    "the derivative of `x * logistic(x)` by `logistic(x)` lacks `x`": swish(
         lambda dy, x, s: dy * s + dy * s * (1 - s)
     ),
-    "the gradient of `offset` is summed over the wrong axes, (0, 1, 2) instead of (0, 1)": example(
+    "the derivative of swish is sigmoid(z) * (1 + z - s), s its output: not s.": swish(
+        lambda dy, x, s: dy * x * s
+    ),
+    "the gradient of `self.offset.data` is summed over the wrong axes, (0, 1, 2) instead": example(
         Dense(summed=lambda dz: dz.sum()), "offset"
     ),
     # The operation is in a loop.
@@ -516,13 +519,14 @@ MESSAGES = {
         )
     ),
     # The operation is inside a function of NumPy.
-    "the derivative of `divide` is left out. ... a.mean(axis=1, keepdims=True)": example(
+    "a branch counts 4 times (4, the size of axis 1 of x: a mean's 1/4 is missing): that through "
+    "`a.mean(axis=1, keepdims=True)` of `a * a.mean(axis=1, keepdims=True)`": example(
         Formula(
             lambda a: a * a.mean(axis=1, keepdims=True),
             lambda dy, a: dy * a.mean(axis=1, keepdims=True) + (dy * a).sum(axis=1, keepdims=True),
         )
     ),
-    "the derivative of `exp` is left out": example(
+    "the derivative of `np.exp(z := 2 * x, out=z)` is left out": example(
         Formula(lambda x: np.exp(z := 2 * x, out=z), lambda dy, a: 2 * dy)
     ),
     # A product y = x W whose W has another x: nothing in the numbers tells which.
@@ -554,7 +558,7 @@ def test_of_a_large_tensor_the_measured_part_is_enough(shape):
     """No row is measured whole where it has more than 400 entries."""
     ungated = with_saved(nf.ReLU(), positive=lambda saved: True)
     (message,) = reports(ungated, [RNG.standard_normal(shape)]).values()
-    assert "only where it should be 0" in message
+    assert "maximum(x, 0)` is left out" in message
 
 
 def test_the_cause_is_named_on_the_device_too(stand_in):

@@ -288,7 +288,7 @@ class Nothing(NoBackward):
 X = np.random.default_rng(0).standard_normal((3, 4))
 right = lambda: (Scale(), [X])
 wrong = lambda: (Scale(slope=lambda x: 2 * np.cos(x)), [X])
-thrice = lambda: (Scale(2, np.square), [X])
+thrice = lambda: (Scale(2, np.cosh), [X])
 failing = lambda: (Scale(slope=lambda x: {}["absent"]), [X])
 no_layer = lambda: (3, [X])
 no_backward = lambda: (NoBackward(), [X])
