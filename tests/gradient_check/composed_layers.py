@@ -635,7 +635,7 @@ AttentionPooling
       x is also what is averaged; that path is forgotten. | np.einsum("bt,btd->bd", a, x)
 TwoExperts
   [(dy * a).sum(axis=-1), (dy * c).sum(axis=-1)] => [(dy * c).sum(axis=-1), (dy * a).sum(axis=-1)]
-      The gradients of the two weights are swapped. | w[..., :1] * a + w[..., 1:] * c | router | softmax
+      The two weights' gradients are swapped. | w[..., :1] * a + w[..., 1:] * c | router | softmax
   self.softmax.backward(dw) => dw
       The backward of softmax is skipped. | self.softmax.forward(r / self.tau.data) | softmax
   self.tau.grad -= => self.tau.grad +=
