@@ -154,7 +154,7 @@ class Forward:
         """Return the results of operations, named by variables or expressions."""
         named = []
         for op, following in itertools.zip_longest(self.operations, self.operations[1:]):
-            variable = re.match(r"(\w+) = ", op.text)
+            variable = re.match(r"(\w+) [-+*/@]?= ", op.text)
             last = following is None or following.text != op.text
             named.append((f"`{variable[1] if variable and last else op.expression}`", op.result))
         return named

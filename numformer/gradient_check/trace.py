@@ -5,6 +5,7 @@ import contextlib
 import functools
 import linecache
 import os
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -75,7 +76,7 @@ class Operation:
     def expression(self) -> str:
         """The part of the source that computes the result, or the name of the operation."""
         source = self._source
-        if self.is_layer and self.name.rpartition(".")[2] not in source:
+        if self.is_layer and not re.search(rf"\b{self.name.rpartition('.')[2]}\b", source):
             return f"{self.name}.forward"  # as in a loop over layers
         return source
 

@@ -50,11 +50,11 @@ def test_the_check_finds_each_mistake_at_the_right_place(bug):
     assert first == places.get(bug, "decoder feed_forward")
     # Of a layer in a model the check may know less, or say where.
     words = dict(
-        sum="No known pattern",
         none="All gradients are right.",
-        keys="that of key is missing",
-        mask="leaves out its mask",
-        last="that of layers.1 is missing",
+        keys="that through memory of key.forward",
+        mask="by x lacks keep",
+        last="that through memory of layers.1.forward",
+        batch="divided by the batch size",
     )
     name = next((name for name, lines in WRONG_LINES.items() if lines is bugs.BUGS[bug]), "")
     assert (words.get(bug) or table_words()[name].replace("`", "")) in report.says
