@@ -127,7 +127,7 @@ def _print_rows(cases: Mapping[str, Callable], xp, scales: Iterable[float]) -> l
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command -> its exit code: 0, 1 if a gradient is wrong, 2 for wrong usage."""
+    """Run the command and return its exit code: 0, 1 if a gradient is wrong, 2 for wrong usage."""
     parser = argparse.ArgumentParser(
         prog="python -m numformer.gradient_check",
         description="Compare explicit gradients with numerical ones, in float64, along random "

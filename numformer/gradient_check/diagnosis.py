@@ -1,8 +1,8 @@
 """The diagnosis of a failed check: why a gradient is wrong.
 
 `diagnose` tries CLUES in turn. Is an inner layer wrong by itself? Is one operation's derivative
-wrong (operations.py)? Is it the gradient of another forward, without dropout or with gamma 1? Which
-inner layer receives a wrong gradient? Do the numbers show a pattern?
+wrong (operations.py)? Which inner layer receives a wrong gradient? Is the gradient that of another
+forward, without dropout or with gamma 1? Do the numbers show a pattern?
 """
 
 import contextlib
@@ -78,12 +78,12 @@ class Failure:
         return self.check.run_shifted(self.name, shift)
 
     def slopes(self, forward: Callable, weight: Any = 1, first: int | None = None) -> np.ndarray:
-        """Return slopes of <upstream, `forward(shift)`> along `first` directions times `weight`."""
+        """Return slopes of <upstream, forward(shift)> along `first` directions times `weight`."""
         directions = (self.check.xp.asarray(u * weight) for u in self.directions[:first])
         return np.array([self.check.slope(forward, u)[0] for u in directions])
 
     def has_slopes(self, slopes) -> bool:
-        """Whether `slopes` equal the explicit gradient's along the first len(slopes) directions."""
+        """Whether `slopes` equal the explicit slopes along the first len(slopes) directions."""
         size = np.abs([*self.numerical, *self.explicit]).max()
         return bool((np.abs(self.explicit[: len(slopes)] - slopes) < 1e-5 * size).all())
 
@@ -106,11 +106,11 @@ def lower_precision(failure: Failure) -> str | None:
 
 
 def state_between_forwards(failure: Failure) -> str | None:
-    """Test for a weight or batch size that the first forward kept, and that the next one uses."""
+    """Test for a weight or batch size that the first forward keeps and the next forward uses."""
     check = failure.check
     if check.was_right_earlier(failure.name) and check.is_right_first(failure.name):
-        place, by_itself, _ = (faulty_layer(failure) or "").partition(" is wrong by itself")
-        return (f"{place}: " if by_itself else "") + (
+        place, separator, _ = (faulty_layer(failure) or "").partition(" is wrong by itself")
+        return (f"{place}: " if separator else "") + (
             "right in the first forward and backward, wrong in the next, with other weights and "
             "another batch. Keep no copy of a weight and no size of a batch in an attribute: read "
             "parameter.data each time, and save() what belongs to one forward."
@@ -119,7 +119,7 @@ def state_between_forwards(failure: Failure) -> str | None:
 
 
 def faulty_layer(failure: Failure) -> str | None:
-    """Return the report on the layer in which this tensor is wrong, or that spoils its gradient."""
+    """Return the report on an inner layer that is wrong by itself, in this tensor or an input."""
     reports = failure.check.faulty_layers
     return reports.get(failure.name) or reports.get("")
 
@@ -166,14 +166,14 @@ def common_symptom(failure: Failure) -> str | None:
 
 
 def constant_factor(failure: Failure) -> str | None:
-    """Test for a constant factor. Around inner layers, operations tell better where it is."""
+    """Test for a constant factor, unless there are inner layers: operations then show its place."""
     return (
         None if inner_layers(failure.check.layer) else explain(failure.evidence, [constant_ratio])
     )
 
 
 def on_the_host(failure: Failure) -> str | None:
-    """Diagnose a check on a device where NumPy computes it: operations are recorded there alone."""
+    """Diagnose a device's check by the same check with NumPy, where operations are recorded."""
     if on_host(failure.check.output):
         return None
     row = failure.check.on_host.row(failure.name)
@@ -209,10 +209,10 @@ CLUES: list[Callable[[Failure], str | None]] = [
 
 
 def diagnose(check, name: str) -> str:
-    """Return, in words, why the explicit gradient of `name` probably differs from the numerical.
+    """Return, in words, the probable reason why the explicit gradient of `name` is wrong.
 
     A clue may run the layer in a way that the layer refuses, so a clue that raises is skipped. No
-    error in the diagnosis may hide the failure that it explains.
+    error in the diagnosis may hide the failed check.
     """
     failure = Failure(check, name)
     for clue in CLUES:

@@ -44,7 +44,7 @@ class Row:
     explicit: float  # <gradient, direction>
     numerical: float  # the measured derivative along the direction
     meaning: str = ""  # the diagnosis, if the check fails
-    note: str = ""  # what the check does not show, or where it was made instead
+    note: str = ""  # that the check shows nothing, or ran beside a kink
 
     @property
     def passed(self) -> bool:
@@ -72,7 +72,7 @@ def copy_inputs(inputs: Iterable, dtype, xp) -> list:
 
 @contextlib.contextmanager
 def temporary_values(array, values):
-    """Within the block, `array` holds `values`; afterwards it holds its own again."""
+    """Within the block, `array` holds `values`; afterwards, its original values."""
     original = array.copy()
     array[...] = values
     try:
@@ -82,10 +82,10 @@ def temporary_values(array, values):
 
 
 class GradientCheck:
-    """The explicit gradients of one forward and backward, and numerical ones to compare.
+    """The explicit gradients of one forward and backward, and numerical gradients to compare.
 
-    `layer` is any Layer, `inputs` are the arguments of its forward. Floating-point inputs have
-    gradients, ids and masks have none. Parameters and inputs become float64 arrays of `xp`. Each
+    `layer` is any Layer; `inputs` are the arguments of its forward. Floating-point inputs have
+    gradients; ids and masks have none. Parameters and inputs become float64 arrays of `xp`. Each
     parameter gets a random shift, because a gamma of exactly 1 or a bias of exactly 0 hides
     mistakes. First the layer runs forward and backward with other weights and a larger batch
     (`earlier`), which must not change later results. Raises InputError if the layer breaks one of
@@ -111,12 +111,12 @@ class GradientCheck:
         with rules.after_another_forward(self.earlier):
             self._differentiate()
         rules.require_stacked_forwards(self)
-        rules.require_unchanged(*self._outputs)  # a later forward may have written into it
+        rules.require_unchanged(*self._outputs)  # a later forward may write into the output
 
     def _earlier_check(self) -> "GradientCheck | None":
         """Return this check with the batch reversed, and one row longer if the layer allows that.
 
-        None if neither runs: an error that does not depend on the batch will be raised later.
+        Return None if neither runs: an error that does not depend on the batch is raised later.
         """
         for extra in (1, 0):
             earlier = copy.copy(self)
@@ -154,7 +154,7 @@ class GradientCheck:
         arguments = self._differentiable_inputs()
         copies = {name: array.copy() for name, array in arguments.items()}
         self.input_names = list(arguments)
-        # By name, the arrays whose gradients are checked.
+        # The arrays whose gradients are checked, by name.
         self.tensors = arguments | {name: p.data for name, p in self.parameters.items()}
         with rules.require_savers_found(self.layer):
             output = self._forward(self.inputs)
@@ -197,7 +197,7 @@ class GradientCheck:
             return self.layer.backward(dy)
 
     def _branches(self) -> list[np.ndarray]:
-        """Return the branches that forward took: all saved boolean arrays, also in checkpoints."""
+        """Return forward's branches: all boolean arrays that it saved, also in checkpoints."""
         layers = self.layer.layers_within()
         checkpoints = [layer for layer in layers if isinstance(layer, Checkpointed)]
         for layer in checkpoints:
@@ -215,7 +215,7 @@ class GradientCheck:
         return branches
 
     def run(self, keep: bool = False, inputs: Iterable | None = None):
-        """Run forward, and return a copy of its output, and the branches that it took."""
+        """Run forward, and return a copy of its output and the branches that it took."""
         output = self._forward(self.inputs if inputs is None else inputs)
         branches = self._branches()
         if not keep:
@@ -223,31 +223,31 @@ class GradientCheck:
         return array_module(output).array(output), branches  # forward may return an input itself
 
     def run_shifted(self, name: str, shift):
-        """Do as `run`, with `shift` added to the tensor `name`."""
+        """Run forward as `run` does, with `shift` added to the tensor `name`."""
         with temporary_values(self.tensors[name], self.tensors[name] + shift):
             return self.run()
 
     def numerical(self, name: str, direction, finer=1) -> tuple[float, float]:
-        """Return the objective's derivative along `direction`, and its rounding error's size."""
+        """Return the objective's derivative along `direction`, and its typical rounding error."""
         forward = functools.partial(self.run_shifted, name)
         return self.slope(forward, direction, self.branches, finer)
 
     def slope(self, forward: Callable, direction, branches=None, finer=1) -> tuple[float, float]:
-        """Return derivative and rounding error of <upstream, forward(shift)> along `direction`.
+        """Return the derivative of <upstream, forward(shift)> along `direction`, and its error.
 
         The derivative is (8 (L(h) - L(-h)) - (L(2h) - L(-2h))) / 12h, whose error falls with h^4.
-        A step that changes the sign of a ReLU's input crosses a kink, so h shrinks until the
+        A step that changes the sign of a ReLU's input crosses a kink, so h shrinks until
         forward takes the same `branches` as forward(0). The first h is divided by `finer`.
         """
         if branches is None:
             _, branches = forward(0 * direction)
         step = self.step / finer
         while True:
-            outputs, same = {}, True
+            outputs, same_branches = {}, True
             for multiple in (1, -1, 2, -2):
-                outputs[multiple], sides = forward(multiple * step * direction)
-                same &= all(map(np.array_equal, sides, branches))
-            if same or step / 10 < SMALLEST_STEP * self.step / LARGEST_STEP:
+                outputs[multiple], new_branches = forward(multiple * step * direction)
+                same_branches &= all(map(np.array_equal, new_branches, branches))
+            if same_branches or step / 10 < SMALLEST_STEP * self.step / LARGEST_STEP:
                 break
             step /= 10
         change = 8 * (outputs[1] - outputs[-1]) - (outputs[2] - outputs[-2])
@@ -266,30 +266,31 @@ class GradientCheck:
         return row
 
     def _compare_beside_kinks(self, name: str, directions: int) -> tuple["GradientCheck", Row]:
-        """Compare the gradient of `name`, and if forward has a kink at the inputs, beside them."""
+        """Compare both gradients of `name`, beside the inputs if forward has a kink there."""
         row = self._compare(name, directions)
         if row.passed or not self.input_names or not self._has_kink(name):
             return self, row
         return self._beside, replace(self._beside._compare(name, directions), note=KINK)
 
     def _has_kink(self, name: str) -> bool:
-        """Whether the slopes on both sides differ along a direction, by the same for two steps."""
+        """Whether the slopes ahead and back differ, by the same amount for two sizes of step."""
         direction = self.xp.asarray(self.rng.standard_normal(self.tensors[name].shape))
         here, _ = self.run_shifted(name, 0 * direction)
-        bends, largest = [], 0.0
+        differences, largest = [], 0.0
         for step in (1e-6, 1e-5):
             ahead, back = (self.run_shifted(name, s * direction)[0] for s in (step, -step))
-            right, left = (
+            slope_ahead, slope_back = (
                 float((self.upstream * change).sum()) / step
                 for change in (ahead - here, here - back)
             )
-            bends.append(right - left)
-            largest = max(largest, abs(right), abs(left))
-        return min(map(abs, bends)) > 1e-3 * largest and abs(bends[0] / bends[1] - 1) < 0.1
+            differences.append(slope_ahead - slope_back)
+            largest = max(largest, abs(slope_ahead), abs(slope_back))
+        first, second = differences
+        return min(abs(first), abs(second)) > 1e-3 * largest and abs(first / second - 1) < 0.1
 
     @functools.cached_property
     def _beside(self) -> "GradientCheck":
-        """This check at inputs that differ by about one percent."""
+        """This check beside its inputs: entries move by 1 to 2 percent of the largest."""
         rng = np.random.default_rng([self.seed, 4])
 
         def move(x):
@@ -304,7 +305,7 @@ class GradientCheck:
         return other
 
     def _with_inputs(self, inputs: list) -> "GradientCheck":
-        """Return this check with other inputs, before their forward."""
+        """Return a copy of this check with other inputs, before any forward of them."""
         other = copy.copy(self)
         for name in (
             "faulty_layers",
@@ -358,7 +359,7 @@ class GradientCheck:
                 yield scale, other
 
     def row_at_scale(self, name: str, scale: float) -> Row:
-        """Do as `row` for inputs times `scale`: along one direction, with steps in proportion."""
+        """Check as `row` does, for inputs times `scale`: one direction, steps in proportion."""
         tensor, is_input = to_host(self.tensors[name]), name not in self.parameters
         size = float(abs(tensor).max(initial=0)) if is_input else 1
         self.step = LARGEST_STEP / 10 * min(1, size or 1)
@@ -380,7 +381,7 @@ class GradientCheck:
             return self.earlier._compare(name, 2).passed
 
     def is_right_first(self, name: str) -> bool:
-        """Whether the gradient is right if this forward is the first of all."""
+        """Whether the gradient is right if no other forward ran before."""
         alone = copy.copy(self)
         alone.layer, alone.earlier = copy.deepcopy(self.fresh), None
         alone.rng = np.random.default_rng([self.seed, 1])
@@ -391,13 +392,13 @@ class GradientCheck:
         return alone._compare(name, 2).passed
 
     def elementwise(self, name: str, largest: int = 400) -> tuple[np.ndarray, np.ndarray]:
-        """Return explicit and numerical gradient by entry; numerical: NaN after `largest`."""
+        """Return explicit and numerical gradients; numerical entries after `largest` are NaN."""
         explicit = to_host(self.gradients[name]).copy()
         along = functools.partial(self.numerical, name)
         return explicit, self.by_entry(along, explicit.shape, largest)
 
     def by_entry(self, slope_along: Callable, shape: tuple[int, ...], largest: int = 400):
-        """Return `slope_along(direction)` for each entry alone; NaN after `largest` entries."""
+        """Return the slope along each entry alone; NaN after `largest` entries."""
         slopes, direction = np.full(shape, np.nan), np.zeros(shape)
         for index in itertools.islice(np.ndindex(shape), largest):
             direction[index] = 1
@@ -405,7 +406,7 @@ class GradientCheck:
             direction[index] = 0
         return slopes
 
-    # Cached, since one search for a faulty layer serves all tensors that fail because of it.
+    # Cached, because one search serves all tensors that fail for the same reason.
 
     @functools.cached_property
     def faulty_layers(self) -> dict[str, str]:
@@ -417,7 +418,7 @@ class GradientCheck:
 
     @functools.cached_property
     def on_host(self) -> "GradientCheck":
-        """This check with NumPy."""
+        """The same check with NumPy."""
         inputs = [to_host(x) if dtype_kind(x) else x for x in self.inputs]
         return GradientCheck(copy.deepcopy(self.fresh), inputs, self.seed)
 

@@ -27,9 +27,9 @@ def outermost(layer: Layer) -> dict[str, Layer]:
 
 
 def faulty_layers(check) -> dict[str, str]:
-    """Return reports on the innermost layers that are wrong alone, with their real inputs.
+    """Return reports on the innermost layers that are wrong by themselves, with their real inputs.
 
-    A wrong gradient of a parameter explains that parameter alone; the report's key is its name. A
+    A wrong gradient of a parameter explains only that parameter, whose name is the report's key. A
     wrong gradient of an input spoils all gradients computed from it; the report's key is "".
     """
     inputs_of, reports = {}, {}
@@ -106,8 +106,9 @@ def faulty_connection(check) -> str | None:
         direction = rng.standard_normal(output.shape)
         forward = functools.partial(run_shifted, place=place)
         slope, rounding = slope_along(forward, check.xp.asarray(direction))
-        along = float((explicit * direction).sum())
-        if abs(slope - along) <= 1e-6 * max(abs(slope), abs(along)) + 1e3 * rounding:
+        explicit_slope = float((explicit * direction).sum())
+        largest = max(abs(slope), abs(explicit_slope))
+        if abs(slope - explicit_slope) <= 1e-6 * largest + 1e3 * rounding:
             continue
         numerical = {
             other: check.by_entry(

@@ -1,7 +1,7 @@
 """Common mistakes in the derivative of one operation.
 
-A mistake is a message and a function: from the move of an operand, and the right move of the
-result, to the move that the wrong backward belongs to.
+A mistake is a message and a function of two moves (see operations.py): that of an operand and the
+right move of the result. The function returns the result's move that the wrong backward implies.
 """
 
 import functools
@@ -21,14 +21,14 @@ BILINEAR = ("matmul", "dot", "einsum", "multiply")
 
 @dataclass(frozen=True, eq=False)
 class Edge:
-    """How the result of an operation moves with an operand: its own, an earlier one, or itself."""
+    """How a result moves with an operand of its operation or of an earlier one, or with itself."""
 
     operation: Operation
-    number: int  # of this operation
-    start: tuple[int, int]  # the number of the operation, and the index there, of the operand
-    right: Callable  # from the operand's move to the result's
+    number: int  # of the operation in forward
+    start: tuple[int, int]  # of the operand: the operation's number, and the index (-1: the result)
+    right: Callable  # maps the operand's move to the result's
     value: Any  # of the operand
-    function: str = ""  # sigmoid, softmax, ..., if the edge crosses the operations of one
+    function: str = ""  # sigmoid, softmax, ..., if the edge spans all operations of that function
 
     @property
     def is_result(self) -> bool:
@@ -41,7 +41,7 @@ class Edge:
         return self.operation.operand_name(self.start[1])
 
     def branch(self, words: str, place: str = "") -> str:
-        """Return a sentence about the gradient along this edge."""
+        """Return a sentence about the gradient through this edge."""
         if self.is_result:
             return f"the gradient {place}at `{self.operation.expression}` {words}."
         through = self.function or self.operation.expression
@@ -52,7 +52,7 @@ def _sigmoid(z):
     return 1 / (1 + np.exp(-z))
 
 
-# Functions of each number: the derivative in words, with z for the input and s for the output.
+# Elementwise functions, with their derivative in words (z is the input, s the output) and code.
 ACTIVATIONS: dict[str, tuple[Callable, str, Callable]] = {
     "sigmoid": (_sigmoid, "s * (1 - s)", lambda z: _sigmoid(z) * (1 - _sigmoid(z))),
     "tanh": (np.tanh, "1 - s * s", lambda z: 1 - np.tanh(z) ** 2),
@@ -74,7 +74,7 @@ FORMS: dict[str, Callable] = {
 
 
 def function_edges(number: int, operations: list[Operation]) -> Iterator[Edge]:
-    """Yield edges from z to the result if this is sigmoid(z), tanh(z), ... or softmax(z)."""
+    """Yield edges from z to the operation's result if that is sigmoid(z), ... or softmax(z)."""
     op = operations[number]
     s = op.result
     operands = [
@@ -95,16 +95,16 @@ def function_edges(number: int, operations: list[Operation]) -> Iterator[Edge]:
 
 
 def _softmax_edges(number: int, operations: list[Operation]) -> Iterator[Edge]:
-    """Yield the edge from the scores to the result of a division by the sum of exponentials."""
+    """Yield the edge from scores to softmax if the operation divides by a sum of exponentials."""
     op = operations[number]
     s, e = op.result, op.operands[0]
     place: Any = None
     for k, earlier in enumerate(operations[:number]):
         if np.shape(earlier.result) != s.shape or np.shape(e) != s.shape:
             continue
-        if earlier.name == "subtract":  # of the largest score
-            place, shifted = (k, 0), earlier.result
-        if earlier.name == "exp" and not (place and np.array_equal(earlier.operands[0], shifted)):
+        if earlier.name == "subtract":  # the largest score from all scores
+            place, offsets = (k, 0), earlier.result
+        if earlier.name == "exp" and not (place and np.array_equal(earlier.operands[0], offsets)):
             place = k, 0
 
     def right(move, axis):
@@ -112,15 +112,15 @@ def _softmax_edges(number: int, operations: list[Operation]) -> Iterator[Edge]:
 
     for axis in range(s.ndim) if place else ():
         if np.allclose(s * e.sum(axis=axis, keepdims=True), e, rtol=1e-12, atol=0):
-            z, moves = operations[place[0]].operands[0], functools.partial(right, axis=axis)
-            yield Edge(op, number, place, moves, z, f"softmax over axis {axis}")
+            z, right_move = operations[place[0]].operands[0], functools.partial(right, axis=axis)
+            yield Edge(op, number, place, right_move, z, f"softmax over axis {axis}")
 
 
 def mistakes(edge: Edge, line: list[Edge], arrays: list[tuple[str, Any]]) -> Mistakes:
-    """Yield the mistakes that may be made at an edge.
+    """Yield the common mistakes at `edge`.
 
-    `line` has the edges of the same source line, more than one in a loop; `arrays` may be taken for
-    the right ones.
+    `line` holds all edges of the same source line, several in a loop. A mistake may use any of the
+    named `arrays` in place of the right array.
     """
     if edge.is_result:
         yield from _extra_factors(edge, arrays)
@@ -146,7 +146,7 @@ def _constant(factor) -> Wrong:
 
 
 def _wrong_slopes(start: str, shape: tuple, arrays: list[tuple[str, Any]]) -> Mistakes:
-    """Yield derivatives of a function of each number that are computed from another array."""
+    """Yield wrong derivatives of an elementwise function, computed from each of `arrays`."""
     for name, array in arrays:
         if np.shape(array) == shape:
             for form, values in FORMS.items():
@@ -194,12 +194,12 @@ def _wrong_softmax(edge: Edge) -> Mistakes:
     for other in range(s.ndim):
         if other != axis:
 
-            def summed(move, right, other=other):
-                # dz = s * (ds - sum(s * ds) over the other axis), transposed
+            def wrong_sum(move, right, other=other):
+                # The transpose of dz = s * (ds - sum(s * ds) over the other axis).
                 total = (s * move).sum(axis=other, keepdims=True)
                 return s * (move - total)
 
-            yield f"{start} the sum runs over axis {other} instead of {axis}.", summed
+            yield f"{start} the sum runs over axis {other} instead of {axis}.", wrong_sum
 
 
 def _extra_factors(edge: Edge, arrays: list[tuple[str, Any]]) -> Mistakes:
@@ -219,7 +219,7 @@ def _divided(array) -> Wrong:
 
 
 def _wrong_factors(edge: Edge, line: list[Edge], arrays: list[tuple[str, Any]]) -> Mistakes:
-    """Yield products whose other factor is transposed, reversed or another array."""
+    """Yield derivatives of a product with the other factor transposed, reversed or replaced."""
     op, index = edge.operation, edge.start[1]
     for other in op.floats if op.name in BILINEAR else ():
         if other == index:
@@ -239,10 +239,10 @@ def _wrong_factors(edge: Edge, line: list[Edge], arrays: list[tuple[str, Any]]) 
             if factor.shape[axis] > 1:
                 text = f"{name} is reversed along axis {axis} in the derivative by {edge.name}."
                 yield text, with_factor(np.flip(factor, axis))
-        mirrored = line[-1 - line.index(edge)].operation.operands[other]
-        if len(line) > 1 and mirrored.shape == factor.shape:
+        opposite = line[-1 - line.index(edge)].operation.operands[other]
+        if len(line) > 1 and opposite.shape == factor.shape:
             text = f"{name} comes in the reverse order of the loop's runs"
-            yield f"{text} in the derivative by {edge.name}.", with_factor(mirrored)
+            yield f"{text} in the derivative by {edge.name}.", with_factor(opposite)
         for array_name, array in arrays:
             if array.shape == factor.shape:
                 text = f"the derivative by {edge.name} takes {array_name} for {name}."
@@ -250,32 +250,33 @@ def _wrong_factors(edge: Edge, line: list[Edge], arrays: list[tuple[str, Any]]) 
 
 
 def _wrong_axes(edge: Edge) -> Mistakes:
-    """Yield sums over wrong axes, for the gradient of an operand that forward broadcasts."""
+    """Yield gradients of a broadcast operand that are summed over the wrong axes."""
     op, index = edge.operation, edge.start[1]
     shape, full = np.shape(edge.value), op.result.shape
     if op.name not in ("add", "multiply") or len(shape) >= len(full):
         return
     derivative = 1 if op.name == "add" else op.operands[1 - index]
     axes = range(len(full))
-    right = tuple(axes[: len(full) - len(shape)])
-    for remaining in [(), *itertools.combinations(axes, len(shape))]:
-        wrong = tuple(axis for axis in axes if axis not in remaining)
-        if wrong == right or (remaining and tuple(full[axis] for axis in remaining) != shape):
+    right_axes = tuple(axes[: len(full) - len(shape)])
+    for kept_axes in [(), *itertools.combinations(axes, len(shape))]:
+        wrong_axes = tuple(axis for axis in axes if axis not in kept_axes)
+        kept_shape = tuple(full[axis] for axis in kept_axes)
+        if wrong_axes == right_axes or (kept_axes and kept_shape != shape):
             continue
-        expanded = [size if axis in remaining else 1 for axis, size in enumerate(full)]
+        move_shape = [size if axis in kept_axes else 1 for axis, size in enumerate(full)]
 
-        def change(move, right, remaining=remaining, expanded=expanded):
-            return derivative * (move.reshape(expanded) if remaining else move.sum())
+        def change(move, right, kept_axes=kept_axes, move_shape=move_shape):
+            return derivative * (move.reshape(move_shape) if kept_axes else move.sum())
 
         yield (
-            f"the gradient of {edge.name} is summed over the wrong axes, {wrong} instead of "
-            f"{right} of {full}.",
+            f"the gradient of {edge.name} is summed over the wrong axes, {wrong_axes} instead of "
+            f"{right_axes} of {full}.",
             change,
         )
 
 
 def _wrong_choice(edge: Edge) -> Mistakes:
-    """Yield gradients of a maximum that reach each entry, not the largest alone."""
+    """Yield gradients of a maximum that go to every entry instead of the largest alone."""
     op = edge.operation
     if op.name in ("max", "min", "amax", "amin"):
         total = replace(op, function=np.sum)
@@ -290,12 +291,12 @@ def _wrong_choice(edge: Edge) -> Mistakes:
 
 
 def _moved(edge: Edge, side: str, shape: tuple[int, ...]) -> Mistakes:
-    """Yield gradients that are transposed, or reversed along an axis."""
+    """Yield gradients that are transposed or reversed at an edge, on the `side` of one array."""
 
-    def change(moved: Callable) -> Wrong:
+    def change(rearrange: Callable) -> Wrong:
         if side == "result":
-            return lambda move, right: moved(right)
-        return lambda move, right: edge.right(moved(move))
+            return lambda move, right: rearrange(right)
+        return lambda move, right: edge.right(rearrange(move))
 
     at = f"at `{edge.operation.expression}`, on its way to {edge.name}"
     start = f"the gradient of {edge.name}" if side == "operand" else f"the gradient {at}"
@@ -310,7 +311,7 @@ def _moved(edge: Edge, side: str, shape: tuple[int, ...]) -> Mistakes:
 
 
 def _missing_parts(edge: Edge) -> Mistakes:
-    """Yield gradients that only the first or the last part along an axis contributes to."""
+    """Yield gradients that lack the first or the last part along an axis, or all others."""
     shape = edge.operation.result.shape
     for axis, size in enumerate(shape):
         place = np.arange(size).reshape(-1, *[1] * (len(shape) - axis - 1))

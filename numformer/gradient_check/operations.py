@@ -1,10 +1,10 @@
 """Searches forward for the operation whose derivative is wrong in backward.
 
-Forward runs operation by operation; an inner layer is one operation. As a tensor moves, so does the
-result of each operation that depends on it. A backward with a wrong derivative of one operation
-returns the gradient that belongs to another move of its result. The mistake is found if that move
-turns the numerical gradients into the explicit ones. This works for any layer that computes with
-NumPy.
+Forward runs operation by operation, with each inner layer as one operation. The move of an array is
+its rate of change as a tensor changes along a direction. If backward has a wrong derivative of one
+operation, it returns the gradients of a forward in which the result of that operation has another
+move. The search tries the moves of common mistakes until the gradients of such a forward equal the
+explicit gradients. This works for any layer that computes with NumPy.
 """
 
 import functools
@@ -21,29 +21,29 @@ from numformer.gradient_check.factors import known_factors
 from numformer.gradient_check.mistakes import Edge, Wrong, function_edges, mistakes
 from numformer.gradient_check.trace import Trace, trace_operations
 
-LARGEST_ADJOINT = 400  # entries of a result
-MOST_RUNS = 4000  # of forward, in one search
+LARGEST_ADJOINT = 400  # entries of a result whose adjoint is computed
+MOST_RUNS = 4000  # runs of forward in one search
 STEP = 1e-5
-DIRECTIONS = 3
+DIRECTIONS = 3  # of each tensor
 
 
 @dataclass
 class Probe:
-    """A direction of a tensor, its slopes, and the moves of all operands and results along it."""
+    """A direction of a tensor, both slopes along it, and the move of every operand and result."""
 
     tensor: str
     direction: Any
     explicit: float
     numerical: float
-    moves: dict[tuple[int, int], Any]  # by number of the operation, and index; -1 for the result
-    right: dict[Edge, Any] = field(default_factory=dict)  # moves of results through edges
+    moves: dict[tuple[int, int], Any]  # by operation number and operand index (-1: the result)
+    right: dict[Edge, Any] = field(default_factory=dict)  # the result's right move, by edge
 
     def passes(self, edge: Edge) -> bool:
         return bool(self.moves[edge.start].any())
 
 
 class Forward:
-    """Forward of a GradientCheck, operation by operation."""
+    """The forward of a GradientCheck, run operation by operation."""
 
     def __init__(self, check):
         self.check, self.runs = check, 0
@@ -55,7 +55,7 @@ class Forward:
         self.in_loops = {edge.number for line in self.lines if len(line) > 1 for edge in line}
 
     def run(self, change: Callable | None = None, tensor: str = "", shift: Any = 0) -> tuple:
-        """Run forward with `shift` added to a tensor, and results changed; see Trace."""
+        """Run forward with `change` (see Trace), and with `shift` added to `tensor`."""
         self.runs += 1
         trace = Trace(change)
         with trace_operations(self.check, trace):
@@ -67,7 +67,7 @@ class Forward:
         return float((self.check.upstream * (ahead - back)).sum()) / (2 * STEP)
 
     def probe(self, tensor: str, direction) -> Probe:
-        (output, ahead), (output_back, back) = (
+        (output_ahead, ahead), (output_back, back) = (
             self.run(None, tensor, step * direction) for step in (STEP, -STEP)
         )
         moves = {}
@@ -75,12 +75,12 @@ class Forward:
             moves[number, -1] = (a.result - b.result) / (2 * STEP)
             for index in a.floats:
                 move = (a.operands[index] - b.operands[index]) / (2 * STEP)
-                moves[number, index] = np.nan_to_num(move)  # of masked scores, -inf
+                moves[number, index] = np.nan_to_num(move)  # masked scores, -inf, give NaN
         explicit = float((to_host(self.check.gradients[tensor]) * direction).sum())
-        return Probe(tensor, direction, explicit, self._slope(output, output_back), moves)
+        return Probe(tensor, direction, explicit, self._slope(output_ahead, output_back), moves)
 
     def adjoint(self, number: int):
-        """Return the gradient of the objective by the result of an operation."""
+        """Return the objective's gradient with respect to the result of operation `number`."""
         if number in self.adjoints:
             return self.adjoints[number]
         result = self.operations[number].result
@@ -93,7 +93,7 @@ class Forward:
         return gradient
 
     def _slope_along(self, place: int, move) -> float:
-        """Return the objective's derivative as the result of one operation moves."""
+        """Return the objective's derivative if the result of operation `place` moves by `move`."""
 
         def run(step: float):
             def change(number, operands, result):
@@ -104,22 +104,22 @@ class Forward:
         return self._slope(run(STEP), run(-STEP))
 
     def effect(self, probe: Probe, edges: list[Edge], wrong: list[Wrong]) -> float:
-        """Return how the derivative along a probe differs if results move in `wrong` ways."""
+        """Return how much `wrong` moves at `edges` change the derivative along a probe."""
         if len({edge.start for edge in edges}) > 1:
             return self._slope_with(probe, edges, wrong) - probe.numerical
         move, total = probe.moves[edges[0].start], 0.0
         for edge, change in zip(edges, wrong, strict=True) if move.any() else ():
             if edge not in probe.right:
                 probe.right[edge] = edge.right(move)
-            more = change(move, probe.right[edge]) - probe.right[edge]
-            if edge.number in self.in_loops or more.size > LARGEST_ADJOINT:
-                total += self._slope_along(edge.number, more)
+            extra = change(move, probe.right[edge]) - probe.right[edge]
+            if edge.number in self.in_loops or extra.size > LARGEST_ADJOINT:
+                total += self._slope_along(edge.number, extra)
             else:
-                total += float((self.adjoint(edge.number) * more).sum())
+                total += float((self.adjoint(edge.number) * extra).sum())
         return total
 
     def _slope_with(self, probe: Probe, edges: list[Edge], wrong: list[Wrong]) -> float:
-        """Return the derivative of a forward in which one wrong move may cause the next."""
+        """Return the derivative along a probe with `wrong` moves that may cause later moves."""
         starts: dict[int, list[Edge]] = {}
         ends: dict[int, list[tuple]] = {}
         for edge, change in zip(edges, wrong, strict=True):
@@ -127,15 +127,15 @@ class Forward:
             ends.setdefault(edge.number, []).append((edge, change))
 
         def run(step: float):
-            moved: dict[Edge, Any] = {}
+            moves: dict[Edge, Any] = {}
 
             def change(number, operands, result):
                 for edge in starts.get(number, ()):
-                    now = (*operands, result)[edge.start[1]]
-                    moved[edge] = (now - edge.value) / step
-                for edge, change in ends.get(number, ()):
-                    right = edge.right(moved[edge])
-                    result = result + step * (change(moved[edge], right) - right)
+                    value = (*operands, result)[edge.start[1]]
+                    moves[edge] = (value - edge.value) / step
+                for edge, mistake in ends.get(number, ()):
+                    right = edge.right(moves[edge])
+                    result = result + step * (mistake(moves[edge], right) - right)
                 return result
 
             return self.run(change, probe.tensor, step * probe.direction)[0]
@@ -143,7 +143,7 @@ class Forward:
         return self._slope(run(STEP), run(-STEP))
 
     def arrays(self, edge: Edge, line: list[Edge]) -> list[tuple[str, Any]]:
-        """Return arrays of forward with their names; in a loop, those of the edge's own run."""
+        """Return names and arrays of forward; in a loop, those of the iteration around `edge`."""
         place, numbers = line.index(edge), [other.number for other in line]
         if len(line) == 1:
             return self.tensors + self.results
@@ -151,18 +151,18 @@ class Forward:
         return self.results[start : numbers[place + 1] if place + 1 < len(line) else None]
 
     def _results(self) -> list[tuple[str, Any]]:
-        """Return the results of operations, named by variables or expressions."""
-        named = []
+        """Return each operation's result with its name: a variable or an expression."""
+        results = []
         for op, following in itertools.zip_longest(self.operations, self.operations[1:]):
             variable = re.match(r"(\w+) [-+*/@]?= ", op.text)
             last = following is None or following.text != op.text
-            named.append((f"`{variable[1] if variable and last else op.expression}`", op.result))
-        return named
+            results.append((f"`{variable[1] if variable and last else op.expression}`", op.result))
+        return results
 
     def _lines(self) -> list[list[Edge]]:
-        """Return the edges that a mistake changes together, those of forward's last lines first.
+        """Return lists of edges that one mistake changes together, forward's last lines first.
 
-        A line in a loop or a function runs several times, and has the same mistake each time.
+        A source line may run several times, as in a loop; the mistake is the same each time.
         """
         lines: dict[tuple, list[Edge]] = {}
         for number, op in enumerate(self.operations):
@@ -179,14 +179,14 @@ class Forward:
 
 
 class WrongOperations:
-    """The search for wrong operations of a GradientCheck, for all of its tensors."""
+    """The search for operations that explain the wrong gradients of a GradientCheck."""
 
     @np.errstate(all="ignore")
     def __init__(self, check):
         self.check, self.forward = check, Forward(check)
         self.searched: set[str] = set()
-        self.causes: dict[str, str] = {}  # that explain all wrong tensors
-        self.partial_causes: dict[str, str] = {}  # that explain one
+        self.causes: dict[str, str] = {}  # by tensor: a mistake that explains all tensors
+        self.partial_causes: dict[str, str] = {}  # by tensor: a mistake that explains only some
         random = np.random.default_rng(0)
         self.probes: dict[str, list[Probe]] = {}
         for name, tensor in check.tensors.items():
@@ -197,7 +197,7 @@ class WrongOperations:
         self.wrong = [name for name in self.probes if not self._fits(name, [0] * DIRECTIONS)]
 
     def _fits(self, tensor: str, effects: list[float]) -> bool:
-        """Whether the numerical slopes with `effects` added are the explicit ones."""
+        """Whether the numerical slopes plus `effects` equal the explicit slopes."""
         probes = self.probes[tensor]
         size = max(max(abs(probe.numerical), abs(probe.explicit)) for probe in probes)
         return all(
@@ -215,65 +215,66 @@ class WrongOperations:
 
     @np.errstate(all="ignore")
     def search(self, tensor: str) -> None:
-        """Search for a mistake that explains this tensor, and if possible all others."""
+        """Search for a mistake that explains `tensor` and, if possible, all other tensors."""
         for message, edges, wrong in self._candidates(tensor):
             if self.forward.runs > MOST_RUNS:
                 break
             if not self._explains(tensor, edges, wrong):
                 continue
-            explained = [name for name in self.probes if self._explains(name, edges, wrong)]
+            names = [name for name in self.probes if self._explains(name, edges, wrong)]
             text = f"{message} {edges[-1].operation.line}".strip()
-            if len(explained) == len(self.probes):
-                self.causes |= dict.fromkeys(explained, text)
+            if len(names) == len(self.probes):
+                self.causes |= dict.fromkeys(names, text)
                 break
-            if {*self.wrong} | {*explained} == {*self.probes}:  # no right gradient becomes wrong
+            if {*self.wrong} | {*names} == {*self.probes}:  # no right gradient becomes wrong
                 self.partial_causes.setdefault(tensor, text)
         self.searched.add(tensor)
 
     def cause(self, tensor: str, whole: bool) -> str | None:
-        """Return the mistake that explains this tensor, and with `whole` all others, too."""
+        """Return the mistake that explains `tensor` or, with `whole`, all tensors."""
         if not {tensor} & (self.causes.keys() | self.searched):
             self.search(tensor)
         return self.causes.get(tensor) if whole else self.partial_causes.get(tensor)
 
     def _candidates(self, tensor: str) -> Iterator[tuple[str, list[Edge], list[Wrong]]]:
-        """Yield mistakes that may explain a tensor: message, edges, wrong moves through them.
+        """Yield mistakes that may explain `tensor`: message, edges, and a wrong move at each edge.
 
-        First come lines that all wrong tensors pass and no right one.
+        Lines that depend on all wrong tensors, and on no right tensor, come first.
         """
-        first = {name: probes[0] for name, probes in self.probes.items()}
+        first_probes = {name: probes[0] for name, probes in self.probes.items()}
 
-        def passing(line: list[Edge]) -> int:
-            names = [name for name, probe in first.items() if any(map(probe.passes, line))]
-            return sum(1 if name in self.wrong else -len(first) for name in names)
+        def score(line: list[Edge]) -> int:
+            names = [name for name, probe in first_probes.items() if any(map(probe.passes, line))]
+            return sum(1 if name in self.wrong else -len(first_probes) for name in names)
 
-        lines = [line for line in self.forward.lines if any(map(first[tensor].passes, line))]
-        for line in sorted(lines, key=passing, reverse=True):
+        passes = first_probes[tensor].passes
+        lines = [line for line in self.forward.lines if any(map(passes, line))]
+        for line in sorted(lines, key=score, reverse=True):
             yield from self._scaled(tensor, "", line)
             if len(line) > 1:
                 yield from self._scaled(tensor, "in the loop's first run ", line[:1])
                 yield from self._scaled(tensor, "in the loop's last run ", line[-1:])
             else:
                 yield from self._skipped(*line)
-            kinds = [dict(mistakes(edge, line, self.forward.arrays(edge, line))) for edge in line]
-            for message in kinds[0]:
-                if all(message in kind for kind in kinds):
-                    yield message, line, [kind[message] for kind in kinds]
+            options = [dict(mistakes(edge, line, self.forward.arrays(edge, line))) for edge in line]
+            for message in options[0]:
+                if all(message in by_message for by_message in options):
+                    yield message, line, [by_message[message] for by_message in options]
         yield from self._uses(lines)
 
     def _scaled(self, tensor: str, place: str, edges: list[Edge]):
-        """Yield constant factors on a branch: usual ones, or the one that explains the tensor."""
+        """Yield constant factors at `edges`: usual factors, and the factor that fits `tensor`."""
         counts = {0: "is left out", -1: "has the wrong sign", 2: "is counted twice"}
-        chained = len(edges) > 1
-        for count, words in counts.items() if chained else ():
+        in_loop = len(edges) > 1
+        for count, words in counts.items() if in_loop else ():
             yield edges[0].branch(words, place), edges, [_times(count)] * len(edges)
         probes = self.probes[tensor][:2]
         shares = np.array([self.forward.effect(p, edges, [_times(2)] * len(edges)) for p in probes])
-        missing = np.array([probe.explicit - probe.numerical for probe in probes])
+        differences = np.array([probe.explicit - probe.numerical for probe in probes])
         size = np.abs([[probe.explicit, probe.numerical] for probe in probes]).max()
         if np.abs(shares).max() < 1e-6 * size:
             return
-        factor = 1 + float(missing @ shares / (shares @ shares))
+        factor = 1 + float(differences @ shares / (shares @ shares))
         known = known_factors(self.check).items()
         causes = ", or ".join(c for c, value in known if abs(factor / value - 1) < 1e-4)
         text = f"counts {factor:.6g} times" + f" ({causes})" * bool(causes)
@@ -281,7 +282,7 @@ class WrongOperations:
         yield edges[0].branch(text, place), edges, [_times(factor)] * len(edges)
 
     def _skipped(self, edge: Edge) -> Iterator[tuple[str, list[Edge], list[Wrong]]]:
-        """Yield the mistakes that backward takes the gradient at a later result for the edge's."""
+        """Yield mistakes that take the gradient at a later result for the gradient at `edge`."""
         for number, op in enumerate(self.forward.operations):
             if number > edge.number and op.result.shape == edge.operation.result.shape:
                 text = (
@@ -292,7 +293,7 @@ class WrongOperations:
                 yield text, [later, edge], [_times(2), _times(0)]
 
     def _uses(self, lines: list[list[Edge]]) -> Iterator[tuple[str, list[Edge], list[Wrong]]]:
-        """Yield wrong counts of the gradients through two uses of a variable or more."""
+        """Yield mistakes that miscount a variable's gradient in two or more of its uses."""
         uses: dict[str, list[list[Edge]]] = {}
         for line in lines:
             if not (line[0].is_result or line[0].function):
@@ -301,12 +302,12 @@ class WrongOperations:
         for name, places in uses.items():
             several = 2 <= len(places) <= 4
             for counts in itertools.product((1, *words), repeat=len(places)) if several else ():
-                chosen = [(line, c) for line, c in zip(places, counts, strict=True) if c != 1]
-                if len(chosen) > 1:
-                    parts = [f"that of `{x[0].operation.expression}` {words[c]}" for x, c in chosen]
+                errors = [(line, c) for line, c in zip(places, counts, strict=True) if c != 1]
+                if len(errors) > 1:
+                    parts = [f"that of `{x[0].operation.expression}` {words[c]}" for x, c in errors]
                     text = f"the gradients of all uses of {name} add: {', '.join(parts)}."
-                    edges = [edge for line, _ in chosen for edge in line]
-                    yield text, edges, [_times(c) for line, c in chosen for _ in line]
+                    edges = [edge for line, _ in errors for edge in line]
+                    yield text, edges, [_times(c) for line, c in errors for _ in line]
 
 
 def _times(factor: float) -> Wrong:

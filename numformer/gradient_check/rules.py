@@ -62,9 +62,9 @@ def require_layer_and_inputs(layer: Any, inputs: Any) -> None:
 
 
 def require_same_outputs(check) -> None:
-    """Raise InputError unless two forwards of the same inputs, with the same masks, are equal.
+    """Raise InputError unless two forwards with equal inputs and dropout masks give equal outputs.
 
-    A copy of the layer runs, since a layer may remember its first forward.
+    Run a copy of the layer, because a layer may remember its first forward.
     """
     trial = copy.copy(check)
     trial.layer = copy.deepcopy(check.fresh)
@@ -98,7 +98,7 @@ def require_layers_found(layer: Layer) -> None:
 
 @contextlib.contextmanager
 def require_savers_found(layer: Layer) -> Iterator[None]:
-    """Within the block, raise InputError if a layer that `named_layers` does not find saves."""
+    """Within the block, raise InputError if a layer outside `named_layers` calls save()."""
     reachable, save = {id(inner) for inner in layer.layers_within()}, Layer.save
 
     def checked_save(saver, **values):
@@ -135,7 +135,7 @@ def plain_arrays(layer: Layer) -> dict[str, Any]:
 def require_weights_in_parameters(layer: Layer, before: dict[str, Any]) -> None:
     """Raise InputError if an attribute holds the same array as `before` forward.
 
-    Such an array is taken for a weight. Arrays that forward itself assigns are new each time.
+    That array is taken for a weight: an array that forward itself assigns is new each time.
     """
     for path, array in plain_arrays(layer).items():
         if path in before and before[path] is array:
@@ -148,7 +148,7 @@ def require_weights_in_parameters(layer: Layer, before: dict[str, Any]) -> None:
 
 
 def require_unchanged(arrays: dict, copies: dict) -> None:
-    """Raise InputError unless arrays equal their earlier copies; NaN entries are ignored."""
+    """Raise InputError unless `arrays` equal their earlier `copies`; ignore NaN entries."""
     for name, array in arrays.items():
         if not ((array == copies[name]) | (array != array)).all():
             raise InputError(
@@ -159,15 +159,15 @@ def require_unchanged(arrays: dict, copies: dict) -> None:
 
 
 def gradients_by_input(names: list[str], returned) -> dict:
-    """Return backward's results by the inputs' names, without None, which is for masks and ids."""
+    """Return backward's gradients by input name, without the None of masks and ids."""
     returned = returned if isinstance(returned, tuple) else (returned,)
     returned = tuple(dx for dx in returned if dx is not None)
-    odd = [type(dx).__name__ for dx in returned if not dtype_kind(dx)]
-    if odd or len(returned) != len(names):
+    other_types = [type(dx).__name__ for dx in returned if not dtype_kind(dx)]
+    if other_types or len(returned) != len(names):
         raise InputError(
             "backward returns one gradient for each floating-point input of forward: an array "
             "for one, a tuple for several, None for none",
-            f"{'a ' + odd[0] if odd else f'{len(returned)} array(s)'}, where the "
+            f"{'a ' + other_types[0] if other_types else f'{len(returned)} array(s)'}, where the "
             f"floating-point inputs are {names or 'none'}",
             "Return those gradients in forward's order.",
         )
@@ -212,7 +212,7 @@ def require_own_memory(returned: dict, others: dict) -> None:
 
 
 def reversed_batch(inputs: Iterable, extra: int) -> list:
-    """Return inputs with the batch reversed, followed by its first `extra` sequences."""
+    """Return `inputs` with the batch reversed, and its first `extra` sequences appended."""
     size = next((len(x) for x in inputs if dtype_kind(x) and x.ndim), 0)
 
     def reverse(x):
@@ -225,7 +225,7 @@ def reversed_batch(inputs: Iterable, extra: int) -> list:
 
 @contextlib.contextmanager
 def after_another_forward(earlier) -> Iterator[None]:
-    """Within the block, report an error as caused by the `earlier` forward, which succeeded."""
+    """Within the block, report errors as caused by the `earlier` forward, if there was one."""
     try:
         yield
     except Exception as problem:
@@ -238,7 +238,7 @@ def after_another_forward(earlier) -> Iterator[None]:
 def require_stacked_forwards(check) -> None:
     """Run three forwards, two of them with other inputs, then three backwards in reverse order.
 
-    Raise InputError unless the last backward returns and adds the gradients of the GradientCheck.
+    Raise InputError unless the last backward gives the same gradients as the GradientCheck.
     """
     parameters = check.parameters
     with after_another_forward(check.earlier):

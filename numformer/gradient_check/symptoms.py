@@ -1,7 +1,7 @@
 """Patterns in the difference of two gradients, and the mistake that each pattern shows.
 
-A symptom takes Evidence of arrays with at least one axis and returns a message, or None if it does
-not fit. The first that fits is reported, so specific symptoms come before general ones.
+A symptom takes Evidence of arrays with at least one axis. It returns a message, or None if it does
+not fit. `explain` reports the first symptom that fits, so specific symptoms come first.
 """
 
 import itertools

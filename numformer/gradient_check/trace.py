@@ -20,10 +20,10 @@ from numformer.layer import Layer
 from numformer.randomness import dropout_stream
 
 HERE, NUMPY = (os.path.dirname(file) + os.sep for file in (__file__, np.__file__))
-# A line of forward is none of these.
+# Files whose lines are not lines of forward.
 MACHINERY = HERE, NUMPY, interception.__file__, arithmetic.__file__
 
-# Functions that choose by value, and the comparison that returns their choice.
+# Functions that choose by value, each with the comparison that returns its choice.
 CHOICES = {name: getattr(np, name) for name in ("less", "less_equal", "greater", "greater_equal")}
 CHOICES |= dict(equal=np.equal, not_equal=np.not_equal, maximum=np.greater, minimum=np.less)
 
@@ -60,13 +60,13 @@ class Operation:
 
     @property
     def text(self) -> str:
-        """The source line."""
+        """The source line of the operation."""
         code, number, _ = self.calls[0]
         return linecache.getline(code.co_filename, number).strip()
 
     @property
     def line(self) -> str:
-        """A sentence that quotes the source line and names its place."""
+        """A sentence that quotes the source line and gives its file and number."""
         if not self.calls or not self.text:
             return ""
         code, number, _ = self.calls[0]
@@ -77,7 +77,7 @@ class Operation:
         """The part of the source that computes the result, or the name of the operation."""
         source = self._source
         if self.is_layer and not re.search(rf"\b{self.name.rpartition('.')[2]}\b", source):
-            return f"{self.name}.forward"  # as in a loop over layers
+            return f"{self.name}.forward"  # a loop over layers does not name the layer
         return source
 
     @functools.cached_property
@@ -127,22 +127,22 @@ class Operation:
 
 
 class Trace:
-    """The operations of one forward in order, or one forward with other results.
+    """A record of one forward's operations in order, or a change of their results.
 
-    `change(number, operands, result)` returns the result of an operation. With a change, nothing is
-    recorded.
+    If given, `change(number, operands, result)` returns the new result of an operation, and nothing
+    is recorded.
     """
 
     def __init__(self, change: Callable | None = None):
         self.change, self.count = change, 0
         self.operations: list[Operation] = []
-        # By (code, line, instruction) of each choice by value, its outcomes: True, False or both.
+        # The outcomes of each choice by value, True, False or both, by (code, line, instruction).
         self.choices: dict[tuple, set[bool]] = {}
 
     def add(self, result, name: str, function: Callable, operands: list, *details):
-        """Add the next operation, and return its result, or the changed one.
+        """Record the next operation and return its result, or return its changed result.
 
-        `details` are its keyword arguments, and whether it is a layer.
+        `details` are the operation's keyword arguments and, for a layer, True.
         """
         number, self.count = self.count, self.count + 1
         if self.change:
@@ -156,7 +156,7 @@ class Trace:
 
 
 class TracedArray(np.ndarray):
-    """An array whose operations are added to the trace of the forward that runs."""
+    """An array that adds its operations to the trace of the running forward."""
 
     trace: Trace | None = None  # type: ignore[assignment]
 
@@ -190,7 +190,7 @@ def _traced(value: Any) -> Any:
 
 
 def _with_list(function: Callable, count: int) -> Callable:
-    """Return `function` with its first argument, a list of `count` items, as `count` arguments."""
+    """Return `function` with `count` arguments in place of its first, a list of `count` items."""
     return lambda *operands, **keywords: function(
         [*operands[:count]], *operands[count:], **keywords
     )
@@ -221,7 +221,7 @@ def _run_operation(name: str, function: Callable, operands: tuple, keywords: dic
 
 
 def _active_calls() -> tuple:
-    """Return the active lines, from the operation's own line out to the layer's forward."""
+    """Return the active calls, from the operation's own line out to the layer's forward."""
     frame: FrameType | None = sys._getframe(1)
     calls: list[tuple] = []
     while frame and not (calls and frame.f_code.co_filename.startswith(HERE)):
@@ -236,9 +236,9 @@ def _run_layer(name: str, layer: Layer, forward: Callable, *inputs):
     """Run an inner layer's forward as one operation."""
 
     def repeat(*inputs):
-        """Run forward again with the same dropout masks, and forget what it saves."""
+        """Run forward again with the same dropout masks, and delete what forward saves."""
         counts = [(inner.saved, len(inner.saved)) for inner in layer.layers_within()]
-        state, dropout_stream.state = dropout_stream.state, before
+        state, dropout_stream.state = dropout_stream.state, first_state
         trace, TracedArray.trace = TracedArray.trace, None
         try:
             return forward(*inputs)
@@ -247,7 +247,7 @@ def _run_layer(name: str, layer: Layer, forward: Callable, *inputs):
             for saved, count in counts:
                 del saved[count:]
 
-    trace, before, inputs = TracedArray.trace, dropout_stream.state, _plain(inputs)
+    trace, first_state, inputs = TracedArray.trace, dropout_stream.state, _plain(inputs)
     TracedArray.trace = None
     try:
         result = forward(*inputs)

@@ -1,8 +1,8 @@
 """Twenty layers composed from the library's layers and plain NumPy, and mistakes in their backward.
 
-Each backward here is right. MISTAKES breaks them in ways in which students do, and says for each
-what a perfect diagnosis would name. `python -m tests.gradient_check.composed_layers` prints what
-the gradient check says of each.
+Each backward here is right. MISTAKES has mistakes that students make in them, and says what a
+perfect diagnosis of each mistake would name. `python -m tests.gradient_check.composed_layers`
+prints what the gradient check says of each mistake.
 """
 
 import inspect
@@ -40,7 +40,7 @@ def dense(rng, d_out=D):
 
 
 class Composed(nf.Layer):
-    """The parts of a subclass stand behind its name: class Gate(Composed, gate=dense)."""
+    """A layer whose parts are keywords of its class: class Gate(Composed, gate=dense)."""
 
     def __init_subclass__(cls, **parts):
         cls.parts = parts

@@ -1,4 +1,4 @@
-"""The gradient check names mistakes in layers that are composed of others, where they are."""
+"""The gradient check names mistakes in layers composed of other layers, and where they are."""
 
 import numpy as np
 import pytest
@@ -75,13 +75,13 @@ def test_what_is_no_layer_or_no_list_of_inputs_is_refused(complaint):
 
 
 def test_a_row_that_is_never_added_to_and_a_record_that_is_left_are_named():
-    named = {mistake.right + mistake.wrong: mistake for mistake in MISTAKES}
-    messages = " ".join(reports(named["self.w.grad[1] += (dy * x * x).sum()pass"]))
+    by_code = {mistake.right + mistake.wrong: mistake for mistake in MISTAKES}
+    messages = " ".join(reports(by_code["self.w.grad[1] += (dy * x * x).sum()pass"]))
     assert "self.w.data[1]" in messages
-    left = named[
+    record_left = by_code[
         "self.value.backward(dvalue) + self.gate.backward(dgate)self.value.backward(dvalue)"
     ]
-    assert "1 in gate" in " ".join(reports(left))
+    assert "1 in gate" in " ".join(reports(record_left))
 
 
 FAILING = """
