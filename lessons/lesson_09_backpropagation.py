@@ -516,21 +516,21 @@ def all_the_runs():
 
 
 # %% [markdown]
-# One report says no more than where: in run D the check finds the attention, but no pattern in its
-# numbers. It advises you to check smaller layers alone. So take the softmax.
+# The report on run D names a line deep inside attention. If such a report is hard to read, check
+# the layer of that line alone: here, the softmax.
 
 
 # %%
 @show
 def a_smaller_layer():
-    """The softmax alone, with the mistake of which the larger layer could not tell the kind."""
+    """The softmax alone, with the mistake of run D."""
     with BUGS["sum"].applied():
         (row,) = check(Softmax(), [np.random.default_rng(0).standard_normal((2, 3, 5))])
     assert LETTER["sum"] == "D", "the text above names it"
-    assert not row.passed and "softmax's sum is missing" in row.meaning
-    said = row.meaning.split(",")[0]
+    assert not row.passed and "the sum is missing" in row.meaning
+    said = row.meaning.split(". Forward")[0]
     return Words(f"""
-        It says: “{said}”. Now it is plain: nobody has taken away what all weights of a row have in
+        It says: “{said}”. Nobody has taken away what all weights of a row have in
         common, and together they cannot grow.
     """)
 

@@ -112,7 +112,7 @@ class Trainer:
     @property
     def is_evaluated(self) -> bool:
         """Whether the weights of the latest step were evaluated."""
-        return any(latest["step"] == self.step for latest in self.evaluations[-1:])
+        return bool(self.evaluations) and self.evaluations[-1]["step"] == self.step
 
     @property
     def finished(self) -> bool:
