@@ -265,7 +265,7 @@ GOES_ON = f"{A_SECOND}\n    try:\n        time.sleep(0.01)\n    except{{}}:\n   
 
 @pytest.fixture
 def short_limit(monkeypatch):
-    monkeypatch.setattr("lessons.kit.reader_file.LIMIT", 0.05)
+    monkeypatch.setattr("lessons.kit.reader_file.LIMIT", 0.5)
 
 
 @pytest.mark.parametrize("body", ["while True: pass", GOES_ON.format(" Exception")])
