@@ -528,10 +528,10 @@ def a_smaller_layer():
         (row,) = check(Softmax(), [np.random.default_rng(0).standard_normal((2, 3, 5))])
     assert LETTER["sum"] == "D", "the text above names it"
     assert not row.passed and "the sum is missing" in row.meaning
-    said = row.meaning.split(". Forward")[0]
+    cause = row.meaning.split(". Forward")[0]
     return Words(f"""
-        It says: “{said}”. Nobody has taken away what all weights of a row have in
-        common, and together they cannot grow.
+        It says: “{cause}”. Without the sum, backward keeps what all weights of a row have
+        in common, although the weights together cannot grow: their sum is always 1.
     """)
 
 

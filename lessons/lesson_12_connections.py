@@ -313,7 +313,7 @@ def table_2():
         / PRESETS[f"{name} (2017)"]["length"]
         for name in ("base", "big")
     ]
-    of_base = TABLE_2["Transformer (base)"][2]
+    base_operations = TABLE_2["Transformer (base)"][2]
     ours, speed = measured(12)["translator"], landscape.rate()
     rows = [
         (
@@ -347,9 +347,9 @@ def table_2():
             operations are.
 
             **And on this computer?** One thread multiplies large matrices with {speed / 1e9:.0f}
-            billion operations a second. The {exact(of_base)} of the table would take it
-            {of_base / speed / YEAR:.1f} years; what the model needs, {done[0] / speed / YEAR:.2f}
-            years, if it did nothing but large products.
+            billion operations a second. The {exact(base_operations)} of the table would take it
+            {base_operations / speed / YEAR:.1f} years; what the model needs,
+            {done[0] / speed / YEAR:.2f} years, if it did nothing but large products.
         """),
     ]
 

@@ -2,7 +2,7 @@
 
 `diagnose` tries CLUES in turn. Is an inner layer wrong by itself? Is one operation's derivative
 wrong (operations.py)? Which inner layer receives a wrong gradient? Is the gradient that of another
-forward, without dropout or with gamma 1? Do the numbers show a pattern?
+forward, such as with gamma 1? Do the numbers show a pattern?
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from numformer.backend import dtype_kind, on_host, to_host
-from numformer.gradient_check.factors import drop_rates, known_factors
+from numformer.gradient_check.factors import known_factors
 from numformer.gradient_check.inner_layers import inner_layers
 from numformer.gradient_check.symptoms import (
     PATTERNS,
@@ -23,7 +23,6 @@ from numformer.gradient_check.symptoms import (
     constant_ratio,
     explain,
 )
-from numformer.layer import mode
 
 
 class Failure:
@@ -77,15 +76,15 @@ class Failure:
     def run_shifted(self, shift):
         return self.check.run_shifted(self.name, shift)
 
-    def slopes(self, forward: Callable, weight: Any = 1, first: int | None = None) -> np.ndarray:
-        """Return slopes of <upstream, forward(shift)> along `first` directions times `weight`."""
-        directions = (self.check.xp.asarray(u * weight) for u in self.directions[:first])
+    def slopes(self, forward: Callable, weight: Any = 1) -> np.ndarray:
+        """Return slopes of <upstream, forward(shift)> along the directions times `weight`."""
+        directions = (self.check.xp.asarray(u * weight) for u in self.directions)
         return np.array([self.check.slope(forward, u)[0] for u in directions])
 
     def has_slopes(self, slopes) -> bool:
-        """Whether `slopes` equal the explicit slopes along the first len(slopes) directions."""
+        """Whether `slopes` equal the explicit slopes."""
         size = np.abs([*self.numerical, *self.explicit]).max()
-        return bool((np.abs(self.explicit[: len(slopes)] - slopes) < 1e-5 * size).all())
+        return bool((np.abs(self.explicit - slopes) < 1e-5 * size).all())
 
 
 def non_finite_forward(failure: Failure) -> str | None:
@@ -122,19 +121,6 @@ def faulty_layer(failure: Failure) -> str | None:
     """Return the report on an inner layer that is wrong by itself, in this tensor or an input."""
     reports = failure.check.faulty_layers
     return reports.get(failure.name) or reports.get("")
-
-
-def without_dropout(failure: Failure) -> str | None:
-    def run_shifted(shift):
-        with mode(training=False):
-            return failure.run_shifted(shift)
-
-    if drop_rates(failure.check) and failure.has_slopes(failure.slopes(run_shifted)):
-        return (
-            "exactly the gradient without dropout: backward uses the values before dropout "
-            "(`weights` for `dropped`), or leaves out its mask `keep`."
-        )
-    return None
 
 
 def forgotten_gain(failure: Failure) -> str | None:
@@ -201,7 +187,6 @@ CLUES: list[Callable[[Failure], str | None]] = [
     wrong_operation,
     connection_with_pattern,
     lambda failure: failure.check.wrong_operations.cause(failure.name, whole=False),
-    without_dropout,
     forgotten_gain,
     lambda failure: explain(failure.evidence, PATTERNS),
     lambda failure: failure.check.faulty_connection,

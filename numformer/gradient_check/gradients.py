@@ -307,14 +307,9 @@ class GradientCheck:
     def _with_inputs(self, inputs: list) -> "GradientCheck":
         """Return a copy of this check with other inputs, before any forward of them."""
         other = copy.copy(self)
-        for name in (
-            "faulty_layers",
-            "faulty_connection",
-            "wrong_operations",
-            "on_host",
-            "_beside",
-        ):
-            other.__dict__.pop(name, None)
+        for name, attribute in vars(GradientCheck).items():
+            if isinstance(attribute, functools.cached_property):
+                vars(other).pop(name, None)
         other.rng, other.earlier = np.random.default_rng([self.seed, 3]), None
         other.inputs = inputs
         return other

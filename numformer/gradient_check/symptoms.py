@@ -182,7 +182,7 @@ def wrong_mask(evidence: Evidence) -> str | None:
 
 
 def missing_projection(evidence: Evidence) -> str | None:
-    """Test for a missing term: softmax and LayerNorm subtract a multiple of a vector in each row.
+    """Test for a missing term: LayerNorm subtracts multiples of two vectors in each row.
 
     The difference of the two gradients is then the missing multiple.
     """
@@ -204,12 +204,8 @@ def missing_projection(evidence: Evidence) -> str | None:
     for name, value in evidence.saved_like():
         if multiple(difference, value):
             return (
-                "off by a multiple of `weights` in each row: softmax's sum is missing, has another "
-                "sign or factor, or is no sum over each row, dscores = weights * (dweights - "
-                "sum(dweights * weights))."
-                if name == "weights"
-                else f"off by a multiple of `{name}` in each row: a term along it is missing, or "
-                "has another sign or factor, as LayerNorm's x_hat * mean(dx_hat * x_hat)."
+                f"off by a multiple of `{name}` in each row: a term along it is missing, or has "
+                "another sign or factor, as LayerNorm's x_hat * mean(dx_hat * x_hat)."
             )
     for name, value in evidence.saved_like():
         centred = (array - array.mean(axis=-1, keepdims=True) for array in (difference, value))

@@ -51,13 +51,13 @@ def test_symbols_have_their_ids(complaint):
 
 
 def test_added_tokens_have_ids_like_others(complaint):
-    made = tokenizers.Tokenizer.from_str(content(tokenizers.models.WordLevel({"dog": 0})))
-    made.add_tokens(["<one>"])
-    made.add_special_tokens(["<two>"])
-    vocabulary = Tokenizer(made.to_str(), 4, True)
+    tokenizer = tokenizers.Tokenizer.from_str(content(tokenizers.models.WordLevel({"dog": 0})))
+    tokenizer.add_tokens(["<one>"])
+    tokenizer.add_special_tokens(["<two>"])
+    vocabulary = Tokenizer(tokenizer.to_str(), 4, True)
     assert vocabulary.symbols == ["dog", "<one>", "<two>", "<3>"]
     assert vocabulary.encode(vocabulary.split("dog <two> <one>")) == [0, 2, 1]
-    assert "received 3 symbols, 2 " in complaint(Tokenizer, made.to_str(), 2, True)
+    assert "received 3 symbols, 2 " in complaint(Tokenizer, tokenizer.to_str(), 2, True)
 
 
 def test_a_text_is_neither_truncated_nor_padded(complaint, monkeypatch):

@@ -76,8 +76,10 @@ def test_a_flag_of_other_tasks_is_named_as_such(refuse):
     }.items():
         for flag in flags:
             name = flag.split()[-2 if " " in flag else 0]
-            told = f"unrecognized arguments: {flag.removeprefix('--window 3 ')}; {name} is for oth"
-            refuse(main, flag, told)
+            message = (
+                f"unrecognized arguments: {flag.removeprefix('--window 3 ')}; {name} is for oth"
+            )
+            refuse(main, flag, message)
     refuse(copying, "--warmpu 3", "; is --warmup meant?")
 
 
