@@ -368,7 +368,7 @@ def refuse_bad_files(count: int, rng: np.random.Generator, folder: Path) -> tupl
             bar.set_description(named)
             for _ in range(count):
                 name, new = kind()
-                while content(name, new) == content(name, bad.good[name]):
+                while content(name, new) == content(name, bad.originals[name]):
                     name, new = kind()
                 (run / name).write_bytes(new)
                 before = state(run)
