@@ -167,7 +167,7 @@ def require(options: argparse.Namespace) -> None:
         for other in others:
             if None not in (getattr(options, flag), getattr(options, other)):
                 flags = (f"--{name}".replace("_", "-") for name in (flag, other))
-                rule = " goes without ".join(flags).replace("--input", "--text")
+                rule = " cannot be combined with ".join(flags).replace("--input", "--text")
                 raise InputError(rule, "both", "Leave out one of them.")
     if not 1 <= options.accumulate <= 10**6:
         rule = f"--accumulate is from 1 to {10**6:,}"

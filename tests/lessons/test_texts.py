@@ -98,7 +98,7 @@ QUOTATIONS = {
     9: """
     p - p^* is (0.787, −0.893, 0.107) … = 3.148. Is it so? … | *c* | 0.117 | 0 | 0 | … | encoder 1:
     attention | 0.219 | 0.178 | 0.297 | … From the logits 0.557 … | decoder 1: keys | 0.103 | 0 | …
-    0.002 = −0.45028 … softmax's sum is missing” … | less than 10^-8 | 3.08 |
+    0.002 = −0.45028 … the sum is missing” … | less than 10^-8 | 3.08 |
     """,
 }
 

@@ -185,4 +185,5 @@ def defaults(kind: str) -> dict[str, Any]:
     values = json.loads(transformers.AutoConfig.for_model(kind).to_json_string(use_diff=False))
     names = settings.optional - {"head_dim", "num_key_value_heads", "num_decoder_layers"}
     names -= {"decoder_start_token_id", "decoder_vocab_size", "rope_theta"}
+    names -= {"dense_act_fn", "is_gated_act"}
     return {name: values[name] for name in sorted(names) if values.get(name) is not None}

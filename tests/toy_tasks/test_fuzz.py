@@ -161,7 +161,7 @@ def test_any_command_line_of_a_task(name):
 
 
 GIANTS = "--d-ff 1000000000", "--layers 1000000000", "--batch-size 1000000000"
-GIANTS += "--d-model 1000000 --heads 1", "--d-model 9223372036854775806 --heads 1"
+GIANTS += "--d-model 1000000 --heads 1", "--d-model 922337203685477580 --heads 1"
 GIANTS += ("--max-length 9999999999 --positions learned",)
 
 
