@@ -45,34 +45,34 @@ def limited(file: str):
     leads out: the program names the line and ends. There is time in a debugger.
     """
     thread, end, errors = threading.get_ident(), threading.Event(), []
+    caller = sys._getframe(2)  # past contextlib's
 
     def watch():
         while not end.wait(LIMIT):
             frames = [frame for frame, _ in traceback.walk_stack(sys._current_frames()[thread])]
             modules = [str(frame.f_globals.get("__name__")) for frame in frames]
+            if caller not in frames:
+                return
             if any(module.startswith(DEBUGGERS) for module in modules):
                 continue
             if errors:
                 _end(file, frames)
             errors.append(TooLong())
-            _raise_in(thread, TooLong)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(thread), ctypes.py_object(TooLong)
+            )
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     try:
         yield
     finally:
-        end.set()
-        watcher.join()
-        _raise_in(thread, None)  # what has not been raised yet is raised here
+        for _ in range(2):  # again, where TooLong is raised as late as here
+            with contextlib.suppress(TooLong):
+                end.set()
+                watcher.join()
     if errors:  # caught, and then it came to an end
         raise errors[0]
-
-
-def _raise_in(thread: int, problem: type | None) -> None:
-    """Raise an exception in a thread as soon as that runs a line; with None, no more."""
-    argument = ctypes.py_object(problem) if problem else None
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), argument)
 
 
 def _end(file: str, frames: list) -> None:

@@ -24,6 +24,7 @@ import lessons
 from lessons.kit import further
 from lessons.kit.exercise import Exercise
 from lessons.kit.explanations import EQUAL, Sizes
+from lessons.kit.trace import trace
 from lessons.lesson_12 import sizes
 from numformer.generation.sampling import Sampling
 from numformer.paper.attention import scaled_dot_product_attention
@@ -296,6 +297,13 @@ def test_there_is_time_in_a_debugger(checked, short_limit, monkeypatch):
     monkeypatch.setattr("lessons.kit.reader_file.DEBUGGERS", "a_readers")
     right = RIGHT["softmax_backward"][0]
     assert checked(f"{right}\nimport time\ntime.sleep(0.2)")[1].endswith("1 of 1 right")
+
+
+@pytest.mark.timeout(30)
+def test_python_can_trace_after_a_time_limit(checked):
+    """PyThreadState_SetAsyncExc(thread, NULL) makes Python 3.11 trace a call for ever."""
+    assert checked(RIGHT["softmax_backward"][0])[0] == 0
+    assert trace(library_softmax, np.zeros((2, 3)))[-1].value.shape == (2, 3)
 
 
 SHAPES = "A gradient has the shape of what it belongs to"
