@@ -169,9 +169,10 @@ def fits(figure, simulation: Simulation, driven: list[dict], width: int) -> None
 def test_a_page_shows_what_numformer_computes_for_every_choice(page, simulation, open_page):
     """Nothing jumps, all fits and can be read, on a phone, too, and a keyboard reaches it all."""
     states, chosen = states_of(simulation), {}
-    wide = open_page(page, 1280).locator(f"#{simulation.name}")
+    still = {"reduced_motion": "reduce"}  # numbers that glide are tested below
+    wide = open_page(page, 1280, **still).locator(f"#{simulation.name}")
     fits(wide, simulation, drive(wide, states, False), 1280)
-    opened = open_page(page, 390)
+    opened = open_page(page, 390, **still)
     figure = opened.locator(f"#{simulation.name}")
     on_phone = drive(figure, states)
     fits(figure, simulation, on_phone, 390)
@@ -229,7 +230,8 @@ REPEATED = [case for case in simulations() if case.values[1].repeats]
 
 @pytest.mark.parametrize(("page", "simulation"), REPEATED)
 def test_each_step_that_a_page_repeats_is_numformer_s(page, simulation, open_page):
-    figure, count = open_page(page).locator(f"#{simulation.name}"), simulation.repeats
+    opened, count = open_page(page, reduced_motion="reduce"), simulation.repeats
+    figure = opened.locator(f"#{simulation.name}")
     some = [1, 2, count // 4, count // 2, count]
     for state in [{}, *states_of(simulation)[-3:]]:
         drive(figure, [state], False)

@@ -435,7 +435,8 @@ def run(mutants: list[Mutant], equal: dict[str, str], verdicts: Verdicts) -> Non
 
         run_by_tests = [m for m in left if m.in_function and tests_of[m.function]]
         for mutant, verdict in run_in_processes(run_by_tests, job):
-            take(mutant, verdict)
+            if verdict or mutant.name in equal:
+                take(mutant, verdict)
 
     if any(mutant.in_function for mutant in left):
         if (pid := os.fork()) == 0:  # only this process imports the library
@@ -465,7 +466,7 @@ def run(mutants: list[Mutant], equal: dict[str, str], verdicts: Verdicts) -> Non
         paths = sorted(files, key=hope, reverse=True)
         return first_failure_at_import(sources()[mutant.path], mutant, paths, note)
 
-    # Mutants that no test runs take effect when the library is imported.
+    # Mutants that no test runs or notices may take effect when the library is imported.
     left = [mutant for mutant in left if mutant.name not in verdicts.by_mutant]
     files = test_file_coverage()
     for library in ("numpy", "hypothesis", "safetensors.numpy", "matplotlib.backends.backend_agg"):
