@@ -3,12 +3,19 @@
 `python -m lessons` lists them, `lessons/README.md` tells how one is written.
 """
 
+from __future__ import annotations
+
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from numformer.errors import InputError
+
+if TYPE_CHECKING:
+    from lessons.kit.exercise import Verdict
 
 FOLDER = Path(__file__).resolve().parent  # scripts are looked up relative to it
 
@@ -66,3 +73,22 @@ def load(number: int) -> ModuleType:
             "`python -m lessons` lists them.",
         )
     return importlib.import_module(f"lessons.{written[number].path.stem}")
+
+
+def check(number: int, function: Callable) -> Verdict:
+    """Check a function that you wrote for an exercise, in a notebook for example:
+
+        lessons.check(3, softmax_backward)
+
+    The result says whether it is `right`, and in `words` why not. Raises InputError where the
+    lesson has no exercise of this name.
+    """
+    exercises = {exercise.name: exercise for exercise in load(number).EXERCISES}
+    name = getattr(function, "__name__", function)
+    if name not in exercises:
+        raise InputError(
+            f"the functions of lesson {number}'s exercises are {', '.join(exercises)}",
+            name,
+            "Call yours by one of these names.",
+        )
+    return exercises[name].check(function)

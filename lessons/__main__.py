@@ -3,16 +3,16 @@
 import argparse
 import functools
 import http.server
-import shutil
 import sys
 import textwrap
 import webbrowser
 from pathlib import Path
 
 import lessons
+from lessons.kit.exercise import wrapped
 from lessons.kit.lesson import plain
 from lessons.kit.quiz import ask
-from lessons.kit.reader_file import solutions, starter
+from lessons.kit.reader_file import solutions, starter, starting_notebook
 from numformer.errors import InputError
 from toy_tasks.command_line import any_path, exit_code, integer
 
@@ -21,6 +21,7 @@ python -m lessons 3               a lesson: its text, tables and figures
 python -m lessons quiz 3          its questions
 python -m lessons start 3 FILE    write its exercises into a new file, to be filled in
 python -m lessons check 3 FILE    what is right in that file, and why the rest is not
+                                  (FILE.py, or FILE.ipynb for a notebook)
 python -m lessons progress FILE   what of the whole course is solved in one's files
 python -m lessons serve           all lessons as pages: build them, and open them in a browser"""
 
@@ -37,7 +38,8 @@ def contents() -> str:
 def start(number: int, file: Path, solved: bool = False) -> int:
     """Write the starter file of a lesson's exercises, or one `solved`; never over another file."""
     exercises = lessons.load(number).EXERCISES
-    text = starter(f"lesson {number}, {lessons.COURSE[number - 1].title}", exercises, solved)
+    write = starting_notebook if file.suffix == ".ipynb" else starter
+    text = write(f"lesson {number}, {lessons.COURSE[number - 1].title}", exercises, solved)
     try:
         with file.open("x", encoding="utf-8", newline="\n") as opened:
             opened.write(text)
@@ -69,7 +71,7 @@ def check(number: int, file: Path) -> int:
             if begin := [name for name in called if name in wrong]:
                 words = f"It calls {begin[0]}: mend that first.\n\n{words}"
             wrong.add(exercise.name)
-        print(f"{exercise.name}\n\n{_wrapped(words)}\n", flush=True)
+        print(f"{exercise.name}\n\n{textwrap.indent(wrapped(words), '    ')}\n", flush=True)
     print(f"{right} of {len(functions)} right")
     return 0 if right == len(functions) else 1
 
@@ -125,16 +127,6 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-def _wrapped(words: str) -> str:
-    """Paragraphs as wide as the terminal, at most 88; those that are indented stay as they are."""
-    width = min(88, shutil.get_terminal_size().columns) - 4
-    blocks = [
-        block if block.startswith("    ") else textwrap.fill(block, width)
-        for block in words.split("\n\n")
-    ]
-    return textwrap.indent("\n\n".join(blocks), "    ")
-
-
 def _lesson(text: str) -> int:
     if not text.lstrip("-").isdigit():
         rule = "the lesson's number comes first, as in `check 3 mine.py`"
@@ -166,7 +158,7 @@ def main(arguments: list[str] | None = None) -> int:
         command.add_argument("number", type=_lesson, help="the lesson's number")
         if name in ("start", "check"):
             command.add_argument(
-                "file", type=any_path, metavar="FILE", help="a Python file of yours"
+                "file", type=any_path, metavar="FILE", help="a Python file or notebook of yours"
             )
         if name == "start":
             command.add_argument(

@@ -5,6 +5,7 @@ import functools
 import inspect
 import io
 import re
+import shutil
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,13 +21,25 @@ from numformer.gradient_check.gradients import TOLERANCE, GradientCheck
 from numformer.layer import Layer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Verdict:
-    """What the check says of one function."""
+    """What the check says of one function, which a notebook shows."""
 
     right: bool
     words: str
     known: bool = False  # whether the words are those of a known mistake
+
+    def __repr__(self):
+        return wrapped(self.words)
+
+
+def wrapped(words: str) -> str:
+    """Paragraphs as wide as the terminal, at most 84; those that are indented stay as they are."""
+    width = min(88, shutil.get_terminal_size().columns) - 4
+    return "\n\n".join(
+        block if block.startswith("    ") else textwrap.fill(block, width)
+        for block in words.split("\n\n")
+    )
 
 
 @dataclass(frozen=True, eq=False)

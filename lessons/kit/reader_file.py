@@ -1,9 +1,10 @@
-"""A reader's file: what it begins with, and what its functions return or raise, and how soon."""
+"""A reader's file or notebook: what it begins with, what its functions return or raise, when."""
 
 import contextlib
 import copy
 import ctypes
 import inspect
+import json
 import linecache
 import os
 import re
@@ -97,10 +98,35 @@ def starter(title: str, exercises: Sequence, solved: bool = False) -> str:
     parts = [f'"""Exercises: {title}\n\nCheck them: {exercises[0].command}\n"""\n']
     parts.append(IMPORTS)
     for number, exercise in enumerate(exercises, 1):
-        told = f"{number}. {exercise.title}\n\n{plain(exercise.task)}"
-        parts.append("\n" + textwrap.indent(told, "# ", lambda _: True).replace("# \n", "#\n"))
+        task = f"{number}. {exercise.title}\n\n{plain(exercise.task)}"
+        parts.append("\n" + textwrap.indent(task, "# ", lambda _: True).replace("# \n", "#\n"))
         parts.append(f"\n\n{exercise.solved if solved else exercise.code}")
     return "\n".join(parts)
+
+
+def starting_notebook(title: str, exercises: Sequence, solved: bool = False) -> str:
+    """As `starter`, a notebook in which the cell below each exercise checks it."""
+    cells = [("markdown", f"# Exercises: {title}"), ("code", f"{IMPORTS}\nimport lessons")]
+    for number, exercise in enumerate(exercises, 1):
+        cells += [
+            ("markdown", f"## {number}. {exercise.title}\n\n{exercise.task}"),
+            ("code", (exercise.solved if solved else exercise.code).rstrip()),
+            ("code", f"lessons.check({exercise.lesson}, {exercise.name})"),
+        ]
+    outputs = {"code": {"execution_count": None, "outputs": []}, "markdown": {}}
+    return json.dumps(
+        {
+            "cells": [
+                {"cell_type": kind, "id": f"cell-{n}", "metadata": {}, "source": text}
+                | outputs[kind]
+                for n, (kind, text) in enumerate(cells)
+            ],
+            "metadata": {"language_info": {"name": "python"}},
+            "nbformat": 4,
+            "nbformat_minor": 5,
+        },
+        indent=1,
+    )
 
 
 def solutions(path: Path, exercises: Sequence) -> dict[str, object]:
@@ -108,10 +134,15 @@ def solutions(path: Path, exercises: Sequence) -> dict[str, object]:
 
     Raises InputError where the file cannot be read or run, or defines none of them.
     """
-    rule = "FILE is a Python file with functions of the exercises"
+    rule = "FILE is a Python file or a notebook with functions of the exercises"
     fix = f"`python -m lessons start {exercises[0].lesson} FILE` writes one to begin with."
     try:
-        code = compile(path.read_bytes(), str(path), "exec")
+        content = path.read_bytes()
+        if path.suffix == ".ipynb":
+            content = cells(content)
+            # where a message looks up the line that it quotes
+            linecache.cache[str(path)] = len(content), None, content.splitlines(True), str(path)
+        code = compile(content, str(path), "exec")
     except OSError as problem:
         raise InputError(rule, f"{path} ({problem.strerror})", fix) from None
     except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:
@@ -119,7 +150,9 @@ def solutions(path: Path, exercises: Sequence) -> dict[str, object]:
         place = f"{path}, line {line}" if line else path
         what = getattr(problem, "msg", problem)
         raise InputError(
-            "FILE is a Python file", f"{place}: {what}", "Mend that line first." if line else fix
+            "FILE is a Python file or a notebook",
+            f"{place}: {what}",
+            "Mend that line first." if line else fix,
         ) from None
     # As `python FILE` would: what lies beside the file can be imported.
     paths = sys.path[:]
@@ -161,6 +194,24 @@ def solutions(path: Path, exercises: Sequence) -> dict[str, object]:
         wanted = ", ".join(exercise.name for exercise in exercises)
         raise InputError(f"FILE defines one of {wanted}", f"none of them in {path}", fix)
     return functions
+
+
+def cells(notebook: bytes) -> str:
+    """The code of a notebook's cells; the commands of IPython and of the shell are left out.
+
+    Raises SyntaxError for a file that is no notebook.
+    """
+    try:
+        code = [
+            "".join(cell["source"])
+            for cell in json.loads(notebook)["cells"]
+            if cell["cell_type"] == "code"
+        ]
+    except (ValueError, KeyError, TypeError):
+        raise SyntaxError("it holds no cells of a notebook") from None
+    other_languages = r"%%(?!time|capture|prun)"
+    python = (cell for cell in code if not re.match(other_languages, cell))
+    return re.sub(r"(?m)^(\s*)([%!?].*|[\w.]+\?+)$", r"\1pass", "\n".join(python))
 
 
 def results_of(function: Callable, start: Callable, right: dict, arguments: Sequence) -> dict:

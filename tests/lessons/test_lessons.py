@@ -1,6 +1,7 @@
 """The commands of the course: files with exercises, questions, what is typed wrong."""
 
 import io
+import json
 import os
 import re
 import signal
@@ -63,6 +64,54 @@ def test_a_starter_file_is_written_once_filled_in_and_right(call, tmp_path):
     file.write_text(text.replace(" / dscores.shape[0]", ""))
     code, out, err = call(main, "check", "3", str(file))
     assert (code, out[-1], err) == (0, "4 of 4 right", [])
+
+
+def test_a_notebook_is_started_and_checked_as_a_file_is(call, tmp_path):
+    file = tmp_path / "mine.ipynb"
+    assert call(main, "start 3", str(file))[0] == 0
+    code, out, _ = call(main, "check 3", str(file))
+    assert code == 1 and "\n".join(out).count("Not begun yet.") == 4
+    file.unlink()
+    assert call(main, "start 3 --solved", str(file))[0] == 0
+    notebook = json.loads(file.read_text())
+    commands = "%matplotlib inline", "!ls", "%%bash\nls *", "%%time\nx = 1", "np.exp?"
+    notebook["cells"][2:2] = [{"cell_type": "code", "source": [text]} for text in commands]
+    file.write_text(json.dumps(notebook))
+    code, out, err = call(main, "check 3", str(file))
+    assert (code, out[-1], err) == (0, "4 of 4 right", [])
+    text = file.read_text().replace("return dscores", "return dscore")
+    file.write_text(text)
+    code, out, _ = call(main, "check 3", str(file))
+    assert code == 1 and re.search(r"line \d+: return dscore\b", "\n".join(out))
+    for text in "{}", "[]", "import numpy", '{"cells": [3]}':
+        file.write_text(text)
+        code, out, err = call(main, "check 3", str(file))
+        assert (code, out) == (2, []) and "it holds no cells of a notebook" in err[0]
+
+
+def test_the_cells_of_a_started_notebook_run_and_check(call, tmp_path):
+    file, names, shown = tmp_path / "mine.ipynb", {}, []
+    call(main, "start 4 --solved", str(file))
+    for cell in json.loads(file.read_text())["cells"]:
+        if cell["source"].startswith("lessons.check"):
+            shown.append(repr(eval(cell["source"], names)))
+        elif cell["cell_type"] == "code":
+            exec(cell["source"], names)
+    assert len(shown) == len(lessons.load(4).EXERCISES)
+    assert {words.partition(":")[0] for words in shown} == {"Right"}
+    assert max(map(len, "\n".join(shown).splitlines())) <= 84
+
+
+def test_a_function_is_checked_by_its_name(complaint):
+    def softmax_backward(dweights, weights):
+        return dweights * weights
+
+    verdict = lessons.check(3, softmax_backward)
+    assert not verdict.right and repr(verdict).startswith("Not right yet:\n\n    dscores")
+    for function in (np.exp, 3):
+        assert "lesson 3's exercises are softmax_backward, att" in complaint(
+            lessons.check, 3, function
+        )
 
 
 def test_progress_tells_what_is_solved_in_one_of_the_files(call, tmp_path):
