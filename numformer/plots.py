@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -67,7 +67,7 @@ class AttentionMaps:
     titles: Sequence[Sequence[str]] = ()
 
 
-def attention_maps(path: Path | str, kinds: Sequence[AttentionMaps], title: str) -> None:
+def attention_maps(file: Path | str | BinaryIO, kinds: Sequence[AttentionMaps], title: str) -> None:
     """Draw one map for each layer (row) and head (column) of each kind of attention.
 
     At most 16 layers and 16 heads are drawn. If `kinds` is empty, no file is written. Characters
@@ -140,7 +140,7 @@ def attention_maps(path: Path | str, kinds: Sequence[AttentionMaps], title: str)
                 axes.set_xlabel("looks at", fontsize=8)
     scale = figure.add_axes(rectangle((edges[0] + bottom) / 2, heads, 0.15))
     figure.colorbar(image, cax=scale, label="attention weight")
-    figure.savefig(path, dpi=110)
+    figure.savefig(file, dpi=110)
 
 
 def fonts_for(characters: set[str]) -> tuple[list[str], set[str]]:

@@ -1,6 +1,7 @@
 """Use a trained model: load it, give it texts, get its answers and its attention."""
 
 import inspect
+import io
 import threading
 import warnings
 from collections.abc import Sequence
@@ -32,7 +33,7 @@ class Attention:
     """The attention of a model as it read `text` and wrote `written`.
 
     `attention["decoder cross_attention"]` has the weights (layers, H, T, S) of one kind, with which
-    T symbols attend to S symbols.
+    T symbols attend to S symbols. A notebook shows the picture that `draw` saves.
     """
 
     text: str
@@ -59,9 +60,18 @@ class Attention:
             rule = f"a picture's name ends in {', '.join(PICTURES)}"
             raise InputError(rule, repr(str(path)), "Change the ending.")
         Path(path).parent.mkdir(parents=True, exist_ok=True)
+        self._draw(path)
+
+    def _repr_png_(self) -> bytes:
+        """The picture, which a notebook shows for this object."""
+        picture = io.BytesIO()
+        self._draw(picture)
+        return picture.getvalue()
+
+    def _draw(self, file: str | Path | io.BytesIO) -> None:
         arrow = f" → {_shorten(self.written)}" if self.written else ""
         signs = "   (⊢ start, ⊣ end)" if any("⊢" in maps.key_labels for maps in self.maps) else ""
-        attention_maps(path, self.maps, f"{_shorten(self.text)}{arrow}{signs}")
+        attention_maps(file, self.maps, f"{_shorten(self.text)}{arrow}{signs}")
 
 
 def _shorten(text: str) -> str:
@@ -221,7 +231,7 @@ def load(run: str | Path, *others: str | Path, kind: type[Model] | None = None) 
         if not member.text.has_same_vocabularies(trained.text):
             raise InputError(
                 "runs that write together have the same vocabularies",
-                f"{run} and {other}, which differ",
+                f"{run} and {other}, whose vocabularies differ",
                 "Train them on the same data, with --seed or sizes of the model changed.",
             )
         models.append(member.model)
