@@ -384,7 +384,7 @@ def wider_beams():
             draw,
             "BLEU against the width of the beam. Both lines rise steeply from a beam of 1 to "
             "4, and are nearly flat from there on.",
-            f"**BLEU by beam.** {SENTENCES} sentences of the test.",
+            f"**BLEU by beam.** {SENTENCES} sentences of the test set.",
         ),
         table(
             ["beam", *columns, "time"],
@@ -659,8 +659,8 @@ def together():
         table(
             ["who writes", "perplexity", "BLEU"],
             rows,
-            f"Perplexity on the development sentences; BLEU of {FEW} sentences of the test, beam "
-            "4, α 0.6. The checkpoints are 100 steps apart.",
+            f"Perplexity on the development sentences; BLEU of {FEW} sentences of the test set, "
+            "beam 4, α 0.6. The checkpoints are 100 steps apart.",
         ),
         Words(f"""
             The checkpoints are of a second translator, trained for a quarter of the time, by a rate

@@ -170,7 +170,7 @@ def roles_of_the_translator():
         ["attention", "place", "heads", "best score", "shuffled"],
         rows,
         "Of 12 heads in each kind, those that prefer the place and give it at least three times as "
-        "much as when they are shuffled. 400 sentences of the test.",
+        "much as when they are shuffled. 400 sentences of the test set.",
     )
 
 

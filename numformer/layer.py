@@ -184,7 +184,7 @@ class Layer:
         if not saved:
             raise RuntimeError(
                 f"{type(self).__name__}.backward needs a forward before it, while saving is on: "
-                "each serves one backward, and zero_grad forgets it. Call forward again."
+                "a forward serves one backward; zero_grad drops what it saved. Call forward again."
             )
         return saved.pop()
 
@@ -325,7 +325,7 @@ class FlatParameters:
         self.needs_zeroing = self.stale = False
 
     def detect_zeroed(self) -> None:
-        """Clear `needs_zeroing` if the gradient was set to zero by hand, judged by a sample of it.
+        """Clear `needs_zeroing` if a sample of the gradient shows that it was set to zero by hand.
 
         On a GPU, reading the sample would wait for the device, so the flag is always cleared there.
         """

@@ -99,8 +99,8 @@ def directions(results: study.Results) -> dict[str, tuple[str, str]]:
     """For each row, how it compares with the base: (in the paper, in our runs).
 
     Ours is "?" unless all runs of the row are "better", or all "worse", than all runs of the base.
-    The paper has one run for each row; it is the "same" if BLEU differs by less than 0.2, or, where
-    our figure is perplexity, if the paper's perplexity differs by less than 0.04.
+    The paper's is "same" if the BLEU of its one run differs from its base's by less than 0.2, or,
+    where our figure is perplexity, if its perplexity differs by less than 0.04.
     """
     base = [run["figure"] for run in results["base"]]
     perplexity = figure_name(results) == "perplexity"

@@ -109,7 +109,7 @@ def draw(results: study.Results, folder: Path) -> None:
 
 
 def verdict(results: study.Results):
-    """The mean exact match at the greatest length. The target is for every length and seed."""
+    """Mean exact match at length 20. Attention must reach the target at every length and seed."""
     means = {row: np.mean([run["at_length_20"] for run in runs]) for row, runs in results.items()}
     least = min(share for run in results[ATTENTION] for share in run["by length"])
     figures = ", ".join(f"{row} {mean:.4f}" for row, mean in means.items())

@@ -115,7 +115,7 @@ def differing_settings(runs: list[Run]) -> list[str]:
     values = {n: {as_one_line(run.settings[n]) for run in runs if n in run.settings} for n in names}
     names = [name for name in names if len(values[name]) > 1]
     settings = {tuple(as_one_line(run.settings.get(name, "-")) for name in names) for run in runs}
-    # As many rows as combinations of settings: the row implies all other settings.
+    # If there are as many rows as combinations of settings, a row implies all other settings.
     return ["row"] if len(values.get("row", ())) == len(settings) > 1 else names
 
 

@@ -45,7 +45,7 @@ that is to come, the sign of the start or the end, or some places back or ahead.
 Heads are removed by importance, estimated again each time; by importance as first estimated; and at
 random. If there are many heads, several are removed at a time, and once more one by one from where
 the next ones would cost too much. Importance is estimated on one half of the examples, and the loss
-is measured on the other. The figure that judges a task is measured greedily on its test if the task
+is measured on the other. A task's figure is measured by greedy decoding of its test set if the task
 turns one text into another; otherwise (also for parse) as in training.
 
   python -m toy_tasks.heads --run runs/reverse
@@ -122,7 +122,7 @@ def curve(
 ) -> list[Point]:
     """Remove heads, the first `stride` in the `order` of the heads left, and measure each time.
 
-    If `name` names a figure, the stride after the last that it allows is also removed head by head.
+    With the `name` of a figure, the stride in which it falls too far is also removed head by head.
     """
     removed: list[Head] = []
     points = []
@@ -286,9 +286,9 @@ def build_parser() -> Parser:
         help="the folder of the run's own data, if they have moved; or a file of other data: "
         "pairs with a TAB between, or a text",
     )
-    add("--examples", type=integer, default=128, metavar="N", help="in each half (default 128)")
+    add("--examples", type=integer, default=128, metavar="N", help="number per half (default 128)")
     add("--orders", type=integer, default=3, metavar="N", help="random orders (default 3)")
-    add("--seed", type=integer, default=1, help="of the random orders (default 1)")
+    add("--seed", type=integer, default=1, help="seed of the random orders (default 1)")
     add("--out", type=any_path, metavar="DIR", help="default: the next free runs/heads-NAME")
     add("--no-plots", action="store_true", help="draw no pictures")
     add("--quick", action="store_true", help="a few examples, to see that everything runs")

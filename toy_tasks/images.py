@@ -218,7 +218,7 @@ def use(options: argparse.Namespace) -> int:
             "Name the folder of a fold, such as runs/images/fold-1-1.",
         )
     if not options.input:
-        raise InputError("--input names files of images", "none", "Give it --input FILE.npz")
+        raise InputError("--input names files of images", "none", "Add --input FILE.npz")
     pack(model, xp=find_backend(options.backend))
     for file in options.input:
         images, sizes = read_arrays(Path(file), "images")["images"], model.config
@@ -252,7 +252,7 @@ def name_pictures(options: argparse.Namespace, model, metadata: dict) -> int:
         rule, fix = "--run names a model of images", "Name the folder of a ViT."
         raise InputError(rule, f"{options.run}, a {config.get('model_type')}", fix)
     if not options.input:
-        raise InputError("--input names pictures", "none", "Give it --input FILE.png")
+        raise InputError("--input names pictures", "none", "Add --input FILE.png")
     pack(model, xp=find_backend(options.backend))
     files = map(Path, options.input)
     try:

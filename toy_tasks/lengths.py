@@ -20,7 +20,7 @@ MAX_TRAINED, LONGEST = 10, 20
 TABLE_LENGTHS = 10, 12, 15, 20
 """Lengths in the table."""
 EXAMPLES = 128
-"""The number of examples of each length in the test."""
+"""The number of examples of each length in the test set."""
 DESCRIPTION = """\
 Learn to copy, to reverse and to add sequences of up to 10 symbols, and test with up to 20. The
 model is a decoder alone, with sinusoidal, learned or rotary positions, ALiBi, or none.

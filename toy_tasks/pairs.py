@@ -33,7 +33,7 @@ from toy_tasks.text_to_text.transduction import Example, TransductionTask, train
 DESCRIPTION = """\
 Learn to turn texts into other texts from your own pairs: a file with a source, one TAB and its
 target on each line. A hash of the source splits the pairs: eight in ten are trained on, one chooses
-the checkpoint and one is the test. Or give three files, one for each part. The last line is the
+the checkpoint and one is the test set. Or give three files, one for each part. The last line is the
 share of test sources whose whole target is right.
 
   python -m toy_tasks.pairs --demo dates
@@ -116,7 +116,7 @@ class PairsTask(TransductionTask):
         self.subwords = source if isinstance(source, Subwords) else None
         self.data = zlib.crc32(json.dumps(symbols).encode())
         if shared := len({source for source, _ in data["test"]} & {*sources}):
-            self.unseen = f"of the test, {shared:,} of which are trained on, too"
+            self.unseen = f"of the test set, {shared:,} of which are trained on, too"
         longest = [max(map(len, side)) for side in zip(*symbols["train"], strict=True)]
         text = Transduction(source, target, 2 * longest[1], longest[0], **search)
         super().__init__(text, self.examples(data["dev"]), self.examples(data["test"]))

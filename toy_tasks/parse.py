@@ -69,7 +69,7 @@ DEFAULTS = dict(
     penalty="paper",
 )
 LONGEST, LONGER = 40, 60
-"""The most words of a sentence in training, and in the test of longer sentences."""
+"""The most words of a sentence in training, and in the test set of longer sentences."""
 EXTRA_SYMBOLS = 300
 """The model writes at most this many symbols more than the sentence has words (section 6.3)."""
 TRAIN_SENTENCES = 32000
@@ -110,7 +110,7 @@ class Sentence(NamedTuple):
 
 
 Data = dict[str, list[Sentence]]
-"""The sentences of "train", "development", "test", and of the test of "longer" sentences."""
+"""The sentences of "train", "development", "test", and of the test set of "longer" sentences."""
 
 
 @cache
@@ -234,7 +234,7 @@ def make_task_and_config(options: argparse.Namespace):
 
 
 def measure(model: Model, task: ParseTask, folder: Path) -> dict:
-    """The scores of the test and of longer sentences, and the ceiling if there is a grammar."""
+    """The scores of the test set and longer sentences, and the ceiling if there is a grammar."""
     scores = _score_both(lambda name: task.score(model, name))
     if task.has_grammar:
         ceiling = _score_both(lambda name: best_parses(task.data[name]))
@@ -243,7 +243,7 @@ def measure(model: Model, task: ParseTask, folder: Path) -> dict:
 
 
 def _score_both(score: Callable[[str], dict[str, float]]) -> dict[str, float]:
-    """The scores of the test, and two scores of longer sentences."""
+    """The scores of the test set, and two scores of longer sentences."""
     longer = score("longer")
     longer_scores = {"longer": longer["f1"], "longer_well_formed": longer["well_formed"]}
     return score("test") | longer_scores
@@ -313,7 +313,7 @@ def use(options: argparse.Namespace) -> int:
     """Parse sentences with the model of --run, and draw the tree of one; returns the exit code."""
     if options.tree and len(options.input or []) != 1:
         received = f"{len(options.input or [])} with --input"
-        raise InputError("--tree draws the tree of one sentence", received, "Give it one.")
+        raise InputError("--tree draws the tree of one sentence", received, "Give one sentence.")
     trained = load(options.run)
     code = answer_inputs(options, trained, kind=Parsing)
     if options.tree:

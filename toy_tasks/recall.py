@@ -31,11 +31,11 @@ LENGTHS = 64, 128, 256, 512, 1024, 2048
 TABLE_LENGTHS = 256, 2048
 """Lengths in the table."""
 PART = 16
-"""A test of T symbols has T / PART pairs, or copies T / PART symbols."""
+"""A test sequence of T symbols has T / PART pairs, or copies T / PART symbols."""
 FEW_PAIRS = 8
-"""The number of pairs in the test in which only the distance grows."""
+"""The number of pairs in the test set in which only the distance grows."""
 TOKENS = 8192
-"""The number of symbols in the test of each length."""
+"""The number of symbols in the test set of each length."""
 STARTS = {16: 0, 32: 0.1, 64: 0.2, 128: 0.35, 256: 0.45, 512: 0.5, 1024: 0.6, 2048: 0.7}
 """The share of the training steps after which each length is used.
 
@@ -70,7 +70,7 @@ ROW_SETTINGS = {
     "state_space,attention": {"positions": "none"},
     "window,linear": {"window": 64, "positions": "none"},
 }
-"""Settings of rows. Linear attention and state space know the order without positions."""
+"""Settings of rows. Linear attention and state space follow the order without positions."""
 FIGURES = "few", "recall", "copy"
 """The tests: recall of FEW_PAIRS pairs, recall of more pairs in longer sequences, and copying."""
 TITLES = f"recall, {FEW_PAIRS} pairs", f"recall, T / {PART} pairs", f"copy, T / {PART} symbols"
@@ -148,7 +148,7 @@ class RecallTask:
         return self.copy(rng, rows, length, count, prefix)
 
     def accuracy(self, model: LanguageModel, kind: str, length: int) -> float:
-        """The share of symbols predicted correctly in the test of this length."""
+        """The share of symbols predicted correctly in the test set of this length."""
         rng = np.random.default_rng(seed_sequence(0, "held out", length))
         rows, part = max(1, self.tokens // length), length // PART
         if kind == "copy":

@@ -41,7 +41,7 @@ from toy_tasks.text_to_text.translation import (
 )
 
 DESCRIPTION = """\
-Learn to translate, and print the BLEU of the translations of a test, in lower case and tokenized as
+Learn to translate, and print the BLEU of a test set's translations, in lower case and tokenized as
 in the published result (41.02 for a Transformer of 2.57 M parameters, trained on GPUs). Without
 --data, Multi30k is downloaded: 29,000 descriptions of pictures in English and German.
 

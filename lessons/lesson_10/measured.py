@@ -32,7 +32,7 @@ TREES = {
 }
 WIDTHS, ALPHAS, LONGEST = (1, 2, 4), (0.0, 0.6, 2.0), 24
 BEAMS = (1, 2, 4, 8, 16, 32)
-SENTENCES, FEW = 1000, 250  # of the test: all, and some for what takes long
+SENTENCES, FEW = 1000, 250  # of the test set: all, and some for what takes long
 
 
 def shown(symbol: str) -> str:

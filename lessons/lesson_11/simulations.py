@@ -84,7 +84,7 @@ def pruning() -> Simulation:
                 marker="removed",
                 at=every,
             ),
-            Figures({"bleu": "BLEU on 200 sentences of the test"}),
+            Figures({"bleu": "BLEU on 200 sentences of the test set"}),
         ],
         code="""\
 from lessons.lesson_11.simulations import taken

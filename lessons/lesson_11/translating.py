@@ -74,7 +74,7 @@ def cross_places(batch: PairBatch, dice: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def roles(model: Transformer, pairs: Sequence, dice: np.ndarray) -> list[dict]:
-    """The roles of every head, the mean over batches of sentences of the test."""
+    """The roles of every head, the mean over batches of sentences of the test set."""
     batches = [PairBatch.of(pairs[n : n + BATCH]) for n in range(0, len(pairs), BATCH)]
     found = [forming.all_roles(model, batch, cross_places(batch, dice)) for batch in batches]
     return [

@@ -114,7 +114,7 @@ class PairBatch(Batch):
             raise InputError(
                 f"target_in and target_out have padding (id {padding}) at the same places, after "
                 "the target",
-                "a batch that differs",
+                "a batch in which the places differ",
                 f"Remove id {padding} from the targets.",
             )
 

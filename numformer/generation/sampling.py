@@ -25,7 +25,7 @@ def log_probabilities(logits, special: SpecialIds = DEFAULT_IDS) -> np.ndarray:
     """logits (N, V) -> log softmax (N, V) in float64 on the host.
 
     Ids that a model must not write, such as padding, get minus infinity. Raises BrokenNumbers for
-    logits that are not numbers.
+    logits that give NaN.
     """
     xp = array_module(logits)
     shifted = logits.astype(xp.float64)

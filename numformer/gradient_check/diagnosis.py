@@ -159,7 +159,7 @@ def constant_factor(failure: Failure) -> str | None:
 
 
 def on_the_host(failure: Failure) -> str | None:
-    """Diagnose a device's check by the same check with NumPy, where operations are recorded."""
+    """Diagnose a check on a GPU by the same check with NumPy, where operations are recorded."""
     if on_host(failure.check.output):
         return None
     row = failure.check.on_host.row(failure.name)

@@ -178,7 +178,7 @@ class GradientCheck:
     def _forward(self, inputs: Iterable):
         """Return forward's output, with its auxiliary losses added to each entry.
 
-        Each forward of `self.inputs` has the same dropout masks; other inputs have other masks.
+        Each forward on `self.inputs` has the same dropout masks; other inputs have other masks.
         """
         dropout_stream.reseed(self.seed, 0 if inputs is self.inputs else 1)
         with collect_auxiliary_losses() as losses:
@@ -266,7 +266,7 @@ class GradientCheck:
         return row
 
     def _compare_beside_kinks(self, name: str, directions: int) -> tuple["GradientCheck", Row]:
-        """Compare both gradients of `name`, beside the inputs if forward has a kink there."""
+        """Compare both gradients of `name`, near the inputs if forward has a kink at them."""
         row = self._compare(name, directions)
         if row.passed or not self.input_names or not self._has_kink(name):
             return self, row
@@ -290,7 +290,7 @@ class GradientCheck:
 
     @functools.cached_property
     def _beside(self) -> "GradientCheck":
-        """This check beside its inputs: entries move by 1 to 2 percent of the largest."""
+        """This check near its inputs: each entry changes by 1 to 2 percent of the largest."""
         rng = np.random.default_rng([self.seed, 4])
 
         def move(x):
@@ -305,7 +305,7 @@ class GradientCheck:
         return other
 
     def _with_inputs(self, inputs: list) -> "GradientCheck":
-        """Return a copy of this check with other inputs, before any forward of them."""
+        """Return a copy of this check with other inputs, on which no forward has run yet."""
         other = copy.copy(self)
         for name, attribute in vars(GradientCheck).items():
             if isinstance(attribute, functools.cached_property):

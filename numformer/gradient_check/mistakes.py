@@ -21,7 +21,7 @@ BILINEAR = ("matmul", "dot", "einsum", "multiply")
 
 @dataclass(frozen=True, eq=False)
 class Edge:
-    """How a result moves with an operand of its operation or of an earlier one, or with itself."""
+    """A result's derivative by an operand, of its operation or an earlier one, or by itself."""
 
     operation: Operation
     number: int  # of the operation in forward

@@ -1,8 +1,8 @@
 """Searches forward for the operation whose derivative is wrong in backward.
 
 Forward runs operation by operation, with each inner layer as one operation. The move of an array is
-its rate of change as a tensor changes along a direction. If backward has a wrong derivative of one
-operation, it returns the gradients of a forward in which the result of that operation has another
+its rate of change as a tensor changes along a direction. If backward differentiates one operation
+wrongly, it returns the gradients of a forward in which the result of that operation has another
 move. The search tries the moves of common mistakes until the gradients of such a forward equal the
 explicit gradients. This works for any layer that computes with NumPy.
 """

@@ -78,7 +78,7 @@ def require_same_outputs(check) -> None:
     if not ((first == second) | (first != first)).all():
         raise InputError(
             "forward computes the same from the same inputs, weights and dropout masks",
-            "different outputs of two forwards of the same inputs",
+            "different outputs from two forwards with the same inputs",
             "Draw random masks from numformer.randomness.dropout_stream: "
             "dropout_stream.mask(x.shape, p, x). Draw no other random numbers in forward.",
         )
@@ -231,7 +231,7 @@ def after_another_forward(earlier) -> Iterator[None]:
     except Exception as problem:
         if isinstance(problem, InputError) or not earlier:
             raise
-        received = f"{type(problem).__name__} after a forward of another batch: {problem}"
+        received = f"{type(problem).__name__} after a forward on another batch: {problem}"
         raise InputError(STACKED, received, KEPT_BY_SAVE) from problem
 
 

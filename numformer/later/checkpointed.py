@@ -41,7 +41,7 @@ class Checkpointed(Layer):
         return y
 
     def recompute(self, saved: dict[str, Any]) -> Any:
-        """Run the forward of a saved record again; now the layer saves what its backward needs."""
+        """Repeat the forward of a saved record, with the layer saving what its backward needs."""
         now, dropout_stream.state = dropout_stream.state, saved["start"]
         try:
             return self.layer.forward(*saved["inputs"])

@@ -68,7 +68,7 @@ class Experts(Layer):
     """x (B, T, D) or rows (N, D), reach -> the same shape: y = sum_e weight_e FFN_e(x).
 
     The sum is over the `count` experts with the highest scores x W; the weights are the softmax of
-    these scores. Padding in x (B, T, D), which `reach` knows, goes to no expert, and y is 0
+    these scores. Padding in x (B, T, D), which `reach` marks, goes to no expert, and y is 0
     there. The auxiliary loss is `balance_weight` times `balance`. On a GPU each forward
     waits for the device once, to read which rows each expert gets.
     """

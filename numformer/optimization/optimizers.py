@@ -187,8 +187,8 @@ class Parameterwise(Optimizer):
         start, stop, _ = stretch.indices(len(flat.data))
         if not {start, stop} <= {*self.ends()}:
             raise InputError(
-                "one process updates all of a parameter",
-                f"a stretch from {start} to {stop}, which cuts one",
+                "one process updates a whole parameter",
+                f"a stretch from {start} to {stop}, which splits a parameter",
                 "Take one of the `stretches` of the optimizer.",
             )
         groups = zip(flat.parameters, *map(flat.views, vectors), strict=True)

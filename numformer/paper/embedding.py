@@ -69,7 +69,7 @@ class Embedding(Layer):
             weight = Parameter(rng.normal(0, d_model**-0.5, (vocabulary, d_model)))
         if weight.shape != (vocabulary, d_model):
             raise InputError(
-                "a shared embedding has the shape (vocabulary, d_model) of both its users",
+                "a shared embedding has the same (vocabulary, d_model) in both places that use it",
                 f"{weight.shape} for ({vocabulary}, {d_model})",
                 "Use one vocabulary for both, or choose another tying.",
             )

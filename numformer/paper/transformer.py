@@ -99,7 +99,7 @@ def require_pair(source, target, skip_padding: bool, special: SpecialIds = DEFAU
         )
     if skip_padding and not special.real(target).any():
         raise InputError(
-            "with skip_padding some target position is real",
+            "with skip_padding, at least one target position is not padding",
             f"only id {special.padding}",
             "Leave this batch out.",
         )

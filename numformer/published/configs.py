@@ -55,11 +55,11 @@ class ForeignConfig:
         values = {name: self[name] for name in names}
         if len({*map(str, values.values())}) > 1:
             rule = f"{' and '.join(names)} are equal"
-            raise InputError(rule, f"{values}", "numformer has one for both: choose another model.")
+            raise InputError(rule, f"{values}", "numformer has one value: choose another model.")
         return values[names[0]]
 
     def choice(self, name: str, known: Mapping[str, str]) -> str:
-        """Our name for the choice of a setting."""
+        """Our name for the value of a setting."""
         if (choice := self[name]) not in known:
             rule = f"{name} is one of {', '.join(known)}"
             raise InputError(rule, repr(choice), "numformer has no other: choose another model.")

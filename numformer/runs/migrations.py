@@ -107,7 +107,7 @@ def settings_from_4(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a format 4 config, recipe or flags in format 5, without settings that had no effect.
 
     In format 4, only the mixers "grouped" and "window" could share keys and values; in format 5
-    every attention can. `attention_function` did not yet choose how long sequences are computed.
+    every attention can. `attention_function` did not yet choose the method for long sequences.
     """
     new = dict(values)
     for name, (owner, choices) in OWNERS_4.items():

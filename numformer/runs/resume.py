@@ -110,7 +110,7 @@ def _require_same_settings(last: Path, metadata: dict, model: type[Model], setti
             raise InputError(
                 "a run is resumed with the settings, seed and parts that it was started with",
                 f"{name} {received.get(name)!r} instead of {saved.get(name)!r}",
-                "Give it the same again, or start a new run.",
+                f"Set {name} as it was, or start a new run.",
             )
 
 

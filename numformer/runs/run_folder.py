@@ -1,4 +1,4 @@
-"""The folder of a training run: writes the run's files, and reads them when it is resumed."""
+"""The folder of a training run: writing the run's files, and reading them to resume the run."""
 
 import contextlib
 import json
@@ -72,7 +72,7 @@ class RunFolder:
             self.metrics.write_bytes(b"")
 
     def _measured_nothing(self) -> bool:
-        """Whether the run of metrics.jsonl ended before its first evaluation and saved nothing."""
+        """Whether the run that wrote metrics.jsonl ended before an evaluation and saved nothing."""
         try:
             return not self.evaluations()
         except (OSError, ValueError, LookupError, TypeError):
@@ -132,8 +132,8 @@ class RunFolder:
         if self.best.exists():
             raise InputError(
                 "a run is resumed from the last.safetensors that it saved",
-                f"{self.folder}, which has none beside its best.safetensors",
-                "Put it back, or start a new run.",
+                f"{self.folder}, which has only a best.safetensors",
+                "Put last.safetensors back, or start a new run.",
             )
         return None
 

@@ -144,7 +144,7 @@ def test_what_is_no_batch_is_refused(make, complaint):
     executor, nothing = make(2, 1), np.zeros((2, 3), int)
     assert "a Batch, or a list of them; received list" in complaint(executor.gradient, 1, [])
     padding = PairBatch(np.array([[4, 2, 0]] * 2), nothing, nothing)
-    assert "some target position" in complaint(executor.gradient, 1, padding)
+    assert "at least one target position" in complaint(executor.gradient, 1, padding)
     for count in (0, -3):
         assert f"received {count}" in complaint(make, count)
 

@@ -393,7 +393,7 @@ def test_a_size_that_does_not_fit_the_next_batch_is_noticed(complaint):
         return right(dy.reshape(layer.size, T, 6))
 
     text = complaint(check, with_backward(First(D, 6, RNG), reshaped), [X])
-    assert "batches of any size" in text and "ValueError after a forward of another batch" in text
+    assert "batches of any size" in text and "ValueError after a forward on another batch" in text
 
 
 def keys_for_values(attention, right, dy):

@@ -136,7 +136,7 @@ def test_what_cannot_work_is_refused(rng, complaint):
     alone = FlatParameters(np.zeros(4), np.zeros(4))
     assert "vectors without their parameters" in complaint(Parameterwise, alone, normalized)
     cutting = complaint(Parameterwise(flat, normalized).update, flat.grad, 1, 0.1, slice(0, 4))
-    assert "from 0 to 4, which cuts one" in cutting
+    assert "from 0 to 4, which splits a parameter" in cutting
 
     def momentum(data, grad, mean, *, step, rate, own):
         pass

@@ -153,7 +153,7 @@ def finished(tmp_path_factory):
         ("best.safetensors", lambda good, other: None, "no file"),
         ("best.safetensors", lambda good, other: good[:-1], "best.safetensors"),
         ("best.safetensors", lambda good, other: other, "belongs to its last"),
-        ("last.safetensors", lambda good, other: None, "none beside its best.safetensors"),
+        ("last.safetensors", lambda good, other: None, "which has only a best.safetensors"),
         ("last.safetensors", lambda good, other: good[:-1], "last.safetensors"),
     ],
 )

@@ -295,7 +295,7 @@ def test_heads_go_by_importance_on_one_half_and_are_measured_on_the_other(monkey
     assert rows[2][1:4] == ["9.000", "-", "-"]
 
 
-def test_what_is_held_out_was_not_trained_on_and_the_test_judges(monkeypatch):
+def test_what_is_held_out_was_not_trained_on_and_the_figure_is_of_the_test_set(monkeypatch):
     copying(f"{TINY} --steps 2 --out run".split())
     monkeypatch.setattr(copy_task, "RULE", SHORT)
     run, trained = Path("run"), load(Path("run"))
@@ -407,4 +407,4 @@ def test_what_has_no_heads_or_no_data_is_refused(succeed, refuse):
     Path("text.txt").unlink()
     refuse(heads.main, "--run run", "text.txt must be a file")
     Path("run/config.json").unlink()
-    refuse(heads.main, "--run run", "which names none", "--data FILE")
+    refuse(heads.main, "--run run", "which names no such task", "--data FILE")

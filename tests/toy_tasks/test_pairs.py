@@ -56,7 +56,7 @@ def test_what_is_held_out_and_measured_are_the_development_pairs():
     task = PairsTask(data, 1, 1)
     (batch,) = task.held_out
     assert task.text.target.decode(batch.target_out[0][:-1]) == ["y"]
-    assert task.development == [("b", ("y", "xx"))] and task.unseen.startswith("of the test, 1 of")
+    assert task.development == [("b", ("y", "xx"))] and task.unseen.startswith("of the test set, 1")
     task.write = lambda model, sources, **how: ["xxy" for _ in sources]
     assert task.evaluate(None) == {"exact_match": 0.0, "symbol_error_rate": 100.0}
     task.write = lambda model, sources, **how: ["xx" for _ in sources]

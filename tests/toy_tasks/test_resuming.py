@@ -34,7 +34,7 @@ def test_a_run_goes_on_for_more_steps_where_its_rate_does_not_know_the_end(call)
     call(copying, f"{flags} 4")
     with interrupted_at(6):
         assert call(copying, "--resume --steps 8")[0] == 130
-    code, out, _ = call(copying, "--resume")  # which knows of 8 by now
+    code, out, _ = call(copying, "--resume")  # config.json says 8 by now
     assert code == 1 and out[0] == "going on with runs/copy_task, after step 6 of 8"
     assert without_seconds(Path("runs/copy_task")) == without_seconds(Path("straight"))
 
@@ -168,4 +168,4 @@ def test_start_names_what_does_not_fit_the_run(call, refuse):
     ):
         refuse(main, flags, *words)
     strange = "--data z.tsv --start runs/pairs-a"
-    refuse(pairs.main, strange, "runs/pairs-a, which knows no symbol of the source", tells=True)
+    refuse(pairs.main, strange, "runs/pairs-a, which has none of them in its source", tells=True)

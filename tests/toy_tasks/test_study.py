@@ -198,10 +198,10 @@ def test_impossible_flags_are_refused_without_a_trace(succeed, refuse):
         "--seeds 1 1": "all seeds differ; received [1, 1]",
         "--seeds -1": "a seed is at least 0; received -1",
         "--d-model 1000000": "sizes that need at least",
-        "--run mine --seeds 1": "sampled at random; received answers that are not",
+        "--run mine --seeds 1": "sampled at random; received answers that are not sampled",
         "--resume --out mine --seeds 1": "keeps its settings, here seeds = [1, 2]",
         "--out mine": "new or empty; received mine",
-        "--resume --out other": "a resumed study is one of norms",
+        "--resume --out other": "a resumed study is named norms",
         "--resume --out damaged": "damaged (its checksum says that config.json was changed)",
         "--resume --out junk": "argument --seeds/--seed: an integer",
     }.items():

@@ -318,7 +318,7 @@ def test_what_cannot_be_is_refused_in_a_line(data, refuse, complaint):
         ("test.tok.en", ["dog " * 5000, *"abcd"], "4096 subwords; received 20,000 in line 1"),
         ("val.tok.de", ["hund " * 300] * 6, "val holds pairs of fewer than 256 subwords"),
         ("val.tok.de", ["ein"] * 5, "6 and 5 lines"),
-        ("test.tok.en", [""] * 5, "a test has sentences on both sides; received none"),
+        ("test.tok.en", [""] * 5, "test data have a sentence with its translation; received none"),
     ):
         right = (data / name).read_text()
         write(f"data/{name}", lines)
@@ -367,7 +367,7 @@ def test_sources_that_are_trained_on_and_judged_by_are_reported(data, capsys, su
     assert capsys.readouterr().out.splitlines() == notes
     for language in ("en", "de"):
         shutil.copy(data / f"train.tok.{language}", data / f"test.tok.{language}")
-    note = "40 sentences of the test, 40 of which are trained on, too"
+    note = "40 sentences of the test set, 40 of which are trained on, too"
     assert note in succeed(main, TINY)
 
 

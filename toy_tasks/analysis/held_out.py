@@ -38,9 +38,9 @@ GIVE_A_FILE = "Give a file with --data FILE: pairs with a TAB between, or a text
 class HeldOut:
     """`batches` as a model's `predictions` takes them, and `pairs()` to learn a lexicon from.
 
-    `figure(model)` measures the figure that judges the task, called `name`; it is None for the
-    loss. A task from text to text is measured on its test, any other task as it was measured to
-    choose the checkpoint.
+    `figure(model)` measures the figure that the task is judged by, called `name`; None for the
+    loss. A task from text to text is measured on its test set, any other task as it was measured
+    to choose the checkpoint.
     """
 
     origin: str
@@ -77,7 +77,7 @@ def held_out(trained: Trained, run: Path, data: Path | None, max_sources: int = 
         return _held_out_file(trained, data)
     if is_published(run) or not (run / "config.json").is_file():
         rule = "only a run of a task in toy_tasks has its own data"
-        raise InputError(rule, f"{run}, which names none", GIVE_A_FILE)
+        raise InputError(rule, f"{run}, which names no such task", GIVE_A_FILE)
     task = task_of(run, data)
     if difference := _difference(_vocabularies(task.text), _vocabularies(trained.text)):
         rule = "the data have the symbols that the run was trained on"
@@ -117,7 +117,7 @@ def task_of(run: Path, data: Path | None = None) -> Any:
     """
     saved = run_folders.read_config(run)
     if (name := saved.get("task")) not in TASKS:
-        rule, fix = f"a run is one of {', '.join(TASKS)}", GIVE_A_FILE
+        rule, fix = f"a run is of one of the tasks {', '.join(TASKS)}", GIVE_A_FILE
         raise InputError(rule, f"{run}, a run of {name}", fix)
     page: Any = importlib.import_module(f"toy_tasks.{name}")
     if study := getattr(page, "STUDY", None):
@@ -144,7 +144,7 @@ def _difference(data: dict[str, Vocabulary], run: dict[str, Vocabulary]) -> str:
     # Each vocabulary by its name: a source symbol may be unknown as a target.
     ours, known = ({(n, s): s for n, v in side.items() for s in v.symbols} for side in (data, run))
     if unknown := [symbol for key, symbol in ours.items() if key not in known]:
-        return f"{unknown[0]!r}, which the run does not know"
+        return f"{unknown[0]!r}, which the run's vocabulary lacks"
     if missing := [symbol for key, symbol in known.items() if key not in ours]:
         return f"data without {missing[0]!r}"
     return "the same symbols, divided or ordered differently"

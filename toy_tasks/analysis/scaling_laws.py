@@ -98,7 +98,7 @@ def fit(runs: Sequence[Run], joined: bool) -> Law:
         possible = solution.min(axis=(1, 2)) >= 0
         if not possible.any():
             raise InputError(
-                "losses fall with size and with text",
+                "losses fall as the model grows, and as the text grows",
                 f"{len(runs)} runs for which every law has a negative term",
                 "Give a longer text, or train for more steps.",
             )

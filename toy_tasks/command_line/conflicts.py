@@ -60,7 +60,7 @@ def require_answering(parser: Parser, options: argparse.Namespace) -> None:
         raise InputError(
             "--attention draws where the model looks in one text",
             f"{len(texts)} with {parser.flag('input')}",
-            "Give it one text.",
+            "Give one text.",
         )
 
 
@@ -84,4 +84,4 @@ def _require_sampling(parser: Parser, options: argparse.Namespace, seed: str) ->
         flag = parser.flag(name)
         rule = f"{flag} is for answers that are sampled at random"
         fix = f"Sample them, for example with --temperature 0.8; or leave out {flag}."
-        raise InputError(rule, "answers that are not", fix)
+        raise InputError(rule, "answers that are not sampled", fix)

@@ -38,8 +38,8 @@ def start_vocabularies(
         unknown = [s for s in symbols if vocabulary.encode([s]) == [vocabulary.unknown]]
         if symbols and unknown == symbols:
             raise InputError(
-                "--start and this data share some symbols",
-                f"{run}, which knows no symbol of the {name}",
+                "--start takes a run that has some symbols of this data",
+                f"{run}, which has none of them in its {name}",
                 "Name a run on similar texts, or train without --start.",
             )
         if unknown:
@@ -49,7 +49,7 @@ def start_vocabularies(
 
 
 def load_start_weights(model: Model, pipeline: TextPipeline | None, run: Path) -> dict:
-    """Load the weights of a run; return the metadata of a published model that new files keep.
+    """Load the weights of a run; return what new files keep of a published model's metadata.
 
     Raises InputError if the symbols or the shapes of parameters differ.
     """

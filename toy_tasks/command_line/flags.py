@@ -116,7 +116,7 @@ line override them"""
     add("--config", type=any_path, metavar="FILE.toml", help=about)
     for switch, about in {
         "--resume": "continue the run in --out, or the latest run of this task",
-        "--quick": "take a few steps, to see that everything works; judges nothing",
+        "--quick": "take a few steps, to see that everything works; nothing is judged",
         "--no-plots": "draw no pictures",
     }.items():
         add(switch, action="store_true", help=about)

@@ -85,8 +85,8 @@ def main(study: Study, arguments: list[str] | None = None) -> int:
         return study.use(options)
     if not options.resume and not options.quick:
         for name in sorted(options.explicit & row_settings):
-            flag, rule = parser.flag(name), "every row of this study has its own"
-            raise InputError(f"{flag}: {rule}", "one for all of them", f"Leave out {flag}.")
+            flag, rule = parser.flag(name), "every row of this study has its own value"
+            raise InputError(f"{flag}: {rule}", "one for all rows", f"Leave out {flag}.")
     if started_by_mpi():
         rule, fix = "a study trains its models side by side on one machine", "Leave out mpiexec."
         raise InputError(rule, "ranks of MPI", fix)
@@ -105,8 +105,8 @@ def main(study: Study, arguments: list[str] | None = None) -> int:
             run_folders.write_first_config(options.out, config)
         elif run_folders.read_config(options.out).get("study") != identity:
             raise InputError(
-                f"a resumed study is one of {study.name}, with the rows that it began with",
-                f"{options.out}, which is not",
+                f"a resumed study is named {study.name} and has the rows that it began with",
+                f"{options.out}, which holds no such study",
                 "Name the study's folder with --out, or start a new one without --resume.",
             )
         runs = _runs(study, options, options.seeds)

@@ -171,7 +171,7 @@ def training_plan(
 ) -> tuple[Recipe, Schedule, int]:
     """The recipe and the schedule of the options, and how many vectors the optimizer keeps.
 
-    Raises InputError, before anything is built or written, for options that cannot be trained.
+    Raises InputError, before anything is built or written, for options that do not allow training.
     """
     recipe = settings_from(options, Recipe)
     names = "steps", "log_every", "evaluate_every", "minutes", "patience"

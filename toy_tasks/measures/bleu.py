@@ -28,8 +28,8 @@ def import_sacrebleu():
 def tokenizer_for(texts: Sequence[str], spaced: str) -> str:
     """The sacrebleu tokenizer for texts: `spaced` if there are spaces between their words.
 
-    Texts in Chinese characters get "zh", in other scripts without spaces "char". Where a program
-    put spaces between Chinese words, there is one for every second letter or so.
+    Texts in Chinese characters get "zh", in other scripts without spaces "char". Chinese that a
+    program split into words has a space for every second letter or so.
     """
     letters = Counter(letter for text in texts for letter in text if letter.isalpha())
     scripts: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Charts of scaling laws: the loss by symbols, by parameters, and by parameters for a budget."""
+"""Charts of scaling laws: loss against symbols, parameters, and parameters at a fixed budget."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -26,9 +26,9 @@ class TransductionTask:
 
     metric, higher_is_better = "exact_match", True
     figures: ClassVar = {"exact_match": ".4f"}
-    """The measures of the test and their formats. The last one is compared with the target."""
+    """The measures on the test set and their formats. The last is compared with the target."""
     unseen = "that training never saw"
-    """What the report says about the sources of the test."""
+    """What the report says about the sources of the test set."""
 
     def __init__(self, text: Transduction, development: list[Example], test: list[Example]):
         self.text, self.development, self.test = text, development, test
@@ -68,7 +68,7 @@ class TransductionTask:
 def train_and_test(
     task: TransductionTask, options: argparse.Namespace, required: float | None
 ) -> int:
-    """Train a model, measure it on the test and print examples; returns the exit code.
+    """Train a model, measure it on the test set and print examples; returns the exit code.
 
     `required` is the value that the last of the task's figures must reach.
     """
@@ -76,7 +76,7 @@ def train_and_test(
     config = settings_from(options, Config, **sizes)
     if config.tying == "all" and task.text.source.symbols != task.text.target.symbols:
         raise InputError(
-            "tying all needs the same vocabulary for source and target",
+            "--tying all needs the same vocabulary for source and target",
             f"{len(task.text.source.symbols)} and {len(task.text.target.symbols)} symbols, not "
             "all of them the same",
             "Use --tying target or --tying none.",
@@ -102,7 +102,7 @@ def train_and_test(
 
 
 def print_examples(task: TransductionTask, written: Sequence[str]) -> None:
-    """Print some right answers of the test, and the worst wrong ones."""
+    """Print some right answers on the test set, and the worst wrong ones."""
     answers = enumerate(zip(written, task.test, strict=True))
     edits = {i: task.edits(w, right) for i, (w, (_, right)) in answers if w not in right}
     worst = sorted(edits, key=lambda i: -edits[i] / (1 + len(task.text.target.split(written[i]))))

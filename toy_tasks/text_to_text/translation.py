@@ -72,7 +72,7 @@ class TranslationTask(TransductionTask):
         development, validation = map(list, zip(*short["val"], strict=True))
         trained = {source for source, _ in self.pairs}
         if shared := sum(source in trained for source, _ in data["test"]):
-            self.unseen = f"of the test, {shared:,} of which are trained on, too"
+            self.unseen = f"of the test set, {shared:,} of which are trained on, too"
         source, target = (max(map(len, side)) for side in zip(*training, strict=True))
         languages = tokenizer_languages(options.languages, options.cased)
         search = options.beam, options.length_penalty, options.penalty
@@ -141,7 +141,7 @@ class TranslationTask(TransductionTask):
         return {"held_out_loss": loss, "perplexity": math.exp(min(loss, 99))}
 
     def write(self, model: Transformer, sources: Iterable[str], **settings) -> list[str]:
-        """The tokens of the translations."""
+        """The translations, each a string of tokens."""
         symbols = split_into_subwords(self.text, [*sources])
         written = self.text.write(model, symbols, **settings)
         return [self.text.target.join(target) for target in written]
@@ -215,7 +215,7 @@ def print_bleu(model: Transformer, text: Translation, pairs: Sequence[Pair], **s
 
 
 def require_sentences(pairs: Sequence[Pair]) -> None:
-    """Raise InputError for a test without a pair of sentences."""
+    """Raise InputError for test data without a pair of sentences."""
     if not any(source and reference for source, reference in pairs):
         fix = "Name files with a sentence on each line."
-        raise InputError("a test has sentences on both sides", "none", fix)
+        raise InputError("test data have a sentence with its translation", "none", fix)

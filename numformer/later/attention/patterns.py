@@ -18,7 +18,7 @@ from numformer.paper.memory import KeysAndValues
 
 
 class Tile(NamedTuple):
-    """Scores of some heads, query rows and keys that are computed together.
+    """Scores that are computed together: those of some heads, query rows and keys.
 
     `keys` is a slice or an array of indices. Every row sees the columns `unmasked` of the tile; for
     the other columns `mask(t, s)` says which rows see which keys (None: the pattern masks nothing).

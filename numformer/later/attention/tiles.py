@@ -130,8 +130,8 @@ class TiledAttention(Layer):
     a Layer, it gets a gradient.
 
     Sequences of at least `least` scores are computed in tiles of `rows` queries if the reach is
-    causal; otherwise both numbers are doubled. BiasedAttention computes shorter sequences. An
-    attention of your own, `dense`, computes sequences of any length; its forward takes query, key,
+    causal; otherwise both numbers are doubled. BiasedAttention takes shorter sequences. An
+    attention of your own, `dense`, takes sequences of any length; its forward takes query, key,
     value, mask and, if there is one, the bias.
     """
 

@@ -73,7 +73,7 @@ class StateSpace(Mixer):
 
     One projection of x gives the input u and the gate (H P each), the vectors to write and to read
     (N each), and the step of each head, which softplus makes positive. A position sees what comes
-    before it, except padding; the scan knows the order, so no positions are added.
+    before it, except padding; the scan follows the order, so no positions are added.
 
     As in the paper, rates start between 1 and 16 and steps between 0.001 and 0.1 (uniform in the
     logarithm): some heads remember a few positions, others a thousand.
