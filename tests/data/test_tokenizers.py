@@ -104,13 +104,17 @@ def test_pieces_and_their_ids(complaint):
 def test_a_pipeline_of_published_vocabularies_is_built_from_its_description():
     model = Subwords.train(["a dog runs", "a cat"], 20).model
     ids = {name: n for n, name in enumerate(["</s>", *Subwords(model).symbols, "<unk>"])}
-    pieces, tokenizer = MarianVocabulary(model, ids, len(ids)), words()
+    pieces = MarianVocabulary(model, ids, len(ids))
     config = nf.Config.base(len(ids), d_model=8, heads=2)
     again = pipeline_from(nf.Transduction(pieces, pieces, 9).description(), config)
     assert type(again.source) is MarianVocabulary
     assert again.source.description() == pieces.description()
     config = nf.LanguageModel.Config(vocabulary=7, d_model=8, heads=2)
-    again = pipeline_from(nf.Continuation(tokenizer, 9).description(), config)
-    assert type(again.vocabulary) is Tokenizer
-    assert again.vocabulary.description() == tokenizer.description()
-    assert again.vocabulary.split("dog") == ["[CLS]", "dog", "[SEP]"]
+    for tokenizer, symbols in (
+        (words(), ["[CLS]", "dog", "[SEP]"]),
+        (words(marked=False), ["dog"]),
+    ):
+        again = pipeline_from(nf.Continuation(tokenizer, 9).description(), config)
+        assert type(again.vocabulary) is Tokenizer
+        assert again.vocabulary.description() == tokenizer.description()
+        assert again.vocabulary.split("dog") == symbols
