@@ -20,7 +20,7 @@ from numpy.testing import assert_allclose
 
 from numformer.layer import inference
 from numformer.runs.checkpoints import load_checkpoint, load_model
-from numformer.runs.migrations import FORMAT, MIGRATIONS
+from numformer.runs.migrations import FORMAT, MIGRATIONS, settings_from_4
 from numformer.runs.run_folder import read_metrics
 from numformer.training.loop import Interrupted
 from tests.toy_tasks.small import interrupted_at
@@ -49,6 +49,22 @@ def test_every_format_has_a_stored_run_and_every_earlier_one_a_migration():
     numbers = [int(folder.name.removeprefix("format_")) for folder in STORED]
     assert numbers == list(range(1, FORMAT + 1)), f"one format has no folder: run {STORE}"
     assert list(MIGRATIONS) == numbers[:-1]
+
+
+@pytest.mark.parametrize(
+    ("mixers", "groups", "now", "now_groups"),
+    [
+        ("attention,grouped,window", 2, "attention,attention,window", "4,2,2"),
+        ("grouped,window", 2, "attention,window", 2),
+        ("relative,grouped", 4, "relative,attention", 4),
+        ("attention,global_window", 2, "attention,global_window", None),  # had no effect
+    ],
+)
+def test_only_two_mixers_of_format_4_share_keys_and_values(mixers, groups, now, now_groups):
+    old = dict(heads=4, mixers=mixers, key_value_heads=groups)
+    new = dict(heads=4, mixers=now, key_value_heads=now_groups)
+    expected = {name: value for name, value in new.items() if value is not None}
+    assert settings_from_4(old) == expected
 
 
 def logits_of(model) -> list[float]:

@@ -8,7 +8,7 @@ import pytest
 from numformer import blas
 from numformer.execution.in_turn import InTurn
 from numformer.optimization.optimizers import OPTIMIZERS, vectors_of
-from numformer.runs.checkpoints import save_checkpoint
+from numformer.runs.checkpoints import load_checkpoint, load_model, save_checkpoint
 from numformer.runs.files import PARTIAL
 from numformer.training import loop
 from numformer.training.loop import train
@@ -166,6 +166,21 @@ def test_a_damaged_run_is_refused_as_it_is(tmp_path, finished, name, change, wor
     before = files(tmp_path)
     assert words in complaint(run, tmp_path, resume=True)
     assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize("change", [{"p_drop": 0.5}, {"positions": "rotary"}])
+def test_a_best_model_of_another_config_is_refused(tmp_path, change, complaint):
+    run(tmp_path, task=Copying([2.0, 1.0]))
+    path = tmp_path / "best.safetensors"
+    tensors, metadata = load_checkpoint(path)
+    save_checkpoint(path, tensors, metadata | {"config": metadata["config"] | change})
+    assert f"{path}, which does not" in complaint(run, tmp_path, resume=True)
+
+
+def test_the_state_of_a_run_is_no_model(tmp_path, complaint):
+    run(tmp_path)
+    words = f"the state of a run that may go on. Name {tmp_path / 'best.safetensors'}"
+    assert words in complaint(load_model, tmp_path / "last.safetensors")
 
 
 CANNOT_BE = {
