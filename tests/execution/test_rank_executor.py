@@ -229,16 +229,24 @@ def test_a_step_that_broke_is_replayed_in_turn():
     assert np.array_equal(run_ranks(2, work, timeout=20)[0], alone.optimizer.parameters.grad)
 
 
-def test_ranks_agree_or_say_who_differs():
+@pytest.mark.parametrize(
+    ("name", "own", "other", "words"),
+    [
+        ("steps", 5, 6, "rank 2 with steps 6, rank 0 with 5"),
+        ("clip_norm", None, 0.5, "rank 2 with clip_norm 0.5, rank 0 with None"),
+        ("clip_norm", 0.5, None, "rank 2 with clip_norm None, rank 0 with 0.5"),
+    ],
+)
+def test_ranks_agree_or_say_who_differs(name, own, other, words):
     def work(ranks: Ranks):
-        ranks.agree(lambda: {"seed": 1, "steps": 5})
+        ranks.agree(lambda: {"seed": 1, name: own})
         try:
-            ranks.agree(lambda: {"seed": 1, "steps": 5 + (ranks.rank == 2)})
+            ranks.agree(lambda: {"seed": 1, name: other if ranks.rank == 2 else own})
         except InputError as problem:
             return str(problem)
 
     results = run_ranks(3, work, timeout=20)
-    assert all("rank 2 with steps 6, rank 0 with 5" in complaint for complaint in results)
+    assert all(words in complaint for complaint in results)
     Ranks().agree(lambda: pytest.fail("one process has nobody to agree with"))
 
 
