@@ -8,12 +8,15 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import numformer as nf
 from numformer.half_precision import half_products
+from numformer.later import ClassToken
 from numformer.later.experts import route
+from numformer.later.mixers.convolution import Convolution
 from numformer.paper.attention import head_size
 from numformer.paper.linear import linear_backward
 from numformer.paper.positions import sinusoidal_table
 from numformer.paper.softmax import softmax
 from numformer.randomness import splitmix64
+from numformer.recurrence import CELLS
 
 B, D = 2, 8
 warnings_are_errors = pytest.mark.filterwarnings("error")
@@ -47,6 +50,22 @@ def test_initial_weights_are_within_the_glorot_bound(rng):
     weight = layer.weight.data
     assert not layer.bias.data.any()
     assert 0.95 * math.sqrt(6 / 100) < abs(weight).max() <= math.sqrt(6 / 100)
+
+
+@pytest.mark.parametrize("kind", CELLS.values(), ids=CELLS)
+def test_each_gate_of_a_cell_begins_with_a_rotation_of_its_own(kind, rng):
+    gates = np.split(kind(6, rng).weight.data, kind.gates, axis=1)
+    for number, gate in enumerate(gates):
+        assert_allclose(gate.T @ gate, np.eye(6), atol=1e-6)
+        assert not any(np.allclose(gate, other) for other in gates[:number])
+
+
+def test_initial_filters_and_class_tokens_are_as_large_as_is_said(rng):
+    for width in (1, 4, 9):
+        layer = Convolution(500, rng, width)
+        assert 0.98 / width**0.5 < abs(layer.weight.data).max() <= 1 / width**0.5
+        assert not layer.bias.data.any()
+    assert ClassToken(4096, rng).token.data.std() == pytest.approx(1 / 64, rel=0.05)
 
 
 def test_relu_and_its_gradient_at_zero():

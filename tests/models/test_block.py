@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import numformer as nf
 from numformer import Transformer, inference, pack
 from numformer.errors import InputError
-from numformer.later import ATTENTIONS, MIXERS, Checkpointed
+from numformer.later import ATTENTIONS, MIXERS, NORMALIZATIONS, Checkpointed
 from numformer.later.attention.biased_attention import BiasedAttention
 from numformer.layer import Layer
 from numformer.paper import Memory, attention
@@ -135,6 +135,14 @@ def test_rotary_positions_need_pairs(sizes, d_k, complaint):
 )
 def test_where_nothing_tells_how_long_a_text_is_none_is_too_long(form, extrapolates):
     assert nf.TowerConfig(**SIZES, **form).extrapolates == extrapolates
+
+
+@pytest.mark.parametrize("name", NORMALIZATIONS)
+def test_every_norm_has_the_epsilon_of_the_config(name, rng):
+    form = dict(norm="pre", normalization=name, qk_norm=name, epsilon=0.25)
+    layers = nf.TowerConfig(**SIZES, **form).encoder(rng).layers_within()
+    norms = [layer for layer in layers if hasattr(layer, "epsilon")]
+    assert len(norms) > 4 and {norm.epsilon for norm in norms} == {0.25}
 
 
 def test_layers_have_the_named_mixers_in_turn(rng, monkeypatch, complaint):
