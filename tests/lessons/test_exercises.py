@@ -190,6 +190,7 @@ def normed(x, scale):
     ("old", "new", "words"),
     [
         ("2).mean(", "2).max(", "In the variance, the largest entry stands where a mean belongs."),
+        ("2).mean(", "2).sum(", "In the variance, a sum stands where a mean belongs."),
         ("(x - mean) ** 2", "x**2", "In the variance, a part is missing."),
         ("scale * (x", "(x", "In y, a factor is missing. Before the scale each row has the"),
         ("] - mean", "] + mean", "In y, a sign is wrong: one part has to be subtracted."),

@@ -120,7 +120,8 @@ def test_progress_tells_what_is_solved_in_one_of_the_files(call, tmp_path):
     right.write_text(RIGHT["softmax_backward"][0])
     todo = [exercise.name for exercise in lessons.load(3).EXERCISES][2:]
     every = sum(len(lessons.load(number).EXERCISES) for number in LESSONS)
-    for files, first in ((wrong,), ["softmax_backward (not right yet)"]), ((wrong, right), []):
+    not_yet = ["softmax_backward (not right yet)"]
+    for files, first in ((wrong,), not_yet), ((wrong, right), []), ((right, wrong), []):
         code, out, err = call(main, "progress", *map(str, files))
         assert (code, err) == (1, []) and len(out) == len(LESSONS) + 1
         (line,) = (line for line in out if line.startswith("   3  "))
