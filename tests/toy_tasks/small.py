@@ -95,10 +95,10 @@ def assert_refused(result: tuple[int, list[str], list[str]], *words: str) -> Non
         assert some in err[0]
 
 
-def shaken(kind: type[Model], symbols: int) -> Model:
+def shaken(kind: type[Model], symbols: int, **form) -> Model:
     """A small model of texts in float64, its parameters shaken."""
     sizes = dict(d_model=8, d_ff=12, heads=2, layers=2, p_drop=0.0, vocabulary=symbols)
-    flat = pack(model := kind(kind.Config(**sizes)), np.float64)
+    flat = pack(model := kind(kind.Config(**sizes, **form)), np.float64)
     flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
     return model
 

@@ -32,7 +32,8 @@ SAMPLED = dict(length=200, temperature=0.8)
 ANSWERS = [  # task, flags, settings of the writing, what is printed
     ("pairs", "--input a", {}, ["<a>"]),
     ("pairs", "--input a '' b", {}, ["<a>", "", "<b>"]),
-    ("pairs", "", {}, ["<d>", "", "<b>"]),
+    ("pairs", "", {}, ["<d>", "", "<b >"]),
+    ("write", "", SAMPLED | dict(seed=1), ["<d>", "", "<b >"]),
     ("pairs", "--input a --beam 1", dict(beam=1), ["<a>"]),
     (
         "pairs",
@@ -54,7 +55,7 @@ ANSWERS = [  # task, flags, settings of the writing, what is printed
     ("write", "--input a --greedy", dict(length=200, temperature=0.0, seed=1), ["<a>"]),
     ("write", "--input a b --count 1", SAMPLED | dict(seed=1), ["<a>", RULE, "<b>", RULE]),
     ("write", "--input-file scene.txt", SAMPLED | dict(seed=1), ["<ab", "cd>"]),
-    ("write", "--input-file -", SAMPLED | dict(seed=1), ["<d", "", "b", ">"]),
+    ("write", "--input-file -", SAMPLED | dict(seed=1), ["<d", "", "b ", ">"]),
 ]
 ANSWERS += [  # a run's own temperature, also from Python; the command line overrides it
     ("shakespeare", "--input a", dict(length=200, seed=1), ["<a>"]),
@@ -96,7 +97,7 @@ def runs(empty_folder, monkeypatch):
         file, task = folder / "best.safetensors", {"name": name}
         save_model(file, MODELS[name], text=text.description(), task=task)
     Path("scene.txt").write_text("ab\ncd")
-    monkeypatch.setattr("sys.stdin", io.StringIO("d\n\nb\n"))
+    monkeypatch.setattr("sys.stdin", io.StringIO("d\n\nb \n"))
 
 
 @pytest.mark.parametrize(("task", "flags", "expected", "printed"), ANSWERS)

@@ -25,6 +25,13 @@ def test_rate_sets_the_highest_rate(call, refuse):
         refuse(copying, f"--rate {rate}", "--rate is a number above 0; received")
 
 
+@pytest.mark.parametrize(
+    ("flags", "steps"), [("--quick", 20), ("--quick --steps 5", 5), ("--steps 30", 30)]
+)
+def test_a_quick_run_has_at_most_20_steps(flags, steps):
+    assert write.read_options([*flags.split(), "--data", "text.txt"]).steps == steps
+
+
 def test_help_has_the_defaults_of_flags(succeed):
     text = " ".join(" ".join(succeed(pairs.main, "--help")).split())
     assert "without a value: both (default: neither)" in text and "(default: )" not in text

@@ -314,6 +314,15 @@ def test_what_is_held_out_was_not_trained_on_and_the_figure_is_of_the_test_set(m
     assert held_out(trained, run, None).batches[0] == 3  # after the run's two steps
 
 
+def test_examples_too_long_for_their_maps_are_left_out(monkeypatch, complaint):
+    monkeypatch.setattr("toy_tasks.analysis.held_out.LONGEST", 5)
+    short, long = (PairBatch.of([([4] * length, [5])] * 4) for length in (4, 5))  # and an end
+    halves = HeldOut("", [long, short], Mock()).halves(4)
+    assert {batch.source.shape[1] for half in halves for batch in half} == {5}
+    message = "at most 5 symbols; received only longer ones"
+    assert message in complaint(HeldOut("", [long], Mock()).halves, 4)
+
+
 def test_the_heads_of_a_run_from_its_own_data(succeed, monkeypatch):
     """The data of the run, a table, and curves that begin and end alike."""
     copying(f"{TINY} --steps 2 --layers 2 --heads 2 --out run".split())

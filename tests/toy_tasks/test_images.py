@@ -39,6 +39,13 @@ def test_each_image_is_tested_once_and_never_by_a_model_that_saw_it():
     assert (tasks[0].test != sorted(tasks[0].test)).any()
 
 
+def test_a_description_tells_the_fold_and_the_images():
+    other = ImagesTask(with_labels(IMAGES[::-1], LABELS), 0, 4, seed=1, shift=0, turn=0)
+    descriptions = [task.description() for task in (still(0), still(1), other)]
+    assert all(descriptions.count(description) == 1 for description in descriptions)
+    assert descriptions[0] == still(0, 5).description()
+
+
 def test_labels_stay_with_their_images():
     task = still(0)
     batch = task.batch(1)

@@ -1,5 +1,6 @@
 """Runs that go on, to the same bits as straight ones, or begin with the weights of another."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,8 @@ def test_the_latest_run_of_a_task_and_its_data_is_resumed_or_that_of_out(call, s
     }.items():
         out = succeed(pairs.main, f"--resume {flags}")
         assert f"{folder} is finished: all 6 steps were taken" in out
+    os.utime("runs/mine/config.json")  # the latest by its time, though not by its name
+    assert "runs/mine is finished: all 6 steps were taken" in succeed(pairs.main, "--resume")
     code, out, _ = call(copying, "--resume")  # which misses its target as before
     assert code == 1 and out[0].startswith("runs/copy_task is finished")
     assert {path: path.read_bytes() for path in metrics} == metrics

@@ -1,5 +1,6 @@
 """Studies: several trainings side by side, resumed, broken, stopped, and compared."""
 
+import argparse
 import dataclasses
 import functools
 import json
@@ -122,6 +123,15 @@ def test_a_study_trains_every_way_with_every_seed_and_compares(call, succeed, re
     answers = [call(norms, use + seed)[:2] for seed in ("", " --seed 1", " --seed 5")]
     assert answers[2][0] == 0 and answers[0] == answers[1] != answers[2]
     refuse(copying, "--resume --out runs/norms", "which belongs to a study")
+
+
+def test_a_row_may_have_more_seeds_than_the_others():
+    rows = {"a": {}, "b": {"more_seeds": 2}, "c": {"more_seeds": 1}}
+    options = argparse.Namespace(quick=False, out=None, seeds=[4, 2], jobs=1)
+    runs = study._runs(dataclasses.replace(NORMS, rows=rows), options, options.seeds)
+    expected = [(row, seed) for seed in (4, 2) for row in "abc"]
+    expected += [("b", 5), ("c", 5), ("b", 6)]
+    assert [(run.options.row, run.options.seed) for run in runs] == expected
 
 
 def test_a_stopped_study_has_saved_and_goes_on_to_the_same_bits(call, succeed):

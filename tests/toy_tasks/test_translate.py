@@ -19,6 +19,7 @@ from numformer.generation import Translation, log_probabilities
 from numformer.models import Config, Transformer
 from numformer.trained import load
 from tests import equal_runs
+from toy_tasks.command_line import run_folders
 from toy_tasks.data import parallel_corpus as corpus
 from toy_tasks.data.parallel_corpus import read_corpus, read_parallel
 from toy_tasks.measures.bleu import print_scores, token_bleu, tokenizer_for
@@ -179,6 +180,18 @@ def test_a_run_that_goes_on_cuts_no_epoch_but_its_own(succeed, monkeypatch):
     succeed(main, f"{GOES_ON} --out straight --steps 47")
     run, straight = (equal_runs.last(Path(name))[0] for name in ("run", "straight"))
     equal_runs.assert_same_weights(run, straight)
+
+
+def test_ends_of_epochs_are_those_of_the_same_cuts(data):
+    """Another seed cuts other epochs; another number of batches in an update is another task."""
+    pairs = read_corpus(data, ("en", "de"))
+    tasks = [task_of(pairs, bpe_dropout=0.5, seed=seed) for seed in (1, 2)]
+    saved = {"of": tasks[0]._epoch_settings(), "ends": [0, 7]}
+    run_folders.write_config(Path(), saved, "epochs.json")
+    for task, ends in zip(tasks, ([0, 7], [0]), strict=True):
+        task.begin(Path())
+        assert task.batches.ends == ends
+    assert task_of(pairs, accumulate=1).description() != task_of(pairs).description()
 
 
 def test_each_language_has_its_own_rules_for_tokens(succeed, monkeypatch):

@@ -40,15 +40,22 @@ def test_windows_are_followed_by_themselves_and_none_is_held_out():
     assert ranges[0][0] and ranges[0][1] + 8 < len(task.training)
 
 
-def test_the_measure_is_the_mean_over_all_windows_of_the_held_out_part():
+@pytest.mark.parametrize("form", [{}, dict(feed_forwards="experts", experts=3)], ids=str)
+def test_the_measure_is_the_mean_over_all_windows_of_the_held_out_part(form):
+    """Without what experts add to the loss so that all of them are chosen."""
     task = WritingTask(TEXT * 10, 8, 4, seed=1)
-    model = small.shaken(LanguageModel, len({*TEXT}) + 4)
+    model = small.shaken(LanguageModel, len({*TEXT}) + 4, **form)
     with inference():
         measured = task.evaluate(model)["held_out_loss"]
         starts = np.arange(0, len(task.unseen) - 8, 8)
         assert len(starts) > 64
-        whole = model.objective().forward(*task.windows(task.unseen, starts).inputs)
+        whole = model.objective().prediction_loss(*task.windows(task.unseen, starts).inputs)
     assert measured == pytest.approx(whole)
+
+
+def test_a_description_tells_the_text_and_the_context():
+    descriptions = [WritingTask(*how, 4, seed=1).description() for how in ((TEXT, 8), (TEXT, 7))]
+    assert descriptions[0] != descriptions[1] != WritingTask(TEXT[1:], 7, 4, 1).description()
 
 
 @pytest.mark.parametrize("context", [1, 2, 5, 64])
