@@ -145,6 +145,17 @@ def test_every_norm_has_the_epsilon_of_the_config(name, rng):
     assert len(norms) > 4 and {norm.epsilon for norm in norms} == {0.25}
 
 
+def test_choices_of_two_lengths_meet_in_every_way(rng):
+    """Two mixers and three numbers of key heads: the seventh layer is like the first."""
+    form = dict(d_model=8, d_ff=4, heads=4, layers=9, positions="none")
+    form |= dict(mixers="state_space,attention", key_value_heads="4,1,2")
+    layers = (config := nf.TowerConfig(**form)).encoder(rng, causal=True).layers
+    named = [layer.named_parameters().values() for layer in layers]
+    sizes = [[p.size for p in parameters if p.data.ndim > 1] for parameters in named]
+    assert sizes[6:] == sizes[:3] != sizes[3:6] and config.period == 6
+    assert config.entries() == sum(map(sum, sizes))
+
+
 def test_layers_have_the_named_mixers_in_turn(rng, monkeypatch, complaint):
     """One of one's own is an entry of the registry; a stack that reads both ways refuses some."""
 
