@@ -67,30 +67,35 @@ class ForeignConfig:
 
 
 def _special_ids(foreign: ForeignConfig, unwritten: Iterable[int] = (), **defaults: int) -> dict:
-    """The ids of padding, start and ends; `defaults` replace missing ids."""
+    """The ids of padding, start and ends, and those that are never written.
+
+    `defaults` replace missing ids; a start or an end of null is none. Symbols that are banned alone
+    are added to `unwritten`.
+    """
     ends = end_ids(foreign, defaults.get("end"))
-    start = foreign.get("bos_token_id", defaults.get("start"))
+    banned = [word[0] for word in foreign.get("bad_words_ids", []) if len(word) == 1]
+    start = foreign.values.get("bos_token_id", defaults.get("start"))
     return dict(
         padding_id=foreign.get("pad_token_id", defaults.get("padding")),
         start_id=foreign.get("decoder_start_token_id", start),
         end_id=next(iter(ends), None),
-        unwritten=tuple(unwritten),
+        unwritten=tuple(sorted({*unwritten, *banned})),
         other_ends=tuple(ends[1:]),
     )
 
 
 def end_ids(foreign: ForeignConfig, default: int | None = None) -> list[int]:
-    """The ids that end a text; the first one also ends what the model reads."""
-    ends = foreign.get("eos_token_id", default)
+    """The ids that end a text, none for null; the first one also ends what the model reads."""
+    ends = foreign.values.get("eos_token_id", default)
     return ends if isinstance(ends, list) else [n for n in [ends] if n is not None]
 
 
-def with_generation_ends(
+def with_generation_ids(
     values: Mapping[str, Any], generation: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """A config.json with the end ids of its generation_config.json, which override its own."""
-    ends = generation.get("eos_token_id")
-    return values if ends is None else {**values, "eos_token_id": ends}
+    """A config.json with the end ids and banned words of its generation_config.json, if any."""
+    names = "eos_token_id", "bad_words_ids"
+    return {**values, **{n: generation[n] for n in names if generation.get(n) is not None}}
 
 
 def read_marian(foreign: ForeignConfig) -> dict:
@@ -101,7 +106,6 @@ def read_marian(foreign: ForeignConfig) -> dict:
     tied = foreign.get("tie_word_embeddings", True)
     if shared:
         foreign.require(tie_word_embeddings=True)
-    banned = [word[0] for word in foreign.get("bad_words_ids", []) if len(word) == 1]
     size = foreign["vocab_size"]
     return dict(
         source_vocabulary=size,
@@ -121,7 +125,7 @@ def read_marian(foreign: ForeignConfig) -> dict:
         attention_dropout=foreign.get("attention_dropout", 0.0),
         activation_dropout=foreign.get("activation_dropout", 0.0),
         # A translation starts with padding, unless the config says otherwise.
-        **_special_ids(foreign, {foreign["pad_token_id"], *banned}, end=0)
+        **_special_ids(foreign, [foreign["pad_token_id"]], end=0)
         | {"start_id": foreign.get("decoder_start_token_id", foreign["pad_token_id"])},
     )
 

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from numformer.errors import InputError
+from numformer.generation.beam import LARGEST_ALPHA
+from numformer.generation.text_pipeline import MAX_SYMBOLS, TextPipeline
 from numformer.layer import pack
-from numformer.models import Model
-from numformer.published.configs import ForeignConfig, with_generation_ends
+from numformer.models import LanguageModel, Model
+from numformer.published.configs import ForeignConfig, with_generation_ids
 from numformer.published.files import CONFIG, DTYPES, GENERATION, PREPROCESSOR, Arrays, read_json
 from numformer.published.kinds import KINDS, Kind
 from numformer.published.table import Entry, Table
@@ -23,8 +25,21 @@ PUBLISHED_METADATA = "published", "generation", "pictures"
 
 TOKENIZER_FILES = TOKENIZER, "source.spm", "merges.txt", "vocab.txt", "spiece.model"
 
-UNSUPPORTED = dict(no_repeat_ngram_size=0, repetition_penalty=1.0, min_length=0, min_new_tokens=0)
+UNSUPPORTED: dict[str, Any] = dict(
+    no_repeat_ngram_size=0,
+    repetition_penalty=1.0,
+    min_length=0,
+    min_new_tokens=0,
+    encoder_no_repeat_ngram_size=0,
+    encoder_repetition_penalty=1.0,
+    suppress_tokens=[],
+    begin_suppress_tokens=[],
+    forced_bos_token_id=None,
+)
 """Settings of generation that numformer lacks, with the values that have no effect."""
+
+CUTS = dict(top_k=(50, 0), top_p=(1.0, 1.0))
+"""Settings that cut off improbable symbols: the default, and the value that cuts off none."""
 
 
 class _Zeros(np.random.Generator):
@@ -48,7 +63,7 @@ def load_published(folder: Path) -> tuple[Model, dict]:
     generation = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
 
     def build_config():
-        foreign = ForeignConfig(with_generation_ends(values, generation), arrays)
+        foreign = ForeignConfig(with_generation_ids(values, generation), arrays)
         return kind.model.Config(**kind.config(foreign))
 
     config = _require_valid(folder, build_config)
@@ -62,6 +77,7 @@ def load_published(folder: Path) -> tuple[Model, dict]:
         foreign = ForeignConfig({**values, **settings})
         _warn_of_unsupported(folder, model, foreign)
         if text := _require_valid(folder, lambda: kind.text(folder, config, foreign)):
+            _require_limits(folder, text, config, foreign)
             metadata["text"] = text.description()
     if (folder / PREPROCESSOR).is_file():
         metadata["pictures"] = read_json(folder / PREPROCESSOR)
@@ -112,14 +128,45 @@ def _require_ids(folder: Path, config) -> None:
             )
 
 
+def _require_limits(folder: Path, text: TextPipeline, config, foreign: ForeignConfig) -> None:
+    """Raise InputError for settings of generation that a pipeline cannot have."""
+    if not text.fits(config):
+        names = "num_beams", "max_length", "max_new_tokens", "length_penalty", "temperature"
+        received = [f"{n} {foreign.values[n]!r}" for n in names if n in foreign.values]
+        raise InputError(
+            f"texts are written with 1 to {MAX_SYMBOLS} num_beams and max_new_tokens (max_length "
+            f"counts one more), a length_penalty from 0 to {LARGEST_ALPHA}, a temperature from 0",
+            f"{', '.join(received)} in {folder}",
+            f"Change {GENERATION}, or {CONFIG}.",
+        )
+
+
 def _warn_of_unsupported(folder: Path, model: Model, foreign: ForeignConfig) -> None:
-    values = {name: foreign.get(name, neutral) for name, neutral in UNSUPPORTED.items()}
+    if not hasattr(model, "step"):
+        return
+    goes_on = isinstance(model, LanguageModel)
+    unsupported = UNSUPPORTED | (dict(num_beams=1) if goes_on else dict(do_sample=False))
+    values = {name: foreign.get(name, neutral) for name, neutral in unsupported.items()}
     settings = [
         f"{name} {reprlib.repr(value)}"
         for name, value in values.items()
-        if value != UNSUPPORTED[name]
+        if value != unsupported[name]
     ]
-    if settings and hasattr(model, "step"):
+    if several := [word for word in foreign.get("bad_words_ids", []) if len(word) > 1]:
+        settings.append(f"bad_words_ids {reprlib.repr(several)}")
+    if goes_on and foreign.get("do_sample", False):
+        cuts = [
+            f"{name}={value}"
+            for name, (default, none) in CUTS.items()
+            if (value := foreign.get(name, default)) != none
+        ]
+        if cuts:
+            warnings.warn(
+                f"{folder} samples with {', '.join(cuts)}, which numformer does not read: pass "
+                f"them with each text, as in trained(text, {', '.join(cuts)})",
+                stacklevel=6,
+            )
+    if settings:
         warnings.warn(
             f"{folder} asks for {', '.join(settings)}, which numformer lacks: texts will differ "
             "from those of transformers",

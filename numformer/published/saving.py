@@ -16,7 +16,7 @@ from numformer.generation.continuation import Continuation
 from numformer.generation.text_pipeline import TextPipeline
 from numformer.generation.transduction import Transduction
 from numformer.models import LanguageModel, Model
-from numformer.published.configs import WRITERS, ForeignConfig, end_ids, with_generation_ends
+from numformer.published.configs import WRITERS, ForeignConfig, end_ids, with_generation_ids
 from numformer.published.files import CONFIG, GENERATION, PREPROCESSOR, WEIGHTS
 from numformer.published.kinds import KINDS, Kind
 from numformer.published.vocabularies import TARGET_IDS, TOKENIZER
@@ -37,7 +37,7 @@ def save_published(
     """
     config, generation = metadata.get("published") or _config(model), metadata.get("generation", {})
     kind, name = KINDS[config["model_type"]], config["model_type"]
-    ours = _parameters(model, kind, with_generation_ends(config, generation))
+    ours = _parameters(model, kind, with_generation_ids(config, generation))
     folder.mkdir(parents=True, exist_ok=True)
     arrays = kind.table(model.config).foreign_arrays(ours, model.config)
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
@@ -50,7 +50,7 @@ def save_published(
     if isinstance(text, Transduction):
         # max_length replaces max_new_tokens
         settings = {n: v for n, v in generation.items() if n != "max_new_tokens"}
-        generation = settings | _generation(text, with_generation_ends(config, generation))
+        generation = settings | _generation(text, with_generation_ids(config, generation))
     if isinstance(text, Continuation) and text.temperature is not None:
         generation = generation | {"do_sample": text.temperature > 0}
         if text.temperature:  # top_k has a default in transformers, by which 0 is no limit

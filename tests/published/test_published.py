@@ -130,6 +130,11 @@ def float16(name, array):
     return name, "F16", array.astype(np.float16).tobytes()
 
 
+def float64_norms(name, array):
+    double = array.astype(np.float64) + 1e-9 if "ln_" in name else array
+    return name, f"F{8 * double.itemsize}", double.tobytes()
+
+
 def without_prefix(name, array):
     return name.removeprefix("transformer."), "F32", array.tobytes()
 
@@ -155,6 +160,14 @@ def test_other_forms_of_a_file(name, change, tolerance, tmp_path):
     model, _ = load_published(rewritten(example.save(tmp_path), change))
     for key, array in example.model.state_dict().items():
         assert np.allclose(model.state_dict()[key], array, rtol=tolerance, atol=1e-6), key
+
+
+def test_arrays_of_two_types_lose_no_digits(tmp_path):
+    example = RandomModel("gpt2", CASES["gpt2"], np.float32)
+    model, _ = load_published(rewritten(example.save(tmp_path), float64_norms))
+    for key, array in example.model.state_dict().items():
+        expected = array.astype(np.float64) + 1e-9 * (".norm." in key)
+        assert np.array_equal(model.state_dict()[key], expected), key
 
 
 @pytest.mark.parametrize(
@@ -227,6 +240,35 @@ def test_how_a_llama_of_an_earlier_release_says_it():
             config(rope_scaling=scaling)
     ends = config(eos_token_id=[7, 8, 9])
     assert (ends["end_id"], ends["other_ends"]) == (7, (8, 9))
+
+
+@pytest.mark.parametrize(
+    ("says", "tying"),
+    [
+        ({}, "all"),
+        (dict(tie_word_embeddings=False), "inputs"),
+        (dict(scale_decoder_outputs=False), "inputs"),
+        (dict(tie_word_embeddings=False, scale_decoder_outputs=True), "all"),
+    ],
+)
+def test_the_logits_of_a_t5_are_scaled_as_its_release_says(says, tying):
+    assert KINDS["t5"].config(ForeignConfig(CASES["t5"] | says))["tying"] == tying
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("gpt2", "n_inner"),
+        ("llama", "num_key_value_heads"),
+        ("llama", "head_dim"),
+        ("t5", "num_decoder_layers"),
+        ("bert", "type_vocab_size"),
+    ],
+)
+def test_a_size_of_null_is_a_size_that_is_missing(kind, name):
+    without = {key: value for key, value in CASES[kind].items() if key != name}
+    configs = [KINDS[kind].config(ForeignConfig(v)) for v in (without, without | {name: None})]
+    assert configs[0] == configs[1]
 
 
 @pytest.mark.parametrize(

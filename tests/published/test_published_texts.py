@@ -1,7 +1,9 @@
 """Texts in, texts out, with models that others published: load, tasks, fine-tuning, convert."""
 
 import json
+import re
 import types
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ from safetensors.numpy import load_file
 import numformer as nf
 from numformer import convert
 from numformer.generation import Continuation, Translation
+from numformer.published.saving import save_published
 from numformer.trained import model_of_run
 from toy_tasks import images, masked, translate, write
 from toy_tasks.data.pictures import read_picture
@@ -252,6 +255,111 @@ def test_settings_of_generation_are_read_or_warned_of(tmp_path, call):
     path.write_text(json.dumps(generation))
     text = nf.load(marian).text
     assert (text.beam, text.length_penalty, text.penalty) == (3, 0.4, "length")
+    change = {"num_beams": 2}  # as in releases before there was a file of generation
+    config = json.loads((marian / "config.json").read_text()) | change
+    (marian / "config.json").write_text(json.dumps(config))
+    path.write_text(json.dumps({"num_beams": None, "length_penalty": 0.4}))
+    assert nf.load(marian).text.beam == 2
+
+
+@pytest.mark.parametrize(
+    ("generation", "temperature"),
+    [
+        ({"do_sample": True, "top_k": 0}, 1.0),
+        ({"do_sample": True, "top_k": 0, "temperature": 0.5}, 0.5),
+        ({"do_sample": False, "temperature": 0.5}, 0.0),
+        ({"temperature": 0.5}, 0.0),
+    ],
+)
+def test_a_language_model_samples_if_its_folder_says_so(generation, temperature, tmp_path):
+    folder = published_texts.gpt2(tmp_path)
+    (folder / "generation_config.json").write_text(json.dumps(generation), encoding="utf-8")
+    assert nf.load(folder).text.temperature == temperature
+
+
+def test_what_is_published_again_is_written_as_its_run_writes(tmp_path):
+    """Of a translator its longest text, of a language model its temperature, without a top_k."""
+    for kind, change, before, after in (
+        ("marian", dict(max_length=9), dict(max_new_tokens=4), dict(max_length=10, num_beams=1)),
+        ("gpt2", dict(temperature=0.7), {}, dict(do_sample=True, temperature=0.7, top_k=0)),
+        ("gpt2", dict(temperature=0.0), dict(do_sample=True), dict(do_sample=False)),
+    ):
+        folder = tmp_path / "-".join([kind, *map(str, change.values())])
+        model, metadata = model_of_run(getattr(published_texts, kind)(tmp_path / kind))
+        text = replace(nf.load(tmp_path / kind).text, **change)
+        save_published(folder, model, metadata | {"generation": before}, text)
+        written = json.loads((folder / "generation_config.json").read_text())
+        assert after.items() <= written.items() and "max_new_tokens" not in written
+        assert nf.load(folder).text.description() == text.description()
+
+
+@pytest.mark.parametrize(
+    ("kind", "generation", "says"),
+    [
+        ("gpt2", dict(do_sample=True), r"samples with top_k=50, .* trained\(text, top_k=50\)"),
+        ("gpt2", dict(do_sample=True, top_k=0, top_p=0.9), r"samples with top_p=0\.9, "),
+        ("gpt2", dict(do_sample=True, top_k=0), ""),
+        ("gpt2", dict(do_sample=False, top_k=5, top_p=0.9), ""),
+        ("gpt2", dict(num_beams=4), "asks for num_beams 4, which numformer lacks"),
+        ("gpt2", dict(bad_words_ids=[[5], [6, 7]]), r"asks for bad_words_ids \[\[6, 7\]\], which"),
+        ("gpt2", dict(suppress_tokens=[], forced_bos_token_id=None), ""),
+        ("marian", dict(num_beams=2, bad_words_ids=[[0]]), ""),
+        ("marian", dict(do_sample=True), "asks for do_sample True, which"),
+        ("t5", dict(suppress_tokens=[4], forced_bos_token_id=5), r"suppress_tokens \[4\], forced"),
+        ("bert", dict(do_sample=True, num_beams=3), ""),
+    ],
+)
+def test_settings_that_would_change_a_text_are_warned_of(kind, generation, says, tmp_path, recwarn):
+    """Numformer has no beam that goes on with a text, and draws no translation by itself."""
+    folder = getattr(published_texts, kind)(tmp_path)
+    (folder / "generation_config.json").write_text(json.dumps(generation), encoding="utf-8")
+    nf.load(folder)
+    said = [str(warning.message) for warning in recwarn]
+    assert len(said) == bool(says) and all(re.search(says, words) for words in said), said
+
+
+@pytest.mark.parametrize(
+    ("kind", "generation"),
+    [
+        ("t5", dict(max_new_tokens=5000)),
+        ("t5", dict(max_length=1)),
+        ("marian", dict(length_penalty=-1.0)),
+        ("marian", dict(num_beams=0)),
+        ("gpt2", dict(do_sample=True, top_k=0, temperature=-1)),
+    ],
+)
+def test_settings_of_generation_beyond_all_limits_are_named(kind, generation, tmp_path, complaint):
+    folder = getattr(published_texts, kind)(tmp_path)
+    (folder / "generation_config.json").write_text(json.dumps(generation), encoding="utf-8")
+    name, value = [*generation.items()][-1]
+    message = complaint(nf.load, folder)
+    assert f"{name} {value!r} in {folder}. Change generation_config.json" in message
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "unwritten"),
+    [
+        ("gpt2", "config.json", (5,)),
+        *((kind, "generation_config.json", (5,)) for kind in ("gpt2", "llama", "t5")),
+        ("marian", "generation_config.json", (0, 5)),
+    ],
+)
+def test_a_symbol_that_is_banned_alone_is_never_written(kind, file, unwritten, tmp_path):
+    path = getattr(published_texts, kind)(tmp_path) / file
+    values = json.loads(path.read_text()) if path.is_file() else {}
+    path.write_text(json.dumps(values | {"bad_words_ids": [[5]]}))
+    assert model_of_run(tmp_path)[0].config.special.unwritten == unwritten
+
+
+@pytest.mark.parametrize(
+    ("mask", "hole"),
+    [(None, "[MASK]"), ("[SEP]", "[SEP]"), ({"content": "[SEP]", "lstrip": True}, "[SEP]")],
+)
+def test_the_hole_is_the_mask_of_the_folder(mask, hole, tmp_path):
+    """A symbol, or one with settings of its own."""
+    folder = published_texts.bert(tmp_path)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"mask_token": mask}))
+    assert nf.load(folder).text.hole == hole
 
 
 @pytest.mark.parametrize("lower", [None, True, False])
@@ -320,21 +428,30 @@ def test_what_is_converted_comes_back_as_it_was(name, tmp_path, call):
     assert code == 2 and "new folder" in err[0]
 
 
-@pytest.mark.parametrize("symbols", ["letters", "subwords"])
-def test_our_language_model_becomes_a_gpt2(symbols, tmp_path, call):
+@pytest.mark.parametrize(
+    ("symbols", "ids"),
+    [("letters", {}), ("subwords", {}), ("letters", dict(start_id=None, end_id=None))],
+    ids=str,
+)
+def test_our_language_model_becomes_a_gpt2(symbols, ids, tmp_path, call):
     """With two tables, because embeddings are scaled, and a note that there is no tokenizer."""
     vocabulary = nf.Vocabulary("abcdefghijklmnop")
     if symbols == "subwords":
         vocabulary = nf.data.Subwords.train(published_texts.LINES, 60)
     size = len(vocabulary)
     sizes = dict(vocabulary=size, d_model=8, d_ff=12, heads=2, layers=2, max_length=9)
-    config = nf.LanguageModel.Config(**sizes, norm="pre", positions="learned", activation="gelu")
+    form = dict(norm="pre", positions="learned", activation="gelu", p_drop=0.3)
+    config = nf.LanguageModel.Config(**sizes, **form, **ids)
     model = nf.LanguageModel(config)
     text = Continuation(vocabulary, 9).description()
     nf.save_model(tmp_path / "best.safetensors", model, text=text)
     code, out, err = call(convert.main, f"{tmp_path} --to-huggingface --out {tmp_path / 'gpt2'}")
     assert code == 0 and "a gpt2 for transformers, without a tokenizer" in out[0], err
-    again, _ = model_of_run(tmp_path / "gpt2")
+    again, metadata = model_of_run(tmp_path / "gpt2")
+    names = "bos_token_id", "eos_token_id", "resid_pdrop", "embd_pdrop", "attn_pdrop"
+    own = [*ids.values()] or [1, 2]
+    assert [metadata["published"][name] for name in names] == [*own, 0.3, 0.3, 0.0]
+    assert [again.config.start_id, again.config.end_id] == own
     ids = np.random.default_rng(0).integers(4, size, (3, 7))
     with nf.inference():
         assert np.allclose(model.forward(ids), again.forward(ids), atol=1e-5)
