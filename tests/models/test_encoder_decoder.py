@@ -56,6 +56,15 @@ def test_a_position_saves_no_less_than_is_said_and_little_more(changes, rng):
     assert 0.4 * of_position < config.least_saved <= of_position
 
 
+@pytest.mark.parametrize("tying", ["all", "inputs", "target", "none"])
+def test_the_least_parameters_have_each_table_once(tying):
+    """A file with fewer numbers is refused, so one with as many must not be."""
+    sizes = dict(d_model=8, d_ff=4, heads=2, layers=1)
+    model = Transformer(Config.base(50, **sizes, tying=tying))
+    matrices = [p.size for p in model.named_parameters().values() if p.data.ndim > 1]
+    assert model.config.least_parameters == sum(matrices)
+
+
 @pytest.mark.parametrize(
     ("tying", "source_is_target", "target_is_output"),
     [("all", True, True), ("target", False, True), ("none", False, False)],
