@@ -1,8 +1,8 @@
 """The Transformer of "Attention Is All You Need", its forward and backward written by hand.
 
-The paper's model is in `numformer.paper`. Later ideas are in the packages after it, which pass
-different parts to its classes. The public names below follow this order. The gradient check is in
-`numformer.gradient_check`, and the figures of a run are in `numformer.plots`.
+The paper's model is in `numformer.paper`. Later ideas are in the other packages, which
+pass different parts to its classes. The public names below begin with the paper's. The gradient
+check is in `numformer.gradient_check`, and the figures of a run are in `numformer.plots`.
 
 The letters in shapes: B batch, S source length, T target length, D d_model, H heads, K d_k (and d_v
 where they are equal), F d_ff, V vocabulary. The gradient of x is named `dx`.

@@ -1,4 +1,4 @@
-"""List the commands of numformer and the machine that it runs on: python -m numformer."""
+"""List the commands of numformer, and describe this machine: python -m numformer."""
 
 import argparse
 import importlib
@@ -18,7 +18,7 @@ from numformer.version import __version__
 
 FOLDER = Path(__file__).parent
 PACKAGES = {
-    "Tasks: each trains a model to (--help lists its flags, --quick tries it)": "toy_tasks",
+    "Tasks that a model learns (--help lists the flags, --quick is a trial run)": "toy_tasks",
     "Lessons, in the terminal": "lessons",
 }
 """Packages whose `commands()` are listed, by the title of the list."""
@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Print the overview; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="numformer",
-        description="List the tasks, the lessons and the checks of numformer, and the machine.",
+        description="List the tasks, lessons and checks of numformer, and describe this machine.",
     )
     parser.add_argument("--version", action="version", version=f"numformer {__version__}")
     _, others = parser.parse_known_args(arguments)
@@ -80,7 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
         raise InputError(
             "numformer only lists commands",
             " ".join(others),
-            "Start a task by python -m toy_tasks.NAME, a lesson by python -m lessons NUMBER.",
+            "Start a task with python -m toy_tasks.NAME, a lesson with python -m lessons NUMBER.",
         )
     print(overview())
     return 0

@@ -63,7 +63,7 @@ def mean_last(x):
 
 
 def max_last(x):
-    """x (..., D) -> (..., 1): the largest number along the last axis; of no numbers, -inf.
+    """x (..., D) -> (..., 1): the largest number along the last axis; -inf if D is 0.
 
     NumPy reduces short rows one by one, which is slow; it reduces columns all together.
     """

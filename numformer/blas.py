@@ -1,6 +1,6 @@
 """How many threads the matrix products of BLAS use, and a faster way to multiply a few rows.
 
-A model that writes multiplies one small matrix after another. A second thread gains little there,
+To generate, a model multiplies one small matrix after another. A second thread gains little there,
 and while other programs run, both mostly wait. The number of threads applies to the whole process.
 """
 
@@ -15,7 +15,7 @@ from threadpoolctl import ThreadpoolController
 LARGE = 1 << 27  # a product with at least this many multiplications uses all threads
 MOST_ROWS = 16  # a product with more rows in its first matrix is not cut into pieces
 PIECE = 10**6  # up to this many multiplications, OpenBLAS does not copy the matrices
-PIECE_TRANSPOSED = 1200  # most entries of a piece's result, if b is transposed
+PIECE_TRANSPOSED = 1200  # maximum number of entries in a piece's result, if b is transposed
 
 blocks = 0  # how many `single_thread` blocks are active, in all threads of Python
 
@@ -69,7 +69,7 @@ def training_threads(count: int) -> Iterator[None]:
 def single_thread() -> Iterator[None]:
     """Within the block, all products but large ones use one thread.
 
-    While another thread trains, the number stays: a change might alter that thread's results.
+    While another thread trains, the number is kept: a change might alter that thread's results.
     """
     global blocks, _usual
     if _another_thread_trains():
@@ -111,7 +111,7 @@ def product(a, b):
 
 
 def _in_pieces(a, b):
-    """a (M, N) @ b (N, P) for a few rows of `a`, as products with contiguous pieces of `b`.
+    """a (M, N) @ b (N, P) for a small M, as products with contiguous pieces of `b`.
 
     OpenBLAS copies large matrices before multiplying them but, with AVX-512, not small ones. So 5
     rows times the transpose of a (10000, 512) matrix take 0.3 of the time, and 16 rows take 0.5.

@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def differences(text: TextPipeline | None) -> Iterator[str]:
-    """Yield a line for each thing that a run does with texts, and transformers does not."""
+    """Yield a line for each thing that a run does with texts but transformers does not."""
     if isinstance(text, Translation):
         moses = "numformer.data.moses"
         if text.from_:

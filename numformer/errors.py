@@ -7,7 +7,7 @@ import numpy as np
 
 
 class InputError(ValueError):
-    """The error of input that breaks a rule. Scripts print only its message and exit with code 2.
+    """Raised for input that breaks a rule. Scripts print only its message and exit with code 2.
 
     `rule` says what must hold, `received` what came instead, `fix` what to do.
     """

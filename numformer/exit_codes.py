@@ -32,7 +32,7 @@ def exit_code(main: Callable[[], int]) -> int:
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
-            except BrokenPipeError:  # Python flushes again when it ends: then to nowhere
+            except BrokenPipeError:  # Python flushes again at exit: let that go to devnull
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -53,7 +53,7 @@ def _exit_code(main: Callable[[], int]) -> int:
     try:
         ranks = world()
         if getattr(signal.getsignal(signal.SIGINT), "until_main", False):
-            # That handler ends the program at once, which suits only the time of the imports.
+            # That handler ends the program at once, which is right only during the imports.
             signal.signal(signal.SIGINT, signal.default_int_handler)
         if ranks.rank:  # rank 0 prints
             sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")
@@ -63,7 +63,7 @@ def _exit_code(main: Callable[[], int]) -> int:
     except RankLost as problem:
         if not world().failed_elsewhere:  # otherwise another rank reports it
             sys.stderr = stderr
-            fix = "Check its machine and continue with --resume; a longer step needs --timeout."
+            fix = "Check its machine and continue with --resume; for longer steps set --timeout."
             _complain(InputError("all ranks keep working", problem, fix), 2)
         return _leave(2)
     except InputError as problem:

@@ -1,7 +1,7 @@
-"""Public names of the previous version, which still work and warn.
+"""Public names of the previous version, which still work, with a warning.
 
 `RENAMED` maps a former name to the present one. `FORMER_NAMES` maps a name without a direct
-successor to a function that builds the same layer, and to the text of what to write instead.
+successor to a pair: a function that builds the same layer, and the text of what to write instead.
 """
 
 import functools

@@ -26,10 +26,10 @@ def half_products(half: bool = True) -> Iterator[None]:
 def half_product(a, b):
     """a (M, N), b (N, P) -> a @ b (M, P), with all numbers rounded to float16, in the dtype of `a`.
 
-    float16 has 11 bits and ranges from 6e-8 to 65504: smaller numbers become 0, larger ones
-    infinite. Sums are computed in float32, then rounded (not by a GPU's kernel). The tensor cores
-    of a GPU compute such products many times as fast as those of float32. NumPy would multiply
-    float16 numbers one by one, so on the host the rounded numbers are converted back to float32:
+    float16 has 11 significant bits and ranges from 6e-8 to 65504: smaller numbers become 0, larger
+    ones infinite. Sums are computed in float32, then rounded (a GPU's kernel does not round them).
+    A GPU's tensor cores compute such products many times as fast as float32 products. NumPy would
+    multiply float16 numbers one by one, so on the host the rounded ones become float32 again:
     the same result, but slower than plain float32.
     """
     with np.errstate(over="ignore"):

@@ -1,6 +1,6 @@
 """Parameter, Layer and the rules that every layer follows.
 
-A layer has `forward` and `backward`. Forward saves what backward needs on a stack, and backward
+A layer has `forward` and `backward`. Forward saves on a stack what backward needs, and backward
 pops it, so several forwards may come before the first backward, and backwards come in reverse
 order. No layer writes into an argument, a Parameter's data or an array that a forward returned. An
 array that a backward returns shares memory with no other, so the caller may overwrite it.
@@ -298,7 +298,7 @@ class FlatParameters:
     """All parameters of a model as one vector `data`, and all their gradients as one vector `grad`.
 
     Zeroing, clipping and Adam are then one call each. `needs_zeroing` is True if an optimizer has
-    used the gradient since it was zeroed; `stale`, if a backward has added to it since.
+    used the gradient since it was zeroed; `stale`, if a backward has added to it after that.
     """
 
     needs_zeroing = stale = False

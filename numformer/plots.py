@@ -233,7 +233,7 @@ def loss_curve(path: Path, metrics: Sequence[dict], measure: str, title: str) ->
     left, lower = figure.subplots(2, sharex=True, height_ratios=[4, 1])
 
     def draw(axes, lines: list[dict], name: str, color: str, label: str | None = None) -> list:
-        """Plot the lines that have `name`. A few points get markers: one point makes no curve."""
+        """Plot the lines that have `name`. Few points get markers: one alone makes no curve."""
         points = [(line["step"], line[name]) for line in lines if name in line]
         marker = "o" if len(points) < 15 else None
         style = dict(color=color, label=label, marker=marker, markersize=4, linewidth=1.6)

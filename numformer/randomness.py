@@ -67,7 +67,7 @@ class DropoutStream:
 
 @has_kernel
 def dropout_mask(like, shape: tuple[int, ...], p: float, key, start: int, stop: int):
-    """Return the mask (shape) from counters start to stop; each one's hash decides four entries."""
+    """Return the mask (shape) for counters start to stop; a counter's hash decides four entries."""
     xp, size = array_module(like), math.prod(shape)
     hashes = splitmix64(key, xp.arange(start, stop, dtype=xp.uint64))
     return mask_from_bits(hashes.view(xp.uint16)[:size].reshape(shape), p, like)

@@ -83,7 +83,7 @@ class Trained:
     """A loaded model: `trained(text)` returns the text that it writes.
 
     `model` is the model, or an Ensemble of several; `text` is its pipeline from text to text;
-    `metadata` was saved with the model, such as the `best` evaluation.
+    `metadata` is what was saved with the model, such as the `best` evaluation.
     """
 
     model: Model
@@ -145,7 +145,7 @@ class Trained:
     def _symbols(self, method: str, texts: Sequence[str], say, settings: dict) -> list[list[str]]:
         """Return the symbols of texts; require that the pipeline's method has these settings.
 
-        A text of white space among others has none.
+        Among several texts, one of white space only has no symbols.
         """
         if isinstance(texts, str):
             raise InputError("texts are a list of strings", "a string", "Write [text].")
@@ -205,7 +205,7 @@ def model_path(run: Path) -> Path:
         runs = sorted(path.parent for path in run.glob("*/best.safetensors"))
         found = f"{run}, which holds {counted(len(runs), 'run')}" if runs else f"no file {path}"
         raise InputError(
-            "a run's folder holds the best.safetensors of its first evaluation",
+            "a run's folder holds a best.safetensors from its first evaluation on",
             found if run.exists() else f"{run}, which is not there",
             f"Name one of the runs, such as {runs[0]}."
             if runs
@@ -232,7 +232,7 @@ def load(run: str | Path, *others: str | Path, kind: type[Model] | None = None) 
             raise InputError(
                 "runs that write together have the same vocabularies",
                 f"{run} and {other}, whose vocabularies differ",
-                "Train them on the same data, with --seed or sizes of the model changed.",
+                "Train them on the same data, changing only --seed or the model's sizes.",
             )
         models.append(member.model)
     return replace(trained, model=Ensemble(models))  # type: ignore[arg-type]
@@ -263,7 +263,7 @@ def _load_run(run: str | Path, kind: type[Model] | None) -> Trained:
     text = pipeline_from(metadata.get("text"), model.config)
     if text is None and "published" in metadata and "text" not in metadata:
         raise InputError(
-            "a published model of texts has its tokenizer in its folder, tokenizer.json",
+            "a published model of texts has its tokenizer, tokenizer.json, in its folder",
             f"{path}, which has none",
             "Download the whole folder. For a ViT: python -m toy_tasks.images --run FOLDER.",
         )

@@ -149,9 +149,9 @@ def test_a_wrong_command_meets_the_rule_and_the_fix(command, words, call, empty_
 
 STEP = "objective.forward(*batch.inputs); objective.backward(); optimizer.step(0.01)\n"
 PREPARE = "flat = pack(model); optimizer = Adam(flat)\n"
-FORWARD, FORGOTTEN = "objective.forward(*batch.inputs)\n", "each step has gradients of its own"
+FORWARD, FORGOTTEN = "objective.forward(*batch.inputs)\n", "each step uses only new gradients"
 OFF = "Evaluate in `with numformer.inference():`, where nothing is saved and dropout is off."
-SUM = "received a sum with gradients that an earlier step has used. Begin each step with"
+SUM = "received a sum including gradients that an earlier step has used. Begin each step with"
 READ = "for _ in range(2): model.forward(batch.source, batch.target_in)\nmodel.zero_grad()"
 WARNED = [  # the code, its line that is warned of, and the words
     (2 * FORWARD + "objective.zero_grad()", 3, "which left 82 records, forgotten now. " + OFF),

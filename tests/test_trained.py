@@ -166,7 +166,7 @@ def test_notes_on_a_text_are_warnings(run):
     with pytest.warns(UserWarning) as records:
         trained("x" + "a" * 80)
     assert str(records[0].message) == "training never saw 'x'"  # a long text is not repeated
-    assert TRANSDUCTION.notes([*"abcda"]) == ["training saw at most 4 symbols; here are 5"]
+    assert TRANSDUCTION.notes([*"abcda"]) == ["training saw at most 4 symbols; these are 5"]
     for text, asked in ((TRANSDUCTION, "abcd"), (TEXTS[1], "abcda"), (CONTINUATION, "abcda")):
         assert text.notes([*asked]) == []
 

@@ -14,16 +14,16 @@ TASKS = {
     "pronounce": ("7 min", "pronounce a language", "a real task beside published figures"),
     "translate": ("from 8 min", "translate", "a translator beside a published one"),
     "parse": ("16 min", "parse sentences", "the paper's other task, with a ceiling"),
-    "ablation": ("100 min", "pronounce, by 19 models", "what each choice of the paper does"),
+    "ablation": ("100 min", "pronounce, with 19 models", "what each choice of the paper does"),
     "bottleneck": ("4 min", "reverse up to 20 letters", "what attention is for"),
-    "induction": ("35 s", "go on with what is repeated", "how two layers find what came after"),
-    "lengths": ("28 min", "be right beyond trained lengths", "what kinds of positions do there"),
+    "induction": ("35 s", "continue a repeated sequence", "how two layers find what comes next"),
+    "lengths": ("28 min", "handle lengths beyond training", "which kinds of positions allow it"),
     "recall": ("27 min", "repeat what came far back", "what each mixer can and cannot do"),
     "write": ("2 min", "go on with any text", "a language model: a decoder alone"),
     "shakespeare": ("from 2 min", "write like Shakespeare", "what later parts improve"),
     "scaling": ("60 min", "write, in 11 sizes", "how loss falls with size and data"),
     "masked": ("5 min", "fill holes in any text", "an encoder alone: it sees both sides"),
-    "images": ("2 min", "name small images", "a vision Transformer, cross-validated"),
+    "images": ("2 min", "classify small images", "a vision Transformer, cross-validated"),
 }
 """How long each task takes on two cores, what its model learns, and what it shows."""
 
@@ -37,8 +37,8 @@ def commands() -> dict[str, str]:
 
 
 def exit_on_interrupt(number: int, frame) -> None:
-    """End the program on Ctrl-C while its modules are imported: nothing has begun yet."""
-    if "PMI_RANK" in os.environ:  # mpiexec stops the others only if a signal ends one
+    """End the program at once on Ctrl-C during its imports, when nothing has begun yet."""
+    if "PMI_RANK" in os.environ:  # mpiexec stops the other ranks only if a signal ends one
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
     os._exit(128 + number)

@@ -6,12 +6,12 @@ from numformer.errors import complain
 from toy_tasks import TASKS
 
 HEAD = """\
-python -m toy_tasks.NAME trains a model; with --help it lists its flags, with --quick it tries
-everything in seconds. The times are for two cores.
+python -m toy_tasks.NAME trains a model. --help lists the flags of a task; --quick runs
+everything once, in seconds. The times are for two cores.
 """
 FOOT = """
 python -m toy_tasks.compare RUN RUN ... draws the curves of runs and lists their figures.
-python -m toy_tasks.heads --run RUN says what each head of attention does.
+python -m toy_tasks.heads --run RUN says what each attention head does.
 python -m toy_tasks.from_paper reverses digits with numformer/paper alone, in sixty lines.
 """
 

@@ -1,4 +1,4 @@
-"""The paper's Table 3 with small models: how much each choice of the model matters."""
+"""The paper's Table 3 with small models: how much each design choice matters."""
 
 import sys
 from argparse import ArgumentParser, Namespace
@@ -62,10 +62,10 @@ ROWS = {
 }
 """For each row, its settings, and the paper's perplexity and BLEU on its development set.
 
-Sizes have the same proportions to the base as in the paper, whose base has 8 heads of 64, 6 layers,
-d_model 512, d_ff 2048 and dropout 0.1. Only the row with one head has one head in both."""
+Sizes have the same proportion to the base as in the paper, whose base has 8 heads of 64, 6 layers,
+d_model 512, d_ff 2048 and dropout 0.1. The exception is "heads 1": one head, as in the paper."""
 TOKENS_PER_SENTENCE = 16
-"""About the mean; converts a batch size in sentences into a batch size in tokens."""
+"""Roughly the mean: turns a batch size in sentences into a batch size in tokens."""
 TASKS = "pronounce", "translate"
 
 
@@ -99,8 +99,8 @@ def directions(results: study.Results) -> dict[str, tuple[str, str]]:
     """For each row, how it compares with the base: (in the paper, in our runs).
 
     Ours is "?" unless all runs of the row are "better", or all "worse", than all runs of the base.
-    The paper's is "same" if the BLEU of its one run differs from its base's by less than 0.2, or,
-    where our figure is perplexity, if its perplexity differs by less than 0.04.
+    The paper's is "same" if the BLEUs of the row and of the base in the paper differ by less than
+    0.2; where our figure is perplexity, if their perplexities there differ by less than 0.04.
     """
     base = [run["figure"] for run in results["base"]]
     perplexity = figure_name(results) == "perplexity"

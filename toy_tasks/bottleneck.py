@@ -17,7 +17,7 @@ from toy_tasks.text_to_text.sequences import Rule, SequenceTask
 
 LETTERS, LONGEST, TEST_SIZE = "abcdefghijklmnopqrstuvwxyz", 20, 250
 DESCRIPTION = f"""\
-Reverse 1 to {LONGEST} letters, by three models with about 75,000 parameters each.
+Reverse 1 to {LONGEST} letters, with three models of about 75,000 parameters each.
 
 Fixed context: a GRU reads the source, and another GRU writes the target from nothing but the first
 one's last state, 64 numbers (Cho et al. 2014). {LONGEST} letters are 94 bits. Attention: two GRUs

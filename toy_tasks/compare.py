@@ -1,6 +1,6 @@
 """Compare training runs: print a table of the settings in which they differ, with their best
 figures and times, and draw their curves. Runs that differ only in the seed are drawn as one line,
-their mean, in a band from the least to the greatest.
+their mean, with a band from the lowest value to the highest.
 
   python -m toy_tasks.compare runs/reverse runs/reverse-2
   python -m toy_tasks.compare runs/lengths               (a study: all its runs)
@@ -25,7 +25,7 @@ from toy_tasks.reports.charts import COLOURS, STROKES
 from toy_tasks.reports.tables import aligned_table
 
 PICTURE = Path("runs/compare.png")
-# Options that may differ between runs with the same settings: the seed, the machine, what is
+# Options that do not count as a difference in settings: the seed, the machine, what is
 # reported or written at the end, and the sizes of vocabularies, which the task decides.
 IGNORED = {"seed", "log_every", "backend", "quick", "no_plots", "length", "temperature"}
 IGNORED |= {"source_vocabulary", "target_vocabulary", "vocabulary"}
@@ -110,7 +110,7 @@ def as_one_line(value) -> str:
 
 
 def differing_settings(runs: list[Run]) -> list[str]:
-    """The settings in which runs differ. A setting that an older run lacks is no difference."""
+    """The settings in which runs differ. A setting that an older run lacks does not count."""
     names = dict.fromkeys(name for run in runs for name in run.settings if name not in IGNORED)
     values = {n: {as_one_line(run.settings[n]) for run in runs if n in run.settings} for n in names}
     names = [name for name in names if len(values[name]) > 1]
@@ -120,7 +120,7 @@ def differing_settings(runs: list[Run]) -> list[str]:
 
 
 def group_by_setting(runs: list[Run]) -> dict[str, list[Run]]:
-    """Groups of runs with the same settings, by a label of the settings in which groups differ.
+    """Groups of runs with the same settings, each under a label of the settings that differ.
 
     If no setting differs, or the label would be too long, the label is the first run's folder.
     """
@@ -241,7 +241,7 @@ def main(arguments: list[str] | None = None) -> int:
         default=PICTURE,
         help=f"default: {PICTURE}",
     )
-    add("--csv", type=any_path, metavar="FILE.csv", help="write the table of the runs there, too")
+    add("--csv", type=any_path, metavar="FILE.csv", help="write the runs' table to this file")
     options = parser.parse_args(arguments)
     # runs/* also matches the picture of an earlier comparison.
     runs = [run for run in options.runs if run.suffix != ".png" or run.is_dir()] or options.runs

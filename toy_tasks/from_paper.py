@@ -1,4 +1,4 @@
-"""The paper alone: `numformer.paper` learns to reverse digits, in a loop that is complete here.
+"""The paper alone: a `numformer.paper` model learns to reverse digits; the whole loop is here.
 
 python -m toy_tasks.from_paper
 """

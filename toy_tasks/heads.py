@@ -43,25 +43,25 @@ sees): the source of what it writes (by IBM model 1), what came after the same s
 that is to come, the sign of the start or the end, or some places back or ahead.
 
 Heads are removed by importance, estimated again each time; by importance as first estimated; and at
-random. If there are many heads, several are removed at a time, and once more one by one from where
-the next ones would cost too much. Importance is estimated on one half of the examples, and the loss
+random. If there are many heads, several are removed at a time, and the first group that costs too
+much is also removed head by head. Importance is estimated on one half of the examples, and the loss
 is measured on the other. A task's figure is measured by greedy decoding of its test set if the task
 turns one text into another; otherwise (also for parse) as in training.
 
   python -m toy_tasks.heads --run runs/reverse
-  python -m toy_tasks.heads --run runs/translate --data DIR        where its data lie now
+  python -m toy_tasks.heads --run runs/translate --data DIR        if its data have moved
   python -m toy_tasks.heads --run gpt2 --data FILE.txt             a published model, any text
-  python -m toy_tasks.heads --run opus-mt-en-de --data FILE.tsv    any pairs, a TAB between
+  python -m toy_tasks.heads --run opus-mt-en-de --data FILE.tsv    any TAB-separated pairs
 
-The folder gets table.md, removal.png, and for each kind of attention the maps of an example.
+--out gets table.md, removal.png, and for each kind of attention the maps of an example.
 """
 MAX_STRIDES = 16
-"""The most steps in which a curve removes all heads, apart from the steps of a single head."""
+"""The most steps in which a curve removes all heads, not counting steps of a single head."""
 ALLOWED_FALLS = {"BLEU": 0.5, "f1": 0.5, "word_error_rate": -0.5, "loss": -0.01}
-"""How far a figure may fall (rise, if negative) without needless heads; 0.01 if not listed."""
+"""How far removing heads may lower a figure (raise it, if negative); 0.01 if not listed."""
 PUBLISHED = """\
-published: 38 of 48 encoder heads for 0.15 BLEU, with gates that are trained and fine-tuning (Voita
-et al. 2019); 20 % of a large translator's heads without (Michel et al. 2019)"""
+published: 38 of 48 encoder heads for 0.15 BLEU, with trained gates and fine-tuning (Voita et al.
+2019); 20 % of a large translator's heads without either (Michel et al. 2019)"""
 BY_REESTIMATED_IMPORTANCE = "by importance, estimated anew"
 BY_FIRST_IMPORTANCE = "by importance, estimated once"
 RANDOM = "at random"
@@ -85,7 +85,7 @@ class Finding:
     def words(self) -> str:
         """The head's role in words, with its weight and the weight by chance."""
         if not (score := head_role(self.scores)):
-            return "nothing of these"
+            return "none of these"
         return f"{score.description()} ({score.weight:.2f}; shuffled {score.chance:.2f})"
 
 
@@ -120,7 +120,7 @@ def curve(
     stride: int,
     name: str = "",
 ) -> list[Point]:
-    """Remove heads, the first `stride` in the `order` of the heads left, and measure each time.
+    """Repeatedly remove the first `stride` of the remaining heads in `order`; measure each time.
 
     With the `name` of a figure, the stride in which it falls too far is also removed head by head.
     """
@@ -284,7 +284,7 @@ def build_parser() -> Parser:
         type=any_path,
         metavar="DIR|FILE",
         help="the folder of the run's own data, if they have moved; or a file of other data: "
-        "pairs with a TAB between, or a text",
+        "TAB-separated pairs, or a text",
     )
     add("--examples", type=integer, default=128, metavar="N", help="number per half (default 128)")
     add("--orders", type=integer, default=3, metavar="N", help="random orders (default 3)")
@@ -314,7 +314,7 @@ def main(arguments: list[str] | None = None) -> int:
     heads, mixers_without_maps = observable_heads(model, examples[0])
     if not heads:
         rule, fix = "only attention that saves maps has heads", "Name a run with attention."
-        raise InputError(rule, f"{options.run}, a {type(model).__name__} without", fix)
+        raise InputError(rule, f"{options.run}, a {type(model).__name__} without it", fix)
     for layer in mixers_without_maps:
         print(f"left out, because it keeps no maps: {layer}")
     counts = f"{len(examples)} and {len(single_examples(halves[1]))} examples"

@@ -37,9 +37,9 @@ from toy_tasks.reports.patch_attention import draw_patch_attention
 
 DESCRIPTION = """\
 Learn to recognise the handwritten digits of scikit-learn, 8 x 8 pixels each, or the images of a
-file. Five models are trained, each on four fifths of the images, and tested on the other fifth; the
-test does not choose the checkpoint. The last line is the share of all images that are named
-correctly.
+file. Five models are trained, each on four fifths of the images, and tested on the other fifth,
+which plays no part in choosing the checkpoint. The last line is the share of all images that are
+classified correctly.
 
   python -m toy_tasks.images
   python -m toy_tasks.images --data FILE.npz
@@ -82,7 +82,7 @@ class ImageBatch(Batch):
 class ImagesTask:
     """Batches of the images outside of one fold, for `numformer.training.train`.
 
-    The task evaluates on its training images, so the test images do not choose the checkpoint.
+    The task evaluates on its training images, so the checkpoint does not depend on test images.
     """
 
     metric, higher_is_better, longest = "loss_of_images_trained_on", False, 1
@@ -198,7 +198,7 @@ def verdict(results: Results):
     images = total // len(results["fold 1"])
     accuracy = right / total
     target = None if options["data"] else (f"accuracy {REQUIRED}", accuracy >= REQUIRED)
-    test_set = f"{images:,} images, each named by a model that never saw it"
+    test_set = f"{images:,} images, each classified by a model that never saw it"
     return test_set, {"accuracy": f"{accuracy:.4f}"}, target
 
 
@@ -226,8 +226,8 @@ def use(options: argparse.Namespace) -> int:
         height, width, channels = (*images.shape[1:], 1)[:3]
         if (height, width, channels) != (sizes.height, sizes.width, sizes.channels):
             raise InputError(
-                f"this model names images of {sizes.height} x {sizes.width} pixels, each of "
-                f"{sizes.channels} numbers",
+                f"this model classifies images of {sizes.height} x {sizes.width} pixels, each "
+                f"pixel of {sizes.channels} numbers",
                 f"{file} with {height} x {width} of {channels}",
                 "Cut or scale them.",
             )
@@ -249,7 +249,7 @@ def name_pictures(options: argparse.Namespace, model, metadata: dict) -> int:
     config, preprocessor = metadata["published"], metadata.get("pictures", {})
     names = config.get("id2label")
     if not isinstance(model, VisionTransformer) or not isinstance(names, dict):
-        rule, fix = "--run names a model of images", "Name the folder of a ViT."
+        rule, fix = "--run names a model that classifies images", "Name the folder of a ViT."
         raise InputError(rule, f"{options.run}, a {config.get('model_type')}", fix)
     if not options.input:
         raise InputError("--input names pictures", "none", "Add --input FILE.png")
@@ -276,8 +276,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     data = "images and labels (default: the digits of scikit-learn)"
     add("--data", type=any_path, metavar="FILE.npz", help=data)
-    add("--shift", type=float, default=0.7, help="pixels by which training images move, at most")
-    add("--turn", type=float, default=10.0, help="degrees by which training images turn, at most")
+    add("--shift", type=float, default=0.7, help="shift training images by up to this many pixels")
+    add("--turn", type=float, default=10.0, help="turn training images by up to this many degrees")
 
 
 STUDY = Study(
@@ -299,7 +299,7 @@ STUDY = Study(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train on all folds, or with --run name images; returns the exit code."""
+    """Train on all folds, or with --run classify images; returns the exit code."""
     return study_main(STUDY, arguments)
 
 

@@ -19,12 +19,12 @@ from toy_tasks.reports.tables import mean_and_range
 
 DESCRIPTION = """\
 Learn to continue random sequences that are repeated, such as abcdeabcde, with two layers of
-attention and with one. Nothing predicts a symbol the first time. Each time after that, a head can
-predict it: it looks for the earlier occurrence of the current symbol, and then at the symbol after
-that one. This is an induction head (Elhage et al. 2021, Olsson et al. 2022). It needs two layers,
-because the first one has to tell each position which symbol is before it. Prefix matching is the
-mean weight with which the best head looks there; copying is the share of symbols that are predicted
-correctly.
+attention and with one. No symbol can be predicted the first time it appears. After that, a head
+can predict it: the head finds the earlier occurrence of the current symbol, and looks at the
+symbol that came next. This is an induction head (Elhage et al. 2021, Olsson et al. 2022). It needs
+two layers, because the first has to pass each symbol on to the position after it. Prefix matching
+is the mean weight that the best head puts on the symbol that came next; copying is the share of
+symbols that are predicted correctly.
 
   python -m toy_tasks.induction
   python -m toy_tasks.induction --run runs/induction/two-layers-1 --input qwertyuiopqwert
@@ -32,9 +32,9 @@ correctly.
 
 SYMBOLS = "abcdefghijklmnopqrstuvwxyz"
 LENGTHS = range(4, 13)
-"""Lengths of the repeated sequence. A single length could be learned by position alone."""
+"""Lengths of the repeated sequence. With a single length, position alone would be enough."""
 MAX_PREFIX = 8
-"""The most symbols before the sequence, which then does not always begin at position 0."""
+"""The most symbols before the sequence, so that it does not always begin at position 0."""
 DEFAULTS = dict(
     steps=500,
     batch_size=32,

@@ -32,9 +32,9 @@ from toy_tasks.text_to_text.transduction import Example, TransductionTask, train
 
 DESCRIPTION = """\
 Learn to turn texts into other texts from your own pairs: a file with a source, one TAB and its
-target on each line. A hash of the source splits the pairs: eight in ten are trained on, one chooses
-the checkpoint and one is the test set. Or give three files, one for each part. The last line is the
-share of test sources whose whole target is right.
+target on each line. A hash of the source splits the pairs: eight in ten are for training, one is
+for choosing the checkpoint and one for the test. Or give three files, one for each part. The last
+line is the share of test sources whose whole target is right.
 
   python -m toy_tasks.pairs --demo dates
   python -m toy_tasks.pairs --data FILE.tsv
@@ -63,7 +63,7 @@ SPLITS = "train", "dev", "test"
 DEMOS = {"dates": (dates, 0.99)}
 """Functions that make example pairs, and the exact match that a model must reach on them."""
 MAX_EXAMPLES = 500, 2000
-"""The most development and test sources that are measured."""
+"""The most development sources, and the most test sources, that are measured."""
 
 
 def sides(data: dict[str, list[Pair]]) -> dict[str, Sequence[str]]:
@@ -110,7 +110,7 @@ class PairsTask(TransductionTask):
         sequences = [side for pairs in symbols.values() for pair in pairs for side in pair]
         # read_pairs checks the number of characters and words; subwords can be counted only here.
         if (length := max(map(len, sequences))) > MAX_SYMBOLS:
-            rule, fix = f"a side has at most {MAX_SYMBOLS} subwords", "Shorten it, or use more."
+            rule, fix = f"a side has at most {MAX_SYMBOLS} subwords", "Cut it, or raise --subwords."
             excerpt = f"{source.join(max(sequences, key=len))!r:.80}"
             raise InputError(rule, f"{length} in {excerpt}", fix)
         self.subwords = source if isinstance(source, Subwords) else None
@@ -128,7 +128,7 @@ class PairsTask(TransductionTask):
         return group_by_source(pairs)
 
     def measure(self, written: Sequence[str], examples: Sequence[Example]) -> dict[str, float]:
-        """Edits for every 100 symbols of the targets, and the share of targets without edits."""
+        """Edits per 100 symbols of the targets, and the share of targets without edits."""
         answers = [*zip(written, examples, strict=True)]
         edits = sum(self.edits(answer, right) for answer, (_, right) in answers)
         symbols = sum(len(self.text.target.split(right[0])) for _, right in examples)
@@ -145,7 +145,7 @@ class PairsTask(TransductionTask):
 
 
 def read_data(options: argparse.Namespace) -> dict[str, list[Pair]]:
-    """The pairs of the demo or of the files, by split. Prints their numbers and what is unusual."""
+    """The pairs of the demo or of the files, by split. Prints the counts and what is unusual."""
     if options.demo:
         files = {"all": DEMOS[options.demo][0]()}
     else:
@@ -171,7 +171,7 @@ def read_data(options: argparse.Namespace) -> dict[str, list[Pair]]:
     trained = {source for source, _ in data["train"]}
     if shared := {s for name in ("dev", "test") for s, _ in data[name]} & trained:
         print(
-            f"training has {counted(len(shared), 'source')} of the development or test file, too, "
+            f"training also has {counted(len(shared), 'source')} of the development or test file, "
             f"for example {min(shared)!r}: the figures will be too good"
         )
     print(", ".join(f"{name} {len(data[name]):,}" for name in SPLITS))

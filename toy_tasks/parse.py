@@ -69,7 +69,7 @@ DEFAULTS = dict(
     penalty="paper",
 )
 LONGEST, LONGER = 40, 60
-"""The most words of a sentence in training, and in the test set of longer sentences."""
+"""The most words that a sentence has in training, and in the test set of longer sentences."""
 EXTRA_SYMBOLS = 300
 """The model writes at most this many symbols more than the sentence has words (section 6.3)."""
 TRAIN_SENTENCES = 32000
@@ -94,7 +94,7 @@ TITLES = {
 MAX_GAP, WELL_FORMED = 1.0, 99
 """The target: F1 at most this far below the ceiling, and this percentage of well-formed trees."""
 MIN_COUNT = 2
-"""Rarer words of the training data are replaced by the unknown word, so the model learns it."""
+"""Rarer words of the training data become the unknown word, so that the model learns this word."""
 
 
 class Sentence(NamedTuple):
@@ -117,8 +117,8 @@ Data = dict[str, list[Sentence]]
 def grammar_data(train: int, divisor: int = 1) -> Data:
     """Distinct sentences of the grammar: `train` to train on, others to evaluate on.
 
-    The numbers of the others are EVALUATION_SENTENCES / `divisor`. A hash of the sentence decides
-    in which part it is.
+    There are EVALUATION_SENTENCES / `divisor` of the others. Which part a sentence belongs to is
+    decided by a hash of the sentence.
     """
     grammar, rng = Grammar(), np.random.default_rng(seed_sequence(1, "data"))
     counts = {name: number // divisor for name, number in EVALUATION_SENTENCES.items()}
@@ -207,7 +207,7 @@ class ParseTask:
         return evalb([*map(tree_from_symbols, written, sentences)], gold)
 
     def evaluate(self, model: Model) -> dict[str, float]:
-        """The scores of greedy trees for the development sentences."""
+        """The scores of greedily decoded trees for the development sentences."""
         scores = self.score(model, "development", beam=1)
         return {name: scores[name] for name in ("well_formed", "f1")}
 
@@ -221,7 +221,7 @@ def make_task_and_config(options: argparse.Namespace):
     count = options.sentences
     if options.data:
         data = treebank_data(options.data)
-        # The treebank has about 8,000 sentences more than the grammar; rows with the most use all.
+        # The treebank has some 8,000 more sentences than the grammar; the largest rows use all.
         if count == TRAIN_SENTENCES:
             count = len(data["train"])
     else:
@@ -286,7 +286,7 @@ def _ceiling(results: study.Results) -> dict[str, float]:
 
 
 def verdict(results: study.Results):
-    """The mean scores of the Transformer with most sentences, and the ceiling."""
+    """The mean scores of the Transformer trained on the most sentences, and the ceiling."""
     runs, ceiling = results[f"{TRANSFORMER} {max(STEPS)}"], _ceiling(results)
     f1, well_formed = (np.mean([run[name] for run in runs]) for name in ("f1", "well_formed"))
     figures = {"well formed": f"{well_formed:.1f} %", "F1": f"{f1:.2f}"}

@@ -22,7 +22,7 @@ from toy_tasks.text_to_text.transduction import Example, train_and_test
 
 DESCRIPTION = """\
 Learn to pronounce a language (SIGMORPHON 2021 task 1: 8,000 words, characters in, phonemes out)
-and print the share of test words in whose pronunciation any phoneme is wrong.
+and print the share of test words whose pronunciation has any wrong phoneme.
 
 Languages that can be downloaded, and the word error rate that a model must reach, in percent:
 fre (French) 10.2, dut (Dutch) 16.9, vie_hanoi (Vietnamese) 5.0. For other languages: --data DIR.
@@ -76,7 +76,7 @@ class PronunciationTask(PairsTask):
         return [(word, (phonemes,)) for word, phonemes in pairs]
 
     def measure(self, written: Sequence[str], examples: Sequence[Example]) -> dict[str, float]:
-        """The percentage of words with any phoneme wrong, and edits for every 100 phonemes."""
+        """The percentage of words with any phoneme wrong, and the edits per 100 phonemes."""
         results = super().measure(written, examples)
         return {
             "word_error_rate": 100 * (1 - results["exact_match"]),

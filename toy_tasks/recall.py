@@ -41,7 +41,7 @@ STARTS = {16: 0, 32: 0.1, 64: 0.2, 128: 0.35, 256: 0.45, 512: 0.5, 1024: 0.6, 20
 
 Two batches in five have the longest length so far, the others a random one."""
 RECALL_SHARE = 0.4
-"""The share of recall batches. The others copy strings; without them, models learn neither."""
+"""The share of recall batches; the others copy strings. Without them, models learn neither task."""
 DEFAULTS = dict(
     steps=12000,
     batch_size=512,
@@ -70,7 +70,7 @@ ROW_SETTINGS = {
     "state_space,attention": {"positions": "none"},
     "window,linear": {"window": 64, "positions": "none"},
 }
-"""Settings of rows. Linear attention and state space follow the order without positions."""
+"""Settings of rows. Linear attention and state space need no positions to see the order."""
 FIGURES = "few", "recall", "copy"
 """The tests: recall of FEW_PAIRS pairs, recall of more pairs in longer sequences, and copying."""
 TITLES = f"recall, {FEW_PAIRS} pairs", f"recall, T / {PART} pairs", f"copy, T / {PART} symbols"
@@ -80,7 +80,7 @@ THEORY = {
     "shared_keys": "all, at any distance",
     "window": "what is within two windows",
     "global_window": "what is near, and the first 16 symbols",
-    "strided": "all, if one position holds a stride",
+    "strided": "all, if one position can hold a whole stride",
     "linear": "as much as its state holds",
     "state_space": "as much as its state holds",
     "state_space,attention": "all, at any distance",

@@ -29,7 +29,7 @@ al. 2022), and L = (A N^-alpha + B D^-beta)^gamma (with beta = 1: Kaplan et al. 
 show which size is best for a budget of operations. The form that better predicts the largest model
 from the smaller ones then predicts a model three times as large, which is trained for comparison.
 Target: the predictions for characters and for subwords are both within 0.03 nats of the loss. The
-runs take 1.6 GB.
+runs take 1.6 GB of disk space.
 
   python -m toy_tasks.scaling                        an hour on two cores
   python -m toy_tasks.scaling --resume               continue it
@@ -41,7 +41,7 @@ VOCABULARY = 512
 WINDOW, BATCH = 64, 2
 """Symbols in a window, and windows in a batch."""
 AMOUNTS = {CHARACTERS: (400, 1000, 2500, 6250, 15625), SUBWORDS: (160, 400, 1000, 2500, 6250)}
-"""Windows of training text. Each amount is 2.5 times the one before; the last is almost all."""
+"""Windows of training text. Each amount is 2.5 times the one before; the last is nearly all."""
 SHAPES = (
     (1, 10, 1),
     (2, 10, 1),
@@ -55,7 +55,7 @@ SHAPES = (
     (5, 144, 6),
     (6, 208, 8),
 )
-"""(layers, d_model, heads): about 12 layers d_model^2 parameters, from 1,200 to 3,100,000."""
+"""(layers, d_model, heads): about 12 * layers * d_model^2 parameters, from 1,200 to 3,100,000."""
 PREDICTED = 8, 312, 12
 """The shape of the predicted model, with three times the parameters of the largest of SHAPES."""
 WIDTH_TIMES_RATE = 0.3
@@ -140,7 +140,7 @@ class OnePass(WritingTask):
         if count < steps * batch_size:
             raise InputError(
                 f"every step reads {batch_size} new windows of {self.longest} {self.unit}, "
-                f"so {steps:,} steps need {steps * batch_size * self.longest:,} of them",
+                f"so {steps:,} steps need {steps * batch_size * self.longest:,} symbols",
                 f"a text with {len(self.training):,} to train on",
                 "Give a longer text.",
             )
@@ -221,7 +221,7 @@ def between(results: study.Results) -> None:
     for unit in AMOUNTS:
         fit = laws.fit_all(law_runs(results, unit))
         most, exponent = max(run.symbols for run in fit.runs), laws.growth(fit.budgets)
-        print(f"{unit}: error of the laws of all smaller models for the largest model's loss")
+        print(f"{unit}: error of the laws fitted to smaller models on the largest model's loss")
         for name in laws.FORMS.keys() - fit.forms.keys():
             print(f"  {name}: no law fits")
         for name, form in fit.forms.items():

@@ -101,17 +101,17 @@ TARGETS = {"minutes": 37.5, "hour": 41.02, "published": 41.02}
 """The BLEU that one seed must reach; 41.02 is the published figure."""
 HELP = {
     "data": "a folder with train*.en, train*.de and likewise for val and test, with a sentence on "
-    "each line; or one file of pairs with a TAB between, which is split (default: Multi30k)",
+    "each line; or one file of TAB-separated pairs, to be split (default: Multi30k)",
     "languages": "the source language and the target language",
     "cased": "keep capitals, and do not tokenize sentences",
-    "vocabulary": "the most subwords of both languages together",
+    "vocabulary": "the most subwords, for both languages together",
     "subwords": "how sentencepiece splits words",
     "bpe_dropout": "the share of merges that each epoch leaves out, so that it splits words "
     "differently (Provilkov et al. 2020: 0.1)",
     "accumulate": "batches in an update",
-    "ensemble": "more runs, for example with other seeds; all translate together",
+    "ensemble": "more runs, for example with other seeds, to translate together with --run",
     "source": "translate the lines of a file",
-    "reference": "the right translations of --source: print BLEU and chrF",
+    "reference": "the right translations of --source, to print BLEU and chrF",
 }
 
 

@@ -80,7 +80,7 @@ class Batch:
 
     @property
     def weight(self) -> int:
-        """The weight of this batch's mean loss: the number of predictions that the mean is over."""
+        """The weight of this batch's mean loss: the number of predictions that it averages."""
         return len(self.inputs[0])
 
     def split(self, count: int) -> list["Batch"]:
@@ -226,7 +226,7 @@ class EpochBatches:
 
 
 class TokenBatches(EpochBatches):
-    """EpochBatches with up to `max_tokens` tokens per side of a batch, padding included (5.1).
+    """EpochBatches with up to `max_tokens` tokens per side, padding included (section 5.1).
 
     A batch has few long sentences or many short ones, so all batches take about the same time and
     memory. `sample_pairs(epoch)` returns new pairs for an epoch, such as other segmentations into

@@ -27,11 +27,11 @@ def _moses(language: str) -> tuple[Any, Any, Any]:
 def tokenize(sentence: str, language: str) -> str:
     """Sentence -> its tokens in lower case, separated by spaces; tokens -> the same tokens.
 
-    Quotation marks and dashes become the ones on a keyboard, as in corpora. If the language is "",
-    only white space changes: to one space between words.
+    Quotation marks and dashes become plain keyboard characters, as in corpora. If the language
+    is "", the only change is that white space becomes one space between words.
 
-    Moses would split a word at its vowel signs, tone marks and joiners. So letters replace them for
-    Moses, after Unicode's normalization NFC, which leaves few of them in Latin script.
+    Moses would split a word at its vowel signs, tone marks and joiners. So Unicode's normalization
+    NFC leaves few of them in Latin script, and unused letters replace the rest while Moses runs.
     """
     if not language:
         return " ".join(sentence.split())

@@ -35,7 +35,7 @@ def _sentencepiece():
 
 
 class Subwords(Vocabulary):
-    """Pieces of words: a frequent word is one piece, others are several (Sennrich et al. 2016).
+    """Pieces of words: a frequent word is one piece, a rarer word several (Sennrich et al. 2016).
 
     `model` is the content of a sentencepiece model file whose first four pieces are padding, start,
     end and unknown. If the model is `exact`, joining the pieces restores the text with all spaces
@@ -84,7 +84,7 @@ class Subwords(Vocabulary):
             library.SentencePieceTrainer.train(
                 sentence_iterator=(unicodedata.normalize("NFC", text) for text in texts),
                 model_writer=model,
-                vocab_size=min(max(5, size), 10**6),  # sentencepiece's limits; 5 is too small
+                vocab_size=min(max(5, size), 10**6),  # sentencepiece's limits; 5 is still too small
                 hard_vocab_limit=False,
                 model_type=kind,
                 character_coverage=1.0,
@@ -97,7 +97,7 @@ class Subwords(Vocabulary):
         except RuntimeError as problem:
             rule, fix = "subwords are learned from texts", "Pass sentences."
             if least := re.search(r"\d+ vs (\d+)", str(problem)):
-                rule = f"subwords are at least {least[1]}: these texts' characters, and 4 ids"
+                rule = f"subwords are at least {least[1]}: the texts' characters and 4 special ids"
                 raise InputError(rule, size, "Choose a larger size.") from None
             raise InputError(rule, f"texts that sentencepiece refuses: {problem}", fix) from None
         return cls(model.getvalue())
@@ -141,7 +141,7 @@ class Subwords(Vocabulary):
 
 
 def _segment(word: str, ranks: Mapping[str, int], skips: Iterator[bool]) -> list[str]:
-    """Return the pieces of a word by BPE: of the possible merges, the lowest rank comes first.
+    """Return the pieces of a word by BPE: of the possible merges, the lowest-ranked comes first.
 
     `skips` says for each merge whether it is skipped. A word of n characters has at most n - 1
     merges at first, and each merge that is made adds at most two.

@@ -59,7 +59,7 @@ class Tokenizer(PublishedVocabulary):
         self._tokenizer.no_padding()
         names = {n: name for name, n in self._tokenizer.get_vocab().items()}
         if max(names, default=0) >= size:
-            rule, fix = "a model has an embedding for each symbol", "Take the files of one model."
+            rule, fix = "a model has an embedding for each symbol", "Take all files from one model."
             raise InputError(rule, f"{max(names) + 1} symbols, {size} embeddings", fix)
         model = json.loads(content)["model"]
         mark = model.get("unk_token")  # a model of type "Unigram" has "unk_id" instead
@@ -95,7 +95,7 @@ class MarianVocabulary(PublishedVocabulary):
             raise InputError(rule, problem, "Download them again.") from None
         if not all(type(n) is int and 0 <= n < size for n in ids.values()):
             rule = "every id in vocab.json is an id of the model"
-            raise InputError(rule, "another", "Take the files of one model.")
+            raise InputError(rule, "an invalid id", "Take all files from one model.")
         super().__init__({n: name for name, n in ids.items()}, size, ids.get(unknown))
 
     def description(self) -> dict:
@@ -111,7 +111,7 @@ class MarianVocabulary(PublishedVocabulary):
     def join(self, symbols: Iterable[str]) -> str:
         """Join pieces into a text, without the mark for unknown pieces."""
         text = self._processor.decode([symbol for symbol in symbols if symbol != self.mark])
-        return text.replace(SPACE, " ").strip()  # of pieces that only the model's other side has
+        return text.replace(SPACE, " ").strip()  # SPACE is left in the other side's pieces
 
 
 def library(name: str) -> Any:

@@ -1,1 +1,1 @@
-"""Executors of training steps: one process, several on one machine, or ranks on several."""
+"""Executors of training steps: one process, several on one machine, or ranks on many machines."""

@@ -1,4 +1,4 @@
-"""The executor, which computes a run's training steps: its interface, and the choice of one."""
+"""The executor, which computes a run's training steps: its interface, and which kind to use."""
 
 import sys
 from typing import Any, Protocol
@@ -25,13 +25,13 @@ class Executor(Protocol):
     interrupted: bool  # whether another process received Ctrl-C or SIGTERM
 
     def start(self) -> None:
-        """Fix the threads of BLAS and start the other processes.
+        """Fix the number of BLAS threads, and start the other processes.
 
         From then on, change weights in place: the other processes see no other changes.
         """
 
     def gradient(self, step: int, batch: Batch | list[Batch], scale: Any = None) -> Any:
-        """Write a batch's gradient into the parameters' vector, and return the scalar loss ().
+        """Write a batch's gradient into the gradient vector, and return the scalar loss ().
 
         A list of batches is treated as one large batch, with less memory. With a `scale`, products
         are in half precision, and backward starts from the loss times `scale`.

@@ -37,7 +37,7 @@ def shared(vector: np.ndarray) -> np.ndarray:
 
 
 class Forked(InTurn):
-    """The executor that forks a process for each part; each updates a stretch of the weights, too.
+    """The executor with a process per part; each process also updates a stretch of the weights.
 
     Before `start` and after `close`, this process computes the parts in turn. It also does so after
     Ctrl-C, or once a process has died (ChildProcessError): either ends all other processes.
@@ -86,19 +86,19 @@ class Forked(InTurn):
     # What every process does
 
     def _use_gradient(self, index: int, data: np.ndarray) -> None:
-        """Set the gradient vector, and the stretch of all vectors, of process `index`."""
+        """Set the gradient vector of process `index`, and its stretch of all vectors."""
         parameters = [*self.objective.named_parameters().values()]
         self.optimizer.parameters = FlatParameters(data, self._gradients[index], parameters)
         cuts = [len(data) * place // self.parts for place in range(self.parts + 1)]
         self._stretch = stretches(self.optimizer, cuts)[index]
 
     def sum_gradients(self, parts: int) -> None:
-        """Within this stretch, add the gradients of parts 1 to `parts` - 1 to part 0's."""
+        """Along this process's stretch, add the gradients of parts 1 to `parts` - 1 to part 0's."""
         gradients = {(n, n + 1): self._gradients[n][self._stretch] for n in range(parts)}
         add_branches(gradients, parts)
 
     def update_stretch(self, step: int, rate: float) -> None:
-        """Update this stretch of the weights."""
+        """Update this process's stretch of the weights."""
         self.optimizer.update(self._gradients[0], step, rate, self._stretch)
 
     # Processes

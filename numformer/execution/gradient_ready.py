@@ -1,4 +1,4 @@
-"""Finds which blocks of the gradient are final while backward still runs."""
+"""Finds out, while backward still runs, which blocks of the gradient are final."""
 
 import contextlib
 from collections import Counter, defaultdict

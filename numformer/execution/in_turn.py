@@ -101,7 +101,7 @@ class InTurn:
         half: bool,
         last_backward: contextlib.AbstractContextManager | None = None,
     ) -> Any:
-        """Write one part's gradient into the parameters' vector, and return its scalar loss ().
+        """Write one part's gradient into the gradient vector, and return its scalar loss ().
 
         The backward of the last piece runs within `last_backward`.
         """

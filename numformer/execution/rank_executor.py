@@ -1,6 +1,6 @@
-"""A training step whose parts are shared out over ranks: processes on one machine or on many.
+"""A training step whose parts are divided among ranks: processes on one machine or on many.
 
-Rank 0 runs the loop: it calls methods in the others, evaluates, prints and writes. Each other rank
+Rank 0 runs the loop: it calls methods in the others, evaluates, prints and writes. Each rank
 computes its parts of each batch, and updates its stretch of the weights, as in ZeRO stage 1
 (Rajbhandari et al. 2020). Every rank has all weights. While backward still runs, each block of the
 gradient is sent to the rank that sums it. That rank also updates the block's weights. If the
@@ -56,7 +56,7 @@ class RankExecutor(InTurn):
         self._clip_factor: Any = None
 
     def _share(self, count: int, rank: int) -> range:
-        """Return the indices, of `count` parts or blocks, that belong to a rank."""
+        """Return which of `count` parts or blocks belong to a rank, as indices."""
         return range(count * rank // self.ranks.size, count * (rank + 1) // self.ranks.size)
 
     def _blocks_to_sum(self, rank: int) -> range:
@@ -64,7 +64,7 @@ class RankExecutor(InTurn):
         return self._share(len(self._blocks), rank)
 
     def _branches(self, rank: int, parts: int) -> list[tuple[int, int]]:
-        """Return the branches that a rank computes, of the tree of the first `parts` parts."""
+        """Return the branches that a rank computes in the tree of the first `parts` parts."""
         own = self._share(self.parts, rank)
         return branches(min(own.start, parts), min(own.stop, parts), parts)
 

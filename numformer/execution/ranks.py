@@ -48,11 +48,11 @@ class Ranks:
     # What a subclass implements
 
     def send(self, array: np.ndarray, to: int, tag: int = 0) -> Callable[[], bool]:
-        """Start sending a contiguous array; the result says whether it may be overwritten."""
+        """Start sending a contiguous array; return a test of whether it may be overwritten."""
         raise NotImplementedError(f"{type(self).__name__} has no other rank")
 
     def receive(self, array: np.ndarray, source: int, tag: int = 0) -> Callable[[], bool]:
-        """Start receiving into a contiguous array; the result says whether it is filled."""
+        """Start receiving into a contiguous array; return a test of whether it is filled."""
         raise NotImplementedError(f"{type(self).__name__} has no other rank")
 
     def is_waiting(self, source: int, tag: int) -> bool:
@@ -78,7 +78,7 @@ class Ranks:
             pause = min(1e-3, pause + 2e-6)
 
     def _receive_beats(self) -> bool:
-        """Whether a beat has come from a busy rank. If a rank has failed, raises its error."""
+        """Whether a heartbeat has come from a busy rank. If a rank has failed, raises its error."""
         beats = False
         for source in self.others:
             if not self.failed and self.is_waiting(source, FAILED):
@@ -113,7 +113,7 @@ class Ranks:
 
     @contextlib.contextmanager
     def busy(self) -> Iterator[None]:
-        """Within the block, send beats, so that the others keep waiting for this rank."""
+        """Within the block, send heartbeats, so that the others keep waiting for this rank."""
         over = threading.Event()
 
         def beat() -> None:

@@ -17,20 +17,20 @@ def by_length(length: int, alpha: float) -> float:
 
 
 LARGEST_ALPHA = 9
-GROUP = 64  # symbols of a group in largest_in_groups
+GROUP = 64  # symbols per group in largest_in_groups
 PENALTIES = {"paper": length_penalty, "length": by_length}
 
 
 def is_alpha(value) -> bool:
-    """Whether this is a valid exponent of a length penalty; far larger ones overflow."""
+    """Whether this is a valid alpha of a length penalty; one far above LARGEST_ALPHA overflows."""
     return type(value) is not bool and isinstance(value, Real) and 0 <= value <= LARGEST_ALPHA  # type: ignore[operator]
 
 
 def largest_in_groups(x, count: int):
     """Like paper.beam.largest_entries, but faster for many symbols.
 
-    The largest numbers lie in the `count` groups with the largest maxima. The members of a group
-    are `groups` apart, so the maxima of all groups are computed at once, as vectors.
+    A row's `count` largest numbers lie in the `count` groups with the largest maxima. A group's
+    members are `groups` columns apart, so one vector operation computes the maxima of all groups.
     """
     xp, (rows, length) = array_module(x), x.shape
     groups = length // GROUP
@@ -73,8 +73,8 @@ def n_best(
     """inputs (B, S) -> for each row the `count` best hypotheses found with `beam`, best first.
 
     `penalty` names one of PENALTIES. `count` is at most `beam`, as a narrower beam
-    might find fewer hypotheses. A larger `count` searches for longer, so it may find a better first
-    hypothesis, never a worse one. Raises InputError for invalid settings.
+    might find fewer hypotheses. With a larger `count` the search runs longer, so the first
+    hypothesis may be better, and is never worse. Raises InputError for invalid settings.
     """
     require_positive("count", count)
     require_positive("beam", beam)

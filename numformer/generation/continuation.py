@@ -17,8 +17,8 @@ from numformer.paper.writing import greedy
 class Continuation(OneVocabulary):
     """Continues the beginning of a text with a language model.
 
-    The model was trained on `context` symbols at a time. `temperature` is that of sampling; with 0
-    or None the most probable symbol is written each time.
+    The model was trained on `context` symbols at a time. `temperature` is the default
+    temperature of sampling; with 0 or None the most probable symbol is written each time.
     """
 
     vocabulary: Vocabulary
@@ -38,9 +38,9 @@ class Continuation(OneVocabulary):
         """Return each text with `length` further symbols, or fewer if the model ends the text.
 
         Once a text has `context` symbols, the model sees only the last `context` / 2 of them and
-        what it writes next; a model with `config.extrapolates` always sees the whole text. A
-        `temperature`, by default the field, `top_k` or `top_p` turns on sampling, with random
-        numbers that depend on the seed and the index of a text in `texts`.
+        what it writes next; a model with `config.extrapolates` always sees the whole text. Sampling
+        is on if `temperature` (default: the field), `top_k` or `top_p` is given. Its random numbers
+        depend on the seed and the index of a text in `texts`.
         """
         require_positive("length", length)
         temperature = self.temperature if temperature is None else temperature

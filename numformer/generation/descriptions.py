@@ -23,7 +23,7 @@ PIPELINES: dict[str, Callable[..., TextPipeline]] = {
 
 
 def pipeline_from(description: Any, config) -> TextPipeline | None:
-    """The pipeline of a description; None if it is invalid or does not fit a model of this config.
+    """The described pipeline; None if the description is invalid or does not fit the config.
 
     Raises InputError for an invalid vocabulary, and if a required library is not installed.
     """

@@ -17,7 +17,7 @@ from numformer.symbols import special_ids
 
 @dataclass
 class States:
-    """The decoding states of the models of an ensemble, which all read the same next `ids` (B,)."""
+    """The decoding states of an ensemble's models; all models read the same next `ids` (B,)."""
 
     states: list
 
@@ -26,16 +26,16 @@ class States:
         return self.states[0].ids
 
     def choose(self, rows: np.ndarray) -> None:
-        """Keep the rows `rows` (N,) of the batch, in this order, repeated ones included."""
+        """Keep the batch rows with the indices `rows` (N,), in this order; an index may repeat."""
         for state in self.states:
             state.choose(rows)
 
 
 class Ensemble(Layer):
-    """Models of one vocabulary that write one text, by the mean of their probabilities p_m(y).
+    """Models with one vocabulary that write one text, from the mean of their probabilities p_m(y).
 
     `greedy`, `beam_search` and `sample` accept an ensemble in place of a model. Its `config` has
-    the sizes of the vocabularies, the special ids, and as `longest` the models' smallest limit.
+    the vocabulary sizes, the special ids, and as `longest` the smallest length limit of a model.
     """
 
     def __init__(self, models: Sequence[Model]):
@@ -67,7 +67,7 @@ class Ensemble(Layer):
         return States([model.start(inputs, length) for model in self.models])
 
     def step(self, ids, state: States):
-        """The next position of every row: ids (B,) -> log p (B, V), which serve as logits."""
+        """ids (B,) at the latest position of every row -> log p (B, V), which serve as logits."""
         pairs = zip(self.models, state.states, strict=True)
         p = [softmax(model.step(ids, own_state)) for model, own_state in pairs]
         mean = sum(p[1:], start=p[0]) / len(p)

@@ -43,7 +43,7 @@ class Infilling(OneVocabulary):
         return text
 
     def _log_probabilities(self, model: Model, text: Symbols, holes: list[int]) -> np.ndarray:
-        """holes (N,), each in the middle of its own window -> log p of its symbol (N, V)."""
+        """holes (N,) -> log p (N, V) of all symbols at each hole, from a text window around it."""
         ids, parts = np.array(self.vocabulary.encode(text)), []
         width = min(self.context, len(ids))
         for chunk in np.split(holes, range(256, len(holes), 256)):

@@ -21,7 +21,7 @@ ESCAPED = str.maketrans({"(": "-LRB-", ")": "-RRB-"})
 def is_tree(symbols: Symbols, words: int) -> bool:
     """Whether symbols are a tree of this many words.
 
-    Every bracket is closed with its own label and none is empty; one pair encloses the whole tree,
+    Every bracket is closed with its own label, no pair is empty, and one pair encloses the tree,
     unless the tree is a single word.
     """
     open_: list[str] = []
@@ -57,7 +57,7 @@ class Parsing(Transduction):
         return source_length + self.max_length
 
     def beam_search(self, model, source, limit, texts):
-        """source (B, S) -> for each row the ids of its best tree, or of its best hypothesis."""
+        """source (B, S) -> each row's best tree, or best hypothesis if none is a tree, as ids."""
 
         def fits(ids: Sequence[int], row: int) -> bool:
             return is_tree(self.target.decode(ids), len(texts[row]))

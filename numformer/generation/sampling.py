@@ -1,6 +1,6 @@
-"""Sampling: each symbol is drawn at random, by the probabilities that the model predicts.
+"""Sampling: each symbol is drawn at random, with the probability that the model predicts.
 
-There are many improbable symbols, so one of them is drawn often. Two settings exclude improbable
+Improbable symbols are so many that one of them is often drawn. Two settings exclude improbable
 symbols: only the `top_k` most probable ones are drawn (Fan et al. 2018), or only the nucleus, the
 smallest set of symbols whose probabilities add up to at least `top_p` (Holtzman et al. 2020).
 """
@@ -18,7 +18,7 @@ from numformer.randomness import seed_sequence
 from numformer.symbols import DEFAULT_IDS, SpecialIds, special_ids
 
 MAX_TEMPERATURE = 1e300
-"""Far larger integers cannot be converted to a floating-point number."""
+"""Integers far above this limit cannot be converted to a floating-point number."""
 
 
 def log_probabilities(logits, special: SpecialIds = DEFAULT_IDS) -> np.ndarray:
@@ -84,12 +84,12 @@ class Sampling:
         return cls(1.0 if temperature is None else temperature, top_k, top_p)
 
     def probabilities(self, log_p: np.ndarray) -> np.ndarray:
-        """Log probabilities (N, V) -> the probabilities (N, V) of each draw, which sum to 1."""
+        """Log probabilities (N, V) -> the probabilities (N, V) of a draw; each row sums to 1."""
         p = log_p - log_p.max(axis=-1, keepdims=True)
         if self.temperature:
             with np.errstate(over="ignore"):  # a tiny temperature: minus infinity is right
                 p = np.exp(p / self.temperature)
-        else:  # the limit: 1 for the first of the most probable
+        else:  # the limit at temperature 0: 1 for the first most probable symbol
             p = np.eye(p.shape[1])[p.argmax(axis=-1)]
         p /= p.sum(axis=-1, keepdims=True)
         if self.top_k is not None or self.top_p is not None:
@@ -118,7 +118,7 @@ class Sampling:
     ) -> list[list[int]]:
         """Like `sample`, with one random stream per row, which yields a number for each symbol.
 
-        Each symbol owns a piece of the interval from 0 to 1, as long as its probability. The
+        Each symbol owns a piece of the interval from 0 to 1 whose length is its probability. The
         symbol that is written is the one whose piece contains the number.
         """
         special = special_ids(model)
@@ -138,7 +138,7 @@ def random_streams(seed: int, numbers: Iterable[int]) -> list[np.random.Generato
 
 
 def is_temperature(value) -> bool:
-    """Whether this is a valid temperature of sampling."""
+    """Whether this is a valid sampling temperature."""
     return _is_number(value) and value >= 0
 
 

@@ -13,7 +13,7 @@ from numformer.models import Model
 from numformer.plots import AttentionMaps, attention_weights, by_kind
 
 MAX_SYMBOLS = 4096
-"""The most symbols that a text may have: attention compares every two of them."""
+"""The most symbols that a text may have: attention compares every pair of them."""
 
 Symbols = Sequence[str]
 
@@ -82,7 +82,7 @@ class TextPipeline(ABC):
 
     @abstractmethod
     def join(self, symbols: Symbols) -> str:
-        """Join symbols that the model wrote into a text."""
+        """Return the text of symbols that the model wrote."""
 
     @abstractmethod
     def maps(
@@ -99,7 +99,7 @@ class TextPipeline(ABC):
 
 
 class OneVocabulary(TextPipeline):
-    """A pipeline that reads and writes one vocabulary, up to `context` symbols at a time."""
+    """A pipeline that reads and writes symbols of one vocabulary, up to `context` at a time."""
 
     vocabulary: Vocabulary
     context: int

@@ -18,11 +18,11 @@ from numformer.symbols import special_ids
 
 @dataclass(frozen=True)
 class Transduction(TextPipeline):
-    """Turns a sequence of one vocabulary into one of another (section 1), by an encoder-decoder.
+    """Turns a sequence in one vocabulary into a sequence in another by encoder-decoder (section 1).
 
     At most `max_length` symbols are written; `longest` is the length of the longest source in
-    training, if that is known. `beam` is the size of beam search (1 is greedy), `length_penalty`
-    its alpha, and `penalty` the kind of length penalty, a name of PENALTIES.
+    training, if that is known. `beam` is the beam's size (1 is greedy), `length_penalty` the alpha
+    of the length penalty, and `penalty` its kind, a name in PENALTIES.
     """
 
     source: Vocabulary
@@ -43,7 +43,7 @@ class Transduction(TextPipeline):
     def notes(self, symbols: Symbols) -> list[str]:
         notes = super().notes(symbols)
         if self.longest and len(symbols) > self.longest:
-            notes.append(f"training saw at most {self.longest} symbols; here are {len(symbols)}")
+            notes.append(f"training saw at most {self.longest} symbols; these are {len(symbols)}")
         return notes
 
     def write(
@@ -59,11 +59,11 @@ class Transduction(TextPipeline):
         top_p: float | None = None,
         seed: int = 1,
     ) -> list[list[str]]:
-        """The target of each source; `beam` to `max_length` replace the fields of the pipeline.
+        """The target of each source; the arguments `beam` to `max_length` replace the fields.
 
         A `temperature`, `top_k` or `top_p` turns on sampling, with random numbers that depend on
-        the seed and the index of a source in `texts`. Raises InputError for sampling with settings
-        of a beam, and for a beam of 1 with a length penalty.
+        the seed and the index of a source in `texts`. Raises InputError for sampling combined with
+        settings of beam search, and for a beam of 1 combined with a length penalty.
         """
         sampling = Sampling.from_settings(temperature, top_k, top_p)
         penalties = {"length_penalty": length_penalty, "penalty": penalty}
@@ -104,8 +104,8 @@ class Transduction(TextPipeline):
         """For each source the `count` best targets, best first, each with its score.
 
         The `beam` is at least `count`; by default it is the larger of `count` and the field `beam`.
-        The search goes on until no open hypothesis can be among the `count` best, so the first may
-        be better than what `write` finds with the same beam.
+        The search goes on until no open hypothesis can be among the `count` best, so the first
+        target may be better than the one that `write` finds with the same beam.
         """
         require_positive("count", count)
         beam = max(count, self.beam) if beam is None else beam
@@ -156,7 +156,7 @@ class Transduction(TextPipeline):
         order = sorted(range(len(texts)), key=lambda place: len(texts[place]), reverse=True)
         while order:
             longest = len(texts[order[0]])
-            # At most 250 texts, 2^20 attention weights of a head, 1,250 hypotheses of a beam.
+            # At most 250 texts, 2^20 attention weights per head, and 1,250 hypotheses in all.
             count = max(1, min(250, 2**20 // (longest + 1) ** 2, 1250 // self.beam))
             places, order = order[:count], order[count:]
             sources = [self.source.encode(texts[place]) for place in places]

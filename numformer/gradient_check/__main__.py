@@ -148,12 +148,12 @@ def main(arguments: list[str] | None = None) -> int:
         help="the first layers of a run, or of a published model, with their weights",
     )
     parser.add_argument("--backend", choices=BACKENDS, default="numpy", help="where arrays live")
-    parser.add_argument("--only", metavar="TEXT", default="", help="only cases with TEXT in name")
+    parser.add_argument("--only", metavar="TEXT", default="", help="cases with TEXT in their name")
     options = parser.parse_args(arguments)
     try:
         xp = find_backend(options.backend)
         if options.layer and options.run:
-            rule, fix = "one thing is checked", "Leave out one of them."
+            rule, fix = "either a layer or a run is checked", "Leave out one of them."
             raise InputError(rule, f"{options.layer} and --run {options.run}", fix)
         cases: Mapping[str, Callable] = CASES
         if options.layer:
@@ -170,7 +170,7 @@ def main(arguments: list[str] | None = None) -> int:
             return 0 if _print_elementwise(cases, options.elementwise, xp) else 1
         selected = {name: case for name, case in cases.items() if options.only in name}
         if not selected:
-            raise InputError("--only names a case", options.only, f"Cases: {', '.join(cases)}.")
+            raise InputError("--only matches a case", options.only, f"Cases: {', '.join(cases)}.")
         started = time.perf_counter()
         rows = _print_rows(
             selected, xp, () if options.run else SCALES

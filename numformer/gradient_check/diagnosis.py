@@ -1,8 +1,8 @@
 """The diagnosis of a failed check: why a gradient is wrong.
 
 `diagnose` tries CLUES in turn. Is an inner layer wrong by itself? Is one operation's derivative
-wrong (operations.py)? Which inner layer receives a wrong gradient? Is the gradient that of another
-forward, such as with gamma 1? Do the numbers show a pattern?
+wrong (operations.py)? Which inner layer receives a wrong gradient? Is it the gradient of another
+forward, such as one with gamma = 1? Do the numbers show a pattern?
 """
 
 import contextlib
@@ -152,7 +152,7 @@ def common_symptom(failure: Failure) -> str | None:
 
 
 def constant_factor(failure: Failure) -> str | None:
-    """Test for a constant factor, unless there are inner layers: operations then show its place."""
+    """Test for a constant factor; with inner layers, `wrong_operation` finds it and its place."""
     return (
         None if inner_layers(failure.check.layer) else explain(failure.evidence, [constant_ratio])
     )

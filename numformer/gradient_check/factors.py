@@ -16,8 +16,8 @@ def known_factors(check) -> dict[str, float]:
     """Return factors that are often missing or applied twice, by their cause in words."""
     factors = {
         "the sign is wrong": -1.0,
-        "counted twice, or a factor 1/2 is missing, or 2 one too many": 2.0,
-        "counted once where it is used twice, or a factor 2 is missing, or 1/2 one too many": 0.5,
+        "counted twice, or a factor 1/2 is missing, or a factor 2 is one too many": 2.0,
+        "counted once but used twice, or a factor 2 is missing, or 1/2 is one too many": 0.5,
     }
     shapes = [x.shape for x in (check.output, *check.tensors.values()) if x.ndim]
     batch, positions = (shapes[0][0], math.prod(shapes[0][:-1])) if shapes else (1, 1)

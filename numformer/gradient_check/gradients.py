@@ -30,7 +30,7 @@ from numformer.randomness import dropout_stream
 TOLERANCE = 1e-7
 OUTPUT = "what forward returned"
 LARGEST_STEP, SMALLEST_STEP = 1e-3, 1e-7
-KINK = "Forward has a kink at these inputs: its slopes on both sides differ. Checked beside them."
+KINK = "Forward has a kink at these inputs: its slopes on both sides differ. Checked nearby."
 SCALES = 1e-3, 4, 30  # factors for the inputs: tiny, in an activation's tails, saturated
 
 
@@ -44,7 +44,7 @@ class Row:
     explicit: float  # <gradient, direction>
     numerical: float  # the measured derivative along the direction
     meaning: str = ""  # the diagnosis, if the check fails
-    note: str = ""  # that the check shows nothing, or ran beside a kink
+    note: str = ""  # says that the check shows nothing, or ran beside a kink
 
     @property
     def passed(self) -> bool:
@@ -116,7 +116,7 @@ class GradientCheck:
     def _earlier_check(self) -> "GradientCheck | None":
         """Return this check with the batch reversed, and one row longer if the layer allows that.
 
-        Return None if neither runs: an error that does not depend on the batch is raised later.
+        Return None if no length works: an error that does not depend on the batch is raised later.
         """
         for extra in (1, 0):
             earlier = copy.copy(self)
@@ -187,12 +187,12 @@ class GradientCheck:
             raise InputError(
                 "forward returns one array",
                 f"a {type(output).__name__} from {type(self.layer).__name__}.forward",
-                "Return the array alone; a sum as np.asarray(sum).",
+                "Return the array alone; convert a sum by np.asarray(sum).",
             )
         return output + sum(losses) if losses else output
 
     def backward(self, dy):
-        """Return backward's results. Auxiliary losses, in every output entry, get the sum of dy."""
+        """Run backward. An auxiliary loss, part of each output entry, has the gradient dy.sum()."""
         with set_auxiliary_gradient(dy.sum()):
             return self.layer.backward(dy)
 
@@ -321,7 +321,7 @@ class GradientCheck:
             direction = self.rng.standard_normal(self.tensors[name].shape)
             direction = xp.asarray(direction / np.linalg.norm(direction))
             explicit = float((self.gradients[name] * direction).sum())
-            # A step may be too long: within it, the layer's slope may change, or exp may grow.
+            # A step may be too long: within it the slope may change, or an exponential grow fast.
             for finer in 1, 10, 100:
                 numerical, rounding = self.numerical(name, direction, finer)
                 # A difference within the rounding error must pass.

@@ -1,4 +1,4 @@
-"""Finds the layer inside a layer that is wrong by itself, or that receives a wrong gradient."""
+"""Finds the inner layer that is wrong by itself, or that receives a wrong gradient."""
 
 import copy
 import functools
@@ -27,7 +27,7 @@ def outermost(layer: Layer) -> dict[str, Layer]:
 
 
 def faulty_layers(check) -> dict[str, str]:
-    """Return reports on the innermost layers that are wrong by themselves, with their real inputs.
+    """Check inner layers alone, on their real inputs; return reports on the innermost wrong ones.
 
     A wrong gradient of a parameter explains only that parameter, whose name is the report's key. A
     wrong gradient of an input spoils all gradients computed from it; the report's key is "".

@@ -1,7 +1,7 @@
 """Common mistakes in the derivative of one operation.
 
-A mistake is a message and a function of two moves (see operations.py): that of an operand and the
-right move of the result. The function returns the result's move that the wrong backward implies.
+A mistake is a message and a function of two moves (see operations.py): the move of an operand and
+the right move of the result. The function returns the move that the wrong backward implies.
 """
 
 import functools
@@ -21,7 +21,7 @@ BILINEAR = ("matmul", "dot", "einsum", "multiply")
 
 @dataclass(frozen=True, eq=False)
 class Edge:
-    """A result's derivative by an operand, of its operation or an earlier one, or by itself."""
+    """The derivative of a result by an operand of this or an earlier operation, or by itself."""
 
     operation: Operation
     number: int  # of the operation in forward
@@ -270,7 +270,7 @@ def _wrong_axes(edge: Edge) -> Mistakes:
 
         yield (
             f"the gradient of {edge.name} is summed over the wrong axes, {wrong_axes} instead of "
-            f"{right_axes} of {full}.",
+            f"{right_axes} of shape {full}.",
             change,
         )
 
@@ -284,21 +284,21 @@ def _wrong_choice(edge: Edge) -> Mistakes:
         total = replace(op, function=np.add.reduce)
     else:
         return
-    start = f"the gradient of `{op.expression}` goes to every entry, as that of a"
+    start = f"the gradient of `{op.expression}` goes to every entry, as the gradient of a"
     size = np.size(edge.value) / op.result.size
     yield f"{start} sum does.", lambda move, right: total.slope(edge.start[1], move)
     yield f"{start} mean does.", lambda move, right: total.slope(edge.start[1], move) / size
 
 
 def _moved(edge: Edge, side: str, shape: tuple[int, ...]) -> Mistakes:
-    """Yield gradients that are transposed or reversed at an edge, on the `side` of one array."""
+    """Yield gradients that are transposed or reversed at an edge's operand or result (`side`)."""
 
     def change(rearrange: Callable) -> Wrong:
         if side == "result":
             return lambda move, right: rearrange(right)
         return lambda move, right: edge.right(rearrange(move))
 
-    at = f"at `{edge.operation.expression}`, on its way to {edge.name}"
+    at = f"at `{edge.operation.expression}` on the way to {edge.name}"
     start = f"the gradient of {edge.name}" if side == "operand" else f"the gradient {at}"
     for a, b in itertools.combinations(range(len(shape)), 2):
         if shape[a] == shape[b] > 1:

@@ -24,7 +24,7 @@ from numformer.gradient_check.trace import Trace, trace_operations
 LARGEST_ADJOINT = 400  # entries of a result whose adjoint is computed
 MOST_RUNS = 4000  # runs of forward in one search
 STEP = 1e-5
-DIRECTIONS = 3  # of each tensor
+DIRECTIONS = 3  # random directions per tensor
 
 
 @dataclass
@@ -119,7 +119,7 @@ class Forward:
         return total
 
     def _slope_with(self, probe: Probe, edges: list[Edge], wrong: list[Wrong]) -> float:
-        """Return the derivative along a probe with `wrong` moves that may cause later moves."""
+        """Return the derivative along a probe with `wrong` moves, which also change later moves."""
         starts: dict[int, list[Edge]] = {}
         ends: dict[int, list[tuple]] = {}
         for edge, change in zip(edges, wrong, strict=True):
@@ -286,8 +286,8 @@ class WrongOperations:
         for number, op in enumerate(self.forward.operations):
             if number > edge.number and op.result.shape == edge.operation.result.shape:
                 text = (
-                    f"the gradient at `{op.expression}` is taken for that at "
-                    f"`{edge.operation.expression}`, on its way to {edge.name}."
+                    f"the gradient at `{op.expression}` is used in place of the gradient at "
+                    f"`{edge.operation.expression}`, on the way to {edge.name}."
                 )
                 later = replace(edge, operation=op, number=number)
                 yield text, [later, edge], [_times(2), _times(0)]
@@ -305,7 +305,7 @@ class WrongOperations:
                 errors = [(line, c) for line, c in zip(places, counts, strict=True) if c != 1]
                 if len(errors) > 1:
                     parts = [f"that of `{x[0].operation.expression}` {words[c]}" for x, c in errors]
-                    text = f"the gradients of all uses of {name} add: {', '.join(parts)}."
+                    text = f"the gradients of all uses of {name} add up: {', '.join(parts)}."
                     edges = [edge for line, _ in errors for edge in line]
                     yield text, edges, [_times(c) for line, c in errors for _ in line]
 

@@ -90,7 +90,7 @@ def require_layers_found(layer: Layer) -> None:
     for path, value in _attributes(layer):
         if isinstance(value, Layer | Parameter) and id(value) not in reachable:
             raise InputError(
-                "layers and Parameters are attributes, or items of a list or tuple that is one",
+                "layers and Parameters are attributes, or items of a list or tuple in an attribute",
                 f"a {type(value).__name__} in {path}, which is neither trained nor checked",
                 "Put all of them into one such list, or give each an attribute of its own.",
             )
@@ -181,8 +181,8 @@ def require_nothing_saved(layer: Layer) -> None:
         raise InputError(
             "backward pops everything that forward saved",
             f"{layer.pending()} saved records left: {left}",
-            "Call pop_saved() once for each save(), and backward of each inner layer once for "
-            "each forward.",
+            "Call pop_saved() once for each save(), and each inner layer's backward once for each "
+            "of its forwards.",
         )
 
 
@@ -203,7 +203,7 @@ def require_own_memory(returned: dict, others: dict) -> None:
         for other, array in others.items():
             if np.shares_memory(dx, array):
                 raise InputError(
-                    "what backward returns shares memory with nothing, so its receiver may "
+                    "what backward returns shares memory with nothing, so the caller may "
                     "overwrite it",
                     f"memory of {other} in the gradient of {name}",
                     "Return a new array: .copy() makes one.",
@@ -263,5 +263,5 @@ def require_stacked_forwards(check) -> None:
                 f"no sum of both in {name}",
                 "Write parameter.grad += ...",
             )
-        received = f"another gradient of {name} where other forwards come between"
+        received = f"another gradient of {name} if other forwards run before its backward"
         raise InputError(STACKED, received, KEPT_BY_SAVE)

@@ -77,13 +77,13 @@ class Evidence:
 
 def measured_entries_agree(evidence: Evidence) -> str | None:
     if not evidence.wrong.any():
-        return "the entries that were measured agree: look at those behind them."
+        return "the entries that were measured agree: look at the entries after them."
     return None
 
 
 def zeros(evidence: Evidence) -> str | None:
     if evidence.scale < 1e-9:
-        return "the true gradient is zero: forward does not depend on this tensor as used here."
+        return "the true gradient is zero: forward does not depend on this tensor for these inputs."
     if (np.abs(evidence.explicit) < 1e-9 * evidence.scale).all():
         return "the gradient is zero: never accumulated (`grad +=`), or not returned."
     return None
@@ -108,7 +108,7 @@ def another_tensor(evidence: Evidence) -> str | None:
             continue
         if evidence.close(evidence.explicit, gradient).all():
             return f"this is the gradient of `{name}`: " + (
-                "a factor that forward multiplies with is missing."
+                "a factor by which forward multiplies is missing."
                 if name in evidence.sound
                 else "two results of backward are swapped."
             )
@@ -148,8 +148,8 @@ def factor_per_row(evidence: Evidence) -> str | None:
         return None
     if evidence.close(e, n * _row_dot(e, n) / np.maximum(_row_dot(n, n), 1e-300)).all():
         return (
-            "each row is off by a factor of its own: a number of each position is computed in "
-            "another way than in forward, such as rstd = 1 / sqrt(variance + epsilon) with epsilon "
+            "each row is off by a factor of its own: backward computes a number of each position "
+            "differently from forward, such as rstd = 1 / sqrt(variance + epsilon) with epsilon "
             "outside the root."
         )
     return None
@@ -172,13 +172,13 @@ def wrong_mask(evidence: Evidence) -> str | None:
         return f"wrong only where it should be 0: forward's {mask} is not applied in backward."
     if e_zero[wrong].all():
         return (
-            "some entries are zero that should not be: written with `=` or in part of the rows "
-            "only, or masked once too often."
+            "some entries are zero that should not be: written with `=`, not written in all rows, "
+            "or masked once too often."
         )
     dy = evidence.upstream
     if dy is not None and dy.shape == e.shape and (e_zero == (dy <= 0)).all():
-        return f"gated on the upstream gradient: let it pass by forward's {mask} instead."
-    return f"some entries are zero instead of others: not the {mask} that forward applied."
+        return f"gated on the upstream gradient: gate it with forward's {mask} instead."
+    return f"the wrong entries are zero: backward does not apply the {mask} that forward applied."
 
 
 def missing_projection(evidence: Evidence) -> str | None:
@@ -198,21 +198,21 @@ def missing_projection(evidence: Evidence) -> str | None:
     ones = np.ones_like(difference)
     if multiple(difference, ones):
         return (
-            "off by a constant in each row: a mean over each row is missing, or has another sign "
-            "or factor, as mean(dx_hat)."
+            "off by a constant in each row: a mean over the row, as mean(dx_hat), is missing, "
+            "or has a wrong sign or factor."
         )
     for name, value in evidence.saved_like():
         if multiple(difference, value):
             return (
-                f"off by a multiple of `{name}` in each row: a term along it is missing, or has "
-                "another sign or factor, as LayerNorm's x_hat * mean(dx_hat * x_hat)."
+                f"off by a multiple of `{name}` in each row: a term along it, as LayerNorm's "
+                "x_hat * mean(dx_hat * x_hat), is missing, or has a wrong sign or factor."
             )
     for name, value in evidence.saved_like():
         centred = (array - array.mean(axis=-1, keepdims=True) for array in (difference, value))
         if multiple(*centred):
             return (
                 f"off by a constant and a multiple of `{name}` in each row: mean and variance are "
-                "treated as constants, but they depend on x too; or their terms have another sign "
+                "treated as constants, but they depend on x too; or their terms have a wrong sign "
                 "or factor."
             )
     return None

@@ -127,7 +127,7 @@ class Operation:
 
 
 class Trace:
-    """A record of one forward's operations in order, or a change of their results.
+    """Records one forward's operations in order, or changes their results.
 
     If given, `change(number, operands, result)` returns the new result of an operation, and nothing
     is recorded.
@@ -136,7 +136,7 @@ class Trace:
     def __init__(self, change: Callable | None = None):
         self.change, self.count = change, 0
         self.operations: list[Operation] = []
-        # The outcomes of each choice by value, True, False or both, by (code, line, instruction).
+        # Choices by value: (code, line, instruction) -> their outcomes, True, False or both.
         self.choices: dict[tuple, set[bool]] = {}
 
     def add(self, result, name: str, function: Callable, operands: list, *details):

@@ -1,4 +1,4 @@
-"""CUDA kernels: on a GPU, one kernel computes a formula that would take many, line by line.
+"""CUDA kernels: on a GPU, each computes a whole formula instead of one operation of it.
 
 Each module holds the CUDA source of a formula and its backward, and Python functions with the
 formulas' names and arguments, which start the kernels. `numformer.backend.has_kernel` marks the

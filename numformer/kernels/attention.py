@@ -71,7 +71,7 @@ __device__ T row_max(T value) {
     return value;
 }
 
-// query_b, query_h and query_t are the entries from one sequence, head and position to the next.
+// query_b, query_h and query_t are strides in entries: to the next sequence, head and position.
 extern "C" __global__ void attention(
     const T* query, Int query_b, Int query_h, Int query_t,
     const T* key, Int key_b, Int key_h, Int key_s,
@@ -227,7 +227,7 @@ def _empty(shape: tuple[int, ...], like):
 
 
 def _with_steps(x) -> tuple:
-    """x (B, H, T, K) -> x, and its steps in entries from a sequence, head, position to the next."""
+    """x (B, H, T, K) -> x, and its strides in entries: to the next sequence, head, position."""
     size = x.itemsize
     step_b, step_h, step_t, _ = x.strides
     return x, step_b // size, step_h // size, step_t // size

@@ -11,7 +11,7 @@ SOURCE = Source("""
 template <bool largest> __device__ T over_block(T value) {
     __shared__ T results[32];
     value = largest ? warp_max(value) : warp_sum(value);
-    __syncthreads();  // until every thread has read the results of the call before
+    __syncthreads();  // until every thread has read the results of the previous call
     if (threadIdx.x % 32 == 0) results[threadIdx.x / 32] = value;
     __syncthreads();
     value = largest ? LOWEST : T(0);
@@ -63,7 +63,7 @@ extern "C" __global__ void cross_entropy_backward(
 
 
 def _blocks_of_rows(logits) -> tuple[tuple[int], tuple[int]]:
-    """Return one block per row; longer rows get more threads, so that few rows fill the cache."""
+    """Return one block per row; long rows get more threads, so that fewer rows share the cache."""
     rows, V = logits.shape
     return (rows,), (min(1024, max(32, V // 8 // 32 * 32)),)
 

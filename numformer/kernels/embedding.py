@@ -40,7 +40,7 @@ __device__ Int first_from(Int v, const Int* ids, Int N) {
     return first;
 }
 
-// As add_where_equal, for ids in ascending order; values[order[n]] belongs to ids[n].
+// Like add_where_equal, but for ids in ascending order; values[order[n]] belongs to ids[n].
 extern "C" __global__ void add_runs(
     const Int* ids, const Int* order, const T* values, double factor, Int N, Int D, T* target
 ) {

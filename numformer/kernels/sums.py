@@ -5,7 +5,7 @@ from numformer.kernels.cuda import Source, alike, contiguous
 
 FORMULAS = "sum_rows", "dot_rows", "block_squares"
 STRETCH = 768  # rows that one block of threads adds
-MOST_BLOCKS = 65535  # CUDA's limit of a grid along y
+MOST_BLOCKS = 65535  # CUDA's limit on a grid's blocks along y
 SOURCE = Source("""
 // For each stretch of rows: the sum of a and, if there is a b, after it the sum of a * b.
 extern "C" __global__ void column_sums(
@@ -83,7 +83,7 @@ def dot_rows(a, b):
 
 
 def block_squares(vector, blocks):
-    """See numformer.optimization.clipping; all blocks but the last have one size."""
+    """See numformer.optimization.clipping; all blocks but the last have the same size."""
     first, size = blocks[0].start, blocks[0].stop - blocks[0].start
     stretch = vector[first : blocks[-1].stop]
     squares = array_module(vector).empty(len(blocks), vector.dtype)

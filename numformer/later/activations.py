@@ -156,7 +156,7 @@ class SwiGLU(Layer):
 
 
 def geglu(x):
-    """x (..., 2F) -> y, sigmoid_gate, slope (..., F): y = GELU(gate) * value, x = [gate | value].
+    """x (..., 2F) -> y, gelu_gate, slope (..., F): y = GELU(gate) * value, x = [gate | value].
 
     gelu_gate = GELU(gate), approximated by tanh; slope is the slope of gelu_gate   (Shazeer 2020).
     """
@@ -176,7 +176,7 @@ def geglu_backward(dy, x, gelu_gate, slope):
 class GEGLU(Layer):
     """x (..., 2F) -> (..., F): GELU of one half of x gates the other half (Shazeer 2020).
 
-    GELU is approximated by tanh, as in the models that were trained with it.
+    GELU is approximated by tanh, as in the models that were trained with GEGLU.
     """
 
     inputs = 2

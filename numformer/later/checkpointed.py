@@ -12,7 +12,7 @@ from numformer.randomness import dropout_stream
 
 
 class Checkpointed(Layer):
-    """A layer whose forward saves only its inputs. Outputs and gradients keep the same bits.
+    """A layer whose forward saves only its inputs. Outputs and gradients are bitwise the same.
 
     Backward runs forward again, so N such layers save N inputs and one layer's records instead of N
     layers' records. The price is a second forward. Dropout draws the same masks again.

@@ -1,7 +1,7 @@
 """A mixture of experts: a router sends each position to a few of many feed-forward networks.
 
-Shazeer et al. 2017, with the balance loss of GShard (Lepikhin et al. 2021) and the weights of
-Mixtral (Jiang et al. 2024). Experts have no maximum capacity, so no position is dropped.
+Shazeer et al. 2017, with the balance loss of GShard (Lepikhin et al. 2021), and experts weighted
+as in Mixtral (Jiang et al. 2024). Experts have no maximum capacity, so no position is dropped.
 """
 
 from collections.abc import Iterable
@@ -46,7 +46,7 @@ def balance(scores, chosen):
     """scores, chosen (N, E) -> scalar loss (), probabilities (N, E), shares (E).
 
     loss = E sum_e shares_e mean(probabilities_e), where shares_e is the share of e in all choices
-    and probabilities = softmax(scores). The loss is 1 if all are chosen equally.
+    and probabilities = softmax(scores). The loss is 1 if all experts are chosen equally often.
     """
     probabilities = softmax(scores)
     choices = chosen.astype(scores.dtype).sum(axis=0)

@@ -54,7 +54,7 @@ def prepend_backward(dy):
 
 
 class ClassToken(Layer):
-    """x (B, N, D) -> (B, 1 + N, D): prepends a trained vector, at whose position a class is read.
+    """x (B, N, D) -> (B, 1 + N, D): prepends a trained vector; the class is read at its position.
 
     Its initial values are normal with standard deviation D^-0.5, like those of learned positions.
     """

@@ -1,4 +1,4 @@
-"""Positions other than the paper's: sinusoids in another order, and no positions."""
+"""Position encodings other than the paper's: sinusoids in another order, and none at all."""
 
 import numpy as np
 

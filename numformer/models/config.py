@@ -1,4 +1,4 @@
-"""The config of a stack of layers with every later choice, and the parts built from it."""
+"""The config of a stack of layers, with the choices of later work, and the parts built from it."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -47,7 +47,7 @@ CHOICES_WITH_SETTINGS: dict[str, dict[str, Any]] = {
     "feed_forwards": FEED_FORWARDS,
     "normalization": NORMALIZATIONS,
 }
-"""Fields whose choices may have settings of their own, each with its registry."""
+"""The registry of each field whose choices may have settings of their own."""
 OWN_SETTINGS = settings_classes(
     entry for registry in CHOICES_WITH_SETTINGS.values() for entry in registry.values()
 )
@@ -65,15 +65,15 @@ WITH_PROJECTIONS: dict[str, Callable[[], set[str]]] = {
     "attention_dropout": attention_mixers,
     "attention_function": lambda: {"attention"},
 }
-"""Settings that affect only the layers with these mixers, and cross-attention."""
+"""Settings that affect only cross-attention and the layers with these mixers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[misc]
-    """The config of a stack of layers: the paper's decisions, and every later choice.
+    """The config of a stack of layers: the paper's choices, and alternatives from later work.
 
     The defaults are the paper's. Raises InputError for values that do not fit together, and for a
-    setting whose owner is not chosen, such as `window` without a mixer that has a window.
+    setting of a choice that is not made, such as `window` without a mixer that has a window.
     """
 
     registries = CHOICES_WITH_SETTINGS
@@ -84,12 +84,12 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
     mixers: tuple[str, ...] = fields.choices(
         "attention",
         MIXERS,
-        "self-attention, or what replaces it; layers take several in turn: window,attention",
+        "self-attention, or what replaces it; layers cycle through a list: window,attention",
     )
     key_value_heads: int | tuple[int, ...] | None = fields.only_with(
         fields.sizes(
             None,
-            "key and value heads in self-attention; layers take several in turn (1,4); default: "
+            "key and value heads in self-attention; layers cycle through a list (1,4); default: "
             "as many as query heads",
         ),
         mixers=WITH_ATTENTION,
@@ -103,7 +103,7 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
         mixers=WITH_ATTENTION,
     )
     feed_forwards: tuple[str, ...] = fields.choices(
-        "dense", FEED_FORWARDS, "feed-forward networks; layers take several in turn"
+        "dense", FEED_FORWARDS, "feed-forward networks; layers cycle through a list"
     )
     norm: str = settings.choice(
         "post", ("post", "pre"), "a norm after each sublayer, or before it (3.1)"
@@ -274,7 +274,7 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
             raise InputError(
                 "every mixer of a bidirectional stack looks ahead",
                 f"mixers {','.join(self.mixers)}: {backward_looking[0]} does not",
-                "Choose another mixer, or a model that only looks back, a language model.",
+                "Choose another mixer, or a language model, which only looks back.",
             )
         layers = self._stack(self.encoder_layer(rng, n, causal) for n in range(self.layers))
         if self.norm == "post":
@@ -288,9 +288,9 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
         return NormedDecoder(layers, self.new_norm(self.d_model))
 
     def _stack(self, layers: Iterable[Any]) -> list[Layer]:
-        """Return the layers, which now share parameters and, with `checkpointing`, are wrapped."""
+        """Let the layers share parameters, wrap them if `checkpointing` is on, and return them."""
         layers = list(layers)
-        first: dict[Any, Any] = {}  # for each entry, the first mixer of the stack
+        first: dict[Any, Any] = {}  # by registry entry, its first mixer in the stack
         for number, layer in enumerate(layers):
             entry, mixer = self.choice("mixers", number), layer.self_attention.sublayer
             entry.share(mixer, first.setdefault(entry, mixer))
@@ -350,7 +350,7 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
 
     @property
     def least_saved(self) -> int:
-        """A lower bound on the numbers that a stack saves for backward at each position."""
+        """A lower bound on how many numbers a stack saves for backward at each position."""
         layer = 4 * self.d_model + self.d_ff
         if self.checkpointing:
             return self.layers * self.d_model + layer

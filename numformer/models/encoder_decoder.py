@@ -1,4 +1,4 @@
-"""The paper's Transformer as a Model, with every later choice of its parts."""
+"""The paper's Transformer as a Model, whose parts can be replaced by later ones."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,7 +34,7 @@ class Config(TowerConfig, paper.Config):
             raise InputError(
                 "an encoder-decoder has a start id, and an end id other than the padding id",
                 f"start_id {self.start_id}, end_id {self.end_id}, padding_id {self.padding_id}",
-                "Set ids of the vocabulary.",
+                "Set them to ids of the vocabulary.",
             )
 
     @property
@@ -62,7 +62,7 @@ _Config = Config  # a class attribute of the model has the same name
 class Transformer(PaperTransformer, Model):
     """source ids (B, S), target ids (B, T) -> logits (B, T, V): the paper's Transformer (Figure 1).
 
-    The code is in numformer/paper/transformer.py; the Config adds every later choice.
+    The code is in numformer/paper/transformer.py; the Config adds the choice of later parts.
     """
 
     Config: type[_Config] = Config

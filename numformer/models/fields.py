@@ -1,6 +1,6 @@
 """Kinds of config fields beyond those of `settings`: several values, ids, fields without a flag.
 
-A field of several values holds a tuple. Files and command lines have it as text with commas, which
+A field of several values holds a tuple. In files and on command lines it is text with commas, which
 a config accepts, too; `saved_values` returns that text.
 """
 
@@ -30,7 +30,7 @@ def ids(default: tuple[int, ...], what: str):
 
 
 def sizes(default: Any, what: str):
-    """Declare an integer of at least 1, or a tuple of such integers for layers in turn."""
+    """Declare an integer of at least 1, or a tuple of these, which the layers use in turn."""
     words = "an integer of at least 1, or several with commas between them"
     return _with(setting(default, what, Rule(words, _are_sizes, _integer)), parse=_one_or_several)
 
@@ -47,7 +47,7 @@ def only_with(setting: Any, **owners: Collection[str]) -> Any:
 
 
 def without_flag(setting: Any) -> Any:
-    """Mark a setting that has no flag: only published weights need another value."""
+    """Mark a setting that has no flag: only published weights need a non-default value."""
     return _with(setting, flag=False)
 
 

@@ -80,7 +80,7 @@ class LanguageModel(Model):
     def predictions(self, ids, following, *valid):
         """Ids (B, T) and the ids that follow them (B, T) -> logits (B, T, V), targets (B, T).
 
-        Only ids where the optional third array, `valid` (B, T), is True are predicted.
+        With the optional third array, `valid` (B, T), only ids where it is True are predicted.
         """
         return self.forward(ids), following, *valid
 

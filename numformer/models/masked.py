@@ -22,9 +22,9 @@ class Config(language_model.Config):
 
     both_ways = True
 
-    segments: int | None = fields.without_flag(settings.size(None, "kinds of segments of a text"))
+    segments: int | None = fields.without_flag(settings.size(None, "number of kinds of segments"))
     relations: int | None = fields.without_flag(
-        settings.size(None, "classes of relations between segments")
+        settings.size(None, "number of classes of relations between segments")
     )
     transform: bool = fields.without_flag(
         settings.switch(False, "a hidden layer before the output")
@@ -38,8 +38,8 @@ class MaskedLanguageModel(Model):
     """ids (B, T) -> logits (B, T, V): the logits at a position predict the id of that position.
 
     Ids are host arrays, padded; every position sees all others except padding. With `places` (N,),
-    indices among the batch's B T positions, the logits are (N, V), at these positions only. If the
-    config has `segments`, `segments` (B, T) are the segments of the positions; the default is 0.
+    indices into the flattened B T positions, the logits are (N, V), at these positions only. If the
+    config has `segments`, an argument `segments` (B, T) gives each position's segment (default: 0).
     With `tied` the output shares the weights of the embedding. `backward` takes dlogits and returns
     None, since ids have no gradient.
     """

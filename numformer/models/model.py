@@ -20,11 +20,11 @@ class Model(Layer):
 
     `Model(config, seed)` builds a model; the seed determines the initial weights. Parameters are
     float32 on the host until `pack` changes that. A checkpoint names the model by its key in MODELS
-    (`kinds`), or by its class if it has none.
+    (`kinds`), or by the name of its class if it has no key.
 
     The config, a dataclass, has `d_model` (the paper's learning rate depends on it) and `longest`,
-    the maximum number of positions or None. The configs of this package also have `layers`,
-    `least_parameters` and `least_saved`, lower bounds for checks of memory.
+    the maximum number of positions or None. The configs of this package also have `layers` and,
+    for checks of memory, the lower bounds `least_parameters` and `least_saved`.
 
     A model that generates also has `start(inputs, length) -> State` and
     `step(ids, state) -> logits (B, V)`, which `numformer.generation` uses.

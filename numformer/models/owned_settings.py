@@ -12,10 +12,10 @@ from numformer.settings import Settings
 
 @dataclass(frozen=True)
 class OwnedSettings(Settings):
-    """Settings of choices; raises InputError for a setting whose owner is not chosen."""
+    """Settings that belong to choices; raises InputError for one whose choice is not made."""
 
     registries: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Fields whose choices may have settings of their own, each with its registry."""
+    """The registry of each field whose choices may have settings of their own."""
 
     def __new__(cls, *_, **values):
         """Make a config of this class, or of a subclass with the settings of the chosen entries.
@@ -49,7 +49,7 @@ class OwnedSettings(Settings):
             self._require_owner(field)
 
     def owners(self, setting: Field) -> Mapping[str, Collection[str]]:
-        """Return the choices with which a setting has an effect, as names by config field."""
+        """Return, by config field, the names of the choices with which a setting has an effect."""
         for field, registry in self.registries.items():
             names = {name for name, entry in registry.items() if setting.name in own_names(entry)}
             if names:
@@ -57,7 +57,7 @@ class OwnedSettings(Settings):
         return setting.metadata.get("only_with", {})
 
     def _require_owner(self, setting: Field) -> None:
-        """Raise InputError for a setting that has no effect, since its owner is not chosen."""
+        """Raise InputError for a setting that has no effect, since its choice is not made."""
         value = getattr(self, setting.name)
         for owner, names in self.owners(setting).items():
             chosen = getattr(self, owner)

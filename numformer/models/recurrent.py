@@ -61,7 +61,7 @@ class Config(settings.Settings):
 
     @property
     def least_saved(self) -> int:
-        """A lower bound on the numbers that are saved for backward at each position."""
+        """A lower bound on how many numbers are saved for backward at each position."""
         return CELLS[self.cell].gates * self.d_model
 
 

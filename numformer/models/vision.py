@@ -38,7 +38,7 @@ class Config(TowerConfig):
         "tiled", ATTENTIONS, "how each head computes attention; tiled: long sequences in tiles"
     )
     max_length: int | None = fields.only_with(  # type: ignore[assignment]
-        settings.size(None, "learned positions; default: as many as an image has, 1 + patches"),
+        settings.size(None, "number of learned positions; default: 1 + the number of patches"),
         positions=["learned"],
     )
 
@@ -55,7 +55,7 @@ class Config(TowerConfig):
             raise InputError(
                 "height and width of the images are multiples of the patch",
                 f"images {self.height} x {self.width}, patch {self.patch}",
-                "Choose another patch, or cut the images.",
+                "Choose another patch, or crop the images.",
             )
         if self.max_length is not None and self.max_length < self.length:
             raise InputError(

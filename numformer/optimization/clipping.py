@@ -1,4 +1,4 @@
-"""The norm of a gradient, and clipping to a largest norm."""
+"""The norm of a gradient, and clipping to a maximum norm."""
 
 from numformer.backend import array_module, has_kernel
 
@@ -26,7 +26,7 @@ def block_squares(vector, blocks: list[slice]):
 
 
 def norm_of(squares):
-    """squares (M,) of a vector's blocks -> the vector's scalar norm (), summed in their order."""
+    """squares (M,) of a vector's blocks -> the vector's scalar norm (); adds them in order."""
     return array_module(squares).sqrt(squares.cumsum()[-1])
 
 

@@ -1,4 +1,4 @@
-"""Loss scaling, which keeps small gradients when products are in half precision."""
+"""Loss scaling, which keeps small gradients from becoming 0 in half precision."""
 
 import math
 from typing import Any

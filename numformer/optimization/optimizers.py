@@ -1,4 +1,4 @@
-"""Optimizers beside the paper's Adam: their rules, settings and registry.
+"""Optimizers, the paper's Adam and others: their rules, settings and registry.
 
 A rule is a function rule(data, grad, *vectors, *, step, rate, **settings) that updates in place. An
 `elementwise` rule is called on pieces of the vectors of `pack`, any other rule once for each
@@ -78,11 +78,11 @@ def muon(
 
 
 def orthogonal(x):
-    """x (M, N) = U S V^T -> U S' V^T: its singular values S become about 1, from 0.68 to 1.21.
+    """x (M, N) = U S V^T -> U S' V^T: its singular values S become about 1 (0.68 to 1.21).
 
     x / |x|, then 5 times x = a x + b (x x^T) x + c (x x^T)^2 x, a Newton-Schulz iteration with
     coefficients that raise small values fast (Jordan et al. 2024). Singular values that are below
-    0.002 |x| end smaller than 0.68.
+    0.002 |x| end up below 0.68.
     """
     if x.shape[0] > x.shape[1]:
         return orthogonal(x.T).T
@@ -109,11 +109,11 @@ class OptimizerSettings(settings.Settings):
 
     beta1: float = settings.share(0.9, "decay of the mean gradient (5.3)")
     beta2: float = settings.share(
-        0.98, "decay of the mean squared gradient (5.3); for lion of its mean gradient"
+        0.98, "decay of the mean squared gradient (5.3); for lion, of the mean gradient"
     )
     adam_epsilon: float = settings.above_zero(1e-9, "Adam's epsilon (5.3)")
     momentum: float = settings.share(0.95, "decay of the mean gradient of a hidden matrix")
-    weight_decay: float = settings.share(0.01, "share of a weight lost in a step, times the rate")
+    weight_decay: float = settings.share(0.01, "each step shrinks weights by the rate times this")
 
 
 # Which settings a rule has
@@ -148,7 +148,7 @@ def ineffective_settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def hidden_matrices(layer: Layer) -> set[Parameter]:
-    """Return the matrices between hidden layers: of each Linear and Cell inside a model's layers.
+    """Return the matrices between hidden layers: weights of Linears and Cells in a model's layers.
 
     Excluded: a Linear that is an attribute of the model itself, for its inputs or outputs.
     """
@@ -173,7 +173,7 @@ class Parameterwise(Optimizer):
             raise InputError(
                 "a Parameterwise optimizer takes each parameter in its own shape",
                 "vectors without their parameters",
-                "Take the vectors that pack(model) gives.",
+                "Pass the vectors that pack(model) returns.",
             )
 
     def ends(self) -> list[int]:
@@ -189,7 +189,7 @@ class Parameterwise(Optimizer):
             raise InputError(
                 "one process updates a whole parameter",
                 f"a stretch from {start} to {stop}, which splits a parameter",
-                "Take one of the `stretches` of the optimizer.",
+                "Pass a slice that stretches(optimizer, cuts) returns.",
             )
         groups = zip(flat.parameters, *map(flat.views, vectors), strict=True)
         for end, (parameter, *arrays) in zip(self.ends()[1:], groups, strict=True):

@@ -23,7 +23,7 @@ from numformer.paper.adam import warmup_rate
 def linear_rate(
     step: int, steps: int, d_model: int, warmup: int = 4000, factor: float = 1.0
 ) -> float:
-    """Return `warmup_rate` up to its peak, then a rate on a straight line to 0 after the last step.
+    """Return `warmup_rate` up to its peak, then a rate falling linearly to 0 after the last step.
 
     So a short run ends with small steps; the paper averages the last checkpoints for the same
     effect (section 6.1). `step` is from 1 to `steps`; after `steps` the rate is 0. In a run shorter
@@ -84,8 +84,8 @@ class Recipe(OptimizerSettings):
     )
     average: int = settings.size(
         1,
-        "number of latest evaluations whose mean weights are evaluated, and kept after the last "
-        "step (6.1: 5 or 20); with 1, or if a run ends early, the best evaluation's are kept",
+        "evaluate the mean of the weights at this many latest evaluations; the last mean is kept "
+        "(6.1: 5 or 20); with 1, or if a run ends early, the best evaluation's weights are kept",
     )
 
     precision: str = settings.choice(
@@ -101,7 +101,7 @@ class Recipe(OptimizerSettings):
             raise InputError(
                 f"{name} is a setting of the optimizer {' or '.join(owners(name))}",
                 f"{name} {getattr(self, name)!r} with the optimizer {self.optimizer}",
-                f"Choose that optimizer, or leave out {name}.",
+                f"Choose such an optimizer, or leave out {name}.",
             )
 
     @property

@@ -1,8 +1,8 @@
 """The Transformer of "Attention Is All You Need" (Vaswani et al. 2017), in the paper's order.
 
 Nothing here is newer than the paper. Every class takes its parts as arguments, so newer models
-pass in other parts; training uses these very classes. Two files hold what any implementation needs:
-which positions are real (`masks`), and what a model remembers while it writes (`memory`).
+can pass in other parts; training uses these same classes. Two files add what every implementation
+needs: which positions are real (`masks`), and what a model remembers while it writes (`memory`).
 """
 
 from numformer.paper.linear import Linear

@@ -14,7 +14,7 @@ from numformer.layer import FlatParameters
 
 
 def elementwise(rule: Callable[..., None]) -> Callable[..., None]:
-    """Declare that a rule treats each weight independently, so it may be called on pieces."""
+    """Declare that a rule treats weights separately, so it may be called on pieces of vectors."""
     vars(rule)["elementwise"] = True
     return rule
 
@@ -22,7 +22,7 @@ def elementwise(rule: Callable[..., None]) -> Callable[..., None]:
 @elementwise
 @has_kernel
 def adam(data, grad, mean, square, *, step, rate, beta1, beta2, epsilon) -> None:
-    """Update data, mean and square (N) once, in place, from grad (N); steps count from 1.
+    """Update data, mean and square (N) once, in place, from grad (N); the first step is 1.
 
     mean = beta1 mean + (1 - beta1) grad, square = beta2 square + (1 - beta2) grad^2,
     data -= rate * (mean / (1 - beta1^step)) / (sqrt(square / (1 - beta2^step)) + epsilon).
@@ -50,7 +50,7 @@ def vectors_of(rule: Callable) -> list[str]:
 
 
 class Optimizer:
-    """An elementwise rule such as `adam` on the vectors of `pack`; `settings` are its keywords.
+    """An elementwise rule such as `adam`, applied to `pack`'s vectors; `settings` are its keywords.
 
     `state` holds the vectors (N,) that the rule keeps, by name; all begin at 0. A resumed run needs
     the vectors and the number of `steps`. Raises InputError for a model that is not packed.
@@ -77,11 +77,11 @@ class Optimizer:
     def step(self, rate: float) -> None:
         """Update all parameters once from their gradients.
 
-        Warns if the sum includes gradients that an earlier step has already used.
+        Warns if these include gradients that an earlier step has already used.
         """
         if self.parameters.stale:
             warnings.warn(
-                "each step has gradients of its own; received a sum with gradients that an "
+                "each step uses only new gradients; received a sum including gradients that an "
                 "earlier step has used. Begin each step with objective.zero_grad().",
                 stacklevel=2,
             )
@@ -93,8 +93,8 @@ class Optimizer:
         """Update one stretch of the parameters' vector from the same stretch of `grad` (N)."""
         if not self.parameters.is_current():
             raise RuntimeError(
-                "the model was packed again after this optimizer was made, so its vectors are no "
-                "longer the model's: make a new optimizer from what the later pack() returned"
+                "the model was packed again after this optimizer was made, so its vectors no "
+                "longer hold the model's parameters: make a new optimizer from the new vectors"
             )
         keywords = {"step": step, "rate": rate, **self.settings}
         self.apply([self.parameters.data, grad, *self.state.values()], stretch, keywords)
@@ -120,9 +120,9 @@ class Adam(Optimizer):
 
 
 def warmup_rate(step: int, d_model: int, warmup: int = 4000, factor: float = 1.0) -> float:
-    """The learning rate of a step; steps count from 1   (section 5.3, equation 3).
+    """The learning rate of a step; the first step is 1   (section 5.3, equation 3).
 
     rate = factor * d_model^-0.5 * min(step^-0.5, step * warmup^-1.5): it rises linearly for
-    `warmup` steps and then falls with the square root of the step.
+    `warmup` steps and then falls as the inverse square root of the step.
     """
     return factor * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)

@@ -90,7 +90,7 @@ class Heads(Linear):
     """x (B, T, D) at places -> (B, H, T, K): x W_i for each head i (section 3.2.2).
 
     The W_i (D, K) of all heads are side by side in one weight (D, H K). As in the paper, there is
-    no bias. If the places skip padding, x is (N, D), the real positions only.
+    no bias. If `places` has `skip_padding`, x is (N, D), the real positions only.
     """
 
     def __init__(self, d_model: int, heads: int, size: int, rng: np.random.Generator):
@@ -112,11 +112,11 @@ class MultiHeadAttention(Layer):
 
     x (B, T, D), memory (B, S, D), reach -> (B, T, D), with head_i = Attention(x W_i^Q,
     memory W_i^K, memory W_i^V). `reach` is a Reach, None, or a boolean array, True = may attend,
-    broadcast to (B, H, T, S). If its places skip padding, x is (N, D), memory (M, D) and the result
-    (N, D). `backward` returns dx, dmemory.
+    broadcast to (B, H, T, S). If its Places have `skip_padding`, x is (N, D), memory (M, D) and the
+    result (N, D). `backward` returns dx, dmemory.
 
-    d_k = d_v = D / heads unless given. Each part can be replaced: `query`, `key` and `value` make
-    the heads of x and memory, `attention` computes each head, `output` is W^O.
+    d_k = d_v = D / heads unless given. Each part can be replaced: `query`, `key` and `value`
+    project x and memory into heads, `attention` computes each head, `output` is W^O.
     """
 
     role = "attention"
@@ -192,7 +192,7 @@ class SelfAttention(MultiHeadAttention):
 class CrossAttention(MultiHeadAttention):
     """x (B, T, D), memory (B, S, D), reach -> (B, T, D): the decoder attends to encoder output.
 
-    With a `past`, keys and values are computed only once, for all hypotheses of a source.
+    With a `past`, a source's keys and values are computed once and shared by its hypotheses.
     """
 
     def forward(

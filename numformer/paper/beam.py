@@ -1,6 +1,6 @@
 """Beam search: several hypotheses of a text grow side by side, and the best one wins (section 6.1).
 
-`search` runs the model and decides when to stop, a Beam holds the hypotheses that still grow, and a
+`search` runs the model and decides when to stop, a Beam holds the hypotheses still growing, and a
 Ranking holds the complete hypotheses of one row.
 """
 
@@ -61,8 +61,8 @@ def search(
 
     A score is log probability / penalty(length); the length includes the end id. A row is done when
     no open hypothesis can become one of the best any more, or when `width` hypotheses have ended
-    and no open one scores higher. The ids, at most `max_length`, include neither the start nor the
-    end id. `count` and `largest` are for numformer/generation.
+    and no open one now scores above the last of the best. The ids, at most `max_length`, include
+    neither start nor end id. `count` and `largest` are used by numformer/generation.
     """
     require_writer(model)
     require_positive("max_length", max_length)
@@ -83,7 +83,7 @@ def search(
                 rankings[row].add(log_p / penalty(length), text)
                 rankings[row].ended += 1
             best = beam.log_p.max(axis=-1)
-            # The best score still in reach: no more probability lost, and the largest penalty.
+            # The best score still possible: log_p falls no further, and the penalty is the largest.
             reachable, current = best / penalty(max_length), best / penalty(length)
             remaining = []
             for row, limit, score in zip(beam.rows, reachable, current, strict=True):
@@ -148,7 +148,7 @@ class Beam:
     def __init__(self, batch: int, width: int, ends: Sequence[int] = (END,)):
         self.ends = ends
         self.rows = np.arange(batch)
-        # A row's hypotheses start equal, so all but one are impossible at first.
+        # A row's hypotheses start out equal, so all but one have probability 0 at first.
         self.log_p = np.full((batch, width), -np.inf)
         self.log_p[:, 0] = 0
         self.written = np.empty((batch, width, 0), int)
@@ -163,8 +163,8 @@ class Beam:
         """Add a symbol to each hypothesis: symbols, log_p (N width, C) are its C candidates.
 
         Of a row's extensions, the best `width` without an end id stay open. Returns parents
-        (N, width), for each open one the index of the old hypothesis that it extends; and row, log
-        probability and ids of each hypothesis that ends here among the best `width`.
+        (N, width), for each open one the index of the old hypothesis that it extends; and the row,
+        log probability and ids of each of the best `width` extensions that has ended.
         """
         rows, width = self.log_p.shape
         totals = (self.log_p[:, :, None] + log_p.reshape(rows, width, -1)).reshape(rows, -1)

@@ -32,10 +32,10 @@ class LayerConfig(settings.Settings):
     d_ff: int = settings.size(2048, "width inside the feed-forward network (3.3)")
     heads: int = settings.size(8, "attention heads, h (3.2.2)")
     d_k: int | None = settings.size(
-        None, "size of a query or key; d_model / heads, 64 in the paper"
+        None, "size of a query or key; default d_model / heads, 64 in the paper"
     )
-    d_v: int | None = settings.size(None, "size of a value; d_model / heads, 64 in the paper")
-    layers: int = settings.size(6, "layers of a stack: N of the encoder, and of the decoder (3.1)")
+    d_v: int | None = settings.size(None, "size of a value; default d_model / heads, as for d_k")
+    layers: int = settings.size(6, "layers of each stack, encoder and decoder: N (3.1)")
     positions: str = settings.choice(
         "sinusoidal", POSITIONS, "how positions are encoded (3.5; learned: Table 3, row E)"
     )
@@ -121,7 +121,7 @@ class Config(LayerConfig):
     source_vocabulary: int = settings.vocabulary(len(SPECIAL))
     target_vocabulary: int = settings.vocabulary(len(SPECIAL))
     tying: str = settings.choice(
-        "all", ("all", "inputs", "target", "none"), "what shares weights with the output (3.4)"
+        "all", ("all", "inputs", "target", "none"), "which embeddings share one weight (3.4)"
     )
 
     def __post_init__(self):

@@ -11,8 +11,8 @@ class DecoderLayer(Layer):
     """x (B, T, D), reach, memory (B, S, D), memory_reach -> (B, T, D)   (section 3.1).
 
     Self-attention, attention to the encoder's output (memory) and the feed-forward network, each a
-    Residual. `reach` says who may see whom in x; `memory_reach`, which positions of memory x may
-    see. When the model writes, `past` remembers earlier positions. `backward` returns dx, dmemory.
+    Residual. `reach` says which of x's positions x may see; `memory_reach`, which of memory's.
+    When the model writes, `past` holds earlier positions' states. `backward` returns dx, dmemory.
     """
 
     def __init__(self, self_attention: Layer, cross_attention: Layer, feed_forward: Layer):

@@ -1,4 +1,4 @@
-"""Dropout (Srivastava et al. 2014; section 5.4): in training, random values become 0."""
+"""Dropout (Srivastava et al. 2014; section 5.4): in training, values chosen at random become 0."""
 
 from numformer.errors import InputError
 from numformer.layer import Array, Layer, training

@@ -34,7 +34,7 @@ def check_ids(ids, vocabulary: int) -> None:
         raise InputError(
             "token ids are a NumPy array of integers",
             received,
-            "Use numpy.array(ids) for lists, ids.astype(int) for whole numbers and "
+            "Use numpy.array(ids) for lists, ids.astype(int) for whole-number floats and "
             "numformer.Vocabulary(symbols).encode for symbols.",
         )
     if ids.size and not 0 <= ids.min() <= ids.max() < vocabulary:
@@ -48,10 +48,10 @@ def check_ids(ids, vocabulary: int) -> None:
 class Embedding(Layer):
     """ids (B, T) of integers -> (B, T, D): the row of each id, times sqrt(D).
 
-    Initial values are normal with standard deviation D^-0.5. After the factor sqrt(D) the
-    embeddings then have variance 1 (the sinusoids added to them have mean square 1/2), and the
-    same weights as a tied output projection give logits of variance about 1. A `weight` that is
-    passed in is shared, not copied.
+    Initial values are normal with standard deviation D^-0.5. Multiplied by sqrt(D), the embeddings
+    have variance 1 (the sinusoids added to them have mean square 1/2). Used as a tied output
+    projection, the same weights give logits of variance about 1. A `weight` that is passed in is
+    shared, not copied.
 
     `forward` takes ids on the host, where their range can be checked without waiting for a GPU, and
     raises InputError for an id out of range, which a GPU would silently wrap around.
@@ -129,7 +129,7 @@ class OutputProjection(Layer):
 class InputEmbedding(Layer):
     """ids (B, T) -> x (B, T, D): embedding plus position, then dropout (3.4, 3.5, 5.4).
 
-    `ids` is a host array; `places` says which ids are real. If it skips padding, x is (N, D).
+    `ids` is a host array; `places` says which ids are real. If it has `skip_padding`, x is (N, D).
     """
 
     def __init__(self, embedding: Embedding, positions: Layer, p_drop: float = 0.0):

@@ -23,7 +23,7 @@ def linear(x, weight, bias=None):
 def linear_backward(dy, x, weight, bias=None):
     """dy (..., D_out) -> dx (..., D_in), dweight (D_in, D_out), dbias (D_out) or None."""
     dx = matmul(dy, weight.T)  # y = x W, so dx = dy W^T
-    dweight = matmul(rows(x).T, rows(dy))  # the sum of one outer product x dy for each position
+    dweight = matmul(rows(x).T, rows(dy))  # the sum over positions of the outer product x dy
     dbias = None if bias is None else sum_rows(dy)  # b is added at every position
     return dx, dweight, dbias
 

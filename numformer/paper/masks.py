@@ -1,4 +1,4 @@
-"""Who may see whom: nobody sees padding, and a decoder sees no later positions (section 3.2.3).
+"""Which positions may see which: none sees padding; in a decoder, none sees later ones (3.2.3).
 
 Places say which positions of a padded batch are real, and a Reach says which may see which;
 `Reach.mask` is the mask of the paper. Only attention combines positions. All other layers treat
@@ -33,7 +33,7 @@ class Places:
 
     With `skip_padding`, layers work on rows (N, D), one for each of the N places that are `real`;
     otherwise on the whole batch (B, T, D). `positions` (T,) are the places' positions in their
-    sequences, 0 to T - 1 unless given: in decoding a batch may hold one later position only.
+    sequences, 0 to T - 1 unless given: in decoding a batch may hold a single, later position.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Places:
         return x.reshape(-1, x.shape[-1]).take(place_of_row, axis=0).reshape(len(self.real), -1)
 
     def _head_indices(self, heads: int, xp) -> tuple:
-        """Return head indices: each row's places (N, H), each place's row (B, H, T), the padding.
+        """Return for each head each row's place (N, H) and each place's row (B, H, T); the padding.
 
         The row of a padded place is negative. The padding is a pair: its sequences and positions.
         """
@@ -114,9 +114,9 @@ def spread_rows(x, row_of_place, padding):
 
 
 class Reach:
-    """Who may see whom: the keys s to which each query t of a batch may attend.
+    """Which positions may see which: the keys s to which each query t of a batch may attend.
 
-    `queries` and `keys` are Places; unless given, the keys are the queries. Nobody sees padding.
+    `queries` and `keys` are Places; unless given, the keys are the queries. No query sees padding.
     If `causal`, as in the decoder's self-attention, t sees only s <= t.
     """
 
@@ -127,7 +127,7 @@ class Reach:
         self._with_keys: dict[bytes, Reach] = {}
 
     def mask(self, xp=np):
-        """Return a boolean mask, True = may attend, broadcast to (B, H, T, S), or None: all may."""
+        """Return a boolean mask, True = may attend, broadcast to (B, H, T, S); None if all may."""
         if xp not in self._masks:
             mask = None
             if self.causal:
@@ -167,9 +167,9 @@ class ExplicitMask(Reach):
 
 
 def as_reach(reach, x, memory, first: int = 0) -> Reach:
-    """Return a Reach of x (B, T, D) over memory (B, S, D), whose positions begin at `first`.
+    """Return a Reach of x (B, T, D) over memory (B, S, D); positions of both begin at `first`.
 
-    `reach` is a Reach, which is returned; None, to let every position see all; or a boolean mask
+    `reach` is a Reach, returned as it is; None, if every position may see all; or a boolean mask
     that broadcasts to (B, H, T, S). Raises InputError for anything else, such as a mask of numbers.
     """
     if isinstance(reach, Reach):
@@ -192,5 +192,5 @@ def require_mask(mask) -> None:
         raise InputError(
             "a mask is a boolean array, True = may attend",
             getattr(mask, "dtype", type(mask).__name__),
-            "Write mask != 0 if 0 hides, mask == 0 if -inf does. A position_bias adds numbers.",
+            "Write mask != 0 if 0 hides, mask == 0 if -inf does. To add numbers, use a bias.",
         )

@@ -47,7 +47,7 @@ class Memory:
         self.length += count
 
     def choose(self, rows: np.ndarray) -> None:
-        """Make the rows `rows` (N,) of the batch the new batch, in this order; rows may repeat."""
+        """Replace the batch with its rows `rows` (N,), in this order; rows may repeat."""
         sources = rows // self.width
         starts = np.flatnonzero(np.diff(sources, prepend=-1))
         self.width = len(sources) // max(1, len(starts))
@@ -60,7 +60,7 @@ class Memory:
 
 
 class ArrayState(dict):
-    """A state of arrays by name; the first axis of each is the batch."""
+    """A state that consists of named arrays; the first axis of each is the batch."""
 
     def choose(self, rows: np.ndarray) -> None:
         """Like Memory.choose."""
@@ -118,7 +118,7 @@ class KeysAndValues:
 
 @dataclass
 class State:
-    """Where writing a batch begins: the `ids` (B,) for the first step, and the Memory `past`."""
+    """The state in which a model starts to write: the `ids` (B,) of the first step, and `past`."""
 
     ids: np.ndarray
     past: Memory

@@ -68,7 +68,7 @@ class LearnedPositions(Layer):
 
     `positions` (T,) is a host array, 0 to T - 1 unless given; for rows x (N, D) it is (N,).
 
-    P starts normal with standard deviation D^-0.5, small beside the embeddings (variance 1), so
+    The initial P is normal with standard deviation D^-0.5, small beside embeddings (variance 1), so
     training decides how much positions matter. Raises InputError for positions beyond max_length.
     """
 

@@ -69,8 +69,8 @@ class ForeignConfig:
 def _special_ids(foreign: ForeignConfig, unwritten: Iterable[int] = (), **defaults: int) -> dict:
     """The ids of padding, start and ends, and those that are never written.
 
-    `defaults` replace missing ids; a start or an end of null is none. Symbols that are banned alone
-    are added to `unwritten`.
+    `defaults` replace missing ids; a start or end of null means that there is none. Entries of
+    bad_words_ids that have a single id are added to `unwritten`.
     """
     ends = end_ids(foreign, defaults.get("end"))
     banned = [word[0] for word in foreign.get("bad_words_ids", []) if len(word) == 1]
@@ -85,7 +85,7 @@ def _special_ids(foreign: ForeignConfig, unwritten: Iterable[int] = (), **defaul
 
 
 def end_ids(foreign: ForeignConfig, default: int | None = None) -> list[int]:
-    """The ids that end a text, none for null; the first one also ends what the model reads."""
+    """The ids that end a text, an empty list for null; the first also ends what the model reads."""
     ends = foreign.values.get("eos_token_id", default)
     return ends if isinstance(ends, list) else [n for n in [ends] if n is not None]
 
@@ -241,7 +241,7 @@ def read_llama(foreign: ForeignConfig) -> dict:
 
 def read_t5(foreign: ForeignConfig) -> dict:
     foreign.require(is_decoder=False)
-    # Later versions say in scale_decoder_outputs whether the output shares the embedding.
+    # Newer config.json files say in scale_decoder_outputs whether the output shares the embedding.
     tied = foreign.get("scale_decoder_outputs", foreign.get("tie_word_embeddings", True))
     size = foreign["vocab_size"]
     inner = foreign.get("feed_forward_proj", "relu")

@@ -27,9 +27,9 @@ from numformer.published.vocabularies import load_tokenizer, load_vocabularies, 
 class Kind:
     """A kind of published model.
 
-    `config` reads a config.json as the fields of the Config of `model`, `table` maps the parameters
-    of a Config, and `text` makes the pipeline from the folder, the Config and the settings of
-    generation.
+    `config` turns a config.json into the fields of `model.Config`. `table` returns the table of the
+    parameters for a Config. `text` makes the pipeline from the folder, the Config and the settings
+    of generation.
     """
 
     model: type[Model]

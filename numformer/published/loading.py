@@ -21,7 +21,7 @@ from numformer.published.table import Entry, Table
 from numformer.published.vocabularies import TOKENIZER
 
 PUBLISHED_METADATA = "published", "generation", "pictures"
-"""The JSON files of a published model, by their names in the metadata of a run."""
+"""The names in a run's metadata under which a published model's JSON files are kept."""
 
 TOKENIZER_FILES = TOKENIZER, "source.spm", "merges.txt", "vocab.txt", "spiece.model"
 
@@ -39,11 +39,11 @@ UNSUPPORTED: dict[str, Any] = dict(
 """Settings of generation that numformer lacks, with the values that have no effect."""
 
 CUTS = dict(top_k=(50, 0), top_p=(1.0, 1.0))
-"""Settings that cut off improbable symbols: the default, and the value that cuts off none."""
+"""Settings that cut off improbable symbols, each with its default and the value with no effect."""
 
 
 class _Zeros(np.random.Generator):
-    """A generator of zeros that take no time and no memory, for weights to be overwritten."""
+    """A generator of zeros, free in time and memory, for weights that are overwritten later."""
 
     def uniform(self, low: Any = 0.0, high: Any = 1.0, size: Any = ()) -> Any:
         return np.broadcast_to(np.float32(0), size)
@@ -98,7 +98,7 @@ def _read_config(folder: Path) -> tuple[Kind, dict[str, Any]]:
         raise InputError(
             f"published weights have one of the types {', '.join(DTYPES)}",
             f"{folder / CONFIG} with the quantization_config {reprlib.repr(quantised)}",
-            "Take the model before quantisation.",
+            "Take the model without quantisation.",
         )
     return KINDS[name], values
 
@@ -134,8 +134,8 @@ def _require_limits(folder: Path, text: TextPipeline, config, foreign: ForeignCo
         names = "num_beams", "max_length", "max_new_tokens", "length_penalty", "temperature"
         received = [f"{n} {foreign.values[n]!r}" for n in names if n in foreign.values]
         raise InputError(
-            f"texts are written with 1 to {MAX_SYMBOLS} num_beams and max_new_tokens (max_length "
-            f"counts one more), a length_penalty from 0 to {LARGEST_ALPHA}, a temperature from 0",
+            f"num_beams and max_new_tokens are from 1 to {MAX_SYMBOLS} (max_length is one more), "
+            f"length_penalty from 0 to {LARGEST_ALPHA}, and temperature is at least 0",
             f"{', '.join(received)} in {folder}",
             f"Change {GENERATION}, or {CONFIG}.",
         )
@@ -223,7 +223,7 @@ def _read_entry(entry: Entry, arrays: Arrays, parameters, config) -> dict[str, n
             raise InputError(
                 f"published weights have one of the types {', '.join(DTYPES)}",
                 f"{name} of the type {dtype}",
-                "Take the model in one of these, without quantisation.",
+                "Take the model in one of these types, without quantisation.",
             )
     shapes = [parameters[name].shape for name in entry.ours]
     values = entry.read([arrays[name] for name in entry.foreign], shapes, config)

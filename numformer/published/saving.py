@@ -29,11 +29,11 @@ BIASES = "attention_bias", "output_bias", "feed_forward_bias"
 def save_published(
     folder: Path, model: Model, metadata: dict, text: TextPipeline | None = None
 ) -> str:
-    """Write a model as a published one; return its kind.
+    """Write a model in the layout of a published kind; return the name of the kind.
 
-    A model that was published keeps its kind and the config.json in its `metadata`; a Transformer
-    of ours becomes a Marian, a language model a GPT-2. Raises InputError for any other model, and
-    for parts that the kind does not have.
+    A model loaded from a published folder keeps its kind and config.json, which is in `metadata`. A
+    Transformer of ours becomes a Marian, a language model a GPT-2. Raises InputError for any other
+    model, and for parts that the kind does not have.
     """
     config, generation = metadata.get("published") or _config(model), metadata.get("generation", {})
     kind, name = KINDS[config["model_type"]], config["model_type"]
@@ -53,7 +53,7 @@ def save_published(
         generation = settings | _generation(text, with_generation_ids(config, generation))
     if isinstance(text, Continuation) and text.temperature is not None:
         generation = generation | {"do_sample": text.temperature > 0}
-        if text.temperature:  # top_k has a default in transformers, by which 0 is no limit
+        if text.temperature:  # transformers has a default top_k; 0 turns it off
             generation |= {"temperature": text.temperature, "top_k": 0}
     if generation:
         _write_json(folder / GENERATION, generation)
@@ -64,7 +64,7 @@ def _config(model: Model) -> dict:
     """Return the config.json for one of our models."""
     if type(model) not in WRITERS:
         names = " or a ".join(kind.__name__ for kind in WRITERS)
-        rule = f"an exported model was published before, or is a {names}"
+        rule = f"an exported model was loaded from a published folder, or is a {names}"
         raise InputError(rule, f"a {type(model).__name__}", "Name the run of such a model.")
     return WRITERS[type(model)](model.config)
 

@@ -125,7 +125,7 @@ class Table:
     """The parts of a kind of model, as in tables.py: published name, our name, kind of part.
 
     `*` is the number of a layer, `a+b` are two parts side by side, `a|b` stands for two rows.
-    Several rows with the same part of ours are alternatives: the first one that a file has is read,
+    Rows with the same part of ours are alternatives: the first of them that the files have is read,
     and the others must hold the same numbers. Files may omit the prefix `optional` in all names.
     """
 

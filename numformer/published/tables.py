@@ -1,4 +1,4 @@
-"""The tables of published models: the parts of each kind, from its first to its last.
+"""The tables of published models: the parts of each kind of model, from first to last.
 
 A row has the published name of a part, our name, and the kind of part (`PART_KINDS` in table.py). A
 line that ends with a colon has the prefixes of the indented rows below it.

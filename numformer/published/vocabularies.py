@@ -27,7 +27,7 @@ def load_tokenizer(folder: Path, size: int, marked: bool) -> Tokenizer:
             tokenizer = implementations.BertWordPieceTokenizer(file, lowercase=lower)
         else:
             raise InputError(
-                f"a published model of texts has its tokenizer, {TOKENIZER}, in its folder",
+                f"a published text model has its tokenizer, {TOKENIZER}, in its folder",
                 f"{folder}, which has none",
                 "Download it, or create it in transformers: "
                 "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER).",

@@ -36,7 +36,7 @@ def rnn_backward(dnew, state, weight, new):
 
 
 def lstm(a, state, weight):
-    """i, f, o = gates of a + h W, g = tanh(a + h W); c' = f c + i g; h' = o tanh(c').
+    """i, f, o = sigmoid(a + h W), g = tanh(a + h W); c' = f c + i g; h' = o tanh(c').
 
     a (B, 4 H) in the order i, f, o, g; state (B, 2 H) = [h | c]; weight W (H, 4 H)
     -> state (B, 2 H) = [h' | c'], gates (B, 4 H), tanh_c = tanh(c') (B, H). The memory c passes
@@ -68,7 +68,7 @@ def lstm_backward(dnew, state, weight, gates, tanh_c):
     dc += dnew[:, size:]
     da = gates * gates
     gated, da_g = da[:, : 3 * size], da[:, 3 * size :]
-    xp.subtract(gates[:, : 3 * size], gated, out=gated)  # a gate's derivative is g - g^2
+    xp.subtract(gates[:, : 3 * size], gated, out=gated)  # sigmoid' = sigmoid - sigmoid^2
     xp.subtract(1, da_g, out=da_g)
     di, df, do, dg = _parts(da, size)
     di *= dc * g  # c' = f c + i g
@@ -82,7 +82,7 @@ def lstm_backward(dnew, state, weight, gates, tanh_c):
 
 
 def gru(a, state, weight):
-    """r, z = gates of a + h W; n = tanh(a + r (h W)); h' = (1 - z) n + z h.
+    """r, z = sigmoid(a + h W); n = tanh(a + r (h W)); h' = (1 - z) n + z h.
 
     a (B, 3 H) in the order r, z, n; state h (B, H); weight W (H, 3 H) -> state h' (B, H),
     gates (B, 3 H), product (B, H) of h and n's part of W. The reset gate r acts after the product,
@@ -110,7 +110,7 @@ def gru_backward(dnew, state, weight, gates, product):
     r, z, n = _parts(gates, size)
     da = gates * gates
     gated, da_n = da[:, : 2 * size], da[:, 2 * size :]
-    xp.subtract(gates[:, : 2 * size], gated, out=gated)  # a gate's derivative is g - g^2
+    xp.subtract(gates[:, : 2 * size], gated, out=gated)  # sigmoid' = sigmoid - sigmoid^2
     xp.subtract(1, da_n, out=da_n)
     dr, dz, dn = _parts(da, size)
     dstate = dnew * z  # h' = n + z (h - n)
@@ -176,7 +176,7 @@ class LSTMCell(Cell):
     """a (B, 4 H), state [h | c] (B, 2 H) -> [h' | c']: a memory c that gates write and erase.
 
     The bias of the forget gate starts at 1 (Gers et al. 2000; Jozefowicz et al. 2015): the gate is
-    open, so that the memory lasts until training learns what to forget. With 0, half of the
+    open, so that the memory lasts until the cell has learned what to forget. With 0, half of the
     memory would be lost at every step.
     """
 

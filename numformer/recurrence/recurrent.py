@@ -18,7 +18,7 @@ class Steps:
     length, the longest first, as `order` (B,) says, so that the active sequences are the first rows
     of the batch and padding is never computed. `loop` has for each step the position, the number of
     active sequences, and the slice of their rows among the N real positions, which are numbered in
-    the order of the loop. `places` (N,) are the indices of the real ones among all B T positions,
+    the order of the loop. `places` (N,) are their indices among all B T positions,
     `sequences` (N,) the indices of their sequences in `order`; `inverse` undoes the order.
 
     `lengths` (B,) are on the host; the default is T for all. With `backwards` the loop starts at
@@ -106,8 +106,8 @@ class Recurrent(Layer):
     def backward(self, dh: Array) -> Any:
         """Go backward through time, by the reversed loop.
 
-        Every step of forward saved a record on the stack of the one cell. The reversed loop pops
-        the records, the latest first, and each adds to the gradient of the one weight.
+        Every step of forward saved a record on the stack of the same cell. The reversed loop pops
+        the records, latest first, and each step adds to the gradient of the same weight.
         """
         saved = self.pop_saved()
         steps = saved["steps"]

@@ -28,7 +28,7 @@ class DotProductScore(Layer):
     """query (..., T, K), key (..., S, K) -> scores (..., T, S): Q K^T / sqrt(d_k), or Q K^T.
 
     The layer has no parameters. If queries and keys have entries of mean 0 and variance 1, the
-    products have variance d_k; `scaled` divides by its root, so that the scores have variance 1.
+    products have variance d_k; `scaled` divides by sqrt(d_k), so that the scores have variance 1.
     """
 
     def __init__(self, scaled: bool = True):
@@ -66,7 +66,7 @@ class MultiplicativeScore(Layer):
 
     A dot product for queries and keys of different sizes: W maps queries to the space of the keys.
     Its initial values are drawn as in Linear. If queries and keys have size d_k and variance 1, the
-    initial scores have variance d_k, like dot products without the scale.
+    initial scores have variance d_k, like unscaled dot products.
     """
 
     def __init__(self, d_query: int, d_key: int, rng: np.random.Generator):

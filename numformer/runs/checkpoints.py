@@ -164,7 +164,7 @@ def read_config(path: Path, metadata: dict, model: type[Model]) -> Settings:
         raise InputError(
             "a saved model names its Config",
             f"{path} ({problem})",
-            "First register the choices of your own that it names, or train it again.",
+            "If it names choices of your own, register them first; if not, train it again.",
         ) from None
 
 

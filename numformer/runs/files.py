@@ -24,7 +24,7 @@ _locked_folders: set[Path] = set()  # the folders that this process has locked
 
 
 def cache_folder() -> Path:
-    """Return the folder for downloads; for a user without a home, one for temporary files."""
+    """Return the folder for downloads; for a user without a home, a temporary folder."""
     try:
         return platformdirs.user_cache_path("numformer", appauthor=False)
     except RuntimeError:  # no HOME, and no entry in the system's list of users
@@ -65,7 +65,7 @@ def _flock(folder: Path) -> Iterator[bool]:
             if fcntl:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             acquired = True
-        except OSError as problem:  # any other error: the file system has no locks
+        except OSError as problem:  # unless BlockingIOError, the file system has no locks
             acquired = not isinstance(problem, BlockingIOError)
         yield acquired
     finally:
@@ -74,7 +74,7 @@ def _flock(folder: Path) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def _mutex(folder: Path) -> Iterator[bool]:
-    """Windows cannot lock a folder: create a mutex named after it, and yield whether it is new."""
+    """Windows cannot lock a folder: make a mutex named after it; yield whether the mutex is new."""
     kernel = ctypes.WinDLL("kernel32", use_last_error=True)  # type: ignore[attr-defined]
     kernel.CreateMutexW.restype = ctypes.c_void_p
     name = hashlib.sha256(os.path.normcase(folder).encode()).hexdigest()
@@ -121,7 +121,7 @@ def _replace(temporary: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Within the block, add the name `path` to an OSError that has no name, as for a full disk."""
+    """Within the block, add `path` to any OSError that names no file, as when a disk is full."""
     try:
         yield
     except OSError as problem:

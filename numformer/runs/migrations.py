@@ -1,4 +1,4 @@
-"""Migrates checkpoints of earlier formats to this one: a function from each format to the next."""
+"""Migrates checkpoints to the present format: a function from each earlier format to the next."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -54,7 +54,7 @@ def from_2(tensors: dict, metadata: dict) -> Checkpoint:
     elif task.keys() >= {"symbols", "context"}:  # the task write
         vocabulary = {"symbols": task.pop("symbols"), "separator": ""}
         text = {"kind": "continuation", "vocabulary": vocabulary, "context": task["context"]}
-    elif isinstance(task.get("symbols"), str):  # a task of a rule: targets had at most 16 symbols
+    elif isinstance(task.get("symbols"), str):  # a task such as reverse: at most 16 target symbols
         text = _transduction(task["symbols"], task["symbols"], "") | {"max_length": 32}
     return tensors, metadata | {"task": task or metadata.get("task"), "text": text}
 
@@ -72,7 +72,7 @@ def from_3(tensors: dict, metadata: dict) -> Checkpoint:
 
 
 def from_4(tensors: dict, metadata: dict) -> Checkpoint:
-    """Format 4 had `mixer` for `self_attention`, and settings without effect."""
+    """Format 4 had `mixer` where format 5 has `self_attention`, and settings without effect."""
     names = {".mixer.": ".self_attention.", ".distances.table": ".attention.bias.table"}
 
     def rename(name: str) -> str:
@@ -128,7 +128,7 @@ MIGRATIONS = {1: from_1, 2: from_2, 3: from_3, 4: from_4}
 
 
 def migrate(tensors: dict[str, np.ndarray], metadata: dict) -> Checkpoint:
-    """Return a checkpoint of any format in this format."""
+    """Return a checkpoint of any format in the present format."""
     for number in range(metadata["format"], FORMAT):
         tensors, metadata = MIGRATIONS[number](tensors, metadata)
     return tensors, metadata | {"format": FORMAT}

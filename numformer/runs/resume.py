@@ -128,15 +128,15 @@ def _require_same_end(recipe: Recipe, steps: int, step: int, saved_steps: int) -
     if steps != saved_steps and recipe.depends_on_steps:
         raise InputError(
             f"with decay {recipe.decay!r} a run keeps its number of steps, because the rate falls "
-            "to 0 at its last step: a longer run would differ from its beginning on",
+            "to 0 at its last step: a longer run would differ from the first step on",
             f"steps {steps} instead of {saved_steps}",
-            f"Ask for {saved_steps} steps, or start a new run.",
+            f"Set steps to {saved_steps}, or start a new run.",
         )
     if steps < step:
         raise InputError(
-            "a resumed run needs at least the steps that it has taken",
+            "a resumed run needs at least as many steps as it has taken",
             f"steps {steps} for a run that has taken {step}",
-            "Ask for as many or more, or start a new run.",
+            "Set at least that many steps, or start a new run.",
         )
 
 
@@ -171,7 +171,7 @@ def _invalid_entry(state: State, steps, metric: str, most_recent: int) -> str | 
 
 def _can_be_best(best: dict, step: int, steps: int, metric: str) -> bool:
     if not best:
-        return step < steps  # a run is evaluated at its end, so it then has a best
+        return step < steps  # at its end a run is evaluated, so it has a best evaluation
     at, numbers = best.get("step"), _are_numbers(best.values())
     return numbers and metric in best and type(at) is int and 1 <= at <= step
 

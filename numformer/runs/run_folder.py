@@ -43,7 +43,7 @@ class RunFolder:
         self.metrics, self.last, self.best = (folder / name for name in names)
 
     def find(self, resume: bool) -> None:
-        """Create a new run's folder; require a resumed run's. Raises InputError if that fails."""
+        """Create a new run's folder; require that a resumed run has one; else raise InputError."""
         if resume and not self.folder.is_dir():
             raise InputError(
                 "a run is resumed in the folder that it writes to",
@@ -66,7 +66,7 @@ class RunFolder:
             raise InputError(
                 "a new run begins in a folder without a run, so that nothing saved is lost",
                 f"{self.folder}, which holds {present[0]}",
-                "Choose another folder, or go on with its run by resume=True.",
+                "Choose another folder, or continue its run with resume=True.",
             )
         with self._creating():
             self.metrics.write_bytes(b"")

@@ -12,10 +12,10 @@ def first_broken(
 ) -> str | None:
     """Return the origin of the first number in `replay`, forward or backward, that is not finite.
 
-    The origin is a parameter before the step, or one of `layers` that had finite inputs, but a
-    result or an added gradient that is not finite. Inner layers return before the layers around
-    them, so the innermost layer is named. Returns None if every number is finite. Gradients must be
-    zero beforehand.
+    The origin is a parameter before the step, or one of `layers` that had finite inputs, but
+    returned a result or added a gradient that is not finite. Inner layers return before the layers
+    around them, so the innermost layer is named. Returns None if every number is finite. Gradients
+    must be zero beforehand.
     """
     if broken := broken_parameter(parameters):
         return f"the parameter {broken}, before the step"

@@ -31,7 +31,7 @@ _one_run = threading.Lock()  # held while a run trains
 
 
 class Interrupted(Exception):
-    """Training was stopped, and can go on: by Ctrl-C or SIGTERM, or by a closed pipe."""
+    """Training was stopped by Ctrl-C, SIGTERM or a closed pipe, and can be resumed."""
 
 
 @contextlib.contextmanager
@@ -40,11 +40,11 @@ def closed_pipe_interrupts() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        raise Interrupted("stopped, since nothing reads its output any more") from None
+        raise Interrupted("training stopped, since nothing reads its output any more") from None
 
 
 class Task(Protocol):
-    """What the loop needs of a task.
+    """What the loop needs from a task.
 
     Three more attributes are optional. `held_out` is a list of batches that training never sees;
     each evaluation then measures the objective's mean loss on them as "held_out_loss", unless
@@ -53,9 +53,9 @@ class Task(Protocol):
     with the best model.
     """
 
-    metric: str  # the entry of `evaluate` that chooses the best checkpoint
+    metric: str  # the measure from `evaluate` that decides which checkpoint is best
     higher_is_better: bool
-    longest: int  # the longest sequence that the task trains on or decodes, for scripts
+    longest: int  # the longest sequence trained on or decoded; only scripts use it
 
     def batch(self, step: int) -> Batch:
         """Return the training batch of a step (from 1), which must depend on the step alone."""
@@ -69,7 +69,7 @@ class Task(Protocol):
         ...
 
     def description(self) -> dict:
-        """Return JSON values that identify task and data; a resumed run's must be the same."""
+        """Return JSON values that identify task and data; a run is resumed only with equal ones."""
         ...
 
 
@@ -116,7 +116,7 @@ def _require_task(task) -> None:
         raise InputError(
             f"a task has {', '.join(names)}",
             f"{type(task).__name__} without {lacking[0]}",
-            "Add it, as numformer.training.Task says.",
+            "Add it, as described in numformer.training.Task.",
         )
 
 
@@ -142,10 +142,10 @@ def train(
     evaluation), last.safetensors (all that resuming needs) and best.safetensors (the best model so
     far by task.metric). The loss of a line is the mean since the line before; `seconds` is the time
     of training so far. `schedule` may be a number of steps. Each batch is split into `parts` parts
-    (numformer/execution/), by default as many as are fast on this machine, and at least one per
-    rank. The process then keeps the memory of freed arrays (see `reuse_freed_memory`).
+    (numformer/execution/), by default a number that is fast on this machine, and at least one per
+    rank. From then on the process keeps the memory of freed arrays (see `reuse_freed_memory`).
 
-    `parallel` chooses who computes the parts: "forks", processes of this machine, or "mpi", the
+    `parallel` chooses what computes the parts: "forks", processes on this machine, or "mpi", the
     ranks that mpiexec has started, which all call this function with the same arguments. The
     default is "mpi" if mpiexec has started this process. With "mpi" only rank 0 writes, prints and
     calls `on_step` and `on_evaluation`; all ranks return the result; and if a rank does not answer
@@ -158,12 +158,12 @@ def train(
     With `resume` the run in `folder` continues from where it was saved, and ends bit for bit as if
     nothing had interrupted it. The number of steps may differ, unless the recipe's rates depend on
     it; the evaluation at the run's former end stays in metrics.jsonl and may be the best. A
-    finished run is not changed. One process at a time trains into a folder. A process trains one
-    model at a time: dropout's random stream and the threads of BLAS belong to a process.
+    finished run is not changed. Only one process at a time writes to a folder. A process trains one
+    model at a time: dropout's random stream and the BLAS threads belong to the whole process.
 
     Raises InputError for invalid arguments and, without `resume`, for a folder that holds a run;
-    Interrupted after Ctrl-C or SIGTERM, with the state saved; BrokenNumbers if loss or gradient
-    turn NaN or infinite, before they change the weights; OSError if a file cannot be written. No
+    Interrupted after Ctrl-C or SIGTERM, with the state saved; BrokenNumbers if the loss or the
+    gradient is NaN or infinite, before the weights change; OSError if a file cannot be written. No
     error removes files that were saved before.
     """
     if not isinstance(model, Model):
@@ -180,7 +180,7 @@ def train(
         raise InputError(
             "a process trains one model at a time",
             "a second run while the first trains",
-            "Train it afterwards, or in a process of its own.",
+            "Start it afterwards, or in a process of its own.",
         )
     try:
         reuse_freed_memory()
@@ -205,7 +205,7 @@ def train(
 
 
 def _train(trainer: Trainer, schedule: Schedule, resume: bool, on_step, on_evaluation) -> dict:
-    """Take and evaluate the steps of a run, from its beginning or from where it was saved."""
+    """Train and evaluate the model of a run, from the beginning or from where the run was saved."""
     # NumPy need not warn: a NaN or infinity shows in the loss or the norm, and is reported once.
     quiet = np.errstate(all="ignore")
     with folder_lock(trainer.files.folder), contextlib.closing(trainer.executor), quiet:

@@ -47,12 +47,12 @@ def _numbers(result) -> dict[str, float] | None:
 
 
 def _held_out_loss(task: Any, objective: Layer) -> dict[str, float]:
-    """Return the objective's mean loss on the held-out batches, if any, with auxiliary losses."""
+    """Return the objective's mean loss, with auxiliary losses, on the held-out batches, if any."""
     batches = getattr(task, "held_out", [])
     is_list = isinstance(batches, list | tuple)
     if not is_list or not all(isinstance(batch, Batch) for batch in batches):
         raise InputError(
-            "a task's held_out is a list of batches, like those of batch(step)",
+            "a task's held_out is a list of batches, such as batch(step) returns",
             repr(batches)[:200],
             "Make batches from it, for example PairBatch.of(pairs).",
         )

@@ -46,7 +46,7 @@ class Trainer:
         self.model, self.task, self.recipe, self.steps, self.seed = model, task, recipe, steps, seed
         self.parts, self.ranks = parts, ranks or Ranks()
         self.optimizer = recipe.make_optimizer(pack(model, np.float32, xp))
-        # Passed only if set, so that a user's model needs no R-Drop in its objective.
+        # Passed only if set, so that the objective of a user's model need not have R-Drop.
         r_drop = {"r_drop": recipe.r_drop} if recipe.r_drop else {}
         self.objective = model.objective(recipe.label_smoothing, **r_drop)
         # With several ranks, rank 0 reads the numbers of every step on the host.
@@ -147,7 +147,7 @@ class Trainer:
     def _update_if_finite(self, loss, norm, skipped=None) -> None:
         """On a GPU, update unless the loss or norm of this or an earlier step is not finite.
 
-        To read loss and norm here would wait for the GPU in every step. So the update is made and,
+        Reading loss and norm here would wait for the GPU in every step. So the update is made and,
         if either is not finite, undone on the GPU: the weights (in a `skipped` step the optimizer's
         vectors, too) get their old values back.
         """
@@ -181,7 +181,7 @@ class Trainer:
         """Return the error for a step with broken numbers; replay the step to find their origin."""
         parameters = self.model.named_parameters()
         owners = self.objective.named_layers(), self.model.named_layers()
-        # Each layer once, a layer of the model under the model's own name, which comes last.
+        # Each layer once; a layer of the model has its name within the model, which is set last.
         layers = {id(layer): (name, layer) for layers in owners for name, layer in layers.items()}
         scale = self.loss_scale.scale if self.loss_scale else None
         replay = functools.partial(self.executor.replay, step, self.task.batch(step), scale)
@@ -192,7 +192,7 @@ class Trainer:
         others = ", or with --precision float32" if self.loss_scale else ""
         return BrokenNumbers(
             f"step {step}: loss {loss}, gradient norm {norm}; the first to break is {place}. The "
-            "weights are those of the step before, and saved files are intact. Start again with a "
+            "weights are as they were before the step; saved files are intact. Start again with a "
             f"smaller --factor or a --clip-norm{others}."
         )
 
@@ -253,7 +253,7 @@ class Trainer:
     def _is_best(self, results: dict[str, float]) -> bool:
         """Whether an evaluation is the best so far. Among equal ones, the latest is the best."""
         if not self.best or (self.recipe.average > 1 and self.step == self.steps):
-            return True  # the mean of the last evaluations is the run's result, as in the paper
+            return True  # the mean of the last evaluated weights is the result, as in the paper
         new, best = results[self.task.metric], self.best[self.task.metric]
         return new >= best if self.task.higher_is_better else new <= best
 
@@ -302,7 +302,7 @@ class Trainer:
                 self.files.save_best(self.model, self.best)
 
     def resume(self) -> None:
-        """Continue from last.safetensors, and cut metrics.jsonl back to that step.
+        """Continue from last.safetensors, and cut metrics.jsonl back to the saved step.
 
         A run that was killed before it saved anything starts again. Raises InputError, and leaves
         the folder unchanged, unless the folder holds this run and its files are complete.

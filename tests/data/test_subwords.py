@@ -110,11 +110,9 @@ def test_merges_follow_their_rank_except_for_skipped_ones(left_out, pieces):
 
 
 def test_invalid_training_of_subwords_is_refused(complaint, monkeypatch):
+    rule = "subwords are at least 27: the texts' characters and 4 special ids"
     for few in (-1, 26):
-        refusal = (
-            f"subwords are at least 27: these texts' characters, and 4 ids; received {few}. Choose"
-        )
-        assert refusal in complaint(Subwords.train, TEXTS, few)
+        assert f"{rule}; received {few}. Choose" in complaint(Subwords.train, TEXTS, few)
     assert "learned from texts; received texts" in complaint(Subwords.train, [], 45)
     assert "one of bpe, unigram" in complaint(Subwords.train, TEXTS, 45, "words")
     written, train = io.BytesIO(), sentencepiece.SentencePieceTrainer.train

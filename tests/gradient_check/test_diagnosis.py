@@ -376,7 +376,7 @@ def test_a_wrong_gradient_of_a_parameter_explains_that_parameter_alone():
         "parts.0.gamma": "`parts.0` (Wrong) is wrong by itself, in gamma: constant ratio -1: the "
         "sign is wrong.",
         "parts.1.parts.0.beta": "`parts.1.parts.0` (Wrong) is wrong by itself, in beta: constant "
-        "ratio 2: counted twice, or a factor 1/2 is missing, or 2 one too many.",
+        "ratio 2: counted twice, or a factor 1/2 is missing, or a factor 2 is one too many.",
     }
 
 
@@ -454,7 +454,7 @@ SIGMOID = "the derivative of sigmoid is s * (1 - s), s its output: not "
 REACHES = "the gradient that reaches `%s` is wrong already: "
 # What a message begins with ... and what else stands in it.
 MESSAGES = {
-    "this is the gradient of `beta`: a factor that forward multiplies with is missing.": example(
+    "this is the gradient of `beta`: a factor by which forward multiplies is missing.": example(
         with_backward(nf.LayerNorm(D), without_x_hat), "gamma"
     ),
     "constant ratio 4: ... 4, the size of axis 1 of x: a mean's 1/4": example(MeanAt(lambda t: T)),

@@ -475,7 +475,7 @@ def test_patterns_of_size_0_are_refused(complaint):
             message = f"{name} is an integer of at least 1; received {value}"
             assert message in complaint(kind, **{name: value})
     small = dict(d_model=8, heads=1)
-    assert "at least 2 heads: one looks near, one in strides; received heads 1" in complaint(
+    assert "at least 2 heads: one sees near keys, one distant keys; received heads 1" in complaint(
         TowerConfig, **small, mixers="window,strided"
     )
     TowerConfig(**small, mixers="window")

@@ -75,7 +75,7 @@ def _pair_code(source, target):
 
 
 def example_symbols(batch: Batch, kind: str, special: SpecialIds) -> tuple[np.ndarray, ...]:
-    """For a batch of one: ids of queries (T,), of keys (S,), and to predict (T,), -1 for none."""
+    """For a batch of one: ids of queries (T,), of keys (S,), and of what to predict (T,), or -1."""
     if isinstance(batch, PairBatch):
         source, target, follows = (ids[0] for ids in batch.inputs)
         if kind.startswith("encoder"):
@@ -135,12 +135,12 @@ class Score(NamedTuple):
 
     @property
     def above(self) -> float:
-        """The weight above chance where the pattern looks, as a share of the most possible."""
+        """The weight above chance where the pattern looks, as a share of its maximum."""
         return (self.weight - self.chance) / max(1 - self.chance, 1e-9)
 
     @property
     def clear(self) -> bool:
-        """Whether the pattern may be the head's role."""
+        """Whether the score is clear enough to make the pattern the head's role."""
         return self.above >= CLEAR and self.weight > self.chance + 3 * self.spread
 
     def description(self, short: bool = False) -> str:
@@ -190,6 +190,6 @@ class PatternScores:
 
 
 def head_role(scores: list[Score]) -> Score | None:
-    """The highest clear score, the first of several equal to one decimal; None if none is clear."""
+    """The highest clear score (the first of those equal to one decimal); None if none is clear."""
     clear = [score for score in scores if score.clear]
     return max(clear, key=lambda score: round(score.above, 1), default=None)

@@ -1,4 +1,4 @@
-"""Gates of attention heads: how important a head is, and the model without it."""
+"""Gates of attention heads: how important a head is, and how to run a model without it."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence

@@ -28,10 +28,10 @@ from toy_tasks.text_to_text import sequences
 from toy_tasks.text_to_text.transduction import TransductionTask
 
 WINDOW, LONGEST = 128, 512
-"""The symbols in a window of a file, and the most in an example: maps grow with the square."""
+"""Symbols in a window of a file, and the most in an example: maps grow with the length squared."""
 HIDDEN = 0.15
 """The share of a file's symbols that are hidden from a masked language model (as in BERT)."""
-GIVE_A_FILE = "Give a file with --data FILE: pairs with a TAB between, or a text."
+GIVE_A_FILE = "Give a file with --data FILE: TAB-separated pairs, or a text."
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class HeldOut:
     figure: Callable[[Model], float] | None = None
 
     def halves(self, count: int) -> tuple[list[Batch], list[Batch]]:
-        """Two sets of about `count` examples from all batches: one to choose by, one to measure.
+        """Two sets of about `count` examples from all batches: one to choose by, one to measure on.
 
         Each is a list of batches of up to 16 examples. A single batch is in both sets.
         """
@@ -83,7 +83,7 @@ def held_out(trained: Trained, run: Path, data: Path | None, max_sources: int = 
         rule = "the data have the symbols that the run was trained on"
         raise InputError(rule, difference, "Name the run's own data with --data, or a file.")
     batches = getattr(task, "held_out", None)
-    if not batches:  # drawn anew at each step: take batches after the last step
+    if not batches:  # batches are drawn anew at each step: take some after the last step
         steps = run_folders.read_config(run)["options"]["steps"]
         batches = [task.batch(steps + number) for number in range(1, 33)]
     name, figure = _task_figure(task, trained.model, batches, max_sources)
@@ -137,11 +137,11 @@ def _vocabularies(text) -> dict[str, Vocabulary]:
 
 
 def _difference(data: dict[str, Vocabulary], run: dict[str, Vocabulary]) -> str:
-    """What an error says of data whose symbols differ from a run's; "" if they are the same."""
+    """How an error describes data whose symbols differ from a run's; "" if they are the same."""
     descriptions = [{name: v.description() for name, v in side.items()} for side in (data, run)]
     if descriptions[0] == descriptions[1]:
         return ""
-    # Each vocabulary by its name: a source symbol may be unknown as a target.
+    # Each symbol with its vocabulary's name: a source symbol may be unknown as a target.
     ours, known = ({(n, s): s for n, v in side.items() for s in v.symbols} for side in (data, run))
     if unknown := [symbol for key, symbol in ours.items() if key not in known]:
         return f"{unknown[0]!r}, which the run's vocabulary lacks"

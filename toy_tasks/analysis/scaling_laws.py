@@ -73,8 +73,8 @@ def fit(runs: Sequence[Run], joined: bool) -> Law:
     For given exponents, a linear regression finds the best E, A and B. It fits L^(1 / gamma), with
     weights that turn its errors into errors of L. So the function tries a grid of exponents, and
     then finer grids around the best ones. The weights are exact with gamma = 1. For a joined law
-    the weights are exact only for small errors, so the law's squared error is slightly above the
-    least: by 0.2 to 0.5 % for the runs of scaling.md. Raises InputError if every law has a negative
+    the weights are exact only for small errors, so the law's squared error exceeds the minimum:
+    by 0.2 to 0.5 % for the runs of scaling.md. Raises InputError if every law has a negative
     term.
     """
     parameters, symbols, losses = np.array([(r.parameters, r.symbols, r.loss) for r in runs]).T
@@ -125,7 +125,7 @@ class Budget:
 
     @property
     def best(self) -> float | None:
-        """The size at the minimum of the parabola; None if that is not within the sizes."""
+        """The size at the minimum of the parabola; None if it is outside the range of sizes."""
         a, b, _ = self.parabola
         size = np.exp(-b / (2 * a)) if a > 0 else 0
         return size if self.parameters.min() < size < self.parameters.max() else None
@@ -134,7 +134,7 @@ class Budget:
 def budgets(runs: Sequence[Run], count: int = 15, least: int = 4) -> list[Budget]:
     """IsoFLOP curves (Hoffmann et al. 2022, approach 2): the loss of several sizes for each budget.
 
-    The loss of a size with D = C / 6 N symbols is interpolated between the two nearest amounts of
+    The loss of a size with D = C / (6 N) symbols is interpolated between the two nearest amounts of
     text that it was trained with. Only budgets that at least `least` sizes reach are returned.
     """
     losses: dict[float, dict[float, list[float]]] = {}

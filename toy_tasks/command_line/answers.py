@@ -50,7 +50,7 @@ def answer_inputs(
         {"count", "seed", "seeds"} & options.explicit if "seed" not in settings else ()
     ):
         rule, fix = f"--{flag} is for answers that are sampled at random", "Add --temperature 0.8."
-        raise InputError(rule, "none that are", fix)
+        raise InputError(rule, "answers that are not sampled", fix)
     n_best, count = getattr(options, "n_best", None), getattr(options, "count", None)
     repeats = count or 1
     pack(trained.model, xp=find_backend(options.backend))
@@ -60,7 +60,7 @@ def answer_inputs(
     attention = trained.attention(*inputs, **settings) if options.attention else None
     if attention:
         attention.draw(options.attention)
-    # Answers of several lines need something between them.
+    # Answers of several lines need a separator between them.
     rule = "\n" + "-" * 15 if count and isinstance(trained.text, Continuation) else ""
     for texts in [inputs] if inputs else _batches(sys.stdin if lines is None else lines):
         # The answer to an empty line is an empty line, so that texts and answers stay in step.
@@ -96,7 +96,7 @@ def _refuse_kind(
 def generation_settings(options: argparse.Namespace, pipeline: TextPipeline) -> dict:
     """The settings for writing answers: from the command line, or else the defaults.
 
-    Defaults are left out where the pipeline has a setting from its run. Settings on the command
+    A default is left out if the pipeline has its own value from its run. Settings on the command
     line are included even if the pipeline's `write` will refuse them.
     """
     known = inspect.signature(pipeline.write).parameters

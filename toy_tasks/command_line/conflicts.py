@@ -21,10 +21,10 @@ def require_counts(parser: Parser, options: argparse.Namespace) -> None:
     if size < 1:
         raise InputError("a batch size is at least 1", size, f"Change {parser.flag('batch_size')}.")
     most = MAX_PARTS if is_study else min(size, MAX_PARTS)
-    flag, limit = ("jobs", "") if is_study else ("parts", "the batch size and ")
+    flag, limit = ("jobs", "") if is_study else ("parts", "at most the batch size, and ")
     count = getattr(options, flag)
     if count is not None and not 1 <= count <= most:
-        rule = f"--{flag} is from 1 to {limit}at most {MAX_PARTS}, here {most}"
+        rule = f"--{flag} is at least 1, and {limit}at most {MAX_PARTS}, here {most}"
         raise InputError(rule, count, f"Change --{flag}.")
 
 
@@ -38,7 +38,7 @@ def require_one_rate(options: argparse.Namespace, default_factor: float) -> None
 
 
 def require_answering(parser: Parser, options: argparse.Namespace) -> None:
-    """Refuse flags for a trained model without --run, and flags of training with it."""
+    """Without --run, refuse flags for a trained model; with it, refuse flags of training."""
     if not options.run:
         _require_training(parser, options)
         return
@@ -67,7 +67,7 @@ def require_answering(parser: Parser, options: argparse.Namespace) -> None:
 def _require_training(parser: Parser, options: argparse.Namespace) -> None:
     """Refuse the flags that need --run.
 
-    Flags with a default are for training, too: the beam of a test, the length of an example.
+    Flags with a default also serve in training: the beam of a test, the length of an example.
     """
     for name in sorted(options.explicit & {a.dest for a in parser.answer_flags._group_actions}):
         if parser.get_default(name) is None:

@@ -49,7 +49,7 @@ def start_vocabularies(
 
 
 def load_start_weights(model: Model, pipeline: TextPipeline | None, run: Path) -> dict:
-    """Load the weights of a run; return what new files keep of a published model's metadata.
+    """Load the weights of a run; return the metadata of a published model for new files to keep.
 
     Raises InputError if the symbols or the shapes of parameters differ.
     """
@@ -70,7 +70,7 @@ def load_start_weights(model: Model, pipeline: TextPipeline | None, run: Path) -
         raise InputError(
             "--start takes the weights of a run whose model has the same parameters",
             f"{name}, here {shape}, in {run} {start_shape}{others}",
-            "Leave out the flags of sizes, which are then the run's, or name another run.",
+            "Leave out the flags that set sizes, to take the run's sizes, or name another run.",
         )
     values = saved_values(model.config)
     for name, value in saved_values(start.config).items():

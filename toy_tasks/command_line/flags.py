@@ -57,9 +57,9 @@ def build_parser(
         usage="%(prog)s [flags]",
         description=description,
         formatter_class=HelpFormatter,
-        allow_abbrev=False,  # without --length, argparse would take it for --length-penalty
+        allow_abbrev=False,  # or a script without --length would read it as --length-penalty
         epilog="exit codes: 0 reached the target, 1 missed it, 2 wrong usage or input, "
-        "3 the numbers broke, 130 stopped by Ctrl-C or SIGTERM after saving",
+        "3 a number became NaN or infinite, 130 stopped by Ctrl-C or SIGTERM after saving",
     )
     parser.presets = presets or {}
     if presets:
@@ -93,10 +93,10 @@ def _add_training_flags(parser: Parser, is_study: bool, by_tokens: bool) -> None
         about = """parts of a batch, each computed by its own process where there are cores
 (default: 2 with numpy on Linux, otherwise 1; one per rank under mpiexec)"""
         add("--parts", type=integer, help=about)
-        about = """who computes the parts: forked processes of this machine, or the ranks that
+        about = """what computes the parts: forked processes of this machine, or the ranks that
 mpiexec started (default: ranks, where there are any)"""
         add("--parallel", choices=KINDS, help=about)
-        about = "seconds that a rank waits for another: longer than a step takes"
+        about = "seconds that a rank waits for another; must be longer than a step takes"
         add("--timeout", type=float, default=120.0, metavar="S", help=about)
     about = "the highest learning rate, at the end of --warmup; instead of --factor"
     add("--rate", type=float, metavar="R", help=about)
@@ -116,7 +116,7 @@ line override them"""
     add("--config", type=any_path, metavar="FILE.toml", help=about)
     for switch, about in {
         "--resume": "continue the run in --out, or the latest run of this task",
-        "--quick": "take a few steps, to see that everything works; nothing is judged",
+        "--quick": "take a few steps, to see that everything works; no target is checked",
         "--no-plots": "draw no pictures",
     }.items():
         add(switch, action="store_true", help=about)
@@ -148,19 +148,19 @@ def _add_answer_flags(parser: Parser, pipeline: type[TextPipeline] | None, input
         else:
             parser.other_flags |= {flag}
 
-    about = """hypotheses side by side, 1 is greedy; with --run this and the next two default to
-those of the run"""
+    about = """number of hypotheses kept (1 is greedy); with --run this and the next two flags
+default to the run's settings"""
     add("beam", "--beam", about, type=count, metavar="N")
     about = "the exponent alpha of --penalty; a larger one favours long answers"
     add("length_penalty", "--length-penalty", about, type=length_exponent, metavar="ALPHA")
     about = "divide log p by ((5 + length) / 6)^alpha (paper) or by length^alpha (length)"
     add("penalty", "--penalty", about, choices=PENALTIES)
     about = """the N best answers to each text, with their scores; the search goes on for longer, so
-the first may be better than the one answer without this flag"""
+the first may be better than the single answer given without this flag"""
     add("beam", "--n-best", about, type=count, metavar="N")
     add("length", "--length", "symbols to write", type=integer, default=200)
     about = """sample symbols: 1 keeps the probabilities, less is more cautious, more is more
-random; --seed reproduces"""
+random; the same --seed gives the same answers"""
     add("temperature", "--temperature", about, sampling, type=float, metavar="T")
     add("top_k", "--top-k", "sample from the K most probable symbols", type=integer, metavar="K")
     about = "sample from the fewest symbols that together have this probability"

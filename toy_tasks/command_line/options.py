@@ -20,8 +20,8 @@ from toy_tasks.command_line.sources import (
 )
 
 # Options that a resumed run may change. None of them decides what is computed, provided that a
-# moved `data` folder has the same data, and that the schedule allows other `steps`, which `train`
-# checks.
+# moved `data` folder has the same data, and that the schedule allows other `steps`: `train` checks
+# both.
 FREE_TO_CHANGE = {"log_every", "evaluate_every", "no_plots", "data", "length", "temperature"}
 FREE_TO_CHANGE |= {"steps", "minutes", "patience", "parallel", "timeout"}
 BEAM_SETTINGS = "beam", "length_penalty", "penalty"
@@ -51,7 +51,7 @@ def parse_options(
         return merge([*sources, *defaults]).get(setting)
 
     if value("config") and value("resume"):
-        rule, fix = "--config is for a new run", "Leave it out: a run keeps its settings."
+        rule, fix = "--config is for a new run", "Leave out --config: a run keeps its settings."
         raise InputError(rule, "--resume, too", fix)
     if value("config") and not value("run"):
         sources.append(config_file(parser, value("config"), value("preset")))
@@ -107,10 +107,10 @@ def _require_unchanged(
 
 
 def _reset_unused(parser: Parser, options: argparse.Namespace, sources: Sequence[Source]) -> None:
-    """Reset settings that the optimizer does not use to their defaults.
+    """Reset to its default each setting that the optimizer does not use.
 
-    A task may have set them for its default optimizer. Raises InputError for a setting that one of
-    `sources` sets.
+    A task may have set it for its default optimizer. Raises InputError if one of `sources` sets
+    such a setting.
     """
     for name, default in ineffective_settings(vars(options)).items():
         for source in sources:

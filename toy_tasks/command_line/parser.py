@@ -28,13 +28,13 @@ OTHER_PROGRAMS = {
     "--smoothing": "--label-smoothing",
     "--clip --grad-clip --max-grad-norm": "--clip-norm",
 }
-"""Names of flags in other programs, and our names; a script may have only one of ours."""
+"""Names of flags in other programs, and our names; not every script has all of our names."""
 SUGGESTIONS = {
     name: ours.split() for names, ours in OTHER_PROGRAMS.items() for name in names.split()
 }
 LONGEST_INTEGER = 18
 ROW_SETTING = "; every row has its own"
-"""The end of the help of a flag that every row of a study sets itself."""
+"""The end of a flag's help, if every row of a study has a value of its own for the flag."""
 
 
 class UsageError(InputError):
@@ -167,7 +167,7 @@ def length_exponent(text: str) -> float:
 def any_path(text: str) -> Path:
     """Read the path of a flag."""
     if "\0" in text:
-        raise argparse.ArgumentTypeError("a path has no NUL")
+        raise argparse.ArgumentTypeError("a path cannot contain NUL")
     return Path(text)
 
 

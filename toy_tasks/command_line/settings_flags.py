@@ -36,16 +36,16 @@ def add_settings_flags(parser: Parser, model: type[Model]) -> None:
 
 
 def flags_of_models() -> set[str]:
-    """The flags of the configs of all kinds of models, without those of single choices."""
+    """The config flags of all kinds of models, except flags of a single choice such as a mixer."""
     configs = (model.Config for model in MODELS.values())
     return {_flag(field) for config in configs for field in _shared_fields(config)}
 
 
 def settings_from(options: argparse.Namespace, kind: type[Settings], **values) -> Settings:
-    """The config or the recipe that the options describe; `values` are fields without a flag.
+    """The config or the recipe that the options describe; `values` are fields without a default.
 
-    Fields without a flag, such as special ids, come from the config of the run that is resumed or
-    that --start names (`options.run_config`).
+    Other fields without a flag, such as special ids, come from the config of the run that is
+    resumed or that --start names (`options.run_config`).
     """
     names = [field.name for field in fields(kind) if field.default is not MISSING]
     known = getattr(options, "run_config", {}) | vars(options)

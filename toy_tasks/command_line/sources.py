@@ -50,7 +50,7 @@ def config_file(parser: Parser, path: Path, preset: str | None) -> Source:
         if "options" in values:
             values = values["options"]
             if preset and values.get("preset") != preset:
-                raise ValueError(f"all the flags of a run: leave out --preset {preset}")
+                raise ValueError(f"it holds all the flags of a run: leave out --preset {preset}")
         return Source(f"--config {path}", parser.read_values(values))
     except (ValueError, AttributeError, RecursionError) as problem:
         raise InputError(
@@ -94,7 +94,7 @@ def resumed_run(parser: Parser, folder: Path) -> Source:
         values, defaults = parser.earlier_defaults | options, parser.defaults()
         names = defaults.keys() & values.keys() - NOT_SAVED - {"backend"}
         values = {name: values[name] for name in values if name in names}
-        if type(values["steps"]) is int:  # a resumed run may have been given more
+        if type(values["steps"]) is int:  # an earlier --resume may have changed it
             values["steps"] = run_folders.last_state(folder).get("steps", values["steps"])
         nulls = {name: None for name, value in values.items() if value is None}
         for name in nulls:

@@ -35,23 +35,23 @@ def add_no_flags(parser: Parser) -> None:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Study:
-    """A study as a page describes it; `main(study)` trains and compares.
+    """A study as its script describes it; `main(study)` trains and compares.
 
     `rows` has, by name, the options in which each row differs from `defaults`, whether or not they
     have a flag. Two options are for the study: a row with `more_seeds` is trained with that many
-    further seeds after --seeds, and a row with `last` waits for the others, after which
-    `between(results)` may print. `model` is the kind of model whose Config gets flags.
+    further seeds after those of --seeds, and rows with `last` are trained after all others; before
+    them, `between(results)` may print. `model` is the kind of model whose Config gets flags.
 
     `make_task_and_config(options)` returns the task, the kind of model and its config for
     `options.row` and `options.seed`. `measure(model, task, folder)` returns numbers and lists of
-    numbers by name that say how good the best model of the run in `folder` is; it runs in
-    inference. `figure` names the number that is printed for a run. `table(results)` returns rows of
+    numbers by name that say how good the best model of the run in `folder` is; it runs in inference
+    mode. `figure` names the number that is printed for a run. `table(results)` returns rows of
     cells, the head first; `draw(results, folder)` draws pictures into the study's folder;
     `verdict(results)` returns the data, the figures and the target, as `finish` takes them.
 
     `example` is a text for --input, if the models take texts. With `by_tokens` the size of a batch
-    is --max-tokens. `flags(parser)` adds the page's own flags. `use(options)` answers with --run.
-    Processes that are not forked get a pickled copy, so functions must be at module level.
+    is --max-tokens. `flags(parser)` adds the script's own flags. `use(options)` answers --run.
+    Processes that are not forked get a pickled study, so functions must be at module level.
     """
 
     name: str

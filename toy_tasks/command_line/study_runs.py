@@ -1,6 +1,6 @@
 """The runs of a study, side by side: each in a folder and a process of its own, on one core.
 
-So neither the bits nor the time of a run depends on how many others there are.
+So how many others there are changes neither a run's time nor a bit of its results.
 """
 
 import argparse
@@ -37,7 +37,7 @@ RESULT = "result.json"
 
 @dataclass(frozen=True)
 class Run:
-    """One training of a study, with the options of its row."""
+    """One training run of a study, with the options of its row."""
 
     options: argparse.Namespace
 
@@ -150,7 +150,7 @@ def _compute(study: "Study", run: Run, writer: Connection) -> None:
     """Train and measure a run in its own process; send the exit code and the error."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform != "win32":
-        os.setpgrp()  # Ctrl-C on a terminal reaches the first process, which stops the others
+        os.setpgrp()  # so Ctrl-C on a terminal reaches only the first process, which ends the rest
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     threading.Thread(target=_end_with_parent, daemon=True).start()
     outcome: tuple[int | None, str] = 0, ""

@@ -44,7 +44,7 @@ def train_task(
 
     The folder gets config.json, what the task's `begin(folder)` writes (if it has that method), the
     checkpoints and, without --no-plots, loss.png. If ranks train together, the programs of all
-    ranks but 0 exit here; pass `exit_other_ranks` as False if another training follows.
+    ranks but 0 exit here; pass `exit_other_ranks` as False if another run follows.
     """
     xp = find_backend(options.backend)
     ranks = ranks_for(options.parallel, options.timeout)
@@ -206,8 +206,8 @@ def _require_memory(
     """Raise InputError if a lower bound on what training needs exceeds `memory` bytes.
 
     Each parameter needs its weight, its gradient and a number in each of the optimizer's `vectors`.
-    Each layer needs its objects. Each sequence of a part of a batch, of at least two positions on
-    both sides, needs what attention and the feed-forward network save.
+    Each layer needs its Python objects. Each sequence in a part of a batch, with at least two
+    positions on each side, needs what attention and the feed-forward network save.
     """
     needed = (8 + 4 * vectors) * config.least_parameters + 10_000 * config.layers
     positions = 4 * options.batch_size // options.parts

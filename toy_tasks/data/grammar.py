@@ -19,7 +19,7 @@ from numformer.errors import InputError
 from toy_tasks.data.trees import Tree
 
 # On each line: the weight of a rule among the rules with the same left side, its left side, and its
-# right side. The part of a category after the point is not in trees: NP.food is a noun phrase about
+# right side. The part of a category after the dot is not in trees: NP.food is a noun phrase about
 # food. A star stands for every class of nouns, the same one throughout a rule.
 RULES = """
  8   S         NP.person VP
@@ -140,8 +140,8 @@ WDT         that which
 class Grammar:
     """A probabilistic context-free grammar: it draws trees, and finds the best tree of a sentence.
 
-    `rules` and `words` are written as RULES and WORDS. A rule is as probable as its share of the
-    weights with the same left side. All words of a category are equally probable.
+    `rules` and `words` have the format of RULES and WORDS. A rule's probability is its share of
+    the weights of all rules with the same left side. All words of a category are equally probable.
     """
 
     def __init__(self, rules: str = RULES, words: str = WORDS):

@@ -1,4 +1,4 @@
-"""Labelled images: handwritten digits, or an .npz file; and moving and turning them."""
+"""Labelled images, of handwritten digits or from an .npz file, and how to move and turn them."""
 
 import functools
 import zlib
@@ -108,7 +108,7 @@ def with_labels(
 
 
 def move_images(images: np.ndarray, down, right, angle) -> np.ndarray:
-    """images (B, height, width[, C]), each moved by pixels and turned about its middle.
+    """images (B, height, width[, C]), each moved (in pixels) and turned about its centre.
 
     `down`, `right` and `angle` (radians) are numbers or (B, 1, 1). Pixels that come in from outside
     are 0; between pixels the image is interpolated linearly.

@@ -9,7 +9,7 @@ from numformer.errors import InputError
 
 
 def read_picture(file: Path, preprocessor: dict, config) -> np.ndarray:
-    """A picture (height, width, C): upright, scaled and normalised by preprocessor_config.json.
+    """A picture (height, width, C): upright, scaled and normalised as in preprocessor_config.json.
 
     Raises InputError if the file is not a picture, or the preprocessor has a step that is not
     implemented here.
@@ -23,7 +23,7 @@ def read_picture(file: Path, preprocessor: dict, config) -> np.ndarray:
     resample = Image.Resampling(preprocessor.get("resample", Image.Resampling.BILINEAR))
     try:
         with Image.open(file) as image:
-            if image.mode[0] in "IF":  # convert would cut off all but the darkest of its numbers
+            if image.mode[0] in "IF":  # convert would clip all but its darkest values
                 raise ValueError(f"more than 8 bits for a colour: Pillow's mode {image.mode}")
             upright = ImageOps.exif_transpose(image)
             scaled = upright.convert(mode).resize((config.width, config.height), resample)

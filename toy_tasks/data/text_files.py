@@ -14,7 +14,7 @@ MAX_BYTES = 16 * 2**20
 """The size of the largest file that is read or downloaded."""
 
 MAX_SYMBOLS = 256
-"""The most symbols in a source or a target. The cost of attention grows with the square."""
+"""The most symbols in a source or a target, since attention costs the square of their number."""
 
 
 def read_text(path: Path, fix: str) -> str:
@@ -23,8 +23,8 @@ def read_text(path: Path, fix: str) -> str:
     A byte order mark is dropped. In NFC an accented letter is one character, however it was typed.
 
     Raises InputError if the file is missing, unreadable, not a regular file, or larger than
-    `MAX_BYTES` (`fix` is the advice for the first three); and if it is not UTF-8, then with the
-    number of the line.
+    `MAX_BYTES` (`fix` is the advice for the first three); and, with the number of the line, if
+    it is not UTF-8.
     """
     try:
         # Reading a pipe might block, and reading a device might never end.

@@ -141,7 +141,7 @@ def read_trees(path: Path) -> list[Tree]:
 
 
 def simplify(tree: Tree) -> Tree | None:
-    """Remove functions and indices (NP-SBJ-1 becomes NP), traces, and the node around a tree.
+    """Remove function tags and indices (NP-SBJ-1 becomes NP), traces, and the node around a tree.
 
     Returns None if nothing is left.
     """
@@ -153,6 +153,6 @@ def simplify(tree: Tree) -> Tree | None:
         return None
     if tree.label in TOP and len(remaining) == 1 and isinstance(remaining[0], Tree):
         return remaining[0]
-    # In labels such as -LRB- the hyphen does not separate a function.
+    # In labels such as -LRB- the hyphen does not separate a function tag.
     label = tree.label if tree.label[:1] == "-" else re.split(r"[-=|]", tree.label)[0]
     return Tree(label or "TOP", remaining)

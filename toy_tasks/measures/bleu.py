@@ -28,8 +28,8 @@ def import_sacrebleu():
 def tokenizer_for(texts: Sequence[str], spaced: str) -> str:
     """The sacrebleu tokenizer for texts: `spaced` if there are spaces between their words.
 
-    Texts in Chinese characters get "zh", in other scripts without spaces "char". Chinese that a
-    program split into words has a space for every second letter or so.
+    Texts in Chinese characters get "zh", those in other scripts without spaces "char". Chinese that
+    a program split into words counts as spaced: it has a space for about every second letter.
     """
     letters = Counter(letter for text in texts for letter in text if letter.isalpha())
     scripts: Counter[str] = Counter()
@@ -50,7 +50,7 @@ def bleu_metric(references: Sequence[str], spaced: str, **settings):
     if itself < 99:
         warnings.warn(
             f"BLEU means nothing here: the right translations themselves have {itself:.0f}, since "
-            "BLEU compares sequences of four words, and none is so long",
+            "BLEU compares sequences of four words, and no sentence has four",
             stacklevel=3,
         )
     return metric

@@ -10,7 +10,7 @@ from numformer.models import Model
 
 
 def mean_loss(model: Model, batches: Sequence[Batch]) -> float:
-    """The mean loss of a prediction, in nats, without label smoothing and dropout."""
+    """The mean loss of a prediction, in nats, without label smoothing or dropout."""
     objective = model.objective()
     with inference():
         losses = [float(objective.prediction_loss(*batch.inputs)) for batch in batches]

@@ -1,4 +1,4 @@
-"""Pictures of images, with the attention of a vision Transformer to their patches."""
+"""Images drawn with the attention of a vision Transformer to their patches."""
 
 from pathlib import Path
 

@@ -39,7 +39,7 @@ def draw_tree(path: Path, tree: Tree) -> None:
         y = LEVEL * (depth - level)
         places = [draw(child, level + 1) for child in part.children]
         x = (places[0][0] + places[-1][0]) / 2
-        # Upright lines below a bar cross nothing, however far below a word is.
+        # Vertical lines below a bar cross no other line, however far down a word is.
         bar = y - 0.2
         axes.plot([places[0][0], places[-1][0]], [bar, bar], **LINE)
         axes.plot([x, x], [y - 0.1, bar], **LINE)

@@ -26,7 +26,7 @@ class TransductionTask:
 
     metric, higher_is_better = "exact_match", True
     figures: ClassVar = {"exact_match": ".4f"}
-    """The measures on the test set and their formats. The last is compared with the target."""
+    """The measures on the test set and their formats. The last must reach the required value."""
     unseen = "that training never saw"
     """What the report says about the sources of the test set."""
 

@@ -25,7 +25,7 @@ from toy_tasks.measures.loss import mean_loss
 from toy_tasks.text_to_text.transduction import TransductionTask
 
 MAX_SUBWORDS = 256
-"""Pairs with a longer side are not trained on."""
+"""Pairs with a side of this many subwords or more are not trained on."""
 HELD_OUT_BATCH = 128
 """Pairs in a batch for the perplexity."""
 EPOCHS_FILE = "epochs.json"
@@ -147,7 +147,7 @@ class TranslationTask(TransductionTask):
         return [self.text.target.join(target) for target in written]
 
     def measure(self, written: Sequence[str], examples: Sequence[Pair]) -> dict[str, float]:
-        """BLEU: of the tokens, if the target is tokenized."""
+        """BLEU of the tokens if the target is tokenized, otherwise of the sentences."""
         references = [reference for _, reference in examples]
         return {"BLEU": token_bleu(written, references, bool(self.text.to))}
 
@@ -178,7 +178,7 @@ def split_into_subwords(text: Translation, sentences: Sequence[str]) -> list[lis
 
 
 def note_unusual(text: Translation, sentences: Sequence[Sequence[str]]) -> None:
-    """Print notes about sentences, as subwords, that have unknown symbols or are very long."""
+    """Print notes about sentences (given as subwords) with unknown symbols or of unusual length."""
     known = {*text.source.symbols}
     if strange := [unknown for symbols in sentences if (unknown := {*symbols} - known)]:
         symbols = sorted(set.union(*strange))

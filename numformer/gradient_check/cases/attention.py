@@ -67,7 +67,7 @@ def rotary_heads(g):
 
 
 def normed_case(name: str, norm, base: float = 0) -> Case:
-    """Return a case of attention with a norm of queries and keys; rotary if `base` is not 0."""
+    """Return a case of attention with normed queries and keys; rotary positions if `base` > 0."""
 
     def build(g):
         query, key = (
@@ -199,7 +199,7 @@ ATTENTION = [
         lambda g: (SelfAttention(D, H, g.rng), [g.x, g.decoder]),
         settings=dict(heads=H),
     ),
-    # With fewer queries than keys, or with more, the positions of both begin at 0.
+    # Whether there are fewer queries than keys or more, the positions of both begin at 0.
     *(
         Case(
             f"{name}_attention_{kind}",

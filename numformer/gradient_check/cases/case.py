@@ -85,8 +85,8 @@ class Case:
 
     `build(generator)` returns the layer and its inputs. `reference` (by default `name`) names the
     function in tests/gradient_check/torch_reference.py that computes the same from `settings`. A
-    `composed` case is a model whose parts have cases of their own. A case that `waits` reads
-    numbers back from a device, since its shapes depend on them.
+    `composed` case is a model whose parts have cases of their own. The layer of a case that `waits`
+    reads numbers back from a device, since its shapes depend on them.
     """
 
     name: str

@@ -89,7 +89,7 @@ ELEMENTWISE = [
 
 INPUTS = [
     Case("embedding", lambda g: (Embedding(V, D, g.rng), [g.target_in])),
-    # With a vocabulary this large, scatter_add does not use one product.
+    # With a vocabulary this large, scatter_add sorts the ids instead of multiplying matrices.
     Case(
         "embedding_of_many_symbols",
         lambda g: (Embedding(300, D, g.rng), [g.target_in * 20]),

@@ -90,7 +90,7 @@ def language(**changes):
     return LanguageModel.Config(**(sizes | dict(positions="learned") | changes))
 
 
-# Each function builds a part of a config, or its model, and returns it with inputs.
+# Each function builds a layer or a model from a config, and returns it with its inputs.
 
 
 def input_embedding(config, g):
@@ -171,7 +171,7 @@ def attention_decoder(cell, g):
 def objective_case(
     name: str, build_model: Callable, config, smoothing=0.1, composed: bool = False, **settings
 ) -> Case:
-    """Return an objective's case. Use no dropout: it skips padding, so its masks would differ."""
+    """Return an objective's case. Use no dropout: only the reference has masks for padding."""
 
     def build(config, g):
         model, inputs = build_model(config, g)

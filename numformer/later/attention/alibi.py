@@ -12,11 +12,11 @@ def alibi(slopes, queries, keys):
 
 
 class ALiBi:
-    """Positions of queries (T,) and keys (S,), host arrays -> a bias of scores (H, T, S).
+    """Positions of queries (T,) and keys (S,), host arrays -> a bias (H, T, S) to add to scores.
 
-    ALiBi replaces all other positions. The slopes m_h are the powers of 2^(-8 / H), from the first
-    to the H-th (section 3). Distances are the same in both directions, so an encoder can use ALiBi,
-    too. The bias is a constant: it has no gradient.
+    ALiBi replaces all other position encodings. The slopes m_h are the powers of 2^(-8 / H), from
+    the first to the H-th (section 3). Distances are the same in both directions, so an encoder can
+    use ALiBi, too. The bias is a constant: it has no gradient.
     """
 
     def __init__(self, heads: int):

@@ -61,7 +61,7 @@ class FullPattern:
 class WindowSettings(settings.Settings):
     """The size of a window."""
 
-    window: int = settings.size(128, "positions that a position sees back, itself included")
+    window: int = settings.size(128, "how many positions back a position sees, itself included")
 
 
 class Window(WindowSettings, FullPattern):
@@ -88,7 +88,7 @@ class Window(WindowSettings, FullPattern):
 class GlobalWindowSettings(WindowSettings):
     """The size of a window, and the number of global positions."""
 
-    global_tokens: int = settings.size(1, "first positions that see all and that all see")
+    global_tokens: int = settings.size(1, "how many first positions see all and are seen by all")
 
 
 class GlobalWindow(GlobalWindowSettings, FullPattern):
@@ -122,9 +122,9 @@ class GlobalWindow(GlobalWindowSettings, FullPattern):
 
 @dataclass(frozen=True, kw_only=True)
 class StridedSettings(settings.Settings):
-    """The distance between positions that see each other."""
+    """The stride of `Strided`."""
 
-    stride: int = settings.size(32, "how far near heads see; the others see one in so many")
+    stride: int = settings.size(32, "window of near heads; the others see every stride-th position")
 
 
 class Strided(StridedSettings, FullPattern):
@@ -141,7 +141,7 @@ class Strided(StridedSettings, FullPattern):
     def require(self, heads: int) -> None:
         if heads < 2:
             raise InputError(
-                "strided attention has at least 2 heads: one looks near, one in strides",
+                "strided attention has at least 2 heads: one sees near keys, one distant keys",
                 f"heads {heads}",
                 "Use more heads, or window attention.",
             )

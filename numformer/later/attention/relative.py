@@ -1,6 +1,6 @@
 """Learned relative positions (Shaw et al. 2018) in the form of T5 (Raffel et al. 2020).
 
-Each head adds a trained number to a score: the number of the query-key distance's bucket.
+Each head adds a trained number to a score, chosen by the bucket of the query-key distance.
 """
 
 import math
@@ -19,12 +19,12 @@ from numformer.layer import Array, Layer, Parameter
 def position_buckets(
     distance: np.ndarray, buckets: int, farthest: int, both_ways: bool
 ) -> np.ndarray:
-    """distance s - t (T, S) of keys from queries -> the bucket number of each (T, S).
+    """distance s - t (T, S) of keys from queries -> bucket numbers (T, S).
 
     Half of the buckets have one distance each; the others grow logarithmically up to `farthest`,
     and the last one has everything beyond (Raffel et al. 2020, section 2.1). With `both_ways`, half
     of the buckets are for keys after the query; otherwise such keys count as distance 0. Where
-    the logarithm is a whole number, rounding to float32 decides, as in T5's own code.
+    the logarithm is a whole number, rounding to float32 decides the bucket, as in T5's own code.
     """
     if both_ways:
         buckets //= 2
@@ -39,9 +39,9 @@ def position_buckets(
 
 
 class RelativePositions(Layer):
-    """Positions of queries (T,) and keys (S,), host arrays -> a bias of scores (H, T, S).
+    """Positions of queries (T,) and keys (S,), host arrays -> a bias (H, T, S) to add to scores.
 
-    The table (buckets, H) starts at 0, so that all distances are equal; the layers of a stack may
+    The table (buckets, H) starts at 0, so all distances count equally; the layers of a stack may
     share a table. `constant` is a further bias to add, without a gradient. Raises InputError for
     too few buckets, or if `farthest` is so near that it has a bucket of its own.
     """
@@ -51,7 +51,7 @@ class RelativePositions(Layer):
         """How distances are divided into buckets."""
 
         distance_buckets: int = settings.size(32, "buckets of distances, each with its own score")
-        farthest: int = settings.size(128, "distance beyond which all are in the last bucket")
+        farthest: int = settings.size(128, "distance beyond which all share the last bucket")
 
     def __init__(
         self,

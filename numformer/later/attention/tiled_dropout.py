@@ -11,7 +11,7 @@ from numformer.randomness import dropout_stream, mask_from_bits, splitmix64
 class TiledDropoutMask:
     """The mask `keep` (..., T, S) of a dropout, drawn tile by tile.
 
-    It has the bits that `dropout_stream.mask` draws for the same shape, four entries from a word.
+    It is the mask that `dropout_stream.mask` would draw for this shape: a word gives four entries.
     """
 
     def __init__(self, shape: tuple[int, ...], p_drop: float):

@@ -26,7 +26,7 @@ from numformer.paper.masks import ExplicitMask, Reach, as_reach, padding_mask
 
 ROWS = 128  # queries in a tile: fewer make products slow, more compute masked scores in vain
 SMALL = 40  # exp(40) times any length fits in a float32, and so does exp(-40) times small values
-LEAST = 1 << 16  # with so many scores in a sequence, half of them masked, tiles are faster
+LEAST = 1 << 16  # from this many scores in a sequence on, half of them masked, tiles are faster
 
 
 def contiguous(x):
@@ -58,7 +58,7 @@ class Scores(NamedTuple):
 
 
 def attention_in_tiles(query, key, value, tiles, small: bool):
-    """softmax(Q K^T / sqrt(d_k)) V, tile after tile of `Scores`.
+    """softmax(Q K^T / sqrt(d_k)) V, one tile of `Scores` at a time.
 
     query (B, H, T, K), key (B, G, S, K), value (B, G, S, K_v) -> output (B, H, T, K_v), log_sums
     (B, H, T, 1): log sum_s exp(score_ts). The output of a row that sees nothing is 0. The
@@ -130,8 +130,8 @@ class TiledAttention(Layer):
     a Layer, it gets a gradient.
 
     Sequences of at least `least` scores are computed in tiles of `rows` queries if the reach is
-    causal; otherwise both numbers are doubled. BiasedAttention takes shorter sequences. An
-    attention of your own, `dense`, takes sequences of any length; its forward takes query, key,
+    causal; otherwise both numbers are doubled. Shorter sequences go to BiasedAttention. If you
+    pass an attention of your own as `dense`, all sequences go to it; its forward takes query, key,
     value, mask and, if there is one, the bias.
     """
 
@@ -150,7 +150,7 @@ class TiledAttention(Layer):
         self.bias = bias
 
     def _children(self):
-        """`dense` is saved as `whole`, so that files of the previous version still open."""
+        """`dense` is saved as `whole`, so that files saved by the previous version still load."""
         for name, child in super()._children():
             yield ("whole" if name == "dense" else name), child
 
@@ -183,7 +183,7 @@ class TiledAttention(Layer):
             *gradients, dbias = (*self.dense.backward(doutput), None)[:4]
             if trained and dbias is None:
                 raise InputError(
-                    "with a trained bias, attention returns dquery, dkey, dvalue, dbias",
+                    "with a trained bias, attention's backward returns dquery, dkey, dvalue, dbias",
                     f"{len(gradients)} gradients of a {type(self.dense).__name__}",
                     "Extend BiasedAttention, or choose another attention_function.",
                 )
@@ -234,9 +234,9 @@ class TiledAttention(Layer):
     ) -> Iterator[Scores]:
         """Yield the scores of query (B, H, T, K) and key (B, G, S, K), tile after tile.
 
-        On the host, scores are of one sequence and one group of heads, to fit in the cache, and
-        padded sequences, which differ in length, have separate tiles. A GPU computes all sequences
-        and heads together. With `train_bias` the bias gets its gradient from every tile.
+        On the host, each Scores has one sequence and one group of heads unless its tile is `small`,
+        to fit in the cache; padded sequences, which differ in length, have separate tiles. A GPU
+        computes all together. With `train_bias` the bias gets its gradient from every tile.
         """
         xp, host, (batch, heads) = array_module(query), on_host(query), query.shape[:2]
         rows, group = self.rows if reach.causal else 2 * self.rows, heads // key.shape[1]
@@ -292,7 +292,7 @@ class TiledAttention(Layer):
 
 
 def tile_parts(sequences: slice, tile: Tile, heads: int, group: int, host: bool) -> Iterator:
-    """Return pairs of sequences and heads of a tile to compute together; never several groups."""
+    """Pairs of sequences and heads to compute together; groups of several heads stay apart."""
     together = tile.small or not host
     size = group if tile.heads == slice(0, heads) else 1  # other tiles may cut a group in two
     return itertools.product(

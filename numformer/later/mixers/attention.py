@@ -43,7 +43,7 @@ class AttentionMixer:
         heads, groups = config.heads, config.key_value_heads or config.heads
         if heads % groups:
             raise InputError(
-                "heads is a multiple of key_value_heads: key heads serve equally many query heads",
+                "heads is a multiple of key_value_heads: query heads share key heads equally",
                 f"heads {heads}, key_value_heads {groups}",
                 "Change one of them.",
             )

@@ -41,7 +41,7 @@ class Convolution(Layer):
     """x (B, T, D) -> (B, T, D): a weighted sum of each feature's latest `width` values.
 
     `before` (B, width - 1, D) has the positions before x; the default is 0. The initial weights are
-    uniform within 1 / sqrt(width), which keeps the size of values; the bias starts at 0.
+    uniform within +-1 / sqrt(width), which roughly keeps the scale of values; the bias starts at 0.
     """
 
     def __init__(self, d_model: int, rng: np.random.Generator, width: int = 4):

@@ -2,7 +2,7 @@
 
 softmax(q k^T) becomes phi(q) phi(k)^T. Then (phi(q) phi(k)^T) v is phi(q) (phi(k)^T v), a sum over
 keys that all queries share: there are no T x T scores, and decoding remembers only that sum,
-whatever the length. The price is sharpness: K features do not single out one position among many.
+whatever the length. The price is sharpness: K features cannot single out one position among many.
 """
 
 from typing import Any
@@ -72,8 +72,8 @@ class LinearAttention(Mixer):
 
     S_t is the sum of phi(k_s)^T v_s and z_t the sum of phi(k_s), over all s that t may see: up to t
     if the reach is causal, otherwise everywhere, except at padding. The projections are as in
-    attention. There are no weights for dropout and no scores for a bias. `rotary` rotates the
-    features in the numerator (Su et al. 2021, equation 19).
+    attention. It computes no weights and no scores, so it has neither attention dropout nor
+    score bias. `rotary` rotates the features in the numerator (Su et al. 2021, equation 19).
     """
 
     looks_ahead = True

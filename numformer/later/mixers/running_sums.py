@@ -2,8 +2,8 @@
 
 A state S (K, V) passes from position to position: S_t = a_t S_{t-1} + k_t^T v_t, y_t = q_t S_t.
 Written out, y_t is a sum over s <= t of (q_t k_s) v_s, which decays by a_r at each position r in
-between: attention without softmax. So a chunk is computed by matrix products, as attention is, and
-from chunk to chunk the state is a recurrence. Work and memory grow with T (Katharopoulos et al.
+between: attention without softmax. So each chunk is computed by matrix products, like attention,
+and the state passes from chunk to chunk. Work and memory grow with T (Katharopoulos et al.
 2020, section 3.3; Dao and Gu 2024, section 6).
 """
 
@@ -66,9 +66,9 @@ def running_sums_backward(dy, query, key, value, log_decay, y, states):
         dvalue[..., chunk, :] = dv
     if log_decay is None:
         return dquery, dkey, dvalue, None
-    # With c_t the sum of log a up to t, k_s v_s enters y_t with the factor exp(c_t - c_s). So dc_t
-    # is the gradient of a factor of y_t minus the gradient of a factor of v_t. As log a_t is in c_t
-    # and in all later c, its gradient is a reversed running sum (Yang et al. 2024, section 4.3).
+    # With c_t the sum of log a up to t, k_s v_s enters y_t with the factor exp(c_t - c_s): y_t has
+    # the factor exp(c_t), v_t has exp(-c_t). So dc_t = <dy_t, y_t> - <dv_t, v_t>. As log a_t is in
+    # c_t and all later c, its gradient is a reversed running sum (Yang et al. 2024, section 4.3).
     dsums = (dot_last(dy, y) - dot_last(dvalue, value))[..., 0]
     return dquery, dkey, dvalue, xp.cumsum(dsums[..., ::-1], axis=-1)[..., ::-1]
 

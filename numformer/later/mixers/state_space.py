@@ -1,8 +1,8 @@
 """A selective state space (Gu and Dao 2023, Mamba): a state that each position writes and erases.
 
 Each position computes what it writes, what it reads and how much of the state decays. So the state
-keeps what matters, as a recurrent cell does, but without a matrix product of the state in every
-step. As in Mamba-2 (Dao and Gu 2024) the whole state of a head decays by one factor, so that the
+keeps what matters, as in a recurrent cell, but no step needs a matrix product with the previous
+state. As in Mamba-2 (Dao and Gu 2024) the whole state of a head decays by one factor, so that the
 scan consists of matrix products, chunk by chunk.
 """
 
@@ -73,7 +73,7 @@ class StateSpace(Mixer):
 
     One projection of x gives the input u and the gate (H P each), the vectors to write and to read
     (N each), and the step of each head, which softplus makes positive. A position sees what comes
-    before it, except padding; the scan follows the order, so no positions are added.
+    before it, except padding; the scan follows the order, so it needs no position encodings.
 
     As in the paper, rates start between 1 and 16 and steps between 0.001 and 0.1 (uniform in the
     logarithm): some heads remember a few positions, others a thousand.
@@ -83,7 +83,7 @@ class StateSpace(Mixer):
     class Settings(settings.Settings):
         """The size of the state."""
 
-        d_state: int = settings.size(64, "numbers that a state has for each feature")
+        d_state: int = settings.size(64, "numbers in the state for each feature")
         expansion: int = settings.size(2, "features of a state space, in multiples of heads x d_v")
 
     def __init__(
