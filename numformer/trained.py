@@ -145,7 +145,7 @@ class Trained:
     def _symbols(self, method: str, texts: Sequence[str], say, settings: dict) -> list[list[str]]:
         """Return the symbols of texts; require that the pipeline's method has these settings.
 
-        Among several texts, one of white space only has no symbols.
+        If there are several texts, a text of only white space gets no symbols.
         """
         if isinstance(texts, str):
             raise InputError("texts are a list of strings", "a string", "Write [text].")

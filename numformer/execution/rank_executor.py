@@ -209,7 +209,7 @@ class RankExecutor(InTurn):
             pending[:] = [done for done in pending if not done()]
 
     def _receive_branches(self, parts: int) -> tuple[dict[tuple[int, int], np.ndarray], Pending]:
-        """Begin to receive the other ranks' branches along this rank's stretch."""
+        """Begin to receive the sums of the other ranks' branches, within this rank's stretch."""
         stretch, sums = self._sum_stretches[self.ranks.rank], {}
         arriving: Pending = {source: [] for source in self.ranks.others}
         for source in self.ranks.others:

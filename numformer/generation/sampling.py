@@ -106,7 +106,7 @@ class Sampling:
             count = np.minimum(count, below + 1)  # the next one reaches top_p
         smallest = np.take_along_axis(ranked, count - 1, axis=-1)
         larger, equal = p > smallest, p == smallest
-        room = count - larger.sum(axis=-1, keepdims=True)  # for the first of the equal ones
+        room = count - larger.sum(axis=-1, keepdims=True)  # how many of the equal ones are kept
         return larger | equal & (equal.cumsum(axis=-1) <= room)
 
     def write(

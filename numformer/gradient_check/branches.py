@@ -31,9 +31,9 @@ def _own_methods(layer: Layer) -> set:
 def untaken_branches(layer: Layer, inputs: Iterable) -> list[str]:
     """Return, in words, the branches that no input takes, at its own scale or at any of SCALES.
 
-    A branch is a line of forward or backward other than `raise`, or one outcome of a comparison of
-    arrays, a maximum or a minimum in forward. Layers of the library are left out. Other choices by
-    value (np.sign, np.clip, indices) are not detected.
+    A branch is a line of forward or backward other than `raise`, or, in forward, one outcome of a
+    comparison of arrays, of a maximum or of a minimum. Layers of the library are left out. Other
+    choices by value (np.sign, np.clip, indices) are not detected.
     """
     visited, methods = set(), _own_methods(layer)
 

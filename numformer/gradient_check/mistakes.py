@@ -21,7 +21,7 @@ BILINEAR = ("matmul", "dot", "einsum", "multiply")
 
 @dataclass(frozen=True, eq=False)
 class Edge:
-    """The derivative of a result by an operand of this or an earlier operation, or by itself."""
+    """The derivative of an operation's result by one of its operands, an earlier one, or itself."""
 
     operation: Operation
     number: int  # of the operation in forward

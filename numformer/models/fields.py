@@ -52,7 +52,7 @@ def without_flag(setting: Any) -> Any:
 
 
 def parse_value(field: Field, value: Any) -> Any:
-    """Return the value of a field, with text parsed if the field has several values.
+    """Return the value of a field; if the field may have several values, parse a value of text.
 
     A value that breaks the rule is returned unchanged, for the check that follows.
     """

@@ -104,7 +104,7 @@ OWNERS_4 = {
 
 
 def settings_from_4(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a format 4 config, recipe or flags in format 5, without settings that had no effect.
+    """Convert a config, recipe or flags from format 4 to 5; drop settings that had no effect.
 
     In format 4, only the mixers "grouped" and "window" could share keys and values; in format 5
     every attention can. `attention_function` did not yet choose the method for long sequences.

@@ -131,7 +131,7 @@ def test_a_word_opens_where_it_is_first_used(open_page):
     says = page.locator(f"#{word.get_attribute('popovertarget')}")
     assert not says.is_visible()
     word.click()
-    assert says.is_visible() and says.inner_text().startswith("softmax What makes shares of scores")
+    assert says.is_visible() and says.inner_text().startswith("softmax The function that turns")
     page.keyboard.press("Escape")
     assert not says.is_visible()
     words = page.locator("button.word").all_inner_texts()

@@ -119,9 +119,9 @@ def test_three_files_are_taken_as_they_are_and_what_they_share_is_reported(succe
     text = numformer.load("runs/pairs-a").text
     assert text.source.symbols[0] == "0"  # a word
     assert (text.beam, text.length_penalty, text.penalty) == (2, 0.5, "length")
-    shared = next(line for line in out if "too, for example" in line)
+    shared = next(line for line in out if "test file, for example" in line)
     assert (
-        shared.startswith("training has 2 sources of the development or test file")
+        shared.startswith("training also has 2 sources of the development or test file")
         and "'ba 8'" in shared
     )
 

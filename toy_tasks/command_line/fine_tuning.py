@@ -17,7 +17,7 @@ from numformer.trained import load, model_of_run
 def start_vocabularies(
     options: argparse.Namespace, **texts: Iterable[str]
 ) -> tuple[Vocabulary, ...]:
-    """The vocabularies of the run of --start, by the names of `texts`; none without --start.
+    """The vocabularies of --start's run that the keywords `texts` name; () without --start.
 
     Prints which symbols of the texts are unknown. A resumed run reads its own vocabularies.
     """
