@@ -67,8 +67,8 @@ class AttentionMaps:
     titles: Sequence[Sequence[str]] = ()
 
 
-def attention_maps(file: Path | str | BinaryIO, kinds: Sequence[AttentionMaps], title: str) -> None:
-    """Draw one map for each layer (row) and head (column) of each kind of attention.
+def attention_maps(path: Path | str | BinaryIO, kinds: Sequence[AttentionMaps], title: str) -> None:
+    """Draw one map for each layer (row) and head (column) of each kind, into a file (`path`).
 
     At most 16 layers and 16 heads are drawn. If `kinds` is empty, no file is written. Characters
     that no installed font has are replaced by their code points, such as U+4E2D, with a warning.
@@ -140,7 +140,7 @@ def attention_maps(file: Path | str | BinaryIO, kinds: Sequence[AttentionMaps], 
                 axes.set_xlabel("looks at", fontsize=8)
     scale = figure.add_axes(rectangle((edges[0] + bottom) / 2, heads, 0.15))
     figure.colorbar(image, cax=scale, label="attention weight")
-    figure.savefig(file, dpi=110)
+    figure.savefig(path, dpi=110)
 
 
 def fonts_for(characters: set[str]) -> tuple[list[str], set[str]]:

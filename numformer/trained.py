@@ -62,11 +62,11 @@ class Attention:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         self._draw(path)
 
-    def _repr_png_(self) -> bytes:
-        """The picture, which a notebook shows for this object."""
+    def _repr_png_(self) -> bytes | None:
+        """The picture, which a notebook shows for this object; None without attention."""
         picture = io.BytesIO()
         self._draw(picture)
-        return picture.getvalue()
+        return picture.getvalue() or None
 
     def _draw(self, file: str | Path | io.BytesIO) -> None:
         arrow = f" → {_shorten(self.written)}" if self.written else ""

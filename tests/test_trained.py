@@ -213,6 +213,7 @@ def test_attention_is_that_of_the_model_on_its_own_answer(run, tmp_path, complai
     for maps in seen.maps:
         assert maps.weights.shape == (3, 2, len(maps.query_labels), len(maps.key_labels))
         assert_allclose(maps.weights.sum(axis=-1), 1, rtol=1e-5)
+    assert numformer.Attention("bad", "", [])._repr_png_() is None
     assert "Name one of" in complaint(seen.__getitem__, "memory")
     assert "ends in .png, .pdf, .svg" in complaint(seen.draw, tmp_path / "a.bmp")
 

@@ -144,8 +144,8 @@ def _require_limits(folder: Path, text: TextPipeline, config, foreign: ForeignCo
 def _warn_of_unsupported(folder: Path, model: Model, foreign: ForeignConfig) -> None:
     if not hasattr(model, "step"):
         return
-    goes_on = isinstance(model, LanguageModel)
-    unsupported = UNSUPPORTED | (dict(num_beams=1) if goes_on else dict(do_sample=False))
+    continues = isinstance(model, LanguageModel)  # it goes on with a text
+    unsupported = UNSUPPORTED | (dict(num_beams=1) if continues else dict(do_sample=False))
     values = {name: foreign.get(name, neutral) for name, neutral in unsupported.items()}
     settings = [
         f"{name} {reprlib.repr(value)}"
@@ -154,7 +154,7 @@ def _warn_of_unsupported(folder: Path, model: Model, foreign: ForeignConfig) -> 
     ]
     if several := [word for word in foreign.get("bad_words_ids", []) if len(word) > 1]:
         settings.append(f"bad_words_ids {reprlib.repr(several)}")
-    if goes_on and foreign.get("do_sample", False):
+    if continues and foreign.get("do_sample", False):
         cuts = [
             f"{name}={value}"
             for name, (default, none) in CUTS.items()

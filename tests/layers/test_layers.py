@@ -60,7 +60,7 @@ def test_each_gate_of_a_cell_begins_with_a_rotation_of_its_own(kind, rng):
         assert not any(np.allclose(gate, other) for other in gates[:number])
 
 
-def test_initial_filters_and_class_tokens_are_as_large_as_is_said(rng):
+def test_initial_filters_and_class_tokens_have_the_documented_size(rng):
     for width in (1, 4, 9):
         layer = Convolution(500, rng, width)
         assert 0.98 / width**0.5 < abs(layer.weight.data).max() <= 1 / width**0.5

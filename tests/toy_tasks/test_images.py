@@ -39,7 +39,7 @@ def test_each_image_is_tested_once_and_never_by_a_model_that_saw_it():
     assert (tasks[0].test != sorted(tasks[0].test)).any()
 
 
-def test_a_description_tells_the_fold_and_the_images():
+def test_descriptions_differ_if_the_fold_or_the_images_do():
     other = ImagesTask(with_labels(IMAGES[::-1], LABELS), 0, 4, seed=1, shift=0, turn=0)
     descriptions = [task.description() for task in (still(0), still(1), other)]
     assert all(descriptions.count(description) == 1 for description in descriptions)

@@ -53,7 +53,7 @@ def test_the_measure_is_the_mean_over_all_windows_of_the_held_out_part(form):
     assert measured == pytest.approx(whole)
 
 
-def test_a_description_tells_the_text_and_the_context():
+def test_descriptions_differ_if_the_text_or_the_context_does():
     descriptions = [WritingTask(*how, 4, seed=1).description() for how in ((TEXT, 8), (TEXT, 7))]
     assert descriptions[0] != descriptions[1] != WritingTask(TEXT[1:], 7, 4, 1).description()
 
