@@ -258,14 +258,18 @@ def asnumpy(values) -> np.ndarray:
 
 def empty(shape, dtype=float) -> ndarray:
     """A new array; floating-point numbers are NaN, so reading unwritten ones shows."""
-    memory = np.empty(shape, dtype)
-    if memory.dtype.kind == "f":
-        memory.fill(np.nan)
-    return ndarray(memory)
+    return _unwritten(np.empty(shape, dtype))
 
 
 def empty_like(a: ndarray, dtype=None) -> ndarray:
-    return empty(a.shape, a.dtype if dtype is None else dtype)
+    """As `empty`, in the order in memory of `a`."""
+    return _unwritten(np.empty_like(a._memory, dtype))
+
+
+def _unwritten(memory: np.ndarray) -> ndarray:
+    if memory.dtype.kind == "f":
+        memory.fill(np.nan)
+    return ndarray(memory)
 
 
 def copyto(dst: ndarray, src, casting="same_kind", where=None) -> None:

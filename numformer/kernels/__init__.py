@@ -14,7 +14,7 @@ from typing import Any
 from numformer.backend import array_module
 
 MODULES = """adam attention copies cross_entropy dropout embedding feed_forward layer_norm products
-             softmax sums""".split()
+             rotary softmax sums update""".split()
 
 
 def kernels_of(array: Any) -> dict[str, Callable]:

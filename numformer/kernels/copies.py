@@ -1,9 +1,9 @@
-"""Copies in another order: a contiguous copy of an array; rows spread to places in a batch."""
+"""Copies in another order: contiguous copies; rows spread to places in a batch, and back."""
 
 from numformer.backend import array_module
-from numformer.kernels.cuda import Source, contiguous, threads_for
+from numformer.kernels.cuda import Source, contiguous, threads_for, warps
 
-FORMULAS = ("spread_rows",)
+FORMULAS = "spread_rows", "gather_rows"
 SOURCE = Source("""
 // Copies x (B, H, T, K) to y, which is contiguous. Sequences, heads, positions and entries of x are
 // step_b, step_h, step_t and step_k apart.
@@ -18,11 +18,24 @@ extern "C" __global__ void copy_in_order(
     y[n] = x[head / unsigned(H) * step_b + head % unsigned(H) * step_h + t * step_t + k * step_k];
 }
 
+// y (N, K): row row_of_place[n] of x for each place n; zeros if it is negative.
 extern "C" __global__ void spread_rows(const T* x, const Int* row_of_place, Int K, Int N, T* y) {
-    Int n = Int(blockIdx.x) * blockDim.x + threadIdx.x;
+    Int n = Int(blockIdx.x) * blockDim.y + threadIdx.y;
     if (n >= N) return;
-    Int row = row_of_place[n / K];
-    y[n] = row < 0 ? T(0) : x[row * K + n % K];
+    Int row = row_of_place[n];
+    for (Int k = threadIdx.x; k < K; k += 32) y[n * K + k] = row < 0 ? T(0) : x[row * K + k];
+}
+
+// y (N, K): place place_of_row[n] of x (B, H, T, K) for each row n; steps as in copy_in_order.
+extern "C" __global__ void gather_rows(
+    const T* x, Int step_b, Int step_h, Int step_t, Int step_k,
+    const Int* place_of_row, Int H, Int length, Int K, Int N, T* y
+) {
+    Int n = Int(blockIdx.x) * blockDim.y + threadIdx.y;
+    if (n >= N) return;
+    unsigned place = place_of_row[n], t = place % unsigned(length), head = place / unsigned(length);
+    x += head / unsigned(H) * step_b + head % unsigned(H) * step_h + t * step_t;
+    for (Int k = threadIdx.x; k < K; k += 32) y[n * K + k] = x[k * step_k];
 }
 """)
 
@@ -42,8 +55,17 @@ def as_contiguous(x):
 
 def spread_rows(x, row_of_place, padding):
     """See numformer.paper.masks."""
-    (x,), (row_of_place,) = contiguous(x), contiguous(row_of_place)
-    K = x.shape[1]
+    (x,), (row_of_place,), N = contiguous(x), contiguous(row_of_place), row_of_place.size
+    K = x.shape[1] // row_of_place.shape[1]
     y = array_module(x).empty((*row_of_place.shape, K), x.dtype)
-    SOURCE.start("spread_rows", x, *threads_for(y.size), x, row_of_place, K, y.size, y)
+    SOURCE.start("spread_rows", x, *warps(N), x, row_of_place, K, N, y)
+    return y
+
+
+def gather_rows(x, place_of_row):
+    """See numformer.paper.masks."""
+    size, (_, H, length, K) = x.itemsize, x.shape
+    (place_of_row,), steps = contiguous(place_of_row), [step // size for step in x.strides]
+    y, N = array_module(x).empty((len(place_of_row), H * K), x.dtype), place_of_row.size
+    SOURCE.start("gather_rows", x, *warps(N), x, *steps, place_of_row, H, length, K, N, y)
     return y

@@ -25,11 +25,13 @@ def block_squares(vector, blocks: list[slice]):
     return array_module(vector).stack([vector[block] @ vector[block] for block in blocks])
 
 
+@has_kernel
 def norm_of(squares):
     """squares (M,) of a vector's blocks -> the vector's scalar norm (); adds them in order."""
     return array_module(squares).sqrt(squares.cumsum()[-1])
 
 
+@has_kernel
 def clip_factor(norm, max_norm: float):
     """norm, scalar () -> the factor, at most 1, that scales a vector of this norm to max_norm."""
     return max_norm / array_module(norm).maximum(norm, max_norm)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from numformer.backend import array_module, to_host
+from numformer.backend import array_module, has_kernel, to_host
 
 
 class LossScale:
@@ -52,16 +52,19 @@ class LossScale:
         Also sets the scale of the next step. No step is skipped at a scale of 1, nor if the loss is
         not finite: in both cases the scale is not the cause.
         """
-        xp = array_module(norm)
-        skipped = xp.isfinite(loss) & ~xp.isfinite(norm) & (self.scale > 1)
-        finite_steps = self.finite_steps + 1
-        next_scale = xp.where(
-            finite_steps == self.GROWTH_INTERVAL, xp.minimum(2 * self.scale, self.MAX), self.scale
-        )
-        self.scale = xp.where(skipped, self.scale / 2, next_scale)
-        self.finite_steps = xp.where(
-            skipped | (finite_steps == self.GROWTH_INTERVAL),
-            xp.zeros_like(finite_steps),
-            finite_steps,
+        skipped, self.scale, self.finite_steps = next_scale(
+            loss, norm, self.scale, self.finite_steps, self.GROWTH_INTERVAL, self.MAX
         )
         return skipped
+
+
+@has_kernel
+def next_scale(loss, norm, scale, finite_steps, growth_interval: int, largest: float):
+    """Return whether a step is skipped, and `scale` and `finite_steps` after it; all scalars ()."""
+    xp = array_module(norm)
+    skipped = xp.isfinite(loss) & ~xp.isfinite(norm) & (scale > 1)
+    finite_steps = finite_steps + 1
+    grows = finite_steps == growth_interval
+    larger = xp.where(grows, xp.minimum(2 * scale, largest), scale)
+    scale = xp.where(skipped, scale / 2, larger)
+    return skipped, scale, xp.where(skipped | grows, xp.zeros_like(finite_steps), finite_steps)

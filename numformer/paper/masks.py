@@ -78,39 +78,40 @@ class Places:
         """Rows x (N, H K) -> (B, H, T, K), with zeros at padding. Without padding it is a view."""
         if self.all_valid:
             return x.reshape(*self.valid.shape, heads, x.shape[1] // heads).swapaxes(1, 2)
-        _, row_of_place, padding = self._head_indices(heads, array_module(x))
-        return spread_rows(x.reshape(len(x) * heads, -1), row_of_place, padding)
+        return spread_rows(x, *self._head_indices(heads, array_module(x))[1:])
 
     def gather(self, x):
         """x (B, H, T, K) -> rows (N, H K): the real places, each with its heads side by side."""
         if self.all_valid:
             return x.swapaxes(1, 2).reshape(len(self.real), x.shape[1] * x.shape[3])
-        place_of_row, *_ = self._head_indices(x.shape[1], array_module(x))
-        return x.reshape(-1, x.shape[-1]).take(place_of_row, axis=0).reshape(len(self.real), -1)
+        return gather_rows(x, self._head_indices(x.shape[1], array_module(x))[0])
 
     def _head_indices(self, heads: int, xp) -> tuple:
-        """Return for each head each row's place (N, H) and each place's row (B, H, T); the padding.
-
-        The row of a padded place is negative. The padding is a pair: its sequences and positions.
-        """
+        """Each row's place (N, H); each place's row (B, H, T), negative at padding; the padding."""
         if (heads, xp) not in self._indices:
             batch, length = self.valid.shape
             sequence, position = np.divmod(self.real, length)
-            head = np.arange(heads)[:, None]
-            place_of_row = (sequence * heads + head).T * length + position[:, None]
+            head = np.arange(heads)
+            place_of_row = (sequence[:, None] * heads + head) * length + position[:, None]
             row = np.where(self.valid, self.valid.cumsum().reshape(batch, length) - 1, -1)
-            row_of_place = row[:, None] * heads + head
-            padding = [xp.asarray(index) for index in np.nonzero(~self.valid)]
-            self._indices[heads, xp] = xp.asarray(place_of_row), xp.asarray(row_of_place), padding
+            indices = place_of_row, row[:, None] * heads + head[:, None]
+            self._indices[heads, xp] = *map(xp.asarray, indices), np.nonzero(~self.valid)
         return self._indices[heads, xp]
 
 
 @has_kernel
 def spread_rows(x, row_of_place, padding):
-    """x (M, K), row_of_place (B, H, T) -> (B, H, T, K): the row of each place; zeros at padding."""
-    y = x.take(row_of_place, axis=0)
-    y[padding[0], :, padding[1]] = 0
+    """x (N, H K), row_of_place (B, H, T) -> (B, H, T, K): each place's row; zeros at padding."""
+    y = x.reshape(len(x) * row_of_place.shape[1], -1).take(row_of_place, axis=0)
+    sequence, position = map(array_module(x).asarray, padding)
+    y[sequence, :, position] = 0
     return y
+
+
+@has_kernel
+def gather_rows(x, place_of_row):
+    """x (B, H, T, K), place_of_row (N, H) -> (N, H K): each row's place."""
+    return x.reshape(-1, x.shape[-1]).take(place_of_row, axis=0).reshape(len(place_of_row), -1)
 
 
 class Reach:
@@ -129,14 +130,12 @@ class Reach:
     def mask(self, xp=np):
         """Return a boolean mask, True = may attend, broadcast to (B, H, T, S); None if all may."""
         if xp not in self._masks:
-            mask = None
+            mask = np.ones((1, 1, 1, 1), bool)
             if self.causal:
                 mask = causal_mask(self.queries.positions, keys=self.keys.positions)
-                mask = None if mask.all() else mask
             if not self.keys.all_valid:
-                valid = padding_mask(self.keys.valid)
-                mask = valid if mask is None else mask & valid
-            self._masks[xp] = None if mask is None else xp.asarray(mask)
+                mask = mask & padding_mask(self.keys.valid)
+            self._masks[xp] = None if mask.all() else xp.asarray(mask)
         return self._masks[xp]
 
     def with_keys(self, positions: np.ndarray) -> "Reach":

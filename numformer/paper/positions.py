@@ -33,16 +33,18 @@ class PositionTable:
         self.build = build
         self._tables: dict[tuple, Any] = {}
 
-    def rows(self, stop: int, like):
-        """Return at least `stop` rows, in the width, dtype and backend of `like` (..., D)."""
-        key = type(like), like.dtype, like.shape[-1]
+    def at(self, positions: np.ndarray, like):
+        """Return the rows at positions (N,), in the width, dtype and backend of `like` (..., D)."""
+        stop, key = positions.max() + 1, (type(like), like.dtype, like.shape[-1])
         table = self._tables.get(key)
         if table is None or len(table) < stop:
             length = 2 ** math.ceil(math.log2(max(stop, 64)))
             table = self.build(length, like.shape[-1], array_module(like))
             table = table.astype(like.dtype if table.dtype.kind == "f" else f"c{2 * like.itemsize}")
             self._tables[key] = table
-        return table
+        consecutive = (positions == np.arange(stop - len(positions), stop)).all()
+        rows = slice(positions[0], stop) if consecutive else array_module(like).asarray(positions)
+        return table[rows]
 
 
 class SinusoidalPositions(Layer):
@@ -56,8 +58,7 @@ class SinusoidalPositions(Layer):
 
     def forward(self, x: Array, positions: np.ndarray | None = None) -> Array:
         positions = np.arange(x.shape[-2]) if positions is None else positions
-        table = self._table.rows(positions.max() + 1, like=x)
-        return x + table[array_module(x).asarray(positions)]
+        return x + self._table.at(positions, like=x)
 
     def backward(self, dy: Array) -> Array:
         return dy.copy()
@@ -66,10 +67,9 @@ class SinusoidalPositions(Layer):
 class LearnedPositions(Layer):
     """x (B, T, D) -> x + P[positions], P (max_length, D) trained (Table 3, row E).
 
-    `positions` (T,) is a host array, 0 to T - 1 unless given; for rows x (N, D) it is (N,).
-
-    The initial P is normal with standard deviation D^-0.5, small beside embeddings (variance 1), so
-    training decides how much positions matter. Raises InputError for positions beyond max_length.
+    `positions` as in SinusoidalPositions; raises InputError for positions beyond max_length. The
+    initial P is normal with standard deviation D^-0.5, small beside embeddings (variance 1), so
+    training decides how much positions matter.
     """
 
     role = "positions"

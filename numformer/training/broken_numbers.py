@@ -2,9 +2,22 @@
 
 from collections.abc import Callable, Iterable
 
-from numformer.backend import array_module, dtype_kind
+from numformer.backend import array_module, dtype_kind, has_kernel
 from numformer.interception import intercept
 from numformer.layer import Layer, Parameter
+
+
+@has_kernel
+def all_finite(loss, norm, before=True):
+    """Whether the scalars () loss and norm are finite, as all earlier ones were `before`."""
+    xp = array_module(norm)
+    return xp.isfinite(loss) & xp.isfinite(norm) & before
+
+
+@has_kernel
+def restore(vector, values, moves) -> None:
+    """Give a vector (N,) its old values back, unless the scalar () `moves`."""
+    array_module(vector).copyto(vector, values, where=~moves)
 
 
 def first_broken(

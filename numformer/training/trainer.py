@@ -22,7 +22,7 @@ from numformer.runs.checkpoints import as_json, checksum, description
 from numformer.runs.resume import State
 from numformer.runs.run_folder import RunFolder
 from numformer.training.average import mean_weights
-from numformer.training.broken_numbers import broken_parameter, first_broken
+from numformer.training.broken_numbers import all_finite, broken_parameter, first_broken, restore
 from numformer.training.measures import measures
 from numformer.version import __version__
 
@@ -54,7 +54,7 @@ class Trainer:
         self.loss_scale = scale if recipe.precision == "mixed" else None
         self.executor = make_executor(self.objective, self.optimizer, seed, parts, self.ranks)
         self.losses: list[float] = []  # since the last line of metrics.jsonl
-        self.unread: list[tuple] = []  # (step, array of loss, norm and scale on the device)
+        self.unread: list[tuple] = []  # (step, loss, norm and scale, scalars () on the device)
         self.all_finite: Any = True  # on a GPU a scalar (): whether all numbers so far were finite
         self.best: dict = {}
         self.recent: list = []  # the weights (N,) at the latest evaluations, to be averaged
@@ -134,7 +134,7 @@ class Trainer:
         if self.loss_scale:
             skipped = self.loss_scale.skips(loss, norm)
             norm = xp.where(skipped, norm.dtype.type(0), norm)  # a skipped step changes no weight
-        self.unread.append((step, xp.stack([loss, norm, *([scale] if self.loss_scale else [])])))
+        self.unread.append((step, loss, norm, *([scale] if self.loss_scale else [])))
         if xp is not np:
             self._update_if_finite(loss, norm, skipped)
             return
@@ -151,14 +151,14 @@ class Trainer:
         if either is not finite, undone on the GPU: the weights (in a `skipped` step the optimizer's
         vectors, too) get their old values back.
         """
-        xp, vectors = array_module(norm), [self.parameters.data]
-        self.all_finite = moves = xp.isfinite(loss) & xp.isfinite(norm) & self.all_finite
+        vectors = [self.parameters.data]
+        self.all_finite = moves = all_finite(loss, norm, self.all_finite)
         if skipped is not None:
             moves, vectors = moves & ~skipped, [*vectors, *self.optimizer.state.values()]
         before = [vector.copy() for vector in vectors]
         self.executor.update(self.rate(self.step + 1))
         for vector, values in zip(vectors, before, strict=True):
-            xp.copyto(vector, values, where=~moves)
+            restore(vector, values, moves)
 
     def read(self) -> None:
         """Read each unread step's loss and norm. Only this waits for a GPU.
@@ -167,10 +167,11 @@ class Trainer:
         """
         if not self.unread:
             return
-        steps, numbers = zip(*self.unread, strict=True)
-        self.unread = []
-        numbers = to_host(array_module(numbers[0]).stack(numbers)).tolist()
-        for step, (loss, norm, *scale) in zip(steps, numbers, strict=True):
+        unread, self.unread = self.unread, []
+        _, _, norm, *_ = unread[0]
+        scalars = [scalar for _, *scalars in unread for scalar in scalars]
+        numbers = to_host(array_module(norm).stack(scalars)).reshape(len(unread), -1).tolist()
+        for (step, *_), (loss, norm, *scale) in zip(unread, numbers, strict=True):
             if not math.isfinite(norm) or not math.isfinite(loss):
                 self.optimizer.steps = step - 1  # later steps on a GPU left the weights unchanged
                 raise self.broken(step, loss, norm)

@@ -157,10 +157,11 @@ def test_rotary_of_an_array_that_is_not_contiguous(rng):
 
 
 def test_the_rotary_table_covers_every_position():
-    x = np.ones((1, 4))
-    for position in (63, 64, 128):
-        turned = Rotary().forward(x, np.array([position]))
-        assert_allclose(turned, rotary(x, rotary_turns(position + 1, 4)[-1:]))
+    """A row is found at once if positions are consecutive, otherwise one by one."""
+    x = np.ones((2, 4))
+    for positions in ([62, 63], [63, 64], [128, 129], [5, 3], [3, 3], [0, 9]):
+        turned = Rotary().forward(x, np.array(positions))
+        assert_allclose(turned, rotary(x, rotary_turns(max(positions) + 1, 4)[positions]))
 
 
 def test_rotary_refuses_an_odd_size(complaint):

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from numformer.backend import array_module
+from numformer.backend import has_kernel
 from numformer.errors import InputError
 from numformer.layer import Array, Layer
 from numformer.paper.positions import PositionTable
@@ -20,6 +20,7 @@ def rotary_turns(length: int, width: int, xp=np, base: float = 10000):
     return xp.exp(1j * (xp.arange(length)[:, None] * theta))
 
 
+@has_kernel
 def rotary(x, turns):
     """x (..., T, K), turns (T, K / 2) -> (..., T, K): y = x * turns (Su et al. 2021, section 3.2).
 
@@ -29,6 +30,7 @@ def rotary(x, turns):
     return (x.view(turns.dtype) * turns).view(x.dtype)
 
 
+@has_kernel
 def rotary_backward(dy, turns):
     """dy (..., T, K) -> dx (..., T, K): the inverse rotation, by the conjugate."""
     return rotary(dy, turns.conj())
@@ -62,8 +64,7 @@ class Rotary(Layer):
     def turns(self, like, positions: np.ndarray):
         """Return the turns at positions (T,), for `like` (..., T, K)."""
         require_pairs(like.shape[-1])
-        table = self._table.rows(positions.max() + 1, like)
-        return table[array_module(like).asarray(positions)]
+        return self._table.at(positions, like)
 
     def forward(self, x: Array, positions: np.ndarray | None = None) -> Array:
         turns = self.turns(x, np.arange(x.shape[-2]) if positions is None else positions)
