@@ -16,11 +16,25 @@ def half_products(half: bool = True) -> Iterator[None]:
     Only the products inside attention (queries with keys, weights with values), which multiply
     many pairs of matrices, stay float32.
     """
-    token = matrix_product.set(half_product if half else None)
+    token = matrix_product.set(HalfProduct() if half else None)
     try:
         yield
     finally:
         matrix_product.reset(token)
+
+
+class HalfProduct:
+    """`half_product` within one block, and arrays that the block's products round only once.
+
+    `rounded` holds, by the id of an array, a weak reference to it and its rounded copy
+    (numformer/kernels/half.py). It ends with the block, because the next step changes the weights.
+    """
+
+    def __init__(self) -> None:
+        self.rounded: dict[int, tuple] = {}
+
+    def __call__(self, a, b):
+        return half_product(a, b)
 
 
 def half_product(a, b):

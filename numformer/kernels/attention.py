@@ -16,46 +16,58 @@ FORMULAS = "scaled_dot_product_attention", "scaled_dot_product_attention_backwar
 LARGEST = {"f": 64, "d": 32}  # by dtype, the largest T, S, K and K_v that fit a block's memory
 THREADS = 16, 16
 SOURCE = Source("""
-// 16 x 16 threads compute a matrix of at most LARGEST rows and columns. Each thread computes
-// SIDE x SIDE entries: in rows threadIdx.y, threadIdx.y + 16, ... and in columns threadIdx.x,
-// threadIdx.x + 16, ... In the block's memory the rows of a matrix begin PITCH entries apart.
-const int LARGEST = sizeof(T) == 4 ? 64 : 32, SIDE = LARGEST / 16, PITCH = LARGEST + 1;
-#define EACH_ENTRY for (int i = 0, row = threadIdx.y; i < SIDE; i++, row += 16) \\
-                   for (int j = 0, column = threadIdx.x; j < SIDE; j++, column += 16)
+// 16 x 16 threads compute a matrix of at most LARGEST rows and columns, each thread PACK x PACK
+// adjacent entries. In the block's memory the rows of a matrix begin PITCH entries apart.
+const int LARGEST = 16 * PACK, PITCH = LARGEST + PACK;
+typedef T Entries[PACK][PACK];
+#define EACH_ENTRY for (int i = 0, row = PACK * threadIdx.y; i < PACK; i++, row++) \\
+                   for (int j = 0, column = PACK * threadIdx.x; j < PACK; j++, column++)
 
-// Copies a head x (rows, columns) into the block's memory; its rows begin row_step entries apart.
+// Copies a head x (rows, columns) or its transpose into the block's memory; the rows of x begin
+// row_step entries apart.
+template <bool transposed = false>
 __device__ void read(const T* x, Int row_step, int rows, int columns, T* shared) {
     __syncthreads();  // until every thread has used what is there
-    for (int n = threadIdx.y * 16 + threadIdx.x; n < rows * columns; n += 256)
-        shared[n / columns * PITCH + n % columns] = x[n / columns * row_step + n % columns];
+    for (int row = threadIdx.y; row < rows; row += 16)
+        for (int column = threadIdx.x; column < columns; column += 16)
+            shared[transposed ? column * PITCH + row : row * PITCH + column]
+                = x[row * row_step + column];
     __syncthreads();
 }
 
-__device__ void share(const T (&entries)[SIDE][SIDE], T* shared) {
+template <bool transposed = false> __device__ void share(const Entries& entries, T* shared) {
     __syncthreads();
-    EACH_ENTRY shared[row * PITCH + column] = entries[i][j];
+    shared += PACK * (transposed ? threadIdx.x * PITCH + threadIdx.y
+                                 : threadIdx.y * PITCH + threadIdx.x);
+    for (int i = 0; i < PACK; i++) {
+        Pack pack;
+        for (int j = 0; j < PACK; j++) pack.entries[j] = transposed ? entries[j][i] : entries[i][j];
+        *reinterpret_cast<Pack*>(shared + i * PITCH) = pack;
+    }
     __syncthreads();
 }
 
 __device__ void write(
-    const T (&entries)[SIDE][SIDE], T factor, Int row_step, int rows, int columns, T* x
+    const Entries& entries, T factor, Int row_step, int rows, int columns, T* x
 ) {
-    EACH_ENTRY
-        if (row < rows && column < columns) x[row * row_step + column] = factor * entries[i][j];
+    int row = PACK * threadIdx.y, column = PACK * threadIdx.x;
+    for (int i = 0; i < PACK && row + i < rows; i++) {
+        Pack pack;
+        for (int j = 0; j < PACK; j++) pack.entries[j] = factor * entries[i][j];
+        store(pack, columns - column, x + (row + i) * row_step + column);
+    }
 }
 
-// c[row][column] = sum_n a[row * a_row + n * a_n] b[column * b_column + n * b_n]
-__device__ void multiply(
-    const T* a, int a_row, int a_n, const T* b, int b_column, int b_n, int N, T (&c)[SIDE][SIDE]
-) {
-    for (int i = 0; i < SIDE; i++) for (int j = 0; j < SIDE; j++) c[i][j] = 0;
-    a += threadIdx.y * a_row;
-    b += threadIdx.x * b_column;
+// c[row][column] = sum_n a[n][row] b[n][column], with n below N
+__device__ void multiply(const T* a, const T* b, int N, Entries& c) {
+    for (int i = 0; i < PACK; i++) for (int j = 0; j < PACK; j++) c[i][j] = 0;
+    a += PACK * threadIdx.y;
+    b += PACK * threadIdx.x;
     #pragma unroll 4
-    for (int n = 0; n < N; n++, a += a_n, b += b_n) {
-        T x[SIDE], y[SIDE];
-        for (int i = 0; i < SIDE; i++) x[i] = a[16 * i * a_row], y[i] = b[16 * i * b_column];
-        for (int i = 0; i < SIDE; i++) for (int j = 0; j < SIDE; j++) c[i][j] += x[i] * y[j];
+    for (int n = 0; n < N; n++, a += PITCH, b += PITCH) {
+        Pack x = *reinterpret_cast<const Pack*>(a), y = *reinterpret_cast<const Pack*>(b);
+        for (int i = 0; i < PACK; i++)
+            for (int j = 0; j < PACK; j++) c[i][j] += x.entries[i] * y.entries[j];
     }
 }
 
@@ -80,39 +92,40 @@ extern "C" __global__ void attention(
     double scale, Int H, Int queries, Int keys, Int K, Int K_v,
     T* output, Int output_b, Int output_h, Int output_t, T* weights
 ) {
-    __shared__ T left[LARGEST * PITCH], right[LARGEST * PITCH];
+    __shared__ alignas(16) T left[LARGEST * PITCH];
+    __shared__ alignas(16) T right[LARGEST * PITCH];
     Int head = blockIdx.x, b = head / H, h = head % H;
-    T w[SIDE][SIDE];
+    Entries w;
 
-    read(query + b * query_b + h * query_h, query_t, queries, K, left);
-    read(key + b * key_b + h * key_h, key_s, keys, K, right);
-    multiply(left, PITCH, 1, right, PITCH, 1, K, w);
+    read<true>(query + b * query_b + h * query_h, query_t, queries, K, left);
+    read<true>(key + b * key_b + h * key_h, key_s, keys, K, right);
+    multiply(left, right, K, w);  // scores = Q K^T / sqrt(d_k)
     if (mask) mask += b * mask_b + h * mask_h;
-    for (int i = 0, t = threadIdx.y; i < SIDE; i++, t += 16) {
+    for (int i = 0, t = PACK * threadIdx.y; i < PACK; i++, t++) {
         // If every entry of a row is masked, highest stays LOWEST and every weight becomes 0.
         T highest = LOWEST, total = 0;
-        bool allowed[SIDE];
-        for (int j = 0, s = threadIdx.x; j < SIDE; j++, s += 16) {
+        bool allowed[PACK];
+        for (int j = 0, s = PACK * threadIdx.x; j < PACK; j++, s++) {
             allowed[j] = t < queries && s < keys && (!mask || mask[t * mask_t + s * mask_s]);
             w[i][j] *= T(scale);
             if (allowed[j]) highest = max(highest, w[i][j]);
         }
         highest = row_max(highest);
-        for (int j = 0; j < SIDE; j++)
+        for (int j = 0; j < PACK; j++)
             total += w[i][j] = allowed[j] ? exp(w[i][j] - highest) : T(0);
         total = row_sum(total);
         if (total < 1) total = 1;
-        for (int j = 0; j < SIDE; j++) w[i][j] /= total;
+        for (int j = 0; j < PACK; j++) w[i][j] /= total;
     }
     write(w, 1, keys, queries, keys, weights + head * queries * keys);
 
-    share(w, left);
+    share<true>(w, left);
     read(value + b * value_b + h * value_h, value_s, keys, K_v, right);
-    multiply(left, PITCH, 1, right, 1, PITCH, keys, w);
+    multiply(left, right, keys, w);  // output = weights V
     write(w, 1, output_t, queries, K_v, output + b * output_b + h * output_h);
 }
 
-extern "C" __global__ void attention_backward(
+extern "C" __global__ void __launch_bounds__(256, 3) attention_backward(
     const T* doutput, Int doutput_b, Int doutput_h, Int doutput_t,
     const T* query, Int query_b, Int query_h, Int query_t,
     const T* key, Int key_b, Int key_h, Int key_s,
@@ -120,34 +133,36 @@ extern "C" __global__ void attention_backward(
     const T* weights, double scale, Int H, Int queries, Int keys, Int K, Int K_v,
     T* dquery, T* dkey, T* dvalue
 ) {
-    __shared__ T left[LARGEST * PITCH], right[LARGEST * PITCH];
+    __shared__ alignas(16) T left[LARGEST * PITCH];
+    __shared__ alignas(16) T right[LARGEST * PITCH];
     Int head = blockIdx.x, b = head / H, h = head % H;
-    T w[SIDE][SIDE], dw[SIDE][SIDE], result[SIDE][SIDE];
+    Entries w, dw, result;
     weights += head * queries * keys;
     EACH_ENTRY w[i][j] = row < queries && column < keys ? weights[row * keys + column] : T(0);
 
-    read(doutput + b * doutput_b + h * doutput_h, doutput_t, queries, K_v, left);
-    read(value + b * value_b + h * value_h, value_s, keys, K_v, right);
-    multiply(left, PITCH, 1, right, PITCH, 1, K_v, dw);  // output = weights V
+    doutput += b * doutput_b + h * doutput_h;
+    read<true>(doutput, doutput_t, queries, K_v, left);
+    read<true>(value + b * value_b + h * value_h, value_s, keys, K_v, right);
+    multiply(left, right, K_v, dw);  // output = weights V
     share(w, right);
-    multiply(right, 1, PITCH, left, 1, PITCH, queries, result);  // output = weights V
+    read(doutput, doutput_t, queries, K_v, left);
+    multiply(right, left, queries, result);  // output = weights V
     write(result, 1, value_s, keys, K_v, dvalue + b * value_b + h * value_h);
 
-    for (int i = 0, t = threadIdx.y; i < SIDE; i++, t += 16) {  // weights = softmax(scores)
+    EACH_ENTRY if (row >= queries || column >= keys) dw[i][j] = 0;
+    for (int i = 0; i < PACK; i++) {  // weights = softmax(scores)
         T dot = 0;
-        for (int j = 0, s = threadIdx.x; j < SIDE; j++, s += 16) {
-            if (t >= queries || s >= keys) dw[i][j] = 0;
-            dot += dw[i][j] * w[i][j];
-        }
+        for (int j = 0; j < PACK; j++) dot += dw[i][j] * w[i][j];
         dot = row_sum(dot);
-        for (int j = 0; j < SIDE; j++) dw[i][j] = w[i][j] * (dw[i][j] - dot);
+        for (int j = 0; j < PACK; j++) dw[i][j] = w[i][j] * (dw[i][j] - dot);
     }
-    share(dw, right);
+    share<true>(dw, right);
     read(key + b * key_b + h * key_h, key_s, keys, K, left);
-    multiply(right, PITCH, 1, left, 1, PITCH, keys, result);  // scores = Q K^T / sqrt(d_k)
+    multiply(right, left, keys, result);  // scores = Q K^T / sqrt(d_k)
     write(result, T(scale), query_t, queries, K, dquery + b * query_b + h * query_h);
+    share(dw, right);
     read(query + b * query_b + h * query_h, query_t, queries, K, left);
-    multiply(right, 1, PITCH, left, 1, PITCH, queries, result);  // scores = Q K^T / sqrt(d_k)
+    multiply(right, left, queries, result);  // scores = Q K^T / sqrt(d_k)
     write(result, T(scale), key_s, keys, K, dkey + b * key_b + h * key_h);
 }
 """)

@@ -19,6 +19,9 @@ template <bool largest> __device__ T over_block(T value) {
     return largest ? warp_max(value) : warp_sum(value);
 }
 
+// A thread's packs of a row begin at `first`.
+#define EACH_PACK for (int first = PACK * threadIdx.x; first < V; first += PACK * blockDim.x)
+
 extern "C" __global__ void cross_entropy(
     const T* logits, const Int* targets, double smoothing, Int V,
     T* losses, T* exponentials, T* total
@@ -28,16 +31,19 @@ extern "C" __global__ void cross_entropy(
     logits += n * V; exponentials += n * V;
     T at_target = logits[target];  // exponentials may be written over the logits
     T highest = LOWEST, sum = 0, spread = 0;
-    #pragma unroll 4
-    for (int v = threadIdx.x; v < V; v += blockDim.x) highest = max(highest, logits[v]);
+    EACH_PACK {
+        Pack x = load(logits + first, V - first, LOWEST);
+        for (T logit : x.entries) highest = max(highest, logit);
+    }
     highest = over_block<true>(highest);
-    #pragma unroll 4
-    for (int v = threadIdx.x; v < V; v += blockDim.x) {
-        T shifted = logits[v] - highest;
-        T exponential = exp(shifted);
-        spread += shifted;
-        sum += exponential;
-        exponentials[v] = exponential;
+    EACH_PACK {
+        Pack x = load(logits + first, V - first);
+        for (int i = 0; i < PACK; i++) {
+            T shifted = x.entries[i] - highest;
+            x.entries[i] = exp(shifted);
+            if (first + i < V) spread += shifted, sum += x.entries[i];
+        }
+        store(x, V - first, exponentials + first);
     }
     sum = over_block<false>(sum);
     spread = smoothing ? T(smoothing) * over_block<false>(spread) / V : T(0);
@@ -55,9 +61,12 @@ extern "C" __global__ void cross_entropy_backward(
     exponentials += n * V;
     T p_factor = dlosses[n] / total[n], common = dlosses[n] * T(smoothing) / V;
     T at_target = dlosses[n] * (1 - T(smoothing));
-    #pragma unroll 4
-    for (int v = threadIdx.x; v < V; v += blockDim.x)
-        exponentials[v] = exponentials[v] * p_factor - common - (v == target ? at_target : T(0));
+    EACH_PACK {
+        Pack x = load(exponentials + first, V - first);
+        for (int i = 0; i < PACK; i++)
+            x.entries[i] = x.entries[i] * p_factor - common - (first + i == target ? at_target : 0);
+        store(x, V - first, exponentials + first);
+    }
 }
 """)
 
@@ -71,7 +80,7 @@ def _blocks_of_rows(logits) -> tuple[tuple[int], tuple[int]]:
 def cross_entropy(logits, targets, share, smoothing, out=None):
     """See numformer.paper.cross_entropy."""
     xp, (logits,) = array_module(logits), contiguous(logits)
-    exponentials = xp.empty_like(logits) if out is None else out
+    exponentials = xp.empty(logits.shape, logits.dtype) if out is None else out
     losses, total = (xp.empty(shape, logits.dtype) for shape in (len(logits), (len(logits), 1)))
     V = logits.shape[1]
     (targets,) = contiguous(targets.astype(np.int64, copy=False))

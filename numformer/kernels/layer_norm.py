@@ -2,12 +2,16 @@
 
 from numformer.backend import array_module
 from numformer.kernels.cuda import Source, alike, contiguous, warps
+from numformer.kernels.half import new_rounded
 from numformer.kernels.sums import column_sums
 
 FORMULAS = "layer_norm", "layer_norm_backward"
 SOURCE = Source("""
+#include <cuda_fp16.h>
+
 extern "C" __global__ void layer_norm(
-    const T* x, const T* gamma, const T* beta, double epsilon, Int N, Int D, T* y, T* x_hat, T* rstd
+    const T* x, const T* gamma, const T* beta, double epsilon, Int N, Int D,
+    T* y, __half* rounded_y, T* x_hat, T* rstd
 ) {
     Int n = Int(blockIdx.x) * blockDim.y + threadIdx.y;
     if (n >= N) return;
@@ -22,9 +26,10 @@ extern "C" __global__ void layer_norm(
     T scale = 1 / sqrt(warp_sum(squares) / D + T(epsilon));
     #pragma unroll 4
     for (int d = threadIdx.x; d < D; d += 32) {
-        T normal = (x[d] - mean) * scale;
+        T normal = (x[d] - mean) * scale, value = gamma[d] * normal + beta[d];
         x_hat[d] = normal;
-        y[d] = gamma[d] * normal + beta[d];
+        y[d] = value;
+        if (rounded_y) rounded_y[n * D + d] = __float2half_rn(value);
     }
     if (threadIdx.x == 0) rstd[n] = scale;
 }
@@ -55,10 +60,13 @@ def layer_norm(x, gamma, beta, epsilon):
     """See numformer.paper.layer_norm."""
     xp = array_module(x)
     x, gamma, beta = contiguous(x, gamma, beta)
-    y, x_hat, rstd = xp.empty_like(x), xp.empty_like(x), xp.empty((*x.shape[:-1], 1), x.dtype)
+    shape, dtype = x.shape, x.dtype
+    y, x_hat = xp.empty(shape, dtype), xp.empty(shape, dtype)
+    rstd = xp.empty((*shape[:-1], 1), dtype)
+    N = rstd.size
     SOURCE.start(
-        *("layer_norm", x, *warps(rstd.size), x, gamma, beta, float(epsilon)),
-        *(rstd.size, x.shape[-1], y, x_hat, rstd),
+        *("layer_norm", x, *warps(N), x, gamma, beta, float(epsilon)),
+        *(N, shape[-1], y, new_rounded(y), x_hat, rstd),
     )
     return y, x_hat, rstd
 
@@ -67,8 +75,7 @@ def layer_norm_backward(dy, x_hat, rstd, gamma):
     """See numformer.paper.layer_norm."""
     dy, x_hat = alike(dy, x_hat)
     _, rstd, gamma = contiguous(dy, rstd, gamma)
-    dx, D = array_module(dy).empty_like(dy), dy.shape[-1]
-    launch = warps(rstd.size)
-    SOURCE.start("layer_norm_backward", dy, *launch, dy, x_hat, rstd, gamma, rstd.size, D, dx)
-    dbeta, dgamma = column_sums(dy, x_hat)
-    return dx, dgamma, dbeta
+    dx, N, D = array_module(dy).empty(dy.shape, dy.dtype), rstd.size, dy.shape[-1]
+    SOURCE.start("layer_norm_backward", dy, *warps(N), dy, x_hat, rstd, gamma, N, D, dx)
+    sums = column_sums(dy, x_hat)
+    return dx, sums[1], sums[0]

@@ -11,23 +11,29 @@ import os
 
 import numpy as np
 
-from numformer.arithmetic import matrix_product, rows
 from numformer.backend import array_module
 from numformer.kernels.copies import as_contiguous
-from numformer.kernels.cuda import Source, contiguous, threads_for
-from numformer.kernels.half import round_to_half
+from numformer.kernels.cuda import Source, contiguous, packs_for
+from numformer.kernels.half import in_precision
 from numformer.kernels.sums import sum_rows
 
 FORMULAS = "matmul", "linear", "linear_backward", "output_projection_backward"
-DATA_TYPES = {"e": 2, "f": 0, "d": 1}  # cudaDataType
-# cublasComputeType; TF32 rounds float32 factors to the 11 bits of half precision.
-FLOAT32, TF32, FLOAT64 = 68, 77, 70
-COMPUTE_TYPES = {"f": TF32 if os.environ.get("CUPY_TF32") == "1" else FLOAT32, "d": FLOAT64}
+# For the dtype of the factors: their cudaDataType and the result's, the cublasComputeType, and the
+# result's dtype. TF32 (77) rounds float32 factors to the 11 bits of half precision.
+TYPES = {
+    "e": (2, 0, 68, np.float32),
+    "f": (0, 0, 77 if os.environ.get("CUPY_TF32") == "1" else 68, np.float32),
+    "d": (1, 1, 70, np.float64),
+}
 ANY_ALGORITHM = -1  # cuBLAS chooses it
 SOURCE = Source("""
 extern "C" __global__ void add_bias(const T* bias, Int D, Int N, T* y) {
-    Int n = Int(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (n < N) y[n] += bias[N < 1ll << 32 ? unsigned(n) % unsigned(D) : n % D];
+    Int n = PACK * (Int(blockIdx.x) * blockDim.x + threadIdx.x);
+    if (n >= N) return;
+    Pack pack = load(y + n, N - n);
+    int d = N < 1ll << 32 ? unsigned(n) % unsigned(D) : n % D;
+    for (int i = 0; i < PACK; i++, d = d + 1 < D ? d + 1 : 0) pack.entries[i] += bias[d];
+    store(pack, N - n, y + n);
 }
 """)
 
@@ -36,58 +42,52 @@ def matmul(a, b):
     """See numformer.arithmetic."""
     if b.ndim != 2:
         return product(a, b)
-    if a.ndim == 2:
-        return product(in_precision(a), in_precision(b))
-    return product(in_precision(rows(a)), in_precision(b)).reshape(*a.shape[:-1], b.shape[1])
+    y = product(in_precision(a), in_precision(b))
+    return y if a.ndim == 2 else y.reshape(*a.shape[:-1], b.shape[1])
 
 
 def linear(x, weight, bias=None):
     """See numformer.paper.linear."""
-    y = matmul(x, weight)
+    y = product(in_precision(x, constant=True), in_precision(weight, constant=True))
     if bias is not None:
         _, bias = contiguous(y, bias)
-        SOURCE.start("add_bias", y, *threads_for(y.size), bias, len(bias), y.size, y)
-    return y
+        SOURCE.start("add_bias", y, *packs_for(y), bias, len(bias), y.size, y)
+    return y if x.ndim == 2 else y.reshape(*x.shape[:-1], y.shape[1])
 
 
 def linear_backward(dy, x, weight, bias=None):
     """See numformer.paper.linear."""
-    dy_rows, x_rows = in_precision(rows(dy)), in_precision(rows(x))
-    dx = product(dy_rows, in_precision(weight).T).reshape(*dy.shape[:-1], len(weight))
-    return dx, product(x_rows.T, dy_rows), None if bias is None else sum_rows(dy)
+    dy_rows = in_precision(dy)
+    dx = product(dy_rows, in_precision(weight, constant=True).T)
+    dweight = product(in_precision(x, constant=True).T, dy_rows)
+    dx = dx if dy.ndim == 2 else dx.reshape(*dy.shape[:-1], dx.shape[1])
+    return dx, dweight, None if bias is None else sum_rows(dy)
 
 
 def output_projection_backward(dlogits, x, weight):
     """See numformer.paper.embedding."""
-    dlogits_rows = in_precision(rows(dlogits))
-    dx = product(dlogits_rows, in_precision(weight)).reshape(*dlogits.shape[:-1], weight.shape[1])
-    return dx, product(dlogits_rows.T, in_precision(rows(x)))
-
-
-def in_precision(matrix):
-    """Return the matrix in the precision of products: float16 for float32 in half_products()."""
-    return round_to_half(matrix) if matrix_product.get() and matrix.dtype.char == "f" else matrix
+    dlogits_rows = in_precision(dlogits)
+    dx = product(dlogits_rows, in_precision(weight, constant=True))
+    dweight = product(dlogits_rows.T, in_precision(x, constant=True))
+    return dx.reshape(*dlogits.shape[:-1], dx.shape[1]), dweight
 
 
 def product(a, b, factor: float = 1.0):
     """a (..., M, N), b (..., N, P) -> factor * a b (..., M, P); float16 factors give float32."""
-    xp, kind, dtype = array_module(a), a.dtype.char, a.dtype
-    inner = a.shape[-1] == b.shape[-2] and a.shape[:-2] == b.shape[:-2] and a.size * b.size
-    if kind not in DATA_TYPES or b.dtype.char != kind or not inner:
-        return xp.matmul(a, b) * dtype.type(factor)
-    data_type, compute_type = DATA_TYPES[kind], COMPUTE_TYPES.get(kind, FLOAT32)
-    if kind == "e":
-        kind, dtype = "f", np.float32
-    (a, transposed_a, row_a, step_a), (b, transposed_b, row_b, step_b) = _layout(a), _layout(b)
+    xp, kind, shape = array_module(a), a.dtype.char, b.shape
     *batch, M, N = a.shape
-    P = b.shape[-1]
+    P = shape[-1]
+    fits = b.dtype.char == kind and shape == (*batch, N, P) and M * N * P * math.prod(batch)
+    if not fits or kind not in TYPES:
+        return xp.matmul(a, b) * a.dtype.type(factor)
+    data_type, result_type, compute_type, dtype = TYPES[kind]
+    (a, transposed_a, row_a, step_a), (b, transposed_b, row_b, step_b) = _layout(a), _layout(b)
     c = xp.empty((*batch, M, P), dtype)
-    handle = xp.cuda.device.get_cublas_handle()
     _cublas().gemmStridedBatchedEx(
-        *(handle, transposed_b, transposed_a, P, M, N, _address(factor, kind)),
-        *(b.data.ptr, data_type, row_b, step_b, a.data.ptr, data_type, row_a, step_a),
-        *(_address(0.0, kind), c.data.ptr, DATA_TYPES[kind], P, M * P, math.prod(batch)),
-        *(compute_type, ANY_ALGORITHM),
+        *(xp.cuda.device.get_cublas_handle(), transposed_b, transposed_a, P, M, N),
+        *(_address(factor, dtype), b.data.ptr, data_type, row_b, step_b),
+        *(a.data.ptr, data_type, row_a, step_a, _address(0.0, dtype)),
+        *(c.data.ptr, result_type, P, M * P, math.prod(batch), compute_type, ANY_ALGORITHM),
     )
     return c
 
@@ -116,11 +116,11 @@ def _cublas():
 
 
 @functools.cache
-def _host_scalar(number: float, kind: str):
-    return np.array(number, kind)
+def _host_scalar(number: float, dtype: type):
+    return np.array(number, dtype)
 
 
 @functools.cache
-def _address(number: float, kind: str) -> int:
-    """Return the address, in the host's memory, of `number` with the dtype `kind`."""
-    return _host_scalar(number, kind).ctypes.data
+def _address(number: float, dtype: type) -> int:
+    """Return the address, in the host's memory, of `number` as a `dtype`."""
+    return _host_scalar(number, dtype).ctypes.data

@@ -72,7 +72,7 @@ def mask_with_steps(mask, scores):
 def softmax_backward(dweights, weights):
     """See numformer.paper.softmax."""
     dweights, weights = alike(dweights, weights)
-    dscores, S = array_module(dweights).empty_like(dweights), weights.shape[-1]
+    dscores, S = array_module(weights).empty(weights.shape, weights.dtype), weights.shape[-1]
     N = weights.size // max(S, 1)
     SOURCE.start("softmax_backward", weights, *warps(N), dweights, weights, N, S, dscores)
     return dscores

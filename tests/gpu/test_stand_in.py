@@ -11,12 +11,15 @@ import pytest
 from cupy_stand_in import Undefined, synchronisations
 from numpy.testing import assert_allclose, assert_array_equal
 
-from numformer.arithmetic import dot_rows, matmul
+from numformer.arithmetic import dot_rows, matmul, matrix_product
 from numformer.errors import BrokenNumbers
 from numformer.gradient_check import __main__ as gradient_check
 from numformer.half_precision import half_products
+from numformer.kernels.cuda import Source
+from numformer.later.attention.rotary import rotary, rotary_backward, rotary_turns
 from numformer.layer import pack
 from numformer.models import Config, Transformer
+from numformer.optimization.clipping import norm_of
 from numformer.optimization.optimizers import OPTIMIZERS
 from numformer.optimization.recipe import Recipe
 from numformer.paper.attention import (
@@ -26,8 +29,9 @@ from numformer.paper.attention import (
 from numformer.paper.cross_entropy import CrossEntropy
 from numformer.paper.embedding import embed
 from numformer.paper.feed_forward import relu
-from numformer.paper.layer_norm import layer_norm_backward
-from numformer.paper.linear import linear_backward
+from numformer.paper.layer_norm import layer_norm, layer_norm_backward
+from numformer.paper.linear import linear, linear_backward
+from numformer.paper.masks import gather_rows
 from numformer.paper.softmax import softmax
 from numformer.runs.checkpoints import load_checkpoint
 from numformer.training.trainer import Trainer
@@ -164,8 +168,9 @@ def test_a_step_waits_for_nothing_and_metrics_and_checkpoints_for_little(
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("what", ["log", "evaluate", "save"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("device", ["stand_in", "with_kernels"])
 def test_broken_numbers_move_no_weight_before_they_are_seen(
-    tmp_path, stand_in, monkeypatch, what, optimizer
+    tmp_path, monkeypatch, what, optimizer, device, request
 ):
     """Later steps, whose numbers are finite, move no weight either, and no file is written."""
     forward, backward = CrossEntropy.forward, Transformer.backward
@@ -181,7 +186,8 @@ def test_broken_numbers_move_no_weight_before_they_are_seen(
 
     monkeypatch.setattr(CrossEntropy, "forward", broken_loss)
     monkeypatch.setattr(Transformer, "backward", broken_gradient)
-    broken = trainer(tmp_path, stand_in, clip_norm=1.0, optimizer=optimizer)
+    xp = request.getfixturevalue(device)
+    broken = trainer(tmp_path, xp, clip_norm=1.0, optimizer=optimizer)
     advance(broken, 2)
     before = broken.model.state_dict()
     with synchronisations() as waits:
@@ -208,13 +214,52 @@ def test_kernels_multiply_numbers_of_eleven_bits_and_sum_in_float32(with_kernels
         assert_allclose(result.get(), expected, rtol=1e-6, atol=1e-6)
 
 
+def test_kernels_round_weights_and_inputs_of_layers_once_in_a_step(with_kernels, rng, monkeypatch):
+    """The kernel that writes an input rounds it, too. The next step rounds new weights."""
+    cp, started = with_kernels, []
+    start = Source.start
+
+    def noted(source, name, *arguments):
+        started.append(name)
+        return start(source, name, *arguments)
+
+    monkeypatch.setattr(Source, "start", noted)
+    x, w, b, dy = (
+        cp.asarray(rng.standard_normal(shape).astype(np.float32))
+        for shape in ((2, 3, 5), (5, 7), 7, (2, 3, 7))
+    )
+
+    def products(x):
+        y = linear(x, w, b)
+        dx, dw, _ = linear_backward(dy, x, w, b)
+        return y, linear(x, w), dx, dw
+
+    for _ in range(2):
+        started.clear()
+        with half_products():
+            inputs = [x, layer_norm(x, x[0, 0], x[0, 1], 1e-5)[0], relu(x)[0]]
+            results = [products(array) for array in inputs]
+        assert started.count("round_to_half") == 5  # x, w, and three times dy
+        for array, result in zip(inputs, results, strict=True):
+            with half_products():
+                expected = products(cp.array(array))
+            for found, right in zip(result, expected, strict=True):
+                assert_array_equal(found.get(), right.get())
+        w *= 2
+    with half_products():
+        rounded = matrix_product.get().rounded
+        layer_norm(x, x[0, 0], x[0, 1], 1e-5)
+        assert not rounded  # what nothing refers to is forgotten
+
+
 def test_kernels_read_unusual_inputs_as_the_formulas_do(with_kernels, rng):
-    """Ids by columns, another dtype, NaN, a mask for each head, heads of one value, many rows."""
+    """Ids by columns, another dtype, NaN, a mask for each head, heads side by side, many rows."""
     cp, x = with_kernels, rng.standard_normal((2, 3, 4, 5))
     ids = np.asfortranarray(rng.integers(0, 5, (3, 4)))
     nan = np.where(np.arange(5) == 1, np.nan, x)
     heads, mask = [x, x, x[:, :1]], rng.random((2, 3, 4, 4)) < 0.5
     many = rng.standard_normal((2, 2000, 3))
+    beside, turns = x[..., :4].copy().swapaxes(1, 2), rotary_turns(3, 4)
     for formula, inputs in (
         (embed, [ids, x[0, 0].T]),
         (layer_norm_backward, [x.astype(np.float32), x, x[..., :1], x[0, 0, 0]]),
@@ -226,6 +271,11 @@ def test_kernels_read_unusual_inputs_as_the_formulas_do(with_kernels, rng):
         (softmax, [np.where(np.isnan(nan), np.inf, nan)]),
         (scaled_dot_product_attention, heads),
         (scaled_dot_product_attention_backward, [x, *heads, x[..., :4]]),
+        (gather_rows, [beside, rng.integers(0, 24, (5, 4))]),
+        (rotary, [beside, turns]),
+        (rotary, [beside[0], turns]),
+        (rotary_backward, [x[:, :, :3, 1:], turns]),
+        (norm_of, [many[0, :, 0] ** 2]),
     ):
         with np.errstate(invalid="ignore"):
             expected = formula(*inputs)
