@@ -28,18 +28,23 @@ __device__ __forceinline__ T warp_max(T value) {{
 }}
 
 const int PACK = 16 / sizeof(T);
-struct alignas(16) Pack {{ T entries[PACK]; }};
+template <class E> struct alignas(PACK * sizeof(E)) PackOf {{ E entries[PACK]; }};
+typedef PackOf<T> Pack;
 
 // The first numbers at x, at most `count`; the other entries are `otherwise`.
-__device__ __forceinline__ Pack load(const T* x, Int count, T otherwise = 0) {{
-    if (count >= PACK && Word(x) % 16 == 0) return *reinterpret_cast<const Pack*>(x);
-    Pack pack;
+template <class E>
+__device__ __forceinline__ PackOf<E> load(const E* x, Int count, E otherwise = 0) {{
+    typedef PackOf<E> P;
+    if (count >= PACK && Word(x) % sizeof(P) == 0) return *reinterpret_cast<const P*>(x);
+    P pack;
     for (int i = 0; i < PACK; i++) pack.entries[i] = i < count ? x[i] : otherwise;
     return pack;
 }}
 
-__device__ __forceinline__ void store(const Pack& pack, Int count, T* x) {{
-    if (count >= PACK && Word(x) % 16 == 0) *reinterpret_cast<Pack*>(x) = pack;
+template <class E>
+__device__ __forceinline__ void store(const PackOf<E>& pack, Int count, E* x) {{
+    typedef PackOf<E> P;
+    if (count >= PACK && Word(x) % sizeof(P) == 0) *reinterpret_cast<P*>(x) = pack;
     else for (int i = 0; i < PACK && i < count; i++) x[i] = pack.entries[i];
 }}
 """

@@ -1,11 +1,11 @@
-"""Dropout masks: one thread for each random word of 64 bits, which determines four entries."""
+"""Dropout: its masks, one thread for each random word of 64 bits, and the product with them."""
 
 import math
 
 from numformer.backend import array_module
-from numformer.kernels.cuda import Source, threads_for
+from numformer.kernels.cuda import Source, alike, packs_for, threads_for
 
-FORMULAS = ("dropout_mask",)
+FORMULAS = "dropout_mask", "dropout", "dropout_backward"
 SOURCE = Source("""
 extern "C" __global__ void dropout_mask(
     Word key, Int start, Int dropped, double scale, Int N, T* keep
@@ -19,6 +19,14 @@ extern "C" __global__ void dropout_mask(
     for (Int n = 4 * word; n < min(N, 4 * word + 4); n++, bits >>= 16)
         keep[n] = Int(bits & 0xffff) >= dropped ? T(scale) : T(0);
 }
+
+extern "C" __global__ void multiply(const T* x, const T* keep, Int N, T* y) {
+    Int n = PACK * (Int(blockIdx.x) * blockDim.x + threadIdx.x);
+    if (n >= N) return;
+    Pack product = load(x + n, N - n), factors = load(keep + n, N - n);
+    for (int i = 0; i < PACK; i++) product.entries[i] *= factors.entries[i];
+    store(product, N - n, y + n);
+}
 """)
 
 
@@ -30,3 +38,18 @@ def dropout_mask(like, shape, p, key, start, stop):
     scale = 65536 / (65536 - dropped)
     SOURCE.start("dropout_mask", keep, *launch, key, start, dropped, scale, N, keep)
     return keep
+
+
+def dropout(x, keep):
+    """See numformer.paper.dropout."""
+    if keep is None:
+        return x
+    x, keep = alike(x, keep)
+    y = array_module(x).empty(x.shape, x.dtype)
+    SOURCE.start("multiply", x, *packs_for(x), x, keep, x.size, y)
+    return y
+
+
+def dropout_backward(dy, keep):
+    """See numformer.paper.dropout."""
+    return dropout(dy, keep)

@@ -1,7 +1,7 @@
-"""ReLU: one thread for each entry, which reads it once."""
+"""ReLU: one thread for each pack of entries, which reads it once."""
 
 from numformer.backend import array_module
-from numformer.kernels.cuda import Source, contiguous, threads_for
+from numformer.kernels.cuda import Source, contiguous, packs_for
 from numformer.kernels.half import new_rounded
 
 FORMULAS = "relu", "relu_backward"
@@ -11,17 +11,28 @@ SOURCE = Source("""
 extern "C" __global__ void relu(
     const T* x, Int N, T* y, __half* rounded_y, bool* positive
 ) {
-    Int n = Int(blockIdx.x) * blockDim.x + threadIdx.x;
+    Int n = PACK * (Int(blockIdx.x) * blockDim.x + threadIdx.x);
     if (n >= N) return;
-    T value = x[n] <= 0 ? T(0) : x[n];
-    positive[n] = x[n] > 0;
-    y[n] = value;
-    if (rounded_y) rounded_y[n] = __float2half_rn(value);
+    Pack values = load(x + n, N - n);
+    PackOf<bool> above;
+    PackOf<__half> rounded;
+    for (int i = 0; i < PACK; i++) {
+        above.entries[i] = values.entries[i] > 0;
+        if (values.entries[i] <= 0) values.entries[i] = 0;
+        rounded.entries[i] = __float2half_rn(values.entries[i]);
+    }
+    store(above, N - n, positive + n);
+    store(values, N - n, y + n);
+    if (rounded_y) store(rounded, N - n, rounded_y + n);
 }
 
 extern "C" __global__ void relu_backward(const T* dy, const bool* positive, Int N, T* dx) {
-    Int n = Int(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (n < N) dx[n] = dy[n] * T(positive[n]);
+    Int n = PACK * (Int(blockIdx.x) * blockDim.x + threadIdx.x);
+    if (n >= N) return;
+    Pack d = load(dy + n, N - n);
+    PackOf<bool> above = load(positive + n, N - n);
+    for (int i = 0; i < PACK; i++) d.entries[i] *= T(above.entries[i]);
+    store(d, N - n, dx + n);
 }
 """)
 
@@ -31,7 +42,7 @@ def relu(x):
     (x,) = contiguous(x)
     xp, N = array_module(x), x.size
     y, positive = xp.empty(x.shape, x.dtype), xp.empty(x.shape, bool)
-    SOURCE.start("relu", x, *threads_for(N), x, N, y, new_rounded(y), positive)
+    SOURCE.start("relu", x, *packs_for(x), x, N, y, new_rounded(y), positive)
     return y, positive
 
 
@@ -42,5 +53,5 @@ def relu_backward(dy, positive):
         positive = xp.broadcast_to(positive, dy.shape)
     (positive,) = contiguous(positive)
     dx, N = xp.empty(dy.shape, dy.dtype), dy.size
-    SOURCE.start("relu_backward", dy, *threads_for(N), dy, positive, N, dx)
+    SOURCE.start("relu_backward", dy, *packs_for(dy), dy, positive, N, dx)
     return dx

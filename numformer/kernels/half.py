@@ -21,12 +21,9 @@ extern "C" __global__ void round_to_half(const T* x, Int N, __half* y) {
     Int n = PACK * (Int(blockIdx.x) * blockDim.x + threadIdx.x);
     if (n >= N) return;
     Pack pack = load(x + n, N - n);
-    if (n + PACK <= N) {
-        struct alignas(2 * PACK) { __half entries[PACK]; } halves;
-        for (int i = 0; i < PACK; i++) halves.entries[i] = __float2half_rn(pack.entries[i]);
-        *reinterpret_cast<decltype(halves)*>(y + n) = halves;
-    } else
-        for (int i = 0; n + i < N; i++) y[n + i] = __float2half_rn(pack.entries[i]);
+    PackOf<__half> rounded;
+    for (int i = 0; i < PACK; i++) rounded.entries[i] = __float2half_rn(pack.entries[i]);
+    store(rounded, N - n, y + n);
 }
 """)
 

@@ -9,27 +9,41 @@ FORMULAS = "layer_norm", "layer_norm_backward"
 SOURCE = Source("""
 #include <cuda_fp16.h>
 
+// A thread's packs of a row begin at `first`.
+#define EACH_PACK for (int first = PACK * threadIdx.x; first < D; first += PACK * 32)
+
 extern "C" __global__ void layer_norm(
     const T* x, const T* gamma, const T* beta, double epsilon, Int N, Int D,
     T* y, __half* rounded_y, T* x_hat, T* rstd
 ) {
     Int n = Int(blockIdx.x) * blockDim.y + threadIdx.y;
     if (n >= N) return;
-    x += n * D; y += n * D; x_hat += n * D;
+    x += n * D; y += n * D; x_hat += n * D; rounded_y += rounded_y ? n * D : 0;
 
     T sum = 0, squares = 0;
-    #pragma unroll 4
-    for (int d = threadIdx.x; d < D; d += 32) sum += x[d];
+    EACH_PACK {
+        Pack values = load(x + first, D - first);
+        for (T value : values.entries) sum += value;
+    }
     T mean = warp_sum(sum) / D;
-    #pragma unroll 4
-    for (int d = threadIdx.x; d < D; d += 32) squares += (x[d] - mean) * (x[d] - mean);
+    EACH_PACK {
+        Pack values = load(x + first, D - first, mean);
+        for (T value : values.entries) squares += (value - mean) * (value - mean);
+    }
     T scale = 1 / sqrt(warp_sum(squares) / D + T(epsilon));
-    #pragma unroll 4
-    for (int d = threadIdx.x; d < D; d += 32) {
-        T normal = (x[d] - mean) * scale, value = gamma[d] * normal + beta[d];
-        x_hat[d] = normal;
-        y[d] = value;
-        if (rounded_y) rounded_y[n * D + d] = __float2half_rn(value);
+    EACH_PACK {
+        Pack values = load(x + first, D - first), g = load(gamma + first, D - first);
+        Pack b = load(beta + first, D - first);
+        PackOf<__half> rounded;
+        for (int i = 0; i < PACK; i++) {
+            T normal = (values.entries[i] - mean) * scale;
+            values.entries[i] = normal;
+            b.entries[i] += g.entries[i] * normal;
+            rounded.entries[i] = __float2half_rn(b.entries[i]);
+        }
+        store(values, D - first, x_hat + first);
+        store(b, D - first, y + first);
+        if (rounded_y) store(rounded, D - first, rounded_y + first);
     }
     if (threadIdx.x == 0) rstd[n] = scale;
 }
@@ -42,16 +56,24 @@ extern "C" __global__ void layer_norm_backward(
     dy += n * D; x_hat += n * D; dx += n * D;
 
     T sum = 0, along_x_hat = 0;
-    #pragma unroll 4
-    for (int d = threadIdx.x; d < D; d += 32) {
-        sum += dy[d] * gamma[d];
-        along_x_hat += dy[d] * gamma[d] * x_hat[d];
+    EACH_PACK {
+        Pack d = load(dy + first, D - first), g = load(gamma + first, D - first);
+        Pack normal = load(x_hat + first, D - first);
+        for (int i = 0; i < PACK; i++) {
+            sum += d.entries[i] * g.entries[i];
+            along_x_hat += d.entries[i] * g.entries[i] * normal.entries[i];
+        }
     }
     T mean = warp_sum(sum) / D;
     along_x_hat = warp_sum(along_x_hat) / D;
-    #pragma unroll 4
-    for (int d = threadIdx.x; d < D; d += 32)
-        dx[d] = rstd[n] * (dy[d] * gamma[d] - mean - x_hat[d] * along_x_hat);
+    EACH_PACK {
+        Pack d = load(dy + first, D - first), g = load(gamma + first, D - first);
+        Pack normal = load(x_hat + first, D - first);
+        for (int i = 0; i < PACK; i++)
+            d.entries[i] = rstd[n]
+                * (d.entries[i] * g.entries[i] - mean - normal.entries[i] * along_x_hat);
+        store(d, D - first, dx + first);
+    }
 }
 """)
 

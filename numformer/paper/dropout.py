@@ -1,15 +1,18 @@
 """Dropout (Srivastava et al. 2014; section 5.4): in training, values chosen at random become 0."""
 
+from numformer.backend import has_kernel
 from numformer.errors import InputError
 from numformer.layer import Array, Layer, training
 from numformer.randomness import dropout_stream
 
 
+@has_kernel
 def dropout(x, keep):
     """x (...) -> y (...): y = x * keep, where keep is 0 or 1 / (1 - p); None keeps every value."""
     return x if keep is None else x * keep
 
 
+@has_kernel
 def dropout_backward(dy, keep):
     """dy (...) -> dx (...): dx = dy * keep, so a dropped value gets no gradient."""
     return dy if keep is None else dy * keep
@@ -31,9 +34,8 @@ class Dropout(Layer):
 
     def draw(self, shape: tuple[int, ...], like):
         """Return a new mask `keep` (shape), of the dtype and device of `like`; None to keep all."""
-        if not (training() and self.p_drop):
-            return None
-        return dropout_stream.mask(shape, self.p_drop, like)
+        drops = training() and self.p_drop
+        return dropout_stream.mask(shape, self.p_drop, like) if drops else None
 
     def forward(self, x: Array) -> Array:
         keep = self.draw(x.shape, like=x)
