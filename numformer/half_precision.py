@@ -24,14 +24,14 @@ def half_products(half: bool = True) -> Iterator[None]:
 
 
 class HalfProduct:
-    """`half_product` within one block, and arrays that the block's products round only once.
+    """The `half_product` of one half_products() block, with the rounded copies that it keeps.
 
-    `rounded` holds, by the id of an array, a weak reference to it and its rounded copy
-    (numformer/kernels/half.py). It ends with the block, because the next step changes the weights.
+    `rounded_copies` maps the id of an array to a weak reference to the array and its rounded copy
+    (numformer/kernels/half.py). A new block starts empty, because the update changes the weights.
     """
 
     def __init__(self) -> None:
-        self.rounded: dict[int, tuple] = {}
+        self.rounded_copies: dict[int, tuple] = {}
 
     def __call__(self, a, b):
         return half_product(a, b)

@@ -258,15 +258,15 @@ def asnumpy(values) -> np.ndarray:
 
 def empty(shape, dtype=float) -> ndarray:
     """A new array; floating-point numbers are NaN, so reading unwritten ones shows."""
-    return _unwritten(np.empty(shape, dtype))
+    return _fill_with_nan(np.empty(shape, dtype))
 
 
 def empty_like(a: ndarray, dtype=None) -> ndarray:
-    """As `empty`, in the order in memory of `a`."""
-    return _unwritten(np.empty_like(a._memory, dtype))
+    """Like `empty`, with the shape and memory order of `a`."""
+    return _fill_with_nan(np.empty_like(a._memory, dtype))
 
 
-def _unwritten(memory: np.ndarray) -> ndarray:
+def _fill_with_nan(memory: np.ndarray) -> ndarray:
     if memory.dtype.kind == "f":
         memory.fill(np.nan)
     return ndarray(memory)

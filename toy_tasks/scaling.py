@@ -237,7 +237,7 @@ def between(results: study.Results) -> None:
         size = parameter_count(PREDICTED)
         loss = fit.forms[fit.chosen].loss(size, most)
         print(f"  {fit.chosen}, {size:,} parameters, {most:,} symbols: {loss},")
-        print("    the interval of the law; the seed of a run adds to it")
+        print("    the interval is of the law; a single run varies more, by its seed")
 
 
 def draw(results: study.Results, folder: Path) -> None:

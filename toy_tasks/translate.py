@@ -116,7 +116,7 @@ HELP = {
 
 
 def program_parser() -> Parser:
-    """The parser of the flags of every task, and of the flags of translate."""
+    """The parser of translate's flags: those that `build_parser` adds, and translate's own."""
     special = dict(input_flag="--text", presets=PRESETS, by_tokens=True)
     parser = build_parser("translate", DESCRIPTION, Transformer, **special, **DEFAULTS)
     add = parser.add_argument

@@ -60,7 +60,7 @@ KINDS = "forks", "mpi"
 
 
 def ranks_for(parallel: str | None, timeout: float) -> Ranks:
-    """Return the ranks that train; if `parallel` is None, MPI's ranks if MPI started this process.
+    """Return the ranks for `parallel`; None means "mpi" if MPI started this process, else "forks".
 
     Raises InputError for a `parallel` or a timeout that is not valid, or if mpi4py is missing.
     """

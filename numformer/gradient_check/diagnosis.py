@@ -118,7 +118,7 @@ def state_between_forwards(failure: Failure) -> str | None:
 
 
 def faulty_layer(failure: Failure) -> str | None:
-    """Return the report on an inner layer that is wrong by itself, in this tensor or an input."""
+    """Return the report on an inner layer whose own check fails, for this tensor or an input."""
     reports = failure.check.faulty_layers
     return reports.get(failure.name) or reports.get("")
 

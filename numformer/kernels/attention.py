@@ -16,7 +16,7 @@ FORMULAS = "scaled_dot_product_attention", "scaled_dot_product_attention_backwar
 LARGEST = {"f": 64, "d": 32}  # by dtype, the largest T, S, K and K_v that fit a block's memory
 THREADS = 16, 16
 SOURCE = Source("""
-// 16 x 16 threads compute a matrix of at most LARGEST rows and columns, each thread PACK x PACK
+// 16 x 16 threads compute a matrix of at most LARGEST rows and columns; each computes PACK x PACK
 // adjacent entries. In the block's memory the rows of a matrix begin PITCH entries apart.
 const int LARGEST = 16 * PACK, PITCH = LARGEST + PACK;
 typedef T Entries[PACK][PACK];
@@ -58,7 +58,7 @@ __device__ void write(
     }
 }
 
-// c[row][column] = sum_n a[n][row] b[n][column], with n below N
+// c[row][column] = sum over n < N of a[n][row] b[n][column]
 __device__ void multiply(const T* a, const T* b, int N, Entries& c) {
     for (int i = 0; i < PACK; i++) for (int j = 0; j < PACK; j++) c[i][j] = 0;
     a += PACK * threadIdx.y;

@@ -1,4 +1,4 @@
-"""Copies in another order: contiguous copies; rows spread to places in a batch, and back."""
+"""Copies in another order: contiguous copies, rows to places in a batch, and places to rows."""
 
 from numformer.backend import array_module
 from numformer.kernels.cuda import Source, contiguous, threads_for, warps
@@ -18,7 +18,7 @@ extern "C" __global__ void copy_in_order(
     y[n] = x[head / unsigned(H) * step_b + head % unsigned(H) * step_h + t * step_t + k * step_k];
 }
 
-// y (N, K): row row_of_place[n] of x for each place n; zeros if it is negative.
+// y (N, K): for each place n, row row_of_place[n] of x, or zeros if that number is negative.
 extern "C" __global__ void spread_rows(const T* x, const Int* row_of_place, Int K, Int N, T* y) {
     Int n = Int(blockIdx.x) * blockDim.y + threadIdx.y;
     if (n >= N) return;
@@ -26,7 +26,7 @@ extern "C" __global__ void spread_rows(const T* x, const Int* row_of_place, Int 
     for (Int k = threadIdx.x; k < K; k += 32) y[n * K + k] = row < 0 ? T(0) : x[row * K + k];
 }
 
-// y (N, K): place place_of_row[n] of x (B, H, T, K) for each row n; steps as in copy_in_order.
+// y (N, K): for each row n, place place_of_row[n] of x (B, H, T, K); steps as in copy_in_order.
 extern "C" __global__ void gather_rows(
     const T* x, Int step_b, Int step_h, Int step_t, Int step_k,
     const Int* place_of_row, Int H, Int length, Int K, Int N, T* y

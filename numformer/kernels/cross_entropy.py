@@ -19,7 +19,7 @@ template <bool largest> __device__ T over_block(T value) {
     return largest ? warp_max(value) : warp_sum(value);
 }
 
-// A thread's packs of a row begin at `first`.
+// Loops over the packs of a row that this thread handles; each begins at index `first`.
 #define EACH_PACK for (int first = PACK * threadIdx.x; first < V; first += PACK * blockDim.x)
 
 extern "C" __global__ void cross_entropy(

@@ -8,8 +8,8 @@ from numformer.backend import array_module
 from numformer.errors import InputError
 
 WARP = 32
-# T is float or double. A warp is 32 threads adjacent in x, which can exchange values. Threads that
-# read a Pack at a time keep the memory twice as busy as threads that read a number at a time.
+# T is float or double. A warp is 32 threads adjacent in x, which can exchange values. A Pack is 16
+# bytes of T: threads that read Packs use more of the memory bandwidth than reads of single numbers.
 HEAD = """
 typedef {T} T;
 typedef long long Int;
@@ -31,13 +31,13 @@ const int PACK = 16 / sizeof(T);
 template <class E> struct alignas(PACK * sizeof(E)) PackOf {{ E entries[PACK]; }};
 typedef PackOf<T> Pack;
 
-// The first numbers at x, at most `count`; the other entries are `otherwise`.
+// Reads PACK numbers from x on. If only `count` of them exist, the other entries are `fill`.
 template <class E>
-__device__ __forceinline__ PackOf<E> load(const E* x, Int count, E otherwise = 0) {{
+__device__ __forceinline__ PackOf<E> load(const E* x, Int count, E fill = 0) {{
     typedef PackOf<E> P;
     if (count >= PACK && Word(x) % sizeof(P) == 0) return *reinterpret_cast<const P*>(x);
     P pack;
-    for (int i = 0; i < PACK; i++) pack.entries[i] = i < count ? x[i] : otherwise;
+    for (int i = 0; i < PACK; i++) pack.entries[i] = i < count ? x[i] : fill;
     return pack;
 }}
 
@@ -96,7 +96,7 @@ def threads_for(entries: int, threads: int = 256) -> tuple[tuple[int], tuple[int
 
 
 def packs_for(x) -> tuple[tuple[int], tuple[int]]:
-    """Return numbers of blocks and threads that give each pack of x a thread of its own."""
+    """Return numbers of blocks and threads that give each pack (16 bytes) of x its own thread."""
     return threads_for(-(-x.nbytes // 16))
 
 

@@ -1,4 +1,4 @@
-"""Dropout: its masks, one thread for each random word of 64 bits, and the product with them."""
+"""Dropout: masks, with one thread for each random word of 64 bits, and products with a mask."""
 
 import math
 

@@ -2,7 +2,7 @@
 
 from numformer.backend import array_module
 from numformer.kernels.cuda import Source, contiguous, packs_for
-from numformer.kernels.half import new_rounded
+from numformer.kernels.half import new_half_rows
 
 FORMULAS = "relu", "relu_backward"
 SOURCE = Source("""
@@ -14,14 +14,14 @@ extern "C" __global__ void relu(
     Int n = PACK * (Int(blockIdx.x) * blockDim.x + threadIdx.x);
     if (n >= N) return;
     Pack values = load(x + n, N - n);
-    PackOf<bool> above;
+    PackOf<bool> flags;
     PackOf<__half> rounded;
     for (int i = 0; i < PACK; i++) {
-        above.entries[i] = values.entries[i] > 0;
+        flags.entries[i] = values.entries[i] > 0;
         if (values.entries[i] <= 0) values.entries[i] = 0;
         rounded.entries[i] = __float2half_rn(values.entries[i]);
     }
-    store(above, N - n, positive + n);
+    store(flags, N - n, positive + n);
     store(values, N - n, y + n);
     if (rounded_y) store(rounded, N - n, rounded_y + n);
 }
@@ -30,8 +30,8 @@ extern "C" __global__ void relu_backward(const T* dy, const bool* positive, Int 
     Int n = PACK * (Int(blockIdx.x) * blockDim.x + threadIdx.x);
     if (n >= N) return;
     Pack d = load(dy + n, N - n);
-    PackOf<bool> above = load(positive + n, N - n);
-    for (int i = 0; i < PACK; i++) d.entries[i] *= T(above.entries[i]);
+    PackOf<bool> flags = load(positive + n, N - n);
+    for (int i = 0; i < PACK; i++) d.entries[i] *= T(flags.entries[i]);
     store(d, N - n, dx + n);
 }
 """)
@@ -42,7 +42,7 @@ def relu(x):
     (x,) = contiguous(x)
     xp, N = array_module(x), x.size
     y, positive = xp.empty(x.shape, x.dtype), xp.empty(x.shape, bool)
-    SOURCE.start("relu", x, *packs_for(x), x, N, y, new_rounded(y), positive)
+    SOURCE.start("relu", x, *packs_for(x), x, N, y, new_half_rows(y), positive)
     return y, positive
 
 

@@ -1,7 +1,7 @@
 """Rounding to half precision: one thread for each pack of numbers.
 
 Within half_products(), weights and the inputs of layers are rounded only once, although several
-products read them: nothing writes into them during a step.
+products read them. This is safe because nothing writes to them during a step.
 """
 
 import weakref
@@ -41,33 +41,33 @@ def round_to_half(x):
 def in_precision(x, constant: bool = False):
     """x (..., D) -> its rows (N, D) in the precision of products.
 
-    This is float16 for float32 in half_products(). If x is `constant` (a weight, or the input of a
-    layer) its rounded rows are remembered until it is gone.
+    Within half_products() that is float16 if x is float32. If x is `constant` (a weight or a
+    layer's input), its rounded rows are kept until x is freed or the block ends.
     """
-    block: Any = matrix_product.get()
-    if not block or x.dtype.char != "f":
+    half: Any = matrix_product.get()
+    if not half or x.dtype.char != "f":
         return rows(x)
-    if known := block.rounded.get(id(x)):
-        return known[1]
+    if entry := half.rounded_copies.get(id(x)):
+        return entry[1]
     rounded = round_to_half(rows(x))
     if constant:
-        _remember(x, rounded, block.rounded)
+        _remember(x, rounded, half.rounded_copies)
     return rounded
 
 
-def new_rounded(x):
-    """Return an empty float16 array (N, D) that a kernel fills when it writes x (..., D).
+def new_half_rows(x):
+    """Return an empty float16 array (N, D), which the kernel that writes x (..., D) also fills.
 
-    Products of x will read it. Outside half_products(), where none would, this is None.
+    Products with x then read this rounded copy. Outside half_products() this returns None.
     """
-    block: Any = matrix_product.get()
-    if not block or x.dtype.char != "f":
+    half: Any = matrix_product.get()
+    if not half or x.dtype.char != "f":
         return None
     rounded = array_module(x).empty((x.size // x.shape[-1], x.shape[-1]), np.float16)
-    _remember(x, rounded, block.rounded)
+    _remember(x, rounded, half.rounded_copies)
     return rounded
 
 
-def _remember(x, rounded, memory: dict) -> None:
+def _remember(x, rounded, copies: dict) -> None:
     key = id(x)
-    memory[key] = weakref.ref(x, lambda _: memory.pop(key)), rounded
+    copies[key] = weakref.ref(x, lambda _: copies.pop(key)), rounded

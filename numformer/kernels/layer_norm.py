@@ -2,14 +2,14 @@
 
 from numformer.backend import array_module
 from numformer.kernels.cuda import Source, alike, contiguous, warps
-from numformer.kernels.half import new_rounded
+from numformer.kernels.half import new_half_rows
 from numformer.kernels.sums import column_sums
 
 FORMULAS = "layer_norm", "layer_norm_backward"
 SOURCE = Source("""
 #include <cuda_fp16.h>
 
-// A thread's packs of a row begin at `first`.
+// Loops over the packs of a row that this thread handles; each begins at index `first`.
 #define EACH_PACK for (int first = PACK * threadIdx.x; first < D; first += PACK * 32)
 
 extern "C" __global__ void layer_norm(
@@ -88,7 +88,7 @@ def layer_norm(x, gamma, beta, epsilon):
     N = rstd.size
     SOURCE.start(
         *("layer_norm", x, *warps(N), x, gamma, beta, float(epsilon)),
-        *(N, shape[-1], y, new_rounded(y), x_hat, rstd),
+        *(N, shape[-1], y, new_half_rows(y), x_hat, rstd),
     )
     return y, x_hat, rstd
 

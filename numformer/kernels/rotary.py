@@ -1,4 +1,4 @@
-"""Rotary positions: one warp for each query or key, one of its threads for each pair."""
+"""Rotary positions: one warp for each query or key; one thread rotates each of its pairs."""
 
 from numformer.backend import array_module
 from numformer.kernels.cuda import Source, contiguous, warps
@@ -7,8 +7,8 @@ FORMULAS = "rotary", "rotary_backward"
 SOURCE = Source("""
 struct Turn { T cos, sin; };
 
-// x, y (B, H, T, K): their sequences, heads, positions and entries are x_b, x_h, x_t and x_k apart,
-// or y_b and so on. The direction is 1 or, for the inverse rotation, -1.
+// x (B, H, T, K) has strides x_b, x_h, x_t and x_k, in entries; y has strides y_b to y_k. The
+// direction is 1, or -1 for the inverse rotation.
 extern "C" __global__ void rotary(
     const T* x, Int x_b, Int x_h, Int x_t, Int x_k, const Turn* turns, double direction,
     Int H, Int length, Int pairs, Int N, T* y, Int y_b, Int y_h, Int y_t, Int y_k
@@ -30,19 +30,19 @@ extern "C" __global__ void rotary(
 
 def rotary(x, turns):
     """See numformer.later.attention.rotary."""
-    return _rotated(x, turns, 1.0)
+    return _rotate(x, turns, 1.0)
 
 
 def rotary_backward(dy, turns):
     """See numformer.later.attention.rotary."""
-    return _rotated(dy, turns, -1.0)
+    return _rotate(dy, turns, -1.0)
 
 
-def _rotated(x, turns, direction: float):
+def _rotate(x, turns, direction: float):
     if x.ndim != 4:
-        return _rotated(x.reshape(-1, 1, *x.shape[-2:]), turns, direction).reshape(x.shape)
+        return _rotate(x.reshape(-1, 1, *x.shape[-2:]), turns, direction).reshape(x.shape)
     size, (B, H, length, K) = x.itemsize, x.shape
-    # In the same order in memory as x: heads that are side by side stay so.
+    # y has the memory order of x, so heads that are side by side in x are side by side in y.
     y, N, (turns,) = array_module(x).empty_like(x), B * H * length, contiguous(turns)
     x_steps, y_steps = ([step // size for step in array.strides] for array in (x, y))
     sizes = H, length, K // 2, N

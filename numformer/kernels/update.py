@@ -1,4 +1,4 @@
-"""Around an optimizer's update: the gradient's norm, the loss's scale, undoing a broken step."""
+"""Kernels around an optimizer's update: gradient norm, loss scale, undoing a broken step."""
 
 from numformer.backend import array_module
 from numformer.kernels.cuda import Source, contiguous, threads_for

@@ -60,11 +60,11 @@ class LossScale:
 
 @has_kernel
 def next_scale(loss, norm, scale, finite_steps, growth_interval: int, largest: float):
-    """Return whether a step is skipped, and `scale` and `finite_steps` after it; all scalars ()."""
+    """Return whether to skip the step, and the next `scale` and `finite_steps`; scalars ()."""
     xp = array_module(norm)
     skipped = xp.isfinite(loss) & ~xp.isfinite(norm) & (scale > 1)
     finite_steps = finite_steps + 1
     grows = finite_steps == growth_interval
-    larger = xp.where(grows, xp.minimum(2 * scale, largest), scale)
-    scale = xp.where(skipped, scale / 2, larger)
+    grown_scale = xp.where(grows, xp.minimum(2 * scale, largest), scale)
+    scale = xp.where(skipped, scale / 2, grown_scale)
     return skipped, scale, xp.where(skipped | grows, xp.zeros_like(finite_steps), finite_steps)

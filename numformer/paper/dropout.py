@@ -34,8 +34,8 @@ class Dropout(Layer):
 
     def draw(self, shape: tuple[int, ...], like):
         """Return a new mask `keep` (shape), of the dtype and device of `like`; None to keep all."""
-        drops = training() and self.p_drop
-        return dropout_stream.mask(shape, self.p_drop, like) if drops else None
+        active = training() and self.p_drop
+        return dropout_stream.mask(shape, self.p_drop, like) if active else None
 
     def forward(self, x: Array) -> Array:
         keep = self.draw(x.shape, like=x)

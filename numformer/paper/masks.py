@@ -87,7 +87,7 @@ class Places:
         return gather_rows(x, self._head_indices(x.shape[1], array_module(x))[0])
 
     def _head_indices(self, heads: int, xp) -> tuple:
-        """Each row's place (N, H); each place's row (B, H, T), negative at padding; the padding."""
+        """Return place_of_row (N, H), row_of_place (B, H, T), padding (sequences, positions)."""
         if (heads, xp) not in self._indices:
             batch, length = self.valid.shape
             sequence, position = np.divmod(self.real, length)
@@ -101,7 +101,7 @@ class Places:
 
 @has_kernel
 def spread_rows(x, row_of_place, padding):
-    """x (N, H K), row_of_place (B, H, T) -> (B, H, T, K): each place's row; zeros at padding."""
+    """x (N, H K), row_of_place (B, H, T) -> (B, H, T, K): a row at each place, zeros at padding."""
     y = x.reshape(len(x) * row_of_place.shape[1], -1).take(row_of_place, axis=0)
     sequence, position = map(array_module(x).asarray, padding)
     y[sequence, :, position] = 0
@@ -110,7 +110,7 @@ def spread_rows(x, row_of_place, padding):
 
 @has_kernel
 def gather_rows(x, place_of_row):
-    """x (B, H, T, K), place_of_row (N, H) -> (N, H K): each row's place."""
+    """x (B, H, T, K), place_of_row (N, H) -> (N, H K): each row is read from its place."""
     return x.reshape(-1, x.shape[-1]).take(place_of_row, axis=0).reshape(len(place_of_row), -1)
 
 

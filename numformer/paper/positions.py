@@ -33,7 +33,7 @@ class PositionTable:
         self.build = build
         self._tables: dict[tuple, Any] = {}
 
-    def at(self, positions: np.ndarray, like):
+    def rows_at(self, positions: np.ndarray, like):
         """Return the rows at positions (N,), in the width, dtype and backend of `like` (..., D)."""
         stop, key = positions.max() + 1, (type(like), like.dtype, like.shape[-1])
         table = self._tables.get(key)
@@ -58,7 +58,7 @@ class SinusoidalPositions(Layer):
 
     def forward(self, x: Array, positions: np.ndarray | None = None) -> Array:
         positions = np.arange(x.shape[-2]) if positions is None else positions
-        return x + self._table.at(positions, like=x)
+        return x + self._table.rows_at(positions, like=x)
 
     def backward(self, dy: Array) -> Array:
         return dy.copy()
@@ -67,7 +67,7 @@ class SinusoidalPositions(Layer):
 class LearnedPositions(Layer):
     """x (B, T, D) -> x + P[positions], P (max_length, D) trained (Table 3, row E).
 
-    `positions` as in SinusoidalPositions; raises InputError for positions beyond max_length. The
+    `positions` is as in SinusoidalPositions; one beyond max_length raises InputError. The
     initial P is normal with standard deviation D^-0.5, small beside embeddings (variance 1), so
     training decides how much positions matter.
     """

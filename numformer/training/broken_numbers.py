@@ -9,14 +9,14 @@ from numformer.layer import Layer, Parameter
 
 @has_kernel
 def all_finite(loss, norm, before=True):
-    """Whether the scalars () loss and norm are finite, as all earlier ones were `before`."""
+    """Whether loss and norm, scalars (), are finite and `before`, the last result, is true."""
     xp = array_module(norm)
     return xp.isfinite(loss) & xp.isfinite(norm) & before
 
 
 @has_kernel
 def restore(vector, values, moves) -> None:
-    """Give a vector (N,) its old values back, unless the scalar () `moves`."""
+    """Copy the old `values` back into a vector (N,), unless the scalar () `moves` is true."""
     array_module(vector).copyto(vector, values, where=~moves)
 
 

@@ -54,7 +54,7 @@ class Trainer:
         self.loss_scale = scale if recipe.precision == "mixed" else None
         self.executor = make_executor(self.objective, self.optimizer, seed, parts, self.ranks)
         self.losses: list[float] = []  # since the last line of metrics.jsonl
-        self.unread: list[tuple] = []  # (step, loss, norm and scale, scalars () on the device)
+        self.unread: list[tuple] = []  # (step, loss, norm[, scale]); all but step on the device
         self.all_finite: Any = True  # on a GPU a scalar (): whether all numbers so far were finite
         self.best: dict = {}
         self.recent: list = []  # the weights (N,) at the latest evaluations, to be averaged
@@ -169,7 +169,7 @@ class Trainer:
             return
         unread, self.unread = self.unread, []
         _, _, norm, *_ = unread[0]
-        scalars = [scalar for _, *scalars in unread for scalar in scalars]
+        scalars = [scalar for _, *group in unread for scalar in group]
         numbers = to_host(array_module(norm).stack(scalars)).reshape(len(unread), -1).tolist()
         for (step, *_), (loss, norm, *scale) in zip(unread, numbers, strict=True):
             if not math.isfinite(norm) or not math.isfinite(loss):

@@ -26,9 +26,10 @@ from numformer.paper.attention import (
     scaled_dot_product_attention,
     scaled_dot_product_attention_backward,
 )
-from numformer.paper.cross_entropy import CrossEntropy
+from numformer.paper.cross_entropy import CrossEntropy, cross_entropy, cross_entropy_backward
+from numformer.paper.dropout import dropout
 from numformer.paper.embedding import embed
-from numformer.paper.feed_forward import relu
+from numformer.paper.feed_forward import relu, relu_backward
 from numformer.paper.layer_norm import layer_norm, layer_norm_backward
 from numformer.paper.linear import linear, linear_backward
 from numformer.paper.masks import gather_rows
@@ -215,15 +216,15 @@ def test_kernels_multiply_numbers_of_eleven_bits_and_sum_in_float32(with_kernels
 
 
 def test_kernels_round_weights_and_inputs_of_layers_once_in_a_step(with_kernels, rng, monkeypatch):
-    """The kernel that writes an input rounds it, too. The next step rounds new weights."""
+    """A kernel that writes a layer's input also rounds it; the next step rounds new weights."""
     cp, started = with_kernels, []
     start = Source.start
 
-    def noted(source, name, *arguments):
+    def record_start(source, name, *arguments):
         started.append(name)
         return start(source, name, *arguments)
 
-    monkeypatch.setattr(Source, "start", noted)
+    monkeypatch.setattr(Source, "start", record_start)
     x, w, b, dy = (
         cp.asarray(rng.standard_normal(shape).astype(np.float32))
         for shape in ((2, 3, 5), (5, 7), 7, (2, 3, 7))
@@ -239,7 +240,7 @@ def test_kernels_round_weights_and_inputs_of_layers_once_in_a_step(with_kernels,
         with half_products():
             inputs = [x, layer_norm(x, x[0, 0], x[0, 1], 1e-5)[0], relu(x)[0]]
             results = [products(array) for array in inputs]
-        assert started.count("round_to_half") == 5  # x, w, and three times dy
+        assert started.count("round_to_half") == 5  # x and w once, dy three times
         for array, result in zip(inputs, results, strict=True):
             with half_products():
                 expected = products(cp.array(array))
@@ -247,9 +248,9 @@ def test_kernels_round_weights_and_inputs_of_layers_once_in_a_step(with_kernels,
                 assert_array_equal(found.get(), right.get())
         w *= 2
     with half_products():
-        rounded = matrix_product.get().rounded
+        copies = matrix_product.get().rounded_copies
         layer_norm(x, x[0, 0], x[0, 1], 1e-5)
-        assert not rounded  # what nothing refers to is forgotten
+        assert not copies  # a copy goes with its array
 
 
 def test_kernels_read_unusual_inputs_as_the_formulas_do(with_kernels, rng):
@@ -277,12 +278,57 @@ def test_kernels_read_unusual_inputs_as_the_formulas_do(with_kernels, rng):
         (rotary_backward, [x[:, :, :3, 1:], turns]),
         (norm_of, [many[0, :, 0] ** 2]),
     ):
-        with np.errstate(invalid="ignore"):
-            expected = formula(*inputs)
-        found = formula(*map(cp.asarray, inputs))
-        pairs = zip(found, expected, strict=True) if type(found) is tuple else [(found, expected)]
-        for result, right in pairs:
-            assert_allclose(result.get(), right, rtol=2e-5, atol=1e-6, err_msg=formula.__name__)
+        assert_kernel_is_right(cp, formula, *inputs)
+
+
+def assert_kernel_is_right(cp, formula, *inputs):
+    """The kernel computes what the formula computes, both from copies of the inputs."""
+    arrays = [x.copy() if isinstance(x, np.ndarray) else x for x in inputs]
+    with np.errstate(invalid="ignore"):
+        expected = formula(*arrays)
+    found = formula(*(cp.asarray(x) if isinstance(x, np.ndarray) else x for x in inputs))
+    pairs = zip(found, expected, strict=True) if type(found) is tuple else [(found, expected)]
+    for result, right in pairs:
+        assert_allclose(result.get(), right, rtol=2e-5, atol=1e-6, err_msg=formula.__name__)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("width", [130, 1029])
+def test_kernels_read_long_rows_in_packs(with_kernels, rng, dtype, width):
+    """Rows that end within a pack, rows that begin within one, and more packs than threads."""
+    x, y = rng.standard_normal((2, 3, width)).astype(dtype)
+    ids, share = rng.integers(0, width, 3), rng.random(3).astype(dtype)
+    _, exponentials, total = cross_entropy(x, ids, share, 0.1)
+    for formula, inputs in (
+        (linear, [x[:, :5], y[:, :5].T @ y, x[0]]),
+        (relu, [x]),
+        (relu_backward, [x, y > 0]),
+        (dropout, [x, np.sign(y)]),
+        (layer_norm, [x, y[0], y[1], 1e-5]),
+        (layer_norm_backward, [x, y, share[:, None], y[0]]),
+        (cross_entropy, [x - 200, ids, share, 0.1]),
+        (cross_entropy_backward, [share, exponentials, total, ids, 0.1]),
+    ):
+        assert_kernel_is_right(with_kernels, formula, *inputs)
+    beginning_within_a_pack = with_kernels.asarray(x).reshape(-1)[1:]
+    assert_array_equal(relu(beginning_within_a_pack)[0].get(), np.maximum(x, 0).reshape(-1)[1:])
+
+
+@pytest.mark.parametrize("sizes", [(17, 33, 20, 31), (64, 50, 33, 64), (32, 32, 32, 32)])
+def test_kernels_fill_a_block_with_a_head(with_kernels, rng, sizes):
+    """Up to the largest head that fits, in both dtypes; in float64 some are too large."""
+    T, S, K, K_v = sizes
+    for dtype in (np.float32, np.float64):
+        query, key, value, doutput = (
+            rng.standard_normal((2, 3, *shape)).astype(dtype)
+            for shape in ((T, K), (S, K), (S, K_v), (T, K_v))
+        )
+        mask = rng.random((2, 1, T, S)) < 0.7
+        attention = [query, key, value, mask]
+        _, weights = scaled_dot_product_attention(*attention)
+        assert_kernel_is_right(with_kernels, scaled_dot_product_attention, *attention)
+        backward = scaled_dot_product_attention_backward
+        assert_kernel_is_right(with_kernels, backward, doutput, query, key, value, weights)
 
 
 def test_weights_move_to_the_device_and_back(stand_in):

@@ -157,7 +157,7 @@ def test_rotary_of_an_array_that_is_not_contiguous(rng):
 
 
 def test_the_rotary_table_covers_every_position():
-    """A row is found at once if positions are consecutive, otherwise one by one."""
+    """Consecutive positions take a slice of the table; others are looked up one by one."""
     x = np.ones((2, 4))
     for positions in ([62, 63], [63, 64], [128, 129], [5, 3], [3, 3], [0, 9]):
         turned = Rotary().forward(x, np.array(positions))

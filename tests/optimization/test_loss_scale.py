@@ -24,7 +24,7 @@ HIGH = 2.0**30  # with this scale the gradients of a tiny model overflow
 
 @pytest.fixture(params=["numpy", "stand_in", "with_kernels"])
 def xp(request):
-    """Each module that arrays can be of; and kernels in the place of formulas."""
+    """NumPy, the stand-in for CuPy, and the stand-in with kernels in place of formulas."""
     return np if request.param == "numpy" else request.getfixturevalue(request.param)
 
 

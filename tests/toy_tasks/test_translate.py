@@ -83,7 +83,7 @@ def test_a_run_is_whole_by_itself_and_goes_on_bit_for_bit(data, succeed, refuse,
     write("raw.en", [*english, ""], "\r\n", "utf-8-sig")
     write("raw.de", [*german, "nichts"])
     out = call(main, "--run whole --source raw.en --reference raw.de")[1]
-    assert out[0] == "1 line with an empty side counted, too"
+    assert out[0] == "BLEU and chrF include 1 line with an empty side"
     assert "BLEU, tokens" in out[1] and "tok:none" in out[1] and "BLEU, sentences" in out[3]
     assert out[-1].startswith("BLEU ")
     write("strange.en", ["a ☃ dog", "", "a " * 99], "\r\n")
@@ -305,7 +305,7 @@ def test_files_in_every_shape_are_read(capsys):
     pairs = read_corpus(Path("raw"), ("en", "de"))
     assert pairs["train"] == [("a dog , here .", "ein hund , hier ."), ("two .", "zwei .")]
     assert len(pairs["test"]) == 3, "lines of a test stay where they are"
-    assert "train: 1 line with an empty side left out" in capsys.readouterr().out
+    assert "train: 1 line left out, because a side is empty" in capsys.readouterr().out
 
 
 def test_what_cannot_be_is_refused_in_a_line(data, refuse, complaint):

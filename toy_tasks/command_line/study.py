@@ -43,11 +43,11 @@ class Study:
     them, `between(results)` may print. `model` is the kind of model whose Config gets flags.
 
     `make_task_and_config(options)` returns the task, the kind of model and its config for
-    `options.row` and `options.seed`. `measure(model, task, folder)` returns numbers and lists of
-    numbers by name that say how good the best model of the run in `folder` is; it runs in inference
-    mode. `figure` names the number that is printed for a run. `table(results)` returns rows of
-    cells, the head first; `draw(results, folder)` draws pictures into the study's folder;
-    `verdict(results)` returns the data, the figures and the target, as `finish` takes them.
+    `options.row` and `options.seed`. `measure(model, task, folder)` measures the best model of the
+    run in `folder`, in inference mode, and returns numbers and lists of numbers by name. `figure`
+    names the number that is printed for a run. `table(results)` returns rows of cells, the head
+    first; `draw(results, folder)` draws pictures into the study's folder; `verdict(results)`
+    returns the data, the figures and the target, as `finish` takes them.
 
     `example` is a text for --input, if the models take texts. With `by_tokens` the size of a batch
     is --max-tokens. `flags(parser)` adds the script's own flags. `use(options)` answers --run.

@@ -38,7 +38,7 @@ def read_corpus(
         complete = pairs if split == "test" else [pair for pair in pairs if all(pair)]
         if len(complete) < len(pairs):
             lines = counted(len(pairs) - len(complete), "line")
-            print(f"{split}: {lines} with an empty side left out")
+            print(f"{split}: {lines} left out, because a side is empty")
         if not complete:
             fix = "Give more pairs of sentences."
             raise InputError(f"{split} holds pairs of sentences", "none", fix)

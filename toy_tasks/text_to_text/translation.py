@@ -111,7 +111,7 @@ class TranslationTask(TransductionTask):
         return self.description() | {"seed": self.seed}
 
     def sample_pairs(self, epoch: int) -> list[tuple[list[int], list[int]]]:
-        """The pairs, split into the subwords of an epoch."""
+        """The pairs as ids of subwords, which BPE dropout splits anew in every epoch."""
         seeds = seed_sequence(self.seed, "subwords", epoch).generate_state(2).tolist()
         texts = zip(*self.pairs, strict=True)
         sides = [
@@ -210,7 +210,7 @@ def print_bleu(model: Transformer, text: Translation, pairs: Sequence[Pair], **s
     """Translate the sources of pairs and print BLEU and chrF -> BLEU."""
     sources, references = zip(*pairs, strict=True)
     if empty := sum(not source or not reference for source, reference in pairs):
-        print(f"{counted(empty, 'line')} with an empty side counted, too")
+        print(f"BLEU and chrF include {counted(empty, 'line')} with an empty side")
     return print_scores(translate(text, model, sources, **settings), references, text.to)
 
 

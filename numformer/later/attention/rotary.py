@@ -64,7 +64,7 @@ class Rotary(Layer):
     def turns(self, like, positions: np.ndarray):
         """Return the turns at positions (T,), for `like` (..., T, K)."""
         require_pairs(like.shape[-1])
-        return self._table.at(positions, like)
+        return self._table.rows_at(positions, like)
 
     def forward(self, x: Array, positions: np.ndarray | None = None) -> Array:
         turns = self.turns(x, np.arange(x.shape[-2]) if positions is None else positions)
