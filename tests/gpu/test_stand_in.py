@@ -19,7 +19,7 @@ from numformer.kernels.cuda import Source
 from numformer.later.attention.rotary import rotary, rotary_backward, rotary_turns
 from numformer.layer import pack
 from numformer.models import Config, Transformer
-from numformer.optimization.clipping import norm_of
+from numformer.optimization.clipping import clip_factor, norm_of
 from numformer.optimization.optimizers import OPTIMIZERS
 from numformer.optimization.recipe import Recipe
 from numformer.paper.attention import (
@@ -277,6 +277,8 @@ def test_kernels_read_unusual_inputs_as_the_formulas_do(with_kernels, rng):
         (rotary, [beside[0], turns]),
         (rotary_backward, [x[:, :, :3, 1:], turns]),
         (norm_of, [many[0, :, 0] ** 2]),
+        (clip_factor, [np.array(2.0), 3.0]),
+        (clip_factor, [np.array(4.0), 3.0]),
     ):
         assert_kernel_is_right(cp, formula, *inputs)
 

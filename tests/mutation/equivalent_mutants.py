@@ -134,8 +134,6 @@ The number of texts that are computed at once.
     generation/transduction.py: min(251, 2 ** 20
 A copy of what could be viewed as well.
     later/attention/rotary.py: return x.copy()
-A table of more positions.
-    later/attention/rotary.py: positions.max() + 2
 The time at which a line appears on a terminal, and its place beside a progress bar.
     training/loop.py: print(f'step {trainer.step}: {line}')
     training/loop.py: print(f'step {trainer.step}: {line}', flush=False)
