@@ -41,6 +41,18 @@ def adamw(data, grad, mean, square, *, step, rate, beta1, beta2, epsilon, weight
 
 
 @elementwise
+def sgd(data, grad, velocity, *, step, rate, momentum) -> None:
+    """Stochastic gradient descent with momentum (Polyak 1964): in place, on vectors (N,).
+
+    velocity = momentum velocity + grad, data -= rate velocity. Adam's rates are far too small for
+    it, because it does not divide a gradient by its size.
+    """
+    velocity *= momentum
+    velocity += grad
+    data -= rate * velocity
+
+
+@elementwise
 def lion(data, grad, mean, *, step, rate, beta1, beta2, weight_decay) -> None:
     """Lion (Chen et al. 2023, algorithm 2): in place, on vectors (N,).
 
@@ -97,6 +109,7 @@ def orthogonal(x):
 OPTIMIZERS: dict[str, Callable[..., None]] = {
     "adam": adam,
     "adamw": adamw,
+    "sgd": sgd,
     "lion": lion,
     "muon": muon,
 }
@@ -112,7 +125,9 @@ class OptimizerSettings(settings.Settings):
         0.98, "decay of the mean squared gradient (5.3); for lion, of the mean gradient"
     )
     adam_epsilon: float = settings.above_zero(1e-9, "Adam's epsilon (5.3)")
-    momentum: float = settings.share(0.95, "decay of the mean gradient of a hidden matrix")
+    momentum: float = settings.share(
+        0.95, "decay of the summed gradients; for muon, of the mean gradient of a hidden matrix"
+    )
     weight_decay: float = settings.share(0.01, "each step shrinks weights by the rate times this")
 
 

@@ -701,6 +701,10 @@ def adamw_optimizer(p, recipe: Recipe):
     return adam_optimizer(p, recipe, torch.optim.AdamW, weight_decay=recipe.weight_decay)
 
 
+def sgd_optimizer(p, recipe: Recipe):
+    return [torch.optim.SGD(p.values(), momentum=recipe.momentum)]
+
+
 def lion_optimizer(p, recipe: Recipe):
     class Lion(torch.optim.Optimizer):
         @torch.no_grad()

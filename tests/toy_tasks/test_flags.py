@@ -125,4 +125,4 @@ def test_help_names_the_optimizers_that_use_a_setting(succeed):
     assert own.startswith(
         "--beta1 BETA1 decay of the mean gradient (5.3); for adam, adamw, lion, muon"
     )
-    assert "hidden matrix; for muon (default: 0.95)" in own and "--weight-decay" in own
+    assert "hidden matrix; for sgd, muon (default: 0.95)" in own and "--weight-decay" in own
