@@ -57,6 +57,17 @@ def _environment(number: int) -> dict[str, str]:
     return dict(entry.split("=", 1) for entry in content.split("\0") if "=" in entry)
 
 
+def _has_begun(number: int) -> bool:
+    """Whether a rank has loaded NumPy; before that, toy_tasks began to handle signals.
+
+    A SIGINT while Python itself starts ends the rank, and MPI lets the others wait for it for ever.
+    """
+    try:
+        return "numpy" in Path(f"/proc/{number}/maps").read_text()
+    except OSError:
+        return False
+
+
 def strike(rng: np.random.Generator, process: subprocess.Popen, training: bool) -> bool:
     """Send one rank a signal -> whether it was still at work; all have ended afterwards.
 
@@ -67,6 +78,8 @@ def strike(rng: np.random.Generator, process: subprocess.Popen, training: bool) 
     number = signals[rng.integers(len(signals))]
     rank = int(rng.integers(len(ranks))) if ranks else 0
     if rank in ranks:
+        if number == signal.SIGINT and not _has_begun(ranks[rank]):
+            number = signal.SIGTERM
         os.kill(ranks[rank], number)
     began = time.monotonic()
     try:
