@@ -65,7 +65,7 @@ def next_scale(loss, norm, scale, finite_steps, growth_interval: int, largest: f
     return skipped, *state
 
 
-def all_finite(loss, norm, before=True):
+def all_finite(loss, norm, before):
     """See numformer.training.broken_numbers."""
     (loss, norm), result = contiguous(loss, norm), array_module(norm).empty((), bool)
     before = None if before is True else before

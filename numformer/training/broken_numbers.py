@@ -8,7 +8,7 @@ from numformer.layer import Layer, Parameter
 
 
 @has_kernel
-def all_finite(loss, norm, before=True):
+def all_finite(loss, norm, before):
     """Whether loss and norm, scalars (), are finite and `before`, the last result, is true."""
     xp = array_module(norm)
     return xp.isfinite(loss) & xp.isfinite(norm) & before

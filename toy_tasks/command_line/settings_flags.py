@@ -36,7 +36,7 @@ def add_settings_flags(parser: Parser, model: type[Model]) -> None:
 
 
 def flags_of_models() -> set[str]:
-    """The config flags of all kinds of models, without the own flags of mixers, networks, norms."""
+    """The config flags of all kinds of models, except flags of one mixer, network or norm."""
     configs = (model.Config for model in MODELS.values())
     return {_flag(field) for config in configs for field in _shared_fields(config)}
 
@@ -60,7 +60,7 @@ def settings_from(options: argparse.Namespace, kind: type[Settings], **values) -
 
 
 def _shared_fields(settings: type[Settings]) -> list[Field]:
-    """The fields with a flag, except the own settings of a mixer, network, norm or optimizer.
+    """The fields with a flag, except settings of one mixer, network, norm or optimizer.
 
     Fields without a default belong to the task.
     """

@@ -24,7 +24,7 @@ from numformer.paper.attention import MultiHeadAttention
 from numformer.paper.dropout import dropout, dropout_backward
 from numformer.paper.masks import ExplicitMask, Reach, as_reach, padding_mask
 
-ROWS = 128  # queries in a tile; fewer: slow products; more: masked scores computed in vain
+ROWS = 128  # queries in a tile: with fewer, products are slow; with more, masked scores cost time
 SMALL = 40  # exp(40) times any length fits in a float32, and so does exp(-40) times small values
 LEAST = 1 << 16  # from this many scores in a sequence on, half of them masked, tiles are faster
 
