@@ -1,11 +1,12 @@
-"""The Transformer of "Attention Is All You Need", its forward and backward written by hand.
+"""The Transformer of "Attention Is All You Need", with forward and backward written by hand.
 
-The paper's model is in `numformer.paper`. Later ideas are in the other packages, which
-pass different parts to its classes. The public names below begin with the paper's. The gradient
-check is in `numformer.gradient_check`, and the figures of a run are in `numformer.plots`.
+The paper's model is in `numformer.paper`. `numformer.later` has layers of later work, which can
+replace the paper's; `numformer.recurrence` has the layers that the Transformer replaced.
+`numformer.gradient_check` checks gradients, and `numformer.plots` plots runs. `__all__` below lists
+the public names.
 
-The letters in shapes: B batch, S source length, T target length, D d_model, H heads, K d_k (and d_v
-where they are equal), F d_ff, V vocabulary. The gradient of x is named `dx`.
+The letters in shapes: B batch size, S source length, T target length, D d_model, H heads, K d_k
+(and d_v where it equals d_k), F d_ff, V vocabulary size. The gradient of x is named `dx`.
 """
 
 import importlib
@@ -69,7 +70,7 @@ forward_moved_names()
 
 
 def __getattr__(name: str):
-    if name == "layers":  # importing this former package warns
+    if name == "layers":  # importing this deprecated package warns
         return importlib.import_module("numformer.layers")
     if name in RENAMED:
         value, replacement = globals()[RENAMED[name]], RENAMED[name]

@@ -21,7 +21,7 @@ PACKAGES = {
     "Tasks that a model learns (--help lists the flags, --quick is a trial run)": "toy_tasks",
     "Lessons, in the terminal": "lessons",
 }
-"""Packages whose `commands()` are listed, by the title of the list."""
+"""The title of each list, and the package whose `commands()` it shows."""
 
 CHECKS = {
     "python -m numformer.gradient_check": "compare every gradient with a numerical one",
@@ -35,7 +35,7 @@ CHECKS_IN_CLONE = {
 
 
 def machine() -> dict[str, str]:
-    """Return, by name, the software and hardware that numformer runs on here."""
+    """Return descriptions of the software and hardware of this machine, by name."""
     kind = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
     threads = blas.threads()
     try:
@@ -54,7 +54,7 @@ def machine() -> dict[str, str]:
 
 
 def overview() -> str:
-    """Return a list of the tasks, lessons, checks and the machine, one per line."""
+    """Return a text that lists tasks, lessons and checks, and describes this machine."""
     groups = {
         title: importlib.import_module(package).commands() for title, package in PACKAGES.items()
     }

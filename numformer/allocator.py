@@ -7,8 +7,8 @@ import ctypes
 def reuse_freed_memory() -> None:
     """Let this process keep the memory of freed arrays instead of returning it to the system.
 
-    By default glibc returns large arrays as soon as they are freed, so every training step causes
-    page faults for the same memory again. This acts on the whole process, and only with glibc.
+    By default glibc returns the memory of a large array as soon as it is freed, so every training
+    step causes the same page faults again. This affects the whole process, and only with glibc.
     """
     m_trim_threshold, m_mmap_threshold = -1, -3
     try:
@@ -22,7 +22,7 @@ def reuse_freed_memory() -> None:
 def return_freed_memory() -> None:
     """Return the memory of freed arrays to the system, once.
 
-    Otherwise this process and its forks would keep the memory that building a model needed.
+    Otherwise this process and its forks would keep the memory that was used to build the model.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)

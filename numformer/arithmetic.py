@@ -9,7 +9,7 @@ import numpy as np
 from numformer import blas
 from numformer.backend import array_module, has_kernel, kernels_for
 
-MAX_ROWS = 16  # rows up to which NumPy's sum and max are faster than the functions below
+MAX_ROWS = 16  # up to this many rows, NumPy's own sum and max are faster than the methods below
 
 
 def rows(x):
@@ -43,13 +43,13 @@ def matmul(a, b):
 
 @has_kernel
 def sum_rows(x):
-    """x (..., D) -> (D,): the sum over all axes but the last, as a product with ones."""
+    """x (..., D) -> (D,): the sum over all axes but the last, by a product with ones."""
     x = rows(x)
     return array_module(x).ones(len(x), dtype=x.dtype) @ x
 
 
 def sum_last(x):
-    """x (..., D) -> (..., 1): the last axis summed; for many rows, by a product with ones."""
+    """x (..., D) -> (..., 1): the sum over the last axis; for many rows, a product with ones."""
     if x.size <= MAX_ROWS * x.shape[-1]:
         return x.sum(axis=-1, keepdims=True)
     return (rows(x) @ array_module(x).ones(x.shape[-1], dtype=x.dtype)).reshape(*x.shape[:-1], 1)
@@ -65,7 +65,7 @@ def mean_last(x):
 def max_last(x):
     """x (..., D) -> (..., 1): the largest number along the last axis; -inf if D is 0.
 
-    NumPy reduces short rows one by one, which is slow; it reduces columns all together.
+    NumPy reduces rows one by one, which is slow if they are short; it reduces columns together.
     """
     if not x.shape[-1]:
         return array_module(x).full_like(x, -np.inf, shape=(*x.shape[:-1], 1))
@@ -85,7 +85,7 @@ def dot_last(a, b):
 def dot_rows(a, b):
     """a, b (..., D) -> (D,): the dot product over all axes but the last.
 
-    einsum adds one row after the other, which loses digits over a million rows. So the rows of each
+    einsum adds rows one by one, which loses digits when there are a million. So the rows of each
     block are added first, then the sums of the blocks.
     """
     if array_module(a) is not np:
@@ -103,7 +103,7 @@ def dot_rows(a, b):
 def scatter_add(target, ids, values) -> None:
     """target[ids[n]] += values[n] for every n, repeated ids included.
 
-    target (V, D), ids (N,), values (N, D). The order of each sum is fixed, and so are its bits.
+    target (V, D), ids (N,), values (N, D). Each sum has a fixed order, so its bits never change.
     """
     if not isinstance(target, np.ndarray) or len(target) <= 256:
         one_hot = ids == array_module(target).arange(len(target))[:, None]

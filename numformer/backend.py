@@ -1,4 +1,4 @@
-"""NumPy or CuPy: which of them holds an array, and the functions and kernels for it.
+"""Finds out whether NumPy or CuPy holds an array, and which functions and kernels work on it.
 
 Array code begins with `xp = array_module(x)`, so it computes on the device that holds `x`.
 """
@@ -30,7 +30,7 @@ def kernels_for(array) -> dict[str, Callable]:
 
 
 def has_kernel(formula: Callable) -> Callable:
-    """Let a formula be computed on a GPU by the kernel of the same name, if there is one."""
+    """Make a formula use the kernel of the same name on a GPU, if there is one."""
 
     @functools.wraps(formula)
     def kernel_or_formula(*arguments, **settings):
@@ -47,19 +47,19 @@ def on_host(x) -> bool:
 
 
 def to_host(x) -> np.ndarray:
-    """`x` as a NumPy array. An array on a GPU is copied, once the GPU has computed it."""
+    """`x` as a NumPy array. An array on a GPU is copied when the GPU has computed it."""
     return x.get() if hasattr(x, "get") else np.asarray(x)
 
 
 def dtype_kind(value) -> str:
-    """The kind of an array's dtype ("f" floating-point, "b" boolean, "i"); "" without a dtype."""
+    """The kind of an array's dtype: "f" float, "b" boolean, "i" integer; "" without a dtype."""
     return getattr(getattr(value, "dtype", None), "kind", "")
 
 
 def cache_pieces(x) -> list[slice]:
-    """Slices that cover x (N) or the rows of x (N, D): one on a GPU, cache-sized ones on the host.
+    """Slices of x (N) or of the rows of x (N, D): small ones on the host, one slice on a GPU.
 
-    A series of operations on one piece then reads main memory only once.
+    Pieces on the host fit into the cache, so several operations on one read main memory once.
     """
     if not isinstance(x, np.ndarray):
         return [slice(None)]

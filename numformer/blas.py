@@ -1,7 +1,7 @@
-"""How many threads the matrix products of BLAS use, and a faster way to multiply a few rows.
+"""The number of threads for the matrix products of BLAS, and faster products with few rows.
 
-To generate, a model multiplies one small matrix after another. A second thread gains little there,
-and while other programs run, both mostly wait. The number of threads applies to the whole process.
+Writing text multiplies small matrices one after another. A second thread gains little there, and if
+other programs run, both threads mostly wait. The number of threads applies to the whole process.
 """
 
 import contextlib
@@ -17,10 +17,10 @@ MOST_ROWS = 16  # a product with more rows in its first matrix is not cut into p
 PIECE = 10**6  # up to this many multiplications, OpenBLAS does not copy the matrices
 PIECE_TRANSPOSED = 1200  # maximum number of entries in a piece's result, if b is transposed
 
-blocks = 0  # how many `single_thread` blocks are active, in all threads of Python
+blocks = 0  # number of `single_thread` blocks that are active in all Python threads
 
 _change = threading.Lock()
-_usual: list[int] = []  # how many threads each BLAS library uses outside these blocks
+_usual: list[int] = []  # number of threads of each BLAS library outside these blocks
 _trainer: int | None = None  # the Python thread that trains a model
 
 
@@ -41,7 +41,7 @@ def _set(counts: list[int]) -> None:
 
 
 def threads() -> int:
-    """Return the number of threads that a product uses."""
+    """Return the number of threads that a matrix product uses."""
     return max(_counts(), default=1)
 
 
@@ -51,7 +51,7 @@ def _another_thread_trains() -> bool:
 
 @contextlib.contextmanager
 def training_threads(count: int) -> Iterator[None]:
-    """Within the block, which trains a model in this thread, products use `count` threads."""
+    """Make products use `count` threads within the block, where this thread trains a model."""
     global _trainer
     with _change:
         before = _usual if blocks else _counts()
@@ -67,9 +67,9 @@ def training_threads(count: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def single_thread() -> Iterator[None]:
-    """Within the block, all products but large ones use one thread.
+    """Make all products but large ones use one thread within the block.
 
-    While another thread trains, the number is kept: a change might alter that thread's results.
+    While another thread trains, the number stays: the results of that thread may depend on it.
     """
     global blocks, _usual
     if _another_thread_trains():
@@ -90,9 +90,9 @@ def single_thread() -> Iterator[None]:
 
 
 def product(a, b):
-    """Return a (M, N) @ b (N, P) within `single_thread`; if a has 2 to 16 rows, cut b into pieces.
+    """Return a (M, N) @ b (N, P), computed fast in a `single_thread` block.
 
-    A large product uses all the usual threads.
+    If a has 2 to 16 rows, b may be cut into pieces. A large product uses all the usual threads.
     """
     if (size := a.size * b.shape[1]) <= PIECE:
         return a @ b
@@ -113,11 +113,11 @@ def product(a, b):
 def _in_pieces(a, b):
     """a (M, N) @ b (N, P) for a small M, as products with contiguous pieces of `b`.
 
-    OpenBLAS copies large matrices before multiplying them but, with AVX-512, not small ones. So 5
-    rows times the transpose of a (10000, 512) matrix take 0.3 of the time, and 16 rows take 0.5.
+    With AVX-512, OpenBLAS multiplies small matrices without copying them first, unlike large ones.
+    In pieces, 5 rows times a transposed (10000, 512) matrix take 0.3 of the time, 16 rows 0.5.
     """
     rows, (depth, columns) = len(a), b.shape
-    if b.flags.f_contiguous:  # each piece of b's columns gives columns of y
+    if b.flags.f_contiguous:  # pieces of b's columns, each of which gives columns of y
         width = min(PIECE_TRANSPOSED, PIECE // depth) // rows
         if not 0 < width < columns:
             return a @ b

@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="a published model, or a run")
     parser.add_argument("--out", type=Path, required=True, help="the folder to write")
     parser.add_argument(
-        "--to-huggingface", action="store_true", help="write a folder that transformers opens"
+        "--to-huggingface", action="store_true", help="write a folder that transformers can load"
     )
     options = parser.parse_args(arguments)
     if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def differences(text: TextPipeline | None) -> Iterator[str]:
-    """Yield a line for each thing that a run does with texts but transformers does not."""
+    """Yield a line for each difference in how transformers and the run handle texts."""
     if isinstance(text, Translation):
         moses = "numformer.data.moses"
         if text.from_:

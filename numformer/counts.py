@@ -1,4 +1,4 @@
-"""Numbers of things, in words."""
+"""Counts with their nouns, as text."""
 
 
 def counted(number: float, noun: str) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 
 from numformer.errors import InputError
 
-# Each holds the number of an MPI rank on its machine, which is also the number of its GPU.
+# Each variable holds the number of an MPI rank on its machine, which also selects its GPU.
 LOCAL_RANK_VARIABLES = "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"
 BACKENDS = ("numpy", "cupy", "auto")
 
@@ -17,7 +17,7 @@ def find_backend(name: str) -> Any:
     """Return the array module for `name`: "numpy", "cupy", or "auto" (cupy if a GPU works).
 
     Raises InputError for "cupy" if no GPU works. `import cupy` succeeds even without a GPU or
-    without cuBLAS, which is loaded by the first product, so this function tries a product.
+    cuBLAS, which CuPy loads for the first product, so this function tries a product.
     """
     if name not in BACKENDS:
         raise InputError(
@@ -38,7 +38,7 @@ def find_backend(name: str) -> Any:
         if float((ones @ ones.T).sum()) != 12:
             raise RuntimeError("the GPU computes a wrong product")
         return cupy
-    except Exception as problem:  # a broken driver or installation may raise anything
+    except Exception as problem:  # a broken driver or installation may raise any error
         reason = f"{type(problem).__name__}: {problem}"
         if name == "auto":
             print(f"backend auto: using numpy ({reason})", file=sys.stderr)
@@ -51,5 +51,5 @@ def find_backend(name: str) -> Any:
 
 
 def default_backend() -> str:
-    """Return the default of --backend: the variable NUMFORMER_BACKEND, or numpy."""
+    """Return the default of --backend: the environment variable NUMFORMER_BACKEND, or numpy."""
     return os.environ.get("NUMFORMER_BACKEND", "numpy")

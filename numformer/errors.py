@@ -9,7 +9,7 @@ import numpy as np
 class InputError(ValueError):
     """Raised for input that breaks a rule. Scripts print only its message and exit with code 2.
 
-    `rule` says what must hold, `received` what came instead, `fix` what to do.
+    `rule` says what must hold, `received` what was passed instead, and `fix` what to do.
     """
 
     def __init__(self, rule: str, received: object, fix: str):
@@ -47,9 +47,9 @@ class BrokenNumbers(ArithmeticError):
 def require_no_nan(logits: np.ndarray) -> None:
     """Raise BrokenNumbers if a logit, or a number computed from the logits, is NaN."""
     if np.isnan(logits).any():
-        raise BrokenNumbers("logits are NaN: the weights are broken or so large that they overflow")
+        raise BrokenNumbers("logits are NaN: weights are not finite or so large that they overflow")
 
 
 def complain(problem: Exception | str) -> None:
-    """Print what went wrong on standard error, as one line."""
+    """Print an error on standard error, as one line."""
     print("error:", " ".join(str(problem).split()), file=sys.stderr)

@@ -19,10 +19,10 @@ def exit_code(main: Callable[[], int]) -> int:
     """Run a program's main and return its exit code; an error becomes one line on standard error.
 
     Standard input, output and error are UTF-8, whatever the system's encoding, unless
-    PYTHONIOENCODING names another; a character that the encoding lacks is printed as \\u and its
-    number. A closed stream (`>&-`) does not stop the program. A warning is printed as a note,
-    without the line of code that caused it. If nothing reads the output any more (`| head`), the
-    program ends without a word.
+    PYTHONIOENCODING names another; a character that the encoding lacks is printed as an escape such
+    as \\u4e2d. A closed stream (`>&-`) does not stop the program. A warning is printed as a note,
+    without the line of code that caused it. If the reader of the output has ended (`| head`), the
+    program ends without a message.
     """
     try:
         return _exit_code(main)
@@ -32,7 +32,7 @@ def exit_code(main: Callable[[], int]) -> int:
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
-            except BrokenPipeError:  # Python flushes again at exit: let that go to devnull
+            except BrokenPipeError:  # Python flushes again at exit, then to devnull
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -42,7 +42,7 @@ def _exit_code(main: Callable[[], int]) -> int:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
     reuse_freed_memory()
     for stream, encoding, errors in (
-        (sys.stdin, "utf-8-sig", "strict"),  # with or without a byte order mark
+        (sys.stdin, "utf-8-sig", "strict"),  # accepts a byte order mark
         (sys.stdout, "utf-8", "backslashreplace"),
         (sys.stderr, "utf-8", "backslashreplace"),
     ):
@@ -68,7 +68,7 @@ def _exit_code(main: Callable[[], int]) -> int:
         return _leave(2)
     except InputError as problem:
         return _complain(problem, 2)
-    except UnicodeDecodeError as problem:  # only from standard input: read_text checks files
+    except UnicodeDecodeError as problem:  # of standard input; read_text reports those of files
         fix = "Convert the text, with iconv for example."
         return _complain(InputError("standard input is UTF-8", problem, fix), 2)
     except MemoryError as problem:
@@ -95,8 +95,8 @@ def _exit_code(main: Callable[[], int]) -> int:
 def _leave(code: int) -> int:
     """Return the exit code, or end the process if it is one of several ranks.
 
-    MPI's own shutdown would wait for messages that are still on their way between ranks; mpiexec
-    ends the ranks that hang.
+    MPI's own shutdown would wait for unfinished messages between ranks. mpiexec ends other ranks
+    that hang.
     """
     ranks = world()
     if not ranks.others:

@@ -72,7 +72,7 @@ MOVED_NAMES = {
         "numformer.optimization.optimizers": "without_effect=ineffective_settings",
     },
 }
-"""For each module, the names it had: where each is now, and `former=present` if it was renamed."""
+"""For each module, the names it once had, by their present module; `former=present` if renamed."""
 
 
 class FormerModules(MetaPathFinder, Loader):
@@ -88,7 +88,7 @@ class FormerModules(MetaPathFinder, Loader):
 
 
 def forward_moved_names() -> None:
-    """Let modules accept the names that they once had, with a warning."""
+    """Let modules still provide the names that they once had, with a warning."""
     for former in MOVED_NAMES:
         module = importlib.import_module(former)
         module.__getattr__ = functools.partial(_moved, former)  # type: ignore[method-assign]

@@ -1,7 +1,7 @@
 """Public names of the previous version, which still work, with a warning.
 
 `RENAMED` maps a former name to the present one. `FORMER_NAMES` maps a name without a direct
-successor to a pair: a function that builds the same layer, and the text of what to write instead.
+successor to a pair: a function that builds the same layer, and the expression to write instead.
 """
 
 import functools
@@ -147,7 +147,7 @@ class FormerMethod:
 
 
 def _accept_former_methods(owner: Any, names: dict[str, str]) -> None:
-    """Let a class accept former names, also for the methods that its subclasses define."""
+    """Let a class accept former names, also when a subclass defines a method under one."""
     for former, now in names.items():
         setattr(owner, former, FormerMethod(former, now))
     inherited = vars(owner).get("__init_subclass__")
@@ -177,7 +177,7 @@ def _accept_former_keywords(owner: type, method: str, names: dict[str, str]) -> 
 
 
 def accept_former_names() -> None:
-    """Let classes accept the former names of their methods, and of the methods' keywords."""
+    """Let classes accept the former names of their methods and of their methods' keywords."""
     for owner, names in FORMER_METHODS.items():
         _accept_former_methods(owner, names)
     for (owner, method), names in FORMER_KEYWORDS.items():

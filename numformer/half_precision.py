@@ -11,7 +11,7 @@ from numformer.backend import on_host
 
 @contextlib.contextmanager
 def half_products(half: bool = True) -> Iterator[None]:
-    """Within the block, in this thread, products with a single matrix are in half precision.
+    """Compute products with a single matrix in half precision, within the block and this thread.
 
     Only the products inside attention (queries with keys, weights with values), which multiply
     many pairs of matrices, stay float32.
@@ -24,10 +24,11 @@ def half_products(half: bool = True) -> Iterator[None]:
 
 
 class HalfProduct:
-    """The `half_product` of one half_products() block, with the rounded copies that it keeps.
+    """Computes `half_product` in one half_products() block, and holds the block's rounded copies.
 
     `rounded_copies` maps the id of an array to a weak reference to the array and its rounded copy
-    (numformer/kernels/half.py). A new block starts empty, because the update changes the weights.
+    (numformer/kernels/half.py). A new block starts without copies, because the update changes the
+    weights.
     """
 
     def __init__(self) -> None:
@@ -43,8 +44,8 @@ def half_product(a, b):
     float16 has 11 significant bits and ranges from 6e-8 to 65504: smaller numbers become 0, larger
     ones infinite. Sums are computed in float32, then rounded (a GPU's kernel does not round them).
     A GPU's tensor cores compute such products many times as fast as float32 products. NumPy would
-    multiply float16 numbers one by one, so on the host the rounded ones become float32 again:
-    the same result, but slower than plain float32.
+    multiply float16 numbers one by one, so on the host the rounded numbers are converted to float32
+    again: the result is the same, but this is slower than float32 without rounding.
     """
     with np.errstate(over="ignore"):
         x, y = a.astype(np.float16), b.astype(np.float16)

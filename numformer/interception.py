@@ -10,9 +10,9 @@ from numformer.layer import Layer
 
 @contextlib.contextmanager
 def intercept(layers: Mapping[Any, Layer], method: str, around: Callable) -> Iterator[None]:
-    """Within the block, a call of a layer's `method` goes to `around`, which returns its result.
+    """Within the block, replace calls of a layer's `method` by calls of `around`.
 
-    `layers` holds the layers by name. `layer.forward(*inputs)` becomes
+    `layers` holds the layers by name. For example, `layer.forward(*inputs)` returns
     `around(name, forward, *inputs)`, where `forward` is the layer's own method with the keyword
     arguments of the call.
     """

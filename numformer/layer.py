@@ -1,9 +1,9 @@
 """Parameter, Layer and the rules that every layer follows.
 
-A layer has `forward` and `backward`. Forward saves on a stack what backward needs, and backward
-pops it, so several forwards may come before the first backward, and backwards come in reverse
-order. No layer writes into an argument, a Parameter's data or an array that a forward returned. An
-array that a backward returns shares memory with no other, so the caller may overwrite it.
+A layer has `forward` and `backward`. Forward pushes what backward needs onto a stack, and backward
+pops it, so several forwards may precede their backwards, which come in reverse order. No layer
+writes into an argument, a Parameter's data or an array that a forward returned. An array that a
+backward returns shares memory with no other array, so the caller may overwrite it.
 """
 
 import contextlib
@@ -27,12 +27,12 @@ Array: TypeAlias = np.ndarray[Any, Any]  # or cupy.ndarray, on a GPU
 class Parameter:
     """An array to be trained and its gradient, of the same shape and dtype.
 
-    Backward writes `parameter.grad += ...`. `pack` makes `data` and `grad` views of two vectors
-    that the optimizer works on, so assigning another array to either is an error; write new values
-    with `parameter.data[...] = ...`.
+    Backward computes `parameter.grad += ...`. `pack` makes `data` and `grad` views of two vectors
+    that the optimizer works on, so assigning another array to either is an error. To write new
+    values, use `parameter.data[...] = ...`.
     """
 
-    _flat: "FlatParameters | None" = None  # set by pack: the vectors that data and grad are part of
+    _flat: "FlatParameters | None" = None  # set by pack: vectors that contain data and grad
 
     def __init__(self, data: Any) -> None:
         self._data = np.array(data, dtype=np.float32)
@@ -49,7 +49,7 @@ class Parameter:
     @property
     def grad(self) -> Array:
         if self._flat and self._flat.needs_zeroing:
-            self._flat.detect_zeroed()  # before `parameter.grad += ...` adds to it
+            self._flat.detect_zeroed()  # `parameter.grad += ...` reads grad first
         return self._grad
 
     @grad.setter
@@ -63,7 +63,7 @@ class Parameter:
         # `parameter.grad += x` ends by assigning the same array, which is allowed.
         if array is not current:
             raise InputError(
-                f"a Parameter keeps its {name} array, which pack() made part of one vector",
+                f"a Parameter keeps its {name} array, which pack() makes part of one vector",
                 f"another array for {name}",
                 "Add to it: parameter.grad += values."
                 if name == "grad"
@@ -89,7 +89,7 @@ class Parameter:
             self._flat.needs_zeroing = self._flat.stale = False
 
 
-# Each thread has its own modes.
+# Each thread switches dropout and saving for itself.
 _training = contextvars.ContextVar("training", default=True)
 _saving = contextvars.ContextVar("saving", default=True)
 
@@ -106,9 +106,9 @@ def saving() -> bool:
 
 @contextlib.contextmanager
 def mode(*, training: bool | None = None, saving: bool | None = None) -> Iterator[None]:
-    """Within the block, turn dropout (training) and saving for backward (saving) on or off.
+    """Turn dropout (`training`) and saving for backward (`saving`) on or off within the block.
 
-    This changes the current thread only; a thread that starts within the block has both on.
+    This affects only the current thread; a thread that starts within the block has both on.
     """
     modes = (_training, training), (_saving, saving)
     tokens = [(variable, variable.set(value)) for variable, value in modes if value is not None]
@@ -121,21 +121,21 @@ def mode(*, training: bool | None = None, saving: bool | None = None) -> Iterato
 
 @contextlib.contextmanager
 def inference() -> Iterator[None]:
-    """Within the block, as evaluation and decoding need, dropout is off and nothing is saved.
+    """Turn dropout and saving off within the block, for evaluation and decoding.
 
-    Small products use one thread of the processor (numformer/blas.py).
+    All matrix products but large ones use a single thread (numformer/blas.py).
     """
     with mode(training=False, saving=False), blas.single_thread():
         yield
 
 
 class Layer:
-    """The base of every layer: its parameters and sublayers by name, its saved values, its state.
+    """The base class of layers: named parameters and sublayers, saved values, and state.
 
     Parameters and Layers are found in attributes, and in lists and tuples that are attributes, in
-    the order of assignment. The path of attributes is a parameter's name
-    (`encoder.layers.0.self_attention.sublayer.query.weight`). A Parameter that two layers share
-    has the first of its two names.
+    the order of assignment. A parameter's name is the path of attributes to it, for example
+    `encoder.layers.0.self_attention.sublayer.query.weight`. A Parameter that two layers share has
+    the first of its two names.
     """
 
     @reprlib.recursive_repr()
@@ -152,17 +152,17 @@ class Layer:
         return f"{type(self).__name__}({contents})"
 
     def __call__(self, *inputs: Any, **settings: Any) -> Any:
-        """The same as `forward`."""
+        """Call `forward`."""
         return self.forward(*inputs, **settings)
 
     def forward(self, *inputs: Any, **settings: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
     def backward(self, dy: Any, /) -> Any:
-        """The gradients of forward's differentiable inputs, in forward's order.
+        """Return the gradients of forward's differentiable inputs, in the order of the inputs.
 
-        Returns one array, a tuple of several, or None if there are none (token ids). The gradient
-        of each parameter is added to `parameter.grad`.
+        That is one array, a tuple of several, or None if no input is differentiable (token ids).
+        The gradient of each parameter is added to `parameter.grad`.
         """
         raise NotImplementedError(f"{type(self).__name__} has no backward")
 
@@ -170,11 +170,11 @@ class Layer:
 
     @property
     def saved(self) -> list[dict[str, Any]]:
-        """The records that forwards saved and no backward has popped, oldest first."""
+        """The records that forwards saved and that no backward has popped yet, oldest first."""
         return self.__dict__.setdefault("_saved", [])
 
     def save(self, **values: Any) -> None:
-        """Keep values for backward, by name. Does nothing while `saving` is off."""
+        """Save named values for backward. Does nothing while `saving` is off."""
         if _saving.get():
             self.saved.append(values)
 
@@ -183,17 +183,17 @@ class Layer:
         saved = self.saved
         if not saved:
             raise RuntimeError(
-                f"{type(self).__name__}.backward needs a forward before it, while saving is on: "
-                "a forward serves one backward; zero_grad drops what it saved. Call forward again."
+                f"{type(self).__name__}.backward needs a forward with saving on. A forward "
+                "allows one backward, and zero_grad discards what it saved. Call forward again."
             )
         return saved.pop()
 
     def pending(self) -> int:
-        """The number of records that wait for a backward, in this layer and its sublayers."""
+        """The number of saved records without a backward yet, in this layer and its sublayers."""
         return sum(len(layer.saved) for layer in self.layers_within())
 
     def clear_saved(self) -> None:
-        """Forget all saved values of this layer and its sublayers."""
+        """Discard all saved values of this layer and its sublayers."""
         for layer in self.layers_within():
             layer.saved.clear()
 
@@ -209,7 +209,7 @@ class Layer:
                         yield f"{name}.{index}", item
 
     def _walk(self, prefix: str, visited: set) -> Iterator[tuple[str, "Layer | Parameter"]]:
-        if id(self) in visited:  # ids, because dataclass layers with equal fields are equal
+        if id(self) in visited:  # id(), because dataclass layers with equal fields are equal
             return
         visited.add(id(self))
         yield prefix, self
@@ -234,9 +234,9 @@ class Layer:
         return {name: node for name, node in self._walk("", set()) if isinstance(node, Parameter)}
 
     def zero_grad(self) -> None:
-        """Set every gradient to zero and forget all saved values.
+        """Set every gradient to zero and discard all saved values.
 
-        Warns if there were any: some forward, perhaps of an evaluation, had no backward.
+        Warns if there were saved values: some forward, perhaps in an evaluation, had no backward.
         """
         pending = 0
         for _, node in self._walk("", set()):
@@ -246,7 +246,7 @@ class Layer:
                 pending += len(node.saved)
                 node.saved.clear()
         if pending:
-            warnings.warn(missing_backward(f"{pending} records, forgotten now"), stacklevel=2)
+            warnings.warn(missing_backward(f"{pending} records, now discarded"), stacklevel=2)
 
     # State
 
@@ -255,7 +255,7 @@ class Layer:
         return {name: to_host(p.data).copy() for name, p in self.named_parameters().items()}
 
     def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
-        """Write `state` into the parameters.
+        """Copy `state`, arrays by name, into the parameters.
 
         Raises InputError, and writes nothing, unless `state` holds exactly one floating-point array
         of the right shape for each parameter's name.
@@ -270,7 +270,7 @@ class Layer:
             value = state[name]
             if dtype_kind(value) != "f":
                 kind = getattr(value, "dtype", type(value).__name__)
-                raise _mismatch("is made of floating-point arrays", f"{kind} for {name}")
+                raise _mismatch("consists of floating-point arrays", f"{kind} for {name}")
             if value.shape != parameter.shape:
                 shapes = f"{tuple(value.shape)} instead of {parameter.shape}"
                 raise _mismatch("has the shapes of the model's parameters", f"{shapes} for {name}")
@@ -297,8 +297,8 @@ def _mismatch(rule: str, received: str) -> InputError:
 class FlatParameters:
     """All parameters of a model as one vector `data`, and all their gradients as one vector `grad`.
 
-    Zeroing, clipping and Adam are then one call each. `needs_zeroing` is True if an optimizer has
-    used the gradient since it was zeroed; `stale`, if a backward has added to it after that.
+    Zeroing, clipping and Adam are then one call each. `needs_zeroing` is True between an
+    optimizer's use of the gradient and its zeroing; `stale`, if a backward added to it in between.
     """
 
     needs_zeroing = stale = False
@@ -312,7 +312,7 @@ class FlatParameters:
             parameter._rebind(data_view, grad_view, self)
 
     def views(self, vector) -> list:
-        """vector (N,) -> for each parameter its part of the vector, a view in its shape."""
+        """vector (N,) -> for each parameter, a view of its part of the vector, in its shape."""
         ends = itertools.accumulate(parameter.size for parameter in self.parameters)
         return [
             vector[end - parameter.size : end].reshape(parameter.shape)
@@ -325,7 +325,7 @@ class FlatParameters:
         self.needs_zeroing = self.stale = False
 
     def detect_zeroed(self) -> None:
-        """Clear `needs_zeroing` if a sample of the gradient shows that it was set to zero by hand.
+        """Clear `needs_zeroing` if a sample of the gradient shows that other code has zeroed it.
 
         On a GPU, reading the sample would wait for the device, so the flag is always cleared there.
         """
@@ -334,15 +334,15 @@ class FlatParameters:
             self.needs_zeroing = self.stale = False
 
     def is_current(self) -> bool:
-        """Return whether the parameters are still views of these vectors, not of a later pack's."""
+        """Return whether the parameters are views of these vectors, not of a later pack's."""
         return all(parameter._flat is self for parameter in self.parameters)
 
 
 def pack(layer: Layer, dtype: type[np.floating] = np.float32, xp: Any = np) -> FlatParameters:
-    """Lay all parameters of `layer` end to end in one vector, and their gradients in another.
+    """Put all parameters of `layer` end to end into one vector, and their gradients into another.
 
     Each parameter's data and grad become views of these vectors, which have the dtype `dtype` and
-    are arrays of the module `xp` (numpy or cupy). The gradients are zero.
+    are arrays of the module `xp` (numpy or cupy). The gradients become zero.
     """
     parameters = [*layer.named_parameters().values()]
     values = [to_host(parameter.data).ravel() for parameter in parameters]

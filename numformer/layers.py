@@ -31,7 +31,7 @@ _moved = {name: f"{new}.{name}" for new, names in MODULES.items() for name in na
 for _name, _module in (_moved | RENAMED).items():
     sys.modules[f"{__name__}.{_name}"] = importlib.import_module(_module)
 warnings.warn(
-    "numformer.layers is now numformer.paper (the paper), numformer.later (what came after it) and "
+    "numformer.layers is now numformer.paper (the paper), numformer.later (later ideas) and "
     "numformer.recurrence; import from these.",
     DeprecationWarning,
     stacklevel=2,

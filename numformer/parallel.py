@@ -1,4 +1,4 @@
-"""The former module for many ranks: its names can still be imported, with a warning.
+"""The former module for training on several ranks: importing its names still works, but warns.
 
 Ranks are in `numformer.execution`; layers split over ranks are in lesson 14, which explains them.
 """

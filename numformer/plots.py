@@ -17,7 +17,7 @@ PICTURES = ".png", ".pdf", ".svg"
 
 
 def attention_weights(model: Layer, *inputs: np.ndarray) -> dict[str, np.ndarray]:
-    """Return by name the weights (B, H, T, S) of each attention layer as a model reads `inputs`.
+    """Return each attention layer's weights (B, H, T, S), by name, as a model reads `inputs`.
 
     Dropout is off.
     """
@@ -29,9 +29,9 @@ def attention_weights(model: Layer, *inputs: np.ndarray) -> dict[str, np.ndarray
 
 
 def kind_of(name: str) -> str:
-    """Return the kind of the attention layer of this name, such as "encoder self_attention".
+    """Return the kind of the attention layer with this name, such as "encoder self_attention".
 
-    In a model with a single stack the kind is "self_attention".
+    If the model has a single stack, the kind is "self_attention".
     """
     tower, _, place = name.partition(".layers.")
     part = place.split(".")[1] if place else ""
@@ -56,8 +56,8 @@ def cross_attention_weights(model: Layer, *inputs: np.ndarray) -> np.ndarray:
 class AttentionMaps:
     """The weights (layers, H, T, S) of all layers and heads of one kind of attention.
 
-    `query_labels` and `key_labels` name the T queries and the S keys. `titles`, a list for each
-    layer, replace the maps' usual titles, which are the numbers of layer and head.
+    `query_labels` and `key_labels` name the T queries and the S keys. `titles`, one list for each
+    layer, replace the default titles of the maps, such as "layer 1, head 2".
     """
 
     kind: str
@@ -68,10 +68,11 @@ class AttentionMaps:
 
 
 def attention_maps(path: Path | str | BinaryIO, kinds: Sequence[AttentionMaps], title: str) -> None:
-    """Draw one map for each layer (row) and head (column) of each kind, into a file (`path`).
+    """Draw a map for each layer (row) and head (column) of each kind, and save them as `path`.
 
-    At most 16 layers and 16 heads are drawn. If `kinds` is empty, no file is written. Characters
-    that no installed font has are replaced by their code points, such as U+4E2D, with a warning.
+    At most 16 layers and 16 heads of a kind are drawn. If `kinds` is empty, no file is written.
+    Characters that no installed font has are replaced by their code points, such as U+4E2D, with a
+    warning.
     """
     if not kinds:
         return
@@ -80,8 +81,8 @@ def attention_maps(path: Path | str | BinaryIO, kinds: Sequence[AttentionMaps], 
     if missing:
         examples = " ".join(map(repr, sorted(missing)[:9])) + " ..." * (len(missing) > 9)
         warnings.warn(
-            f"no font on this machine draws {examples}: code points are drawn instead. Install a "
-            "font that has them, such as Noto Sans CJK for Chinese or Noto Emoji.",
+            f"no font on this machine draws {examples}: code points replace them. Install a font "
+            "with these characters, such as Noto Sans CJK for Chinese or Noto Emoji.",
             stacklevel=2,
         )
 
@@ -97,14 +98,14 @@ def attention_maps(path: Path | str | BinaryIO, kinds: Sequence[AttentionMaps], 
         for kind in kinds
     ]
     rows = [(kind, layer) for kind in kinds for layer in range(len(kind.weights[:16]))]
-    is_last = [layer == len(kind.weights[:16]) - 1 for kind, layer in rows]  # last of its kind
+    is_last = [layer == len(kind.weights[:16]) - 1 for kind, layer in rows]  # last row of its kind
     heads = max(kind.weights[:, :16].shape[1] for kind in kinds)
-    # In inches. The axes are placed by hand, since matplotlib's layout takes seconds for many maps.
+    # In inches. The axes are placed here, because matplotlib's layout takes seconds for many maps.
     side, gap, right, top = 2.0, 0.15, 0.9, 0.65
     left = 0.5 + max(0.6, 0.07 * max(_longest_label(kind.query_labels) for kind in kinds))
     label_heights = [0.07 * _longest_label(kind.key_labels) for kind, _ in rows]
     bottom = 0.5 + label_heights[-1]
-    edges = [bottom]  # the lower edge of each row, from the last row up
+    edges = [bottom]  # the lower edge of each row, computed upwards
     for labelled, label_height in zip(is_last[-2::-1], label_heights[-2::-1], strict=True):
         edges.insert(0, edges[0] + side + (0.65 + label_height if labelled else 0.3))
     width = left + heads * (side + gap) + right
@@ -144,16 +145,16 @@ def attention_maps(path: Path | str | BinaryIO, kinds: Sequence[AttentionMaps], 
 
 
 def fonts_for(characters: set[str]) -> tuple[list[str], set[str]]:
-    """Return the font families that draw the characters, and the characters that none draws.
+    """Return the font families that draw the characters, and the characters that no font has.
 
-    The default font comes first, then one by one the font that has the most of the characters still
-    missing.
+    The default font comes first, then, repeatedly, the font that has the most of the characters
+    still missing.
     """
     from matplotlib import font_manager
 
     def characters_in(path: str) -> set[str]:
         font = font_manager.get_font(path)
-        scalable = font.scalable  # matplotlib cannot draw bitmap fonts, which emoji may have
+        scalable = font.scalable  # matplotlib cannot draw bitmap fonts, such as some emoji fonts
         return {c for c in characters if scalable and font.get_char_index(ord(c))}
 
     default = font_manager.FontProperties()
@@ -187,10 +188,10 @@ def _longest_label(symbols: Sequence[str]) -> int:
 
 
 def new_figure(width: float, height: float, **settings):
-    """Return an empty figure, width x height in inches; import Matplotlib, which loads slowly.
+    """Return an empty figure of width x height inches; import Matplotlib, which loads slowly.
 
-    Its texts can have any characters: savefig finds fonts for them, and draws code points in place
-    of those that have none, such as bytes that are not UTF-8 in the name of a folder.
+    The figure's texts may have any characters: savefig finds fonts for them, and draws code points
+    for those without a font, such as bytes in a folder's name that are not UTF-8.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -219,10 +220,10 @@ def limit_y_axis(axes) -> None:
 
 
 def loss_curve(path: Path, metrics: Sequence[dict], measure: str, title: str) -> None:
-    """Plot the lines of a metrics.jsonl by step: losses, `measure` and, below, the learning rate.
+    """Plot the entries of a metrics.jsonl by step: losses, `measure` and, below, the learning rate.
 
     Training loss and held-out loss share the left scale, which is logarithmic. The right scale is
-    for the measure, unless that is the held-out loss. Values that no line has are left out.
+    for the measure, unless that is the held-out loss. Values that no entry has are left out.
     """
     training = [line for line in metrics if "gradient_norm" in line]
     evaluations = [line for line in metrics if "gradient_norm" not in line]
@@ -233,7 +234,7 @@ def loss_curve(path: Path, metrics: Sequence[dict], measure: str, title: str) ->
     left, lower = figure.subplots(2, sharex=True, height_ratios=[4, 1])
 
     def draw(axes, lines: list[dict], name: str, color: str, label: str | None = None) -> list:
-        """Plot the lines that have `name`. Few points get markers: one alone makes no curve."""
+        """Plot `name` in the entries that have it; mark the points if there are only a few."""
         points = [(line["step"], line[name]) for line in lines if name in line]
         marker = "o" if len(points) < 15 else None
         style = dict(color=color, label=label, marker=marker, markersize=4, linewidth=1.6)

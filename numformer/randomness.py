@@ -1,4 +1,4 @@
-"""Random numbers: an independent stream for each purpose, and the masks of dropout."""
+"""Random numbers: an independent stream for each purpose, and dropout masks."""
 
 import math
 from typing import Any
@@ -19,10 +19,10 @@ def seed_sequence(seed: int, purpose: str, *indices: int) -> np.random.SeedSeque
 
 
 def splitmix64(key: int, counters):
-    """Replace counters (...), uint64, by their hashes: random bits without a state.
+    """Replace counters (...), uint64, in place by their hashes, which serve as random bits.
 
-    This is SplitMix64 (Steele et al. 2014) with `key` as its seed. It needs array arithmetic only,
-    so NumPy and CuPy give the same bits.
+    This is SplitMix64 (Steele et al. 2014) with `key` as its seed. It has no state and needs only
+    array arithmetic, so NumPy and CuPy give the same bits.
     """
     for piece in cache_pieces(flat := counters.reshape(-1)):
         bits = flat[piece]
@@ -38,17 +38,17 @@ def splitmix64(key: int, counters):
 class DropoutStream:
     """The random numbers of dropout, reproducible from (seed, step, part).
 
-    Each training step reseeds the stream. So the masks of any step can be drawn again: in a
-    gradient check, in a resumed run, or to repeat a step.
+    Every part of every training step reseeds the stream. So the masks of any step can be drawn
+    again: in a gradient check, in a resumed run, or to repeat a step.
     """
 
     def __init__(self):
         self.reseed(0, 0)
 
     def reseed(self, seed: int, step: int, part: int = 0) -> None:
-        """Start the stream for one part of the batch of one step, in the run with this seed."""
+        """Start the stream for one part of one step's batch, in the run with this seed."""
         sequence = seed_sequence(seed, "dropout", step, part)
-        self.state = sequence.generate_state(1, np.uint64)[0], 0  # the key and the next counter
+        self.state = sequence.generate_state(1, np.uint64)[0], 0  # the key, and the next counter
 
     def mask(self, shape: tuple[int, ...], p: float, like):
         """Return a new mask (shape): 0 with probability p, otherwise 1 / (1 - p).
@@ -59,7 +59,7 @@ class DropoutStream:
         return dropout_mask(like, shape, p, *self.reserve(math.prod(shape)))
 
     def reserve(self, size: int) -> tuple[Any, int, int]:
-        """Return the key, and the counters start and stop, for the next `size` entries."""
+        """Return the key and the range of counters, start to stop, for the next `size` entries."""
         key, start = self.state
         self.state = key, start - -size // 4
         return key, start, self.state[1]
@@ -67,14 +67,14 @@ class DropoutStream:
 
 @has_kernel
 def dropout_mask(like, shape: tuple[int, ...], p: float, key, start: int, stop: int):
-    """Return the mask (shape) for counters start to stop; a counter's hash decides four entries."""
+    """Return the mask (shape) of the counters start to stop; each hash decides four entries."""
     xp, size = array_module(like), math.prod(shape)
     hashes = splitmix64(key, xp.arange(start, stop, dtype=xp.uint64))
     return mask_from_bits(hashes.view(xp.uint16)[:size].reshape(shape), p, like)
 
 
 def mask_from_bits(bits, p: float, like):
-    """Random bits (...), uint16 -> the mask (...)."""
+    """Random bits (...), uint16 -> the dropout mask (...)."""
     dropped = min(round(p * 65536), 65535)
     return (bits >= dropped) * like.dtype.type(65536 / (65536 - dropped))
 

@@ -1,7 +1,7 @@
 """Settings: frozen dataclasses whose fields have a help text and a rule for their values.
 
-A model's config and the recipe of its training are `Settings`. A field determines the check of its
-value, its flag on a command line and its line in `--help`.
+A model's config and the recipe of its training are `Settings`. A field defines how its value is
+checked, its flag on the command line and its line in `--help`.
 """
 
 import difflib
@@ -15,9 +15,9 @@ from numformer.errors import InputError
 
 @dataclass(frozen=True)
 class Rule:
-    """The values that a field may have: their description, a test, and how a flag converts text.
+    """The values that a field may have: a description, a test, and the conversion from text.
 
-    A choice is one of the names in `registry`, including names that are added later.
+    With a `registry`, the values are its names, including those that are added later.
     """
 
     values: str
@@ -33,7 +33,7 @@ class Rule:
 
     @property
     def description(self) -> str:
-        """The values in words, with the names to choose from."""
+        """The allowed values in words, with the names to choose from."""
         return self.values if self.choices is None else f"{self.values} {', '.join(self.choices)}"
 
 
@@ -42,12 +42,12 @@ def setting(default, help_text: str, rule: Rule) -> Any:
 
 
 def size(default: Any, help_text: str):
-    """Declare an integer of at least 1; if the default is None, other fields determine it."""
+    """Declare an integer of at least 1; None as the default lets other fields determine it."""
     return setting(default, help_text, Rule("an integer of at least 1", is_size, int))
 
 
 def vocabulary(special: int):
-    """Declare the size of a vocabulary, which has no default because the task determines it."""
+    """Declare a vocabulary's size. It has no default, because the task determines it."""
     values = f"above {special}, the number of special ids"
     return setting(MISSING, "", Rule(values, lambda v: is_size(v) and v > special, int))
 
@@ -59,13 +59,13 @@ def share(default: float, help_text: str):
 
 
 def weight(default: float, help_text: str):
-    """Declare the weight of a part of a sum; 0 leaves the part out."""
+    """Declare the weight of a term of a sum; 0 leaves the term out."""
     values = "a number of at least 0"
     return setting(default, help_text, Rule(values, lambda v: _is_number(v) and v >= 0, float))
 
 
 def above_zero(default: float | None, help_text: str):
-    """Declare a positive number; if the default is None, the number may be left out."""
+    """Declare a positive number, or None if that is the default."""
     values = "a number above 0" if default is not None else "a number above 0, or None"
     return setting(default, help_text, Rule(values, lambda v: _is_number(v) and v > 0, float))
 
@@ -91,7 +91,7 @@ def _is_number(value) -> bool:
 
 @dataclass(frozen=True)
 class Settings:
-    """The base of settings; raises InputError for an unknown field or one that breaks its rule."""
+    """The base class of settings; raises InputError for unknown fields and forbidden values."""
 
     def __new__(cls, *_, **values):
         names = [setting.name for setting in fields(cls)]
@@ -106,7 +106,7 @@ class Settings:
 
     def __post_init__(self):
         for setting in fields(self):
-            if "rule" not in setting.metadata:  # a subclass may check its own fields
+            if "rule" not in setting.metadata:  # a subclass may check such a field itself
                 continue
             value, rule = getattr(self, setting.name), setting.metadata["rule"]
             unset = value is None and setting.default is None

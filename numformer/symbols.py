@@ -1,4 +1,4 @@
-"""The special ids, which stand for no symbol of a text: padding, start, end and unknown."""
+"""The special ids: padding, start, end, and unknown for symbols that the vocabulary lacks."""
 
 import itertools
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class SpecialIds(NamedTuple):
     def real(self, ids: np.ndarray) -> np.ndarray:
         """ids (B, T) -> (B, T), boolean: False at padding."""
         real = ids != self.padding
-        if self.start == self.padding:  # as in some models; the first id is then the start
+        if self.start == self.padding:  # so in some models, whose first id is the start
             real[:, :1] = True
         return real
 

@@ -24,7 +24,7 @@ from numformer.published.files import is_published
 from numformer.published.loading import load_published
 from numformer.runs.checkpoints import load_model
 
-# Held while attention is read from the values that layers save, which all threads share.
+# A lock: attention is read from the values that layers save, which all threads share.
 _READING_ATTENTION = threading.Lock()
 
 
@@ -32,8 +32,8 @@ _READING_ATTENTION = threading.Lock()
 class Attention:
     """The attention of a model as it read `text` and wrote `written`.
 
-    `attention["decoder cross_attention"]` has the weights (layers, H, T, S) of one kind, with which
-    T symbols attend to S symbols. A notebook shows the picture that `draw` saves.
+    `attention["decoder cross_attention"]` holds the weights (layers, H, T, S) of one kind of
+    attention, from T symbols to S symbols. A notebook shows the picture that `draw` saves.
     """
 
     text: str
@@ -82,8 +82,9 @@ def _shorten(text: str) -> str:
 class Trained:
     """A loaded model: `trained(text)` returns the text that it writes.
 
-    `model` is the model, or an Ensemble of several; `text` is its pipeline from text to text;
-    `metadata` is what was saved with the model, such as the `best` evaluation.
+    `model` is the model, or an Ensemble of several; `text` is the pipeline that turns texts into
+    the model's symbols and back; `metadata` is what was saved with the model, such as the `best`
+    evaluation.
     """
 
     model: Model
@@ -105,8 +106,8 @@ class Trained:
 
         An encoder-decoder has the settings `beam`, `length_penalty`, `penalty` and `max_length`, a
         language model `length`; both have `temperature`, `top_k`, `top_p` and `seed` to sample.
-        The settings of the run are the defaults, as on the command line. The answer to an empty
-        text in a longer list is empty. Warns about symbols that training never saw.
+        The settings of the run are the defaults, as on the command line. In a list of several
+        texts, an empty one gets an empty answer. Warns about symbols that training never saw.
         """
         single = not isinstance(text, list | tuple)
         texts: Any = [text] if single else text
@@ -114,7 +115,7 @@ class Trained:
         return answers[0] if single else answers
 
     def write(self, texts: Sequence[str], say=lambda note: None, **settings) -> list[str]:
-        """Return the model's answer to each text; `say` is called with every note on a text."""
+        """Return the model's answer to each text; call `say` with each warning about a text."""
         sequences = self._symbols("write", texts, say, settings)
         written = iter(self.text.write(self.model, [*filter(None, sequences)], **settings))
         return [self.text.join(next(written)) if symbols else "" for symbols in sequences]
@@ -124,10 +125,10 @@ class Trained:
     ) -> list[list[tuple[float, str]]]:
         """Return for each text the `count` best answers of a beam search, best first, with scores.
 
-        `settings` are settings of beam search. An empty text in a longer list has no answers. To
-        find `count` answers the search goes on for longer than for one. So the first of them may be
-        better than what `write` returns; with the same `beam` it is never worse. Raises InputError
-        for a model without beam search.
+        `settings` are settings of beam search. In a list of several texts, an empty one gets no
+        answers. A search for `count` answers continues longer than one for a single answer. So the
+        first may be better than what `write` returns; with the same `beam` it is never worse.
+        Raises InputError for a model without beam search.
         """
         sequences = self._symbols("n_best", texts, say, settings)
         answers = iter(
@@ -143,9 +144,9 @@ class Trained:
         ]
 
     def _symbols(self, method: str, texts: Sequence[str], say, settings: dict) -> list[list[str]]:
-        """Return the symbols of texts; require that the pipeline's method has these settings.
+        """Return the symbols of texts, and check that the pipeline's method has these settings.
 
-        If there are several texts, a text of only white space gets no symbols.
+        Of several texts, one that is empty or all white space gets no symbols.
         """
         if isinstance(texts, str):
             raise InputError("texts are a list of strings", "a string", "Write [text].")
@@ -196,7 +197,7 @@ def _warn(note: str) -> None:
 def model_path(run: Path) -> Path:
     """Return the file of a run's best model, given the run's folder or the file itself.
 
-    For a published model, return its folder.
+    For a published model, return the model's folder.
     """
     if run.is_dir() and is_published(run):
         return run
@@ -205,7 +206,7 @@ def model_path(run: Path) -> Path:
         runs = sorted(path.parent for path in run.glob("*/best.safetensors"))
         found = f"{run}, which holds {counted(len(runs), 'run')}" if runs else f"no file {path}"
         raise InputError(
-            "a run's folder holds a best.safetensors from its first evaluation on",
+            "a run's folder holds a best.safetensors after its first evaluation",
             found if run.exists() else f"{run}, which is not there",
             f"Name one of the runs, such as {runs[0]}."
             if runs
@@ -217,10 +218,10 @@ def model_path(run: Path) -> Path:
 def load(run: str | Path, *others: str | Path, kind: type[Model] | None = None) -> Trained:
     """Load the best model of a run, ready for texts: `load("runs/reverse")("12345")`.
 
-    `run` may also be the folder of a model published in Hugging Face's layout. With `others`, runs
-    with the same vocabularies, the models write together as an Ensemble. A model of your own needs
-    its class: `load("runs/mine", kind=MyModel)`. Raises InputError if there is no such run, if its
-    task has no texts (`load_model` loads such a model), or if the vocabularies differ.
+    `run` may also be the folder of a model published in Hugging Face's layout. If there are
+    `others`, runs with the same vocabularies, the models form an Ensemble. For a model of your own,
+    pass its class: `load("runs/mine", kind=MyModel)`. Raises InputError if there is no such run, if
+    its task has no texts (`load_model` loads such a model), or if the vocabularies differ.
     """
     trained = _load_run(run, kind)
     if not others:
@@ -230,7 +231,7 @@ def load(run: str | Path, *others: str | Path, kind: type[Model] | None = None) 
         member = _load_run(other, kind)
         if not member.text.has_same_vocabularies(trained.text):
             raise InputError(
-                "runs that write together have the same vocabularies",
+                "the runs of an ensemble have the same vocabularies",
                 f"{run} and {other}, whose vocabularies differ",
                 "Train them on the same data, changing only --seed or the model's sizes.",
             )
@@ -263,16 +264,16 @@ def _load_run(run: str | Path, kind: type[Model] | None) -> Trained:
     text = pipeline_from(metadata.get("text"), model.config)
     if text is None and "published" in metadata and "text" not in metadata:
         raise InputError(
-            "a published model of texts has its tokenizer, tokenizer.json, in its folder",
+            "the folder of a published text model holds its tokenizer, tokenizer.json",
             f"{path}, which has none",
             "Download the whole folder. For a ViT: python -m toy_tasks.images --run FOLDER.",
         )
     if text is None:
         raise InputError(
-            "the file of a model of texts describes its text pipeline",
-            f"{path} with the pipeline of another model"
+            "the file of a text model describes its text pipeline",
+            f"{path}, which describes a pipeline for another model"
             if metadata.get("text")
             else f"{path}, which does not",
-            "Give the Task a `text` (numformer.Transduction) and train again, or use load_model.",
+            "Give the Task a `text`, such as a Transduction, and train again, or use load_model.",
         )
     return Trained(model, text, metadata)

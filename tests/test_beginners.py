@@ -51,7 +51,7 @@ def run(code: str, **names) -> None:
 
 # What a script does, and the words of the complaint that it meets; "{folder}" is a run's.
 ARRAY = "NumPy array of integers; received list ... Use numpy.array(ids) for lists"
-SOURCES = "numformer.pad_sources(sources) makes one from lists of ids"
+SOURCES = "numformer.pad_sources(sources) makes the array from lists of ids"
 TEXT = "t = Reversing(0); t.text = {}; train(model, t, folder, 1)"
 REFUSED = {
     "Adam(model)": "the vectors that pack() makes of ... Transformer. Write Adam(pack(model)).",
@@ -154,7 +154,7 @@ OFF = "Evaluate in `with numformer.inference():`, where nothing is saved and dro
 SUM = "received a sum including gradients that an earlier step has used. Begin each step with"
 READ = "for _ in range(2): model.forward(batch.source, batch.target_in)\nmodel.zero_grad()"
 WARNED = [  # the code, its line that is warned of, and the words
-    (2 * FORWARD + "objective.zero_grad()", 3, "which left 82 records, forgotten now. " + OFF),
+    (2 * FORWARD + "objective.zero_grad()", 3, "which left 82 records, now discarded. " + OFF),
     (READ, 2, "each forward that saves is followed by its backward; received forwards without one"),
     ("for _ in range(25):\n    " + FORWARD, 2, "which left 370 records so far. " + OFF[:39]),
     (PREPARE + 2 * STEP, 3, f"{FORGOTTEN}; {SUM} objective.zero_grad()."),

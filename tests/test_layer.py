@@ -207,7 +207,7 @@ def test_pending_counts_sublayers_and_zero_grad_clears_an_interrupted_step(rng):
     with pytest.warns(UserWarning, match="left 3 records, .* call zero_grad"):
         layer.zero_grad()
     assert layer.pending() == 0
-    with pytest.raises(RuntimeError, match="zero_grad drops what it saved"):
+    with pytest.raises(RuntimeError, match="zero_grad discards what it saved"):
         layer.backward(x)
     assert not any(p.grad.any() for p in layer.named_parameters().values())
     layer.forward(x)

@@ -6,8 +6,8 @@ from numformer.errors import complain
 from toy_tasks import TASKS
 
 HEAD = """\
-python -m toy_tasks.NAME trains a model. --help lists the flags of a task; --quick runs
-everything once, in seconds. The times are for two cores.
+python -m toy_tasks.NAME trains a model. --help lists the flags of a task; --quick tries in
+seconds whether everything runs. The times are for two cores.
 """
 FOOT = """
 python -m toy_tasks.compare RUN RUN ... draws the curves of runs and lists their figures.

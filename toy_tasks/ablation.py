@@ -62,7 +62,7 @@ ROWS = {
 }
 """For each row, its settings, and the paper's perplexity and BLEU on its development set.
 
-Sizes have the same proportion to the base as in the paper, whose base has 8 heads of 64, 6 layers,
+Each size has the same ratio to the base's as in the paper, whose base has 8 heads of 64, 6 layers,
 d_model 512, d_ff 2048 and dropout 0.1. The exception is "heads 1": one head, as in the paper."""
 TOKENS_PER_SENTENCE = 16
 """Roughly the mean: turns a batch size in sentences into a batch size in tokens."""
@@ -91,16 +91,16 @@ def measure(model: Transformer, task, folder: Path) -> dict:
 
 
 def figure_name(results: study.Results) -> str:
-    """The name of the figure that the runs are compared by."""
+    """The name of the metric by which the runs are compared."""
     return "perplexity" if "perplexity" in results["base"][0] else "word error rate"
 
 
 def directions(results: study.Results) -> dict[str, tuple[str, str]]:
     """For each row, how it compares with the base: (in the paper, in our runs).
 
-    Ours is "?" unless all runs of the row are "better", or all "worse", than all runs of the base.
-    The paper's is "same" if the BLEUs of the row and of the base in the paper differ by less than
-    0.2; where our figure is perplexity, if their perplexities there differ by less than 0.04.
+    In our runs, a row is "better" if all its runs are better than all runs of the base, "worse" if
+    all are worse, and otherwise "?". In the paper, it is "same" if its BLEU differs from the base's
+    by less than 0.2; or if our metric is perplexity, if its perplexity differs by less than 0.04.
     """
     base = [run["figure"] for run in results["base"]]
     perplexity = figure_name(results) == "perplexity"
@@ -120,7 +120,7 @@ def directions(results: study.Results) -> dict[str, tuple[str, str]]:
 
 
 def table(results: study.Results) -> list[list[str]]:
-    """A row for each choice: our figures beside the paper's."""
+    """A table row for each design choice: our results beside the paper's."""
     head = [
         "row",
         "parameters",
@@ -145,7 +145,7 @@ def table(results: study.Results) -> list[list[str]]:
 
 
 def draw(results: study.Results, folder: Path) -> None:
-    """Draw the figure of every run, row by row."""
+    """Plot the metric of every run, with one line for each row of the study."""
     figure = new_figure(8, 0.34 * len(results) + 1.2, layout="constrained")
     axes = figure.subplots()
     for place, runs in enumerate(results.values()):

@@ -1,7 +1,7 @@
 """Add two numbers of three digits.
 
 The sum is written with its last digit first, the order in which people add on paper: 123+989
-becomes 2111. So each digit needs only the carry of the digit before it.
+becomes 2111. So each digit depends only on its column and on the carry from the digit before it.
 """
 
 import numpy as np

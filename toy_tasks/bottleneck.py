@@ -1,4 +1,4 @@
-"""Why attention: a recurrent network with one fixed state against one that can look back."""
+"""What attention is for: a decoder that sees one fixed-size state, against one that looks back."""
 
 import argparse
 import itertools
@@ -53,7 +53,7 @@ REVERSAL = Rule("bottleneck", "", LETTERS, draw_source, lambda source: source[::
 
 
 def test_sources(length: int, count: int) -> list[str]:
-    """Up to `count` different held-out sources of this length; few sources have one letter."""
+    """Up to `count` different held-out sources of this length; fewer have one or two letters."""
     if length <= 2:
         sources = map("".join, itertools.product(LETTERS, repeat=length))
     else:

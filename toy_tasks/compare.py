@@ -25,8 +25,8 @@ from toy_tasks.reports.charts import COLOURS, STROKES
 from toy_tasks.reports.tables import aligned_table
 
 PICTURE = Path("runs/compare.png")
-# Options that do not count as a difference in settings: the seed, the machine, what is
-# reported or written at the end, and the sizes of vocabularies, which the task decides.
+# Options that are ignored when settings are compared: the seed, the machine, what is reported
+# or written at the end, and the sizes of vocabularies, which the task decides.
 IGNORED = {"seed", "log_every", "backend", "quick", "no_plots", "length", "temperature"}
 IGNORED |= {"source_vocabulary", "target_vocabulary", "vocabulary"}
 LOSS = "held_out_loss"
@@ -78,17 +78,17 @@ def read_run(folder: Path) -> Run:
             with safetensors.safe_open(path, framework="np") as file:
                 metadata = json.loads(file.metadata()["numformer"])
             task, step = metadata["task"].get("name", task), metadata["best"]["step"]
-            # A run in progress may have written this line after `lines` were read.
+            # A run in progress may have written the best line after `lines` were read.
             best = next((line for line in reversed(lines) if line["step"] == step), {})
         settings["steps"] = max(settings["steps"], state.get("steps", 0))
         measures = [n for line in lines if "gradient_norm" not in line for n in line]
         others = [name for name in measures if name not in ("step", "seconds", LOSS)]
-        metric = saved.get("metric") or next(iter(others), LOSS)  # a guess for an older run
+        metric = saved.get("metric") or next(iter(others), LOSS)  # guessed for an older run
         return Run(folder, {"task": as_one_line(task)} | settings, lines, best, metric)
     except (*run_folders.UNREADABLE, AttributeError, OverflowError) as problem:
         message = problem.strerror if isinstance(problem, OSError) else problem
         raise InputError(
-            "a run folder holds config.json, or last.safetensors, and metrics.jsonl as training "
+            "a run folder holds metrics.jsonl, and config.json or last.safetensors, as training "
             "wrote them",
             f"{path} ({message})",
             "Name folders of runs that have logged a step, such as runs/reverse.",
@@ -110,7 +110,7 @@ def as_one_line(value) -> str:
 
 
 def differing_settings(runs: list[Run]) -> list[str]:
-    """The settings in which runs differ. A setting that an older run lacks does not count."""
+    """The settings in which runs differ. Settings that older runs lack are ignored."""
     names = dict.fromkeys(name for run in runs for name in run.settings if name not in IGNORED)
     values = {n: {as_one_line(run.settings[n]) for run in runs if n in run.settings} for n in names}
     names = [name for name in names if len(values[name]) > 1]
@@ -213,7 +213,7 @@ def draw(path: Path, runs: list[Run]) -> None:
         if not name.endswith("loss"):
             limit_y_axis(axes)
     axes.set_xlim(left=0)
-    labels = [label.replace("$", r"\$") for label in groups]  # a bare $ begins a formula
+    labels = [label.replace("$", r"\$") for label in groups]  # else $ begins a formula
     figure.legend(figure.axes[0].lines, labels, loc="outside lower center", ncols=columns)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)

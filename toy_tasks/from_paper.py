@@ -1,4 +1,4 @@
-"""The paper alone: a `numformer.paper` model learns to reverse digits; the whole loop is here.
+"""Train the Transformer of `numformer.paper` to reverse digits; this file has the whole loop.
 
 python -m toy_tasks.from_paper
 """

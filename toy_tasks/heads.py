@@ -36,17 +36,18 @@ Print how important each attention head of a trained model is and what it looks 
 heads, one after the other, until none is left.
 
 The importance of a head is the mean of |dL/dg| over examples, where g is the head's gate (Michel,
-Levy and Neubig 2019). The table also has the loss without the head, and the head's confidence, the
-mean of its largest weights (Voita et al. 2019). A head is named after the place where it puts its
-weight, if it puts more there than by chance (the same weights, shuffled over the places that it
-sees): the source of what it writes (by IBM model 1), what came after the same symbol, the symbol
+Levy and Neubig 2019). The table also says by how much the loss grows without the head, and how
+confident the head is: the mean of its largest weights (Voita et al. 2019). A head is described by
+the places where it puts more weight than by chance (the same weights, shuffled over the places that
+it sees): the source of what it writes (by IBM model 1), what came after the same symbol, the symbol
 that is to come, the sign of the start or the end, or some places back or ahead.
 
-Heads are removed by importance, estimated again each time; by importance as first estimated; and at
-random. If there are many heads, several are removed at a time, and the first group that costs too
-much is also removed head by head. Importance is estimated on one half of the examples, and the loss
-is measured on the other. A task's figure is measured by greedy decoding of its test set if the task
-turns one text into another; otherwise (also for parse) as in training.
+Heads are removed in three orders: the least important first, with importance estimated again each
+time; the least important first, as estimated once; and at random. Of many heads, several are
+removed at a time, and the first group that costs too much is also removed head by head. Importance
+is estimated on one half of the examples, and the loss is measured on the other. If the task turns
+one text into another, its figure is measured by greedy decoding of its test set; otherwise (also
+for parse) as in training.
 
   python -m toy_tasks.heads --run runs/reverse
   python -m toy_tasks.heads --run runs/translate --data DIR        if its data have moved
@@ -56,9 +57,9 @@ turns one text into another; otherwise (also for parse) as in training.
 --out gets table.md, removal.png, and for each kind of attention the maps of an example.
 """
 MAX_STRIDES = 16
-"""The most steps in which a curve removes all heads, not counting steps of a single head."""
+"""A curve removes all heads in at most this many steps, not counting those of a single head."""
 ALLOWED_FALLS = {"BLEU": 0.5, "f1": 0.5, "word_error_rate": -0.5, "loss": -0.01}
-"""How far removing heads may lower a figure (raise it, if negative); 0.01 if not listed."""
+"""By how much removing heads may lower a figure (raise it, if negative); 0.01 if not listed."""
 PUBLISHED = """\
 published: 38 of 48 encoder heads for 0.15 BLEU, with trained gates and fine-tuning (Voita et al.
 2019); 20 % of a large translator's heads without either (Michel et al. 2019)"""
@@ -73,7 +74,7 @@ Point = tuple[int, dict[str, float]]
 
 @dataclass(frozen=True)
 class Finding:
-    """Results for a head: `rank` 1 is the most important, `loss_increase` what removal costs."""
+    """Results for a head: rank 1 is the most important; `loss_increase` is what removal costs."""
 
     head: Head
     importance: float
@@ -90,7 +91,7 @@ class Finding:
 
 
 def study_heads(model: Model, heads: Sequence[Head], own: HeldOut, halves) -> list[Finding]:
-    """Return a Finding for each head; `halves` are the examples to choose by, and to measure on."""
+    """Return a Finding for each head; `halves` are examples for ranking heads and for measuring."""
     choosing, measuring = halves
     has_cross = any("cross" in head.kind for head in heads)
     observer = AttentionObserver(model, heads, Lexicon(own.pairs()) if has_cross else None)
@@ -122,7 +123,7 @@ def curve(
 ) -> list[Point]:
     """Repeatedly remove the first `stride` of the remaining heads in `order`; measure each time.
 
-    With the `name` of a figure, the stride in which it falls too far is also removed head by head.
+    With the `name` of a figure, the group that worsens it too much is also removed head by head.
     """
     removed: list[Head] = []
     points = []
@@ -226,7 +227,7 @@ def removal_table(orders: dict[str, list[list[Point]]]) -> list[list[str]]:
 
 
 def removable_heads(points: list[Point], name: str) -> tuple[int, float]:
-    """How many heads can be removed before a figure falls too far, and how far it may fall."""
+    """How many heads can be removed before a figure worsens too much, and by how much it may."""
     allowed, (count, figures) = ALLOWED_FALLS.get(name, 0.01), points[0]
     falls = [(left, np.sign(allowed) * (figures[name] - f[name])) for left, f in points]
     return count - min(left for left, fall in falls if fall <= abs(allowed) + 1e-9), abs(allowed)
@@ -286,7 +287,13 @@ def build_parser() -> Parser:
         help="the folder of the run's own data, if they have moved; or a file of other data: "
         "TAB-separated pairs, or a text",
     )
-    add("--examples", type=integer, default=128, metavar="N", help="number per half (default 128)")
+    add(
+        "--examples",
+        type=integer,
+        default=128,
+        metavar="N",
+        help="examples to rank heads on, and as many to measure on (default 128)",
+    )
     add("--orders", type=integer, default=3, metavar="N", help="random orders (default 3)")
     add("--seed", type=integer, default=1, help="seed of the random orders (default 1)")
     add("--out", type=any_path, metavar="DIR", help="default: the next free runs/heads-NAME")
@@ -313,8 +320,8 @@ def main(arguments: list[str] | None = None) -> int:
     examples = single_examples(halves[0])
     heads, mixers_without_maps = observable_heads(model, examples[0])
     if not heads:
-        rule, fix = "only attention that saves maps has heads", "Name a run with attention."
-        raise InputError(rule, f"{options.run}, a {type(model).__name__} without it", fix)
+        rule, fix = "a model to study saves attention maps", "Name a run with attention."
+        raise InputError(rule, f"{options.run}, a {type(model).__name__} without any", fix)
     for layer in mixers_without_maps:
         print(f"left out, because it keeps no maps: {layer}")
     counts = f"{len(examples)} and {len(single_examples(halves[1]))} examples"
@@ -334,8 +341,8 @@ def main(arguments: list[str] | None = None) -> int:
     (*_, name) = first[1]
     count, allowed = removable_heads(orders[BY_REESTIMATED_IMPORTANCE][0], name)
     beside = f" ({' '.join(PUBLISHED.split())})" if name == "BLEU" else ""
-    worse = f"at most {allowed:g} of {name.replace('_', ' ')}"
-    print(f"{count} of {len(heads)} heads can go for {worse}{beside}")
+    worse = f"at most {allowed:g} in {name.replace('_', ' ')}"
+    print(f"{count} of {len(heads)} heads can be removed at a cost of {worse}{beside}")
     return 0
 
 

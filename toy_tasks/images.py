@@ -127,7 +127,7 @@ class ImagesTask:
 def classify(model: VisionTransformer, images: np.ndarray) -> np.ndarray:
     """The most probable class (N,) of each image, by the mean of nine predictions.
 
-    For each, the image is moved by half a pixel up or down, left or right, both, or not at all.
+    Before each, the image is moved by half a pixel up or down, left or right, both, or not at all.
     """
     classes, softmax = [], Softmax()
     with inference():
@@ -226,9 +226,9 @@ def use(options: argparse.Namespace) -> int:
         height, width, channels = (*images.shape[1:], 1)[:3]
         if (height, width, channels) != (sizes.height, sizes.width, sizes.channels):
             raise InputError(
-                f"this model classifies images of {sizes.height} x {sizes.width} pixels, each "
-                f"pixel of {sizes.channels} numbers",
-                f"{file} with {height} x {width} of {channels}",
+                f"this model classifies images of {sizes.height} x {sizes.width} pixels, with "
+                f"{sizes.channels} numbers for each pixel",
+                f"{file} with {height} x {width} pixels of {channels} numbers",
                 "Cut or scale them.",
             )
         if not highest / 2 <= images.max() <= highest:

@@ -51,7 +51,7 @@ DEFAULTS = dict(
     decay="linear",
 )
 MIN_MATCHING, MIN_COPYING, MAX_MATCHING = 0.9, 0.99, 0.2
-"""The target: two layers reach at least the first two, one layer at most the third."""
+"""The target: with two layers at least the first two numbers, with one at most the third."""
 
 
 class InductionTask:
@@ -71,7 +71,8 @@ class InductionTask:
     def draw(self, rng, lengths: np.ndarray, prefixes: np.ndarray, total: int) -> PartialWindows:
         """Rows of `total` symbols: `prefixes` random ones, then a sequence that is repeated.
 
-        A sequence has `lengths` different symbols. Only its repetitions are to be predicted.
+        A sequence has `lengths` different symbols. Only its repetitions are to be predicted,
+        without the first symbol of the first one.
         """
         symbols = rng.permuted(np.tile(np.arange(len(SYMBOLS)), (len(lengths), 1)), axis=1)
         places = np.arange(total) - prefixes[:, None]  # 0 where the sequence begins
@@ -92,7 +93,7 @@ class InductionTask:
         scores, right = [], []
         for ids, following, valid in (batch.inputs for batch in self.held_out):
             repetition = valid[0].nonzero()[0]
-            expected = repetition - len(repetition)  # the place after the same symbol
+            expected = repetition - len(repetition)  # after the earlier occurrence
             weights = np.stack([*attention_weights(model, ids).values()])  # (layers, B, H, T, T)
             scores.append(weights[..., repetition, expected].mean(axis=(1, 3)))
             right.append((model.forward(ids).argmax(axis=-1) == following)[:, repetition].mean())

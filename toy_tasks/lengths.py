@@ -47,7 +47,7 @@ DEFAULTS = dict(
 
 
 def letters(rng: np.random.Generator, length: int) -> str:
-    """Different letters in any order."""
+    """`length` different letters in random order."""
     return "".join(rng.permutation([*LETTERS])[:length])
 
 

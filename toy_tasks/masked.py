@@ -83,7 +83,7 @@ ONE_SIDE = "one-side"
 
 @dataclass(frozen=True)
 class MaskedWindows(Batch):
-    """ids (B, T) as the model sees them; targets (B, T), the hidden ids, and PADDING elsewhere."""
+    """ids (B, T) as the model sees them; targets (B, T): the hidden ids, and PADDING elsewhere."""
 
     ids: np.ndarray
     targets: np.ndarray
@@ -114,7 +114,7 @@ class MaskedTask(WritingTask):
         self.text = Infilling(Vocabulary(symbols), hole, context)
 
     def batch(self, step: int) -> MaskedWindows:
-        """Of ten hidden characters, eight become holes, one becomes random, and one is unchanged.
+        """Of hidden characters, 80 % become holes, 10 % random characters, and 10 % are unchanged.
 
         So the model must predict at every position, not only at holes (Devlin et al. 2019).
         """

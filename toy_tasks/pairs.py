@@ -63,7 +63,7 @@ SPLITS = "train", "dev", "test"
 DEMOS = {"dates": (dates, 0.99)}
 """Functions that make example pairs, and the exact match that a model must reach on them."""
 MAX_EXAMPLES = 500, 2000
-"""The most development sources, and the most test sources, that are measured."""
+"""The most development pairs, and the most test pairs, that are measured."""
 
 
 def sides(data: dict[str, list[Pair]]) -> dict[str, Sequence[str]]:
@@ -145,7 +145,7 @@ class PairsTask(TransductionTask):
 
 
 def read_data(options: argparse.Namespace) -> dict[str, list[Pair]]:
-    """The pairs of the demo or of the files, by split. Prints the counts and what is unusual."""
+    """The pairs of the demo or of the files, by split. Prints counts, and remarks on them."""
     if options.demo:
         files = {"all": DEMOS[options.demo][0]()}
     else:
@@ -183,13 +183,13 @@ def read_data(options: argparse.Namespace) -> dict[str, list[Pair]]:
         )
     for name, most in zip(SPLITS[1:], MAX_EXAMPLES, strict=True):
         if len(data[name]) > most:
-            print(f"of {name} the first {most:,} are used")
+            print(f"only the first {most:,} pairs of {name} are used")
         data[name] = data[name][:most]
     return data
 
 
 def run_name(options: argparse.Namespace) -> str:
-    """The name of a run's folder: the name of the demo, or of the first file."""
+    """The name of a run's folder: pairs- and the name of the demo or of the first file."""
     file = Path(options.data[0]).stem if options.data else ""
     return f"pairs-{options.demo or file}".rstrip("-")
 

@@ -41,8 +41,8 @@ DESCRIPTION = """\
 Learn to parse sentences, as section 6.3 of the paper does: the words go in, the brackets of the
 tree come out (Vinyals et al. 2015). A Transformer and a recurrent encoder-decoder with attention
 learn from 500 to 32,000 sentences of a grammar (toy_tasks/data/grammar.py), in which words decide
-where a phrase belongs. Some sentences are ambiguous, so no parser is always right: the ceiling is
-the F1 of the most probable tree under the grammar itself. Target: the Transformer with 32,000
+what a phrase attaches to. Some sentences are ambiguous, so no parser is always right: the ceiling
+is the F1 of the most probable tree under the grammar itself. Target: the Transformer with 32,000
 sentences within 1.0 of that F1, and 99 % of its trees well formed.
 
   python -m toy_tasks.parse
@@ -69,7 +69,7 @@ DEFAULTS = dict(
     penalty="paper",
 )
 LONGEST, LONGER = 40, 60
-"""The most words that a sentence has in training, and in the test set of longer sentences."""
+"""The most words of a grammar's sentence: in training, and in the test set of longer ones."""
 EXTRA_SYMBOLS = 300
 """The model writes at most this many symbols more than the sentence has words (section 6.3)."""
 TRAIN_SENTENCES = 32000
@@ -82,7 +82,7 @@ STEPS = {32000: (22000, 9000), 8000: (8000, 4000), 2000: (4000, 2000), 500: (200
 
 A step of the recurrent model takes longer, but it needs fewer steps."""
 MAX_WITH_DROPOUT = 2000
-"""Dropout helps up to this number of sentences; above, it only takes time."""
+"""Dropout helps up to this number of sentences; with more, it only takes time."""
 SECTIONS = {"train": range(2, 22), "development": (22,), "test": (23,)}
 """The sections of the Penn Treebank, as they are usually split."""
 FIGURES = "f1", "precision", "recall", "exact", "well_formed", "longer", "longer_well_formed"
@@ -94,7 +94,7 @@ TITLES = {
 MAX_GAP, WELL_FORMED = 1.0, 99
 """The target: F1 at most this far below the ceiling, and this percentage of well-formed trees."""
 MIN_COUNT = 2
-"""Rarer words of the training data become the unknown word, so that the model learns this word."""
+"""Rarer words of the training data become the unknown word, so that the model learns its use."""
 
 
 class Sentence(NamedTuple):
@@ -117,8 +117,8 @@ Data = dict[str, list[Sentence]]
 def grammar_data(train: int, divisor: int = 1) -> Data:
     """Distinct sentences of the grammar: `train` to train on, others to evaluate on.
 
-    There are EVALUATION_SENTENCES / `divisor` of the others. Which part a sentence belongs to is
-    decided by a hash of the sentence.
+    There are EVALUATION_SENTENCES / `divisor` of the others. Sentences of more than LONGEST words
+    are "longer"; a hash of each of the rest decides whether it is in "train".
     """
     grammar, rng = Grammar(), np.random.default_rng(seed_sequence(1, "data"))
     counts = {name: number // divisor for name, number in EVALUATION_SENTENCES.items()}
@@ -142,8 +142,8 @@ def grammar_data(train: int, divisor: int = 1) -> Data:
 def best_parses(sentences: Sequence[Sentence]) -> dict[str, float]:
     """The scores of the most probable trees under the grammar itself.
 
-    No other parser is expected to get more trees entirely right. F1 can be a little higher if each
-    bracket is chosen by its own probability (Goodman 1996).
+    No other parser is expected to get more trees entirely right. A parser that chooses each bracket
+    by its own probability can reach a slightly higher F1 (Goodman 1996).
     """
     grammar = Grammar()
     trees = [(grammar.parse(sentence.words)[0], True) for sentence in sentences]
@@ -221,7 +221,7 @@ def make_task_and_config(options: argparse.Namespace):
     count = options.sentences
     if options.data:
         data = treebank_data(options.data)
-        # The treebank has some 8,000 more sentences than the grammar; the largest rows use all.
+        # The treebank has some 8,000 sentences more than TRAIN_SENTENCES; the largest rows use all.
         if count == TRAIN_SENTENCES:
             count = len(data["train"])
     else:

@@ -33,7 +33,7 @@ TABLE_LENGTHS = 256, 2048
 PART = 16
 """A test sequence of T symbols has T / PART pairs, or copies T / PART symbols."""
 FEW_PAIRS = 8
-"""The number of pairs in the test set in which only the distance grows."""
+"""The number of pairs in the test in which only the distance grows with the length."""
 TOKENS = 8192
 """The number of symbols in the test set of each length."""
 STARTS = {16: 0, 32: 0.1, 64: 0.2, 128: 0.35, 256: 0.45, 512: 0.5, 1024: 0.6, 2048: 0.7}
@@ -41,7 +41,7 @@ STARTS = {16: 0, 32: 0.1, 64: 0.2, 128: 0.35, 256: 0.45, 512: 0.5, 1024: 0.6, 20
 
 Two batches in five have the longest length so far, the others a random one."""
 RECALL_SHARE = 0.4
-"""The share of recall batches; the others copy strings. Without them, models learn neither task."""
+"""The share of recall batches; without the others, which copy, models learn neither task."""
 DEFAULTS = dict(
     steps=12000,
     batch_size=512,
@@ -70,7 +70,7 @@ ROW_SETTINGS = {
     "state_space,attention": {"positions": "none"},
     "window,linear": {"window": 64, "positions": "none"},
 }
-"""Settings of rows. Linear attention and state space need no positions to see the order."""
+"""Settings of rows. Linear attention and state-space layers see the order without positions."""
 FIGURES = "few", "recall", "copy"
 """The tests: recall of FEW_PAIRS pairs, recall of more pairs in longer sequences, and copying."""
 TITLES = f"recall, {FEW_PAIRS} pairs", f"recall, T / {PART} pairs", f"copy, T / {PART} symbols"
@@ -78,13 +78,13 @@ COSTS = "milliseconds", "MiB", "seconds"
 THEORY = {
     "attention": "all, at any distance",
     "shared_keys": "all, at any distance",
-    "window": "what is within two windows",
-    "global_window": "what is near, and the first 16 symbols",
+    "window": "symbols within two windows",
+    "global_window": "nearby symbols, and the first 16",
     "strided": "all, if one position can hold a whole stride",
     "linear": "as much as its state holds",
     "state_space": "as much as its state holds",
     "state_space,attention": "all, at any distance",
-    "window,linear": "what is near, and what a state holds",
+    "window,linear": "nearby symbols, and as much as its state holds",
 }
 """What each mixer can recall in theory."""
 
@@ -230,7 +230,7 @@ def draw(results: study.Results, folder: Path) -> None:
 
 
 def verdict(results: study.Results):
-    """The mean accuracy of attention and of a window, whose reach is too short."""
+    """The mean accuracy of attention, and of window attention, which does not reach far enough."""
     at = LENGTHS.index(256)
     attention, window = (
         np.mean([run[kind][at] for run in results[row] for kind in FIGURES])

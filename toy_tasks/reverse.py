@@ -1,4 +1,4 @@
-"""Reverse a sequence of digits: the first digit that is written is the last of the source."""
+"""Reverse a sequence of digits: the first digit to write is the last of the source."""
 
 from toy_tasks.text_to_text.sequences import Rule, digits, run_program
 

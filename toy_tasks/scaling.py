@@ -87,7 +87,7 @@ DEFAULTS = dict(
 
 
 def inner_width(d_model: int) -> int:
-    """d_ff of SwiGLU: its three matrices then have 8 d_model^2 entries."""
+    """The d_ff with which the three matrices of SwiGLU have 8 d_model^2 entries."""
     return round(8 * d_model / 3)
 
 
@@ -103,7 +103,7 @@ def row_name(unit: str, shape: tuple[int, int, int], windows: int) -> str:
 
 
 def rows() -> dict[str, dict]:
-    """The settings of each row. The longest runs come first, so that two processes end together.
+    """The settings of each row. The longest runs come first, so that all processes end together.
 
     The smallest and the largest model with the least and the most text have three seeds, which
     show how much results vary by chance.
@@ -185,7 +185,7 @@ def measure(model: LanguageModel, task: OnePass, folder: Path) -> dict:
 
 
 def law_runs(results: study.Results, unit: str, last: bool = False) -> tuple[laws.Run, ...]:
-    """The runs of a unit to fit; or with `last` the larger model's runs, to predict."""
+    """The runs of a unit, to fit a law to; with `last`, the larger model's runs, to predict."""
     return tuple(
         laws.Run(run["parameters"], run["symbols"], run["loss"])
         for row, runs in results.items()
@@ -237,7 +237,7 @@ def between(results: study.Results) -> None:
         size = parameter_count(PREDICTED)
         loss = fit.forms[fit.chosen].loss(size, most)
         print(f"  {fit.chosen}, {size:,} parameters, {most:,} symbols: {loss},")
-        print("    the interval is of the law; a single run varies more, by its seed")
+        print("    the interval is the law's; a single run varies more, by its seed")
 
 
 def draw(results: study.Results, folder: Path) -> None:

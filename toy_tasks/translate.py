@@ -103,12 +103,12 @@ HELP = {
     "data": "a folder with train*.en, train*.de and likewise for val and test, with a sentence on "
     "each line; or one file of TAB-separated pairs, to be split (default: Multi30k)",
     "languages": "the source language and the target language",
-    "cased": "keep capitals, and do not tokenize sentences",
-    "vocabulary": "the most subwords, for both languages together",
+    "cased": "keep capitals, and do not split sentences into tokens",
+    "vocabulary": "the largest number of subwords, which both languages share",
     "subwords": "how sentencepiece splits words",
     "bpe_dropout": "the share of merges that each epoch leaves out, so that it splits words "
     "differently (Provilkov et al. 2020: 0.1)",
-    "accumulate": "batches in an update",
+    "accumulate": "batches in an update of the parameters",
     "ensemble": "more runs, for example with other seeds, to translate together with --run",
     "source": "translate the lines of a file",
     "reference": "the right translations of --source, to print BLEU and chrF",
@@ -219,7 +219,7 @@ def main(arguments: list[str] | None = None) -> int:
         return use(options)
     task = make_task(options)
     config = config_for(options, task.text.source, task.text.target)
-    if not options.resume:  # with --bpe-dropout this splits a whole epoch into subwords
+    if not options.resume:  # with --bpe-dropout, counting splits a whole epoch into subwords
         print(
             f"{len(task.pairs):,} pairs, {task.batches.count():,} batches an epoch, "
             f"{100 * task.batches.padding_share(0):.0f} % of their positions are padding"

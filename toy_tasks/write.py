@@ -66,7 +66,7 @@ def split(text: str) -> tuple[str, str]:
 class WritingTask:
     """Batches and evaluation of a text, for `numformer.training.train`.
 
-    It uses the symbols of `vocabulary`, by default the characters of the text.
+    The task uses the symbols of `vocabulary`, by default the characters of the text.
     """
 
     metric, higher_is_better = "held_out_loss", False
@@ -176,7 +176,7 @@ def train_and_write(
     model, folder = train_task(task, LanguageModel, config, options)
     beginning = task.unseen_text[:200]
     prompt = (beginning.partition("\n")[2] or beginning)[:20]
-    print(f"what it writes after {prompt!r}, which training never saw:")
+    print(f"what the model writes after {prompt!r}, which training never saw:")
     sampling = dict(length=options.length, temperature=options.temperature, seed=options.seed)
     (written,) = task.text.write(model, [symbols.split(prompt)], **sampling)
     print(task.text.join(written))

@@ -1,4 +1,4 @@
-"""Padded batches of lists of ids."""
+"""Batches: lists of ids of different lengths, padded to the length of the longest."""
 
 import bisect
 from collections.abc import Callable, Sequence
@@ -15,10 +15,10 @@ Pair = tuple[Sequence[int], Sequence[int]]
 
 
 def pad(sequences: Sequence[Sequence[int]], padding: int | None = PADDING) -> np.ndarray:
-    """Sequences of ids -> (B, longest), padded on the right with the id `padding`.
+    """B sequences of ids -> (B, longest length), padded on the right with the id `padding`.
 
     Raises InputError for an empty batch, for ids that are not integers (NumPy would convert them),
-    for padding within a sequence, and for unequal lengths if `padding` is None.
+    for the id `padding` within a sequence, and for unequal lengths if `padding` is None.
     """
     if not len(sequences):
         raise InputError(
@@ -58,7 +58,7 @@ def _is_id_type(kind: type) -> bool:
 
 
 def pad_sources(sources: Sequence[Sequence[int]], special: SpecialIds = DEFAULT_IDS) -> np.ndarray:
-    """Sources -> (B, S), each closed by the end id, which shows the encoder where a source ends.
+    """Sources -> (B, S), padded; an end id after each source shows the encoder where it ends.
 
     Raises InputError as `pad` does.
     """
@@ -67,7 +67,7 @@ def pad_sources(sources: Sequence[Sequence[int]], special: SpecialIds = DEFAULT_
 
 @dataclass(frozen=True)
 class Batch:
-    """The host arrays (B, ...) that a model's `predictions` takes, as fields in the same order."""
+    """Arrays (B, ...) on the host: one field for each argument of `Model.predictions`, in order."""
 
     @property
     def inputs(self) -> tuple[np.ndarray, ...]:
@@ -84,7 +84,7 @@ class Batch:
         return len(self.inputs[0])
 
     def split(self, count: int) -> list["Batch"]:
-        """Deal the rows out to at most `count` batches, and drop batches of weight 0."""
+        """Distribute the rows over at most `count` batches, and drop batches of weight 0."""
         parts = [
             self.with_arrays(*(array[first::count] for array in self.inputs))
             for first in range(count)
@@ -98,7 +98,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class PairBatch(Batch):
-    """source (B, S); target_in (B, T), start id and target; target_out (B, T), target and end id.
+    """source (B, S); target_in (B, T): start id, target; target_out (B, T): target, end id.
 
     Raises InputError unless target_in and target_out have padding at the same places.
     """
@@ -114,7 +114,7 @@ class PairBatch(Batch):
             raise InputError(
                 f"target_in and target_out have padding (id {padding}) at the same places, after "
                 "the target",
-                "a batch in which the places differ",
+                "a batch in which these places differ",
                 f"Remove id {padding} from the targets.",
             )
 
@@ -153,11 +153,11 @@ def _width(real: np.ndarray) -> int:
 
 
 class EpochBatches:
-    """Batches of pairs of similar length, with every pair once per epoch.
+    """Batches of (source, target) pairs of similar length; each epoch has every pair once.
 
-    `batches(step)` depends only on the seed and the step (from 1), so a resumed run gets the same
-    batches. Each epoch shuffles the pairs, sorts them by length within pools of `pool` batches
-    (little padding, but still random batches), and shuffles the batches.
+    `batches(step)`, for steps from 1, depends only on the seed and the step, so a resumed run gets
+    the same batches. Each epoch shuffles the pairs, sorts them by length within pools of `pool`
+    batches, so that batches need little padding but stay random, and shuffles the batches.
     """
 
     special: SpecialIds = DEFAULT_IDS
@@ -172,7 +172,7 @@ class EpochBatches:
             )
         self.pairs, self.batch_size, self.seed, self.pool = pairs, batch_size, seed, pool
         self.ends = [0]  # for each epoch counted so far, the number of batches up to its end
-        self._batches: dict[int, list[list[int]]] = {}  # the latest epoch's batches of indices
+        self._batches: dict[int, list[list[int]]] = {}  # the latest epoch's, as indices of pairs
 
     def __call__(self, step: int) -> PairBatch:
         epoch, place = self.place(step)
@@ -180,7 +180,7 @@ class EpochBatches:
         return PairBatch.of([pairs[n] for n in self._epoch(epoch)[place]], self.special)
 
     def place(self, step: int) -> tuple[int, int]:
-        """Return the epoch of a step (from 1) and the batch's index in it, both from 0."""
+        """Return the epoch (from 0) of a step (from 1), and the index of its batch in the epoch."""
         while self.ends[-1] < step:
             self.ends.append(self.ends[-1] + self.count(len(self.ends) - 1))
         epoch = bisect.bisect_left(self.ends, step) - 1
@@ -226,12 +226,12 @@ class EpochBatches:
 
 
 class TokenBatches(EpochBatches):
-    """EpochBatches with up to `max_tokens` tokens per side, padding included (section 5.1).
+    """EpochBatches of up to `max_tokens` tokens per side, padding included (section 5.1).
 
     A batch has few long sentences or many short ones, so all batches take about the same time and
-    memory. `sample_pairs(epoch)` returns new pairs for an epoch, such as other segmentations into
-    subwords. A resumed run calls `sample_pairs` for each earlier epoch whose end is not in `ends`,
-    to count that epoch's batches.
+    memory. `sample_pairs(epoch)` returns an epoch's pairs, for example with words split into other
+    subwords. A resumed run calls `sample_pairs` for each earlier epoch whose end is not yet in
+    `ends`, to count that epoch's batches.
     """
 
     def __init__(
@@ -262,7 +262,7 @@ class TokenBatches(EpochBatches):
         return self._sampled_pairs[epoch]
 
     def padding_share(self, epoch: int) -> float:
-        """Return the share of padding in all positions of an epoch's batches, on both sides."""
+        """Return the share of padding among all positions of an epoch's batches, on both sides."""
         pairs = self.epoch_pairs(epoch)
         lengths = [
             [len(pairs[index][side]) + 1 for index in batch]

@@ -1,4 +1,4 @@
-"""Splits sentences into tokens, and joins tokens again, by Moses's rules."""
+"""Splits sentences into tokens, and joins them again, by the rules of the Moses toolkit."""
 
 import functools
 import unicodedata
@@ -6,8 +6,8 @@ from typing import Any
 
 from numformer.errors import InputError
 
-JOINERS = "\u200c\u200d"  # within words of Persian and of Indian scripts
-YI = "".join(map(chr, range(0xA000, 0xA48D)))  # letters that hardly any text has
+JOINERS = "\u200c\u200d"  # used within words in Persian and in Indian scripts
+YI = "".join(map(chr, range(0xA000, 0xA48D)))  # letters of the Yi script, which hardly any text has
 
 
 @functools.cache
@@ -25,13 +25,13 @@ def _moses(language: str) -> tuple[Any, Any, Any]:
 
 
 def tokenize(sentence: str, language: str) -> str:
-    """Sentence -> its tokens in lower case, separated by spaces; tokens -> the same tokens.
+    """Sentence -> its tokens in lower case, separated by spaces; such tokens stay unchanged.
 
     Quotation marks and dashes become plain keyboard characters, as in corpora. If the language
-    is "", the only change is that white space becomes one space between words.
+    is "", the only change is that words are separated by single spaces.
 
-    Moses would split a word at its vowel signs, tone marks and joiners. So Unicode's normalization
-    NFC leaves few of them in Latin script, and unused letters replace the rest while Moses runs.
+    Moses would split a word at its vowel signs, tone marks and joiners. NFC normalization leaves
+    few of these in Latin script; unused letters take the place of the others while Moses runs.
     """
     if not language:
         return " ".join(sentence.split())
@@ -45,9 +45,9 @@ def tokenize(sentence: str, language: str) -> str:
 
 
 def detokenize(tokens: str, language: str) -> str:
-    """Tokens separated by spaces -> the sentence, in the same case.
+    """Tokens separated by spaces -> the sentence; upper and lower case stay unchanged.
 
-    Every escape is undone, even a double one (&amp;apos;). If the language is "", returns the
+    Every XML escape is undone, even a double one (&amp;apos;). If the language is "", returns the
     tokens unchanged.
     """
     if not language:

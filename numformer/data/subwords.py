@@ -1,4 +1,4 @@
-"""Subwords: frequent pieces of words as symbols (section 5.1), by sentencepiece."""
+"""Subwords: frequent pieces of words, found by sentencepiece, as symbols (section 5.1)."""
 
 import base64
 import io
@@ -38,8 +38,8 @@ class Subwords(Vocabulary):
     """Pieces of words: a frequent word is one piece, a rarer word several (Sennrich et al. 2016).
 
     `model` is the content of a sentencepiece model file whose first four pieces are padding, start,
-    end and unknown. If the model is `exact`, joining the pieces restores the text with all spaces
-    and line ends; otherwise with one space between words and none around the text.
+    end and unknown. If the model is `exact`, joining the pieces restores all spaces and line ends
+    of the text; otherwise the result has one space between words and none at its ends.
     """
 
     def __init__(self, model: bytes):
@@ -84,7 +84,7 @@ class Subwords(Vocabulary):
             library.SentencePieceTrainer.train(
                 sentence_iterator=(unicodedata.normalize("NFC", text) for text in texts),
                 model_writer=model,
-                vocab_size=min(max(5, size), 10**6),  # sentencepiece's limits; 5 is still too small
+                vocab_size=min(max(5, size), 10**6),  # within sentencepiece's limits; 5 still fails
                 hard_vocab_limit=False,
                 model_type=kind,
                 character_coverage=1.0,
@@ -119,9 +119,9 @@ class Subwords(Vocabulary):
     ) -> list[list[int]]:
         """Return each text's ids by BPE dropout: each merge is skipped with probability `dropout`.
 
-        The model sees a word in several segmentations, and so learns what pieces are made of
-        (Provilkov et al. 2020). The same seed gives the same ids in every process, unlike
-        sentencepiece's own random numbers.
+        The model sees a word in several segmentations, and so learns how pieces are composed
+        (Provilkov et al. 2020). The same seed gives the same ids in every process, which
+        sentencepiece's own dropout does not ensure.
         """
         rng, ids = np.random.default_rng(seed), []
         for text in (unicodedata.normalize("NFC", text) for text in texts):
@@ -141,10 +141,10 @@ class Subwords(Vocabulary):
 
 
 def _segment(word: str, ranks: Mapping[str, int], skips: Iterator[bool]) -> list[str]:
-    """Return the pieces of a word by BPE: of the possible merges, the lowest-ranked comes first.
+    """Return the pieces of a word by BPE, which always makes the possible merge of lowest rank.
 
-    `skips` says for each merge whether it is skipped. A word of n characters has at most n - 1
-    merges at first, and each merge that is made adds at most two.
+    `skips` says for each merge in turn whether to skip it. A word of n characters has at most n - 1
+    possible merges at first, and each merge that is made adds at most two.
     """
     ends, skipped = [*range(len(word) + 1)], set()
     while merges := [

@@ -13,7 +13,7 @@ from numformer.errors import InputError
 
 
 class PublishedVocabulary(Vocabulary):
-    """Symbols with the ids that a published model has for them; `names` maps ids to symbols.
+    """The symbols of a published model, with its ids for them; `names` maps ids to symbols.
 
     `size` is the size of the model's vocabulary; some ids may have no symbol. `unknown` is the id
     for anything that is not a symbol, or None.
@@ -43,7 +43,7 @@ class PublishedVocabulary(Vocabulary):
 class Tokenizer(PublishedVocabulary):
     """The vocabulary of a tokenizer.json of any kind.
 
-    `marked` says whether `split` adds the tokenizer's marks around a text, such as [CLS].
+    `marked` says whether `split` adds the tokenizer's marks, such as [CLS], around a text.
     """
 
     def __init__(self, content: str, size: int, marked: bool):
@@ -52,7 +52,7 @@ class Tokenizer(PublishedVocabulary):
             self._tokenizer = library("tokenizers").Tokenizer.from_str(content)
         except InputError:
             raise
-        except Exception as problem:  # the library raises no narrower class
+        except Exception as problem:  # the library has no more specific exception
             rule = "a tokenizer.json describes a tokenizer"
             raise InputError(rule, problem, "Download it again.") from None
         self._tokenizer.no_truncation()
@@ -84,7 +84,7 @@ class Tokenizer(PublishedVocabulary):
 class MarianVocabulary(PublishedVocabulary):
     """Marian's vocabulary: a sentencepiece model splits texts, and `ids` maps pieces to ids."""
 
-    LANGUAGE = re.compile(r"\s*(>>\w+<<)\s*")  # before a text: the language to translate into
+    LANGUAGE = re.compile(r"\s*(>>\w+<<)\s*")  # a target language's mark, before a text
 
     def __init__(self, model: bytes, ids: dict[str, int], size: int, unknown: str = "<unk>"):
         self.model, self.ids, self.mark = model, ids, unknown
@@ -111,7 +111,7 @@ class MarianVocabulary(PublishedVocabulary):
     def join(self, symbols: Iterable[str]) -> str:
         """Join pieces into a text, without the mark for unknown pieces."""
         text = self._processor.decode([symbol for symbol in symbols if symbol != self.mark])
-        return text.replace(SPACE, " ").strip()  # SPACE is left in the other side's pieces
+        return text.replace(SPACE, " ").strip()  # decode leaves SPACE in the other side's pieces
 
 
 def library(name: str) -> Any:
@@ -127,7 +127,7 @@ def library(name: str) -> Any:
 
 
 def published_vocabulary(description: dict) -> PublishedVocabulary | None:
-    """Return the vocabulary of a description; None if it describes another kind of vocabulary."""
+    """Return the vocabulary that is described; None if it is not that of a published model."""
     if "tokenizer" in description:
         return Tokenizer(description["tokenizer"], description["size"], description["whole"])
     if "pieces" in description:

@@ -20,7 +20,7 @@ __all__ = [
 
 
 def split_words(text: str) -> list[str]:
-    """Return what is between spaces, tabs and ends of lines.
+    """Split a text into words at spaces, tabs and ends of lines.
 
     Characters such as U+2028 and the no-break space are part of a word.
     """
@@ -63,7 +63,7 @@ class Vocabulary:
         return len(SPECIAL) + len(self.symbols)
 
     def split(self, text: str) -> list[str]:
-        """Return a text's symbols, after Unicode's normalization NFC: one character per letter."""
+        """Return a text's symbols after NFC normalization: an accented letter is one character."""
         text = unicodedata.normalize("NFC", text)
         return split_words(text) if self.separator else list(text)
 

@@ -1,1 +1,1 @@
-"""Executors of training steps: one process, several on one machine, or ranks on many machines."""
+"""Executors of training steps: in one process, in several, or in ranks on many machines."""

@@ -1,8 +1,8 @@
-"""A training step in parts, each computed by a forked process of its own.
+"""A training step in parts: this process computes one, and a forked process each of the others.
 
-NumPy computes most things on one core, so parts side by side are faster. A forked process starts
-with all objects of this one, without copying. All processes share the memory of the weights, of the
-optimizer's vectors, and of one gradient vector for each process.
+NumPy computes most operations on one core, so computing parts in parallel is faster. A forked
+process has all objects of this one, without copying them. The weights, the optimizer's vectors and
+one gradient vector per process are in memory that all processes share.
 """
 
 import atexit
@@ -30,17 +30,17 @@ def cores() -> int:
 
 
 def shared(vector: np.ndarray) -> np.ndarray:
-    """Return a copy of `vector` (N,) in memory that processes forked later will share."""
+    """Return a copy of `vector` (N,) in memory that this process shares with its later forks."""
     copy = np.frombuffer(mmap.mmap(-1, max(vector.nbytes, 1)), vector.dtype, len(vector))
     copy[...] = vector
     return copy
 
 
 class Forked(InTurn):
-    """The executor with a process per part; each process also updates a stretch of the weights.
+    """The executor with one process per part; each also updates its stretch (slice) of the weights.
 
-    Before `start` and after `close`, this process computes the parts in turn. It also does so after
-    Ctrl-C, or once a process has died (ChildProcessError): either ends all other processes.
+    This process computes all parts in turn before `start`, after `close`, and once Ctrl-C or the
+    death of a process (ChildProcessError) has ended the other processes.
     """
 
     def __init__(self, *arguments):
@@ -86,14 +86,14 @@ class Forked(InTurn):
     # What every process does
 
     def _use_gradient(self, index: int, data: np.ndarray) -> None:
-        """Set the gradient vector of process `index`, and its stretch of all vectors."""
+        """Use gradient vector `index` in this process, and set its stretch of the vectors."""
         parameters = [*self.objective.named_parameters().values()]
         self.optimizer.parameters = FlatParameters(data, self._gradients[index], parameters)
         cuts = [len(data) * place // self.parts for place in range(self.parts + 1)]
         self._stretch = stretches(self.optimizer, cuts)[index]
 
     def sum_gradients(self, parts: int) -> None:
-        """Along this process's stretch, add the gradients of parts 1 to `parts` - 1 to part 0's."""
+        """Within this process's stretch, add the gradients of all `parts` into that of part 0."""
         gradients = {(n, n + 1): self._gradients[n][self._stretch] for n in range(parts)}
         add_branches(gradients, parts)
 
@@ -116,16 +116,16 @@ class Forked(InTurn):
     def _call(self, method: str, arguments: list[tuple]) -> list:
         """Call a method in as many processes as `arguments` has tuples, and return their results.
 
-        If the method fails in a process, raises its exception here.
+        If the method raises an exception in a process, raises that here.
         """
         connections = self._connections[: len(arguments) - 1]
         try:
             for connection, values in zip(connections, arguments[1:], strict=True):
                 _require_alive(connection.send, (method, values))
-            # An exception here is returned, so that the results of the others are read first.
+            # An exception in this process is returned, so that the others' results are still read.
             results = [self._result(method, arguments[0])]
             results += [_require_alive(connection.recv) for connection in connections]
-        except BaseException:  # the other results will not be read
+        except BaseException:  # the other results will never be read
             self._end_processes()
             raise
         if problems := [result for result in results if isinstance(result, Exception)]:
@@ -140,11 +140,11 @@ class Forked(InTurn):
             return problem
 
     def _serve(self, index: int, connection: Connection) -> None:
-        """Run in a forked process: call each method that process 0 names, until process 0 ends."""
+        """In a forked process, call each method that process 0 names, until process 0 ends."""
         for number in (signal.SIGINT, signal.SIGTERM):  # the first process handles signals
             signal.signal(number, signal.SIG_IGN)
-        # An inherited pipe or folder lock that stayed open here would outlive the first process:
-        # others would not notice that it has ended.
+        # If inherited pipes or folder locks stayed open here, they would outlive the first process,
+        # and other processes would not notice that it has ended.
         os.closerange(3, connection.fileno())
         os.closerange(connection.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
         self._use_gradient(index, self.optimizer.parameters.data)

@@ -11,10 +11,9 @@ from numformer.layer import Layer, Parameter
 class GradientReady:
     """Watches a backward pass, and reports each final block of the gradient's vector.
 
-    A block is final when every layer with a parameter in it, and every layer around such a layer,
-    has used up all that it saved, because a checkpointed layer may run its inner layers again.
-    `blocks` are slices of the vector that `pack` makes of the parameters; all but the last have one
-    length.
+    A block is final when no value is left that was saved by a layer with a parameter in the block,
+    or by a layer around that one: a checkpointed layer may run its inner layers again. `blocks` are
+    slices of the vector that `pack` makes of the parameters; all but the last have the same length.
     """
 
     def __init__(self, objective: Layer, blocks: list[slice]):
@@ -35,7 +34,7 @@ class GradientReady:
 
     @contextlib.contextmanager
     def reports(self, report: Callable[[int], None]) -> Iterator[None]:
-        """While the body runs a backward pass, call `report` once with each block's number.
+        """Call `report` once with each block's number, while the body runs a backward pass.
 
         The blocks of layers whose backward was not called are reported at the end. Raises
         RuntimeError if a layer adds to a block that was already reported.
@@ -48,7 +47,7 @@ class GradientReady:
             result = backward(*gradients)
             if id(layer) in done:
                 name = type(layer).__name__
-                raise RuntimeError(f"{name}.backward added to a gradient that was finished")
+                raise RuntimeError(f"{name}.backward added to a gradient reported as final")
             if not any(outer.saved for outer in self._around[id(layer)]):
                 done.add(id(layer))
                 remaining.subtract(blocks)

@@ -1,7 +1,7 @@
-"""A training step in parts that one process computes in turn; how a batch is split into parts.
+"""Computes a training step in parts, one after the other; splits a batch into the parts.
 
-Each part is computed alone, and the gradients are added in a fixed order (pairwise.py). So the
-bits of the result do not depend on how many processes share the parts.
+The parts are computed separately, and their gradients are added in a fixed order (pairwise.py). So
+the bits of the result do not depend on the number of processes that share the parts.
 """
 
 import contextlib
@@ -20,10 +20,10 @@ from numformer.randomness import dropout_stream
 
 
 class Piece(NamedTuple):
-    """Rows of a batch that are computed at once.
+    """Rows of a batch that go through one forward and one backward.
 
-    `number` selects the dropout masks. The loss of the whole batch is the sum over all pieces of
-    `share` times the piece's mean loss; `dloss` is `share` times the scale of the loss.
+    `number` selects the dropout masks. The loss of the whole batch is the sum over its pieces of
+    `share` times the piece's mean loss; `dloss` is `share` times the loss scale.
     """
 
     number: int
@@ -39,7 +39,7 @@ def split(batch: Batch | list[Batch], parts: int, scale: Any = None) -> list[lis
         raise InputError(
             "a task's batch(step) returns a Batch, or a list of them",
             type(foreign[0]).__name__,
-            "Return for example PairBatch.of(pairs of ids).",
+            "Return PairBatch.of(pairs of ids), for example.",
         )
     splits = [item.split(parts) for item in batches]
     total = max(sum(sum(rows.weight for rows in rows_of_parts) for rows_of_parts in splits), 1)
@@ -53,7 +53,7 @@ def split(batch: Batch | list[Batch], parts: int, scale: Any = None) -> list[lis
 
 
 class InTurn:
-    """The executor without other processes: it computes one part after the other."""
+    """The executor of a single process, which computes one part after the other."""
 
     def __init__(self, objective: Objective, optimizer: Optimizer, seed: int, parts: int):
         if parts < 1:

@@ -15,7 +15,7 @@ SIZES = "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"
 
 
 class MPIRanks(Ranks):
-    """The processes of MPI's world, through mpi4py, which sends NumPy arrays without a copy."""
+    """The ranks of MPI's COMM_WORLD. mpi4py sends their NumPy arrays without a copy."""
 
     def __init__(self) -> None:
         self._comm = _library().COMM_WORLD.Dup()
@@ -62,7 +62,7 @@ KINDS = "forks", "mpi"
 def ranks_for(parallel: str | None, timeout: float) -> Ranks:
     """Return the ranks for `parallel`; None means "mpi" if MPI started this process, else "forks".
 
-    Raises InputError for a `parallel` or a timeout that is not valid, or if mpi4py is missing.
+    Raises InputError if `parallel` or `timeout` is not valid, or mpi4py is missing.
     """
     if parallel not in (None, *KINDS):
         rule = f"parts are computed in parallel by {' or '.join(KINDS)}"

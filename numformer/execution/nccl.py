@@ -1,4 +1,4 @@
-"""Ranks with a GPU each, which exchange arrays through NCCL."""
+"""The executor of ranks that have one GPU each, and exchange arrays through NCCL."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from numformer.layer import Array
 class NCCLExecutor(RankExecutor):
     """`RankExecutor` for arrays on GPUs, with CuPy's binding of NCCL.
 
-    NCCL only transports arrays, so they are added in the same order as in RankExecutor. Gradients
-    are sent after backward.
+    NCCL only sends arrays; they are added here, in the same order as in RankExecutor. Gradients are
+    sent after backward.
     """
 
     def __init__(self, *arguments: Any):

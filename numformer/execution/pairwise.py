@@ -1,8 +1,8 @@
-"""Sums of many arrays in a fixed order, however the arrays are spread over processes.
+"""Sums of many arrays, in an order that does not depend on which process has which array.
 
-Neighbours are added in pairs, then the sums of pairs in pairs, and so on: ((0 + 1) + (2 + 3)) + 4.
-Floating-point addition is not associative, so another order would give other last bits. A process
-that has all arrays of a branch of this tree of sums can add them alone.
+Neighbours are added in pairs, then their sums in pairs, and so on: ((0 + 1) + (2 + 3)) + 4.
+Floating-point addition is not associative, so another order would give other last bits. These sums
+form a tree. A process that has all arrays of one branch can add them without the other processes.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from numformer.layer import Array
 
 
 class Branch:
-    """Sums arrays that come one after the other; keeps at most one array per level of the tree."""
+    """Sums arrays that come one after the other; keeps at most one sum per level of the tree."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -31,13 +31,13 @@ class Branch:
         self._sums[-1] += last
 
     def finish(self, last: Array, stretch: slice = slice(None)) -> None:
-        """Add all earlier arrays to `last` in place, within a stretch of it."""
+        """Add the sum of all earlier arrays to the array `last`, in place, within a stretch."""
         for array in reversed(self._sums):
             last[stretch] += array[stretch]
 
 
 def branches(first: int, last: int, count: int) -> list[tuple[int, int]]:
-    """Return the largest branches within [first, last) of a tree of `count` arrays."""
+    """Return the largest branches of a tree of `count` arrays that lie within [first, last)."""
     result = []
     while first < last:
         size = 1
@@ -49,7 +49,7 @@ def branches(first: int, last: int, count: int) -> list[tuple[int, int]]:
 
 
 def add_branches(sums: Mapping[tuple[int, int], Array], count: int) -> Array:
-    """Return the sum of all `count` arrays, given the sums of branches.
+    """Return the sum of all `count` arrays, given `sums`: the sum of each branch.
 
     The given sums are overwritten, and the first of them becomes the result.
     """

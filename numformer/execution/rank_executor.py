@@ -1,11 +1,11 @@
 """A training step whose parts are divided among ranks: processes on one machine or on many.
 
-Rank 0 runs the loop: it calls methods in the others, evaluates, prints and writes. Each rank
-computes its parts of each batch, and updates its stretch of the weights, as in ZeRO stage 1
-(Rajbhandari et al. 2020). Every rank has all weights. While backward still runs, each block of the
-gradient is sent to the rank that sums it. That rank also updates the block's weights. If the
-optimizer needs whole parameters, a parameter's whole gradient is first sent to the rank that
-updates it.
+Rank 0 runs the training loop: it calls methods in the other ranks, evaluates, prints and writes
+files. Each rank computes its parts of each batch, and updates its stretch (a slice) of the weights,
+as in ZeRO stage 1 (Rajbhandari et al. 2020). Every rank has all weights. While backward still runs,
+each block of the gradient is sent to the rank that sums it and updates the block's weights. If the
+optimizer needs whole parameters, each is updated by one rank, which first receives the rest of the
+parameter's gradient.
 """
 
 import itertools
@@ -27,15 +27,15 @@ from numformer.optimization.clipping import block_squares, blocks_of, clip_facto
 from numformer.optimization.optimizers import stretches
 from numformer.paper.adam import Optimizer
 
-GRADIENTS = 16  # the first tag of a gradient's blocks
+GRADIENTS = 16  # the first message tag for blocks of the gradient
 END = "end"
 
 
 class RankExecutor(InTurn):
-    """The executor of several ranks. Rank 0 calls its methods; the others call `serve`.
+    """The executor of several ranks: rank 0 calls Executor's methods, the others call `serve`.
 
-    Without `overlap`, gradients are sent after backward. `seconds_waiting` and `bytes_sent` are the
-    totals of this rank.
+    With `overlap`, gradients are sent during backward, otherwise after it. `seconds_waiting` and
+    `bytes_sent` are this rank's totals.
     """
 
     overlap = True
@@ -50,21 +50,21 @@ class RankExecutor(InTurn):
         self._gradient_ready = GradientReady(objective, self._blocks)
         ends = [*(block.start for block in self._blocks), self._blocks[-1].stop]
         cuts = [ends[self._blocks_to_sum(rank).start] for rank in range(ranks.size + 1)]
-        # By rank, the stretch of the vectors that it sums, and the stretch that it updates.
+        # By rank: the stretch of the gradient that it sums, and of the weights that it updates.
         self._sum_stretches = [slice(*both) for both in itertools.pairwise(cuts)]
         self._update_stretches = stretches(optimizer, cuts)
         self._clip_factor: Any = None
 
     def _share(self, count: int, rank: int) -> range:
-        """Return which of `count` parts or blocks belong to a rank, as indices."""
+        """Return the indices of those of `count` parts or blocks that belong to a rank."""
         return range(count * rank // self.ranks.size, count * (rank + 1) // self.ranks.size)
 
     def _blocks_to_sum(self, rank: int) -> range:
-        """Return the numbers of the blocks whose gradients a rank sums."""
+        """Return the indices of the gradient's blocks that a rank sums."""
         return self._share(len(self._blocks), rank)
 
     def _branches(self, rank: int, parts: int) -> list[tuple[int, int]]:
-        """Return the branches that a rank computes in the tree of the first `parts` parts."""
+        """Return the branches (pairwise.py) that a rank computes if a batch has `parts` parts."""
         own = self._share(self.parts, rank)
         return branches(min(own.start, parts), min(own.stop, parts), parts)
 
@@ -100,7 +100,7 @@ class RankExecutor(InTurn):
         return self.optimizer.state
 
     def end_run(self, best: dict) -> None:
-        """Make `serve` return `best` in the other ranks, after they get the current weights."""
+        """Send the other ranks the current weights, and make their `serve` return `best`."""
         for rank in self.ranks.others:
             self.ranks.post((END, (best,)), rank)
         self._broadcast_weights()
@@ -119,9 +119,10 @@ class RankExecutor(InTurn):
     # What the other ranks call
 
     def serve(self, interrupts: list) -> dict:
-        """Run the methods that rank 0 calls until the run ends, and return its best evaluation.
+        """Run the methods that rank 0 calls until the run ends; return the best evaluation.
 
-        Each result tells rank 0 whether `interrupts` is not empty. Raises what rank 0 raises.
+        With each result, rank 0 learns whether `interrupts` has an entry. If rank 0 raises an
+        error, raises the same error.
         """
         with self._fixed_threads:
             while True:
@@ -145,9 +146,9 @@ class RankExecutor(InTurn):
     def _sum_gradients(
         self, step: int, parts: int, own: list[list[list[Piece]]], scale: Any
     ) -> tuple[list, np.ndarray]:
-        """Compute this rank's branches, and sum all branches along its stretch of the gradient.
+        """Compute this rank's branches, and sum all ranks' branches within this rank's stretch.
 
-        Returns the losses of this rank's parts, and the sums of squares of its blocks.
+        Returns the losses of this rank's parts, and the sum of squares of each of its blocks.
         """
         rank, grad = self.ranks.rank, self.optimizer.parameters.grad
         losses, sums = self._exchange_branches(step, parts, own, scale is not None)
@@ -162,7 +163,7 @@ class RankExecutor(InTurn):
     def _exchange_branches(
         self, step: int, parts: int, own: list[list[list[Piece]]], half: bool
     ) -> tuple[list, dict[tuple[int, int], Array]]:
-        """Return the losses of this rank's parts, and all branches' sums along its stretch."""
+        """Return the losses of this rank's parts, and the sums of all branches in its stretch."""
         rank, grad = self.ranks.rank, self.optimizer.parameters.grad
         losses: list = []
         sums, arriving = self._receive_branches(parts)
@@ -182,7 +183,7 @@ class RankExecutor(InTurn):
                 for block in range(len(self._blocks)):
                     send_block(block)
             sums[place] = grad[self._sum_stretches[rank]]
-            if number < len(own) - 1:  # the next branch overwrites the vector
+            if number < len(own) - 1:  # the next branch overwrites `grad`
                 self._wait(leaving)
                 sums[place] = sums[place].copy()
         self._wait(arriving)
@@ -192,7 +193,7 @@ class RankExecutor(InTurn):
     def _all_but_last(
         self, step: int, branch: list[list[Piece]], half: bool, losses: list
     ) -> Branch:
-        """Compute and sum the gradients of all parts of a branch but the last."""
+        """Compute and sum the gradients of all parts of a branch except the last."""
         before = Branch()
         for pieces in branch[:-1]:
             losses.append(self.compute(step, pieces, half))
@@ -205,7 +206,7 @@ class RankExecutor(InTurn):
             values = grad[self._blocks[block]]
             leaving[to].append(self.ranks.send(values, to, self._tag(branch, block)))
             self.bytes_sent += values.nbytes
-        for pending in leaving.values():  # MPI moves messages only inside its calls, so poll
+        for pending in leaving.values():  # MPI sends only while it is called, so poll
             pending[:] = [done for done in pending if not done()]
 
     def _receive_branches(self, parts: int) -> tuple[dict[tuple[int, int], np.ndarray], Pending]:
@@ -226,7 +227,7 @@ class RankExecutor(InTurn):
         return GRADIENTS + branch * len(self._blocks) + block
 
     def _update_and_share(self, step: int, rate: float, clip: Any) -> None:
-        """Update this rank's stretch of the weights, then share all stretches with all ranks."""
+        """Update this rank's stretch of the weights, then exchange the updated stretches."""
         rank, grad = self.ranks.rank, self.optimizer.parameters.grad
         if clip is not None:
             grad[self._sum_stretches[rank]] *= clip
@@ -240,7 +241,7 @@ class RankExecutor(InTurn):
         self._move([(data[self._update_stretches[source]], source, to) for source, to in pairs])
 
     def _broadcast_weights(self) -> None:
-        """Give all ranks the weights of rank 0."""
+        """Send the weights of rank 0 to all other ranks."""
         data = self.optimizer.parameters.data
         self._move([(data, 0, to) for to in range(1, self.ranks.size)])
 
@@ -248,7 +249,7 @@ class RankExecutor(InTurn):
         self._move([(vector, rank, 0) for vector, rank in self._state_of_others()])
 
     def _state_of_others(self) -> list[tuple[np.ndarray, int]]:
-        """Return the optimizer's vectors along the stretches that ranks other than 0 update."""
+        """Return the optimizer's vectors within the stretch of each rank but 0, and that rank."""
         vectors = self.optimizer.state.values()
         others = range(1, self.ranks.size)
         return [
@@ -256,7 +257,7 @@ class RankExecutor(InTurn):
         ]
 
     def _move(self, moves: list[tuple[np.ndarray, int, int]]) -> None:
-        """Copy arrays (N,), each from one rank into the same array of another."""
+        """Copy each array (N,) from rank `source` to rank `to`, into the same array there."""
         rank = self.ranks.rank
         pending: Pending = {other: [] for other in self.ranks.others}
         for array, source, to in moves:

@@ -1,6 +1,6 @@
-"""Ranks: processes that work on one task and send each other arrays, numbered as in MPI.
+"""Ranks: processes, numbered as in MPI, that work on one task and send each other arrays.
 
-Messages of one tag from one rank to another arrive in the order in which they were sent.
+Messages with the same tag from one rank to another arrive in the order in which they were sent.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from numformer.errors import InputError
 
 T = TypeVar("T")
 OBJECTS, FAILED, BEAT, VECTORS = range(1, 5)
-"""Tags of messages; a gradient's blocks have larger tags."""
+"""Tags of messages; messages with blocks of the gradient have larger tags."""
 Pending = dict[int, list[Callable[[], bool]]]
 """For each rank, the unfinished messages to or from it: functions that return True once done."""
 
@@ -29,10 +29,10 @@ class RankLost(ChildProcessError):
 
 
 class Ranks:
-    """This process alone, rank 0 of 1; and the base class of ranks that send each other arrays.
+    """A process without other ranks, rank 0 of 1; the base class of ranks that exchange arrays.
 
-    All ranks must call the same methods in the same order. A rank that has waited `timeout` seconds
-    for another raises RankLost, which names the other.
+    All ranks must call `broadcast`, `gather` and `agree` in the same order. A rank that has waited
+    `timeout` seconds for another rank raises RankLost, with the other rank's number.
     """
 
     rank, size = 0, 1
@@ -48,23 +48,23 @@ class Ranks:
     # What a subclass implements
 
     def send(self, array: np.ndarray, to: int, tag: int = 0) -> Callable[[], bool]:
-        """Start sending a contiguous array; return a test of whether it may be overwritten."""
+        """Start sending a contiguous array; return a function that tells if it may be reused."""
         raise NotImplementedError(f"{type(self).__name__} has no other rank")
 
     def receive(self, array: np.ndarray, source: int, tag: int = 0) -> Callable[[], bool]:
-        """Start receiving into a contiguous array; return a test of whether it is filled."""
+        """Start receiving into a contiguous array; return a function that tells if it is filled."""
         raise NotImplementedError(f"{type(self).__name__} has no other rank")
 
     def is_waiting(self, source: int, tag: int) -> bool:
-        """Whether a message of this tag from rank `source` waits to be received."""
+        """Whether a message with this tag from rank `source` can be received."""
         return False
 
     # What all subclasses inherit
 
     def wait(self, pending: Pending) -> None:
-        """Wait until all messages are done.
+        """Wait until all messages have been sent or received.
 
-        Raises the error of another rank that fails, and RankLost if another rank does not answer.
+        If another rank fails, raises its error; if another rank does not answer, RankLost.
         """
         began, pause = time.monotonic(), 0.0
         while pending := {rank: left for rank, all in pending.items() if (left := _undone(all))}:
@@ -74,11 +74,11 @@ class Ranks:
             if time.monotonic() - began > self.timeout + 0.3 * self.rank:
                 silent = ", ".join(map(str, pending))
                 raise RankLost(f"rank {silent} has not answered for {self.timeout:g} seconds")
-            time.sleep(pause)  # even 0 lets another rank use the core
+            time.sleep(pause)  # even a pause of 0 lets another rank use the core
             pause = min(1e-3, pause + 2e-6)
 
     def _receive_beats(self) -> bool:
-        """Whether a heartbeat has come from a busy rank. If a rank has failed, raises its error."""
+        """Receive heartbeats; return whether one came. If a rank has failed, raise its error."""
         beats = False
         for source in self.others:
             if not self.failed and self.is_waiting(source, FAILED):
@@ -90,7 +90,7 @@ class Ranks:
         return beats
 
     def fail(self, problem: BaseException) -> None:
-        """Send the error that ends this rank to the others, so that it ends them as well."""
+        """Send the error that ends this rank to the others, which then raise it as well."""
         if not self.failed:
             self.failed = True
             if isinstance(problem, InputError) and self.rank:
@@ -105,7 +105,7 @@ class Ranks:
         """Within the block, an error of one rank is raised in all ranks."""
         try:
             yield
-        except SystemExit:  # not an error, or all ranks have the same one
+        except SystemExit:  # not an error, or one that all ranks raise
             raise
         except BaseException as problem:
             self.fail(problem)
@@ -113,7 +113,7 @@ class Ranks:
 
     @contextlib.contextmanager
     def busy(self) -> Iterator[None]:
-        """Within the block, send heartbeats, so that the others keep waiting for this rank."""
+        """Send heartbeats within the block, so that the other ranks keep waiting for this one."""
         over = threading.Event()
 
         def beat() -> None:
@@ -156,7 +156,7 @@ class Ranks:
         return [values.get(rank, value) for rank in range(self.size)]
 
     def agree(self, facts: Callable[[], dict[str, Any]]) -> None:
-        """Raise InputError on all ranks if the facts of any rank differ from rank 0's facts."""
+        """Raise InputError on all ranks if `facts()` of any rank differ from those of rank 0."""
         if not self.others:
             return
         first, *others = self.gather(facts())
@@ -164,9 +164,9 @@ class Ranks:
             for name, value in facts_of_rank.items():
                 if value != first.get(name):
                     raise InputError(
-                        "ranks that train together have the same version, settings, data, weights",
+                        "ranks that train together have equal version, settings, data and weights",
                         f"rank {rank} with {name} {value}, rank 0 with {first.get(name)}",
-                        "Give all machines the same files, and start all ranks alike.",
+                        "Give all machines the same files, and start all ranks the same way.",
                     )
 
     def _send_bytes(self, message: bytes, to: int, tag: int = OBJECTS) -> list:
@@ -186,7 +186,7 @@ def _undone(messages: Sequence[Callable[[], bool]]) -> list[Callable[[], bool]]:
 
 
 class Threads(Ranks):
-    """Ranks that are threads of one process, for tests and lessons: see `run_ranks`."""
+    """Ranks that are threads of one process, for tests and lessons (see `run_ranks`)."""
 
     def __init__(self, rank: int, size: int, messages: defaultdict[tuple, queue.SimpleQueue]):
         self.rank, self.size, self._messages = rank, size, messages
@@ -235,6 +235,6 @@ def run_ranks(count: int, work: Callable[[Ranks], T], timeout: float = 20.0) -> 
         thread.start()
     for thread in threads:
         thread.join()
-    for _, problem in sorted(problems, key=operator.itemgetter(0)):  # the rank that failed first
+    for _, problem in sorted(problems, key=operator.itemgetter(0)):  # the first to fail is first
         raise problem
     return results

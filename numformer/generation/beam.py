@@ -12,7 +12,7 @@ from numformer.paper.beam import Hypothesis, largest_entries, length_penalty, se
 
 
 def by_length(length: int, alpha: float) -> float:
-    """length^alpha: with alpha 1, the score is the mean log probability of the symbols."""
+    """Return length^alpha: with alpha 1, a score is the mean log probability of the symbols."""
     return length**alpha
 
 
@@ -22,15 +22,16 @@ PENALTIES = {"paper": length_penalty, "length": by_length}
 
 
 def is_alpha(value) -> bool:
-    """Whether this is a valid alpha of a length penalty; one far above LARGEST_ALPHA overflows."""
+    """Whether `value` is a valid alpha; penalties far above LARGEST_ALPHA would overflow."""
     return type(value) is not bool and isinstance(value, Real) and 0 <= value <= LARGEST_ALPHA  # type: ignore[operator]
 
 
 def largest_in_groups(x, count: int):
     """Like paper.beam.largest_entries, but faster for many symbols.
 
-    A row's `count` largest numbers lie in the `count` groups with the largest maxima. A group's
-    members are `groups` columns apart, so one vector operation computes the maxima of all groups.
+    A row's `count` largest numbers lie in the `count` groups with the largest maxima, or in the
+    columns left over. The members of a group are `groups` columns apart, so one vector operation
+    computes the maxima of all groups.
     """
     xp, (rows, length) = array_module(x), x.shape
     groups = length // GROUP
@@ -70,10 +71,10 @@ def n_best(
     alpha: float = 0.6,
     penalty: str = "paper",
 ) -> list[list[Hypothesis]]:
-    """inputs (B, S) -> for each row the `count` best hypotheses found with `beam`, best first.
+    """inputs (B, S) -> each row's `count` best hypotheses, best first, by a beam of width `beam`.
 
     `penalty` names one of PENALTIES. `count` is at most `beam`, as a narrower beam
-    might find fewer hypotheses. With a larger `count` the search runs longer, so the first
+    might find too few hypotheses. With a larger `count` the search runs longer, so the first
     hypothesis may be better, and is never worse. Raises InputError for invalid settings.
     """
     require_positive("count", count)
@@ -86,7 +87,7 @@ def n_best(
         )
     if not is_alpha(alpha):
         rule = f"the alpha of a length penalty is a number from 0 to {LARGEST_ALPHA}"
-        raise InputError(rule, repr(alpha), "The paper uses 0.6; 0 does not normalise.")
+        raise InputError(rule, repr(alpha), "The paper uses 0.6; with 0, length has no effect.")
     if penalty not in PENALTIES:
         rule = f"a length penalty is one of {', '.join(PENALTIES)}"
         raise InputError(rule, repr(penalty), 'Name one; the paper\'s is "paper".')

@@ -1,4 +1,4 @@
-"""Continuing a text: what a language model does with texts."""
+"""Continuation: a language model continues texts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Continuation(OneVocabulary):
     """Continues the beginning of a text with a language model.
 
     The model was trained on `context` symbols at a time. `temperature` is the default
-    temperature of sampling; with 0 or None the most probable symbol is written each time.
+    temperature of sampling; with 0 or None, each symbol written is the most probable one.
     """
 
     vocabulary: Vocabulary
@@ -38,9 +38,9 @@ class Continuation(OneVocabulary):
         """Return each text with `length` further symbols, or fewer if the model ends the text.
 
         Once a text has `context` symbols, the model sees only the last `context` / 2 of them and
-        what it writes next; a model with `config.extrapolates` always sees the whole text. Sampling
-        is on if `temperature` (default: the field), `top_k` or `top_p` is given. Its random numbers
-        depend on the seed and the index of a text in `texts`.
+        what it writes next; a model with `config.extrapolates` always sees the whole text. Symbols
+        are sampled if `temperature` (default: the field), `top_k` or `top_p` is given. A text's
+        random numbers depend on the seed and the text's index in `texts`.
         """
         require_positive("length", length)
         temperature = self.temperature if temperature is None else temperature
@@ -76,6 +76,6 @@ class Continuation(OneVocabulary):
         )
 
     def maps(self, model, text, written=None):
-        """Return attention maps for the last `context` symbols of the text; nothing is written."""
+        """Return attention maps for the last `context` symbols of the text; write no symbols."""
         text = text[-self.context :]
         return text, [], self.self_attention_maps(model, text)

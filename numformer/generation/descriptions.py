@@ -1,4 +1,4 @@
-"""Text pipelines from the descriptions that are saved beside models."""
+"""Builds text pipelines from the descriptions that are saved with models."""
 
 import base64
 import dataclasses
@@ -23,7 +23,7 @@ PIPELINES: dict[str, Callable[..., TextPipeline]] = {
 
 
 def pipeline_from(description: Any, config) -> TextPipeline | None:
-    """The described pipeline; None if the description is invalid or does not fit the config.
+    """Return the pipeline described; None if the description is invalid or does not fit the config.
 
     Raises InputError for an invalid vocabulary, and if a required library is not installed.
     """

@@ -32,10 +32,10 @@ class States:
 
 
 class Ensemble(Layer):
-    """Models with one vocabulary that write one text, from the mean of their probabilities p_m(y).
+    """Models with one vocabulary that write one text: p(y) is the mean of the models' p_m(y).
 
     `greedy`, `beam_search` and `sample` accept an ensemble in place of a model. Its `config` has
-    the vocabulary sizes, the special ids, and as `longest` the smallest length limit of a model.
+    the vocabulary sizes, the special ids and, as `longest`, the smallest of the length limits.
     """
 
     def __init__(self, models: Sequence[Model]):
@@ -55,7 +55,7 @@ class Ensemble(Layer):
             raise InputError(
                 "the models of an ensemble have the same special ids",
                 f"{special} and {unequal[0]}",
-                "Take models of one vocabulary.",
+                "Choose models with one vocabulary.",
             )
         self.models = [*models]
         limits = [model.config.longest for model in models if model.config.longest]
@@ -63,7 +63,7 @@ class Ensemble(Layer):
         self.config = SimpleNamespace(longest=longest, special=special, **first)
 
     def start(self, inputs, length: int) -> States:
-        """The inputs that each model's `start` takes -> the States before the first position."""
+        """inputs (B, S), as model.start takes them -> the States before the first position."""
         return States([model.start(inputs, length) for model in self.models])
 
     def step(self, ids, state: States):

@@ -1,4 +1,4 @@
-"""Filling the holes of a text: what a masked language model does with texts."""
+"""Infilling: a masked language model fills the holes in texts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class Infilling(OneVocabulary):
         return text
 
     def _log_probabilities(self, model: Model, text: Symbols, holes: list[int]) -> np.ndarray:
-        """holes (N,) -> log p (N, V) of all symbols at each hole, from a text window around it."""
+        """holes (N,) -> log p (N, V) of all symbols at each hole, given the text around it."""
         ids, parts = np.array(self.vocabulary.encode(text)), []
         width = min(self.context, len(ids))
         for chunk in np.split(holes, range(256, len(holes), 256)):

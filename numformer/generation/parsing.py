@@ -1,7 +1,7 @@
-"""A sentence in, its constituents out: constituency parsing as a Transduction (section 6.3).
+"""Constituency parsing (section 6.3): a Transduction of a sentence into its tree.
 
 A tree is written as its brackets, (S (NP XX XX )NP (VP XX )VP )S, where XX stands for a word
-(Vinyals et al. 2015). So a model learns where constituents begin and end, and need not repeat the
+(Vinyals et al. 2015). So a model learns where constituents begin and end, and need not copy the
 words.
 """
 
@@ -19,10 +19,10 @@ ESCAPED = str.maketrans({"(": "-LRB-", ")": "-RRB-"})
 
 
 def is_tree(symbols: Symbols, words: int) -> bool:
-    """Whether symbols are a tree of this many words.
+    """Whether the symbols form a tree with this many words.
 
-    Every bracket is closed with its own label, no pair is empty, and one pair encloses the tree,
-    unless the tree is a single word.
+    In a tree every bracket is closed with its own label, no pair of brackets is empty, and one pair
+    encloses everything, unless the tree is a single word.
     """
     open_: list[str] = []
     count = 0
@@ -45,8 +45,8 @@ def is_tree(symbols: Symbols, words: int) -> bool:
 class Parsing(Transduction):
     """Turns the words of a sentence into its tree: brackets, with the words put back between them.
 
-    A tree has at most as many symbols as the longest sentence of its batch has words, plus
-    `max_length` (300 in section 6.3). Beam search prefers hypotheses that are trees of the
+    A tree has at most n + `max_length` symbols if the longest sentence of its batch has n words
+    (`max_length` is 300 in section 6.3). Beam search prefers hypotheses that are trees of the
     sentence.
     """
 

@@ -1,8 +1,9 @@
 """Sampling: each symbol is drawn at random, with the probability that the model predicts.
 
-Improbable symbols are so many that one of them is often drawn. Two settings exclude improbable
-symbols: only the `top_k` most probable ones are drawn (Fan et al. 2018), or only the nucleus, the
-smallest set of symbols whose probabilities add up to at least `top_p` (Holtzman et al. 2020).
+There are so many improbable symbols that one of them is often drawn. Two settings exclude them:
+with `top_k`, only the `top_k` most probable symbols are drawn (Fan et al. 2018); with `top_p`, only
+the nucleus, the smallest set of symbols whose probabilities add up to at least `top_p` (Holtzman
+et al. 2020).
 """
 
 from collections.abc import Iterable
@@ -24,8 +25,8 @@ MAX_TEMPERATURE = 1e300
 def log_probabilities(logits, special: SpecialIds = DEFAULT_IDS) -> np.ndarray:
     """logits (N, V) -> log softmax (N, V) in float64 on the host.
 
-    Ids that a model must not write, such as padding, get minus infinity. Raises BrokenNumbers for
-    logits that give NaN.
+    Ids that a model must not write, such as padding, get minus infinity. Raises BrokenNumbers
+    if the result has a NaN.
     """
     xp = array_module(logits)
     shifted = logits.astype(xp.float64)
@@ -48,7 +49,7 @@ def sample(
     """inputs (B, S), as model.start takes them -> for each row the ids that the model writes.
 
     Like `greedy`, but each symbol is drawn as `Sampling` says. The same seed gives the same ids.
-    Each row has its own random numbers, which depend on its place in the batch and not on other
+    Each row has its own random numbers, which depend on its index in the batch, not on the other
     rows.
     """
     sampling = Sampling(temperature, top_k, top_p)
@@ -59,9 +60,9 @@ def sample(
 class Sampling:
     """Which symbols may be drawn, and with which probabilities. Invalid settings raise InputError.
 
-    The logits are divided by `temperature`: below 1 it favours probable symbols, 0 always takes the
-    most probable one, and above 1 it makes the probabilities more alike. Symbols outside `top_k` or
-    `top_p` then get the probability 0; among equally probable ones the smaller id comes first.
+    The logits are divided by `temperature`: below 1 it favours probable symbols, at 0 the most
+    probable one is always drawn, and above 1 the probabilities become more alike. Symbols outside
+    `top_k` or `top_p` then get the probability 0; of equally probable ones the smallest ids stay.
     """
 
     temperature: float = 1.0
@@ -84,12 +85,12 @@ class Sampling:
         return cls(1.0 if temperature is None else temperature, top_k, top_p)
 
     def probabilities(self, log_p: np.ndarray) -> np.ndarray:
-        """Log probabilities (N, V) -> the probabilities (N, V) of a draw; each row sums to 1."""
+        """log_p (N, V) -> the probabilities (N, V) of being drawn; each row sums to 1."""
         p = log_p - log_p.max(axis=-1, keepdims=True)
         if self.temperature:
-            with np.errstate(over="ignore"):  # a tiny temperature: minus infinity is right
+            with np.errstate(over="ignore"):  # a tiny temperature may give -inf, as it should
                 p = np.exp(p / self.temperature)
-        else:  # the limit at temperature 0: 1 for the first most probable symbol
+        else:  # the limit at temperature 0: always the first most probable symbol
             p = np.eye(p.shape[1])[p.argmax(axis=-1)]
         p /= p.sum(axis=-1, keepdims=True)
         if self.top_k is not None or self.top_p is not None:
@@ -98,12 +99,12 @@ class Sampling:
 
     def _candidates(self, p: np.ndarray) -> np.ndarray:
         """Probabilities (N, V) -> which symbols may be drawn (N, V)."""
-        ranked = -np.sort(-p)  # from the largest; sorting values is much faster than argsort
+        ranked = -np.sort(-p)  # largest first; sorting values is much faster than argsort
         most = p.shape[1] if self.top_k is None else min(self.top_k, p.shape[1])
         count = np.full((len(p), 1), most)
         if self.top_p is not None and self.top_p < 1:
             below = (ranked.cumsum(axis=-1) < self.top_p).sum(axis=-1, keepdims=True)
-            count = np.minimum(count, below + 1)  # the next one reaches top_p
+            count = np.minimum(count, below + 1)  # one more symbol reaches top_p
         smallest = np.take_along_axis(ranked, count - 1, axis=-1)
         larger, equal = p > smallest, p == smallest
         room = count - larger.sum(axis=-1, keepdims=True)  # how many of the equal ones are kept
@@ -116,29 +117,29 @@ class Sampling:
         max_length: int,
         streams: list[np.random.Generator],
     ) -> list[list[int]]:
-        """Like `sample`, with one random stream per row, which yields a number for each symbol.
+        """Like `sample`, with a random stream per row that gives a number for each symbol written.
 
-        Each symbol owns a piece of the interval from 0 to 1 whose length is its probability. The
-        symbol that is written is the one whose piece contains the number.
+        Each symbol has a piece of the interval from 0 to 1, as long as the symbol's probability.
+        The symbol whose piece contains the number is written.
         """
         special = special_ids(model)
 
         def choose(logits, rows: np.ndarray) -> np.ndarray:
             ends = self.probabilities(log_probabilities(logits, special)).cumsum(axis=-1)
             numbers = np.array([streams[row].random() for row in rows])[:, None]
-            return (ends <= numbers * ends[:, -1:]).sum(axis=-1)  # the sum may be rounded below 1
+            return (ends <= numbers * ends[:, -1:]).sum(axis=-1)  # the sum may round to less than 1
 
         return write(model, inputs, max_length, choose)
 
 
 def random_streams(seed: int, numbers: Iterable[int]) -> list[np.random.Generator]:
-    """Return a random stream for each number; it depends on the number and the seed."""
+    """Return a random stream for each of `numbers`; it depends on that number and the seed."""
     _require("seed", seed, "an integer of at least 0", type(seed) is int and seed >= 0)
     return [np.random.default_rng(seed_sequence(seed, "sampling", number)) for number in numbers]
 
 
 def is_temperature(value) -> bool:
-    """Whether this is a valid sampling temperature."""
+    """Whether `value` is a valid sampling temperature."""
     return _is_number(value) and value >= 0
 
 

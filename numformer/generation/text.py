@@ -1,1 +1,1 @@
-"""The former module of TextPipeline; importing its names still works, with a warning."""
+"""The former module of TextPipeline: its names can still be imported, with a warning."""

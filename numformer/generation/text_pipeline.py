@@ -88,14 +88,14 @@ class TextPipeline(ABC):
     def maps(
         self, model: Model, text: Symbols, written: Symbols | None = None
     ) -> tuple[Symbols, Symbols, list[AttentionMaps]]:
-        """Return the symbols read, the symbols written, and the attention maps of that run.
+        """Return the symbols read, the symbols written, and the model's attention maps.
 
         `written` replaces the model's own answer.
         """
 
     @abstractmethod
     def fits(self, config) -> bool:
-        """Whether its vocabularies fit a model of this config, and its other values are valid."""
+        """Whether the vocabularies fit a model of this config and the other fields are valid."""
 
 
 class OneVocabulary(TextPipeline):

@@ -1,4 +1,4 @@
-"""From one sequence to another: what an encoder-decoder does with texts."""
+"""Transduction: an encoder-decoder turns one sequence into another."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from numformer.symbols import special_ids
 
 @dataclass(frozen=True)
 class Transduction(TextPipeline):
-    """Turns a sequence in one vocabulary into a sequence in another by encoder-decoder (section 1).
+    """Turns sequences of one vocabulary into sequences of another, by encoder-decoder (section 1).
 
     At most `max_length` symbols are written; `longest` is the length of the longest source in
     training, if that is known. `beam` is the beam's size (1 is greedy), `length_penalty` the alpha
@@ -104,8 +104,8 @@ class Transduction(TextPipeline):
         """For each source the `count` best targets, best first, each with its score.
 
         The `beam` is at least `count`; by default it is the larger of `count` and the field `beam`.
-        The search goes on until no open hypothesis can be among the `count` best, so the first
-        target may be better than the one that `write` finds with the same beam.
+        With a larger `count` the search runs longer, so the first target may be better than the one
+        that `write` finds with the same beam.
         """
         require_positive("count", count)
         beam = max(count, self.beam) if beam is None else beam
@@ -122,13 +122,13 @@ class Transduction(TextPipeline):
         return answers
 
     def length_limit(self, source_length: int) -> int:
-        """The most symbols that are written for sources of up to `source_length` symbols."""
+        """The most symbols to write for a source of up to `source_length` symbols."""
         return self.max_length
 
     def beam_search(
         self, model: Model, source: np.ndarray, limit: int, texts: Sequence[Symbols]
     ) -> list[list[int]]:
-        """source (B, S), the ids of B texts -> for each the ids that beam search finds."""
+        """source (B, S), the ids of B texts -> for each text the ids that beam search finds."""
         return beam_search(model, source, limit, self.beam, self.length_penalty, self.penalty)
 
     def decode(self, ids: Sequence[int], text: Symbols) -> list[str]:

@@ -1,4 +1,4 @@
-"""Translating sentences: a Transduction of subwords with the tokenization of Moses."""
+"""Translation of sentences: a Transduction of subwords, with the Moses tokenizer."""
 
 from dataclasses import dataclass
 

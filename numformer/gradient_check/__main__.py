@@ -39,7 +39,7 @@ def _one_line(problem: Exception) -> str:
 
 
 def _own_case(place: str) -> dict[str, Callable]:
-    """Return a dict with the user's case `module:factory` under the factory's name."""
+    """Return the user's case `module:factory` in a dict, under the name of the factory."""
     module_name, colon, name = place.rpartition(":")
     if module_name.endswith(".py"):
         module_name = ".".join(Path(module_name).with_suffix("").parts)
@@ -112,7 +112,7 @@ def _print_elementwise(cases: Mapping[str, Callable], place: str, xp, worst: int
 
 
 def _print_rows(cases: Mapping[str, Callable], xp, scales: Iterable[float]) -> list[Row]:
-    """Check cases, print and return a row per tensor; print each cause in full only once."""
+    """Check the cases; print and return a row per tensor. Print each cause in full only once."""
     rows: list[Row] = []
     causes: dict[str, str] = {}
     for case, factory in cases.items():
@@ -127,7 +127,7 @@ def _print_rows(cases: Mapping[str, Callable], xp, scales: Iterable[float]) -> l
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command and return its exit code: 0, 1 if a gradient is wrong, 2 for wrong usage."""
+    """Run the command. Return 0 if all gradients are right, 1 if one is wrong, 2 for misuse."""
     parser = argparse.ArgumentParser(
         prog="python -m numformer.gradient_check",
         description="Compare explicit gradients with numerical ones, in float64, along random "
@@ -145,10 +145,12 @@ def main(arguments: list[str] | None = None) -> int:
         "--run",
         metavar="FOLDER",
         type=Path,
-        help="the first layers of a run, or of a published model, with their weights",
+        help="check the first layers of a run, or of a published model, with their weights",
     )
     parser.add_argument("--backend", choices=BACKENDS, default="numpy", help="where arrays live")
-    parser.add_argument("--only", metavar="TEXT", default="", help="cases with TEXT in their name")
+    parser.add_argument(
+        "--only", metavar="TEXT", default="", help="check only cases with TEXT in their name"
+    )
     options = parser.parse_args(arguments)
     try:
         xp = find_backend(options.backend)
@@ -162,8 +164,8 @@ def main(arguments: list[str] | None = None) -> int:
             cases = {options.run.name: functools.partial(slice_of, options.run)}
         if options.elementwise is not None and options.only:
             raise InputError(
-                "--elementwise names its case itself",
-                f"--only {options.only} beside it",
+                "--elementwise already names its case",
+                f"--only {options.only} as well",
                 "Leave --only out.",
             )
         if options.elementwise is not None:
@@ -178,7 +180,7 @@ def main(arguments: list[str] | None = None) -> int:
         for factory in selected.values() if options.layer else ():
             layer, inputs = factory()
             for text in untaken_branches(layer, inputs):
-                print(f"not checked, no input took it; {text}")
+                print(f"not checked, because no input takes this branch; {text}")
         if not rows:
             raise InputError(
                 "a check needs a floating-point input or a parameter",

@@ -1,4 +1,4 @@
-"""Finds branches of a layer that no input takes, whose gradients are therefore not checked."""
+"""Finds branches of a layer that no input takes, so that their gradients are not checked."""
 
 import linecache
 import os
@@ -19,7 +19,7 @@ def _place(file: str, line: int) -> str:
 
 
 def _own_methods(layer: Layer) -> set:
-    """Return the code of forward and backward of each inner layer that is not the library's."""
+    """Return the code objects of forward and backward of the layers that the user wrote."""
     methods = (
         getattr(getattr(inner, name), "__code__", None)
         for inner in layer.layers_within()
@@ -29,11 +29,11 @@ def _own_methods(layer: Layer) -> set:
 
 
 def untaken_branches(layer: Layer, inputs: Iterable) -> list[str]:
-    """Return, in words, the branches that no input takes, at its own scale or at any of SCALES.
+    """Return, in words, the branches that neither the inputs nor the inputs times SCALES take.
 
-    A branch is a line of forward or backward other than `raise`, or, in forward, one outcome of a
-    comparison of arrays, of a maximum or of a minimum. Layers of the library are left out. Other
-    choices by value (np.sign, np.clip, indices) are not detected.
+    A branch is a line of forward or backward, except `raise`; or one outcome of a comparison, a
+    maximum or a minimum of arrays in forward. Layers of the library are left out. Other choices
+    that depend on values (np.sign, np.clip, indices) are not detected.
     """
     visited, methods = set(), _own_methods(layer)
 

@@ -1,8 +1,8 @@
 """The diagnosis of a failed check: why a gradient is wrong.
 
-`diagnose` tries CLUES in turn. Is an inner layer wrong by itself? Is one operation's derivative
-wrong (operations.py)? Which inner layer receives a wrong gradient? Is it the gradient of another
-forward, such as one with gamma = 1? Do the numbers show a pattern?
+`diagnose` tries the CLUES in turn. Is an inner layer wrong by itself? Is one operation's derivative
+wrong (operations.py)? Which inner layer receives a wrong gradient? Is the gradient right for
+another forward, such as one with gamma = 1? Do the numbers show a pattern?
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from numformer.gradient_check.symptoms import (
 
 
 class Failure:
-    """A tensor with a wrong gradient: the evidence, and both gradients along some directions."""
+    """A tensor with a wrong gradient: the evidence, and both slopes along random directions."""
 
     def __init__(self, check, name: str, directions: int = 3):
         self.check, self.name = check, name
@@ -105,7 +105,7 @@ def lower_precision(failure: Failure) -> str | None:
 
 
 def state_between_forwards(failure: Failure) -> str | None:
-    """Test for a weight or batch size that the first forward keeps and the next forward uses."""
+    """Test for a weight or batch size of the first forward that the next forward still uses."""
     check = failure.check
     if check.was_right_earlier(failure.name) and check.is_right_first(failure.name):
         place, separator, _ = (faulty_layer(failure) or "").partition(" is wrong by itself")
@@ -118,7 +118,7 @@ def state_between_forwards(failure: Failure) -> str | None:
 
 
 def faulty_layer(failure: Failure) -> str | None:
-    """Return the report on an inner layer whose own check fails, for this tensor or an input."""
+    """Return the report on an inner layer whose gradient of this tensor or of an input is wrong."""
     reports = failure.check.faulty_layers
     return reports.get(failure.name) or reports.get("")
 
@@ -152,14 +152,14 @@ def common_symptom(failure: Failure) -> str | None:
 
 
 def constant_factor(failure: Failure) -> str | None:
-    """Test for a constant factor; with inner layers, `wrong_operation` finds it and its place."""
+    """Test for a constant factor; if there are inner layers, leave this to `wrong_operation`."""
     return (
         None if inner_layers(failure.check.layer) else explain(failure.evidence, [constant_ratio])
     )
 
 
 def on_the_host(failure: Failure) -> str | None:
-    """Diagnose a check on a GPU by the same check with NumPy, where operations are recorded."""
+    """Diagnose a check on a GPU by the same check with NumPy, whose operations can be recorded."""
     if on_host(failure.check.output):
         return None
     row = failure.check.on_host.row(failure.name)

@@ -8,16 +8,16 @@ from numformer.backend import dtype_kind
 
 
 def drop_rates(check) -> set[float]:
-    """Return the rates of all dropout layers, without 0."""
+    """Return the rates above 0 of all dropout layers."""
     return {p for layer in check.layer.layers_within() if (p := getattr(layer, "p_drop", 0))}
 
 
 def known_factors(check) -> dict[str, float]:
-    """Return factors that are often missing or applied twice, by their cause in words."""
+    """Return common wrong factors of a gradient, by the cause in words, such as a wrong sign."""
     factors = {
         "the sign is wrong": -1.0,
-        "counted twice, or a factor 1/2 is missing, or a factor 2 is one too many": 2.0,
-        "counted once but used twice, or a factor 2 is missing, or 1/2 is one too many": 0.5,
+        "counted twice, or a factor 1/2 is missing, or 2 is an extra factor": 2.0,
+        "counted once but used twice, or a factor 2 is missing, or 1/2 is an extra factor": 0.5,
     }
     shapes = [x.shape for x in (check.output, *check.tensors.values()) if x.ndim]
     batch, positions = (shapes[0][0], math.prod(shapes[0][:-1])) if shapes else (1, 1)
@@ -46,8 +46,8 @@ def known_factors(check) -> dict[str, float]:
     for name, tensor in check.tensors.items():
         is_parameter = name in check.parameters
         if is_parameter and tensor.size == 1 and (value := float(tensor.ravel()[0])):
-            factors[f"the factor 1 / `{name}` is missing, or `{name}` is one too many"] = value
-            factors[f"the factor `{name}` is missing, or 1 / `{name}` is one too many"] = 1 / value
+            factors[f"the factor 1 / `{name}` is missing, or `{name}` is an extra one"] = value
+            factors[f"the factor `{name}` is missing, or 1 / `{name}` is an extra one"] = 1 / value
         for axis, size in enumerate(() if is_parameter else tensor.shape):
             if axis and size:
                 which = f"{size}, the size of axis {axis} of {name}"

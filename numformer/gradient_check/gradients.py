@@ -1,8 +1,8 @@
 """Compares explicit gradients with numerical ones.
 
 For an objective L = <upstream, forward(...)> with a random upstream gradient, the derivative of L
-along a random direction u must be <gradient, u>. All numbers are float64, and all forwards have the
-same dropout masks.
+along a random direction u must be <gradient, u>. All numbers are float64, and all forwards that are
+compared have the same dropout masks.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ class Row:
     explicit: float  # <gradient, direction>
     numerical: float  # the measured derivative along the direction
     meaning: str = ""  # the diagnosis, if the check fails
-    note: str = ""  # says that the check shows nothing, or ran beside a kink
+    note: str = ""  # both gradients are 0, or the inputs were moved away from a kink
 
     @property
     def passed(self) -> bool:
@@ -63,7 +63,7 @@ class Row:
 
 
 def copy_inputs(inputs: Iterable, dtype, xp) -> list:
-    """Return inputs copied to `xp`, floats in `dtype`; ids stay on the host and are not copied."""
+    """Return copies of the inputs on `xp`, floats in `dtype`; ids stay uncopied on the host."""
     dtypes = {"f": dtype, "b": bool}
     return [
         xp.array(x, dtype=dtypes[dtype_kind(x)]) if dtype_kind(x) in dtypes else x for x in inputs
@@ -82,7 +82,7 @@ def temporary_values(array, values):
 
 
 class GradientCheck:
-    """The explicit gradients of one forward and backward, and numerical gradients to compare.
+    """The explicit gradients of one forward and backward, compared with numerical gradients.
 
     `layer` is any Layer; `inputs` are the arguments of its forward. Floating-point inputs have
     gradients; ids and masks have none. Parameters and inputs become float64 arrays of `xp`. Each
@@ -99,7 +99,7 @@ class GradientCheck:
         with contextlib.suppress(Exception):
             self.fresh = copy.deepcopy(layer)
         self.layer, self.seed, self.xp, self.step = layer, seed, xp, LARGEST_STEP
-        # The caller may have drawn the inputs by default_rng(seed), and dy = x would hide mistakes.
+        # With default_rng(seed), dy could equal an x that the caller drew, and hide mistakes.
         self.rng = np.random.default_rng([seed, 1])
         self.parameters = layer.named_parameters()
         self._flat = pack(layer, np.float64, xp)
@@ -111,12 +111,12 @@ class GradientCheck:
         with rules.after_another_forward(self.earlier):
             self._differentiate()
         rules.require_stacked_forwards(self)
-        rules.require_unchanged(*self._outputs)  # a later forward may write into the output
+        rules.require_unchanged(*self._outputs)  # a later forward may have changed it
 
     def _earlier_check(self) -> "GradientCheck | None":
         """Return this check with the batch reversed, and one row longer if the layer allows that.
 
-        Return None if no length works: an error that does not depend on the batch is raised later.
+        Return None if neither works: an error that does not depend on the batch is raised later.
         """
         for extra in (1, 0):
             earlier = copy.copy(self)
@@ -187,17 +187,17 @@ class GradientCheck:
             raise InputError(
                 "forward returns one array",
                 f"a {type(output).__name__} from {type(self.layer).__name__}.forward",
-                "Return the array alone; convert a sum by np.asarray(sum).",
+                "Return the array alone; convert a Python number with np.asarray(number).",
             )
         return output + sum(losses) if losses else output
 
     def backward(self, dy):
-        """Run backward. An auxiliary loss, part of each output entry, has the gradient dy.sum()."""
+        """Run backward. The gradient of an auxiliary loss, added to each entry, is dy.sum()."""
         with set_auxiliary_gradient(dy.sum()):
             return self.layer.backward(dy)
 
     def _branches(self) -> list[np.ndarray]:
-        """Return forward's branches: all boolean arrays that it saved, also in checkpoints."""
+        """Return forward's branches: all boolean arrays that forward saved, also in checkpoints."""
         layers = self.layer.layers_within()
         checkpoints = [layer for layer in layers if isinstance(layer, Checkpointed)]
         for layer in checkpoints:
@@ -233,9 +233,9 @@ class GradientCheck:
         return self.slope(forward, direction, self.branches, finer)
 
     def slope(self, forward: Callable, direction, branches=None, finer=1) -> tuple[float, float]:
-        """Return the derivative of <upstream, forward(shift)> along `direction`, and its error.
+        """Return the slope of <upstream, forward(shift)> along `direction`, and its rounding error.
 
-        The derivative is (8 (L(h) - L(-h)) - (L(2h) - L(-2h))) / 12h, whose error falls with h^4.
+        The slope is (8 (L(h) - L(-h)) - (L(2h) - L(-2h))) / 12h, with an error of order h^4.
         A step that changes the sign of a ReLU's input crosses a kink, so h shrinks until
         forward takes the same `branches` as forward(0). The first h is divided by `finer`.
         """
@@ -266,14 +266,14 @@ class GradientCheck:
         return row
 
     def _compare_beside_kinks(self, name: str, directions: int) -> tuple["GradientCheck", Row]:
-        """Compare both gradients of `name`, near the inputs if forward has a kink at them."""
+        """Compare both gradients of `name` at the inputs or, if they lie on a kink, nearby."""
         row = self._compare(name, directions)
         if row.passed or not self.input_names or not self._has_kink(name):
             return self, row
         return self._beside, replace(self._beside._compare(name, directions), note=KINK)
 
     def _has_kink(self, name: str) -> bool:
-        """Whether the slopes ahead and back differ, by the same amount for two sizes of step."""
+        """Whether the slopes on both sides differ, and by the same amount for two step sizes."""
         direction = self.xp.asarray(self.rng.standard_normal(self.tensors[name].shape))
         here, _ = self.run_shifted(name, 0 * direction)
         differences, largest = [], 0.0
@@ -290,7 +290,7 @@ class GradientCheck:
 
     @functools.cached_property
     def _beside(self) -> "GradientCheck":
-        """This check near its inputs: each entry changes by 1 to 2 percent of the largest."""
+        """This check at nearby inputs: each entry moves by 1 to 2 percent of the largest entry."""
         rng = np.random.default_rng([self.seed, 4])
 
         def move(x):
@@ -321,7 +321,7 @@ class GradientCheck:
             direction = self.rng.standard_normal(self.tensors[name].shape)
             direction = xp.asarray(direction / np.linalg.norm(direction))
             explicit = float((self.gradients[name] * direction).sum())
-            # A step may be too long: within it the slope may change, or an exponential grow fast.
+            # A step may be too long: the slope may change within it, or an exponential may grow.
             for finer in 1, 10, 100:
                 numerical, rounding = self.numerical(name, direction, finer)
                 # A difference within the rounding error must pass.
@@ -354,7 +354,7 @@ class GradientCheck:
                 yield scale, other
 
     def row_at_scale(self, name: str, scale: float) -> Row:
-        """Check as `row` does, for inputs times `scale`: one direction, steps in proportion."""
+        """Check inputs times `scale` as `row` does, but along one direction, with smaller steps."""
         tensor, is_input = to_host(self.tensors[name]), name not in self.parameters
         size = float(abs(tensor).max(initial=0)) if is_input else 1
         self.step = LARGEST_STEP / 10 * min(1, size or 1)
@@ -387,13 +387,13 @@ class GradientCheck:
         return alone._compare(name, 2).passed
 
     def elementwise(self, name: str, largest: int = 400) -> tuple[np.ndarray, np.ndarray]:
-        """Return explicit and numerical gradients; numerical entries after `largest` are NaN."""
+        """Return both gradients; the numerical one is NaN after its first `largest` entries."""
         explicit = to_host(self.gradients[name]).copy()
         along = functools.partial(self.numerical, name)
         return explicit, self.by_entry(along, explicit.shape, largest)
 
     def by_entry(self, slope_along: Callable, shape: tuple[int, ...], largest: int = 400):
-        """Return the slope along each entry alone; NaN after `largest` entries."""
+        """Return the slope along each single entry; NaN after the first `largest` entries."""
         slopes, direction = np.full(shape, np.nan), np.zeros(shape)
         for index in itertools.islice(np.ndindex(shape), largest):
             direction[index] = 1
@@ -436,8 +436,7 @@ def check(
 ) -> list[Row]:
     """Return one Row for each floating-point input of `layer.forward(*inputs)` and each parameter.
 
-    A gradient that is right for `inputs` is also checked for inputs times each of the `scales`:
-    tiny, large and saturated.
+    A gradient that is right for `inputs` is also checked for the inputs times each of `scales`.
     """
     original = GradientCheck(layer, inputs, seed, xp)
     rows = {name: original.row(name, directions) for name in original.tensors}

@@ -27,7 +27,7 @@ def outermost(layer: Layer) -> dict[str, Layer]:
 
 
 def faulty_layers(check) -> dict[str, str]:
-    """Check inner layers alone, on their real inputs; return reports on the innermost wrong ones.
+    """Check each inner layer alone, on the inputs it gets; return reports on the innermost wrong.
 
     A wrong gradient of a parameter explains only that parameter, whose name is the report's key. A
     wrong gradient of an input spoils all gradients computed from it; the report's key is "".
@@ -65,7 +65,7 @@ def faulty_layers(check) -> dict[str, str]:
 
 
 def faulty_connection(check) -> str | None:
-    """Return a report on the first wrong gradient, in backward's order, that a layer receives.
+    """Return a report on the first wrong gradient that an inner layer receives during backward.
 
     Layers that are right by themselves return a wrong gradient only if they receive one.
     """

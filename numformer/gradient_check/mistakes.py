@@ -21,7 +21,7 @@ BILINEAR = ("matmul", "dot", "einsum", "multiply")
 
 @dataclass(frozen=True, eq=False)
 class Edge:
-    """The derivative of an operation's result by one of its operands, an earlier one, or itself."""
+    """The derivative of a result with respect to an operand, an earlier operand, or itself."""
 
     operation: Operation
     number: int  # of the operation in forward
@@ -45,14 +45,14 @@ class Edge:
         if self.is_result:
             return f"the gradient {place}at `{self.operation.expression}` {words}."
         through = self.function or self.operation.expression
-        return f"a branch {words}: {place}that through {self.name} of `{through}`."
+        return f"a branch {words}: {place}the one through {self.name} in `{through}`."
 
 
 def _sigmoid(z):
     return 1 / (1 + np.exp(-z))
 
 
-# Elementwise functions, with their derivative in words (z is the input, s the output) and code.
+# Elementwise functions, with their derivative as text (z is the input, s the output) and code.
 ACTIVATIONS: dict[str, tuple[Callable, str, Callable]] = {
     "sigmoid": (_sigmoid, "s * (1 - s)", lambda z: _sigmoid(z) * (1 - _sigmoid(z))),
     "tanh": (np.tanh, "1 - s * s", lambda z: 1 - np.tanh(z) ** 2),
@@ -74,7 +74,7 @@ FORMS: dict[str, Callable] = {
 
 
 def function_edges(number: int, operations: list[Operation]) -> Iterator[Edge]:
-    """Yield edges from z to the operation's result if that is sigmoid(z), ... or softmax(z)."""
+    """Yield an edge from z if the operation's result is sigmoid(z), ... or softmax(z)."""
     op = operations[number]
     s = op.result
     operands = [
@@ -102,7 +102,7 @@ def _softmax_edges(number: int, operations: list[Operation]) -> Iterator[Edge]:
     for k, earlier in enumerate(operations[:number]):
         if np.shape(earlier.result) != s.shape or np.shape(e) != s.shape:
             continue
-        if earlier.name == "subtract":  # the largest score from all scores
+        if earlier.name == "subtract":  # scores minus their maximum
             place, offsets = (k, 0), earlier.result
         if earlier.name == "exp" and not (place and np.array_equal(earlier.operands[0], offsets)):
             place = k, 0
@@ -119,8 +119,8 @@ def _softmax_edges(number: int, operations: list[Operation]) -> Iterator[Edge]:
 def mistakes(edge: Edge, line: list[Edge], arrays: list[tuple[str, Any]]) -> Mistakes:
     """Yield the common mistakes at `edge`.
 
-    `line` holds all edges of the same source line, several in a loop. A mistake may use any of the
-    named `arrays` in place of the right array.
+    `line` holds this edge for each run of its source line: several in a loop. A mistake may use any
+    of the named `arrays` in place of the right array.
     """
     if edge.is_result:
         yield from _extra_factors(edge, arrays)
@@ -157,7 +157,7 @@ def _wrong_derivative(edge: Edge, arrays: list[tuple[str, Any]]) -> Mistakes:
     op, shape = edge.operation, edge.operation.result.shape
     if np.shape(edge.value) != shape:
         return
-    start = f"the derivative of `{op.expression}` by {edge.name}"
+    start = f"the derivative of `{op.expression}` with respect to {edge.name}"
     if op.name == "multiply":
         (other,) = {0, 1} - {edge.start[1]}
         yield f"{start} lacks {op.operand_name(other)}.", _constant(1)
@@ -172,11 +172,11 @@ def _wrong_derivative(edge: Edge, arrays: list[tuple[str, Any]]) -> Mistakes:
 def _wrong_activation(edge: Edge, arrays: list[tuple[str, Any]]) -> Mistakes:
     _, right, derivative = ACTIVATIONS[edge.function]
     z, s = edge.value, edge.operation.result
-    start = f"the derivative of {edge.function} is {right}, s its output: not "
+    start = f"the derivative of {edge.function} is {right} (s is its output), not "
     yield f"{start}1 (left out).", _constant(1)
     for form, values in FORMS.items():
         yield f"{start}{form.format('s')}.", _constant(values(s))
-        yield f"{start}{form.format('z')}, z its input.", _constant(values(z))
+        yield f"{start}{form.format('z')} (z is its input).", _constant(values(z))
     yield f"{start}{right} with {edge.function}(s) for s.", _constant(derivative(s))
     for name, array in arrays:
         if np.shape(array) == s.shape:
@@ -195,7 +195,7 @@ def _wrong_softmax(edge: Edge) -> Mistakes:
         if other != axis:
 
             def wrong_sum(move, right, other=other):
-                # The transpose of dz = s * (ds - sum(s * ds) over the other axis).
+                # The transpose of the wrong dz = s * (ds - sum(s * ds) over the other axis).
                 total = (s * move).sum(axis=other, keepdims=True)
                 return s * (move - total)
 
@@ -210,8 +210,8 @@ def _extra_factors(edge: Edge, arrays: list[tuple[str, Any]]) -> Mistakes:
         if len(shape) == result.ndim and all(
             a in (1, b) for a, b in zip(shape, result.shape, strict=True)
         ):
-            yield f"{start} lacks the factor {name}, or has 1 / {name} too many.", _divided(array)
-            yield f"{start} has the factor {name} too many.", _constant(array)
+            yield f"{start} lacks the factor {name}, or has 1 / {name} too often.", _divided(array)
+            yield f"{start} has the factor {name} too often.", _constant(array)
 
 
 def _divided(array) -> Wrong:
@@ -237,15 +237,18 @@ def _wrong_factors(edge: Edge, line: list[Edge], arrays: list[tuple[str, Any]]) 
                 yield text, with_factor(factor.swapaxes(a, b))
         for axis in range(factor.ndim):
             if factor.shape[axis] > 1:
-                text = f"{name} is reversed along axis {axis} in the derivative by {edge.name}."
+                text = (
+                    f"{name} is reversed along axis {axis} in the derivative with respect to "
+                    f"{edge.name}."
+                )
                 yield text, with_factor(np.flip(factor, axis))
         opposite = line[-1 - line.index(edge)].operation.operands[other]
         if len(line) > 1 and opposite.shape == factor.shape:
-            text = f"{name} comes in the reverse order of the loop's runs"
-            yield f"{text} in the derivative by {edge.name}.", with_factor(opposite)
+            text = f"{name} comes from the loop's iterations in reverse order"
+            yield f"{text} in the derivative with respect to {edge.name}.", with_factor(opposite)
         for array_name, array in arrays:
             if array.shape == factor.shape:
-                text = f"the derivative by {edge.name} takes {array_name} for {name}."
+                text = f"the derivative with respect to {edge.name} takes {array_name} for {name}."
                 yield text, with_factor(array)
 
 
@@ -302,7 +305,7 @@ def _moved(edge: Edge, side: str, shape: tuple[int, ...]) -> Mistakes:
     start = f"the gradient of {edge.name}" if side == "operand" else f"the gradient {at}"
     for a, b in itertools.combinations(range(len(shape)), 2):
         if shape[a] == shape[b] > 1:
-            text = f"{start} is transposed: axes {a} and {b} change places."
+            text = f"{start} is transposed: axes {a} and {b} are swapped."
             yield text, change(lambda x, a=a, b=b: x.swapaxes(a, b))
     for axis, size in enumerate(shape):
         if size > 1:
@@ -311,7 +314,7 @@ def _moved(edge: Edge, side: str, shape: tuple[int, ...]) -> Mistakes:
 
 
 def _missing_parts(edge: Edge) -> Mistakes:
-    """Yield gradients that lack the first or the last part along an axis, or all others."""
+    """Yield gradients that sum only the first or last part along an axis, or all but that part."""
     shape = edge.operation.result.shape
     for axis, size in enumerate(shape):
         place = np.arange(size).reshape(-1, *[1] * (len(shape) - axis - 1))

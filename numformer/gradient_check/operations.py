@@ -1,10 +1,10 @@
 """Searches forward for the operation whose derivative is wrong in backward.
 
-Forward runs operation by operation, with each inner layer as one operation. The move of an array is
-its rate of change as a tensor changes along a direction. If backward differentiates one operation
-wrongly, it returns the gradients of a forward in which the result of that operation has another
-move. The search tries the moves of common mistakes until the gradients of such a forward equal the
-explicit gradients. This works for any layer that computes with NumPy.
+Forward runs operation by operation, with each inner layer as one operation. The move (or tangent)
+of an array is its rate of change as a tensor changes along a direction. If backward differentiates
+one operation wrongly, it returns the gradients of a forward in which the result of that operation
+has another move. The search tries the moves of common mistakes until the gradients of such a
+forward equal the explicit gradients. This works for any layer that computes with NumPy.
 """
 
 import functools
@@ -21,15 +21,15 @@ from numformer.gradient_check.factors import known_factors
 from numformer.gradient_check.mistakes import Edge, Wrong, function_edges, mistakes
 from numformer.gradient_check.trace import Trace, trace_operations
 
-LARGEST_ADJOINT = 400  # entries of a result whose adjoint is computed
-MOST_RUNS = 4000  # runs of forward in one search
+LARGEST_ADJOINT = 400  # maximum entries of a result whose adjoint is computed
+MOST_RUNS = 4000  # maximum runs of forward for one check
 STEP = 1e-5
 DIRECTIONS = 3  # random directions per tensor
 
 
 @dataclass
 class Probe:
-    """A direction of a tensor, both slopes along it, and the move of every operand and result."""
+    """A direction of a tensor, both slopes along it, and the move of each operand and result."""
 
     tensor: str
     direction: Any
@@ -75,7 +75,7 @@ class Forward:
             moves[number, -1] = (a.result - b.result) / (2 * STEP)
             for index in a.floats:
                 move = (a.operands[index] - b.operands[index]) / (2 * STEP)
-                moves[number, index] = np.nan_to_num(move)  # masked scores, -inf, give NaN
+                moves[number, index] = np.nan_to_num(move)  # masked scores: -inf - -inf is NaN
         explicit = float((to_host(self.check.gradients[tensor]) * direction).sum())
         return Probe(tensor, direction, explicit, self._slope(output_ahead, output_back), moves)
 
@@ -143,7 +143,7 @@ class Forward:
         return self._slope(run(STEP), run(-STEP))
 
     def arrays(self, edge: Edge, line: list[Edge]) -> list[tuple[str, Any]]:
-        """Return names and arrays of forward; in a loop, those of the iteration around `edge`."""
+        """Return names and arrays of forward; in a loop, only those near this run of the line."""
         place, numbers = line.index(edge), [other.number for other in line]
         if len(line) == 1:
             return self.tensors + self.results
@@ -252,8 +252,8 @@ class WrongOperations:
         for line in sorted(lines, key=score, reverse=True):
             yield from self._scaled(tensor, "", line)
             if len(line) > 1:
-                yield from self._scaled(tensor, "in the loop's first run ", line[:1])
-                yield from self._scaled(tensor, "in the loop's last run ", line[-1:])
+                yield from self._scaled(tensor, "in the loop's first iteration ", line[:1])
+                yield from self._scaled(tensor, "in the loop's last iteration ", line[-1:])
             else:
                 yield from self._skipped(*line)
             options = [dict(mistakes(edge, line, self.forward.arrays(edge, line))) for edge in line]
@@ -263,7 +263,7 @@ class WrongOperations:
         yield from self._uses(lines)
 
     def _scaled(self, tensor: str, place: str, edges: list[Edge]):
-        """Yield constant factors at `edges`: usual factors, and the factor that fits `tensor`."""
+        """Yield factors at `edges`: the one that fits `tensor` and, in a loop, also 0, -1 and 2."""
         counts = {0: "is left out", -1: "has the wrong sign", 2: "is counted twice"}
         in_loop = len(edges) > 1
         for count, words in counts.items() if in_loop else ():
@@ -282,7 +282,7 @@ class WrongOperations:
         yield edges[0].branch(text, place), edges, [_times(factor)] * len(edges)
 
     def _skipped(self, edge: Edge) -> Iterator[tuple[str, list[Edge], list[Wrong]]]:
-        """Yield mistakes that take the gradient at a later result for the gradient at `edge`."""
+        """Yield mistakes that use the gradient at a later result as the gradient at `edge`."""
         for number, op in enumerate(self.forward.operations):
             if number > edge.number and op.result.shape == edge.operation.result.shape:
                 text = (

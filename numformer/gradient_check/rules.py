@@ -16,8 +16,8 @@ from numformer.layer import Layer, Parameter, pack
 
 STACKED = "any number of forwards, of batches of any size, may come before the first backward"
 KEPT_BY_SAVE = (
-    "Keep what backward needs, dropout's mask and sizes too, with save() and pop_saved(): not in "
-    "an attribute, and not drawn anew."
+    "Save what backward needs, including dropout masks and sizes, with save() and pop_saved(): do "
+    "not keep it in an attribute or draw it anew."
 )
 
 
@@ -48,10 +48,9 @@ def _attributes(layer: Layer) -> Iterator[tuple[str, Any]]:
 def require_layer_and_inputs(layer: Any, inputs: Any) -> None:
     if not isinstance(layer, Layer):
         raise InputError(
-            "a layer to check is an object of a subclass of numformer.Layer",
+            "a layer to check is an instance of a subclass of numformer.Layer",
             f"a {type(layer).__name__}",
-            "Write a subclass with forward and backward, and give an object of it: check(Mine(), "
-            "[x]).",
+            "Write a subclass with forward and backward, and pass an instance: check(Mine(), [x]).",
         )
     if dtype_kind(inputs) or not isinstance(inputs, Iterable):
         raise InputError(
@@ -77,7 +76,7 @@ def require_same_outputs(check) -> None:
     first, second = output(), output()
     if not ((first == second) | (first != first)).all():
         raise InputError(
-            "forward computes the same from the same inputs, weights and dropout masks",
+            "forward gives the same output for the same inputs, weights and dropout masks",
             "different outputs from two forwards with the same inputs",
             "Draw random masks from numformer.randomness.dropout_stream: "
             "dropout_stream.mask(x.shape, p, x). Draw no other random numbers in forward.",
@@ -104,7 +103,7 @@ def require_savers_found(layer: Layer) -> Iterator[None]:
     def checked_save(saver, **values):
         if id(saver) not in reachable:
             raise InputError(
-                "every layer that forward uses is an attribute, or an item of a list or tuple",
+                "every layer that forward uses is in an attribute, or in a list or tuple in one",
                 f"a {type(saver).__name__} held elsewhere, which is neither trained nor checked",
                 "Make it in __init__ and keep it in an attribute of its own.",
             )
@@ -135,14 +134,14 @@ def plain_arrays(layer: Layer) -> dict[str, Any]:
 def require_weights_in_parameters(layer: Layer, before: dict[str, Any]) -> None:
     """Raise InputError if an attribute holds the same array as `before` forward.
 
-    That array is taken for a weight: an array that forward itself assigns is new each time.
+    Such an array is taken for a weight; an array that forward assigns would be a new one.
     """
     for path, array in plain_arrays(layer).items():
         if path in before and before[path] is array:
             raise InputError(
                 "weights are kept in Parameters",
                 f"a plain array {array.shape} in {path}, which is neither trained nor checked",
-                "Keep it in a Parameter; a constant's name begins with _, as "
+                "Keep it in a Parameter; if it is a constant, begin its name with _: "
                 f"self._{_attribute_name(path)}.",
             )
 
@@ -152,14 +151,14 @@ def require_unchanged(arrays: dict, copies: dict) -> None:
     for name, array in arrays.items():
         if not ((array == copies[name]) | (array != array)).all():
             raise InputError(
-                "a layer writes into no argument and into nothing that a forward returned",
-                f"other values in {name} after forward and backward",
+                "a layer never writes into an argument or into an array that a forward returned",
+                f"changed values in {name} after forward and backward",
                 "Compute into a new array.",
             )
 
 
 def gradients_by_input(names: list[str], returned) -> dict:
-    """Return backward's gradients by input name, without the None of masks and ids."""
+    """Return backward's gradients by input name, without the None for masks and ids."""
     returned = returned if isinstance(returned, tuple) else (returned,)
     returned = tuple(dx for dx in returned if dx is not None)
     other_types = [type(dx).__name__ for dx in returned if not dtype_kind(dx)]
@@ -203,7 +202,7 @@ def require_own_memory(returned: dict, others: dict) -> None:
         for other, array in others.items():
             if np.shares_memory(dx, array):
                 raise InputError(
-                    "what backward returns shares memory with nothing, so the caller may "
+                    "an array that backward returns shares memory with no other, so the caller may "
                     "overwrite it",
                     f"memory of {other} in the gradient of {name}",
                     "Return a new array: .copy() makes one.",
@@ -260,8 +259,8 @@ def require_stacked_forwards(check) -> None:
         if name in parameters and (abs(parameters[name].grad - first) <= rounding).all():
             raise InputError(
                 "a second backward adds to the gradients of the first",
-                f"no sum of both in {name}",
+                f"only one backward's gradient in {name}",
                 "Write parameter.grad += ...",
             )
-        received = f"another gradient of {name} if other forwards run before its backward"
+        received = f"a different gradient of {name} if other forwards run before its backward"
         raise InputError(STACKED, received, KEPT_BY_SAVE)

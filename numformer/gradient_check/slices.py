@@ -24,9 +24,9 @@ B, S, T = 2, 6, 5
 def slice_of(run: Path) -> tuple[Model, list]:
     """Return the first layers of a run or published model, with their weights, and random inputs.
 
-    If layers alternate between choices, such as mixers, each stack has one layer per choice. The
-    slice has the first 64 symbols of the vocabulary, and the first 16 positions, or up to six
-    patches of an image. Raises InputError as `numformer.load` does.
+    If layers cycle through several mixers, feed-forward networks or numbers of heads, each stack
+    has one whole cycle. The slice has the first 64 symbols of the vocabulary, and the first 16
+    positions, or up to six patches of an image. Raises InputError as `numformer.load` does.
     """
     trained, _ = model_of_run(run)
     model = type(trained)(slice_config(trained.config), np.random.default_rng(0))
@@ -58,7 +58,7 @@ def slice_config(config: Any) -> Any:
 
 
 def slice_inputs(model: Model, rng: np.random.Generator) -> list:
-    """Return random inputs of the model's forward, with padding if its encoder allows padding."""
+    """Return random inputs of the model's forward, with padding if the model allows padding."""
     config: Any = model.config
     if isinstance(model, VisionTransformer):
         return [rng.standard_normal((B, config.height, config.width, config.channels))]

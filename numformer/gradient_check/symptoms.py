@@ -1,7 +1,7 @@
-"""Patterns in the difference of two gradients, and the mistake that each pattern shows.
+"""Patterns in the difference of two gradients, and the mistake that each pattern indicates.
 
-A symptom takes Evidence of arrays with at least one axis. It returns a message, or None if it does
-not fit. `explain` reports the first symptom that fits, so specific symptoms come first.
+A symptom is a function of Evidence whose arrays have at least one axis. It returns a message if the
+pattern fits, else None. `explain` reports the first that fits, so specific symptoms come first.
 """
 
 import itertools
@@ -98,7 +98,7 @@ def constant_ratio(evidence: Evidence) -> str | None:
     # Dropout rounds p to a multiple of 2^-16.
     causes = [cause for cause, value in evidence.factors.items() if abs(ratio / value - 1) < 1e-4]
     return f"constant ratio {ratio:.6g}: " + (
-        ", or ".join(causes) + "." if causes else "a constant factor is missing, or one too many."
+        ", or ".join(causes) + "." if causes else "a constant factor is missing or extra."
     )
 
 
@@ -133,10 +133,10 @@ def moved_entries(evidence: Evidence) -> str | None:
     for axes in itertools.permutations(range(n.ndim)) if n.ndim < 5 else ():
         permuted = n.transpose(axes)
         if permuted.shape == e.shape and evidence.close(e, permuted).all():
-            return f"the gradient is transposed: its axes stand in the order {axes}."
+            return f"the gradient is transposed: its axes are in the order {axes}."
     if e.size > 1 and evidence.close(np.sort(e, axis=None), np.sort(n, axis=None)).all():
         return (
-            "the right numbers at wrong places: heads split or merged by reshape without "
+            "the right numbers in the wrong places: heads split or merged by reshape without "
             "swapaxes(1, 2), or positions shifted."
         )
     return None
@@ -148,7 +148,7 @@ def factor_per_row(evidence: Evidence) -> str | None:
         return None
     if evidence.close(e, n * _row_dot(e, n) / np.maximum(_row_dot(n, n), 1e-300)).all():
         return (
-            "each row is off by a factor of its own: backward computes a number of each position "
+            "each row is off by a factor of its own: backward computes one number per position "
             "differently from forward, such as rstd = 1 / sqrt(variance + epsilon) with epsilon "
             "outside the root."
         )
@@ -182,29 +182,30 @@ def wrong_mask(evidence: Evidence) -> str | None:
 
 
 def missing_projection(evidence: Evidence) -> str | None:
-    """Test for a missing term: LayerNorm subtracts multiples of two vectors in each row.
+    """Test for a missing term that is a multiple of a known vector in each row, as in LayerNorm.
 
-    The difference of the two gradients is then the missing multiple.
+    LayerNorm's backward subtracts multiples of ones and of x_hat. If one is missing, the difference
+    of the two gradients is that multiple.
     """
     difference = evidence.difference
     if difference.ndim < 2 or difference.shape[-1] < 3 or difference.size == difference.shape[-1]:
         return None
 
     def multiple(rows, vectors):
-        """Whether each of `rows` is a multiple of its vector."""
+        """Whether each of `rows` is a multiple of the same row of `vectors`."""
         factors = _row_dot(rows, vectors) / np.maximum(_row_dot(vectors, vectors), 1e-300)
         return evidence.close(rows, vectors * factors).all()
 
     ones = np.ones_like(difference)
     if multiple(difference, ones):
         return (
-            "off by a constant in each row: a mean over the row, as mean(dx_hat), is missing, "
+            "off by a constant in each row: a mean over the row, such as mean(dx_hat), is missing, "
             "or has a wrong sign or factor."
         )
     for name, value in evidence.saved_like():
         if multiple(difference, value):
             return (
-                f"off by a multiple of `{name}` in each row: a term along it, as LayerNorm's "
+                f"off by a multiple of `{name}` in each row: a term along it, such as LayerNorm's "
                 "x_hat * mean(dx_hat * x_hat), is missing, or has a wrong sign or factor."
             )
     for name, value in evidence.saved_like():

@@ -20,7 +20,7 @@ from numformer.layer import Layer
 from numformer.randomness import dropout_stream
 
 HERE, NUMPY = (os.path.dirname(file) + os.sep for file in (__file__, np.__file__))
-# Files whose lines are not lines of forward.
+# Lines of these files are not part of a layer's forward.
 MACHINERY = HERE, NUMPY, interception.__file__, arithmetic.__file__
 
 # Functions that choose by value, each with the comparison that returns its choice.
@@ -77,7 +77,7 @@ class Operation:
         """The part of the source that computes the result, or the name of the operation."""
         source = self._source
         if self.is_layer and not re.search(rf"\b{self.name.rpartition('.')[2]}\b", source):
-            return f"{self.name}.forward"  # a loop over layers does not name the layer
+            return f"{self.name}.forward"  # in a loop over layers, the source does not name it
         return source
 
     @functools.cached_property
@@ -190,7 +190,7 @@ def _traced(value: Any) -> Any:
 
 
 def _with_list(function: Callable, count: int) -> Callable:
-    """Return `function` with `count` arguments in place of its first, a list of `count` items."""
+    """Return `function`, but with the `count` items of its first argument as separate arguments."""
     return lambda *operands, **keywords: function(
         [*operands[:count]], *operands[count:], **keywords
     )

@@ -1,8 +1,8 @@
-"""CUDA kernels: on a GPU, each computes a whole formula instead of one operation of it.
+"""CUDA kernels, each of which computes a whole formula instead of one of its operations.
 
-Each module holds the CUDA source of a formula and its backward, and Python functions with the
-formulas' names and arguments, which start the kernels. `numformer.backend.has_kernel` marks the
-formulas, which stay the reference: `python -m tests.gpu` compares every kernel with its formula.
+Each module holds the CUDA source of a formula and of its backward, and the Python functions that
+start the kernels, with the formulas' names and arguments. `numformer.backend.has_kernel` marks the
+formulas. They stay the reference: `python -m tests.gpu` compares every kernel with its formula.
 
 Kernels add numbers in a fixed order, without atomic adds, so a repeated step gives the same bits.
 """
@@ -18,7 +18,7 @@ MODULES = """adam attention copies cross_entropy dropout embedding feed_forward 
 
 
 def kernels_of(array: Any) -> dict[str, Callable]:
-    """Return kernels by their formulas' names; none unless `array` is on a GPU that runs CUDA."""
+    """Return the kernels by the names of their formulas; none if `array` is not on a CUDA GPU."""
     is_cupy = type(array).__module__.partition(".")[0] == "cupy"
     if not is_cupy or not hasattr(array_module(array), "RawModule"):
         return {}

@@ -1,4 +1,4 @@
-"""Adam: one thread for each weight, which reads and writes the weight and its state once."""
+"""Adam: one thread for each weight reads and writes the weight and its state once."""
 
 from numformer.kernels.cuda import Source, contiguous, threads_for
 

@@ -1,6 +1,6 @@
 """Scaled dot-product attention: one block of threads computes one head of one sequence.
 
-Heads too large for a block's memory are computed by matrix products and the softmax kernel.
+Heads too large for a block's shared memory are computed by matrix products and the softmax kernel.
 """
 
 import math
@@ -13,21 +13,21 @@ from numformer.kernels.products import product
 from numformer.kernels.softmax import mask_with_steps, softmax, softmax_backward
 
 FORMULAS = "scaled_dot_product_attention", "scaled_dot_product_attention_backward"
-LARGEST = {"f": 64, "d": 32}  # by dtype, the largest T, S, K and K_v that fit a block's memory
+LARGEST = {"f": 64, "d": 32}  # by dtype, the largest T, S, K, K_v that fit shared memory
 THREADS = 16, 16
 SOURCE = Source("""
 // 16 x 16 threads compute a matrix of at most LARGEST rows and columns; each computes PACK x PACK
-// adjacent entries. In the block's memory the rows of a matrix begin PITCH entries apart.
+// adjacent entries. In shared memory, the rows of a matrix begin PITCH entries apart.
 const int LARGEST = 16 * PACK, PITCH = LARGEST + PACK;
 typedef T Entries[PACK][PACK];
 #define EACH_ENTRY for (int i = 0, row = PACK * threadIdx.y; i < PACK; i++, row++) \\
                    for (int j = 0, column = PACK * threadIdx.x; j < PACK; j++, column++)
 
-// Copies a head x (rows, columns) or its transpose into the block's memory; the rows of x begin
-// row_step entries apart.
+// Copies a head x (rows, columns) or its transpose into shared memory. The rows of x begin row_step
+// entries apart.
 template <bool transposed = false>
 __device__ void read(const T* x, Int row_step, int rows, int columns, T* shared) {
-    __syncthreads();  // until every thread has used what is there
+    __syncthreads();  // until every thread has read the old contents
     for (int row = threadIdx.y; row < rows; row += 16)
         for (int column = threadIdx.x; column < columns; column += 16)
             shared[transposed ? column * PITCH + row : row * PITCH + column]
@@ -209,7 +209,7 @@ def scaled_dot_product_attention_backward(doutput, query, key, value, weights):
 
 
 def _fits(query, key, value) -> bool:
-    """Whether every head is small enough for a block's memory."""
+    """Whether every head is small enough for a block's shared memory."""
     if query.ndim != 4 or not query.dtype == key.dtype == value.dtype:
         return False
     B, H, queries, K = query.shape
@@ -220,7 +220,7 @@ def _fits(query, key, value) -> bool:
 
 
 def _as_plain(*heads):
-    """Return heads (B, H, T, K), copied unless they are plain; and (T, S, K, K_v)."""
+    """Return the arrays (B, H, T, K), copied unless `_is_plain`, and their T, S, K and K_v."""
     plain = [x if _is_plain(x) else as_contiguous(x) for x in heads]
     return plain, (plain[0].shape[2], plain[-1].shape[2], plain[0].shape[3], plain[-1].shape[3])
 
@@ -234,7 +234,7 @@ def _is_plain(x) -> bool:
 
 
 def _empty(shape: tuple[int, ...], like):
-    """Return a new array (B, H, T, K) with the same order in memory as the plain array `like`."""
+    """Return a new array (B, H, T, K) with the memory order of `like`, which must be plain."""
     xp, (B, H, T, K) = array_module(like), shape
     if like.flags.c_contiguous:
         return xp.empty(shape, like.dtype)

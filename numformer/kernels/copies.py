@@ -1,4 +1,4 @@
-"""Copies in another order: contiguous copies, rows to places in a batch, and places to rows."""
+"""Copies that reorder: to contiguous arrays, from rows to places in a batch, and back to rows."""
 
 from numformer.backend import array_module
 from numformer.kernels.cuda import Source, contiguous, threads_for, warps

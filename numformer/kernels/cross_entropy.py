@@ -7,7 +7,7 @@ from numformer.kernels.cuda import Source, contiguous
 
 FORMULAS = "cross_entropy", "cross_entropy_backward"
 SOURCE = Source("""
-// Gives every thread of a block the sum of the threads' values, or the largest of them.
+// Returns, in every thread of a block, the sum or the maximum of the threads' values.
 template <bool largest> __device__ T over_block(T value) {
     __shared__ T results[32];
     value = largest ? warp_max(value) : warp_sum(value);

@@ -8,8 +8,8 @@ from numformer.backend import array_module
 from numformer.errors import InputError
 
 WARP = 32
-# T is float or double. A warp is 32 threads adjacent in x, which can exchange values. A Pack is 16
-# bytes of T: threads that read Packs use more of the memory bandwidth than reads of single numbers.
+# T is float or double. A warp is 32 neighbouring threads, which can exchange values. A Pack is 16
+# bytes of T; reading Packs uses more of the memory bandwidth than reading single numbers.
 HEAD = """
 typedef {T} T;
 typedef long long Int;
@@ -31,7 +31,7 @@ const int PACK = 16 / sizeof(T);
 template <class E> struct alignas(PACK * sizeof(E)) PackOf {{ E entries[PACK]; }};
 typedef PackOf<T> Pack;
 
-// Reads PACK numbers from x on. If only `count` of them exist, the other entries are `fill`.
+// Reads PACK numbers, beginning at x. If only `count` of them exist, the rest becomes `fill`.
 template <class E>
 __device__ __forceinline__ PackOf<E> load(const E* x, Int count, E fill = 0) {{
     typedef PackOf<E> P;
@@ -53,7 +53,7 @@ __device__ __forceinline__ void store(const PackOf<E>& pack, Int count, E* x) {{
 class Source:
     """The CUDA source of kernels, in which T is the dtype of the arrays: float or double.
 
-    Kernels take a Python int as `Int` and a Python float as `double`.
+    Kernels receive a Python int as `Int` and a Python float as `double`.
     """
 
     def __init__(self, text: str):
@@ -61,7 +61,7 @@ class Source:
         self._functions: dict[tuple, Any] = {}
 
     def start(self, name: str, like, blocks: tuple[int, ...], threads: tuple[int, ...], *arguments):
-        """Start the kernel `name`, compiled for the dtype of `like`, on blocks of threads."""
+        """Start the kernel `name`, compiled for the dtype of `like`, on these blocks of threads."""
         key = name, like.dtype.char, type(like)
         if key not in self._functions:
             self._functions[key] = self._compile(like).get_function(name)
@@ -86,17 +86,17 @@ class Source:
 
 
 def warps(rows: int, warps_per_block: int = 8) -> tuple[tuple[int], tuple[int, int]]:
-    """Return numbers of blocks and threads that give each row a warp of its own."""
+    """Return the numbers of blocks and threads that give each row its own warp."""
     return (-(-rows // warps_per_block),), (WARP, warps_per_block)
 
 
 def threads_for(entries: int, threads: int = 256) -> tuple[tuple[int], tuple[int]]:
-    """Return numbers of blocks and threads that give each entry a thread of its own."""
+    """Return the numbers of blocks and threads that give each entry its own thread."""
     return (-(-entries // threads),), (threads,)
 
 
 def packs_for(x) -> tuple[tuple[int], tuple[int]]:
-    """Return numbers of blocks and threads that give each pack (16 bytes) of x its own thread."""
+    """Return the numbers of blocks and threads that give each 16-byte pack of x its own thread."""
     return threads_for(-(-x.nbytes // 16))
 
 

@@ -9,7 +9,7 @@ from numformer.backend import array_module
 from numformer.kernels.cuda import Source, contiguous
 
 FORMULAS = "embed", "embed_backward", "scatter_add"
-MAX_PAIRS = 1 << 20  # up to this many pairs of row and id, comparing all is faster than sorting ids
+MAX_PAIRS = 1 << 20  # up to this many (row, id) pairs, comparing all is faster than sorting ids
 SOURCE = Source("""
 extern "C" __global__ void embed(const Int* ids, const T* weight, double factor, Int D, T* x) {
     Int n = blockIdx.x;

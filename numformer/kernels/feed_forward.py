@@ -1,4 +1,4 @@
-"""ReLU: one thread for each pack of entries, which reads it once."""
+"""ReLU: one thread for each pack of entries."""
 
 from numformer.backend import array_module
 from numformer.kernels.cuda import Source, contiguous, packs_for

@@ -29,7 +29,7 @@ extern "C" __global__ void round_to_half(const T* x, Int N, __half* y) {
 
 
 def round_to_half(x):
-    """x (M, N), float32 -> rounded to float16, (M, N); stored by rows or by columns, as x is."""
+    """x (M, N), float32 -> x rounded to float16 (M, N), stored by rows or columns like x."""
     if x.T.flags.c_contiguous and not x.flags.c_contiguous:
         return round_to_half(x.T).T
     x = as_contiguous(x)
@@ -41,7 +41,7 @@ def round_to_half(x):
 def in_precision(x, constant: bool = False):
     """x (..., D) -> its rows (N, D) in the precision of products.
 
-    Within half_products() that is float16 if x is float32. If x is `constant` (a weight or a
+    Within half_products(), this is float16 if x is float32. If x is `constant` (a weight or a
     layer's input), its rounded rows are kept until x is freed or the block ends.
     """
     half: Any = matrix_product.get()
@@ -56,9 +56,9 @@ def in_precision(x, constant: bool = False):
 
 
 def new_half_rows(x):
-    """Return an empty float16 array (N, D), which the kernel that writes x (..., D) also fills.
+    """Return an empty float16 array (N, D), to be filled by the kernel that writes x (..., D).
 
-    Products with x then read this rounded copy. Outside half_products() this returns None.
+    Products with x then read this rounded copy of x. Outside half_products(), returns None.
     """
     half: Any = matrix_product.get()
     if not half or x.dtype.char != "f":

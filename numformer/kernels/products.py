@@ -18,8 +18,8 @@ from numformer.kernels.half import in_precision
 from numformer.kernels.sums import sum_rows
 
 FORMULAS = "matmul", "linear", "linear_backward", "output_projection_backward"
-# By dtype of the factors: their cudaDataType, the result's, the cublasComputeType (68 is float32,
-# 77 TF32, 70 float64) and the result's dtype. TF32 rounds factors to 11 bits, as float16 has.
+# By dtype of the factors: cudaDataType of the factors and of the result, cublasComputeType (68 is
+# float32, 77 TF32, 70 float64), dtype of the result. TF32 and float16 have 11 significant bits.
 TYPES = {
     "e": (2, 0, 68, np.float32),
     "f": (0, 0, 77 if os.environ.get("CUPY_TF32") == "1" else 68, np.float32),
@@ -73,7 +73,7 @@ def output_projection_backward(dlogits, x, weight):
 
 
 def product(a, b, factor: float = 1.0):
-    """a (..., M, N), b (..., N, P) -> factor * a b (..., M, P); float16 factors give float32."""
+    """a (..., M, N), b (..., N, P) -> factor * a b (..., M, P); float16 gives float32."""
     xp, kind, shape = array_module(a), a.dtype.char, b.shape
     *batch, M, N = a.shape
     P = shape[-1]

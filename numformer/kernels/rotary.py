@@ -1,4 +1,4 @@
-"""Rotary positions: one warp for each query or key; one thread rotates each of its pairs."""
+"""Rotary positions: one warp for each query or key; one thread rotates each pair of its entries."""
 
 from numformer.backend import array_module
 from numformer.kernels.cuda import Source, contiguous, warps

@@ -58,7 +58,7 @@ def softmax(scores, mask=None):
 def mask_with_steps(mask, scores):
     """Return the mask, broadcast to scores (..., H, T, S), and its steps along b, h, t and s.
 
-    The steps are in bytes. Raises InputError for a mask of numbers.
+    The steps are in bytes. Raises InputError if the mask is not boolean.
     """
     if mask is None:
         return None, (0, 0, 0, 0)
@@ -66,7 +66,7 @@ def mask_with_steps(mask, scores):
     mask = array_module(scores).broadcast_to(mask, scores.shape)
     if mask.ndim > 4:
         (mask,) = contiguous(mask.reshape(-1, *mask.shape[-3:]))
-    return mask, (0,) * (4 - mask.ndim) + tuple(mask.strides)  # a truth value is one byte
+    return mask, (0,) * (4 - mask.ndim) + tuple(mask.strides)  # a boolean is one byte
 
 
 def softmax_backward(dweights, weights):

@@ -7,7 +7,7 @@ FORMULAS = "sum_rows", "dot_rows", "block_squares"
 STRETCH = 768  # rows that one block of threads adds
 MOST_BLOCKS = 65535  # CUDA's limit on a grid's blocks along y
 SOURCE = Source("""
-// For each stretch of rows: the sum of a and, if there is a b, after it the sum of a * b.
+// Writes, for each stretch of rows, the sum of a and then, if b is given, the sum of a * b.
 extern "C" __global__ void column_sums(
     const T* a, const T* b, Int N, Int D, Int stretch, T* sums
 ) {
@@ -50,7 +50,7 @@ extern "C" __global__ void block_squares(const T* vector, Int N, Int size, T* sq
 
 
 def column_sums(a, b=None):
-    """a, b (..., D) -> sums of a and of a * b over all axes but the last, (2, D); (1, D) without b.
+    """a, b (..., D) -> sums of a and a * b over all axes but the last, (2, D); without b, (1, D).
 
     The rows of each stretch are added first, then the sums of the stretches.
     """

@@ -1,4 +1,4 @@
-"""Kernels around an optimizer's update: gradient norm, loss scale, undoing a broken step."""
+"""Kernels before and after an update: gradient norm, loss scale, undoing a non-finite step."""
 
 from numformer.backend import array_module
 from numformer.kernels.cuda import Source, contiguous, threads_for

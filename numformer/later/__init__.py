@@ -1,4 +1,4 @@
-"""Ideas from after the paper, one in each file; `registries` has the choices by name."""
+"""Parts that the paper does not have, one file per topic; `registries` has the choices by name."""
 
 from numformer.later.activations import GEGLU, GELU, GELUTanh, SwiGLU, Swish, Tanh
 from numformer.later.rms_norm import RMSNorm

@@ -10,8 +10,8 @@ from numformer.layer import Array, Layer
 def gelu(x):
     """x (...) -> y, slope, each (...): y = x P(X <= x) for a standard normal X.
 
-    Hendrycks and Gimpel 2016; this is x (1 + erf(x / sqrt(2))) / 2, exactly, not approximated.
-    The slope is P(X <= x) + x density(x).
+    This is the exact x (1 + erf(x / sqrt(2))) / 2, not an approximation (Hendrycks and Gimpel
+    2016). The slope is P(X <= x) + x density(x).
     """
     cdf, slope = normal(x)
     slope *= x
@@ -41,9 +41,9 @@ def gelu_tanh(x):
     """x (...) -> y, slope, each (...): y = x p, p = (1 + tanh(u)) / 2.
 
     u = sqrt(2 / pi) (x + 0.044715 x^3), so that p approximates P(X <= x) (Hendrycks and Gimpel
-    2016); many models were trained with it. The slope is p + x 2 p (1 - p) u', u' = sqrt(2 / pi)
-    (1 + 3 * 0.044715 x^2). For |x| above 10, p is 0 or 1 to the last digit; x is clipped there so
-    that its square cannot overflow.
+    2016). Many models were trained with this approximation. The slope is p + x 2 p (1 - p) u',
+    u' = sqrt(2 / pi) (1 + 3 * 0.044715 x^2). For |x| above 10, p rounds to 0 or 1, so p and the
+    slope are computed with x clipped to +-10, whose square cannot overflow.
     """
     xp = array_module(x)
     near = xp.minimum(xp.maximum(x, -10), 10)
@@ -65,7 +65,7 @@ class GELUTanh(GELU):
 
 
 def sigmoid(x, out=None):
-    """x (...) -> s = 1 / (1 + exp(-x)) (...), written to `out` if that is an array.
+    """x (...) -> s = 1 / (1 + exp(-x)) (...), written to the array `out` if given.
 
     Computed as (1 + tanh(x / 2)) / 2, which cannot overflow. Its slope is s - s^2.
     """
@@ -93,7 +93,7 @@ def swish_backward(dy, y, sigmoid_x):
 
 
 class Swish(Layer):
-    """x (...) -> x sigmoid(x) (...): x opens its own gate (Elfwing et al. 2018)."""
+    """x (...) -> x sigmoid(x) (...): x is gated by its own sigmoid (Elfwing et al. 2018)."""
 
     def forward(self, x: Array) -> Array:
         y, sigmoid_x = swish(x)
@@ -122,13 +122,13 @@ def swiglu_backward(dy, x, sigmoid_gate):
     dx = array_module(x).empty_like(x)
     dgate, dvalue = halves(dx)
     swish = gate * sigmoid_gate
-    dvalue[...] = dy * swish  # y = swish value
-    # swish = gate sigmoid_gate; the slope of sigmoid_gate is sigmoid_gate (1 - sigmoid_gate)
+    dvalue[...] = dy * swish  # y = swish * value
+    # swish = gate * sigmoid_gate; sigmoid_gate has the slope sigmoid_gate * (1 - sigmoid_gate)
     slope = 1 - sigmoid_gate
     slope *= swish
     slope += sigmoid_gate
     slope *= dy
-    dgate[...] = slope * value  # y = swish value
+    dgate[...] = slope * value  # y = swish * value
     return dx
 
 
@@ -141,10 +141,10 @@ def halves(x):
 class SwiGLU(Layer):
     """x (..., 2F) -> (..., F): Swish of one half of x gates the other half.
 
-    So the feed-forward network has three matrices instead of two: FFN(x) = (Swish(x W) * x V) W_2.
+    A feed-forward network then has three matrices instead of two: FFN(x) = (Swish(x W) * x V) W_2.
     """
 
-    inputs = 2  # input features for each output feature
+    inputs = 2  # the number of input features for each output feature
 
     def forward(self, x: Array) -> Array:
         y, sigmoid_gate = swiglu(x)
@@ -168,7 +168,7 @@ def geglu(x):
 def geglu_backward(dy, x, gelu_gate, slope):
     """dy (..., F) -> dx (..., 2F)."""
     _, value = halves(x)
-    dvalue = dy * gelu_gate  # y = gelu_gate value
+    dvalue = dy * gelu_gate  # y = gelu_gate * value
     dgate = gelu_backward(dy * value, slope)  # gelu_gate = GELU(gate)
     return array_module(dy).concatenate([dgate, dvalue], axis=-1)
 

@@ -1,4 +1,4 @@
-"""Auxiliary losses: losses of layers within a model, added to the loss of its predictions.
+"""Auxiliary losses: layers inside a model add losses of their own to the loss of its predictions.
 
 A layer's forward calls `add_auxiliary_loss(loss)`; its backward multiplies the gradient of that
 loss by `auxiliary_gradient()`. The Objective of a model, or a gradient check, collects the losses
@@ -16,7 +16,7 @@ _gradient: contextvars.ContextVar[Any] = contextvars.ContextVar("gradient", defa
 
 
 def add_auxiliary_loss(loss: Any) -> None:
-    """Add a scalar loss () of the current forward, if losses are being collected."""
+    """Add a scalar loss () of the current forward to the losses, if they are being collected."""
     if (losses := _losses.get()) is not None:
         losses.append(loss)
 
@@ -28,7 +28,7 @@ def auxiliary_gradient() -> Any:
 
 @contextlib.contextmanager
 def collect_auxiliary_losses() -> Iterator[list]:
-    """Within the block, collect the scalar losses () that forwards add: `with ... as losses`."""
+    """Within `with ... as losses`, append to `losses` the scalar losses () that forwards add."""
     losses: list = []
     token = _losses.set(losses)
     try:
@@ -41,7 +41,7 @@ def collect_auxiliary_losses() -> Iterator[list]:
 def set_auxiliary_gradient(dloss: Any) -> Iterator[None]:
     """Within the block, the gradient of each auxiliary loss is the scalar `dloss` ().
 
-    No losses are collected there, so that a recomputed layer does not add its loss twice.
+    No losses are collected in the block, so that a recomputed layer does not add its loss twice.
     """
     gradient, losses = _gradient.set(dloss), _losses.set(None)
     try:

@@ -1,4 +1,4 @@
-"""Gradient checkpointing (Chen et al. 2016): forward saves only its inputs; backward repeats it."""
+"""Gradient checkpointing (Chen et al. 2016): save only inputs, and repeat forward in backward."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from numformer.randomness import dropout_stream
 
 
 class Checkpointed(Layer):
-    """A layer whose forward saves only its inputs. Outputs and gradients are bitwise the same.
+    """A layer whose forward saves only its inputs; its results are bitwise those of `layer`.
 
     Backward runs forward again, so N such layers save N inputs and one layer's records instead of N
     layers' records. The price is a second forward. Dropout draws the same masks again.
@@ -25,7 +25,7 @@ class Checkpointed(Layer):
         return f"Checkpointed({type(self.layer).__name__})"
 
     def _walk(self, prefix: str, visited: set):
-        """Walk the inner layer under the names that it has without the checkpoint."""
+        """Walk the inner layer under the names that it would have without the checkpoint."""
         if id(self) not in visited:
             visited.add(id(self))
             yield f"{prefix} (recomputed)", self
@@ -41,7 +41,7 @@ class Checkpointed(Layer):
         return y
 
     def recompute(self, saved: dict[str, Any]) -> Any:
-        """Repeat the forward of a saved record, with the layer saving what its backward needs."""
+        """Repeat the forward of a saved record, this time saving what backward needs."""
         now, dropout_stream.state = dropout_stream.state, saved["start"]
         try:
             return self.layer.forward(*saved["inputs"])
@@ -49,7 +49,7 @@ class Checkpointed(Layer):
             dropout_stream.state = now
 
     def backward(self, dy: Array) -> Any:
-        """Run forward again, then backward. Raises InputError if the second y differs."""
+        """Run forward again, then backward. Raises InputError if the second output differs."""
         saved = self.pop_saved()
         if not np.array_equal(_checksum(self.recompute(saved)), saved["checksum"], equal_nan=True):
             self.layer.clear_saved()
@@ -63,5 +63,5 @@ class Checkpointed(Layer):
 
 
 def _checksum(y) -> list:
-    """Return [the sum of y], or [] on a GPU, where reading it would wait for the computation."""
+    """Return [the sum of y], or [] on a GPU, where reading the sum would wait for the device."""
     return [y.sum()] if on_host(y) else []

@@ -1,4 +1,4 @@
-"""The symmetric Kullback-Leibler divergence of two predictions, which R-Drop minimises."""
+"""The symmetric Kullback-Leibler divergence between two predictions, the loss that R-Drop adds."""
 
 from typing import Any
 
@@ -12,8 +12,9 @@ from numformer.paper.softmax import softmax
 def divergence(p, q, log_ratio, count):
     """p, q, log_ratio (N, V) -> scalar sum_N (KL(p || q) + KL(q || p)) / 2 / count, means (N, 1).
 
-    KL(p || q) = sum_v p(v) log(p(v) / q(v)), so both KLs add up to sum_v (p - q)(v) log_ratio(v):
-    the difference of the `means` (N, 1) of log_ratio under p and q. Constants in log_ratio cancel.
+    KL(p || q) = sum_v p(v) log(p(v) / q(v)), so the sum of both KLs is sum_v (p(v) - q(v))
+    log_ratio(v): the difference between the `means` (N, 1) of log_ratio under p and under q. A
+    constant added to a row of log_ratio cancels.
     """
     means = dot_last(p, log_ratio), dot_last(q, log_ratio)
     return (means[0] - means[1]).sum() / (2 * count), means
@@ -22,14 +23,14 @@ def divergence(p, q, log_ratio, count):
 def divergence_backward(dloss, p, q, log_ratio, count, means):
     """scalar dloss () -> the gradients (N, V) of the logits of p and of q. Overwrites p and q.
 
-    log_ratio is the difference of the logits, up to a constant; p and q are their softmaxes, with
-    the Jacobian of `softmax_backward`.
+    log_ratio is the difference of the logits, up to a constant; p and q are their softmaxes (for
+    the Jacobian see `softmax_backward`).
     """
     share = dloss / (2 * count)
     p *= share
     q *= share
     dfirst = log_ratio - (means[0] - 1)
-    dfirst *= p  # through p: p (log_ratio - <p, log_ratio>); through log_ratio: p - q
+    dfirst *= p  # p (log_ratio - <p, log_ratio>), through p, plus p - q, through log_ratio
     dfirst -= q
     dsecond = (means[1] + 1) - log_ratio
     dsecond *= q
@@ -40,7 +41,7 @@ def divergence_backward(dloss, p, q, log_ratio, count, means):
 class Divergence(Layer):
     """first, second (..., V) -> the mean divergence of their softmaxes, scalar ()   (R-Drop).
 
-    The mean over the rows of (KL(p || q) + KL(q || p)) / 2 (Liang et al. 2021). Rows where `valid`
+    A row's divergence is (KL(p || q) + KL(q || p)) / 2 (Liang et al. 2021). Rows where `valid`
     (...) is False are excluded. `backward` takes dloss and returns the gradients of both logits.
     """
 
@@ -53,7 +54,7 @@ class Divergence(Layer):
             )
         shape, (first, second) = first.shape, map(rows, (first, second))
         count = len(first)
-        if valid is not None:  # make excluded rows equal, so that they diverge by 0
+        if valid is not None:  # make excluded rows equal, so that their divergence is 0
             xp = array_module(first)
             counts = xp.asarray(valid).reshape(-1, 1)
             count = xp.maximum(counts.sum(dtype=first.dtype), 1)

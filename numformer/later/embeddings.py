@@ -1,4 +1,4 @@
-"""Embeddings of later models: without a factor, with segments and a norm; logits with a bias."""
+"""Embeddings without a factor, or with segments and a norm; an output projection with a bias."""
 
 import numpy as np
 
@@ -21,10 +21,11 @@ class UnscaledEmbedding(Embedding):
 
 
 class RichInputEmbedding(InputEmbedding):
-    """ids, segments (B, T) -> x (B, T, D): the sum of three embeddings, a norm, then dropout.
+    """ids, segments (B, T) -> x (B, T, D): the sum of three embeddings, then a norm and dropout.
 
     The symbol, its segment and its position each have an embedding (Devlin et al. 2019).
-    `segments`, the embedding of segments, and `norm` are optional. The default segment is 0.
+    The layers `segments` (the embedding of segments) and `norm` are optional. In forward, the
+    default segment is 0.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """A mixture of experts: a router sends each position to a few of many feed-forward networks.
 
-Shazeer et al. 2017, with the balance loss of GShard (Lepikhin et al. 2021), and experts weighted
-as in Mixtral (Jiang et al. 2024). Experts have no maximum capacity, so no position is dropped.
+The idea is from Shazeer et al. 2017, the balance loss from GShard (Lepikhin et al. 2021), and the
+weighting of experts from Mixtral (Jiang et al. 2024). An expert has no maximum capacity, so no
+position is dropped.
 """
 
 from collections.abc import Iterable
@@ -27,9 +28,10 @@ from numformer.paper.softmax import softmax, softmax_backward
 
 
 def route(scores, count: int):
-    """scores (N, E) -> weights (N, E), chosen (N, E): True at the `count` highest scores of a row.
+    """scores (N, E) -> weights (N, E), chosen (N, E) for the `count` highest scores of each row.
 
-    weights = softmax of the chosen scores, 0 elsewhere. Among equal scores the first is chosen.
+    chosen is True at these scores. weights is the softmax of the chosen scores, and 0 elsewhere.
+    Of equal scores, the first is chosen.
     """
     xp = array_module(scores)
     order = xp.argsort(-scores, kind="stable")
@@ -45,7 +47,7 @@ def route_backward(dweights, weights):
 def balance(scores, chosen):
     """scores, chosen (N, E) -> scalar loss (), probabilities (N, E), shares (E).
 
-    loss = E sum_e shares_e mean(probabilities_e), where shares_e is the share of e in all choices
+    loss = E sum_e shares_e mean(probabilities_e), where shares_e is expert e's share of all choices
     and probabilities = softmax(scores). The loss is 1 if all experts are chosen equally often.
     """
     probabilities = softmax(scores)
@@ -56,7 +58,7 @@ def balance(scores, chosen):
 
 
 def balance_backward(dloss, probabilities, shares):
-    """scalar dloss (), probabilities (N, E), shares (E), which are constants -> dscores (N, E)."""
+    """scalar dloss (), probabilities (N, E), constant shares (E) -> dscores (N, E)."""
     count, experts = probabilities.shape
     dprobabilities = array_module(shares).broadcast_to(
         dloss * experts / count * shares, probabilities.shape
@@ -68,9 +70,9 @@ class Experts(Layer):
     """x (B, T, D) or rows (N, D), reach -> the same shape: y = sum_e weight_e FFN_e(x).
 
     The sum is over the `count` experts with the highest scores x W; the weights are the softmax of
-    these scores. Padding in x (B, T, D), which `reach` marks, goes to no expert, and y is 0
-    there. The auxiliary loss is `balance_weight` times `balance`. On a GPU each forward
-    waits for the device once, to read which rows each expert gets.
+    these scores. Padding in x (B, T, D), which `reach` marks, goes to no expert, and y is 0 there.
+    The auxiliary loss is `balance_weight` times the loss that `balance` computes. On a GPU, each
+    forward waits for the device once, to read which rows each expert gets.
     """
 
     role = "feed_forward"
@@ -118,32 +120,32 @@ class Experts(Layer):
         dloss = xp.asarray(self.balance_weight * auxiliary_gradient(), dtype=dy.dtype)
         dscores = route_backward(dweights, weights)
         dscores += balance_backward(dloss, saved["probabilities"], saved["shares"])
-        dx += self.router.backward(dscores)  # x goes to experts and to the router
+        dx += self.router.backward(dscores)  # x goes to the experts and to the router
         return dx.reshape(shape) if places is None else pick_backward(dx, places, shape)
 
 
 def real_places(x, reach) -> Any:
-    """Return the places (N,) of x that are not padding; None if all are real, or if unknown."""
+    """Return the places (N,) of x that are not padding; None if no padding is known."""
     if x.ndim < 3 or not isinstance(reach, Reach) or reach.queries.all_valid:
         return None
     return array_module(x).asarray(reach.queries.real)
 
 
 def expert_rows(chosen) -> list[tuple[int, Any]]:
-    """chosen (N, E) -> the number and the rows (n,) of each expert that was chosen at all."""
+    """chosen (N, E) -> (number, rows (n,)) of each expert that was chosen at least once."""
     xp, experts = array_module(chosen), map(np.flatnonzero, to_host(chosen).T)
     return [(number, xp.asarray(found)) for number, found in enumerate(experts) if len(found)]
 
 
 class RoutedEncoderLayer(EncoderLayer):
-    """x (B, T, D), reach -> (B, T, D): passes the reach to the experts, too."""
+    """x (B, T, D), reach -> (B, T, D): also passes the reach to the experts."""
 
     def forward(self, x: Array, reach: Any = None, past: Memory | None = None) -> Array:
         return self.feed_forward.forward(self.self_attention.forward(x, reach, past), reach)
 
 
 class RoutedDecoderLayer(DecoderLayer):
-    """x (B, T, D), reach, memory (B, S, D), memory_reach -> (B, T, D): experts also get reach."""
+    """x (B, T, D), reach, memory (B, S, D), memory_reach -> (B, T, D): experts get reach, too."""
 
     def forward(
         self,
@@ -185,12 +187,12 @@ class MixtureOfExperts:
 
     @staticmethod
     def build(config, rng: np.random.Generator) -> Experts:
-        """Build the experts of a TowerConfig."""
+        """Build the experts that a TowerConfig describes."""
         experts = [DenseFeedForward.build(config, rng) for _ in range(config.experts)]
         sizes = config.d_model, rng, config.chosen_experts, config.balance_weight
         return Experts(experts, *sizes)
 
     @staticmethod
     def entries(config) -> int:
-        """Return a lower bound on the number of entries in the matrices."""
+        """Return a lower bound on the entries in the matrices of the experts and the router."""
         return config.experts * DenseFeedForward.entries(config) + config.d_model * config.experts

@@ -1,4 +1,4 @@
-"""The feed-forward network with later parts: other activations, gates, dropout, no biases."""
+"""The feed-forward network with optional parts: other activations, gates, dropout, no biases."""
 
 import numpy as np
 
@@ -29,10 +29,11 @@ class Chain(Layer):
 
 
 class DenseFeedForward:
-    """The entry "dense" of FEED_FORWARDS: the paper's FeedForward, with the parts of a config.
+    """The entry "dense" of FEED_FORWARDS: the paper's FeedForward with parts chosen by a config.
 
-    Every entry has `build` and `entries`. An entry may also have its own `Settings`, a method
-    `require(config)` that refuses a config that does not fit, and its own classes of layers.
+    Every entry of FEED_FORWARDS has `build` and `entries`. It may also have its own `Settings`, a
+    method `require(config)` that raises InputError for an unsuitable config, and its own
+    `EncoderLayer` and `DecoderLayer`.
     """
 
     Settings = settings.Settings
@@ -40,7 +41,7 @@ class DenseFeedForward:
 
     @staticmethod
     def build(config, rng: np.random.Generator) -> FeedForward:
-        """Build the network of a TowerConfig."""
+        """Build the network that a TowerConfig describes."""
         width, activation = config.d_ff, config.new_activation()
         inner = Linear(
             config.d_model, getattr(activation, "inputs", 1) * width, rng, config.feed_forward_bias

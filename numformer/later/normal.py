@@ -1,4 +1,4 @@
-"""The standard normal distribution: its probability and density, for GELU."""
+"""The standard normal distribution: its cumulative distribution and its density, for GELU."""
 
 import functools
 import math
@@ -11,9 +11,9 @@ from numformer.backend import array_module, cache_pieces
 def normal(x):
     """x (...) -> P(X <= x) of a standard normal X, and the density at x, each (...).
 
-    NumPy has neither this function nor erf. The tail beyond a = |x| is exp(-a^2 / 2) times a
-    function of t = 3 / (3 + a) that is so smooth that a polynomial is exact to the precision of the
-    dtype. For a above 40 the exponential is 0 in every dtype.
+    NumPy has neither P(X <= x) nor erf. The tail P(X > a), a = |x|, is exp(-a^2 / 2) times a smooth
+    function of t = 3 / (3 + a), which a polynomial in t matches to the precision of the dtype. For
+    a above 40 the exponential is 0 in every dtype.
     """
     xp = array_module(x)
     highest, *coefficients, constant = _tail_polynomial(7 if x.dtype == np.float32 else 18)
@@ -42,7 +42,7 @@ def normal(x):
 def _tail_polynomial(degree: int) -> list[float]:
     """The coefficients, highest first, of exp(a^2 / 2) P(X > a) in powers of 3 / (3 + a).
 
-    They are Python floats, since NumPy's would widen every sum to float64, at half the speed.
+    They are Python floats, because NumPy's would turn every sum into float64, at half the speed.
     """
 
     def scaled_tail(t: float) -> float:

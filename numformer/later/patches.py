@@ -9,7 +9,7 @@ from numformer.layer import Array, Layer, Parameter
 def split_patches(images, size: int):
     """images (B, height, width[, C]) -> patches (B, N, size^2 C), row by row.
 
-    A patch has its pixels row by row, each with its C channels.
+    The pixels of a patch are in row order, too, each with its C channels.
     """
     batch, height, width = images.shape[:3]
     grid = images.reshape(batch, height // size, size, width // size, size, -1)
@@ -22,7 +22,7 @@ def split_patches_backward(dpatches, shape, size: int):
     batch, height, width = shape[:3]
     patch_by_patch = dpatches.reshape(batch, height // size, width // size, size, size, -1)
     grid = patch_by_patch.swapaxes(2, 3)
-    return grid.copy().reshape(shape)  # with one column of patches, reshape returns a view
+    return grid.copy().reshape(shape)  # a copy: with one column of patches, reshape returns a view
 
 
 class Patches(Layer):
@@ -54,7 +54,7 @@ def prepend_backward(dy):
 
 
 class ClassToken(Layer):
-    """x (B, N, D) -> (B, 1 + N, D): prepends a trained vector; the class is read at its position.
+    """x (B, N, D) -> (B, 1 + N, D): prepends a trained vector, at whose position the class is read.
 
     Its initial values are normal with standard deviation D^-0.5, like those of learned positions.
     """

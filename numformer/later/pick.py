@@ -1,4 +1,4 @@
-"""Select some positions of a batch, for layers that need no others."""
+"""Select some positions of a batch, for layers that need only these."""
 
 from numformer.arithmetic import rows
 from numformer.backend import array_module
@@ -11,7 +11,7 @@ def pick(x, places):
 
 
 def pick_backward(dy, places, shape):
-    """dy (N, D), distinct places (N,), the shape of x -> dx: 0 at all other places."""
+    """dy (N, D), distinct places (N,), the shape of x -> dx: dy at the places, 0 elsewhere."""
     xp = array_module(dy)
     dx = xp.zeros(shape, dtype=dy.dtype)
     rows(dx)[places] = dy  # y = x[places]

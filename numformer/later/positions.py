@@ -1,4 +1,4 @@
-"""Position encodings other than the paper's: sinusoids in another order, and none at all."""
+"""Alternatives to the paper's position encodings: sinusoids in another order, or no encodings."""
 
 import numpy as np
 
@@ -9,16 +9,16 @@ from numformer.paper.positions import sinusoidal_table
 def sinusoidal_halves_table(length: int, d_model: int, xp=np):
     """Return `sinusoidal_table` (length, D) with all sines first, then all cosines.
 
-    Many programs use this order, such as Tensor2Tensor and Marian.
+    Many programs, such as Tensor2Tensor and Marian, use this order.
     """
     table = sinusoidal_table(length, d_model, xp)
     return xp.concatenate([table[:, ::2], table[:, 1::2]], axis=-1)
 
 
 class NoPositions(Layer):
-    """x (B, T, D) -> x: adds no positions; attention may have positions of its own, or none.
+    """x (B, T, D) -> x: adds no position encodings; attention may have its own, or none.
 
-    A causal mask also gives some information about the order: the number of visible symbols.
+    Even then, a causal mask tells a position something about order: how many symbols it can see.
     """
 
     def forward(self, x: Array, positions: np.ndarray | None = None) -> Array:

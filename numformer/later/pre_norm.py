@@ -39,7 +39,7 @@ class NormedEncoder(Encoder):
 
 
 class NormedDecoder(Decoder):
-    """x (B, T, D), reach, memory, memory_reach -> (B, T, D): a Decoder with a norm at its end."""
+    """x (B, T, D), reach, memory, memory_reach -> (B, T, D): a Decoder with a norm at the end."""
 
     def __init__(self, layers: Iterable[Layer], norm: Layer):
         super().__init__(layers)

@@ -1,6 +1,6 @@
-"""The registries of choices: a field of a config names a choice by its key here.
+"""The registries: each maps the names that a config's field may have to the parts they choose.
 
-A new entry becomes a choice like the others. An unknown name raises InputError.
+An entry that you add becomes a choice like the others. An unknown name raises InputError.
 """
 
 from collections.abc import Callable
@@ -52,13 +52,13 @@ POSITIONS_IN_ATTENTION: dict[str, Callable[[Any], dict[str, Any]]] = {
     "sinusoidal_rotary": lambda config: {"rotary": Rotary(config.rotary_base)},
     "alibi": lambda config: {"bias": ALiBi(config.heads)},
 }
-"""Position encodings in attention: a config -> a part of attention by name, `rotary` or `bias`."""
+"""Position encodings inside attention: a config -> a dict with the part `rotary` or `bias`."""
 
 ATTENTIONS: dict[str, Callable[..., Layer]] = {
     "scaled_dot_product": ScaledDotProductAttention,
     "tiled": TiledAttention,
 }
-"""Layers that compute each head. A class of your own is called with p_drop."""
+"""Layers that compute each head. A class that you add is called with p_drop."""
 
 MIXERS: dict[str, Any] = {
     "attention": AttentionMixer(),

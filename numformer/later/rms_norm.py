@@ -22,8 +22,8 @@ def rms_norm(x, gamma, epsilon):
 def rms_norm_backward(dy, x_hat, rrms, gamma):
     """dy, x_hat (..., D), rrms (..., 1), gamma (D) -> dx (..., D), dgamma (D).
 
-    rrms depends on x, too: dx = rrms * (dx_hat - x_hat * mean(dx_hat * x_hat)). The mean removes
-    the component of dx_hat along x_hat, which would scale all values of a position together.
+    rrms depends on x, too: dx = rrms * (dx_hat - x_hat * mean(dx_hat * x_hat)). The second term
+    removes the component of dx_hat along x_hat, because rescaling x hardly changes y.
     """
     dgamma = dot_rows(dy, x_hat)  # y = gamma * x_hat
     dx_hat = dy * gamma
@@ -37,7 +37,7 @@ def rms_norm_backward(dy, x_hat, rrms, gamma):
 class RMSNorm(Layer):
     """x (..., D) -> (..., D): each position scaled to a mean square of 1, then by gamma.
 
-    gamma starts at 1; epsilon is the same as in LayerNorm.
+    gamma starts at 1; epsilon has the same default as in LayerNorm.
     """
 
     role = "norm"

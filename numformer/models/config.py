@@ -1,4 +1,4 @@
-"""The config of a stack of layers, with the choices of later work, and the parts built from it."""
+"""The config of a stack of layers, with alternatives from later work, and the parts it builds."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -73,12 +73,12 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
     """The config of a stack of layers: the paper's choices, and alternatives from later work.
 
     The defaults are the paper's. Raises InputError for values that do not fit together, and for a
-    setting of a choice that is not made, such as `window` without a mixer that has a window.
+    setting that no chosen part has, such as `window` if no mixer has a window.
     """
 
     registries = CHOICES_WITH_SETTINGS
     both_ways: ClassVar[bool] = True
-    """Whether positions in some stack see later positions, so that its mixers must look ahead."""
+    """Whether the positions of a stack see later positions, so that its mixers must look ahead."""
     has_cross_attention: ClassVar[bool] = False
 
     mixers: tuple[str, ...] = fields.choices(
@@ -137,7 +137,7 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
     checkpointing: bool = settings.switch(
         False, "recompute every layer for backward, which saves memory (not in the paper)"
     )
-    # Only published models have values other than the defaults.
+    # Only published models need values other than these defaults.
     epsilon: float = fields.without_flag(settings.above_zero(1e-5, "epsilon of every norm"))
     embedding_scale: bool = fields.without_flag(settings.switch(True, "times sqrt(d_model) (3.4)"))
     embedding_norm: bool = fields.without_flag(settings.switch(False, "a norm of the embeddings"))
@@ -222,7 +222,7 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
         return entry(width, self.epsilon, **own)
 
     def new_qk_norm(self, width: int) -> Layer | None:
-        """Build a norm of each head's queries or keys, or None."""
+        """Build the norm of each head's queries or keys; None if there is none."""
         return None if self.qk_norm == "none" else NORMALIZATIONS[self.qk_norm](width, self.epsilon)
 
     def new_activation(self) -> Layer:
@@ -268,7 +268,7 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
         return kind(*map(self.residual, (*sublayers, self.feed_forward(rng, layer))))
 
     def encoder(self, rng: np.random.Generator, causal: bool = False) -> Any:
-        """Build the stack of layers. Raises InputError if it must look ahead and a mixer cannot."""
+        """Build the encoder. Raises InputError unless it is causal or every mixer looks ahead."""
         backward_looking = [name for name in self.mixers if not MIXERS[name].looks_ahead]
         if backward_looking and not causal:
             raise InputError(
@@ -288,7 +288,7 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
         return NormedDecoder(layers, self.new_norm(self.d_model))
 
     def _stack(self, layers: Iterable[Any]) -> list[Layer]:
-        """Let the layers share parameters, wrap them if `checkpointing` is on, and return them."""
+        """Let mixers share parameters, wrap layers if `checkpointing` is on, and return them."""
         layers = list(layers)
         first: dict[Any, Any] = {}  # by registry entry, its first mixer in the stack
         for number, layer in enumerate(layers):
@@ -345,7 +345,7 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
             return entries + cross * matrix_entries(self, self.heads)
 
         entries = [layer_entries(n) for n in range(self.period)]
-        rounds, rest = divmod(self.layers, self.period)  # a loop over `layers` could take forever
+        rounds, rest = divmod(self.layers, self.period)  # no loop over `layers`: it may be huge
         return rounds * sum(entries) + sum(entries[:rest]) + self.d_model * (self.longest or 0)
 
     @property

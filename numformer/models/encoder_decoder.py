@@ -1,4 +1,4 @@
-"""The paper's Transformer as a Model, whose parts can be replaced by later ones."""
+"""The paper's Transformer as a Model, whose parts can be replaced by later alternatives."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -56,13 +56,13 @@ class Config(TowerConfig, paper.Config):
         return stacks + self.d_model * symbols
 
 
-_Config = Config  # a class attribute of the model has the same name
+_Config = Config  # because the model below has a class attribute `Config`
 
 
 class Transformer(PaperTransformer, Model):
     """source ids (B, S), target ids (B, T) -> logits (B, T, V): the paper's Transformer (Figure 1).
 
-    The code is in numformer/paper/transformer.py; the Config adds the choice of later parts.
+    The code is in numformer/paper/transformer.py; the Config adds later alternatives.
     """
 
     Config: type[_Config] = Config

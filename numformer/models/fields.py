@@ -1,7 +1,7 @@
 """Kinds of config fields beyond those of `settings`: several values, ids, fields without a flag.
 
-A field of several values holds a tuple. In files and on command lines it is text with commas, which
-a config accepts, too; `saved_values` returns that text.
+A field of several values holds a tuple. In files and on command lines the values are one text with
+commas, such as "window,attention". A config accepts this text, too; `saved_values` uses it.
 """
 
 from collections.abc import Collection
@@ -12,7 +12,7 @@ from numformer.settings import Rule, is_size, setting
 
 
 def choices(default: str, registry: Collection[str], what: str):
-    """Declare a tuple of names in a registry, which the layers use in turn."""
+    """Declare a tuple of names of a registry; the layers use these entries in turn."""
     rule = Rule(
         "one or several, with commas between them, of",
         lambda v: type(v) is tuple and v != () and all(name in registry for name in v),
@@ -30,7 +30,7 @@ def ids(default: tuple[int, ...], what: str):
 
 
 def sizes(default: Any, what: str):
-    """Declare an integer of at least 1, or a tuple of these, which the layers use in turn."""
+    """Declare an integer of at least 1, or a tuple of integers that the layers use in turn."""
     words = "an integer of at least 1, or several with commas between them"
     return _with(setting(default, what, Rule(words, _are_sizes, _integer)), parse=_one_or_several)
 
@@ -52,9 +52,9 @@ def without_flag(setting: Any) -> Any:
 
 
 def parse_value(field: Field, value: Any) -> Any:
-    """Return the value of a field; if the field may have several values, parse a value of text.
+    """Return the value of a field; if the field may have several values, text is split at commas.
 
-    A value that breaks the rule is returned unchanged, for the check that follows.
+    A value that breaks the rule is returned unchanged; the check of the config reports it.
     """
     if "parse" in field.metadata:
         result = field.metadata["parse"](value)
@@ -88,7 +88,7 @@ def _split_names(value):
 
 
 def _split(value):
-    """Like `_split_names`, with digits as integers."""
+    """Like `_split_names`, but numbers in a text become integers."""
     names = _split_names(value)
     return tuple(map(_integer, names)) if isinstance(value, str) else names
 

@@ -44,7 +44,7 @@ BATCH = (
 )
 
 
-_Config = Config  # a class attribute of the model has the same name
+_Config = Config  # because the model below has a class attribute `Config`
 
 
 class LanguageModel(Model):

@@ -1,4 +1,4 @@
-"""An encoder-only model (BERT, Devlin et al. 2019) that predicts hidden symbols."""
+"""An encoder-only model (BERT, Devlin et al. 2019) that predicts masked symbols."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +31,7 @@ class Config(language_model.Config):
     )
 
 
-_Config = Config  # a class attribute of the model has the same name
+_Config = Config  # because the model below has a class attribute `Config`
 
 
 class MaskedLanguageModel(Model):
@@ -114,7 +114,7 @@ class MaskedLanguageModel(Model):
         return self.input.backward(self.tower.backward(self.pick.backward(dx)))
 
     def predictions(self, ids, targets):
-        """Ids (B, T), targets (B, T) -> logits (N, V), targets (N,): where targets are not padding.
+        """Ids (B, T), targets (B, T) -> logits (N, V), targets (N,), without padding targets.
 
         Raises InputError if all targets are padding.
         """
@@ -122,7 +122,7 @@ class MaskedLanguageModel(Model):
         places = np.flatnonzero(targets != padding)
         if not len(places):
             raise InputError(
-                "a batch has a target in at least one place",
+                "a batch has at least one target",
                 f"targets that are all padding (id {padding})",
                 "Leave this batch out.",
             )

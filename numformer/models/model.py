@@ -16,7 +16,7 @@ ROLES = "positions", "attention", "feed_forward", "norm", "embedding"
 
 
 class Model(Layer):
-    """A Layer with a config, whose outputs are logits for the targets of a batch.
+    """A Layer that is built from a config and computes logits for the targets of a batch.
 
     `Model(config, seed)` builds a model; the seed determines the initial weights. Parameters are
     float32 on the host until `pack` changes that. A checkpoint names the model by its key in MODELS
@@ -30,7 +30,7 @@ class Model(Layer):
     `step(ids, state) -> logits (B, V)`, which `numformer.generation` uses.
     """
 
-    Config: type[Any]  # a class of Settings
+    Config: type[Any]  # a subclass of Settings
     config: Any
     start: Callable[..., Any]  # only in models that generate
     step: Callable[..., Any]  # only in models that generate
@@ -55,20 +55,20 @@ class Model(Layer):
     def predictions(self, *inputs: Any) -> tuple[Any, ...]:
         """The inputs of a batch -> logits (..., V), targets (...).
 
-        If some targets do not count, a third result, `valid` (...), is False there. `backward`
+        If some targets are ignored, a third result, `valid` (...), is False there. `backward`
         takes dlogits (..., V) afterwards.
         """
         raise NotImplementedError(f"{type(self).__name__} has no predictions")
 
     def objective(self, label_smoothing: float = 0.0, r_drop: float = 0.0) -> "Objective":
-        """Return the layer that computes from a batch the loss that training minimises."""
+        """Return a layer that computes the loss of a batch, which training minimises."""
         return Objective(self, label_smoothing, r_drop)
 
     def parameter_counts(self) -> dict[str, int]:
-        """Return the number of parameters by role (ROLES and other roles of layers), and in total.
+        """Return the number of parameters for each role (ROLES or a layer's own), and in total.
 
-        A tied embedding counts once. Parameters without a role count as embedding: an output
-        projection that is not tied, or a recurrent cell.
+        A tied embedding is counted once. Parameters without a role, such as those of an untied
+        output projection or a recurrent cell, are counted in "embedding".
         """
         role_of: dict[Parameter, str] = {}
         for layer in self.layers_within():
@@ -85,9 +85,9 @@ class Objective(Layer):
     """The inputs of a batch -> the loss that training minimises, scalar (); `backward` takes dloss.
 
     The loss is the mean loss of the batch's predictions plus, in training and evaluation alike, the
-    auxiliary losses of the model's layers (later/auxiliary.py). For a batch in parts it is the mean
-    of the parts' losses, weighted by their numbers of predictions. `prediction_loss` is the first
-    term alone, for measures such as perplexity.
+    auxiliary losses of the model's layers (later/auxiliary.py). If training splits a batch, its
+    loss is the mean of the parts' losses, weighted by their numbers of predictions.
+    `prediction_loss` is the first term alone, for measures such as perplexity.
 
     With `r_drop` > 0 (R-Drop: Liang et al. 2021) a training batch is predicted twice, with
     different dropout: loss = (loss_1 + loss_2 + r_drop (KL(p_1 || p_2) + KL(p_2 || p_1)) / 2) / 2.

@@ -1,4 +1,4 @@
-"""Settings that belong to a choice, such as the window of a mixer that has a window."""
+"""Settings that belong to certain choices, as `window` belongs to mixers with a window."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import Field, dataclass, fields
@@ -12,7 +12,7 @@ from numformer.settings import Settings
 
 @dataclass(frozen=True)
 class OwnedSettings(Settings):
-    """Settings that belong to choices; raises InputError for one whose choice is not made."""
+    """Settings that may belong to a choice; raises InputError if one is set without its choice."""
 
     registries: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """The registry of each field whose choices may have settings of their own."""
@@ -89,7 +89,7 @@ def own_names(entry: Any) -> set[str]:
 
 @cache
 def class_with_settings(config: Any, own: tuple[type, ...]) -> Any:
-    """Return a subclass of a config class, of the same name, with fields of further Settings."""
+    """Return a subclass of a config class, with its name, and with the fields of more Settings."""
 
     def reduce(self):  # for pickle, which cannot find this class by its name
         values = {setting.name: getattr(self, setting.name) for setting in fields(self)}

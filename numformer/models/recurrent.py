@@ -65,13 +65,13 @@ class Config(settings.Settings):
         return CELLS[self.cell].gates * self.d_model
 
 
-_Config = Config  # a class attribute of the model has the same name
+_Config = Config  # because the model below has a class attribute `Config`
 
 
 class RecurrentEncoderDecoder(Model):
     """source ids (B, S), target ids (B, T) -> logits (B, T, V).
 
-    With `skip_padding` padding is not computed, and the logits are (N, V), at the N real
+    With `skip_padding` padding is skipped, and the logits are (N, V), at the N real
     target positions, sequence by sequence. Ids are host arrays of integers, padded with 0 after
     each sequence. `target` is the decoder's input: the start id and then the target without its
     last id; the logits at position t predict the id at t + 1. `backward` takes dlogits and returns
@@ -80,7 +80,7 @@ class RecurrentEncoderDecoder(Model):
     The decoder's first state is tanh(last W + b), where `last` is the encoder's last state. With
     attention the source is read in both directions, as in the paper of Bahdanau et al., and `last`
     is the last state of the backward direction. An output y of the decoder gives the logits
-    E tanh(y W + b), with the embedding E of the target.
+    tanh(y W + b) E^T, where E (V, D) is the embedding of the target.
     """
 
     Config: type[_Config] = Config

@@ -32,7 +32,7 @@ class Config(TowerConfig):
     width: int = settings.size(MISSING, "")
     channels: int = settings.size(MISSING, "")
     classes: int = settings.size(MISSING, "")
-    patch: int = settings.size(2, "height and width of a patch, which is one position")
+    patch: int = settings.size(2, "height and width of a patch; each patch is one position")
     positions: str = settings.choice("learned", POSITIONS, "how positions are encoded")
     attention_function: str = settings.choice(
         "tiled", ATTENTIONS, "how each head computes attention; tiled: long sequences in tiles"
@@ -53,7 +53,7 @@ class Config(TowerConfig):
                 )
         if self.height % self.patch or self.width % self.patch:
             raise InputError(
-                "height and width of the images are multiples of the patch",
+                "height and width of the images are multiples of the patch size",
                 f"images {self.height} x {self.width}, patch {self.patch}",
                 "Choose another patch, or crop the images.",
             )
@@ -81,7 +81,7 @@ class Config(TowerConfig):
         return self.entries() + self.d_model * symbols
 
 
-_Config = Config  # a class attribute of the model has the same name
+_Config = Config  # because the model below has a class attribute `Config`
 
 
 class VisionTransformer(Model):

@@ -1,4 +1,4 @@
-"""How a gradient changes the weights (section 5.3): optimizers, clipping, and the recipe."""
+"""How gradients update the weights: optimizers, clipping, and the training recipe (section 5.3)."""
 
 from numformer.optimization.clipping import clip_global_norm
 from numformer.optimization.recipe import Recipe, linear_rate

@@ -3,7 +3,7 @@
 from numformer.backend import array_module, has_kernel
 
 BLOCK = 1 << 18
-"""How many entries of a vector are summed together, and sent by a rank in one message."""
+"""The number of entries in a block of a vector; a process sends one block in each message."""
 
 
 def blocks_of(size: int) -> list[slice]:
@@ -12,7 +12,7 @@ def blocks_of(size: int) -> list[slice]:
 
 
 def clip_global_norm(grad, max_norm: float | None):
-    """grad (N) -> its norm, scalar (); if it is above max_norm, scale `grad` down to max_norm."""
+    """grad (N) -> its norm (); if this is above max_norm, scales `grad` in place to max_norm."""
     norm = norm_of(block_squares(grad, blocks_of(len(grad))))
     if max_norm is not None:
         grad *= clip_factor(norm, max_norm)
@@ -21,17 +21,17 @@ def clip_global_norm(grad, max_norm: float | None):
 
 @has_kernel
 def block_squares(vector, blocks: list[slice]):
-    """vector (N), M adjacent blocks of it -> the sum of squares of each (M,)."""
+    """vector (N), slices of its M adjacent blocks -> the sum of squares of each block (M,)."""
     return array_module(vector).stack([vector[block] @ vector[block] for block in blocks])
 
 
 @has_kernel
 def norm_of(squares):
-    """squares (M,) of a vector's blocks -> the vector's scalar norm (); adds them in order."""
+    """The blocks' sums of squares (M,), added in order -> the norm of the vector, scalar ()."""
     return array_module(squares).sqrt(squares.cumsum()[-1])
 
 
 @has_kernel
 def clip_factor(norm, max_norm: float):
-    """norm, scalar () -> the factor, at most 1, that scales a vector of this norm to max_norm."""
+    """norm, scalar () -> the clipping factor, scalar (): max_norm / norm, but at most 1."""
     return max_norm / array_module(norm).maximum(norm, max_norm)

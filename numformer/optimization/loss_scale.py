@@ -11,13 +11,13 @@ from numformer.backend import array_module, has_kernel, to_host
 class LossScale:
     """A factor that multiplies the loss before backward, and divides the gradient afterwards.
 
-    A gradient below 6e-8 is 0 in float16 (Micikevicius et al. 2018, section 3.2). So the scale is
-    as large as gradients allow: if a gradient is infinite or NaN, the step is skipped and the scale
-    halved; after GROWTH_INTERVAL steps without a skip, the scale is doubled, up to MAX. The scale
-    is a power of two, so multiplying and dividing by it are exact.
+    Gradients below about 6e-8 become 0 in float16 (Micikevicius et al. 2018, section 3.2). So the
+    scale is kept as large as possible: if a gradient is infinite or NaN, the step is skipped and
+    the scale halved; after GROWTH_INTERVAL steps without a skip, it is doubled, up to MAX. The
+    scale is a power of two, so multiplying and dividing by it are exact.
 
-    `scale`, and `finite_steps`, the number of steps since `scale` changed, are scalars () on the
-    gradients' device, so that nothing waits for a GPU.
+    `scale` and `finite_steps`, the number of steps since the last skip or doubling, are scalars ()
+    on the gradients' device, so that the host never waits for a GPU.
     """
 
     GROWTH_INTERVAL = 2000
@@ -36,7 +36,7 @@ class LossScale:
 
     @classmethod
     def is_valid(cls, state: np.ndarray) -> bool:
-        """Whether a run can have saved this state."""
+        """Return whether `state` is one that a run can have saved."""
         if state.shape != (2,):
             return False
         scale, finite_steps = state
@@ -49,8 +49,8 @@ class LossScale:
     def skips(self, loss: Any, norm: Any) -> Any:
         """Return whether to skip a step with this loss and gradient norm, each a scalar ().
 
-        Also sets the scale of the next step. No step is skipped at a scale of 1, nor if the loss is
-        not finite: in both cases the scale is not the cause.
+        Also sets the scale of the next step. If the scale is 1 or the loss is not finite, no step
+        is skipped, because the scale did not cause the infinite or NaN gradient.
         """
         skipped, self.scale, self.finite_steps = next_scale(
             loss, norm, self.scale, self.finite_steps, self.GROWTH_INTERVAL, self.MAX
@@ -60,7 +60,7 @@ class LossScale:
 
 @has_kernel
 def next_scale(loss, norm, scale, finite_steps, growth_interval: int, largest: float):
-    """Return whether to skip the step, and the next `scale` and `finite_steps`; scalars ()."""
+    """Return whether to skip the step, the next `scale` and `finite_steps`, all scalars ()."""
     xp = array_module(norm)
     skipped = xp.isfinite(loss) & ~xp.isfinite(norm) & (scale > 1)
     finite_steps = finite_steps + 1

@@ -1,8 +1,8 @@
-"""Optimizers, the paper's Adam and others: their rules, settings and registry.
+"""The update rules of the paper's Adam and of other optimizers, their settings and registry.
 
-A rule is a function rule(data, grad, *vectors, *, step, rate, **settings) that updates in place. An
-`elementwise` rule is called on pieces of the vectors of `pack`, any other rule once for each
-parameter, in the parameter's shape.
+A rule is a function rule(data, grad, *vectors, *, step, rate, **settings) that updates the weights
+`data` and its state `vectors` in place. An `elementwise` rule is called on pieces of the vectors
+that `pack` makes; any other rule is called once for each parameter, in the parameter's shape.
 """
 
 import inspect
@@ -29,11 +29,11 @@ from numformer.recurrence.cells import Cell
 
 @elementwise
 def adamw(data, grad, mean, square, *, step, rate, beta1, beta2, epsilon, weight_decay) -> None:
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019): in place, on vectors (N,).
+    """Update vectors (N,) by Adam with decoupled weight decay (Loshchilov and Hutter 2019).
 
-    Every weight shrinks by the share rate * weight_decay, whatever its gradient; then Adam updates
-    it. If the decay were part of the gradient, as the derivative of a penalty is, Adam would divide
-    it by the gradient's size.
+    Every weight first shrinks by the fraction rate * weight_decay, whatever its gradient; then Adam
+    updates it. A penalty in the loss would instead add the decay to the gradient, and Adam would
+    divide it by the gradient's size.
     """
     data *= 1 - rate * weight_decay
     settings = dict(step=step, rate=rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
@@ -42,10 +42,10 @@ def adamw(data, grad, mean, square, *, step, rate, beta1, beta2, epsilon, weight
 
 @elementwise
 def sgd(data, grad, velocity, *, step, rate, momentum) -> None:
-    """Stochastic gradient descent with momentum (Polyak 1964): in place, on vectors (N,).
+    """Update vectors (N,) by stochastic gradient descent with momentum (Polyak 1964).
 
-    velocity = momentum velocity + grad, data -= rate velocity. Adam's rates are far too small for
-    it, because it does not divide a gradient by its size.
+    velocity = momentum * velocity + grad, data -= rate * velocity. SGD needs far larger rates than
+    Adam, because it does not divide the gradient by its size.
     """
     velocity *= momentum
     velocity += grad
@@ -54,11 +54,11 @@ def sgd(data, grad, velocity, *, step, rate, momentum) -> None:
 
 @elementwise
 def lion(data, grad, mean, *, step, rate, beta1, beta2, weight_decay) -> None:
-    """Lion (Chen et al. 2023, algorithm 2): in place, on vectors (N,).
+    """Update vectors (N,) by Lion (Chen et al. 2023, algorithm 2).
 
-    data -= rate * (sign(beta1 mean + (1 - beta1) grad) + weight_decay data),
-    mean = beta2 mean + (1 - beta2) grad. Every weight changes by the rate, so the authors take a
-    rate 3 to 10 times smaller than AdamW's, and a weight_decay larger by the same factor.
+    data -= rate * (sign(beta1 * mean + (1 - beta1) * grad) + weight_decay * data),
+    mean = beta2 * mean + (1 - beta2) * grad. The sign makes every weight change by the rate, so the
+    authors use a rate 3 to 10 times smaller than AdamW's, and a weight_decay larger by that factor.
     """
     direction = beta1 * mean
     direction += (1 - beta1) * grad
@@ -71,12 +71,12 @@ def lion(data, grad, mean, *, step, rate, beta1, beta2, weight_decay) -> None:
 def muon(
     data, grad, mean, square, *, step, rate, hidden, momentum, beta1, beta2, epsilon, weight_decay
 ) -> None:
-    """Muon (Jordan et al. 2024) for a matrix (M, N) between hidden layers; AdamW for all others.
+    """Muon (Jordan et al. 2024) for a matrix (M, N) between hidden layers, AdamW for the rest.
 
-    mean = momentum mean + (1 - momentum) grad,
-    data -= rate * (0.2 sqrt(max(M, N)) orthogonal((1 - momentum) grad + momentum mean)
-    + weight_decay data), in place. The factor 0.2 sqrt(...) makes a step about as large as AdamW's,
-    so that both can use one rate (Liu et al. 2025).
+    mean = momentum * mean + (1 - momentum) * grad,
+    data -= rate * (0.2 * sqrt(max(M, N)) * orthogonal((1 - momentum) * grad + momentum * mean)
+    + weight_decay * data). The factor 0.2 * sqrt(max(M, N)) makes a step about as large as AdamW's,
+    so that both can use the same rate (Liu et al. 2025).
     """
     if not hidden:
         settings = dict(beta1=beta1, beta2=beta2, epsilon=epsilon, weight_decay=weight_decay)
@@ -90,11 +90,11 @@ def muon(
 
 
 def orthogonal(x):
-    """x (M, N) = U S V^T -> U S' V^T: its singular values S become about 1 (0.68 to 1.21).
+    """x (M, N) = U S V^T -> U S' V^T, whose singular values S' are about 1 (0.68 to 1.21).
 
-    x / |x|, then 5 times x = a x + b (x x^T) x + c (x x^T)^2 x, a Newton-Schulz iteration with
-    coefficients that raise small values fast (Jordan et al. 2024). Singular values that are below
-    0.002 |x| end up below 0.68.
+    x is divided by its norm |x|, then set 5 times to a x + b (x x^T) x + c (x x^T)^2 x. The
+    coefficients of this Newton-Schulz iteration raise small singular values fast (Jordan et al.
+    2024); values of S below 0.002 |x| still end up below 0.68.
     """
     if x.shape[0] > x.shape[1]:
         return orthogonal(x.T).T
@@ -113,7 +113,7 @@ OPTIMIZERS: dict[str, Callable[..., None]] = {
     "lion": lion,
     "muon": muon,
 }
-"""The rules by their names in a Recipe. A rule's keywords are fields of OptimizerSettings."""
+"""The rules by their names in a Recipe. A rule's settings are fields of OptimizerSettings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,11 +136,11 @@ class OptimizerSettings(settings.Settings):
 STEP_KEYWORDS = {"step", "rate", "hidden"}
 """Keywords of a rule that are not settings. Every rule takes `step` and `rate`."""
 KEYWORDS = {"adam_epsilon": "epsilon"}
-"""Settings whose keyword has another name: in a config, `epsilon` belongs to a norm."""
+"""Settings whose name is not the rule's keyword; in a config, `epsilon` belongs to a norm."""
 
 
 def settings_of(rule: Callable) -> dict[str, str]:
-    """Return a dict from the names of a rule's settings in a Recipe to the rule's keywords."""
+    """Return a dict that maps a rule's settings, as a Recipe names them, to its keywords."""
     arguments = inspect.signature(rule).parameters.values()
     keywords = {a.name for a in arguments if a.kind is a.KEYWORD_ONLY} - STEP_KEYWORDS
     known = {f.name: KEYWORDS.get(f.name, f.name) for f in fields(OptimizerSettings)}
@@ -148,12 +148,12 @@ def settings_of(rule: Callable) -> dict[str, str]:
 
 
 def owners(name: str) -> list[str]:
-    """Return the names of the optimizers that have a setting."""
+    """Return the names of the optimizers that have this setting."""
     return [optimizer for optimizer, rule in OPTIMIZERS.items() if name in settings_of(rule)]
 
 
 def ineffective_settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that a recipe changes but its optimizer lacks, with their defaults."""
+    """Return {name: default} for the settings that a recipe changes but its optimizer lacks."""
     own = settings_of(OPTIMIZERS[recipe["optimizer"]])
     others = {f.name: f.default for f in fields(OptimizerSettings) if f.name not in own}
     return {name: others[name] for name in others if recipe.get(name, others[name]) != others[name]}
@@ -163,9 +163,9 @@ def ineffective_settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def hidden_matrices(layer: Layer) -> set[Parameter]:
-    """Return the matrices between hidden layers: weights of Linears and Cells in a model's layers.
+    """Return the matrices between hidden layers, the weights of Linears and Cells in `layer`.
 
-    Excluded: a Linear that is an attribute of the model itself, for its inputs or outputs.
+    A Linear that is an attribute of a Model itself, usually for inputs or outputs, is left out.
     """
     models = [part for part in layer.layers_within() if isinstance(part, Model)]
     outer = {id(child) for model in models for _, child in model._children()}
@@ -176,7 +176,7 @@ def hidden_matrices(layer: Layer) -> set[Parameter]:
 class Parameterwise(Optimizer):
     """An Optimizer that calls its rule once for each parameter, in the parameter's shape.
 
-    A rule's keyword `hidden`, if any, says whether the parameter is a matrix between hidden layers.
+    If the rule has a keyword `hidden`, it is True for the matrices between hidden layers.
     """
 
     def __init__(self, parameters: FlatParameters, rule: Callable, **settings: float):
@@ -186,7 +186,7 @@ class Parameterwise(Optimizer):
         self.hidden = hidden_matrices(layer) if layer else set()
         if sum(parameter.size for parameter in parameters.parameters) != len(parameters.data):
             raise InputError(
-                "a Parameterwise optimizer takes each parameter in its own shape",
+                "a Parameterwise optimizer updates each parameter in its own shape",
                 "vectors without their parameters",
                 "Pass the vectors that pack(model) returns.",
             )
@@ -202,7 +202,7 @@ class Parameterwise(Optimizer):
         start, stop, _ = stretch.indices(len(flat.data))
         if not {start, stop} <= {*self.ends()}:
             raise InputError(
-                "one process updates a whole parameter",
+                "each parameter is updated as a whole by one process",
                 f"a stretch from {start} to {stop}, which splits a parameter",
                 "Pass a slice that stretches(optimizer, cuts) returns.",
             )
@@ -214,9 +214,9 @@ class Parameterwise(Optimizer):
 
 
 def optimizer_for(parameters: FlatParameters, rule: Callable, **settings: float) -> Optimizer:
-    """Return the optimizer for a rule: Parameterwise unless the rule is elementwise.
+    """Return an optimizer that applies the rule, Parameterwise unless the rule is elementwise.
 
-    Raises InputError if `rule` cannot be called with a rule's arguments and these settings.
+    Raises InputError if `rule` does not take the arguments of a rule and these settings.
     """
     hidden = {"hidden"} & {*inspect.signature(rule).parameters}
     keywords = dict.fromkeys(["step", "rate", *hidden])
@@ -224,17 +224,17 @@ def optimizer_for(parameters: FlatParameters, rule: Callable, **settings: float)
         inspect.signature(rule).bind(None, None, *vectors_of(rule), **keywords, **settings)
     except TypeError as problem:
         raise InputError(
-            "an optimizer is called as rule(data, grad, *vectors, step=, rate=, **settings), with "
+            "a rule is called as rule(data, grad, *vectors, step=, rate=, **settings), with "
             f"the settings {', '.join(field.name for field in fields(OptimizerSettings))}",
             f"{getattr(rule, '__name__', rule)}: {problem}",
-            "Change its arguments, or give its own keywords defaults.",
+            "Change the rule's arguments, or give its other keywords defaults.",
         ) from None
     kind = Optimizer if getattr(rule, "elementwise", False) else Parameterwise
     return kind(parameters, rule, **settings)
 
 
 def stretches(optimizer: Optimizer, cuts: Sequence[int]) -> list[slice]:
-    """Return the stretches of the vectors between the cuts, one for each of several processes.
+    """Return the stretches of the vectors between the cuts, one stretch for each process.
 
     For a Parameterwise optimizer, each cut is moved to the nearest end of a parameter.
     """

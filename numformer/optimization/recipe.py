@@ -23,11 +23,11 @@ from numformer.paper.adam import warmup_rate
 def linear_rate(
     step: int, steps: int, d_model: int, warmup: int = 4000, factor: float = 1.0
 ) -> float:
-    """Return `warmup_rate` up to its peak, then a rate falling linearly to 0 after the last step.
+    """A rate that rises like `warmup_rate`, then falls linearly; after the last step it is 0.
 
-    So a short run ends with small steps; the paper averages the last checkpoints for the same
-    effect (section 6.1). `step` is from 1 to `steps`; after `steps` the rate is 0. In a run shorter
-    than the warm-up the rate only rises.
+    So a short run ends with small steps; for the same effect, the paper averages the last
+    checkpoints (section 6.1). `step` counts from 1 to `steps`. In a run shorter than the warm-up,
+    the rate only rises.
     """
     share = min(step / warmup, max(steps + 1 - step, 0) / max(steps + 1 - warmup, 1))
     return factor * d_model**-0.5 * warmup**-0.5 * share
@@ -36,9 +36,9 @@ def linear_rate(
 def cosine_rate(
     step: int, steps: int, d_model: int, warmup: int = 4000, factor: float = 1.0
 ) -> float:
-    """Return a rate like `linear_rate`, but falling as half a cosine (Loshchilov and Hutter 2017).
+    """Like `linear_rate`, but the rate falls along half a cosine wave (Loshchilov and Hutter 2017).
 
-    So the rate stays longer near its peak and near 0.
+    Compared with a linear fall, the rate stays longer near its peak and near 0.
     """
     peak = factor * d_model**-0.5 * warmup**-0.5
     if step > steps:
@@ -53,7 +53,7 @@ DECAYS: dict[str, Callable[..., float]] = {
     "linear": linear_rate,
     "cosine": cosine_rate,
 }
-"""Functions of step, d_model, warmup, factor and, if the rate depends on the run's end, steps."""
+"""Functions of step, d_model, warmup, factor, and of steps if the rate depends on the run's end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,17 +106,17 @@ class Recipe(OptimizerSettings):
 
     @property
     def depends_on_steps(self) -> bool:
-        """Whether the rate of a step depends on the number of steps of the run."""
+        """Whether the learning rate depends on the number of steps in the run."""
         return "steps" in inspect.signature(DECAYS[self.decay]).parameters
 
     def rate(self, step: int, steps: int, d_model: int) -> float:
-        """Return the learning rate of a step (from 1) in a run of `steps`."""
+        """Return the learning rate of a step, counted from 1, in a run of `steps` steps."""
         end = {"steps": steps} if self.depends_on_steps else {}
         settings = dict(d_model=d_model, warmup=self.warmup, factor=self.factor)
         return DECAYS[self.decay](step, **end, **settings)
 
     def make_optimizer(self, parameters: FlatParameters) -> Optimizer:
-        """Return the optimizer, with the settings that its rule takes."""
+        """Return the recipe's optimizer for `parameters`, with the settings that its rule takes."""
         rule = OPTIMIZERS[self.optimizer]
         keywords = {keyword: getattr(self, name) for name, keyword in settings_of(rule).items()}
         return optimizer_for(parameters, rule, **keywords)

@@ -1,8 +1,8 @@
 """The Transformer of "Attention Is All You Need" (Vaswani et al. 2017), in the paper's order.
 
-Nothing here is newer than the paper. Every class takes its parts as arguments, so newer models
-can pass in other parts; training uses these same classes. Two files add what every implementation
-needs: which positions are real (`masks`), and what a model remembers while it writes (`memory`).
+Nothing here is newer than the paper. Every class takes its parts as arguments, so newer models can
+reuse it with other parts; training uses these same classes. Two files add what any implementation
+needs, `masks` to track padding and `memory` to keep what was computed for earlier positions.
 """
 
 from numformer.paper.linear import Linear
@@ -31,7 +31,7 @@ from numformer.paper.adam import Adam, warmup_rate
 from numformer.paper.writing import greedy
 from numformer.paper.beam import beam_search as beam_search
 
-# Without Config, Transformer and beam_search: `numformer` has later versions under these names.
+# Config, Transformer and beam_search are omitted; `numformer` exports extended versions of them.
 __all__ = [  # in reading order
     "Linear", "Softmax", "Places", "Reach", "ExplicitMask", "causal_mask", "padding_mask", "Memory",
     "State", "ScaledDotProductAttention", "Heads", "MultiHeadAttention", "SelfAttention",

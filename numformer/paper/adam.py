@@ -1,7 +1,7 @@
 """Adam (Kingma and Ba 2015) on the flat vectors of `pack`, and its learning rate (section 5.3).
 
 The rule of an optimizer is one function, which updates weights in place from their gradients. Its
-other array arguments are the optimizer's state, and its keywords are the settings.
+arguments after data and grad are the optimizer's state; its keywords, step, rate and settings.
 """
 
 import inspect
@@ -14,7 +14,7 @@ from numformer.layer import FlatParameters
 
 
 def elementwise(rule: Callable[..., None]) -> Callable[..., None]:
-    """Declare that a rule treats weights separately, so it may be called on pieces of vectors."""
+    """Mark a rule that treats each weight separately, so it may be called on pieces of vectors."""
     vars(rule)["elementwise"] = True
     return rule
 
@@ -22,9 +22,9 @@ def elementwise(rule: Callable[..., None]) -> Callable[..., None]:
 @elementwise
 @has_kernel
 def adam(data, grad, mean, square, *, step, rate, beta1, beta2, epsilon) -> None:
-    """Update data, mean and square (N) once, in place, from grad (N); the first step is 1.
+    """Update data, mean and square (N) in place from grad (N); `step` counts from 1.
 
-    mean = beta1 mean + (1 - beta1) grad, square = beta2 square + (1 - beta2) grad^2,
+    mean = beta1 * mean + (1 - beta1) * grad, square = beta2 * square + (1 - beta2) * grad^2,
     data -= rate * (mean / (1 - beta1^step)) / (sqrt(square / (1 - beta2^step)) + epsilon).
     """
     xp = array_module(data)
@@ -34,7 +34,7 @@ def adam(data, grad, mean, square, *, step, rate, beta1, beta2, epsilon) -> None
     change *= 1 - beta2
     square *= beta2
     square += change
-    # Two corrections: mean and square start at 0, so their first values are too small.
+    # mean and square start at 0, so they are too small at first; factors with step correct this.
     xp.sqrt(square, out=change)
     change *= (1 - beta2**step) ** -0.5
     change += epsilon
@@ -50,24 +50,24 @@ def vectors_of(rule: Callable) -> list[str]:
 
 
 class Optimizer:
-    """An elementwise rule such as `adam`, applied to `pack`'s vectors; `settings` are its keywords.
+    """Applies an elementwise rule such as `adam`, with its `settings`, to the vectors of `pack`.
 
-    `state` holds the vectors (N,) that the rule keeps, by name; all begin at 0. A resumed run needs
-    the vectors and the number of `steps`. Raises InputError for a model that is not packed.
+    `state` holds the vectors (N,) that the rule keeps, by name; all start at 0. To resume a run,
+    restore them and `steps`, the number of steps taken. Raises InputError for an unpacked model.
     """
 
     def __init__(self, parameters: FlatParameters, rule: Callable, **settings: float):
         if not isinstance(parameters, FlatParameters):
             raise InputError(
-                "an optimizer works on the vectors that pack() makes of a model's parameters",
+                "an optimizer works on the vectors that pack() makes from a model's parameters",
                 type(parameters).__name__,
                 f"Write {type(self).__name__}(pack(model)).",
             )
         if type(self).apply is Optimizer.apply and not getattr(rule, "elementwise", False):
             raise InputError(
-                "a rule that is called on pieces of the vectors is declared elementwise",
+                "a rule that Optimizer calls on pieces of vectors is declared elementwise",
                 getattr(rule, "__name__", repr(rule)),
-                "Put @elementwise above it, or write Parameterwise(pack(model), rule).",
+                "Decorate it with @elementwise, or write Parameterwise(pack(model), rule).",
             )
         xp = array_module(parameters.data)
         self.parameters, self.rule, self.settings = parameters, rule, settings
@@ -120,9 +120,9 @@ class Adam(Optimizer):
 
 
 def warmup_rate(step: int, d_model: int, warmup: int = 4000, factor: float = 1.0) -> float:
-    """The learning rate of a step; the first step is 1   (section 5.3, equation 3).
+    """Return the learning rate of a step, counted from 1   (section 5.3, equation 3).
 
-    rate = factor * d_model^-0.5 * min(step^-0.5, step * warmup^-1.5): it rises linearly for
-    `warmup` steps and then falls as the inverse square root of the step.
+    rate = factor * d_model^-0.5 * min(step^-0.5, step * warmup^-1.5) rises linearly for `warmup`
+    steps and then falls as the inverse square root of the step.
     """
     return factor * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)

@@ -43,7 +43,7 @@ def scaled_dot_product_attention_backward(doutput, query, key, value, weights):
 class ScaledDotProductAttention(Layer):
     """query (..., T, K), key (..., S, K), value (..., S, K_v), mask -> (..., T, K_v).
 
-    The mask is a Reach, or a boolean array broadcast to (..., T, S), True = may attend, or None.
+    `mask` is None, a Reach, or a boolean array (True = may attend) broadcast to (..., T, S).
     """
 
     def forward(self, query: Array, key: Array, value: Array, mask: Any = None) -> Array:
@@ -57,7 +57,7 @@ class ScaledDotProductAttention(Layer):
 
 
 def split_heads(x, heads: int, places: Places | None = None):
-    """x (B, T, H K) -> (B, H, T, K), a view; or x (N, H K) at `places` -> (B, H, T, K)."""
+    """x (B, T, H K) -> (B, H, T, K), a view; x is (N, H K) with places.skip_padding."""
     if places and places.skip_padding:
         return places.spread(x, heads)
     batch, length, width = x.shape
@@ -65,9 +65,9 @@ def split_heads(x, heads: int, places: Places | None = None):
 
 
 def merge_heads(x, places: Places | None = None):
-    """x (B, H, T, K) -> (B, T, H K), or (N, H K) at `places`.
+    """x (B, H, T, K) -> (B, T, H K), or (N, H K) with places.skip_padding.
 
-    The heads are put side by side: this is the Concat of section 3.2.2.
+    The heads are put side by side, which is the Concat of section 3.2.2.
     """
     if places and places.skip_padding:
         return places.gather(x)
@@ -76,7 +76,7 @@ def merge_heads(x, places: Places | None = None):
 
 
 def head_size(d_model: int, heads: int) -> int:
-    """d_k = d_v = d_model / heads (section 3.2.2). Raises InputError if it is not an integer."""
+    """Return d_k = d_v = d_model / heads (3.2.2). Raises InputError if that is not an integer."""
     if heads < 1 or d_model % heads:
         raise InputError(
             "d_model is a multiple of heads",
@@ -87,7 +87,7 @@ def head_size(d_model: int, heads: int) -> int:
 
 
 class Heads(Linear):
-    """x (B, T, D) at places -> (B, H, T, K): x W_i for each head i (section 3.2.2).
+    """x (B, T, D), places -> (B, H, T, K): x W_i for each head i (section 3.2.2).
 
     The W_i (D, K) of all heads are side by side in one weight (D, H K). As in the paper, there is
     no bias. If `places` has `skip_padding`, x is (N, D), the real positions only.
@@ -111,12 +111,12 @@ class MultiHeadAttention(Layer):
     """MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O   (section 3.2.2).
 
     x (B, T, D), memory (B, S, D), reach -> (B, T, D), with head_i = Attention(x W_i^Q,
-    memory W_i^K, memory W_i^V). `reach` is a Reach, None, or a boolean array, True = may attend,
-    broadcast to (B, H, T, S). If its Places have `skip_padding`, x is (N, D), memory (M, D) and the
-    result (N, D). `backward` returns dx, dmemory.
+    memory W_i^K, memory W_i^V). `reach` is None, a Reach, or a boolean array (True = may attend)
+    broadcast to (B, H, T, S). If the Reach has Places with `skip_padding`, x is (N, D), memory
+    (M, D) and the result (N, D). `backward` returns dx, dmemory.
 
-    d_k = d_v = D / heads unless given. Each part can be replaced: `query`, `key` and `value`
-    project x and memory into heads, `attention` computes each head, `output` is W^O.
+    d_k = d_v = D / heads unless given. Of the parts, which can all be replaced, `query`, `key` and
+    `value` project x and memory into heads, `attention` computes each head, and `output` is W^O.
     """
 
     role = "attention"
@@ -166,8 +166,8 @@ class MultiHeadAttention(Layer):
 class SelfAttention(MultiHeadAttention):
     """x (B, T, D), reach -> (B, T, D): query, key and value all come from x (section 3.2.3).
 
-    With a `past`, x attends to the keys and values of all positions so far, which are in the state
-    that `key_value_state(past)` makes.
+    In decoding, x attends to all positions so far, whose keys and values the Memory `past` keeps in
+    a state made by `key_value_state(past)`.
     """
 
     def __init__(self, *sizes: Any, key_value_state: Any = KeysAndValues, **parts: Any):
@@ -190,9 +190,9 @@ class SelfAttention(MultiHeadAttention):
 
 
 class CrossAttention(MultiHeadAttention):
-    """x (B, T, D), memory (B, S, D), reach -> (B, T, D): the decoder attends to encoder output.
+    """x (B, T, D), memory (B, S, D), reach -> (B, T, D): attention to the encoder's output.
 
-    With a `past`, a source's keys and values are computed once and shared by its hypotheses.
+    With a `past`, in decoding, a source's keys and values are computed once for all hypotheses.
     """
 
     def forward(

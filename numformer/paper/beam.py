@@ -1,7 +1,7 @@
-"""Beam search: several hypotheses of a text grow side by side, and the best one wins (section 6.1).
+"""Beam search (section 6.1): several candidate outputs grow in parallel, and the best one wins.
 
-`search` runs the model and decides when to stop, a Beam holds the hypotheses still growing, and a
-Ranking holds the complete hypotheses of one row.
+`search` runs the model and decides when to stop, a Beam holds the open hypotheses, which still
+grow, and a Ranking holds the complete hypotheses of one row of the batch.
 """
 
 import heapq
@@ -20,13 +20,13 @@ from numformer.symbols import DEFAULT_IDS, END, SpecialIds, special_ids
 
 
 def length_penalty(length: int, alpha: float) -> float:
-    """((5 + length) / 6)^alpha (Wu et al. 2016), which divides a hypothesis's log probability."""
+    """Return ((5 + length) / 6)^alpha, which divides a log probability (Wu et al. 2016)."""
     return ((5 + length) / 6) ** alpha
 
 
 @dataclass(frozen=True, order=True)
 class Hypothesis:
-    """A possible text: score = log probability / length penalty, and ids without the end id."""
+    """A candidate output: `score` is log probability / length penalty; `ids` lack the end id."""
 
     score: float
     ids: list[int] = field(compare=False)
@@ -44,7 +44,7 @@ def beam_search(
 
 
 def largest_entries(x, count: int):
-    """x (N, V) -> the indices (N, count) of the `count` largest of each row, in any order."""
+    """x (N, V) -> the indices (N, count) of each row's `count` largest entries, in any order."""
     return array_module(x).argpartition(x, -count)[:, -count:]
 
 
@@ -57,12 +57,12 @@ def search(
     count: int = 1,
     largest: Callable = largest_entries,
 ) -> list[list[Hypothesis]]:
-    """inputs (B, S) -> for each row its `count` best hypotheses, best first, by a beam of `width`.
+    """inputs (B, S) -> for each row the `count` best hypotheses in a beam of `width`, best first.
 
-    A score is log probability / penalty(length); the length includes the end id. A row is done when
-    no open hypothesis can become one of the best any more, or when `width` hypotheses have ended
-    and no open one now scores above the last of the best. The ids, at most `max_length`, include
-    neither start nor end id. `count` and `largest` are used by numformer/generation.
+    A score is log probability / penalty(length), where the length includes the end id. A row is
+    done when no open hypothesis can still become one of the `count` best, or when `width` have
+    ended and no open one now scores above the worst of the best. A hypothesis has at most
+    `max_length` ids, without start and end id. numformer/generation sets `count` and `largest`.
     """
     require_writer(model)
     require_positive("max_length", max_length)
@@ -70,7 +70,7 @@ def search(
     special = special_ids(model)
     rankings = [Ranking(count) for _ in inputs]
     beam = Beam(len(inputs), width, special.ends)
-    # Even if every end id is among a hypothesis's candidates, `width` others are left to continue.
+    # Even if every end id is among a hypothesis's candidates, `width` others can extend it.
     candidates = width + len(special.ends)
     with inference():
         state = model.start(inputs, max_length)
@@ -83,12 +83,12 @@ def search(
                 rankings[row].add(log_p / penalty(length), text)
                 rankings[row].ended += 1
             best = beam.log_p.max(axis=-1)
-            # The best score still possible: log_p falls no further, and the penalty is the largest.
+            # Later scores are at most `reachable`, as log_p never rises and penalty never falls.
             reachable, current = best / penalty(max_length), best / penalty(length)
             remaining = []
             for row, limit, score in zip(beam.rows, reachable, current, strict=True):
                 worst, full = rankings[row].worst, rankings[row].ended >= width
-                # Many improbable hypotheses may end before a probable one does.
+                # `full` alone is not enough, as many improbable hypotheses may end first.
                 remaining.append(limit > worst and (score > worst or not full))
             state.choose(parents[remaining].ravel())
             beam.keep(remaining)
@@ -106,7 +106,7 @@ def most_probable(
     """logits (N, V) -> the `count` most probable symbols of each row and their log probabilities.
 
     Both are (N, count), on the host, in the order of ids; if V < count, they hold all V symbols.
-    The log softmax of so few entries needs only one sum over each row.
+    The log softmax is computed for these symbols only, from one sum over each row.
     """
     xp = array_module(logits)
     shifted = logits - max_last(logits)
@@ -121,7 +121,7 @@ def most_probable(
 
 
 class Ranking:
-    """The complete hypotheses of one row: the `count` best, and how many have `ended`."""
+    """The `count` best complete hypotheses of one row; `ended` is the number of all that ended."""
 
     def __init__(self, count: int):
         self.count, self.ended = count, 0
@@ -141,14 +141,14 @@ class Ranking:
 class Beam:
     """The open hypotheses of a batch, `width` for each row that is not done.
 
-    `rows` (N,) are row indices in the batch, `log_p` (N, width) the log probabilities of their
-    hypotheses, best first, and `written` (N, width, T) the ids written so far.
+    `rows` (N,) are the indices of these rows in the batch, `log_p` (N, width) the hypotheses' log
+    probabilities, best first, and `written` (N, width, T) their ids so far.
     """
 
     def __init__(self, batch: int, width: int, ends: Sequence[int] = (END,)):
         self.ends = ends
         self.rows = np.arange(batch)
-        # A row's hypotheses start out equal, so all but one have probability 0 at first.
+        # A row's hypotheses are equal at first, so all but one start with probability 0.
         self.log_p = np.full((batch, width), -np.inf)
         self.log_p[:, 0] = 0
         self.written = np.empty((batch, width, 0), int)
@@ -160,11 +160,11 @@ class Beam:
             yield from zip([row] * len(log_p), log_p, written, strict=True)
 
     def extend(self, symbols: np.ndarray, log_p: np.ndarray) -> tuple[np.ndarray, list[tuple]]:
-        """Add a symbol to each hypothesis: symbols, log_p (N width, C) are its C candidates.
+        """Extend each hypothesis by each of its C candidates, `symbols` and `log_p` (N width, C).
 
-        Of a row's extensions, the best `width` without an end id stay open. Returns parents
-        (N, width), for each open one the index of the old hypothesis that it extends; and the row,
-        log probability and ids of each of the best `width` extensions that has ended.
+        Of a row's extensions, the best `width` without an end id stay open. Returns, for each open
+        one, the index of the hypothesis that it extends (N, width), and a list of those among the
+        best `width` extensions that have ended, as (row, log probability, ids).
         """
         rows, width = self.log_p.shape
         totals = (self.log_p[:, :, None] + log_p.reshape(rows, width, -1)).reshape(rows, -1)
@@ -183,7 +183,7 @@ class Beam:
         return row * width + parents, ended
 
     def keep(self, remaining: Sequence[bool]) -> None:
-        """Drop the rows that are done, where `remaining` (N,) is False."""
+        """Keep the rows where `remaining` (N,) is True; the others are done."""
         self.rows, self.log_p, self.written = (
             array[remaining] for array in (self.rows, self.log_p, self.written)
         )

@@ -1,4 +1,4 @@
-"""The paper's decisions about the model, as fields, and the parts built from them (section 3)."""
+"""The settings of the paper's model, and methods that build its parts from them (section 3)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ POSITIONS: dict[str, Callable[..., Layer]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class LayerConfig(settings.Settings):
-    """The settings of a stack's layers. Raises InputError for values that do not fit together."""
+    """The settings of encoder and decoder layers. Raises InputError for inconsistent values."""
 
     d_model: int = settings.size(512, "width of every position's vector (3.1)")
     d_ff: int = settings.size(2048, "width inside the feed-forward network (3.3)")
@@ -52,7 +52,7 @@ class LayerConfig(settings.Settings):
         default = None if self.d_k and self.d_v else head_size(self.d_model, self.heads)
         return self.d_k or default, self.d_v or default  # type: ignore[return-value]
 
-    # The parts, each with new weights drawn from `rng`
+    # Methods that build a part, with new weights drawn from `rng`
 
     def self_attention(self, rng: np.random.Generator) -> Layer:
         """Build multi-head attention of a sequence to itself (3.2.3)."""
@@ -67,7 +67,7 @@ class LayerConfig(settings.Settings):
         return FeedForward(self.d_model, self.d_ff, rng)
 
     def residual(self, sublayer: Layer) -> Layer:
-        """Give a sublayer its residual connection, norm and dropout (3.1, 5.4)."""
+        """Wrap a sublayer in a residual connection, with norm and dropout (3.1, 5.4)."""
         return Residual(sublayer, self.d_model, self.p_drop)
 
     def encoder_layer(self, rng: np.random.Generator) -> Layer:
@@ -111,8 +111,8 @@ class LayerConfig(settings.Settings):
 class Config(LayerConfig):
     """The settings of the paper's Transformer; the defaults are its base model.
 
-    The two vocabulary sizes belong to the task. The other fields are the paper's, from section 3
-    and Table 3. Raises InputError for values that do not fit together.
+    The two vocabulary sizes depend on the task. The other fields follow section 3 and Table 3 of
+    the paper. Raises InputError for inconsistent values.
     """
 
     special: ClassVar[Any] = DEFAULT_IDS
@@ -130,17 +130,17 @@ class Config(LayerConfig):
             raise InputError(
                 f"tying {self.tying} needs one vocabulary for source and target",
                 f"sizes {self.source_vocabulary} and {self.target_vocabulary}",
-                'Use one vocabulary for both, or tying "target" or "none".',
+                'Use one vocabulary for both, or set tying to "target" or "none".',
             )
 
     @classmethod
     def base(cls, vocabulary: int, **changes) -> Self:
-        """Return the paper's base model (Table 3, first row) on one shared vocabulary."""
+        """Return the config of the base model (Table 3, first row), with one shared vocabulary."""
         return cls(source_vocabulary=vocabulary, target_vocabulary=vocabulary, **changes)
 
     @classmethod
     def big(cls, vocabulary: int, **changes) -> Self:
-        """Return the paper's big model (Table 3, last row) on one shared vocabulary."""
+        """Return the config of the big model (Table 3, last row), with one shared vocabulary."""
         big = dict(d_model=1024, d_ff=4096, heads=16, p_drop=0.3)
         return cls.base(vocabulary, **(big | changes))
 

@@ -17,12 +17,12 @@ def cross_entropy(logits, targets, share, smoothing, out=None):
 
     loss = sum_n share_n loss_n, loss_n = -sum_v q(v) log p(v), p = softmax(logits_n),
     q(v) = (1 - smoothing) [v = target_n] + smoothing / V (Szegedy et al. 2016).
-    p = exponentials / total; exponentials = exp(logits - the row's highest), written into `out`.
+    p = exponentials / total; exponentials = exp(logits - the row's maximum), written into `out`.
     """
     xp = array_module(logits)
-    with np.errstate(over="ignore"):  # a difference too large for the dtype is -inf, and its p is 0
+    with np.errstate(over="ignore"):  # a large difference overflows to -inf, and its p is 0
         shifted = xp.subtract(logits, max_last(logits), out=out)
-        # Without smoothing a logit of -inf costs nothing, but 0 * -inf would be NaN.
+        # Without smoothing a logit of -inf must add nothing, but 0 * -inf would be NaN.
         spread = smoothing * mean_last(shifted)[:, 0] if smoothing else 0
     at_target = shifted[xp.arange(len(targets)), targets]
     exponentials = xp.exp(shifted, out=shifted)
@@ -34,7 +34,7 @@ def cross_entropy(logits, targets, share, smoothing, out=None):
 
 @has_kernel
 def cross_entropy_backward(dlosses, exponentials, total, targets, smoothing):
-    """dlosses (N) -> dlogits (N, V): dlosses (p - q), written over `exponentials`."""
+    """dlosses (N) -> dlogits (N, V): dlosses * (p - q), written over `exponentials`."""
     xp = array_module(exponentials)
     dlogits = exponentials
     dlogits *= dlosses[:, None] / total  # dlosses p
@@ -47,8 +47,8 @@ def cross_entropy_backward(dlosses, exponentials, total, targets, smoothing):
 class CrossEntropy(Layer):
     """logits (..., V), targets (...) -> the mean loss, scalar (), of the targets that count.
 
-    `targets` is a host array of integers. A target counts unless `valid` (...) is given and False
-    there, as for padding. If none counts, loss and gradients are 0. `backward` takes dloss, which
+    `targets` is a host array of integers. `valid` (...), if given, is False at targets that do not
+    count, such as padding. If none counts, loss and gradients are 0. `backward` takes dloss, which
     is 1 unless the loss is part of a larger sum.
     """
 
@@ -85,7 +85,7 @@ class CrossEntropy(Layer):
         for rows in cache_pieces(logits):
             piece = logits[rows]
             if real is not None:
-                # Targets that do not count must give exactly 0, even if their logits are infinite.
+                # Targets that do not count must add exactly 0, even if their logits are infinite.
                 piece = xp.where(real[rows, None], piece, logits.dtype.type(0))
             piece_loss, _, total[rows] = cross_entropy(
                 piece, targets[rows], share[rows], self.smoothing, exponentials[rows]
@@ -97,7 +97,7 @@ class CrossEntropy(Layer):
     def backward(self, dloss: Any = 1.0) -> Array:
         saved = self.pop_saved()
         shape, dlogits = saved.pop("shape"), saved["exponentials"]
-        dlosses = dloss * saved.pop("share")  # loss = losses share
+        dlosses = dloss * saved.pop("share")  # loss = losses @ share
         for rows in cache_pieces(dlogits):
             piece = {name: array[rows] for name, array in saved.items()}
             cross_entropy_backward(dlosses[rows], **piece, smoothing=self.smoothing)

@@ -10,9 +10,9 @@ from numformer.paper.memory import Memory
 class DecoderLayer(Layer):
     """x (B, T, D), reach, memory (B, S, D), memory_reach -> (B, T, D)   (section 3.1).
 
-    Self-attention, attention to the encoder's output (memory) and the feed-forward network, each a
-    Residual. `reach` says which of x's positions x may see; `memory_reach`, which of memory's.
-    When the model writes, `past` holds earlier positions' states. `backward` returns dx, dmemory.
+    Self-attention, attention to the encoder's output `memory` and the feed-forward network are each
+    in a Residual. `reach` masks the attention to x, `memory_reach` the attention to memory. In
+    decoding, `past` holds the states of earlier positions. `backward` returns dx, dmemory.
     """
 
     def __init__(self, self_attention: Layer, cross_attention: Layer, feed_forward: Layer):

@@ -8,7 +8,7 @@ from numformer.randomness import dropout_stream
 
 @has_kernel
 def dropout(x, keep):
-    """x (...) -> y (...): y = x * keep, where keep is 0 or 1 / (1 - p); None keeps every value."""
+    """x (...) -> y (...): y = x * keep, where keep holds 0 or 1 / (1 - p); None keeps all."""
     return x if keep is None else x * keep
 
 
@@ -21,8 +21,8 @@ def dropout_backward(dy, keep):
 class Dropout(Layer):
     """x (...) -> (...): in training, 0 with probability p_drop and otherwise x / (1 - p_drop).
 
-    The mean stays the same, so outside training the layer does nothing. The masks come from
-    `numformer.randomness.dropout_stream`, which every training step seeds anew.
+    The scaling keeps the mean the same, so outside training the layer does nothing. The masks come
+    from `numformer.randomness.dropout_stream`, which every training step reseeds.
     """
 
     def __init__(self, p_drop: float):
@@ -33,7 +33,7 @@ class Dropout(Layer):
         self.p_drop = p_drop
 
     def draw(self, shape: tuple[int, ...], like):
-        """Return a new mask `keep` (shape), of the dtype and device of `like`; None to keep all."""
+        """Return a new mask `keep` (shape), of the dtype and device of `like`; None keeps all."""
         active = training() and self.p_drop
         return dropout_stream.mask(shape, self.p_drop, like) if active else None
 
@@ -44,4 +44,4 @@ class Dropout(Layer):
 
     def backward(self, dy: Array) -> Array:
         dx = dropout_backward(dy, **self.pop_saved())
-        return dx.copy() if dx is dy else dx  # backward never returns its own argument
+        return dx.copy() if dx is dy else dx  # backward must return a new array, not dy

@@ -23,7 +23,7 @@ def embed(ids, weight):
 
 @has_kernel
 def embed_backward(dx, ids, dweight) -> None:
-    """dx (B, T, D), ids (B, T): dweight[id] += dx * sqrt(D), once for each time that id occurs."""
+    """dx (B, T, D), ids (B, T): dweight[id] += dx * sqrt(D), for every occurrence of an id."""
     scatter_add(dweight, ids.ravel(), rows(dx) * math.sqrt(dx.shape[-1]))
 
 
@@ -46,9 +46,9 @@ def check_ids(ids, vocabulary: int) -> None:
 
 
 class Embedding(Layer):
-    """ids (B, T) of integers -> (B, T, D): the row of each id, times sqrt(D).
+    """ids (B, T), integers -> (B, T, D): for each id its row of the weight, times sqrt(D).
 
-    Initial values are normal with standard deviation D^-0.5. Multiplied by sqrt(D), the embeddings
+    Initial weights are normal with standard deviation D^-0.5. Multiplied by sqrt(D), the embeddings
     have variance 1 (the sinusoids added to them have mean square 1/2). Used as a tied output
     projection, the same weights give logits of variance about 1. A `weight` that is passed in is
     shared, not copied.
@@ -69,7 +69,7 @@ class Embedding(Layer):
             weight = Parameter(rng.normal(0, d_model**-0.5, (vocabulary, d_model)))
         if weight.shape != (vocabulary, d_model):
             raise InputError(
-                "a shared embedding has the same (vocabulary, d_model) in both places that use it",
+                "a shared embedding weight has the shape (vocabulary, d_model) wherever it is used",
                 f"{weight.shape} for ({vocabulary}, {d_model})",
                 "Use one vocabulary for both, or choose another tying.",
             )
@@ -100,15 +100,15 @@ def output_projection_backward(dlogits, x, weight):
 
 
 class OutputProjection(Layer):
-    """x (..., D) -> logits (..., V): x E^T, the pre-softmax linear map of section 3.4.
+    """x (..., D) -> logits (..., V): x E^T, the linear map before the softmax (section 3.4).
 
-    E is (V, D) like an embedding, so it may be the embedding's own Parameter. There is no bias.
+    E is (V, D), so it may be the Parameter of an Embedding. There is no bias.
     """
 
     def __init__(self, weight: Parameter):
         if len(weight.shape) != 2:
             raise InputError(
-                "an output projection needs a weight (V, D)",
+                "an output projection needs a weight of shape (V, D)",
                 f"shape {weight.shape}",
                 "Pass the Parameter of an Embedding.",
             )
@@ -129,7 +129,7 @@ class OutputProjection(Layer):
 class InputEmbedding(Layer):
     """ids (B, T) -> x (B, T, D): embedding plus position, then dropout (3.4, 3.5, 5.4).
 
-    `ids` is a host array; `places` says which ids are real. If it has `skip_padding`, x is (N, D).
+    `ids` is a host array. `places` says which ids are real; with places.skip_padding, x is (N, D).
     """
 
     def __init__(self, embedding: Embedding, positions: Layer, p_drop: float = 0.0):

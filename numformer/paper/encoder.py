@@ -10,8 +10,8 @@ from numformer.paper.memory import Memory
 class EncoderLayer(Layer):
     """x (B, T, D), reach -> (B, T, D): self-attention, then the feed-forward network (3.1).
 
-    Both are Residuals. `reach` says which positions of x may see which. When the model writes,
-    `past` holds the states of the positions before x.
+    Each is wrapped in a Residual. `reach` masks the self-attention. In decoding, by a language
+    model, `past` holds the states of the positions before x.
     """
 
     def __init__(self, self_attention: Layer, feed_forward: Layer):

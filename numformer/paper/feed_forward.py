@@ -1,4 +1,4 @@
-"""FFN(x) = max(0, x W_1 + b_1) W_2 + b_2, applied to each position alike (section 3.3)."""
+"""FFN(x) = max(0, x W_1 + b_1) W_2 + b_2, applied to each position separately (section 3.3)."""
 
 import numpy as np
 
@@ -34,7 +34,7 @@ class ReLU(Layer):
 class FeedForward(Layer):
     """x (B, T, D) -> (B, T, D): FFN(x) = max(0, x W_1 + b_1) W_2 + b_2   (equation 2).
 
-    Each part can be replaced: `inner` (x W_1 + b_1), `activation` and `outer` (h W_2 + b_2).
+    Its parts `inner` (x W_1 + b_1), `activation` and `outer` (h W_2 + b_2) can be replaced.
     """
 
     role = "feed_forward"

@@ -29,8 +29,8 @@ def layer_norm(x, gamma, beta, epsilon):
 def layer_norm_backward(dy, x_hat, rstd, gamma):
     """dy, x_hat (..., D), rstd (..., 1), gamma (D) -> dx (..., D), dgamma, dbeta (D).
 
-    dx = rstd * (dx_hat - mean(dx_hat) - x_hat * mean(dx_hat * x_hat)). The two means remove the
-    parts of dx_hat that would shift or scale a position's values together: the norm undoes those.
+    dx = rstd * (dx_hat - mean(dx_hat) - x_hat * mean(dx_hat * x_hat)). The two means remove from
+    dx_hat what would shift or scale all values of a position, since the norm cancels such changes.
     """
     dgamma = dot_rows(dy, x_hat)  # y = gamma * x_hat + beta
     dbeta = sum_rows(dy)

@@ -1,4 +1,4 @@
-"""y = x W + b, the linear map that most parts are made of."""
+"""y = x W + b, the linear map from which most parts are built."""
 
 import math
 

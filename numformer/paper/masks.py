@@ -1,8 +1,8 @@
-"""Which positions may see which: none sees padding; in a decoder, none sees later ones (3.2.3).
+"""Which positions may attend to which: none to padding and, in a decoder, none to later ones.
 
-Places say which positions of a padded batch are real, and a Reach says which may see which;
-`Reach.mask` is the mask of the paper. Only attention combines positions. All other layers treat
-each position by itself, so they can skip padding.
+Places say which positions of a padded batch are real. A Reach says to which positions each one may
+attend; `Reach.mask` is the paper's mask (section 3.2.3). Only attention combines positions. All
+other layers treat each position by itself, so they can skip padding.
 """
 
 from functools import cached_property
@@ -19,9 +19,9 @@ def padding_mask(valid):
 
 
 def causal_mask(queries, xp=np, keys=None):
-    """(1, 1, T, S): position t may attend to positions up to and including t (section 3.2.3).
+    """Return the mask (1, 1, T, S): position t may attend to all positions <= t (section 3.2.3).
 
-    `queries` (T,) and `keys` (S,) are positions. For positions 0 to T - 1 pass T alone.
+    `queries` (T,) and `keys` (S,) are positions. If both are 0 to T - 1, pass just the integer T.
     """
     queries = xp.arange(queries) if np.ndim(queries) == 0 else queries
     keys = queries if keys is None else keys
@@ -29,11 +29,11 @@ def causal_mask(queries, xp=np, keys=None):
 
 
 class Places:
-    """The B T places of a padded batch: `valid` (B, T), a host array, is False at padding.
+    """The B * T places of a padded batch, where `valid` (B, T), a host array, is False at padding.
 
     With `skip_padding`, layers work on rows (N, D), one for each of the N places that are `real`;
     otherwise on the whole batch (B, T, D). `positions` (T,) are the places' positions in their
-    sequences, 0 to T - 1 unless given: in decoding a batch may hold a single, later position.
+    sequences, 0 to T - 1 by default; in decoding, a batch may hold a single later position.
     """
 
     def __init__(
@@ -47,16 +47,16 @@ class Places:
     def without_padding(
         cls, batch: int, length: int, first: int = 0, skip_padding: bool = False
     ) -> "Places":
-        """The places of `batch` sequences, all real, at `length` positions from `first` on."""
+        """Return Places for `batch` unpadded sequences, at `length` positions from `first` on."""
         places = cls(np.ones((batch, length), bool), skip_padding, np.arange(first, first + length))
         places.all_valid, places.real = True, np.arange(batch * length)
         return places
 
     @cached_property
     def real(self) -> np.ndarray:
-        """The indices (N,) of the real places among all B T."""
+        """The indices (N,) of the real places among all B * T places."""
         real = np.flatnonzero(self.valid)
-        # A batch of nothing but padding keeps one row, which some products need; no query sees it.
+        # If all is padding, keep one row, as some products need one; no query attends to it.
         return real if len(real) else np.zeros(1, dtype=int)
 
     @cached_property
@@ -75,7 +75,7 @@ class Places:
         return ids.ravel()[self.real] if self.skip_padding else ids
 
     def spread(self, x, heads: int):
-        """Rows x (N, H K) -> (B, H, T, K), with zeros at padding. Without padding it is a view."""
+        """Rows x (N, H K) -> (B, H, T, K), with zeros at padding; a view if there is no padding."""
         if self.all_valid:
             return x.reshape(*self.valid.shape, heads, x.shape[1] // heads).swapaxes(1, 2)
         return spread_rows(x, *self._head_indices(heads, array_module(x))[1:])
@@ -87,7 +87,7 @@ class Places:
         return gather_rows(x, self._head_indices(x.shape[1], array_module(x))[0])
 
     def _head_indices(self, heads: int, xp) -> tuple:
-        """Return place_of_row (N, H), row_of_place (B, H, T), padding (sequences, positions)."""
+        """The indices place_of_row (N, H), row_of_place (B, H, T), padding (sequence, position)."""
         if (heads, xp) not in self._indices:
             batch, length = self.valid.shape
             sequence, position = np.divmod(self.real, length)
@@ -101,7 +101,7 @@ class Places:
 
 @has_kernel
 def spread_rows(x, row_of_place, padding):
-    """x (N, H K), row_of_place (B, H, T) -> (B, H, T, K): a row at each place, zeros at padding."""
+    """x (N, H K), row_of_place (B, H, T) -> (B, H, T, K): each place gets its row, padding 0."""
     y = x.reshape(len(x) * row_of_place.shape[1], -1).take(row_of_place, axis=0)
     sequence, position = map(array_module(x).asarray, padding)
     y[sequence, :, position] = 0
@@ -115,10 +115,10 @@ def gather_rows(x, place_of_row):
 
 
 class Reach:
-    """Which positions may see which: the keys s to which each query t of a batch may attend.
+    """The key positions s to which each query position t of a batch may attend.
 
-    `queries` and `keys` are Places; unless given, the keys are the queries. No query sees padding.
-    If `causal`, as in the decoder's self-attention, t sees only s <= t.
+    `queries` and `keys` are Places; by default the keys are the queries. No query attends to
+    padding. If `causal`, as in the decoder's self-attention, t attends only to s <= t.
     """
 
     def __init__(self, queries: Places, keys: Places | None = None, causal: bool = False):
@@ -128,7 +128,7 @@ class Reach:
         self._with_keys: dict[bytes, Reach] = {}
 
     def mask(self, xp=np):
-        """Return a boolean mask, True = may attend, broadcast to (B, H, T, S); None if all may."""
+        """A boolean mask, True = may attend, broadcast to (B, H, T, S); None if all are True."""
         if xp not in self._masks:
             mask = np.ones((1, 1, 1, 1), bool)
             if self.causal:
@@ -139,7 +139,7 @@ class Reach:
         return self._masks[xp]
 
     def with_keys(self, positions: np.ndarray) -> "Reach":
-        """Return the Reach of the same queries over remembered keys, at `positions` (S,).
+        """Return the Reach of the same queries over keys in memory, at `positions` (S,).
 
         All layers of a model need the same Reach, so it is made only once.
         """
@@ -152,7 +152,7 @@ class Reach:
 
 
 class ExplicitMask(Reach):
-    """A Reach whose mask is given: `array`, boolean, broadcasts to (B, H, T, S)."""
+    """A Reach with a given mask, a boolean array that broadcasts to (B, H, T, S)."""
 
     def __init__(self, array, queries: Places, keys: Places):
         super().__init__(queries, keys)
@@ -166,10 +166,10 @@ class ExplicitMask(Reach):
 
 
 def as_reach(reach, x, memory, first: int = 0) -> Reach:
-    """Return a Reach of x (B, T, D) over memory (B, S, D); positions of both begin at `first`.
+    """Return the Reach of x (B, T, D) over memory (B, S, D); positions of both start at `first`.
 
-    `reach` is a Reach, returned as it is; None, if every position may see all; or a boolean mask
-    that broadcasts to (B, H, T, S). Raises InputError for anything else, such as a mask of numbers.
+    `reach` is a Reach, returned as it is; None, if all positions may attend to all; or a boolean
+    mask that broadcasts to (B, H, T, S). Raises InputError for anything else, such as numbers.
     """
     if isinstance(reach, Reach):
         return reach
@@ -191,5 +191,5 @@ def require_mask(mask) -> None:
         raise InputError(
             "a mask is a boolean array, True = may attend",
             getattr(mask, "dtype", type(mask).__name__),
-            "Write mask != 0 if 0 hides, mask == 0 if -inf does. To add numbers, use a bias.",
+            "Pass mask != 0 if 0 means masked, mask == 0 if -inf does. To add numbers, use a bias.",
         )

@@ -1,7 +1,7 @@
-"""What a model remembers while it writes, so that nothing is computed twice.
+"""What a model keeps in memory during generation, so that nothing is computed twice.
 
-The paper leaves this out. Without it, the decoder would process all earlier symbols again for
-each new one; with their keys and values in memory, it processes only the latest symbol.
+The paper does not describe this. Without a memory, the decoder would process all earlier symbols
+again for each new one; with their keys and values in memory, it processes only the latest symbol.
 """
 
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from numformer.layer import Layer, saving
 class Memory:
     """The states that the layers of a model keep from one position to the next, for a batch.
 
-    One Memory is passed down to every layer, and each layer keeps a state in it, such as the keys
-    and values of its positions. `length` positions have been seen, out of at most `room`. Each
-    source sequence has `width` rows of the batch, side by side: its hypotheses.
+    One Memory is passed down to every layer, and each layer keeps a state in it, such as its keys
+    and values. `length` counts the positions processed, at most `room`. Each source sequence has
+    `width` adjacent rows in the batch, one for each of its hypotheses.
     """
 
     def __init__(self, room: int):
@@ -27,15 +27,15 @@ class Memory:
         self._states: dict[int, Any] = {}
 
     def state(self, layer: Layer, begin: Any = None):
-        """Return the state of this layer; the first time, `begin(memory)` makes it.
+        """Return the state of a layer; on the first call, `begin(self)` makes it.
 
-        A state has a method `choose(rows)`. Raises InputError while saving is on, because gradients
-        could not flow back to earlier positions.
+        A state has a method `choose(rows)`. Raises InputError if layers save values for backward,
+        because gradients could not flow back to earlier positions.
         """
         if saving():
             raise InputError(
                 "a Memory is for decoding only",
-                "a Memory while saving is on",
+                "a Memory while layers save for backward",
                 "Decode inside `with inference():`.",
             )
         if id(layer) not in self._states:
@@ -43,11 +43,11 @@ class Memory:
         return self._states[id(layer)]
 
     def advance(self, count: int) -> None:
-        """Count `count` more positions as seen, after every layer has seen them."""
+        """Add `count` to `length`, after every layer has processed these new positions."""
         self.length += count
 
     def choose(self, rows: np.ndarray) -> None:
-        """Replace the batch with its rows `rows` (N,), in this order; rows may repeat."""
+        """Make the batch consist of its rows `rows` (N,), in this order; rows may repeat."""
         sources = rows // self.width
         starts = np.flatnonzero(np.diff(sources, prepend=-1))
         self.width = len(sources) // max(1, len(starts))
@@ -72,22 +72,22 @@ class SourceState(ArrayState):
     """A state with one row for each source sequence, which all hypotheses of the source share."""
 
     def choose(self, rows: np.ndarray) -> None:
-        """Like Memory.choose, for rows of sources."""
+        """Like Memory.choose, but `rows` are indices of sources."""
         if not np.array_equal(rows, np.arange(len(next(iter(self.values()))))):
             super().choose(rows)
 
 
 class KeysAndValues:
-    """The keys and values of all positions so far, in arrays (B, H, room, K) that fill up."""
+    """All keys and values so far, in arrays (B, H, room, K) that are filled step by step."""
 
     def __init__(self, memory: Memory):
         self.memory = memory
         self._arrays: list = []
 
     def append(self, key, value):
-        """key (B, H, T, K), value of T new positions -> keys, values, positions of all so far.
+        """key, value (B, H, T, K) of T new positions -> all keys, values, positions (S,) so far.
 
-        The model advances the Memory afterwards. Raises InputError if there is no room.
+        The model calls `Memory.advance` afterwards. Raises InputError if there is no room.
         """
         start, room = self.memory.length, self.memory.room
         stop = start + key.shape[2]
@@ -118,7 +118,7 @@ class KeysAndValues:
 
 @dataclass
 class State:
-    """The state in which a model starts to write: the `ids` (B,) of the first step, and `past`."""
+    """A model's state in generation, with `ids` (B,) for the first step and the Memory `past`."""
 
     ids: np.ndarray
     past: Memory

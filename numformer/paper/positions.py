@@ -34,7 +34,7 @@ class PositionTable:
         self._tables: dict[tuple, Any] = {}
 
     def rows_at(self, positions: np.ndarray, like):
-        """Return the rows at positions (N,), in the width, dtype and backend of `like` (..., D)."""
+        """Return the rows at positions (N,), with `like`'s width D, dtype and backend."""
         stop, key = positions.max() + 1, (type(like), like.dtype, like.shape[-1])
         table = self._tables.get(key)
         if table is None or len(table) < stop:
@@ -50,7 +50,7 @@ class PositionTable:
 class SinusoidalPositions(Layer):
     """x (B, T, D) -> x + PE[positions]. There are no parameters and no limit on the length.
 
-    `positions` (T,) is a host array, 0 to T - 1 unless given; for rows x (N, D) it is (N,).
+    `positions` (T,) is a host array, by default 0 to T - 1; for rows x (N, D) it is (N,).
     """
 
     def __init__(self, build: Callable = sinusoidal_table):
@@ -67,9 +67,9 @@ class SinusoidalPositions(Layer):
 class LearnedPositions(Layer):
     """x (B, T, D) -> x + P[positions], P (max_length, D) trained (Table 3, row E).
 
-    `positions` is as in SinusoidalPositions; one beyond max_length raises InputError. The
-    initial P is normal with standard deviation D^-0.5, small beside embeddings (variance 1), so
-    training decides how much positions matter.
+    `positions` is as in SinusoidalPositions. A sequence longer than max_length raises InputError.
+    The initial P is normal with standard deviation D^-0.5, small compared with the embeddings
+    (variance 1), so training decides how much positions matter.
     """
 
     role = "positions"

@@ -10,9 +10,9 @@ from numformer.paper.layer_norm import LayerNorm
 class Residual(Layer):
     """y = LayerNorm(x + Dropout(Sublayer(x, *others)))   (sections 3.1, 5.4).
 
-    x (B, T, D), *others -> (B, T, D). The sublayer gets `others` (a memory, a Reach) unchanged.
-    `norm`, a norm of D values, can replace LayerNorm. `backward` returns dx, or a tuple of dx and
-    the gradients of `others`, if the sublayer returns any.
+    x (B, T, D), *others -> (B, T, D). `others`, such as a memory and a Reach, go to the sublayer.
+    `norm`, a norm of D values, replaces LayerNorm if given. `backward` returns dx or, if the
+    sublayer also returns gradients of `others`, a tuple of dx and these gradients.
     """
 
     def __init__(
@@ -29,5 +29,5 @@ class Residual(Layer):
         dsum = self.norm.backward(dy)
         gradients = self.sublayer.backward(self.dropout.backward(dsum))
         dx, *dothers = gradients if isinstance(gradients, tuple) else (gradients,)
-        dx += dsum  # x goes to the sublayer and into the sum
+        dx += dsum  # x enters both the sublayer and the sum
         return (dx, *dothers) if dothers else dx

@@ -11,7 +11,7 @@ from numformer.paper.masks import require_mask
 def mask_scores(scores, mask):
     """scores (..., S), mask broadcast to it -> scores where the mask is True, elsewhere -inf.
 
-    NumPy adds faster than it selects, above all when the mask is smaller than the scores.
+    In NumPy, adding 0 or -inf is faster than np.where on the scores, above all for a small mask.
     """
     xp = array_module(scores)
     minus_infinity = scores.dtype.type(-np.inf)
@@ -24,16 +24,16 @@ def mask_scores(scores, mask):
 def softmax(scores, mask=None):
     """scores (..., S), mask broadcast to it, True = may attend -> weights (..., S).
 
-    The score of a masked entry becomes minus infinity: its weight is exactly 0; the others sum
-    to 1. If every entry of a row is masked, all its weights are 0. Raises InputError for a mask of
-    numbers.
+    The score of a masked entry becomes minus infinity, so its weight is exactly 0; the others sum
+    to 1. If every entry of a row is masked, all its weights are 0. Raises InputError if the mask is
+    not boolean.
     """
     xp = array_module(scores)
     if mask is not None:
         require_mask(mask)
         scores = mask_scores(scores, mask)
     highest = max_last(scores)
-    # If every entry of a row is masked, the highest score is -inf, and -inf - -inf is NaN.
+    # If every entry of a row is masked, its maximum is -inf, and -inf - -inf would be NaN.
     highest = xp.maximum(highest, xp.finfo(scores.dtype).min)
     weights = scores - highest
     xp.exp(weights, out=weights)

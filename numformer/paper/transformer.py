@@ -20,8 +20,8 @@ class Transformer(Layer):
     `backward` takes dlogits and returns None, since ids have no gradient.
 
     With `skip_padding` the model computes real positions only, and the logits are (N, V), at
-    the N real target positions. The numbers are the same, except with dropout, whose masks then
-    have other shapes. The config makes the parts, and the seed determines their initial weights.
+    the N real target positions. Their values stay the same, except under dropout, whose masks then
+    have other shapes. The config builds the parts; the seed determines their initial weights.
     """
 
     config: Any
@@ -53,7 +53,7 @@ class Transformer(Layer):
         self.target.backward(dx)
         self.source.backward(self.encoder.backward(dmemory))
 
-    # Writing (see paper/writing.py)
+    # Generation (see paper/writing.py)
 
     def start(self, source, length: int) -> State:
         """source ids (B, S) -> the State before the first of at most `length` target ids.
@@ -68,7 +68,7 @@ class Transformer(Layer):
         return State(np.full(len(source), special.start), past)
 
     def step(self, ids, state: State):
-        """ids (B,) at the latest position of every row -> logits (B, V) for the next."""
+        """ids (B,) at the latest position of every row -> logits (B, V) for the next position."""
         past, source = state.past, state.past.state(self)
         latest = Places.without_padding(len(ids), 1, past.length, skip_padding=True)
         x = self.target.forward(ids[:, None], latest)
@@ -82,13 +82,13 @@ class Transformer(Layer):
 
 
 FIXES = dict(
-    source="numformer.pad_sources(sources) makes one from lists of ids.",
-    target="numformer.PairBatch.of(pairs) makes one from pairs of lists of ids.",
+    source="numformer.pad_sources(sources) makes the array from lists of ids.",
+    target="numformer.PairBatch.of(pairs) makes the arrays from pairs of lists of ids.",
 )
 
 
 def require_pair(source, target, skip_padding: bool, special: SpecialIds = DEFAULT_IDS) -> None:
-    """Raise InputError unless source and target are a batch for an encoder-decoder."""
+    """Raise InputError unless source and target form a batch for an encoder-decoder."""
     for ids, name in ((source, "source"), (target, "target")):
         require_batch(ids, f"{name} ids are a NumPy array (B, {name} length)", FIXES[name])
     if len(target) != len(source):
@@ -119,7 +119,7 @@ def require_source(source, special: SpecialIds = DEFAULT_IDS) -> None:
 
 
 def require_batch(ids, rule: str, fix: str) -> None:
-    """Raise InputError, with the rule and the fix, unless `ids` is a batch of sequences."""
+    """Raise InputError, with this rule and fix, unless `ids` is a nonempty array (B, length)."""
     if not isinstance(ids, np.ndarray) or ids.ndim != 2 or 0 in ids.shape:
         received = f"shape {ids.shape}" if isinstance(ids, np.ndarray) else type(ids).__name__
         raise InputError(f"{rule}, both at least 1", received, fix)

@@ -1,4 +1,4 @@
-"""Write symbols one at a time, each fed back as input (section 3); choose the most probable."""
+"""Greedy decoding: generate one symbol at a time and feed it back as input (section 3)."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -12,37 +12,37 @@ from numformer.symbols import special_ids
 
 
 class Writer(Protocol):
-    """A model that writes one symbol after another; its state has the methods of memory.State."""
+    """A model that generates one symbol at a time; its state is used like a memory.State."""
 
     def start(self, inputs: Any, length: int, /) -> Any:
-        """Read inputs (B, S) -> the state before the first of `length` positions."""
+        """inputs (B, S) -> the state before the first of at most `length` positions."""
 
     def step(self, ids: Any, state: Any, /) -> Any:
-        """ids (B,) at the latest position of every row -> logits (B, V) for the next."""
+        """ids (B,) at the latest position of every row -> logits (B, V) for the next position."""
 
 
 def require_writer(model: Writer) -> None:
-    """Raise InputError for a model that does not write one symbol after another."""
+    """Raise InputError for a model without the methods `start` and `step`."""
     if not (hasattr(model, "start") and hasattr(model, "step")):
         raise InputError(
-            "a model that writes has the methods start and step",
+            "a model that generates has the methods start and step",
             f"a {type(model).__name__} without them",
             "Use a Transformer, LanguageModel or RecurrentEncoderDecoder.",
         )
 
 
 def greedy(model: Writer, inputs: np.ndarray, max_length: int) -> list[list[int]]:
-    """inputs (B, S), as model.start takes them -> for each row the ids that the model writes.
+    """inputs (B, S), as model.start takes them -> for each row the ids that the model generates.
 
-    Each id is the most probable one at its position. A row ends before its first end id, and after
-    `max_length` ids at the latest; the start id is left out.
+    Each id is the most probable one at its position. A row stops before its first end id, or after
+    `max_length` ids. The start id is left out.
     """
     unwritten = special_ids(model).unwritten
 
     def most_probable_ids(logits, rows: np.ndarray) -> np.ndarray:
-        # Logits are enough, since the softmax keeps their order.
+        # No softmax is needed, since it keeps the order of the logits.
         highest = logits.max(axis=-1)
-        require_no_nan(to_host(highest - highest))  # NaN if a logit is NaN or infinite
+        require_no_nan(to_host(highest - highest))  # NaN if `highest` is NaN or infinite
         ids = to_host(logits.argmax(axis=-1))
         if np.isin(ids, unwritten).any():
             allowed = logits.copy()
@@ -55,9 +55,9 @@ def greedy(model: Writer, inputs: np.ndarray, max_length: int) -> list[list[int]
 
 
 def write(model: Writer, inputs: np.ndarray, max_length: int, choose: Callable) -> list[list[int]]:
-    """Like `greedy`, but `choose(logits, rows)` turns the logits (N, V) of rows (N,) into ids (N,).
+    """Like `greedy`, but `choose(logits, rows)` maps the logits (N, V) of rows (N,) to ids (N,).
 
-    Rows that have ended leave the batch as soon as they make up half of it.
+    Rows that have ended leave the batch as soon as they make up at least half of it.
     """
     require_positive("max_length", max_length)
     require_writer(model)

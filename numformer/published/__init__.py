@@ -1,4 +1,4 @@
-"""Models that others have published, in Hugging Face's layout, as models of ours.
+"""Loads models published in Hugging Face's layout as numformer models, and exports ours.
 
 `numformer.load(FOLDER)` reads such a folder with the modules of this package.
 """

@@ -1,4 +1,4 @@
-"""The configs of published models: a config.json converted to a config of ours, and back."""
+"""Converts the config.json of a published model into a config of ours, and back."""
 
 from collections.abc import Container, Iterable, Mapping
 from typing import Any
@@ -14,7 +14,7 @@ ACTIVATIONS = {
     "swish": "swish",
     "silu": "swish",
 }
-"""Our name of each activation, by its name in a config.json."""
+"""Our name for each activation, by its name in a config.json."""
 GATED = {"swish": "swiglu", "gelu_tanh": "geglu"}
 """The gated form of an activation."""
 GATES = {foreign: GATED[ours] for foreign, ours in ACTIVATIONS.items() if ours in GATED}
@@ -32,7 +32,7 @@ class ForeignConfig:
     def __getitem__(self, name: str) -> Any:
         if name not in self.values:
             rule = "a config.json has the sizes of its model"
-            raise InputError(rule, f"one without {name}", "Take the config.json of the weights.")
+            raise InputError(rule, f"one without {name}", "Use the config.json of these weights.")
         return self.values[name]
 
     def get(self, name: str, default: Any) -> Any:
@@ -51,25 +51,25 @@ class ForeignConfig:
                 )
 
     def common(self, *names: str) -> Any:
-        """The one value of several settings. Raises InputError if they differ."""
+        """The value that several settings share. Raises InputError if they differ."""
         values = {name: self[name] for name in names}
         if len({*map(str, values.values())}) > 1:
             rule = f"{' and '.join(names)} are equal"
-            raise InputError(rule, f"{values}", "numformer has one value: choose another model.")
+            raise InputError(rule, f"{values}", "Choose a model in which they are equal.")
         return values[names[0]]
 
     def choice(self, name: str, known: Mapping[str, str]) -> str:
         """Our name for the value of a setting."""
         if (choice := self[name]) not in known:
             rule = f"{name} is one of {', '.join(known)}"
-            raise InputError(rule, repr(choice), "numformer has no other: choose another model.")
+            raise InputError(rule, repr(choice), "Choose a model with one of these.")
         return known[choice]
 
 
 def _special_ids(foreign: ForeignConfig, unwritten: Iterable[int] = (), **defaults: int) -> dict:
-    """The ids of padding, start and ends, and those that are never written.
+    """The ids of padding, start and ends, and those that are never written, as config fields.
 
-    `defaults` replace missing ids; a start or end of null means that there is none. Entries of
+    `defaults` replace missing ids; a null start or end means that there is none. Entries of
     bad_words_ids that have a single id are added to `unwritten`.
     """
     ends = end_ids(foreign, defaults.get("end"))
@@ -85,7 +85,7 @@ def _special_ids(foreign: ForeignConfig, unwritten: Iterable[int] = (), **defaul
 
 
 def end_ids(foreign: ForeignConfig, default: int | None = None) -> list[int]:
-    """The ids that end a text, an empty list for null; the first also ends what the model reads."""
+    """The ids that end a text, [] for null; the first also ends the texts that the model reads."""
     ends = foreign.values.get("eos_token_id", default)
     return ends if isinstance(ends, list) else [n for n in [ends] if n is not None]
 
@@ -93,7 +93,7 @@ def end_ids(foreign: ForeignConfig, default: int | None = None) -> list[int]:
 def with_generation_ids(
     values: Mapping[str, Any], generation: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """A config.json with the end ids and banned words of its generation_config.json, if any."""
+    """A config.json whose end ids and banned words are generation_config.json's, if it has any."""
     names = "eos_token_id", "bad_words_ids"
     return {**values, **{n: generation[n] for n in names if generation.get(n) is not None}}
 
@@ -241,7 +241,7 @@ def read_llama(foreign: ForeignConfig) -> dict:
 
 def read_t5(foreign: ForeignConfig) -> dict:
     foreign.require(is_decoder=False)
-    # Newer config.json files say in scale_decoder_outputs whether the output shares the embedding.
+    # In newer files, scale_decoder_outputs says whether the output shares the embedding.
     tied = foreign.get("scale_decoder_outputs", foreign.get("tie_word_embeddings", True))
     size = foreign["vocab_size"]
     inner = foreign.get("feed_forward_proj", "relu")
@@ -346,4 +346,4 @@ def _foreign_activation(config) -> str:
 
 
 WRITERS = {Transformer: write_marian, LanguageModel: write_gpt2}
-"""The kinds of our own models that can be exported."""
+"""Our models that can be exported, each with the function that writes its config.json."""

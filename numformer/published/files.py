@@ -25,7 +25,7 @@ LARGEST_JSON = 100_000_000
 DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 """The types of arrays. NumPy lacks bfloat16, whose bits are the upper half of a float32."""
 
-PIECE = 1 << 20  # numbers that are converted at once: few enough for the cache
+PIECE = 1 << 20  # how many numbers are converted at once: few enough for the cache
 
 
 def is_published(folder: Path) -> bool:
@@ -154,7 +154,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _places(path: Path) -> dict[str, Place]:
-    """The places of the arrays of a safetensors file. Raises InputError for a damaged file."""
+    """Where each array of a safetensors file is. Raises InputError for a damaged file."""
     rule = "a published model's arrays are in undamaged safetensors files"
     try:
         with safetensors.safe_open(path, framework="np") as file:  # checks the header and the size

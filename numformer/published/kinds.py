@@ -27,7 +27,7 @@ from numformer.published.vocabularies import load_tokenizer, load_vocabularies, 
 class Kind:
     """A kind of published model.
 
-    `config` turns a config.json into the fields of `model.Config`. `table` returns the table of the
+    `config` turns a config.json into the fields of `model.Config`. `table` returns the Table of the
     parameters for a Config. `text` makes the pipeline from the folder, the Config and the settings
     of generation.
     """

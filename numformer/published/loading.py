@@ -43,7 +43,7 @@ CUTS = dict(top_k=(50, 0), top_p=(1.0, 1.0))
 
 
 class _Zeros(np.random.Generator):
-    """A generator of zeros, free in time and memory, for weights that are overwritten later."""
+    """A generator that returns zeros, at no cost, for weights that are overwritten later."""
 
     def uniform(self, low: Any = 0.0, high: Any = 1.0, size: Any = ()) -> Any:
         return np.broadcast_to(np.float32(0), size)
@@ -90,7 +90,7 @@ def _read_config(folder: Path) -> tuple[Kind, dict[str, Any]]:
     name = values.get("model_type") if isinstance(values, dict) else None
     if not isinstance(name, str) or name not in KINDS:
         raise InputError(
-            f"a published model is of a kind that numformer has: {', '.join(KINDS)}",
+            f"a published model is of a kind that numformer supports: {', '.join(KINDS)}",
             f"model_type {name!r} in {folder / CONFIG}",
             "Name the folder of another model.",
         )
@@ -104,7 +104,7 @@ def _read_config(folder: Path) -> tuple[Kind, dict[str, Any]]:
 
 
 def _require_valid(folder: Path, build: Callable) -> Any:
-    """Return what `build` makes of the JSON files. Raises InputError for invalid values."""
+    """Return build(). Raises InputError if the JSON files that it reads have invalid values."""
     try:
         return build()
     except InputError:
@@ -144,7 +144,7 @@ def _require_limits(folder: Path, text: TextPipeline, config, foreign: ForeignCo
 def _warn_of_unsupported(folder: Path, model: Model, foreign: ForeignConfig) -> None:
     if not hasattr(model, "step"):
         return
-    continues = isinstance(model, LanguageModel)  # it goes on with a text
+    continues = isinstance(model, LanguageModel)  # the model continues texts
     unsupported = UNSUPPORTED | (dict(num_beams=1) if continues else dict(do_sample=False))
     values = {name: foreign.get(name, neutral) for name, neutral in unsupported.items()}
     settings = [
@@ -162,13 +162,13 @@ def _warn_of_unsupported(folder: Path, model: Model, foreign: ForeignConfig) -> 
         ]
         if cuts:
             warnings.warn(
-                f"{folder} samples with {', '.join(cuts)}, which numformer does not read: pass "
+                f"{folder} samples with {', '.join(cuts)}, which numformer ignores: pass "
                 f"them with each text, as in trained(text, {', '.join(cuts)})",
                 stacklevel=6,
             )
     if settings:
         warnings.warn(
-            f"{folder} asks for {', '.join(settings)}, which numformer lacks: texts will differ "
+            f"{folder} sets {', '.join(settings)}, which numformer lacks: texts will differ "
             "from those of transformers",
             stacklevel=6,
         )
@@ -191,7 +191,7 @@ def _model(folder: Path, kind: Kind, config, arrays: Arrays) -> Model:
 
 
 def _fill(model: Model, arrays: Arrays, table: Table) -> None:
-    """Copy every array into a parameter, and fill every parameter."""
+    """Copy arrays into all parameters. Raises InputError for missing and for superfluous arrays."""
     parameters = model.named_parameters()
     without_prefix = not any(name.startswith(table.optional) for name in arrays)
     entries = [*table.entries(parameters, without_prefix)]
@@ -208,7 +208,7 @@ def _fill(model: Model, arrays: Arrays, table: Table) -> None:
         names = [" + ".join(e.foreign) for e in entries if missing[0] in e.ours]
         raise InputError(
             "a published model has all arrays that its config.json implies",
-            f"no {' or '.join(names) or 'array'}, which is {missing[0]} here",
+            f"no {' or '.join(names) or 'array'}, which is {missing[0]} in numformer",
             "Download the whole folder, or take the config.json that belongs to the weights.",
         )
     for name in arrays:
@@ -217,7 +217,7 @@ def _fill(model: Model, arrays: Arrays, table: Table) -> None:
 
 
 def _read_entry(entry: Entry, arrays: Arrays, parameters, config) -> dict[str, np.ndarray]:
-    """Read an entry's parameters -> values by name. Raises InputError for unsupported types."""
+    """Return the values of an entry's parameters, by name. Raises InputError for other dtypes."""
     for name in entry.foreign:
         if (dtype := arrays.places[name].dtype) not in DTYPES:
             raise InputError(

@@ -32,8 +32,8 @@ def save_published(
     """Write a model in the layout of a published kind; return the name of the kind.
 
     A model loaded from a published folder keeps its kind and config.json, which is in `metadata`. A
-    Transformer of ours becomes a Marian, a language model a GPT-2. Raises InputError for any other
-    model, and for parts that the kind does not have.
+    Transformer of ours is saved as a Marian, a LanguageModel as a GPT-2. Raises InputError for any
+    other model, and for parts that the kind does not have.
     """
     config, generation = metadata.get("published") or _config(model), metadata.get("generation", {})
     kind, name = KINDS[config["model_type"]], config["model_type"]
@@ -72,7 +72,8 @@ def _config(model: Model) -> dict:
 def _parameters(model: Model, kind: Kind, values: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Our parameters by name, converted for a model of this config.json.
 
-    Biases that only the published model has are zeros. Raises InputError for other differences.
+    Biases that only the published model has are zeros. Raises InputError for other differences,
+    except for a few that need no conversion, such as dropout rates.
     """
     names = ["cls.seq_relationship.weight"] * bool(getattr(model.config, "relations", None))
     config = kind.model.Config(**kind.config(ForeignConfig(values, names)))
@@ -113,10 +114,10 @@ def _parameters(model: Model, kind: Kind, values: Mapping[str, Any]) -> dict[str
 def _sines_first(name: str, array: np.ndarray) -> np.ndarray:
     """Convert a parameter from alternating sines and cosines to all sines before all cosines.
 
-    This reorders the dimensions of everything that residual connections add up.
+    Residual connections add up all layers' outputs, so every axis of size d_model is reordered.
     """
     *_, part, kind = name.split(".")
-    if part in ("query", "key", "value", "inner"):  # layers that read reordered dimensions
+    if part in ("query", "key", "value", "inner"):  # their inputs are reordered
         return np.concatenate([array[::2], array[1::2]]) if kind == "weight" else array
     if name == "output.bias":
         return array

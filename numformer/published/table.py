@@ -15,7 +15,7 @@ from numformer.errors import InputError
 
 
 class Layout(NamedTuple):
-    """Conversions of an array from the published layout into ours, and back."""
+    """Functions that convert an array from the published layout into ours, and back."""
 
     read: Callable[[np.ndarray, Any], np.ndarray]
     write: Callable[[np.ndarray, Any], np.ndarray]
@@ -35,7 +35,7 @@ def _pairs_to_halves(x, config):
 
 
 def _scale(factor: Callable[[Any], float]) -> Layout:
-    """Return the layout of parameters with a factor that a published model applies separately."""
+    """Return the layout of parameters that are the published ones multiplied by a factor."""
     return Layout(lambda x, config: x * factor(config), lambda x, config: x / factor(config))
 
 
@@ -122,7 +122,7 @@ class Entry:
 
 
 class Table:
-    """The parts of a kind of model, as in tables.py: published name, our name, kind of part.
+    """The parts of a model, one per row (see tables.py): published name, our name, kind of part.
 
     `*` is the number of a layer, `a+b` are two parts side by side, `a|b` stands for two rows.
     Rows with the same part of ours are alternatives: the first of them that the files have is read,
@@ -172,7 +172,7 @@ class Table:
         return foreign
 
     def ignores(self, name: str) -> bool:
-        """Whether a published array of this name is not read."""
+        """Whether a published array of this name is left unread."""
         patterns = (re.escape(pattern).replace(r"\*", r"\d+") for pattern in self.unread)
         names = name, self.optional + name
         return any(re.fullmatch(pattern, form) for pattern in patterns for form in names)

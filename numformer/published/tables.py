@@ -1,7 +1,7 @@
 """The tables of published models: the parts of each kind of model, from first to last.
 
 A row has the published name of a part, our name, and the kind of part (`PART_KINDS` in table.py). A
-line that ends with a colon has the prefixes of the indented rows below it.
+line that ends with a colon gives the prefixes of the indented rows below it.
 """
 
 from numformer.published.table import Table
@@ -43,11 +43,11 @@ _TWO_EMBEDDINGS = """\
 
 
 def marian(shared: bool) -> Table:
-    """Marian's table. Both languages share an embedding, or each has its own."""
+    """Marian's table. If `shared`, both languages have one embedding, otherwise one each."""
     return Table(_MARIAN.format(embeddings=_ONE_EMBEDDING if shared else _TWO_EMBEDDINGS))
 
 
-# GPT-2 (Radford et al. 2019): a decoder alone.
+# GPT-2 (Radford et al. 2019): only a decoder.
 GPT2 = Table(
     """
     transformer.wte                       input.embedding                         table
@@ -86,7 +86,7 @@ LLAMA = Table("""
     model.norm                            tower.norm                              norm
 """)
 
-# T5 (Raffel et al. 2020): relative positions; the scale of the scores is in the weights.
+# T5 (Raffel et al. 2020): relative positions; the weights include the scale of the scores.
 _T5 = """
     shared                                source.embedding                        table
     encoder.embed_tokens                  source.embedding                        table
@@ -128,7 +128,7 @@ def t5(tied: bool, gated: bool) -> Table:
     return Table(_T5.format(final=final, inner=inner))
 
 
-# BERT (Devlin et al. 2019): an encoder alone, with a small network before its output.
+# BERT (Devlin et al. 2019): only an encoder, with a small network before its output.
 _BERT = """
     bert.embeddings                       input:
         word_embeddings                   embedding                               table
@@ -163,7 +163,7 @@ _UNUSED = """\
 
 
 def bert(relations: int | None) -> Table:
-    """BERT's table; the classifier of the relation of two segments may be missing."""
+    """BERT's table; `relations` is None without the classifier of how two segments relate."""
     return Table(_BERT.format(pooler=_POOLER if relations else _UNUSED), optional="bert.")
 
 

@@ -10,7 +10,7 @@ TOKENIZER, TARGET_IDS = "tokenizer.json", "target_vocab.json"
 
 
 def load_tokenizer(folder: Path, size: int, marked: bool) -> Tokenizer:
-    """The tokenizer of a folder, in tokenizer.json or the older files of GPT-2 and BERT."""
+    """The tokenizer of a folder, from tokenizer.json or from the older files of GPT-2 and BERT."""
     path = folder / TOKENIZER
     if path.is_file():
         if path.stat().st_size > LARGEST_JSON:
@@ -41,7 +41,7 @@ def load_tokenizer(folder: Path, size: int, marked: bool) -> Tokenizer:
 
 
 def load_vocabularies(folder: Path, *sizes: int) -> tuple[MarianVocabulary, ...]:
-    """Marian's vocabularies of source and target; they share one file of ids or have two.
+    """Marian's vocabularies of source and target, with their ids in one file or in two.
 
     Raises InputError for missing or invalid files.
     """

@@ -1,4 +1,4 @@
-"""What the Transformer replaced (section 1): recurrent networks, and their attention."""
+"""What the Transformer replaced (section 1): recurrent networks and their attention."""
 
 from numformer.recurrence.scores import AdditiveScore, DotProductScore, MultiplicativeScore
 from numformer.recurrence.cells import GRUCell, LSTMCell, RNNCell

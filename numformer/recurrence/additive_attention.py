@@ -25,10 +25,10 @@ def additive_attention(query, keys, memory, mask, query_weight, v):
 
 def additive_attention_backward(dcontext, query, memory, query_weight, v, weights, hidden):
     """dcontext (B, M) -> the gradients of query, keys, memory, query_weight and v."""
-    dmemory = weights[..., None] * dcontext[:, None, :]  # context = weights memory
+    dmemory = weights[..., None] * dcontext[:, None, :]  # context = weights @ memory
     dweights = (memory @ dcontext[..., None])[..., 0]
     dscores = softmax_backward(dweights, weights)
-    dhidden, dv, _ = linear_backward(dscores[..., None], hidden, v)  # scores = hidden v
+    dhidden, dv, _ = linear_backward(dscores[..., None], hidden, v)  # scores = hidden @ v
     dkeys = dhidden * (1 - hidden * hidden)  # hidden = tanh(query W_q + keys)
     dprojected = dkeys.sum(axis=1)  # all keys share the query
     dquery, dquery_weight, _ = linear_backward(dprojected, query, query_weight)
@@ -39,8 +39,8 @@ class AdditiveAttention(Layer):
     """query (B, K), keys (B, S, A), memory (B, S, M), mask (B, S) -> context (B, M).
 
     The query, a decoder's state, is scored against every position (AdditiveScore); the context is
-    the mean of the memory, weighted by the softmax of the scores. The keys are memory W_k: the
-    layer around this one computes them once for all queries. The saved record has `weights` (B, S)
+    the mean of the memory, weighted by the softmax of the scores. The keys are memory W_k, which
+    the layer around this one computes once for all queries. The saved record has `weights` (B, S)
     for attention maps. `backward` returns dquery, dkeys, dmemory.
     """
 
@@ -64,6 +64,6 @@ class AdditiveAttention(Layer):
         return dquery, dkeys, dmemory
 
     def attention_weights(self):
-        """Return the weights (B, 1, T, S) of all saved forwards, each with one query."""
+        """Return the weights (B, 1, T, S) of all T saved forwards, each of which has one query."""
         weights = [record["weights"] for record in self.saved]
         return array_module(self.v.data).stack(weights, axis=1)[:, None]

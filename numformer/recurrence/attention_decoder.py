@@ -16,9 +16,10 @@ from numformer.recurrence.recurrent import Steps
 class AttentionDecoder(Layer):
     """x (B, T, D), lengths (B,), start (B, H), memory (B, S, M), mask (B, S) -> (B, T, H + M).
 
-    Before each step the state h attends to the memory; the resulting context enters the cell
-    together with x. The output has the state and the context of each position, and 0 at padding.
-    `lengths` are as in Recurrent; None without padding. `backward` returns dx, dstart, dmemory.
+    Before each step, the state h attends to the memory; the resulting context enters the cell
+    together with x. The output at a position is the new h and the context, side by side; at padding
+    it is 0. `lengths` are as in Recurrent, or None without padding. `backward` returns dx, dstart,
+    dmemory.
     """
 
     def __init__(self, cell: Cell, d_model: int, d_memory: int, rng: np.random.Generator):
@@ -49,7 +50,7 @@ class AttentionDecoder(Layer):
         return state, array_module(a).concatenate([state[:, :size], context], axis=-1)
 
     def step(self, x, state, keys, memory, mask):
-        """x (B, D), state, and the `step_inputs` -> the next state, its output (B, H + M)."""
+        """x (B, D), state, and the `step_inputs` -> the next state, the output (B, H + M)."""
         return self._step(self.input.forward(x), state, keys, memory, mask)
 
     def step_inputs(self, memory, mask) -> list:
@@ -70,9 +71,9 @@ class AttentionDecoder(Layer):
             dstate[:count, :size] += dy[:count, t, :size]
             da[active], dprevious = self.cell.backward(dstate[:count])
             dcontext = self.context.backward(da[active])
-            dcontext += dy[:count, t, size:]  # the context is an output, too
+            dcontext += dy[:count, t, size:]  # the context is part of the output, too
             dquery, dkeys_here, dmemory_here = self.cross_attention.backward(dcontext)
-            dprevious[:, :size] += dquery  # the previous state is the query
+            dprevious[:, :size] += dquery  # the h of the previous state is the query
             dstate[:count] = dprevious
             dkeys[:count] += dkeys_here  # every step attends to the same memory
             dmemory[:count] += dmemory_here

@@ -1,6 +1,6 @@
 """Recurrent cells: one step of a recurrent network.
 
-A state passes from position to position, so that every step waits for the previous one (section 1).
+A state passes from position to position, so every step waits for the previous one (section 1).
 There are three cells: the simple one (Elman 1990), the LSTM (Hochreiter and Schmidhuber 1997, with
 the forget gate of Gers et al. 2000) and the GRU (Cho et al. 2014). The input of a cell is
 a = x W + b, which the layer around it computes for all positions in one product.
@@ -39,8 +39,8 @@ def lstm(a, state, weight):
     """i, f, o = sigmoid(a + h W), g = tanh(a + h W); c' = f c + i g; h' = o tanh(c').
 
     a (B, 4 H) in the order i, f, o, g; state (B, 2 H) = [h | c]; weight W (H, 4 H)
-    -> state (B, 2 H) = [h' | c'], gates (B, 4 H), tanh_c = tanh(c') (B, H). The memory c passes
-    through no weight and no tanh from step to step: only the forget gate f shrinks its gradient.
+    -> state (B, 2 H) = [h' | c'], gates (B, 4 H), tanh_c = tanh(c') (B, H). From step to step, the
+    memory c passes through no weight and no tanh: only the forget gate f shrinks its gradient.
     """
     xp, size = array_module(a), len(weight)
     h, c = state[:, :size], state[:, size:]
@@ -87,7 +87,7 @@ def gru(a, state, weight):
     a (B, 3 H) in the order r, z, n; state h (B, H); weight W (H, 3 H) -> state h' (B, H),
     gates (B, 3 H), product (B, H) of h and n's part of W. The reset gate r acts after the product,
     as in the first version of Cho et al. 2014 (arXiv 1406.1078v1), in cuDNN and in PyTorch, so that
-    one product serves all three gates. Later versions of the paper have tanh(a + (r h) W).
+    one product h W serves r, z and n. Later versions of the paper have tanh(a + (r h) W).
     """
     xp, size = array_module(a), len(weight)
     gates = matmul(state, weight)
@@ -132,9 +132,9 @@ def _parts(x, size: int) -> list:
 class Cell(Layer):
     """One step of a recurrence: a (B, gates H), state (B, states H) -> the next state.
 
-    The first H values of a state are h, the output. The weight (H, gates H) of h starts as an
-    orthogonal matrix for each gate (Saxe et al. 2014), which keeps the length of h over any number
-    of steps. There is no bias, because `a` includes one. `backward` returns da, dstate.
+    The first H values of a state are h, the output. The initial weight (H, gates H) of h has an
+    orthogonal matrix for each gate (Saxe et al. 2014), whose product with h is as long as h. There
+    is no bias, because `a` includes one. `backward` returns da, dstate.
     """
 
     gates = states = 1
@@ -149,7 +149,7 @@ class Cell(Layer):
         return Linear(d_in, self.gates * self.size, rng, bias)
 
     def initial_state(self, batch: int, like, h=None):
-        """Return the first state (batch, states H): h (batch, H) or zeros, and then zeros."""
+        """Return the first state (batch, states H): h (batch, H), zeros if None, and then zeros."""
         state = array_module(like).zeros((batch, self.states * self.size), like.dtype)
         if h is not None:
             state[:, : self.size] = h
@@ -173,11 +173,11 @@ class RNNCell(Cell):
 
 
 class LSTMCell(Cell):
-    """a (B, 4 H), state [h | c] (B, 2 H) -> [h' | c']: a memory c that gates write and erase.
+    """a (B, 4 H), state [h | c] (B, 2 H) -> [h' | c']: gates write to and erase the memory c.
 
-    The bias of the forget gate starts at 1 (Gers et al. 2000; Jozefowicz et al. 2015): the gate is
-    open, so that the memory lasts until the cell has learned what to forget. With 0, half of the
-    memory would be lost at every step.
+    The bias of the forget gate starts at 1 (Gers et al. 2000; Jozefowicz et al. 2015), which opens
+    the gate, so that memory lasts until the cell has learned what to forget. A bias of 0 would lose
+    half of the memory at every step.
     """
 
     gates, states = 4, 2

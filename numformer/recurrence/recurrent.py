@@ -1,4 +1,4 @@
-"""A recurrent layer: a cell moves along a padded batch, and backward goes back through time."""
+"""A recurrent layer: a cell moves along a padded batch; backward goes back through time."""
 
 from typing import Any
 
@@ -14,15 +14,15 @@ from numformer.recurrence.cells import Cell
 class Steps:
     """The order in which a loop visits the positions of a padded batch (B, T).
 
-    Each step visits one position of every sequence that is long enough. Sequences are sorted by
-    length, the longest first, as `order` (B,) says, so that the active sequences are the first rows
-    of the batch and padding is never computed. `loop` has for each step the position, the number of
+    Each step visits one position of every sequence that is long enough. `order` (B,) sorts the
+    sequences by length, the longest first, so that the active sequences are the first rows of the
+    batch and padding is never computed. For each step, `loop` has the position, the number of
     active sequences, and the slice of their rows among the N real positions, which are numbered in
-    the order of the loop. `places` (N,) are their indices among all B T positions,
-    `sequences` (N,) the indices of their sequences in `order`; `inverse` undoes the order.
+    the order of the loop. For each real position, `places` (N,) has its index among all B T
+    positions, and `sequences` (N,) the index of its sequence in `order`. `inverse` undoes `order`.
 
-    `lengths` (B,) are on the host; the default is T for all. With `backwards` the loop starts at
-    the last position. Raises InputError for lengths that no sequence of the batch can have.
+    `lengths` (B,) are on the host; the default is T for all. With `backwards`, the loop starts at
+    the last position. Raises InputError unless there are B lengths from 0 to T.
     """
 
     def __init__(self, batch: int, longest: int, lengths=None, xp=np, backwards: bool = False):
@@ -48,10 +48,11 @@ class Recurrent(Layer):
     """x (B, T, D) -> h (B, T, H): a cell passes its state from position to position.
 
     `lengths` (B,), a host array, are the numbers of real positions; at the padding after them the
-    state stays the same, so h[:, -1] is the last state of every sequence. With `backwards` the cell
-    moves from the last real position to the first, and h[:, 0] is its last state. `start` (B, H) is
+    state stays the same, so h[:, -1] is the last h of every sequence. With `backwards`, the cell
+    moves from the last real position to the first, and h[:, 0] is its last h. `start` (B, H) is
     h before the first step; the default is 0. If `d_context` is set, every step also gets the same
-    `context` (B, d_context). `backward` returns dx, and dstart and dcontext if forward got them.
+    `context` (B, d_context). `backward` returns dx, then dstart if forward got `start`, and
+    dcontext if it got `context`.
     """
 
     context: Any  # a Linear, or None without d_context
@@ -78,7 +79,7 @@ class Recurrent(Layer):
             raise InputError(
                 "a layer takes a context if d_context is set, and only then",
                 f"{'no' if context is None else 'a'} context",
-                "Set d_context, or leave both out.",
+                "Set d_context and pass a context, or leave both out.",
             )
         if context is not None:
             share = self.context.forward(context.take(steps.order, axis=0))
@@ -104,9 +105,9 @@ class Recurrent(Layer):
         return state, state[:, : self.cell.size]
 
     def backward(self, dh: Array) -> Any:
-        """Go backward through time, by the reversed loop.
+        """Propagate the gradient backward through time, in the reversed loop.
 
-        Every step of forward saved a record on the stack of the same cell. The reversed loop pops
+        In forward, every step saved a record on the stack of the same cell. The reversed loop pops
         the records, latest first, and each step adds to the gradient of the same weight.
         """
         saved = self.pop_saved()

@@ -20,7 +20,7 @@ def dot_product_score(query, key, scale):
 
 def dot_product_score_backward(dscores, query, key, scale):
     """dscores (..., T, S) -> dquery (..., T, K), dkey (..., S, K)."""
-    dproducts = dscores * scale  # scores = scale products
+    dproducts = dscores * scale  # scores = scale * products
     return matmul(dproducts, key), matmul(transpose(dproducts), query)  # products = Q K^T
 
 
@@ -55,8 +55,8 @@ def multiplicative_score(query, key, weight):
 
 def multiplicative_score_backward(dscores, query, key, weight, projected):
     """dscores (..., T, S) -> dquery (..., T, K_q), dkey (..., S, K_k), dweight (K_q, K_k)."""
-    dkey = matmul(transpose(dscores), projected)  # scores = projected K^T
-    dprojected = matmul(dscores, key)  # scores = projected K^T
+    dkey = matmul(transpose(dscores), projected)  # scores = projected @ K^T
+    dprojected = matmul(dscores, key)  # scores = projected @ K^T
     dquery, dweight, _ = linear_backward(dprojected, query, weight)  # projected = Q W
     return dquery, dkey, dweight
 
@@ -98,10 +98,10 @@ def additive_score(query, key, query_weight, key_weight, v):
 
 def additive_score_backward(dscores, query, key, query_weight, key_weight, v, hidden):
     """dscores (..., T, S) -> the gradients of query, key, query_weight, key_weight and v."""
-    dhidden, dv, _ = linear_backward(dscores[..., None], hidden, v)  # scores = hidden v
+    dhidden, dv, _ = linear_backward(dscores[..., None], hidden, v)  # scores = hidden @ v
     dsum = dhidden * (1 - hidden * hidden)  # hidden = tanh(sum)
-    dprojected_query = dsum.sum(axis=-2)  # all keys share a query
-    dprojected_key = dsum.sum(axis=-3)  # all queries share a key
+    dprojected_query = dsum.sum(axis=-2)  # all keys share each query
+    dprojected_key = dsum.sum(axis=-3)  # all queries share each key
     dquery, dquery_weight, _ = linear_backward(dprojected_query, query, query_weight)
     dkey, dkey_weight, _ = linear_backward(dprojected_key, key, key_weight)
     return dquery, dkey, dquery_weight, dkey_weight, dv
@@ -111,9 +111,9 @@ class AdditiveScore(Layer):
     """query (..., T, K_q), key (..., S, K_k) -> scores (..., T, S): tanh(Q W_q + K W_k) v.
 
     A small network with one hidden layer of size A scores every pair of query and key, so it needs
-    memory for T S A numbers where a dot product needs T S. The initial values are drawn as in
-    Linear: v is smaller for a larger A, so that the scores need no scale. Their initial variance is
-    about 1 if A is about the size of queries and keys.
+    memory for T S A numbers, where dot products need T S. The initial values are drawn as in
+    Linear: v is smaller for a larger A, so no scaling of the scores is needed. Their initial
+    variance is about 1 if A is about the size of queries and keys.
     """
 
     def __init__(self, d_query: int, d_key: int, d_hidden: int, rng: np.random.Generator):

@@ -1,4 +1,4 @@
-"""A training run on disk: checkpoints, and the folder that it writes to and resumes from."""
+"""A training run on disk: its checkpoints, and the folder from which it is resumed."""
 
 from numformer.runs.checkpoints import load_model, save_model
 

@@ -43,7 +43,7 @@ def checksum(tensors: dict[str, np.ndarray], metadata: dict) -> int:
 
 
 def as_json(name: str, value):
-    """Return `value` as a checkpoint will return it: JSON turns tuples into lists.
+    """Return `value` as it will be read from a checkpoint: JSON turns tuples into lists.
 
     Raises InputError, which names the entry, for a value that JSON cannot express, and for NaN,
     which does not equal itself and so could not be compared. Infinities are refused, too.
@@ -156,13 +156,13 @@ def read_config(path: Path, metadata: dict, model: type[Model]) -> Settings:
         raise InputError(
             f"the checkpoint must hold the model {model_kind(model)!r}",
             f"{path}, which holds {metadata.get('model')!r}",
-            "Name a checkpoint of that kind, or pass the class that it holds.",
+            "Name a checkpoint of that kind, or pass the class of its model.",
         )
     try:
         return model.Config(**metadata["config"])
     except (KeyError, TypeError, InputError) as problem:
         raise InputError(
-            "a saved model names its Config",
+            "a saved model has a valid Config",
             f"{path} ({problem})",
             "If it names choices of your own, register them first; if not, train it again.",
         ) from None
@@ -216,7 +216,7 @@ def load_model(path: Path, kind: type[Model] | None = None) -> tuple[Model, dict
     if any(name.startswith("optimizer.") for name in tensors):
         raise InputError(
             rule,
-            f"{path}, the state of a run that may go on",
+            f"{path}, the state of a run, for resuming it",
             f"Name {path.with_name('best.safetensors')}, the best model of that run.",
         )
     if kind is not None and not (isinstance(kind, type) and issubclass(kind, Model)):
@@ -254,7 +254,7 @@ def _build(path: Path, kind: type[Model], config: Any, tensors: dict) -> Model:
 def require_size(path: Path, size: int, config: Settings) -> None:
     """Raise InputError if a file of `size` numbers has too few for a model of this config.
 
-    Call it before building the model, which a damaged config could make enormous.
+    Call this before building the model, which a damaged config could make enormous.
     """
     if getattr(config, "least_parameters", 0) > size:
         raise InputError(

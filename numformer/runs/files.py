@@ -24,7 +24,7 @@ _locked_folders: set[Path] = set()  # the folders that this process has locked
 
 
 def cache_folder() -> Path:
-    """Return the folder for downloads; for a user without a home, a temporary folder."""
+    """Return the folder for downloads; for a user without a home folder, a temporary one."""
     try:
         return platformdirs.user_cache_path("numformer", appauthor=False)
     except RuntimeError:  # no HOME, and no entry in the system's list of users
@@ -35,8 +35,8 @@ def cache_folder() -> Path:
 def folder_lock(folder: Path) -> Iterator[None]:
     """Within the block, no other process can lock `folder`. Raises InputError if one already has.
 
-    The lock leaves no file, and ends when its process ends, however that happens. The same process
-    may lock the folder again within the block.
+    The lock leaves no file behind, and ends with its process, even with a killed one. The same
+    process may lock the folder again within the block.
     """
     place = folder.resolve()
     if place in _locked_folders:
@@ -58,14 +58,14 @@ def folder_lock(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _flock(folder: Path) -> Iterator[bool]:
-    """Lock the folder itself, and yield True, or False if another process has locked it."""
+    """Lock the folder itself; yield False if another process has locked it, otherwise True."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:
             if fcntl:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             acquired = True
-        except OSError as problem:  # unless BlockingIOError, the file system has no locks
+        except OSError as problem:  # if it is no BlockingIOError, the file system has no locks
             acquired = not isinstance(problem, BlockingIOError)
         yield acquired
     finally:

@@ -1,4 +1,4 @@
-"""Migrates checkpoints to the present format: a function from each earlier format to the next."""
+"""Migrates checkpoints to the present format; each function converts a format to the next."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -47,14 +47,14 @@ def from_2(tensors: dict, metadata: dict) -> Checkpoint:
     task = metadata.get("task")
     task = dict(task) if isinstance(task, dict) else {}
     text = None
-    if task.keys() >= {"characters", "phonemes", "max_length"}:  # pronounce, with beam search
+    if task.keys() >= {"characters", "phonemes", "max_length"}:  # the task pronounce
         text = _transduction(task.pop("characters"), task.pop("phonemes"), " ")
         text |= {"max_length": task.pop("max_length"), "beam": 5}
         task = {"name": "pronounce"} | task
     elif task.keys() >= {"symbols", "context"}:  # the task write
         vocabulary = {"symbols": task.pop("symbols"), "separator": ""}
         text = {"kind": "continuation", "vocabulary": vocabulary, "context": task["context"]}
-    elif isinstance(task.get("symbols"), str):  # a task such as reverse: at most 16 target symbols
+    elif isinstance(task.get("symbols"), str):  # such as reverse: targets have at most 16 symbols
         text = _transduction(task["symbols"], task["symbols"], "") | {"max_length": 32}
     return tensors, metadata | {"task": task or metadata.get("task"), "text": text}
 
@@ -72,7 +72,7 @@ def from_3(tensors: dict, metadata: dict) -> Checkpoint:
 
 
 def from_4(tensors: dict, metadata: dict) -> Checkpoint:
-    """Format 4 had `mixer` where format 5 has `self_attention`, and settings without effect."""
+    """Format 4 had `mixer` for `self_attention` in names, and saved settings without effect."""
     names = {".mixer.": ".self_attention.", ".distances.table": ".attention.bias.table"}
 
     def rename(name: str) -> str:
@@ -107,7 +107,8 @@ def settings_from_4(values: Mapping[str, Any]) -> dict[str, Any]:
     """Convert a config, recipe or flags from format 4 to 5; drop settings that had no effect.
 
     In format 4, only the mixers "grouped" and "window" could share keys and values; in format 5
-    every attention can. `attention_function` did not yet choose the method for long sequences.
+    every attention can. `attention_function` did not yet choose the method for long sequences, so
+    its former default, "scaled_dot_product", is dropped.
     """
     new = dict(values)
     for name, (owner, choices) in OWNERS_4.items():

@@ -1,4 +1,4 @@
-"""Checks whether a saved run can be resumed: its files must be its own, complete and valid."""
+"""Checks whether a saved run can be resumed: its files must be complete, valid and its own."""
 
 import sys
 import zlib
@@ -36,7 +36,7 @@ class State:
 
 
 def summary(metrics: bytes) -> dict:
-    """Return length and checksum, to check later that metrics.jsonl begins with these bytes."""
+    """Return the length and checksum, which later show whether a file begins with these bytes."""
     return {"bytes": len(metrics), "crc32": zlib.crc32(metrics)}
 
 
@@ -46,7 +46,7 @@ def load_state(
     """Return the state in the file `last`, to resume a run of `model` with `settings` from it.
 
     `metrics` is the path of metrics.jsonl, `metric` the task's metric, `dtype` the weights' dtype.
-    Raises InputError, which says what does not fit, if the run cannot be resumed from it.
+    Raises InputError, which names the mismatch, if the run cannot be resumed.
     """
     tensors, metadata = load_checkpoint(last, dtype)
     _require_same_settings(last, metadata, type(model), settings)
@@ -69,7 +69,7 @@ def load_state(
     )
     if invalid := _invalid_entry(state, metadata.get("steps"), metric, most_recent):
         raise InputError(
-            "the state of a run is one that the run can have saved",
+            "the state of a run has only entries that the run can have saved",
             f"{last} with an impossible entry, {invalid}",
             "Start a new run.",
         )
@@ -82,7 +82,7 @@ def _require_same_settings(last: Path, metadata: dict, model: type[Model], setti
     if "step" not in metadata:
         raise InputError(
             "a run is resumed from the last.safetensors that it saved",
-            f"{last}, which holds a model but no run",
+            f"{last}, which holds a model but not the state of a run",
             "Start a new run.",
         )
     if metadata.get("task") != settings["task"]:
@@ -98,7 +98,7 @@ def _require_same_settings(last: Path, metadata: dict, model: type[Model], setti
         raise InputError(
             "the state of a run holds its recipe", f"{last} ({problem})", "Start a new run."
         ) from None
-    # Fields that the file lacks, since they were added later, get their defaults.
+    # Fields that the file lacks because they were added later get their defaults.
     saved = metadata | {
         "model": model_kind(model),
         "config": saved_values(config),
@@ -115,7 +115,7 @@ def _require_same_settings(last: Path, metadata: dict, model: type[Model], setti
 
 
 def _by_name(settings: dict) -> dict:
-    """Return kind of model, seed, parts and every field of config and recipe in one dict."""
+    """Return the kind of model, the seed, parts and all fields of config and recipe in one dict."""
     single = {name: settings.get(name) for name in ("model", "seed", "parts")}
     return single | settings["config"] | settings["recipe"]
 
@@ -127,8 +127,8 @@ def _require_same_end(recipe: Recipe, steps: int, step: int, saved_steps: int) -
     """
     if steps != saved_steps and recipe.depends_on_steps:
         raise InputError(
-            f"with decay {recipe.decay!r} a run keeps its number of steps, because the rate falls "
-            "to 0 at its last step: a longer run would differ from the first step on",
+            f"with decay {recipe.decay!r} a run keeps its number of steps, because its learning "
+            "rates depend on that number",
             f"steps {steps} instead of {saved_steps}",
             f"Set steps to {saved_steps}, or start a new run.",
         )
@@ -141,7 +141,7 @@ def _require_same_end(recipe: Recipe, steps: int, step: int, saved_steps: int) -
 
 
 def _invalid_entry(state: State, steps, metric: str, most_recent: int) -> str | None:
-    """Return the name of an entry that no run of `steps` can have saved, or None.
+    """Return the name of an entry that no run of `steps` steps can have saved, or None.
 
     At most `most_recent` vectors of weights may have been kept for averaging.
     """
@@ -171,7 +171,7 @@ def _invalid_entry(state: State, steps, metric: str, most_recent: int) -> str | 
 
 def _can_be_best(best: dict, step: int, steps: int, metric: str) -> bool:
     if not best:
-        return step < steps  # at its end a run is evaluated, so it has a best evaluation
+        return step < steps  # a run is evaluated at its end, so it then has a best evaluation
     at, numbers = best.get("step"), _are_numbers(best.values())
     return numbers and metric in best and type(at) is int and 1 <= at <= step
 

@@ -16,7 +16,7 @@ from numformer.runs.resume import State, load_state, summary
 
 
 def read_metrics(path: Path) -> list[dict]:
-    """Return the lines of a metrics.jsonl, without an unfinished last line of a killed run."""
+    """Return the lines of a metrics.jsonl, without the unfinished last line of a killed run."""
     *lines, _unfinished = path.read_text(encoding="utf-8").split("\n")
     return [json.loads(line) for line in lines]
 
@@ -24,9 +24,10 @@ def read_metrics(path: Path) -> list[dict]:
 class RunFolder:
     """The files of a run: metrics.jsonl, last.safetensors (for resuming) and best.safetensors.
 
-    `settings` determine the run's numbers, so they must be equal when it is resumed: kind and
+    `settings` determine the run's results, so they must be equal when it is resumed: kind and
     config of the model, recipe, seed, parts and task, and the number of steps if the recipe's rates
-    depend on it. `text` describes the task's `text`; `extra` is saved with the best model.
+    depend on it. `text`, the description of the task's `text`, and `extra` are saved with the best
+    model.
     """
 
     def __init__(
@@ -43,11 +44,11 @@ class RunFolder:
         self.metrics, self.last, self.best = (folder / name for name in names)
 
     def find(self, resume: bool) -> None:
-        """Create a new run's folder; require that a resumed run has one; else raise InputError."""
+        """Create a new run's folder. Raises InputError on failure, or if a resumed run has none."""
         if resume and not self.folder.is_dir():
             raise InputError(
                 "a run is resumed in the folder that it writes to",
-                f"{self.folder}, where there is no folder",
+                f"{self.folder}, which is not a folder",
                 "Name the run's folder, or start a new run.",
             )
         if not resume:
@@ -80,7 +81,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def _creating(self) -> Iterator[None]:
-        """Within the block, turn an OSError into an InputError: no run can begin in the folder."""
+        """Within the block, turn an OSError into an InputError that names the folder."""
         try:
             yield
         except OSError as problem:
@@ -98,7 +99,7 @@ class RunFolder:
     def save(self, tensors: dict[str, np.ndarray], progress: dict) -> None:
         """Write last.safetensors: host arrays, and the run's progress."""
         with naming(self.metrics), open(self.metrics, "ab+") as file:
-            os.fsync(file.fileno())  # so that it survives a power cut, like the checkpoint
+            os.fsync(file.fileno())  # the file then survives a power cut, like the checkpoint
             file.seek(0)
             metrics = summary(file.read())
         progress = progress | {"metrics": metrics, "metric": self.metric}
@@ -110,7 +111,7 @@ class RunFolder:
         save_model(self.best, model, **metadata | self.extra)
 
     def load_best(self, model: Model, best: dict, dtype) -> None:
-        """Load best.safetensors into the model. Raises InputError unless it belongs to `best`."""
+        """Load best.safetensors into the model. Raises InputError unless it is that of `best`."""
         tensors, metadata = load_checkpoint(self.best, dtype)
         same = metadata.get("best") == best
         if not same or read_config(self.best, metadata, type(model)) != model.config:
@@ -144,7 +145,7 @@ class RunFolder:
         elif self.metrics.exists() and not self.metrics.is_file():
             raise InputError(
                 "a run is resumed with the metrics.jsonl that it wrote",
-                f"{self.metrics}, which is no file",
+                f"{self.metrics}, which is not a file",
                 "Start a new run.",
             )
         else:
@@ -153,5 +154,5 @@ class RunFolder:
             path.with_name(path.name + PARTIAL).unlink(missing_ok=True)
 
     def evaluations(self) -> list[dict]:
-        """Return the lines of evaluations in metrics.jsonl."""
+        """Return the lines of metrics.jsonl that hold evaluations."""
         return [line for line in read_metrics(self.metrics) if "gradient_norm" not in line]

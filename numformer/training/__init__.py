@@ -1,4 +1,4 @@
-"""Training: the loop over a task's batches, and its measures."""
+"""Training: the loop over a task's batches, and the measures of the model."""
 
 from numformer.training.average import average
 from numformer.training.loop import Schedule, Task, train

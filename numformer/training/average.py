@@ -39,7 +39,8 @@ def average(states: Sequence[Mapping]) -> dict:
 def mean_weights(data, recent: Sequence) -> Iterator[None]:
     """Within the block `data` (N) is the mean of `recent`, its values at several steps.
 
-    The last of `recent` equals `data` before the block. If `recent` is empty, `data` is unchanged.
+    The last of `recent` must equal `data` before the block, and is copied back after it. If
+    `recent` is empty, `data` is unchanged.
     `data` is changed in place, since layers and other processes share its memory.
     """
     if not recent:

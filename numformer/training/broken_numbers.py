@@ -9,7 +9,7 @@ from numformer.layer import Layer, Parameter
 
 @has_kernel
 def all_finite(loss, norm, before):
-    """Whether loss and norm, scalars (), are finite and `before`, the last result, is true."""
+    """Whether loss and norm, scalars (), are finite and `before`, the previous result, is true."""
     xp = array_module(norm)
     return xp.isfinite(loss) & xp.isfinite(norm) & before
 
@@ -28,12 +28,12 @@ def first_broken(
     The origin is a parameter before the step, or one of `layers` that had finite inputs, but
     returned a result or added a gradient that is not finite. Inner layers return before the layers
     around them, so the innermost layer is named. Returns None if every number is finite. Gradients
-    must be zero beforehand.
+    must be zero before the call.
     """
     if broken := broken_parameter(parameters):
         return f"the parameter {broken}, before the step"
     names = {id(parameter): name for name, parameter in parameters.items()}
-    breaks: list[tuple[bool, str]] = []  # whether the inputs were finite, and what broke
+    breaks: list[tuple[bool, str]] = []  # whether the inputs were finite, and what was not
 
     def examine(result_name: str, added_to: Iterable[Parameter], name, call, inputs):
         inputs_finite = _finite(inputs)  # before the call, which may overwrite them
@@ -54,7 +54,7 @@ def first_broken(
 
     with intercept(layers, "forward", forward), intercept(layers, "backward", backward):
         replay()
-    # If a sum between two layers breaks, its origin is the layer around them, with finite inputs.
+    # If the sum of two layers' results overflows, the origin is the layer that adds them.
     origins = [what for inputs_finite, what in breaks if inputs_finite]
     return next(iter(origins), breaks[0][1] if breaks else None)
 

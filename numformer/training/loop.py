@@ -40,7 +40,7 @@ def closed_pipe_interrupts() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        raise Interrupted("training stopped, since nothing reads its output any more") from None
+        raise Interrupted("training stopped, because nothing reads its output any more") from None
 
 
 class Task(Protocol):
@@ -48,9 +48,9 @@ class Task(Protocol):
 
     Three more attributes are optional. `held_out` is a list of batches that training never sees;
     each evaluation then measures the objective's mean loss on them as "held_out_loss", unless
-    `evaluate` does. `text` says how the saved model, once loaded by numformer.load, turns texts
-    into texts (numformer.Transduction, Continuation). `metadata` is a dict of JSON values to save
-    with the best model.
+    `evaluate` does. `text` is the pipeline, such as a numformer.Transduction, by which the saved
+    model turns texts into texts once it is loaded by numformer.load. `metadata` is a dict of JSON
+    values to save with the best model.
     """
 
     metric: str  # the measure from `evaluate` that decides which checkpoint is best
@@ -64,7 +64,7 @@ class Task(Protocol):
     def evaluate(self, model: Model) -> dict[str, float]:
         """Return measures by name, on data that is neither for training nor for the final test.
 
-        Called within `inference()`. No measure may be named "step" or "seconds".
+        Called within `inference()`. No measure may have a name that metrics.jsonl uses, as "step".
         """
         ...
 
@@ -78,7 +78,7 @@ class Schedule:
     """How long a run trains, and how often it reports (in steps).
 
     The run ends early after `minutes` of training in all, or after `patience` evaluations in a row
-    that are not better than the best before them. An equal figure is not better.
+    that are not better than the best before them. An equal result is not better.
     """
 
     steps: int
@@ -140,10 +140,10 @@ def train(
 
     `folder`, which is created, gets metrics.jsonl (a line every log_every steps and for each
     evaluation), last.safetensors (all that resuming needs) and best.safetensors (the best model so
-    far by task.metric). The loss of a line is the mean since the line before; `seconds` is the time
+    far by task.metric). The `loss` of a line is the mean since the line before, `seconds` the time
     of training so far. `schedule` may be a number of steps. Each batch is split into `parts` parts
     (numformer/execution/), by default a number that is fast on this machine, and at least one per
-    rank. From then on the process keeps the memory of freed arrays (see `reuse_freed_memory`).
+    rank. The process keeps the memory of freed arrays, even afterwards (`reuse_freed_memory`).
 
     `parallel` chooses what computes the parts: "forks", processes on this machine, or "mpi", the
     ranks that mpiexec has started, which all call this function with the same arguments. The
@@ -219,7 +219,7 @@ def _train(trainer: Trainer, schedule: Schedule, resume: bool, on_step, on_evalu
         over = schedule.ends_early(trainer) if trainer.is_evaluated else ""
         with progress.bar, interrupts() as interrupted:
             while not (trainer.finished or over):
-                if trainer.step < trainer.steps:  # else only the last evaluation is missing
+                if trainer.step < trainer.steps:  # else only the last evaluation is left
                     trainer.advance()
                     progress.bar.update()
                     if on_step:
@@ -275,7 +275,8 @@ def _duration(seconds: float) -> str:
 def interrupts() -> Iterator[list]:
     """Yield a list to which Ctrl-C and SIGTERM append, so that the caller can finish its step.
 
-    A second signal raises KeyboardInterrupt. Python delivers signals to the main thread only.
+    A second signal raises KeyboardInterrupt. Python delivers signals only to the main thread, so in
+    other threads the list stays empty.
     """
     received: list = []
     if threading.current_thread() is not threading.main_thread():

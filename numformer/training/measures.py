@@ -17,8 +17,8 @@ RESERVED = {"step", "seconds", "loss", "rate", "gradient_norm", "loss_scale"}
 def measures(task: Any, model: Model, objective: Layer) -> dict[str, float]:
     """Return the measures of evaluate(), and the loss on held-out batches if it is not one of them.
 
-    Raises InputError unless evaluate() returns numbers by name, the task's metric among them;
-    BrokenNumbers for NaN and infinities.
+    Raises InputError unless evaluate() returns a dict of numbers with the task's metric as a key,
+    and BrokenNumbers for NaN and infinities.
     """
     result, metric = task.evaluate(model), task.metric
     numbers = _numbers(result)
@@ -26,7 +26,7 @@ def measures(task: Any, model: Model, objective: Layer) -> dict[str, float]:
         numbers |= _held_out_loss(task, objective)
     if numbers is None or metric not in numbers or numbers.keys() & RESERVED:
         raise InputError(
-            f"evaluate() returns numbers by name, {metric!r} among them, and none with the names "
+            f"evaluate() returns a dict of numbers with the key {metric!r}, and without the keys "
             f"{', '.join(map(repr, sorted(RESERVED)))}",
             repr(result)[:200],
             f"Return for example {{{metric!r}: 0.5}}.",
@@ -38,7 +38,7 @@ def measures(task: Any, model: Model, objective: Layer) -> dict[str, float]:
 
 
 def _numbers(result) -> dict[str, float] | None:
-    """Return the result of evaluate() as floats by name, or None if it is not numbers by name."""
+    """Return the result of evaluate() with float values, or None if it is no dict of numbers."""
     try:
         numbers = {name: float(value) for name, value in result.items()}
     except (AttributeError, TypeError, ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""The state of a training run, and one method for each operation of the loop on it."""
+"""The state of a training run, with a method for each operation of the loop on it."""
 
 import functools
 import math
@@ -42,7 +42,7 @@ class Trainer:
         parts: int = 1,
         ranks: Ranks | None = None,
     ):
-        model.clear_saved()  # an interrupted step may have left saved arrays
+        model.clear_saved()  # an interrupted step may have left arrays saved for backward
         self.model, self.task, self.recipe, self.steps, self.seed = model, task, recipe, steps, seed
         self.parts, self.ranks = parts, ranks or Ranks()
         self.optimizer = recipe.make_optimizer(pack(model, np.float32, xp))
@@ -55,7 +55,7 @@ class Trainer:
         self.executor = make_executor(self.objective, self.optimizer, seed, parts, self.ranks)
         self.losses: list[float] = []  # since the last line of metrics.jsonl
         self.unread: list[tuple] = []  # (step, loss, norm[, scale]); all but step on the device
-        self.all_finite: Any = True  # on a GPU a scalar (): whether all numbers so far were finite
+        self.all_finite: Any = True  # on a GPU a scalar (): whether every loss and norm was finite
         self.best: dict = {}
         self.recent: list = []  # the weights (N,) at the latest evaluations, to be averaged
         self.evaluations: list[dict] = []  # the step and the measures of each
@@ -64,7 +64,7 @@ class Trainer:
         self.files = RunFolder(folder, self.settings(), task.metric, text, extra)
 
     def settings(self) -> dict:
-        """Return all that determines the run's numbers, and so must be equal when it is resumed."""
+        """Return all that determines the run's results, and so must be equal when it is resumed."""
         settings = description(self.model) | {
             "recipe": asdict(self.recipe),
             "seed": self.seed,
@@ -148,8 +148,8 @@ class Trainer:
         """On a GPU, update unless the loss or norm of this or an earlier step is not finite.
 
         Reading loss and norm here would wait for the GPU in every step. So the update is made and,
-        if either is not finite, undone on the GPU: the weights (in a `skipped` step the optimizer's
-        vectors, too) get their old values back.
+        if either is not finite or the step is `skipped`, undone on the GPU: the weights (and, with
+        loss scaling, the optimizer's vectors) get their old values back.
         """
         vectors = [self.parameters.data]
         self.all_finite = moves = all_finite(loss, norm, self.all_finite)
@@ -161,7 +161,7 @@ class Trainer:
             restore(vector, values, moves)
 
     def read(self) -> None:
-        """Read each unread step's loss and norm. Only this waits for a GPU.
+        """Read the loss and norm of each unread step; on a GPU, wait for these steps.
 
         Raises BrokenNumbers at the first step whose loss or norm is not finite.
         """
@@ -179,10 +179,10 @@ class Trainer:
             self.norm, self.scale = norm, {"loss_scale": scale[0]} if scale else {}
 
     def broken(self, step: int, loss: float, norm: float) -> BrokenNumbers:
-        """Return the error for a step with broken numbers; replay the step to find their origin."""
+        """Return the error for a loss or norm that is not finite; replay the step to find where."""
         parameters = self.model.named_parameters()
         owners = self.objective.named_layers(), self.model.named_layers()
-        # Each layer once; a layer of the model has its name within the model, which is set last.
+        # Each layer once. The model comes last, so its layers get their names within the model.
         layers = {id(layer): (name, layer) for layers in owners for name, layer in layers.items()}
         scale = self.loss_scale.scale if self.loss_scale else None
         replay = functools.partial(self.executor.replay, step, self.task.batch(step), scale)
@@ -192,9 +192,9 @@ class Trainer:
             place = f"the norm alone, because of the size of the gradient of {largest}"
         others = ", or with --precision float32" if self.loss_scale else ""
         return BrokenNumbers(
-            f"step {step}: loss {loss}, gradient norm {norm}; the first to break is {place}. The "
-            "weights are as they were before the step; saved files are intact. Start again with a "
-            f"smaller --factor or a --clip-norm{others}."
+            f"step {step}: loss {loss}, gradient norm {norm}; NaN or infinity first appears in "
+            f"{place}. The weights are as they were before the step; saved files are intact. "
+            f"Start again with a smaller --factor or a --clip-norm{others}."
         )
 
     def _require_finite_weights(self) -> None:
@@ -202,7 +202,7 @@ class Trainer:
         if not array_module(data).isfinite(data).all():
             broken = broken_parameter(self.model.named_parameters())
             raise BrokenNumbers(
-                f"step {self.step}: its update made {broken} not finite. What was saved is "
+                f"step {self.step}: its update made {broken} NaN or infinite. Saved files are "
                 "intact. Start again with a smaller --factor."
             )
 
@@ -243,7 +243,7 @@ class Trainer:
         except BrokenNumbers as problem:
             raise BrokenNumbers(
                 f"step {self.step}: the evaluation's {problem}, although every weight is finite. "
-                "What was saved is intact. Start again with a smaller --factor."
+                "Saved files are intact. Start again with a smaller --factor."
             ) from None
         self.evaluations.append({"step": self.step, **results})
         self._write(self.evaluations[-1])
@@ -259,7 +259,7 @@ class Trainer:
         return new >= best if self.task.higher_is_better else new <= best
 
     def since_progress(self) -> list[dict]:
-        """Return the evaluations from the best one on; of equal ones, from the earliest."""
+        """Return the best evaluation (of equal ones, the earliest) and all evaluations after it."""
         values = [evaluation[self.task.metric] for evaluation in self.evaluations]
         best = max if self.task.higher_is_better else min
         return self.evaluations[values.index(best(values)) :] if values else []
@@ -340,7 +340,7 @@ class Trainer:
 
 
 def _task_metadata(task) -> dict:
-    """Return the task's `metadata`, if any, or what it has under the former name `kept`."""
+    """Return the task's `metadata` (formerly named `kept`), or an empty dict if it has none."""
     if hasattr(task, "kept") and not hasattr(task, "metadata"):
         warnings.warn("Task.kept is now Task.metadata", DeprecationWarning, stacklevel=4)
         return task.kept

@@ -376,7 +376,7 @@ def test_a_wrong_gradient_of_a_parameter_explains_that_parameter_alone():
         "parts.0.gamma": "`parts.0` (Wrong) is wrong by itself, in gamma: constant ratio -1: the "
         "sign is wrong.",
         "parts.1.parts.0.beta": "`parts.1.parts.0` (Wrong) is wrong by itself, in beta: constant "
-        "ratio 2: counted twice, or a factor 1/2 is missing, or a factor 2 is one too many.",
+        "ratio 2: counted twice, or a factor 1/2 is missing, or 2 is an extra factor.",
     }
 
 
@@ -450,7 +450,7 @@ def swish(dx):
 
 
 HALF, EIGHT = X[:2], np.arange(8)
-SIGMOID = "the derivative of sigmoid is s * (1 - s), s its output: not "
+SIGMOID = "the derivative of sigmoid is s * (1 - s) (s is its output), not "
 REACHES = "the gradient that reaches `%s` is wrong already: "
 # What a message begins with ... and what else stands in it.
 MESSAGES = {
@@ -462,7 +462,7 @@ MESSAGES = {
         MeanAt(lambda t: 1 / T)
     ),
     "constant ratio ... the factor 1 / `temperature` is missing": example(MeanAt(lambda t: t)),
-    "constant ratio 2.001: a constant factor is missing, or one too many.": example(
+    "constant ratio 2.001: a constant factor is missing or extra.": example(
         MeanAt(lambda t: 2.001)
     ),
     REACHES % "value"
@@ -473,7 +473,7 @@ MESSAGES = {
         MEMORY[:2, :4],
     ),
     REACHES % "inner" + "constant ratio -1: ": example(TWO_USES, "x inner.weight inner.bias", HALF),
-    "a branch is left out: that through `f(x)` of `f(x) + EIGHT * f(x)`.": example(
+    "a branch is left out: the one through `f(x)` in `f(x) + EIGHT * f(x)`.": example(
         Around(
             nf.Tanh(), lambda f, x: f(x) + EIGHT * f(x), lambda g, dy, x: [g(EIGHT * dy), g(dy)][0]
         )
@@ -487,40 +487,40 @@ MESSAGES = {
     ),
     # One line of forward, whose derivative is wrong.
     SIGMOID + "1 (left out). ": sigmoid_example(lambda z, s: 1),
-    SIGMOID + "z * (1 - z), z its input. ": sigmoid_example(
+    SIGMOID + "z * (1 - z) (z is its input). ": sigmoid_example(
         lambda z, s: z * (1 - z), lambda z: (1 + np.tanh(z / 2)) / 2
     ),
     SIGMOID + "s * (1 - s) with sigmoid(s) for s. ": sigmoid_example(
         lambda z, s: logistic(s) * (1 - logistic(s))
     ),
-    "a branch is left out: that through `logistic(x @ RIGHT)` of `(x @ LEFT) * logistic(x @ "
+    "a branch is left out: the one through `logistic(x @ RIGHT)` in `(x @ LEFT) * logistic(x @ "
     "RIGHT)`. Forward's line: `lambda x: (x @ LEFT) * ... (test_diagnosis.py, ": example(GLU),
-    "a branch is left out: that through `x` of": swish(lambda dy, x, s: dy * x * s * (1 - s)),
-    "a branch has the wrong sign: that through `logistic(x)`": swish(
+    "a branch is left out: the one through `x` in": swish(lambda dy, x, s: dy * x * s * (1 - s)),
+    "a branch has the wrong sign: the one through `logistic(x)`": swish(
         lambda dy, x, s: dy * s - dy * x * s * (1 - s)
     ),
-    "a branch is counted twice: that through `x`": swish(
+    "a branch is counted twice: the one through `x`": swish(
         lambda dy, x, s: 2 * dy * s + dy * x * s * (1 - s)
     ),
-    "the derivative of `x * logistic(x)` by `logistic(x)` lacks `x`": swish(
+    "the derivative of `x * logistic(x)` with respect to `logistic(x)` lacks `x`": swish(
         lambda dy, x, s: dy * s + dy * s * (1 - s)
     ),
-    "the derivative of swish is sigmoid(z) * (1 + z - s), s its output: not s.": swish(
+    "the derivative of swish is sigmoid(z) * (1 + z - s) (s is its output), not s.": swish(
         lambda dy, x, s: dy * x * s
     ),
     "the gradient of `self.offset.data` is summed over the wrong axes, (0, 1, 2) instead": example(
         Dense(summed=lambda dz: dz.sum()), "offset"
     ),
     # The operation is in a loop.
-    "the derivative of tanh is 1 - s * s, s its output: not 1": example(
+    "the derivative of tanh is 1 - s * s (s is its output), not 1": example(
         Formula(
             lambda x: functools.reduce(lambda h, a: np.tanh(h + a), x.swapaxes(0, 1)),
             lambda dy, a: np.repeat(dy[:, None], T, axis=1),
         )
     ),
     # The operation is inside a function of NumPy.
-    "a branch counts 4 times (4, the size of axis 1 of x: a mean's 1/4 is missing): that through "
-    "`a.mean(axis=1, keepdims=True)` of `a * a.mean(axis=1, keepdims=True)`": example(
+    "a branch counts 4 times (4, the size of axis 1 of x: a mean's 1/4 is missing): the one "
+    "through `a.mean(axis=1, keepdims=True)` in `a * a.mean(axis=1, keepdims=True)`": example(
         Formula(
             lambda a: a * a.mean(axis=1, keepdims=True),
             lambda dy, a: dy * a.mean(axis=1, keepdims=True) + (dy * a).sum(axis=1, keepdims=True),

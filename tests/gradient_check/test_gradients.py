@@ -197,9 +197,9 @@ NUMBER = "backward returns one gradient for each floating-point input"
         (added(lambda dy, a, b: (a, a[0])), [f"{X[0].shape} for others {X.shape}"]),
         (Odd(records=1), ["1 saved records left"]),
         (InTwice(D, D, RNG, bias=False), ["adds to the gradients of the first", "weight", "+="]),
-        (Odd(x=lambda x: x.__imul__(2)), ["other values in x"]),
-        (Odd(dy=lambda dy: dy.__imul__(2)), ["other values in dy"]),
-        (Slot(np.exp, lambda dy, a: dy * np.exp(a)), ["other values in what forward returned"]),
+        (Odd(x=lambda x: x.__imul__(2)), ["changed values in x"]),
+        (Odd(dy=lambda dy: dy.__imul__(2)), ["changed values in dy"]),
+        (Slot(np.exp, lambda dy, a: dy * np.exp(a)), ["changed values in what forward returned"]),
         (added(lambda dy, a, b: (dy, dy.copy())), ["memory of dy in the gradient of x"]),
         (added(lambda dy, a, b: (dy.copy(), a)), ["memory of x in the gradient of others"]),
         (added(lambda dy, a, b: (dy.copy(),) * 2), ["the gradient of x in the gradient of others"]),
@@ -347,7 +347,7 @@ def test_the_command_as_a_user_runs_it(own):
         ("own_layers:right --elementwise right/absent", "right has the tensors x, scale, shift"),
         ("own_layers:right --elementwise absent/x", "The cases are: right."),
         ("own_layers:right --only absent", "Cases: right."),
-        ("--elementwise linear/x --only linear", "--only linear beside it"),
+        ("--elementwise linear/x --only linear", "--only linear as well"),
     ],
 )
 def test_a_bad_place_or_layer_gives_exit_code_2_and_one_line(arguments, says, own, capsys):

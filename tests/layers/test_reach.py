@@ -97,7 +97,7 @@ def test_a_mask_of_numbers_is_refused(mask, rng, complaint):
     ):
         words = complaint(call)
         assert "a mask is a boolean array, True = may attend; received" in words
-        assert "mask != 0 if 0 hides, mask == 0 if -inf does" in words
+        assert "mask != 0 if 0 means masked, mask == 0 if -inf does" in words
     assert as_reach(None, x, x).mask() is None
     queries = as_reach(None, x, x).queries
     assert (queries.valid.shape, [*queries.positions]) == ((2, 3), [0, 1, 2])

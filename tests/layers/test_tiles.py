@@ -464,7 +464,7 @@ def test_a_custom_attention_without_a_bias_gradient_is_refused(rng, complaint, m
     layer = self_attention("relative,attention", attention_function="own")
     x = rng.standard_normal((1, 4, 8)).astype(np.float32)
     layer.forward(x)
-    assert "returns dquery, dkey, dvalue, dbias; received 3 gradients of a Own" in complaint(
+    assert "returns dquery, dkey, dvalue, dbias; received 3 gradients from Own" in complaint(
         layer.backward, x
     )
 
@@ -475,7 +475,7 @@ def test_patterns_of_size_0_are_refused(complaint):
             message = f"{name} is an integer of at least 1; received {value}"
             assert message in complaint(kind, **{name: value})
     small = dict(d_model=8, heads=1)
-    assert "at least 2 heads: one sees near keys, one distant keys; received heads 1" in complaint(
+    assert "2 heads: one for near keys, one for distant keys; received heads 1" in complaint(
         TowerConfig, **small, mixers="window,strided"
     )
     TowerConfig(**small, mixers="window")

@@ -51,9 +51,9 @@ def test_the_check_finds_each_mistake_at_the_right_place(bug):
     # Of a layer in a model the check may know less, or say where.
     words = dict(
         none="All gradients are right.",
-        keys="that through memory of key.forward",
-        mask="by x lacks keep",
-        last="that through memory of layers.1.forward",
+        keys="the one through memory in key.forward",
+        mask="with respect to x lacks keep",
+        last="the one through memory in layers.1.forward",
         batch="divided by the batch size",
     )
     name = next((name for name, lines in WRONG_LINES.items() if lines is bugs.BUGS[bug]), "")

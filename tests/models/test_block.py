@@ -282,7 +282,7 @@ def test_what_cannot_be_computed_again_is_refused(rng, complaint):
     assert infinite.backward(np.ones((2, 3))).shape == (2, 3)  # trouble, but no other numbers
     stack = Transformer.Config.base(11, **SIZES, checkpointing=True).encoder(rng, causal=True)
     past = Memory(4)
-    with pytest.raises(InputError, match="a Memory while saving is on"):
+    with pytest.raises(InputError, match="a Memory while layers save for backward"):
         stack.forward(rng.standard_normal((2, 3, 8)), past=past)
 
 

@@ -230,7 +230,7 @@ def test_a_script_refuses_a_model_for_another(page, kind, says, tmp_path, call):
     assert (code, out, len(err)) == (2, [], 1) and says in err[0]
 
 
-@pytest.mark.filterwarnings("always:.* asks for no_repeat_ngram_size")
+@pytest.mark.filterwarnings("always:.* sets no_repeat_ngram_size")
 def test_settings_of_generation_are_read_or_warned_of(tmp_path, call):
     """End ids and lengths of generation_config.json; unsupported ones are named in one line."""
     gpt2, marian = (getattr(published_texts, kind)(tmp_path / kind) for kind in ("gpt2", "marian"))
@@ -238,12 +238,12 @@ def test_settings_of_generation_are_read_or_warned_of(tmp_path, call):
         eos_token_id=[7, 0], no_repeat_ngram_size=3, min_length=0, repetition_penalty=1.2
     )
     (gpt2 / "generation_config.json").write_text(json.dumps(generation), encoding="utf-8")
-    words = "asks for no_repeat_ngram_size 3, repetition_penalty 1.2, which numformer lacks"
+    words = "sets no_repeat_ngram_size 3, repetition_penalty 1.2, which numformer lacks"
     with pytest.warns(UserWarning, match=words) as warned:
         config = nf.load(gpt2).model.config
     assert config.special.ends == [7, 0] and warned[0].filename == __file__
     code, _, err = call(convert.main, f"{gpt2} --out {tmp_path / 'run'}")
-    assert code == 0 and len(err) == 1 and err[0].startswith(f"note: {gpt2} asks for no_repeat")
+    assert code == 0 and len(err) == 1 and err[0].startswith(f"note: {gpt2} sets no_repeat")
     back, again = tmp_path / "back", tmp_path / "again"
     assert call(convert.main, f"{tmp_path / 'run'} --to-huggingface --out {back}")[0] == 0
     assert call(convert.main, f"{back} --out {again}")[0] == 0
@@ -300,11 +300,11 @@ def test_what_is_published_again_is_written_as_its_run_writes(tmp_path):
         ("gpt2", dict(do_sample=True, top_k=0, top_p=0.9), r"samples with top_p=0\.9, "),
         ("gpt2", dict(do_sample=True, top_k=0, num_beams=1), ""),
         ("gpt2", dict(do_sample=False, top_k=5, top_p=0.9), ""),
-        ("gpt2", dict(num_beams=4), "asks for num_beams 4, which numformer lacks"),
-        ("gpt2", dict(bad_words_ids=[[5], [6, 7]]), r"asks for bad_words_ids \[\[6, 7\]\], which"),
+        ("gpt2", dict(num_beams=4), "sets num_beams 4, which numformer lacks"),
+        ("gpt2", dict(bad_words_ids=[[5], [6, 7]]), r"sets bad_words_ids \[\[6, 7\]\], which"),
         ("gpt2", dict(suppress_tokens=[], forced_bos_token_id=None), ""),
         ("marian", dict(num_beams=2, bad_words_ids=[[0]]), ""),
-        ("marian", dict(do_sample=True), "asks for do_sample True, which"),
+        ("marian", dict(do_sample=True), "sets do_sample True, which"),
         ("t5", dict(suppress_tokens=[4], forced_bos_token_id=5), r"suppress_tokens \[4\], forced"),
         ("bert", dict(do_sample=True, num_beams=3), ""),
     ],

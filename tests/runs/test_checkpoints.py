@@ -151,7 +151,7 @@ REFUSED = [
     for kind in (None, "perceptron", "block", "..loop", 3)
 ]
 REFUSED += [
-    (KIND | other, "names its Config")
+    (KIND | other, "has a valid Config")
     for other in ({}, {"config": None}, {"config": CONFIG | {"of a later version": True}})
 ]
 REFUSED += [(KIND | {"config": CONFIG | {"d_ff": 10}}, "Config that it was saved with")]

@@ -54,7 +54,7 @@ def test_a_folder_that_cannot_be_made_or_is_not_there_is_refused(tmp_path, compl
     for name, reason in (("file", "File exists"), ("file/below", "Not a directory")):
         assert f"{tmp_path / name} ({reason}). Choose another" in complaint(run, tmp_path / name)
     for name in ("absent", "file"):
-        assert "where there is no folder" in complaint(run, tmp_path / name, resume=True)
+        assert "which is not a folder" in complaint(run, tmp_path / name, resume=True)
     assert [*files(tmp_path)] == ["file"]
 
 
@@ -179,7 +179,7 @@ def test_a_best_model_of_another_config_is_refused(tmp_path, change, complaint):
 
 def test_the_state_of_a_run_is_no_model(tmp_path, complaint):
     run(tmp_path)
-    words = f"the state of a run that may go on. Name {tmp_path / 'best.safetensors'}"
+    words = f"the state of a run, for resuming it. Name {tmp_path / 'best.safetensors'}"
     assert words in complaint(load_model, tmp_path / "last.safetensors")
 
 

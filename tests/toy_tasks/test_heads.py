@@ -340,7 +340,7 @@ def test_the_heads_of_a_run_from_its_own_data(succeed, monkeypatch):
     curves = [[*map(str.strip, line)] for line in lines]
     assert [len({*row[:3]}) for row in (curves[0], curves[-1])] == [1, 1] and len(curves) == 4
     assert [path.name for path in Path("runs/heads-run").iterdir()] == ["table.md"]
-    assert out[-1].endswith("of 12 heads can go for at most 0.01 of exact match")
+    assert out[-1].endswith("of 12 heads can be removed at a cost of at most 0.01 in exact match")
 
 
 @pytest.mark.parametrize("page, flags, count", [
@@ -356,7 +356,7 @@ def test_the_heads_of_models_of_texts(page, flags, count, succeed):
     blind = "left out, because it keeps no maps: self_attention, layer 1"
     assert (blind in out) == ("state_space" in flags)
     assert f"run: {count} heads" in "\n".join(out)
-    assert out[-1].endswith(f"of {count} heads can go for at most 0.01 of loss")
+    assert out[-1].endswith(f"of {count} heads can be removed at a cost of at most 0.01 in loss")
     assert sum(len(batch.inputs[0]) for batch in before) > 10
     Path("other.txt").write_text(TEXT * 2)
     output = "\n".join(succeed(heads.main, "--run run --quick --no-plots --data other.txt"))
@@ -367,7 +367,7 @@ def test_the_heads_of_a_run_of_a_study(succeed):
     sizes = "--steps 2 --evaluate-every 2 --batch-size 4 --d-model 8 --d-ff 8 --jobs 1 --seeds 1"
     assert induction.main([*sizes.split(), "--no-plots", "--quick", "--out", "study"]) == 0
     flags = "--run study/two-layers-1 --quick --no-plots --out made"
-    assert succeed(heads.main, flags)[-1].endswith("can go for at most 0.01 of copying")
+    assert succeed(heads.main, flags)[-1].endswith("at a cost of at most 0.01 in copying")
 
 
 @pytest.mark.parametrize("name, kinds", [
@@ -401,7 +401,7 @@ def test_what_has_no_heads_or_no_data_is_refused(succeed, refuse):
     refuse(
         heads.main,
         "--run blind",
-        "only attention that saves maps has heads",
+        "a model to study saves attention maps",
         "a LanguageModel without",
     )
     succeed(write.main, f"{SIZES} --data text.txt --out run")

@@ -178,7 +178,7 @@ def test_a_run_names_files_of_images_of_its_size(call, succeed, refuse):
     save_model(Path("mine.safetensors"), model, task="a word")
     for flags, message in {
         use: "--input names files of images; received none",
-        f"{use} --input other.npz": "other.npz with 2 x 6 of 1",
+        f"{use} --input other.npz": "other.npz with 2 x 6 pixels of 1",
         f"{use} --input mine.npz --temperature 1": "unrecognized arguments: --temperature",
         "--run runs/images --input mine.npz": "such as runs/images/fold-1-1.",
         "--run mine.safetensors --input mine.npz": "--run names a run of this task",

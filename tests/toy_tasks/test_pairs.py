@@ -74,7 +74,7 @@ def test_pairs_of_one_s_own_are_learned_and_the_run_answers(call, succeed, refus
         "1 repeated pair left out",
         "2 sources with several targets",
         "'c 5' -> '5-c' or 'five'",
-        "of dev the first 3 are used",
+        "only the first 3 pairs of dev are used",
         "5 sources that training never saw",
         "toy_tasks.pairs --run runs/pairs-own --input '",
     ):

@@ -119,7 +119,7 @@ def test_pairs_begin_with_the_weights_sizes_and_symbols_of_a_run(succeed, call, 
     flags = "--data b.tsv --start runs/pairs-a --steps 6 --evaluate-every 2 --batch-size 4"
     out = succeed(pairs.main, f"{flags} --activation gelu --no-plots")
     assert "activation is gelu; in runs/pairs-a it was relu" in out
-    assert "runs/pairs-a has no 'x' 'y' in its source: unknown to the model" in out
+    assert "runs/pairs-a lacks the source symbols 'x' 'y'; each becomes the unknown symbol" in out
     assert "begins with the weights of runs/pairs-a" in out
     started, _ = load_model(Path("runs/pairs-a/best.safetensors"))
     assert_same_weights(first_weights["runs/pairs-b"], started.state_dict())
@@ -129,7 +129,7 @@ def test_pairs_begin_with_the_weights_sizes_and_symbols_of_a_run(succeed, call, 
     succeed(pairs.main, "--resume --out mine-1")
     Path("runs/pairs-a").rename("elsewhere")
     out = succeed(pairs.main, "--resume --out mine-5 --start runs/pairs-a")
-    assert not any("has no" in line for line in out)
+    assert not any("lacks" in line for line in out)
     straight = without_seconds(Path("runs/pairs-b"))
     assert without_seconds(Path("mine-1")) == without_seconds(Path("mine-5")) == straight
 
@@ -144,7 +144,7 @@ def test_every_kind_of_text_begins_with_the_weights_of_a_run(succeed, refuse, fi
         flags = "--context 8 --steps 1 --no-plots"
         succeed(main, f"{TINY} {flags} --data a.txt")
         out = succeed(main, f"{flags} --data b.txt --start runs/{name}")
-        assert f"runs/{name} has no 't' in its vocabulary: unknown to the model" in out
+        assert f"runs/{name} lacks the vocabulary symbols 't'; each becomes the unknown" in out
         for part in parts:
             started, _ = load_model(Path(f"runs/{name}{part}/best.safetensors"))
             assert_same_weights(first_weights[f"runs/{name}-2{part}"], started.state_dict())
@@ -171,4 +171,4 @@ def test_start_names_what_does_not_fit_the_run(call, refuse):
     ):
         refuse(main, flags, *words)
     strange = "--data z.tsv --start runs/pairs-a"
-    refuse(pairs.main, strange, "runs/pairs-a, which has none of them in its source", tells=True)
+    refuse(pairs.main, strange, "runs/pairs-a, which has none of the source symbols", tells=True)

@@ -74,7 +74,7 @@ def test_a_text_is_learned_and_the_run_goes_on_from_a_prompt(call, succeed):
     Path("text.txt").write_text(text, encoding="utf-8")
     out = succeed(main, f"--data text.txt {TINY}")
     assert re.fullmatch(r"held-out loss \d\.\d{4}", out[-1])
-    shown = next(line for line in out if line.startswith("what it writes after "))
+    shown = next(line for line in out if line.startswith("what the model writes after "))
     assert shown.split("'")[1] in text
     for name in ("best.safetensors", "config.json", "loss.png", "attention.png"):
         assert (run / name).exists()

@@ -60,7 +60,7 @@ def test_broken_numbers_never_touch_the_weights(tmp_path, monkeypatch, place, va
     spoil(model, break_gradient)
     task = Copying(at={2: lambda: before.update(model.state_dict())})
     text = broken(model, tmp_path, task, clip_norm=clip)
-    assert text.startswith("step 2: loss ") and f"the first to break is {place}. " in text
+    assert text.startswith("step 2: loss ") and f"infinity first appears in {place}. " in text
     assert_same_weights(model.state_dict(), before)
     assert model.pending() == 0
 
@@ -93,7 +93,7 @@ def test_the_first_that_broke_is_named(tmp_path, place):
     layers = model.named_layers()
     BREAKS[place](layers[next(name for name in (NORM, NETWORK, ATTENTION) if name in place)])
     watched = {name: set(vars(layer)) for name, layer in layers.items()}
-    assert f"the first to break is {place}. " in broken(model, tmp_path)
+    assert f"NaN or infinity first appears in {place}. " in broken(model, tmp_path)
     for name, layer in layers.items():
         assert set(vars(layer)) - {"_saved"} == watched[name] - {"_saved"}
 

@@ -149,7 +149,7 @@ def test_what_is_no_number_by_the_name_of_the_metric_is_refused(tmp_path, result
     task = Copying()
     task.evaluate = lambda model: result
     text = complaint(run, tmp_path, task=task)
-    assert "returns numbers by name, 'measure' among them" in text
+    assert "returns a dict of numbers with the key 'measure'" in text
 
 
 def test_a_task_is_an_object_with_all_that_training_asks_of_it(tmp_path, complaint):

@@ -1,4 +1,4 @@
-"""Patterns of attention: the weight a head puts where a pattern looks, compared with chance."""
+"""Attention patterns: the weight that a head puts on the places of a pattern, against chance."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -31,8 +31,9 @@ class Lexicon:
     """t(f|e), how likely a source symbol e is to produce a target symbol f: IBM model 1.
 
     (Brown et al. 1993, section 4.1.) Any source symbol of a sentence may have produced any target
-    symbol, so EM counts t(f|e) / sum_e' t(f|e') for each pair. The new t(f|e) is the count of the
-    pair in all sentences, divided by the count of e. The end id of a source is the null word.
+    symbol, so EM gives each pair in it a count of t(f|e) / sum_e' t(f|e'). The new t(f|e) is the
+    pair's count in all sentences, divided by that of all pairs with e. The end id of a source
+    stands for the null word.
     """
 
     def __init__(self, batches: Iterable[PairBatch], enough: int = 20_000, rounds: int = 5):
@@ -40,7 +41,7 @@ class Lexicon:
         for batch in batches:
             self.special = batch.special
             real = batch.target_out != self.special.padding
-            number = places + np.cumsum(real).reshape(real.shape)  # of each target place
+            number = places + np.cumsum(real).reshape(real.shape)  # a number for each target place
             row, t, s = (real[:, :, None] & self.special.real(batch.source)[:, None]).nonzero()
             codes = _pair_code(batch.source[row, s], batch.target_out[row, t])
             cells.append((codes, number[row, t]))
@@ -59,7 +60,7 @@ class Lexicon:
     def aligned(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
         """source (S,), target (T,) -> (T, S), True at the likeliest origin of each target symbol.
 
-        A row has several if the origin occurs several times, and none if it is the null word.
+        A row is True at several places if the origin occurs there, at none if it is the null word.
         """
         codes = _pair_code(source, target[:, None])
         nearest = np.minimum(np.searchsorted(self.codes, codes), len(self.codes) - 1)
@@ -70,12 +71,12 @@ class Lexicon:
 
 
 def _pair_code(source, target):
-    """The code of a pair of ids: one number."""
+    """One number that encodes a pair of ids."""
     return (source.astype(np.int64) << 32) + target
 
 
 def example_symbols(batch: Batch, kind: str, special: SpecialIds) -> tuple[np.ndarray, ...]:
-    """For a batch of one: ids of queries (T,), of keys (S,), and of what to predict (T,), or -1."""
+    """For a batch of one: ids at queries (T,) and keys (S,), and those to predict (T,), or -1."""
     if isinstance(batch, PairBatch):
         source, target, follows = (ids[0] for ids in batch.inputs)
         if kind.startswith("encoder"):
@@ -89,12 +90,12 @@ def example_symbols(batch: Batch, kind: str, special: SpecialIds) -> tuple[np.nd
 def patterns(
     reads, looks_at, follows, special: SpecialIds, lexicon: Lexicon | None = None
 ) -> np.ndarray:
-    """reads, follows (T,), looks_at (S,) -> (patterns, T, S), True where each pattern looks.
+    """reads, follows (T,), looks_at (S,) -> (patterns, T, S), True at the places of each pattern.
 
     The patterns are in the order of PATTERNS: the source of the symbol that is written (only with a
-    `lexicon`, for cross-attention); what came after the same symbol (Olsson et al. 2022); the
-    symbol to predict; the start or the end sign, or the first place if there is neither; each of
-    the OFFSETS.
+    `lexicon`, for cross-attention); without a lexicon, the symbol after an earlier occurrence of
+    the query's symbol (Olsson et al. 2022), and the symbol to predict; the start or end sign, or
+    the first place if there is neither; each of the OFFSETS.
     """
     size = len(reads), len(looks_at)
     alignment, induction, copying, rest = np.zeros((4, *size), bool)
@@ -117,7 +118,7 @@ def shuffle_rows(weights, visible, rng: np.random.Generator) -> np.ndarray:
     Weights move only between visible places.
     """
     random = rng.random((SHUFFLES, *visible.shape))
-    order = np.where(visible, random, 2).argsort(axis=-1)  # the visible places, then the others
+    order = np.where(visible, random, 2).argsort(axis=-1)  # visible places at random, then others
     places = np.broadcast_to((~visible).argsort(axis=-1, kind="stable"), order.shape)
     source = np.empty_like(order)
     np.put_along_axis(source, places, order, axis=-1)
@@ -125,7 +126,7 @@ def shuffle_rows(weights, visible, rng: np.random.Generator) -> np.ndarray:
 
 
 class Score(NamedTuple):
-    """The mean weight where a pattern looks, and its mean and standard deviation by chance."""
+    """The mean weight on a pattern's places; its mean and deviation when weights are shuffled."""
 
     pattern: str
     weight: float
@@ -135,7 +136,7 @@ class Score(NamedTuple):
 
     @property
     def above(self) -> float:
-        """The weight above chance where the pattern looks, as a share of its maximum."""
+        """How far the weight exceeds chance, as a share of the most by which it could."""
         return (self.weight - self.chance) / max(1 - self.chance, 1e-9)
 
     @property
@@ -166,7 +167,7 @@ class PatternScores:
         self.weight = np.zeros((1 + SHUFFLES, heads, len(self.places)))
 
     def add(self, weights: np.ndarray, marks: np.ndarray, rows: np.ndarray) -> None:
-        """Add weights (H, T, S) with marks (patterns, T, S), where rows (T,) is True."""
+        """Add an example: weights (H, T, S), pattern places (patterns, T, S), rows (T,) to use."""
         visible = (weights > 0).any(axis=0) & rows[:, None]
         marks = marks & visible
         several = np.concatenate([weights[None], shuffle_rows(weights, visible, self.rng)])
@@ -175,7 +176,7 @@ class PatternScores:
         self.places += marks.any(axis=2).sum(axis=1)
 
     def scores(self, head: int) -> list[Score]:
-        """The scores of a head, numbered from 0, for patterns with enough places."""
+        """The scores of a head (heads count from 0) for each pattern that has enough places."""
         means = self.weight[:, head] / np.maximum(self.places, 1)
         means[:, self.places < FEWEST_PLACES] = -1
         others, places = np.split(means, [len(PATTERNS) - 1], axis=1)
@@ -190,6 +191,6 @@ class PatternScores:
 
 
 def head_role(scores: list[Score]) -> Score | None:
-    """The highest clear score (the first of those equal to one decimal); None if none is clear."""
+    """The clear score that is highest to one decimal, the first of equal ones; None if none is."""
     clear = [score for score in scores if score.clear]
     return max(clear, key=lambda score: round(score.above, 1), default=None)

@@ -21,7 +21,7 @@ class Head:
     """One head of the attention layer `name`; `layer` and `number` count from 1.
 
     MultiHead(Q, K, V) = sum_h head_h W_h, where W_h (d_v, D) are the rows of W^O that multiply
-    head_h (section 3.2.2). So a gate g_h on head_h is also a gate on W_h.
+    head_h (section 3.2.2). So a gate g_h that multiplies head_h can multiply W_h instead.
     """
 
     kind: str
@@ -35,7 +35,7 @@ class Head:
         return f"{tower} {self.layer}.{self.number}".strip()
 
     def output_rows(self, array: Array) -> Array:
-        """A view of this head's rows of W^O, or of its gradient."""
+        """A view of this head's rows of `array`, which is W^O or its gradient."""
         size = len(array) // self.attention.heads
         return array[(self.number - 1) * size : self.number * size]
 
@@ -45,12 +45,12 @@ class Head:
         return self.output_rows(self.attention.output.weight.data)
 
     def gate_gradient(self) -> float:
-        """dL/dg_h at g_h = 1: the output uses g_h W_h, so this is the sum of W_h dL/dW_h."""
+        """dL/dg_h at g_h = 1: the output uses g_h W_h, so it is the sum over W_h dL/dW_h."""
         return float((self.weight * self.output_rows(self.attention.output.weight.grad)).sum())
 
 
 def observable_heads(model: Model, batch: Batch) -> tuple[list[Head], list[str]]:
-    """The heads of layers that save attention weights, and descriptions of mixers that do not."""
+    """The heads of the layers that save attention weights; names of mixers that save none."""
     with mode(training=False, saving=True):
         model.predictions(*batch.inputs)
     layers = model.named_layers()
@@ -96,10 +96,10 @@ def importances(
     examples: Sequence[Batch],
     observe: Callable[[Batch], None] = lambda example: None,
 ) -> np.ndarray:
-    """I_h = E_x |dL(x) / dg_h|: the mean size of a gate's gradient over single examples.
+    """I_h = E_x |dL(x) / dg_h|: the mean absolute gradient of each gate over single examples.
 
     (Michel, Levy and Neubig 2019, equation 2: head_h(x)^T dL(x) / dhead_h(x) is that gradient.)
-    `observe` is called between each forward and its backward, while the weights are saved.
+    `observe` is called between forward and backward, while the attention weights are saved.
     """
     objective, total = model.objective(), np.zeros(len(heads))
     with mode(training=False, saving=True):
@@ -138,7 +138,7 @@ class AttentionObserver:
             self.largest[name][1] += np.count_nonzero(rows)
 
     def confidence(self, head: Head) -> float:
-        """The largest weight of a query, averaged over all queries (Voita et al. 2019)."""
+        """The largest weight of each query, averaged over all queries (Voita et al. 2019)."""
         largest, places = self.largest[head.name]
         return float(largest[head.number - 1] / places)
 

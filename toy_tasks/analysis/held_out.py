@@ -28,7 +28,7 @@ from toy_tasks.text_to_text import sequences
 from toy_tasks.text_to_text.transduction import TransductionTask
 
 WINDOW, LONGEST = 128, 512
-"""Symbols in a window of a file, and the most in an example: maps grow with the length squared."""
+"""The length of a file's windows, and of the longest example: maps grow with length squared."""
 HIDDEN = 0.15
 """The share of a file's symbols that are hidden from a masked language model (as in BERT)."""
 GIVE_A_FILE = "Give a file with --data FILE: TAB-separated pairs, or a text."
@@ -36,11 +36,11 @@ GIVE_A_FILE = "Give a file with --data FILE: TAB-separated pairs, or a text."
 
 @dataclass(frozen=True)
 class HeldOut:
-    """`batches` as a model's `predictions` takes them, and `pairs()` to learn a lexicon from.
+    """Held-out `batches` for a model's `predictions`, and `pairs()` to learn a lexicon from.
 
-    `figure(model)` measures the figure that the task is judged by, called `name`; None for the
-    loss. A task from text to text is measured on its test set, any other task as it was measured
-    to choose the checkpoint.
+    `name` is the metric by which the task is judged, and `figure(model)` computes it; `figure` is
+    None if the metric is the loss. A task that turns text into text is measured on its test set,
+    any other task in the same way as when training chose the checkpoint.
     """
 
     origin: str
@@ -50,9 +50,9 @@ class HeldOut:
     figure: Callable[[Model], float] | None = None
 
     def halves(self, count: int) -> tuple[list[Batch], list[Batch]]:
-        """Two sets of about `count` examples from all batches: one to choose by, one to measure on.
+        """Two sets of about `count` examples from all batches: to rank heads, and to measure.
 
-        Each is a list of batches of up to 16 examples. A single batch is in both sets.
+        Each is a list of batches of up to 16 examples; if there is only one batch, it is in both.
         """
         total = sum(len(batch.inputs[0]) for batch in self.batches)
         size = max(1, min(16, count, total // 8))
@@ -69,9 +69,9 @@ class HeldOut:
 def held_out(trained: Trained, run: Path, data: Path | None, max_sources: int = 1000) -> HeldOut:
     """The content of the file `data`; if `data` is not a file, what the task of the run holds out.
 
-    If `data` is a folder, the run's own data are there now. A figure is measured on up to
-    `max_sources` sources. Raises InputError if the data cannot be determined, or if their symbols
-    are not the model's.
+    If `data` is a folder, it is where the run's own data are now. A figure on a test set is
+    measured on up to `max_sources` sources. Raises InputError if the data cannot be determined, or
+    if their symbols are not the model's.
     """
     if data and not data.is_dir():
         return _held_out_file(trained, data)
@@ -83,7 +83,7 @@ def held_out(trained: Trained, run: Path, data: Path | None, max_sources: int = 
         rule = "the data have the symbols that the run was trained on"
         raise InputError(rule, difference, "Name the run's own data with --data, or a file.")
     batches = getattr(task, "held_out", None)
-    if not batches:  # batches are drawn anew at each step: take some after the last step
+    if not batches:  # every step draws a new batch: take those after the last step
         steps = run_folders.read_config(run)["options"]["steps"]
         batches = [task.batch(steps + number) for number in range(1, 33)]
     name, figure = _task_figure(task, trained.model, batches, max_sources)
@@ -91,14 +91,14 @@ def held_out(trained: Trained, run: Path, data: Path | None, max_sources: int = 
 
 
 def _task_figure(task: Any, model: Model, batches: Sequence[Batch], max_sources: int) -> tuple:
-    """The name and function of the figure that a task is judged by; "", None if it is the loss."""
+    """The metric that judges a task, and a function to compute it; "", None if it is the loss."""
     if task.metric == "held_out_loss":
         return "", None
     if not isinstance(task, TransductionTask):
         with inference():
             (*_, name) = task.evaluate(model)  # the last figure decides
         return name, lambda model: task.evaluate(model)[name]
-    # Without some heads a model may never write an end; this limit exceeds any right target.
+    # Without some heads a model may never write the end: allow 1.5 times the longest target.
     most = 3 * max(batch.inputs[-1].shape[1] for batch in batches) // 2
     task.text = replace(task.text, max_length=min(most, task.text.max_length))
     (*_, name), test = task.figures, task.test[:max_sources]
@@ -179,7 +179,7 @@ def _length(pair: tuple[list[int], list[int]]) -> int:
 
 
 def _windows(trained: Trained, file: Path) -> Windows:
-    """Windows of a text with the symbols that follow, or with holes and the hidden symbols."""
+    """Windows of a text, each with its next symbols, or with holes and the symbols they hide."""
     text: Any = trained.text
     symbols, special = text.vocabulary, trained.model.config.special
     ids = np.array(symbols.encode(symbols.split(read_text(file, GIVE_A_FILE))), int)

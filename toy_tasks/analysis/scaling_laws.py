@@ -10,7 +10,7 @@ import numpy as np
 from numformer.errors import InputError
 
 SAMPLES = 200
-"""Bootstrap samples of the runs."""
+"""The number of bootstrap samples of the runs."""
 GRID, ROUNDS, LARGEST = 11, 6, np.log(2.5)
 """A fit tries GRID values of each exponent on ROUNDS ever finer grids, up to exp(LARGEST)."""
 FORMS = {"added": False, "joined": True}
@@ -19,7 +19,7 @@ FORMS = {"added": False, "joined": True}
 
 @dataclass(frozen=True)
 class Run:
-    """A model's numbers of parameters (without embeddings) and of symbols read, and its loss."""
+    """A run: the numbers of parameters (without embeddings) and of symbols read, and the loss."""
 
     parameters: float
     symbols: float
@@ -27,7 +27,7 @@ class Run:
 
     @property
     def operations(self) -> float:
-        """C = 6 N D, of all matrix products, forward and backward (Kaplan et al. 2020, 2.1)."""
+        """C = 6 N D, in all matrix products, forward and backward (Kaplan et al. 2020, 2.1)."""
         return 6 * self.parameters * self.symbols
 
 
@@ -36,8 +36,8 @@ class Law:
     """L(N, D) = E + (A N^-alpha + B D^-beta)^gamma.
 
     N is the number of parameters, D the number of symbols read, L the loss in nats. With gamma = 1
-    it is equation 2 of Hoffmann et al. 2022: size and text lower the loss independently. With E = 0
-    and beta = 1 it is equation 1.5 of Kaplan et al. 2020: the scarcer of the two decides.
+    this is equation 2 of Hoffmann et al. 2022: size and text lower the loss independently. With
+    E = 0 and beta = 1 it is equation 1.5 of Kaplan et al. 2020: the scarcer of the two decides.
     """
 
     E: float
@@ -53,7 +53,7 @@ class Law:
 
     @property
     def growth(self) -> float:
-        """The a of N ~ C^a, the best size for a budget (Hoffmann et al. 2022, equation 4)."""
+        """The a of N ~ C^a, the best size for budget C (Hoffmann et al. 2022, equation 4)."""
         return self.beta / (self.alpha + self.beta)
 
     @property
@@ -68,14 +68,13 @@ class Law:
 
 
 def fit(runs: Sequence[Run], joined: bool) -> Law:
-    """The law with the least squared error: with E = 0 if `joined`, otherwise with gamma = 1.
+    """The law with the least squared error, with E = 0 if it is `joined`, otherwise with gamma = 1.
 
-    For given exponents, a linear regression finds the best E, A and B. It fits L^(1 / gamma), with
-    weights that turn its errors into errors of L. So the function tries a grid of exponents, and
-    then finer grids around the best ones. The weights are exact with gamma = 1. For a joined law
-    the weights are exact only for small errors, so the law's squared error exceeds the minimum:
-    by 0.2 to 0.5 % for the runs of scaling.md. Raises InputError if every law has a negative
-    term.
+    The function tries a grid of exponents, then finer grids around the best ones. For each choice
+    of exponents, a linear regression of L^(1 / gamma) finds the best E, A and B; its weights turn
+    errors of L^(1 / gamma) into errors of L. With gamma = 1 the weights are exact. For a joined law
+    they are exact only for small errors, so the law's squared error exceeds the minimum: by 0.2 to
+    0.5 % for the runs of scaling.md. Raises InputError if every law has a negative term.
     """
     parameters, symbols, losses = np.array([(r.parameters, r.symbols, r.loss) for r in runs]).T
     n, d = float(parameters.mean()), float(symbols.mean())
@@ -135,7 +134,7 @@ def budgets(runs: Sequence[Run], count: int = 15, least: int = 4) -> list[Budget
     """IsoFLOP curves (Hoffmann et al. 2022, approach 2): the loss of several sizes for each budget.
 
     The loss of a size with D = C / (6 N) symbols is interpolated between the two nearest amounts of
-    text that it was trained with. Only budgets that at least `least` sizes reach are returned.
+    text that it was trained with. Budgets that fewer than `least` sizes cover are left out.
     """
     losses: dict[float, dict[float, list[float]]] = {}
     for run in runs:
@@ -156,7 +155,7 @@ def budgets(runs: Sequence[Run], count: int = 15, least: int = 4) -> list[Budget
 
 
 def growth(budgets: Sequence[Budget]) -> float | None:
-    """The a of N ~ C^a through the best sizes of the budgets; None for fewer than two of them."""
+    """The a of N ~ C^a, fitted to the budgets' best sizes; None if there are fewer than two."""
     best = [(budget.operations, budget.best) for budget in budgets if budget.best]
     return np.polyfit(*np.log(best).T, 1)[0] if len(best) > 1 else None
 
@@ -175,7 +174,7 @@ def with_interval(value: float, values: Sequence[float], form: str = ".3f") -> s
 class Form:
     """A law of one form, fitted to the runs, and to every bootstrap sample of them.
 
-    `error` is the largest model's loss, predicted by a law of all smaller ones, minus the true
+    `error` is the largest model's loss as a law of all smaller models predicts it, minus its true
     loss.
     """
 
@@ -188,7 +187,7 @@ class Form:
         return with_interval(getattr(self.law, name), [getattr(law, name) for law in self.laws])
 
     def loss(self, parameters: float, symbols: float) -> str:
-        """The predicted loss, with the interval of the law; single runs vary more, by seed."""
+        """The predicted loss, with the law's interval; single runs vary more, by their seed."""
         losses = [law.loss(parameters, symbols) for law in self.laws]
         return with_interval(self.law.loss(parameters, symbols), losses)
 
@@ -204,7 +203,7 @@ class Fit:
 
     @property
     def chosen(self) -> str:
-        """The form that best predicts the largest model from the smaller ones."""
+        """The form that best predicts the largest model's loss from the smaller models."""
         return min(self.forms, key=lambda name: abs(self.forms[name].error))
 
     @property

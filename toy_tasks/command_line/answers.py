@@ -19,7 +19,7 @@ from toy_tasks.data.text_files import read_text
 SAMPLING = "temperature", "top_k", "top_p"
 PROGRAMS = {Continuation: "write", Infilling: "masked"}
 PROGRAMS |= {Parsing: "parse", Transduction: "translate"}
-"""For each kind of text pipeline, the script that can use any model with it."""
+"""For each kind of text pipeline, the script that can use any model with such a pipeline."""
 
 
 def note(text: str) -> None:
@@ -33,7 +33,7 @@ def answer_inputs(
     say: Callable[[str], None] = note,
     kind: type[TextPipeline] | None = None,
 ) -> int:
-    """Print the answers of the model of --run to --input or to lines of text -> the exit code.
+    """Print what the model of --run answers to --input or to lines of text -> the exit code.
 
     `trained` is the model, if it is loaded already. Without --input the texts are `lines`, by
     default the lines of standard input. `say` is called with remarks about a text. Raises
@@ -87,7 +87,7 @@ def _refuse_kind(
     """Raise InputError, and name the script that can use a model with this pipeline."""
     programs = (name for other, name in PROGRAMS.items() if isinstance(pipeline, other))
     raise InputError(
-        f"{options.program} takes a model for {kind.__name__}",
+        f"{options.program} takes a model whose text pipeline is {kind.__name__}",
         f"{options.run}, a model for {type(pipeline).__name__}",
         f"Use python -m toy_tasks.{task if task in TASKS else next(programs, None)}.",
     )
@@ -128,7 +128,7 @@ def _batches(lines: Iterable[str]) -> Iterator[list[str]]:
     keyboard = lines is sys.stdin and sys.stdin.isatty()
     if keyboard:
         end = "Ctrl-Z and Enter" if sys.platform == "win32" else "Ctrl-D"
-        note(f"type a text and Enter; {end} ends")
+        note(f"type a text and press Enter; {end} ends the input")
     lines = iter(lines)
     while batch := [*itertools.islice(lines, 1 if keyboard else 1000)]:
         yield [line.rstrip("\r\n") for line in batch]

@@ -29,7 +29,7 @@ def require_counts(parser: Parser, options: argparse.Namespace) -> None:
 
 
 def require_one_rate(options: argparse.Namespace, default_factor: float) -> None:
-    """Refuse a highest rate that is not positive, or that both --rate and --factor set."""
+    """Refuse a highest learning rate that is not positive, or set by both --rate and --factor."""
     if options.rate is not None and not (0 < options.rate < math.inf):
         raise InputError("--rate is a number above 0", options.rate, "For example --rate 0.001")
     if options.rate is not None and options.factor != default_factor:
@@ -38,7 +38,7 @@ def require_one_rate(options: argparse.Namespace, default_factor: float) -> None
 
 
 def require_answering(parser: Parser, options: argparse.Namespace) -> None:
-    """Without --run, refuse flags for a trained model; with it, refuse flags of training."""
+    """Without --run, refuse flags for a trained model; with it, refuse flags for training."""
     if not options.run:
         _require_training(parser, options)
         return
@@ -67,7 +67,7 @@ def require_answering(parser: Parser, options: argparse.Namespace) -> None:
 def _require_training(parser: Parser, options: argparse.Namespace) -> None:
     """Refuse the flags that need --run.
 
-    Flags with a default also serve in training: the beam of a test, the length of an example.
+    Flags with a default are allowed, as training uses some: the beam in its test, for example.
     """
     for name in sorted(options.explicit & {a.dest for a in parser.answer_flags._group_actions}):
         if parser.get_default(name) is None:
@@ -76,7 +76,7 @@ def _require_training(parser: Parser, options: argparse.Namespace) -> None:
 
 
 def _require_sampling(parser: Parser, options: argparse.Namespace, seed: str) -> None:
-    """Refuse flags of sampling if answers are not sampled."""
+    """Refuse sampling flags if answers are not sampled."""
     temperature, cuts = options.temperature, {"top_k", "top_p"} & options.explicit
     if cuts if temperature is None else temperature != 0:
         return

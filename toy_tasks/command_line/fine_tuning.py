@@ -1,4 +1,4 @@
-"""Fine-tuning: a run that begins with the weights and the vocabularies of another, by --start."""
+"""Fine-tuning with --start: a run begins with the weights and the vocabularies of another run."""
 
 import argparse
 from collections.abc import Iterable
@@ -39,17 +39,17 @@ def start_vocabularies(
         if symbols and unknown == symbols:
             raise InputError(
                 "--start takes a run that has some symbols of this data",
-                f"{run}, which has none of them in its {name}",
+                f"{run}, which has none of the {name} symbols",
                 "Name a run on similar texts, or train without --start.",
             )
         if unknown:
             listing = " ".join(map(repr, unknown[:20])) + " ..." * (len(unknown) > 20)
-            print(f"{run} has no {listing} in its {name}: unknown to the model")
+            print(f"{run} lacks the {name} symbols {listing}; each becomes the unknown symbol")
     return tuple(vocabularies[name] for name in texts)
 
 
 def load_start_weights(model: Model, pipeline: TextPipeline | None, run: Path) -> dict:
-    """Load the weights of a run; return the metadata of a published model for new files to keep.
+    """Load a run's weights; return the metadata of a published model, for the new files to keep.
 
     Raises InputError if the symbols or the shapes of parameters differ.
     """

@@ -49,8 +49,8 @@ def build_parser(
 
     `input_flag` is a second name for --input. `defaults` replace the flags' defaults, and so does
     the entry of `presets` that --preset names. A script of a study (`is_study`, see study.py) has
-    --seeds and --jobs in place of --seed and --parts. With `by_tokens` the flag of
-    `options.batch_size` is --max-tokens.
+    --seeds and --jobs in place of --seed and --parts. With `by_tokens`, --max-tokens sets
+    `options.batch_size`.
     """
     parser = Parser(
         prog=f"python -m toy_tasks.{name}",
@@ -78,23 +78,23 @@ def _add_training_flags(parser: Parser, is_study: bool, by_tokens: bool) -> None
     add("--steps", type=integer, default=1000, help="training steps")
     if by_tokens:
         size = dict(type=integer, dest="batch_size", default=1024, metavar="MAX_TOKENS")
-        add("--max-tokens", **size, help="tokens in a batch on each side, with padding")
+        add("--max-tokens", **size, help="the most tokens in a batch, on each side, with padding")
     else:
         add("--batch-size", type=integer, default=64, help="sequences in a batch")
     if is_study:
         keywords = dict(type=integer, nargs="+", default=[1, 2, 3], metavar="SEED")
-        about = "each trains every row once; for initial weights, data order and dropout"
+        about = "seeds of initial weights, data order and dropout; each trains every row once"
         add("--seeds", "--seed", **keywords, help=about)
         about = "runs side by side, each in its own process (default: one per core; with cupy one)"
         add("--jobs", type=integer, help=about)
     else:
-        about = "for initial weights, data order and dropout"
+        about = "seed of initial weights, data order and dropout"
         add("--seed", type=integer, default=1, help=about)
-        about = """parts of a batch, each computed by its own process where there are cores
+        about = """parts of a batch, each computed by its own process if there are several cores
 (default: 2 with numpy on Linux, otherwise 1; one per rank under mpiexec)"""
         add("--parts", type=integer, help=about)
         about = """what computes the parts: forked processes of this machine, or the ranks that
-mpiexec started (default: ranks, where there are any)"""
+mpiexec started (default: the ranks, if there are any)"""
         add("--parallel", choices=KINDS, help=about)
         about = "seconds that a rank waits for another; must be longer than a step takes"
         add("--timeout", type=float, default=120.0, metavar="S", help=about)

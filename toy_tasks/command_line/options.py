@@ -19,8 +19,8 @@ from toy_tasks.command_line.sources import (
     start_run,
 )
 
-# Options that a resumed run may change. None of them decides what is computed, provided that a
-# moved `data` folder has the same data, and that the schedule allows other `steps`: `train` checks
+# Options that a resumed run may change. None of them changes what a step of training computes, if a
+# moved `data` folder has the same data, and if the schedule allows other `steps`: `train` checks
 # both.
 FREE_TO_CHANGE = {"log_every", "evaluate_every", "no_plots", "data", "length", "temperature"}
 FREE_TO_CHANGE |= {"steps", "minutes", "patience", "parallel", "timeout"}
@@ -36,10 +36,10 @@ def parse_options(
     """The options of a program: each setting from the first source that has it.
 
     The sources are, in this order: the command line, the file of --config, the run of --start, the
-    --preset, the task's defaults. With --resume they are the command line, which may change only
-    settings that are `free`, and then the settings of the run that is resumed, whose folder is
-    `options.out`. `name(options)` is the name of a new run's folder, `options.name`; the names of
-    the settings on the command line are `options.explicit`, the program is `options.program`.
+    --preset, the task's defaults. With --resume, the settings of the resumed run come right after
+    the command line, which may change only settings that are `free`; `options.out` is the run's
+    folder. The result also has `options.name`, the name of a new run's folder from `name(options)`;
+    `options.explicit`, the names of the settings on the command line; and `options.program`.
     """
     explicit = parser.read(sys.argv[1:] if arguments is None else arguments)
     sources, defaults = (
@@ -96,7 +96,7 @@ def saved_options(options: argparse.Namespace) -> dict:
 def _require_unchanged(
     parser: Parser, changes: dict[str, object], run: Source, free: Collection[str]
 ) -> None:
-    """Raise InputError if `changes` change a setting of a run that is not `free`."""
+    """Raise InputError if `changes` change a setting of the run, unless the setting is `free`."""
     for name, value in run.settings.items():
         if name not in free and changes.get(name, value) != value:
             raise InputError(

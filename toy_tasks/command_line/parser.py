@@ -1,4 +1,4 @@
-"""The parser of a command line, and the types of the values of flags."""
+"""The parser of a command line, and the types of flag values."""
 
 import argparse
 import contextlib
@@ -59,10 +59,10 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefau
 class Parser(argparse.ArgumentParser):
     """A parser that says in one line what is wrong, and which flag may have been meant.
 
-    `presets` has the defaults that each --preset sets. `earlier_defaults` has the value of each
-    setting in runs that are older than its flag. `answer_flags` is the group of flags for using a
-    trained model, `answer_settings` names the settings that the task's pipeline has for answers.
-    `other_flags` has the flags of other kinds of models and of their answers.
+    `presets` has the defaults that each --preset sets. `earlier_defaults` has the value that each
+    setting had in runs before its flag existed. `answer_flags` is the group of flags for using a
+    trained model; `answer_settings` has the names of the settings with which the task's pipeline
+    writes answers. `other_flags` has the flags of other kinds of models and of their answers.
     """
 
     presets: Mapping[str, dict] = {}
@@ -72,7 +72,7 @@ class Parser(argparse.ArgumentParser):
     other_flags: Collection[str] = ()
 
     def defaults(self) -> dict[str, object]:
-        """The values of all settings without a command line."""
+        """The values of all settings if the command line is empty."""
         return vars(self.parse_args([]))
 
     def read(self, arguments: list[str]) -> dict[str, object]:

@@ -17,7 +17,7 @@ UNREADABLE += (safetensors.SafetensorError,)
 
 
 def new_folder(name: str, out: Path | None) -> Path:
-    """Make `out`, or else the next free folder of this name under runs/."""
+    """Make the folder `out`, or without it the next free folder of this name under runs/."""
     number = 1
     while True:
         folder = out or Path("runs") / (name if number == 1 else f"{name}-{number}")
@@ -66,7 +66,7 @@ def runs_of(task: str) -> dict[Path, dict]:
 
 
 def last_state(folder: Path) -> dict:
-    """The metadata of a run's last.safetensors, with `step` and `steps`; {} if it is missing."""
+    """The metadata of a run's last.safetensors, with `step` and `steps`; {} if unreadable."""
     path = folder / "last.safetensors"
     try:
         if not path.is_file():  # reading a pipe would wait for ever
@@ -94,7 +94,7 @@ def write_first_config(folder: Path, settings: dict) -> None:
 
 
 def read_config(folder: Path, name: str = "config.json") -> dict:
-    """The content of a run's config.json, or of another such file.
+    """The content of a run's config.json, or of another file that `write_config` wrote.
 
     Raises InputError if the file is missing, invalid, or was changed.
     """
@@ -119,7 +119,7 @@ def _from_format_4(settings: dict) -> dict:
 def not_a_run(folder: Path, problem: object, name: str = "config.json") -> InputError:
     """The error for a folder whose config.json is missing or was changed."""
     return InputError(
-        f"the folder of a run has its {name} as it was written",
+        f"the folder of a run has its {name}, unchanged since it was written",
         f"{folder} ({problem})",
         "Name the folder with --out, or start a new run without --resume.",
     )

@@ -36,7 +36,7 @@ def add_settings_flags(parser: Parser, model: type[Model]) -> None:
 
 
 def flags_of_models() -> set[str]:
-    """The config flags of all kinds of models, except flags of one mixer, network or norm."""
+    """The config flags of all kinds of models, except those of a single mixer, network or norm."""
     configs = (model.Config for model in MODELS.values())
     return {_flag(field) for config in configs for field in _shared_fields(config)}
 
@@ -54,15 +54,15 @@ def settings_from(options: argparse.Namespace, kind: type[Settings], **values) -
         if field.name not in names and known.get(field.name, field.default) != field.default:
             settings[field.name] = known[field.name]
     if "factor" in settings and getattr(options, "rate", None) is not None:
-        # Equation 3 is highest where step = warmup: factor / sqrt(d_model warmup).
+        # The rate of equation 3 is highest at step = warmup: factor / sqrt(d_model warmup).
         settings["factor"] = options.rate * math.sqrt(options.d_model * settings["warmup"])
     return kind(**settings, **values)
 
 
 def _shared_fields(settings: type[Settings]) -> list[Field]:
-    """The fields with a flag, except settings of one mixer, network, norm or optimizer.
+    """The fields with a flag, except those of a single mixer, network, norm or optimizer.
 
-    Fields without a default belong to the task.
+    Fields without a default have no flag: the task sets them.
     """
     apart = {field.name for field in (*_choice_fields(settings), *fields(OptimizerSettings))}
     return [
@@ -76,9 +76,10 @@ def _shared_fields(settings: type[Settings]) -> list[Field]:
 
 
 def _choice_groups(settings: type[Settings]) -> dict[str, list[Field]]:
-    """The fields of each mixer, network and norm by group title; a shared field only once.
+    """The fields of each mixer, network and norm, by the title of their group of flags.
 
-    For the recipe, the fields of the optimizers.
+    A field that several of them share is in the first group only. For the recipe, the fields are
+    those of the optimizers.
     """
     if issubclass(settings, OptimizerSettings):
         return {f"optimizer ({OptimizerSettings.__module__})": [*fields(OptimizerSettings)]}

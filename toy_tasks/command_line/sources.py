@@ -40,7 +40,7 @@ def merge(sources: Iterable[Source]) -> dict[str, object]:
 def config_file(parser: Parser, path: Path, preset: str | None) -> Source:
     """The flags in the file of --config: FILE.toml, or the config.json of a run or its folder.
 
-    Raises InputError for an entry that is no flag here, and for a run with another --preset.
+    Raises InputError for an entry that is no flag of this program, or a run with another --preset.
     """
     if path.is_dir():
         path /= "config.json"
@@ -61,7 +61,7 @@ def config_file(parser: Parser, path: Path, preset: str | None) -> Source:
 
 
 def start_run(parser: Parser, run: Path, settings: Mapping[str, object]) -> tuple[Source, dict]:
-    """The sizes and vocabulary that --start takes from a run, and the config of the run's model.
+    """The sizes and vocabulary that --start takes from a run, and the config of its model.
 
     Raises InputError if `settings`, which are from other sources, change the vocabulary.
     """
@@ -87,7 +87,7 @@ def start_run(parser: Parser, run: Path, settings: Mapping[str, object]) -> tupl
 def resumed_run(parser: Parser, folder: Path) -> Source:
     """The settings that the run in a folder was started with.
 
-    Raises InputError for a folder that is not a run's, or whose settings no command line can have.
+    Raises InputError for a folder that is not a run's, or with settings that no flags can set.
     """
     options = run_folders.read_config(folder).get("options")
     try:

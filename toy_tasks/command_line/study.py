@@ -1,4 +1,4 @@
-"""Studies: several ways to do the same thing, each trained with several seeds, and compared."""
+"""A study trains several variants of a model or task, with several seeds, and compares them."""
 
 import argparse
 import json
@@ -37,21 +37,22 @@ def add_no_flags(parser: Parser) -> None:
 class Study:
     """A study as its script describes it; `main(study)` trains and compares.
 
-    `rows` has, by name, the options in which each row differs from `defaults`, whether or not they
-    have a flag. Two options are for the study: a row with `more_seeds` is trained with that many
-    further seeds after those of --seeds, and rows with `last` are trained after all others; before
-    them, `between(results)` may print. `model` is the kind of model whose Config gets flags.
+    `rows` has, for the name of each row, the options in which it differs from `defaults`, with or
+    without a flag. Two options are for the study itself: a row with `more_seeds` is trained with
+    that many further seeds after those of --seeds; rows with `last` are trained after all others,
+    and before them `between(results)` may print. The fields of `model.Config` become flags.
 
     `make_task_and_config(options)` returns the task, the kind of model and its config for
     `options.row` and `options.seed`. `measure(model, task, folder)` measures the best model of the
     run in `folder`, in inference mode, and returns numbers and lists of numbers by name. `figure`
-    names the number that is printed for a run. `table(results)` returns rows of cells, the head
+    names the measure to print when a run ends. `table(results)` returns rows of cells, the head
     first; `draw(results, folder)` draws pictures into the study's folder; `verdict(results)`
     returns the data, the figures and the target, as `finish` takes them.
 
-    `example` is a text for --input, if the models take texts. With `by_tokens` the size of a batch
-    is --max-tokens. `flags(parser)` adds the script's own flags. `use(options)` answers --run.
-    Processes that are not forked get a pickled study, so functions must be at module level.
+    `example` is a text for --input, if the models take texts. With `by_tokens`, --max-tokens sets
+    the size of a batch. `flags(parser)` adds the script's own flags. With --run, `use(options)` is
+    called. Processes that are not forked get a pickled study, so its functions must be at module
+    level.
     """
 
     name: str
@@ -130,7 +131,7 @@ def main(study: Study, arguments: list[str] | None = None) -> int:
 
 
 def _runs(study: Study, options: argparse.Namespace, seeds: Sequence[int]) -> list[Run]:
-    """The runs of the study: every row with the first seed, then with the next one."""
+    """The runs of the study: every row with the first seed, then every row with the next."""
     runs, most = [], max(row.get("more_seeds", 0) for row in study.rows.values())
     more_seeds = range(max(seeds) + 1, max(seeds) + 1 + most)
     for place, seed in enumerate((*seeds, *more_seeds)):

@@ -1,6 +1,6 @@
 """The runs of a study, side by side: each in a folder and a process of its own, on one core.
 
-So how many others there are changes neither a run's time nor a bit of its results.
+So neither a run's time nor a bit of its results depends on how many others there are.
 """
 
 import argparse
@@ -47,7 +47,7 @@ class Run:
 
     @property
     def work(self) -> int:
-        """Roughly proportional to the run's time: steps times layers times sizes of matrices."""
+        """A number roughly proportional to the run's time: steps times layers times matrix size."""
         options = self.options
         return options.steps * getattr(options, "layers", 1) * options.d_model**2
 
@@ -150,7 +150,7 @@ def _compute(study: "Study", run: Run, writer: Connection) -> None:
     """Train and measure a run in its own process; send the exit code and the error."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform != "win32":
-        os.setpgrp()  # so Ctrl-C on a terminal reaches only the first process, which ends the rest
+        os.setpgrp()  # so Ctrl-C on a terminal reaches only the first process, which stops the rest
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     threading.Thread(target=_end_with_parent, daemon=True).start()
     outcome: tuple[int | None, str] = 0, ""
@@ -176,7 +176,7 @@ def _end_with_parent() -> None:
 
 
 def _train_one(study: "Study", run: Run) -> None:
-    """Train a run, or go on with it, and save the measures of its best model."""
+    """Train or resume a run, and save the measures of its best model."""
     task, kind, config = study.make_task_and_config(run.options)
     model, folder = train_task(task, kind, config, run.options)
     with inference():

@@ -40,7 +40,7 @@ def train_task(
     options: argparse.Namespace,
     exit_other_ranks: bool = True,
 ) -> tuple[Model, Path]:
-    """Train a kind of model as the options say -> the best model and its run folder.
+    """Train a model of this kind as the options say -> the best model and its run folder.
 
     The folder gets config.json, what the task's `begin(folder)` writes (if it has that method), the
     checkpoints and, without --no-plots, loss.png. If ranks train together, the programs of all
@@ -52,7 +52,7 @@ def train_task(
     recipe, schedule, vectors = training_plan(task, config, options, xp)
     last = options.resume and options.out / "last.safetensors"
     if last and last.is_file():
-        # Weights and the optimizer's vectors, in float32.
+        # The file holds the weights and the optimizer's vectors, in float32.
         require_size(last, last.stat().st_size // (4 + 4 * vectors), config)
     model = kind(config, seed_sequence(options.seed, "weights"))
     metadata = run_folders.read_config(options.out).get("kept", {}) if options.resume else {}
@@ -148,7 +148,7 @@ def finish(
 ) -> int:
     """Print the files of a folder, how to use its model and the result -> the exit code.
 
-    `data` is what the model was tested on. `figures` has the measures by name, the decisive
+    `data` says what the model was tested on. `figures` has the measures by name, the decisive
     one last. `example` is a text for the model, if it takes texts. `target` is the figure to reach,
     and whether it was reached. If a folder has several runs, `run` is one to use.
     """
@@ -186,7 +186,7 @@ def _require_length(config: Settings, task: Task) -> None:
     if config.longest is not None and config.longest < task.longest:
         raise InputError(
             f"learned positions end at max_length = {config.longest}",
-            f"a task that needs {task.longest}",
+            f"a task that needs {task.longest} positions",
             "Raise --max-length, or use --positions sinusoidal.",
         )
 
@@ -203,11 +203,11 @@ def _memory(xp) -> int:
 def _require_memory(
     config: Settings, options: argparse.Namespace, vectors: int, memory: int
 ) -> None:
-    """Raise InputError if a lower bound on what training needs exceeds `memory` bytes.
+    """Raise InputError if training needs more than `memory` bytes, by a lower bound.
 
     Each parameter needs its weight, its gradient and a number in each of the optimizer's `vectors`.
-    Each layer needs its Python objects. Each sequence in a part of a batch, with at least two
-    positions on each side, needs what attention and the feed-forward network save.
+    Each layer needs its Python objects. Each sequence in a part of a batch has at least two
+    positions on each side, at which the layers save numbers for backward.
     """
     needed = (8 + 4 * vectors) * config.least_parameters + 10_000 * config.layers
     positions = 4 * options.batch_size // options.parts
@@ -215,6 +215,6 @@ def _require_memory(
     if needed > memory:
         raise InputError(
             "the model and its batches fit into memory",
-            f"sizes that need at least {needed >> 30:,} GiB of {memory >> 30:,}",
+            f"sizes that need at least {needed >> 30:,} GiB, where there are {memory >> 30:,}",
             "Choose smaller sizes.",
         )

@@ -5,8 +5,8 @@ They are not part of this project.
 - Pronunciations: the medium-resource part of SIGMORPHON 2021 task 1 (Ashby et al. 2021,
   github.com/sigmorphon/2021-task1). For each language 8,000 words to train on, 1,000 for
   development and 1,000 for the test, taken from Wiktionary by WikiPron. Licence: CC BY-SA 3.0.
-- Multi30k (Elliott et al. 2016): descriptions of pictures, in English and German. For research and
-  education.
+- Multi30k (Elliott et al. 2016): descriptions of pictures, in English and German. For use in
+  research and education.
 - Shakespeare: a million characters of his plays, put together by Karpathy (2015).
 """
 

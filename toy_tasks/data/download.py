@@ -22,11 +22,11 @@ def fetch(url: str, path: Path, sha256: str, alternative: str, timeout: float = 
 
     `path` is replaced in one step once the download's SHA-256 sum is right, so a failure leaves no
     partial file. `alternative` completes the advice "Check the network, or ..." and says how else
-    to get the data. `timeout` is the longest silence of the server, in seconds.
+    to get the data. `timeout` limits the silence of the server, in seconds.
 
     Raises InputError if the server cannot be reached, answers with an error, stays silent, breaks
-    off, or sends more than `MAX_BYTES` or a file with a different sum; and if the folder of `path`
-    cannot be written.
+    off, or sends more than `MAX_BYTES` bytes or a file with a different sum; and if the folder of
+    `path` cannot be written.
     """
     if _has_sum(path, sha256):
         return

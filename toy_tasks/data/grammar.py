@@ -1,9 +1,9 @@
 """A probabilistic grammar of a small part of English: random trees, and best parses.
 
-The words decide where a phrase belongs. People see with a telescope and eat with a fork, so `with
-the telescope` belongs to the verb; people wear scarves, so `with the scarf` belongs to the noun
-before it. `the woman saw the man with the telescope` and `the woman saw the man with the scarf`
-differ in one word, but their trees have different shapes.
+The words decide what a phrase attaches to. People see with a telescope and eat with a fork, so
+`with the telescope` attaches to the verb; people wear scarves, so `with the scarf` attaches to the
+noun before it. `the woman saw the man with the telescope` and `the woman saw the man with the
+scarf` differ in one word, but their trees have different shapes.
 """
 
 import math
@@ -19,8 +19,8 @@ from numformer.errors import InputError
 from toy_tasks.data.trees import Tree
 
 # On each line: the weight of a rule among the rules with the same left side, its left side, and its
-# right side. The part of a category after the dot is not in trees: NP.food is a noun phrase about
-# food. A star stands for every class of nouns, the same one throughout a rule.
+# right side. The part of a category after the dot does not appear in trees: NP.food is a noun
+# phrase about food. A star stands for any class of nouns, the same one throughout a rule.
 RULES = """
  8   S         NP.person VP
  3   S         NP.animal VP
@@ -202,9 +202,9 @@ class Grammar:
 class Chart:
     """The CKY algorithm: finds the best tree of every span from the trees of shorter spans.
 
-    The algorithm needs rules with two parts on the right side. So X -> A B C becomes X -> A |X|B|C
-    and |X|B|C -> B C; |X|B|C is not a constituent. A rule with one part, such as NP -> PRP, always
-    spans one word.
+    The algorithm needs rules with two parts on the right side. So X -> A B C becomes
+    X -> A |X|A|B|C and |X|A|B|C -> B C; |X|A|B|C is not a constituent. A rule with one part, such
+    as NP -> PRP, always spans one word.
     """
 
     def __init__(self, grammar: Grammar):
@@ -264,7 +264,7 @@ class Chart:
         return scores[starts, middles][..., first] + scores[middles, ends][..., second] + self.log_p
 
     def _tree(self, words, scores, start: int, end: int, category: str) -> list[Tree]:
-        """The best constituent of a span; or the parts that a name such as |X|B|C stands for."""
+        """The best constituent of a span; or the parts that a name such as |X|A|B|C stands for."""
         score = scores[start, end, self.number[category]]
         if end == start + 1:
             for tag, log_p in self.tags[words[start]]:

@@ -88,7 +88,7 @@ def require_images(images: np.ndarray, origin: str) -> None:
 def with_labels(
     images: np.ndarray, labels: np.ndarray, origin: str = "scikit-learn"
 ) -> LabelledImages:
-    """Images with their labels. Raises InputError if there is not one label for each image."""
+    """Images with their labels. Raises InputError if the labels do not fit or are too few."""
     require_images(images, origin)
     if labels.shape != images.shape[:1] or labels.dtype.kind not in "uiU":
         raise InputError(

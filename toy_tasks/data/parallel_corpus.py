@@ -27,9 +27,10 @@ def read_corpus(
     """Read a corpus -> the pairs of "train", "val" and "test", with spaces between tokens.
 
     With `cased`, sentences stay as written. `path` is one file of pairs, split by a hash
-    of the source; or a folder with two files for each split. Prints how many pairs are left out
-    because a side is empty, and how many sources of "val" and "test" are also trained on. Raises
-    InputError for a split without pairs, and as `find_files`, `read_parallel` and `read_pairs` do.
+    of the source; or a folder with two files for each split. Pairs with an empty side are left out
+    of "train" and "val". Prints how many they are, and how many sources of "val" and "test" are
+    also trained on. Raises InputError for a split without pairs, and as `find_files`,
+    `read_parallel` and `read_pairs` do.
     """
     rules = tokenizer_languages(languages, cased)
     corpus, parts = {}, split_file(path, rules) if path.is_file() else {}

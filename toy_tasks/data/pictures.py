@@ -23,7 +23,7 @@ def read_picture(file: Path, preprocessor: dict, config) -> np.ndarray:
     resample = Image.Resampling(preprocessor.get("resample", Image.Resampling.BILINEAR))
     try:
         with Image.open(file) as image:
-            if image.mode[0] in "IF":  # convert would clip all but its darkest values
+            if image.mode[0] in "IF":  # convert would clip values above 255
                 raise ValueError(f"more than 8 bits for a colour: Pillow's mode {image.mode}")
             upright = ImageOps.exif_transpose(image)
             scaled = upright.convert(mode).resize((config.width, config.height), resample)

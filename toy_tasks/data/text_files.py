@@ -14,7 +14,7 @@ MAX_BYTES = 16 * 2**20
 """The size of the largest file that is read or downloaded."""
 
 MAX_SYMBOLS = 256
-"""The most symbols in a source or a target, since attention costs the square of their number."""
+"""The most symbols in a source or a target; the cost of attention grows with their square."""
 
 
 def read_text(path: Path, fix: str) -> str:

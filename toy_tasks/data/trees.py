@@ -95,8 +95,8 @@ def tree_from_symbols(symbols: Sequence[str], words: Sequence[str]) -> tuple[Tre
 def read_trees(path: Path) -> list[Tree]:
     """Read the trees of a file in the format of the Penn Treebank, simplified by `simplify`.
 
-    Raises InputError, with the line, for brackets without a partner, a word outside of brackets,
-    and trees that are too deep or too long.
+    Raises InputError, with the line, for brackets without a partner, words outside of brackets,
+    empty constituents, labels with a space, and trees that are too deep or too long.
     """
     fix = "Give trees as in the Penn Treebank: ( (S (NP (PRP he)) (VP (VBD slept))) )"
     trees: list[Tree] = []
@@ -141,7 +141,7 @@ def read_trees(path: Path) -> list[Tree]:
 
 
 def simplify(tree: Tree) -> Tree | None:
-    """Remove function tags and indices (NP-SBJ-1 becomes NP), traces, and the node around a tree.
+    """Remove function tags, indices (NP-SBJ-1 becomes NP), traces, and the node around the tree.
 
     Returns None if nothing is left.
     """

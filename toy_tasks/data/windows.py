@@ -1,4 +1,4 @@
-"""Batches of language models: parts of texts, and the symbol that follows each position."""
+"""Batches for language models: parts of texts, and the symbol that follows each position."""
 
 from dataclasses import dataclass
 

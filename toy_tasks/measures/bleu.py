@@ -29,7 +29,7 @@ def tokenizer_for(texts: Sequence[str], spaced: str) -> str:
     """The sacrebleu tokenizer for texts: `spaced` if there are spaces between their words.
 
     Texts in Chinese characters get "zh", those in other scripts without spaces "char". Chinese that
-    a program split into words counts as spaced: it has a space for about every second letter.
+    a program split into words is treated as spaced: it has a space for about every second letter.
     """
     letters = Counter(letter for text in texts for letter in text if letter.isalpha())
     scripts: Counter[str] = Counter()
@@ -43,13 +43,13 @@ def tokenizer_for(texts: Sequence[str], spaced: str) -> str:
 
 
 def bleu_metric(references: Sequence[str], spaced: str, **settings):
-    """sacrebleu's BLEU with the tokenizer for references; warns if BLEU does not suit them."""
+    """sacrebleu's BLEU, with the tokenizer for the references; warns if BLEU does not suit them."""
     name = tokenizer_for(references, spaced)
     metric = import_sacrebleu().BLEU(tokenize=name, force=name == "none", **settings)
     itself = metric.corpus_score(references, [references]).score
     if itself < 99:
         warnings.warn(
-            f"BLEU means nothing here: the right translations themselves have {itself:.0f}, since "
+            f"BLEU means nothing here: even the right translations score {itself:.0f}, since "
             "BLEU compares sequences of four words, and no sentence has four",
             stacklevel=3,
         )
@@ -57,7 +57,7 @@ def bleu_metric(references: Sequence[str], spaced: str, **settings):
 
 
 def token_bleu(written: Sequence[str], references: Sequence[str], tokenized: bool) -> float:
-    """BLEU of texts that are `tokenized`; otherwise sacrebleu tokenizes them first."""
+    """BLEU of texts; sacrebleu tokenizes them first, unless they are `tokenized` already."""
     metric = bleu_metric(references, "none" if tokenized else "13a")
     return metric.corpus_score(list(written), [list(references)]).score
 
@@ -65,7 +65,7 @@ def token_bleu(written: Sequence[str], references: Sequence[str], tokenized: boo
 def print_scores(written: Sequence[str], references: Sequence[str], language: str) -> float:
     """Print BLEU and chrF of tokens and of sentences, with signatures -> BLEU of tokens.
 
-    With the language "" texts are not tokenized: print only scores of sentences -> their BLEU.
+    The language "" is for texts that are not tokenized: print only scores of sentences -> BLEU.
     """
     chrf, results, lower = import_sacrebleu().CHRF, [], bool(language)
     tokens = list(written), list(references)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from numformer.plots import AttentionMaps, attention_maps, limit_y_axis, new_figure
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart. Different strokes
-# show lines that coincide.
+# Okabe and Ito's colours, which colour-blind readers can tell apart. With different strokes,
+# lines that coincide stay visible.
 COLOURS = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"
 STROKES = "-", "--", "-.", (0, (1, 1))
 
@@ -32,7 +32,7 @@ def draw_chart(path: Path, title: str, panels: Panels, x: str, y: str, **axis) -
             points = [*zip(*(values for _, values in label_curves), strict=True)]
             xs = label_curves[0][0]
             style = dict(color=colour, linestyle=stroke, label=label, linewidth=1.8)
-            style["marker"] = "o" if len(xs) == 1 else None  # a single point draws no line
+            style["marker"] = "o" if len(xs) == 1 else None  # one point has no line
             axes.plot(xs, [sum(p) / len(p) for p in points], **style)
             band = [*map(min, points)], [*map(max, points)]
             axes.fill_between(xs, *band, color=colour, alpha=0.2, linewidth=0)
@@ -45,6 +45,6 @@ def draw_chart(path: Path, title: str, panels: Panels, x: str, y: str, **axis) -
 
 
 def draw_attention(path: Path, maps: Sequence[AttentionMaps], title: str) -> None:
-    """Draw attention maps; do nothing if a model keeps none."""
+    """Draw attention maps; do nothing if there are none."""
     if maps:
         attention_maps(path, maps, title)

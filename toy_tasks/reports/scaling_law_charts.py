@@ -22,7 +22,7 @@ def shade(number: int, count: int):
 
 
 def draw_laws(path: Path, fits: dict[str, tuple[Fit, Sequence[Run]]]) -> None:
-    """Draw a row of three charts for each unit: its fit, and the runs of the predicted model."""
+    """Draw three charts for each unit (such as characters): its fit and the larger model's runs."""
     figure = new_figure(13.5, 4.3 * len(fits), layout="constrained")
     rows = figure.subplots(len(fits), 3, squeeze=False)
     for row, (unit, (fit, larger)) in zip(rows, fits.items(), strict=True):

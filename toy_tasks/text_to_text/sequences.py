@@ -81,7 +81,7 @@ class SequenceTask(TransductionTask):
         super().__init__(text, examples[:half], examples[half : half + 2048])
 
     def _sources(self, rng: np.random.Generator, held_out: bool) -> Iterator[str]:
-        """Random sources, all held out or all for training; the iterator ends if it finds none."""
+        """Random sources, all held out or all for training; ends after 1,000 misses in a row."""
         rejected = 0
         while rejected < 1000:
             source = self.rule.draw_source(rng)

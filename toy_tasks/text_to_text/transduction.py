@@ -40,7 +40,7 @@ class TransductionTask:
 
     @property
     def held_out(self) -> list[Batch]:
-        """The development examples, for their loss."""
+        """Batches of the development examples, to measure their loss."""
         pairs = self.encode((source, right[0]) for source, right in self.development)
         return [PairBatch.of(pairs[i : i + 256]) for i in range(0, len(pairs), 256)]
 

@@ -27,7 +27,7 @@ from toy_tasks.text_to_text.transduction import TransductionTask
 MAX_SUBWORDS = 256
 """Pairs with a side of this many subwords or more are not trained on."""
 HELD_OUT_BATCH = 128
-"""Pairs in a batch for the perplexity."""
+"""Pairs in a batch when the perplexity is measured."""
 EPOCHS_FILE = "epochs.json"
 """In a run's folder: how many batches each epoch has, when BPE dropout makes epochs differ."""
 
@@ -111,7 +111,7 @@ class TranslationTask(TransductionTask):
         return self.description() | {"seed": self.seed}
 
     def sample_pairs(self, epoch: int) -> list[tuple[list[int], list[int]]]:
-        """The pairs as ids of subwords, which BPE dropout splits anew in every epoch."""
+        """The pairs as ids of the subwords into which BPE dropout splits them in this epoch."""
         seeds = seed_sequence(self.seed, "subwords", epoch).generate_state(2).tolist()
         texts = zip(*self.pairs, strict=True)
         sides = [
@@ -218,4 +218,4 @@ def require_sentences(pairs: Sequence[Pair]) -> None:
     """Raise InputError for test data without a pair of sentences."""
     if not any(source and reference for source, reference in pairs):
         fix = "Name files with a sentence on each line."
-        raise InputError("test data have a sentence with its translation", "none", fix)
+        raise InputError("test data have at least one sentence with its translation", "none", fix)

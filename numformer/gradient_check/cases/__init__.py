@@ -1,6 +1,6 @@
-"""A case of every layer, for the gradient check, the contract tests and the PyTorch comparison.
+"""Test cases for every layer: for the gradient check, the contract tests and tests with PyTorch.
 
-For a new layer, add a Case in `layers`; for a new choice or mixer, a line in `models`.
+For a new layer, add a Case in `layers`; for a new mixer or config option, a line in `models`.
 """
 
 from numformer.gradient_check.cases.case import IDS, Case, InputGenerator

@@ -1,4 +1,4 @@
-"""Cases of attention, of its parts, and of the layers around it."""
+"""Test cases for attention, for its parts, and for the layers around it."""
 
 from collections.abc import Callable
 from functools import partial
@@ -32,7 +32,7 @@ from numformer.recurrence.scores import AdditiveScore, DotProductScore, Multipli
 
 DISTANCES: dict[str, Any] = dict(distance_buckets=5, farthest=4, both_ways=False)
 TILES: dict[str, Any] = dict(rows=2, least=0)
-"""Settings of TiledAttention that divide even a short sequence into tiles."""
+"""Settings of TiledAttention with which even a short sequence is split into tiles."""
 
 
 def head_inputs(g, heads: int = H) -> list:
@@ -61,13 +61,13 @@ ROTARY_HEADS: dict[str, Any] = dict(heads=H, epsilon=0.1, base=50.0)
 
 
 def rotary_heads(g):
-    """Return heads with a norm and rotary positions, and their inputs."""
+    """Return a QueryKeyHeads with a norm and rotary positions, and its inputs."""
     heads = QueryKeyHeads(D, H, 4, g.rng, norm=LayerNorm(4, 0.1), rotary=Rotary(50.0))
     return heads, [g.x, g.targets]
 
 
 def normed_case(name: str, norm, base: float = 0) -> Case:
-    """Return a case of attention with normed queries and keys; rotary positions if `base` > 0."""
+    """Return a case of attention that norms queries and keys, then rotates them if `base` > 0."""
 
     def build(g):
         query, key = (
@@ -199,7 +199,7 @@ ATTENTION = [
         lambda g: (SelfAttention(D, H, g.rng), [g.x, g.decoder]),
         settings=dict(heads=H),
     ),
-    # Whether there are fewer queries than keys or more, the positions of both begin at 0.
+    # Queries and keys differ in number, but the positions of both begin at 0.
     *(
         Case(
             f"{name}_attention_{kind}",

@@ -1,7 +1,7 @@
 """A case: one layer with inputs, small enough for a gradient check.
 
 The batch has several sequences, S != T, several heads, padding, and a row in which every key is
-masked: with sizes of 1, equal sizes or nothing masked, wrong axes and masks would go unnoticed.
+masked. Sizes of 1, equal sizes or a batch without masks would hide mistakes in axes and masks.
 """
 
 import zlib
@@ -22,7 +22,7 @@ IDS = dict(
     source=np.array([[4, 5, 6, 7, 2], [8, 5, 2, 0, 0], [0, 0, 0, 0, 0]]),
     target_in=np.array([[1, 9, 4, 5], [1, 9, 9, 0], [1, 7, 0, 0]]),
     target_out=np.array([[9, 4, 5, 2], [9, 9, 2, 0], [7, 2, 0, 0]]),
-    # One sequence is all padding. The permutation that sorts the lengths is not its own inverse.
+    # One sequence is all padding. The permutation that puts the longest first is not self-inverse.
     lengths=np.array([0, 4, 2]),
     some_places=np.array([9, 0, 4, 11, 5]),  # indices among the B T positions of a batch
 )
@@ -57,17 +57,17 @@ class InputGenerator:
 
     @cached_property
     def encoder(self) -> Reach:
-        """The Reach of an encoder: sources see sources."""
+        """The Reach of an encoder: source positions see all source positions."""
         return Reach(self.sources)
 
     @cached_property
     def decoder(self) -> Reach:
-        """The Reach of a decoder: targets see themselves and earlier targets."""
+        """The Reach of a decoder: target positions see themselves and earlier ones."""
         return Reach(self.targets, causal=True)
 
     @cached_property
     def cross(self) -> Reach:
-        """The Reach of cross-attention: targets see sources."""
+        """The Reach of cross-attention: target positions see source positions."""
         return Reach(self.targets, self.sources)
 
     @cached_property
@@ -81,12 +81,12 @@ class InputGenerator:
 
 @dataclass
 class Case:
-    """One layer that every test of layers runs; calling the case builds a fresh (layer, inputs).
+    """A layer and its inputs, for the tests of all layers; calling the case builds new ones.
 
     `build(generator)` returns the layer and its inputs. `reference` (by default `name`) names the
     function in tests/gradient_check/torch_reference.py that computes the same from `settings`. A
-    `composed` case is a model whose parts have cases of their own. The layer of a case that `waits`
-    reads numbers back from a device, since its shapes depend on them.
+    `composed` case is a model whose parts have cases of their own. If a case `waits`, its layer's
+    shapes depend on computed values, so the layer has to wait for the GPU.
     """
 
     name: str

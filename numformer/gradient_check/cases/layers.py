@@ -1,4 +1,4 @@
-"""Cases of all layers but attention, and LAYERS, the list of all cases of layers."""
+"""Test cases for all layers except attention, and LAYERS, the list of all cases of layers."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Cases of all that a config builds: layers, stacks, mixers, and whole models with each choice."""
+"""Test cases for what a config builds: layers, stacks, mixers, and models with each choice."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -55,7 +55,7 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     "other_special_ids": dict(padding_id=5, start_id=5, end_id=4),
     "without_padding": dict(padding_id=None),
 }
-# For each mixer, settings with which a position sees few others.
+# Settings for each mixer; windows and strides are so small that a position sees few others.
 MIXER_SETTINGS: dict[str, dict[str, Any]] = {
     "attention": {},
     "groups": dict(heads=4, key_value_heads=2, qk_norm="rms"),
@@ -77,7 +77,7 @@ MIXER_SETTINGS: dict[str, dict[str, Any]] = {
 def config_case(
     name: str, build: Callable, config, reference: str = "", composed: bool = False, **settings
 ) -> Case:
-    """Return the case that is built by build(config, generator)."""
+    """Return a case whose layer and inputs are built by build(config, generator)."""
     return Case(name, partial(build, config), reference, dict(config=config) | settings, composed)
 
 
@@ -156,7 +156,7 @@ def recurrent(config, g):
 
 
 def r_drop(config, g):
-    """Return an objective with dropout; its inputs have no padding, which an objective skips."""
+    """Return an objective with dropout, and inputs without padding (see `objective_case`)."""
     model = Transformer(config, int(g.rng.integers(100)))
     ids = (g.rng.integers(4, V, (B, length)) for length in (S, T, T))
     return Objective(model, 0.1, r_drop=3.0), [*ids]
@@ -171,7 +171,10 @@ def attention_decoder(cell, g):
 def objective_case(
     name: str, build_model: Callable, config, smoothing=0.1, composed: bool = False, **settings
 ) -> Case:
-    """Return an objective's case. Use no dropout: only the reference has masks for padding."""
+    """Return a case of an objective without dropout.
+
+    An objective skips padding, but the PyTorch version would draw dropout masks for it, too.
+    """
 
     def build(config, g):
         model, inputs = build_model(config, g)
@@ -198,7 +201,7 @@ def experts_with(*inputs: str) -> Callable:
 
 
 def mixer_cases() -> list[Case]:
-    """Return cases of each mixer, alone (causal; looking both ways) and in models."""
+    """Return cases of each mixer: alone (causal and, if it can, looking ahead) and in models."""
     table = []
     for name, changes in MIXER_SETTINGS.items():
         names = changes.get("mixers", "attention").split(",")

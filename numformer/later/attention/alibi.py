@@ -1,4 +1,4 @@
-"""ALiBi (Press et al. 2022): a score falls linearly with the distance of query and key."""
+"""ALiBi (Press et al. 2022): scores fall linearly with the distance between query and key."""
 
 import numpy as np
 
@@ -15,8 +15,8 @@ class ALiBi:
     """Positions of queries (T,) and keys (S,), host arrays -> a bias (H, T, S) to add to scores.
 
     ALiBi replaces all other position encodings. The slopes m_h are the powers of 2^(-8 / H), from
-    the first to the H-th (section 3). Distances are the same in both directions, so an encoder can
-    use ALiBi, too. The bias is a constant: it has no gradient.
+    the first to the H-th (section 3). A distance has no direction, so an encoder can use ALiBi,
+    too. The bias is a constant: it has no gradient.
     """
 
     def __init__(self, heads: int):

@@ -12,10 +12,10 @@ from numformer.paper.softmax import softmax, softmax_backward
 class BiasedAttention(Layer):
     """query (B, H, T, K), key (B, H, S, K), value (B, H, S, K_v), mask, bias -> (B, H, T, K_v).
 
-    Dropout(softmax(Q K^T / sqrt(d_k) + bias)) V. The mask is boolean and broadcasts to
+    The output is Dropout(softmax(Q K^T / sqrt(d_k) + bias)) V. The boolean mask broadcasts to
     (B, H, T, S); the bias (H, T, S) is the same for all sequences. `backward` returns dquery, dkey,
-    dvalue and, if there was a bias, dbias. Instead of H there may be two axes: groups of heads, and
-    the heads of a group.
+    dvalue and, if there was a bias, dbias. The axis H may be two axes: groups of heads, and the
+    heads within a group.
     """
 
     def __init__(self, p_drop: float = 0.0):
@@ -38,8 +38,8 @@ class BiasedAttention(Layer):
     def backward(self, doutput: Array) -> Any:
         saved = self.pop_saved()
         query, key, value, dropped = (saved[name] for name in ("query", "key", "value", "dropped"))
-        dvalue = matmul(transpose(dropped), doutput)  # output = dropped V
-        ddropped = matmul(doutput, transpose(value))  # output = dropped V
+        dvalue = matmul(transpose(dropped), doutput)  # output = dropped @ V
+        ddropped = matmul(doutput, transpose(value))  # output = dropped @ V
         dweights = dropout_backward(ddropped, saved["keep"])  # dropped = dropout(weights)
         dscores = softmax_backward(dweights, saved["weights"])  # weights = softmax(scores)
         dbias = [dscores.sum(axis=0)] if saved["biased"] else []  # scores = products + bias

@@ -1,4 +1,4 @@
-"""Heads with biases, with a norm (QK-norm), and with rotary positions."""
+"""Attention heads with biases, with a norm (QK-norm) and with rotary positions."""
 
 from typing import Any
 
@@ -30,8 +30,8 @@ class BiasedHeads(Heads):
 class QueryKeyHeads(BiasedHeads):
     """x (B, T, D) at places -> (B, H, T, K): queries or keys, normalised and rotated.
 
-    `norm` normalises the K values of each head (QK-norm), which bounds the scores (Henry et al.
-    2020; Dehghani et al. 2023). `rotary` then rotates them by their positions. Both are optional.
+    `norm` normalises each query or key of size K (QK-norm), which bounds the scores (Henry et al.
+    2020; Dehghani et al. 2023). `rotary` then rotates it by its position. Both are optional.
     """
 
     def __init__(self, *sizes: Any, norm: Layer | None = None, rotary: Layer | None = None):

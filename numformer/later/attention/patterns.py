@@ -1,4 +1,4 @@
-"""Patterns of attention: which keys a query may see, as a mask and as tiles to compute.
+"""Patterns of attention: which keys each query may see, as a mask and as tiles to compute.
 
 With a sparse pattern, work and memory grow with T or T^(3/2) instead of T^2.
 """
@@ -18,11 +18,12 @@ from numformer.paper.memory import KeysAndValues
 
 
 class Tile(NamedTuple):
-    """Scores that are computed together: those of some heads, query rows and keys.
+    """A block of scores that are computed together: those of some heads, query rows and keys.
 
-    `keys` is a slice or an array of indices. Every row sees the columns `unmasked` of the tile; for
-    the other columns `mask(t, s)` says which rows see which keys (None: the pattern masks nothing).
-    A pattern with many tiles of few scores each marks its tiles as `small`.
+    `keys` is a slice or an array of indices. Apart from padding, every row sees all columns of the
+    tile in the slice `unmasked`; for the others, `mask(t, s)` says which rows see which keys, or is
+    None if the pattern masks nothing. `small` marks the tiles of patterns that divide the scores
+    into many tiles with few scores each.
     """
 
     heads: slice
@@ -36,9 +37,9 @@ class Tile(NamedTuple):
 class FullPattern:
     """Every query sees every key.
 
-    `key_value_state(memory)` creates the state that keeps the keys and values that later positions
-    can see. `is_local` says that a query sees only up to a fixed distance. Positions t (T,) of
-    queries and s (S,) of keys are host arrays.
+    `key_value_state(memory)` creates the state for decoding, which holds the keys and values that
+    later positions can see. `is_local` is True if a query sees only keys up to a fixed distance.
+    The positions t (T,) of queries and s (S,) of keys are host arrays.
     """
 
     Settings: ClassVar[type[settings.Settings]] = settings.Settings
@@ -46,14 +47,14 @@ class FullPattern:
     key_value_state: Any = KeysAndValues
 
     def require(self, heads: int) -> None:
-        """Raise InputError for a number of heads that this pattern cannot have."""
+        """Raise InputError if the pattern is impossible with this number of heads."""
 
     def mask(self, t, s, heads: int = 1):
-        """Boolean (T, S) or (H, T, S), True = t may see s; None if every t sees every s."""
+        """Return a boolean mask ([H,] T, S), True = t may see s; None if every t sees every s."""
         return None
 
     def tiles(self, t, s, causal: bool, heads: int, rows: int) -> Iterator[Tile]:
-        """Yield tiles of at most `rows` rows that together hold every score of the pattern."""
+        """Yield tiles that cover the pattern's scores, each with up to `rows` adjacent queries."""
         yield from window_tiles(t, s, causal, heads, rows)
 
 
@@ -61,7 +62,7 @@ class FullPattern:
 class WindowSettings(settings.Settings):
     """The size of a window."""
 
-    window: int = settings.size(128, "how many positions back a position sees, itself included")
+    window: int = settings.size(128, "how many latest positions a position sees, itself included")
 
 
 class Window(WindowSettings, FullPattern):
@@ -88,15 +89,15 @@ class Window(WindowSettings, FullPattern):
 class GlobalWindowSettings(WindowSettings):
     """The size of a window, and the number of global positions."""
 
-    global_tokens: int = settings.size(1, "how many first positions see all and are seen by all")
+    global_tokens: int = settings.size(1, "how many initial positions see all and are seen by all")
 
 
 class GlobalWindow(GlobalWindowSettings, FullPattern):
     """t sees s if |t - s| < window, or t or s is global (Beltagy et al. 2020, Longformer).
 
     The first `global_tokens` positions are global; distant positions exchange information through
-    them. As in BigBird (Zaheer et al. 2020) they have no projections of their own. Under a causal
-    mask every later position can see them (the attention sinks of Xiao et al. 2024).
+    them. As in BigBird (Zaheer et al. 2020), they have no projections of their own. Under a causal
+    mask, every later position can see them (the attention sinks of Xiao et al. 2024).
     """
 
     Settings = GlobalWindowSettings
@@ -124,16 +125,15 @@ class GlobalWindow(GlobalWindowSettings, FullPattern):
 class StridedSettings(settings.Settings):
     """The stride of `Strided`."""
 
-    stride: int = settings.size(32, "window of near heads; the others see every stride-th position")
+    stride: int = settings.size(32, "window of half the heads; the rest see every stride-th key")
 
 
 class Strided(StridedSettings, FullPattern):
     """t sees s if |t - s| < stride, or if t - s is a multiple of stride (Child et al. 2019).
 
-    The first half of the heads (the larger half of an odd number) sees the near positions, the
-    second half sees the distant ones. This is the third variant in their section 5.2. Two layers
-    connect any two positions. With a stride near the square root of T, work and memory grow with
-    T^(3/2).
+    The first half of the heads (rounded up) follows the first rule, the rest follow the second.
+    This is the third variant in section 5.2 of Child et al. Two layers are enough to connect any
+    two positions. With a stride near the square root of T, work and memory grow with T^(3/2).
     """
 
     Settings = StridedSettings
@@ -141,7 +141,7 @@ class Strided(StridedSettings, FullPattern):
     def require(self, heads: int) -> None:
         if heads < 2:
             raise InputError(
-                "strided attention has at least 2 heads: one sees near keys, one distant keys",
+                "strided attention has at least 2 heads: one for near keys, one for distant keys",
                 f"heads {heads}",
                 "Use more heads, or window attention.",
             )
@@ -161,7 +161,7 @@ class Strided(StridedSettings, FullPattern):
 
 
 def window_tiles(t, s, causal: bool, heads: int, rows: int, window: float = math.inf):
-    """Yield tiles of consecutive queries with all keys that any of the queries sees."""
+    """Yield tiles, each with consecutive queries and all keys that any of these queries sees."""
     ahead = 0 if causal else window - 1
     for part in slices(0, len(t), rows):
         first, last = t[part][[0, -1]]
@@ -172,5 +172,5 @@ def window_tiles(t, s, causal: bool, heads: int, rows: int, window: float = math
 
 
 def slices(start: int, stop: int, size: int) -> list[slice]:
-    """Return consecutive slices of `size` from start to stop; the last one may be shorter."""
+    """Return consecutive slices of length `size` from start to stop; the last may be shorter."""
     return [slice(first, min(first + size, stop)) for first in range(start, stop, size)]

@@ -1,6 +1,7 @@
 """Learned relative positions (Shaw et al. 2018) in the form of T5 (Raffel et al. 2020).
 
-Each head adds a trained number to a score, chosen by the bucket of the query-key distance.
+Each head adds a trained number to each score. Distances between query and key are divided into
+buckets; all distances in a bucket have the same number.
 """
 
 import math
@@ -21,10 +22,11 @@ def position_buckets(
 ) -> np.ndarray:
     """distance s - t (T, S) of keys from queries -> bucket numbers (T, S).
 
-    Half of the buckets have one distance each; the others grow logarithmically up to `farthest`,
-    and the last one has everything beyond (Raffel et al. 2020, section 2.1). With `both_ways`, half
-    of the buckets are for keys after the query; otherwise such keys count as distance 0. Where
-    the logarithm is a whole number, rounding to float32 decides the bucket, as in T5's own code.
+    Half of the buckets hold one distance each; the others grow logarithmically up to `farthest`,
+    and the last one also holds everything beyond (Raffel et al. 2020, section 2.1). With
+    `both_ways`, half of the buckets are for keys after the query; otherwise such keys share the
+    bucket of distance 0. Where a distance lies on the boundary of two buckets, rounding to float32
+    decides, as in T5's own code.
     """
     if both_ways:
         buckets //= 2
@@ -41,9 +43,9 @@ def position_buckets(
 class RelativePositions(Layer):
     """Positions of queries (T,) and keys (S,), host arrays -> a bias (H, T, S) to add to scores.
 
-    The table (buckets, H) starts at 0, so all distances count equally; the layers of a stack may
-    share a table. `constant` is a further bias to add, without a gradient. Raises InputError for
-    too few buckets, or if `farthest` is so near that it has a bucket of its own.
+    The table (buckets, H) starts at 0, so at first distances have no effect; the layers of a stack
+    may share a table. `constant` is another bias to add, without a gradient. Raises InputError for
+    fewer than 4 buckets, and if `farthest` is at most half the number of buckets.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -51,7 +53,7 @@ class RelativePositions(Layer):
         """How distances are divided into buckets."""
 
         distance_buckets: int = settings.size(32, "buckets of distances, each with its own score")
-        farthest: int = settings.size(128, "distance beyond which all share the last bucket")
+        farthest: int = settings.size(128, "distance beyond which all distances share a bucket")
 
     def __init__(
         self,
@@ -63,7 +65,7 @@ class RelativePositions(Layer):
     ):
         if distance_buckets < 4 or farthest <= distance_buckets // 2:
             raise InputError(
-                "distance_buckets is at least 4, and farthest is more than half of it",
+                "distance_buckets is at least 4, and farthest is above half of distance_buckets",
                 f"distance_buckets {distance_buckets}, farthest {farthest}",
                 "Change one of them.",
             )

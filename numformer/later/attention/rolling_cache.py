@@ -1,4 +1,4 @@
-"""Keep only the keys and values of the latest positions, for decoding with a window."""
+"""Keep only the keys and values of the latest positions, for decoding with window attention."""
 
 import numpy as np
 
@@ -9,15 +9,15 @@ from numformer.paper.memory import ArrayState, Memory
 class RollingKeysAndValues(ArrayState):
     """Keys and values of the latest `window` positions, (B, H, window, K) each, in a ring buffer.
 
-    Position t is stored at index t modulo window. The first `permanent` positions are never
-    overwritten: they are stored before the ring.
+    The first `permanent` positions are stored before the ring and never overwritten. A later
+    position t is stored in the ring at index (t - permanent) modulo window.
     """
 
     def __init__(self, memory: Memory, window: int, permanent: int = 0):
         self.memory, self.window, self.permanent = memory, window, permanent
 
     def append(self, key, value):
-        """Like KeysAndValues.append, but return only what the first new position can still see."""
+        """Like KeysAndValues.append, but omit earlier positions that no new position can see."""
         xp, first, length = array_module(key), self.memory.length, key.shape[2]
         near = max(0, first - self.window + 1)
         before = np.r_[: min(self.permanent, near), near:first]
@@ -40,6 +40,6 @@ class RollingKeysAndValues(ArrayState):
         return *(ring[:, :, : len(in_ring)] for ring in arrays), in_ring
 
     def _indices(self, positions: np.ndarray) -> np.ndarray:
-        """The indices of positions (N,) in the arrays."""
+        """Return the indices of positions (N,) in the stored arrays."""
         in_ring = self.permanent + (positions - self.permanent) % self.window
         return np.where(positions < self.permanent, positions, in_ring)

@@ -1,6 +1,6 @@
 """Rotary positions (Su et al. 2021): queries and keys rotated by angles that grow with position.
 
-The product of a query at t and a key at s then depends on t and s only through t - s.
+The dot product of a query at t and a key at s then depends on t and s only through t - s.
 """
 
 import math
@@ -15,7 +15,7 @@ from numformer.paper.positions import PositionTable
 
 
 def rotary_turns(length: int, width: int, xp=np, base: float = 10000):
-    """Return turns (length, K / 2): exp(i t theta_j), theta_j = base^(-2j / K), K = width."""
+    """Return rotations (length, K / 2): exp(i t theta_j), theta_j = base^(-2j / K), K = width."""
     theta = xp.exp(xp.arange(0, width, 2) * (-math.log(base) / width))
     return xp.exp(1j * (xp.arange(length)[:, None] * theta))
 
@@ -24,37 +24,37 @@ def rotary_turns(length: int, width: int, xp=np, base: float = 10000):
 def rotary(x, turns):
     """x (..., T, K), turns (T, K / 2) -> (..., T, K): y = x * turns (Su et al. 2021, section 3.2).
 
-    Each pair (x_2j, x_2j+1) is read as one complex number; its product with exp(i angle) is the
-    pair, rotated by that angle.
+    Each pair (x_2j, x_2j+1) is read as one complex number; multiplying it by exp(i angle) rotates
+    the pair by that angle.
     """
     return (x.view(turns.dtype) * turns).view(x.dtype)
 
 
 @has_kernel
 def rotary_backward(dy, turns):
-    """dy (..., T, K) -> dx (..., T, K): the inverse rotation, by the conjugate."""
+    """dy (..., T, K) -> dx (..., T, K): the inverse rotation, dx = dy * conjugate of turns."""
     return rotary(dy, turns.conj())
 
 
 def with_adjacent_pairs(x):
-    """Return x, or a copy if its pairs are not adjacent in memory, as `rotary` needs them."""
+    """Return x, or a copy whose pairs have adjacent values in memory, as `rotary` needs them."""
     return x if x.strides[-1] == x.itemsize else x.copy()
 
 
 def require_pairs(d_k: int) -> None:
-    """Raise InputError unless queries and keys consist of pairs."""
+    """Raise InputError for an odd d_k, because rotary positions rotate pairs of values."""
     if d_k % 2:
         raise InputError(
             "rotary positions rotate pairs of values, so d_k is even",
             f"d_k {d_k}",
-            "Change d_k, or d_model and heads, or use other positions.",
+            "Change d_k, or d_model and heads, or use other position encodings.",
         )
 
 
 class Rotary(Layer):
     """x (..., T, K), positions (T,) -> (..., T, K): each query or key rotated by its position.
 
-    `positions` is a host array; the default is 0 to T - 1. The `base` of the paper is 10000. With a
+    `positions` is a host array; the default is 0 to T - 1. Su et al. use the `base` 10000. With a
     larger base, as in models for long texts, all pairs but the first rotate more slowly.
     """
 
@@ -62,7 +62,7 @@ class Rotary(Layer):
         self._table = PositionTable(partial(rotary_turns, base=base))
 
     def turns(self, like, positions: np.ndarray):
-        """Return the turns at positions (T,), for `like` (..., T, K)."""
+        """Return the rotations (T, K / 2) at positions (T,), for an x like `like` (..., T, K)."""
         require_pairs(like.shape[-1])
         return self._table.rows_at(positions, like)
 

@@ -1,4 +1,4 @@
-"""Dropout masks for attention in tiles: draw each tile on demand, never store the mask."""
+"""Dropout for attention in tiles: each tile of the mask is drawn on demand and never stored."""
 
 import math
 
@@ -9,9 +9,10 @@ from numformer.randomness import dropout_stream, mask_from_bits, splitmix64
 
 
 class TiledDropoutMask:
-    """The mask `keep` (..., T, S) of a dropout, drawn tile by tile.
+    """A dropout mask (..., T, S) that is drawn tile by tile.
 
-    It is the mask that `dropout_stream.mask` would draw for this shape: a word gives four entries.
+    It equals the mask that `dropout_stream.mask` would draw for this shape. Each 64-bit word of
+    random bits decides four entries.
     """
 
     def __init__(self, shape: tuple[int, ...], p_drop: float):
@@ -19,7 +20,7 @@ class TiledDropoutMask:
         self.key, self.start, _ = dropout_stream.reserve(math.prod(shape))
 
     def tile(self, index: tuple, columns: np.ndarray, like):
-        """Return the tile [*index, columns], in the dtype and on the device of `like`."""
+        """Return the mask's part [*index, columns], in the dtype and on the device of `like`."""
         xp, row = array_module(like), np.zeros((), int)
         for size, part in zip(self.shape[:-1], index, strict=True):
             row = row[..., None] * size + np.arange(size)[part]
@@ -32,7 +33,7 @@ class TiledDropoutMask:
         counters = self.start + entry // 4 + np.arange(count // 4 + 2)
         words = splitmix64(self.key, xp.asarray(counters, dtype=xp.uint64)).view(xp.uint16)
         bits = words[..., :count]
-        for offset in (1, 2, 3):  # for rows of the tile that begin at this entry of a word
+        for offset in (1, 2, 3):  # for the tile's rows that begin at this entry of a word
             rows = entry % 4 == offset
             if rows.any():
                 bits = xp.where(xp.asarray(rows), words[..., offset : offset + count], bits)

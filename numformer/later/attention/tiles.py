@@ -1,9 +1,9 @@
 """Exact attention in tiles: the scores are never stored as a whole (Rabe and Staats 2021).
 
-A tile is some queries and the keys that they may see. So memory grows with the length T, not with
-T^2; what a pattern or a mask excludes is not computed; and the scores of a tile stay in the
-processor's cache. Backward computes the weights again, from the logarithm of each row's sum (Dao et
-al. 2022).
+A tile holds the scores of some queries and the keys that they may see. So memory grows with the
+length T, not with T^2; most scores that a pattern, a causal reach or padding excludes are never
+computed; and the scores of a tile stay in the processor's cache. Backward recomputes the weights,
+for which forward saves the logarithm of each row's sum of exponentials (Dao et al. 2022).
 """
 
 import itertools
@@ -24,22 +24,22 @@ from numformer.paper.attention import MultiHeadAttention
 from numformer.paper.dropout import dropout, dropout_backward
 from numformer.paper.masks import ExplicitMask, Reach, as_reach, padding_mask
 
-ROWS = 128  # queries in a tile: with fewer, products are slow; with more, masked scores cost time
+ROWS = 128  # queries in a tile: fewer make products slow; more spend time on masked scores
 SMALL = 40  # exp(40) times any length fits in a float32, and so does exp(-40) times small values
-LEAST = 1 << 16  # from this many scores in a sequence on, half of them masked, tiles are faster
+LEAST = 1 << 16  # tiles are faster for at least this many scores in a sequence, half of them masked
 
 
 def contiguous(x):
-    """Return x (..., M, N) with contiguous rows, which products read fastest."""
+    """Return x (..., M, N) with contiguous rows, which matrix products read fastest."""
     return array_module(x).ascontiguousarray(x)
 
 
 class Scores(NamedTuple):
-    """The scores of a tile in some sequences and heads: their indices, and what is applied to them.
+    """How to compute the scores of a tile for some sequences and heads.
 
-    `queries`, `keys` and `dkeys` are indices of arrays (B, H, T, K), (B, G, S, K), (B, H, S, K).
-    `offsets` are pairs of columns and an array to add to the scores in them; `keep` is the mask of
-    dropout, or None. `dbias` accumulates the gradient of a trained bias; None without one.
+    `queries`, `keys` and `dkeys` index arrays (B, H, T, K), (B, G, S, K) and (B, H, S, K).
+    `offsets` are pairs: columns, and an array to add to the scores in these columns. `keep` is the
+    dropout mask, or None. `dbias` accumulates the gradient of a trained bias; None without one.
     """
 
     queries: tuple
@@ -50,7 +50,7 @@ class Scores(NamedTuple):
     dbias: Any
 
     def compute(self, query, key):
-        """query (B, H, T, K), already scaled, key (B, G, S, K) -> the scores."""
+        """Scaled query (B, H, T, K), key (B, G, S, K) -> the scores."""
         scores = matmul(query[self.queries], transpose(key[self.keys]))
         for columns, offset in self.offsets:
             scores[..., columns] += offset
@@ -61,7 +61,7 @@ def attention_in_tiles(query, key, value, tiles, small: bool):
     """softmax(Q K^T / sqrt(d_k)) V, one tile of `Scores` at a time.
 
     query (B, H, T, K), key (B, G, S, K), value (B, G, S, K_v) -> output (B, H, T, K_v), log_sums
-    (B, H, T, 1): log sum_s exp(score_ts). The output of a row that sees nothing is 0. The
+    (B, H, T, 1): log sum_s exp(score_ts). The output of a query that sees no key is 0. The
     exponentials of `small` scores are computed directly; from other scores, the row's maximum is
     subtracted first.
     """
@@ -79,27 +79,27 @@ def attention_in_tiles(query, key, value, tiles, small: bool):
         total = xp.maximum(sum_last(weights), xp.finfo(weights.dtype).tiny)
         log_sums[scores.queries] = highest + xp.log(total)
         rows = matmul(dropout(weights, scores.keep), value[scores.keys])
-        rows /= total  # after the product, which has fewer entries than the weights
+        rows /= total  # divide the product, which has fewer entries than the weights
         output[scores.queries] = rows
         del weights  # so that the next tile reuses this memory, which is in the cache
     return output, log_sums
 
 
 def attention_in_tiles_backward(doutput, query, key, value, output, log_sums, tiles):
-    """doutput (B, H, T, K_v) -> dquery (B, H, T, K), dkey and dvalue (B, H, S, K) of each head."""
+    """doutput (B, H, T, K_v) -> dquery (B, H, T, K), dkey (B, H, S, K), dvalue (B, H, S, K_v)."""
     xp, scale = array_module(query), 1 / math.sqrt(query.shape[-1])
     dquery = xp.zeros(query.shape, query.dtype)
     dkey, dvalue = (xp.zeros((*query.shape[:2], *x.shape[2:]), x.dtype) for x in (key, value))
     query, key, value, doutput = map(contiguous, (query * scale, key, value, doutput))
-    inner = dot_last(doutput, output)  # <dweights, weights> of each row: output = weights V
+    inner = dot_last(doutput, output)  # <dweights, weights> of each row, since output = weights @ V
     for scores in tiles:
         weights = scores.compute(query, key)
         weights -= log_sums[scores.queries]
         xp.exp(weights, out=weights)
         drows = doutput[scores.queries]
         dropped = dropout(weights, scores.keep)
-        dvalue[scores.dkeys] += matmul(transpose(dropped), drows)  # output = dropped V
-        ddropped = matmul(drows, transpose(value[scores.keys]))  # output = dropped V
+        dvalue[scores.dkeys] += matmul(transpose(dropped), drows)  # output = dropped @ V
+        ddropped = matmul(drows, transpose(value[scores.keys]))  # output = dropped @ V
         dscores = dropout_backward(ddropped, scores.keep)
         dscores -= inner[scores.queries]
         dscores *= weights  # weights = softmax(scores)
@@ -113,7 +113,7 @@ def attention_in_tiles_backward(doutput, query, key, value, output, log_sums, ti
 
 
 def scores_are_small(query, key) -> bool:
-    """Return whether |q||k| / sqrt(d_k), a bound on the scores, is small; False on a GPU."""
+    """Return whether max |q| max |k| / sqrt(d_k), which bounds scores, is small; False on a GPU."""
     if not on_host(query):  # reading the bound would wait for the GPU
         return False
     lengths = (math.sqrt(dot_last(x, x).max(initial=0)) for x in (query, key))
@@ -126,13 +126,13 @@ class TiledAttention(Layer):
     Scaled dot-product attention over the keys that a `pattern` lets each query see. With fewer
     heads of keys and values than of queries, G < H, query head i uses key head i // (H / G)
     (Ainslie et al. 2023; Shazeer 2019 for G = 1). The `reach` is a Reach, a boolean mask or None.
-    A `bias` computes, from positions (T,) and (S,), what is added to the scores (H, T, S); if it is
-    a Layer, it gets a gradient.
+    A `bias` computes an array (H, T, S), which is added to the scores, from the positions (T,) of
+    queries and (S,) of keys; if it is a Layer, it is trained.
 
-    Sequences of at least `least` scores are computed in tiles of `rows` queries if the reach is
-    causal; otherwise both numbers are doubled. Shorter sequences go to BiasedAttention. If you
-    pass an attention of your own as `dense`, all sequences go to it; its forward takes query, key,
-    value, mask and, if there is one, the bias.
+    If the reach is causal, sequences of more than `rows` queries and at least `least` scores are
+    computed in tiles of `rows` queries; otherwise `least` and the tiles' rows are doubled. Shorter
+    sequences go to BiasedAttention. If you pass an attention of your own as `dense`, all sequences
+    go to it; its forward takes query, key, value, mask and, if there is one, the bias.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class TiledAttention(Layer):
         self.bias = bias
 
     def _children(self):
-        """`dense` is saved as `whole`, so that files saved by the previous version still load."""
+        """Yield `dense` as `whole`, so that files saved by the previous version still load."""
         for name, child in super()._children():
             yield ("whole" if name == "dense" else name), child
 
@@ -172,7 +172,7 @@ class TiledAttention(Layer):
 
     def backward(self, doutput: Array) -> Any:
         saved, (heads, length) = self.pop_saved(), doutput.shape[1:3]
-        self.saved.append(saved)  # stays saved until the bias has its gradient from every tile
+        self.saved.append(saved)  # kept until every tile has added to the bias's gradient
         groups, trained = saved["groups"], isinstance(self.bias, Layer)
         if "arrays" in saved:
             query, key = saved["arrays"]["query"], saved["arrays"]["key"]
@@ -184,13 +184,13 @@ class TiledAttention(Layer):
             if trained and dbias is None:
                 raise InputError(
                     "with a trained bias, attention's backward returns dquery, dkey, dvalue, dbias",
-                    f"{len(gradients)} gradients of a {type(self.dense).__name__}",
+                    f"{len(gradients)} gradients from {type(self.dense).__name__}",
                     "Extend BiasedAttention, or choose another attention_function.",
                 )
             if trained:
                 self.bias.backward(dbias.reshape(heads, length, -1))  # pyright: ignore
         dquery, dkey, dvalue = map(merge_groups, gradients)
-        if groups < heads:  # the heads of a group look at the same keys and values
+        if groups < heads:  # the heads of a group share keys and values
             dkey, dvalue = (split_groups(x, groups).sum(axis=2) for x in (dkey, dvalue))
         self.saved.pop()
         return dquery, dkey, dvalue
@@ -213,7 +213,7 @@ class TiledAttention(Layer):
         return weights if weights is None else merge_groups(weights)
 
     def _dense_inputs(self, query, key, value, reach: Reach) -> list:
-        """Return the inputs of a dense attention; heads that share keys become groups of heads."""
+        """Return the inputs of `dense`; if heads share keys, H becomes two axes: groups, heads."""
         xp, positions = array_module(query), (reach.queries.positions, reach.keys.positions)
         heads, groups = query.shape[1], key.shape[1]
         mask = combine_masks(reach.mask(xp), self.pattern.mask(*positions, heads), xp)
@@ -232,11 +232,12 @@ class TiledAttention(Layer):
         keep: TiledDropoutMask | None = None,
         train_bias: bool = False,
     ) -> Iterator[Scores]:
-        """Yield the scores of query (B, H, T, K) and key (B, G, S, K), tile after tile.
+        """Yield the scores of query (B, H, T, K) and key (B, G, S, K), tile by tile.
 
-        On the host, each Scores has one sequence and one group of heads unless its tile is `small`,
-        to fit in the cache; padded sequences, which differ in length, have separate tiles. A GPU
-        computes all together. With `train_bias` the bias gets its gradient from every tile.
+        On the host, each Scores has one sequence and one group of heads, to fit in the cache. In a
+        `small` tile and on a GPU, it has all sequences, and if G = H all heads of the tile. On the
+        host, the sequences of a padded batch, which differ in length, have separate tiles. With
+        `train_bias`, every tile adds to the gradient of the bias.
         """
         xp, host, (batch, heads) = array_module(query), on_host(query), query.shape[:2]
         rows, group = self.rows if reach.causal else 2 * self.rows, heads // key.shape[1]
@@ -269,7 +270,7 @@ class TiledAttention(Layer):
                     self.bias.backward(dbias)
 
     def _offsets(self, query, reach: Reach, sequences: slice, tile: Tile, keys, real) -> list:
-        """Return pairs of columns and offsets (B, H, T, S): the bias, and -infinity if masked."""
+        """Return pairs (columns, offset (B, H, T, S)): the bias, or -infinity where masked."""
         xp, offsets, zero = array_module(query), [], query.dtype.type(0)
         t, s = reach.queries.positions[tile.rows], reach.keys.positions
         if self.bias:
@@ -292,9 +293,9 @@ class TiledAttention(Layer):
 
 
 def tile_parts(sequences: slice, tile: Tile, heads: int, group: int, host: bool) -> Iterator:
-    """Pairs of sequences and heads to compute together; groups of several heads stay apart."""
+    """Return pairs of slices (sequences, heads) to compute together, within one group if G < H."""
     together = tile.small or not host
-    size = group if tile.heads == slice(0, heads) else 1  # other tiles may cut a group in two
+    size = group if tile.heads == slice(0, heads) else 1  # other tiles may have part of a group
     return itertools.product(
         [sequences] if together else slices(sequences.start, sequences.stop, 1),
         slices(tile.heads.start, tile.heads.stop, heads if together and group == 1 else size),
@@ -302,7 +303,7 @@ def tile_parts(sequences: slice, tile: Tile, heads: int, group: int, host: bool)
 
 
 def real_positions(reach: Reach, sequences: slice):
-    """Return positions (T,) of the queries to compute, and (S,) of keys up to the last real one."""
+    """Return positions (T,) of the queries to compute and (S,) of keys up to the last real one."""
     t, s = reach.queries.positions, reach.keys.positions
     if isinstance(reach, ExplicitMask):
         return t, s
@@ -314,7 +315,7 @@ def real_positions(reach: Reach, sequences: slice):
 
 
 def key_mask(reach: Reach, sequences: slice, rows: slice, keys, xp):
-    """Return the mask (B, H, T, S), explicit or of padding, for some rows and keys, or None."""
+    """Return the explicit mask or padding mask (B, H, T, S) of some rows and keys, or None."""
     if isinstance(reach, ExplicitMask):
         shape = len(reach.queries.positions), len(reach.keys.positions)
         mask = xp.broadcast_to(reach.array, (*reach.array.shape[:2], *shape))
@@ -334,7 +335,7 @@ def combine_masks(mask, visible, xp):
 def split_groups(x, groups: int):
     """x (..., H, T, K) -> (..., G, H / G, T, K), a view: G groups of adjacent heads.
 
-    An axis of one head, which broadcasts, becomes two axes of length 1.
+    An axis H of length 1, which broadcasts, becomes two axes of length 1.
     """
     *others, heads, length, width = x.shape
     groups = min(groups, heads)
@@ -347,7 +348,7 @@ def merge_groups(x):
 
 
 def attention_weights(layer: Any):
-    """Return the weights (B, H, T, S) of a layer's latest forward; None if it has none.
+    """Return the weights (B, H, T, S) of a layer's latest forward; None if it saved none.
 
     The layer is an attention, or another layer with a method `attention_weights`, such as a Mixer.
     """

@@ -22,11 +22,11 @@ from numformer.paper.linear import Linear
 
 
 class AttentionMixer:
-    """Self-attention with a `pattern`, and perhaps a trained `bias`, as an entry of MIXERS.
+    """An entry of MIXERS: self-attention with a `pattern` and, optionally, a trained `bias`.
 
-    Both are classes, built from their Settings. The bias also gets the number of heads,
-    `both_ways`, and a `constant`, another bias without a gradient. All layers of a stack share
-    the parameters of the bias.
+    Both are classes, which `build` instantiates with their Settings. The bias also gets the number
+    of heads, `both_ways`, and a `constant`, another bias without a gradient. All layers of a stack
+    share the parameters of the bias.
     """
 
     looks_ahead = True
@@ -39,11 +39,11 @@ class AttentionMixer:
         )
 
     def require(self, config) -> None:
-        """Raise InputError for a config that this attention cannot be built from."""
+        """Raise InputError if this attention cannot be built from the config."""
         heads, groups = config.heads, config.key_value_heads or config.heads
         if heads % groups:
             raise InputError(
-                "heads is a multiple of key_value_heads: query heads share key heads equally",
+                "heads is a multiple of key_value_heads: query heads share key heads evenly",
                 f"heads {heads}, key_value_heads {groups}",
                 "Change one of them.",
             )
@@ -53,11 +53,11 @@ class AttentionMixer:
         self.new_bias(config, causal=True)
 
     def new_pattern(self, config) -> FullPattern:
-        """Build the pattern, with its settings from a config."""
+        """Build the pattern with its settings in a config."""
         return self.pattern(**settings_from(config, self.pattern.Settings))
 
     def new_bias(self, config, causal: bool, constant: Any = None) -> Any:
-        """Build the mixer's bias, with `constant` added; if it has none, return `constant`."""
+        """Build the bias, which adds `constant`; if this mixer has no bias, return `constant`."""
         if not self.bias:
             return constant
         own = settings_from(config, self.bias.Settings)
@@ -91,8 +91,8 @@ class AttentionMixer:
 def build_cross_attention(config, rng: np.random.Generator) -> CrossAttention:
     """Build the cross-attention of a config: full, with a key head for each query head.
 
-    Its keys and its queries are in different sequences, so a query and a key have no distance.
-    Hence it has no rotary positions, no bias and no pattern.
+    Keys and queries come from different sequences, so there is no distance between them. Hence
+    cross-attention has no rotary positions, no bias and no pattern.
     """
     parts: dict[str, Any] = projections(config, rng, config.heads)
     parts["attention"] = attention_function(config, config.heads, FullPattern())
@@ -102,7 +102,7 @@ def build_cross_attention(config, rng: np.random.Generator) -> CrossAttention:
 def projections(
     config, rng: np.random.Generator, groups: int, new_norm: Any = None, rotary: Any = None
 ) -> dict[str, Any]:
-    """Build the four parts that have a matrix, in the order in which they draw initial values."""
+    """Build the four parts with a matrix, in the order in which their initial values are drawn."""
     (d_k, d_v), d_model, bias = config.sizes, config.d_model, config.attention_bias
     plain = BiasedHeads if bias else Heads
 
@@ -119,7 +119,7 @@ def projections(
 
 
 def attention_function(config, groups: int, pattern: FullPattern, bias: Any = None) -> Layer:
-    """Build the layer that computes heads: TiledAttention unless the paper's formula is enough."""
+    """Build the layer that computes heads: TiledAttention, unless the paper's formula suffices."""
     function, p_drop = config.attention_class, config.attention_dropout
     if function not in (ScaledDotProductAttention, TiledAttention):
         return TiledAttention(pattern, bias=bias, dense=function(p_drop))
@@ -130,5 +130,5 @@ def attention_function(config, groups: int, pattern: FullPattern, bias: Any = No
 
 
 def matrix_entries(config, groups: int) -> int:
-    """Return the number of entries in the matrices of an attention with `groups` heads of keys."""
+    """Return the number of entries in the matrices of an attention with `groups` key heads."""
     return config.d_model * (config.heads + groups) * sum(config.sizes)

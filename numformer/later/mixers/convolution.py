@@ -14,8 +14,8 @@ from numformer.layer import Array, Layer, Parameter
 def convolution(x, weight, bias, before):
     """x (B, T, D), weight (W, D), bias (D), before (B, W - 1, D) -> y (B, T, D), x_with_past.
 
-    y_t = bias + sum over j < W of weight_j x_{t-j}. `before` has the positions before x, so that
-    x_with_past (B, W - 1 + T, D) has every x_{t-j}.
+    y_t = bias + sum over j < W of weight_j x_{t-j}. `before` holds the W - 1 positions before x, so
+    x_with_past (B, W - 1 + T, D) contains every x_{t-j}.
     """
     length, reach = x.shape[1], len(weight) - 1
     x_with_past = array_module(x).concatenate([before, x], axis=1)
@@ -32,7 +32,7 @@ def convolution_backward(dy, weight, x_with_past):
     dx, dweight = dy * weight[0], xp.empty_like(weight)
     for j in range(len(weight)):
         dweight[j] = dot_rows(dy, x_with_past[:, reach - j : reach - j + length])
-        if j:  # x_t is in y_{t+j}
+        if j:  # y_{t+j} contains weight_j x_t
             dx[:, : max(0, length - j)] += dy[:, j:] * weight[j]
     return dx, dweight, sum_rows(dy)
 
@@ -40,8 +40,8 @@ def convolution_backward(dy, weight, x_with_past):
 class Convolution(Layer):
     """x (B, T, D) -> (B, T, D): a weighted sum of each feature's latest `width` values.
 
-    `before` (B, width - 1, D) has the positions before x; the default is 0. The initial weights are
-    uniform within +-1 / sqrt(width), which roughly keeps the scale of values; the bias starts at 0.
+    `before` (B, width - 1, D) holds the positions before x; the default is 0. The initial weights
+    are uniform within +-1 / sqrt(width), so that y is roughly as large as x; the bias starts at 0.
     """
 
     def __init__(self, d_model: int, rng: np.random.Generator, width: int = 4):
@@ -57,12 +57,12 @@ class Convolution(Layer):
         return y
 
     def latest(self, x: Array, before: Any = None) -> Array:
-        """Return the latest positions (B, width - 1, D), which come `before` the next x."""
+        """Return the latest positions (B, width - 1, D), the `before` of the next x."""
         before = self._zeros(x) if before is None else before
         return array_module(x).concatenate([before, x], axis=1)[:, x.shape[1] :]
 
     def _zeros(self, x):
-        """Return `before` for the start of a sequence: zeros."""
+        """Return the `before` of a sequence's start: zeros."""
         shape = (len(x), len(self.weight.data) - 1, x.shape[-1])
         return array_module(x).zeros(shape, x.dtype)
 

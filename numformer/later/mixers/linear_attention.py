@@ -1,8 +1,9 @@
 """Linear attention (Katharopoulos et al. 2020): products of features in place of the softmax.
 
-softmax(q k^T) becomes phi(q) phi(k)^T. Then (phi(q) phi(k)^T) v is phi(q) (phi(k)^T v), a sum over
-keys that all queries share: there are no T x T scores, and decoding remembers only that sum,
-whatever the length. The price is sharpness: K features cannot single out one position among many.
+softmax(q k^T) becomes phi(q) phi(k)^T. Then (phi(q) phi(k)^T) v = phi(q) (phi(k)^T v), and all
+queries share phi(k)^T v, a sum over keys, so there are no T x T scores, and decoding stores only
+sums, whatever the length. The price is sharpness: K features cannot single out one position among
+many.
 """
 
 from typing import Any
@@ -23,7 +24,7 @@ from numformer.paper.memory import ArrayState, Memory
 
 
 def positive_features(x):
-    """x (...) -> phi (...): elu(x) + 1 (equation 7), which is x + 1 above 0 and exp(x) below."""
+    """x (...) -> phi (...): elu(x) + 1 (equation 7), which is x + 1 if x > 0, otherwise exp(x)."""
     xp = array_module(x)
     return xp.maximum(x, 0) + xp.exp(xp.minimum(x, 0))
 
@@ -50,7 +51,7 @@ def full_sums_backward(dy, query, key, value, state):
 def normalizers(query, key, causal: bool, start):
     """query, key (..., T, K) -> total (..., T, 1), sums (..., T or 1, K): total_t = q_t z_t.
 
-    z_t is `start` (..., 1, K) plus the sum of the keys up to t, or of all keys unless `causal`.
+    z_t is `start` (..., 1, K) plus the sum of the keys: those up to t if `causal`, otherwise all.
     """
     sums = key.cumsum(axis=-2) if causal else key.sum(axis=-2, keepdims=True)
     sums = sums + start
@@ -58,9 +59,9 @@ def normalizers(query, key, causal: bool, start):
 
 
 def normalizers_backward(dtotal, query, sums, causal: bool):
-    """dtotal (..., T, 1) -> dquery, dkey (..., T, K): a reversed running sum."""
+    """dtotal (..., T, 1) -> dquery (..., T, K), dkey (..., T or 1, K)."""
     dsums = dtotal * query
-    if causal:  # a key is in the sums from its own position on
+    if causal:  # the key at t is in the sums at t and later: dkey is a reversed running sum
         dkey = dsums[..., ::-1, :].cumsum(axis=-2)[..., ::-1, :]
     else:
         dkey = dsums.sum(axis=-2, keepdims=True)
@@ -68,12 +69,12 @@ def normalizers_backward(dtotal, query, sums, causal: bool):
 
 
 class LinearAttention(Mixer):
-    """x (B, T, D), reach -> (B, T, D): y_t = phi(q_t) S_t / phi(q_t) z_t   (equations 9 to 12).
+    """x (B, T, D), reach -> (B, T, D): y_t = phi(q_t) S_t / (phi(q_t) z_t)  (equations 9 to 12).
 
-    S_t is the sum of phi(k_s)^T v_s and z_t the sum of phi(k_s), over all s that t may see: up to t
-    if the reach is causal, otherwise everywhere, except at padding. The projections are as in
-    attention. It computes no weights and no scores, so it has neither attention dropout nor
-    score bias. `rotary` rotates the features in the numerator (Su et al. 2021, equation 19).
+    S_t is the sum of phi(k_s)^T v_s and z_t the sum of phi(k_s), over all s that t may see: the
+    real positions, up to t if the reach is causal. The projections are as in attention. The layer
+    computes no scores and no weights, so it has neither a score bias nor attention dropout.
+    `rotary` rotates the features in the numerator (Su et al. 2021, equation 19).
     """
 
     looks_ahead = True
@@ -117,7 +118,7 @@ class LinearAttention(Mixer):
             state.update(state=last, sums=sums[..., -1:, :])
         else:
             y, states = full_sums(q, k, value)
-        # A position that sees nothing has a total of 0, and a numerator of 0.
+        # If a position sees nothing, total and numerator are 0.
         share = (total > 0) / xp.maximum(total, xp.finfo(total.dtype).tiny)
         y *= share
         features = dict(query=query, key=key, visible=visible, q=q, k=k)
@@ -139,7 +140,7 @@ class LinearAttention(Mixer):
             dq, dk, dvalue = full_sums_backward(dy, q, k, value, states)
         if self.rotary:
             dk, dq = (self.rotary.backward(part) for part in (dk, dq))
-        dquery += dq  # the features are in the numerator and in the total
+        dquery += dq  # the features are in both the numerator and the total
         dkey = dkey + dk
         if saved["visible"] is not None:
             dkey *= saved["visible"]
@@ -151,7 +152,7 @@ class LinearAttention(Mixer):
         return dx
 
     def attention_weights(self):
-        """Compute the weights (B, H, T, S) of the latest forward, which forward does not need."""
+        """Compute the weights (B, H, T, S) of the latest forward, which forward did not compute."""
         saved = self.saved[-1]
         weights = matmul(saved["q"], transpose(saved["k"])) * saved["share"]
         mask = saved["reach"].mask(array_module(weights))
@@ -163,7 +164,7 @@ class LinearAttention(Mixer):
             raise InputError(
                 "ALiBi is added to scores, and linear attention has none",
                 f"positions {config.positions}, mixers {','.join(config.mixers)}",
-                "Choose other positions or another mixer.",
+                "Choose other position encodings or another mixer.",
             )
 
     @classmethod

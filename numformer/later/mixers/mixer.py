@@ -13,11 +13,12 @@ class Mixer(Layer):
 
     Every layer of a stack has a mixer before its feed-forward network, with the methods
     `forward(x, reach, past=None)` and `backward(dy)` -> dx. The Reach says which positions may see
-    which, and turns rows into sequences and back. The `past`, a Memory, holds the mixer's state.
+    which; its Places turn rows into sequences and back. In decoding, the Memory `past` holds the
+    mixer's state.
 
-    `Settings` has the settings that belong to this mixer; they become fields of the configs.
-    `looks_ahead` says that a position can see later ones, as an encoder requires; `is_local`, that
-    a position sees only up to a fixed distance.
+    The fields of `Settings` are the mixer's own settings; they become fields of the configs.
+    `looks_ahead` is True if a position can see later ones, as an encoder requires; `is_local`, if
+    a position sees only positions up to a fixed distance.
     """
 
     Settings: type[settings.Settings] = settings.Settings
@@ -26,12 +27,12 @@ class Mixer(Layer):
     role = "mixer"
 
     def attention_weights(self):
-        """Return the weights (B, H, T, S) of the latest forward, for attention maps, or None."""
+        """Return the attention weights (B, H, T, S) of the latest forward; None without any."""
         return None
 
     @classmethod
     def require(cls, config) -> None:
-        """Raise InputError for a config that this mixer cannot be built from."""
+        """Raise InputError if this mixer cannot be built from the config."""
 
     @classmethod
     def build(cls, config, rng: np.random.Generator, causal: bool) -> "Mixer":

@@ -1,10 +1,10 @@
 """Running sums of outer products, the core of linear attention and of state spaces.
 
 A state S (K, V) passes from position to position: S_t = a_t S_{t-1} + k_t^T v_t, y_t = q_t S_t.
-Written out, y_t is a sum over s <= t of (q_t k_s) v_s, which decays by a_r at each position r in
-between: attention without softmax. So each chunk is computed by matrix products, like attention,
-and the state passes from chunk to chunk. Work and memory grow with T (Katharopoulos et al.
-2020, section 3.3; Dao and Gu 2024, section 6).
+Written out, y_t is the sum over s <= t of (q_t k_s^T) v_s times the decay a_{s+1} ... a_t. This is
+attention without a softmax, so each chunk of positions is computed by matrix products, like
+attention, and the state passes from chunk to chunk. Work and memory grow with T (Katharopoulos et
+al. 2020, section 3.3; Dao and Gu 2024, section 6).
 """
 
 from collections.abc import Iterator
@@ -17,13 +17,13 @@ from numformer.layer import Array
 from numformer.paper.masks import ExplicitMask, Places, Reach, as_reach, causal_mask
 from numformer.paper.softmax import mask_scores
 
-CHUNK = 64  # positions: enough for fast products, few enough for the cache
+CHUNK = 64  # positions in a chunk: enough for fast products, few enough for the cache
 
 
 def running_sums(query, key, value, log_decay=None, start=None):
     """S_t = a_t S_{t-1} + k_t^T v_t, y_t = q_t S_t, from the state `start` (..., K, V) or 0.
 
-    query, key (..., T, K), value (..., T, V), and log_decay (..., T), log a_t <= 0, or None for no
+    query, key (..., T, K), value (..., T, V), log_decay (..., T) = log a_t <= 0, or None for no
     decay; the leading axes broadcast
     -> y (..., T, V), the states (..., K, V) before each chunk, and the last state.
     """
@@ -43,8 +43,8 @@ def running_sums(query, key, value, log_decay=None, start=None):
 def running_sums_backward(dy, query, key, value, log_decay, y, states):
     """dy (..., T, V) -> dquery, dkey (..., T, K), dvalue (..., T, V), dlog_decay (..., T) or None.
 
-    The loop visits the chunks in reverse order. Later chunks act on a chunk through the gradient of
-    its last state, `dstate`, which passes from chunk to chunk as the state did.
+    The loop visits the chunks in reverse order. `dstate`, the gradient of a chunk's last state,
+    contains the gradients from all later chunks; it passes from chunk to chunk, as the state did.
     """
     xp = array_module(dy)
     dquery, dkey, dvalue = map(xp.empty_like, (query, key, value))
@@ -53,9 +53,9 @@ def running_sums_backward(dy, query, key, value, log_decay, y, states):
     for (chunk, within, since_start, to_end, across), state in reversed([*chunks]):
         q, k, v, dout = (x[..., chunk, :] for x in (query, key, value, dy))
         weights = matmul(q, transpose(k)) * within
-        dscores = matmul(dout, transpose(v)) * within  # out = (q k^T within) v
-        dlater = since_start * dout  # out += since_start (q state)
-        # state' = across state + k^T (to_end v)
+        dscores = matmul(dout, transpose(v)) * within  # out = (q k^T * within) v
+        dlater = since_start * dout  # out += since_start * (q state)
+        # next state = across * state + k^T (to_end * v)
         dv = matmul(transpose(weights), dout) + to_end * matmul(k, dstate)
         dk = matmul(transpose(dscores), q)
         dk = dk + matmul(to_end * v, transpose(dstate))
@@ -66,19 +66,19 @@ def running_sums_backward(dy, query, key, value, log_decay, y, states):
         dvalue[..., chunk, :] = dv
     if log_decay is None:
         return dquery, dkey, dvalue, None
-    # With c_t the sum of log a up to t, k_s v_s enters y_t with the factor exp(c_t - c_s): y_t has
-    # the factor exp(c_t), v_t has exp(-c_t). So dc_t = <dy_t, y_t> - <dv_t, v_t>. As log a_t is in
-    # c_t and all later c, its gradient is a reversed running sum (Yang et al. 2024, section 4.3).
+    # Let c_t be the sum of log a up to t. v_s enters y_t with factor exp(c_t - c_s), so c_t scales
+    # y_t by exp(c_t) and v_t by exp(-c_t): dc_t = <dy_t, y_t> - <dv_t, v_t>. c_t and all later c
+    # contain log a_t, so its gradient is a reversed running sum (Yang et al. 2024, section 4.3).
     dsums = (dot_last(dy, y) - dot_last(dvalue, value))[..., 0]
     return dquery, dkey, dvalue, xp.cumsum(dsums[..., ::-1], axis=-1)[..., ::-1]
 
 
 def _chunks(value, log_decay) -> Iterator[tuple]:
-    """Yield slices of positions, each with the factors by which terms decay within it.
+    """Yield chunks, slices of positions, each with the factors of decay that apply in it.
 
     `within` (..., C, C) is the decay from s to t, 0 where s > t; `since_start` (..., C, 1) from
     before the chunk to t; `to_end` (..., C, 1) from s to the end of the chunk; `across` (..., 1, 1)
-    from before the chunk to its end. Without a decay all but the first are 1.
+    from before the chunk to its end. Without a decay all factors are 1, except where s > t.
     """
     xp, (*_, length, _) = array_module(value), value.shape
     for first in range(0, length, CHUNK):
@@ -93,15 +93,15 @@ def _chunks(value, log_decay) -> Iterator[tuple]:
 
 
 def _sum_heads(gradient, like):
-    """Sum a gradient (B, H, T, K) over the heads if `like` has one head for all of them."""
+    """Sum a gradient (B, H, T, K) over the heads if in `like` all of them share one head."""
     return gradient.sum(axis=1, keepdims=True) if like.shape[1] == 1 else gradient
 
 
 def sequence_reach(name: str, reach: Any, x: Array, first: int = 0) -> Reach:
-    """Return the Reach of a layer that sums over x (B, T, D), whose positions begin at `first`.
+    """Return the Reach of a layer that sums over x (B, T, D); x begins at the position `first`.
 
-    None lets all positions see each other. Raises InputError for an explicit mask, and for a Reach
-    over another sequence: sums can respect only order and padding.
+    If `reach` is None, all positions see each other. Raises InputError for an explicit mask, and
+    for a Reach over another sequence: sums can respect only order and padding.
     """
     if reach is None:
         return Reach(Places.without_padding(len(x), x.shape[1], first))
@@ -113,7 +113,7 @@ def sequence_reach(name: str, reach: Any, x: Array, first: int = 0) -> Reach:
     else:
         return reach
     raise InputError(
-        f"{name} sums over its own sequence, masked only by order and padding",
+        f"{name} sums over one sequence, in which only order and padding can mask positions",
         received,
         "Pass Reach(places), causal or not, or choose attention.",
     )

@@ -2,8 +2,8 @@
 
 Each position computes what it writes, what it reads and how much of the state decays. So the state
 keeps what matters, as in a recurrent cell, but no step needs a matrix product with the previous
-state. As in Mamba-2 (Dao and Gu 2024) the whole state of a head decays by one factor, so that the
-scan consists of matrix products, chunk by chunk.
+state. As in Mamba-2 (Dao and Gu 2024), the whole state of a head decays by one factor, so the scan
+along the sequence can be computed by matrix products, chunk by chunk.
 """
 
 import math
@@ -30,10 +30,10 @@ from numformer.paper.memory import ArrayState, Memory
 def selective_scan(x, step, rate, write, read, skip, start=None):
     """h_t = exp(-rate step_t) h_{t-1} + write_t^T (step_t x_t), y_t = read_t h_t + skip x_t.
 
-    x (B, H, T, P); step (B, H, T) > 0, by which x_t enters the state h (N, P) and the state decays;
-    rate, skip (H); write, read (B, 1, T, N), which all heads share; start (B, H, N, P), or None for
-    0 (Gu and Dao 2023, equations 1 and 2 and algorithm 2; as there, step stands for
-    (exp(step A) - 1) / A)
+    x (B, H, T, P); step (B, H, T) > 0, which scales x_t as it enters the state h (N, P), and the
+    decay; rate, skip (H); write, read (B, 1, T, N), which all heads share; start (B, H, N, P), or
+    None for 0 (Gu and Dao 2023, equations 1 and 2 and algorithm 2; like their code, this uses step
+    in place of (exp(step A) - 1) / A, A = -rate)
     -> y (B, H, T, P), y_before_skip (the part of y from the state), the states, the last state.
     """
     written = x * step[..., None]
@@ -49,12 +49,12 @@ def selective_scan_backward(dy, x, step, rate, write, read, skip, y_before_skip,
     dread, dwrite, dwritten, dlog_decay = running_sums_backward(
         dy, read, write, written, log_decay, y_before_skip, states
     )
-    dstep = dot_last(dwritten, x)[..., 0]  # written = step x
-    dstep -= dlog_decay * rate[:, None]  # log_decay = -rate step
+    dstep = dot_last(dwritten, x)[..., 0]  # written = step * x
+    dstep -= dlog_decay * rate[:, None]  # log_decay = -rate * step
     drate = -(dlog_decay * step).sum(axis=(0, 2))
     dskip = dot_last(dy, x)[..., 0].sum(axis=(0, 2))
     dwritten *= step[..., None]
-    dwritten += dy * skip[:, None, None]  # y = y_before_skip + skip x
+    dwritten += dy * skip[:, None, None]  # y = y_before_skip + skip * x
     return dwritten, dstep, drate, dwrite, dread, dskip
 
 
@@ -64,24 +64,25 @@ def softplus(x):
 
 
 def softplus_backward(dy, x):
-    """dy (...) -> dx (...)."""
+    """dy (...) -> dx (...): the slope is sigmoid(x)."""
     return dy * sigmoid(x)
 
 
 class StateSpace(Mixer):
-    """x (B, T, D), reach -> (B, T, D): y = (scan(swish(convolution(u))) swish(gate)) W_out.
+    """x (B, T, D), reach -> (B, T, D): y = (scan(swish(convolution(u))) * swish(gate)) W_out.
 
-    One projection of x gives the input u and the gate (H P each), the vectors to write and to read
-    (N each), and the step of each head, which softplus makes positive. A position sees what comes
-    before it, except padding; the scan follows the order, so it needs no position encodings.
+    One projection of x gives the input u and the gate (H P features each), the vectors write and
+    read (N each), and the step of each head, which softplus makes positive. A position sees itself
+    and earlier positions, except padding. The scan follows the order of positions, so it needs no
+    position encodings.
 
-    As in the paper, rates start between 1 and 16 and steps between 0.001 and 0.1 (uniform in the
+    As in Mamba, rates start between 1 and 16 and steps between 0.001 and 0.1 (uniform in the
     logarithm): some heads remember a few positions, others a thousand.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Settings(settings.Settings):
-        """The size of the state."""
+        """The sizes of a state space."""
 
         d_state: int = settings.size(64, "numbers in the state for each feature")
         expansion: int = settings.size(2, "features of a state space, in multiples of heads x d_v")
@@ -140,7 +141,7 @@ class StateSpace(Mixer):
         if places.skip_padding:
             dy = places.spread(dy, 1)[:, 0]
         dgate = swish_backward(dy * saved["y"], saved["swish_gate"], saved["sigmoid_gate"])
-        dy = split_heads(dy * saved["swish_gate"], self.heads)  # y = scan swish_gate
+        dy = split_heads(dy * saved["swish_gate"], self.heads)  # y = scan * swish_gate
         dv, dstep, drate, dwrite, dread, dskip = selective_scan_backward(
             dy,
             **inputs,
@@ -164,7 +165,7 @@ class StateSpace(Mixer):
         return [x[..., end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
     def _spread(self, x, reach: Reach):
-        """Return x as sequences (B, T, W), with zeros at padding, which then writes nothing."""
+        """Return x as sequences (B, T, W), with zeros at padding: padding then writes nothing."""
         places = reach.queries
         if places.skip_padding:
             return places.spread(x, 1)[:, 0]
@@ -184,9 +185,9 @@ class StateSpace(Mixer):
     def _require_causal(reach: Reach) -> None:
         if not reach.causal:
             raise InputError(
-                "in a state space a position sees earlier positions only",
+                "in a state space, a position sees only itself and earlier positions",
                 "a reach that is not causal",
-                "Pass Reach(places, causal=True), or choose attention to look both ways.",
+                "Pass Reach(places, causal=True), or choose attention, which can look both ways.",
             )
 
     @classmethod
@@ -200,4 +201,4 @@ class StateSpace(Mixer):
         d_v = config.d_v or head_size(config.d_model, config.heads)
         features = config.expansion * config.heads * d_v
         columns = 3 * features + 2 * config.d_state + config.heads
-        return config.d_model * columns + 4 * features  # the convolution has 4 weights a feature
+        return config.d_model * columns + 4 * features  # the convolution has 4 weights per feature
