@@ -15,6 +15,7 @@ from numformer.counts import counted
 from numformer.errors import InputError
 from numformer.generation.descriptions import pipeline_from
 from numformer.generation.ensemble import Ensemble
+from numformer.generation.evaluation import Evaluation, Measures, evaluate, score
 from numformer.generation.text_pipeline import TextPipeline
 from numformer.models import Model
 from numformer.paper.decoder import Decoder
@@ -143,6 +144,36 @@ class Trained:
             for symbols in sequences
         ]
 
+    def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """Return log p of the second text of each pair, given the first, in nats.
+
+        The pairs are (source, target) for an encoder-decoder, (beginning, continuation) for a
+        language model, and (text with holes, whole text) for a masked language model.
+        """
+        texts = [self.text.symbols(text) for text, _ in pairs]
+        written = [self.text.answer_symbols(answer) for _, answer in pairs]
+        return score(self.text, self.model, texts, written)[0].tolist()
+
+    def evaluate(
+        self,
+        examples: Sequence[tuple[str, str | Sequence[str]]],
+        measures: Measures | None = None,
+        **settings,
+    ) -> Evaluation:
+        """Measure the model on pairs as in `score`, whose second texts are the right answers.
+
+        A source may also have a list of targets, each of them right. The model's answer, to which
+        `settings` apply as in a call, is compared with the nearest of them. A language model does
+        not answer. Every model has the measure `loss`: the mean of -log p of the right symbols,
+        in nats. `measures` replaces the others (generation/evaluation.py).
+        """
+        self._require_settings("write", settings)
+        split = self.text.answer_symbols
+        rows = [(text, [right] if isinstance(right, str) else right) for text, right in examples]
+        texts = [self.text.symbols(text) for text, _ in rows]
+        choices = [[*map(split, right)] for _, right in rows]
+        return evaluate(self.text, self.model, texts, choices, measures, **settings)
+
     def _symbols(self, method: str, texts: Sequence[str], say, settings: dict) -> list[list[str]]:
         """Return the symbols of texts, and check that the pipeline's method has these settings.
 
@@ -153,14 +184,7 @@ class Trained:
         if not hasattr(self.text, method):
             rule, fix = "n_best needs beam search", "Load a run of an encoder-decoder."
             raise InputError(rule, f"a model for {type(self.text).__name__}", fix)
-        keywords = [*inspect.signature(getattr(self.text, method)).parameters][2:]
-        if unknown := [name for name in settings if name not in keywords]:
-            names = ", ".join(name for name in keywords if name != "count") or "(none)"
-            raise InputError(
-                f"{method} of this model has the settings {names}",
-                unknown[0],
-                "Leave it out, or load a run of another task.",
-            )
+        self._require_settings(method, settings)
         several = len(texts) > 1
         is_empty = [several and isinstance(text, str) and not text.strip() for text in texts]
         sequences = [
@@ -171,6 +195,17 @@ class Trained:
             for note in self.text.notes(symbols) if symbols else ():
                 say(f"{note} (in {text!r})" if len(text) <= 80 else note)
         return sequences
+
+    def _require_settings(self, method: str, settings: dict) -> None:
+        """Raise InputError for a setting that the pipeline's method does not have."""
+        keywords = [*inspect.signature(getattr(self.text, method)).parameters][2:]
+        if unknown := [name for name in settings if name not in keywords]:
+            names = ", ".join(name for name in keywords if name != "count") or "(none)"
+            raise InputError(
+                f"{method} of this model has the settings {names}",
+                unknown[0],
+                "Leave it out, or load a run of another task.",
+            )
 
     def attention(self, text: str, **settings) -> Attention:
         """Return the attention of the model as it reads `text` and writes its answer.

@@ -13,14 +13,25 @@ from numformer.backend import to_host
 from numformer.data import Batch
 from numformer.devices import find_backend
 from numformer.errors import InputError
+from numformer.generation.evaluation import Evaluation, Prediction
+from numformer.generation.measures import Measure
 from numformer.layer import inference, pack
 from numformer.models.vision import VisionTransformer
 from numformer.paper import Softmax
 from numformer.randomness import seed_sequence
 from numformer.runs.checkpoints import load_model
 from numformer.trained import model_of_run
-from toy_tasks.command_line import any_path, exit_code, note, run_folders, settings_from
+from toy_tasks.command_line import (
+    Parser,
+    add_evaluation_flag,
+    any_path,
+    exit_code,
+    note,
+    run_folders,
+    settings_from,
+)
 from toy_tasks.command_line.answers import task_of
+from toy_tasks.command_line.evaluation import report
 from toy_tasks.command_line.study import Results, Study
 from toy_tasks.command_line.study import main as study_main
 from toy_tasks.data.images import (
@@ -30,6 +41,7 @@ from toy_tasks.data.images import (
     read_arrays,
     read_images,
     require_images,
+    require_labels,
 )
 from toy_tasks.data.pictures import read_picture
 from toy_tasks.measures.loss import mean_loss
@@ -44,6 +56,7 @@ classified correctly.
   python -m toy_tasks.images
   python -m toy_tasks.images --data FILE.npz
   python -m toy_tasks.images --run runs/images/fold-1-1 --input FILE.npz
+  python -m toy_tasks.images --run runs/images/fold-1-1 --data TEST.npz --predictions OUT.tsv
 
 FILE.npz holds the arrays images (N, height, width) or (N, height, width, channels), of numbers that
 are not negative, and labels (N,), integers or strings. With --input, it needs no labels.
@@ -124,20 +137,25 @@ class ImagesTask:
         return {"name": "images", "fold": self.fold} | content
 
 
-def classify(model: VisionTransformer, images: np.ndarray) -> np.ndarray:
-    """The most probable class (N,) of each image, by the mean of nine predictions.
+def class_probabilities(model: VisionTransformer, images: np.ndarray) -> np.ndarray:
+    """The probabilities (N, classes) of each image's classes: the mean of nine predictions.
 
     Before each, the image is moved by half a pixel up or down, left or right, both, or not at all.
     """
-    classes, softmax = [], Softmax()
+    p, softmax = [], Softmax()
     with inference():
         for part in np.split(images, range(256, len(images), 256)):
             probabilities = (
                 softmax.forward(model.forward(move_images(part, down, right, 0.0)))
                 for down, right in itertools.product((-0.5, 0.0, 0.5), repeat=2)
             )
-            classes.append(to_host(sum(probabilities).argmax(axis=-1)))
-    return np.concatenate(classes)
+            p.append(to_host(sum(probabilities) / 9))
+    return np.concatenate(p)
+
+
+def classify(model: VisionTransformer, images: np.ndarray) -> np.ndarray:
+    """The most probable class (N,) of each image."""
+    return class_probabilities(model, images).argmax(axis=-1)
 
 
 def read_data(options: argparse.Namespace) -> LabelledImages:
@@ -217,31 +235,63 @@ def use(options: argparse.Namespace) -> int:
             f"{options.run}, a run of {task.get('name')}",
             "Name the folder of a fold, such as runs/images/fold-1-1.",
         )
-    if not options.input:
-        raise InputError("--input names files of images", "none", "Add --input FILE.npz")
+    if not options.input and not options.data:
+        rule, fix = "--input or --data names files of images", "Add --input FILE.npz"
+        raise InputError(rule, "neither", fix)
     pack(model, xp=find_backend(options.backend))
-    for file in options.input:
-        images, sizes = read_arrays(Path(file), "images")["images"], model.config
-        require_images(images, file)
-        height, width, channels = (*images.shape[1:], 1)[:3]
-        if (height, width, channels) != (sizes.height, sizes.width, sizes.channels):
-            raise InputError(
-                f"this model classifies images of {sizes.height} x {sizes.width} pixels, with "
-                f"{sizes.channels} numbers for each pixel",
-                f"{file} with {height} x {width} pixels of {channels} numbers",
-                "Cut or scale them.",
-            )
-        if not highest / 2 <= images.max() <= highest:
-            note(
-                f"the largest number in {file} is {images.max():g}; in training it was "
-                f"{highest:g}, and both should mean the same brightness"
-            )
-        images = (images / highest).astype(np.float32)
+    if options.data:
+        report(options, evaluate(options, model, classes, highest))
+    for file in options.input or []:
+        images = scaled(read_arrays(Path(file), "images")["images"], file, model, highest)
         for label in classify(model, images):
             print(classes[label])
         if options.attention:
             draw_patch_attention(options.attention, model, images[:6], Path(file).name)
     return 0
+
+
+def scaled(images: np.ndarray, file, model: VisionTransformer, highest: float) -> np.ndarray:
+    """The images of a file, from 0 to 1 as in training. Raises InputError for other sizes."""
+    sizes = model.config
+    require_images(images, file)
+    height, width, channels = (*images.shape[1:], 1)[:3]
+    if (height, width, channels) != (sizes.height, sizes.width, sizes.channels):
+        raise InputError(
+            f"this model classifies images of {sizes.height} x {sizes.width} pixels, with "
+            f"{sizes.channels} numbers for each pixel",
+            f"{file} with {height} x {width} pixels of {channels} numbers",
+            "Cut or scale them.",
+        )
+    if not highest / 2 <= images.max() <= highest:
+        note(
+            f"the largest number in {file} is {images.max():g}; in training it was "
+            f"{highest:g}, and both should mean the same brightness"
+        )
+    return (images / highest).astype(np.float32)
+
+
+def evaluate(
+    options: argparse.Namespace, model: VisionTransformer, classes: list, highest: float
+) -> Evaluation:
+    """Compare the classes of the images in the file of --data with its labels."""
+    arrays = read_arrays(options.data, "images", "labels")
+    images, labels = arrays["images"], arrays["labels"].tolist()
+    require_labels(images, arrays["labels"], str(options.data))
+    if unknown := [label for label in labels if label not in classes]:
+        fix = "Leave out its images, or train on all the labels."
+        raise InputError(f"labels are among {classes!r:.80}", repr(unknown[0]), fix)
+    p = class_probabilities(model, scaled(images, options.data, model, highest))
+    answers = [classes[number] for number in p.argmax(axis=-1)]
+    log_p = np.log([row[classes.index(label)] for row, label in zip(p, labels, strict=True)])
+    ones = np.ones(len(labels))
+    right = [answer == label for answer, label in zip(answers, labels, strict=True)]
+    columns = labels, answers, log_p.tolist()
+    predictions = [
+        Prediction(f"image {number}", str(label), str(answer), value)
+        for number, (label, answer, value) in enumerate(zip(*columns, strict=True))
+    ]
+    measures = {"loss": Measure.ratio(-log_p, ones), "accuracy": Measure.ratio(right, ones)}
+    return Evaluation(measures, predictions)
 
 
 def name_pictures(options: argparse.Namespace, model, metadata: dict) -> int:
@@ -251,6 +301,12 @@ def name_pictures(options: argparse.Namespace, model, metadata: dict) -> int:
     if not isinstance(model, VisionTransformer) or not isinstance(names, dict):
         rule, fix = "--run names a model that classifies images", "Name the folder of a ViT."
         raise InputError(rule, f"{options.run}, a {config.get('model_type')}", fix)
+    if options.data:
+        rule, fix = (
+            "--data evaluates a run of this task",
+            "Name a run, such as runs/images/fold-1-1.",
+        )
+        raise InputError(rule, f"{options.run}, a published model", fix)
     if not options.input:
         raise InputError("--input names pictures", "none", "Add --input FILE.png")
     pack(model, xp=find_backend(options.backend))
@@ -272,10 +328,11 @@ def name_pictures(options: argparse.Namespace, model, metadata: dict) -> int:
     return 0
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
+def add_flags(parser: Parser) -> None:
     add = parser.add_argument
-    data = "images and labels (default: the digits of scikit-learn)"
+    data = "images and labels (default: the digits of scikit-learn); with --run to evaluate on"
     add("--data", type=any_path, metavar="FILE.npz", help=data)
+    add_evaluation_flag(parser)
     add("--shift", type=float, default=0.7, help="shift training images by up to this many pixels")
     add("--turn", type=float, default=10.0, help="turn training images by up to this many degrees")
 

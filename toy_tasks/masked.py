@@ -22,6 +22,7 @@ from numformer.paper import CrossEntropy
 from numformer.randomness import seed_sequence
 from numformer.training.loop import Interrupted
 from toy_tasks.command_line import (
+    add_evaluation_flag,
     answer_inputs,
     any_path,
     build_parser,
@@ -37,7 +38,7 @@ from toy_tasks.command_line.training import resume_command
 from toy_tasks.data.datasets import shakespeare
 from toy_tasks.data.text_files import read_text
 from toy_tasks.reports.charts import draw_attention
-from toy_tasks.write import Windows, WritingTask
+from toy_tasks.write import Windows, WritingTask, evaluate_text
 
 DESCRIPTION = """\
 Learn to fill in hidden characters of any text. 15 % of the characters are hidden, and the model
@@ -230,9 +231,10 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of this program. Raises InputError for an invalid --context or --hole."""
     parser = build_parser("masked", DESCRIPTION, MaskedLanguageModel, **DEFAULTS)
     add = parser.add_argument
-    data = "a text to learn from (default: Shakespeare's plays)"
+    data = "a text to learn from (default: Shakespeare's plays); with --run one to measure on"
     add("--data", type=any_path, metavar="FILE.txt", help=data)
     add("--context", type=integer, default=64, help="characters in a window")
+    add_evaluation_flag(parser)
     add("--hole", default="_", help="the character that stands for a hidden one")
     options = parse_options(parser, lambda options: "masked", arguments)
     if options.run:
@@ -248,11 +250,33 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     return options
 
 
+def hidden(pipeline: Infilling, windows: list[list[str]]) -> tuple[list, list]:
+    """The windows with holes at random places, the same each time, and the windows themselves."""
+    rng = np.random.default_rng(seed_sequence(1, "held out"))
+    texts = []
+    for window in windows:
+        holes = rng.random(len(window)) < HIDDEN
+        holes[rng.integers(len(window))] = True
+        pairs = zip(window, holes, strict=True)
+        texts.append([pipeline.hole if is_hole else symbol for symbol, is_hole in pairs])
+    return texts, windows
+
+
+def use(options: argparse.Namespace) -> int:
+    """Fill the holes of texts with the model of --run, or measure it on --data.
+
+    Returns the exit code.
+    """
+    if options.data:
+        return evaluate_text(options, Infilling, hidden)
+    return answer_inputs(options, kind=Infilling)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Train both models, or with --run fill the holes of texts; returns the exit code."""
     options = read_options(arguments)
     if options.run:
-        return answer_inputs(options, kind=Infilling)
+        return use(options)
     return train_and_compare(options)
 
 

@@ -8,17 +8,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
-
 from numformer.counts import counted
 from numformer.data import EpochBatches, Subwords, Vocabulary
 from numformer.errors import InputError
 from numformer.generation import Transduction
+from numformer.generation.evaluation import Evaluation
 from numformer.models import Transformer
+from numformer.trained import Trained
 from toy_tasks.command_line import (
+    add_evaluation_flag,
     answer_inputs,
     beam_settings,
     build_parser,
+    evaluate_run,
     exit_code,
     integer,
     parse_options,
@@ -40,6 +42,7 @@ line is the share of test sources whose whole target is right.
   python -m toy_tasks.pairs --data FILE.tsv
   python -m toy_tasks.pairs --data TRAIN.tsv DEVELOPMENT.tsv TEST.tsv --words
   python -m toy_tasks.pairs --run runs/pairs-dates --input "21 nov 2026"
+  python -m toy_tasks.pairs --run runs/pairs-dates --data TEST.tsv --predictions OUT.tsv
 """
 
 DEFAULTS = dict(
@@ -127,14 +130,6 @@ class PairsTask(TransductionTask):
         """The examples to measure. If a source has several targets, each of them is right."""
         return group_by_source(pairs)
 
-    def measure(self, written: Sequence[str], examples: Sequence[Example]) -> dict[str, float]:
-        """Edits per 100 symbols of the targets, and the share of targets without edits."""
-        answers = [*zip(written, examples, strict=True)]
-        edits = sum(self.edits(answer, right) for answer, (_, right) in answers)
-        symbols = sum(len(self.text.target.split(right[0])) for _, right in examples)
-        exact = float(np.mean([answer in right for answer, (_, right) in answers]))
-        return {"symbol_error_rate": 100 * edits / symbols, "exact_match": exact}
-
     def begin(self, folder: Path) -> None:
         """Save the subwords in the folder of a run."""
         if self.subwords:
@@ -202,7 +197,8 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
         "--data",
         nargs="+",
         metavar="FILE.tsv",
-        help="one file of pairs; or three: for training, for development, for the test",
+        help="one file of pairs; or three: for training, for development, for the test; with --run "
+        "one file to evaluate the model on",
     )
     add("--demo", choices=DEMOS, help="example pairs: dates in words and as 2026-11-21")
     add(
@@ -215,6 +211,7 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
         "(default: neither)",
     )
     add("--subwords", type=integer, metavar="N", help=HELP)
+    add_evaluation_flag(parser)
     options = parse_options(parser, run_name, arguments)
     if options.run:
         return options
@@ -242,11 +239,32 @@ def make_task(options: argparse.Namespace) -> PairsTask:
     return PairsTask(data, *settings, **beam_settings(options))
 
 
+def use(options: argparse.Namespace) -> int:
+    """Answer texts with the model of --run, or evaluate it on --data; returns the exit code."""
+    if not options.data:
+        return answer_inputs(options)
+    return evaluate_run(options, Transduction, evaluate)
+
+
+def evaluate(options: argparse.Namespace, trained: Trained, **settings) -> Evaluation:
+    """Compare the answers to the sources in the file of --data with its targets."""
+    vocabularies = trained.text.vocabularies
+    with_words = [name for name in ("source", "target") if vocabularies[name].separator]
+    words = "both" if len(with_words) == 2 else "".join(with_words)
+    has_subwords = any(type(vocabulary) is not Vocabulary for vocabulary in vocabularies.values())
+    fix = "Name one file of pairs: --data TEST.tsv"
+    if len(options.data) != 1:
+        raise InputError("--run is evaluated on one file", f"{len(options.data)} files", fix)
+    longest = MAX_BYTES if has_subwords else MAX_SYMBOLS
+    pairs = read_pairs(Path(options.data[0]), words, fix, longest)
+    return trained.evaluate(group_by_source(pairs), **settings)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Train a model, or with --run use a trained one; returns the exit code."""
     options = read_options(arguments)
     if options.run:
-        return answer_inputs(options)
+        return use(options)
     required = DEMOS[options.demo][1] if options.demo else None
     return train_and_test(make_task(options), options, required)
 

@@ -15,14 +15,19 @@ import numpy as np
 from numformer.data import PairBatch, TokenBatches, Vocabulary
 from numformer.errors import InputError
 from numformer.generation import Parsing
+from numformer.generation.evaluation import Evaluation
+from numformer.generation.evaluation import evaluate as evaluate_symbols
+from numformer.generation.parsing import WORD
 from numformer.models import Model, RecurrentEncoderDecoder, Transformer
 from numformer.randomness import seed_sequence
-from numformer.trained import load
+from numformer.trained import Trained, load
 from toy_tasks.command_line import (
     Parser,
+    add_evaluation_flag,
     answer_inputs,
     any_path,
     beam_settings,
+    evaluate_run,
     exit_code,
     generation_settings,
     picture_path,
@@ -47,6 +52,7 @@ sentences within 1.0 of that F1, and 99 % of its trees well formed.
 
   python -m toy_tasks.parse
   python -m toy_tasks.parse --run runs/parse/Transformer-32000-1 --input "the dog saw a cat"
+  python -m toy_tasks.parse --run runs/parse/Transformer-32000-1 --data TREES.mrg
   python -m toy_tasks.parse --data DIR        the Penn Treebank: its sections 02 to 21, 22 and 23
 """
 DEFAULTS = dict(
@@ -108,6 +114,11 @@ class Sentence(NamedTuple):
     def from_tree(cls, tree: Tree) -> "Sentence":
         return cls(tree, tree.words(), tree.to_symbols())
 
+    def answer(self) -> list[str]:
+        """The symbols with the words in place of XX, as a model's answers have them."""
+        words = iter(self.words)
+        return [next(words) if symbol == WORD else symbol for symbol in self.symbols]
+
 
 Data = dict[str, list[Sentence]]
 """The sentences of "train", "development", "test", and of the test set of "longer" sentences."""
@@ -147,7 +158,8 @@ def best_parses(sentences: Sequence[Sentence]) -> dict[str, float]:
     """
     grammar = Grammar()
     trees = [(grammar.parse(sentence.words)[0], True) for sentence in sentences]
-    return evalb(trees, [sentence.tree for sentence in sentences])
+    scores = evalb(trees, [sentence.tree for sentence in sentences])
+    return {name: measure.value for name, measure in scores.items()}
 
 
 @cache
@@ -204,7 +216,8 @@ class ParseTask:
         sentences = [sentence.words for sentence in self.data[name]]
         written = self.text.write(model, sentences, **settings)
         gold = [sentence.tree for sentence in self.data[name]]
-        return evalb([*map(tree_from_symbols, written, sentences)], gold)
+        scores = evalb([*map(tree_from_symbols, written, sentences)], gold)
+        return {name: measure.value for name, measure in scores.items()}
 
     def evaluate(self, model: Model) -> dict[str, float]:
         """The scores of greedily decoded trees for the development sentences."""
@@ -303,14 +316,30 @@ def verdict(results: study.Results):
 
 
 def add_flags(parser: Parser) -> None:
-    parser.add_argument("--data", type=any_path, metavar="DIR", help="the Penn Treebank's folder")
+    about = "the Penn Treebank's folder; with --run a file of trees to evaluate on"
+    parser.add_argument("--data", type=any_path, metavar="DIR", help=about)
+    add_evaluation_flag(parser)
     parser.answer_flags.add_argument(
         "--tree", type=picture_path, metavar="FILE.png", help="draw the tree"
     )
 
 
+def evaluate(options: argparse.Namespace, trained: Trained, **settings) -> Evaluation:
+    """Compare the trees that a model writes with the trees in the file of --data."""
+    sentences = [*map(Sentence.from_tree, read_trees(options.data))]
+
+    def measures(texts, answers, right):
+        written = [*map(tree_from_symbols, answers, texts)]
+        return evalb(written, [sentence.tree for sentence in sentences])
+
+    texts, right = [s.words for s in sentences], [[s.answer()] for s in sentences]
+    return evaluate_symbols(trained.text, trained.model, texts, right, measures, **settings)
+
+
 def use(options: argparse.Namespace) -> int:
     """Parse sentences with the model of --run, and draw the tree of one; returns the exit code."""
+    if options.data:
+        return evaluate_run(options, Parsing, evaluate)
     if options.tree and len(options.input or []) != 1:
         received = f"{len(options.input or [])} with --input"
         raise InputError("--tree draws the tree of one sentence", received, "Give one sentence.")

@@ -3,20 +3,27 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import ClassVar
 
+from numformer.generation import Transduction
+from numformer.generation.evaluation import Evaluation
+from numformer.generation.measures import Measure
 from numformer.models import Transformer
+from numformer.trained import Trained
 from toy_tasks.command_line import (
+    add_evaluation_flag,
     answer_inputs,
     any_path,
     beam_settings,
     build_parser,
+    evaluate_run,
     exit_code,
     parse_options,
     start_vocabularies,
 )
 from toy_tasks.data.datasets import pronunciations
-from toy_tasks.data.text_files import Pair
+from toy_tasks.data.text_files import Pair, read_pairs
 from toy_tasks.pairs import PairsTask, sides
 from toy_tasks.text_to_text.transduction import Example, train_and_test
 
@@ -29,6 +36,7 @@ fre (French) 10.2, dut (Dutch) 16.9, vie_hanoi (Vietnamese) 5.0. For other langu
 
   python -m toy_tasks.pronounce --language fre
   python -m toy_tasks.pronounce --run runs/pronounce-fre --input bonjour
+  python -m toy_tasks.pronounce --run runs/pronounce-fre --data TEST.tsv
 """
 
 BEAM = 5
@@ -75,22 +83,27 @@ class PronunciationTask(PairsTask):
         """Each line is an example, as in the shared task, even if a word is in several lines."""
         return [(word, (phonemes,)) for word, phonemes in pairs]
 
-    def measure(self, written: Sequence[str], examples: Sequence[Example]) -> dict[str, float]:
-        """The percentage of words with any phoneme wrong, and the edits per 100 phonemes."""
-        results = super().measure(written, examples)
-        return {
-            "word_error_rate": 100 * (1 - results["exact_match"]),
-            "phoneme_error_rate": results["symbol_error_rate"],
-        }
+    def measures(self, texts, answers, right) -> dict[str, Measure]:
+        return error_rates(self.text, texts, answers, right)
+
+
+def error_rates(text: Transduction, texts, answers, right) -> dict[str, Measure]:
+    """The edits per 100 phonemes, and the percentage of words with any phoneme wrong."""
+    phonemes, words = text.measures(texts, answers, right).values()
+    wrong = words.counts[:, 1] - words.counts[:, 0]
+    return {
+        "phoneme_error_rate": phonemes,
+        "word_error_rate": Measure.ratio(wrong, words.counts[:, 1], 100),
+    }
 
 
 def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of this program."""
     parser = build_parser("pronounce", DESCRIPTION, Transformer, "--word", **DEFAULTS)
     parser.add_argument("--language", default="fre", help="the language to learn")
-    parser.add_argument(
-        "--data", type=any_path, metavar="DIR", help="a folder with LANG_train.tsv, _dev and _test"
-    )
+    about = "a folder with LANG_train.tsv, _dev and _test; with --run a file to evaluate on"
+    parser.add_argument("--data", type=any_path, metavar="DIR", help=about)
+    add_evaluation_flag(parser)
     return parse_options(parser, lambda options: f"pronounce-{options.language}", arguments)
 
 
@@ -102,11 +115,24 @@ def make_task(options: argparse.Namespace) -> PronunciationTask:
     return PronunciationTask(data, *settings, **beam_settings(options))
 
 
+def use(options: argparse.Namespace) -> int:
+    """Pronounce words with the model of --run, or evaluate it on --data; returns the exit code."""
+    if not options.data:
+        return answer_inputs(options)
+    return evaluate_run(options, Transduction, evaluate)
+
+
+def evaluate(options: argparse.Namespace, trained: Trained, **settings) -> Evaluation:
+    """Compare the answers to the words in the file of --data with its phonemes."""
+    pairs = read_pairs(options.data, "target", "Name a file of words and their phonemes.")
+    return trained.evaluate(pairs, partial(error_rates, trained.text), **settings)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Train a model, or with --run use a trained one; returns the exit code."""
     options = read_options(arguments)
     if options.run:
-        return answer_inputs(options)
+        return use(options)
     return train_and_test(make_task(options), options, TARGETS.get(options.language))
 
 

@@ -26,9 +26,8 @@ import argparse
 import math
 import sys
 
-from numformer.generation import Continuation
 from numformer.models.language_model import LanguageModel
-from toy_tasks.command_line import answer_inputs, build_parser, exit_code, parse_options
+from toy_tasks.command_line import build_parser, exit_code, parse_options
 from toy_tasks.data.datasets import shakespeare
 from toy_tasks.write import (
     WritingTask,
@@ -36,6 +35,7 @@ from toy_tasks.write import (
     make_writing_task,
     require_lengths,
     train_and_write,
+    use,
 )
 
 DESCRIPTION = """\
@@ -114,7 +114,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Train a model, or with --run continue texts; returns the exit code."""
     options = read_options(arguments)
     if options.run:
-        return answer_inputs(options, kind=Continuation)
+        return use(options)
     return train_and_write(make_task(options), options, "validation loss", TARGETS[options.preset])
 
 

@@ -3,6 +3,7 @@
 import argparse
 import re
 import sys
+from functools import partial
 
 from numformer.data import Vocabulary
 from numformer.data.moses import detokenize
@@ -10,14 +11,17 @@ from numformer.data.subwords import KINDS
 from numformer.devices import find_backend
 from numformer.errors import InputError
 from numformer.generation import Transduction, Translation
+from numformer.generation.evaluation import Evaluation
 from numformer.layer import pack
 from numformer.models import Config, Transformer
-from numformer.trained import load
+from numformer.trained import Trained, load
 from toy_tasks.command_line import (
     Parser,
+    add_evaluation_flag,
     answer_inputs,
     any_path,
     build_parser,
+    evaluate_run,
     exit_code,
     finish,
     generation_settings,
@@ -30,10 +34,12 @@ from toy_tasks.command_line import (
 from toy_tasks.data.datasets import multi30k
 from toy_tasks.data.parallel_corpus import read_corpus, read_parallel, read_sentences
 from toy_tasks.data.subwords import subwords_for_run
+from toy_tasks.data.text_files import MAX_BYTES, read_pairs
 from toy_tasks.measures.bleu import import_sacrebleu
 from toy_tasks.text_to_text.transduction import draw_cross_attention
 from toy_tasks.text_to_text.translation import (
     TranslationTask,
+    bleu_of_symbols,
     note_unusual,
     print_bleu,
     require_sentences,
@@ -49,6 +55,7 @@ in the published result (41.02 for a Transformer of 2.57 M parameters, trained o
   python -m toy_tasks.translate --preset hour          50 minutes
   python -m toy_tasks.translate --run runs/translate --text "A man in an orange hat."
   python -m toy_tasks.translate --run runs/translate --source FILE.en --reference FILE.de
+  python -m toy_tasks.translate --run runs/translate --data TEST.tsv --predictions OUT.tsv
 """
 
 DEFAULTS = dict(
@@ -101,7 +108,8 @@ TARGETS = {"minutes": 37.5, "hour": 41.02, "published": 41.02}
 """The BLEU that one seed must reach; 41.02 is the published figure."""
 HELP = {
     "data": "a folder with train*.en, train*.de and likewise for val and test, with a sentence on "
-    "each line; or one file of TAB-separated pairs, to be split (default: Multi30k)",
+    "each line; or one file of TAB-separated pairs, to be split (default: Multi30k); with --run a "
+    "file of pairs to evaluate on",
     "languages": "the source language and the target language",
     "cased": "keep capitals, and do not split sentences into tokens",
     "vocabulary": "the largest number of subwords, which both languages share",
@@ -127,6 +135,7 @@ def program_parser() -> Parser:
     add("--subwords", choices=KINDS, default="bpe", help=HELP["subwords"])
     add("--bpe-dropout", type=float, default=0.0, help=HELP["bpe_dropout"])
     add("--accumulate", type=integer, default=1, help=HELP["accumulate"])
+    add_evaluation_flag(parser)
     add = parser.answer_flags.add_argument
     add("--ensemble", nargs="+", type=any_path, metavar="DIR", help=HELP["ensemble"])
     add("--source", type=any_path, metavar="FILE", help=HELP["source"])
@@ -137,6 +146,8 @@ def program_parser() -> Parser:
 def use(options: argparse.Namespace) -> int:
     """Translate texts or a file with the model of --run; returns the exit code."""
     trained = load(options.run, *options.ensemble or [])
+    if options.data:
+        return evaluate_run(options, Translation, evaluate, trained)
     if not options.source:
         return answer_inputs(options, trained, kind=Transduction)
     text = trained.text
@@ -152,6 +163,13 @@ def use(options: argparse.Namespace) -> int:
     lines = read_sentences(options.source, text.from_)
     note_unusual(text, split_into_subwords(text, lines))
     return answer_inputs(options, trained, lines, say=lambda note: None)
+
+
+def evaluate(options: argparse.Namespace, trained: Trained, **settings) -> Evaluation:
+    """Compare translations of the sources in the file of --data with its targets."""
+    fix = "Name a file of pairs: --data TEST.tsv"
+    pairs = read_pairs(options.data, "both", fix, MAX_BYTES)
+    return trained.evaluate(pairs, partial(bleu_of_symbols, trained.text), **settings)
 
 
 def require(options: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 import argparse
 import sys
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +11,19 @@ import numpy as np
 from numformer.data import Subwords, Vocabulary
 from numformer.errors import InputError
 from numformer.generation import Continuation
+from numformer.generation.evaluation import Evaluation
+from numformer.generation.evaluation import evaluate as evaluate_symbols
+from numformer.generation.text_pipeline import OneVocabulary
 from numformer.layer import inference
 from numformer.models.language_model import LanguageModel
 from numformer.randomness import seed_sequence
+from numformer.trained import Trained
 from toy_tasks.command_line import (
+    Parser,
     answer_inputs,
     any_path,
     build_parser,
+    evaluate_run,
     exit_code,
     finish,
     integer,
@@ -37,6 +44,7 @@ not trained on, in nats per character. The checkpoint with the smallest loss is 
 
   python -m toy_tasks.write --data FILE.txt
   python -m toy_tasks.write --run runs/write --input "To be"
+  python -m toy_tasks.write --run runs/write --data OTHER.txt
 """
 
 DEFAULTS = dict(
@@ -134,12 +142,55 @@ class WritingTask:
         return {"name": self.name, "context": self.longest, "data": self.data, **subwords}
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
+def add_flags(parser: Parser) -> None:
     """Add the flags of a program that learns to continue texts."""
     add = parser.add_argument
-    add("--data", type=any_path, metavar="FILE.txt", help="a text to learn from")
+    about = "a text to learn from; with --run a text to measure the model on"
+    add("--data", type=any_path, metavar="FILE.txt", help=about)
     add("--subwords", type=integer, metavar="N", help=HELP)
     add("--context", type=integer, default=64, help="symbols in a window")
+    parser.answer_settings |= {"data"}
+
+
+def evaluate_text(
+    options: argparse.Namespace,
+    kind: type[OneVocabulary],
+    examples: Callable[[OneVocabulary, list[list[str]]], tuple[list, list]],
+) -> int:
+    """Measure the model of --run on the text of --data, window by window; returns the exit code.
+
+    `examples(pipeline, windows)` turns windows, lists of symbols, into texts and right answers.
+    """
+
+    def evaluate(options, trained: Trained, **settings) -> Evaluation:
+        pipeline = trained.text
+        symbols = pipeline.vocabulary.split(read_text(options.data, "Name a text file."))
+        if len(symbols) < 2:
+            rule, fix = "a text has at least two symbols", "Name another file with --data."
+            raise InputError(rule, f"{len(symbols)} in {options.data}", fix)
+        starts = range(0, len(symbols) - 1, pipeline.context)
+        windows = [symbols[n : n + pipeline.context + 1] for n in starts]
+        windows = windows[:: -(-len(windows) // MAX_WINDOWS)]
+        texts, right = examples(pipeline, windows)
+        return evaluate_symbols(pipeline, trained.model, texts, [[one] for one in right])
+
+    ineffective = {"length", "temperature", "top_k", "top_p", "seed"} & options.explicit
+    for name in sorted(ineffective):
+        rule = f"the evaluation of a text writes nothing, so it has no --{name.replace('_', '-')}"
+        raise InputError(rule, "both", "Leave out one of them.")
+    return evaluate_run(options, kind, evaluate)
+
+
+def continuations(pipeline: OneVocabulary, windows: list[list[str]]) -> tuple[list, list]:
+    """The first symbol of each window, and the symbols that follow it."""
+    return [window[:1] for window in windows], [window[1:] for window in windows]
+
+
+def use(options: argparse.Namespace) -> int:
+    """Continue texts with the model of --run, or measure it on --data; returns the exit code."""
+    if options.data:
+        return evaluate_text(options, Continuation, continuations)
+    return answer_inputs(options, kind=Continuation)
 
 
 def require_lengths(*lengths: int) -> None:
@@ -202,7 +253,7 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     add_flags(parser)
     options = parse_options(parser, lambda options: "write", arguments)
     require_lengths(options.context, options.length)
-    if bool(options.run) == bool(options.data):
+    if not options.run and not options.data:
         raise InputError(
             "write takes a text to learn from, or a run to use",
             f"--data {options.data}, --run {options.run}",
@@ -221,7 +272,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Train a model, or with --run continue texts; returns the exit code."""
     options = read_options(arguments)
     if options.run:
-        return answer_inputs(options, kind=Continuation)
+        return use(options)
     return train_and_write(make_task(options), options)
 
 

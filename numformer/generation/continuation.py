@@ -7,10 +7,21 @@ import numpy as np
 
 from numformer.data import Vocabulary
 from numformer.errors import require_positive
-from numformer.generation.sampling import Sampling, is_temperature, random_streams
+from numformer.generation.sampling import (
+    Sampling,
+    is_temperature,
+    log_softmax,
+    random_streams,
+)
 from numformer.generation.text_pipeline import OneVocabulary, Symbols
+from numformer.layer import inference
 from numformer.models import Model
 from numformer.paper.writing import greedy
+
+
+def extrapolates(model: Model) -> bool:
+    """Whether a model reads texts that are longer than those of its training."""
+    return getattr(model.config, "extrapolates", False)
 
 
 @dataclass(frozen=True)
@@ -20,6 +31,8 @@ class Continuation(OneVocabulary):
     The model was trained on `context` symbols at a time. `temperature` is the default
     temperature of sampling; with 0 or None, each symbol written is the most probable one.
     """
+
+    has_right_answers = False
 
     vocabulary: Vocabulary
     context: int
@@ -45,15 +58,13 @@ class Continuation(OneVocabulary):
         require_positive("length", length)
         temperature = self.temperature if temperature is None else temperature
         sampling = Sampling.from_settings(temperature, top_k, top_p)
-        extrapolates = getattr(model.config, "extrapolates", False)
 
         def continue_text(text: list[str], stream: np.random.Generator) -> list[str]:
             end = len(text) + length
             while len(text) < end:
-                window, room = text, end - len(text)
-                if not extrapolates:
-                    if len(text) >= self.context:
-                        window = text[-max(1, self.context // 2) :]
+                window = text[self._first_seen(model, len(text)) :]
+                room = end - len(text)
+                if not extrapolates(model):
                     room = min(max(1, self.context - len(window)), room)
                 inputs = np.array([self.vocabulary.encode(window)])
                 if sampling:
@@ -69,6 +80,31 @@ class Continuation(OneVocabulary):
         return [
             continue_text(list(text), stream) for text, stream in zip(texts, streams, strict=True)
         ]
+
+    def score(self, model, texts, written):
+        """Return log p (N,) of continuations and their numbers of symbols.
+
+        A long text is read in windows, as in `write`.
+        """
+        log_p = np.zeros(len(texts))
+        for row, (text, continuation) in enumerate(zip(texts, written, strict=True)):
+            ids, known = np.array(self.vocabulary.encode([*text, *continuation])), len(text)
+            while known < len(ids):
+                first = self._first_seen(model, known)
+                last = None if extrapolates(model) else first + self.context + 1
+                window = ids[first:last]
+                with inference():
+                    logits = model.forward(window[None, :-1])[0]
+                targets = window[known - first :]
+                of_targets = log_softmax(logits[-len(targets) :])
+                log_p[row] += of_targets[np.arange(len(targets)), targets].sum()
+                known += len(targets)
+        return log_p, np.array([*map(len, written)])
+
+    def _first_seen(self, model: Model, known: int) -> int:
+        """The first symbol that the model sees of a text of which `known` symbols are known."""
+        is_short = known < self.context or extrapolates(model)
+        return 0 if is_short else known - max(1, self.context // 2)
 
     def fits(self, config) -> bool:
         return super().fits(config) and (

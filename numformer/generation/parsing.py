@@ -5,6 +5,7 @@ A tree is written as its brackets, (S (NP XX XX )NP (VP XX )VP )S, where XX stan
 words.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -79,6 +80,17 @@ class Parsing(Transduction):
 
     def encode(self, written: Symbols) -> list[int]:
         return self.target.encode(s if s[0] in "()" else WORD for s in written)
+
+    def answer_symbols(self, text: str) -> list[str]:
+        """Split a tree that is written as `join` writes it; each closing bracket gets its label."""
+        symbols, labels = [], []
+        for symbol in re.findall(r"\([^\s()]*|\)|[^\s()]+", text):
+            if symbol == ")":
+                symbol += labels.pop() if labels else ""
+            elif symbol[0] == "(":
+                labels.append(symbol[1:])
+            symbols.append(symbol)
+        return symbols
 
     def join(self, symbols: Symbols) -> str:
         """Return (S (NP the dog) (VP slept)), for example: closing brackets lose their labels."""

@@ -6,15 +6,16 @@ the nucleus, the smallest set of symbols whose probabilities add up to at least 
 et al. 2020).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from numformer.backend import array_module, to_host
 from numformer.errors import InputError, require_no_nan
+from numformer.layer import inference
 from numformer.models import Model
-from numformer.paper.writing import write
+from numformer.paper.writing import Writer, write
 from numformer.randomness import seed_sequence
 from numformer.symbols import DEFAULT_IDS, SpecialIds, special_ids
 
@@ -22,19 +23,45 @@ MAX_TEMPERATURE = 1e300
 """Integers far above this limit cannot be converted to a floating-point number."""
 
 
-def log_probabilities(logits, special: SpecialIds = DEFAULT_IDS) -> np.ndarray:
-    """logits (N, V) -> log softmax (N, V) in float64 on the host.
+def log_softmax(logits) -> np.ndarray:
+    """logits (..., V) -> log softmax (..., V) in float64 on the host.
 
-    Ids that a model must not write, such as padding, get minus infinity. Raises BrokenNumbers
-    if the result has a NaN.
+    Raises BrokenNumbers if the result has a NaN.
     """
     xp = array_module(logits)
     shifted = logits.astype(xp.float64)
     shifted -= shifted.max(axis=-1, keepdims=True)
     result = to_host(shifted - xp.log(xp.exp(shifted).sum(axis=-1, keepdims=True)))
     require_no_nan(result)
+    return result
+
+
+def log_probabilities(logits, special: SpecialIds = DEFAULT_IDS) -> np.ndarray:
+    """logits (N, V) -> log softmax (N, V), but minus infinity for ids that a model must not write.
+
+    Padding is such an id. Raises BrokenNumbers if the result has a NaN.
+    """
+    result = log_softmax(logits)
     result[:, special.unwritten] = -np.inf
     return result
+
+
+def score(model: Writer, inputs: np.ndarray, written: Sequence[Sequence[int]]) -> np.ndarray:
+    """inputs (B, S), as model.start takes them, and B sequences of ids -> the log p (B,) of each.
+
+    log p(y | x) = sum_t log p(y_t | y_1 ... y_(t-1), x), in nats; the ids include the end id.
+    """
+    rows, lengths = np.arange(len(written)), np.array([*map(len, written)])
+    total = np.zeros(len(rows))
+    with inference():
+        state = model.start(inputs, lengths.max())
+        ids = state.ids
+        for position in range(lengths.max()):
+            log_p = log_softmax(model.step(ids, state))
+            real = position < lengths
+            ids = np.array([row[min(position, len(row) - 1)] for row in written])
+            total += np.where(real, log_p[rows, ids], 0)
+    return total
 
 
 def sample(

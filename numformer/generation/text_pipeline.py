@@ -3,12 +3,13 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from numformer.data import Vocabulary
 from numformer.errors import InputError
+from numformer.generation.measures import Measure
 from numformer.models import Model
 from numformer.plots import AttentionMaps, attention_weights, by_kind
 
@@ -24,6 +25,9 @@ class TextPipeline(ABC):
 
     Its fields are saved beside the model, so that `numformer.load` can build it again.
     """
+
+    has_right_answers: ClassVar = True
+    """Whether the model answers a text, and the answer may be right or wrong."""
 
     def description(self) -> dict:
         """The kind and the fields as JSON values, which `pipeline_from` reads."""
@@ -83,6 +87,25 @@ class TextPipeline(ABC):
     @abstractmethod
     def join(self, symbols: Symbols) -> str:
         """Return the text of symbols that the model wrote."""
+
+    def answer_symbols(self, text: str) -> list[str]:
+        """Split an answer into the symbols that `join` would join."""
+        return self.input_vocabulary.split(text)
+
+    @abstractmethod
+    def score(
+        self, model: Model, texts: Sequence[Symbols], written: Sequence[Symbols]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return log p (N,) of N answers to N texts, in nats, and the number (N,) of their symbols.
+
+        The log p of an answer is the sum of the log p of its symbols.
+        """
+
+    def measures(
+        self, texts: Sequence[Symbols], answers: Sequence[Symbols], right: Sequence[Symbols]
+    ) -> dict[str, Measure]:
+        """Compare the model's answers to N texts with the right ones -> measures by name."""
+        return {}
 
     @abstractmethod
     def maps(

@@ -8,7 +8,8 @@ import numpy as np
 from numformer.data import PairBatch, Vocabulary, pad_sources
 from numformer.errors import InputError, require_positive
 from numformer.generation.beam import PENALTIES, beam_search, is_alpha, n_best
-from numformer.generation.sampling import Sampling, random_streams
+from numformer.generation.measures import Measure, edit_distance
+from numformer.generation.sampling import Sampling, random_streams, score
 from numformer.generation.text_pipeline import MAX_SYMBOLS, Symbols, TextPipeline, is_length
 from numformer.models import Model
 from numformer.paper.writing import greedy
@@ -120,6 +121,25 @@ class Transduction(TextPipeline):
                 text = texts[place]
                 answers[place] = [(h.score, self.decode(h.ids, text)) for h in hypotheses]
         return answers
+
+    def score(self, model, texts, written):
+        """Return log p (N,) of targets and their numbers of symbols, the end of each included."""
+        log_p, closing = np.zeros(len(texts)), special_ids(model).closing
+        targets = [[*self.encode(target), *closing] for target in written]
+        for places, source, _ in self._batches(model, texts):
+            log_p[places] = score(model, source, [targets[place] for place in places])
+        return log_p, np.array([*map(len, targets)])
+
+    def answer_symbols(self, text: str) -> list[str]:
+        return self.target.split(text)
+
+    def measures(self, texts, answers, right):
+        """Return the edits per 100 symbols of the targets, and the share of exact answers."""
+        edits = [edit_distance(*pair) for pair in zip(answers, right, strict=True)]
+        return {
+            "symbol_error_rate": Measure.ratio(edits, [*map(len, right)], 100),
+            "exact_match": Measure.ratio([count == 0 for count in edits], [1] * len(edits)),
+        }
 
     def length_limit(self, source_length: int) -> int:
         """The most symbols to write for a source of up to `source_length` symbols."""

@@ -25,5 +25,8 @@ class Translation(Transduction):
     def join(self, symbols: Symbols) -> str:
         return detokenize(self.target.join(symbols), self.to)
 
+    def answer_symbols(self, text: str) -> list[str]:
+        return super().answer_symbols(tokenize(text, self.to))
+
     def fits(self, config) -> bool:
         return super().fits(config) and {type(self.from_), type(self.to)} == {str}

@@ -41,10 +41,10 @@ ROOT = TESTS.parent
 LIBRARY = ROOT / "numformer"
 
 # Mutated: every formula, layer, loss, optimizer, mask, batch, decoding step and published layout.
-MUTATED = """backend.py arithmetic.py randomness.py layer.py settings.py
-            symbols.py half_precision.py paper/*.py data/*.py later/*.py
-            later/*/*.py recurrence/*.py models/*.py
-            generation/*.py optimization/*.py training/average.py training/loop.py
+MUTATED = """backend.py arithmetic.py randomness.py layer.py settings.py symbols.py
+            half_precision.py paper/*.py
+            data/*.py later/*.py later/*/*.py recurrence/*.py models/*.py generation/*.py
+            optimization/*.py training/average.py training/broken_numbers.py training/loop.py
             training/measures.py training/trainer.py execution/in_turn.py execution/forked.py
             execution/gradient_ready.py execution/rank_executor.py execution/pairwise.py
             execution/ranks.py published/*.py""".split()

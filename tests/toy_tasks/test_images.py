@@ -177,7 +177,7 @@ def test_a_run_names_files_of_images_of_its_size(call, succeed, refuse):
     model, _ = load_model(Path("runs/images/fold-2-1/best.safetensors"))
     save_model(Path("mine.safetensors"), model, task="a word")
     for flags, message in {
-        use: "--input names files of images; received none",
+        use: "--input or --data names files of images; received neither",
         f"{use} --input other.npz": "other.npz with 2 x 6 pixels of 1",
         f"{use} --input mine.npz --temperature 1": "unrecognized arguments: --temperature",
         "--run runs/images --input mine.npz": "such as runs/images/fold-1-1.",

@@ -9,7 +9,8 @@ from numformer.generation.parsing import WORD
 from tests.toy_tasks.small import tree_of
 from toy_tasks.data.grammar import Grammar
 from toy_tasks.data.trees import read_trees, tree_from_symbols
-from toy_tasks.measures.evalb import brackets, evalb
+from toy_tasks.measures import evalb as measures
+from toy_tasks.measures.evalb import brackets
 from toy_tasks.reports.tree_pictures import draw_tree
 
 GOLD = """
@@ -18,6 +19,10 @@ GOLD = """
 OTHER = """
 (S (NP (DT the) (NN man)) (VP (VBD saw)
    (NP (NP (DT a) (NN cat)) (PP (IN with) (NP (DT a) (NN lens)))) (. .)))"""
+
+
+def evalb(written, gold) -> dict[str, float]:
+    return {name: measure.value for name, measure in measures.evalb(written, gold).items()}
 
 
 def test_brackets_are_compared_as_evalb_does():

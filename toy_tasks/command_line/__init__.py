@@ -11,6 +11,7 @@ from toy_tasks.command_line.answers import (
     generation_settings,
     note,
 )
+from toy_tasks.command_line.evaluation import add_evaluation_flag, evaluate_run
 from toy_tasks.command_line.fine_tuning import start_vocabularies
 from toy_tasks.command_line.flags import build_parser
 from toy_tasks.command_line.options import beam_settings, parse_options
@@ -20,10 +21,12 @@ from toy_tasks.command_line.training import finish, train_task
 
 __all__ = [
     "Parser",
+    "add_evaluation_flag",
     "answer_inputs",
     "any_path",
     "beam_settings",
     "build_parser",
+    "evaluate_run",
     "exit_code",
     "finish",
     "generation_settings",

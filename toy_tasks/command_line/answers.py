@@ -39,12 +39,7 @@ def answer_inputs(
     default the lines of standard input. `say` is called with remarks about a text. Raises
     InputError for a model whose pipeline is not of the `kind` that the script is for.
     """
-    trained = trained or load(options.run)
-    task = task_of(trained.metadata).get("name")
-    if kind and not isinstance(trained.text, kind):
-        _refuse_kind(options, trained.text, kind, task)
-    if task and not options.program.endswith(f".{task}"):
-        note(f"{options.run} is a run of {task}")
+    trained = load_run(options, kind, trained)
     settings = generation_settings(options, trained.text)
     for flag in sorted(
         {"count", "seed", "seeds"} & options.explicit if "seed" not in settings else ()
@@ -81,16 +76,24 @@ def answer_inputs(
     return 0
 
 
-def _refuse_kind(
-    options: argparse.Namespace, pipeline: TextPipeline, kind: type[TextPipeline], task: str | None
-) -> None:
-    """Raise InputError, and name the script that can use a model with this pipeline."""
-    programs = (name for other, name in PROGRAMS.items() if isinstance(pipeline, other))
-    raise InputError(
-        f"{options.program} takes a model whose text pipeline is {kind.__name__}",
-        f"{options.run}, a model for {type(pipeline).__name__}",
-        f"Use python -m toy_tasks.{task if task in TASKS else next(programs, None)}.",
-    )
+def load_run(
+    options: argparse.Namespace,
+    kind: type[TextPipeline] | None = None,
+    trained: Trained | None = None,
+) -> Trained:
+    """The model of --run. Raises InputError for a model whose pipeline is not of the `kind`."""
+    trained = trained or load(options.run)
+    pipeline, task = trained.text, task_of(trained.metadata).get("name")
+    if kind and not isinstance(pipeline, kind):
+        programs = (name for other, name in PROGRAMS.items() if isinstance(pipeline, other))
+        raise InputError(
+            f"{options.program} takes a model whose text pipeline is {kind.__name__}",
+            f"{options.run}, a model for {type(pipeline).__name__}",
+            f"Use python -m toy_tasks.{task if task in TASKS else next(programs, None)}.",
+        )
+    if task and not options.program.endswith(f".{task}"):
+        note(f"{options.run} is a run of {task}")
+    return trained
 
 
 def generation_settings(options: argparse.Namespace, pipeline: TextPipeline) -> dict:

@@ -7,6 +7,8 @@ from numformer.errors import InputError
 from toy_tasks.command_line.parser import Parser
 
 MAX_PARTS = 128  # each may be a process
+NOT_EVALUATED = {"input", "input_file", "attention", "n_best", "count", "tree", "source"}
+"""The flags for answers to texts, which do not go with an evaluation."""
 
 
 def require_counts(parser: Parser, options: argparse.Namespace) -> None:
@@ -51,6 +53,13 @@ def require_answering(parser: Parser, options: argparse.Namespace) -> None:
     for name in sorted(options.explicit - allowed):
         fix = "Leave that out; or leave out --run, to train."
         raise InputError("--run uses a model as it was trained", parser.flag(name), fix)
+    if "data" in options.explicit:
+        for name in sorted(options.explicit & NOT_EVALUATED):
+            rule = f"--run evaluates on --data, without {parser.flag(name)}"
+            raise InputError(rule, "both", "Leave out one of them.")
+    elif "predictions" in options.explicit:
+        rule, fix = "--predictions are answers to the sources of --data", "Add --data FILE."
+        raise InputError(rule, "no --data", fix)
     if "n_best" in options.explicit:
         for name in options.explicit & {"attention", "temperature", "top_k", "top_p"}:
             rule = f"--n-best cannot be combined with {parser.flag(name)}"

@@ -85,10 +85,8 @@ def require_images(images: np.ndarray, origin: str) -> None:
         )
 
 
-def with_labels(
-    images: np.ndarray, labels: np.ndarray, origin: str = "scikit-learn"
-) -> LabelledImages:
-    """Images with their labels. Raises InputError if the labels do not fit or are too few."""
+def require_labels(images: np.ndarray, labels: np.ndarray, origin: str) -> None:
+    """Raise InputError unless there are images, and one label for each."""
     require_images(images, origin)
     if labels.shape != images.shape[:1] or labels.dtype.kind not in "uiU":
         raise InputError(
@@ -96,6 +94,13 @@ def with_labels(
             f"shape {labels.shape} of {labels.dtype} for {len(images)} images",
             FIX,
         )
+
+
+def with_labels(
+    images: np.ndarray, labels: np.ndarray, origin: str = "scikit-learn"
+) -> LabelledImages:
+    """Images with their labels. Raises InputError if the labels do not fit or are too few."""
+    require_labels(images, labels, origin)
     classes, numbers = np.unique(labels, return_inverse=True)
     if len(classes) < 2 or len(images) < 10:
         raise InputError(

@@ -5,8 +5,11 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
+
 from numformer.data.moses import detokenize
 from numformer.errors import InputError
+from numformer.generation.measures import Measure
 
 UNSPACED = "CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN"
 """Scripts without spaces between words, by the first word of their letters' Unicode names."""
@@ -56,10 +59,20 @@ def bleu_metric(references: Sequence[str], spaced: str, **settings):
     return metric
 
 
-def token_bleu(written: Sequence[str], references: Sequence[str], tokenized: bool) -> float:
+def bleu_measure(written: Sequence[str], references: Sequence[str], tokenized: bool) -> Measure:
     """BLEU of texts; sacrebleu tokenizes them first, unless they are `tokenized` already."""
-    metric = bleu_metric(references, "none" if tokenized else "13a")
-    return metric.corpus_score(list(written), [list(references)]).score
+    metric = bleu_metric(references, "none" if tokenized else "13a", effective_order=True)
+    pairs = zip(written, references, strict=True)
+    scores = [metric.sentence_score(hypothesis, [right]) for hypothesis, right in pairs]
+    counts = np.array([[s.sys_len, s.ref_len, *s.counts, *s.totals] for s in scores])
+
+    def figure(sums) -> float:
+        sys_len, ref_len, *matches = map(int, sums)
+        orders, smoothing = metric.max_ngram_order, metric.smooth_method
+        lengths = matches[:orders], matches[orders:], sys_len, ref_len
+        return metric.compute_bleu(*lengths, smooth_method=smoothing).score
+
+    return Measure(counts, figure)
 
 
 def print_scores(written: Sequence[str], references: Sequence[str], language: str) -> float:

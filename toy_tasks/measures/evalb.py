@@ -3,6 +3,9 @@
 from collections import Counter
 from collections.abc import Collection, Sequence
 
+import numpy as np
+
+from numformer.generation.measures import Measure
 from toy_tasks.data.trees import TOP, Tree
 
 PUNCTUATION = ",", ".", ":", "``", "''"
@@ -36,26 +39,26 @@ def brackets(tree: Tree, ignored: Collection[int] = ()) -> Counter[tuple[str, in
     return found
 
 
-def evalb(written: Sequence[tuple[Tree, bool]], gold: Sequence[Tree]) -> dict[str, float]:
+def evalb(written: Sequence[tuple[Tree, bool]], gold: Sequence[Tree]) -> dict[str, Measure]:
     """Compare written trees with the gold trees -> percentages by name.
 
     `written` has each tree and whether it was well formed. Precision, recall and F1 = 2 P R /
     (P + R) count the brackets of all sentences together; "exact" is the share of trees whose
     brackets are all right.
     """
-    correct = written_total = gold_total = exact = 0
-    for (tree, _), right in zip(written, gold, strict=True):
+    rows = []
+    for (tree, well_formed), right in zip(written, gold, strict=True):
         ignored = {i for i, (_, tag) in enumerate(right.tagged_words()) if tag in PUNCTUATION}
         ours, theirs = brackets(tree, ignored), brackets(right, ignored)
-        correct += (ours & theirs).total()
-        written_total += ours.total()
-        gold_total += theirs.total()
-        exact += ours == theirs
-    shares = {
-        "f1": (2 * correct, written_total + gold_total),
-        "precision": (correct, written_total),
-        "recall": (correct, gold_total),
-        "exact": (exact, len(gold)),
-        "well_formed": (sum(well_formed for _, well_formed in written), len(gold)),
+        counts = (ours & theirs).total(), ours.total(), theirs.total()
+        rows.append([*counts, ours == theirs, well_formed])
+    columns = np.array(rows, int).reshape(-1, 5).T  # there may be no trees
+    correct, written_total, gold_total, exact, well_formed_total = columns
+    ones = np.ones_like(exact)
+    return {
+        "f1": Measure.ratio(2 * correct, written_total + gold_total, 100),
+        "precision": Measure.ratio(correct, written_total, 100),
+        "recall": Measure.ratio(correct, gold_total, 100),
+        "exact": Measure.ratio(exact, ones, 100),
+        "well_formed": Measure.ratio(well_formed_total, ones, 100),
     }
-    return {name: 100 * part / max(1, total) for name, (part, total) in shares.items()}

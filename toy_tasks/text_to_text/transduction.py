@@ -3,18 +3,17 @@
 import argparse
 import operator
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
-
-import numpy as np
 
 from numformer.data import Batch, PairBatch
 from numformer.errors import InputError
 from numformer.generation import Transduction
+from numformer.generation.measures import Measure, edit_distance
 from numformer.models import Config, Transformer
 from toy_tasks.command_line import finish, settings_from, train_task
 from toy_tasks.data.text_files import Pair
-from toy_tasks.measures.edit_distance import edit_distance
 from toy_tasks.reports.charts import draw_attention
 
 Example = tuple[str, tuple[str, ...]]
@@ -54,10 +53,19 @@ class TransductionTask:
         split = self.text.target.split
         return min(edit_distance(split(written), split(target)) for target in right)
 
+    def measures(self, texts, answers, right) -> dict[str, Measure]:
+        """Compare the symbols of written targets with those of the right ones."""
+        return self.text.measures(texts, answers, right)
+
     def measure(self, written: Sequence[str], examples: Sequence[Example]) -> dict[str, float]:
-        """Compare written targets with the right ones -> the measures by name."""
-        answers = zip(written, examples, strict=True)
-        return {"exact_match": float(np.mean([answer in right for answer, (_, right) in answers]))}
+        """Compare each written target with the nearest right one -> the task's figures."""
+        texts = [self.text.source.split(source) for source, _ in examples]
+        answers, right = [*map(self.text.target.split, written)], []
+        for answer, (_, targets) in zip(answers, examples, strict=True):
+            choices = map(self.text.target.split, targets)
+            right.append(min(choices, key=partial(edit_distance, answer)))
+        found = self.measures(texts, answers, right)
+        return {name: found[name].value for name in self.figures}
 
     def evaluate(self, model: Transformer) -> dict[str, float]:
         """Measure greedy answers to the development examples."""

@@ -13,6 +13,7 @@ from numformer.data import PairBatch, SpecialIds, Subwords, TokenBatches, Vocabu
 from numformer.data.vocabulary import DEFAULT_IDS
 from numformer.errors import InputError
 from numformer.generation import Translation, text_pipeline
+from numformer.generation.measures import Measure
 from numformer.models import Transformer
 from numformer.randomness import seed_sequence
 from toy_tasks.command_line import run_folders
@@ -20,7 +21,7 @@ from toy_tasks.command_line.answers import note
 from toy_tasks.data.parallel_corpus import tokenizer_languages
 from toy_tasks.data.subwords import save_subwords
 from toy_tasks.data.text_files import Pair
-from toy_tasks.measures.bleu import print_scores, token_bleu
+from toy_tasks.measures.bleu import bleu_measure, print_scores
 from toy_tasks.measures.loss import mean_loss
 from toy_tasks.text_to_text.transduction import TransductionTask
 
@@ -147,9 +148,8 @@ class TranslationTask(TransductionTask):
         return [self.text.target.join(target) for target in written]
 
     def measure(self, written: Sequence[str], examples: Sequence[Pair]) -> dict[str, float]:
-        """BLEU of the tokens if the target is tokenized, otherwise of the sentences."""
         references = [reference for _, reference in examples]
-        return {"BLEU": token_bleu(written, references, bool(self.text.to))}
+        return {"BLEU": bleu_measure(written, references, bool(self.text.to)).value}
 
     def description(self) -> dict:
         hashes = {
@@ -164,6 +164,15 @@ class TranslationTask(TransductionTask):
             "accumulate": self.accumulate,
             "bpe_dropout": self.dropout,
         }
+
+
+def bleu_of_symbols(text: Translation, texts, answers, right) -> dict[str, Measure]:
+    """BLEU of the tokens if the target is tokenized, otherwise of the sentences."""
+    written, references = (
+        [*map(text.target.join, side)] if text.to else [*map(text.join, side)]
+        for side in (answers, right)
+    )
+    return {"BLEU": bleu_measure(written, references, bool(text.to))}
 
 
 def split_into_subwords(text: Translation, sentences: Sequence[str]) -> list[list[str]]:

@@ -1,0 +1,122 @@
+"""Evaluate a model of texts: compare its answers with the right ones, and score these."""
+
+import csv
+import io
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from numformer.errors import InputError
+from numformer.generation.ensemble import Ensemble
+from numformer.generation.measures import Measure, edit_distance
+from numformer.generation.text_pipeline import Symbols, TextPipeline
+from numformer.runs.files import write_atomically
+
+Measures = Callable[[Sequence[Symbols], Sequence[Symbols], Sequence[Symbols]], dict[str, Measure]]
+"""A function of the symbols of N texts, of a model's N answers, and of the N right answers."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The model's `answer` to a source, beside the right target that is nearest to it.
+
+    `log_p` is the log probability that the model gives to this target, in nats.
+    """
+
+    source: str
+    target: str
+    answer: str
+    log_p: float
+
+
+@dataclass(frozen=True, repr=False)
+class Evaluation:
+    """What a test set shows of a model: measures by name, and a Prediction for each example.
+
+    `evaluation["exact_match"]` is a number. A language model has no predictions.
+    """
+
+    measures: dict[str, Measure]
+    predictions: list[Prediction]
+
+    def __getitem__(self, name: str) -> float:
+        return self.measures[name].value
+
+    def __repr__(self) -> str:
+        return f"Evaluation({', '.join(self.lines())})"
+
+    def lines(self) -> list[str]:
+        """Each measure with its 95 % interval, such as "exact match 0.9950 (0.9915 to 0.9980)"."""
+        return [
+            "{} {:.4f} ({:.4f} to {:.4f})".format(
+                name.replace("_", " "), measure.value, *measure.interval()
+            )
+            for name, measure in self.measures.items()
+        ]
+
+    def save(self, path: str | Path) -> None:
+        """Write the predictions to a file: TABs between columns, and the columns' names on top."""
+        if not self.predictions:
+            rule, fix = "predictions are answers to sources", "Evaluate a model that answers."
+            raise InputError(rule, "none", fix)
+        table = csv.DictWriter(
+            file := io.StringIO(), vars(self.predictions[0]), dialect="excel-tab"
+        )
+        table.writeheader()
+        table.writerows(vars(prediction) for prediction in self.predictions)
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(Path(path), file.getvalue().encode())
+
+
+def evaluate(
+    pipeline: TextPipeline,
+    model: Any,
+    texts: Sequence[Symbols],
+    choices: Sequence[Sequence[Symbols]],
+    measures: Measures | None = None,
+    **settings,
+) -> Evaluation:
+    """Measure a model on N texts, each with its right answers: one, or several to choose from.
+
+    The model's answer, written with these settings of the pipeline's `write`, is compared with the
+    nearest of them by `measures`, the pipeline's by default. A language model does not answer.
+    """
+    if not pipeline.has_right_answers and (settings or measures):
+        rule, fix = "a language model scores texts and writes no answers", "Leave it out."
+        raise InputError(rule, next(iter(settings), "measures"), fix)
+    if not texts or not all(chain([True], *map(list, choices))) or not all(choices):
+        rule, fix = "every example has a right answer of at least one symbol", "Leave it out."
+        raise InputError(rule, "an example without" if texts else "no example", fix)
+    right, found, predictions = [first for first, *_ in choices], {}, []
+    if pipeline.has_right_answers:
+        answers = pipeline.write(model, texts, **settings)
+        right = [
+            min(targets, key=lambda target: edit_distance(answer, target))
+            for answer, targets in zip(answers, choices, strict=True)
+        ]
+        found = (measures or pipeline.measures)(texts, answers, right)
+    log_p, counts = score(pipeline, model, texts, right)
+    found["loss"] = Measure.ratio(-log_p, counts)
+    targets = [*map(pipeline.join, right)]
+    if pipeline.has_right_answers:
+        columns = map(pipeline.input_vocabulary.join, texts), targets, map(pipeline.join, answers)
+        predictions = [Prediction(*row) for row in zip(*columns, log_p.tolist(), strict=True)]
+    else:
+        bits = -log_p / math.log(2)
+        found["bits_per_character"] = Measure.ratio(bits, [*map(len, targets)])
+    return Evaluation(found, predictions)
+
+
+def score(
+    pipeline: TextPipeline, model: Any, texts: Sequence[Symbols], written: Sequence[Symbols]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return log p (N,) of N answers to texts, and the number (N,) of symbols in each."""
+    if isinstance(model, Ensemble) and not pipeline.has_right_answers:
+        rule, fix = "a single language model scores texts", "Load one run."
+        raise InputError(rule, f"{len(model.models)} models", fix)
+    return pipeline.score(model, texts, written)

@@ -1,0 +1,56 @@
+"""Measures of a test set, and how far chance may have moved them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+def edit_distance(a: Sequence, b: Sequence) -> int:
+    """The fewest insertions, deletions and substitutions that turn a into b (Levenshtein 1966)."""
+    distances = list(range(len(b) + 1))
+    for i, symbol in enumerate(a, start=1):
+        diagonal, distances[0] = distances[0], i
+        for j, other in enumerate(b, start=1):
+            substituted = diagonal + (symbol != other)
+            diagonal = distances[j]
+            distances[j] = min(substituted, distances[j] + 1, distances[j - 1] + 1)
+    return distances[-1]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A measure of a test set: the `figure` of its counts, which are added up over the examples.
+
+    counts (N, K) has the counts of N examples, such as (edits, symbols); `figure` turns their sum
+    (K,) into a number.
+    """
+
+    counts: np.ndarray
+    figure: Callable[[np.ndarray], float]
+
+    @classmethod
+    def ratio(cls, parts: Sequence[float], wholes: Sequence[float], scale: float = 1) -> "Measure":
+        """scale * sum(parts) / sum(wholes), such as errors per 100 words."""
+        return cls(
+            np.array([parts, wholes], float).T, lambda sums: scale * sums[0] / (sums[1] or 1)
+        )
+
+    @property
+    def value(self) -> float:
+        """The measure of all examples."""
+        return float(self.figure(self.counts.sum(axis=0)))
+
+    def interval(
+        self, confidence: float = 0.95, samples: int = 1000, seed: int = 1
+    ) -> tuple[float, float]:
+        """The lower and the upper end of a bootstrap interval (Efron 1979; Koehn 2004 for BLEU).
+
+        Each of the `samples` is a test set of N examples, drawn from these N with replacement. In a
+        share `confidence` of the samples the measure lies between the two ends.
+        """
+        count, rng = len(self.counts), np.random.default_rng(seed)
+        draws = (rng.multinomial(count, np.full(count, 1 / count)) for _ in range(samples))
+        values = [self.figure(drawn @ self.counts) for drawn in draws]
+        low, high = np.quantile(values, [(1 - confidence) / 2, (1 + confidence) / 2])
+        return float(low), float(high)

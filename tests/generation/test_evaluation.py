@@ -1,0 +1,194 @@
+"""Evaluating: log p of answers by the whole model, measures by hand, intervals, what is refused."""
+
+import csv
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from numformer.data import PairBatch, Vocabulary
+from numformer.generation import Continuation, Ensemble, Infilling, Parsing, Transduction
+from numformer.generation.evaluation import Evaluation
+from numformer.generation.measures import Measure, edit_distance
+from numformer.layer import inference, pack
+from numformer.models import LanguageModel, MaskedLanguageModel, Transformer
+from numformer.models.recurrent import RecurrentEncoderDecoder
+from numformer.trained import Trained
+from tests.toy_tasks.small import shaken
+
+LETTERS, WORDS = Vocabulary("abcd_"), Vocabulary(["one", "two", "(S", ")S", "XX"], " ")
+PAIRS = [("ab", "two one two"), ("dcba", "one"), ("a", "two two three")]
+
+
+def log_softmax(logits) -> np.ndarray:
+    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+
+
+def pair_model(kind=Transformer, seed=1):
+    form = {} if kind is RecurrentEncoderDecoder else dict(d_ff=12, layers=2, heads=2)
+    sizes = dict(source_vocabulary=len(LETTERS), target_vocabulary=len(WORDS))
+    config = kind.Config(**sizes, d_model=8, p_drop=0.0, **form)
+    flat = pack(model := kind(config, seed), np.float64)
+    flat.data += 0.3 * np.random.default_rng(seed).standard_normal(flat.data.shape)
+    return model
+
+
+def pair_log_p(pipeline, model, source: str, target: str) -> float:
+    """By the whole model at once, as in training."""
+    ids = pipeline.source.encode(source), pipeline.target.encode(target.split())
+    batch = PairBatch.of([ids])
+    with inference():
+        log_p = log_softmax(model.forward(batch.source, batch.target_in))[0]
+    return log_p[np.arange(len(log_p)), batch.target_out[0]].sum()
+
+
+@pytest.mark.parametrize("kind", [Transformer, RecurrentEncoderDecoder])
+def test_targets_are_scored_as_training_predicts_them(kind):
+    """Also with the others in one batch, symbols that training never saw, and the end."""
+    model, pipeline = pair_model(kind), Transduction(LETTERS, WORDS, 6)
+    trained = Trained(model, pipeline, {})
+    scores = [pair_log_p(pipeline, model, *pair) for pair in PAIRS]
+    assert_allclose(trained.score(PAIRS), scores, rtol=1e-10)
+    evaluation = trained.evaluate(PAIRS, max_length=2)
+    assert_allclose(evaluation["loss"], -sum(scores) / (4 + 2 + 4), rtol=1e-10)
+    assert [p.answer for p in evaluation.predictions] == trained.write(
+        [source for source, _ in PAIRS], max_length=2
+    )
+    assert [p.log_p for p in evaluation.predictions] == pytest.approx(scores)
+
+
+def test_an_ensemble_scores_by_the_mean_of_its_probabilities():
+    models = [pair_model(), pair_model(seed=2)]
+    both = Trained(Ensemble(models), Transduction(LETTERS, WORDS, 6), {})
+    (score,) = both.score([("ab", "one")])
+    pair = PairBatch.of([(LETTERS.encode("ab"), WORDS.encode(["one"]))])
+    with inference():
+        p = [np.exp(log_softmax(m.forward(pair.source, pair.target_in)))[0] for m in models]
+    mean = np.log(sum(p) / 2)
+    assert score == pytest.approx(mean[[0, 1], pair.target_out[0]].sum())
+
+
+@pytest.mark.parametrize(
+    ("context", "mixers"), [(20, "attention"), (4, "attention"), (4, "state_space")]
+)
+def test_a_continuation_is_scored_in_windows_as_it_would_be_written(context, mixers):
+    """In the first window as in training; then half a window is known; or all, if it may be."""
+    form = dict(mixers=mixers, positions="none") if mixers == "state_space" else {}
+    model = shaken(LanguageModel, len(LETTERS), **form)
+    trained, text = Trained(model, Continuation(LETTERS, context), {}), "abcdabdcabbcd"
+    whole = context == 20 or model.config.extrapolates
+    starts = {1: 0} if whole else {1: 0, 5: 3, 8: 6, 11: 9}
+    expected, known = 0, 1
+    for known, first in starts.items():
+        end = len(text) if whole else first + context + 1
+        ids = np.array([LETTERS.encode(text[first:end])])
+        with inference():
+            log_p = log_softmax(model.forward(ids[:, :-1]))[0]
+        places = np.arange(known - first, ids.shape[1])
+        expected += log_p[places - 1, ids[0, places]].sum()
+    pair = text[:1], text[1:]
+    assert trained.score([pair, ("ab", "cd")])[0] == pytest.approx(expected)
+    evaluation = trained.evaluate([pair])
+    assert evaluation["loss"] == pytest.approx(-expected / 12)
+    assert evaluation["bits_per_character"] == pytest.approx(-expected / 12 / np.log(2))
+    assert evaluation.predictions == []
+
+
+def test_holes_are_scored_while_all_are_empty():
+    model = shaken(MaskedLanguageModel, len(LETTERS))
+    trained = Trained(model, Infilling(LETTERS, "_", 8), {})
+    with inference():
+        log_p = log_softmax(model.forward(np.array([LETTERS.encode("a__d")])))[0]
+    expected = log_p[1, LETTERS.encode("b")[0]] + log_p[2, LETTERS.encode("c")[0]]
+    assert trained.score([("a__d", "abcd")]) == pytest.approx([expected])
+    filled = trained("a__d")
+    others = "".join(letter for letter in "abcd" if letter not in filled[1:3])
+    half = filled[:2] + others[0] + "d"
+    evaluation = trained.evaluate([("a__d", half), ("_", trained("_"))])
+    assert evaluation["accuracy"] == pytest.approx(2 / 3)
+
+
+def test_measures_by_hand():
+    assert [edit_distance(a, b) for a, b in (("", "abc"), ("flaw", "lawn"), ("ab", "ba"))] == [
+        3,
+        2,
+        2,
+    ]
+    assert edit_distance("intention", "execution") == edit_distance("execution", "intention") == 5
+    pipeline = Transduction(WORDS, WORDS, 6)
+    answers = [["one"], ["two", "two"], ["one", "two"]]
+    right = [["one"], ["two"], ["one", "one", "one", "one", "two"]]
+    found = {n: m.value for n, m in pipeline.measures([], answers, right).items()}
+    assert found == {"symbol_error_rate": pytest.approx(400 / 7), "exact_match": 1 / 3}
+
+
+def test_of_several_targets_the_nearest_is_compared_and_scored():
+    model, pipeline = pair_model(), Transduction(LETTERS, WORDS, 3)
+    trained = Trained(model, replace(pipeline), {})
+    answer = trained("ab", max_length=3)
+    far = "XX XX XX XX XX XX"
+    (prediction,) = trained.evaluate([("ab", [far, answer])], max_length=3).predictions
+    assert prediction.target == answer == prediction.answer
+    assert prediction.log_p == pytest.approx(pair_log_p(pipeline, model, "ab", answer))
+
+
+def test_the_interval_is_that_of_resampled_examples():
+    """For a share it is the normal interval, and wider with fewer examples."""
+    rng, widths = np.random.default_rng(4), []
+    for count in (400, 10000):
+        right = rng.random(count) < 0.7
+        low, high = (measure := Measure.ratio(right, np.ones(count))).interval(samples=2000)
+        deviation = np.sqrt(measure.value * (1 - measure.value) / count)
+        assert [low, high] == pytest.approx(
+            [measure.value - 1.96 * deviation, measure.value + 1.96 * deviation],
+            abs=0.25 * deviation,
+        )
+        narrow = measure.interval(0.5, samples=2000)
+        assert np.ptp(narrow) == pytest.approx(2 * 0.674 * deviation, rel=0.2)
+        widths.append(high - low)
+    assert widths[0] > 3 * widths[1]
+    ratio = Measure.ratio([1, 0], [3, 1], 100)  # of sums, not the mean of ratios
+    assert ratio.value == 25 and ratio.interval() == (0, pytest.approx(100 / 3))
+
+
+def test_predictions_are_saved_as_a_table(tmp_path):
+    trained = Trained(pair_model(), Transduction(LETTERS, WORDS, 2), {})
+    evaluation = trained.evaluate(PAIRS)
+    evaluation.save(tmp_path / "new" / "out.tsv")
+    with open(tmp_path / "new" / "out.tsv", newline="", encoding="utf-8") as file:
+        rows = [*csv.DictReader(file, dialect="excel-tab")]
+    assert [(row["source"], row["target"]) for row in rows] == PAIRS
+    assert [float(row["log_p"]) for row in rows] == [p.log_p for p in evaluation.predictions]
+    assert "exact match 0.0000 (0.0000 to 0.0000)" in repr(evaluation)
+
+
+def test_a_tree_is_split_as_it_is_joined():
+    pipeline = Parsing(LETTERS, WORDS, 6)
+    symbols = ["(S", "(NP", "the", "dog", ")NP", "slept", ")S"]
+    assert pipeline.answer_symbols(pipeline.join(symbols)) == symbols
+    assert pipeline.answer_symbols("(S a))") == ["(S", "a", ")S", ")"]
+
+
+def test_what_cannot_be_evaluated_is_refused(complaint):
+    pairs = Trained(pair_model(), Transduction(LETTERS, WORDS, 2), {})
+    text = Trained(shaken(LanguageModel, len(LETTERS)), Continuation(LETTERS, 8), {})
+    holes = Trained(shaken(MaskedLanguageModel, len(LETTERS)), Infilling(LETTERS, "_", 8), {})
+    for call, words in {
+        partial(pairs.evaluate, []): "received no example",
+        partial(pairs.evaluate, [("a", "one"), ("a", [])]): "received an example without",
+        partial(pairs.evaluate, [("a", ["one", " "])]): "received an example without",
+        partial(pairs.evaluate, [("", "one")]): "at least one symbol",
+        partial(pairs.evaluate, PAIRS, length=2): "has the settings",
+        partial(text.evaluate, [("a", "b")], length=2): "writes no answers; received length",
+        partial(
+            text.evaluate, [("a", "b")], measures=print
+        ): "writes no answers; received measures",
+        partial(holes.score, [("a_", "ba")]): "received 'ba' for 'a_'",
+        partial(holes.score, [("a_", "abc")]): "received 'abc' for 'a_'",
+        partial(holes.evaluate, [("ab", "ab")]): "a symbol for each hole '_'",
+        partial(Evaluation({}, []).save, "out.tsv"): "predictions are answers to sources",
+        partial(replace(text, model=Ensemble([text.model])).score, [("a", "b")]): "a single",
+    }.items():
+        assert words in complaint(call)
