@@ -55,6 +55,8 @@ def test_its_code_runs(code, tmp_path, monkeypatch, capsys):
         assert Path("attention.png").exists() and "(1, 2, " in printed
     elif "Adam" in code:
         assert printed.endswith("[[6, 5, 4], [8, 7]]\n")
+    elif "reverse.evaluate" in code:
+        assert Path("predictions.tsv").exists() and len(printed.splitlines()) == 2
     elif "Bigram" in code:
         assert printed.endswith("\nshelshelshe\n")
     else:

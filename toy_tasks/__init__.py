@@ -7,7 +7,7 @@ import sys
 TASKS = {
     "copy_task": ("25 s", "copy up to 16 digits", "that attention can find a position"),
     "reverse": ("25 s", "reverse up to 16 digits", "where attention looks; begin here"),
-    "sort": ("35 s", "sort up to 12 digits", "that a symbol can depend on the whole input"),
+    "sort": ("35 s", "sort up to 12 digits", "that a symbol may depend on all input"),
     "addition": ("35 s", "add two numbers of three digits", "that a carry can be learned"),
     "walk": ("45 s", "walk where digits point", "that post-norm needs the warm-up"),
     "pairs": ("from 1 min", "turn texts into others", "how a Transformer does on your data"),
