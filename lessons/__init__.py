@@ -1,6 +1,6 @@
 """The course: fourteen lessons on the Transformer, forward and backward.
 
-`python -m lessons` lists them, `lessons/README.md` tells how one is written.
+`python -m lessons` lists them; `lessons/README.md` says how one is written.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def commands() -> dict[str, str]:
 
 
 def load(number: int) -> ModuleType:
-    """The module of a lesson. Raises InputError where there is none, or not yet."""
+    """The module of a lesson. Raises InputError if there is none, or none yet."""
     written = {entry.number: entry for entry in COURSE if entry.path}
     if number not in written:
         planned = 1 <= number <= len(COURSE)
@@ -80,7 +80,7 @@ def check(number: int, function: Callable) -> Verdict:
 
         lessons.check(3, softmax_backward)
 
-    The result says whether it is `right`, and in `words` why not. Raises InputError where the
+    The result says whether it is `right`, and in `words` why it is not. Raises InputError if the
     lesson has no exercise of this name.
     """
     exercises = {exercise.name: exercise for exercise in load(number).EXERCISES}
@@ -89,6 +89,6 @@ def check(number: int, function: Callable) -> Verdict:
         raise InputError(
             f"the functions of lesson {number}'s exercises are {', '.join(exercises)}",
             name,
-            "Call yours by one of these names.",
+            "Give yours one of these names.",
         )
     return exercises[name].check(function)

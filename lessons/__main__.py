@@ -22,7 +22,7 @@ python -m lessons quiz 3          its questions
 python -m lessons start 3 FILE    write its exercises into a new file, to be filled in
 python -m lessons check 3 FILE    what is right in that file, and why the rest is not
                                   (FILE.py, or FILE.ipynb for a notebook)
-python -m lessons progress FILE   what of the whole course is solved in one's files
+python -m lessons progress FILE   how much of the whole course your files solve
 python -m lessons serve           all lessons as pages: build them, and open them in a browser"""
 
 
@@ -55,7 +55,7 @@ def start(number: int, file: Path, solved: bool = False) -> int:
 
 
 def check(number: int, file: Path) -> int:
-    """Say of each exercise whether the file has it right: 0 where all that it has are right."""
+    """Say of each exercise whether the file solves it -> 0 if all that are in it are right."""
     exercises = lessons.load(number).EXERCISES
     functions = solutions(file, exercises)
     right, wrong = 0, set()
@@ -77,7 +77,7 @@ def check(number: int, file: Path) -> int:
 
 
 def progress(files: list[Path]) -> int:
-    """Say which exercises of the course some of the files have right: 0 where all of them are."""
+    """Say which exercises of the course the files solve -> 0 if they solve all of them."""
     written = {
         entry: lessons.load(entry.number).EXERCISES for entry in lessons.COURSE if entry.path
     }
@@ -99,7 +99,7 @@ def progress(files: list[Path]) -> int:
 
 
 def serve(out: Path, port: int) -> int:
-    """Build the pages into a folder, show them in a browser, and go on until Ctrl-C."""
+    """Build the pages into a folder, and serve them to a browser until Ctrl-C."""
     from lessons.kit.build import build
 
     print(build(out))
@@ -162,17 +162,17 @@ def main(arguments: list[str] | None = None) -> int:
             )
         if name == "start":
             command.add_argument(
-                "--solved", action="store_true", help="with solutions, to teach by"
+                "--solved", action="store_true", help="with the solutions, for teachers"
             )
-    about = "say what of the whole course is solved in files of yours"
+    about = "say how much of the whole course your files solve"
     command = commands.add_parser("progress", help=about, description=about)
-    command.add_argument("files", type=any_path, nargs="+", metavar="FILE", help="Python files")
-    about = "build the pages, or what has changed of them, and open them in a browser"
+    command.add_argument("files", type=any_path, nargs="+", metavar="FILE", help="your files")
+    about = "build the pages that have changed, and open all of them in a browser"
     command = commands.add_parser("serve", help=about, description=about)
     command.add_argument(
         "--out", type=any_path, default=Path("site"), help="folder (default: site)"
     )
-    command.add_argument("--port", type=int, default=0, help="of this computer (default: any)")
+    command.add_argument("--port", type=int, default=0, help="port (default: a free one)")
     options = parser.parse_args(arguments)
     if options.command is None:
         print(contents())

@@ -1,4 +1,4 @@
-"""A moving picture of the page on which a whole model computes: python -m lessons.film"""
+"""An animated picture of the page on which a whole model computes: python -m lessons.film"""
 
 import argparse
 import io
@@ -13,7 +13,7 @@ from numformer.errors import InputError
 from numformer.runs.files import write_atomically
 from toy_tasks.command_line import exit_code
 
-WIDE = 800  # pixels of the picture
+WIDE = 800  # the picture's width in pixels
 EACH, LAST = 260, 1800  # milliseconds of a frame, and of the last one
 
 
@@ -32,7 +32,7 @@ def frames(page) -> list[bytes]:
     blocks = figure.evaluate("figure => figure.simulation.views[0].data.stages.length")
 
     def picture() -> bytes:
-        page.wait_for_timeout(350)  # numbers glide to what they become
+        page.wait_for_timeout(350)  # numbers glide to their new values
         return page.screenshot(clip=clip)
 
     taken = []

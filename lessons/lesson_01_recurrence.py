@@ -28,16 +28,16 @@ def write_it_backwards() -> Simulation:
 
 # %% [markdown]
 # Read *not very good*. When you reach *good*, you still know that there was a *not*, and so you
-# know what is meant. You carried it along.
+# know what is meant. You carried the *not* along.
 #
-# A *recurrent* network reads like this: word after word, carrying along everything it knows about
-# what it has read as one vector, its **state**. Before the Transformer nearly all networks that
-# read or wrote text were of this kind. They had three troubles:
+# A *recurrent* network reads like this, word after word. One vector, its **state**, carries along
+# everything that the network knows about the words so far. Before the Transformer nearly all
+# networks that read or wrote text were of this kind. They had three troubles:
 #
-# - **They squeeze.** However long a sentence is, it has to pass through one vector. You have just
-#   seen what comes of it.
-# - **They forget.** What was read long ago hardly reaches the end, and when the end was wrong,
-#   hardly any of the error gets back to early words.
+# - **They squeeze.** However long a sentence is, it has to pass through one vector. The simulation
+#   above shows the result.
+# - **They forget.** What was read long ago hardly reaches the end. And when the result at the end
+#   is wrong, hardly any of the error gets back to the early words.
 # - **They wait.** No word can be read before the word before it.
 #
 # This lesson follows a recurrent network through three words and back, by hand. Then it measures
@@ -75,17 +75,18 @@ def three_states():
     notes = {
         "new = matmul": "The old state times the recurrent weight, $h_{t-1} W$.",
         "new += a": "What the word contributes is added: $a_t + h_{t-1} W$.",
-        "array_module(new).tanh": "Each number between −1 and 1. (`array_module`: NumPy.)",
+        "array_module(new).tanh": "The tanh of each number. (`array_module` is NumPy here.)",
         "return new": "The new state $h_t$.",
     }
     return [
         Matrix("a", share, words, units, 1),
         Matrix("W", weight, units, units, 1),
         Words(f"""
-            By hand, the state after *very*. Before it the state was {comma(before)}. Times $W$, the
-            first entry is {comma(before[0])} · 0.5 + 0 · (−1) ≈ {comma(product[0], 3)}, the second
+            By hand, the state after *very*. Before it the state was {comma(before)}. Multiply by
+            $W$: the first entry is
+            {comma(before[0])} · 0.5 + 0 · (−1) ≈ {comma(product[0], 3)}, the second
             {comma(before[0])} · 1 + 0 · 0.5 ≈ {comma(product[1], 3)}. Add what *very* contributes,
-            {comma(a, 1)}: that is {comma(total, 3)}. Its tanh is {comma(new, 3)}.
+            {comma(a, 1)}: the sum is {comma(total, 3)}. Its tanh is {comma(new, 3)}.
 
             Here is the rule in the library. `Recurrent`, the layer around it, calls it once for
             each word.
@@ -97,12 +98,13 @@ def three_states():
 # %% [markdown]
 # ## Step through it, there and back
 #
-# Suppose a loss looks at the last state and finds: u should be smaller, v should be larger. That is
-# the gradient (1, −1) of the last state. What should the word *not* have contributed instead? The
-# answer has to travel back through every step. Each line of "backward" is derived right below.
+# Suppose a loss looks at the last state and finds: u should be smaller, v should be larger. The
+# gradient of the last state is (1, −1). What should the word *not* have contributed instead? The
+# answer has to travel back through every step. The next section derives each row of the table
+# “backward”.
 #
-# Guess first: $W$ makes every vector 1.118 times longer. Will the gradient grow on its way back?
-# Then set $\mathrm{d}y$ yourself, and scale $W$.
+# Guess first: $W$ makes every vector 1.118 times as long. Will the gradient grow on its way back?
+# Then scale $W$, and set the gradients $\mathrm{d}y$ from the loss yourself.
 
 
 # %%
@@ -115,7 +117,7 @@ def there_and_back() -> Simulation:
 # %% [markdown]
 # ## The way back
 #
-# Write $s_t = a_t + h_{t-1}W$ for the sum inside the tanh. By entries the forward is
+# Write $s_t = a_t + h_{t-1}W$ for the sum inside the tanh. Entry by entry, forward is
 #
 # $$s_{t,j} = a_{t,j} + \sum_i h_{t-1,i}\,W_{ij}, \qquad h_{t,j} = \tanh(s_{t,j})$$
 #
@@ -130,18 +132,18 @@ def there_and_back() -> Simulation:
 # $$\mathrm{d}h_{t,i} = \mathrm{d}y_{t,i} + \sum_j \mathrm{d}s_{t+1,j}\,W_{ij}, \qquad\text{that
 # is}\qquad \mathrm{d}h_t = \mathrm{d}y_t + \mathrm{d}s_{t+1}\,W^\top$$
 #
-# After the last step nothing follows, so there the second part is 0.
+# Nothing follows the last step, so there the second part is 0.
 #
-# **The sum $s_t$ is used in the tanh.** Its slope is $1 - \tanh^2$, and the tanh is already there
-# as $h_t$:
+# **The sum $s_t$ is used in the tanh.** The slope of tanh is $1 - \tanh^2$, and forward has already
+# computed the tanh, which is $h_t$:
 #
 # $$\mathrm{d}s_{t,j} = \mathrm{d}h_{t,j}\,(1 - h_{t,j}^2)$$
 #
-# **The word's share $a_t$ is added to the sum** with the factor 1, so $\mathrm{d}a_t =
+# **The word's contribution $a_t$ is added to the sum** with the factor 1, so $\mathrm{d}a_t =
 # \mathrm{d}s_t$. From here on we write $\mathrm{d}a_t$ for both.
 #
-# **The weight $W_{ij}$ is used in $s_{t,j}$ of every step**, with the factor $h_{t-1,i}$, because
-# there is only one $W$. So it collects from all of them:
+# **The weight $W_{ij}$ is used in $s_{t,j}$ of every step**, with the factor $h_{t-1,i}$: all steps
+# share one $W$. So it collects a gradient from all of them:
 #
 # $$\mathrm{d}W_{ij} = \sum_t h_{t-1,i}\,\mathrm{d}a_{t,j}, \qquad\text{that is}\qquad
 # \mathrm{d}W = \sum_t h_{t-1}^\top\,\mathrm{d}a_t$$
@@ -158,7 +160,8 @@ def back_through_three_words():
         "da = tanh_backward": r"Through the tanh: `dnew` is $\mathrm{d}h_t$, and `new` is $h_t$.",
         "dstate, dweight, _ = linear_backward": r"""Through the product $h_{t-1}W$:
             $\mathrm{d}a_t\,W^\top$ and $h_{t-1}^\top\,\mathrm{d}a_t$.""",
-        "return da": "The second goes to the step before, the third into the weight's gradient.",
+        "return da": r"""`dstate` goes to the step before, `dweight` is added to
+            $\mathrm{d}W$.""",
     }
     (_, _, dh3, da3, before), h3 = backward[2], forward[2, 4]
     slopes = 1 - h3**2
@@ -167,15 +170,15 @@ def back_through_three_words():
             By hand, the step from *good* back to *very*. The state after *good* is {comma(h3)}, so
             the slopes are 1 − {comma(h3[0])}² ≈ {comma(slopes[0], 3)} and
             1 − {comma(h3[1])}² ≈ {comma(slopes[1], 3)}. Times the gradient {comma(dh3, 0)} they
-            give $\mathrm{{d}}a_3 \approx$ {comma(da3)}. Times $W^\top$: the first entry is
+            give $\mathrm{{d}}a_3 \approx$ {comma(da3)}. Multiply by $W^\top$: the first entry is
             0.5 · {comma(da3[0])} + 1 · ({comma(da3[1])}) ≈ {comma(before[0], 3)}, the second
             −1 · {comma(da3[0])} + 0.5 · ({comma(da3[1])}) ≈ {comma(before[1], 3)}.
 
-            u of *good* was nearly at 1, where tanh is flat: a slope of {comma(slopes[0], 3)} lets
-            hardly anything through.
+            After *good*, u is nearly 1, where tanh is flat: a slope of {comma(slopes[0], 3)} lets
+            hardly any gradient through.
 
-            In the library this is a step back. The layer around it runs its loop in reverse, and
-            adds $\mathrm{{d}}y_t$ to what the next step left.
+            Here is one step back in the library. The layer around it runs its loop in reverse, and
+            adds $\mathrm{{d}}y_t$ to the gradient that came back from the next step.
         """),
         Beside(rnn_backward, of_the_cell),
     ]
@@ -184,52 +187,56 @@ def back_through_three_words():
 # %% [markdown]
 # ## Why gradients vanish
 #
-# Put the two formulas together. A gradient goes one step back by
+# Put the formulas for $\mathrm{d}h$ and $\mathrm{d}s$ together. One step back is
 #
 # $$\mathrm{d}h_{t-1} = \mathrm{d}h_t\,J_t, \qquad J_t = D_t\,W^\top$$
 #
 # where $D_t$ has the slopes $1 - h_t^2$ on its diagonal and 0 elsewhere (if nothing else reads
-# $h_{t-1}$). $J_t$ is the *Jacobian* of a step. Over many steps it is a product:
+# $h_{t-1}$). $J_t$ is the *Jacobian* of a step, the table of its slopes. The Jacobians of many
+# steps multiply:
 #
 # $$\mathrm{d}h_1 = \mathrm{d}h_T\,J_T\,J_{T-1} \cdots J_2$$
 #
-# A product of many factors goes to 0, or grows without limit, unless the factors are near 1. With
-# matrices it is the same. Two things decide:
+# A product of many factors goes to 0, or grows without limit, unless the factors are near 1. A
+# product of matrices does the same. Two things decide which:
 #
-# - The slopes $D_t$ are never above 1, and far below it where a unit is saturated.
-# - $W$ can make a vector longer, at most $|W|$ times, where $|W|$, its norm, is its largest
-#   singular value. (In our example it is 1.118 in every direction.)
+# - The slopes in $D_t$ are never above 1, and far below 1 where a unit is *saturated*: so close to
+#   −1 or 1 that tanh is flat.
+# - $W$ can make a vector longer, but at most $|W|$ times as long. This norm $|W|$ is the largest
+#   singular value of $W$. (Our example's $W$ makes every vector 1.118 times as long.)
 #
 # So $k$ steps make a gradient at most $|W|^k$ times as long. If $|W| < 1$, it **must vanish**. If
 # $|W| > 1$ it **may explode**, but need not, because the slopes work against it (Hochreiter 1991;
 # Bengio, Simard and Frasconi 1994; Pascanu et al. 2013).
 #
-# The blocks of the simulation show how long it is: 1.41 at *good*, 1.03 at *very*, 1.02 at *not*.
-# $W$ alone would have made it longer twice; the slopes took that away. A text is longer than three
-# words: a factor of 0.9 at every step leaves 0.00003 after 100 steps, and 1.1 makes 13,781 of 1.
+# The blocks of the simulation show the gradient's length: 1.41 at *good*, 1.03 at *very*, 1.02 at
+# *not*. $W$ alone would make it longer at both steps; the slopes shrink it by more. A text is
+# longer than three words. Over 100 steps a factor of 0.9 shrinks a gradient to 0.00003 of its
+# length, and a factor of 1.1 makes it 13,781 times as long.
 #
 # An exploding gradient is easy to see and to cut: scale it down whenever it is too long
-# (*clipping*, lesson 8). A vanished one cannot be scaled up again. The sum over all words still has
-# a healthy length; only the far ones have no share in it. So the network learns from what is near.
+# (*clipping*, lesson 8). A vanished one cannot be scaled up again. The gradient of $W$ is a sum
+# over all words. Its length looks healthy, but distant words add next to nothing to it. So the
+# network learns only from nearby words.
 #
 # ## The LSTM: a memory with gates
 #
-# If the factors have to be near 1, build them so. The LSTM (Hochreiter and Schmidhuber 1997, with
-# the forget gate of Gers et al. 2000) has a second vector beside $h$, the **memory** $c$. From step
-# to step it is multiplied by no matrix and goes through no tanh:
+# If the factors have to be near 1, build the cell that way. The LSTM (Hochreiter and Schmidhuber
+# 1997, with the forget gate of Gers et al. 2000) has a second vector beside $h$, the **memory**
+# $c$. From step to step the memory is multiplied by no matrix and goes through no tanh:
 #
 # $$c_t = f_t \odot c_{t-1} + i_t \odot g_t, \qquad h_t = o_t \odot \tanh(c_t)$$
 #
-# ($\odot$: entry by entry.) The **forget gate** $f$ says how much of the memory is kept, the
-# **input gate** $i$ how much of something new, $g$, is written, and the **output gate** $o$ how
-# much of it is shown. Each of the four comes from the word and the last $h$. Gates have the
-# sigmoid $\sigma(x) = 1 / (1 + e^{-x})$ and lie between 0 and 1:
+# ($\odot$ multiplies entry by entry.) The **forget gate** $f$ says how much of the memory is kept,
+# the **input gate** $i$ how much of the new content $g$ is written to it, and the **output gate**
+# $o$ how much of the memory is shown. All four are computed from the word and the last $h$. The
+# gates go through the sigmoid $\sigma(x) = 1 / (1 + e^{-x})$, so they lie between 0 and 1:
 #
 # $$f_t = \sigma(a^f_t + h_{t-1} W^f), \quad i_t = \sigma(a^i_t + h_{t-1} W^i), \quad
 # o_t = \sigma(a^o_t + h_{t-1} W^o), \quad g_t = \tanh(a^g_t + h_{t-1} W^g)$$
 #
-# Here are our three words again, with a memory of one number. *not* writes something negative. What
-# does *very* have to do to keep it?
+# Here are our three words again, with a memory of one number. *not* writes something negative. How
+# must *very* set the gates to keep it?
 
 
 # %%
@@ -238,7 +245,7 @@ lstm_weight = np.array([[1, 1, -1, 1]], float)
 
 
 def lstm_reads() -> np.ndarray:
-    """By word i, f, o, g, c, tanh c and h (3, 7)."""
+    """i, f, o, g, c, tanh c and h at each word, (3, 7)."""
     state, rows = np.zeros((1, 2)), []
     for a in lstm_share[:, None]:
         state, gates, tanh_c = lstm(a, state, lstm_weight)
@@ -251,21 +258,21 @@ def an_lstm_reads():
     """The LSTM on three words, and the library's lines."""
     notes = {
         "gates = matmul": "One product for all four: $W$ has $W^i, W^f, W^o, W^g$ side by side.",
-        "xp.multiply(f, c": r"The memory is kept as far as $f$ says, $f_t \odot c_{t-1}$,",
-        "new_c +=": r"and something is written to it: $+\; i_t \odot g_t$.",
-        "xp.multiply(o": r"What others see of it: $h_t = o_t \odot \tanh(c_t)$.",
+        "xp.multiply(f, c": r"The forget gate keeps a part of the memory, $f_t \odot c_{t-1}$,",
+        "new_c +=": r"and the input gate adds new content to it: $+\; i_t \odot g_t$.",
+        "xp.multiply(o": r"What others see of the memory: $h_t = o_t \odot \tanh(c_t)$.",
     }
     rows = lstm_reads()
     (i, f, o, g, c, tanh_c, h), c_before = rows[1], rows[0, 4]
     return [
         Matrix(r"\text{LSTM}", rows, words, ["i", "f", "o", "g", "c", "tanh c", "h"], 1),
         Words(f"""
-            *very* keeps: its forget gate is at {comma(f, 2)}, its input gate at {comma(i, 2)}. By
-            hand, its memory is {comma(f)} · ({comma(c_before)}) + {comma(i)} · {comma(g)} ≈
-            {comma(c, 2)}. Its output gate is nearly shut, so it shows only {comma(o)} ·
-            ({comma(tanh_c)}) ≈ {comma(h, 2)} of it. *good* writes
-            {comma(rows[2, 0] * rows[2, 3], 2)}, but what *not* wrote is still there: together
-            {comma(rows[2, 4], 2)}. Not very good.
+            *very* keeps the memory: its forget gate is at {comma(f, 2)}, its input gate at
+            {comma(i, 2)}. By hand, the memory is then
+            {comma(f)} · ({comma(c_before)}) + {comma(i)} · {comma(g)} ≈ {comma(c, 2)}. The output
+            gate is nearly shut, so it shows only {comma(o)} · ({comma(tanh_c)}) ≈ {comma(h, 2)}.
+            *good* writes {comma(rows[2, 0] * rows[2, 3], 2)}, but most of what *not* wrote is still
+            there. Together they make {comma(rows[2, 4], 2)}. Not very good.
         """),
         Beside(lstm, notes, whole=False),
     ]
@@ -275,11 +282,11 @@ def an_lstm_reads():
 # ### The way back through an LSTM
 #
 # One line matters: $\mathrm{d}c_{t-1}$ gets $\mathrm{d}c_t \odot f_t$. There is no matrix in it
-# and no slope. Where the gate is open, the gradient passes whole.
+# and no slope. Where the forget gate is open, the gradient passes whole.
 #
 # <details><summary>All of it, derived</summary>
 #
-# From the next step come two gradients now, one for $h_t$ and one for $c_t$. Ask again where each
+# Two gradients now come from the next step, one for $h_t$ and one for $c_t$. Ask again where each
 # number was used. From $h_t = o_t \odot \tanh(c_t)$:
 #
 # $$\mathrm{d}o_t = \mathrm{d}h_t \odot \tanh(c_t), \qquad
@@ -291,17 +298,18 @@ def an_lstm_reads():
 # \mathrm{d}i_t = \mathrm{d}c_t \odot g_t, \quad \mathrm{d}g_t = \mathrm{d}c_t \odot i_t, \quad
 # \mathrm{d}c_{t-1} = \mathrm{d}c_t \odot f_t$$
 #
-# Then each gate goes back through its own curve. The slope of the sigmoid is $\sigma - \sigma^2$,
-# so for instance $\mathrm{d}a^f_t = \mathrm{d}f_t \odot (f_t - f_t^2)$; that of the tanh is $1 -
-# g_t^2$. And all four go back through their product: $\mathrm{d}h_{t-1} = \mathrm{d}a_t W^\top$ and
+# Then each of the four goes back through its own sigmoid or tanh. The slope of the sigmoid is
+# $\sigma - \sigma^2$, so for instance $\mathrm{d}a^f_t = \mathrm{d}f_t \odot (f_t - f_t^2)$. The
+# slope of the tanh is $1 - g_t^2$. Last, all four go back through their product with $h_{t-1}$:
+# $\mathrm{d}h_{t-1} = \mathrm{d}a_t W^\top$ and
 # $\mathrm{d}W = \sum_t h_{t-1}^\top \mathrm{d}a_t$, as in the RNN.
 #
 # </details>
 #
 # ### Is it true?
 #
-# Move the inputs and the weights a little, measure how the result changes, compare. Here for five
-# words in three sequences, for both cells.
+# Move the inputs or a weight a little, measure how much a loss changes, and compare that with the
+# gradient. The table does so for both cells, with three sequences of five words.
 
 
 # %%
@@ -320,19 +328,20 @@ def gradient_check():
 # %% [markdown]
 # ## How far does a gradient reach?
 #
-# Now measure it. Below are numformer's own layers as they begin, before any training: an RNN, an
-# LSTM and self-attention (lesson 3), 32 numbers wide, reading 61 random words. A random gradient
-# comes to the *last* result alone. How much of it does each word get?
+# Now measure it. Below are three of numformer's own layers, before any training: an RNN, an LSTM
+# and self-attention (lesson 4), 32 numbers wide, reading 61 random words. Only the *last* result
+# gets a gradient, a random one. How much of it reaches each word?
 #
-# Guess first. How far back does each of the three reach before only a hundredth is left? Each
-# recurrent cell has one setting that everything depends on: the RNN the size of $W$ (times 1 leaves
-# every length as it is), the LSTM the bias of its forget gate, which begins at 1.
+# Guess first. In each of the three, how far back does the gradient get before only a hundredth is
+# left? Each recurrent cell has one setting that everything depends on. For the RNN it is the size
+# of $W$ (as it begins, $W$ keeps the length of every vector). For the LSTM it is the bias of the
+# forget gate, which begins at 1.
 
 
 # %%
 @show
 def how_far() -> Simulation:
-    """The simulation: gradient against distance, with the settings that decide."""
+    """The simulation: gradient against distance, with one setting for each cell."""
     return gradient_by_distance
 
 
@@ -344,18 +353,19 @@ def what_was_measured():
     first = [int(np.argmax(curve < 1)) for curve in (rnn, lstm)]
     return Words(rf"""
         As they begin, the RNN is below a hundredth after {first[0]} words and the LSTM after
-        {first[1]} (each curve is the geometric mean of five seeds). A straight line on this axis
-        means the same factor at every step: a product of Jacobians.
+        {first[1]} (each curve is the geometric mean of five seeds). The axis is logarithmic, so a
+        straight line means the same factor at every step: a product of Jacobians.
 
         In self-attention nothing is far. Its result for the last word is a mixture of all words, so
-        a word gets its gradient in a single step. Here the others get {attention[1:].min():.0f} to
-        {attention[1:].max():.0f} % of what the last word itself gets. With more words each share is
-        smaller. What counts is how *many* there are, not how far off.
+        every word gets its gradient in a single step. Here each of the other words gets
+        {attention[1:].min():.0f} to {attention[1:].max():.0f} % of what the last word itself gets.
+        With more words each share is smaller: what counts is how *many* words there are, not how
+        far away they are.
 
         For the RNN there is a point between vanishing and exploding, and nothing in the cell holds
-        it there. For the LSTM a wide range of settings lets a good part arrive, and within it the
-        LSTM can learn what to keep. But at 0 a gate keeps half, and the LSTM forgets nearly as fast
-        as the RNN.
+        it there. For the LSTM a wide range of settings lets a good part of the gradient arrive, and
+        within this range the LSTM can learn what to keep. But with the bias 0 the forget gate keeps
+        about half at each step, and the LSTM forgets nearly as fast as the RNN.
     """)
 
 
@@ -364,31 +374,32 @@ def what_was_measured():
 #
 # To translate, one network reads the source, and another writes the target, starting from the last
 # state of the first (Cho et al. 2014; Sutskever, Vinyals and Le 2014). That state is all the writer
-# ever learns of the source: a **fixed context**, as long for a word as for a page.
+# ever learns of the source. It is a **fixed context**, no longer for a page than for a word.
 #
 # Is it too small? Count. 20 random letters are $20 \log_2 26 \approx 94$ bits. If the state has 64
 # numbers, each has to carry 1.5 bits: it must tell three values apart, no more. So 20 letters would
-# fit! But there are astronomically many sources, and each needs a state of its own. That has to be
-# learned, and through vanishing gradients.
+# fit! But there are astronomically many sources, and each needs a state of its own. The network has
+# to learn to make these states, and the gradients from which it learns vanish.
 #
 # Bahdanau, Cho and Bengio (2015) let the writer look at the source instead. All states of the
-# reader are kept, $h_1$ to $h_S$. Before each letter the writer's own state $r$ is compared with
-# every one of them, and what it gets is their mixture:
+# reader are kept, $h_1$ to $h_S$. Before each letter the writer compares its own state $r$ with
+# every one of them, and gets a mixture of them:
 #
 # $$e_s = \tanh(r\,W_r + h_s W_h) \cdot v, \qquad A = \mathrm{softmax}(e), \qquad
 # \text{context} = \sum_s A_s\,h_s$$
 #
-# This is **additive attention**, and this is where attention began. The vector $v$ and both
-# matrices are learned; lesson 3 has the backward of a softmax and compares the ways to score.
-# Between a letter that is written and a letter that was read there is now one step.
+# This is **additive attention**, and this is where attention began. The softmax turns the scores
+# $e$ into positive weights $A$ that sum to 1 (lesson 2). The vector $v$ and both matrices are
+# learned. Lesson 3 derives the backward of a softmax and compares ways to score. Now only one step
+# lies between a letter that is written and a letter that was read.
 #
-# The simulation at the top shows both. (Wherever a state is needed we use a GRU, a cell with two
-# gates and no separate memory.) The weights $A$ show where the writer looks. Nobody told it: the
-# softmax lets the gradient through to the scores.
+# The simulation at the top shows both networks. (Their cells are GRUs, with two gates and no
+# separate memory.) The weights $A$ show where the writer looks. Nobody told it where to look. It
+# could learn that, because the softmax lets the gradient through to the scores.
 #
-# Do larger models fail, too? `python -m toy_tasks.bottleneck` trains some with about 75,000
-# parameters each on up to 20 of 26 letters (a few minutes). Before you look: where will the fixed
-# context begin to fail, and how fast?
+# Do larger models fail, too? `python -m toy_tasks.bottleneck` trains models with about 75,000
+# parameters each to reverse up to 20 letters, out of an alphabet of 26 (a few minutes). Before you
+# look: at what length will the fixed context begin to fail, and how fast will it fall?
 
 
 # %%
@@ -403,11 +414,12 @@ def the_fall_by_length():
             "Share of new sources reversed without a mistake, mean of three seeds.",
         ),
         Words(f"""
-            With the fixed context all goes well up to 6 letters ({recorded[5]:.3f}); then it falls.
-            Attention hardly ever fails, and neither does the Transformer, which has no state at
-            all. The fixed context did not have less to learn with: {PARAMETERS[0]:,} parameters
-            against {PARAMETERS[1]:,}, and more than twice the steps. No model was asked for more
-            letters than it had trained on; lesson 5 asks what happens then.
+            With the fixed context all goes well up to 6 letters ({recorded[5]:.3f}); then the share
+            falls. Attention hardly ever fails, and neither does the Transformer, which has no state
+            at all. The fixed context had nearly as many parameters as attention
+            ({PARAMETERS[0]:,} against {PARAMETERS[1]:,}), and trained for more than twice as many
+            steps. No source was longer than the longest in training; lesson 5 asks what happens
+            with longer ones.
         """),
     ]
 
@@ -416,12 +428,12 @@ def the_fall_by_length():
 # ## Who has to wait
 #
 # The third trouble. $h_t$ cannot be computed before $h_{t-1}$: a text of 1,000 words means 1,000
-# products one after the other, while a processor that could do thousands of things at once does
-# one. In self-attention a word needs the other words of the layer *below*, and these are all there.
+# products one after the other, and a processor that could do thousands at once does one at a time.
+# In self-attention a word needs only the words of the layer *below*, and these are all there.
 #
-# In the simulation a *turn* is the time of one product. A recurrent step takes one (not counting
-# the product with what comes from below). A layer of self-attention takes four, one after the
-# other (lessons 3 and 4 show them). Guess: with 4 words and 2 layers, which is done first?
+# In the simulation a *turn* is the time of one matrix product. A recurrent step takes one (we do
+# not count the product that makes $a_t$). A layer of self-attention takes four, one after the
+# other (lessons 3 and 4 show them). Guess: with 4 words and 2 layers, which finishes first?
 
 
 # %%
@@ -432,32 +444,33 @@ def who_waits() -> Simulation:
 
 
 # %% [markdown]
-# With $n$ words and $L$ layers the recurrent network takes $n + L - 1$ turns forward,
-# self-attention $4L$, and each as many back. With 4 words and 2 layers that is 5 against 8: where
-# there is little to do at once, the recurrent network wins. It loses because sentences are longer.
-# But self-attention needs a worker for each word. With only one, there is nothing to gain.
+# With $n$ words and $L$ layers the recurrent network takes $n + L - 1$ turns forward and
+# self-attention $4L$. Each takes as many turns back. With 4 words and 2 layers that is 5 against 8:
+# on so short a text the recurrent network wins. Real sentences are longer, and there it loses. But
+# self-attention needs a worker for each word. With a single worker, there is nothing to gain.
 #
 # <details><summary>Operations, path and memory: Table 1 of the paper</summary>
 #
-# With $n$ words and $d$ numbers for each, Table 1 says of the two:
+# With $n$ words and $d$ numbers for each, Table 1 of *Attention Is All You Need* compares the two:
 #
-# | layer | operations | one after another | longest path | kept for the way back |
+# | layer | operations | sequential operations | longest path | kept for the way back |
 # |---|---|---|---|---|
 # | self-attention | $O(n^2 d)$ | $O(1)$ | $O(1)$ | $O(n^2 + n d)$ |
 # | recurrent | $O(n d^2)$ | $O(n)$ | $O(n)$ | $O(n d)$ |
 #
-# The *path* is how many steps lie between two words: what a gradient has to survive. (The last
-# column is ours.)
+# The *path* is the number of steps between two words, all of which a gradient has to survive. (The
+# last column is not in the paper.)
 #
 # </details>
 #
-# A model that *writes* word by word waits in any case, because the next word is not there yet. A
-# recurrent network keeps one state for that, attention something of every word so far. That is the
-# price of not forgetting.
+# A model that *writes* word by word waits in any case, because the next word is not there yet.
+# Meanwhile a recurrent network has to store one state. Attention has to store something of every
+# word so far: that is the price of not forgetting.
 #
 # ## To take with you
 #
-# $d$ is the size of the state, $\mathrm{d}y_t$ what comes to $h_t$ from outside the loop.
+# $d$ is the size of the state, and $\mathrm{d}y_t$ the gradient that $h_t$ gets from outside the
+# loop.
 #
 # | forward | backward | shape |
 # |---|---|---|
@@ -468,8 +481,8 @@ def who_waits() -> Simulation:
 # | $c_t = f_t c_{t-1} + i_t g_t$ | $\mathrm{d}c_{t-1}$ gets $\mathrm{d}c_t f_t$ | $(d)$ |
 # | $h_t = o_t \tanh(c_t)$ | $\mathrm{d}c_t$ gets $\mathrm{d}h_t o_t (1 - \tanh^2(c_t))$ | $(d)$ |
 #
-# A product of many factors vanishes or explodes. Clipping cures exploding; only another path cures
-# vanishing: a memory with an open gate, or attention, one step long.
+# A product of many factors vanishes or explodes. Clipping cures exploding. Only another path cures
+# vanishing: a memory with an open gate, or attention, whose path is one step long.
 #
 # ## Often told: check it
 
@@ -477,13 +490,14 @@ def who_waits() -> Simulation:
 # %%
 @show
 def often_told():
-    """A popular claim, counted."""
+    """A popular claim, checked by counting."""
     return Words("""
         **“Attention is $O(n^2)$, so it is slower than an RNN.”** The square is real, but it starts
-        small. Count the multiplications. An LSTM has eight matrices, $8nd^2$. Self-attention has
-        four, and each pair of words meets twice: $4nd^2 + 2n^2d$. So attention needs fewer as long
-        as the text is short. (A plain RNN, with $2nd^2$, always needs the fewest.) Which is slower
-        by the clock depends on how many multiplications the machine can do at once.
+        small. Count the multiplications. An LSTM has eight $d \\times d$ matrices: $8nd^2$.
+        Self-attention has four, and each pair of words meets twice, in the score and in the
+        mixture: $4nd^2 + 2n^2d$. So attention needs fewer multiplications than an LSTM as long as
+        the text is short. (A plain RNN, with $2nd^2$, always needs the fewest.) Which is slower by
+        the clock depends on how many multiplications the machine can do at once.
     """)
 
 
@@ -498,20 +512,21 @@ def quiz() -> list[Question]:
     return [
         Question(
             question="An RNN has one unit and the recurrent weight 2. The state after a step is "
-            "$h = 0.9$. By how much is a gradient multiplied that goes back through this step?",
+            "$h = 0.9$. A gradient goes back through this step. By how much is it multiplied?",
             answer=2 * (1 - 0.9**2),
-            why="The slope is $1 - 0.9^2 = 0.19$, times the weight: $0.38$. A weight above 1 does "
-            "not make a gradient explode where the unit is saturated.",
+            why="The slope is $1 - 0.9^2 = 0.19$. Times the weight, that is $0.38$. A weight above "
+            "1 does not make a gradient explode where the unit is saturated.",
         ),
         Question(
-            question="Your backward through time forgets to add what comes from the next step: it "
-            "takes $\\mathrm{d}h_t = \\mathrm{d}y_t$. The loss looks at the last state only. In a "
-            "text of three words, what is $\\mathrm{d}a_1$?",
+            question="Your backward through time forgets to add the gradient from the next step. "
+            "It takes $\\mathrm{d}h_t = \\mathrm{d}y_t$. The loss looks at the last state only. In "
+            "a text of three words, what is $\\mathrm{d}a_1$?",
             choices={
-                "right": "That would need a gradient, and none comes from outside the loop.",
-                "half of what it should be": "A state has two sources, but the first has only one.",
+                "right": "It would need a gradient, and none comes from outside the loop.",
+                "half of what it should be": "The first state should get its whole gradient from "
+                "the next step.",
                 "0": "",
-                "too large": "Something is left out, and nothing added.",
+                "too large": "Something is left out, and nothing is added.",
             },
             answer=2,
             why="Nothing looks at the first state, $\\mathrm{d}y_1 = 0$, so all of its gradient "
@@ -521,18 +536,18 @@ def quiz() -> list[Question]:
             question="A forget gate stands at 0.95 for 30 steps. What share of the gradient comes "
             "back along the memory? (Two decimals.)",
             answer=0.95**30,
-            why="It is $0.95^{30} \\approx 0.21$. So four fifths of it are lost on the way back.",
+            why="It is $0.95^{30} \\approx 0.21$. So four fifths of the gradient are lost.",
         ),
         Question(
             question="A recurrent network with 2 layers reads 30 words, with as many workers as it "
             "can use. How many turns does its forward take?",
             answer=30 + 2 - 1,
             why="It takes $n + L - 1 = 31$. The second layer runs one word behind the first. "
-            "Workers do not help: never more than two have something to do.",
+            "More workers do not help: at most two ever have something to do.",
         ),
         Question(
-            question="In numformer's LSTM and its self-attention, both 512 wide, at how many words "
-            "do both need equally many multiplications?",
+            question="Take numformer's LSTM and its self-attention, both 512 wide. At how many "
+            "words do they need equally many multiplications?",
             answer=2 * 512,
             why="Set the two counts equal: $8nd^2 = 4nd^2 + 2n^2d$ gives $n = 2d = 1024$.",
         ),
@@ -542,7 +557,7 @@ def quiz() -> list[Question]:
 # %% [markdown]
 # ## Exercises
 #
-# Write the starting file, complete its functions, and let the checker tell you what it thinks:
+# Write the starting file, complete its functions, and let the checker tell you what it finds:
 #
 # ```
 # python -m lessons start 1 mine.py
@@ -560,9 +575,10 @@ def exercises():
 # %% [markdown]
 # ## What to read next
 #
-# - `numformer/recurrence/cells.py` and `recurrence.py`: these cells, a GRU, and the loop with
-#   padding. `numformer/models/recurrent.py`: the whole encoder-decoder, with both contexts.
+# - `numformer/recurrence/cells.py` and `recurrent.py`: these cells, a GRU, and the loop, which also
+#   handles padding. `numformer/models/recurrent.py`: the whole encoder-decoder, with both contexts.
 # - Bahdanau, Cho and Bengio 2015, *Neural Machine Translation by Jointly Learning to Align and
-#   Translate*: section 3 is the additive attention of this lesson, figure 2 the fall by length.
+#   Translate*: section 3 is the additive attention of this lesson; figure 2 shows how translations
+#   get worse as sentences get longer.
 # - Pascanu, Mikolov and Bengio 2013, *On the Difficulty of Training Recurrent Neural Networks*.
 # - *Attention Is All You Need*, section 4.

@@ -72,9 +72,9 @@ def the_wish() -> Simulation:
 #
 # ## Five jugs
 #
-# The juice bar has five jugs. A label on each gives its taste in two numbers: how sweet and how
-# sour it is compared with other juices. We care about two more numbers: what a glass of it costs,
-# and how much vitamin C it holds.
+# The juice bar has five jugs. A label on each gives the taste of its juice in two numbers: how
+# sweet and how sour it is compared with other juices. We care about two more numbers: what a glass
+# of the juice costs, and how much vitamin C it holds.
 #
 # A guest does not know the jugs. She says what taste she is after: a little sweet (1) and quite
 # sour (2).
@@ -97,7 +97,8 @@ def the_jugs():
 
 # %% [markdown]
 # Query and keys have the same number of entries, because they are compared with each other. Keys
-# and values come in pairs, but need not be alike: what a thing is found by is not what it gives.
+# and values come in pairs, but need not be alike. A key says how to find a thing, and its value is
+# what the thing gives.
 #
 # ## Exact, hard, soft
 #
@@ -155,12 +156,12 @@ def hard_and_soft():
         Matrix("o", np.concatenate([jug, glass]), ["hard", "soft"], contents, 5),
         Words(f"""
             The figure at the top shows all scores and shares. By hand, the share of the lemon: the
-            exponentials of $z$ are {", ".join(powers)}, so it
+            exponentials of $z$ are {", ".join(powers)}, so the share
             is {powers[2]} / ({" + ".join(powers)}) ≈ {told(weights[0, 2])}.
 
             The hard lookup pours {best}: price {jug[0, 0]:g}, vitamin C {jug[0, 1]:g}. The soft one
             mixes. Its vitamin C is {dot_by_hand(weights[0], value[:, 1], 2, 4)}. The lemon has so
-            much of it that the glass holds more than twice what cherry juice does.
+            much vitamin C that the glass holds more than twice what cherry juice does.
         """),
     ]
 
@@ -171,8 +172,8 @@ def hard_and_soft():
 #
 # ## The temperature is a bridge
 #
-# A softmax looks at differences. Let $m$ be the largest $z_s$, and subtract it from every score.
-# That changes nothing, because the same factor $e^{-m}$ appears above and below the line:
+# A softmax depends on differences alone. Let $m$ be the largest $z_s$, and subtract it from every
+# $z_s$. That changes no share, because the same factor $e^{-m}$ appears above and below the line:
 #
 # $$a_s = \frac{e^{z_s-m}}{\sum_u e^{z_u-m}}$$
 #
@@ -184,15 +185,15 @@ def hard_and_soft():
 # - **Hot**, $\tau \to \infty$: every exponent goes to 0, and $e^0 = 1$. All shares become equal,
 #   whatever the question was: the mean of all contents.
 #
-# The scores are divided by the temperature, $q \cdot k_s / \tau$. So it does not matter which of
-# the two you change: **a hot lookup is a lookup with a short query**, a cold one has a long query.
-# A network can set its own temperature by making its queries longer or shorter.
+# The scores are divided by the temperature, $q \cdot k_s / \tau$. Twice the temperature has the
+# same effect as a query half as long: **a hot lookup is a lookup with a short query**, a cold one
+# has a long query. A network can set its own temperature by making its queries longer or shorter.
 #
 # ## Why the apple never wins
 #
-# By dot product the apple cannot have the largest share. Its label (1, 0) is a weighted mean of the
+# With the dot product as score the apple never wins. Its label (1, 0) is a weighted mean of the
 # other labels, so its score is the same mean of the other scores, and a mean is never above the
-# largest. By distance it wins wherever the wish is close to it.
+# largest. With the distance as score it wins wherever the wish is close to its label.
 #
 # The two scores are less different than they look:
 #
@@ -209,13 +210,14 @@ def hard_and_soft():
 # the query with the corresponding key."* From here on we say *weight* instead of share, as
 # everybody does.
 #
-# With the keys as rows of $K$ and the values as rows of $V$ all of it is one line:
+# With the keys as rows of $K$ and the values as rows of $V$ the whole lookup is one line:
 #
 # $$o = \mathrm{softmax}\left(\frac{q\,K^\top}{\tau}\right) V$$
 #
 # This is the paper's equation 1 for one query. Its temperature is fixed, $\tau = \sqrt{d_k}$, where
 # $d_k$ is how many numbers a key has; lesson 3 shows why. Here is the library's softmax, for many
-# queries at once, one in each row. A score and the blend are a `matmul` each.
+# queries at once, one in each row. The other two steps are a `matmul` each: the scores, and the
+# mixture of the values (the *blend*).
 
 
 # %%
@@ -225,14 +227,14 @@ def the_lines_of_the_softmax():
     return Beside(
         softmax,
         {
-            "xp = array_module": "NumPy, or CuPy where the numbers lie on a graphics card.",
-            "if mask is not None": r"Some keys may be forbidden (lesson 3): $-\infty$.",
+            "xp = array_module": "NumPy, or CuPy if the numbers lie on a graphics card.",
+            "if mask is not None": r"The score of a forbidden key (lesson 3) becomes $-\infty$.",
             "highest = max_last": "The highest score of each row, $m$,",
             "highest = xp.maximum": "or a finite number where every key is forbidden.",
             "weights = scores - highest": "$z_s - m$: at most 0, so no exponential can overflow.",
-            "xp.exp": "$e^{z_s - m}$, in the place of what was there.",
-            "total = sum_last": "Their sum, row by row: at least $e^0 = 1$, for the highest score.",
-            "weights /= ": "Each divided by the sum. (It is 0 only where every key is forbidden.)",
+            "xp.exp": "$e^{z_s - m}$, written over $z_s - m$.",
+            "total = sum_last": "The sum of each row: at least $e^0 = 1$, from the highest score.",
+            "weights /= ": "Each divided by the sum, which is 0 only if every key is forbidden.",
             "return weights": "The weights.",
         },
     )
@@ -243,8 +245,8 @@ def the_lines_of_the_softmax():
 #
 # Soft lookup is older than deep networks. In 1964 Nadaraya and Watson independently asked: what is
 # the value at a place where nobody has measured? Take a river, and measured pairs: the hour $k_s$,
-# and the level $v_s$ at that hour. Their answer is a weighted mean of *all* measurements, and those
-# nearby count most. With the Gaussian bell curve this *kernel regression* is
+# and the level $v_s$ at that hour. Their answer is a weighted mean of *all* measurements, in which
+# those nearby count most. With the Gaussian bell curve this *kernel regression* is
 #
 # $$o = \sum_s a_s\,v_s \qquad a_s = \frac{w_s}{\sum_u w_u} \qquad w_s = e^{-(q-k_s)^2/2h^2}$$
 #
@@ -256,7 +258,7 @@ def the_lines_of_the_softmax():
 # the level sways, and at 16:00 a weir is opened.) Find out:
 #
 # - Which width brings the curve closest to the true level?
-# - At the smallest width the curve nearly *is* the staircase. What is wrong with that one?
+# - At the smallest width the curve nearly *is* the staircase. What is wrong with a staircase?
 # - Go to 16:00. Why does no width show the jump as it is?
 
 
@@ -268,23 +270,24 @@ def the_river() -> Simulation:
 
 
 # %% [markdown]
-# Even the best width leaves an error. Its square has two parts, and both follow from the weights.
+# Even the best width leaves an error. On average, the square of the error has two parts, and both
+# follow from the weights.
 #
-# **Noise.** Each measurement is a little off. A mean of $n$ of them with equal weights is off by
-# $\sqrt{n}$ times less. With unequal weights $1 / \sum_s a_s^2$ takes the place of $n$; it is the
-# second figure under the simulation. The wider the lookup, the less noise. This is what softness
-# *buys*.
+# **Noise.** Each measurement is a little off. A mean of $n$ of them with equal weights is typically
+# off by $\sqrt{n}$ times less. With unequal weights $1 / \sum_s a_s^2$ takes the place of $n$; it
+# is the second number under the simulation. The wider the lookup, the less noise. This is what
+# softness *buys*.
 #
 # **Blur.** Even from measurements without error the lookup would get a wrong level, because it
-# mixes in what belongs to other hours. It flattens waves and turns a jump into a slope. This is
-# what softness *costs*. It also costs time: a dictionary goes straight to its entry, a soft lookup
+# mixes in the levels of other hours. It flattens waves and turns a jump into a slope. This is what
+# softness *costs*. Softness also costs time: a dictionary goes straight to its entry, a soft lookup
 # compares the query with *every* key.
 #
 # ## What a hard lookup cannot tell you
 #
 # Back to the juice bar. Softness buys something else there, and for a neural network that is what
-# counts. Say the guest wants her glass cheap and full of vitamin C. Her *loss* says how far the
-# glass is from that; the larger it is, the worse for her:
+# counts. Say the guest wants her glass cheap and full of vitamin C. Her *loss* says how bad a glass
+# is for her. It should be small:
 #
 # $$L = o_{\mathrm{price}} - o_{\mathrm{vitamin}}$$
 #
@@ -321,10 +324,10 @@ def a_cliff_and_slopes():
 
 
 # %% [markdown]
-# The hard lookup knows two answers here, lemon and cherry, and a cliff where their scores are
-# equal: $2x + 2 = -x + 4$, so at $x = 2/3$. The wish stands on the flat part to the right of it,
-# and there the derivative is 0: nothing says which way is better. The soft lookups have a slope
-# where the wish stands, and all three say: less sweet.
+# The hard lookup has only two answers here, lemon and cherry. Between them is a cliff, where their
+# scores are equal: $2x + 2 = -x + 4$, so at $x = 2/3$. The wish stands on the flat part to the
+# right of the cliff, and there the derivative is 0: nothing says which way is better. The soft
+# lookups have a slope where the wish stands, and all three say: less sweet.
 #
 # A network learns by gradient descent. It asks each of its numbers: if I raise you a little, how
 # much does the loss rise? With a hard lookup, the answer for the query and the keys is always "not
@@ -335,17 +338,17 @@ def a_cliff_and_slopes():
 # ## The way back
 #
 # Write $\mathrm{d}x$ for the gradient of the loss with respect to $x$. For each number in $x$ it
-# says how much $L$ rises when that number rises a little. What comes after the lookup hands us
+# says how fast $L$ rises when that number rises. Whatever comes after the lookup hands us
 # $\mathrm{d}o$, the *upstream gradient*. Here it is $(1, -1)$: one coin more raises the loss by 1,
-# one portion of vitamin more lowers it by 1. We owe $\mathrm{d}q$, $\mathrm{d}k_s$ and
+# one portion of vitamin more lowers it by 1. We have to find $\mathrm{d}q$, $\mathrm{d}k_s$ and
 # $\mathrm{d}v_s$.
 #
-# Go backward through forward, one line at a time, and always ask: *where was this number used, and
-# with which factor?* Each use contributes its factor times the gradient of what it went into.
+# Go back through the lines of forward, last line first, and always ask: *where was this number
+# used, and with which factor?* Each use contributes its factor times the gradient of its result.
 #
 # ### Through the blend
 #
-# By entries, where $c$ counts what a content holds, the glass is
+# Entry by entry, where $c$ stands for price or vitamin C, the glass is
 #
 # $$o_c = \sum_s a_s\,v_{sc}$$
 #
@@ -353,12 +356,12 @@ def a_cliff_and_slopes():
 #
 # $$\mathrm{d}v_{sc} = a_s\,\mathrm{d}o_c$$
 #
-# The larger a jug's share, the more gradient it gets. Where was the weight $a_s$ used? In every
-# $o_c$, with the factor $v_{sc}$:
+# The larger a jug's share, the more gradient its content gets. Where was the weight $a_s$ used? In
+# every $o_c$, with the factor $v_{sc}$:
 #
 # $$\mathrm{d}a_s = \sum_c v_{sc}\,\mathrm{d}o_c = v_s \cdot \mathrm{d}o$$
 #
-# In our example this is the price of jug $s$ minus its vitamin C: its loss if it were poured alone.
+# In our example this is the price of jug $s$ minus its vitamin C: the loss if it is poured alone.
 
 
 # %%
@@ -374,8 +377,8 @@ def back_through_the_blend():
         Matrix(r"\mathrm{d}a", dweights, ["gradient"], jugs, 3),
         Words(f"""
             By hand: the lemon's vitamin C has the gradient
-            {dot_by_hand(weights[0, 2:3], doutput[0, 1:], 2, 4)}. The weight of the lemon has
-            2 · 1 + 5 · (−1) = {told(dweights[0, 2], 0)}.
+            {dot_by_hand(weights[0, 2:3], doutput[0, 1:], 2, 4)}. The weight of the lemon has the
+            gradient 2 · 1 + 5 · (−1) = {told(dweights[0, 2], 0)}.
         """),
     ]
 
@@ -389,9 +392,9 @@ def back_through_the_blend():
 #
 # $$\mathrm{d}z_s = a_s\,\Bigl(\mathrm{d}a_s - \sum_u a_u\,\mathrm{d}a_u\Bigr)$$
 #
-# Lesson 3 derives it in full. The sum is an average of all $\mathrm{d}a_u$ where each counts by
-# its weight. Put $\mathrm{d}a_s = v_s \cdot \mathrm{d}o$ into it: the average is $o \cdot
-# \mathrm{d}o$, and
+# Lesson 3 derives it in full. The sum is an average of all $\mathrm{d}a_u$ in which each counts by
+# its weight. Put $\mathrm{d}a_s = v_s \cdot \mathrm{d}o$ into the rule. The average becomes $o
+# \cdot \mathrm{d}o$, and
 #
 # $$\mathrm{d}z_s = a_s\,(v_s - o) \cdot \mathrm{d}o$$
 #
@@ -414,10 +417,11 @@ def back_through_the_softmax():
         Matrix(r"\text{wish}", rows, names, jugs, 3),
         Words(f"""
             The average is {dot_by_hand(weights[0], dweights[0], 2, 4)}: the loss of the glass. The
-            score of the {jugs[blame[-1]]} gets the largest positive gradient: it should fall. That
-            of the {jugs[blame[0]]} gets the largest negative one. The carrot is nearly as good as
-            the lemon ({told(dweights[0, 3], 0)} against {told(dweights[0, 2], 0)}), but its weight
-            is so small that its score gets hardly any gradient.
+            score of the {jugs[blame[-1]]} gets the largest positive gradient: it should fall. The
+            score of the {jugs[blame[0]]} gets the most negative one: it should rise. The carrot is
+            nearly as good as the lemon
+            ({told(dweights[0, 3], 0)} against {told(dweights[0, 2], 0)}), but its weight is so
+            small that its score gets hardly any gradient.
         """),
     ]
 
@@ -425,7 +429,7 @@ def back_through_the_softmax():
 # %% [markdown]
 # ### Through the temperature and the score
 #
-# By entries, where $i$ counts the numbers of a label, a score is
+# Entry by entry, where $i$ counts the numbers of a label, a scaled score is
 #
 # $$z_s = \frac{1}{\tau} \sum_i q_i\,k_{si}$$
 #
@@ -449,7 +453,7 @@ def back_through_the_score():
         Matrix(r"\mathrm{d}q", dquery, ["wish"], tastes, 2),
         Matrix(r"\mathrm{d}K", dkey, jugs, tastes, 2),
         Words(f"""
-            By hand, the gradient of *sweet* in the wish: half of
+            By hand, the gradient of *sweet* in the wish: half (because $\\tau$ is 2) of
             {dot_by_hand(dscaled[0], key[:, 0], 3, 4)}, that is {told(dquery[0, 0], 3)}. A sweeter
             wish would make the loss rise, a sourer one would make it fall
             ({told(dquery[0, 1], 3)}). So the guest should ask for less sweet and more sour: for the
@@ -462,8 +466,8 @@ def back_through_the_score():
 # %% [markdown]
 # ### Is it true?
 #
-# A gradient is a promise: raise this number by a little, and the loss rises by so much. Test it. We
-# raise and lower each of the 22 numbers by $10^{-5}$ and see what the loss does.
+# A gradient is a promise: raise a number by a little, and the loss rises by its gradient times that
+# little. Test it. We raise and lower each of the 22 numbers by $10^{-5}$ and look at the loss.
 
 
 # %%
@@ -486,20 +490,20 @@ def promises_kept():
         place = min(index, 1) * 2, min(index, 1)
         numbers = (told(x[place], 8) for x in (gradient, measured))
         rows.append((name, *numbers, scientific(np.abs(gradient - measured).max())))
-    return table(["gradient of", "derived", "measured", "largest difference of its kind"], rows)
+    return table(["gradient of", "derived", "measured", "largest difference in its array"], rows)
 
 
 # %% [markdown]
 # ## A query learns to ask
 #
 # Now use it. Gradient descent takes a step *against* the gradient, here with the rate 0.5, looks
-# again, and takes the next. One such step by hand: $1 - 0.5 \cdot 1.746 \approx 0.13$ for the
-# sweet, $2 + 0.5 \cdot 0.444 \approx 2.22$ for the sour. Step after step the wish turns towards the
-# lemon, and the glass with it. In the simulation, find out:
+# again, and takes the next. One such step by hand: $1 - 0.5 \cdot 1.746 \approx 0.13$ for *sweet*,
+# $2 + 0.5 \cdot 0.444 \approx 2.22$ for *sour*. Step after step the wish turns towards the lemon,
+# and the glass with it. In the simulation, find out:
 #
 # - From (1, 2), which temperature gets to the lemon in the fewest steps?
 # - From (2, 0.5) at 0.25: where does the query end up, and why does it stay there?
-# - From (1.5, −1.5): which temperatures get away from the banana within 30 steps?
+# - From (1.5, −1.5): at which temperatures does the query leave the banana within 30 steps?
 # - Find a beginning from which the query hardly moves at 0.25, and see it move at 2.
 
 
@@ -519,13 +523,13 @@ def the_learning_query() -> Simulation:
 # ### Does every query find the lemon?
 #
 # Now 400 random wishes take 100 steps at several temperatures, each with the best of five rates.
-# How many of them ask for the lemon in the end? The last row starts hot and cools down while it
-# learns.
+# How many of them ask for the lemon in the end? In the last row the lookup starts hot and cools
+# down while the wishes learn.
 
 
 # %%
 def after_training(wishes, schedule) -> tuple[float, float]:
-    """wishes (N, 2), a temperature for each step -> the mean loss, and who asks for the lemon."""
+    """wishes (N, 2), a temperature for each step -> mean loss, the share that asks for lemon."""
     found = []
     for rate in (0.1, 0.3, 1.0, 3.0, 10.0):
         moved = wishes
@@ -552,17 +556,17 @@ def many_wishes():
         ),
         Words(f"""
             Before the first step {100 * at_first:.0f} % asked for the lemon. A hard lookup would
-            leave it at that. What decides is how the wishes *begin*: with all five jugs in the
-            glass, the query learns about all five.
+            leave it at that. What decides is how soft the lookup is at the *beginning*: with all
+            five jugs in the glass, a query learns about all five.
         """),
     ]
 
 
 # %% [markdown]
-# A hot lookup is one with short queries, so queries that begin short learn as well. And nothing
-# keeps them short: in the simulation, from (1, 2) at temperature 2, the query grows to twice its
-# length. A network can begin soft, find out where to look, and then make its own lookups harder.
-# The $\sqrt{d_k}$ of lesson 3 makes sure that it begins soft enough.
+# A hot lookup is one with short queries, so a network whose queries are short at first begins hot.
+# And nothing keeps queries short: in the simulation, from (1, 2) at temperature 2, the query grows
+# to twice its length. A network can begin soft, find out where to look, and then make its own
+# lookups harder. The $\sqrt{d_k}$ of lesson 3 makes sure that it begins soft enough.
 #
 # ## To take with you
 #
@@ -581,7 +585,7 @@ def many_wishes():
 # - $\tau \to 0$: the value with the highest score, and no gradient. $\tau \to \infty$: the mean of
 #   all values, and no gradient either.
 # - The result is a mixture of the values. A score's gradient is its weight times how far its value
-#   lies from this mixture, in the direction that matters.
+#   lies from this mixture, in the direction that matters to the loss.
 #
 # ## Often told: check it
 
@@ -598,7 +602,7 @@ def without(jug: int, wish=WISH) -> float:
 
 @show
 def often_told():
-    """Popular claims about the weights, computed."""
+    """Popular claims about the weights, checked with numbers."""
     share, _ = lookup(WISH, temperature)
     rows = [
         (jug, told(a), f"{without(n):+.2f}".replace("-", "−"))
@@ -617,14 +621,14 @@ def often_told():
         Words(f"""
             The banana has the second-largest weight and matters least: its own loss is close to
             that of the glass. Even the carrot, with {share[0, 3]:.2f}, matters more. A weight says
-            how much was taken. What it did is the weight *times how far the value lies from the
-            blend*, as the gradient says too.
+            how much was taken. How much that matters depends on the weight *times how far the value
+            lies from the blend*, as in the gradient of a score.
 
             **“The weights explain the result.”** Other weights may give the same result: the glass
-            of our example can be mixed from three jugs, too, {mixture}. No later layer can tell the
+            of our example can be mixed from three jugs, too: {mixture}. No later layer can tell the
             two apart. (Jain and Wallace 2019, *Attention is not Explanation*; Wiegreffe and Pinter
-            2019, *Attention is not not Explanation*.) Weights show where a model takes from. They
-            do not show why.
+            2019, *Attention is not not Explanation*.) Weights show what a model takes, and how
+            much. They do not show why.
         """),
     ]
 
@@ -646,18 +650,18 @@ def quiz() -> list[Question]:
             "1: $e / (e + 1) \\approx 0.73$.",
         ),
         Question(
-            question="Three keys have the weights 0.5, 0.25 and 0.25. Their weights' gradients "
-            "$\\mathrm{d}a$ are 4, 0 and −4. What is $\\mathrm{d}z$ of the first?",
+            question="Three keys have the weights 0.5, 0.25 and 0.25. The gradients "
+            "$\\mathrm{d}a$ of these weights are 4, 0 and −4. What is $\\mathrm{d}z$ of the first?",
             answer=0.5 * (4 - (0.5 * 4 + 0.25 * 0 + 0.25 * -4)),
-            why="The average is $0.5 \\cdot 4 + 0.25 \\cdot 0 - 0.25 \\cdot 4 = 1$. The first is 3 "
-            "above it, and its weight is 0.5. That makes 1.5.",
+            why="The average is $0.5 \\cdot 4 + 0.25 \\cdot 0 - 0.25 \\cdot 4 = 1$. The first "
+            "$\\mathrm{d}a$ is 3 above it, and its weight is 0.5. That makes 1.5.",
         ),
         Question(
-            question="All values are equal. Which gradients are 0, whatever is upstream?",
+            question="All values are equal. Which gradients are 0, whatever the upstream gradient?",
             choices={
-                "those of the values": "A value that changes is no longer equal to the others.",
+                "those of the values": "Raise one value, and the mixture rises with it.",
                 "those of query and keys": "",
-                "all of them": "Raise one value, and the glass changes.",
+                "all of them": "Raise one value, and the mixture rises with it.",
             },
             answer=1,
             why="Every mixture of equal values is the same value, so no weight can change the "
@@ -675,7 +679,7 @@ def quiz() -> list[Question]:
             },
             answer=2,
             why="Its score is a weighted mean of the others' scores, so one of those is at least "
-            "as high. A score by distance has no such gap.",
+            "as high. With a score by distance, every key can win.",
         ),
         Question(
             question="A kernel regression has equal weights on 16 measurements and 0 on all "
@@ -683,7 +687,7 @@ def quiz() -> list[Question]:
             "does the noise of the estimate have?",
             answer=float(ERROR * np.sqrt((np.full(16, 1 / 16) ** 2).sum())),
             why="$0.4 / \\sqrt{16} = 0.1$. Here $1 / \\sum_s a_s^2$ is just the number of "
-            "measurements, 16. What it does not tell is the blur.",
+            "measurements, 16. It says nothing about the blur.",
         ),
     ]
 
@@ -691,15 +695,15 @@ def quiz() -> list[Question]:
 # %% [markdown]
 # ## Exercises
 #
-# Write the starting file, complete its functions, and let the checker tell you what it thinks:
+# Write the starting file, complete its functions, and let the checker tell you what it finds:
 #
 # ```
 # python -m lessons start 2 mine.py
 # python -m lessons check 2 mine.py
 # ```
 #
-# The lesson derives by entries, and the exercises want arrays. The gradients of the second one are
-# derived nowhere. You have everything you need.
+# The lesson derives gradients entry by entry, and the exercises want arrays. The lesson does not
+# derive the gradients of the second exercise, but you have everything you need.
 
 
 # %%

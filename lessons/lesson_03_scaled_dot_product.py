@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Scaled dot-product attention
 #
-# > A word looks at other words and takes something from each. How much from which? And how does a
-# > mistake in the result find its way back to the word that caused it?
+# > A word looks at other words and takes something from each. How much does it take from each?
+# > And how does a mistake in the result find its way back to the word that caused it?
 
 
 # %%
@@ -48,14 +48,14 @@ def stepper() -> Simulation:
 # Read the sentence *the cat, it purrs*. To know what *it* means, you looked back at *cat*. Nobody
 # told you how far back to look. You looked for a noun, and *cat* was one.
 #
-# Attention does this with numbers. A model reads a text as *tokens*; here each word is one. Each
-# token has three vectors:
+# Attention does this with numbers. A model reads a text as *tokens*; here each word is a token.
+# Each token has three vectors:
 #
 # - a **query**: what it looks for,
-# - a **key**: what it offers to those who look,
+# - a **key**: what it offers to the tokens that look,
 # - a **value**: what it hands over when it is looked at.
 #
-# Go through the forward steps of the figure now. The **temperature** divides all scores once more:
+# Go through the forward steps of the figure now. In it, the **temperature** divides all scores:
 # below 1 it makes the weights sharper, above 1 flatter. The text then takes the same steps, slowly.
 # At the end you will have derived every line of the backward pass and written it yourself.
 #
@@ -67,10 +67,10 @@ def stepper() -> Simulation:
 # and a little for a verb. *it* looks for a noun, and not for an article. *purrs* looks for its
 # subject: a noun and no other verb.
 #
-# *cat* offers a noun (2). *it* offers a little of one (1), since a pronoun may stand for a noun,
-# and is no verb (−1). There is one more key than there are queries: every text begins with the mark
-# ⟨s⟩. It has been read already, so nobody needs its result, but the others can look at it. Its
-# vectors are all 0: it offers nothing.
+# *cat* offers a noun (2). *it* offers half as much (1), since a pronoun stands for a noun; it is no
+# verb (−1). There is one more key than there are queries: every text begins with the mark ⟨s⟩. The
+# model has read this mark already, so it needs no query; but the other tokens can look at it. Its
+# key and its value are all 0: it offers nothing.
 #
 # Query and key have the same number of entries, $d_k = 3$, because they are compared with each
 # other. A value may have another size, $d_v$; here it is 2.
@@ -89,13 +89,13 @@ def stepper() -> Simulation:
 # $$Z = \frac{E}{\sqrt{d_k}}$$
 #
 # **3. Turn scores into weights.** The softmax makes every entry positive and every row sum to 1, so
-# a row says how a whole is shared out. The highest score gets the largest weight, but the others
+# each row divides a whole into shares. The highest score gets the largest weight, but the others
 # get some, too. That is what makes it *soft*.
 #
 # $$A_{ts} = \frac{e^{Z_{ts}}}{\sum_u e^{Z_{tu}}}$$
 #
-# **4. Blend.** The result of token $t$ is a mean of all values; its row of weights says how much of
-# each.
+# **4. Blend.** The result of token $t$ is a weighted mean of all values, with the weights of row
+# $t$.
 #
 # $$O = AV$$
 #
@@ -121,31 +121,31 @@ weights = softmax(scaled)
 #
 # $$\mathrm{Var}(q \cdot k) = \sum_{i=1}^{d_k} \mathrm{Var}(q_i k_i) = d_k$$
 #
-# So a typical score has size $\sqrt{d_k}$. Dividing by $\sqrt{d_k}$ brings it back to 1, whatever
-# $d_k$ is. That is all the scale does (footnote 4 of the paper).
+# So a typical score has the size $\sqrt{d_k}$. Dividing by $\sqrt{d_k}$ brings it back to 1,
+# whatever $d_k$ is. That is all the scale does (footnote 4 of the paper).
 #
-# What is bad about large scores? The softmax looks at *differences*. If they are large, the highest
-# score takes nearly everything. The row is *saturated*: it hardly responds to a small change. Take
-# the row of *it* and make its scores larger. Then raise the score of *cat* by 0.1, and see how much
-# its weight rises.
+# What is bad about large scores? The softmax depends only on the *differences* between scores. If
+# they are large, the highest score takes nearly everything. The row is *saturated*: it hardly
+# responds to a small change. Take the row of *it* and make its scores larger. Then raise the score
+# of *cat* by 0.1, and see how much the weight of *cat* rises.
 
 
 # %%
 @show
 def a_saturated_row():
-    """The same row with larger and larger scores, and how it answers to a small change."""
+    """The same row with larger and larger scores, and how it responds to a small change."""
     row, cat, rows = scaled[tokens.index("it")], keys.index("cat"), []
     for factor in (1, 2, 4, 8):
         before, after = softmax(np.array([factor * row, factor * row + 0.1 * np.eye(5)[cat]]))[
             :, cat
         ]
         rows.append((factor, f"{before:.6f}", f"{after - before:.6f}"))
-    return table(["scores times", "weight of *cat*", "its rise"], rows)
+    return table(["scores multiplied by", "weight of *cat*", "its rise"], rows)
 
 
 # %% [markdown]
-# A saturated row is sure of itself. If it is sure of the wrong token, no small change can tell it:
-# the gradient is nearly 0, and there is nothing to learn from.
+# A saturated row is sure of itself. If it is sure of the wrong token, training can hardly correct
+# it: its gradient is nearly 0.
 #
 # Now take 400 random queries with 16 random keys each, for many $d_k$, with the scale and without.
 # Send a random gradient to the weights, and see how much of it arrives at the scores of a row.
@@ -156,7 +156,7 @@ D_K = 2 ** np.arange(11)
 
 
 def random_attention(d_k: int, scaled: bool) -> tuple[float, float]:
-    """The mean of the largest weights, the median length of dscores; each row has its own keys."""
+    """-> the mean largest weight, the median length of a row of dscores; a row has its own keys."""
     rng = np.random.default_rng(3)
     query, key = rng.standard_normal((400, 1, d_k)), rng.standard_normal((400, 16, d_k))
     weights = softmax(query @ key.swapaxes(1, 2) / (math.sqrt(d_k) if scaled else 1))
@@ -174,7 +174,7 @@ def what_the_scale_does():
     def draw(figure):
         axes = figure.subplots()
         axes.plot(D_K, with_it[1], "o-", color=BLUE, label=r"divided by $\sqrt{d_k}$")
-        axes.plot(D_K, without[1], "o-", color=ORANGE, label="as it is")
+        axes.plot(D_K, without[1], "o-", color=ORANGE, label="not divided")
         axes.set(xlabel="$d_k$", ylabel="gradient of the scores, median", yscale="log")
         axes.set_xscale("log", base=2)
         axes.legend()
@@ -182,11 +182,12 @@ def what_the_scale_does():
     return Picture(
         "lesson_03_gradient",
         draw,
-        "Two lines against d_k. Undivided, the median gradient falls by more than four powers of "
-        "ten; divided, it stays the same.",
+        "Two lines against d_k. If the scores are not divided, the median gradient falls by more "
+        "than four powers of ten; if they are, it stays about the same.",
         f"At $d_k = {D_K[-1]}$ a typical row of scores gets a gradient of length "
-        f"{scientific(without[1, -1])} without the scale and {with_it[1, -1]:.2f} with it. Its "
-        f"largest weight is {without[0, -1]:.2f} without it, {with_it[0, -1]:.2f} with it.",
+        f"{scientific(without[1, -1])} without the scale and {with_it[1, -1]:.2f} with it. On "
+        f"average, the largest weight of a row is {without[0, -1]:.2f} without it, "
+        f"{with_it[0, -1]:.2f} with it.",
     )
 
 
@@ -198,15 +199,15 @@ def what_the_scale_does():
 # $$\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\left(\frac{QK^\top}{\sqrt{d_k}}\right)V$$
 #
 # One thing is not in the equation. Some tokens must not be seen. A model that writes word by word
-# must not look at the words to come, or it would learn to copy them. And sentences of different
-# lengths are filled up with *padding*, which means nothing. A **mask** says for each query which
-# keys it may see. All other scores count as $-\infty$; we write $Z'$ for the scores after the mask.
-# Since $e^{-\infty} = 0$, the weights of what is hidden are exactly 0, and the rest of the row
-# still sums to 1.
+# must not look at the words to come, or it would learn to copy them. And where sentences have
+# different lengths, the shorter ones are filled up with *padding*, which means nothing. A **mask**
+# says for each query which keys it may see. All other scores count as $-\infty$; we write $Z'$ for
+# the scores after the mask. Since $e^{-\infty} = 0$, the weights of hidden tokens are exactly 0,
+# and the rest of the row still sums to 1.
 #
 # Below are the library's own lines. `scores` holds first $E$, then $Z$; `weights` holds $A$. The
 # result $O$ is returned without a name. Later lessons put more axes in front, for many sentences at
-# once; these lines carry them along.
+# once; these lines work for them unchanged.
 
 
 # %%
@@ -221,7 +222,7 @@ def the_lines_of_forward():
             "scores *= 1 / math.sqrt": "**Scale.** `query.shape[-1]` is $d_k$.",
             "weights = softmax": r"""**Turn into weights**, row by row. Where the mask says False,
                 the score counts as $-\infty$.""",
-            "return matmul": "**Blend.** What backward will need is returned beside it.",
+            "return matmul": "**Blend.** The weights are returned, too: backward will need them.",
         },
     )
 
@@ -231,13 +232,14 @@ def the_lines_of_forward():
 #
 # Now go on in the [figure](#step-upstream), and read its backward steps along with what follows.
 # Training needs to know how the loss $L$ changes with each number. Write $\mathrm{d}O$ for the
-# gradient of the loss with respect to $O$: a matrix of the shape of $O$ whose entry says how much
-# $L$ rises when that entry of $O$ rises by a little. Whatever comes after attention hands us
-# $\mathrm{d}O$, the *upstream gradient*. To what comes before it we owe $\mathrm{d}Q$,
-# $\mathrm{d}K$ and $\mathrm{d}V$.
+# gradient of the loss with respect to $O$: a matrix of the shape of $O$. Each entry says how much
+# $L$ rises when the same entry of $O$ rises by a little. Whatever comes after attention hands us
+# $\mathrm{d}O$, the *upstream gradient*. We have to hand $\mathrm{d}Q$, $\mathrm{d}K$ and
+# $\mathrm{d}V$ to what comes before attention.
 #
-# Backward is forward read upwards, through three kinds of steps: a matrix product, the scale and
-# the softmax. The scale is quick: $Z = E/\sqrt{d_k}$ gives $\mathrm{d}E = \mathrm{d}Z/\sqrt{d_k}$.
+# Backward goes through forward's lines from the last to the first. They are three kinds of steps: a
+# matrix product, the scale and the softmax. The scale is quick: $Z = E/\sqrt{d_k}$ gives
+# $\mathrm{d}E = \mathrm{d}Z/\sqrt{d_k}$.
 #
 # ### Through a matrix product
 #
@@ -261,7 +263,7 @@ def the_lines_of_forward():
 #
 # Any matrix product goes back like this. If you forget which factor is transposed, look at the
 # shapes: a gradient has the shape of what it belongs to. Where all sizes differ, only one way fits.
-# (So give a test more keys than queries, and a $d_k$ of its own.)
+# (So a test should have more keys than queries, and a $d_k$ that equals neither number.)
 
 
 # %%
@@ -270,13 +272,14 @@ def back_through_the_blend():
     """An entry of the values' gradient and one of the weights', by hand."""
     cat, it = keys.index("cat"), tokens.index("it")
     return Words(rf"""
-        By hand, the x of *cat* in $\mathrm{{d}}V$: the column of *cat* in $A$ with the column x of
-        $\mathrm{{d}}O$, {dot_by_hand(weights[:, cat], doutput[:, 0])}.
+        By hand, the entry x of *cat* in $\mathrm{{d}}V$ is the column of *cat* in $A$ times the
+        column x of $\mathrm{{d}}O$: {dot_by_hand(weights[:, cat], doutput[:, 0])}.
 
-        And how the loss changes with the weight that *it* gives *cat*: the row of *cat* in $V$ with
-        the row of *it* in $\mathrm{{d}}O$, {dot_by_hand(value[cat], doutput[it], 0, 0)}. If this
-        weight changed alone, the loss would stay as it is. But a row sums to 1, so it cannot change
-        alone. That is where the softmax comes in.
+        And how does the loss change with the weight that *it* gives *cat*? Take the row of *cat*
+        in $V$ times the row of *it* in $\mathrm{{d}}O$:
+        {dot_by_hand(value[cat], doutput[it], 0, 0)}. If this weight changed alone, the loss would
+        stay as it is. But a row sums to 1, so no weight changes alone. That is where the softmax
+        comes in.
     """)
 
 
@@ -287,21 +290,21 @@ def back_through_the_blend():
 #
 # $$a_s = \frac{e^{z_s}}{n}$$
 #
-# What happens to the weight $a_s$ when a score $z_u$ rises? If it is another score, $u \ne s$, then
-# only $n$ rises, and the weight shrinks. The derivative of $1/n$ is $-1/n^2$ times that of $n$, and
-# that of $n$ is $e^{z_u}$:
+# What happens to the weight $a_s$ when a score $z_u$ rises? If $z_u$ is the score of another key,
+# $u \ne s$, then only $n$ rises, and the weight shrinks. The derivative of $1/n$ is $-1/n^2$ times
+# that of $n$, and that of $n$ is $e^{z_u}$:
 #
 # $$\frac{\partial a_s}{\partial z_u} = -\frac{e^{z_s}\,e^{z_u}}{n^2} = -\,a_s\,a_u$$
 #
-# If it is its own score, $u = s$, the exponential above the line rises as well, and its derivative
-# is itself:
+# If it is the weight's own score, $u = s$, the exponential in the numerator rises as well, and its
+# derivative is itself:
 #
 # $$\frac{\partial a_s}{\partial z_s} = \frac{e^{z_s}}{n} - \frac{e^{z_s}\,e^{z_s}}{n^2} = a_s -
 # a_s^2$$
 #
 # These numbers form the *Jacobian*, a matrix for each row, $J = \mathrm{diag}(a) - a\,a^\top$. We
-# never build it. Let $\mathrm{d}a$ be the row of $\mathrm{d}A$ that comes from above. A score $z_u$
-# acts on every weight of its row, so its gradient collects from all of them:
+# never build it. Let $\mathrm{d}a$ be the gradient of $a$, which is a row of $\mathrm{d}A$. A score
+# $z_u$ acts on every weight of its row, so its gradient collects from all of them:
 #
 # $$\mathrm{d}z_u = \sum_s \mathrm{d}a_s\,\frac{\partial a_s}{\partial z_u}$$
 #
@@ -318,7 +321,8 @@ def back_through_the_blend():
 # - A score whose weight is 0 gets no gradient. From this row nothing flows to a masked token.
 # - A score whose weight is 1 gets none either: then the average *is* its own $\mathrm{d}a$. This is
 #   saturation.
-# - A row of $\mathrm{d}z$ sums to 0. Adding the same number to all scores of a row changes nothing.
+# - A row of $\mathrm{d}z$ sums to 0, since adding the same number to all scores of a row changes no
+#   weight.
 
 
 # %%
@@ -329,7 +333,8 @@ def back_through_the_softmax():
     a, da = weights[it], doutput[it] @ value.T
     return Words(
         f"""
-        By hand, the row of *it*: the average is {dot_by_hand(a, da)}. So the score of *cat* gets
+        By hand, the row of *it*: the average is {dot_by_hand(a, da)}. So the gradient of the
+        score of *cat* is
         {a[cat]:.3f} · ({da[cat] + 0:.0f} − {a @ da:.2f}) ≈ {softmax_backward(da, a)[cat]:.2f}.
     """.replace("-", "−")
     )
@@ -350,8 +355,8 @@ def the_lines_of_backward():
         scaled_dot_product_attention_backward,
         {
             "dvalue = ": r"""$\mathrm{d}V = A^\top\,\mathrm{d}O$. Many recipes set some weights to 0
-                at random while training, which the paper does not. Then these are the weights
-                *after* it: those the values were really blended with.""",
+                at random during training (*dropout*); the paper does not. With dropout, this line
+                needs the weights *after* it: they are the ones that blended the values.""",
             "dweights = ": r"The other factor, $\mathrm{d}A = \mathrm{d}O\,V^\top$.",
             "dscores = softmax_backward": r"""Through the softmax:
                 $\mathrm{d}Z_{tu} = A_{tu}(\mathrm{d}A_{tu} - \sum_s A_{ts}\,\mathrm{d}A_{ts})$.""",
@@ -370,7 +375,7 @@ def the_lines_of_backward():
 #
 # A derivation can be wrong, and a network with a wrong gradient often still learns, only worse. So
 # check it: move an input a little, see how much the result really changes, and compare. The library
-# does this for every layer; here for ours, with a mask that hides later tokens.
+# does this for every layer; here we do it for attention, with a mask that hides later tokens.
 
 
 # %%
@@ -412,7 +417,7 @@ def gradient_check():
 # %% [markdown]
 # ## Other ways to score
 #
-# There are other ways to compare a query with a key. Two of them, both from 2015:
+# A query and a key can be compared in other ways. Here are two, both from 2015:
 #
 # - **additive** (Bahdanau et al. 2015), a small network with one hidden layer, where $W_q$, $W_k$
 #   and the vector $v$ are learned: $E_{ts} = v \cdot \tanh(q_t W_q + k_s W_k)$,
@@ -421,14 +426,16 @@ def gradient_check():
 #
 # The paper (section 3.2.1, after Britz et al. 2017) says that for small $d_k$ additive and
 # dot-product attention do equally well, and that additive attention wins for large $d_k$ if the dot
-# product is not scaled. It *suspects* saturation as the reason. Is that so? Here is a small test
-# (`lessons/lesson_03/retrieval.py`).
+# product is not scaled. It *suspects* saturation as the reason. Does the claim hold? Here is a
+# small test (`lessons/lesson_03/retrieval.py`).
 #
-# Eight words of one language ask for their translations, which come in another order. Each
-# translation carries a random value, and its word should fetch exactly that value. The model has a
-# random vector for each of 32 words in each language and has to learn which belong together. These
-# vectors are queries and keys, so their size is $d_k$. Each score function trains for 100 steps,
-# three times, with the best of the same four learning rates.
+# Eight words of one language look for their translations among eight words of another; the model
+# does not see positions. Each translation carries a random value, and its word should fetch exactly
+# that value. The model starts with a random vector for each of 32 words in each language and has to
+# learn which belong together. These vectors are queries and keys, so their size is $d_k$. Four
+# score functions compete: the dot product with and without the scale, the multiplicative score and
+# the additive one. Each trains for 100 steps, three times, with the best of the same four learning
+# rates.
 #
 # Which of the four will fail where $d_k$ is large? Decide before you look.
 
@@ -464,20 +471,21 @@ def four_ways_to_score():
             f"{WIDTHS[-1]} "
             + ", ".join(f"{score} is at {right:.2f}" for score, right in last.items())
             + ".",
-            "**What was learned.** Mean of three runs, on new sets of eight words.",
+            "**What was learned**, tested on new sets of eight words. Each point is the mean of "
+            "three runs.",
         ),
         Words(f"""
             The paper's claim holds here: at $d_k = {WIDTHS[-1]}$ the plain dot product finds
             {100 * last["dot product"]:.0f} % of the words, the scaled one
             {100 * last["scaled dot product"]:.0f} %. The multiplicative score has no scale either,
-            and fails in the same way. The additive score begins small by itself: the more numbers
-            its $v$ has, the smaller they are at first. So the size of the first scores decides. One
-            experiment is not a law: where learned matrices make queries and keys, the result may
-            differ.
+            and fails in the same way. The additive score needs no scale: the more numbers its $v$
+            has, the smaller they are at first. So what counts is how large the scores are when
+            training begins. One experiment is not a law: where learned matrices make queries and
+            keys, the result may differ.
 
             Why does the Transformer not use the additive score? The paper's reason is speed and
             memory. The additive score makes a hidden vector for every *pair* of a query and a key,
-            where the dot product has one number.
+            where the dot product needs one number.
         """),
     ]
 
@@ -508,16 +516,17 @@ def often_told():
         **“softmax([0.9, 0.1, 0.7, −0.9]) is {printed(copied)}.”** It is {printed(right)}. The
         copied numbers sum to {sum(copied):.3f}, so whatever values they blend comes out too small.
 
-        **“A masked row of −∞ is harmless.”** Where *every* key of a row is masked, the formula
-        divides 0 by 0, and that is {all_hidden[0]}: not a number. One such row, and after the next
-        step nearly every parameter of the model is {all_hidden[0]}. It happens: a batch may contain
-        an empty sentence. numformer gives such a row the weights {printed(nothing)}. It attends to
-        nothing.
+        **“A row of −∞ is harmless.”** Where *every* key of a row is masked, the formula divides 0
+        by 0, and that is {all_hidden[0]}: not a number. One such row is enough: after the next
+        training step nearly every parameter of the model is {all_hidden[0]}. It happens: a batch
+        may contain an empty sentence. numformer gives such a row the weights {printed(nothing)}. It
+        attends to nothing.
 
         **“You may as well zero the weights after the softmax.”** Hide later tokens in our example:
         *the* may see the start and itself. Masked before the softmax, its weights are
         {printed(before[0])}. Zeroed afterwards they are {printed(after[0])}: they do not sum to 1,
-        and how small they are still depends on the hidden tokens. So does their gradient.
+        and how small they are still depends on the hidden tokens. Their gradient
+        depends on these tokens, too.
     """)
 
 
@@ -556,14 +565,14 @@ def quiz() -> list[Question]:
             question="What does a row of $\\mathrm{d}Z$, the gradient after the softmax's "
             "backward, sum to?",
             choices={
-                "1": "That is the sum of a row of weights. Gradients share out nothing.",
+                "1": "That is the sum of a row of weights. Gradients are not shares of a whole.",
                 "0": "",
-                "the row's sum of $\\mathrm{d}A$": "Each entry first loses the row's average.",
+                "the row's sum of $\\mathrm{d}A$": "The row's average is subtracted first.",
                 "it depends on the row": "The entries do. Their sum does not.",
             },
             answer=1,
             why="Adding the same number to all scores of a row leaves its weights as they are. So "
-            "the loss cannot change in that direction, and the gradient along it, the sum, is 0.",
+            "the loss cannot change in that direction. Its slope there, the sum of the row, is 0.",
         ),
         Question(
             question="You test your softmax backward with an upstream gradient of ones, and get 0 "
@@ -575,7 +584,7 @@ def quiz() -> list[Question]:
             },
             answer=1,
             why="The weights of a row always sum to 1, so with ones the right gradient is 0, and 0 "
-            "times any factor is 0. Use random upstream gradients: they see all of it.",
+            "times any factor is 0. A random upstream gradient shows such mistakes.",
         ),
         Question(
             question="In a row one weight is 0.999. How large is the gradient that its scores get, "
@@ -593,7 +602,7 @@ def quiz() -> list[Question]:
         Question(
             question="With dropout on the weights, what does $\\mathrm{d}V$ need?",
             choices={
-                "the weights before dropout": "They give a gradient to values that were dropped.",
+                "the weights before dropout": "They would give dropped values a gradient.",
                 "the weights after dropout": "",
                 "either": "They differ wherever something was dropped or scaled up.",
             },
@@ -607,7 +616,7 @@ def quiz() -> list[Question]:
 # %% [markdown]
 # ## Exercises
 #
-# Write the starting file, complete its functions, and let the checker tell you what it thinks:
+# Write the starting file, complete its functions, and let the checker look at them:
 #
 # ```
 # python -m lessons start 3 mine.py

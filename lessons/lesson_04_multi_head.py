@@ -40,25 +40,26 @@ def all_heads() -> Simulation:
 # it get? Now try *dog that they trust barks*, where *dog* is (1, 0, 0) and *trust* is (0, 1, 1).
 # Which result calls for *bark*, and which for *barks*?
 #
-# Both are (0.5, 0.5, 0.5). Here the noun is plural, there the verb is, and the mean does not say
-# which.
+# Both are (0.5, 0.5, 0.5). In the first sentence the noun is plural, in the second the verb is. The
+# mean does not say which.
 #
-# Would unequal weights help? Give the subject the weight $a$ and the word before $b$, with
-# $a + b = 1$. Let $u$ be a number from the first and $v$ one from the second: independent, with
-# mean 0 and variance 1. What arrives is $s = au + bv$. The best guess of $u$ is some multiple $cs$,
-# and its mean squared error is
+# Would unequal weights help? Let *bark* give the subject the weight $a$ and the word before it the
+# weight $b$, with $a + b = 1$. Let $u$ be a number of the subject and $v$ one of the other word:
+# independent, with mean 0 and variance 1. What arrives is $s = au + bv$. Guess $u$ as a multiple
+# $cs$ of what arrives. The mean squared error of the guess is
 #
 # $$\mathrm{E}(u - cs)^2 = 1 - 2ca + c^2(a^2 + b^2)$$
 #
 # It is smallest at $c = a/(a^2 + b^2)$, where it is $b^2/(a^2 + b^2)$. For $v$ it is
 # $a^2/(a^2 + b^2)$. Add the two: whatever the weights, the sum is **1**. Two numbers of variance 1
-# were sent, and half of that is lost. Looking harder at one word only loses more of the other.
+# were sent, and half of the variance is lost. Looking harder at one word only loses more of the
+# other.
 #
 # Is this still true when a layer *learns* its weights? Here is one attention layer and nothing
 # else. Each of six words has eight random numbers and a mark of its place. From the third word on,
-# each has to hand over the numbers of two words at once: the word before it and the first word. The
-# layer has the same number of weights, however many looks (*heads*) it has. Where will one head
-# end?
+# the result of a word has to hold the numbers of two words at once: the word before it and the
+# first word. The layer has the same number of parameters, however many looks (*heads*) it has. At
+# what error will one head end?
 
 
 # %%
@@ -101,7 +102,7 @@ def one_head_against_several():
             draw,
             "Error against training step. With one head it stays a little below one half; with two "
             "and with four it falls to 0.",
-            "**Two words through one layer.** A layer that says nothing has the error 1.",
+            "**Two words through one layer.** A layer that returns only zeros has the error 1.",
         ),
         Words(f"""
             One head ends at {last[1]:.2f}, a little better than a half because its weights can
@@ -112,7 +113,7 @@ def one_head_against_several():
 
 
 # %% [markdown]
-# The paper says so in one sentence (section 3.2.2): “Multi-head attention allows the model to
+# The paper says so in two sentences (section 3.2.2): “Multi-head attention allows the model to
 # jointly attend to information from different representation subspaces at different positions. With
 # a single attention head, averaging inhibits this.”
 #
@@ -141,19 +142,20 @@ def words_and_weights():
 
 
 # %% [markdown]
-# **Head 1 looks for the word before.** A word at $p$ wants the place $p - 1$. With these columns a
-# key at $s$ scores $-4\,(s - (p - 1))^2$: 0 for the word before, $-4$ for its neighbours, $-16$ for
-# the next ones. Multiply the square out, and it is the product of the query
-# $(-4p^2 + 8p - 4,\; 8p - 8,\; -4)$ and the key $(1,\; s,\; s^2)$.
+# **Head 1 looks for the word before.** A word at $p$ wants the place $p - 1$. With the columns of
+# head 1 a key at $s$ scores $-4\,(s - (p - 1))^2$: 0 for the word before, $-4$ for the neighbours
+# of that word, $-16$ for the words two places from it. Multiply the square out, and it is the dot
+# product of the query $(-4p^2 + 8p - 4,\; 8p - 8,\; -4)$ and the key $(1,\; s,\; s^2)$.
 #
 # **Head 2 looks for the other kind of word.** The query of a verb is $(4, 0, 0)$, that of a noun
 # $(0, 4, 0)$; the key of a noun is $(1, 0, 0)$, that of a verb $(0, 1, 0)$. So verbs score 4 with
 # nouns, and nouns with verbs.
 #
 # Check it by hand. *bark* is at $p = 2$, so its query in head 1 is $(-4, 8, -4)$. *he* is at 0 and
-# has the key $(1, 0, 0)$: score $-4$. *trusts* is at 1, key $(1, 1, 1)$: score
-# $-4 + 8 - 4 = 0$. Divide by $\sqrt{3}$ and take the softmax: $e^{-4/\sqrt{3}} \approx 0.1$, so
-# *he* gets a tenth of what *trusts* gets. In head 2 *dogs* scores 4, the others 0: ten to one.
+# has the key $(1, 0, 0)$: score $-4$. *trusts* is at 1, key $(1, 1, 1)$: score $-4 + 8 - 4 = 0$.
+# Divide by $\sqrt{3}$ and take the softmax: $e^{-4/\sqrt{3}} \approx 0.1$, so *he* gets a tenth of
+# what *trusts* gets. In head 2 *dogs* scores 4 and the others 0, so *dogs* gets ten times as much
+# as each of them.
 
 
 # %%
@@ -165,13 +167,13 @@ def two_rows_of_weights():
 
 
 # %% [markdown]
-# *bark* now has two rows of weights, the last ones, and each sums to 1.
+# *bark* now has two rows of weights, the last row of each matrix, and each sums to 1.
 #
-# Each head hands over *noun*, *verb* and *plural* of the words it looks at. What they found goes
-# side by side into a matrix $C$ of six columns. Added up, it would be a mixture again.
-# A last weight, $W^O$, says what the findings mean. Ours writes into the same six features: *noun*
-# if there is a subject, *verb* if a verb comes before, and as *plural* the number of the subject
-# **minus** that of the word before.
+# Each head hands over *noun*, *verb* and *plural* of the words it looks at. What the two heads
+# found goes side by side into a matrix $C$ of six columns. Adding the two would make a mixture
+# again. A last weight, $W^O$, says what the findings mean. Ours writes into the same six features:
+# into *noun* whether there is a subject, into *verb* whether a verb comes before, into *plural* the
+# *plural* of the subject **minus** the *plural* of the word before.
 
 
 # %%
@@ -186,8 +188,8 @@ def findings_and_output():
         Words(
             f"""
             For *bark*, *plural* is {here:.2f}. In *dog that they trust barks* the same weights
-            give the last word {there:.2f}. What one mean could not tell apart now has opposite
-            signs.
+            give the last word {there:.2f}. One mean could not tell the two sentences apart; two
+            heads give them opposite signs.
         """.replace("-", "−")
         ),
     ]
@@ -205,7 +207,7 @@ def findings_and_output():
 # The paper's $Q$, $K$ and $V$ are the words themselves, before any weight. The library calls them
 # `x`, the words that look, and `memory`, the words they look at. In *self-attention* both are the
 # same; in *cross-attention* the memory is another text, of its own length $S$. A batch has $B$
-# sentences, a word $D$ numbers.
+# sentences of $T$ words, and a word has $D$ numbers.
 
 
 # %%
@@ -217,9 +219,9 @@ def the_lines_of_forward():
             MultiHeadAttention.forward,
             {
                 "query = ": "**Project and split**: the queries of all heads, from the words that "
-                "look. `reach.queries` says where padding is.",
+                "look. `reach.queries` says which of them are padding.",
                 "key, value = ": "The same for keys and values, from the memory.",
-                "return self.attend": "The rest is below.",
+                "return self.attend": "The rest happens in `attend`, below.",
             },
             whole=False,
         ),
@@ -267,18 +269,18 @@ def split_and_its_mistake():
         Words(f"""
             `reshape` cuts the last axis in two, head and part: $(B, T, 6)$ becomes
             $(B, T, 2, 3)$. `swapaxes` puts the head before the word: $(B, 2, T, 3)$. No number
-            moves. It is a *view*, the same memory read in other steps: from one head to the next
-            it is {of_head} numbers, from one word to the next {of_word}.
+            moves. The result is a *view*, the same memory read in other steps: from one head to
+            the next it is {of_head} numbers, from one word to the next {of_word}.
 
             It is tempting to ask for the final shape at once, `reshape(batch, heads, length, -1)`.
             The shape is right and nothing complains. But what would head 1 get?
         """),
         Matrix(r"\text{wrong}", mixed, words, parts, 200),
         Words("""
-            The first half of the memory, cut into threes. The row of *that* is part of *dogs*;
-            *trusts* and *bark* are missing. A gradient check cannot find this, because the wrong
-            function has a right gradient. To find it, change one word and see whether the *queries*
-            of other words change.
+            It would get the first half of the memory, cut into threes. The row of *that* is part of
+            *dogs*; *trusts* and *bark* are missing. A gradient check cannot find this: the gradient
+            is right, but the function is wrong. To find it, change one word and see whether the
+            *queries* of other words change.
         """),
         Beside(
             split_heads,
@@ -302,8 +304,8 @@ def split_and_its_mistake():
 #
 # We told our heads what to look for. What do heads do on their own? While this page was built, a
 # small Transformer learned to write words backwards: 3 to 8 random letters, width 32. Two layers
-# read the word and two write it, each with four heads of size 8. The layers that write have a
-# second attention, which looks from what is written to what was read.
+# read the word and two write it. Each attention has four heads of size 8. The layers that write
+# have a second attention, which looks from what is written to what was read.
 
 
 # %%
@@ -322,7 +324,7 @@ def what_heads_look_at():
         {last.min():.2f} to {last.max():.2f} of their weight. Other heads look at the end mark,
         which tells how long the word is, or at what was written last. Many look a little
         everywhere. The paper found that “individual attention heads clearly learn to perform
-        different tasks” (section 4). Here heads of different *attentions* do. But nothing in the
+        different tasks” (section 4). Here, heads of different *attentions* do. But nothing in the
         equation asks the four heads of one attention to differ.
     """)
 
@@ -354,14 +356,14 @@ def stepper() -> Simulation:
 #
 # $$\mathrm{d}C = \mathrm{d}Y\,W^{O\top} \qquad \mathrm{d}W^O = C^\top\,\mathrm{d}Y$$
 #
-# Every word of every sentence uses the weight, so it collects from all of them. Nothing is divided
-# here: if we want a mean, the loss takes it. The products with $W^Q$, $W^K$ and $W^V$ go back in
-# the same way ([step](#step-dwq)).
+# Every word of every sentence uses the weight, so its gradient collects from all of them. Nothing
+# is divided here: if the loss is a mean, it has divided already. The products with $W^Q$, $W^K$ and
+# $W^V$ go back in the same way ([step](#step-dwq)).
 #
 # ### Merge undoes split
 #
-# Split and merge compute nothing. They only move numbers, so a number's gradient is the gradient at
-# the place it moved to. Split puts back what merge moved, and merge what split moved
+# Split and merge compute nothing. They only give numbers new places, so a number's gradient is the
+# gradient at its new place. Split puts back what merge rearranged, and merge what split rearranged
 # ([step](#step-dwq)). Each is the backward of the other.
 #
 # ### Through each head
@@ -372,8 +374,8 @@ def stepper() -> Simulation:
 #
 # ### Three ways back to a word
 #
-# All heads made their queries from the same word, so their gradients add up. One product with the
-# whole $W^Q$ does that:
+# All heads made their queries from the same word, so what they send back adds up. One product with
+# the whole $W^Q$ does that:
 #
 # $$\mathrm{d}X = \sum_i \mathrm{d}Q_i\,W^{Q\top}_i = \mathrm{d}Q\,W^{Q\top}$$
 #
@@ -413,8 +415,8 @@ def the_lines_of_backward():
 # %% [markdown]
 # ### Is it true?
 #
-# Nudge an input or a weight, measure how much the result changes, and compare. Here with 3 heads, a
-# memory of another length, and different $d_k$ and $d_v$.
+# Nudge an input or a weight, measure how much the result changes, and compare. Here is the check
+# with 3 heads, a memory of another length, and different $d_k$ and $d_v$.
 
 
 # %%
@@ -441,7 +443,7 @@ def gradient_check():
 # - the parameters are four square matrices, $4D^2$, however many heads share their columns;
 # - the multiplications are $4TD^2$ for the projections, and $T^2 d_k$ per head for the scores and
 #   as many for the blend, $2T^2D$ for all heads together;
-# - the attention weights grow: there are $hT^2$ of them. Each needs an exponential, and training
+# - the number of attention weights grows: it is $hT^2$. Each needs an exponential, and training
 #   keeps each for the way back.
 #
 # The cost is similar, not the same. And every head compares and hands over fewer numbers.
@@ -489,22 +491,25 @@ def heads_removed():
         {100 * reverse.left_without(first, every):.0f} % of the words correctly.
 
         **Heads that look alike can all be needed.** The four of *{last}* look at the same letter.
-        Yet the best of them alone leaves {100 * best:.0f} % of the words. Why? $W^Q$ and $W^K$
-        decide where a head looks, but $W^V$ decides what it hands over: 8 numbers of a letter,
-        different ones for each head. To check this, give all four the same look, the mean of their
-        weights, and let each keep its values: {100 * reverse.left_with_one_look(last):.0f} % of
-        the words are right. One look is enough here; one *head* is not.
+        Yet the best of them alone leaves {100 * best:.0f} % of the words right. Why? $W^Q$ and
+        $W^K$ decide where a head looks, but $W^V$ decides what it hands over: 8 numbers of a
+        letter, different ones for each head. To check this, give all four the same look, the mean
+        of their weights, and let each keep its values:
+        {100 * reverse.left_with_one_look(last):.0f} % of the words are right. One look
+        is enough here; one *head* is not.
     """)
 
 
 # %% [markdown]
 # Michel, Levy and Neubig 2019, *Are Sixteen Heads Really Better than One?*, removed heads from
 # large trained models. Of the 96 heads in a translator's encoder, only 8 made a difference beyond
-# chance when removed one at a time. The attention from writing to reading needed its heads more.
-# To choose heads they did not try all. They imagined a factor $g_i$ in front of each, equal to 1,
-# and looked at the size of its *gradient*: a head whose factor has a small gradient can go.
+# chance when removed one at a time. The attention from writing to reading needed its heads more. To
+# choose which heads to remove, they did not try out every head. They imagined a factor $g_i$ in
+# front of each, equal to 1, and looked at the size of its *gradient*: a head whose factor has a
+# small gradient can go.
 #
-# But a model *trained* with one head was 0.9 BLEU worse, as the next table shows.
+# But in the Transformer paper, a model *trained* with one head was 0.9 BLEU worse, as the next
+# table shows.
 #
 # ## Often told: check it
 
@@ -526,17 +531,17 @@ def often_told():
     return [
         Words(f"""
             **“In Table 3 of the paper h=16 loses 0.3 BLEU, d_k=32 loses 1.5, d_model=1024 gains
-            1.1.”** None of the three is there ({lost:.1f} is what 4 heads lose):
+            1.1.”** None of the three changes is in the table ({lost:.1f} is what 4 heads lose):
         """),
         table(
             ["row", "BLEU", "change", "told"],
             rows,
-            f"The base model has 8 heads, keys of 64, width 512 and {base} BLEU. In the rows of h "
-            "the size of a head is 512 / h. In those of the key's size nothing else changes.",
+            f"The base model has 8 heads, keys of 64, width 512 and {base} BLEU. In the rows of "
+            "h, a head has the size 512 / h. In the rows of d_k, nothing else changes.",
         ),
         Words(f"""
-            One head loses most, and 32 are too many. Compare the two rows with keys of size 16:
-            with 32 heads the loss is {base - bleu["h = 32"]:.1f}, with 8 heads
+            One head loses most, and 32 heads are too many. Compare the two rows with keys of size
+            16: 32 heads lose {base - bleu["h = 32"]:.1f} BLEU, 8 heads lose
             {base - bleu["d_k = 16"]:.1f}.
 
             **“4,096² · 4 bytes = 64 MB of attention per layer.”** It is {of_a_head:.0f} MiB for
@@ -568,8 +573,8 @@ def quiz() -> list[Question]:
             "matter, as long as $h\\,d_k = D$.",
         ),
         Question(
-            question="One look gives two words the weights 0.8 and 0.2. What share of a number of "
-            "the *first* word is lost at best? (Two decimals.)",
+            question="One look gives two words the weights 0.8 and 0.2. What share of the variance "
+            "of the *first* word's numbers is lost at best? (Two decimals.)",
             answer=0.2**2 / (0.8**2 + 0.2**2),
             why="It is $b^2/(a^2+b^2) = 0.04 / 0.68 \\approx 0.06$; of the other word it is 0.94.",
         ),
@@ -601,7 +606,7 @@ def quiz() -> list[Question]:
 # ## Exercises
 #
 # `python -m lessons start 4 mine.py` writes a file to begin with; `python -m lessons check 4
-# mine.py` checks yours.
+# mine.py` checks what you wrote.
 
 
 # %%

@@ -37,7 +37,8 @@ def clocks() -> Simulation:
 # *Dog bites man* is no news. *Man bites dog* is. The words are the same; only their order differs.
 # Anyone who reads word by word gets the order for free. But attention has all words in front of it
 # at once, like cards on a table. What does it know of their order? Nothing at all, as you will see.
-# Then come four ways to tell it, and in the end a test: sentences longer than any in training.
+# Then come four ways to tell it the order, and at the end a test: sequences longer than any in
+# training.
 #
 # Our sentence is *old dog bites man*. Each word is a vector of 8 numbers, a row of the matrix $X$.
 
@@ -65,7 +66,7 @@ OTHER = [0, 3, 2, 1]  # old man bites dog
 
 @show
 def two_orders():
-    """The weights of two orders, and what each word takes with it."""
+    """The weights for two orders of the words: each word keeps its weights and its output."""
     (first, before), (second, after) = (attend(rows) for rows in (x, x[OTHER]))
     names = [words[n] for n in OTHER]
     moved = np.abs(first - second[np.argsort(OTHER)]).max()
@@ -75,29 +76,30 @@ def two_orders():
         Matrix("A'", after, names, names, 1),
         Words(f"""
             The numbers have only moved. In both sentences *dog* gives *man* the weight
-            {before[1, 3]:.2f}, and *old* gives *dog* {before[0, 1]:.2f}, next to it or not. (By
-            hand: the score of *dog* and *man* is 2 · 2 + 1 · 1 + 1 · 1 = 6, wherever they stand.)
-            So the output of *dog* stays the same, too: it begins with {dog}. The largest change in
-            any output is {moved:.0g}.
+            {before[1, 3]:.2f}, and *old* gives *dog* {before[0, 1]:.2f}, whether they are
+            neighbours or not. (By hand: the score of *dog* and *man* is 2 · 2 + 1 · 1 + 1 · 1 = 6,
+            wherever they stand.) So the output of *dog* stays the same, too: it begins with {dog}.
+            The largest change in any output is {moved:.0g}.
         """),
     ]
 
 
 # %% [markdown]
-# Is that always so? Write $P$ for the matrix that reorders the rows: each of its rows has a single
-# 1. $PX$ is the reordered sentence, and $P^\top$ puts it back, so $P^\top P$ is the identity.
+# Is that always so? Write $P$ for the matrix that reorders the rows: each row of $P$ has one entry
+# 1, and the rest are 0. $PX$ is the reordered sentence, and $P^\top$ restores the old order. So
+# $P^\top P$ is the identity.
 #
 # - The scores are $(PX)(PX)^\top = P\,E\,P^\top$: rows and columns are reordered, nothing else.
 # - The softmax works on one row at a time, and does not care which entry comes first. So
 #   $A' = P\,A\,P^\top$.
-# - In the output the two in the middle cancel:
+# - In the output, $P^\top$ and $P$ in the middle cancel:
 #
 # $$A'\,PX = P\,A\,P^\top P\,X = P\,A\,X = P\,O$$
 #
 # Reorder the input, and the output is reordered in the same way: *permutation equivariance*.
-# Learned matrices do not help, because they stand on the right: $(PX)W = P(XW)$. Nor do the other
-# parts of an encoder (lesson 6), which treat each word by itself. To such an encoder, however deep,
-# a sentence is a bag of words.
+# Learned matrices do not change this, because they stand on the right: $(PX)W = P(XW)$. Nor do the
+# other parts of an encoder (lesson 6), which treat each word by itself. To such an encoder, however
+# deep, a sentence is a bag of words.
 
 
 # %%
@@ -108,9 +110,9 @@ def other_orders() -> Simulation:
 
 
 # %% [markdown]
-# Try the last choice, too. With a causal mask (lesson 7) the first word sees one word, the second
+# Try *only a causal mask*, too. With this mask (lesson 7) the first word sees one word, the second
 # sees two. So a model with such a mask can learn something about order with no positions at all.
-# The last experiment shows how much.
+# The experiments at the end show how much.
 #
 # ## A clock with many hands
 #
@@ -125,8 +127,8 @@ def other_orders() -> Simulation:
 # clock does that: the fast hand tells near times apart, the slow one far times.
 #
 # The paper's clock (section 3.5) has $d/2$ hands, where $d$ is the width of a word's vector. Hand
-# $i$ moves on by the angle $f_i = 10000^{-2i/d}$ at each place. Its tip gives two numbers, how far
-# right it is and how far up:
+# $i$ moves on by the angle $f_i = 10000^{-2i/d}$ at each place. Its tip gives two numbers: how far
+# right it is, and how far up.
 #
 # $$PE(p, 2i) = \sin(p f_i)$$
 #
@@ -140,7 +142,7 @@ def other_orders() -> Simulation:
 # %%
 @show
 def heatmap() -> Simulation:
-    """The simulation: sinusoids as a heatmap, and how much alike places are."""
+    """The simulation: sinusoids as a heatmap, and how alike places are."""
     return sinusoids
 
 
@@ -163,9 +165,9 @@ def never_twice():
     near = 1 + pair[1:1000].argmin()
     return Words(f"""
         After {near} places the first hand has made {near / (2 * np.pi):.4f} turns: it is only
-        {pair[near]:.5f} from where it began. The other hands are not. At width 64 the vectors of
-        these two places are {whole[near]:.1f} apart. Of the first {len(pe):,} places none comes
-        closer to place 0 than its neighbour, which is {whole[1]:.2f} away.
+        {pair[near]:.5f} from where it began. But not all hands are so close: at width 64 the
+        vectors of these two places are {whole[near]:.1f} apart. Of the first {len(pe):,} places
+        none is closer to place 0 than place 1, which is {whole[1]:.2f} away.
     """)
 
 
@@ -180,14 +182,14 @@ def never_twice():
 #
 # $$\cos((p+k)f) = -\sin(kf)\,\sin(pf) + \cos(kf)\,\cos(pf)$$
 #
-# The two new numbers are two fixed rows, $(\cos kf, \sin kf)$ and $(-\sin kf, \cos kf)$, each times
-# the two old numbers. The rows depend on $k$ and $f$, but not on $p$. Put one such block for each
-# hand along the diagonal of a matrix $M_k$, and you have
+# Each new number is a fixed row times the two old numbers. The rows are $(\cos kf, \sin kf)$ and
+# $(-\sin kf, \cos kf)$: they depend on $k$ and $f$, but not on $p$. Together they are a block of
+# 2 × 2. Put one such block for each hand along the diagonal of a matrix $M_k$, and you have
 #
 # $$PE(p+k) = M_k\,PE(p)$$
 #
-# $M_k$ turns each pair and keeps its length: it is a *rotation*. Turning back is $M_{-k}$, which is
-# $M_k^\top$.
+# $M_k$ turns each pair and keeps its length: it is a *rotation*. The matrix that turns back is
+# $M_{-k}$, which is $M_k^\top$.
 
 
 # %%
@@ -230,7 +232,7 @@ def one_matrix_for_all_places():
 # $$PE(p) \cdot PE(p+k) = \sum_i \cos(k f_i)$$
 #
 # So the curve in the simulation keeps its shape when you move the picked row. And $k$ and $-k$ give
-# the same: it tells how far, not on which side.
+# the same sum: it tells how far apart two places are, not which of them comes first.
 #
 # ### The way back
 #
@@ -269,7 +271,7 @@ def the_lines_of_sinusoids():
 # identical".
 #
 # The way back holds the one trap of this lesson. **Ask where row $t$ of $W$ is used.** In *every*
-# sentence of the batch that has a place $t$. So it collects from all of them.
+# sentence of the batch that has a place $t$. So its gradient collects from all of them.
 #
 # Here are two sentences, *old dog bites man* and *dog bites man*. The library puts the words of a
 # batch below each other: 7 rows, with the places 0, 1, 2, 3 and again 0, 1, 2. Let $L_{nt}$ be 1
@@ -303,18 +305,18 @@ def a_row_collects():
         Matrix(r"\mathrm{d}Y", dy, names, range(2)),
         Matrix(r"\mathrm{d}W", layer.weight.grad, of_place, range(2)),
         Words(f"""
-            By hand: *old* of the first sentence and *dog* of the second are at place 0, with
-            (1, 0) and (0, 1), so its row gets ({first}, {second}). No sentence reaches places 4 and
-            5: their gradient is 0. **If no sentence in all of training reaches them, their rows
-            stay as random as they began.**
+            By hand: place 0 has *old* of the first sentence, with the gradient (1, 0), and *dog* of
+            the second, with (0, 1), so its row gets ({first}, {second}). No sentence reaches places
+            4 and 5: their gradient is 0. **If no sentence in all of training reaches them, their
+            rows stay as random as they began.**
         """),
     ]
 
 
 # %% [markdown]
-# Adding rows at given indices, however often an index occurs, is called *scatter-add*. (NumPy's
-# `dW[places] += dY` is not one: of all rows for a place it adds only the last. `np.add.at` is.) The
-# backward of word embeddings is a scatter-add, too.
+# To add rows at given indices, however often an index occurs, is called a *scatter-add*. (NumPy's
+# `dW[places] += dY` is not one: of all rows for a place it adds only the last. `np.add.at` is one.)
+# The backward of word embeddings is a scatter-add, too.
 
 
 # %%
@@ -335,8 +337,8 @@ def the_lines_of_learned_positions():
 # %% [markdown]
 # ## Turn the queries and keys: rotary
 #
-# Once a place is added to a word, one vector mixes both. But mostly a model wants to know how two
-# *words* fit at a *distance*.
+# Once the vector of a place is added to that of a word, the sum mixes both. But what a model mostly
+# needs to know is how well two *words* fit at a certain *distance*.
 #
 # Su et al. (2021) leave the words alone and use the clock within attention, just before the scores.
 # A query at place $t$ is turned: its first two numbers by $t f_0$, the next two by $t f_1$, and so
@@ -353,14 +355,14 @@ def the_lines_of_learned_positions():
 #
 # Write $R_t$ for turning by a place $t$, all pairs at once. What is the score of a turned query and
 # a turned key? **Turn the paper on which both arrows are drawn: lengths and angles between them
-# stay the same, and so do dot products.** Turn both back by $s$. The key is as it was, and the
-# query is turned by $t - s$:
+# stay the same, and so do dot products.** So turn both back by $s$. Then the key is as it was, and
+# the query is turned by $t - s$:
 #
 # $$(R_t\,q) \cdot (R_s\,k) = (R_{t-s}\,q) \cdot k$$
 #
 # The places are gone. Only their difference is left. Watch it: in [the clocks](#turning), choose a
-# query and a key, and press **Play**. They turn counterclockwise, by the sign in the formula; the
-# numbers below do not change.
+# query and a key, and press **Play**. They turn counterclockwise, as the signs in the formula say;
+# the numbers below do not change.
 #
 # In the library a pair is one complex number, $u + vi$, because multiplying by $\cos r + i \sin r$
 # turns it by $r$.
@@ -375,8 +377,8 @@ def the_lines_of_rotary():
             rotary_turns,
             {
                 "theta = ": "The angles $f_i$, those of the sinusoids.",
-                "return": r"""For place $t$ (a row) and pair $i$ (a column) the number
-                    $\cos(t f_i) + i \sin(t f_i)$, as an exponential.""",
+                "return": r"""For place $t$ (a row) and pair $j$ (a column), the complex number
+                    $\cos(t f_j) + i \sin(t f_j)$, written as an exponential.""",
             },
         ),
         Beside(
@@ -400,7 +402,7 @@ def the_lines_of_rotary():
 #
 # $$\mathrm{d}v = -\mathrm{d}u' \sin r + \mathrm{d}v' \cos r$$
 #
-# This is forward with the other sign of the sines. And $-\sin r$ is $\sin(-r)$, while $\cos r$ is
+# This is forward with the sines' signs reversed. And $-\sin r$ is $\sin(-r)$, while $\cos r$ is
 # $\cos(-r)$. **So backward is turning by $-r$.** For complex numbers that is the product with the
 # conjugate, $\cos r - i \sin r$. The gradient keeps its length.
 
@@ -412,7 +414,7 @@ def the_lines_of_rotary_backward():
     return [
         Beside(
             rotary_backward,
-            {"return": "`conj` takes the other sign of all sines: each pair is turned back."},
+            {"return": "`conj` reverses the sign of all sines: each pair is turned back."},
         ),
         Beside(
             Rotary.backward,
@@ -429,7 +431,7 @@ def the_lines_of_rotary_backward():
 # ## Lower the score: ALiBi
 #
 # Press et al. (2022) need no vectors. They subtract something from each score, more for keys that
-# are further away. If $D_{ts}$ is how many places $t$ and $s$ are apart,
+# are further away. Let $D_{ts}$ be the distance between the places $t$ and $s$. Then
 #
 # $$Z = \frac{E}{\sqrt{d_k}} - m\,D$$
 #
@@ -451,17 +453,17 @@ def lower_by_distance():
         Matrix(r"A \text{ with}", after, words, words, 1),
         Words(f"""
             In the first head $m$ = 1/2. *dog* and *man* are 2 apart, so their score falls by 1, and
-            the weight from {before[1, 3]:.2f} to {after[1, 3]:.2f}. In this head a key with the
-            same score gets half the weight when it is {halves[0]:.1f} places further away; in the
-            last of eight heads that takes {halves[-1]:.0f} places. So some heads see what is near,
-            others see everything.
+            the weight of *man* falls from {before[1, 3]:.2f} to {after[1, 3]:.2f}. In this head a
+            key with the same score gets half the weight when it is {halves[0]:.1f} places further
+            away; in the last of eight heads that takes {halves[-1]:.0f} places. So some heads see
+            only what is near, others see everything.
         """),
     ]
 
 
 # %% [markdown]
-# And back? $mD$ is a constant, like $PE$: $\mathrm{d}E = \mathrm{d}Z/\sqrt{d_k}$, as always. But a
-# key far away has little weight, so it gets little gradient, too.
+# And the way back? $mD$ is a constant, like $PE$: $\mathrm{d}E = \mathrm{d}Z/\sqrt{d_k}$, as
+# always. But a key far away has little weight, so it gets little gradient, too.
 
 
 # %%
@@ -491,13 +493,13 @@ def the_lines_of_alibi():
 # %% [markdown]
 # ## Is it true?
 #
-# Move each input a little and measure, for all four.
+# Move each input and each weight a little, and measure how the loss changes, for all four ways.
 
 
 # %%
 @show
 def gradient_check():
-    """The explicit gradients of four kinds of positions beside measured ones."""
+    """The explicit gradients of four kinds of positions, beside measured ones."""
     rng = np.random.default_rng(5)
     sentence = [rng.standard_normal((1, 4, 6))]
 
@@ -523,10 +525,10 @@ def gradient_check():
 # ## Longer than in training
 #
 # A model trains on short texts and then meets a longer one. It knows the words, but not the places.
-# What will happen? Make a guess for each way, then look.
+# What will happen? Make a guess for each of the four ways, then look.
 #
 # The task is small: at each place, say the letter *before*. A model of two layers with a causal
-# mask trains on 12 letters at a time, for 200 steps, with two seeds. Then it gets 48.
+# mask trains on 12 letters at a time, for 200 steps, with two seeds. Then it is tested on 48.
 
 
 # %%
@@ -560,30 +562,31 @@ def the_letter_before():
         Picture(
             "lesson_05_beyond",
             draw,
-            "Five curves of accuracy against place, four of them near 1 up to place 12. Beyond, "
-            "that of learned positions falls at once, that of sinusoids soon, the rotary one after "
-            "more than twice the length; that of ALiBi stays near 0.9.",
+            "Five curves of accuracy against place, four of them near 1 up to place 12. Beyond it, "
+            "learned positions fall at once, sinusoids soon, rotary positions after more than "
+            "twice the length; ALiBi stays near 0.9. No positions, the fifth, fall from the start.",
             "**Trained up to place 12** (grey line), mean of two seeds. Guessing is right once "
             "in 8.",
             (5.2, 3.5),
         ),
         Words(f"""
-            - **Learned**: right as far as training reached. {right("learned", 13)} at the next
-              place is a guess: its row never got a gradient.
-            - **Sinusoids**: {right("sinusoidal", 13)} at the first new place, and soon a guess. One
-              matrix for all places exists, but training found something else. The head that looks
-              most at the place before gives it {before("sinusoidal", 12)} of its weight at place
-              12, and {before("sinusoidal", 24)} at place 24.
-            - **Rotary**: one place back is the same turn everywhere. Here that head gives the place
-              before {before("rotary", 12)} at place 12 and {before("rotary", 24)} at 24. But more
-              and more keys lie at distances it never trained on, and nothing taught it to ignore
-              them. At place 48, {right("rotary", 48)} of the letters are right.
+            - **Learned**: right as far as training reached. At the next place,
+              {right("learned", 13)} is no better than guessing: its row never got a gradient.
+            - **Sinusoids**: {right("sinusoidal", 13)} at the first new place, and soon no better
+              than guessing. One matrix for all places exists, but training found something else.
+              The head that looks most at the place before gives it {before("sinusoidal", 12)} of
+              its weight at place 12, and {before("sinusoidal", 24)} at place 24.
+            - **Rotary**: one place back is the same turn everywhere. Here such a head gives the
+              place before {before("rotary", 12)} at place 12 and {before("rotary", 24)} at 24. But
+              more and more keys lie at distances it never trained on, and nothing taught it to
+              ignore them. At place 48, {right("rotary", 48)} of the letters are right.
             - **ALiBi**: far keys count for little, so new ones hardly disturb: {right("alibi", 48)}
-              at the end. But it is not sharp. At trained places it reaches {within["alibi"]:.2f},
-              and {100 * two_before:.0f} % of its mistakes are the letter *two* places before: the
-              steepest of its four slopes is 1/4, so one place more costs only that.
+              at the end. But it is not sharp: it reaches only {within["alibi"]:.2f} at trained
+              places. Of all its mistakes, {100 * two_before:.0f} % are the letter *two* places
+              before: the steepest of its four slopes is 1/4, so a key one place further away loses
+              only 1/4 in its score.
             - **None**: {within["none"]:.2f} at trained places! The causal mask gives away something
-              about the order. Beyond, it gets worse and worse.
+              about the order. At later places the model gets worse and worse.
         """),
     ]
 
@@ -592,7 +595,7 @@ def the_letter_before():
 # ### Three tasks, three seeds
 #
 # Is ALiBi the best, then? One task is too few to say so. In a longer study models copy letters,
-# reverse them and add two numbers digit by digit. They trained up to length 10 and are tested at 15
+# reverse them and add two numbers digit by digit. They train up to length 10 and are tested at 15
 # (`python -m toy_tasks.lengths`: half an hour on two cores).
 
 
@@ -611,13 +614,13 @@ def the_table_of_the_study():
         table(
             ["", *tasks],
             [(name, *(text(task, way) for task in tasks)) for way, name in NAMES.items()],
-            f"The share of {lengths.EXAMPLES} new sources whose whole target is right: mean of "
-            "three seeds, lowest and highest. Up to length 10 every mean is above 0.99.",
+            f"The share of {lengths.EXAMPLES} new inputs whose whole answer is right: mean of "
+            "three seeds (lowest and highest). Up to length 10 every mean is above 0.99.",
         ),
         Words(f"""
             ALiBi gets furthest in all three, and sinusoids do worse than no positions at all. But
-            look at the ranges. Of the sums of 15 digits ALiBi gets {low:.2f} right with one seed
-            and {high:.2f} with another. A single run could have told you either story.
+            look at the ranges. Of the sums of 15-digit numbers, ALiBi gets {low:.2f} right with one
+            seed and {high:.2f} with another. A single run could have told you either story.
         """),
     ]
 
@@ -633,8 +636,8 @@ def the_table_of_the_study():
 # | rotary: $q' = R_t\,q$ | $\mathrm{d}q = R_{-t}\,\mathrm{d}q'$, keys likewise | $(T, d_k)$ |
 # | ALiBi: $Z = E/\sqrt{d_k} - mD$ | $\mathrm{d}E = \mathrm{d}Z/\sqrt{d_k}$ | $(T, S)$ |
 #
-# Without positions $X$ becomes $PX$, so $O$ becomes $P\,O$. With sinusoids $PE(p+k) = M_k\,PE(p)$.
-# With rotary positions the score depends on $t - s$ alone.
+# Without positions, reordering $X$ to $PX$ reorders $O$ to $P\,O$. With sinusoids,
+# $PE(p+k) = M_k\,PE(p)$. With rotary positions, places enter the score by $t - s$ alone.
 
 # %% [markdown]
 # ## Often told: check it
@@ -702,7 +705,7 @@ def quiz() -> list[Question]:
             choices=("zeros", "the row of place 20", "a row as random as at first", "an error"),
             answer=2,
             why="Its gradient was always 0, so no step has moved it. It is the gradient that is 0, "
-            "not the row; no place borrows another's row; an error comes only beyond row 128.",
+            "not the row; no place borrows another's row; an error comes only beyond word 128.",
         ),
         Question(
             question="A head of ALiBi has the slope 1/4. Two keys have the same dot product with "

@@ -88,13 +88,13 @@ def one_row_through_the_block():
 # 5. **Add, norm** again. This row has mean 0 and standard deviation 1 already.
 #
 # The result has the shape of the input, so blocks can be stacked. [Above](#block) you can follow
-# all three words, and the gradient back. Only attention hands something from word to word: choose
-# the gradient of *cat* alone, and the other two rows stay 0 until it reaches attention.
+# all three words, and the gradient on its way back. Only attention hands something from word to
+# word: choose *only cat*, and the gradients of the other two rows stay 0 until you reach attention.
 #
 # ## The way around
 #
 # The sum $U = X + O$ is called a *residual connection*: the sublayer computes only what is to be
-# *added*, the residue, and the row itself goes around it (He et al. 2016).
+# *added*, the residual, and the row itself goes around the sublayer (He et al. 2016).
 #
 # ### Backward
 #
@@ -105,10 +105,11 @@ def one_row_through_the_block():
 #
 # The second term is what the sublayer's own backward gives. The first is there whatever the
 # sublayer does, so no sublayer can stop the gradient. Without the way around, a gradient has to get
-# through twelve Jacobians, one after the other. With it, one path from end to beginning goes
-# through none.
+# through the Jacobians of all sublayers, one after the other. With it, one path from end to
+# beginning goes through none of them.
 #
-# The library has the paper's order, with the norm after the sum, and a later one: see below.
+# The library has two orders: the paper's, with the norm after the sum, and a later one, with the
+# norm before the sublayer.
 
 
 # %%
@@ -133,8 +134,8 @@ def the_lines_of_the_residual():
                 "dsum = ": "In the paper's order the norm came last, so its backward comes first.",
                 "gradients = ": "Through the sublayer: the second term of the equation.",
                 "dx, *dothers = ": "Some sublayers have further inputs with gradients (lesson 7).",
-                "dx += dsum": "**The way around**: the first term. Without this line nothing deep "
-                "would learn.",
+                "dx += dsum": "**The way around**: the first term. Without this line a deep "
+                "model would not learn.",
                 "return": "The gradient of the input.",
             },
         ),
@@ -152,10 +153,10 @@ def the_lines_of_the_residual():
 # %% [markdown]
 # ### What is it for?
 #
-# Take it away. Here is an encoder with 12 layers, random weights and random data. A gradient of
-# length 1 comes in at the end. How long is it when it reaches each layer? Look at the line without
-# norms first. Before you take the residual connections away, guess: will that line end above 1 at
-# the first layer, below 1, or near 1?
+# Take the residual connections away, and see. Here is an encoder with 12 layers, random weights and
+# random data. A gradient of length 1 comes in at the end. How long is it when it reaches each
+# layer? Look at the line without norms first. Before you take the residual connections away, guess:
+# will that line end above 1 at the first layer, below 1, or near 1?
 
 
 # %%
@@ -167,24 +168,25 @@ def gradient_against_depth() -> Simulation:
 
 @show
 def with_and_without_the_way_around():
-    """What the lines say, and how alike words become: the share of squares that their mean has."""
+    """What the lines say, and how alike the words become."""
     around, without = depth.measure("none", True), depth.measure("none", False)
     post, lone = depth.measure("post", True), depth.measure("post", False)
     shares = [", ".join(f"{one['alike'][at]:.2f}" for at in range(5)) for one in (post, lone)]
     return Words(f"""
-        With neither norm nor way around the gradient *vanishes*: each layer leaves about
+        With neither norm nor way around, the gradient *vanishes*: each layer leaves about
         {100 * without["input"][0] ** (1 / depth.LAYERS):.0f} % of it, so
-        {scientific(without["input"][0])} arrives. With the way around it *explodes* instead, to
+        {scientific(without["input"][0])} arrives. With the way around, it *explodes* instead, to
         {scientific(around["input"][0])}, and the data grow to {around["size"][-1]:.0f} times their
-        size: each sublayer adds something, and nothing takes away. The norm holds the size.
+        size: each sublayer adds something, and nothing takes it away. A norm limits that growth.
 
         With a norm the lines stay near 1, even without the way around. Could the norm do it alone,
-        then? Choose the gradient of the queries' matrix: it falls off the chart. To see why,
-        measure how *alike* the words have become: at 1 all words have the same vector. With the
-        norm after the sum it is {shares[0]} before the first five layers; without the way around it
-        is {shares[1]}. Attention takes means, and nothing brings the differences back (Dong et al.
-        2021). If all keys are the same, it does not matter where a word looks: the queries get no
-        gradient, and attention cannot learn.
+        then? Leave the residual connections out and choose the gradient of the queries' matrix: it
+        falls off the chart. To see why, measure how *alike* the words have become: at 1 all words
+        have the same vector. With the norm after the sum, their likeness before each of the first
+        five layers is {shares[0]}; without the way around, it is {shares[1]}. Attention takes
+        means, and nothing brings the differences back (Dong et al. 2021). If all keys are the same,
+        it does not matter where a word looks: the queries get no gradient, and attention cannot
+        learn.
 
         So one plus sign does three things: the gradient arrives, a word stays itself, and a
         sublayer with nothing to say can say nothing.
@@ -202,14 +204,14 @@ def with_and_without_the_way_around():
 #
 # $$\hat x_i = (x_i - \mu)\,r \qquad y_i = \gamma_i\,\hat x_i + \beta_i$$
 #
-# $\gamma$ and $\beta$ are learned, one number for each feature. They begin at 1 and 0, and ours are
-# still there. The library adds a small $\varepsilon$ to the variance, so a row of equal numbers
-# does not divide by 0; we leave it out to get round numbers. The mean runs over the features of
-# *one* word: no other word plays a part.
+# $\gamma$ and $\beta$ are learned, one number for each feature. They begin at 1 and 0, and in our
+# example they are still 1 and 0. The library adds a small $\varepsilon$ to the variance, so that a
+# row of equal numbers is not divided by 0; we leave it out to get round numbers. The mean runs over
+# the features of *one* word: no other word plays a part.
 #
-# Add the same number to all of $x$: $\mu$ takes it up, and $\hat x$ stays. Multiply all of $x$ by
-# 3: $r$ becomes a third, and $\hat x$ stays. If $x$ moves in one of these two directions, nothing
-# changes behind the norm. Then what must the gradient in them be?
+# Add the same number to all of $x$: $\mu$ grows by that number, and $\hat x$ stays the same.
+# Multiply all of $x$ by 3: $r$ becomes a third, and $\hat x$ stays the same. If $x$ moves in one of
+# these two directions, nothing changes behind the norm. Then what must the gradient along them be?
 
 
 # %%
@@ -237,9 +239,10 @@ def one_row() -> Simulation:
 #
 # $$\frac{\partial \mu}{\partial x_j} = \frac{1}{D}$$
 #
-# **The variance.** When $x_j$ moves, its own term changes by $2(x_j - \mu)$. The mean moves too,
-# and all terms with it, but together they change by $-\frac{2}{D}\sum_i (x_i - \mu)\,\frac{1}{D}$,
-# and centred numbers sum to 0. What is left:
+# **The variance.** When $x_j$ moves, its own term in the sum changes at the rate $2(x_j - \mu)$.
+# The mean moves too, and all terms with it: together at the rate
+# $-2\sum_i (x_i - \mu)\,\frac{1}{D}$, which is 0, because centred numbers sum to 0. What is left,
+# divided by $D$:
 #
 # $$\frac{\partial \sigma^2}{\partial x_j} = \frac{2}{D}(x_j - \mu)$$
 #
@@ -249,7 +252,7 @@ def one_row() -> Simulation:
 # $$\frac{\partial r}{\partial x_j} = -\frac{1}{2} r^3 \cdot \frac{2}{D}(x_j - \mu)
 # = -\frac{r^2\,\hat x_j}{D}$$
 #
-# where one $r$ has gone into $(x_j - \mu)\,r = \hat x_j$.
+# since $(x_j - \mu)\,r = \hat x_j$.
 #
 # **Together**, by the product rule. Write $\delta_{ij}$ for 1 where $i = j$, and 0 elsewhere:
 #
@@ -265,12 +268,12 @@ def one_row() -> Simulation:
 # - \hat x_j\,\frac{1}{D}\sum_i \mathrm{d}\hat x_i\,\hat x_i\Bigr)$$
 #
 # In words: from the gradient subtract its mean, subtract its part along $\hat x$, and divide by the
-# standard deviation. Now by hand, for the gradient that arrives at *cat*.
+# standard deviation. Now by hand, for the gradient that arrives at the row of *cat*.
 
 
 # %%
 def product(left, right) -> str:
-    """A dot product to be followed by hand."""
+    """A dot product written out, to be followed by hand."""
     pairs = [f"{plain(a)} · {plain(b)}" for a, b in zip(left, right, strict=True) if b]
     pairs = [pair.replace("· −", "· (−") + ")" * ("· −" in pair) for pair in pairs]
     return f"{' + '.join(pairs)} = {plain(left @ right)}".replace("+ −", "− ")
@@ -283,11 +286,11 @@ def the_norm_backward_by_hand():
     along = dhat @ hat / 5
     left = dhat - dhat.mean() - along * hat
     return Words(f"""
-        The gradient $g$ is {listed(dhat)}, and $\\hat x$ is {listed(hat)}. Its mean is
-        {plain(dhat.sum())} / 5 = {plain(dhat.mean())}. The sum of its products with $\\hat x$ is
-        {product(dhat, hat)}, a fifth of it {plain(along)}. What is left is {listed(left)}, and half
-        of it, since $r = 1/2$, is $\\mathrm{{d}}x$: {listed(left / 2)}. [The simulation](#row) has
-        these rows under *from the block*.
+        The gradient $g$ is {listed(dhat)}, and $\\hat x$ is {listed(hat)}. The mean of $g$ is
+        {plain(dhat.sum())} / 5 = {plain(dhat.mean())}. Its dot product with $\\hat x$ is
+        {product(dhat, hat)}, a fifth of it {plain(along)}. Subtract both parts: what is left is
+        {listed(left)}. Half of this, since $r = 1/2$, is $\\mathrm{{d}}x$: {listed(left / 2)}.
+        [The simulation](#row) has these rows under *from the block*.
 
         Add up what is left: 0. Multiply it by $\\hat x$ and add up: 0 again. In the two
         directions that change nothing, the gradient is 0. And look at *definite*: it had no
@@ -298,17 +301,17 @@ def the_norm_backward_by_hand():
 # %% [markdown]
 # ### What is taken away, as geometry
 #
-# See the row as an arrow in $D$ dimensions. Let $\mathbf{1}$ be the arrow of ones. Its squared
-# length is $D$, and so is that of $\hat x$, whose squares have the mean 1. They are at right
-# angles, because $\hat x$ sums to 0. The part of an arrow $g$ along another arrow $a$ is $a\,(a
-# \cdot g)/(a \cdot a)$. Along $\mathbf{1}$ this is the mean of $g$, in every entry. Along $\hat x$
-# it is $\hat x$ times the mean of $\hat x g$. So the two terms are two *projections*, and
+# Picture a row as an arrow in $D$ dimensions. Let $\mathbf{1}$ be the arrow of ones. Its squared
+# length is $D$, and so is that of $\hat x$, whose squares have the mean 1. The two arrows are at
+# right angles, because $\hat x$ sums to 0. The part of an arrow $g$ along another arrow $a$ is
+# $a\,(a \cdot g)/(a \cdot a)$. Along $\mathbf{1}$ this is the mean of $g$, in every entry. Along
+# $\hat x$ it is $\hat x$ times the mean of $\hat x g$. So the two terms are two *projections*, and
 #
 # $$J = r\,\Bigl(I - \frac{\mathbf{1}\mathbf{1}^\top}{D} - \frac{\hat x\,\hat x^\top}{D}\Bigr)$$
 #
-# is the Jacobian: it takes two directions out and multiplies the rest by $r$. The larger the data,
-# the smaller the gradient. In the code `rstd` is $r$, and `dot_last(a, b)` sums the products in
-# each row.
+# is the Jacobian: it takes two directions out and multiplies the rest by $r$. The larger a row's
+# standard deviation, the smaller its gradient. In the code `rstd` is $r$, and `dot_last(a, b)` sums
+# the products in each row.
 
 
 # %%
@@ -320,10 +323,10 @@ def the_lines_of_layer_norm():
             layer_norm,
             {
                 "centred = ": r"$x - \mu$, each row with its own mean.",
-                "variance = ": r"$\sigma^2$: the mean of the squares of what is centred.",
+                "variance = ": r"$\sigma^2$: the mean of the squared centred numbers.",
                 "rstd = ": r"$r$, with $\varepsilon$ added to the variance.",
                 "centred *= rstd": r"$\hat x = (x - \mu)\,r$",
-                "x_hat = ": "From here on it has this name.",
+                "x_hat = ": "Only a new name for the array.",
                 "y = gamma": r"$y = \gamma\,\hat x$ …",
                 "y += beta": r"… $+\ \beta$",
                 "return": "Backward will need $\\hat x$ and $r$.",
@@ -334,10 +337,10 @@ def the_lines_of_layer_norm():
             {
                 "dgamma": r"$\mathrm{d}\gamma_i = \sum_t \mathrm{d}y_{ti}\,\hat x_{ti}$",
                 "dbeta": r"$\mathrm{d}\beta_i = \sum_t \mathrm{d}y_{ti}$",
-                "dx_hat = ": r"$\mathrm{d}\hat x = \mathrm{d}y\,\gamma$. This comes first: the two "
-                r"means are means of this, not of $\mathrm{d}y$.",
-                "along_x_hat": r"$\frac{1}{D}\sum_i \mathrm{d}\hat x_i\,\hat x_i$, before the next "
-                "lines change the array.",
+                "dx_hat = ": r"$\mathrm{d}\hat x = \mathrm{d}y\,\gamma$. The two means below are "
+                r"means of this, not of $\mathrm{d}y$.",
+                "along_x_hat": r"$\frac{1}{D}\sum_i \mathrm{d}\hat x_i\,\hat x_i$, computed before "
+                "the next lines change the array.",
                 "dx = dx_hat": "The array becomes the result, line by line.",
                 "dx -= mean_last": r"The part along $\mathbf{1}$: through the mean.",
                 "dx -= x_hat": r"The part along $\hat x$: through the variance.",
@@ -356,20 +359,20 @@ def the_lines_of_layer_norm():
 # $$\mathrm{FFN}(x) = \max(0,\, xW_1 + b_1)\,W_2 + b_2$$
 #
 # It is *position-wise*: it takes one row, and the same weights serve every row. In the paper a row
-# has 512 numbers and the hidden layer 2,048; here it is 5 and 6.
+# has 512 numbers and the hidden layer 2,048; here they have 5 and 6.
 #
 # ### A memory of keys and values
 #
 # What does such a network compute? Write $k_j$ for column $j$ of $W_1$ and $v_j$ for row $j$ of
-# $W_2$. Then it is a sum over the hidden values:
+# $W_2$. Then the network is a sum over the hidden values:
 #
 # $$\mathrm{FFN}(x) = \sum_j \max(0,\, x \cdot k_j + b_j)\;v_j + b_2$$
 #
 # That is like attention: a query $x$ is compared with keys, each comparison becomes a weight, and
-# the weights add up values. But the keys and values do not come from words: they are learned, and
-# the same for every text. It is a memory (Geva et al. 2021). A ReLU replaces the softmax: if no key
-# fits, nothing is written. Here it is for *cat*, whose row is (1.5, −1.5, −0.5, 0.5, 0). Our $b_2$
-# is 0.
+# the result is the weighted sum of the values. But the keys and values do not come from words: they
+# are learned, and the same for every text. The network is a memory (Geva et al. 2021). A ReLU
+# replaces the softmax: if no key fits, nothing is written. Here is what it writes for *cat*, whose
+# row is (1.5, −1.5, −0.5, 0.5, 0). Our $b_2$ is 0.
 
 
 # %%
@@ -393,19 +396,19 @@ def a_memory():
 # %% [markdown]
 # ### Through the feed-forward network
 #
-# There are two products, two biases and a ReLU between them. Write $G = NW_1 + b_1$,
-# $R = \max(0, G)$, $F = RW_2 + b_2$. Entry by entry the last is
+# There are two matrix products with biases, and a ReLU between them. Write $G = NW_1 + b_1$,
+# $R = \max(0, G)$, $F = RW_2 + b_2$. Entry by entry, the last of them is
 #
 # $$F_{ti} = \sum_j R_{tj}\,W_{ji} + b_i$$
 #
-# Ask where each is used. $R_{tj}$ is used in all of row $t$. $W_{ji}$ is used by every word $t$, in
-# column $i$. $b_i$ is used by every word, with the factor 1. So
+# Ask where each number is used. $R_{tj}$ is used in all of row $t$ of $F$. $W_{ji}$ is used by
+# every word $t$, in column $i$. $b_i$ is used by every word, with the factor 1. So
 #
 # $$\mathrm{d}R = \mathrm{d}F\,W_2^\top \qquad \mathrm{d}W_2 = R^\top\,\mathrm{d}F \qquad
 # \mathrm{d}b_2 = \sum_t \mathrm{d}F_t$$
 #
-# The ReLU has the slope 1 where $G$ is positive, and 0 elsewhere. Write $[\ldots]$ for 1 where it
-# is true and 0 where not:
+# The ReLU has the slope 1 where $G$ is positive, and 0 elsewhere. Write $[\ldots]$ for 1 where the
+# condition in the brackets is true, and 0 where it is not:
 #
 # $$\mathrm{d}G_{tj} = \mathrm{d}R_{tj} \cdot [G_{tj} > 0]$$
 #
@@ -421,18 +424,19 @@ def the_memory_backward_by_hand():
     return Words(f"""
         By hand, for *cat*. Its row of $\\mathrm{{d}}F$ is {listed(df)}.
 
-        - Along the **values**: its product with the first is {product(df, block.outer[0])}, with
-          the fourth {product(df, block.outer[3])}. The other keys did not fit and get 0. So the row
-          of $\\mathrm{{d}}G$ is {listed(dh)}.
-        - Along the **keys**: {plain(dh[0])} times the first key and {plain(dh[3])}
-          times the fourth, together {listed(made["dnormed_2"][cat])}.
+        - Through the **values**: its dot product with the first is
+          {product(df, block.outer[0])}, with the fourth {product(df, block.outer[3])}. The other
+          keys did not fit and get 0. So the row of $\\mathrm{{d}}G$ is {listed(dh)}.
+        - Through the **keys**: {plain(dh[0])} times the first key and {plain(dh[3])}
+          times the fourth are together {listed(made["dnormed_2"][cat])}.
         - The way around adds $\\mathrm{{d}}F$ itself: {listed(made["dnormed"][cat])}. This is what
           we sent through the norm above.
 
-        Row $j$ of $\\mathrm{{d}}W_2$ is $\\sum_t R_{{tj}}\\,\\mathrm{{d}}F_t$: a value learns from
-        the words that its key fitted, the more the better it fitted. A key that fits no word gets
-        no gradient, and neither does its value. Our *animal* learns nothing from this sentence. If
-        it fits no word of any sentence, it is *dead*: only a change of its input can wake it.
+        Row $j$ of $\\mathrm{{d}}W_2$ is $\\sum_t R_{{tj}}\\,\\mathrm{{d}}F_t$. So a value learns
+        from the words that its key fitted: the better the fit, the more. A key that fits no word
+        gets no gradient, and neither does its value. Our *animal* learns nothing from this
+        sentence. If a key fits no word of any sentence, it is *dead*: only a change of its input
+        can wake it.
     """)
 
 
@@ -456,13 +460,14 @@ def the_lines_of_the_feed_forward_network():
 # %% [markdown]
 # ## Is it true?
 #
-# The library nudges every input and every parameter and measures, as in lesson 3.
+# The library nudges every input and every parameter and measures what it does to the loss, as in
+# lesson 3.
 
 
 # %%
 @show
 def gradient_check():
-    """The largest error of every gradient of the parts and of the whole block."""
+    """The largest error among the gradients of each part and of the whole block."""
     rng, rows = np.random.default_rng(6), []
     config = LayerConfig(d_model=5, d_ff=6, heads=1, d_k=2, d_v=4, p_drop=0)
     for layer in (LayerNorm(5), FeedForward(5, 6, rng), config.encoder_layer(rng)):
@@ -509,9 +514,9 @@ def gradient_check():
 #
 # Go back to [gradient against depth](#depth) and choose the gradient of $W_2$. In pre-norm the sums
 # are never normalised, so the rows grow from layer to layer, and the norm behind the last layer
-# divides the gradient by their size. Xiong et al. (2020) prove it: in pre-norm the gradient of the
-# last layer's $W_2$ falls like $1/\sqrt{L}$ with the number of layers $L$, in post-norm it does
-# not.
+# divides the gradient by their size. Xiong et al. (2020) prove it for untrained layers: in pre-norm
+# the gradient of the last layer's $W_2$ falls like $1/\sqrt{L}$ with the number of layers $L$, in
+# post-norm it does not.
 
 
 # %%
@@ -523,12 +528,13 @@ def the_last_layer():
     post, pre = np.array(found)
     first, *_, last = depth.measure("pre", True)["value"]
     return Words(f"""
-            From 3 layers to 24 it falls from {pre[0]:.2f} to {pre[-1]:.2f} in pre-norm, by a factor
-            of {pre[0] / pre[-1]:.2f}, and $\\sqrt{{24/3}}$ is {np.sqrt(8):.2f}. In post-norm it is
-            {post[0]:.2f} and {post[-1]:.2f}. In our 12 layers post-norm gives every layer about as
-            much, pre-norm the first {first / last:.1f} times as much as the last.
+            In pre-norm, this gradient falls from {pre[0]:.2f} with 3 layers to {pre[-1]:.2f} with
+            24, by a factor of {pre[0] / pre[-1]:.2f}, and $\\sqrt{{24/3}}$ is {np.sqrt(8):.2f}. In
+            post-norm it is {post[0]:.2f} and {post[-1]:.2f}. In our 12 layers, post-norm gives all
+            layers about the same gradient; pre-norm gives the first layer {first / last:.1f} times
+            as much as the last.
 
-            Does it matter for learning? Encoders of 12 layers read five symbols and have to write
+            Does this matter for learning? Encoders of 12 layers read five symbols and have to write
             them backwards. In one of six runs the learning rate rises from 0 for 60 steps; in the
             others it is constant.
     """)
@@ -548,8 +554,8 @@ def does_it_learn():
             Guessing among {depth.SYMBOLS} symbols costs {np.log(depth.SYMBOLS):.2f}. Without the
             way around the encoder does no better. Pre-norm learns with either rate, post-norm only
             with the small one. But make just its first 60 steps smaller, and it learns with the
-            large rate, too. This is the paper's *warm-up*: its rate rises for 4,000 steps
-            (section 5.3, lesson 8).
+            large rate, too. This is a *warm-up*: the paper's rate rises for 4,000 steps (section
+            5.3, lesson 8).
         """),
     ]
 
@@ -566,7 +572,7 @@ VOCABULARY = 37_000
 
 def sizes_of_base(**changes) -> Counter:
     """The parameters of each part of the library's base model, six layers on each side."""
-    # One layer is as large as each other, and one symbol has as many numbers as each other.
+    # One layer is enough, since all have the same size; so are 100 symbols of the embedding.
     model = Transformer(Config.base(100, layers=1, **changes))
     sizes = Counter(embedding=VOCABULARY * model.config.d_model)
     for name, parameter in model.named_parameters().items():
@@ -611,7 +617,7 @@ def often_told():
         **“d_k 16 instead of 64 saves 7M parameters.”** In Table 3 (rows B) the model with
         $d_k = 16$ has 58M. It saves {saved_16:.1f}M only if the *values* keep their 64 numbers. If
         they shrink too, as with the usual $d_v = d_k$, it saves {saved_both:.1f}M. The other row
-        agrees: $d_k = 32$ saves {saved_32:.1f}M, and the paper has 60M.
+        agrees: with $d_k = 32$, which saves {saved_32:.1f}M, the paper has 60M.
     """)
 
 
@@ -628,8 +634,8 @@ def quiz() -> list[Question]:
         Question(
             "LayerNorm gets the row (9, 3, 5, 7, 6), with $\\gamma = 1$ and $\\beta = 0$. What is "
             "the first number of the result?",
-            "The mean is 6. Subtract it: (3, −3, −1, 1, 0), with standard deviation 2. So it is "
-            "1.5: this is the row of *cat* plus 5, and a constant changes nothing.",
+            "The mean is 6. Subtract it: (3, −3, −1, 1, 0). The standard deviation is 2, so the "
+            "first number is 1.5. This is $U$ of *cat* plus 5, and a constant changes nothing.",
             float(layer_norm(np.array([9.0, 3, 5, 7, 6]), 1.0, 0.0, 0.0)[1][0]),
         ),
         Question(
@@ -639,11 +645,11 @@ def quiz() -> list[Question]:
             d - 2,
         ),
         Question(
-            "A sublayer in a residual connection has all weights 0 in its last matrix and no norm "
-            "around it. What is the gradient of its input $x$?",
-            "Nothing comes back through a matrix of zeros, so it is not twice $\\mathrm{d}u$. But "
-            "$\\mathrm{d}u$ itself comes along the way around, so it is not 0. Many deep networks "
-            "begin like this on purpose: at first no layer changes anything.",
+            "A sublayer stands in a residual connection without a norm. All weights of its last "
+            "matrix are 0. What is the gradient of its input $x$?",
+            "Nothing comes back through a matrix of zeros, so the gradient is not twice "
+            "$\\mathrm{d}u$. But $\\mathrm{d}u$ itself comes along the way around, so it is not 0. "
+            "Many deep networks begin like this on purpose: at first no layer changes anything.",
             1,
             ("0", "$\\mathrm{d}u$, the gradient of the sum", "twice $\\mathrm{d}u$"),
         ),
@@ -658,8 +664,8 @@ def quiz() -> list[Question]:
             "of a batch. Which parameters get a gradient of 0 from this batch?",
             "Its column of $R$ is 0, so $\\mathrm{d}W_2 = R^\\top\\mathrm{d}F$ has a row of zeros: "
             "the value. Its column of $\\mathrm{d}G$ is 0, so $\\mathrm{d}W_1 = "
-            "N^\\top\\mathrm{d}G$ has a column of zeros, the key, and its bias gets 0. So neither "
-            "answer with one of them alone is right.",
+            "N^\\top\\mathrm{d}G$ has a column of zeros, the key, and its bias gets 0. So each "
+            "answer with one of them alone is incomplete.",
             2,
             ("its key", "its value", "its key, its bias and its value", "none"),
         ),

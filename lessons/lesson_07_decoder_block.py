@@ -1,8 +1,8 @@
 # %% [markdown]
 # # The decoder block
 #
-# > A model that writes reads its own words and says the next one. It learns from finished texts.
-# > How can it read a text and learn to write it without seeing the answer?
+# > To write, a model reads the words it has written so far and says the next one. It learns this
+# > from finished texts. How can it read such a text and yet not see the answer?
 
 # %%
 import math
@@ -44,20 +44,20 @@ def simulation_of_the_mask() -> Simulation:
 # word after another: *her*, *cat*, *is*, *jumping*. Before each word it reads what it has written
 # so far, and looks across at the French words.
 #
-# To learn this it needs examples. But a pupil who finds the solution next to the exercise learns to
-# copy. The decoder must never see the part that it is asked for.
+# It learns this from examples. But a pupil who finds the solution next to the exercise learns to
+# copy. The decoder must never see the word that it has to say.
 #
-# At each position the decoder reads one word and has to say the next. So it reads the translation
-# *shifted by one*: a start mark ⟨s⟩ comes first, and the last word is left out. It has to say the
-# translation itself, and an end mark: "outputs (shifted right)" in the paper's Figure 1.
+# At each position the decoder reads one word and has to say the next. In all it has to say the
+# translation and an end mark ⟨end⟩. It reads the same text *shifted by one*: a start mark ⟨s⟩ comes
+# first, and ⟨end⟩ is left out. The paper's Figure 1 calls this "outputs (shifted right)".
 #
 # In training the decoder always reads the *right* words, whatever it has said: **teacher forcing**
 # (Williams and Zipser 1989). So everything it reads is known from the start, and one forward pass
-# handles all positions at once. Each has a **loss** of its own: minus the logarithm of the
-# probability that it gave the right word.
+# handles all positions at once. Each position has a **loss** of its own: minus the logarithm of the
+# probability that the decoder gives to the right word.
 #
-# Here is a small model trained on such sentences. The last column comes from five separate passes,
-# each with the words up to there and no more. Compare the losses.
+# Here is a small model that was trained on such sentences. The last column comes from five separate
+# passes, each of which reads the words up to its position and no more. Compare the two losses.
 
 # %%
 FRENCH, TARGET = "son chat saute", "her cat is jumping"
@@ -71,7 +71,7 @@ def teacher_forcing():
     inputs, right = batch.target_in[0].tolist(), batch.target_out[0].tolist()
 
     def losses(count):
-        """Those of a pass over the first positions."""
+        """The losses of a pass over the first `count` positions."""
         probabilities, *_ = look(model, FRENCH, inputs[:count])
         return -np.log(probabilities[range(count), right[:count]])
 
@@ -85,13 +85,14 @@ def teacher_forcing():
         )
         for t, loss in enumerate(at_once)
     ]
-    columns = ["position", "reads", "has to say", "probability", "loss", "loss, beginning alone"]
+    columns = ["position", "reads", "has to say", "probability", "loss", "loss, separate pass"]
     return [
         table(columns, rows),
         Words(f"""
-            They are the same: one pass has done the work of five. Training makes their mean small,
-            here {at_once.mean():.3f}. Most of it comes from the first word. *son* may be his, her
-            or its, and nothing says which, so the model gives *her* about a third.
+            They are the same: one pass has done the work of five. Training makes the mean of the
+            losses small, here {at_once.mean():.3f}. Most of it comes from the first word. *son* may
+            be his, her or its, and nothing says which, so the model gives *her* a probability of
+            about a third.
         """),
     ]
 
@@ -103,15 +104,15 @@ def teacher_forcing():
 # ## Hide the future
 #
 # Only one part of the decoder lets one position look at another: attention. So here is the
-# decoder's self-attention on our five words, with numbers that you can check by hand, $d_k = 3$ and
-# $d_v = 2$. We have been unfriendly: each query fits the key of the word that comes *next*. This
-# decoder wants to peek.
+# decoder's self-attention on our five words, with numbers that you can check by hand. The sizes are
+# $d_k = 3$ and $d_v = 2$. The queries are chosen to make trouble: each but the last fits the key of
+# the word that comes *next*. This decoder wants to peek.
 
 
 # %%
 @show
 def it_peeks():
-    """Queries, keys and values of the words that are read, and where they look."""
+    """Queries, keys and values of the words that are read, and which words these look at."""
     query, key, value = vectors()
     _, peeking = scaled_dot_product_attention(query, key, value)
     return [
@@ -119,51 +120,52 @@ def it_peeks():
         Matrix("K", key, words, "123"),
         Matrix("V", value, words, "xy"),
         Words(f"""
-            Hide nothing [above](#mask): all rows but the last have their largest weight in the next
-            column. ⟨s⟩ looks at *her* with {peeking[0, 1]:.2f}, *her* at *cat* with
-            {peeking[1, 2]:.2f}. Each has found the word that it is to say.
+            Choose to hide nothing [above](#mask): in every row but the last, the largest weight
+            stands in the column of the next word. ⟨s⟩ looks at *her* with the weight
+            {peeking[0, 1]:.2f}, *her* at *cat* with {peeking[1, 2]:.2f}. Each has found the word
+            that it has to say.
 
             The **causal mask** $M$ ends this. Its entry $(t, s)$ says whether position $t$ may look
-            at position $s$: 1 where $s \\le t$. (It may look at itself.) All later scores count as
-            $-\\infty$, and their weights are exactly 0.
+            at position $s$. It is 1 where $s \\le t$, so a position may look at itself. Elsewhere
+            it is 0: there the score counts as $-\\infty$, and the weight is exactly 0.
 
-            By hand, the row of *her*: its query is (0, 2, 0), the keys of ⟨s⟩ and *her* are
-            (0, 0, 0) and (2, 0, 0). Both scores are 0, so the two share the weight, half each.
+            By hand, the row of *her*: it may look at ⟨s⟩ and at *her*. Its query is (0, 2, 0), the
+            two keys are (0, 0, 0) and (2, 0, 0). Both scores are 0, so each gets half the weight.
         """),
     ]
 
 
 # %% [markdown]
-# As an equation (sections 3.1 and 3.2.3), with $Z = QK^\top/\sqrt{d_k}$:
+# As an equation (sections 3.1 and 3.2.3), with the scores $Z = QK^\top/\sqrt{d_k}$:
 #
 # $$A_{ts} = \frac{e^{Z_{ts}}}{e^{Z_{t1}} + \ldots + e^{Z_{tt}}} \;\text{ for } s \le t, \qquad
 # A_{ts} = 0 \;\text{ for } s > t$$
 #
-# The mask and the shift by one belong together: position $t$ has read the words before the one that
-# it has to say, and nothing else. Does it hold? [Above](#mask) you can change a word and see which
-# rows of the result $O = AV$ change. Before you look: if *jumping* becomes *eating*, which rows may
-# change?
+# The mask and the shift by one work together: position $t$ reads the words before the one that it
+# has to say, and nothing else. Is this so? [Above](#mask) you can change a word and see which rows
+# of the result $O = AV$ change. Guess before you look: if *jumping* becomes *eating*, which rows
+# may change?
 #
 # ### Why before the softmax?
 #
-# Setting weights to 0 after the softmax looks just as good: the same corner is empty. But earlier
-# rows react to later words. How do they know? The softmax divides by a sum over *all* keys,
-# $n_t = \sum_u e^{Z_{tu}}$, hidden ones too. A weight that stays is $A_{ts} = e^{Z_{ts}} / n_t$, so
-# the hidden word is still in it. Lesson 3 derived what a score $Z_{tu}$ does to the weight of
-# another key:
+# Setting weights to 0 after the softmax looks just as good: the same corner of $A$ is empty. But
+# then earlier rows still react to later words. How do they know of them? The softmax divides by a
+# sum over *all* keys, $n_t = \sum_u e^{Z_{tu}}$, hidden or not. A weight that is kept is
+# $A_{ts} = e^{Z_{ts}} / n_t$, and $n_t$ depends on the hidden words. Lesson 3 derived what a score
+# $Z_{tu}$ does to the weight of another key:
 #
 # $$\frac{\partial A_{ts}}{\partial Z_{tu}} = -\,A_{ts}\,A_{tu}$$
 #
-# Here $A_{tu}$ is the weight *before* it was set to 0. The better a hidden word fits, the less is
-# left for the others. Let $c_t$ be the sum of the weights left in a row. Then the row of the result
-# is $c_t$ times the honest one, and this one number is all that leaks. For ⟨s⟩, which may look only
-# at itself, it is the weight it gives itself:
+# Here $A_{tu}$ is the weight *before* it is set to 0. The better a hidden word fits, the less is
+# left for the others. Let $c_t$ be the sum of the weights that row $t$ keeps. Then row $t$ of the
+# result is $c_t$ times the row that the causal mask gives, and this one number is all that leaks.
+# ⟨s⟩ may look only at itself, so its $c_1$ is the weight that it gives itself:
 
 
 # %%
 @show
 def what_leaks():
-    """The weight that the first row gives itself, for four changes of the future."""
+    """The weight that ⟨s⟩ gives itself, as it is and with each later word changed."""
     weights = [
         [
             f"{compute(HIDING[how].value, change.value, new.value)['weights'][0, 0]:.4f}"
@@ -178,21 +180,22 @@ def what_leaks():
     ]
     return Words(f"""
         It is {before}; {"; ".join(changed)}. (Masked before the softmax, it is 1 each time.) Four
-        futures, four different numbers. That sounds like little. Further below you can see what a
-        model makes of it.
+        changes, four different numbers. One number sounds like little. Further below you can see
+        what a model makes of it.
     """)
 
 
 # %% [markdown]
 # ## Nothing leaks: the proof
 #
-# One attention is safe. Is a whole decoder? Row $t$ of every part's result depends on rows up to
-# $t$ of its input: in attention by the mask, in all other parts on row $t$ alone. Rows up to $t$
-# come from rows up to $t$, and so on down to the words, through all blocks.
+# One masked attention is safe. Is a whole decoder? Look at row $t$ of the result of each part. In
+# masked self-attention it depends only on rows up to $t$ of the input. In all other parts it
+# depends on row $t$ alone, and on the French words. So no part brings in anything from a later row.
+# Follow row $t$ down through all blocks: you meet only words up to $t$.
 #
-# Try it: take a decoder of three blocks with random weights, change all words from some position
-# on, and count the positions whose *logits*, which go into the last softmax, stay the same, bit for
-# bit.
+# Let us try it with a decoder of three blocks with random weights. We change all words from some
+# position on. Then we count the positions whose *logits* stay the same, bit for bit. (The logits
+# are the numbers that go into the last softmax.)
 
 # %%
 SOURCE, BEFORE = np.array([[5, 9, 7, 2]]), np.array([[1, 4, 8, 6, 9, 5]])
@@ -225,35 +228,36 @@ def forward_nothing_leaks():
 
 
 # %% [markdown]
-# Why every bit, and not only "nearly"? A hidden weight is exactly 0, and 0 times a number adds
-# nothing. (But 0 · NaN is NaN: a mask does not protect against broken numbers.)
+# Why are they the same in every bit, and not just nearly? A hidden weight is exactly 0, and 0 times
+# a number adds nothing. (But 0 · NaN is NaN: a mask does not protect against broken numbers.)
 #
 # ### The same, backwards
 #
-# The loss of position $t$ must not depend on later words, so its gradient there has to be exactly
-# 0. For the scores lesson 3 derived
+# The loss of position $t$ must not depend on later words, so its gradient at each later word has to
+# be exactly 0. Lesson 3 derived the gradient of the scores:
 #
 # $$\mathrm{d}Z_{tu} = A_{tu}\Bigl(\mathrm{d}A_{tu} - \sum_s A_{ts}\,\mathrm{d}A_{ts}\Bigr)$$
 #
-# Where $u$ is hidden from $t$, $A_{tu} = 0$, and so is $\mathrm{d}Z_{tu}$. Now look at the key and
-# the value of position $s$. They collect from every position that used them:
+# Where $u$ is hidden from $t$, $A_{tu}$ is 0, and so is $\mathrm{d}Z_{tu}$. Now look at the key and
+# the value of position $s$. Their gradients collect a term from each position that used them:
 #
 # $$\mathrm{d}K_{si} = \sum_{t \ge s} \mathrm{d}E_{ts}\,Q_{ti}, \qquad \mathrm{d}V_{sj} =
 # \sum_{t \ge s} A_{ts}\,\mathrm{d}O_{tj}$$
 #
-# ($\mathrm{d}E = \mathrm{d}Z / \sqrt{d_k}$.) Terms with $t < s$ are 0. Data flow from earlier words
-# to later results, gradients from later losses to earlier words. Here are their lengths in the same
-# decoder: row $t$ is the loss of position $t$ alone, column $s$ the input vector of word $s$.
+# (Here $\mathrm{d}E = \mathrm{d}Z / \sqrt{d_k}$ is the gradient of the products $QK^\top$.) Terms
+# with $t < s$ are 0. Data flow from earlier words to later results, gradients from later losses to
+# earlier words. Here are the lengths of the gradients in the same decoder. Row $t$ belongs to the
+# loss of position $t$ alone, column $s$ to the input vector of word $s$.
 
 
 # %%
 def gradient_lengths(model: Transformer) -> np.ndarray:
-    """(T, T): row t has the lengths of the gradients of the loss at t at the decoder's inputs."""
+    """(T, T): row t has the lengths of the gradients of loss t at the decoder's inputs."""
     lengths = np.zeros((6, 6))
     for t in range(6):
         logits = model.forward(SOURCE, BEFORE)
         dlogits = np.zeros_like(logits)
-        dlogits[0, t] = softmax(logits[0, t])  # p - q, where the id 3 would be right
+        dlogits[0, t] = softmax(logits[0, t])  # p - p*, as if the id 3 were right
         dlogits[0, t, 3] -= 1
         dx, _ = model.decoder.backward(model.output.backward(dlogits))
         lengths[t] = np.linalg.norm(dx[0], axis=1)
@@ -269,8 +273,9 @@ def backward_nothing_leaks():
     return [
         *(Matrix(rf"\text{{{name}}}", lengths, *axes, 1) for name, lengths in found.items()),
         Words("""
-            A 0 without decimals is exactly 0. With the mask, so is every entry above the diagonal.
-            You can test any model that writes like this: any other number there, and it peeks.
+            A 0 without decimals is exactly 0. With the mask, all entries above the diagonal are
+            exactly 0. You can test any model that writes in this way: if it has any other number
+            there, it peeks.
         """),
     ]
 
@@ -278,17 +283,17 @@ def backward_nothing_leaks():
 # %% [markdown]
 # ## Look across: cross-attention
 #
-# The French sentence comes in through a second attention. The encoder has made $S$ vectors of it,
-# the **memory** $H$. The decoder has $T$ vectors $X$, one for each position. In **cross-attention**
-# queries come from the decoder, keys and values from the memory (3.2.3):
+# The French sentence comes in through a second attention. The encoder has turned it into $S$
+# vectors, the **memory** $H$. The decoder has $T$ vectors $X$, one for each position. In
+# **cross-attention** the queries come from the decoder, the keys and values from the memory
+# (section 3.2.3):
 #
 # $$Q = XW^Q, \qquad K = HW^K, \qquad V = HW^V, \qquad O = \mathrm{Attention}(Q, K, V)$$
 #
-# Only padding is hidden: the whole French sentence is there before the first English word. Here is
-# our example, with one head. A decoder's vector has three numbers, for *article*, *noun* and
-# *verb*: the kind of word it wants to say. A memory's vector says which kind of word it is. $d_k$
-# is 2 and $d_v$ is 1: each French word hands over one number, 1 for *son*, 2 for *chat*, 3 for
-# *saute*.
+# Here only padding is hidden: the whole French sentence is there before the first English word. Our
+# example has one head. Each vector has three numbers, for *article*, *noun* and *verb*. In the
+# decoder they say which kind of word comes next, in the memory which kind of word it is. $d_k$ is 2
+# and $d_v$ is 1: each French word hands over one number, 1 for *son*, 2 for *chat*, 3 for *saute*.
 
 # %%
 french = ["son", "chat", "saute", "⟨end⟩"]
@@ -320,9 +325,9 @@ def across_forward():
         Matrix("O", output, words, "v"),
         Words(f"""
             By hand: the position of *her* wants a noun, so its query is (2, 0). The key of *chat*
-            is (2, 0) as well. Their score is 4, divided by $\\sqrt{{2}}$ it is
-            {4 / math.sqrt(2):.2f}, and *chat* gets the weight {weights[1, 1]:.2f}. The row of
-            *jumping* asks for nothing: each of the four words gets a quarter, and the result is
+            is (2, 0) as well. Their product is 4. Divided by $\\sqrt{{2}}$ it gives the
+            score, {4 / math.sqrt(2):.2f}, and *chat* gets the weight {weights[1, 1]:.2f}. The row
+            of *jumping* asks for nothing: each of the four words gets a quarter, and the result is
             (1 + 2 + 3 + 0) / 4 = {output[4, 0]:g}.
         """),
     ]
@@ -346,8 +351,9 @@ def across_forward():
 # $$\mathrm{d}H_{si} = \sum_k \mathrm{d}K_{sk}\,W^K_{ik} + \sum_j \mathrm{d}V_{sj}\,W^V_{ij},
 # \qquad \mathrm{d}H = \mathrm{d}K\,(W^K)^\top + \mathrm{d}V\,(W^V)^\top$$
 #
-# The first part says how the memory should change to be *found* by those who need it, the second
-# how to *give* them something better. Which is larger in our example, for *chat*?
+# The first part says how a memory vector should change so that the right queries *find* it, the
+# second how it should change to *give* them something better. Which part is larger for *chat* in
+# our example?
 
 
 # %%
@@ -369,13 +375,14 @@ def across_backward():
         Matrix(r"\mathrm{d}V\,(W^V)^\top", through_values, french, kinds, largest),
         Matrix(r"\mathrm{d}H", total, french, kinds, largest),
         Words(f"""
-            By hand, the row of *chat*: its $\\mathrm{{d}}V$ is {n[0]}, and times 1, 2 and 3 that
-            is the row of the second part. Its $\\mathrm{{d}}K$ is ({n[1]}, {n[2]}). The row *noun*
-            of $W^K$ is (2, 0), so the noun of the first part is 2 · ({n[1]}), or {n[3]}.
+            By hand, the row of *chat*: its $\\mathrm{{d}}V$ is {n[0]}. Multiply it by 1, 2 and 3,
+            the numbers in $W^V$: this is its row of the second part. Its $\\mathrm{{d}}K$ is
+            ({n[1]}, {n[2]}). The row *noun* of $W^K$ is (2, 0), so the entry *noun* of the first
+            part is 2 · ({n[1]}), or {n[3]}.
 
-            For *chat* the values have more to say. For ⟨end⟩ it is the other way round: its noun
-            gets {n[4]} through the keys and {n[5]} through the values, together {n[6]}. Without the
-            keys even the sign would be wrong.
+            For *chat* the part of the values is larger. It can be the other way round: the entry
+            *noun* of ⟨end⟩ gets {n[4]} through the keys and {n[5]} through the values, together
+            {n[6]}. Without the keys even the sign would be wrong.
         """),
     ]
 
@@ -384,13 +391,13 @@ def across_backward():
 # ### From every block
 #
 # A decoder has $N$ blocks, six in the paper, and all of them look at the *same* memory. So $H$ is
-# used $2N$ times, for keys and for values in each block, and everything adds up:
+# used $2N$ times, for keys and for values in each block, and all the gradients are added:
 #
 # $$\mathrm{d}H = \sum_{n=1}^{N} \Bigl(\mathrm{d}K^{(n)}(W^{K(n)})^\top +
 # \mathrm{d}V^{(n)}(W^{V(n)})^\top\Bigr)$$
 #
 # The encoder has no loss of its own: $\mathrm{d}H$ is all it learns from. Here are the library's
-# lines, for one attention and for a decoder of blocks.
+# lines, for one attention and for the whole decoder.
 
 
 # %%
@@ -401,10 +408,10 @@ def the_lines_of_the_way_back():
         Beside(
             MultiHeadAttention.backward,
             {
-                "dmemory = ": r"""The heads side by side again, and back through the projection of
-                    the values: $\mathrm{d}V\,(W^V)^\top$.""",
+                "dmemory = ": r"""Back through the projection of the values:
+                    $\mathrm{d}V\,(W^V)^\top$.""",
                 "dmemory += ": r"""**Added**: $\mathrm{d}K\,(W^K)^\top$. With `=` instead of `+=`
-                    all shapes would be right, too.""",
+                    all shapes would still be right, but not the gradient.""",
                 "return self.query.backward": r"""$\mathrm{d}X = \mathrm{d}Q\,(W^Q)^\top$ for the
                     decoder, $\mathrm{d}H$ for the encoder.""",
             },
@@ -414,9 +421,9 @@ def the_lines_of_the_way_back():
             Decoder.backward,
             {
                 "dx, dmemory = ": "`dmemory` begins with 0.",
-                "for layer in reversed": """The blocks in reverse. Each *replaces* `dx` by that of
-                    its own input, and *adds* its part to `dmemory`.""",
-                "return dx, dmemory": "One goes down to the English words, one to the encoder.",
+                "for layer in reversed": """The blocks in reverse. Each *replaces* `dx` by the
+                    gradient of its own input, and *adds* its part to `dmemory`.""",
+                "return dx, dmemory": "`dx` goes to the English words, `dmemory` to the encoder.",
             },
         ),
     ]
@@ -425,8 +432,8 @@ def the_lines_of_the_way_back():
 # %% [markdown]
 # ### Is it true?
 #
-# Nudge the inputs and measure (lesson 3): for cross-attention with two heads and hidden padding,
-# then for a decoder of two blocks.
+# Nudge the inputs and measure how the result changes (lesson 3): first in cross-attention with two
+# heads and hidden padding, then in a decoder of two blocks.
 
 
 # %%
@@ -449,12 +456,12 @@ def gradient_check():
 # %% [markdown]
 # ## The whole block
 #
-# A decoder block has three parts (section 3.1), each in a residual with a norm (lesson 6);
-# [lesson 9](lesson_09_backpropagation.html) shows it among the others:
+# A decoder block has three parts (section 3.1), each in a residual connection with a norm
+# (lesson 6). [Lesson 9](lesson_09_backpropagation.html) shows the block in the whole model.
 #
-# 1. **masked self-attention**: look back at what has been written,
-# 2. **cross-attention**: look across at what has been read,
-# 3. **feed-forward**: work on it, each position by itself.
+# 1. **masked self-attention**: look back at the words written so far,
+# 2. **cross-attention**: look across at the sentence that is translated,
+# 3. **feed-forward**: work on what was found, each position by itself.
 #
 # $$N_1 = \mathrm{Norm}(X + \mathrm{SelfAttention}(X))$$
 #
@@ -469,10 +476,10 @@ def the_lines_of_the_block():
     return Beside(
         DecoderLayer.backward,
         {
-            "dx, dmemory = ": """The last part first, then the middle one. Two inputs, two
-                gradients: `dmemory` leaves the block here, since residual and norm are around
-                $N_1$ alone.""",
-            "return self.self_attention": "The first part; the memory's gradient beside it.",
+            "dx, dmemory = ": """The last part first, then the middle one. It has two inputs, so
+                there are two gradients. `dmemory` leaves the block here: the residual connection
+                and the norm have no part in it.""",
+            "return self.self_attention": "The first part. `dmemory` is returned as it is.",
         },
     )
 
@@ -480,14 +487,16 @@ def the_lines_of_the_block():
 # %% [markdown]
 # ## An honest model and one that peeks
 #
-# What if somebody forgets the mask, or applies it too late? Nothing crashes. Here such models train
-# on a small language: 250 French sentences such as *son chat noir saute*, of which 50 are held out.
-# *son* is *his*, *her* or *its*, a third of the time each, so an honest model pays at best
-# $\ln 3 \approx 1.10$ for that word. Half of the sentences have a *son*, and on average there are
-# 5.8 words to say, with ⟨end⟩: the lowest mean loss is near 1.10 / 2 / 5.8 = 0.095.
+# What if somebody forgets the mask, or applies it too late? Nothing crashes. Here such models learn
+# a small language: 250 French sentences such as *son chat noir saute*, of which 50 are held out.
+# *son* is *his*, *her* or *its*, a third of the time each. So an honest model, one that does not
+# peek, pays at best $\ln 3 \approx 1.10$ for that word. Half of the sentences have a *son*, and a
+# translation has 5.8 words on average, counting ⟨end⟩. So the lowest mean loss is near
+# 1.10 / 2 / 5.8 = 0.095.
 #
-# There are three kinds of models: the future hidden before the softmax, after it, and not at all.
-# Each trains with two seeds. Which will reach the lowest loss? Which will translate best?
+# We train three kinds of models: with the future hidden before the softmax, after it, and not at
+# all. Each is trained twice, with two seeds. Which will reach the lowest loss? Which will translate
+# best?
 
 
 # %%
@@ -526,41 +535,42 @@ def three_ways_to_hide():
             "lesson_07_losses",
             curves,
             "Loss against step on a logarithmic scale. With the mask it falls to the dotted line "
-            "of the lowest possible loss. The other two fall through it, to a fortieth of it.",
-            f"**Too good to be true.** The dotted line, {floor(KNOWN):.3f}, is the lowest that "
-            f"a loss can be without peeking. For the new sentences that is {floor(NEW):.3f}.",
+            "of the lowest possible loss. The other two fall below a fortieth of that.",
+            f"**Too good to be true.** The dotted line, {floor(KNOWN):.3f}, is the lowest mean "
+            f"loss possible without peeking. For the new sentences it is {floor(NEW):.3f}.",
         ),
         table(
             ["hidden", "loss, last steps", "loss, new sentences", "right", f"*{french}*"],
             rows,
-            "Right: the share of 50 new sentences that are translated rightly when the model reads "
-            "its own words. The last column: what it writes for one of them.",
+            "Right: the share of 50 new sentences that the model translates correctly, reading its "
+            "own words. The last column: what it writes for one of them.",
         ),
         Words(f"""
             Judged by the loss, the models that peek are {ratio:.0f} times as good. Judged by what
-            they write, they are useless. And their loss is as low on new sentences: **held-out data
-            does not find this mistake**, because there, too, the answer is in the input.
+            they write, they are useless. Their loss is just as low on new sentences: **held-out
+            data does not reveal this mistake**, because there, too, the answer is in the input.
 
             Zeroing after the softmax is as bad as no mask. All that leaks is $c_t$, one number for
-            each head and position, and training has found a way to write the next word into it.
-            When these models write by themselves, there is no answer to read off.
-            {short:.0f} % of what they write ends before the fourth word: in training only the last
-            word had nothing behind it, and there ⟨end⟩ was right.
+            each head and position, and training has found a way to put the next word into it.
+            When the peeking models write by themselves, there is no answer to read off. And
+            {short:.0f} % of their translations end before the fourth word: in training only the
+            last position had no word after it, and there ⟨end⟩ was right.
 
-            Two things do find it: a loss lower than possible, and letting the model write.
+            Two things do reveal the mistake: a loss below the lowest possible one, and letting the
+            model write.
         """),
     ]
 
 
 # %% [markdown]
-# Watch them. With the causal mask the first word of *son chat noir saute* gets about a third. The
-# others *know* that it is *her*, because they saw it.
+# Watch the three models at *son chat noir saute*, with *her* as the right first word. The one with
+# the causal mask gives it a probability of about a third. The others *know* it: it leaks to them.
 
 
 # %%
 @show
 def simulation_of_teacher_forcing() -> Simulation:
-    """The second simulation: reading the right words, or its own."""
+    """The second simulation: a decoder reads the right words, or its own."""
     return forcing
 
 
@@ -571,9 +581,9 @@ def simulation_of_teacher_forcing() -> Simulation:
 # ## One word at a time
 #
 # A trained decoder writes one word after another. Must it compute all positions again each time?
-# No: because of the mask, what a position computes does not change when later words arrive. Its
-# keys and values can be kept, in a **key-value cache** (lesson 10). A new word costs one query,
-# which looks at the kept keys. Is the result the same?
+# No: because of the mask, what a position computes does not change when later words arrive. So its
+# keys and values can be kept in a **key-value cache** (lesson 10). For a new word the decoder
+# computes a single new position, whose query looks at the kept keys. Is the result the same?
 
 
 # %%
@@ -591,12 +601,12 @@ def one_at_a_time():
 
     honest, leaky = differences(Transformer), differences(Leaky)
     return Words(f"""
-        With the mask the logits differ by {scientific(honest.max())} at most: rounding. The decoder
-        computed 5 positions, one for each word. Starting again for each word would take
-        1 + 2 + 3 + 4 + 5 = {sum(range(6))}, and {sum(range(1001)):,} for 1000 words.
+        With the mask the logits differ by {scientific(honest.max())} at most: rounding. With the
+        cache the decoder computes 5 positions, one for each word. Starting again for each word, it
+        computes 1 + 2 + 3 + 4 + 5 = {sum(range(6))}, and for 1000 words {sum(range(1001)):,}.
 
         Without the mask they differ by {leaky.max():.1f}: training and writing compute different
-        things. Only the last position agrees, because nothing comes after it.
+        things. Only the last position agrees: no word comes after it, and the model has one block.
     """)
 
 
@@ -604,10 +614,11 @@ def one_at_a_time():
 # ## Without an encoder
 #
 # Is the encoder needed at all? Write the French sentence and its translation in one row,
-# *son chat saute* ⟨s⟩ *her cat is jumping*, and let a decoder continue it. Its own self-attention
-# sees all that came before ⟨s⟩. So the encoder, the memory and cross-attention fall away: in the
-# paper's size that saves 1,049,600 parameters per block, four matrices of 512 × 512 and a norm.
-# The price: the French words look only back, never ahead.
+# *son chat saute* ⟨s⟩ *her cat is jumping*, and let a decoder continue after ⟨s⟩. Its
+# self-attention sees the French words, because they come first. So it needs no encoder, no memory
+# and no cross-attention. In the paper's size, leaving out cross-attention alone saves 1,049,600
+# parameters per block: four matrices of 512 × 512 and a norm. The price: the French words look only
+# back, never ahead.
 #
 # The causal mask, teacher forcing and the cache stay. This is the **decoder-only** model
 # (Liu et al. 2018, Radford et al. 2018) behind today's large language models. In numformer it is
@@ -621,12 +632,12 @@ def one_at_a_time():
 # | forward | backward | shape |
 # |---|---|---|
 # | $A_{ts} = 0$ for $s > t$ | $\mathrm{d}Z_{ts} = 0$ for $s > t$, exactly | $(T, T)$ |
-# | result $t$ uses words $s \le t$ | word $s$ collects from losses $t \ge s$ | |
+# | result $t$ uses words $s \le t$ | word $s$ gets gradients from losses $t \ge s$ | |
 # | $Q = XW^Q$ | $\mathrm{d}X = \mathrm{d}Q\,(W^Q)^\top$ | $(T, D)$ |
 # | $K = HW^K$ | $\mathrm{d}H = \mathrm{d}K\,(W^K)^\top$ | $(S, D)$ |
-# | $V = HW^V$ | and to it $\mathrm{d}V\,(W^V)^\top$ | $(S, D)$ |
+# | $V = HW^V$ | plus $\mathrm{d}V\,(W^V)^\top$ | $(S, D)$ |
 # | $N$ blocks read $H$ | $\mathrm{d}H$ is the sum over the $N$ blocks | $(S, D)$ |
-# | reads ⟨s⟩ and the target, shifted by one | a loss at each position, all at once | $(T)$ |
+# | reads the target shifted by one, ⟨s⟩ first | a loss at each position, all at once | $(T)$ |
 
 # %% [markdown]
 # ## Often told: check it
@@ -640,12 +651,13 @@ def often_told():
     masked = softmax(np.zeros((1, 3)), np.zeros((1, 3), bool))[0]
     return Words(f"""
         **“You may as well set the weights to 0 after the softmax.”** A model trained like that ends
-        at a loss of {hidden:.4f}, far below the {floor(KNOWN):.3f} that is possible without seeing
+        at a loss of {hidden:.4f}, far below {floor(KNOWN):.3f}, the lowest possible without seeing
         the answer.
 
-        **“A masked row of minus infinity is harmless.”** If *every* key is hidden, the largest
-        score is $-\\infty$, and $-\\infty$ minus itself is no number. numformer's softmax gives
-        such a row the weights {listed(masked)}; plain formulas give nan.
+        **“A row in which everything is masked is harmless.”** The softmax first subtracts the
+        largest score of the row. If *every* key is hidden, this is $-\\infty$, and $-\\infty$
+        minus itself is not a number. numformer's softmax gives such a row the weights
+        {listed(masked)}; plain formulas give nan.
     """)
 
 
@@ -675,23 +687,23 @@ def quiz() -> list[Question]:
             choices=("the last alone", "all five", "none"),
             answer=1,
             why="Each row is divided by a sum that contains the last word's score, hidden or not. "
-            "So all rows may change a little, and that is a leak. Only with the mask *before* the "
-            "softmax does the last row alone change. It always may: it looks at its own word.",
+            "So all rows may change a little, and that is a leak. With the mask *before* the "
+            "softmax the last row alone changes, and it may: it looks at its own word.",
         ),
         Question(
             question="No model can know whether *son* is his, her or its. What is the lowest mean "
             "loss at that word? (Natural logarithm, two decimals.)",
             answer=math.log(3),
             why="The best it can do is give each a third: $-\\ln(1/3) \\approx 1.10$. A model with "
-            "less has seen the answer, or has been lucky.",
+            "a lower loss has seen the answer, or has been lucky.",
         ),
         Question(
             question="Your new model has a far lower loss than the old one, also on held-out data. "
-            "When it writes by itself, it writes nonsense. What do you look at first?",
+            "When it writes by itself, it writes nonsense. What do you check first?",
             choices=("dropout", "the learning rate", "whether a loss depends on later inputs"),
             answer=2,
-            why="This looks like peeking: take the loss of one position and its gradient at later "
-            "inputs. It has to be exactly 0. Too little dropout would show in the held-out loss, "
+            why="This looks like peeking. Take the loss of one position and its gradient at later "
+            "inputs: it has to be exactly 0. Too little dropout would show in the held-out loss, "
             "and a bad learning rate in the training loss; here both are fine.",
         ),
         Question(
@@ -699,7 +711,7 @@ def quiz() -> list[Question]:
             "memory contribute to its gradient?",
             answer=2 * 6,
             why="Each block makes keys and values from it, so $2 \\cdot 6 = 12$. Queries come from "
-            "the decoder and give the memory nothing.",
+            "the decoder, so the memory gets no gradient through them.",
         ),
     ]
 
@@ -723,5 +735,6 @@ def exercises():
 #
 # - `numformer/paper/decoder.py` and `numformer/paper/transformer.py`: the whole decoder.
 # - *Attention Is All You Need*, sections 3.1 and 3.2.3: three ways to use attention.
-# - Liu et al. 2018, *Generating Wikipedia by Summarizing Long Sequences*: no encoder.
+# - Liu et al. 2018, *Generating Wikipedia by Summarizing Long Sequences*: a model without an
+#   encoder.
 # - Lesson 8: how such a model is trained.

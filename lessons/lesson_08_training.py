@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Training
 #
-# > How do random weights become a translator? And why does the paper begin with small steps, with
-# > answers that are not quite right, and with some numbers switched off?
+# > How do random weights become a translator? And why does the paper train with small steps at
+# > first, with answers that are not quite right, and with some numbers switched off?
 
 # %%
 import numpy as np
@@ -41,35 +41,35 @@ def train_it_yourself() -> Simulation:
 
 
 # %% [markdown]
-# Every curve above is a whole training run. What happens in a step fits in four lines:
+# Every loss curve above is a whole training run. One step of it fits in four lines:
 #
-# 1. **Forward**: the model says how probable it thinks each symbol, and the **loss** says how bad
-#    that is.
+# 1. **Forward**: the model gives each symbol a probability, and the **loss** says how bad these
+#    probabilities are.
 # 2. **Backward**: each weight $w$ gets its gradient $g$: how fast the loss grows as $w$ grows.
 # 3. The **learning rate** $\eta$ says how far to go: $w \leftarrow w - \eta\,g$.
 # 4. Start over with other sentences.
 #
-# Nobody trains a Transformer with these four lines alone. The third one gained an optimizer with
+# Nobody trains a Transformer with these four lines alone. The third line gets an optimizer with
 # memory (Adam), a rate that rises and falls (warm-up), and often a limit on the gradient
-# (clipping). The loss changed (label smoothing), and so did forward (dropout). This lesson takes
-# them one by one, writes each out with numbers you can check by hand, and switches each off to see
-# what it was good for.
+# (clipping). The loss is changed (label smoothing), and so is forward (dropout). This lesson takes
+# these parts one by one, with numbers that you can check by hand. At the end it changes or leaves
+# out each part to see what the part is good for.
 #
 # ## What the loss is
 #
-# The sentence begins *the*, and the next word is *cat*. The model has given each of four words a
-# number $z$, the *logits*. A softmax (lesson 3) turns them into probabilities. What should we tell
-# the model? That *cat* is right: 1 for *cat*, 0 for the others. Call what the model thinks $p$, and
-# what it is told $p^*$.
+# The sentence begins with *the*, and the next word is *cat*. The model has given each of four words
+# a number $z$, its *logit*. A softmax (lesson 3) turns the logits into probabilities. What should
+# we tell the model? That *cat* is right: 1 for *cat*, 0 for the others. Call what the model thinks
+# $p$, and what it is told $p^*$.
 #
 # The **cross-entropy** is the price the model pays, a sum over all $N$ words it can choose from:
 #
 # $$\mathrm{loss} = -\sum_v p^*_v \log p_v$$
 #
 # If one word is right, one term is left: minus the logarithm of its probability. Being sure and
-# right costs nothing, $-\log 1 = 0$. If the model thought the right word impossible, it pays
-# infinitely much. And guessing among $N$ words costs $\log N$: every curve above begins there, or a
-# bit higher.
+# right costs nothing, $-\log 1 = 0$. If the model thinks the right word impossible, it pays
+# infinitely much. Guessing evenly among $N$ words costs $\log N$: every loss curve above begins
+# there, or a bit higher.
 
 # %%
 thought = by_hand.loss_and_gradient(by_hand.LOGITS, 0.0)
@@ -85,9 +85,9 @@ def four_words():
     return [
         Matrix("p, p^*, \\mathrm{d}z", rows, names, by_hand.WORDS, 1),
         Words(f"""
-            The loss is $-\\log 0.5$, which is {thought["loss"]:.3f}. The last row is what flows
-            back to the logits. Look at it before you read on: how does it come from the two rows
-            above?
+            The loss is $-\\log 0.5$, which is {thought["loss"]:.3f}. The last row is the gradient
+            that flows back to the logits. Look at it before you read on: how can you compute it
+            from the two rows above?
         """),
     ]
 
@@ -95,24 +95,24 @@ def four_words():
 # %% [markdown]
 # ### Through the softmax, at once
 #
-# It is their difference. Here is why. First the gradient of the probabilities. Each $p_v$ appears
-# in one term, and the derivative of $\log p$ is $1 / p$:
+# The gradient is the first row minus the second. Here is why. Begin with the gradient of the
+# probabilities. Each $p_v$ appears in one term, and the derivative of $\log p$ is $1 / p$:
 #
 # $$\mathrm{d}p_v = -\frac{p^*_v}{p_v}$$
 #
 # Then go back through the softmax, as lesson 3 derived it: from each entry subtract the average of
-# all entries, then multiply by the probability.
+# all entries, in which each counts by its probability. Then multiply by the probability.
 #
 # $$\mathrm{d}z_u = p_u\Bigl(\mathrm{d}p_u - \sum_v p_v\,\mathrm{d}p_v\Bigr)$$
 #
-# Put the first into the second. In the sum each $p_v$ meets its own $1 / p_v$, and they cancel.
-# What is left is $-\sum_v p^*_v = -1$, since the $p^*_v$ sum to 1:
+# Put the first formula into the second. In the sum each $p_v$ meets its own $1 / p_v$, and they
+# cancel. What is left is $-\sum_v p^*_v = -1$, since the $p^*_v$ sum to 1:
 #
 # $$\mathrm{d}z_u = p_u\Bigl(-\frac{p^*_u}{p_u} + 1\Bigr) = p_u - p^*_u$$
 #
-# **What it thinks minus what it was told.** A division by numbers that may be tiny has become a
-# subtraction. That is why libraries keep softmax and cross-entropy together: apart, a probability
-# rounded to 0 would give 0 times infinity.
+# **What the model thinks minus what it is told.** A division by numbers that may be tiny has become
+# a subtraction. That is why libraries compute softmax and cross-entropy together: computed apart, a
+# probability that is rounded to 0 would give 0 times infinity.
 #
 # ## Label smoothing
 #
@@ -123,14 +123,14 @@ def four_words():
 #
 # $$p^*_v = (1 - \varepsilon_{ls})\,[v\ \mathrm{is\ right}] + \frac{\varepsilon_{ls}}{N}$$
 #
-# The bracket is 1 where it is true, and 0 elsewhere. All the derivation above needs of $p^*$ is
-# that it sums to 1. So the gradient is still $p - p^*$.
+# The bracket is 1 for the right word and 0 for the others. The derivation above needs only that the
+# $p^*_v$ sum to 1, and they still do. So the gradient is still $p - p^*$.
 
 
 # %%
 @show
 def what_the_loss_wants() -> Simulation:
-    """The simulation: logits, smoothing, and the gradient that comes of them."""
+    """The simulation: logits, smoothing, and the gradient that they give."""
     return by_hand.smoothed
 
 
@@ -148,13 +148,13 @@ def smoothing_by_hand():
 
         The gradient is 0 where $p = p^*$. Then the logit of the right word is
         $\\log(0.85 / 0.05)$, or {gap:.2f}, above the others, and there it stays. With the paper's
-        0.1 and 37,000 symbols the gap is {paper:.1f}. Without smoothing there is no such place.
+        0.1 and 37,000 symbols the gap is {paper:.1f}. Without smoothing no gap is ever wide enough.
 
         There is a price. The smoothed loss cannot reach 0, and the model is less sure than it could
         be. The paper says so: smoothing “hurts perplexity, as the model learns to be more
         unsure, but improves accuracy and BLEU score”. (Perplexity is $e$ to the power of the
         loss. BLEU says from 0 to 100 how much a translation is like one by a person.) We will see
-        how much of this shows here.
+        below how much of this our own runs show.
     """)
 
 
@@ -165,15 +165,15 @@ def the_lines_of_the_loss():
         Beside(
             cross_entropy,
             {
-                "xp = ": "NumPy, or whatever made the arrays.",
+                "xp = ": "The library of the arrays: NumPy, or CuPy on a GPU.",
                 "with np.errstate": r"The highest logit becomes 0, so $e^z$ cannot overflow; "
                 r"the probabilities stay the same. `spread` is $\varepsilon_{ls}$ times the mean "
-                "of all logits: what every word gets.",
-                "at_target": "The logit of the right word of each row.",
-                "exponentials": "$e^z$, over the logits.",
-                "total": "Their sum. $p$ is the first divided by the second.",
+                "of all logits, for the share that every word gets.",
+                "at_target": "The logit of the right word in each row.",
+                "exponentials": "$e^z$, written over the logits.",
+                "total": "Their sum. $p$ is `exponentials` divided by `total`.",
                 "losses": r"$\log p_v = z_v - \log \sum_u e^{z_u}$, and $p^*$ sums to 1. So the "
-                "sum over words needs two numbers: the logit of the right word, and the mean.",
+                "loss needs this logarithm, the right word's logit, and the mean of all logits.",
                 "return": "`share` is 1 over the number of positions that count, 0 for padding.",
             },
         ),
@@ -182,10 +182,10 @@ def the_lines_of_the_loss():
             {
                 "xp = ": "",
                 "dlogits = ": "The result is written over the exponentials.",
-                "dlogits *= ": "$p$, times `dlosses`, each row's share in the mean.",
+                "dlogits *= ": "$p$, times the row's share in the mean, `dlosses`.",
                 "if smoothing": r"Minus $\varepsilon_{ls} / N$, for every word.",
                 "dlogits[": r"Minus $1 - \varepsilon_{ls}$, for the right one.",
-                "return": r"$p - p^*$. No logarithm is left.",
+                "return": r"$p - p^*$, times that share. No logarithm is left.",
             },
         ),
     ]
@@ -197,13 +197,14 @@ def the_lines_of_the_loss():
 # A gradient says which way is up, for each weight by itself. It does not say how far to go: one
 # weight's gradients may be a thousand times another's. And each batch of sentences gives a
 # different gradient. **Adam** (Kingma and Ba 2015; section 5.3) remembers two things about each
-# weight: the mean $m$ of its gradients, and the mean $n$ of their squares. Old ones count less and
-# less. In step $i$:
+# weight: the mean $m$ of its gradients, and the mean $n$ of their squares. Old gradients count less
+# and less. In step $i$:
 #
 # $$m \leftarrow \beta_1 m + (1 - \beta_1)\,g \qquad n \leftarrow \beta_2 n + (1 - \beta_2)\,g^2$$
 #
-# Both begin at 0, so at first they are too small. After $i$ steps the shares of all gradients so
-# far sum to $1 - \beta^i$. Divide by that, and you have true means:
+# Both begin at 0, so at first they are too small. Each gradient counts with a share: the last one
+# with $1 - \beta$, the one before with $\beta\,(1 - \beta)$, and so on. After $i$ steps the shares
+# sum to $1 - \beta^i$. Divide by this sum, and you have true means:
 #
 # $$\hat m = \frac{m}{1 - \beta_1^i} \qquad \hat n = \frac{n}{1 - \beta_2^i} \qquad
 # w \leftarrow w - \eta\,\frac{\hat{m}}{\sqrt{\hat{n}} + \varepsilon}$$
@@ -227,26 +228,25 @@ def adam_by_hand():
     third, fourth = steps[2:4]
     assert np.allclose(steps[0, -1], 1) and fourth[-1] < 1
     return Words(f"""
-        **Step 1.** $m$ = 0.1 · 1 = 0.1, and $n$ = 0.02 · 1² = 0.02. To correct them, divide both by
-        exactly these shares: $\\hat m$ = 1 and $\\hat n$ = 1. The step is 1, and it would be 1 for
-        *any* positive gradient, 0.001 or 1,000: **the first step of every weight has the full
-        length $\\eta$**, however little is known.
+        **Step 1.** $m$ = 0.1 · 1 = 0.1, and $n$ = 0.02 · 1² = 0.02. The shares are 0.1 and 0.02.
+        Divide by them: $\\hat m$ = 1 and $\\hat n$ = 1. The step is 1, and it would be 1 for *any*
+        positive gradient, 0.001 or 1,000: **the first step of every weight has the full length
+        $\\eta$**, however little is known.
 
-        **Step 4**, the large one. $m$ = 0.9 · {third[1]:.3f} + 0.1 · 10 = {fourth[1]:.3f}. The
-        shares sum to 1 − 0.9⁴, or {1 - 0.9**4:.4f}, so $\\hat m$ is {fourth[3]:.2f}. The root
-        of
-        $\\hat n$ is {fourth[4]:.2f}: it has grown more than the mean. A gradient ten times as large
-        makes the step not longer but *shorter*, {fourth[5]:.2f}.
+        **Step 4** has the large gradient. $m$ = 0.9 · {third[1]:.3f} + 0.1 · 10 = {fourth[1]:.3f}.
+        The shares sum to 1 − 0.9⁴, or {1 - 0.9**4:.4f}, so $\\hat m$ is {fourth[3]:.2f}. The root
+        of $\\hat n$ is {fourth[4]:.2f}: it has grown more than $\\hat m$. A gradient ten times as
+        large makes the step not longer but *shorter*, {fourth[5]:.2f}.
 
-        **After it** the mean forgets fast, in about 1 / (1 − 0.9) = 10 steps, the square slowly, in
-        1 / (1 − 0.98) = 50. So the number moves carefully for a while: the last step is
-        {last[0.98]:.2f}. With β₂ = 0.5 the square forgets before the mean does, and the same
-        gradient of 1 moves the number by {last[0.5]:.2f}. Set β₂ to 0.5 in the
+        **After step 4** the mean $m$ forgets the large gradient fast, in about 1 / (1 − 0.9) = 10
+        steps, and $n$ slowly, in about 1 / (1 − 0.98) = 50. So the steps stay short for a while:
+        the last step is {last[0.98]:.2f}. If β₂ is 0.5, $n$ forgets faster than $m$. In the last
+        step the same gradient of 1 then moves the number by {last[0.5]:.2f}. Set β₂ to 0.5 in the
         [first simulation](#training) and see what becomes of its curve.
 
-        Two things follow. Adam does not look at the size of gradients: multiply all of them by
-        1,000, and nothing changes. And where gradients keep changing sign, the mean is small
-        compared with the root of the square, and the step is short.
+        Two things follow. Adam ignores the overall size of the gradients: multiply all of them by
+        1,000, and nothing changes. And where gradients keep changing sign, $m$ is small compared
+        with the root of $n$, and the step is short.
     """)
 
 
@@ -256,18 +256,18 @@ def the_lines_of_adam():
     return Beside(
         adam,
         {
-            "xp = ": "One vector holds every weight of the model, so these lines run once a step.",
+            "xp = ": "`data` holds all weights of the model in one vector, or a piece of it.",
             "mean *= ": r"$\beta_1 m$",
             "mean += ": r"$+\,(1 - \beta_1)\,g$",
             "change = ": r"$g^2$, in an array of its own.",
             "change *= 1": r"$(1 - \beta_2)\,g^2$",
             "square *= ": r"$\beta_2 n$",
-            "square += ": "The two together.",
+            "square += ": "The sum of the two: the new $n$.",
             "xp.sqrt": r"$\sqrt n$",
             "change *= (1": r"Corrected: $\sqrt{\hat{n}}$",
             "change += ": r"$+\,\varepsilon$",
-            "xp.divide": r"$m$ divided by it.",
-            "change *= rate": r"Times $\eta$, and the correction of $m$.",
+            "xp.divide": r"$m$ divided by `change`.",
+            "change *= rate": r"Times $\eta$, and $m$ is corrected, too.",
             "data -= ": "The step.",
         },
     )
@@ -276,17 +276,17 @@ def the_lines_of_adam():
 # %% [markdown]
 # ## Warm-up
 #
-# So in the first steps every weight moves by the whole rate, knowing only the sign of one gradient
-# from one batch. Thousands of weights do so at once. In a deep model with the norm after the sum
-# this can throw them all so far off that the gradient does not lead back (lesson 6). The paper's
-# answer (section 5.3, equation 3) is a rate that begins near 0:
+# So in the first step every weight moves by the whole rate, and all that Adam has used of its
+# gradient is the sign, from one batch. Thousands of weights do so at once. In a deep model with the
+# norm after the sum this can throw them so far off that the gradient does not lead back (lesson 6).
+# The paper's answer (section 5.3, equation 3) is a rate that begins near 0:
 #
 # $$\eta = d_{model}^{-0.5} \cdot \min(i^{-0.5},\ i \cdot i_{warmup}^{-1.5})$$
 #
 # The second term rises in a straight line, the first falls like one over the root of the step. They
 # meet at $i = i_{warmup}$. Go back to the [first simulation](#training): with a warm-up of 30 steps
-# the model has learned the task after 80. Set the warm-up to 1, and it takes far longer; keep the
-# rate high as well, and it never does much better than guessing.
+# the model has learned the task after 80. Set the warm-up to 1, and 120 steps are not enough. Let
+# the rate stay high as well, and the model learns little.
 
 
 # %%
@@ -302,8 +302,9 @@ def the_schedule_of_the_paper():
         table(["step", "learning rate of the base model"], rows),
         Words(f"""
             The highest rate is {peak:.5f}, in step 4,000. After four times as many steps it is half
-            as high. Note what the formula ties together: a shorter warm-up has a *higher* peak.
-            With 1,000 steps it would be twice as high. In our simulation you set them separately.
+            as high. The formula ties warm-up and peak together: a shorter warm-up has a *higher*
+            peak. With 1,000 steps it would be twice as high. In our simulation you set the two
+            separately.
         """),
     ]
 
@@ -312,15 +313,16 @@ def the_schedule_of_the_paper():
 # ## Dropout
 #
 # A model that has seen the same sentences often enough learns them by heart. **Dropout**
-# (Srivastava et al. 2014) makes that hard. In each training step every number is set to 0 with the
-# probability $p_{drop}$, and what is left is divided by $1 - p_{drop}$. No number can rely on a
-# particular other one being there. With $k$ for the mask, which is 0 or $1 / (1 - p_{drop})$:
+# (Srivastava et al. 2014) makes that hard. In each training step it sets every number of an array
+# to 0 with the probability $p_{drop}$, and divides the numbers that are left by $1 - p_{drop}$. So
+# no number can rely on a particular other one being there. Let $k$ be the mask, whose entries are 0
+# or $1 / (1 - p_{drop})$:
 #
 # $$y = x\,k \qquad \mathrm{d}x = \mathrm{d}y\,k$$
 #
 # The division keeps the mean: with $p_{drop} = 0.25$ a number is kept in 3 of 4 cases, and then it
 # is 4/3 of what it was. So when the model is used, dropout is left out and nothing else has to
-# change. Backward takes the mask of forward, not a new one.
+# change. Backward uses the mask of forward, not a new one.
 #
 # Where? Section 5.4 names two places:
 #
@@ -338,8 +340,8 @@ def the_lines_of_dropout():
         Beside(
             Residual.forward,
             {
-                "return self.norm": "Dropout on what the sublayer writes, then the sum. Nothing on "
-                "the way around is dropped.",
+                "return self.norm": "Dropout on the sublayer's output, then the sum. The `x` that "
+                "goes around the sublayer is kept whole.",
             },
         ),
     ]
@@ -348,15 +350,15 @@ def the_lines_of_dropout():
 # %% [markdown]
 # ## Clipping
 #
-# The paper does not clip, but most recipes since then do (Pascanu et al. 2013). All gradients of
-# the model together are one long vector. If it is longer than a limit $c$, it is shortened and
-# keeps its direction:
+# The paper does not clip, but most later recipes do. (The idea is older: Pascanu et al. 2013.) All
+# gradients of the model together are one long vector. If it is longer than a limit $c$, it is
+# shortened and keeps its direction:
 #
 # $$g \leftarrow g \cdot \min\Bigl(1, \frac{c}{\mathrm{norm}(g)}\Bigr)$$
 #
-# An unusual batch can then do no more harm than any other. Adam alone makes up for a factor that is
-# always the same. But without clipping, a single gradient can fill the memory of $n$, as the fourth
-# one did above.
+# An unusual batch can then do no more harm than any other. Is Adam not enough? It makes up for a
+# factor that is always the same. But without clipping, a single large gradient stays in $n$ for
+# many steps, as the fourth one did above.
 
 
 # %%
@@ -374,26 +376,27 @@ def the_lines_of_clipping():
 
 
 # %% [markdown]
-# ## Each switched off
+# ## One change at a time
 #
 # Now the real test. The task is the small language of lesson 7, where *son chat noir saute* becomes
-# *his black cat is jumping*, or *her*, or *its*. The model has three layers on each side and is 32
-# numbers wide. Each run is repeated three times, with other random weights and other sentences.
-# Guess first: which change will matter most?
+# *his black cat is jumping*, or the same with *her* or *its*. The model has three layers on each
+# side and is 32 numbers wide. We train it with the recipe, and then with parts of the recipe
+# changed or left out. Each run is done three times, with other random weights and other draws from
+# the same training sentences. Guess first: which change will matter most?
 
 # %%
 COLOURS = {"the recipe": BLUE, "no warm-up": ORANGE, "no warm-up, clipped": GREEN}
 
 
 def spread(values, form: str = ".2f") -> str:
-    """The mean, and the lowest and the highest."""
+    """The mean, with the lowest and the highest value."""
     low, high = min(values), max(values)
     return f"{np.mean(values):{form}} ({low:{form}} to {high:{form}})"
 
 
 @show
 def each_switched_off():
-    """Learning curves and what came of them, with each part of the recipe switched off."""
+    """Learning curves and results, with parts of the recipe changed or left out."""
     every = {name: runs.trained(name) for name in runs.CHANGES}
     held_out = {name: [run.held_out for run in made] for name, made in every.items()}
     right = {name: [100 * run.right for run in made] for name, made in every.items()}
@@ -442,7 +445,7 @@ def each_switched_off():
             "Three bands of loss against the step. With the recipe it falls to below 0.3; without "
             "warm-up it stays near 1; clipping helps a little.",
             "**How it learns.** The mean of three runs, and the band between the lowest and the "
-            "highest; each point a mean over ten steps.",
+            "highest. Each point is a mean over ten steps.",
         ),
         Picture(
             "lesson_08_switched_off",
@@ -456,10 +459,10 @@ def each_switched_off():
             ["run", "loss, new sentences", "% right"], rows, "Mean, lowest and highest of three."
         ),
         Words(f"""
-            - This model cannot do without **warm-up**. With none {mean["no warm-up"]:.0f} % of the
-              sentences are right, not {mean["the recipe"]:.0f} %. The rate has the same peak
-              and falls in the same way. It just does not rise first. Clipping at 1 does not
-              replace it.
+            - **Warm-up** matters most. With none {mean["no warm-up"]:.0f} % of the sentences are
+              right, not {mean["the recipe"]:.0f} %. Without it the rate begins at the same peak
+              and falls at once, so it is soon lower than with warm-up. Clipping at 1 does not
+              replace warm-up.
             - **Label smoothing** makes the model less sure, as the paper says. Without it the loss
               of new sentences is lower, {np.mean(held_out["no smoothing"]):.2f} and not
               {np.mean(held_out["the recipe"]):.2f} on average: the model gives its likeliest word
@@ -467,16 +470,16 @@ def each_switched_off():
               are too few to show whether smoothing makes more sentences right:
               {spread(right["the recipe"], ".0f")} % are right with it, and
               {spread(right["no smoothing"], ".0f")} % without.
-            - **β₂, clipping and dropout** change the mean of what is right by at most
-              {max(map(abs, small)):.1f} points. We could not expect much of β₂: {runs.STEPS} steps
-              are too few to forget.
-            - **Dropout** is for when there is little to learn from. With {runs.FEW} sentences
+            - **β₂, clipping and dropout** change the mean share of right sentences by at most
+              {max(map(abs, small)):.1f} points. We could not expect much of a β₂ of 0.999:
+              {runs.STEPS} steps are too few to show what a longer memory does.
+            - **Dropout** is meant for when there is little to learn from. With {runs.FEW} sentences
               instead of {runs.MANY}, {spread(rights["the recipe"], ".0f")} % of the new ones are
-              right with it, and {spread(rights["no dropout"], ".0f")} % without; the loss is
-              {spread(losses["the recipe"])} and {spread(losses["no dropout"])}.
+              right with dropout, and {spread(rights["no dropout"], ".0f")} % without; the loss is
+              {spread(losses["the recipe"])} with it and {spread(losses["no dropout"])} without.
 
             One small task and three runs show large effects, such as that of warm-up. Where the
-            ranges overlap, as they may with few sentences, it would take more runs to decide.
+            ranges overlap or touch, it would take more runs to decide.
         """),
     ]
 
@@ -484,7 +487,7 @@ def each_switched_off():
 # %% [markdown]
 # ## Is it true?
 #
-# Here is the gradient of the loss, with padding, against a measured one, as in lesson 3.
+# Here the gradient of the loss, with padding, is compared with a measured one, as in lesson 3.
 
 
 # %%
@@ -506,9 +509,9 @@ def gradient_check():
 #
 # | forward | backward | shape |
 # |---|---|---|
-# | $p^* = (1 - \varepsilon_{ls})\,[\mathrm{right}] + \varepsilon_{ls} / N$ | given | $(T, N)$ |
+# | $p^* = (1 - \varepsilon_{ls})\,[\mathrm{right}] + \varepsilon_{ls} / N$ | none | $(T, N)$ |
 # | softmax, then $-\sum_v p^*_v \log p_v$ | $\mathrm{d}z = p - p^*$ | $(T, N)$ |
-# | mean over what counts | times 1 over how many count | $(T, N)$ |
+# | mean over the positions that count | times 1 over their number | $(T, N)$ |
 # | $y = x\,k$ | $\mathrm{d}x = \mathrm{d}y\,k$ | as $x$ |
 #
 # | step of training | rule |
@@ -537,17 +540,18 @@ def often_told():
         numformer's base model has `p_drop` {config.p_drop:g} for the two places, and
         `attention_dropout` {config.attention_dropout:g}.
 
-        **“Warm-up is needed because Adam's first steps are too large.”** They are no larger than
-        later ones: $\\eta$ at most, or nearly. Ten gradients, the first 1,000 and the rest 1, give
-        the steps {steps[0]:.2f}, {steps[1]:.2f}, {steps[2]:.2f} at first.
-        What is true: they are as large as any, for every weight at once, when the model has seen
-        only one batch.
+        **“Warm-up is needed because Adam's first steps are too large.”** A large gradient does not
+        make them larger: they are about $\\eta$ at most. Ten gradients, the first 1,000 and the
+        rest 1, give the steps {steps[0]:.2f}, {steps[1]:.2f}, {steps[2]:.2f} at first, with
+        $\\eta$ = 1. What is true: the first step has the full length for every weight at once, and
+        at that time the model has seen only one batch.
 
         **“The paper uses Adam's defaults.”** Its β₂ is 0.98 and its ε $10^{{-9}}$; Kingma and Ba
-        propose 0.999 and $10^{{-8}}$. The square remembers 50 steps and not 1,000.
+        propose 0.999 and $10^{{-8}}$. So the paper's $n$ remembers about 50 steps and not 1,000.
 
         **“Label smoothing keeps a model from overfitting, so its loss on new text is lower.”** The
-        paper says that perplexity gets worse, and so it did above.
+        paper says that perplexity gets worse. In our runs, too, the loss on new sentences is higher
+        with smoothing.
     """)
 
 
@@ -565,8 +569,8 @@ def quiz() -> list[Question]:
         Question(
             "The model gives the right word the probability 0.2, without smoothing. What is the "
             "gradient of its logit?",
-            "$p - p^* = 0.2 - 1$. The gradients of all other words are their probabilities; "
-            "together they make 0.8, so that all of them sum to 0.",
+            "$p - p^* = 0.2 - 1$. The gradients of all other words are their probabilities, which "
+            "sum to 0.8. So all the gradients together sum to 0.",
             0.2 - 1,
         ),
         Question(
@@ -586,32 +590,33 @@ def quiz() -> list[Question]:
         ),
         Question(
             "In the paper's formula you quarter the warm-up, from 4,000 to 1,000 steps. What "
-            "becomes of the highest learning rate?",
+            "happens to the highest learning rate?",
             "It is $d_{model}^{-0.5} \\cdot i_{warmup}^{-0.5}$, and the root of 1/4 is a half.",
             1,
             {
                 "it stays": "The rate rises in a straight line, but the line is now steeper.",
                 "it is twice as high": "",
-                "it is four times as high": "The warm-up enters by its root.",
+                "it is four times as high": "The rate depends on the root of the warm-up.",
             },
         ),
         Question(
-            "Dropout is left out when the model is used. Why need nothing be rescaled then?",
-            "What is kept is divided by $1 - p_{drop}$ while training, so the mean of each number "
-            "is the same with dropout and without.",
+            "Dropout is left out when the model is used. Why is no rescaling needed then?",
+            "In training the numbers that are kept are divided by $1 - p_{drop}$. So the mean of "
+            "each number is the same with dropout and without.",
             2,
             {
                 "the norms take care of it": "The norms do not know what was dropped.",
-                "the weights have shrunk by themselves": "They met numbers of the right mean.",
+                "the weights have shrunk by themselves": "In training the numbers already had the "
+                "right mean, so nothing made the weights shrink.",
                 "training has rescaled what it kept": "",
             },
         ),
         Question(
-            "By mistake someone's loss is the sum over a batch and not the mean, 1,000 times too "
-            "large. They train with Adam and clip at 1. What happens?",
-            "Adam alone would take the same steps, but for its tiny $\\varepsilon$. Now every "
-            "gradient is far above the limit, so each is cut to the length 1, and all batches "
-            "count alike.",
+            "By mistake someone takes the sum of the losses of a batch and not the mean: 1,000 "
+            "times too much. They train with Adam and clip at 1. What happens?",
+            "Without clipping Adam would take the same steps, but for its tiny $\\varepsilon$. Now "
+            "nearly every gradient is far above the limit and is cut to the length 1, so all "
+            "batches count alike.",
             1,
             {
                 "nothing: both are blind to the size of the gradient": "Adam is. Clipping compares "

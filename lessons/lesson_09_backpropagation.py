@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Backpropagation by hand
 #
-# > How does the loss, one number at the end, reach the first weight? And if it arrived wrong, would
-# > you notice?
+# > How does the loss, one number at the end, reach the first weight? And if a wrong gradient
+# > arrived there, would you notice?
 
 # %%
 import numpy as np
@@ -22,21 +22,21 @@ from numformer.paper.embedding import embed_backward, output_projection_backward
 
 @show
 def which_is_right() -> Simulation:
-    """The first simulation: the losses of models of which only one has a right backward."""
+    """The first simulation: the losses of fourteen models. Only one has the right backward."""
     return bugs.curves
 
 
 # %% [markdown]
-# You have derived the backward of every part, and still a mistake in one of them does not catch
-# the eye. All but one learn something, and about half learn the task. A falling loss says little.
-# Here we put the parts together, follow the gradient from the loss to the first weight, and then
-# come back to the fourteen runs with a tool that finds each mistake in seconds.
+# You have derived the backward of every part. Even so, a mistake in one of them is hard to see: all
+# but one of these models learn something, and about half learn the task. A falling loss says
+# little. Here we put the parts together, follow the gradient from the loss to the first weight, and
+# then come back to the fourteen runs with a tool that finds each mistake in seconds.
 #
 # ## Forward, read upwards
 #
 # A backward pass is a forward pass read from its last line to its first. Where forward computed
 # $b = f(a)$, backward turns $\mathrm{d}b$ into $\mathrm{d}a$. Nothing else happens, however large
-# the model is. Three rules are all that you need:
+# the model is. You need only three rules:
 #
 # 1. **The last line comes first.** Its result is the loss, whose gradient is 1.
 # 2. **A gradient has the shape of what it belongs to.**
@@ -44,25 +44,25 @@ def which_is_right() -> Simulation:
 #
 # The first two are bookkeeping. The third is where the mistakes are, and this lesson goes from one
 # such place to the next. Here is the whole Transformer of the library, forward and backward. Read
-# the second part beside the first one from its end.
+# forward from its last line up, and compare each line with backward.
 
 
 # %%
 @show
 def the_whole_transformer():
-    """The library's Transformer, there and back."""
+    """The library's Transformer, forward and backward."""
     return [
         Beside(
             Transformer.forward,
             {
                 "special": "The ids that stand for no symbol: padding, start and end.",
-                "require_pair": "A look at whether the ids make sense.",
-                "sources = ": "Where the source has symbols, and where padding.",
-                "targets = ": "The same of the target.",
+                "require_pair": "This checks that the ids make sense.",
+                "sources = ": "Where the source has symbols, and where it has padding.",
+                "targets = ": "The same for the target.",
                 "memory = ": "The encoder: rows of the table, positions, blocks. Its result is the "
                 "memory $H$.",
-                "x, reach = ": "Rows of the table for what the decoder has read, and the causal "
-                "mask (lesson 7).",
+                "x, reach = ": "Rows of the table for what the decoder reads, and the causal mask "
+                "(lesson 7).",
                 "x = self.decoder": "The decoder's blocks, each of which looks at $H$. Call the "
                 "result $Y$.",
                 "return": r"The logits $L = YE^\top$, with the table $E$ once more.",
@@ -72,10 +72,10 @@ def the_whole_transformer():
             Transformer.backward,
             {
                 "dx, dmemory": r"From $\mathrm{d}L$ through the table to $\mathrm{d}Y$, then down "
-                "the decoder. Two gradients come out of it.",
+                "the decoder, which returns two gradients.",
                 "self.target": "One goes to the rows of the table that the decoder has read.",
-                "self.source": "The other goes down the encoder, to the rows that it has read. "
-                "Ids have no gradient: there is no id 4.01.",
+                "self.source": "The other goes down the encoder, to the rows that the encoder has "
+                "read. Ids have no gradient: there is no id 4.01.",
             },
         ),
     ]
@@ -86,9 +86,9 @@ def the_whole_transformer():
 #
 # Begin with a Transformer that has no layer at all. It looks up a row of the table, and at once
 # compares it with all rows. There are three symbols, *a*, *b* and *c*, each with a row of four
-# numbers. It reads *a* and is to say *b*. By section 3.4 a row is multiplied by $\sqrt{D}$ as it is
-# looked up, which is 2 here. (From here on $E$ is the table and $L$ are the logits. In earlier
-# lessons the two letters stood for scores and for a loss.)
+# numbers. The model reads *a*, and the right answer is *b*. As in section 3.4 of the paper, each
+# row is multiplied by $\sqrt{D}$ when it is looked up; here that is 2. (From here on $E$ is the
+# table and $L$ are the logits. In earlier lessons the two letters stood for scores and for a loss.)
 #
 # $$x = \sqrt{D}\,E_a$$
 #
@@ -97,7 +97,8 @@ def the_whole_transformer():
 # $$p = \mathrm{softmax}(L)$$
 #
 # The loss is $-\ln p_b$, and its gradient at the logits is $p - p^*$, where $p^*$ is 1 for the
-# right symbol and 0 elsewhere. (Where the loss is a mean over $n$ symbols, it is $(p - p^*)/n$.)
+# right symbol and 0 elsewhere. (If the loss is a mean over $n$ symbols, the gradient is
+# $(p - p^*)/n$.)
 
 # %%
 SYMBOLS, FEATURES = ["a", "b", "c"], ["1", "2", "3", "4"]
@@ -108,7 +109,7 @@ def plain(number: float, digits: int = 3) -> str:
 
 
 class Napkin:
-    """The model without a layer: what it computes there and back, with the library's layers."""
+    """The model without a layer, forward and backward, computed with the library's layers."""
 
     def __init__(self):
         weight = Parameter(np.eye(3, 4))
@@ -136,23 +137,24 @@ def the_napkin():
     return [
         Matrix("E", np.eye(3, 4), SYMBOLS, FEATURES),
         Matrix(r"\mathrm{d}L", made.dlogits, ["reads a"], SYMBOLS),
-        Matrix(r"\text{by the output}", made.by_output, SYMBOLS, FEATURES, 3),
-        Matrix(r"\text{by the input}", made.by_input, SYMBOLS, FEATURES, 3),
+        Matrix(r"\text{from the output}", made.by_output, SYMBOLS, FEATURES, 3),
+        Matrix(r"\text{from the input}", made.by_input, SYMBOLS, FEATURES, 3),
         Matrix(r"\mathrm{d}E", made.both, SYMBOLS, FEATURES, 3),
         Words(f"""
             By hand: $x$ is (2, 0, 0, 0), so the logits are (2, 0, 0). $e^2$ is 7.389, and *a* gets
-            7.389 / (7.389 + 2) = {plain(p[0])}. That is too much, *b* has too little:
-            $p - p^*$ is ({plain(a)}, {plain(made.dlogits[0, 1])}, {plain(rest)}).
+            7.389 / (7.389 + 2) = {plain(p[0])}. That is too much, and *b* has too little: $p - p^*$
+            is ({plain(a)}, {plain(made.dlogits[0, 1])}, {plain(rest)}).
 
             The table is used twice. **At the end**, $L_v$ is a product of $x$ and row $v$, so row
-            $v$ gets $\\mathrm{{d}}L_v\\,x$. Every row gets something, *c* too, which does not occur
-            at all: it is to be less likely. **At the beginning** only row *a* was looked up. What
-            comes to $x$ is $\\sum_v \\mathrm{{d}}L_v E_v$, and this, times 2, is for row *a*.
+            $v$ gets $\\mathrm{{d}}L_v\\,x$. Every row gets something, even that of *c*, which does
+            not occur at all: *c* should become less likely. **At the beginning** only row *a* was
+            looked up. The gradient of $x$ is $\\sum_v \\mathrm{{d}}L_v E_v$, and row *a* gets this
+            times 2.
 
-            Both add up. The first number of row *a* gets {plain(a)} · 2 + 2 · {plain(a)} =
-            {plain(made.both[0, 0])}. Is it so? The logit of *a* is $2 E_{{a1}}^2$. A square has
-            two equal factors, and the slope $4 E_{{a1}}$ comes half from each. Leave one of the two
-            gradients out, and you have half the slope of a square.
+            The two add up. The first number of row *a* gets {plain(a)} · 2 + 2 · {plain(a)} =
+            {plain(made.both[0, 0])}. Is that right? The logit of *a* is $2 E_{{a1}}^2$. A square
+            has two equal factors, and half of the slope $4 E_{{a1}}$ comes from each. Leave one of
+            the two gradients out, and you have half the slope of a square.
         """),
     ]
 
@@ -160,11 +162,11 @@ def the_napkin():
 # %% [markdown]
 # ## A table that is used three times
 #
-# In the real model there is a third use: the encoder looks up its symbols, too. Write $i_t$ for the
-# id at position $t$ of what the decoder reads, $j_s$ for that at position $s$ of what the encoder
-# reads, $X$ and $X'$ for the rows that are looked up. Ask where $E_{vk}$ is used. In the logit of
-# $v$ at every position $t$, with the factor $Y_{tk}$. In $X_{tk}$ wherever $i_t = v$, and in
-# $X'_{sk}$ wherever $j_s = v$, with the factor $\sqrt{D}$. So three sums make $\mathrm{d}E_{vk}$:
+# In the real model there is a third use: the encoder looks up its symbols, too. The decoder reads
+# the id $i_t$ at its position $t$ and looks up the row $X_t$; the encoder reads the id $j_s$ at its
+# position $s$ and looks up the row $X'_s$. Where is $E_{vk}$ used? In the logit of $v$ at every
+# position $t$, with the factor $Y_{tk}$. In $X_{tk}$ wherever $i_t = v$, and in $X'_{sk}$ wherever
+# $j_s = v$, with the factor $\sqrt{D}$. So $\mathrm{d}E_{vk}$ has three parts:
 #
 # $$\text{output} \quad \sum_t \mathrm{d}L_{tv}\,Y_{tk}$$
 #
@@ -172,8 +174,8 @@ def the_napkin():
 #
 # $$\text{encoder} \quad \sqrt{D} \sum_{j_s = v} \mathrm{d}X'_{sk}$$
 #
-# In the code no line adds the three. Each of the layers adds its own to the one `grad`, with `+=`.
-# And a symbol that occurs twice in a batch gets both, with `scatter_add`.
+# No line of the code adds the three parts. Each of the layers adds its own part to the same `grad`,
+# with `+=`. And if a symbol occurs twice in a batch, `scatter_add` adds both of its gradients.
 
 
 # %%
@@ -184,15 +186,15 @@ def the_lines_of_the_table():
         Beside(
             output_projection_backward,
             {
-                "return": r"$\mathrm{d}Y = \mathrm{d}L\,E$, and the first sum, "
+                "return": r"$\mathrm{d}Y = \mathrm{d}L\,E$, and the first part, "
                 r"$\mathrm{d}L^\top\,Y$."
             },
         ),
         Beside(
             embed_backward,
             {
-                "scatter_add": "The second sum, or the third: each position's gradient is added to "
-                "the row of its id, times $\\sqrt{D}$."
+                "scatter_add": "The second part, or the third: each position's gradient is added "
+                "to the row of its id, times $\\sqrt{D}$."
             },
         ),
     ]
@@ -200,7 +202,7 @@ def the_lines_of_the_table():
 
 @show
 def three_uses():
-    """What each use adds to the rows of the table, in a model as it begins."""
+    """What each use adds to the rows of the table, in a model with its initial weights."""
     walk = stations.walk()
     rows = [
         (
@@ -215,13 +217,14 @@ def three_uses():
         table(
             ["symbol", "the output", "the decoder's lookup", "the encoder's lookup"],
             rows,
-            "The length of what each use adds to the row of a symbol.",
+            "The length of the gradient that each use adds to a symbol's row.",
         ),
         Words(f"""
-            This is the small Transformer of the runs above as it begins: width 16, two heads, two
-            layers on each side. It reads *{stations.WORD}* and is to write *{stations.WORD[::-1]}*.
-            The letters *c*, *e* and *f* do not occur, so they get a gradient from the output alone.
-            ⟨s⟩ is read by the decoder and by nobody else, ⟨end⟩ by the encoder.
+            This is the small Transformer of the runs above with its initial weights: width 16, two
+            heads, two layers on each side. It reads *{stations.WORD}* and should write
+            *{stations.WORD[::-1]}*. The letters *c*, *e* and *f* do not occur, so they get a
+            gradient from the output alone. Only the decoder reads ⟨s⟩, and only the encoder reads
+            ⟨end⟩.
         """),
     ]
 
@@ -229,22 +232,22 @@ def three_uses():
 # %% [markdown]
 # ## Around and through
 #
-# Between the first use of the table and the last lie sublayers, each in a residual connection.
-# Lesson 6 derived what comes back through one of them, $u = x + f(x)$:
+# Between the first use of the table and the last lie the sublayers, each with a residual
+# connection. Lesson 6 derived what comes back through one of them, $u = x + f(x)$:
 #
 # $$\mathrm{d}x = \mathrm{d}u + \mathrm{d}u\,J_f$$
 #
-# where $J_f$ is the Jacobian of the sublayer. Now put one on the other. The gradient goes around
-# the upper one or through it, and then around the lower one or through it:
+# where $J_f$ is the Jacobian of the sublayer. Now put one sublayer on top of another. The gradient
+# goes around the upper one or through it, and then around the lower one or through it:
 #
 # $$\mathrm{d}x = \mathrm{d}u + \mathrm{d}u\,J_1 + \mathrm{d}u\,J_2 + \mathrm{d}u\,J_2\,J_1$$
 #
 # Here $J_2$ belongs to the upper sublayer, which the gradient meets first.
 #
-# Four paths for two sublayers, eight for three. No program goes through them one by one. Each
-# sublayer adds its two gradients, and with the next one this sum stands for all paths at once. That
-# is the whole trick of backpropagation: *add up before you go on*. (In post-norm every path passes
-# the norms as well.)
+# There are four paths for two sublayers, eight for three. No program goes through them one by one.
+# Each sublayer adds its two gradients and hands down only the sum, which stands for all the paths
+# so far. That is the whole trick of backpropagation: *add up before you go on*. (In post-norm every
+# path passes the norms as well.)
 
 
 # %%
@@ -253,7 +256,9 @@ def stations_of_the_way():
     """The length of the gradient at each residual connection, around and through."""
     walk = stations.walk()
     names = [name.removesuffix(".norm") for name in walk.handed if name.endswith(".norm")]
-    words = dict(feed_forward="feed-forward", cross_attention="across", self_attention="attention")
+    words = dict(
+        feed_forward="feed-forward", cross_attention="cross-attention", self_attention="attention"
+    )
     rows = []
     for name in names:
         tower, _, layer, kind = name.split(".")
@@ -264,10 +269,10 @@ def stations_of_the_way():
     return [
         table(["sublayer", "around", "through", "both"], rows, "From the loss downwards."),
         Words(f"""
-            From the logits {first:.3f} comes into the decoder. Ten sublayers later, at the first
-            rows of the encoder, {last:.3f} has arrived. Nothing vanishes, nothing explodes. Nowhere
-            is "both" the sum of the two before it: these are lengths of arrows, and the arrows
-            point in different directions.
+            From the logits, a gradient of length {first:.3f} enters the decoder. Ten sublayers
+            later, at the input of the encoder's first layer, {last:.3f} is left. Nothing vanishes,
+            nothing explodes. Nowhere is "both" the sum of the two before it: these are lengths of
+            arrows, and the arrows point in different directions.
         """),
     ]
 
@@ -276,19 +281,20 @@ def stations_of_the_way():
 # ## Three roads out of an attention
 #
 # Every attention has three inputs, so its backward has three outputs: $\mathrm{d}Q$, $\mathrm{d}K$
-# and $\mathrm{d}V$. Where do they lead? To wherever the three came from.
+# and $\mathrm{d}V$. Where do they lead? Back to wherever $Q$, $K$ and $V$ came from.
 #
-# - In **self-attention** all three came from the same $X$. Three roads, one goal: $\mathrm{d}X$ is
-#   the sum of $\mathrm{d}Q\,(W^Q)^\top$, $\mathrm{d}K\,(W^K)^\top$ and $\mathrm{d}V\,(W^V)^\top$.
-# - In **cross-attention** queries came from the decoder, keys and values from the memory. One road
-#   stays in the decoder, two lead to the encoder.
+# - In **self-attention** all three came from the same $X$, so three roads lead to one place:
+#   $\mathrm{d}X$ is the sum of $\mathrm{d}Q\,(W^Q)^\top$, $\mathrm{d}K\,(W^K)^\top$ and
+#   $\mathrm{d}V\,(W^V)^\top$.
+# - In **cross-attention** the queries came from the decoder, the keys and values from the memory.
+#   One road stays in the decoder, two lead to the encoder.
 #
 # The memory is read by *every* block of the decoder. With $N$ blocks, $2N$ roads lead to it:
 #
 # $$\mathrm{d}H = \sum_{l=1}^{N} \Bigl(\mathrm{d}K_l\,(W^K_l)^\top +
 # \mathrm{d}V_l\,(W^V_l)^\top\Bigr)$$
 #
-# And nothing else leads there. All that the encoder ever learns has come along these roads.
+# No other road leads there. Everything that the encoder ever learns has come along these roads.
 
 
 # %%
@@ -301,7 +307,7 @@ def the_lines_of_the_roads():
             {
                 "dmemory = ": "The road of the values.",
                 "dmemory += ": "The road of the keys is added.",
-                "return": "The road of the queries, and the two others together.",
+                "return": "The road of the queries, and the sum of the two others.",
             },
             whole=False,
         ),
@@ -309,7 +315,7 @@ def the_lines_of_the_roads():
             SelfAttention.backward,
             {
                 "dx, dmemory": "What attention hands back.",
-                "dx += dmemory": "Here memory is $X$ itself: three roads, one goal.",
+                "dx += dmemory": "Here the memory is $X$ itself, so three roads lead to one place.",
                 "return": "",
             },
         ),
@@ -317,7 +323,7 @@ def the_lines_of_the_roads():
             Decoder.backward,
             {
                 "dx, dmemory": "Nothing has come to the memory yet.",
-                "for layer": "Down through the blocks, and what each has for the memory is added.",
+                "for layer": "Down through the blocks; each adds its gradient for the memory.",
                 "return": "The decoder returns both.",
             },
         ),
@@ -326,7 +332,7 @@ def the_lines_of_the_roads():
 
 @show
 def roads_into_the_memory():
-    """The lengths of the gradients that come to the memory by each road."""
+    """The length of the gradient that comes to the memory by each road."""
     walk, rows, parts = stations.walk(), [], []
     for layer in (1, 0):
         for road in ("key", "value"):
@@ -340,13 +346,14 @@ def roads_into_the_memory():
     return [
         table(["road", "length", "length of its sum over the positions"], rows),
         Words("""
-            None of the four is small. Leave one out, and no shape is wrong and the encoder still
-            learns.
+            None of the four is small. If you leave one out, every shape is still right and the
+            encoder still learns.
 
-            The last column has a surprise. Add up what comes by the keys over the positions of the
-            memory: it is 0. Why? Add the same vector to *all* keys. Every score of a query changes
-            by the same number, and the softmax does not notice. In this direction nothing happens,
-            so there the gradient is 0. Keep it in mind for the search below.
+            The last column has a surprise. Add up the keys' gradient over the positions of the
+            memory: the sum is 0. Why? Add the same vector to *all* keys. Every score of a query
+            changes by the same number, and the softmax does not notice. A move in this direction
+            changes nothing, so the gradient in this direction is 0. Keep it in mind for the search
+            below.
         """),
     ]
 
@@ -354,15 +361,15 @@ def roads_into_the_memory():
 # %% [markdown]
 # ## To the first weight
 #
-# Now all the way. The first weight is the first number in the row of *b*: the encoder begins with
-# it, and the loss is a tower of blocks away. What do the three uses add to its gradient, and does
-# the sum say what really happens when the number is moved a little?
+# Now go all the way. Our first weight is the first number in the row of *b*, the first symbol that
+# the encoder reads; the loss is a tower of blocks away. What do the three uses add to its gradient?
+# And does the sum say what really happens when the number is moved a little?
 
 
 # %%
 @show
 def the_first_weight():
-    """The gradient of one entry of the table, and the loss where it is moved."""
+    """The gradient of one entry of the table, and the loss after the entry is moved."""
     walk, row, step = stations.walk(), stations.SYMBOLS.index("b"), 0.001
     parts = [part[row, 0] for part in walk.table.values()]
     up, down = (stations.nudged(row, 0, sign * step) for sign in (1, -1))
@@ -371,7 +378,7 @@ def the_first_weight():
     added = " + ".join(plain(part, 6) for part in parts).replace("+ −", "− ")
     return Words(f"""
         The output adds {plain(parts[0], 6)}, the decoder's lookup {plain(parts[1], 6)}, and the
-        encoder's lookup, which has come the longest way, {plain(parts[2], 6)}. Together
+        encoder's lookup, whose gradient has come the longest way, {plain(parts[2], 6)}. Together
         {added} = {plain(sum(parts), 5)}.
 
         Now move the number, by {step} up and by {step} down. The loss is {up:.9f} and
@@ -383,15 +390,15 @@ def the_first_weight():
 # %% [markdown]
 # ## The whole model, there and back
 #
-# Here is one training step of a Transformer with every number: the task is the same, the model
-# smaller, with three symbols and one layer on each side. Nothing on this map was computed
-# beforehand. Your browser goes through the library's own operations, one after the other, whenever
-# you change something.
+# Here is one training step of a Transformer with every number. The task is the same, the model
+# smaller: three symbols, and one layer on each side. Nothing on this map was computed beforehand.
+# Whenever you change something, your browser goes through the library's own operations, one after
+# the other.
 #
 # Play the step, first up to the loss and then back. Then open a block, pick a weight in one of its
-# matrices, and look at the list of paths: it is the sum over all paths from above, written out.
-# Its last line is the test of everything: the weight is moved a little, and what the loss does is
-# compared with the gradient.
+# matrices, and look at the list of paths: it is the sum over all paths from the section above, the
+# largest terms written out. The numbers above the list are the test of everything: the weight is
+# moved a little, and the slope of the loss is compared with the gradient.
 
 
 # %%
@@ -404,23 +411,23 @@ def the_whole_model() -> Simulation:
 # %% [markdown]
 # Some things to try:
 #
-# - **Set a weight to 0**, or to 10, and see how far the change spreads: to all numbers above it and
-#   to all gradients below it.
+# - **Set a weight to 0**, or to 10, and see how far the change spreads: up to the loss, and from
+#   there back to all gradients.
 # - **Press Train.** Within some three hundred steps the loss falls below 0.1. Now look at
-#   cross-attention. Some of its rows can be read like a sentence: the last symbol written looks at
-#   the first one read. Others cannot, because self-attention in the encoder has already moved
-#   symbols from place to place.
-# - **Then hide a symbol:** press its column in the table of cross-attention. How many symbols of
-#   the answer does the model lose, and why may it be more than one, or none?
+#   cross-attention. Some of its rows show the reversal: to write the last symbol, the model looks
+#   at the first one it has read. Other rows do not, because self-attention in the encoder has
+#   already carried symbols from place to place.
+# - **Then hide a symbol:** press every cell of its column in the table of cross-attention. How many
+#   symbols of the answer does the model now get wrong, and why may it be more than one, or none?
 
 
 # %% [markdown]
 # ## Is it true?
 #
-# One weight proves little. The library moves every parameter of the whole model along random
-# directions. It asks a lot of itself: gradients from above are random, norms have random gammas,
-# sequences have different lengths, and dropout is on, with its masks held still. Why all this, you
-# will see below.
+# One weight proves little. The library's gradient check moves every parameter of the whole model
+# along random directions. It makes the test hard: gradients from above are random, norms have
+# random gammas, sequences have different lengths, and dropout is on, with the same masks each time.
+# You will see below why it needs all this.
 
 
 # %%
@@ -462,14 +469,15 @@ def gradient_check():
 # %% [markdown]
 # ## Find the bug
 #
-# Back to the fourteen runs. Some of their mistakes have been published as they are, the others are
-# close relatives. The check now looks at a small model with each of them. Two rules help you to
+# Back to the fourteen runs. Some of their mistakes are taken from published code, the others are
+# close relatives. We now run the check on a small model with each mistake. Two rules help you to
 # read what it finds:
 #
-# - **A wrong gradient goes on.** Parts nearer to the loss than the mistake are right, and parts
-#   that the gradient reaches later are wrong. So look for the *first* wrong part on its way.
-# - **What is right there says as much as what is wrong.** If the queries' gradient is wrong and the
-#   values' is right, the mistake lies in the softmax or in the scores.
+# - **A wrong gradient is passed on.** Parts nearer to the loss than the mistake are right, and
+#   parts that the gradient reaches later are wrong. So look for the *first* wrong part on the
+#   gradient's way.
+# - **What is right in that part says as much as what is wrong.** If the queries' gradient is wrong
+#   and the values' is right, the mistake lies in the softmax or in the scores.
 
 
 # %%
@@ -481,7 +489,7 @@ def find_the_bug() -> Simulation:
 
 @show
 def all_the_runs():
-    """How the models with each mistake end, sorted by how well they learn."""
+    """How well the models with each mistake have learned in the end, the best first."""
     ends = {bug: end(bug) for bug in BUGS}
     rows = [
         (
@@ -497,20 +505,23 @@ def all_the_runs():
     return [
         table(["run", "the mistake is in", "loss, last steps", "words right"], rows),
         Words(f"""
-            Means of {len(bugs.SEEDS)} seeds. Run {LETTER["none"]}, which has no mistake, ends with
-            the loss {ends["none"][0]:.2f} and writes {ends["none"][1]:.0%} of the words right.
-            {len(good)} of the thirteen others write at least nine of ten words right. Nobody would
-            suspect a mistake in them: the best has the loss {min(ends[b][0] for b in good):.2f}.
+            Each row is the mean of {len(bugs.SEEDS)} seeds. Run {LETTER["none"]}, which has no
+            mistake, ends with the loss {ends["none"][0]:.2f} and writes {ends["none"][1]:.0%} of
+            the words right. {len(good)} of the thirteen others write at least nine of ten words
+            right. Nobody would suspect a mistake in them: the best has the loss
+            {min(ends[b][0] for b in good):.2f}.
 
             Some are nearly right for a reason. A **bias** whose gradient is a mean and not a sum
             (run {LETTER["bias"]}) has the right direction: Adam divides by the size of a gradient,
-            so a constant factor hardly matters. **Gamma** after the means ({LETTER["gamma"]}) is
-            exact as long as all gammas are 1, as they are at the beginning. A table that gets one
-            of its three gradients ({LETTER["tied"]}) is still moved by it.
+            so a constant factor hardly matters. Multiplying by **gamma** after the means, not
+            before ({LETTER["gamma"]}), is exact as long as all gammas are 1, as they are at the
+            beginning. A table that gets only one of its three gradients ({LETTER["tied"]}) is still
+            moved by that one.
 
             And {LETTER["zero"]} is a warning: nothing comes back through its softmax. Queries and
-            keys learn nothing, and still it gets {ends["zero"][1]:.0%} of the words right, with
-            values, feed-forward networks, and heads that look where they happened to look.
+            keys keep their random initial weights, so the heads look where they happen to look.
+            Values and feed-forward networks make do with that, and still {ends["zero"][1]:.0%} of
+            the words are right.
         """),
     ]
 
@@ -530,20 +541,20 @@ def a_smaller_layer():
     assert not row.passed and "the sum is missing" in row.meaning
     cause = row.meaning.split(". Forward")[0]
     return Words(f"""
-        It says: “{cause}”. Without the sum, backward keeps what all weights of a row have
-        in common, although the weights together cannot grow: their sum is always 1.
+        The check says: “{cause}”. Without the sum, backward keeps the part of the gradient that all
+        weights of a row have in common. But the weights cannot all grow: their sum is always 1.
     """)
 
 
 # %% [markdown]
 # ### What the check cannot see
 #
-# It asks whether backward fits forward. If forward itself does what it should not, the right
-# gradient of a wrong function passes, as with lesson 7's decoder without its causal mask. For this
-# you need other tests: change the future, and see that nothing changes. Neither does the check see
-# a learning rate that rises once for each *tensor* and not once for each step, so that a warm-up of
-# 4,000 steps is over after a few dozen; or dropout that still drops when the model writes. Both
-# have been published.
+# The check asks whether backward fits forward. If forward itself does the wrong thing, the right
+# gradient of this wrong function passes, as with lesson 7's decoder without its causal mask. For
+# this you need other tests: change a later symbol, and see that nothing before it changes. The
+# check does not see a wrong learning rate either, such as a warm-up that counts one step for each
+# *tensor* of the model, so that 4,000 steps are over after a few dozen. Nor does it see dropout
+# that is still on when the model writes. Both mistakes have been published.
 
 # %% [markdown]
 # ## Often told: check it
@@ -551,7 +562,7 @@ def a_smaller_layer():
 
 # %%
 def slope_error(layer, x: np.ndarray, dy: np.ndarray) -> float:
-    """How far backward is from the measured slope along a random direction, by itself."""
+    """How far backward is from the slope that two forwards measure along a random direction."""
     pack(layer, np.float64)
     along, step = np.random.default_rng(3).standard_normal(x.shape), 1e-5
     layer.forward(x)
@@ -563,7 +574,7 @@ def slope_error(layer, x: np.ndarray, dy: np.ndarray) -> float:
 
 @show
 def often_told():
-    """What is said of tests and of Adam, tried."""
+    """Popular claims about tests and about Adam, tried out."""
     rng = np.random.default_rng(5)
     x, dy, ones = rng.standard_normal((3, 5)), rng.standard_normal((3, 5)), np.ones((3, 5))
     norm = LayerNorm(5)
@@ -571,7 +582,7 @@ def often_told():
     varied.gamma.data[...] = rng.uniform(0.5, 2, 5)
     tests = [
         ("zero", "a gradient of ones from above", Softmax(), x, ones, Softmax(), x, dy),
-        ("gamma", "gamma as it begins, 1", norm, x, dy, varied, x, dy),
+        ("gamma", "gamma at its initial value, 1", norm, x, dy, varied, x, dy),
         ("batch", "a single key", Softmax(), x[:, :1], dy[:, :1], Softmax(), x, dy),
     ]
     rows = []
@@ -593,23 +604,23 @@ def often_told():
     assert apart < 1e-4 * way
     return [
         Words("""
-            **“Our tests check the gradients.”** Which ones? Here are three tests from published
+            **“Our tests check the gradients.”** How well? Here are three tests from published
             projects, each with a wrong backward that passes it.
         """),
         table(["wrong backward", "the test", "error in this test", "in a fair one"], rows),
         Words(f"""
             *Ones:* the weights of a row add up to 1 whatever the scores are, so the slope of their
-            sum is 0, and so are the zeros of the wrong backward. *Gamma 1:* multiplying by 1 may
-            stand anywhere. *One key:* its weight is always 1, no score has a slope. A check needs a
-            random gradient from above, random gammas and more than one of everything.
+            sum is 0, and 0 is just what the wrong backward returns. *Gamma 1:* a factor of 1 may
+            stand anywhere. *One key:* its weight is always 1, so no score has a slope. A check
+            needs a random gradient from above, random gammas and more than one of everything.
 
-            **“It trains, so the gradients are right.”** You have seen the table.
+            **“It trains, so the gradients are right.”** The table of runs says otherwise.
 
             **“With Adam a wrong factor would show.”** Multiply all gradients by 1000. After ten
             steps of Adam the weights have moved by up to {way:.3f}, and the two runs differ by
             {scientific(apart)}. Adam divides by the size of the gradients, so a factor on all of
             them is invisible. But run {LETTER["batch"]} divides *within* attention: two of three
-            roads become smaller than the third, and that Adam cannot mend.
+            roads become smaller than the third, and Adam cannot mend that.
         """),
     ]
 
@@ -634,33 +645,35 @@ def quiz() -> list[Question]:
         Question(
             "One table serves encoder, decoder and output. A symbol occurs neither in the source "
             "nor in the target of a batch. What is the gradient of its row?",
-            "The softmax divides by a sum over all symbols, so each is made less likely a little, "
-            "at every position: its row gets $\\sum_t p_{tv} Y_t / n$ from the output.",
+            "The softmax divides by a sum over all symbols, so even this symbol is made a little "
+            "less likely at every position: its row gets $\\sum_t p_{tv} Y_t / n$ from the output.",
             2,
             ("0", "that of the two lookups", "that of the output alone"),
         ),
         Question(
             "A decoder has two blocks, each with self-attention, cross-attention and feed-forward. "
-            "On how many paths does a gradient get from its end to the memory? Each "
-            "sublayer is passed around or through; a path ends by keys or by values.",
-            "It may end in the upper cross-attention: the feed-forward network above it is passed "
-            "in 2 ways, and there are 2 roads, so $2 \\cdot 2 = 4$. Or in the lower one, with four "
-            "sublayers above it: $2^4 \\cdot 2 = 32$. Together 36.",
+            "On how many paths does a gradient get from its end to the memory? A path goes around "
+            "or through each sublayer, and reaches the memory through keys or through values.",
+            "A path may end in the upper cross-attention: there are 2 ways past the feed-forward "
+            "network above it, and 2 roads, so $2 \\cdot 2 = 4$. Or it ends in the lower one, with "
+            "four sublayers above it: $2^4 \\cdot 2 = 32$. Together 36.",
             paths_into_the_memory(2),
         ),
         Question(
-            "The report says: in `query` a constant ratio of 4, `value` is right. The heads have "
-            "$d_k = 16$. Which line do you look at?",
-            "4 is $\\sqrt{16}$. Values do not pass the scale, queries and keys do: "
+            "The report says that `query` has a constant ratio of 4, and that `value` is right. "
+            "The heads have $d_k = 16$. Which line do you look at?",
+            "4 is $\\sqrt{16}$. Queries and keys go through the scale, values do not: "
             "$1/\\sqrt{d_k}$ is missing in backward.",
             1,
             ("the softmax", "the scale of the scores", "the last matrix $W^O$"),
         ),
         Question(
-            f"In run {LETTER['keys']} the keys hand nothing to the memory. In the encoder's last "
-            "sublayer all gradients are wrong but that of the norm's $\\beta$. Why is it right?",
-            "$\\mathrm{d}\\beta$ is the sum over the positions, and what comes by the keys sums to "
-            "0: the same vector added to all keys changes no weight. So nothing is missing in it.",
+            f"In run {LETTER['keys']} the memory gets no gradient from the keys. In the encoder's "
+            "last sublayer all gradients are wrong except that of the norm's $\\beta$. Why is it "
+            "right?",
+            "$\\mathrm{d}\\beta$ is a sum over the positions, and over them the keys' gradient "
+            "sums to 0: the same vector added to all keys changes no attention weight. So "
+            "nothing is missing in $\\mathrm{d}\\beta$.",
             0,
             (
                 "What is missing sums to 0 over the positions",
@@ -672,8 +685,8 @@ def quiz() -> list[Question]:
             "One Dropout object serves two sublayers and keeps its mask in an attribute. Forward "
             "passes the first sublayer, then the second. Which mask does backward use?",
             "The attribute holds the last mask that was drawn. Backward meets the second sublayer "
-            "first, rightly with its mask, and then uses the same mask for the first one. A layer "
-            "has to keep a mask for each forward, as `save` and `pop_saved` do.",
+            "first and uses its mask, which is right, but then uses the same mask for the first "
+            "one. A layer has to keep a mask for each forward, as `save` and `pop_saved` do.",
             2,
             (
                 "each sublayer its own",
@@ -689,8 +702,8 @@ def quiz() -> list[Question]:
 #
 # After these four you have written, and checked, the backward of an encoder and its table.
 # `python -m lessons start 9 mine.py` writes a file to begin with, and
-# `python -m lessons check 9 mine.py` tells what is right in it. The parts are derived in lesson 3
-# (attention) and lesson 6 (norm, feed-forward network, residual connection).
+# `python -m lessons check 9 mine.py` tells you which results are right. The parts are derived in
+# lesson 3 (attention) and lesson 6 (norm, feed-forward network, residual connection).
 
 
 # %%
@@ -703,9 +716,9 @@ def exercises():
 # %% [markdown]
 # ## What to read next
 #
-# - `numformer/models/encoder_decoder.py`, from its last line to its first.
-# - `numformer/gradient_check/`: how the check tells what is wrong; and `lessons/equations.md`, the
-#   mistakes that it knows by name.
+# - `numformer/paper/transformer.py`: read `forward` from its last line to its first.
+# - `numformer/gradient_check/`: how the check finds out what is wrong. `lessons/equations.md` lists
+#   the mistakes that it knows by name.
 # - Rumelhart, Hinton and Williams 1986, *Learning Representations by Back-Propagating Errors*.
-# - Griewank and Walther 2008, *Evaluating Derivatives*: what programs do that write backwards.
-# - Lesson 10, when it is there: how a trained model writes.
+# - Griewank and Walther 2008, *Evaluating Derivatives*: how programs derive backward by themselves.
+# - Lesson 10: how a trained model writes.

@@ -34,12 +34,13 @@ def draw_the_next_word() -> Simulation:
 
 
 # %% [markdown]
-# All the model does is give the numbers of these bars. Then somebody has to choose, and the choice
-# is no part of the model: the same weights write dull sentences or wild ones.
+# All that the model does is set the lengths of these bars. Then somebody has to choose a word, and
+# the choice is no part of the model: the same weights write dull sentences or wild ones.
 #
 # Once a word is chosen, the model reads it like any other (lesson 7), and gives the bars of the
-# next position. So it goes on until the end mark ⊣ is chosen. If $y_t$ is the word at position $t$,
-# a whole sentence has the product of all its probabilities, and the logarithm makes a sum of it:
+# next position. This goes on until the end mark ⊣ is chosen. If $y_t$ is the word at position $t$,
+# the probability of the whole sentence is the product of the probabilities of its words, and the
+# logarithm turns the product into a sum:
 #
 # $$\log p(y) = \sum_t \log p(y_t\,|\,y_1, \ldots, y_{t-1})$$
 
@@ -52,10 +53,10 @@ def the_lines_of_log_probabilities():
         log_probabilities,
         {
             "xp = ": "NumPy or CuPy.",
-            "shifted = ": "Sums of many logarithms are to be exact.",
+            "shifted = ": "In float64, so that sums of many logarithms stay accurate.",
             "shifted -= ": "The largest logit becomes 0, so $e^z$ cannot overflow (lesson 3).",
             "result = ": r"$\log p_v = z_v - \log \sum_u e^{z_u}$",
-            "require": "A model with broken weights writes nothing.",
+            "require": "Broken weights give NaN; then nothing is written.",
             "result[:, special.unwritten]": "Padding and the start mark are never written.",
             "return": "",
         },
@@ -65,8 +66,8 @@ def the_lines_of_log_probabilities():
 # %% [markdown]
 # ## The best word each time
 #
-# **Greedy** choice takes the most probable word, always. Here is a language so small that you can
-# check it by hand. A sentence has two words, *ein* or *der* and then an animal.
+# **Greedy** choice always takes the most probable word. Here is a language so small that you can
+# check it by hand. A sentence has two words: *ein* or *der*, and then an animal.
 
 
 # %%
@@ -107,26 +108,27 @@ def the_lines_of_writing():
     return Beside(
         write,
         {
-            "written = ": "Room for what is written; the rest will be end marks.",
-            "ended, rows": "Which sentences of the batch have ended, and which are still written.",
-            "with inference": "`model.start` reads the source. Then, position by position: logits "
-            "of the next word; `choose` says which; the model reads it. Greedy choice is a "
-            "`choose` that takes the largest logit, as the softmax does not change which one that "
-            "is. Sentences that have ended are left out once they are half of the batch.",
-            "return": "Each up to its end mark.",
+            "written = ": "Room for what is written. What is not filled stays 0, which is padding.",
+            "ended, rows": "Which sentences of the batch have ended, and which are still open.",
+            "with inference": "`model.start` reads the source. Then, position by position, the "
+            "model gives the logits of the next word, `choose` picks a word, and the model reads "
+            "it. In greedy choice `choose` takes the largest logit; a softmax would not change "
+            "which one that is. Sentences that have ended are left out once they are half of the "
+            "batch.",
+            "return": "Each sentence up to its end mark.",
         },
         whole=False,
     )
 
 
 # %% [markdown]
-# ## To draw
+# ## Draw the word
 #
-# For a translation the best word is not a bad idea. For a story it is: the model writes what is
-# expected, and soon repeats itself. (Holtzman et al. 2020 show how.) So **draw** the word: the one
-# with the probability 0.3 in three of ten cases. In the [figure at the top](#drawing) the line
-# above the bars has all words side by side, each as long as it is probable. A random number from 0
-# to 1 points to one of them.
+# For a translation it is not a bad idea to take the best word each time. For a story it is: the
+# model writes what everybody expects, and soon repeats itself. (Holtzman et al. 2020 show how.) So
+# **draw** the word at random: a word with the probability 0.3 comes in three of ten cases. In the
+# [figure at the top](#drawing) the line above the bars has all words side by side, each as long as
+# it is probable. A random number from 0 to 1 points to one of them.
 #
 # Three things can be set.
 #
@@ -135,14 +137,14 @@ def the_lines_of_writing():
 # $$p_v = \frac{e^{z_v/\tau}}{\sum_u e^{z_u/\tau}}$$
 #
 # As $p_v$ is $e^{z_v}$ over a sum, this is the same as raising each probability to the power
-# $1/\tau$ and making them sum to 1 again. Below 1 it makes what is probable more so. As $\tau$ goes
-# to 0 only the largest is left: greedy choice. With $\tau = 1$ it is the model's own opinion, and
-# as it grows all words become alike.
+# $1/\tau$ and making them sum to 1 again. A temperature below 1 makes probable words still more
+# probable. As $\tau$ goes to 0 only the most probable word is left: greedy choice. With $\tau = 1$
+# the probabilities are the model's own, and as $\tau$ grows all words become equally probable.
 #
 # **Top-k** (Fan et al. 2018): only the $k$ most probable words may be drawn.
 #
-# **Top-p**, or the *nucleus* (Holtzman et al. 2020): the fewest words that together have the
-# probability $p$.
+# **Top-p**, or the *nucleus* (Holtzman et al. 2020): only the fewest words that together have at
+# least the probability $p$ may be drawn.
 
 # %%
 FOUR = np.array([0.5, 0.3, 0.1, 0.1])
@@ -154,7 +156,7 @@ def minus(x: float) -> str:
 
 
 def sampled(**how) -> np.ndarray:
-    """What four words are drawn by."""
+    """The probabilities with which the four words are drawn."""
     return Sampling(**how).probabilities(np.log(FOUR)[None])[0]
 
 
@@ -174,11 +176,11 @@ def four_words_by_hand():
     return [
         table(["", *(f"word {n}" for n in range(1, 5))], rows),
         Words(f"""
-            **By hand.** With $\\tau = 0.5$ each is squared: 0.25, 0.09, 0.01 and 0.01, together
-            0.36. The first gets 0.25 / 0.36 = {cold[0]:.3f}. Of the best two the first gets
-            0.5 / 0.8 = {cut[0]:.3f}. Top-p 0.6 needs two words here, because the first has only
-            0.5. After the temperature it has more than 0.6, and is left alone: the temperature
-            comes first.
+            **By hand.** With $\\tau = 0.5$ each probability is squared: 0.25, 0.09, 0.01 and 0.01,
+            together 0.36. The first word gets 0.25 / 0.36 = {cold[0]:.3f}. With top-k 2 it gets 0.5
+            / 0.8 = {cut[0]:.3f}. Top-p 0.6 needs two words here, because the first has only 0.5. In
+            the last row the temperature comes first: after it the first word has more than 0.6, so
+            it alone is left.
         """),
     ]
 
@@ -190,9 +192,9 @@ def the_lines_of_sampling():
         Sampling.probabilities,
         {
             "p = ": "The largest logarithm becomes 0.",
-            "if self.temperature": r"$e^{(\log p)/\tau}$. Temperature 0 is the limit: the largest.",
-            "p /= ": "They sum to 1.",
-            "if self.top_k": "What may not be drawn goes.",
+            "if self.temperature": r"$e^{(\log p)/\tau}$. Temperature 0 leaves only the largest.",
+            "p /= ": "Now they sum to 1.",
+            "if self.top_k": "What may not be drawn gets 0.",
             "return": "What is left sums to 1 again.",
         },
     )
@@ -205,14 +207,14 @@ def what_is_kept():
         Sampling._candidates,
         {
             "ranked = ": "From the most probable to the least.",
-            "most = ": "With top-k so many words stay at most, otherwise all.",
-            "count = ": "So many stay, in every row.",
-            "if self.top_p": "Top-p counts words whose sum has *not* reached the share, and adds "
-            "the one with which it is reached. So the first one always stays.",
+            "most = ": "How many words stay at most: $k$ with top-k, otherwise all.",
+            "count = ": "How many words stay, for each row.",
+            "if self.top_p": "Top-p counts the words up to which the sum is still *below* $p$, and "
+            "adds the one with which it reaches $p$. So the first word always stays.",
             "smallest = ": "The probability of the last one that stays.",
-            "larger, equal = ": "Those above it stay.",
-            "room = ": "Of those that equal it, so many have room.",
-            "return": "Of equal ones the first are taken.",
+            "larger, equal = ": "Words with more than that stay.",
+            "room = ": "How many of the words with just that probability may stay.",
+            "return": "Of equally probable words the first ones stay.",
         },
     )
 
@@ -225,12 +227,13 @@ def why_cut():
     nuclei = {p: int(drawing.choose(p, 1.0, 1e9, 0.9, 1)["left"]) for p in ("sure", "torn", "open")}
     return Words(f"""
         **Why cut at all?** Set the place to *torn* [above](#drawing). At $\\tau = 1$ the
-        {drawing.OTHERS:,} words that have no bar have {tails[1.0]:.3f} together: each is absurd,
-        and there are many. (Label smoothing asked for it: lesson 8 shares out a tenth among all.)
-        At $\\tau = 1.4$ they have {tails[1.4]:.2f}, at 2 {tails[2.0]:.2f}. With {tails[1.0]:.3f} in
-        every position, a sentence of 12 words has at least one of them with the probability
-        $1 - (1 - {tails[1.0]:.3f})^{{12}}$, which is {after[12]:.2f}, and whatever follows has to
-        make sense of it.
+        {drawing.OTHERS:,} words that have no bar have the probability {tails[1.0]:.3f} together:
+        each one is absurd, but there are many. (Label smoothing taught the model to give them a
+        share: in lesson 8 it spreads a tenth over all words.) At $\\tau = 1.4$ they have
+        {tails[1.4]:.2f}, at 2 {tails[2.0]:.2f}. If they have {tails[1.0]:.3f} at every position, a
+        sentence of 12 words contains at least one of them with the probability
+        $1 - (1 - {tails[1.0]:.3f})^{{12}}$, which is {after[12]:.2f}, and the rest of the sentence
+        has to make sense of it.
 
         **Why top-p?** The model is sure at one place and not at another. Top-p 0.9 leaves
         {nuclei["sure"]} word{"s" * (nuclei["sure"] > 1)} at *sure*, {nuclei["torn"]} at *torn*,
@@ -241,17 +244,18 @@ def why_cut():
 # %% [markdown]
 # ## Several at once
 #
-# Between greedy choice, which keeps one beginning, and looking at all sentences, whose number is
-# the size of the vocabulary to the power of the length, lies **beam search**. It keeps the best few
-# beginnings, the *beam*. In each step every one of them goes on in all ways, and of all these ways
-# the best few are kept.
+# Greedy choice keeps one beginning of a sentence. To look at all sentences is impossible: their
+# number is the size of the vocabulary to the power of the length. **Beam search** lies between the
+# two. It keeps the best few beginnings, called *hypotheses*; together they are the *beam*. In each
+# step every hypothesis is continued with every word, and the best few of all these continuations
+# are kept.
 #
-# With a beam of 2 our small language gives up nothing: after one word it keeps *ein* (0.6) and
-# *der* (0.4), and then it compares all six sentences. The best is *der hund*.
+# With a beam of 2 nothing is lost in our small language: after one word the beam holds *ein* (0.6)
+# and *der* (0.4), and then it compares all six sentences. The best is *der hund*.
 #
 # Now watch it at work. Our translator is a Transformer of 1.8 million weights that has read 29,000
 # captions of pictures (`python -m toy_tasks.translate --preset minutes`). It writes *subwords*: a
-# piece that begins with a hyphen goes on with the word.
+# piece that begins with a hyphen continues the word before it.
 
 
 # %%
@@ -270,7 +274,7 @@ def where_greedy_loses():
             made = beams.grow(sentence, beam, 0.6, beams.STEPS)
             said = " ".join(beams.WORDS[int(n)] for n in made["best"]).replace(" -", "")
             rows.append((sentence, beam, f"*{said}*", minus(made["sum"])))
-    return table(["sentence", "beam", "best that has ended", "log probability"], rows)
+    return table(["sentence", "beam", "best finished translation", "log probability"], rows)
 
 
 @show
@@ -280,17 +284,18 @@ def the_lines_of_a_step():
         Beam.extend,
         {
             "rows, width": "A row is a source sentence; `width` hypotheses belong to it.",
-            "totals = ": "The sums of logarithms of all ways to go on, in one row.",
-            "order = ": "All ways of a source sentence compete.",
+            "totals = ": "The sums of logarithms, for all continuations, in one row.",
+            "order = ": "All continuations for a source sentence compete.",
             "row = ": "",
             "totals, symbols": "The best first.",
-            "parents, is_end": "From which hypothesis a way comes, and whether it ends here.",
-            "ended = ": "Ends among the best `width` are translations, and leave the beam.",
+            "parents, is_end": "Which hypothesis each one continues, and whether it ends.",
+            "ended = ": "Those among the best `width` that end are complete translations. "
+            "They leave the beam.",
             "still_open": "The best `width` that do not end.",
             "self.log_p": "They are the new beam.",
             "latest": "",
-            "self.written": "Each takes over what its parent has written.",
-            "return": "Parents, too: what the model remembers of each has to move along.",
+            "self.written": "Each takes over what its parent has written, and adds its symbol.",
+            "return": "The parents, too: what the model remembers of each has to move with it.",
         },
     )
 
@@ -306,13 +311,14 @@ def the_lines_of_a_step():
 # $$\mathrm{score}(y) = \frac{\log p(y)}{\bigl((5 + T)/6\bigr)^{\alpha}}$$
 #
 # with $T$ the number of words, the end mark included, and $\alpha = 0.6$. With $\alpha = 0$ nothing
-# is divided; with $\alpha = 1$ it is nearly the mean of the words' logarithms.
+# is divided; with $\alpha = 1$ the score is nearly proportional to the mean of the words'
+# logarithms.
 
 
 # %%
 @show
 def two_lengths_by_hand():
-    """A short and a long translation, with and without the penalty; its line."""
+    """A short and a long translation, with and without the penalty, and the line of code."""
     log_p, lengths = np.array([-4.0, -5.0]), np.array([5, 13])
     valid = (np.arange(13) < lengths[:, None]).astype(float)
     each = valid * (log_p / lengths)[:, None]
@@ -326,16 +332,17 @@ def two_lengths_by_hand():
     return [
         Words(
             f"""
-            Five words with $\\log p = -4$, thirteen with $-5$. The penalties at $\\alpha = 0.6$ are
-            $(10/6)^{{0.6}}$, or {divisors[0]:.2f}, and $(18/6)^{{0.6}}$, or {divisors[1]:.2f}, so
-            the scores are −4 / {divisors[0]:.2f} ≈ {minus(by[0.6][0])} and −5 / {divisors[1]:.2f} ≈
-            {minus(by[0.6][1])}. Now the longer one wins.
+            One translation has five words and $\\log p = -4$, another has thirteen and $-5$. The
+            penalties at $\\alpha = 0.6$ are $(10/6)^{{0.6}}$, or {divisors[0]:.2f}, and
+            $(18/6)^{{0.6}}$, or {divisors[1]:.2f}, so the scores are −4 / {divisors[0]:.2f} ≈
+            {minus(by[0.6][0])} and −5 / {divisors[1]:.2f} ≈ {minus(by[0.6][1])}. Now the longer one
+            wins.
         """
         ),
         table([r"$\alpha$", "five words", "thirteen words"], rows),
         Beside(
             length_penalty,
-            {"return": "A hypothesis' $\\log p$ is divided by it once, when it ends."},
+            {"return": "The $\\log p$ of a hypothesis is divided by this once, when it ends."},
         ),
     ]
 
@@ -343,8 +350,8 @@ def two_lengths_by_hand():
 # %% [markdown]
 # ### Is a wider beam better?
 #
-# A wider beam looks at more, so what it finds should be better. More probable, yes. Decide before
-# you read on: is it a better translation, too?
+# A wider beam compares more continuations, so what it finds should be better. It is more probable,
+# yes. Decide before you read on: is it a better translation, too?
 
 
 # %%
@@ -389,21 +396,21 @@ def wider_beams():
         table(
             ["beam", *columns, "time"],
             cells,
-            "Log probability of what is found, in the mean, without a penalty; the length beside "
-            "that of people's translations; the time beside that of a beam of 1.",
+            "Log probability: the mean of what is found without a penalty. Length: divided by that "
+            "of people's translations. Time: divided by that of a beam of 1.",
         ),
         Words(
             f"""
-            Each time the beam finds what is *more probable*: {minus(log_p[1])} at 1,
+            Each wider beam finds something *more probable*: {minus(log_p[1])} at 1,
             {minus(log_p[4])} at 4, {minus(log_p[widest])} at {widest}. Up to 4 the translations
             become better, too. From there on BLEU does not follow. Without a penalty it is highest
             with a beam of {best}, {none[best][0]:.2f}; {widest} hypotheses take
             {rows[-1]["seconds"] / rows[2]["seconds"]:.0f} times as long and have
-            {none[widest][0]:.2f}. That is no large loss, but look at the lengths: what is
-            most probable gets shorter and shorter. The penalty slows that down, and does not stop
-            it. So the search is not to blame. It finds what it is asked for, and the *model* thinks
-            too well of short sentences. Larger models on longer sentences lose far more (Koehn and
-            Knowles 2017; Stahlberg and Byrne 2019). The paper has a beam of 4.
+            {none[widest][0]:.2f}. That is no large loss, but look at the lengths: the translations
+            found get shorter and shorter. The penalty slows that down, but does not stop it. So the
+            search is not to blame. It finds what it is asked for, and the *model* gives short
+            sentences too much probability. Larger models on longer sentences lose far more (Koehn
+            and Knowles 2017; Stahlberg and Byrne 2019). The paper uses a beam of 4.
         """
         ),
     ]
@@ -415,10 +422,10 @@ def wider_beams():
 # To choose word 5 the model reads words 1 to 4. To choose word 6 it reads words 1 to 5. Must it
 # compute everything about the first four once more?
 #
-# Look at what a word needs of those before it: their keys and their values, nothing else. The
-# causal mask (lesson 7) lets word 2 see words 1 and 2 only. So its key and its value, in every
-# layer, do not change whatever comes later. Keep them, and a new word needs one row of everything:
-# one query, one row of scores, one row of the feed-forward network. What is kept is called the
+# Look at what a word needs of the words before it: their keys and their values, nothing else. The
+# causal mask (lesson 7) lets word 2 see words 1 and 2 only. So in every layer its key and its value
+# stay the same, whatever comes later. Keep them, and a new word needs one row of everything: one
+# query, one row of scores, one row of the feed-forward network. What is kept is called the
 # **key-value cache**.
 
 
@@ -430,7 +437,7 @@ def the_cache() -> Simulation:
 
 
 # %% [markdown]
-# Queries are not kept: a query is asked once, in its own step. Rows of weights are not kept either.
+# Queries are not kept: a query is used once, in its own step. Rows of weights are not kept either.
 #
 # In cross-attention nothing grows: keys and values come from the source, so they are computed once,
 # in the first step.
@@ -444,19 +451,19 @@ def the_lines_of_the_cache():
         Beside(
             SelfAttention.forward,
             {
-                "query = ": "Of the new words alone: one row in each step.",
-                "key, value = ": "The same. Positions that turn keys (lesson 5) turn them here, "
-                "before they are kept; a key's position does not change.",
+                "query = ": "The queries of the new words alone: one row in each step.",
+                "key, value = ": "Their keys and values. Positions that turn keys (lesson 5) do so "
+                "here, before they are kept; a key's position does not change.",
                 "if past": "From here on, the keys and values of all words so far. (In training "
                 "all words come at once, and there is nothing to remember.)",
-                "return self.attend": "The row of the new word, with all keys and values.",
+                "return self.attend": "The new word's query, with all keys and values.",
             },
             whole=False,
         ),
         Beside(
             KeysAndValues.append,
             {
-                "start, room": "How many rows there are, and room for how many.",
+                "start, room": "How many rows are filled, and for how many there is room.",
                 "stop": "",
                 "if stop > room": "",
                 "self._arrays = ": "All the room is made at once; a growing array would be copied "
@@ -495,17 +502,18 @@ def how_much_faster():
         Picture(
             "lesson_10_cache",
             draw,
-            "Seconds against words written, on axes of logarithms. The line without the cache is "
+            "Seconds against words written, on logarithmic axes. The line without the cache is "
             "twice as steep as the one with it, and far above it at 256 words.",
             f"**Time to write**, processor time of this computer: {cache.MEASURED}.",
         ),
         table(["words", "with the cache, s", "without, s", "times as fast"], rows),
         Words("""
-            Without the cache, $T$ words cost $1 + 2 + \\ldots + T = T(T+1)/2$ rows instead of
-            $T$, each through every layer. What remains with it: the new query meets all keys, so
-            the scores are still $T(T+1)/2$ numbers. At these lengths that is little beside the
-            products with weights. The price is memory, $2\\,T\\,d_{model}$ numbers for each
-            layer and each hypothesis. Lesson 13 shows how to spend less.
+            Without the cache, $T$ words cost $1 + 2 + \\ldots + T = T(T+1)/2$ rows instead of $T$,
+            each through every layer. One such cost remains with the cache: each new query meets all
+            keys, so the scores are still $T(T+1)/2$ numbers. At these lengths that is little
+            compared with the products with weight matrices. The price is memory,
+            $2\\,T\\,d_{model}$ numbers for each layer and each hypothesis. Lesson 13 shows how to
+            spend less.
         """),
     ]
 
@@ -513,31 +521,32 @@ def how_much_faster():
 # %% [markdown]
 # ## What was drawn, and the way back
 #
-# Writing has no way back. Greedy choice takes the largest logit, and if you move a logit a little
-# the choice stays, or jumps. A draw jumps, too. But the *probability* of what was drawn is as
-# smooth as ever, and its gradient is useful: it says how to make this word more probable.
+# The choice of a word has no backward. Greedy choice takes the largest logit: if you move a logit a
+# little, the choice stays the same or jumps to another word. A draw jumps, too. But the
+# *probability* of the drawn word is as smooth as ever, and its gradient is useful: it says how to
+# make this word more probable.
 #
 # Write $y$ for the word that was drawn, $z$ for the logits and $q = z/\tau$. Then
 # $\log p_y = q_y - \log \sum_u e^{q_u}$. The derivative of the second term is the softmax, so
 #
 # $$\mathrm{d}q_u = [u = y] - p_u, \qquad \mathrm{d}z_u = \frac{\mathrm{d}q_u}{\tau}$$
 #
-# The bracket is 1 where it is true, and 0 elsewhere. Lesson 8 had the same for the loss, with the
-# other sign: there $\log p$ of the *right* word should grow, and here that of the *drawn* one. The
-# temperature divides all logits, and $\partial(z_u/\tau)/\partial\tau = -z_u/\tau^2$, so it
-# collects from all:
+# The bracket is 1 where $u = y$, and 0 elsewhere. Lesson 8 had the same for the loss, with the
+# other sign: the loss is minus $\log p$ of the *right* word, and here we have $\log p$ of the
+# *drawn* one. The temperature divides all logits, and
+# $\partial(z_u/\tau)/\partial\tau = -z_u/\tau^2$, so it collects a gradient from all of them:
 #
 # $$\mathrm{d}\tau = -\frac{1}{\tau^2}\sum_u z_u\,\bigl([u = y] - p_u\bigr)$$
 #
 # $$= \frac{1}{\tau^2}\Bigl(\sum_u p_u z_u - z_y\Bigr)$$
 #
-# In words: if the logit of what was drawn is below the mean logit, a higher temperature would have
-# made it more probable.
+# In words: if the logit of the drawn word is below the mean logit, in which each logit counts by
+# its probability, a higher temperature would have made the word more probable.
 
 
 # %%
 class DrawnLogProbability(Layer):
-    """logits (T, N), temperature (1,) -> log p (T,) of the words `drawn`, the way back by hand."""
+    """logits (T, N), temperature (1,) -> log p (T,) of the words `drawn`, with backward by hand."""
 
     def __init__(self, drawn):
         self.drawn = drawn
@@ -556,7 +565,7 @@ class DrawnLogProbability(Layer):
 
 @show
 def gradient_check():
-    """The gradients of logits and temperature, explicit beside measured ones."""
+    """The gradients of logits and temperature, and how far they are from measured ones."""
     rng = np.random.default_rng(10)
     layer = DrawnLogProbability(rng.integers(7, size=4))
     found = check(layer, [rng.standard_normal((4, 7)), np.array([0.7])])
@@ -570,15 +579,16 @@ def gradient_check():
 # %% [markdown]
 # **What it is good for.** Say that somebody gives marks, a reward $r_y$ for each word that may be
 # drawn. The model should get good marks on average: $R = \sum_y p_y r_y$ should grow. With four
-# words we can derive that: $\mathrm{d}p_y = r_y$, and back through the softmax (lesson 3)
-# $\mathrm{d}z_u = p_u (r_u - R)$. With all possible translations nobody can form this sum. But take
-# the derivative of $p_y$ as $p_y$ times that of $\log p_y$:
+# words we can compute its gradient: $\mathrm{d}p_y = r_y$, and back through the softmax (lesson 3)
+# $\mathrm{d}z_u = p_u (r_u - R)$. Over all possible translations nobody can form this sum. But the
+# derivative of $p_y$ is $p_y$ times that of $\log p_y$, so the same gradient is
 #
 # $$\mathrm{d}z_u = \sum_y p_y\, r_y \bigl([u = y] - p_u\bigr)$$
 #
-# This is a mean over draws. So draw, multiply the gradient of what was drawn by its reward, and
-# take the mean of a few. That is **REINFORCE** (Williams 1992). By it models are trained on what
-# they wrote themselves, with BLEU or a person's judgement as the reward.
+# This is a mean over draws: each $y$ comes with the probability $p_y$. So draw a word, multiply the
+# gradient of its $\log p$ by its reward, and take the mean over a few draws. That is **REINFORCE**
+# (Williams 1992). With it models are trained on what they wrote themselves, with BLEU or a person's
+# judgement as the reward.
 
 
 # %%
@@ -597,8 +607,9 @@ def reinforce():
     return [
         table(["", *(f"word {n}" for n in range(1, 5)), "how far off"], rows),
         Words("""
-            Words with the probabilities 0.5, 0.3, 0.1 and 0.1 have the rewards 0, 1, 2 and −1. It
-            is right on average, but slow: a hundred times as many draws are ten times as exact.
+            Words with the probabilities 0.5, 0.3, 0.1 and 0.1 have the rewards 0, 1, 2 and −1. The
+            mean over draws is right on average, but slow: with a hundred times as many draws it is
+            ten times as exact.
         """),
     ]
 
@@ -606,13 +617,13 @@ def reinforce():
 # %% [markdown]
 # ## Several checkpoints, several models
 #
-# While a model is trained its weights wander: each batch pulls another way. The paper therefore
-# takes the **mean of the weights** of the last five checkpoints (section 6.1; of the last 20 for
-# the big model). What single steps did by chance cancels. The result is one model, no slower than
-# any of them.
+# While a model is trained its weights wander: each batch pulls them another way. The paper
+# therefore takes the **mean of the weights** of the last five *checkpoints*, weights saved during
+# the training (section 6.1; the last 20 for the big model). What single steps did by chance
+# cancels. The result is one model, no slower than any of them.
 #
 # Or let several models write together. An **ensemble** takes the mean of their *probabilities* in
-# each step: $p(y) = \frac{1}{M}\sum_m p_m(y)$. All of them have to compute.
+# each step: $p(y) = \frac{1}{M}\sum_m p_m(y)$. In each step, all $M$ of them have to compute.
 
 
 # %%
@@ -632,11 +643,11 @@ def the_lines_of_together():
         Beside(
             Ensemble.step,
             {
-                "pairs = ": "Each model has read the same, and has a cache of its own.",
-                "p = ": "$p_m$, of each.",
+                "pairs = ": "Each model has read the same words, and has a cache of its own.",
+                "p = ": "$p_m$, for each model.",
                 "mean = ": "Their mean.",
-                "with np.errstate": "Its logarithm. Greedy choice, beams and draws take it as they "
-                "take logits.",
+                "with np.errstate": "Its logarithm. Greedy choice, beams and draws use it like "
+                "logits.",
             },
         ),
     ]
@@ -663,22 +674,23 @@ def together():
             "beam 4, α 0.6. The checkpoints are 100 steps apart.",
         ),
         Words(f"""
-            The checkpoints are of a second translator, trained for a quarter of the time, by a rate
-            that stays high. The best of them has a perplexity of {best:.2f}, the mean of the
-            weights {averaged["perplexity"]:.2f}. All five as an ensemble have
+            The checkpoints are those of a second translator, trained for a quarter of the time, at
+            a learning rate that stays high. The best of them has a perplexity of {best:.2f}, the
+            mean of the weights {averaged["perplexity"]:.2f}. All five as an ensemble have
             {five["perplexity"]:.2f}: no better than the mean, at five times the cost. (With so few
             sentences, BLEU cannot tell them apart.)
 
-            Do two models write better than one? Only if both are good. Here the mean of the second
-            translator and ours together have {both["perplexity"]:.2f}. Ours alone has
-            {other["perplexity"]:.2f}: each has an equal say, and the weak one spoils more than it
-            adds. Two equally good ones make *different* mistakes. `translate --preset hour`,
-            trained twice, has a BLEU of 41.4 and 41.7, and together 42.6 (the project's README).
+            Do two models write better than one? Only if both are good. Here an ensemble of ours and
+            the second translator's mean has a perplexity of {both["perplexity"]:.2f}. Ours alone
+            has {other["perplexity"]:.2f}: each has an equal say, and the weak one spoils more than
+            it adds. Two equally good models make *different* mistakes, so together they write
+            better. `translate --preset hour`, trained twice, has a BLEU of 41.4 and 41.7, and
+            together 42.6 (the project's README).
 
-            And do not take the mean of the *weights* of two models. Of ours it has a perplexity of
-            {mixed["perplexity"]:,.0f}. What one has learned in its third number the other has in
-            its fiftieth. The mean works for checkpoints of one run, because these are close
-            together.
+            And do not take the mean of the *weights* of two models. For these two it has a
+            perplexity of {mixed["perplexity"]:,.0f}. What one has learned in its third number the
+            other has in its fiftieth. The mean works for checkpoints of one run, because these are
+            close together.
         """),
     ]
 
@@ -694,9 +706,9 @@ def together():
 # | temperature | $p = \mathrm{softmax}(z/\tau)$ |
 # | top-k | the $k$ largest $p_v$, made to sum to 1 |
 # | top-p | the fewest largest $p_v$ whose sum reaches the share, made to sum to 1 |
-# | beam | of all ways to go on the best few, by $\sum_t \log p(y_t)$ |
-# | length penalty | divided by $((5 + T)/6)^{\alpha}$ |
-# | cache | $K$ and $V$ grow by a row; $Q$, $A$ and $Y$ have one |
+# | beam | of all continuations the best few, by $\sum_t \log p(y_t)$ |
+# | length penalty | $\log p(y)$ divided by $((5 + T)/6)^{\alpha}$ |
+# | cache | $K$ and $V$ grow by a row; $Q$, $A$ and $Y$ have one row |
 # | checkpoints | the mean of weights |
 # | ensemble | the mean of probabilities |
 #
@@ -729,25 +741,26 @@ def often_told():
     of_weights = 4 * d_model**2 + 2 * d_model * d_ff
     return Words(f"""
         **“softmax([2, 1, 0.5, −0.5]) at temperature 1 is [0.506, 0.186, 0.113, 0.042].”** These do
-        not even sum to 1, but to {printed.sum():.3f}. It is
+        not even sum to 1, but to {printed.sum():.3f}. The right numbers are
         [{", ".join(f"{p:.3f}" for p in right)}].
 
-        **“Top-p 0.9 keeps 90 % of the words.”** It keeps as many as have 90 % of the *probability*.
-        At *open*, our least certain place, these are {nucleus} of {words:,}.
+        **“Top-p 0.9 keeps 90 % of the words.”** It keeps the fewest that have 90 % of the
+        *probability*. At *open*, our least certain place, these are {nucleus} of {words:,}.
 
-        **“Beam search finds the most probable translation.”** Only if the beam is wide enough.
-        Going from {gains[-1][0]} to {gains[-1][1]} hypotheses still found better ones above.
+        **“Beam search finds the most probable translation.”** Only if the beam is wide enough. In
+        the table above, going from {gains[-1][0]} to {gains[-1][1]} hypotheses still found more
+        probable ones.
 
-        **“A wider beam is better.”** What it finds is more probable. BLEU stayed behind
-        [above](#is-a-wider-beam-better).
+        **“A wider beam is better.”** What it finds is more probable. But BLEU did not follow, as
+        you saw [above](#is-a-wider-beam-better).
 
         **“With the cache the time no longer depends on the length.”** A new word still meets every
         key. In the model measured above, at {length} words, the scores and the blend take
-        {of_scores:,} products for each layer, and the weights {of_weights:,}. The first number
-        grows with every word.
+        {of_scores:,} products for each layer, and the weight matrices {of_weights:,}. The first
+        number grows with every word.
 
-        **“Temperature 0 divides by zero.”** As a formula. As a limit it is greedy choice, and that
-        is what the library does.
+        **“Temperature 0 divides by zero.”** The formula does. Its limit does not: it is greedy
+        choice, and that is what the library does.
     """)
 
 
@@ -762,7 +775,7 @@ def quiz() -> list[Question]:
     return [
         Question(
             "Three words have the probabilities 0.6, 0.3 and 0.1. With temperature 0.5, what is "
-            "that of the first? (Two decimals.)",
+            "the probability of the first? (Two decimals.)",
             "Each is squared: 0.36, 0.09 and 0.01, together 0.46. And 0.36 / 0.46 is about 0.78.",
             0.36 / 0.46,
         ),
@@ -773,36 +786,36 @@ def quiz() -> list[Question]:
             2,
             {
                 "two, two": "0.8 is not 0.85.",
-                "three, three": "The first two reach 0.8, and then it is enough.",
+                "three, three": "The first two reach 0.8, and that is enough.",
                 "two, three": "",
             },
         ),
         Question(
-            "With a beam of 4, can all four hypotheses of the next step come from one?",
-            "All ways to go on compete, whichever hypothesis they come from. If one is far ahead "
-            "its four best ways may all be better than any of the others.",
+            "With a beam of 4, can all four hypotheses of the next step continue the same one?",
+            "All continuations compete, whichever hypothesis they continue. If one hypothesis is "
+            "far ahead, its four best continuations may all be better than any of the others.",
             1,
             {
-                "no, each goes on in its best way": "Then a poor one would never be given up.",
+                "no, each goes on in its best way": "Then a poor one would never be dropped.",
                 "yes": "",
-                "only with a length penalty": "Within a step all are equally long.",
+                "only with a length penalty": "Within a step all hypotheses are equally long.",
             },
         ),
         Question(
-            "Without a cache, ten words are written. Through how many rows in all do the "
-            "projections of a layer go?",
+            "Ten words are written without a cache. How many rows in all go through the "
+            "projections of a layer?",
             "1 + 2 + … + 10 = 55. With the cache there are 10.",
             55,
         ),
         Question(
             "Why are queries not in the cache?",
-            "A query asks once, in the step of its own word. Later words have queries of their "
+            "A query is used once, in the step of its own word. Later words have queries of their "
             "own, and they meet the old *keys*.",
             0,
             {
                 "No later step needs them.": "",
                 "They change with each new word.": "They do not; nobody looks at them again.",
-                "They are as large as the keys, and there is no room.": "There would be.",
+                "They are as large as the keys, and there is no room.": "There would be room.",
             },
         ),
         Question(
@@ -812,15 +825,15 @@ def quiz() -> list[Question]:
             1 - FOUR[1],
         ),
         Question(
-            "Two models of the same kind were trained from other random weights. What may be taken "
-            "the mean of?",
+            "Two models of the same kind were trained from different random weights. Of what may "
+            "you take the mean?",
             "Their probabilities mean the same, word by word. Their weights do not: what one keeps "
             "in one place the other keeps elsewhere.",
             1,
             {
                 "their weights": "Checkpoints of one run are close to each other. These are not.",
                 "their probabilities": "",
-                "both": "Try it: the table above has the mean of such weights.",
+                "both": "The table above has the mean of such weights: look at its perplexity.",
             },
         ),
     ]
@@ -845,10 +858,10 @@ def exercises():
 # - `writing.py` and `beam.py` in `numformer/paper`, `sampling.py` and `ensemble.py` in
 #   `numformer/generation`; `memory.py` in `numformer/paper`, `average.py` in `numformer/training`.
 # - *Attention Is All You Need*, section 6.1, and Wu et al. 2016, *Google's Neural Machine
-#   Translation System*, section 7: beams, and penalties.
+#   Translation System*, section 7: beams and penalties.
 # - Holtzman et al. 2020, *The Curious Case of Neural Text Degeneration*: why the most probable text
 #   is not what people write.
-# - Stahlberg and Byrne 2019, *On NMT Search Errors and Model Errors*: what an exact search finds.
-#   Often it is the empty translation.
+# - Stahlberg and Byrne 2019, *On NMT Search Errors and Model Errors*: what an exact search finds:
+#   often the empty translation.
 # - Williams 1992, *Simple Statistical Gradient-Following Algorithms*: REINFORCE.
-# - Lesson 13: what the cache costs, and its relatives that keep less.
+# - Lesson 13: what the cache costs, and variants that keep less.

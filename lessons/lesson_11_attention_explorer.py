@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Attention explorer
 #
-# > What has a trained model learned to look at? And how do you know that you do not only see what
+# > What has a trained model learned to look at? And how do you know that you do not just see what
 # > you want to see?
 
 # %%
@@ -27,38 +27,38 @@ def explore() -> Simulation:
 
 
 # %% [markdown]
-# A head is good at telling stories. You look at its lines, you see one that goes from *runs* to
-# *dog*, and you think: it has found the subject. Perhaps. Or it looks two words back, always. The
-# lines of one sentence cannot tell the two apart.
+# It is easy to tell a story about a head. You see one of its lines go from *runs* to *dog*, and you
+# think: it has found the subject. Perhaps. Or it always looks two words back. The lines of one
+# sentence cannot tell the two apart.
 #
-# So this lesson does three things, in this order. It **counts** where heads look, beside what
-# chance would give. It **takes heads out**, to see whether the model needs them. And it **watches**
-# how they come about.
+# So this lesson does three things, in this order. It **measures** where heads look, and compares
+# that with chance. It **takes heads out**, to see whether the model needs them. And it **watches**
+# how heads form in training.
 
 
 # %%
 @show
 def the_models():
-    """What the two models are, and what float16 does to them."""
+    """The two models, and what float16 changes in them."""
     told = models.measured(11)
     sizes = {name: small.weights(name).size for name in small.CONFIGS}
     exact = told["reversal"]["exact"][-1]
     return Words(f"""
         The translator has {sizes["translator"]:,} weights. It was trained on 29,000 captions of
-        pictures (Multi30k) and reaches {told["bleu"]:.1f} BLEU on those it has not seen, with the
-        most probable piece at each place. (BLEU counts how many words and groups of words are those
-        of a translation by people; lesson 10 says more.) The model that reverses has
-        {sizes["reverse"]:,} weights and writes {100 * exact:.0f} % of unseen words without a
-        mistake. The page has the weights in 16 bits each. That moves no weight of attention by more
-        than {told["rounding"]:.4f}.
+        pictures (Multi30k). On captions that it has not seen it reaches {told["bleu"]:.1f} BLEU,
+        writing the most probable piece at each place. (BLEU counts how many words and groups of
+        words also stand in a person's translation; lesson 10 says more.) The model that reverses
+        words has {sizes["reverse"]:,} weights and writes {100 * exact:.0f} % of unseen words
+        without a mistake. The page stores each weight in 16 bits. In 100 sentences that moves no
+        attention weight of the translator by more than {told["rounding"]:.4f}.
     """)
 
 
 # %% [markdown]
 # ## Count, and then shuffle
 #
-# Here is what one head does with four words. It looks like a head that looks at the word before.
-# How much does it?
+# Here are the attention weights of one head on four words. The head seems to look at the word
+# before. How much does it?
 
 
 # %%
@@ -84,23 +84,22 @@ def four_words():
             The first word has none before it and does not count. The other three give 0.7, 0.8 and
             0.6 of their weight to the word before: (0.7 + 0.8 + 0.6) / 3 = {score:.2f}.
 
-            Is that much? Deal the weights of each row out anew, at random among the words that it
-            may see. The head keeps how *sharp* it is and forgets *where* it looks. Each place then
-            gets a quarter on average: 0.25. So {score:.2f} means something. In a row of two words
-            0.5 would mean nothing.
+            Is that much? Shuffle the weights of each row at random. The head stays as *sharp* as it
+            was, but *where* it looks is left to chance. Each place then gets a quarter on average:
+            0.25. So {score:.2f} means something. In a row of two words 0.5 would mean nothing.
         """),
     ]
 
 
 # %% [markdown]
-# In general, let $p(t)$ be the place that is meant for the word at $t$. The **score** of head $h$
-# is the mean weight that it puts there, over all $N$ words that have such a place:
+# In general, let $p(t)$ be the place at which we expect the word at $t$ to look. The **score** of
+# head $h$ is the mean weight that it puts there, over all $N$ words that have such a place:
 #
 # $$s_h = \frac{1}{N} \sum_t A^h_{t,\,p(t)}$$
 #
-# The **baseline** is the same sum over shuffled rows. With $p(t) = t - 1$ this asks for the word
-# before, with $p(t) = t$ for the word itself. $p(t)$ may be anything that you can say without
-# looking at the head. That is what makes it a test.
+# The **baseline** is the same mean over shuffled rows. With $p(t) = t - 1$ the score asks for the
+# word before, with $p(t) = t$ for the word itself. You may choose any $p(t)$, as long as you choose
+# it without looking at the head. That is what makes it a test.
 
 
 # %%
@@ -112,14 +111,14 @@ def the_lines_of_the_score():
             scores.share,
             {
                 "row, t = ": "The words that have a place to look at.",
-                "return": "Of each the weight on that place; the mean, for every head.",
+                "return": "Their weights on these places; the mean, for every head.",
             },
         ),
-        Words("The weights are what each attention saved for its backward:"),
+        Words("The weights are those that each attention saved for its backward:"),
         Beside(
             attention_weights,
             {
-                "with mode": "Forward as in training, with everything saved, but without dropout.",
+                "with mode": "Forward saves everything, as in training, but without dropout.",
                 "weights = ": "Each attention by its name, such as "
                 "`encoder.layers.0.self_attention.sublayer`, with its weights $(B, h, T, S)$.",
                 "model.clear_saved": "There is no backward, so what was saved is thrown away.",
@@ -132,15 +131,20 @@ def the_lines_of_the_score():
 # %% [markdown]
 # ## What 36 heads look at
 #
-# By position it is easy to say what $p(t)$ is. From writing to reading we want more: does the head
+# The translator has twelve heads of each kind. *Reading* is the encoder's self-attention, *writing*
+# the decoder's, *from writing to reading* is cross-attention. Within one text positions give us
+# $p(t)$: the word before, the word after. From writing to reading we ask for more: does the head
 # look at the word that is being **translated**? For that we must know which English piece goes with
-# which German one, and not from a head. Count instead: in how many of the 29,000 pairs do they
-# stand together? With $n(s)$ and $n(t)$ the pairs that have $s$ and $t$, Dice's coefficient (1945)
+# which German one, without asking a head. So we count. Of the 29,000 pairs of captions $n(s)$
+# contain the English piece $s$, $n(t)$ the German piece $t$, and $n(s, t)$ both. Dice's coefficient
+# (1945)
 #
 # $$\frac{2\,n(s, t)}{n(s) + n(t)}$$
 #
-# is 1 if they always come together. *hund* and *dog* are close to it. We count a place only where
-# the best piece has 0.3 or more. It is a rough dictionary, made without any attention.
+# is 1 if $s$ and $t$ always come together. *hund* and *dog* are close to it. A German piece has a
+# place only where the best English piece of its sentence reaches 0.3. This is a rough dictionary,
+# made without any attention. In the table *what is to be written, translated* is that English
+# piece.
 
 
 # %%
@@ -148,7 +152,7 @@ CLEAR = 3  # times the baseline
 
 
 def best_roles(name: str) -> list[tuple[str, float, float]]:
-    """Of each head the place on which it has most beyond chance, its score and the baseline."""
+    """For each head the place whose score is furthest above chance, the score and the baseline."""
     told = models.measured(11)["roles"][name]
     best = [max(found.items(), key=lambda item: item[1][0] - item[1][1]) for found in told]
     return [(place, *shares) for place, shares in best]
@@ -156,7 +160,7 @@ def best_roles(name: str) -> list[tuple[str, float, float]]:
 
 @show
 def roles_of_the_translator():
-    """For each kind of attention and each place: how many heads look there most."""
+    """For each kind of attention and each place: how many heads clearly prefer it."""
     told, best = models.measured(11)["roles"]["translator"], best_roles("translator")
     rows, size = [], small.LAYERS * small.HEADS
     for number, title in enumerate(explorer.TITLES.values()):
@@ -169,8 +173,8 @@ def roles_of_the_translator():
     return table(
         ["attention", "place", "heads", "best score", "shuffled"],
         rows,
-        "Of 12 heads in each kind, those that prefer the place and give it at least three times as "
-        "much as when they are shuffled. 400 sentences of the test set.",
+        "“Heads” counts those of the 12 in each kind that prefer the place and give it at least "
+        "three times what shuffled rows give it. 400 sentences of the test set.",
     )
 
 
@@ -202,16 +206,17 @@ def scores_and_baselines():
             "**A head's best place, and the baseline (black).**",
         ),
         Words(f"""
-            {len(clear)} of 36 heads have a clear place. The clearest are those from writing to
-            reading: {across[1]:.2f} of the weight on *{across[0]}*, where shuffled rows give
-            {across[2]:.2f}. Nobody told them which words belong together.
+            {len(clear)} of 36 heads have a clear place. The clearest heads look from writing to
+            reading: one puts {across[1]:.2f} of its weight on *{across[0]}*, where shuffled rows
+            give {across[2]:.2f}. Nobody told it which words belong together.
 
-            The heads that read are much softer than stories about heads are. The best of them gives
-            *{top[0]}* {top[1]:.2f} of its weight. That is {top[1] / top[2]:.1f} times chance, and
-            still three quarters go elsewhere. In one sentence you might not see it at all. For the
-            other {36 - len(clear)} heads we have no name. That does not mean that they do nothing.
+            The heads that read are far less sharp than stories about heads suggest. The clearest
+            of them gives {top[1]:.2f} of its weight to *{top[0]}*. That is {top[1] / top[2]:.1f}
+            times chance, and still three quarters go elsewhere. In one sentence you might not see
+            it at all. For the other {36 - len(clear)} heads we have no name. That does not mean
+            that they do nothing.
 
-            Under the head that you open, the figure [at the top](#explorer) tells what was
+            Open a head in the figure [at the top](#explorer): below its name stands what was
             measured.
         """),
     ]
@@ -220,33 +225,33 @@ def scores_and_baselines():
 # %% [markdown]
 # ## A look is not a use
 #
-# A head may look at a word and hand over nothing that anybody reads. To see whether a head
-# *matters*, put a **gate** $g_i$ in front of it, a factor that is 1 (Michel et al. 2019). Lesson 4
-# wrote the output as a sum over heads. With gates:
+# A head may look at a word and yet hand over nothing that the rest of the model uses. To see
+# whether a head *matters*, multiply its output by a **gate** $g_i$, a factor equal to 1 (Michel et
+# al. 2019). Lesson 4 wrote the output of attention as a sum over heads. With gates:
 #
 # $$Y = \sum_i g_i\,O_i\,W^O_i$$
 #
-# Now ask backward: how does the loss change with a gate? $g_i$ is used for every number of $O_i$,
-# for every word, so it collects from all of them. Write $C$ for the heads side by side, which is
-# what stands before $W^O$. Its gradient $\mathrm{d}C = \mathrm{d}Y\,W^{O\top}$ is computed anyway,
-# and at $g_i = 1$
+# Now ask backward: how does the loss change with a gate? $g_i$ multiplies every number of $O_i$,
+# for every word, so its gradient collects from all of them. Write $C$ for the outputs of all heads
+# side by side, the input of $W^O$. Its gradient $\mathrm{d}C = \mathrm{d}Y\,W^{O\top}$ is computed
+# anyway, and at $g_i = 1$
 #
 # $$\mathrm{d}g_i = \sum_t \sum_k C_{tk}\,\mathrm{d}C_{tk} \quad (k \text{ in the columns of head }
 # i)$$
 #
-# Since every gradient is written by hand, this is three lines: take what the layer saved, take what
-# its backward returns, multiply and add up.
+# Since every gradient here is written by hand, this takes three lines: take $C$, which the layer
+# saved; take $\mathrm{d}C$, which its backward returns; multiply and add up.
 
 
 # %%
 @show
 def the_lines_of_the_gates():
-    """The gradients of all gates of an attention."""
+    """The gradients of all gates of one attention."""
     return Beside(
         gates_backward,
         {
-            "return": r"`heads` is $C$, `dheads` is $\mathrm{d}C$. Multiply, give each head its "
-            "own axis, and add up over words and over the head's numbers."
+            "return": r"`heads` is $C$, `dheads` is $\mathrm{d}C$. Multiply, give the heads an "
+            "axis of their own, and add up over words and over each head's numbers."
         },
     )
 
@@ -254,12 +259,12 @@ def the_lines_of_the_gates():
 # %% [markdown]
 # Taking a head out moves its gate from 1 to 0. To first order that changes the loss by
 # $-\mathrm{d}g_i$. In some sentences the head helps, in others it harms, so its **importance** is
-# the mean *size*, $|\mathrm{d}g_i|$, over sentences. One backward gives it for all heads at once.
-# Trying would take a run for each head.
+# the mean *size*, $|\mathrm{d}g_i|$, over sentences. One backward for each sentence gives it for
+# all heads at once. To take each head out in turn, we would need a run for each head.
 #
 # ### Is it true?
 #
-# Here are gates of three heads before a $W^O$, explicit gradients beside measured ones.
+# Here are three heads, their gates and a $W^O$: explicit gradients beside measured ones.
 
 
 # %%
@@ -282,7 +287,7 @@ class Gated(Layer):
 
 @show
 def gradient_check():
-    """The gradients of gates beside measured ones."""
+    """The explicit gradients of gates beside measured ones."""
     rng = np.random.default_rng(11)
     layer = Gated(3, 4, 5, rng)
     pack(layer, np.float64)
@@ -295,7 +300,7 @@ def gradient_check():
 
 @show
 def one_head_at_a_time():
-    """Importance by gradient beside what the loss does when each head is taken out alone."""
+    """Importance by gradient beside the loss that is added when each head is taken out alone."""
     told = models.measured(11)["pruned"]
     importance, alone = np.array(told["importance"]).ravel(), np.array(told["alone"])
     size = small.LAYERS * small.HEADS
@@ -306,7 +311,7 @@ def one_head_at_a_time():
             mine = slice(size * number, size * number + size)
             axes.plot(importance[mine], alone[mine], "os^"[number], label=title.lower())
         axes.axhline(0, color="C7", linewidth=0.8)
-        axes.set(xlabel="mean size of the gate's gradient", ylabel="loss, more without the head")
+        axes.set(xlabel="mean size of the gate's gradient", ylabel="loss added without the head")
         axes.legend(fontsize=8)
 
     ranks = [np.argsort(np.argsort(x)) for x in (importance, alone)]
@@ -315,15 +320,15 @@ def one_head_at_a_time():
         Picture(
             "lesson_11_gates",
             draw,
-            "Dots for 36 heads: by how much the loss grows without the head, against the mean size "
-            "of its gate's gradient. Dots further right tend to lie higher.",
+            "A dot for each of 36 heads: by how much the loss grows without it, against the mean "
+            "size of its gate's gradient. Dots further right tend to lie higher.",
             "**One backward against 36 trials.**",
         ),
         Words(f"""
-            The order that gradients give is much like the one that trials give: their ranks have
-            the correlation {agreement:.2f} (1 would be the same order, 0 no connection). For
+            Gradients order the heads much as trials do: the correlation of their ranks is
+            {agreement:.2f} (1 means the same order, 0 no connection). For
             {(alone <= 0.005).sum()} of 36 heads the loss does not even grow by 0.005 when the head
-            is taken out alone. The most needed one costs {alone.max():.2f}.
+            is taken out alone. Without the most needed one it grows by {alone.max():.2f}.
         """),
     ]
 
@@ -331,8 +336,8 @@ def one_head_at_a_time():
 # %% [markdown]
 # ## How many are needed?
 #
-# Taking out one at a time is not taking out many: two heads may stand in for each other, until both
-# are gone.
+# What one missing head costs does not tell what many cost: two heads may stand in for each other,
+# until both are gone.
 
 
 # %%
@@ -344,7 +349,7 @@ def take_heads_out() -> Simulation:
 
 @show
 def what_is_left():
-    """How many heads can go, and what is published."""
+    """How many heads can go, here and in published work."""
     told = models.measured(11)["pruned"]
     curve, encoder = np.array(told["by importance"]), np.array(told["encoder"])
     whole = curve[0, 1]
@@ -358,24 +363,25 @@ def what_is_left():
         table(
             ["heads", "can go for 1 BLEU", "for 3 BLEU", "BLEU without half", "without all"],
             rows,
-            f"The whole model has {whole:.1f} BLEU on these 200 sentences. A head that is taken "
-            "out is 0; nothing is trained again.",
+            "How many heads can go before more than 1 or 3 BLEU are lost. The whole model has "
+            f"{whole:.1f} BLEU on these 200 sentences. The output of a head that is taken out is "
+            "0; nothing is trained again.",
         ),
         Words(f"""
             With 16 heads gone, smallest gradient first, {curve[16, 1]:.1f} BLEU are left; in random
             order {drawn[4]:.1f} (mean of three draws). And look at the last column: without *any*
-            head that reads there are {encoder[-1, 1]:.1f}. Then each English word reaches the
+            head that reads, {encoder[-1, 1]:.1f} are left. Then each English word reaches the
             decoder alone, with its place but without its neighbours, and for short captions that is
-            often enough. Without the heads from writing to reading nothing would reach it.
+            often enough. Without the heads from writing to reading no word would reach the decoder.
 
-            Voita et al. 2019 took out 38 of the 48 heads of a large encoder and lost 0.15 BLEU.
-            Theirs is the better method: gates were *trained* away, and the model had the time to
-            get used to it. They also found what is left over at the end: heads that look at a
-            neighbour, heads that follow the syntax, and one that looks at rare words.
+            Voita et al. 2019 took out 38 of the 48 heads of a translator's encoder and lost 0.15
+            BLEU. Their method is better: training closed the gates, so the model had time to adapt.
+            They also saw which heads are left at the end: heads that look at a neighbour, heads
+            that follow the syntax, and one that looks at rare words.
 
-            `python -m toy_tasks.heads --run DIR` asks any trained model the same. A translator of
-            48 heads with {kept[48][0]:.1f} BLEU has {kept[42][0]:.1f} without six of them, chosen
-            by importance, and {kept[42][1]:.1f} without six at random; without twelve
+            `python -m toy_tasks.heads --run DIR` measures the same for any trained model. A
+            translator of 48 heads with {kept[48][0]:.1f} BLEU has {kept[42][0]:.1f} without the six
+            least important ones, and {kept[42][1]:.1f} without six at random; without twelve
             {kept[36][0]:.1f} and {kept[36][1]:.1f} (`toy_tasks/heads.md`).
         """),
     ]
@@ -384,8 +390,8 @@ def what_is_left():
 # %% [markdown]
 # ## How they come about
 #
-# Trained models are given to us finished. But we have the training, too. The model that reverses
-# words begins with weights at random, and its heads look everywhere. Watch.
+# So far we looked at finished models. But we can also watch their training. The model that reverses
+# words begins with random weights, and its heads look everywhere. Watch.
 
 
 # %%
@@ -397,7 +403,7 @@ def replay() -> Simulation:
 
 @show
 def which_came_first():
-    """What comes first: the look or the skill."""
+    """Which comes first: the look or the skill."""
     told = models.measured(11)["reversal"]
     share, exact = np.array(told["share"]), np.array(told["exact"])
     size = small.LAYERS * small.HEADS
@@ -408,27 +414,28 @@ def which_came_first():
     first = models.measured(11)["roles"]["reverse"][2 * size : 2 * size + small.HEADS]
     end = max(found["the end mark"][0] for found in first)
     return Words(f"""
-        The best head gives the letter to be written 0.4 of its weight by step {look}; 0.4 of the
-        words are right by step {skill}. The look comes first. Before there is something to hand
-        over from the right place, there is nothing to be written.
+        By step {look} the best head gives 0.4 of its weight to the letter to be written. Only by
+        step {skill} does the model get 0.4 of the words right. The look comes first: before a head
+        looks at the right letter, it has nothing to hand over that the model could write.
 
         At the end the heads of the three layers give {layers[0]}, {layers[1]} and {layers[2]} of
         their weight to that letter, on average. The first layer does not find it. One of its heads
-        gives {end:.2f} to the end mark, which tells how long the word is, and so where to begin.
+        gives {end:.2f} to the end mark: its place tells how long the word is, and so where to
+        begin.
     """)
 
 
 # %% [markdown]
 # ## Heads that find what came before
 #
-# One kind of head has a name of its own. Read *train, train, tr…* What comes next? You look for the
-# last *r*, look **one further**, and say *a*. A head that does this is an **induction head**
-# (Elhage et al. 2021, Olsson et al. 2022). It needs two steps:
+# One kind of head has a name of its own. Read *train, train, tr…* What comes next? You go back to
+# the *r* before this one, look **one further**, and say *a*. A head that does this is an
+# **induction head** (Elhage et al. 2021, Olsson et al. 2022). It needs two steps:
 #
-# 1. Each letter has to know **which letter stands before it**. A head in layer 1 looks one place
-#    back and writes what it finds into the position.
-# 2. A head in layer 2 asks: *whose letter before is the one that I am?* It is the key that was
-#    written in step 1. It looks there, and **copies** what stands there.
+# 1. Each position has to know **which letter stands before it**. A head in layer 1 looks one place
+#    back and writes the letter that it finds into the position.
+# 2. The query of a head in layer 2 asks: *which position comes after a letter like mine?* The keys
+#    know the answer from step 1. The head looks there, and **copies** the letter that it finds.
 #
 # Its place is $p(t) = s + 1$, where $s$ is the latest earlier place with the same letter. One layer
 # cannot do it: step 2 reads what step 1 wrote.
@@ -437,7 +444,7 @@ def which_came_first():
 # %%
 @show
 def induction() -> Simulation:
-    """The fourth simulation: two heads form together."""
+    """The fourth simulation: two kinds of heads form together."""
     return simulations.inducing()
 
 
@@ -462,19 +469,20 @@ def two_layers_and_one():
         table(
             ["head", "on what followed", "on the letter before", "copies"],
             rows,
-            f"Shuffled, a head gives what followed {told['2']['chance']:.2f} of its weight. "
-            "“Copies” is how often what a head hands over from a letter makes that letter the most "
-            "probable one; at random it would be 1 in 26.",
+            "The first two columns are weights. With shuffled rows a head puts "
+            f"{told['2']['chance']:.2f} on what followed. “Copies”: for which share of letters a "
+            "head's output for the letter, taken alone, makes this letter the most probable one. "
+            "By chance it would be 1 in 26.",
         ),
         Words(f"""
-            Two kinds of heads, in two layers, and each is of no use without the other. So neither
-            grows for a long time. Then both do, in a few steps: at step {formed[0]} the best head
-            gives what followed more than half of its weight. From then on the model knows what
+            There are two kinds of heads, in two layers, and neither is of use without the other. So
+            for a long time neither grows. Then both do, within a few steps: at step {formed[0]} the
+            best head gives more than half of its weight to what followed. Soon the model knows what
             comes next ({100 * told["2"]["copying"][-1]:.0f} % of the letters are right at the end).
             With one layer it never does ({100 * told["1"]["copying"][-1]:.0f} %).
 
-            The last column asks for something that no picture of attention shows: what is *done*
-            with the letter that was found. The heads of layer 2 copy it. Head 1.1 does not. What it
+            The last column shows something that no picture of attention shows: what a head *does*
+            with the letter that it found. The heads of layer 2 copy it. Head 1.1 does not. What it
             writes is not meant for the output. It is meant for the keys of layer 2.
         """),
     ]
@@ -483,8 +491,8 @@ def two_layers_and_one():
 # %% [markdown]
 # ## What attention costs
 #
-# Everybody looks at everybody. How much of the time is that? Count the multiplications of forward,
-# for $T$ words of width $D$ and a network of inner width $4D$:
+# Every word looks at every word. How much of the time does that take? Count the multiplications of
+# forward, for $T$ words of width $D$ and a feed-forward network of inner width $4D$:
 #
 # | | multiplications | steps that wait for each other |
 # |---|---|---|
@@ -492,15 +500,15 @@ def two_layers_and_one():
 # | feed-forward | $8TD^2$ | 1 |
 # | recurrence (LSTM) | $8TD^2$ | $T$ |
 #
-# Attention has two parts. The projections, $4TD^2$, grow like everything else. Scores and blend,
-# $2T^2D$, grow with the square. They are as many as the projections where $2T^2D = 4TD^2$, at
-# $T = 2D$, and attention has as many as the feed-forward network at the same length.
+# Attention has two parts. The projections, $4TD^2$, grow with the length like everything else.
+# Scores and blend, $2T^2D$, grow with its square. Both parts are equal where $2T^2D = 4TD^2$, at
+# $T = 2D$. At that length attention has as many multiplications as the feed-forward network.
 
 
 # %%
 @show
 def measured_costs():
-    """Time of forward and backward against the length."""
+    """The time of forward and backward, against the length."""
     told = models.measured(11)["costs"]
     lengths = np.array(costs.LENGTHS)
 
@@ -526,39 +534,39 @@ def measured_costs():
         Picture(
             "lesson_11_costs",
             draw,
-            "Three lines of time against length, both on logarithmic scales. The one of attention "
-            "is low at first and becomes the steepest; that of the recurrence is the highest for "
-            "short lengths; a vertical line marks twice the width.",
-            f"**Time against length**, width {costs.WIDTH}, one core. Dotted: the multiplications, "
-            "drawn through the last point.",
+            "Three lines of time against length, both on logarithmic scales. The line of attention "
+            "is low at first and becomes the steepest; the line of the recurrence is the highest; "
+            "a vertical line marks twice the width.",
+            f"**Time against length**, width {costs.WIDTH}, one core. Dotted: the number of "
+            "multiplications, scaled to meet the last point.",
         ),
         table(
             ["", "power of T, counted", "measured", "microseconds a word at T = 128"],
             rows,
-            "The power with which costs grow from 512 to 2,048 words.",
+            "The power of $T$ with which costs grow from 512 to 2,048 words.",
         ),
     ]
 
 
 # %% [markdown]
-# For short texts measured lines lie above the dotted ones: each call of NumPy has its own cost,
-# whatever the size. The recurrence pays it $T$ times, since no step can begin before the one before
-# has ended. For long texts attention grows faster than its multiplications: its square of weights
-# no longer fits into the processor's cache, and nobody counted the exponentials. Lesson 13 is about
-# long texts.
+# For short texts the lines of attention and feed-forward are flatter than the dotted ones: each
+# call of NumPy has a cost of its own, whatever the size. The recurrence pays it $T$ times, since no
+# step can begin before the previous one has ended. For long texts the time of attention grows
+# faster than its multiplications: its $T \times T$ weights no longer fit into the processor's
+# cache, and the table above does not count exponentials. Lesson 13 is about long texts.
 #
 # ## To take with you
 #
 # | what | forward | backward |
 # |---|---|---|
-# | score of a head for $p(t)$ | $s_h = \frac{1}{N}\sum_t A^h_{t,\,p(t)}$, and shuffled | |
+# | score of a head for $p(t)$ | $s_h = \frac{1}{N}\sum_t A^h_{t,\,p(t)}$, beside shuffled rows | |
 # | gates | $Y = \sum_i g_i\,O_i\,W^O_i$ | $\mathrm{d}g_i = \sum_{t,k} C_{tk}\,\mathrm{d}C_{tk}$ |
 # | importance | | mean size of $\mathrm{d}g_i$ over sentences |
 # | induction head | $p(t) = s + 1$, $s$: the same symbol, earlier | |
 # | cost of attention | $4TD^2 + 2T^2D$ | twice as much |
 #
-# A map of attention shows where a head looks. It shows neither what is handed over nor whether
-# anybody reads it.
+# A map of attention shows where a head looks. It shows neither what the head hands over nor whether
+# the rest of the model uses it.
 #
 # ## Often told: check it
 
@@ -576,19 +584,20 @@ def often_told():
     best, alone = best_roles("translator"), np.array(told["pruned"]["alone"])
     clear = np.array([score >= CLEAR * chance for _, score, chance in best])
     return Words(f"""
-        **“Attention is O(n²), so it is slower than a recurrent network.”** Measured here, forward
+        **“Attention is O(n²), so it is slower than a recurrent network.”** We measured forward
         and backward of one layer of width {costs.WIDTH}: at 128 words the LSTM takes {ratio:.0f}
-        times as long. Attention is the faster one at {len(faster)} of the {len(lengths)} lengths
-        that we tried, up to {faster.max():,} words. The square is real, but a square of small cost,
-        and the recurrence has to wait for itself.
+        times as long. Attention is faster at {len(faster)} of the {len(lengths)} lengths that we
+        tried, up to {faster.max():,} words. The square is real, but each of its parts is cheap, and
+        each step of the recurrence has to wait for the one before.
 
         **“The heads that one can name are the heads that matter.”** {int(clear.sum())} heads of our
-        translator have a clear place. Taken out alone, they cost {alone[clear].min():.3f} to
-        {alone[clear].max():.3f} of loss. The head that costs most, {alone.max():.3f}, is one of
-        those for which we have no name. Jain and Wallace 2019 and Wiegreffe and Pinter 2019 argue
-        about what weights explain and what they do not.
+        translator have a clear place. When one of them is taken out alone, the loss grows by
+        {alone[clear].min():.3f} to {alone[clear].max():.3f}. The head that costs most,
+        {alone.max():.3f}, is one of those for which we have no name. Jain and Wallace 2019 and
+        Wiegreffe and Pinter 2019 argue about what weights explain and what they do not.
 
-        **“A head that was found in one sentence is a head for this.”** See the first section.
+        **“This sentence shows what the head does.”** One sentence does not: count over many, and
+        shuffle, as in the first section.
     """)
 
 
@@ -602,24 +611,24 @@ def quiz() -> list[Question]:
     """Questions on this lesson; numbers are computed."""
     return [
         Question(
-            question="A head of an encoder reads sentences of 10 words and gives the word after "
-            "0.1 of its weight. What does it give it when its rows are shuffled?",
+            question="A head of an encoder reads sentences of 10 words and gives 0.1 of its weight "
+            "to the word after. How much does that word get when the rows are shuffled?",
             answer=1 / 10,
-            why="Each of 10 places gets a tenth on average. So this head does not look at the word "
-            "after: it is at chance.",
+            why="Each of 10 places gets a tenth on average. So this head does not prefer the word "
+            "after: its score is that of chance.",
         ),
         Question(
-            question="What stands before $W^O$ for one head and two words is $C = (2, 0)$ and "
-            "$(1, 1)$, one row for each word. Its gradient is $(0.5, 3)$ and $(-1, 0.5)$. What is "
-            "$\\mathrm{d}g$ of this head?",
+            question="The output $C$ of one head has the rows $(2, 0)$ and $(1, 1)$, one for each "
+            "of two words. The gradient $\\mathrm{d}C$ has the rows $(0.5, 3)$ and $(-1, 0.5)$. "
+            "What is $\\mathrm{d}g$ of this head?",
             answer=float(
                 gates_backward(np.array([[2.0, 0], [1, 1]]), np.array([[0.5, 3], [-1, 0.5]]), 1)[0]
             ),
             why="$2 \\cdot 0.5 + 0 \\cdot 3 + 1 \\cdot (-1) + 1 \\cdot 0.5 = 0.5$.",
         ),
         Question(
-            question="In *n o o n n o*, all read: where does an induction head look from the last "
-            "*o*? (Count places from 1.)",
+            question="A model has read *n o o n n o*. Where does an induction head look from the "
+            "last *o*? (Count places from 1.)",
             answer=4,
             why="The latest *o* before it is at place 3. One further is place 4, an *n*.",
         ),
@@ -627,26 +636,27 @@ def quiz() -> list[Question]:
             question="Why does a model with one layer of attention have no induction heads?",
             choices=(
                 "one layer has too few weights",
-                "the query has to meet keys into which a layer below wrote the symbol before",
+                "the keys must know the symbol before them, which a lower layer has to write there",
                 "a causal mask hides what came after the earlier occurrence",
             ),
             answer=1,
-            why="Looking for *the place whose symbol before is mine* needs keys that know the "
-            "symbol before. A head of a layer below writes it there. The mask is no matter: what "
-            "came after the earlier occurrence is still earlier than the position at hand.",
+            why="The head looks for *the position that comes after a symbol like mine*. So a key "
+            "must know the symbol before it, and a head of a layer below writes it there. The mask "
+            "does not matter: what came after the earlier occurrence is never later than the "
+            "current position.",
         ),
         Question(
-            question="The mean of $\\mathrm{d}g$ over many sentences is 0. May the head go?",
+            question="The mean of $\\mathrm{d}g$ over many sentences is 0. May we remove the head?",
             choices=(
                 "yes: on average it does nothing",
-                "not for that reason: it may help in some sentences and harm in others",
+                "not for this reason: it may help in some sentences and harm in others",
             ),
             answer=1,
             why="That is why importance is the mean of the size, not the size of the mean.",
         ),
         Question(
-            question="$D = 512$. From which length $T$ on has attention more multiplications in "
-            "scores and blend than in its projections?",
+            question="$D = 512$. From which length $T$ on do scores and blend take more "
+            "multiplications than the projections of attention?",
             answer=2 * 512,
             tolerance=1,
             why="Where $2T^2D = 4TD^2$, at $T = 2D$.",
@@ -677,5 +687,5 @@ def exercises():
 #   *In-context Learning and Induction Heads*.
 # - Jain and Wallace 2019, *Attention is not Explanation*; Wiegreffe and Pinter 2019, *Attention is
 #   not not Explanation*.
-# - `python -m toy_tasks.induction` trains such models, and `numformer.load(RUN).attention(TEXT)`
-#   shows the heads of any run of yours.
+# - `python -m toy_tasks.induction` trains models with induction heads, and
+#   `numformer.load(RUN).attention(TEXT)` shows the heads of any run of yours.

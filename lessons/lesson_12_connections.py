@@ -35,13 +35,13 @@ def what_it_is_made_of() -> Simulation:
 
 
 # %% [markdown]
-# Everything in this ledger is counted from seven sizes. First count one model yourself. Then see
-# what the same parts became in other hands.
+# Everything in this ledger is counted from seven sizes and two choices. First count one model
+# yourself. Then see what others made of the same parts.
 #
 # ## Count a model
 #
-# A GPT-2 small has 12 layers of width $D = 768$. Attention has four square matrices, the
-# feed-forward network two of $D \times F$ with $F = 3072$, and each product has a bias.
+# GPT-2 small has 12 layers of width $D = 768$. Attention has four square matrices. The feed-forward
+# network has two, from $D$ to $F = 3072$ and back. Each product has a bias.
 
 
 # %%
@@ -59,27 +59,26 @@ def by_hand():
 
         Each of 50,257 symbols has a row, and so has each of 1,024 places: {rows} numbers. The
         logits use the rows of the symbols again. One norm follows the last layer. Together
-        12 · {layer} + {rows} + 2 · {d} = {total}: to the last one what the published GPT-2 small
-        has (Radford et al. 2019).
+        12 · {layer} + {rows} + 2 · {d} = {total}: exactly as many as the published GPT-2 small has
+        (Radford et al. 2019).
 
-        With *Marian* the ledger says {PAPER["Marian"]["total"]:,.0f}. Programs that count that
-        model print 74,410,496: they leave out the {58101:,} biases of the logits, which are not
-        trained, and count two tables of sinusoids (512 places, width 512), which are not trained
-        either.
+        For *Marian* the ledger says {PAPER["Marian"]["total"]:,.0f}. Programs that count that
+        model print 74,410,496: they leave out the {58101:,} biases of the logits, and count two
+        tables of sinusoids (512 places, width 512). None of these numbers are trained.
     """)
 
 
 # %% [markdown]
 # An operation is one multiplication or one addition. A product of $(T, D)$ and $(D, F)$ has $TF$
-# results, each a sum of $D$ products: $2TDF$ operations. That is all one needs. Norms, softmax and
-# sums have so few beside it that the ledger leaves them out.
+# results, each a sum of $D$ products: $2TDF$ operations. The ledger counts matrix products alone:
+# norms, softmax and sums need few operations compared with them.
 #
 # $$\text{attention:}\quad 8TD^2 + 4T^2D$$
 #
 # $$\text{feed-forward:}\quad 4TDF$$
 #
 # Four projections make the first term; scores and blends make the second, the only one with $T^2$.
-# With $F = 4D$ the square is as large as *all else* in the layer when $T = 2D + F = 6D$.
+# With $F = 4D$ it is as large as *everything else* in the layer when $T = 2D + F = 6D$.
 
 
 # %%
@@ -87,9 +86,9 @@ def by_hand():
 def the_lines_of_the_ledger():
     """The functions behind the figure, line by line."""
     parameters = {
-        "bias": "Four switches: GPT-2 has other details than the paper.",
+        "bias": "Four switches: models differ from the paper in these details.",
         "towers": "Encoder, decoder, or both.",
-        "crossing": "Cross-attention needs somebody to look at.",
+        "crossing": "Only a decoder that has an encoder to look at needs cross-attention.",
         "attention": r"$W^Q, W^K, W^V, W^O$. The number of heads does not occur: they share the "
         "columns.",
         "network": "Two matrices and two biases.",
@@ -99,18 +98,18 @@ def the_lines_of_the_ledger():
     }
     operations = {
         "crossing": "As above.",
-        "attention": "Projections, then pairs. A causal mask would allow to skip nearly half of "
-        "the pairs; they are counted whole.",
+        "attention": "Projections, then pairs. With a causal mask nearly half of the pairs could "
+        "be skipped; all of them are counted.",
         "network": "Two products.",
-        "return": "A lookup of an embedding multiplies nothing. The logits are a product with "
-        "every symbol.",
+        "return": "Looking up an embedding multiplies nothing. The logits are a product with the "
+        "row of every symbol.",
     }
     return [Beside(count_parameters, parameters), Beside(count_operations, operations)]
 
 
 # %% [markdown]
-# Is it so? The library's own lines can be written down while they run, as for the page of lesson 9.
-# Then we add up what its products really did, forward and backward.
+# Is it so? We can record the library's operations while it runs, as for the page of lesson 9. Then
+# we add up the operations of its matrix products, forward and backward.
 
 
 # %%
@@ -132,15 +131,17 @@ def counted_by_running():
         table(
             ["model", "forward, formula", "forward, counted", "backward, counted"],
             rows,
-            "Three layers of width 16 on 9 symbols; with both towers 9 symbols on each side.",
+            "Three layers of width 16 on 9 symbols. “Both” has three layers and 9 symbols in each "
+            "tower.",
         ),
         Words("""
             Backward has exactly twice as many. Each product $Y = XW$ of forward gives two:
             $\\mathrm{d}X = \\mathrm{d}Y\\,W^\\top$ and $\\mathrm{d}W = X^\\top\\,\\mathrm{d}Y$. So
-            a training step costs three forwards. A weight takes part in one multiplication and one
-            addition for each word, which makes 6 operations for each parameter and word: the rule
-            $C = 6ND$ of Kaplan et al. 2020 ($N$ parameters, $D$ words). The ledger tells how far
-            off it is. Watch it while you make the sequence longer.
+            a training step costs three forwards. In a forward each weight takes part in one
+            multiplication and one addition for each word. So a step takes 6 operations for each
+            parameter and word: the rule $C = 6ND$ of Kaplan et al. 2020 ($N$ parameters, $D$
+            words). The ledger shows how far off the rule is. Watch it while you make the sequence
+            longer.
         """),
     ]
 
@@ -148,8 +149,8 @@ def counted_by_running():
 # %% [markdown]
 # ## Where everything is
 #
-# The architecture once more, now as a map of this repository. Each box of the picture leads to its
-# lesson, and the table to the lines and their tests.
+# Here is the architecture once more, as a map of this repository. Each box of the picture leads to
+# its lesson. The table names the file of each part and its gradient check.
 
 
 # %%
@@ -162,17 +163,17 @@ def the_map():
 # %% [markdown]
 # ## Four kinds of models
 #
-# The Transformer of 2017 has two towers. Its children mostly have one.
+# The Transformer of 2017 has two towers. Most of its descendants have one.
 #
-# - **Encoder only** (BERT, Devlin et al. 2019): everybody sees everybody. It fills holes, all at
-#   once: `numformer/models/masked.py`.
-# - **Decoder only** (GPT, Radford et al. 2018; before it Liu et al. 2018): one text, nobody sees
-#   what is later: `numformer/models/language_model.py`.
-# - **Encoder-decoder**: the source is read in both directions, the target written from left to
+# - **Encoder only** (BERT, Devlin et al. 2019): every word sees every word. It fills holes in a
+#   text, all at once: `numformer/models/masked.py`.
+# - **Decoder only** (GPT, Radford et al. 2018; before it Liu et al. 2018): there is one text, and
+#   no word sees a later one: `numformer/models/language_model.py`.
+# - **Encoder-decoder**: the source is read in both directions, the target is written from left to
 #   right: `numformer/models/encoder_decoder.py`.
 # - **Recurrent**, with attention (Bahdanau et al. 2015): `numformer/models/recurrent.py`.
 #
-# Give all four the same small task, and about 200,000 parameters each.
+# We give all four the same small task, and about 200,000 parameters each.
 
 
 # %%
@@ -198,19 +199,20 @@ def what_the_four_learned():
         table(
             ["kind", "parameters", "95 % at step", "seconds", "backwards", "either way"],
             rows,
-            f"{families.STEPS} steps, one run each, one thread. Written without a mistake, of 256 "
-            "new sources.",
+            f"{families.STEPS} steps, one run each, one thread. Steps and seconds are those of "
+            "“backwards”. Last two columns: the share of 256 new sources whose target was written "
+            "without a mistake.",
         ),
         Words(f"""
-            Backwards is easy for all, and here the recurrent network with attention learns it in
-            the fewest steps: what is small and regular does not need a Transformer.
+            *Backwards* is easy for all, and here the recurrent network with attention learns it in
+            the fewest steps: a task so small and regular does not need a Transformer.
 
-            *Either way* shows what a decoder is for. A target may begin with `>` or `<`, each half
-            of the time, and then all else follows. A decoder chooses a sign, **reads its own
-            choice**, and goes on accordingly. The encoder fills all holes at once. Each hole knows
-            that it is one digit or another; none knows what the others take. Its loss stays at
-            {alone:.2f}, near log 2 ≈ {math.log(2):.2f} for each hole, where it is
-            {floor:.3f} at best for who reads what it wrote (log 2 once in nine symbols).
+            *Either way* shows what a decoder is for. A target begins with `>` or `<`, each half of
+            the time, and this sign decides all that follows. A decoder chooses a sign, **reads its
+            own choice**, and goes on accordingly. The encoder fills all holes at once. For each
+            hole it knows two possible digits, but no hole knows what the others choose. Its loss
+            stays at {alone:.2f}, near log 2 ≈ {math.log(2):.2f} for each hole. A model that reads
+            what it wrote can reach {floor:.3f} at best: log 2 once in nine symbols.
         """),
     ]
 
@@ -229,7 +231,7 @@ def family_tree():
         "A family tree from 2014 at the top to 2024. From the recurrent column an arrow leads to "
         "the Transformer, and from there to encoders, to encoder-decoders, and to decoders, GPT to "
         "LLaMA. Mamba stands in the recurrent column again.",
-        "By year, a few of many: Sutskever et al. 2014, Bahdanau et al. 2015, Vaswani et al. 2017, "
+        "A few of many, by year: Sutskever et al. 2014, Bahdanau et al. 2015, Vaswani et al. 2017, "
         "Radford et al. 2018, Devlin et al. 2019, Raffel et al. 2020, Brown et al. 2020, "
         "Dosovitskiy et al. 2021, Radford et al. 2023, Touvron et al. 2023, Gu and Dao 2023.",
         size=(4.2, 4.6),
@@ -237,15 +239,17 @@ def family_tree():
 
 
 # %% [markdown]
-# Why did the one with a single tower win? Not for its map: on the task above both towers do as
-# well. It reads and writes with the same weights, every text is a lesson without being paired with
-# another, and a task can be told in words: the source is whatever stands before.
+# Why did the decoder alone win? Not because of who looks at whom: on the task above an
+# encoder-decoder does as well. But a decoder reads and writes with the same weights, it can learn
+# from any text without a paired one, and you can state a task in words: the source is whatever
+# stands before.
 #
 # ## Table 1: what a layer costs
 #
 # The paper compares layers by three things: operations, how many of them must wait for each other,
-# and the longest path between two words. Here it stands beside what our layers cost, forward and
-# backward. **Guess:** at which length does attention become slower than an LSTM of the same width?
+# and the longest path between two words. Here its table stands beside the times of our layers,
+# forward and backward. **Guess:** at which length does attention become slower than an LSTM of the
+# same width?
 
 
 # %%
@@ -269,16 +273,16 @@ def table_1():
         table(
             ["layer", "operations", "in turn", "path", *(f"$n$ = {n:,}" for n in LENGTHS)],
             rows,
-            f"Milliseconds of one thread for {landscape.WORDS:,} words in sequences of $n$, d = "
-            f"{landscape.WIDTH}, window {landscape.NEAR}, causal. The paper's orders leave out "
+            f"Milliseconds of one thread for {landscape.WORDS:,} words in sequences of $n$, $d$ = "
+            f"{landscape.WIDTH}, window {landscape.NEAR}, causal. The paper's formulas leave out "
             "constant factors and attention's projections, $4nd^2$.",
         ),
         Words(f"""
             At {LENGTHS[0]} words the LSTM takes {first:.1f} times as long as attention, at
-            {LENGTHS[-1]:,} words {last:.1f} times, although attention has {more:.1f} times as many
-            operations there. What the LSTM lacks is something large to multiply: it goes through
-            the text step by step, and the longer the sequences of a batch, the smaller its
-            products.
+            {LENGTHS[-1]:,} words {last:.1f} times. Yet attention has {more:.1f} times as many
+            operations there, if we count all pairs (our causal layer skips nearly half of them).
+            The LSTM has nothing large to multiply: it goes through the text step by step, and the
+            longer the sequences, the fewer are in a batch and the smaller its products.
             (numformer has convolutions only within Mamba,
             `numformer/later/mixers/convolution.py`, so that row is not measured.)
         """),
@@ -288,21 +292,21 @@ def table_1():
 # %% [markdown]
 # ## Table 2: what training costs
 #
-# The paper's table 2 has BLEU, and the operations of training. Where do the $3.3 \cdot 10^{18}$ of
-# *base* come from? From a clock (footnote 5): hours, times the number of processors, times what one
-# of them can do.
+# The paper's Table 2 gives BLEU and the operations of training. Where do the $3.3 \cdot 10^{18}$ of
+# *base* come from? From a clock (footnote 5): the time of training, times the number of processors,
+# times the operations that one of them can do in a second.
 
 
 # %%
 def exact(number: float) -> str:
-    """2.3e19 as a formula, with two digits."""
+    """A number such as 2.3e19 as a formula, with two digits."""
     digits, power = f"{number:.1e}".split("e")
     return rf"${digits} \cdot 10^{{{int(power)}}}$"
 
 
 @show
 def table_2():
-    """Table 2 of the paper, what its operations are, and our translator's."""
+    """Table 2 of the paper, where its operations come from, and those of our translator."""
     processors, words = fact("processors"), fact("tokens of a batch")
     hours, steps = fact("hours of training"), fact("steps of training")
     clock = [processors * hours[name] * HOUR * P100 for name in ("base", "big")]
@@ -331,24 +335,23 @@ def table_2():
         ),
         Words(f"""
             For *base* {processors} · {hours["base"]} · 3600 · {exact(P100)} = {exact(clock[0])}:
-            twelve hours of eight P100. For *big* {processors} · {hours["big"]} · 3600 ·
-            {exact(P100)} = {exact(clock[1])}. These are what the
-            machines *could* have done. What the model *needed* our ledger knows:
+            twelve hours on eight P100. For *big* {processors} · {hours["big"]} · 3600 ·
+            {exact(P100)} = {exact(clock[1])}. That is what the
+            machines *could* have done. Our ledger knows what the model *needed*:
             {amount(PAPER["base (2017)"]["step"])} for 25 words on each side, so {exact(done[0])} in
-            {steps["base"]:,} steps of {words:,} words, {100 * done[0] / clock[0]:.0f} % of it. (For
-            *big* it is {100 * done[1] / clock[1]:.0f} %.)
+            {steps["base"]:,} steps of {words:,} words. That is {100 * done[0] / clock[0]:.0f} % of
+            what the machines could have done. (For *big* it is {100 * done[1] / clock[1]:.0f} %.)
 
             **Our translator** (`python -m toy_tasks.translate --preset minutes`) has
-            {ours["parameters"]:,} parameters, reads {ours["epochs"]:.1f} times 29,000 pairs of
-            about {ours["words"]:.0f} subwords, and needs {exact(ours["operations"])} operations:
-            *base* needs {done[0] / ours["operations"]:,.0f} times as many. It has
-            {ours["bleu"]:.1f} BLEU, on another test of another kind (Multi30k's captions of
-            pictures, short and all alike), so the two figures of BLEU are not to be compared. The
-            operations are.
+            {ours["parameters"]:,} parameters, reads {ours["epochs"]:.1f} times 29,000 pairs with
+            sides of about {ours["words"]:.0f} subwords, and needs {exact(ours["operations"])}
+            operations: *base* needs {done[0] / ours["operations"]:,.0f} times as many. It has
+            {ours["bleu"]:.1f} BLEU, but on an easier test (Multi30k's captions of pictures, short
+            and all alike). So we cannot compare the two BLEU scores. We can compare the operations.
 
-            **And on this computer?** One thread multiplies large matrices with {speed / 1e9:.0f}
-            billion operations a second. The {exact(base_operations)} of the table would take it
-            {base_operations / speed / YEAR:.1f} years; what the model needs,
+            **And on this computer?** In products of large matrices one thread does
+            {speed / 1e9:.0f} billion operations a second. For the {exact(base_operations)} of the
+            table it would take {base_operations / speed / YEAR:.1f} years; for what the model needs
             {done[0] / speed / YEAR:.2f} years, if it did nothing but large products.
         """),
     ]
@@ -357,9 +360,9 @@ def table_2():
 # %% [markdown]
 # ## Table 3: what matters
 #
-# Table 3 changes one thing at a time. `python -m toy_tasks.ablation` does the same in small: a
-# model that learns to pronounce French, five seeds for each row. If both said the same, all points
-# below would lie on a rising line.
+# Table 3 changes one thing at a time. `python -m toy_tasks.ablation` does the same on a small
+# scale: a model learns to pronounce French, with five seeds for each row. If it agreed with the
+# paper, all points below would lie on a rising line.
 
 
 # %%
@@ -391,27 +394,29 @@ def table_3():
         Picture(
             "lesson_12_ablation",
             landscape.draw_ablation,
-            "A dot for each row of Table 3: across how much BLEU the paper lost by it, upwards how "
-            "many more errors our small model makes. Most lie right of 0 and above it, on no line.",
-            "Each row beside the base. What lies right of 0 is worse in the paper, what lies above "
+            "A dot for each row of Table 3: to the right how much BLEU the paper lost by it, "
+            "upwards how many more errors our small model makes. Most dots lie right of 0 and "
+            "above 0; they form no line.",
+            "Each row, compared with the base. A dot right of 0 is worse in the paper, a dot above "
             "0 is worse here.",
             size=(4.2, 4),
         ),
         table(
             ["row", "our parameters", "BLEU, paper", "errors in %, ours (all seeds)"],
             cells,
-            f"The paper's base has {base.bleu} BLEU, ours {base.errors:.1f} % errors ("
-            f"{base.lowest:.1f} to {base.highest:.1f}).",
+            f"Differences from the base. The paper's base has {base.bleu} BLEU, ours makes "
+            f"{base.errors:.1f} % errors ({base.lowest:.1f} to {base.highest:.1f}). Brackets: the "
+            "errors of the best and of the worst seed.",
         ),
         Words(f"""
-            There is no line. Errors and the paper's BLEU have a correlation of
-            {signed(together[0], 2)}, where it would be near −1 if both said the same; among rows A
-            and B and what is smaller than the base it is {signed(together[1], 2)}. Of {len(rows)}
-            rows only {len(apart)} differ so clearly that all seeds lie outside the base's, and
-            {len(agree)} of these agree with the paper: one head, one layer, four layers, dropout
-            0.2. The fifth does not: twice the width is worse here, because a small budget of steps
-            does not pay for it. The paper had one run a row. Differences of 0.3 BLEU or less say
-            little, there as here.
+            There is no line. Our errors and the paper's BLEU have a correlation of
+            {signed(together[0], 2)}; it would be near −1 if both studies agreed. Among rows A and B
+            and the rows smaller than the base it is {signed(together[1], 2)}. Of {len(rows)}
+            rows only {len(apart)} differ so clearly that all their seeds lie outside the range of
+            the base, and {len(agree)} of these agree with the paper: one head, one layer, four
+            layers, dropout 0.2. The fifth does not: twice the width is worse here, because so wide
+            a model would need more steps. The paper has one run for each row. So its differences
+            of 0.3 BLEU or less say little.
         """),
     ]
 
@@ -419,19 +424,19 @@ def table_3():
 # %% [markdown]
 # ## What came after
 #
-# What is used today differs from the paper in perhaps a dozen places. Each is a paragraph here,
-# with its equation, and with its file where numformer has it. Which of them GPT-2, BERT, ViT, T5
-# and Llama have chosen, and what that costs, stands on
-# [a page of its own](published.html).
+# Models of today differ from the paper in perhaps a dozen places. Each of these has a paragraph
+# here, most with an equation and the file where numformer has it. Which of them GPT-2, BERT, ViT,
+# T5 and Llama have chosen, and what that costs, stands on [a page of its own](published.html).
 #
 # **Pre-norm** (Xiong et al. 2020). The norm moves into the branch, $y = x + f(\mathrm{norm}(x))$,
-# so nothing stands on the way of the gradient from the last layer to the first. Lesson 6;
+# so nothing stands in the way of the gradient from the last layer to the first. Lesson 6;
 # `norm="pre"`, `numformer/later/pre_norm.py`.
 #
 # **RMSNorm** (Zhang and Sennrich 2019). LayerNorm without the mean and the shift: $y = \gamma \odot
-# x\,r$ with $r = (m(x^2) + \varepsilon)^{-1/2}$. `numformer/later/rms_norm.py`. Derive its
-# backward: an entry $x_j$ reaches $\hat x_j = x_j r$ directly, and all $\hat x_i$ through $r$,
-# whose slope is $-r^3 x_j / D$. With $g = \mathrm{d}y \odot \gamma$,
+# x\,r$ with $r = (m(x^2) + \varepsilon)^{-1/2}$, where $m$ is the mean over the $D$ entries.
+# `numformer/later/rms_norm.py`. Derive its backward: an entry $x_j$ reaches $\hat x_j = x_j r$
+# directly, and all $\hat x_i$ through $r$, whose slope is $-r^3 x_j / D$. With $g = \mathrm{d}y
+# \odot \gamma$,
 #
 # $$\mathrm{d}x_j = r\,g_j - \sum_i g_i x_i \frac{r^3 x_j}{D}$$
 #
@@ -448,9 +453,9 @@ def the_lines_of_rms_norm():
         "dgamma": r"$\mathrm{d}\gamma = \sum_t \mathrm{d}y_t\,\hat x_t$",
         "dx_hat": r"$g = \mathrm{d}y \odot \gamma$",
         "along_x_hat": r"$m(g\,\hat x)$, one number for each position.",
-        "dx = ": "In the same memory.",
-        "dx -= ": r"$g - \hat x\,m(g\,\hat x)$: what points along $x$ itself is taken out, since "
-        "longer or shorter, $x$ gives the same $y$.",
+        "dx = ": "The result is written into the memory of $g$.",
+        "dx -= ": r"$g - \hat x\,m(g\,\hat x)$: the part of $g$ along $x$ is taken out, since a "
+        "longer or shorter $x$ gives the same $y$.",
         "dx *= ": r"$\mathrm{d}x = r\,(\ldots)$",
         "return": "",
     }
@@ -459,38 +464,41 @@ def the_lines_of_rms_norm():
 
 # %% [markdown]
 # **SwiGLU** (Shazeer 2020). The hidden layer is a product of two: $(\mathrm{swish}(xW) \odot
-# xV)\,W_2$, $\mathrm{swish}(g) = g / (1 + e^{-g})$. Three matrices, so $F$ is usually made two
-# thirds as wide. `activation="swiglu"`, `numformer/later/activations.py`; its backward is an
-# exercise.
+# xV)\,W_2$ with $\mathrm{swish}(g) = g / (1 + e^{-g})$. These are three matrices instead of two, so
+# $F$ is usually reduced to two thirds. `activation="swiglu"`, `numformer/later/activations.py`; its
+# backward is an exercise.
 #
 # **Rotary positions** (Su et al. 2021). Queries and keys are turned by an angle that grows with the
-# place, $q_t' = R_t q_t$; then $q_t'^\top k_s' = q_t^\top R_{s-t} k_s$ knows the distance alone.
-# **ALiBi** (Press et al. 2022): $z_{ts} - m_h\,(t - s)$, a slope for each head. Lesson 5;
-# `rotary.py` and `alibi.py` in `numformer/later/attention`.
+# place, $q_t' = R_t q_t$. Then places enter the score $q_t'^\top k_s' = q_t^\top R_{s-t} k_s$ only
+# through their distance. **ALiBi** (Press et al. 2022) lowers each score with the distance,
+# $z_{ts} - m_h\,(t - s)$, by a slope $m_h$ for each head. Lesson 5; `rotary.py` and `alibi.py` in
+# `numformer/later/attention`.
 #
 # **Grouped queries** (Ainslie et al. 2023; one group: Shazeer 2019). Several heads share keys and
-# values, so $K_g$ serves $h / g$ heads and what writing remembers shrinks by as much. Lesson 13;
-# `numformer/later/attention/tiles.py`.
+# values: with $g$ groups each $K$ serves $h / g$ heads, and the cache below shrinks by this factor.
+# Lesson 13; `numformer/later/attention/tiles.py`.
 #
-# **Windows and patterns** (Child et al. 2019; Beltagy et al. 2020): $0 \le t - s < w$. Lesson 13;
+# **Windows and patterns** (Child et al. 2019; Beltagy et al. 2020). A word sees only the nearest
+# ones, $0 \le t - s < w$, or those of another pattern. Lesson 13;
 # `numformer/later/attention/patterns.py`.
 #
-# **Attention in blocks** (FlashAttention, Dao et al. 2022): the same numbers, and never all scores
-# at once; $A = e^{Z - \ell}$ once more in backward. Lesson 13;
-# `numformer/later/attention/tiles.py`.
+# **Attention in blocks** (FlashAttention, Dao et al. 2022). The result is the same, but the scores
+# are never stored as a whole. Backward computes $A = e^{Z - \ell}$ again, where $\ell$ is the
+# logarithm of each row's sum of exponentials. Lesson 13; `numformer/later/attention/tiles.py`.
 #
 # **The cache of keys and values.** A model that writes word $t$ needs $K_{\le t}$ and $V_{\le t}$,
-# and of these only the last row is new. `numformer/paper/memory.py`. The ledger says how many
-# bytes it needs: $8NTD$ in float32.
+# and of these only the last row is new. So it keeps the others: `numformer/paper/memory.py`. The
+# ledger says how many bytes the cache needs: $8NTD$ in float32 for a decoder alone.
 #
-# **Linear attention** (Katharopoulos et al. 2020): $S_t = S_{t-1} + \phi(k_t)^\top v_t$, and the
-# square is gone. **State spaces** (Gu and Dao 2023): the same sum, with a decay that each word
-# chooses. Lesson 13; `linear_attention.py`, `state_space.py`.
+# **Linear attention** (Katharopoulos et al. 2020): a running sum $S_t = S_{t-1} + \phi(k_t)^\top
+# v_t$ replaces the scores, and the cost no longer grows with $T^2$. **State spaces** (Gu and Dao
+# 2023): the same sum, with a decay that each word chooses. Lesson 13; `linear_attention.py`,
+# `state_space.py`.
 #
 # **Checkpointing** (Chen et al. 2016). Forward keeps the input of each layer and nothing else;
-# backward computes the layer once more. Instead of $N$ layers' worth there are $N$ inputs and one
-# layer's worth in memory, for 4 / 3 of the operations (four forwards' worth instead of three).
-# The whole trick is to make the same dropout masks again:
+# backward computes the layer once more. So memory holds $N$ inputs and what one layer saves,
+# instead of what $N$ layers save. A step then costs 4 / 3 of the operations: four forwards instead
+# of three. The one difficulty is to draw the same dropout masks again:
 
 
 # %%
@@ -498,7 +506,7 @@ def the_lines_of_rms_norm():
 def the_lines_of_checkpointing():
     """What a checkpointed layer does before its backward."""
     notes = {
-        "now": "Where the random numbers stood at forward. The masks will be the same.",
+        "now": "Go back to the state of the random numbers at forward. The masks will be the same.",
         "try": "Forward, this time with saving. Afterwards the random numbers go on where they "
         "were.",
     }
@@ -506,20 +514,20 @@ def the_lines_of_checkpointing():
 
 
 # %% [markdown]
-# **Mixed precision** (Micikevicius et al. 2018). Products in 16 bits, sums and weights in 32. A
-# gradient below 6e-8 would become 0 there, so the loss is multiplied by $s$, and
-# the gradients are divided by it: $\mathrm{d}w = \frac{1}{s}\,\mathrm{d}(sL)$.
-# `numformer/optimization/loss_scale.py`.
+# **Mixed precision** (Micikevicius et al. 2018). Products are in 16 bits, sums and weights in 32. A
+# gradient far below 6e-8, the least number above 0 in 16 bits, would become 0. So the loss is
+# multiplied by $s$, and the gradients are divided by it: $\mathrm{d}w =
+# \frac{1}{s}\,\mathrm{d}(sL)$. `numformer/optimization/loss_scale.py`.
 #
 # **Data parallelism.** Each processor takes a part of the batch; the gradients are added:
 # $\mathrm{d}W = \sum_p \mathrm{d}W^{(p)}$. numformer does this on the cores of one computer:
 # `numformer/execution/forked.py`.
 #
-# **Tensor parallelism** (Shoeybi et al. 2019). A matrix is cut: $XW = (XW_1, XW_2)$ by columns, and
-# the next one by rows, $Y_1 U_1 + Y_2 U_2$, so there is one sum for two products. Heads
-# are cut apart already. **Pipelines** (Huang et al. 2019): each processor has some layers, and $m$
-# parts of the batch follow each other; of $p$ processors a share of $(p - 1) / (m + p - 1)$ of the
-# time waits. Lesson 14 takes all three apart.
+# **Tensor parallelism** (Shoeybi et al. 2019). One matrix is cut by columns, $XW = (XW_1, XW_2)$,
+# and the next one by rows, $Y_1 U_1 + Y_2 U_2$. So for two products the processors add up only
+# once. The heads of attention are separate already. **Pipelines** (Huang et al. 2019): each
+# processor has some layers, and $m$ parts of the batch follow each other. Each of $p$ processors
+# waits for a share $(p - 1) / (m + p - 1)$ of the time. Lesson 14 explains all three.
 #
 # ## Larger, or longer?
 
@@ -533,15 +541,15 @@ def laws():
     by_size, by_text = rf"\frac{{{a}}}{{N^{{{alpha}}}}}", rf"\frac{{{b}}}{{D^{{{beta}}}}}"
     return [
         Words(f"""
-            **Scaling laws** say what a budget $C = 6ND$ buys. Kaplan et al. 2020 fitted the loss to
-            powers and advised to spend most on size: $N$ should grow as $C^{{{growth}}}$. Hoffmann
-            et al. 2022 measured again, with a learning rate that came to its end in each run, and
-            found
+            **Scaling laws** say what a budget of $C = 6ND$ operations buys. Kaplan et al. 2020
+            fitted powers to the loss and advised spending most on size: $N$ should grow as
+            $C^{{{growth}}}$. Hoffmann et al. 2022 measured again. Their learning rate decayed over
+            exactly the length of each run. They found
 
             $$L = {lowest} + {by_size} + {by_text}$$
 
-            Here $D$ are words, or their pieces, not the width. Both parts fall together only if
-            size and words grow together.
+            Here $D$ is the number of words, or of their pieces, not the width. Both fractions fall
+            together only if size and text grow together.
         """)
     ]
 
@@ -554,9 +562,9 @@ def larger_or_longer() -> Simulation:
 
 
 # %% [markdown]
-# Such laws can be measured at home. `python -m toy_tasks.scaling` trains models of 1,000 to
-# 3,000,000 parameters on Shakespeare, fits two forms of a law, lets the better one predict the loss
-# of a model three times as large, and trains that one, too.
+# You can measure such laws at home. `python -m toy_tasks.scaling` trains models of 1,000 to
+# 3,000,000 parameters on Shakespeare, and fits two forms of a law. The better one predicts the loss
+# of a model three times as large, which is then trained, too.
 
 
 # %%
@@ -576,17 +584,23 @@ def at_home():
         for unit, law in laws.items()
     ]
     rows.append(("subwords of the web (Kaplan et al.)", *map(str, fact("p, q, a")), "", ""))
-    head = ["of", "loss ~ N^−p: p", "~ D^−q: q", "best N ~ C^a: a", "predicted", "trained"]
+    head = ["unit", "loss ~ N^−p: p", "~ D^−q: q", "best N ~ C^a: a", "predicted", "trained"]
     missed = [f"{law.added:.3f}" for law in laws.values()]
     return [
-        table(head, rows, "The larger model has 9.4 million parameters without its embedding."),
+        table(
+            head,
+            rows,
+            "Predicted and trained: the loss of the larger model, which has 9.4 million parameters "
+            "without its embedding.",
+        ),
         Words(f"""
-            The sum of two parts that stands above does *not* fit here: fitted to the smaller
-            models, it misses the largest of them by {missed[0]} and {missed[1]}. For after little
-            text the largest model is less far ahead of the smallest than after much, and in a sum
-            it would always be ahead by the same. A form in which the scarcer of both decides
-            (Kaplan et al. 2020, equation 1.5), $L = (A N^{{-\\alpha}} + B D^{{-\\beta}})^\\gamma$,
-            foretells it, and the larger model as well. A law holds for the models, the text and the
+            The sum of two parts above does *not* fit here. Fitted to the models of up to 1.2
+            million parameters, it misses the loss at 3.1 million by {missed[0]} for characters and
+            {missed[1]} for subwords. Why? The more text, the further the largest model is ahead of
+            the smallest, but in a sum it would always be ahead by the same amount. In another form
+            the scarcer of size and text decides (Kaplan et al. 2020, equation 1.5):
+            $L = (A N^{{-\\alpha}} + B D^{{-\\beta}})^\\gamma$. It predicts the loss at 3.1 million,
+            and that of the larger model as well. A law holds for the models, the text and the
             training that it was measured on. `toy_tasks/scaling.md` tells what else it cannot say.
         """),
     ]
@@ -595,14 +609,14 @@ def at_home():
 # %% [markdown]
 # ## Is it true?
 #
-# The gradients of what is new here, and of all four kinds of models with their losses, by the
-# library's check.
+# The library checks the gradients of the layers that are new here, and of all four kinds of models
+# with their losses.
 
 
 # %%
 @show
 def gradient_check():
-    """The largest error of every gradient of what this lesson names."""
+    """The largest error among the gradients of each layer and model of this lesson."""
     rng, rows = np.random.default_rng(12), []
     x, inner = rng.standard_normal((2, 3, 6)), Linear(6, 2 * 8, rng)  # a gate beside each value
     network = FeedForward(6, 8, rng, inner, SwiGLU())
@@ -637,8 +651,8 @@ def gradient_check():
 # | checkpointed: keep $x$ | compute $f(x)$ again, then $f$ backward |
 # | a batch in parts | $\mathrm{d}W = \sum_p \mathrm{d}W^{(p)}$ |
 #
-# Encoder only: fills holes at once. Decoder only: reads what it wrote. Both: reads both ways, then
-# writes.
+# An encoder alone fills all holes at once. A decoder alone reads what it wrote. An encoder-decoder
+# reads the source in both directions, then writes.
 #
 # ## Often told: check it
 
@@ -657,15 +671,15 @@ def often_told():
     gopher, chinchilla = landscape.loss(280e9, 300e9), landscape.loss(70e9, 1.4e12)
     budget = 6 * 70e9 * 1.4e12
     return Words(f"""
-        **“Base has 65M parameters.”** With the 37,000 shared symbols that the paper states it has
-        {base / 1e6:.1f}M, with three matrices of symbols {separate / 1e6:.1f}M. Try it in the
-        ledger.
+        **“Base has 65M parameters.”** With the 37,000 shared symbols that the paper states, it has
+        {base / 1e6:.1f}M; with three separate matrices of symbols, {separate / 1e6:.1f}M. Try it in
+        the ledger.
 
-        **“h=16 loses 0.3 BLEU, d_k=32 loses 1.5, d_model=1024 gains 1.1.”** In Table 3 of the
-        paper: 0, 0.4 and 0.2 (lesson 4 sets them side by side).
+        **“h=16 loses 0.3 BLEU, d_k=32 loses 1.5, d_model=1024 gains 1.1.”** Table 3 of the paper
+        says 0, 0.4 and 0.2 (lesson 4 compares the numbers).
 
         **“d_k 16 instead of 64 saves 7M parameters.”** It saves {saved[0]:.1f}M in queries and keys
-        if values keep their 64, and {saved[1]:.1f}M if they shrink as well.
+        if the values keep their 64, and {saved[1]:.1f}M if the values shrink as well.
 
         **“EN-FR: 41.0 BLEU.” “No, 41.8.”** Both are in the paper: the first version on arXiv has
         41.0 in its abstract and in its text, later ones 41.8 in the abstract and in Table 2, while
@@ -673,15 +687,15 @@ def often_told():
         (section 5.2), as the arithmetic of Table 2 above confirms.
 
         **“Model size matters more than data.”** So it looked in 2020. By the fit of 2022 a model
-        of 280 billion parameters that reads 300 billion words comes to {gopher:.3f}; one of 70
-        billion that reads 1,400 billion comes to {chinchilla:.3f}, for about the same operations
-        ({exact(6 * 280e9 * 300e9)} and {exact(budget)}). For the second budget Kaplan's
+        of 280 billion parameters that reads 300 billion words reaches a loss of {gopher:.3f}; one
+        of 70 billion that reads 1,400 billion reaches {chinchilla:.3f}, for about as many
+        operations ({exact(6 * 280e9 * 300e9)} and {exact(budget)}). For the second budget Kaplan's
         power advises {landscape.kaplan(budget) / landscape.best(budget):.0f} times as many
-        parameters as the fit does. (The fit has its own critics; the direction has stood.)
+        parameters as the fit does. (The fit has critics; its direction has stood.)
 
-        **“Attention is O(n²), so it is slower than an RNN.”** By the clock, against an LSTM of the
-        same width: {where} words. The square is in the operations, and it does grow. But time
-        also depends on how much can be done at once.
+        **“Attention is O(n²), so it is slower than an RNN.”** By the clock it is slower than an
+        LSTM of the same width {where} words. The operations do grow with the square. But time also
+        depends on how much can be done at once.
     """)
 
 
@@ -695,20 +709,20 @@ def quiz() -> list[Question]:
     """Questions on this lesson; numbers are computed."""
     return [
         Question(
-            question="In *base* you double the number of heads, and nothing else. What becomes of "
-            "the number of parameters?",
+            question="In *base* you double the number of heads, and nothing else. How does the "
+            "number of parameters change?",
             choices={
-                "it doubles": "Each head would have to keep its width, and it is halved.",
+                "it doubles": "Only if each head kept its width, but the width is halved.",
                 "it stays": "",
                 "it halves": "The matrices have the same number of columns as before.",
             },
             answer=1,
-            why="The heads share $D$ columns. Twice as many heads are half as wide. What doubles "
-            "are the scores.",
+            why="The heads share $D$ columns. Twice as many heads are half as wide. Only the "
+            "number of scores doubles.",
         ),
         Question(
-            question="A layer has $d_{model} = 512$ and $d_{ff} = 2048$. From which length on do "
-            "scores and blends need more operations than all the rest of the layer?",
+            question="An encoder layer has $d_{model} = 512$ and $d_{ff} = 2048$. From which "
+            "length on do scores and blends need more operations than the rest of the layer?",
             answer=2 * 512 + 2048,
             why="Set them equal: $4T^2D = 8TD^2 + 4TDF$ gives $T = 2D + F = 3072$.",
         ),
@@ -719,12 +733,12 @@ def quiz() -> list[Question]:
             why="It is $6ND = 6 \\cdot 10^9 \\cdot 2 \\cdot 10^{10} = 1.2 \\cdot 10^{20}$.",
         ),
         Question(
-            question="A text has two right continuations, *red car* and *blue bus*. What can a "
-            "model write that fills both holes at once, each with what is likeliest there?",
+            question="A text has two right continuations, *red car* and *blue bus*. A model fills "
+            "both holes at once, each with the most probable word. What can it write?",
             choices={
                 "always one of the two": "To match, the second hole would have to know the first.",
                 "*red bus*, too": "",
-                "nothing": "It always has a likeliest symbol.",
+                "nothing": "Every hole has a most probable word.",
             },
             answer=1,
             why="Each hole decides alone. A decoder reads its first word before it chooses the "
@@ -733,7 +747,7 @@ def quiz() -> list[Question]:
         Question(
             question="Why does backward need twice the operations of forward?",
             choices={
-                "It is written less well.": "Counted, not measured: it is exactly twice.",
+                "Its code is worse.": "We counted operations, not time: exactly twice as many.",
                 "Every product has two factors, and each gets a gradient.": "",
                 "It computes forward again.": "Only with checkpointing; then it is three times.",
             },
@@ -763,11 +777,11 @@ def exercises():
 # %% [markdown]
 # ## What to read next
 #
-# - `numformer/models`: the models of this lesson, each one file, all made of the layers of
-#   `numformer/paper`; `config.py` there says what may stand in their places.
-# - `toy_tasks/ablation.md`: our Table 3 whole. `toy_tasks/translate.md`: what else was tried for
+# - `numformer/models`: the models of this lesson, each in one file, mostly built from the layers of
+#   `numformer/paper`; `config.py` there lists the layers that can replace these.
+# - `toy_tasks/ablation.md`: our whole Table 3. `toy_tasks/translate.md`: what else was tried for
 #   the translator.
-# - *Attention Is All You Need* once more, sections 4 to 6. You know by now what every number in its
+# - *Attention Is All You Need* once more, sections 4 to 6. By now you know what every number in its
 #   tables means, and can recompute most of them.
 # - Kaplan et al. 2020, *Scaling Laws for Neural Language Models*, and Hoffmann et al. 2022,
 #   *Training Compute-Optimal Large Language Models*: read them as a pair.

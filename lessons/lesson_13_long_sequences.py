@@ -2,7 +2,7 @@
 # # Long sequences
 #
 # > Every word looks at every word. In a text of a hundred thousand words, who can pay for that? And
-# > what do those lose who pay less?
+# > what does a model lose if it pays less?
 
 # %%
 import math
@@ -39,19 +39,19 @@ def block_by_block() -> Simulation:
 
 
 # %% [markdown]
-# The figure computes attention without ever holding all scores, and its results are those of lesson
-# 3, to the last digit. First see why that matters.
+# The figure computes attention without ever holding all scores. Its results are those of lesson 3,
+# apart from rounding. First see why that matters.
 #
 # ## Every pair costs
 #
-# With $T$ words a head has $T^2$ scores. Each is a number of four bytes. Twice as many words, four
-# times as many bytes.
+# With $T$ words a head has $T^2$ scores. Each is a number of four bytes. Twice as many words take
+# four times as many bytes.
 
 
 # %%
 @show
 def bytes_of_scores():
-    """What one head's weights take, computed, and measured where that is quick."""
+    """The memory of one head's weights: computed, and for short sequences also measured."""
     rows = []
     for length in (512, 1024, 2048, 8192, 131072):
         found = "-"
@@ -66,27 +66,28 @@ def bytes_of_scores():
     return table(
         ["$T$", "scores $T^2$", "MiB, computed", "MiB that forward keeps, measured"],
         rows,
-        "One head of one layer, float32. Measured are weights and output of the plain formula.",
+        "One head of one layer, float32. Measured: weights and output of the plain formula.",
     )
 
 
 # %% [markdown]
-# A model of 12 layers with 12 heads has 144 such squares, and training keeps all of them until
-# backward. At 131,072 words a single one is 64 GiB.
+# A model of 12 layers with 12 heads each has 144 such arrays of $T \times T$ numbers, and training
+# keeps them all until backward. At 131,072 words, each one takes 64 GiB.
 #
-# There are two ways out. One computes the same with less memory. The others compute something else.
+# There are two ways out. You can compute the same thing in less memory, or you can compute
+# something else.
 #
 # ## Four words, two at a time
 #
 # Our example is small: *I saw two cats*, four words with a query, a key and a value of two numbers
-# each ([figure](#walk)). The two numbers of a key say how much of a *thing* and how much of a
-# *doing* the word is. The queries have been divided by $\sqrt{d_k}$ already, so the scores are $Z =
-# QK^\top$, and whole numbers.
+# each ([figure](#walk)). The two numbers of a key say how much the word is a *thing* and how much
+# it is a *doing*. The queries are already divided by $\sqrt{d_k}$. So the scores are $Z = QK^\top$,
+# and they are whole numbers.
 #
-# Take the last row, *cats*. Its scores are 2, 2, 0 and 4. Say that we may look at two of them at a
-# time. Can we have the softmax? We need the highest score, so that no exponential becomes too
-# large, and the sum of all exponentials. Neither is known after half the row. So take what there
-# is, and *correct it later*.
+# Take the last row, *cats*. Its scores are 2, 2, 0 and 4. Suppose that we may look at only two of
+# them at a time. Can we still compute the softmax? We need two numbers: the highest score, so that
+# no exponential becomes too large, and the sum of all exponentials. After half the row we know
+# neither. So compute with the scores that are there, and *correct the result later*.
 
 
 # %%
@@ -106,25 +107,27 @@ def a_row_in_two_halves():
         for before, new in ((2, (1, 1)), (1, value[2:, 0]))
     )
     return Words(f"""
-        **First half**, scores 2 and 2. The highest so far is $m = 2$. The exponentials of the
-        differences are 1 and 1, so the sum is $n = 2$. The values of *I* and *saw* begin with 1 and
-        0, so the blend begins with 1 + 0 = 1. It is not divided by anything yet; call it $\\hat O$.
+        **First half**, scores 2 and 2. The highest so far is $m = 2$. Subtract it from both: the
+        exponentials of the differences are 1 and 1, so their sum is $n = 2$. The *blend* is the sum
+        of the values, each times its exponential. The values of *I* and *saw* begin with 1 and 0,
+        so the blend begins with 1 + 0 = 1. It is not divided by $n$ yet, so we call it $\\hat O$.
 
-        **Second half**, scores 0 and 4. Now the highest is 4. What we have was relative to 2, and
-        is too large by $e^{{4-2}}$. So multiply it by $c = e^{{2-4}} \\approx {factor[0, 0]:.4f}$,
-        and add what is new: $e^{{0-4}} \\approx {parts[0, 0]:.4f}$ and $e^{{4-4}} = 1$.
+        **Second half**, scores 0 and 4. Now the highest is 4. Our sum and our blend are relative to
+        2, so they are too large by a factor of $e^{{4-2}}$. Multiply both by
+        $c = e^{{2-4}} \\approx {factor[0, 0]:.4f}$, and add what is new:
+        $e^{{0-4}} \\approx {parts[0, 0]:.4f}$ and $e^{{4-4}} = 1$.
 
         The sum is {summed}. The blend begins with {blended}. Only now divide: {blend[0, 0]:.3f} /
-        {total[0, 0]:.3f} ≈ {plain[3, 0]:.3f}. The plain formula has {plain[3, 0]:.3f}, too.
+        {total[0, 0]:.3f} ≈ {plain[3, 0]:.3f}. The plain formula gives {plain[3, 0]:.3f}, too.
     """)
 
 
 # %% [markdown]
-# ## A maximum that runs
+# ## A running maximum
 #
-# In general a row keeps three things: the highest score so far $m$, the sum $n$ of exponentials
-# relative to it, and the blend $\hat O$ relative to it. A new block has scores $z_s$ and values
-# $v_s$. Then
+# In general we keep three things for each row: the highest score so far, $m$; the sum $n$ of the
+# exponentials relative to $m$; and the blend $\hat O$ of the values with these exponentials. A new
+# block has scores $z_s$ and values $v_s$. With it, the three become
 #
 # $$m' = \max(m, \max_s z_s), \quad c = e^{m - m'}$$
 #
@@ -132,11 +135,11 @@ def a_row_in_two_halves():
 #
 # $$\hat O' = c\,\hat O + \sum_s e^{z_s - m'}\,v_s$$
 #
-# It is right because $e^{z - m}\,c = e^{z - m'}$: after the correction everything is as if $m'$ had
-# been known from the beginning. At the end $O = \hat O / n$. Nothing was left out, nothing rounded
-# off: it is the same formula in another order. Milakov and Gimelshein 2018 did this for the
-# softmax, Rabe and Staats 2021 for attention, and Dao et al. 2022 (FlashAttention, algorithm 1) so
-# that a block stays in the fastest memory that there is. (They write $\ell$ for our $n$.)
+# This is right because $e^{z - m}\,c = e^{z - m'}$: after the correction everything is as if $m'$
+# had been known from the beginning. At the end $O = \hat O / n$. Nothing is left out and nothing is
+# approximated: it is the same formula in another order. Milakov and Gimelshein 2018 did this for
+# the softmax, Rabe and Staats 2021 for attention. Dao et al. 2022 (FlashAttention, algorithm 1)
+# choose blocks that fit into a graphics card's fastest memory. (They write $\ell$ for our $n$.)
 
 
 # %%
@@ -144,22 +147,22 @@ def a_row_in_two_halves():
 def the_lines_of_a_block():
     """The general case, as the figure computes it."""
     notes = {
-        "new = ": "$m'$, a column: each row has its own.",
-        "factor = ": "$c$. Where the maximum did not rise it is 1; at the beginning it is 0.",
+        "new = ": "$m'$, a column: each row has its own maximum.",
+        "factor = ": "$c$. Where the maximum did not rise, it is 1; at the beginning it is 0.",
         "exponentials = ": "$e^{z_s - m'}$, of this block alone.",
         "total = ": "$n'$",
         "blend = ": r"$\hat O'$",
-        "return": "The block can go. What is kept are a few numbers for each row.",
+        "return": "The scores of the block can go. A few numbers for each row are kept.",
     }
     return Beside(forward_block, notes)
 
 
 # %% [markdown]
-# numformer cuts its blocks differently. One has 128 rows, and **all** columns that these may see.
-# On a processor that fits into the cache, and it makes the maximum simple: the whole row is there,
-# so nothing has to be corrected. In the figure this is the choice *1 × 4, rows*: $c$ is 0, because
-# a row begins and ends within one block. A graphics card has many small memories, so there the
-# maximum has to run.
+# numformer cuts its blocks differently. A block has 128 rows, and **all** columns that these rows
+# may see. It fits into a processor's cache, and it makes the maximum simple: the whole row is
+# there, so nothing has to be corrected. In the figure this is the choice *1 × 4, rows*: $c$ is 0,
+# because a row begins and ends within one block. The fastest memories of a graphics card are too
+# small for whole rows, so there the maximum has to run.
 
 
 # %%
@@ -167,23 +170,23 @@ def the_lines_of_a_block():
 def the_lines_of_forward():
     """numformer's attention in blocks of rows, line by line."""
     notes = {
-        "xp, highest": "NumPy or CuPy.",
-        "output = ": "$O$, to be filled row by row.",
+        "xp, highest": "`xp` is NumPy or CuPy.",
+        "output = ": "$O$, to be filled block by block.",
         "log_sums = ": r"One number $\ell = m + \ln n$ for each row. Backward will need it.",
         "scale = ": r"$1 / \sqrt{d_k}$",
-        "query, key, value": r"$Q / \sqrt{d_k}$: fewer numbers to divide than the scores have. And "
-        "all three lie in memory so that products are fast.",
-        "for scores": "A causal block ends where its last row does: later columns are never "
-        "computed.",
+        "query, key, value": r"$Q / \sqrt{d_k}$: $Q$ has fewer numbers to divide than the "
+        "scores. And all three are laid out in memory so that products are fast.",
+        "for scores": "In a causal block no row sees farther than the last row: later columns "
+        "are never computed.",
         "weights = scores": r"$Z = QK^\top$ of this block, with masks and biases.",
-        "if not small": "$Z - m$. (Where no score can be large this is left out.)",
+        "if not small": "$Z - m$. (If no score can be large, this is left out.)",
         "xp.exp": "$e^{Z - m}$, in the same memory.",
         "total = ": "$n$",
         "log_sums[": r"$\ell$",
-        "rows = matmul": r"$\hat O$, with dropout where there is some.",
+        "rows = matmul": r"$\hat O$, with dropout if there is any.",
         "rows /= ": r"$O = \hat O / n$",
         "output[": "These rows are done.",
-        "del weights": "The next block takes the memory of this one.",
+        "del weights": "The next block uses the memory of this one.",
         "return": "No array here is $T \\times T$.",
     }
     return Beside(attention_in_tiles, notes, loops=True)
@@ -193,26 +196,27 @@ def the_lines_of_forward():
 # ## The way back
 #
 # Backward of lesson 3 begins with the weights $A$, and we have thrown them away. But we kept one
-# number for each row, the logarithm of its sum: $\ell_t = m_t + \ln n_t$. With it each weight comes
-# back by itself, whatever block it is in:
+# number for each row, the logarithm of its sum of exponentials: $\ell_t = m_t + \ln n_t$. With it,
+# we can compute any weight again without the other weights of its row:
 #
 # $$A_{ts} = \frac{e^{Z_{ts}}}{\sum_u e^{Z_{tu}}} = e^{Z_{ts} - \ell_t}$$
 #
 # So a block's scores are computed once more. Then everything goes as in lesson 3, block by block,
-# since $\mathrm{d}V = A^\top \mathrm{d}O$ and its like are sums over blocks. One line is different:
+# because products such as $\mathrm{d}V = A^\top \mathrm{d}O$ are sums over blocks. One line needs
+# more thought:
 #
 # $$\mathrm{d}Z_{ts} = A_{ts}\,(\mathrm{d}A_{ts} - r_t), \quad r_t = \sum_s A_{ts}\,
 # \mathrm{d}A_{ts}$$
 #
-# The average $r_t$ runs over *all* keys, and a block knows only its own. Must we go through all
-# blocks twice? Write out what $\mathrm{d}A = \mathrm{d}O\,V^\top$ is, and change the order of the
-# sums:
+# The average $r_t$ runs over *all* keys, and a block knows only its own keys. Must we go through
+# all blocks twice? Write out $\mathrm{d}A = \mathrm{d}O\,V^\top$, and change the order of the sums:
 #
 # $$r_t = \sum_s A_{ts} \sum_j \mathrm{d}O_{tj}\,V_{sj}$$
 #
 # $$= \sum_j \mathrm{d}O_{tj} \sum_s A_{ts}\,V_{sj} = \sum_j \mathrm{d}O_{tj}\,O_{tj}$$
 #
-# So $r_t$ is the product of two rows that we have. (Dao et al. call it $D$.)
+# So $r_t$ is the dot product of two rows that we have, one of $\mathrm{d}O$ and one of $O$. (Dao et
+# al. call it $D$.)
 
 
 # %%
@@ -222,11 +226,11 @@ def the_lines_of_backward():
     plain, weights = scaled_dot_product_attention(math.sqrt(2) * query, key, value)
     da = doutput[3] @ value.T
     by_hand = Words(f"""
-        By hand, the row of *cats*: over all four keys, {dot_by_hand(weights[3], da)}. And from the
-        two rows alone, {dot_by_hand(plain[3], doutput[3])}.
+        By hand, for the row of *cats*: over all four keys, $r$ is {dot_by_hand(weights[3], da)}.
+        And from the two rows alone, it is {dot_by_hand(plain[3], doutput[3])}.
     """)
     notes = {
-        "inner = ": r"$r$, for all rows: a product of $\mathrm{d}O$ and $O$.",
+        "inner = ": r"$r$, for all rows: dot products of rows of $\mathrm{d}O$ and $O$.",
         "for scores": "The same blocks, in any order.",
         "weights = scores": "The scores once more: the price of not having kept them.",
         "weights -= ": r"$Z - \ell$",
@@ -235,8 +239,8 @@ def the_lines_of_backward():
         "ddropped = ": r"$\mathrm{d}A = \mathrm{d}O\,V^\top$",
         "dscores -= ": r"$\mathrm{d}A - r$",
         "dscores *= ": r"$\mathrm{d}Z = A\,(\mathrm{d}A - r)$",
-        "dquery[": r"$\mathrm{d}Q = \mathrm{d}Z\,K$. Its rows are met in this block alone, so they "
-        "are set. With blocks of fewer columns they would be added to.",
+        "dquery[": r"$\mathrm{d}Q = \mathrm{d}Z\,K$. No other block has these rows, so they "
+        "are set. If blocks had fewer columns, each would add to them.",
         "dkey[": r"Each block adds to $\mathrm{d}K = \mathrm{d}Z^\top Q$.",
         "dquery *= scale": "The scale of forward, once more.",
     }
@@ -246,9 +250,9 @@ def the_lines_of_backward():
 # %% [markdown]
 # ## Is it true?
 #
-# The library moves the inputs a little and measures. Here are attention in blocks of four rows,
-# with a causal mask, and a relative that you will meet below. (`least` says from how many scores on
-# the library cuts blocks; six words it would take whole.)
+# The library moves the inputs a little and measures what changes. It checks attention in blocks of
+# four rows, with a causal mask, and linear attention, which you will meet below. (With `least=0`
+# the library cuts blocks even for six words. It would compute so few as a whole otherwise.)
 
 
 # %%
@@ -270,26 +274,28 @@ def gradient_check():
 # %% [markdown]
 # ## Fewer heads to remember
 #
-# What follows computes something else than the paper's attention, and each gives something up for
-# it. The first does not shorten the square. It shrinks what a model remembers while it *writes*:
-# the keys and values of all words so far (the *cache*). In **grouped-query attention** (Ainslie et
-# al. 2023) $H$ heads of queries share fewer heads of keys and values; with one for all it is
-# *multi-query* (Shazeer 2019). Head $i$ has those of its group $g$:
+# From here on, the methods compute something else than the paper's attention, and each of them
+# gives something up. The first one still has all $T^2$ scores. It shrinks what a model remembers
+# while it *writes*: the keys and values of all words so far (the *cache*). In **grouped-query
+# attention** (Ainslie et al. 2023) $H$ heads of queries share fewer heads of keys and values. If
+# all share a single one, it is *multi-query* attention (Shazeer 2019). Head $i$ uses the keys and
+# values of its group $g$:
 #
 # $$O_i = \mathrm{softmax}\Bigl(\frac{Q_i K_g^\top}{\sqrt{d_k}}\Bigr) V_g$$
 #
-# **Lost:** heads of a group can look for different things, but what a word shows them is the same.
+# **Lost:** the heads of a group can look for different things, but a word shows all of them the
+# same key and value.
 
 
 # %%
 @show
 def groups():
-    """What is remembered with fewer heads of keys, and the way back."""
+    """The size of the cache with fewer heads of keys, and the backward."""
     gib = [32 * 131072 * 2 * heads * 128 * 2 / 2**30 for heads in (32, 8, 1)]
     notes = {
-        'if "arrays" in saved': "The way back of attention, for each head of queries: in blocks, "
-        "or, of short sequences, whole.",
-        "if groups < heads": "What is used by several heads collects from all of them: "
+        'if "arrays" in saved': "Backward of attention, for each head of queries: in blocks, or "
+        "for short sequences as a whole.",
+        "if groups < heads": "Keys and values that several heads use collect from all of them: "
         r"$\mathrm{d}K_g = \sum_i \mathrm{d}K^{(i)}$ over the heads $i$ of the group.",
     }
     return [
@@ -305,53 +311,55 @@ def groups():
 # %% [markdown]
 # ## Fewer pairs
 #
-# Or leave pairs out. Whom does a position really need to see? Three answers, of which you can try
-# all in the figure below:
+# A model can also leave pairs out. Which positions does a position really need to see? Here are
+# three answers; you can try all of them in the figure below:
 #
-# - **Window** (Beltagy et al. 2020; Jiang et al. 2023): the latest $w$ positions, $0 \le t - s <
-#   w$. A score for each of $Tw$ pairs, a cache of $w$ positions. **Lost:** what is farther has to
-#   be handed on, from layer to layer, $w - 1$ positions in each: $N$ layers reach $N(w-1)$ back.
+# - **Window** (Beltagy et al. 2020; Jiang et al. 2023): position $t$ sees the latest $w$ positions
+#   $s$, with $0 \le t - s < w$. There are at most $Tw$ scores, and the cache holds $w$ positions.
+#   **Lost:** whatever is farther back has to be handed on from layer to layer, by $w - 1$ positions
+#   in each: $N$ layers reach $N(w-1)$ back.
 # - **Window with global positions** (Beltagy et al. 2020; Zaheer et al. 2020): a few positions see
-#   all and are seen by all. **Lost:** what is far goes through these few. In a model that writes,
-#   the first position has seen nobody. There it is a place to look at when nothing else fits (Xiao
-#   et al. 2024), and no short cut.
+#   all others and are seen by all. **Lost:** whatever is far away has to come through these few. In
+#   a model that writes, the first position has seen no other. So it is no short cut there, only a
+#   place to look at when nothing else fits (Xiao et al. 2024).
 # - **Strided** (Child et al. 2019): some heads see the latest $l$ positions, the others every
-#   $l$-th one. Two hops lead from anywhere to anywhere; with $l = \sqrt T$ there are about
-#   $2\,T\sqrt T$ pairs. **Lost:** directness. Of the second hop a word sees only what the first has
-#   made of it.
+#   $l$-th position. Two hops, one layer each, lead back to any position. With $l = \sqrt T$, two
+#   such heads have at most $2\,T\sqrt T$ pairs. **Lost:** directness. After two hops a word sees
+#   only what the position in between has kept.
 
 
 # %%
 @show
 def who_sees_whom() -> Simulation:
-    """The second simulation: patterns, and what becomes known after several layers."""
+    """The second simulation: patterns, and which positions are known after several layers."""
     return patterns.patterns
 
 
 @show
 def the_line_of_the_window():
     """What a window changes in the library."""
-    note = "All that is new: which pairs are seen. Blocks then skip the rest."
+    note = "The new rule: which pairs are seen. Blocks then skip the rest."
     return Beside(Window.mask, {"return": note})
 
 
 # %% [markdown]
 # ## A sum in place of a memory
 #
-# Why does attention need all pairs? Because of the softmax. If a weight were a plain product,
-# $\phi(q_t)\,\phi(k_s)^\top$, we could change the order of the sums, as above for $r$:
+# Why does attention need all pairs? Because of the softmax. If a weight were a plain product of two
+# vectors, $\phi(q_t)\,\phi(k_s)^\top$ with some function $\phi$, we could change the order of the
+# sums, as we did for $r$:
 #
 # $$\sum_{s \le t} \bigl(\phi(q_t)\,\phi(k_s)^\top\bigr)\,v_s = \phi(q_t)\,S_t$$
 #
 # $$S_t = \sum_{s \le t} \phi(k_s)^\top v_s$$
 #
-# $S_t$ is a $d_k \times d_v$ matrix, the *state*. It is the same for all queries, and a new word
+# $S_t$ is a $d_k \times d_v$ matrix, the *state*. It does not depend on any query, and a new word
 # only adds to it: $S_t = S_{t-1} + \phi(k_t)^\top v_t$. That is **linear attention** (Katharopoulos
-# et al. 2020, equations 9 to 12). So that the weights are positive and sum to 1, $\phi$ is
-# positive, and the result is divided by $\phi(q_t) \sum_{s \le t} \phi(k_s)^\top$.
+# et al. 2020, equations 9 to 12). So that the weights are positive and sum to 1, $\phi$ gives only
+# positive numbers, and the result is divided by $\phi(q_t) \sum_{s \le t} \phi(k_s)^\top$.
 #
-# Backward, the state of $t$ is read by $t$ and, through later states, by all that follow. So what
-# comes to it is a running sum from the end:
+# Now backward. Position $t$ reads the state $S_t$, and all later positions read it through later
+# states. So the gradient of $S_t$ is a running sum from the end:
 #
 # $$\mathrm{d}S_t = \phi(q_t)^\top \mathrm{d}y_t + \mathrm{d}S_{t+1}$$
 #
@@ -361,18 +369,19 @@ def the_line_of_the_window():
 # %%
 @show
 def the_lines_of_sums():
-    """The features, the running sum and the reversed one."""
+    """The features, the running sum and the reversed running sum."""
     forward = {
-        "for chunk": "One chunk of 64 positions after the other.",
-        "y_chunk = ": "Within it, as attention without softmax.",
+        "for chunk": "One chunk of 64 positions after another.",
+        "y_chunk = ": "Within the chunk: attention without a softmax.",
         "y_chunk += ": r"From all chunks before: $\phi(q_t)\,S$.",
-        "state = across": r"$S + K^\top V$ of the chunk. (Without decay, `across` and `to_end` are "
-        r"1.)",
+        "state = across": r"The next $S$: add $K^\top V$ of the chunk. (Without decay, `across` "
+        "and `to_end` are 1.)",
     }
     backward = {
-        "for (chunk": "The chunks from the end.",
-        "dv = matmul": r"$A^\top \mathrm{d}y$ within the chunk, $K\,\mathrm{d}S$ from later ones.",
-        "dk = dk": r"$V\,\mathrm{d}S^\top$ from later ones.",
+        "for (chunk": "The chunks, from the last to the first.",
+        "dv = matmul": r"$A^\top \mathrm{d}y$ from within the chunk, and $K\,\mathrm{d}S$ from "
+        "later chunks.",
+        "dk = dk": r"Add $V\,\mathrm{d}S^\top$ from later chunks.",
         "dstate = across": r"$\mathrm{d}S$ for the chunk before.",
     }
     return [
@@ -386,7 +395,7 @@ def the_lines_of_sums():
 
 @show
 def crowded():
-    """How much of the weight the right key gets, as keys crowd the state."""
+    """The weight of the right key, as more and more keys crowd the state."""
     rng, rows = np.random.default_rng(13), []
     for count in (4, 32, 256, 2048):
         keys, shares = rng.standard_normal((count, 64)), []
@@ -397,30 +406,32 @@ def crowded():
     return table(
         ["keys", *(f"{kind}, $q = {n}k$" for n in ("", 4) for kind in ("softmax", "linear"))],
         rows,
-        "Random keys of 64 numbers, and a query that is one of them, or 4 times that: the weight "
-        "of the right key.",
+        "The weight of the right key $k$ among random keys of 64 numbers. The query $q$ is $k$ "
+        "itself, or 4 times $k$.",
     )
 
 
 # %% [markdown]
 # A softmax can be as sharp as it likes: double the query, and the ratio of two weights is squared.
-# To linear attention a larger query means next to nothing, since it stands above the line and
-# below. More keys, and the right one is lost in the crowd. (Schlag et al. 2021: a state of $d_k$
-# rows has room for at most $d_k$ keys that do not disturb each other.)
+# In linear attention a larger query changes next to nothing, because it stands in the numerator and
+# in the denominator. With more keys, the right one is lost in the crowd. (Schlag et al. 2021: a
+# state of $d_k$ rows has room for at most $d_k$ keys that do not disturb each other.)
 #
 # ## A state that forgets on purpose
 #
-# If the state is too small for everything, let each word say what it writes, and how much of the
-# old is to fade. That is a **selective state space** (Gu and Dao 2023, Mamba):
+# If the state is too small for everything, let each word decide what it writes, and how much of the
+# old state fades. That is a **selective state space** (Gu and Dao 2023, Mamba):
 #
 # $$S_t = e^{-\rho\,\delta_t}\,S_{t-1} + k_t^\top (\delta_t\,x_t), \quad y_t = q_t\,S_t$$
 #
-# The step $\delta_t > 0$, what is written $k_t$ and what is read $q_t$ (in the paper $B$ and $C$)
-# are all computed from the word; the rate $\rho$ is learned. A large step lets the old fade and
-# writes much; one near 0 passes over the word. It is the same running sum, with a decay (Dao and Gu
-# 2024), and so is its backward.
+# The word determines its value $x_t$, the step $\delta_t > 0$, the key $k_t$ with which it writes
+# and the query $q_t$ with which it reads (in the paper $B$ and $C$). The rate $\rho$ is learned. A
+# large step lets the old state fade and writes much; a step near 0 passes over the word. This is
+# the same running sum, with a decay (Dao and Gu 2024). Its backward is a running sum from the end,
+# with the same decay.
 #
-# **Lost: looking back.** A word has to be kept when it comes by, before anyone has asked for it.
+# **Lost: looking back.** The state has to keep a word when it comes by, before anyone has asked for
+# it.
 
 
 # %%
@@ -429,22 +440,22 @@ def the_lines_of_the_state_space():
     """The selective scan in terms of running sums."""
     notes = {
         "written = ": r"$\delta_t\,x_t$, the value.",
-        "log_decay = ": r"$-\rho\,\delta_t$, the logarithm of what stays.",
+        "log_decay = ": r"$-\rho\,\delta_t$, the logarithm of the share that stays.",
         "y_before_skip, states": "The running sum of linear attention, now with a decay.",
-        "return": "Beside it goes a share of $x$ itself, past the state.",
+        "return": "A share of $x$ itself is added: it has gone past the state.",
     }
     return Beside(selective_scan, notes)
 
 
 # %% [markdown]
-# Which of these finds a word again that it has seen far back? `python -m toy_tasks.recall` trains
-# each of them on that, and writes a table of what it measured.
+# Which of these layers can find a word again that stood far back? `python -m toy_tasks.recall`
+# trains each of them on that task, and writes a table of the results.
 #
 # ## What it costs
 #
-# Here are the five, one layer each, forward and backward, on this computer. On axes of logarithms a
-# power $T^p$ is a straight line, and $p$ its slope. Which lines will be steep? Decide first, for
-# time and for memory.
+# Here are five layers, forward and backward, measured on this computer: plain attention, blocks, a
+# window, linear attention and a state space. On logarithmic axes a power $T^p$ is a straight line,
+# and $p$ is its slope. Which lines will be steep? Decide first, for time and for memory.
 
 
 # %%
@@ -475,10 +486,11 @@ def what_it_costs():
         Picture(
             "lesson_13_costs",
             draw,
-            "Time and memory of five layers against the length. In both plain attention rises most "
-            "steeply. In memory the four others lie far below it, half as steep.",
-            f"Above the processor's time for a step, below the most memory that it holds. At "
-            f"{LENGTHS[-1]:,} blocks need {saved:.0f} times less than the plain formula.",
+            "Time and memory of five layers against the length. In both, plain attention rises "
+            "most steeply. In memory, the four others lie far below it and are half as steep.",
+            f"Above, the processor's time for a step; below, the most memory that the step holds. "
+            f"At {LENGTHS[-1]:,} words, blocks need {saved:.0f} times less memory than the plain "
+            "formula.",
             size=(4.2, 5.4),
         ),
         table(
@@ -487,11 +499,11 @@ def what_it_costs():
             f"Exponents of $T$. Width 64, two heads, a window of {WINDOW}, causal.",
         ),
         Words("""
-            Memory keeps to theory; that of a window rises even less, because one block of it is as
-            large at every length. Time is less tidy: a layer also has projections, whose work grows
-            with $T$ alone, and at these lengths they still count. So attention in blocks, whose
-            exponent is 2 in the end, may look better than it is. Theory says how a line goes on. It
-            does not say where two lines cross.
+            Memory follows theory. The memory of a window rises even less, because one of its blocks
+            is as large at every length. Time is less tidy: a layer also has projections, whose work
+            only doubles when $T$ doubles, and at these lengths they still count. So attention in
+            blocks, whose exponent is 2 in the end, may look better than it is. Theory says how a
+            line goes on. It does not say where two lines cross.
         """),
     ]
 
@@ -499,7 +511,8 @@ def what_it_costs():
 # %% [markdown]
 # ## To take with you
 #
-# Of linear attention $q$ and $k$ are features $\phi$ already.
+# In the rows with $S_t$, linear attention has the features $\phi(q)$ and $\phi(k)$ in place of $q$
+# and $k$.
 #
 # | forward | backward |
 # |---|---|
@@ -531,23 +544,23 @@ def often_told():
     far = patterns.compute(7, "window", 4)["back"]
     return Words(f"""
         **“FlashAttention is an approximation.”** It is the same sum in another order. Blocks of 64
-        rows and the plain formula differ by {apart} here, in float64: that is rounding. What *is*
-        an approximation, or something else altogether, are the relatives.
+        rows and the plain formula differ by {apart} here, in float64: that is rounding. Windows,
+        linear attention and state spaces, however, *do* compute something else.
 
         **“It is faster because it does fewer operations.”** It does more. Forward has two products
-        of $T \\times T$ and backward four; in blocks backward has five, because it computes the
-        scores again: 7 / 6 ≈ {7 / 6:.2f} times as many. What it saves are ways to the memory and
-        back: a block is made, used and forgotten in the cache. (With a causal mask it does save:
-        about half of the blocks are skipped.)
+        with $T \\times T$ matrices and backward four. In blocks, backward has five, because it
+        computes the scores again: 7 / 6 ≈ {7 / 6:.2f} times as many in all. What it saves is
+        traffic with the memory: a block is made, used and forgotten in the cache. (With a causal
+        mask it does save operations: about half of the scores are skipped.)
 
-        **“Linear attention is attention without the softmax.”** Leave the softmax out, and nothing
-        else: of our random queries {100 * (sums < 0).mean():.0f} % have weights whose sum is
-        negative, and the largest “share” is {thin:,.0f}. A positive $\\phi$ and the division are
-        what makes it a mean.
+        **“Linear attention is attention without the softmax.”** If you leave out the softmax, and
+        change nothing else, {100 * (sums < 0).mean():.0f} % of our random queries have weights
+        whose sum is negative. Divide by these sums, and the largest “share” is {thin:,.0f}. Only a
+        positive $\\phi$ and the division together make a mean.
 
-        **“With a window of 4 nobody sees farther than 4.”** In one layer. Seven layers reach 7 · 3
-        = {far:.0f} back. Whether anything useful arrives is another question: each layer hands on a
-        mixture.
+        **“With a window of 4 nobody sees farther than 4.”** That holds for one layer. Seven layers
+        reach 7 · 3 = {far:.0f} back. Whether anything useful arrives is another question: each
+        layer hands on a mixture.
     """)
 
 
@@ -568,15 +581,16 @@ def quiz() -> list[Question]:
             "2 + 1 \\approx 1.27$.",
         ),
         Question(
-            question="Beside queries, keys, values and results, what does forward keep?",
+            question="Besides queries, keys, values and outputs, what does forward keep for "
+            "backward?",
             choices={
-                "nothing": "To have one weight again you would need the sum of its whole row.",
+                "nothing": "To compute one weight again, you would need the sum of its whole row.",
                 "the logarithm of each row's sum": "",
                 "the block with the largest weights": "No block is needed more than another.",
             },
             answer=1,
-            why="With one number for each row every weight can be made again, by itself: $A_{ts} = "
-            "e^{Z_{ts} - \\ell_t}$.",
+            why="With one number for each row, every weight can be computed again by itself: "
+            "$A_{ts} = e^{Z_{ts} - \\ell_t}$.",
         ),
         Question(
             question="$\\sum_j \\mathrm{d}O_{tj}\\,O_{tj}$ equals $\\sum_s "
@@ -584,28 +598,30 @@ def quiz() -> list[Question]:
             choices={
                 "It is more exact.": "Both are sums of products, rounded alike.",
                 "It needs no other block.": "",
-                "It has no factor $\\sqrt{d_k}$.": "Neither has: that belongs to the scores.",
+                "It has no factor $\\sqrt{d_k}$.": "Neither has it: it belongs to the scores.",
             },
             answer=1,
-            why="The second runs over all keys, so over all blocks of the row. The first takes two "
-            "rows that are there.",
+            why="The second runs over all keys, so over all blocks of the row. The first needs "
+            "only two rows that we have.",
         ),
         Question(
-            question="Six layers have a window of 512. How far back can a word reach at most?",
+            question="Each of six layers has a window of 512. How far back can a word reach at "
+            "most?",
             answer=6 * 511,
-            why="A window of 512 holds the word itself and 511 before it, and each layer hands on "
-            "as much again: $6 \\cdot 511 = 3066$.",
+            why="A window of 512 holds the word itself and 511 before it, and each layer "
+            "reaches as far again: $6 \\cdot 511 = 3066$.",
         ),
         Question(
-            question="The queries of linear attention become ten times as long, their numbers "
-            "being large and positive. What happens to the weights?",
+            question="In linear attention, the queries become ten times as long. Their numbers are "
+            "large and positive. What happens to the weights?",
             choices={
                 "They become sharp.": "They would, if they were exponentials.",
                 "Next to nothing.": "",
-                "They become ten times as large.": "What stands below the line grows as well.",
+                "They become ten times as large.": "The denominator grows as well.",
             },
             answer=1,
-            why="There $\\phi(10q) \\approx 10\\,\\phi(q)$, above the line and below it.",
+            why="For such numbers $\\phi(10q) \\approx 10\\,\\phi(q)$, in the numerator and in "
+            "the denominator.",
         ),
     ]
 
@@ -630,8 +646,8 @@ def exercises():
 # ## What to read next
 #
 # - `numformer/later/attention/tiles.py`: the blocks of this lesson, with masks, biases and dropout.
-#   Beside it `patterns.py`; and in `numformer/later/mixers` `linear_attention.py` and
-#   `state_space.py`.
+#   `patterns.py` beside it has the windows, and `linear_attention.py` and `state_space.py` in
+#   `numformer/later/mixers` have the layers with a state.
 # - Dao et al. 2022, *FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness*:
 #   what a graphics card gains, and why. Rabe and Staats 2021, *Self-attention Does Not Need O(n²)
 #   Memory*, is shorter.

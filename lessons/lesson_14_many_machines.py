@@ -41,21 +41,21 @@ def a_ring_of_machines() -> Simulation:
 #
 # Our example is small: a linear layer with four inputs and one output, so $W$ has four weights. The
 # batch has four examples, one for each machine. Machine 1 has $x = (3, 1, 4, 2)$, and its output is
-# off by $\mathrm{d}y = 2$. So its gradient is $\mathrm{d}W = x^\top \mathrm{d}y = (6, 2, 8, 4)$.
-# That is what stands in its four chunks before the first step.
+# off by $\mathrm{d}y = 2$. So its gradient is $\mathrm{d}W = x^\top \mathrm{d}y = (6, 2, 8, 4)$. In
+# the [figure](#ring), these are the four chunks of machine 1 before the first step.
 #
-# The loss of a batch is a mean over its tokens. Let machine $r$ have $n_r$ of all $n$ tokens, and
-# $L_r$ be its own mean. The slope of a sum is the sum of the slopes:
+# The loss of a batch is a mean over its tokens. Let machine $r$ have $n_r$ of the $n$ tokens, and
+# let $L_r$ be the mean over its own. The slope of a sum is the sum of the slopes:
 #
 # $$L = \sum_r \frac{n_r}{n} L_r, \quad \mathrm{d}W = \sum_r \frac{n_r}{n} \mathrm{d}W_r$$
 #
 # So no machine needs another one's examples. Each has **all** weights and a part of the batch. It
-# computes its gradient, the gradients are added up, and everybody makes the same update. They began
-# with the same weights and add the same numbers, so their weights stay the same, and no weight is
-# ever sent. This is **data parallel** training.
+# computes its gradient, the gradients are added up, and every machine makes the same update. All
+# began with the same weights and add the same numbers, so their weights stay the same, and no
+# weight is ever sent. This is **data parallel** training.
 #
-# Is it true of a whole Transformer? Here are machines that are threads of one process
-# (`run_ranks`), each with a model of its own, in float64. Sentences differ in length.
+# Is this true of a whole Transformer? Here the machines are threads of one process (`run_ranks`),
+# each with a model of its own, in float64. The sentences differ in length.
 
 
 # %%
@@ -63,7 +63,7 @@ PAIRS = [([4] * n + [5, 6], [7] * (n % 3 + 1)) for n in range(8)]
 
 
 def gradient_on(machines: int, dtype=np.float64) -> list[np.ndarray]:
-    """What each machine brings of the gradient of one batch."""
+    """Each machine's share of the gradient of one batch."""
     batch = PairBatch.of(PAIRS)
     parts = batch.split(machines)
 
@@ -81,7 +81,7 @@ def gradient_on(machines: int, dtype=np.float64) -> list[np.ndarray]:
 
 @show
 def the_same_gradient():
-    """One machine beside two, four and eight; then the same numbers in another order."""
+    """One machine beside two, four and eight; then the same gradients added in another order."""
     (whole,) = gradient_on(1)
     rows = []
     for machines in (2, 4, 8):
@@ -97,12 +97,13 @@ def the_same_gradient():
             f"The gradient of {len(whole):,} weights. Its largest entry is {abs(whole).max():.2f}.",
         ),
         Words(f"""
-            That is rounding, and nothing else. But rounding it is: a sum in another order has other
-            last bits. In float32, (1 + 0.00000001) − 1 is 0, and (1 − 1) + 0.00000001 is not. Add
-            the gradients of four machines from the other end, in float32, and
+            The differences are rounding, and nothing else. But rounding matters: a sum in another
+            order can have other last bits. In float32, (1 + 0.00000001) − 1 is 0, and (1 − 1) +
+            0.00000001 is not. Add the gradients of four machines in reverse order, in float32, and
             {100 * differ:.0f} % of the numbers come out a little different. After thousands of
-            steps two such runs are different models. So numformer adds in one fixed order,
-            whoever is done first. The same run on the same number of machines gives the same bits.
+            steps, two such runs are different models. So numformer adds in one fixed order,
+            whichever machine is done first. Then the same run on the same number of machines gives
+            the same bits.
         """),
     ]
 
@@ -110,18 +111,20 @@ def the_same_gradient():
 # %% [markdown]
 # ## How the sum gets around
 #
-# The obvious way: all send their gradient to machine 1, which adds them up and sends the sum back.
-# Then $R - 1$ whole gradients come in through *one* wire, and $R - 1$ go out. The other wires wait.
+# The obvious way: all send their gradients to machine 1, which adds them up and sends the sum back.
+# With $R$ machines, $R - 1$ whole gradients come in through *one* wire, and $R - 1$ sums go out.
+# The other wires mostly wait.
 #
 # In a **ring** each machine sends only to the next one. Cut the gradient into $R$ chunks. In every
-# step each machine sends one chunk, and adds its own share to the one that comes in. After $R - 1$
-# steps a chunk has been everywhere, and one machine holds its finished sum (*reduce-scatter*). In
-# another $R - 1$ steps the sums are handed round (*all-gather*). Both halves together are an
-# *all-reduce*: a sum that all get. Each step takes the time of one chunk, $1/R$ of a gradient:
+# step each machine sends one chunk, and adds its own share to the chunk that comes in. After $R-1$
+# steps each chunk has been everywhere, and one machine holds its finished sum (*reduce-scatter*).
+# In another $R-1$ steps the sums are handed round (*all-gather*). Both halves together are an
+# *all-reduce*: a sum that all get. Each step takes the time of one chunk, which is $1/R$ of a
+# gradient. In units of a whole gradient, all steps together take
 #
 # $$2\,(R - 1) \cdot \frac{1}{R} = 2\,\frac{R - 1}{R}$$
 #
-# That is less than 2, whether there are four machines or four thousand. No way to do it needs less
+# That is less than 2, whether there are four machines or four thousand. No other way needs less
 # (Patarasuk and Yuan 2009).
 
 
@@ -136,15 +139,17 @@ def a_chunk_by_hand():
     sent = {float(end["megabytes"]) for end in ends.values()}
     (both,) = sent
     return Words(f"""
-        **Follow chunk a** in the [figure](#ring), with four machines. Machine 1 sends
-        {shares[0]:.0f}. Machine 2 adds its own: {sums[0]:.0f} + {shares[1]:.0f} = {sums[1]:.0f}.
-        Then {sums[1]:.0f} + {shares[2]:.0f} = {sums[2]:.0f} and {sums[2]:.0f} + {shares[3]:.0f} =
-        {sums[3]:.0f}. Three steps, and machine 4 has the sum. Three more, and all have it.
+        **Follow chunk a** in the [figure](#ring), with four machines.
+        Machine 1 sends {shares[0]:.0f}. Machine 2 adds its own:
+        {sums[0]:.0f} + {shares[1]:.0f} = {sums[1]:.0f}.
+        Then {sums[1]:.0f} + {shares[2]:.0f} = {sums[2]:.0f} and
+        {sums[2]:.0f} + {shares[3]:.0f} = {sums[3]:.0f}. Three steps, and machine 4 has the sum.
+        Three more, and all have it.
 
         At the end the ring took 2 · 3 / 4 = {times["ring"]:.1f} times as long as one gradient takes
-        on a wire, and *all to one* {times["one"]:.0f} times as long. But look at what all have sent
-        together: {both:,.0f} MB, both ways! The ring sends no byte less. It keeps all wires
-        busy at once.
+        on a wire, and *all to one* took {times["one"]:.0f} times as long. But look at what all
+        machines have sent together: {both:,.0f} MB, both with the ring and without it! The ring
+        sends not a byte less. It keeps all wires busy at once.
     """)
 
 
@@ -153,25 +158,25 @@ def the_lines_of_the_ring():
     """The library's ring, line by line."""
     notes = {
         "size = ": "$R$.",
-        "before, after": "A machine's number is its *rank*, as in MPI. These are its neighbours.",
-        "chunks = ": "Views of the gradient: what is written into them is written into it.",
-        "for step": "Both halves of the way in one loop.",
-        "sent, received": "In step $s$ rank $r$ sends chunk $r - s$, and gets the one before it.",
-        "adds = ": "The first half adds, the second one only hands round.",
-        "arriving = ": "What is added needs room of its own.",
-        "sending = ": "It leaves, and meanwhile…",
-        "ranks.wait({before": "…the other one arrives. All wires are in use, both ways.",
-        "ranks.wait({after": "Before the next step, both are done.",
-        "if adds": "Its own share, added to those that have come along.",
+        "before, after": "The number of a machine is its *rank*. These are its neighbours' ranks.",
+        "chunks = ": "Views of the gradient: what is written into a chunk is written into it.",
+        "for step": "Both halves of the all-reduce in one loop.",
+        "sent, received": "In step $s$, rank $r$ sends chunk $r - s$ and gets chunk $r - s - 1$.",
+        "adds = ": "The first half adds, the second half only hands round.",
+        "arriving = ": "A chunk that is to be added needs room of its own.",
+        "sending = ": "One chunk leaves, and meanwhile…",
+        "ranks.wait({before": "…another arrives. All wires are in use, in both directions.",
+        "ranks.wait({after": "Before the next step, both messages are done.",
+        "if adds": "The sum that arrived is added to the machine's own share.",
     }
     return Beside(ring_all_reduce, notes, whole=False, loops=True)
 
 
 # %% [markdown]
 # **Half a ring** is good for something, too. After reduce-scatter each machine has the finished
-# gradient of one chunk. Let it update the weights of that chunk, nobody else, and hand round the
-# new *weights* in place of the sums. It takes as many bytes as before. But the two numbers that
-# Adam keeps of each weight (lesson 8) are now needed on one machine only. This is stage 1 of ZeRO
+# gradient of one chunk. Let each machine alone update the weights of its chunk, and hand round the
+# new *weights* in place of the sums. This takes as many bytes as before. But the two numbers that
+# Adam keeps for each weight (lesson 8) are now needed on one machine only. This is stage 1 of ZeRO
 # (Rajbhandari et al. 2020).
 
 
@@ -186,21 +191,22 @@ def memory_of_the_optimizer():
     return table(
         ["model", "weights", "1 machine", "8 machines", "64 machines"],
         rows,
-        "MB on each machine: weights and gradients whole, four bytes a number, and its share of "
+        "MB on each machine, at four bytes a number: all weights, all gradients, and its share of "
         "Adam’s two vectors. (Sizes as in Table 3 of the paper.)",
     )
 
 
 # %% [markdown]
-# ## Behind backward
+# ## Sending during backward
 #
-# While gradients travel, nobody computes. Does it have to be so? Backward begins with the *last*
-# layer. Once it has left that layer, the layer's gradient is final, and could go. So gradients are
-# gathered in **buckets**, and as soon as a bucket is full it leaves, while backward goes on with
-# the layers below (Li et al. 2020).
+# So far, nobody computes while gradients travel. Does it have to be so? Backward begins with the
+# *last* layer. Once it has left that layer, the layer's gradient is final and can be sent. So
+# gradients are gathered in **buckets**. As soon as a bucket is full it leaves, while backward goes
+# on with the layers before (Li et al. 2020). This sending *hides* behind backward: nobody waits for
+# it.
 #
-# A message also has a delay, however short it is, here of 50 microseconds. A bucket of $s$ bytes
-# takes $2(R-1)$ messages, each with $s/R$ bytes at a rate of $\beta$:
+# Even a short message has a delay $\alpha$, here of 50 microseconds. The sum of a bucket of $s$
+# bytes takes $2(R-1)$ messages, each of $s/R$ bytes. On a wire of $\beta$ bytes a second, they take
 #
 # $$2\,(R - 1)\,\Bigl(\alpha + \frac{s}{R\,\beta}\Bigr)$$
 
@@ -228,15 +234,15 @@ def what_hid():
         table(
             ["bucket", *(f"{wire} Gbit/s" for wire in WIRES)],
             rows,
-            "Seconds that 16 machines wait for the wire, of those in which something is sent; 12 "
-            "layers.",
+            "16 machines, 12 layers: the seconds for which they wait, of the seconds for which "
+            "they send.",
         ),
         Words(f"""
             With buckets of 25 MB, {hidden:.0f} % of the sending hides on wires of 10 Gbit/s. Two
-            things stick out. The last bucket has the gradient of the first layer, which is there
-            only when backward is done. And what takes longer than all of backward cannot hide
-            behind it: at 1 Gbit/s nearly everything is waited for. Buckets of 1 MB leave early, but
-            now the delays of 260 times 30 messages add up.
+            kinds of sending cannot hide. The last bucket has the gradient of the first layer, which
+            is ready only when backward is done. And what takes longer than all of backward cannot
+            hide behind it: at 1 Gbit/s the machines wait for most of the sending. Buckets of 1 MB
+            leave earlier, but then the delays of 260 times 30 messages add up.
         """),
     ]
 
@@ -244,57 +250,59 @@ def what_hid():
 # %% [markdown]
 # ## A layer in two halves
 #
-# Data parallel needs room for all weights on each machine. What if one layer is already too large,
-# or too slow? Then **cut its matrices** (Shoeybi et al. 2019, section 3). Take the feed-forward
-# network without biases, $Y = \mathrm{relu}(XA)\,B$. Cut $A$ by columns into $A_1$ and $A_2$, and
-# $B$ by rows into $B_1$ and $B_2$. Machine $p$ gets $A_p$ and $B_p$, and both get all of $X$.
+# Data parallel training needs room for all weights on each machine. What if one layer is already
+# too large, or too slow? Then **cut its matrices** (Shoeybi et al. 2019, section 3). Take the
+# feed-forward network without biases, $Y = \mathrm{relu}(XA)\,B$. Cut $A$ by columns into $A_1$ and
+# $A_2$, and $B$ by rows into $B_1$ and $B_2$. Machine $p$ gets $A_p$ and $B_p$, and both machines
+# get all of $X$.
 #
-# **There.** Column $j$ of $XA$ needs only column $j$ of $A$, and relu works entry by entry. So each
-# machine has its columns of the hidden layer, without a word from the other:
+# **Forward.** Column $j$ of $XA$ needs only column $j$ of $A$, and relu works entry by entry. So
+# each machine has its columns of the hidden layer, without a message from the other:
 #
 # $$H_p = \mathrm{relu}(X A_p)$$
 #
-# The second product sums over the hidden columns. Half of these are here and half there, so the sum
-# falls into two:
+# The second product sums over the hidden columns. Half of these are on machine 1 and half on
+# machine 2, so the sum splits into two:
 #
 # $$Y_{tj} = \sum_k H_{tk}\,B_{kj} = (H_1 B_1)_{tj} + (H_2 B_2)_{tj}$$
 #
-# One sum over machines, for two products and all that lies between. (Rows first would need a sum
-# *before* the relu, because $\mathrm{relu}(a + b)$ is not $\mathrm{relu}(a) + \mathrm{relu}(b)$.)
+# So one sum over machines is enough for two products and all that lies between. (If $A$ were cut by
+# rows, a sum would be needed *before* the relu, because $\mathrm{relu}(a + b)$ is not
+# $\mathrm{relu}(a) + \mathrm{relu}(b)$.)
 #
-# **Back.** $Y$ is a sum, so each summand gets the whole $\mathrm{d}Y$, and the rest is lesson 6,
-# each machine for itself:
+# **Backward.** $Y$ is a sum, so each summand gets the whole $\mathrm{d}Y$. The rest is as in lesson
+# 6, on each machine by itself:
 #
 # $$\mathrm{d}B_p = H_p^\top\,\mathrm{d}Y, \quad \mathrm{d}H_p = \mathrm{d}Y\,B_p^\top$$
 #
 # $$\mathrm{d}Z_p = \mathrm{d}H_p \odot [X A_p > 0], \quad \mathrm{d}A_p = X^\top\,\mathrm{d}Z_p$$
 #
-# But $X$ went to both machines. What is used twice collects from both uses:
+# But $X$ went to both machines. An array that is used twice collects gradients from both uses:
 #
 # $$\mathrm{d}X = \mathrm{d}Z_1\,A_1^\top + \mathrm{d}Z_2\,A_2^\top$$
 #
-# So there is one sum on the way there, behind the rows, and one on the way back, before the
-# columns. The paper calls the two places $g$ and $f$. Where forward copies, backward sums ($f$).
-# Where forward sums, backward copies ($g$). Heads of attention are cut apart already: the
-# projections to $Q$, $K$ and $V$ are its columns, and the one that follows is its rows.
+# So forward has one sum, for $Y$, and backward has one sum, for $\mathrm{d}X$. Shoeybi et al. call
+# the two places $g$ and $f$. Where forward copies, backward sums ($f$). Where forward sums,
+# backward copies ($g$). Attention is cut by its heads: the projections to $Q$, $K$ and $V$ are cut
+# by columns, and the projection that follows the heads is cut by rows.
 #
-# In the library the two are layers, `ColumnLinear` with $f$ and `RowLinear` with $g$. All else is a
-# `Linear`, and between them stands whatever stood there before.
+# In the library the two are layers, `ColumnLinear` with $f$ and `RowLinear` with $g$. Apart from
+# its sum, each is a `Linear`, and between them stands whatever stood there before.
 
 
 # %%
 @show
 def the_lines_of_the_cut():
-    """The two sums in the library: f on the way back, g on the way there."""
+    """The two sums in the library: f in backward, g in forward."""
     columns = {
         "dx = ": r"$\mathrm{d}Z_p\,A_p^\top$: what has come back through this machine's columns.",
-        "ring_all_reduce": "$f$: the sum of all machines'.",
-        "return": r"$\mathrm{d}X$, the same in all.",
+        "ring_all_reduce": "$f$: the sum over all machines.",
+        "return": r"$\mathrm{d}X$, the same on all machines.",
     }
     rows = {
         "y = ": "$H_p B_p$.",
-        "ring_all_reduce": "$g$: the sum of all machines'.",
-        "if self.bias": "After the sum, or it would be added once for each machine.",
+        "ring_all_reduce": "$g$: the sum over all machines.",
+        "if self.bias": "The bias comes after the sum, or it would be added once for each machine.",
     }
     forward = Beside(RowLinear.forward, rows, whole=False)
     return [Beside(ColumnLinear.backward, columns), forward]
@@ -311,7 +319,7 @@ def cut_up(ranks, make, ends, x, dy):
 
 @show
 def the_same_layer():
-    """Parts of a layer on several machines, beside the whole of it on one."""
+    """Parts of a layer on several machines, beside the whole layer on one."""
     x, dy = np.random.default_rng(14).standard_normal((2, 2, 5, 8))
     layers = {
         "feed-forward": (lambda rng: FeedForward(8, 16, rng), ("inner", "outer")),
@@ -325,21 +333,21 @@ def the_same_layer():
         found = y[0], dx[0], np.concatenate(da, axis=1), np.concatenate(db)
         off = max(abs(a - b).max() for a, b in zip(found, wanted, strict=True))
         rows.append((name, f"{machines}", scientific(off)))
-    told = r"Output, $\mathrm{d}X$ and the gradients of the columns and of the rows, put together."
+    told = r"Output, $\mathrm{d}X$ and the gradients of all columns and all rows, put together."
     return table(["layer", "machines", "largest difference from one machine"], rows, told)
 
 
 # %% [markdown]
-# **The price:** these sums are of $X$'s size and stand in the middle of the work. There are two on
-# the way there and two on the way back, in every layer, and no other work to hide them behind. So
+# **The price:** these sums have the size of $X$, and the work cannot go on without them. Every
+# layer has two of them in forward and two in backward, and no other work to hide them behind. So
 # matrices are cut between cards in one box, where wires are short and fast.
 #
 # ## A pipeline
 #
-# Or cut the *stack*: machine 1 has the first layers, machine 2 the next. Only what flows from layer
-# to layer is sent, which is little. But a machine has nothing to do before the one below has sent
-# something. So the batch is cut into **micro-batches**, which follow each other (Huang et al.
-# 2019).
+# Or cut the *stack* of layers: machine 1 has the first layers, machine 2 the next. Each machine
+# with its layers is a *stage*. Only what flows from layer to layer is sent, which is little. But a
+# stage has nothing to do before the stage before it has sent something. So the batch is cut into
+# **micro-batches**, which follow each other (Huang et al. 2019).
 
 
 # %%
@@ -350,31 +358,32 @@ def a_pipeline() -> Simulation:
 
 
 # %% [markdown]
-# Count it. There are $P$ stages and $M$ micro-batches. Each stage works for $M$ turns. The last one
-# begins after $P - 1$ turns, because the first micro-batch has to come down to it. Each way takes
-# $M + P - 1$ turns, and in $P - 1$ of them a stage has nothing to do. That share is the **bubble**:
+# Count it. There are $P$ stages and $M$ micro-batches. In forward, each stage works for $M$ turns.
+# The last one begins after $P - 1$ turns, because the first micro-batch has to go through all
+# stages before it. So forward takes $M + P - 1$ turns, and so does backward. In $P - 1$ of them a
+# stage has nothing to do. That share of the time is the **bubble**:
 #
 # $$\frac{P - 1}{M + P - 1}$$
 #
 # With one micro-batch and four stages it is 3/4: four machines are no faster than one. With four
 # micro-batches it is 3/7, with sixteen 3/19.
 #
-# Both orders have the same bubble. But a stage has to keep what backward needs of each micro-batch
-# that has not come back. If all go forward first, that is $M$ of them. In **1F1B** (one forward,
-# one backward; Narayanan et al. 2021) a stage goes back as soon as it can, and keeps no more than
-# there are stages from it to the end. So $M$ may be large, and the bubble small, with the same
-# memory.
+# Both orders in the figure have the same bubble. But for each micro-batch that has gone forward and
+# not yet come back, a stage has to keep what backward needs. If all go forward first, it keeps this
+# for all $M$. In **1F1B** (one forward, one backward; Narayanan et al. 2021) a stage goes back as
+# soon as it can, and keeps this for no more micro-batches than there are stages from it to the end.
+# So $M$ can be large, and the bubble small, with the same memory.
 
 
 # %%
 @show
 def the_lines_of_the_order():
-    """The library's order of a pipeline."""
+    """The library's order of the work of one stage."""
     notes = {
-        "order: ": "First only forward, so that the stages behind have something to do: "
-        "$P - 1 - s$ micro-batches, counted from stage $s = 0$.",
-        "for m": "Then by turns: each backward frees the memory for the next forward.",
-        "return": "In the end only backwards are left.",
+        "order: ": "First only forward, so that the later stages have something to do: "
+        "$P - 1 - s$ micro-batches in stage $s$, counted from 0.",
+        "for m": "Then both by turns: each backward frees the memory for the next forward.",
+        "return": "At the end only backwards are left.",
     }
     return Beside(_order, notes)
 
@@ -382,9 +391,10 @@ def the_lines_of_the_order():
 # %% [markdown]
 # ## When another machine no longer pays
 #
-# Back to data parallel, without anything hidden. There are $N$ weights and a batch of $D$ tokens.
-# Forward and backward take about $6ND$ operations (lesson 12; Kaplan et al. 2020). A machine does
-# $\rho$ of them in a second, a wire carries $\beta$ bytes, and a number has four:
+# Back to data parallel training, with nothing hidden behind backward. There are $N$ weights and a
+# batch of $D$ tokens. Forward and backward take about $6ND$ operations (lesson 12; Kaplan et al.
+# 2020). A machine does $\rho$ operations in a second, a wire carries $\beta$ bytes in a second, and
+# a number has four bytes:
 #
 # $$\mathrm{compute} = \frac{6ND}{R\,\rho}, \quad \mathrm{send} = 2\,\frac{R-1}{R} \cdot
 # \frac{4N}{\beta}$$
@@ -393,14 +403,14 @@ def the_lines_of_the_order():
 #
 # $$\frac{\mathrm{send}}{\mathrm{compute}} = \frac{R - 1}{K}, \quad K = \frac{6D\,\beta}{8\,\rho}$$
 #
-# A larger model has more to send, but as much more to compute. What decides is $K$: the batch, the
-# wire and the speed of a machine. $R$ machines are
+# A larger model has more to send, but it also has as much more to compute. So only $K$ decides: it
+# depends on the batch, the wire and the speed of a machine. $R$ machines are
 #
 # $$\frac{R}{1 + (R-1)/K}$$
 #
-# times as fast as one. The more they are, the nearer that comes to $K$. **Guess:** a batch has
-# 25,000 tokens, as in the paper, and a machine does 9.5 trillion operations in a second, as the
-# paper says of its cards. How many machines can wires of 10 Gbit/s feed?
+# times as fast as one. The more machines there are, the nearer this comes to $K$. **Guess:** a
+# batch has 25,000 tokens, as in the paper, and a machine does 9.5 trillion operations in a second,
+# as the paper says of its graphics cards. How large is $K$ with wires of 10 Gbit/s?
 
 
 # %%
@@ -438,32 +448,33 @@ def what_is_gained():
         Picture(
             "lesson_14_speed",
             draw,
-            "How many times as fast up to 256 machines are as one. A dotted line rises as hoped. "
-            f"That of 100 Gbit/s bends away below it and stays under {limits[2]:.0f}, that of 10 "
-            f"Gbit/s stays under {limits[1]:.1f}, and that of 1 Gbit/s falls below 1.",
-            "A batch of 25,000 tokens, shared out. Dashed: as much as fits hides behind backward. "
-            "The lines are those of any model, base or big.",
+            "The speed of up to 256 machines, in times that of one. A dotted line rises as hoped. "
+            f"The solid line of 100 Gbit/s bends away below it and stays under {limits[2]:.0f}, "
+            f"that of 10 Gbit/s stays under {limits[1]:.1f}, and that of 1 Gbit/s falls below 1.",
+            "A batch of 25,000 tokens, divided among machines. Dashed: as much of the sending as "
+            "fits hides behind backward. The lines hold for any model, base or big.",
         ),
         table(
             ["model", "machines", "computing", *(f"at {wire} Gbit/s" for wire in WIRES)],
             rows,
-            "Seconds of a step: of computing, and of sending by the speed of the wires.",
+            "Seconds of a step: for computing, and for sending over wires of each speed.",
         ),
         Words(f"""
-            $K$ is {limits[0]:.2f} at 1 Gbit/s, {limits[1]:.1f} at 10 and {limits[2]:.0f} at 100. So
-            wires of 10 Gbit/s never make it more than {limits[1]:.1f} times as fast, with any
-            number of machines, and at 1 Gbit/s a second machine makes it *slower*. At 100 Gbit/s
-            {limits[2] + 1:.0f} machines send for as long as they compute. From there on each new
-            one mostly waits.
+            $K$ is {limits[0]:.2f} at 1 Gbit/s, {limits[1]:.1f} at 10 and {limits[2]:.0f} at 100.
+            So, if nothing is hidden, wires of 10 Gbit/s never make training more than
+            {limits[1]:.1f} times as fast, with any number of machines, and at 1 Gbit/s a second
+            machine makes it *slower*. At 100 Gbit/s {limits[2] + 1:.0f} machines send for as long
+            as they compute. From there on each new one mostly waits.
 
             And the year? With 64 machines you hoped for 365 / 64 ≈ {365 / 64:.1f} days. At 100
-            Gbit/s it takes {year[2]:.0f}, or {hidden:.0f} if all is hidden that can be. At 10
+            Gbit/s it takes {year[2]:.0f}, or {hidden:.0f} if as much as possible is hidden. At 10
             Gbit/s it takes {year[1]:.0f} days.
         """),
         Words(f"""
-            What helps? $K$ has three factors: faster wires, slower machines (nobody wants those),
-            or **more tokens in a batch**. With a batch 16 times as large, 64 machines at 100 Gbit/s
-            are {larger:.0f} times as fast. That is what everybody does. Is it free?
+            What helps? $K$ grows in three ways: with faster wires, with slower machines (nobody
+            wants those), or with **more tokens in a batch**. With a batch 16 times as large, 64
+            machines at 100 Gbit/s are {larger:.0f} times as fast as one. So everybody makes batches
+            larger. Is that free?
         """),
     ]
 
@@ -471,9 +482,10 @@ def what_is_gained():
 # %% [markdown]
 # ## A larger batch
 #
-# More examples make a better gradient, but not a different one. Once it is good, more make it
-# hardly any better. Here a small Transformer learns to reverse six digits, from batches of 2
-# examples to 512. **Guess:** with a batch four times as large, how many fewer steps?
+# More examples make the gradient more exact, but on average it stays the same. Once it is good,
+# more examples make it hardly any better. Here a small Transformer learns to reverse six digits,
+# from batches of 2 to 512 examples. **Guess:** with a batch four times as large, how many fewer
+# steps does it take?
 
 
 # %%
@@ -499,16 +511,16 @@ def larger_batches():
         Picture(
             "lesson_14_batches",
             draw,
-            "Steps against the size of the batch, on axes of powers. A dotted line falls as hoped. "
-            "The measured one falls less and less, and is nearly flat from 128 examples on.",
-            "At each size the better of two learning rates.",
+            "Steps against the size of the batch, on logarithmic axes. A dotted line falls as "
+            "hoped. The measured one falls less and less, and is nearly flat from 128 examples on.",
+            "At each size, the better of two learning rates is shown.",
         ),
         Words(f"""
-            From 2 to 8 the steps fall from {steps[0]} to {steps[1]}. From 128 to 512 they fall from
-            {steps[3]} to {steps[4]}: four times the work, for almost nothing. In between lies the
-            *critical batch size* (McCandlish et al. 2018). It is larger for harder tasks, and grows
-            as training goes on. Up to there more machines save time. Beyond it they only
-            compute more.
+            With 8 examples in place of 2, the steps fall from {steps[0]} to {steps[1]}. With 512 in
+            place of 128, they fall from {steps[3]} to {steps[4]}: four times the work in each step,
+            for almost nothing. In between lies the *critical batch size* (McCandlish et al. 2018).
+            It is larger for harder tasks, and grows as training goes on. Up to this size, more
+            machines save time. Beyond it, they only compute more.
         """),
     ]
 
@@ -526,7 +538,7 @@ def larger_batches():
 # | $X$ is copied ($f$) | $\mathrm{d}X = \sum_p \mathrm{d}Z_p\,A_p^\top$, a sum over machines |
 # | $H_p = \mathrm{relu}(X A_p)$, columns | $\mathrm{d}A_p = X^\top\,\mathrm{d}Z_p$, no message |
 # | $Y = \sum_p H_p B_p$, a sum ($g$) | $\mathrm{d}H_p = \mathrm{d}Y\,B_p^\top$ |
-# | pipeline: $M$ micro-batches, $P$ stages | a share of $(P-1)/(M+P-1)$ waits |
+# | pipeline: $M$ micro-batches, $P$ stages | a stage waits for $(P-1)/(M+P-1)$ of the time |
 # | compute: $2ND/(R\rho)$ | compute: $4ND/(R\rho)$; send: $8N(R-1)/(R\beta)$ |
 
 
@@ -544,23 +556,25 @@ def often_told():
     differ = np.mean(sum(parts) != sum(parts[::-1]))
     shared = 100 * (2 + 2 / 64) / 4
     return Words(f"""
-        **“Data parallel changes nothing in the result.”** Nothing in the formula. But
-        {100 * differ:.0f} % of the gradient's numbers had other last bits when four machines were
-        added up the other way round. With another number of machines you get another run.
+        **“Data parallel changes nothing in the result.”** It changes nothing in the formula. But
+        {100 * differ:.0f} % of the gradient's numbers had other last bits when those of four
+        machines were added in reverse order. With another number of machines you get another run.
 
         **“Twice the machines, half the time.”** From 64 to 128 machines, at 100 Gbit/s and with the
         paper's batch, you gain {100 * (many - 1):.0f} %.
 
-        **“A larger batch is free, if there are machines for it.”** 256 times as large, our batch
-        needed {steps[0] / steps[-1]:.1f} times fewer steps, and {256 * steps[-1] / steps[0]:.0f}
-        times as many examples.
+        **“A larger batch is free, if there are machines for it.”** With a batch 256 times as large,
+        our model needed {steps[0] / steps[-1]:.1f} times fewer steps, but
+        {256 * steps[-1] / steps[0]:.0f} times as many examples.
 
-        **“The ring is faster because it sends less.”** All together send as much as when all send
-        to one and back: $2(R-1)$ gradients. No wire has to carry more than another, that is all.
+        **“The ring is faster because it sends less.”** All machines together send as much as when
+        all send to one and back: $2(R-1)$ gradients. The ring only shares this out, so that no wire
+        has to carry more than another.
 
-        **“With ZeRO a machine holds 1/64 of everything.”** In stage 1 only of the optimizer's
-        vectors. Weights and gradients stay whole: {shared:.0f} % of the memory, not 2 %. (Stages 2
-        and 3 share these, too; stage 3 has more to send.)
+        **“With ZeRO a machine holds 1/64 of everything.”** With 64 machines, stage 1 does this only
+        for the optimizer's vectors. Weights and gradients stay whole, so a machine holds
+        {shared:.0f} % of the memory, not 2 %. (Stage 2 divides the gradients, too, and stage 3 also
+        the weights; stage 3 has more to send.)
     """)
 
 
@@ -581,7 +595,7 @@ def quiz() -> list[Question]:
         ),
         Question(
             question="Machine 1 had 300 tokens, machine 2 had 100. Each has the gradient of its "
-            "own mean loss. How do you get that of the batch?",
+            "own mean loss. How do you get the gradient of the batch's mean loss?",
             choices={
                 "the sum of both": "A sum of two means is about twice as large as the mean.",
                 "the mean of both": "Then each token of machine 2 counts three times as much.",
@@ -591,10 +605,10 @@ def quiz() -> list[Question]:
             why="$\\mathrm{d}W = \\sum_r (n_r / n)\\,\\mathrm{d}W_r$, with 3/4 and 1/4 here.",
         ),
         Question(
-            question="Which gradient is on the wire when backward is over, however small buckets "
-            "are?",
+            question="Which gradient is still to be sent when backward is over, however small the "
+            "buckets are?",
             choices={
-                "that of the last layer": "It was there first, and had all of backward to travel.",
+                "that of the last layer": "It was ready first, and had all of backward to travel.",
                 "that of the first layer": "",
                 "that of the largest layer": "What matters is when it is ready, not its size.",
             },
@@ -608,7 +622,7 @@ def quiz() -> list[Question]:
                 "for $\\mathrm{d}X$": "",
                 "for $\\mathrm{d}A$ and $\\mathrm{d}B$": "Each part belongs to one machine.",
                 "for $\\mathrm{d}H$": "Its columns belong to one machine each.",
-                "nowhere": "$X$ was copied to all machines, and a copy becomes a sum.",
+                "nowhere": "$X$ was copied to all machines: backward of a copy is a sum.",
             },
             answer=0,
             why="Every machine has used all of $X$. Each knows only what came back through its own "
@@ -643,9 +657,9 @@ def exercises():
 # ## What to read next
 #
 # - `lessons/lesson_14`: the ring (`all_reduce.py`), layers that are cut (`tensor.py`), and a
-#   pipeline that runs (`pipeline.py`). On the cores of one computer, and on many machines,
-#   `numformer/execution` trains data parallel, and shares out the update as ZeRO does.
+#   pipeline that runs (`pipeline.py`). `numformer/execution` trains data parallel, on the cores of
+#   one computer or on many machines, and divides the update among them as ZeRO does.
 # - Li et al. 2020, *PyTorch Distributed*: buckets, and what they gain.
-# - Shoeybi et al. 2019, *Megatron-LM*, section 3: two pages that explain the cut of a layer.
+# - Shoeybi et al. 2019, *Megatron-LM*, section 3: two pages that explain how to cut a layer.
 # - Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters*: all
 #   three ways at once, and how to choose.

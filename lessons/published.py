@@ -1,7 +1,7 @@
-"""The page of models that others published: their choices, their parameters, what they cost.
+"""The page about models that others published: their choices, their parameters, their cost.
 
-A published config.json becomes a config of ours (`numformer.published.configs`); all that the page
-says is computed from that. Its text is published.md.
+A published config.json becomes a config of ours (`numformer.published.configs`); all numbers and
+tables of the page are computed from these configs. Its text is published.md.
 """
 
 import json
@@ -25,7 +25,7 @@ from numformer.published.configs import ForeignConfig
 from numformer.published.kinds import KINDS
 
 PUBLISHED = json.loads((FOLDER / "published.json").read_text(encoding="utf-8"))
-"""Of the config.json of each model what says how it is made."""
+"""For each model those fields of its config.json that say how it is made."""
 
 
 def config_of(said: Mapping[str, Any]):
@@ -44,7 +44,7 @@ def configs() -> dict[str, Any]:
 
 
 class Choice(NamedTuple):
-    """A choice in words, what of the library makes it, and the lesson that explains it."""
+    """A choice in words, what makes it in the library, and the lesson that explains it."""
 
     words: str
     made_by: Any
@@ -56,7 +56,7 @@ class Choice(NamedTuple):
 
     @property
     def file(self) -> str:
-        """Within numformer."""
+        """The path of its code, within numformer."""
         return self.made_by.__module__.removeprefix("numformer.").replace(".", "/") + ".py"
 
 
@@ -86,7 +86,7 @@ CHOICES = {
     ("tied", False): Choice("its own matrix", paper.OutputProjection, 9),
     ("classes", ""): Choice("one logit a class", paper.Linear, 10),
 }
-"""By the field of a config and its value; a model's kind says who sees whom."""
+"""By the field of a config and its value, or by the kind of model, which says who sees whom."""
 
 
 MODELS = models.Transformer, models.LanguageModel, models.MaskedLanguageModel
@@ -115,7 +115,7 @@ def chosen(config) -> list[list[tuple[str, Any]]]:
 
 
 def choices_table() -> str:
-    """Of each model what it chooses; each choice leads to its row in the table of places."""
+    """The choices of each model; each one links to its row in the table of places."""
     rows = []
     for name, config in configs().items():
         cells = [
@@ -130,7 +130,7 @@ def choices_table() -> str:
 
 
 def places_table() -> str:
-    """Of each choice the settings that make it, its file and its lesson."""
+    """For each choice its lesson, its file and the settings that make it."""
     columns = zip(*map(chosen, configs().values()), strict=True)
     settings: dict[Choice, list[str]] = {}
     for field, value in dict.fromkeys(key for column in columns for keys in column for key in keys):
@@ -156,8 +156,8 @@ Shapes = tuple[tuple[int, ...], ...]
 class Part(NamedTuple):
     """A part of a model: the shapes of its parameters, and how many layers have it.
 
-    Of one sequence, in one layer: how many vectors are multiplied by its matrices, how many
-    operations come to these, and how many numbers it saves for backward.
+    For one sequence, in one layer: how many `vectors` are multiplied by its matrices, how many
+    `more` operations there are, and how many numbers are `saved` for backward.
     """
 
     name: str
@@ -181,12 +181,12 @@ class Part(NamedTuple):
         """3 · 768 · 768 + 3 · 768, times the layers."""
         counts = Counter(self.shapes).items()
         terms = (" · ".join(f"{n:,}" for n in (count, *shape)) for shape, count in counts)
-        told = " + ".join(term.removeprefix("1 · ") for term in terms) or "the symbols’ once more"
+        told = " + ".join(term.removeprefix("1 · ") for term in terms) or "the symbols’ table again"
         return told if self.layers == 1 else f"{self.layers} · ({told})"
 
 
 def parts(config, length: int = LENGTH) -> list[Part]:
-    """What a model is made of, with a sequence of `length`; where there are two, of each."""
+    """The parts of a model for a sequence of `length`; for two of them, if it takes two."""
     d, vision = config.d_model, hasattr(config, "classes")
     two, norm = hasattr(config, "tying"), norm_of(config)
     length = config.length if vision else length
@@ -214,7 +214,7 @@ def parts(config, length: int = LENGTH) -> list[Part]:
         made += [Part("before the output", shapes, vectors=length, saved=4 * d * length)]
     asked = 1 if vision else length  # an image has one class
     shapes = [(d, symbols)] * (not tied) + [(symbols,)] * (vision or config.output_bias)
-    work = 2 * asked * d * symbols * tied  # a product all the same
+    work = 2 * asked * d * symbols * tied  # tied: no parameters, but a product all the same
     return [*made, Part("output", (*shapes,), 1, asked, work, asked * (d + symbols))]
 
 
@@ -223,7 +223,7 @@ def norm_of(config) -> Shapes:
 
 
 def tower(config, name: str, count: int, length: int, cross: bool = False) -> list[Part]:
-    """The parts of a tower of `count` layers, with cross-attention to as long a memory."""
+    """The parts of `count` layers; with `cross` also attention to a memory of this length."""
     d, f, norm, gates = config.d_model, config.d_ff, norm_of(config), SAVED[config.activation]
 
     def attention(what: str, groups: int) -> Part:
@@ -252,7 +252,7 @@ def tower(config, name: str, count: int, length: int, cross: bool = False) -> li
 
 
 SAVED = {"relu": 1.25, "gelu": 2, "gelu_tanh": 2, "swish": 2, "swiglu": 4, "geglu": 5}
-"""Numbers of 4 bytes that a feed-forward network saves for each that it is wide inside."""
+"""How many numbers of 4 bytes a feed-forward network saves for each of its inner units."""
 
 
 def total(config) -> int:
@@ -263,7 +263,7 @@ def total(config) -> int:
 
 
 def ledger(page) -> str:
-    """Of each model its parts with their parameters; unfolded by a click, the first at once."""
+    """The parts of each model with their parameters; all but the first are folded."""
     made = []
     for name, config in configs().items():
         rows = [(part.name, part.formula, f"{part.parameters:,}") for part in parts(config)]
@@ -275,7 +275,7 @@ def ledger(page) -> str:
 
 
 def step(config) -> tuple[int, int, int]:
-    """Operations of a training step, bytes of what Adam trains, and bytes that forward saves."""
+    """A training step: operations, bytes for weights and Adam, bytes that forward saves."""
     of_parts = parts(config)
     operations = 3 * BATCH * sum(part.operations for part in of_parts)
     saved = 4 * BATCH * sum(part.layers * part.saved for part in of_parts)
@@ -292,7 +292,7 @@ def duration(seconds: float) -> str:
 
 
 def steps_table() -> str:
-    """Of each model what a step costs: operations, their time, memory."""
+    """What a training step of each model costs: operations, their time, memory."""
     rows = []
     for name, config in configs().items():
         operations, *sizes = step(config)

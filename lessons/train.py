@@ -13,11 +13,12 @@ from numformer.runs.files import write_atomically
 from toy_tasks.command_line import exit_code
 
 DESCRIPTION = """\
-Train the models that lessons show, each once, into the cache folder. Pages are built without them,
-of what is stored in the lessons' folders. Interrupted, it goes on where it was.
+Train the models that lessons show, each once, and keep them in the cache folder. Pages are built
+without them, from results stored in the lessons' folders. After an interruption, start the command
+again: it goes on where it stopped.
 
-  python -m lessons.train                    what is not trained yet
-  python -m lessons.train --measure 10 11    afterwards measure and store what these lessons show"""
+  python -m lessons.train                    train those that are not trained yet
+  python -m lessons.train --measure 10 11    then measure and store what these lessons show"""
 
 
 def train(name: str, data: Path | None) -> None:
@@ -29,7 +30,7 @@ def train(name: str, data: Path | None) -> None:
     code = task.main(run.arguments(out, data))
     if code == 0:
         write_atomically(out / models.DONE, b"")
-    else:  # it has said why
+    else:  # the task has said why
         rule = f"python -m toy_tasks.{run.task} {run.flags} reaches its target"
         raise InputError(rule, f"exit code {code}", f"Look into {out}.")
 
@@ -51,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     lessons = [int(module.__name__.split(".")[1][-2:]) for module in models.measuring()]
-    parser.add_argument("--only", nargs="+", choices=models.MODELS, help="these models alone")
+    parser.add_argument("--only", nargs="+", choices=models.MODELS, help="only these models")
     parser.add_argument("--data", type=Path, metavar="DIR", help="Multi30k, instead of a download")
     parser.add_argument(
         "--measure",
@@ -60,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
         choices=lessons,
         default=[],
         metavar="LESSON",
-        help="and store what these lessons show",
+        help="then measure and store what these lessons show",
     )
     options = parser.parse_args(arguments)
     reuse_freed_memory()

@@ -1,1 +1,1 @@
-"""What lessons are made with: what shows, asks, checks, records and builds."""
+"""The tools that lessons are made with: they show, ask, check, record and build."""

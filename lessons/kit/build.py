@@ -1,9 +1,9 @@
 """The pages of the course: python -m lessons.build --out site
 
 A lesson is a Python file in percent format: cells of Markdown (`# %% [markdown]`) and of code
-(`# %%`). Its page shows the text, the code, and below each cell what the cell's functions show. All
-that a page needs lies in the folder: a style sheet and a font beside it, scripts within it. What
-was made of a lesson is kept there too, until something that it was made of changes.
+(`# %%`). Its page shows the text and, for each cell of code, what the cell's functions show, then
+the code. The folder holds all that a page needs: a style sheet and a font beside the page, scripts
+inside it. The folder also keeps the HTML made from each lesson, until one of its sources changes.
 """
 
 import argparse
@@ -54,15 +54,15 @@ except ModuleNotFoundError as missing:
     sys.exit(2)
 
 COURSE_IN_A_LINE = f"The Transformer, forward and backward, in {len(COURSE)} lessons"
-SHORT = 8  # lines of code that stand on a page unfolded
-IN_A_ROW = (Matrix, Picture)  # several of a kind stand side by side
+SHORT = 8  # lines of code; a longer cell is folded on the page
+IN_A_ROW = (Matrix, Picture)  # neighbours of one such kind stand side by side
 MAKERS = ("numpy", "matplotlib", "markdown-it-py", "mdit-py-plugins", "math-core", "pygments")
-LEFT_OUT = {".css", ".md", ".png", ".pyc", ".woff2"}  # no lesson is made of these
+LEFT_OUT = {".css", ".md", ".png", ".pyc", ".woff2"}  # such files do not change a lesson's HTML
 COUNTED = {"simulation": Simulation, "quiz question": Question, "exercise": Exercise}
 
 
 class Page:
-    """Turns what a lesson is made of into HTML, and gathers the scripts that it needs."""
+    """Turns the cells of a lesson into HTML, and collects the scripts that the page needs."""
 
     def __init__(self):
         self.scripts: list[Path] = []
@@ -86,7 +86,7 @@ class Page:
         """Markdown with $formulas$ -> HTML."""
         made = linked(self._markdown.render(text))
         made = made.replace('<div class="math block">', '<div class="math block" tabindex="0">')
-        # No line may begin with the comma after a formula.
+        # No line may begin with a comma that follows a formula.
         formula = r'(<span class="math inline">(?:(?!</span>).)*</span>[,.;:?)]+)'
         return re.sub(formula, r'<span class="together">\1</span>', made)
 
@@ -99,18 +99,18 @@ class Page:
         return self._latex.convert_with_local_state(latex.strip(), displaystyle=display)
 
     def code(self, python: str) -> str:
-        """Python, with its words in the classes that pygments gives them."""
+        """Python -> HTML whose words have pygments' classes, for their colours."""
         made = highlight(python, PythonLexer(), HtmlFormatter(cssclass="code", wrapcode=True))
-        # What may have to be scrolled sideways can be reached by the keyboard.
+        # A block that may scroll sideways has to be reachable by the keyboard.
         return made.replace("<pre>", '<pre tabindex="0">')
 
     def script(self, name: str) -> None:
-        """Put the module NAME.js, of all pages or of a lesson, after the others of the page."""
+        """Make NAME.js, from page/ or from a lesson's folder, the last script of the page."""
         (path,) = FOLDER.glob(f"*/{name}.js")
         self.scripts = [*(other for other in self.scripts if other != path), path]
 
     def cell(self, cell: Cell, module) -> str:
-        """A cell of a lesson and what its functions show."""
+        """A cell of a lesson as HTML: what its functions show, and its text or code."""
         if cell.is_markdown:
             return self.markdown(cell.text)
         parts, functions = [], cell.shown(module)
@@ -125,16 +125,16 @@ class Page:
         code = self.code(cell.text)
         if functions or cell.text.count("\n") >= SHORT:
             about = [function.__doc__.strip().splitlines()[0] for function in functions]
-            about = self.inline(" ".join(about) or "What the lesson is built with.")
+            about = self.inline(" ".join(about) or "Names that the lesson uses below.")
             code = f'<details class="source"><summary>Code: {about}</summary>{code}</details>'
         return "".join([*parts, code])
 
 
 def bundle(paths: Sequence[Path]) -> str:
-    """JavaScript modules, and before them, each once, those that they import, in one script.
+    """One script of JavaScript modules; each module that they import comes once, before them.
 
-    A page that was opened from a folder may not import modules from other files, so each becomes a
-    function, whose names are its own, that returns what the module exports.
+    A page that was opened from a folder may not import modules from other files. So each module
+    becomes a function, which keeps its names to itself and returns what the module exports.
     """
     parts: dict[Path, str] = {}
 
@@ -142,7 +142,7 @@ def bundle(paths: Sequence[Path]) -> str:
         name = "module_" + re.sub(r"\W", "_", str(path.relative_to(FOLDER)))
         if path in parts:
             return name
-        parts[path] = ""  # before what it imports, so that a circle ends
+        parts[path] = ""  # listed before its imports are added, so that circular imports end
 
         def imported(match):
             return f"const {match[1]} = {add((path.parent / match[2]).resolve())};"
@@ -151,7 +151,7 @@ def bundle(paths: Sequence[Path]) -> str:
         text = re.sub(r'^import ([^;]*) from "(\.[./\w]+)";$', imported, text, flags=re.MULTILINE)
         exported = re.findall(r"^export (?:function|class|const) (\w+)", text, re.MULTILINE)
         text = re.sub(r"^export ", "", text, flags=re.MULTILINE)
-        del parts[path]  # after what it imports
+        del parts[path]  # its place is after its imports
         parts[path] = (
             f"const {name} = (() => {{\n{text}return {{ {', '.join(exported)} }};\n}})();\n"
         )
@@ -163,7 +163,7 @@ def bundle(paths: Sequence[Path]) -> str:
 
 
 def frame(title: str, body: str, description: str, scripts: str = "") -> str:
-    """A whole page around its body."""
+    """A whole page of HTML around its body."""
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -190,7 +190,7 @@ def frame(title: str, body: str, description: str, scripts: str = "") -> str:
 
 @dataclass(frozen=True)
 class Made:
-    """What a lesson became: its text as HTML, its scripts, how many it has of what is counted."""
+    """A lesson turned into HTML: its text, its scripts, and how many of COUNTED it has."""
 
     html: str
     scripts: str
@@ -210,7 +210,7 @@ class Made:
 
     @property
     def takes(self) -> str:
-        """How long it takes to read, and its exercises, each a quarter of an hour."""
+        """How long its text takes to read, and its exercises to do, a quarter of an hour each."""
         to_do = 15 * self.counts.get("exercise", 0)
         return f"{self.minutes} minutes to read, {to_do} for its exercises"
 
@@ -229,10 +229,10 @@ def make(entry: Entry) -> Made:
 
 
 def origin(entry: Entry) -> str:
-    """A hash of all that a lesson is made of.
+    """A hash of all that the HTML of a lesson depends on.
 
-    That is each source of the three packages, but of the lessons only this one and those that it
-    names, and the versions of what computes, draws and writes.
+    That is every source file of the three packages, except those of lessons that this one does not
+    name, directly or through others; and the versions of Python and of the packages in MAKERS.
     """
     sources, versions = {}, [sys.version, *(f"{name} {version(name)}" for name in MAKERS)]
     for folder in (FOLDER, Path(numformer.__file__).parent, Path(toy_tasks.__file__).parent):
@@ -262,13 +262,13 @@ def origin(entry: Entry) -> str:
 
 
 def made(entry: Entry, out: Path) -> tuple[Made, bool]:
-    """What a lesson became, and whether that was made now; kept in `out` for the next time."""
+    """The lesson as HTML, and whether it was made now; `out` keeps it for the next time."""
     path, key = out / ".made" / f"{entry.path.stem}.json", origin(entry)
 
     def seal(text: str) -> str:
         return hashlib.sha256(f"{key}{text}".encode()).hexdigest()
 
-    with contextlib.suppress(OSError, ValueError):  # not there, or not a text of two lines
+    with contextlib.suppress(OSError, ValueError):  # no kept file, or not two lines
         kept, text = path.read_text(encoding="utf-8").split("\n", 1)
         if kept == seal(text):
             return Made(**json.loads(text)), False
@@ -280,7 +280,7 @@ def made(entry: Entry, out: Path) -> tuple[Made, bool]:
 
 
 def neighbours(entry: Entry) -> str:
-    """The lessons before and after, those to come without a link."""
+    """Links to the lessons before and after; a lesson to come is named without a link."""
     parts = []
     for number, kind, mark in ((entry.number - 1, "prev", "←"), (entry.number + 1, "next", "→")):
         if not 1 <= number <= len(COURSE):
@@ -294,7 +294,7 @@ def neighbours(entry: Entry) -> str:
 
 
 def lesson_page(entry: Entry, lesson: Made) -> str:
-    """The page of a lesson: its text, and what leads through it and to the others."""
+    """The page of a lesson: its text, its contents, and links to other lessons."""
     headings = re.findall(r'<h2 id="([^"]*)">(.*?)</h2>', lesson.html)
     contents = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in headings)
     beside = neighbours(entry)
@@ -320,7 +320,7 @@ def build(out: Path) -> str:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise InputError("--out is a folder to write in", problem, "Give another.") from None
+        raise InputError("--out is a folder to write in", problem, "Choose another.") from None
     course, counts = {}, Counter()
     for entry in COURSE:
         if entry.path:
@@ -328,7 +328,7 @@ def build(out: Path) -> str:
             course[entry.number], now = made(entry, out)
             counts += Counter(course[entry.number].counts) + Counter(lesson=1)
             write_atomically(out / entry.page, lesson_page(entry, course[entry.number]).encode())
-            took = f"{time.perf_counter() - started:.1f} s" if now else "as it was"
+            took = f"{time.perf_counter() - started:.1f} s" if now else "unchanged"
             print(f"{out / entry.page}  {took}", flush=True)
 
     def script(name: str) -> str:
@@ -340,19 +340,19 @@ def build(out: Path) -> str:
     others = {
         "index": (*front, script("attention_row.js")),
         "summary": ("Summary", summary_page(course), "To print and to keep"),
-        "glossary": ("Glossary", further.glossary_page(), "The words of the course"),
+        "glossary": ("Glossary", further.glossary_page(), "The words of the course, explained"),
         "search": ("Search", further.search_page(course, searched), "Search", script("search.js")),
-        "teaching": ("For teachers", further.teaching_page(Page()), "Twelve weeks"),
+        "teaching": ("For teachers", further.teaching_page(Page()), "A plan for twelve weeks"),
         "published": (known[0], further.page_of(*known), "GPT-2, BERT, ViT, T5 and Llama"),
     }
     for name, (title, *page) in others.items():
         title = title if name == "index" else f"{title} · numformer"
         write_atomically(out / f"{name}.html", frame(title, *page).encode())
     sheets = sorted(FOLDER.glob("page/*.css"), key=lambda path: (path.stem != "style", path))
-    sheets += sorted(FOLDER.glob("lesson_*/*.css"))  # a lesson has the last word
+    sheets += sorted(FOLDER.glob("lesson_*/*.css"))  # last, so that a lesson's own rules win
     style = "".join(path.read_text(encoding="utf-8") for path in sheets)
     write_atomically(out / "style.css", style.encode())
-    # The font and its licence, and what a message that links to a page shows of it.
+    # The font with its licence, and the picture that previews a link to a page.
     for path in [*FOLDER.glob("page/numformer_math.*"), *FOLDER.glob("page/preview.png")]:
         write_atomically(out / path.name, path.read_bytes())
     named = [(counts[name], name) for name in ("lesson", *COUNTED)]

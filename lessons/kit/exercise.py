@@ -23,18 +23,18 @@ from numformer.layer import Layer
 
 @dataclass(frozen=True, repr=False)
 class Verdict:
-    """What the check says of one function, which a notebook shows."""
+    """What the check says about one function; a notebook shows its words."""
 
     right: bool
     words: str
-    known: bool = False  # whether the words are those of a known mistake
+    known: bool = False  # whether a known mistake explains it
 
     def __repr__(self):
         return wrapped(self.words)
 
 
 def wrapped(words: str) -> str:
-    """Paragraphs as wide as the terminal, at most 84; those that are indented stay as they are."""
+    """Wrap paragraphs to the terminal, at most 84 columns; indented ones stay as they are."""
     width = min(88, shutil.get_terminal_size().columns) - 4
     return "\n\n".join(
         block if block.startswith("    ") else textwrap.fill(block, width)
@@ -46,19 +46,19 @@ def wrapped(words: str) -> str:
 class Exercise(Piece):
     """A function that the reader completes, or one with a mistake to find.
 
-    `solution` is the function as it should be, with notes (`lessons/solution.py`); the reader gets
-    its first line and its docstring. It is a backward: `forward(**inputs)`, made of numformer's
-    formulas, gives an array and a dictionary of others. The function is called with the gradient of
-    that array and with what its parameters name of inputs and others, and returns gradients of
-    inputs, `dx` that of `x`, in the order of the inputs; they are compared with numerical ones.
-    Where there is no `forward`, the function is called with the inputs, and what it returns is
-    compared with what the solution returns.
+    `solution` is the right function, with notes on its lines (`solution.py`); the reader gets its
+    first line and its docstring. With a `forward` the function is a backward: `forward(**inputs)`,
+    written with numformer's formulas, returns an array and a dictionary of other arrays. The
+    function takes the gradient of that array first; its other parameters name inputs or other
+    arrays. It returns gradients of inputs, `dx` for `x`, in the order in which the solution returns
+    them, and these are compared with numerical gradients. Without a `forward` the function takes
+    the inputs, and its results are compared with the solution's.
 
-    `inputs(sizes)` are the inputs by name; a tuple stands for random numbers of this shape.
-    `called` are words for sizes where those of CALLED do not fit. `mistakes` are those that no
-    operator makes, `properties` what is tried where no mistake is recognised. With a mistake
-    `to_find`, a statement of the solution as an operator makes it, the reader gets the solution
-    with that one. `done` says to those who have it right what it shows or what comes next.
+    `inputs(sizes)` returns the inputs by name; a tuple stands for random numbers of this shape.
+    `called` has words for sizes where those of CALLED do not fit. `mistakes` are mistakes that no
+    operator makes; `properties` are tested if no mistake is recognised. `to_find` is a statement of
+    the solution with a mistake that an operator makes: the reader gets the solution with this
+    statement. `done` tells a reader who has it right what it shows or what comes next.
     """
 
     lesson: int
@@ -79,7 +79,7 @@ class Exercise(Piece):
 
     @functools.cached_property
     def code(self) -> str:
-        """What the reader begins with."""
+        """The code that the reader begins with."""
         head = re.match(r'(?s).*?""".*?"""\n', inspect.getsource(self.solution))[0]
         head = head.replace(self.solution.__name__, self.name, 1)
         body = "raise NotImplementedError"
@@ -114,22 +114,22 @@ class Exercise(Piece):
         return (
             f'<section class="exercise"><h3>Exercise: {page.inline(self.title)}</h3>\n'
             f"{page.markdown(self.task)}{page.code(self.code)}"
-            f"<p><code>python -m lessons start {self.lesson} FILE</code> writes this into a file "
-            f"of yours, and <code>{self.command}</code> tells what is right in it and what is not."
-            "</p></section>\n"
+            f"<p><code>python -m lessons start {self.lesson} FILE</code> writes the exercises "
+            f"into a new file, and <code>{self.command}</code> says which of them are right, and "
+            "why the others are not.</p></section>\n"
         )
 
     def check(self, function: Callable) -> Verdict:
-        """Compare what the reader's function returns with numerical gradients."""
+        """Compare what the reader's function returns with what is right."""
         if not callable(function):
-            return Verdict(False, f"It is no function but {a_thing(function)}.")
+            return Verdict(False, f"It is {a_thing(function)} and not a function.")
         if _same_code(function, self.start):
             return Verdict(False, "Not begun yet.")
         code = getattr(function, "__code__", None)
         names = [*code.co_varnames[: code.co_argcount]] if code else []
         if names != self._parameters and {*names} == {*self._parameters}:
             order = f"{listed(names)}. It is called with {listed(self._parameters)}"
-            return Verdict(False, f"Its arguments stand in the order {order}.")
+            return Verdict(False, f"Its arguments are in the order {order}.")
         try:
             return self._checked(function)
         except TooLong as problem:
@@ -144,17 +144,17 @@ class Exercise(Piece):
                 return verdict
         except Trouble as trouble:
             verdict = Verdict(False, str(trouble))
-        # Whether it is a mistake with a name shows where every product can be formed.
+        # With equal sizes every product can be formed: a known mistake may show there.
         with contextlib.suppress(Trouble), contextlib.redirect_stdout(io.StringIO()):
             again = self._compare(function, EQUAL)
         if verdict.right and not again.right:
             words = (
-                "Right with the arrays of the first check, wrong with others of other sizes. Look "
-                "for a number that stands for a size, and for what is kept from call to call."
+                "Right with the arrays of the first check, wrong with arrays of other sizes. Look "
+                "for a number that stands for a size, and for a value kept from call to call."
             )
             return Verdict(False, words)
         if again.known:
-            also = f"Where all sizes are equal it can be compared. {again.words}"
+            also = f"Where all sizes are equal, the results can be compared. {again.words}"
             return Verdict(False, f"{verdict.words}\n\n{also}")
         return verdict
 
@@ -164,7 +164,7 @@ class Exercise(Piece):
         call = functools.partial(results_of, function, self.start, known.right)
         with np.errstate(all="ignore"):
             given = call(known.arguments)
-            with contextlib.redirect_stdout(io.StringIO()):  # it has printed once already
+            with contextlib.redirect_stdout(io.StringIO()):  # what it prints was printed above
                 wrong = self._wrong(call, given, sizes)
                 if not wrong:
                     return Verdict(True, f"Right: {', '.join(given)}. {self.done}")
@@ -184,13 +184,13 @@ class Exercise(Piece):
             words += symptoms(given, known.right, left, known.solution.called)
         if left and len(wrong) == 1 < len(given):
             words.append(
-                f"{left[0]} alone is wrong, so look at the line that only it comes from: that "
-                "begins from the wrong array, or has the wrong sign or factor."
+                f"{left[0]} alone is wrong, so look at the line that makes {left[0]} and nothing "
+                "else: does it begin from the wrong array, or have the wrong sign or factor?"
             )
         return Verdict(False, "\n\n".join(["Not right yet:", table, *words]), known=bool(causes))
 
     def _lacking(self, case: Case, wrong: list[str]) -> list[str]:
-        """What is said of the first property that wrong results lack."""
+        """The words of the first property that some of the wrong results lack."""
         for wanted in ((LINEAR,) if self.forward else ()) + tuple(self.properties):
             with contextlib.suppress(Trouble):
                 if names := [name for name in wrong if wanted.lacks(case, name)]:
@@ -198,7 +198,7 @@ class Exercise(Piece):
         return []
 
     def _wrong(self, call: Callable, given: dict, sizes: Sizes) -> list[str]:
-        """The results that are not as they should be."""
+        """The names of the wrong results."""
         if not self.forward:
             right = self.known[sizes].right
             return [name for name in given if not np.allclose(given[name], right[name])]
@@ -208,8 +208,8 @@ class Exercise(Piece):
             checked = GradientCheck(Asked(self, call, inputs, [*given]), varied)
         except InputError:
             raise Trouble(
-                "Called again with the same arguments it gives other results. It may keep nothing "
-                "from call to call and draw nothing at random."
+                "Called again with the same arguments, it gives other results. It must not keep "
+                "anything from call to call, nor draw anything at random."
             ) from None
         wrong, rng = [], np.random.default_rng(2)
         for name, tensor in zip(given, checked.input_names, strict=True):
@@ -221,12 +221,12 @@ class Exercise(Piece):
         return wrong
 
     def arguments(self, upstream: np.ndarray, arrays: Mapping) -> list:
-        """What the function is called with, of inputs and what forward gives by name."""
+        """The arguments of a backward: `upstream`, and the `arrays` that its parameters name."""
         return [upstream, *(arrays[name] for name in self._parameters[1:])]
 
     @functools.cached_property
     def known(self) -> dict[Sizes, Known]:
-        """What wrong versions of the solution give for arrays of these sizes."""
+        """What wrong versions of the solution give, for each of the two choices of sizes."""
         return {
             sizes: Known(self._lines, self._call(sizes), self.to_find) for sizes in (Sizes(), EQUAL)
         }
@@ -245,7 +245,7 @@ class Exercise(Piece):
 
     def _call(self, sizes: Sizes) -> list:
         """Arguments of the function."""
-        # Not the numbers of the gradient check, so that nothing kept from here is right there.
+        # Other numbers than in the gradient check: a result kept from here is wrong there.
         inputs = self._inputs(sizes, 4)
         if not self.forward:
             return [*inputs.values()]
@@ -255,7 +255,7 @@ class Exercise(Piece):
 
 
 class Asked(Layer):
-    """The forward of an exercise with the reader's backward."""
+    """A layer: the forward of an exercise with the reader's backward."""
 
     def __init__(self, exercise: Exercise, call: Callable, inputs: Mapping, names: Sequence[str]):
         self.exercise, self.call, self._inputs, self._names = exercise, call, inputs, names
@@ -271,7 +271,7 @@ class Asked(Layer):
 
 
 def _same_code(a: Callable, b: Callable) -> bool:
-    """Whether two functions are written the same, comments and line numbers apart."""
+    """Whether two functions have the same code, apart from comments and line numbers."""
     a, b = (getattr(function, "__code__", None) for function in (a, b))
     what = ("co_code", "co_consts", "co_names", "co_varnames")
     return all(getattr(a, name, None) == getattr(b, name) for name in what)

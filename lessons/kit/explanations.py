@@ -9,9 +9,9 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a case, different primes, so that nothing wrong can fit by chance.
+    """The sizes in a check: different primes, so that nothing wrong fits by chance.
 
-    No product or quotient of some of them or of their roots equals another.
+    No two different products or quotients of them, or of their roots, are equal.
     """
 
     B: int = 3
@@ -32,7 +32,7 @@ CALLED = {
     "K_v": "d_v",
     "D": "d_model",
 }
-# Where all sizes are equal every product can be formed, so that it can be compared with others.
+# With equal sizes every product can be formed, so that its numbers can be compared.
 EQUAL = Sizes(3, 3, 3, 3, 3, 3, 3)
 
 SMALLER = "Take a small example, one that you can do by hand, and compare line by line."
@@ -44,7 +44,7 @@ def listed(words: Iterable[str], last: str = "and") -> str:
 
 
 def symptoms(given: dict, right: dict, wrong: list[str], called: Mapping[int, str]) -> list[str]:
-    """How results differ, in numbers, where no known mistake explains it."""
+    """How wrong results differ from right ones, in numbers, if no known mistake explains it."""
     words, patterns = [], {}
     for name in wrong:
         array, true = given[name], right[name]
@@ -52,15 +52,15 @@ def symptoms(given: dict, right: dict, wrong: list[str], called: Mapping[int, st
         if len(odd):
             words.append(
                 f"{name}: it holds NaN or infinity, first at {tuple(map(int, odd[0]))}. Look for a "
-                "division by what can be 0, or an exponential that is too large."
+                "division by a number that can be 0, or an exponential that is too large."
             )
             continue
         difference = abs(array - true)
         count = int((difference > 1e-6 * abs(true).max()).sum())
         if not count:
             words.append(
-                f"{name}: it is right to a few digits only. Something is rounded on the way, as by "
-                "float32."
+                f"{name}: it is right to a few digits only. Something is rounded on the way, for "
+                "example to float32."
             )
             continue
         worst = tuple(map(int, np.unravel_index(difference.argmax(), difference.shape)))
@@ -75,7 +75,7 @@ def symptoms(given: dict, right: dict, wrong: list[str], called: Mapping[int, st
 
 
 def _pattern(array: np.ndarray, true: np.ndarray, called: Mapping[int, str]) -> str:
-    """What the numbers show without knowledge of the exercise, and how to go on."""
+    """What the numbers show even without knowing the exercise, and how to go on."""
 
     def same(a, b):
         return np.isclose(a, b, rtol=1e-5, atol=1e-7 * abs(true).max())
@@ -84,28 +84,28 @@ def _pattern(array: np.ndarray, true: np.ndarray, called: Mapping[int, str]) -> 
     if not array.any():
         return "Every entry is 0: what was computed does not get into the result."
     if same(array, 0).all():
-        return "Every entry is 0, but for rounding: what is added up cancels. Is it the right axis?"
+        return "Every entry is 0, but for rounding: a sum cancels. Does it run over the right axis?"
     if same(array, -true).all():
         return "Every entry has the wrong sign."
     power = _of_size(ratio, called)
     telling = array.size > 1 or power or np.isclose(abs(ratio), (2, 0.5)).any()
     if same(array, ratio * true).all() and telling:
         words = f"Every entry is {ratio:.6g} times what it should be{power}"
-        return f"{words}: a factor is missing, or one too many."
+        return f"{words}: a factor is missing, or there is one too many."
     right = same(array, true)
     if same(true, 0)[~right].all():
-        return f"Wrong are only entries that should be 0. {SMALLER}"
+        return f"Only entries that should be 0 are wrong. {SMALLER}"
     for axis in range(array.ndim):
         others = tuple({*range(array.ndim)} - {axis})
         sound = right.all(axis=others) & ~same(true, 0).all(axis=others)
         if sound.any():
             places = ", ".join(map(str, np.flatnonzero(sound)))
-            return f"All is right where the index of axis {axis} is {places}. {SMALLER}"
+            return f"All entries are right where the index of axis {axis} is {places}. {SMALLER}"
     return f"The check does not recognise this pattern. {SMALLER}"
 
 
 def _of_size(ratio: float, called: Mapping[int, str]) -> str:
-    """A ratio as a power of a size; 2 is too often meant as 2."""
+    """A ratio in words, as a power of a size; "" for 2 and 1/2, which rarely are sizes."""
     unsaid = np.isclose(abs(ratio), (2, 0.5), rtol=1e-6)
     forms = {"{}": 1, "1/{}": -1, "sqrt({})": 0.5, "1/sqrt({})": -0.5}
     for size, (form, power) in itertools.product(called, forms.items()):
@@ -115,25 +115,25 @@ def _of_size(ratio: float, called: Mapping[int, str]) -> str:
     return ""
 
 
-# What right results have
+# Properties of right results
 
 
 @dataclass(frozen=True)
 class Case:
-    """A call of a reader's function: its arguments by name, and what it gave."""
+    """A call of a reader's function: its arguments by name, and its results."""
 
     call: Callable[[list], dict[str, np.ndarray]]
     arguments: dict[str, np.ndarray]
     given: dict[str, np.ndarray]
 
     def changed(self, **arguments: np.ndarray) -> dict[str, np.ndarray]:
-        """What it gives where some arguments are others."""
+        """The results with some arguments replaced."""
         return self.call([*(self.arguments | arguments).values()])
 
 
 @dataclass(frozen=True)
 class Property:
-    """What a right result has: whether that of a name lacks it, and what to say then."""
+    """Something true of right results: a test whether a result lacks it, and words for that."""
 
     lacks: Callable[[Case, str], bool]
     words: str
@@ -146,8 +146,8 @@ def _not_linear(case: Case, name: str) -> bool:
 
 LINEAR = Property(
     _not_linear,
-    "Three times the upstream gradient has to give three times the result, and does not. Backward "
-    "multiplies it by slopes that come from forward alone.",
+    "Three times the upstream gradient has to give three times the result, but it does not. "
+    "Backward multiplies this gradient by slopes that come from forward alone.",
 )
 
 
@@ -162,7 +162,7 @@ def sums_to_0(result: str, why: str) -> Property:
 
 
 def zero_where(result: str, argument: str, why: str) -> Property:
-    """A result is 0 where an argument is."""
+    """A result is 0 where an argument is 0."""
 
     def lacks(case, name):
         return name == result and case.given[name][case.arguments[argument] == 0].any()
@@ -171,14 +171,14 @@ def zero_where(result: str, argument: str, why: str) -> Property:
 
 
 def apart(axis: int, thing: str) -> Property:
-    """What stands at one index of an axis has nothing to do with what stands at another."""
+    """Along an axis, results at one index do not depend on arguments at another."""
     first, others, last = ((*[slice(None)] * axis, at) for at in (0, slice(1, None), -1))
 
     def lacks(case, name):
         arguments = {parameter: x.copy() for parameter, x in case.arguments.items()}
         for x in arguments.values():
-            if x.shape[axis : axis + 1] == case.given[name].shape[axis : axis + 1]:  # no weight
+            if x.shape[axis : axis + 1] == case.given[name].shape[axis : axis + 1]:  # not weights
                 x[first] = x[last]
         return not np.allclose(case.given[name][others], case.changed(**arguments)[name][others])
 
-    return Property(lacks, f"It mixes: where one {thing} is changed, others get other results.")
+    return Property(lacks, f"It mixes: if one {thing} changes, the results of others change.")

@@ -10,11 +10,11 @@ from lessons import COURSE, FOLDER, load
 
 QUIET = "a button code details figure label math pre script style svg summary table".split()
 QUIET += ["h1", "h2", "h3", "section"]  # a section is a question or an exercise
-"""The tags within which no word opens."""
+"""Inside these tags no word of the glossary opens."""
 
 
 class Word(NamedTuple):
-    """An entry of the glossary: its lesson, and what it says in Markdown."""
+    """An entry of the glossary: a word, its lesson, and what it means, in plain text."""
 
     name: str
     lesson: int
@@ -26,17 +26,18 @@ class Word(NamedTuple):
 
 
 def words() -> list[Word]:
-    """The glossary, in the order of the alphabet."""
+    """The entries of the glossary, in alphabetical order."""
     lines = (FOLDER / "glossary.md").read_text(encoding="utf-8").splitlines()
     entries = [re.fullmatch(r"\*\*(.+?)\*\* \((\d+)\) (.+)", line) for line in lines if line]
     return [Word(entry[1], int(entry[2]), entry[3]) for entry in entries]
 
 
 def opened(html: str) -> str:
-    """The text of a lesson in which each word of the glossary opens where it is first used.
+    """The text of a lesson in which a word of the glossary opens where it is first used.
 
-    What opens is a popover, which needs no script; where a browser has none, all of them stand
-    below the text. Only words in paragraphs and lists open, and none in what a reader takes along.
+    A button opens its meaning in a popover, which needs no script. A browser without popovers shows
+    all meanings below the text. Only words in paragraphs and lists open, and none in the section
+    "To take with you".
     """
     left, said, stack = {word.name.lower(): word for word in words()}, [], []
     names = "|".join(sorted(map(re.escape, left), key=len, reverse=True))
@@ -52,7 +53,7 @@ def opened(html: str) -> str:
         said.append(word)
         target = f'popovertarget="word-{word.place}"'
         button = f'{before}<button type="button" class="word" {target}>{written}</button>{after}'
-        # A line may break on either side of a button, and shall not between a word and its comma.
+        # A line may break on either side of a button, but not between a word and its comma.
         return f'<span class="whole-word">{button}</span>' if before or after else button
 
     for at, part in enumerate(parts):
@@ -90,9 +91,9 @@ def glossary_page() -> str:
 
 
 def search_page(course: Mapping, more: Mapping[str, tuple[str, str]]) -> str:
-    """A field, and the texts of all sections, in which the page itself searches.
+    """A field, and the texts of all sections: the page searches them by itself.
 
-    `more` has of further pages the title and the text.
+    `more` has the title and the text of further pages, by the name of the page.
     """
     sections = []
     for entry in COURSE:
@@ -114,7 +115,7 @@ def search_page(course: Mapping, more: Mapping[str, tuple[str, str]]) -> str:
 
 
 def _sections(html: str):
-    """Of each section of a lesson the place, the title and the plain text."""
+    """The place, the title and the plain text of each section of a page."""
     html = re.sub(r"<(script|svg|style|math|pre)\b.*?</\1>", " ", html, flags=re.S)
     for place, title, text in re.findall(r'<h2 id="([^"]*)">(.*?)</h2>(.*?)(?=<h2|$)', html, re.S):
         yield (
@@ -143,11 +144,11 @@ def page_of(title: str, body: str) -> str:
 
 
 FURTHER = {"summary": "Summary", "glossary": "Glossary", "search": "Search"}
-"""The pages that each page leads to."""
+"""The pages to which every page links."""
 
 
 def navigation(here: str) -> str:
-    """The way to the index and to the pages beside the lessons, and where one is."""
+    """Links to the index and to the pages beside the lessons, and the name of this page."""
     links = " ".join(
         f'<a href="{name}.html"{" aria-current=page" * (title == here)}>{title}</a>'
         for name, title in FURTHER.items()
@@ -167,7 +168,7 @@ def paths(minutes: Mapping[int, int]) -> str:
 <dd><a href="{page[2]}">Lesson 2</a>, what attention is; <a href="{page[3]}">lesson 3</a> up to its
 first simulation; then play with <a href="{page[9]}#whole">the whole model</a>.</dd>
 <dt>A weekend</dt>
-<dd>All lessons in their order, about {hours} hours to read; an exercise of each when you like.</dd>
+<dd>All lessons in order, about {hours} hours to read, and an exercise of each if you like.</dd>
 <dt>A term</dt>
 <dd>A lesson a week with its exercises: <a href="teaching.html">a plan for teachers</a>.</dd></dl>
 </section>"""

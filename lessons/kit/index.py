@@ -1,7 +1,8 @@
 """The page that leads to the lessons, and the page that gathers what to take from them.
 
-It opens with attention itself: a sentence whose words show where they look. Below it stands the
-architecture of the Transformer, figure 1 of the paper, each part with the number of its lesson.
+The first of them opens with attention itself: a sentence whose words show where they look. Below it
+stands the architecture of the Transformer, as in the paper's figure 1; each part has the number of
+its lesson.
 """
 
 import json
@@ -16,8 +17,8 @@ from numformer.paper.attention import scaled_dot_product_attention
 
 WORDS = "the cat chased the mouse until it slept".split()
 PICKED = WORDS.index("it")
-# Chosen by hand: what a word offers to others and what it looks for, as article, noun, pronoun
-# and verb.
+# Chosen by hand: what a word offers to others and what it looks for. The four numbers stand for
+# article, noun, pronoun and verb.
 OFFERS = {
     "the": (3, 0, 0, 0),
     "cat": (0, 3, 0, 0),
@@ -77,8 +78,8 @@ LABELS = [
     ("middle", 289, 622, "what is written"),
     ("middle", 289, 136, "how likely each word is"),
 ]
-# Straight on; around each sublayer, its residual; from the encoder into cross-attention; and
-# dashed the way back, from the loss to the first weights.
+# Straight on; the residual around each sublayer; from the encoder into cross-attention. Then BACK,
+# dashed: the way back, from the loss to the first weights.
 ARROWS = (
     "M99 608V600,M99 570V558,M99 528V502,M99 438V420,M289 608V600,M289 570V558,M289 528V502,"
     "M289 438V420,M289 356V338,M289 274V238,M289 208V196,M289 166V144,M289 122V102,"
@@ -89,7 +90,7 @@ BACK = "M289 72V60", "M362 44H384V584H364"
 
 
 def index_page(page, course: Mapping) -> str:
-    """The page that one begins with. `course` has what each lesson became (`build.Made`)."""
+    """The first page of the course. `course` has each lesson as HTML (`build.Made`)."""
     items = ""
     for entry in COURSE:
         title = f"<strong>{entry.title}</strong> <span>{page.inline(entry.question)}</span>"
@@ -101,16 +102,16 @@ def index_page(page, course: Mapping) -> str:
     return f"""<main id="content"><article class="index">
 <h1>The Transformer, forward and backward</h1>
 {attention_row()}
-<p>Fourteen lessons on “Attention Is All You Need” (Vaswani et al. 2017), for those who know matrix
-products, simple neural networks and softmax. A lesson shows the lines of numformer that it is about
-and, where they have gradients, derives these by hand. What to take with you stands on
-<a href="summary.html">one page to print</a>, its words in a
-<a href="glossary.html">glossary</a>, and all of it can be <a href="search.html">searched</a>.
-GPT-2, BERT, ViT, T5 and Llama are <a href="published.html">the same lines</a>.</p>
+<p>Fourteen lessons on “Attention Is All You Need” (Vaswani et al. 2017), for readers who know
+matrix products, simple neural networks and softmax. A lesson explains lines of numformer and, where
+they have gradients, derives these by hand. <a href="summary.html">One page to print</a> gathers
+what to take with you, a <a href="glossary.html">glossary</a> explains the words, and you can
+<a href="search.html">search</a> all of it. GPT-2, BERT, ViT, T5 and Llama run on
+<a href="published.html">the same lines</a>.</p>
 <div class="course-map">
 <figure class="architecture">{architecture()}
 <figcaption>The architecture of the paper’s figure 1. Each part has the number of the lesson that
-explains it, and leads to it. Dashed: the way back.</figcaption></figure>
+explains it, and links to that lesson. Dashed: the way back of the gradients.</figcaption></figure>
 <ol class="course">{items}</ol>
 </div>
 {further.paths({number: made.minutes for number, made in course.items()})}
@@ -118,13 +119,13 @@ explains it, and leads to it. Dashed: the way back.</figcaption></figure>
 
 
 def attention() -> np.ndarray:
-    """How much each word of the sentence takes of each, (T, T), as numformer computes it."""
+    """The weight that each word of the sentence gives to each word, (T, T), by numformer."""
     query, key = (np.array([table[word] for word in WORDS], float) for table in (SEEKS, OFFERS))
     return scaled_dot_product_attention(query, key, value=key)[1]
 
 
 def attention_row() -> str:
-    """The sentence: the word that is picked darkens each word by the weight that it gives it."""
+    """The sentence: each word is as dark as the weight that the picked word gives it."""
     weights, buttons, rows = attention(), "", []
     for word, row in zip(WORDS, weights, strict=True):
         most = [at for at in np.argsort(-row, kind="stable") if row[at] > 0.1]
@@ -191,7 +192,7 @@ def summary_page(course: Mapping) -> str:
     return f"""<header>{further.navigation("Summary")}</header>
 <main id="content"><article class="summary">
 <h1>To take with you</h1>
-<p>The Transformer, forward and backward. A d before a name: the gradient of the loss with respect
-to it.</p>
+<p>The Transformer, forward and backward. A d before a name means the gradient of the loss with
+respect to it.</p>
 <div class="gathered">{parts}</div>
 </article></main>"""

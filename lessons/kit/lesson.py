@@ -1,4 +1,4 @@
-"""What a lesson shows: measured words, tables, pictures, the library's own lines.
+"""What a lesson shows: text with computed numbers, tables, pictures, the library's own lines.
 
 Each piece has a form for every place where a lesson is read: `present()` in a terminal or a window,
 `html(page)` on a page, `_repr_markdown_` or `_repr_png_` in a notebook.
@@ -22,8 +22,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 PICTURES = Path("runs/lessons")  # where pictures go when there is no window
-BLUE, ORANGE, GREEN, GREY = "#3b82c4", "#d9772b", "#3f9d6b", "#8a8f98"  # on white and on black
-# A query, a key, a value, and what comes of them, in every lesson; as in page/style.css.
+BLUE, ORANGE, GREEN, GREY = "#3b82c4", "#d9772b", "#3f9d6b", "#8a8f98"  # for light and dark pages
+# The colours of queries, keys, values and what is made from them; as in page/style.css.
 QUERY, KEY, VALUE = "#c2408a", "#17948c", "#8163d6"
 ROLES = {"q": "query", "k": "key", "v": "value"}  # by the letter of a symbol
 INK = "#0a0b0c"  # text and axes; on a page it becomes the colour of the text around the picture
@@ -43,7 +43,7 @@ STYLE = {
     "ytick.color": INK,
 }
 
-# How a terminal, which has no formulas, shows the commonest of LaTeX and Markdown.
+# How a terminal, which has no formulas, shows the most common LaTeX and Markdown.
 PLAIN = [
     (r"(?:\\[,;! ]|\\q?quad(?![a-z]))+", " "),
     (r"\\(?:text|mathrm|operatorname|mathbf)\{([^{}]*)\}", r"\1"),
@@ -97,7 +97,7 @@ def plain(markdown: str) -> str:
             for item, indent in zip(items, indents, strict=True)
         )
 
-    # A block of code may hold blank lines; all others end at one.
+    # A block of code may hold blank lines; every other block ends at one.
     blocks = re.findall(r"^```[\s\S]*?^```$|(?:^.+$\n?)+", markdown, re.MULTILINE)
     return "\n\n".join(filter(None, (block(text.strip("\n")) for text in blocks)))
 
@@ -119,10 +119,10 @@ def aligned(text: str) -> str:
 
 
 def role(symbol: str) -> str:
-    """Of a query, a key or a value, or "": what a symbol in LaTeX, as dW^Q or K_h, stands for."""
+    """What a symbol in LaTeX, such as dW^Q or K_h, belongs to: "query", "key", "value" or ""."""
     letters = re.match(r"(?:\\mathrm\{d\}|\\?partial|d|\\hat|\\tilde|[ {])*([A-Zabkqv])", symbol)
     letter = letters[1] if letters else ""
-    if letter in ("W", "b"):  # weights, by whom they make
+    if letter in ("W", "b"):  # weights belong to what they make
         made = re.search(r"[\^_]\{?([QKVqkv])", symbol)
         letter = made[1] if made else ""
     return ROLES.get(letter.lower(), "")
@@ -135,7 +135,7 @@ def scientific(number: float) -> str:
 
 
 def dot_by_hand(left, right, digits: int = 2, places: int = 3) -> str:
-    """The arithmetic of a dot product, to be followed by hand; `places` is for the left factors."""
+    """The arithmetic of a dot product, written out; left factors have `places` decimals."""
 
     def factor(number, places):
         return f"({number:.{places}f})" if number < 0 else f"{number:.{places}f}"
@@ -147,7 +147,7 @@ def dot_by_hand(left, right, digits: int = 2, places: int = 3) -> str:
 
 
 class Piece:
-    """Something that a lesson shows; at the least it has a form in Markdown."""
+    """Something that a lesson shows; it has at least a form in Markdown."""
 
     def markdown(self) -> str:
         raise NotImplementedError(f"{type(self).__name__} has no markdown")
@@ -174,9 +174,9 @@ class Words(Piece):
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence], caption: str = "") -> Words:
-    """Rows of words and numbers; numbers stand as they are formatted by the caller.
+    """A table of words and numbers; the caller formats the numbers.
 
-    Columns of numbers only, after the first, stand at the right.
+    A column that holds only numbers is aligned right, unless it is the first.
     """
     cells = [[str(cell) for cell in row] for row in (columns, *rows)]
     of_numbers = [all(map(NUMBERS.fullmatch, column[1:])) for column in zip(*cells, strict=True)]
@@ -189,8 +189,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence], caption: str = "") -
 class Matrix(Piece):
     """A small matrix with its symbol, its shape and the names of its rows and columns.
 
-    An entry of size `largest`, that of the largest one unless given, has the darkest colour. Where
-    it is NaN nothing stands.
+    An entry whose absolute value is `largest`, by default that of the largest entry, has the
+    darkest colour. A cell with NaN is left empty.
     """
 
     symbol: str
@@ -200,7 +200,7 @@ class Matrix(Piece):
     largest: float | None = None
 
     def cells(self) -> list[list[str]]:
-        """The numbers as text: two decimals, an exact 0 or integers without, a true minus."""
+        """The numbers as text: two decimals, none for 0 or if all are integers; a true minus."""
         there = self.numbers[~np.isnan(self.numbers)]
         whole = bool((there == np.round(there)).all())
         return [[written(number, whole) for number in row] for row in self.numbers]
@@ -254,10 +254,10 @@ class Matrix(Piece):
 
 
 def written(number: float, whole: bool) -> str:
-    """A number of a matrix, `whole` where all are integers; nothing for NaN."""
+    """A number of a matrix as text; `whole` if all its numbers are integers; "" for NaN."""
     if number == -np.inf or np.isnan(number):
         return "−∞" if number == -np.inf else ""
-    # What lies in the middle goes away from 0, as in JavaScript.
+    # A number halfway between two decimals is rounded away from 0, as in page/dom.js.
     text = (
         f"{number:.0f}" if whole or number == 0 else f"{number + math.copysign(1e-9, number):.2f}"
     )
@@ -272,7 +272,7 @@ class Picture(Piece):
     draw: Callable[[Figure], None]
     alt: str
     caption: str
-    size: tuple[float, float] = (4.2, 3.3)  # inches; what is wider is small on a phone
+    size: tuple[float, float] = (4.2, 3.3)  # inches; a wider picture is small on a phone
 
     def figure(self) -> Figure:
         with matplotlib.rc_context(STYLE):
@@ -282,7 +282,7 @@ class Picture(Piece):
         return figure
 
     def svg(self) -> str:
-        """Drawn in curves, without a background; text takes the colour of the page's text."""
+        """The picture with text as curves, in the colour of the page's text; no background."""
         file = io.StringIO()
         with matplotlib.rc_context(STYLE | {"svg.hashsalt": self.name}):
             figure = self.figure()
@@ -346,10 +346,10 @@ class Picture(Piece):
 class Beside(Piece):
     """The body of a function of the library, each statement beside a note on it.
 
-    `notes` maps the beginning of each statement, in their order, to Markdown; where it is not the
-    `whole` body that is shown, of those statements that are. With `loops` what stands in a loop are
-    statements, too. Raises ValueError where a statement has no note or another one, so that the two
-    cannot drift apart.
+    `notes` maps the beginning of each statement, in order, to its note in Markdown. Without
+    `whole`, only the statements that have a note are shown. With `loops`, the statements in a loop
+    have notes of their own. Raises ValueError if statements and notes do not match, so that
+    the two cannot drift apart.
     """
 
     function: Callable
@@ -399,7 +399,7 @@ class Beside(Piece):
 def statements(function: Callable, loops: bool = False) -> list[str]:
     """The source of each statement of a function's body, comments at its end included.
 
-    With `loops` a loop is its first line, and what stands in it follows, indented.
+    With `loops` a loop gives its first line, then the statements in it, indented.
     """
     source = textwrap.dedent(inspect.getsource(function))
     lines = source.splitlines()
@@ -421,8 +421,8 @@ def statements(function: Callable, loops: bool = False) -> list[str]:
 def show(function: Callable[[], Piece | Iterable[Piece]]) -> Callable:
     """Mark a function of a lesson: what it returns is shown at the place where it is defined.
 
-    An import only defines it. In a script or a notebook, where the lesson is `__main__`, it is
-    shown at once.
+    Importing the lesson only defines the function. In a script or a notebook, where the lesson is
+    `__main__`, the result is shown at once.
     """
     function.shown = True
     if function.__module__ == "__main__":
@@ -438,6 +438,6 @@ def show(function: Callable[[], Piece | Iterable[Piece]]) -> Callable:
 
 
 def pieces(function: Callable) -> list[Piece]:
-    """What a shown function shows."""
+    """The pieces that a function marked with `show` returns."""
     result = function()
     return [result] if isinstance(result, Piece) else list(result)

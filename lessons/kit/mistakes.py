@@ -1,8 +1,9 @@
 """The mistakes that learners make, as operators on the lines of a solution.
 
-An operator takes a node of a line, and whether it is the whole line, and yields what may stand
-there instead, each with a sentence in which {it} is what the line computes; a hint besides where it
-is not that of the line. Of two that come to the same numbers the first is believed.
+An operator takes a node of a line, and whether it is the whole line, and yields the wrong
+expressions that a learner may write there. Each comes with a sentence in which {it} stands for what
+the line computes, and with a hint if that of the line does not fit. If several mistakes give the
+same numbers, the first one is reported.
 """
 
 import ast
@@ -18,12 +19,12 @@ def parsed(expression: str) -> ast.AST:
 
 
 def names(node: ast.AST) -> list[str]:
-    """The names in an expression, but for arrays of which it takes a size alone."""
+    """The names in an expression, except arrays of which it takes only a size."""
     return re.findall(r"\w+", re.sub(r"\w+\.shape", "", ast.unparse(node)))
 
 
 def forms(value: ast.AST) -> list[ast.AST]:
-    """a (b - c) also as a b - a c, with which other mistakes are made."""
+    """a (b - c) also as a b - a c, a form in which learners make other mistakes."""
     match value:
         case ast.BinOp(a, ast.Mult(), ast.BinOp(b, ast.Add() | ast.Sub() as op, c)):
             product = ast.BinOp(ast.BinOp(a, ast.Mult(), b), op, ast.BinOp(a, ast.Mult(), c))
@@ -31,8 +32,8 @@ def forms(value: ast.AST) -> list[ast.AST]:
     return [value]
 
 
-# Of a kind of expression: what becomes of it, and the sentence. What stands in [] is said where its
-# {part} has a name.
+# Kind of expression | what a learner writes instead | the sentence. Words in [] are said only if
+# the {part} in them has a name.
 RULES = """\
 reduced | {x} | In {it}, the {how} is missing: each entry stands for itself alone.
 reduced | {x}.{other}({rest}) | In {it}, a {other} stands where a {how} belongs.
@@ -54,9 +55,9 @@ Sub | {a} | In {it}, a part is missing.
 Sub | -{b} | In {it}, a part is missing.
 Sub | {a} + {b} | In {it}, a sign is wrong: one part has to be subtracted.
 Add | {a} | In {it}, a part is missing.
-Add | {a} - {b} | In {it}, a sign is wrong: no part has to be subtracted.
+Add | {a} - {b} | In {it}, a sign is wrong: both parts have to be added.
 transposed | {x} | In {it}, a transpose is missing.
-transposed | {x}.T | In {it}, `.T` turns round all axes[ of {x}], and not the last two alone.
+transposed | {x}.T | In {it}, `.T` reverses all the axes[ of {x}], not only the last two.
 plain a | {a}.swapaxes(-1, -2) @ {b} | In {it}, there is a transpose too many.
 plain b | {a} @ {b}.swapaxes(-1, -2) | In {it}, there is a transpose too many.
 MatMult | {b} @ {a} | In {it}, the factors of the product stand in the wrong order.
@@ -66,7 +67,7 @@ MatMult | {a}.swapaxes(-1, -2) * {b} | In {it}, entry is multiplied by entry, no
 
 
 def kinds(node: ast.AST) -> Iterator[tuple[str, dict[str, str]]]:
-    """The kinds of an expression and its parts, as RULES have them."""
+    """The kinds of an expression by their names in RULES, each with its parts."""
     text = ast.unparse
     match node:
         case ast.Call(ast.Attribute(x, "sum" | "mean" as how), [], options):
@@ -99,7 +100,7 @@ def other_axis(node, line, solution, whole):
             own = {axis % len(shape) for axis in np.atleast_1d(given)}
             for axes in itertools.chain(*(itertools.combinations(every, n + 1) for n in every)):
                 here, there = (solution.over([*some], shape) for some in (axes, own))
-                if here == there:  # two axes of which the sizes are called the same
+                if here == there:  # two axes whose sizes are called the same
                     here, there = f"axis {axes[0]}", f"axis {min(own)}"
                 alone = " alone" * (own < {*axes})
                 words = f"the {how} runs over {here} and not over {there}{alone}."
@@ -118,7 +119,7 @@ def by_rule(node, line, solution, whole):
 
 
 def other_line(node, line, solution, whole):
-    """Another array in the place of a line, or one more as a factor, or two that change places."""
+    """The wrong sign, another array instead, an array as a factor too many, or two swapped."""
     text = ast.unparse(node)
     if whole:
         yield f"-({text})", "The sign of {it} is wrong."
@@ -137,18 +138,18 @@ def other_line(node, line, solution, whole):
 
 
 def on_the_way(name: str, line: ast.Assign, first: str) -> bool:
-    """Whether an array comes from the first argument and leads to what a line computes."""
+    """Whether an array is made from the first argument and used for what a line computes."""
     return name in sources(line) and first in {name, *sources(line.made.get(name))}
 
 
 def sources(line: ast.Assign | None) -> set[str]:
-    """The names of all that a line computes with, and what that was made from."""
+    """The names that a line computes with, and all names that these were made from."""
     used = {*names(line.value)} if line else set()
     return used.union(*(sources(line.made[name]) for name in used if name in line.made))
 
 
 def other_array(node, line, solution, whole):
-    """x -> y of the same shape, or any in a matrix product, where another may fit."""
+    """x -> y of the same shape; in a matrix product y of any shape, since it may fit."""
     sized = [part.value for part in ast.walk(line.value) if getattr(part, "attr", "") == "shape"]
     text = ast.unparse(line.value)
     own = getattr(node.value if isinstance(node, ast.Subscript) else node, "id", "")  # x or x[t]
@@ -169,7 +170,7 @@ def other_size(node, line, solution, whole):
             yield size, f"In {{it}}, {words} stands where another size belongs."
         if whole:
             said = f"In {{it}}, there is a division too many, by {words}."
-            mean = " A loss that is a mean has divided already."
+            mean = " A loss that is a mean already contains this division."
             yield f"({text}) / {size}", said + mean * ("loss" in solution.parameters[0])
             yield f"({text}) * {size}", f"In {{it}}, there is a factor too many: {words}."
 

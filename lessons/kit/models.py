@@ -1,8 +1,8 @@
 """Models that take minutes to train, for lessons that show what they do.
 
-`python -m lessons.train` trains them once, into the user's cache. What a lesson shows of them is a
-few numbers: the lesson's `measured.py` makes these of the models, `measured.json` beside it keeps
-them, and the pages are built of it, without training.
+`python -m lessons.train` trains them once, into the user's cache. A lesson shows only a few numbers
+about them: the lesson's `measured.py` measures these, `measured.json` beside it keeps them, and the
+pages are built from that file, without training.
 """
 
 import functools
@@ -61,12 +61,12 @@ def folder(name: str) -> Path:
 
 
 def missing(names: list[str]) -> list[str]:
-    """Those of the models that are not trained, or not to their end."""
+    """The names of those models that are not trained to the end."""
     return [name for name in names if not (folder(name) / DONE).is_file()]
 
 
 DONE = "trained"
-"""The file that says that a run came to its end."""
+"""The name of the file that marks a finished run."""
 
 
 @functools.cache
@@ -74,12 +74,12 @@ def model(name: str) -> Trained:
     """A trained model. Raises InputError where there is none yet."""
     if missing([name]):
         rule = f"the model {name} is trained once, by python -m lessons.train"
-        raise InputError(rule, f"no whole run in {folder(name)}", "Train it.")
+        raise InputError(rule, f"no finished run in {folder(name)}", "Train it.")
     return load(folder(name))
 
 
 def measuring() -> list[ModuleType]:
-    """The module `measured` of each lesson that has one: its MODELS, and `measure()`."""
+    """The module `measured` of each lesson that has one; it has MODELS and `measure()`."""
     files = sorted(lessons.FOLDER.glob("lesson_*/measured.py"))
     return [importlib.import_module(f"lessons.{path.parent.name}.measured") for path in files]
 
@@ -91,6 +91,6 @@ def stored(module: ModuleType) -> Path:
 
 @functools.cache
 def measured(lesson: int) -> dict[str, Any]:
-    """What was measured for a lesson."""
+    """The stored measurements of a lesson."""
     path = lessons.FOLDER / f"lesson_{lesson:02d}" / "measured.json"
     return json.loads(path.read_text(encoding="utf-8"))["measured"]

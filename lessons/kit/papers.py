@@ -75,7 +75,7 @@ AUTHORS = r"\b([A-Z]\w+)(?:,\s[A-Z]\w+)*(?:\sand\s[A-Z]\w+|\set\sal\.)?\s(\d{4})
 
 
 def linked(html: str) -> str:
-    """HTML in which each paper that is named leads to its text."""
+    """HTML in which each paper that is named links to its text."""
 
     def link(named: re.Match) -> str:
         url = PAPERS.get(f"{named[1]} {named[2]}")

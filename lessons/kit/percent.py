@@ -17,7 +17,7 @@ class Cell:
     last: int
 
     def shown(self, module: ModuleType) -> list[Callable]:
-        """The functions defined in this cell that show something, in their order."""
+        """The functions of this cell that are marked to be shown, in order."""
         marked = [value for value in vars(module).values() if getattr(value, "shown", False)]
         line = {function: function.__code__.co_firstlineno for function in marked}
         here = [function for function in marked if self.first <= line[function] <= self.last]
@@ -25,7 +25,7 @@ class Cell:
 
 
 def cells(path: Path) -> list[Cell]:
-    """The cells of a lesson in percent format. Raises ValueError where a text line lacks its #."""
+    """The cells of a lesson in percent format. Raises ValueError if a text line lacks its #."""
     lines = path.read_text(encoding="utf-8").splitlines()
     starts = [number for number, line in enumerate(lines) if line.startswith("# %%")]
     made = []
@@ -35,7 +35,7 @@ def cells(path: Path) -> list[Cell]:
         if is_markdown:
             odd = [line for line in body if line.strip() and not re.match(r"#( |$)", line)]
             if odd:
-                raise ValueError(f"{path.name}: a Markdown cell has the line {odd[0]!r}")
+                raise ValueError(f"{path.name}: a Markdown line begins with '# ', not {odd[0]!r}")
             body = [line[2:] for line in body]
         made.append(Cell(is_markdown, "\n".join(body).strip("\n"), start + 1, stop))
     return made

@@ -13,11 +13,12 @@ LETTERS = "abcdefgh"
 
 @dataclass(frozen=True)
 class Question(Piece):
-    """A question with `choices`, of which `answer` is the index, or with a number as its answer.
+    """A question with `choices`, or with a number as its answer.
 
-    `question` (one paragraph), `choices` and `why` are Markdown. Where the choices are a mapping,
-    each wrong one leads to what is wrong with it. A number is right within `tolerance`. Raises
-    InputError where the answer is none of the choices, or no finite number.
+    `answer` is the index of the right choice, or the number. `question` (one paragraph), `choices`
+    and `why` are Markdown. The choices may be a mapping from each choice to what is wrong with it.
+    A number is right within `tolerance`. Raises InputError if the answer is none of the choices, or
+    not a finite number.
     """
 
     question: str
@@ -102,7 +103,7 @@ class Question(Piece):
             f"<span>{page.inline(reason)}</span></li>"
             for index, reason in self.reasons.items()
         )
-        # A form of the method "dialog" outside of a dialog sends nothing, also without scripts.
+        # Outside of a dialog, a form of the method "dialog" sends nothing, even without scripts.
         return (
             f'<form class="question" method="dialog" {values}>\n'
             f"<fieldset><legend>{page.inline(self.question)}</legend>{controls}</fieldset>\n"
@@ -114,7 +115,7 @@ class Question(Piece):
 
 
 def ask(questions: Sequence[Question]) -> int:
-    """Ask in the terminal -> how many were answered right. The end of the input ends it."""
+    """Ask in the terminal -> how many were answered right. The end of the input ends the quiz."""
     right = asked = 0
     try:
         for asked, question in enumerate(questions):
@@ -136,14 +137,14 @@ def ask(questions: Sequence[Question]) -> int:
 
 
 def _read(question: Question) -> int | float | None:
-    """What is typed, asked for until it is of use; None where someone wants to see the answer."""
+    """The answer, asked for until a valid one is typed; None if it is left empty."""
     count = len(question.choices)
     wanted = f"a letter from a to {LETTERS[count - 1]}" if count else "a number such as 0.5 or 1/2"
     while True:
-        text = input("Your answer (Enter alone shows it): ")
+        text = input("Your answer (Enter alone shows the right one): ")
         if not text.strip():
             return None
         given = question.read(text)
         if given is not None:
             return given
-        print(f"This asks for {wanted}, and {text.strip()[:40]!r} is none.")
+        print(f"This asks for {wanted}, and {text.strip()[:40]!r} is not one.")

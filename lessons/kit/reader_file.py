@@ -1,4 +1,4 @@
-"""A reader's file or notebook: what it begins with, what its functions return or raise, when."""
+"""A reader's file or notebook: how it begins, and its functions, run within a time limit."""
 
 import contextlib
 import copy
@@ -22,31 +22,31 @@ from lessons.kit.lesson import plain
 from numformer.backend import dtype_kind
 from numformer.errors import InputError
 
-IMPORTS = "import math\n\nimport numpy as np\n"  # what it begins with
+IMPORTS = "import math\n\nimport numpy as np\n"  # how it begins
 LIMIT = 10  # seconds, for the file and for each call of its functions
 DEBUGGERS = "bdb", "_pydevd"  # how the names of their modules begin
 
 
 class TooLong(BaseException):
-    """It goes on after LIMIT. No Exception, so that a reader's `except` lets it pass."""
+    """Code goes on after LIMIT. Not an Exception: a reader's `except Exception` lets it pass."""
 
     def __str__(self):
         return f"stopped after {LIMIT} seconds"
 
 
 class Trouble(Exception):
-    """A function does not give results that could be compared."""
+    """A function gives no results that can be compared."""
 
 
 @contextlib.contextmanager
 def limited(file: str):
-    """Raise TooLong after LIMIT seconds of what the code of a file does.
+    """Raise TooLong if the code of a file runs for more than LIMIT seconds.
 
-    Where that goes on all the same, as in a bare `except:` or in input(), nothing that is raised
-    leads out: the program names the line and ends. There is time in a debugger.
+    If it goes on all the same, as after a bare `except:` or in input(), no exception can end it:
+    then the program names the line and ends. In a debugger there is no limit.
     """
     thread, end, errors = threading.get_ident(), threading.Event(), []
-    caller = sys._getframe(2)  # past contextlib's
+    caller = sys._getframe(2)  # past the frame of contextlib
 
     def watch():
         while not end.wait(LIMIT):
@@ -68,23 +68,23 @@ def limited(file: str):
     try:
         yield
     finally:
-        for _ in range(2):  # again, where TooLong is raised as late as here
+        for _ in range(2):  # a second time, if TooLong is raised only in here
             with contextlib.suppress(TooLong):
                 end.set()
                 watcher.join()
-    if errors:  # caught, and then it came to an end
+    if errors:  # the code caught TooLong, and then ended
         raise errors[0]
 
 
 def _end(file: str, frames: list) -> None:
-    """Name the line of a file that goes on after TooLong, and end the program."""
+    """Name the line at which a file goes on after TooLong, and end the program."""
     own = [frame for frame in frames if frame.f_code.co_filename == file]
     place = f"{file}, line {own[0].f_lineno} in {own[0].f_code.co_name}" if own else file
     complaint = InputError(
         "a function ends",
         f"{place}: {TooLong()}, and it goes on",
-        "Look for a loop, for what waits, and for an `except:` that names no error, as "
-        "`except ValueError:` does.",
+        "Look for a loop, for a call that waits, and for a bare `except:`; name the error, as in "
+        "`except ValueError:`.",
     )
     try:
         sys.__stdout__.flush()
@@ -94,7 +94,7 @@ def _end(file: str, frames: list) -> None:
 
 
 def starter(title: str, exercises: Sequence, solved: bool = False) -> str:
-    """The file that a reader begins with; one that is `solved`, with all notes, is for teachers."""
+    """The file that a reader begins with; if `solved`, the solutions with notes, for teachers."""
     parts = [f'"""Exercises: {title}\n\nCheck them: {exercises[0].command}\n"""\n']
     parts.append(IMPORTS)
     for number, exercise in enumerate(exercises, 1):
@@ -140,7 +140,7 @@ def solutions(path: Path, exercises: Sequence) -> dict[str, object]:
         content = path.read_bytes()
         if path.suffix == ".ipynb":
             content = cells(content)
-            # where a message looks up the line that it quotes
+            # messages look up here the lines that they quote
             linecache.cache[str(path)] = len(content), None, content.splitlines(True), str(path)
         code = compile(content, str(path), "exec")
     except OSError as problem:
@@ -154,10 +154,10 @@ def solutions(path: Path, exercises: Sequence) -> dict[str, object]:
             f"{place}: {what}",
             "Mend that line first." if line else fix,
         ) from None
-    # As `python FILE` would: what lies beside the file can be imported.
+    # As with `python FILE`, modules beside the file can be imported.
     paths = sys.path[:]
     sys.path.insert(0, str(path.resolve().parent))
-    # Some of the standard library looks a class's module up by its name.
+    # Parts of the standard library look up a class's module by its name.
     module = types.ModuleType("a_readers_solutions")
     module.__file__ = str(path)
     names = vars(module)
@@ -171,7 +171,7 @@ def solutions(path: Path, exercises: Sequence) -> dict[str, object]:
         raise InputError(
             "FILE runs to its end",
             f"{path}, {problem}",
-            "Look for a loop outside of its functions that does not end.",
+            "Look outside of its functions for a loop that does not end.",
         ) from None
     except BaseException as problem:  # whatever a file does as it is run
         lines = [
@@ -197,7 +197,7 @@ def solutions(path: Path, exercises: Sequence) -> dict[str, object]:
 
 
 def cells(notebook: bytes) -> str:
-    """The code of a notebook's cells; commands of IPython, of the shell and checks are left out.
+    """The code of a notebook's cells, without IPython and shell commands and without checks.
 
     Raises SyntaxError for a file that is no notebook.
     """
@@ -211,15 +211,15 @@ def cells(notebook: bytes) -> str:
         raise SyntaxError("it holds no cells of a notebook") from None
     other_languages = r"%%(?!time|capture|prun)"
     python = (cell for cell in code if not re.match(other_languages, cell))
-    # Indented, % may go on with an expression; checks would use up the time to read the file.
+    # An indented % may continue an expression. Checks would use up the time limit of the file.
     return re.sub(r"(?m)^([%!?].*|[\w.]+\?+|lessons\.check\(.*)$", "pass", "\n".join(python))
 
 
 def results_of(function: Callable, start: Callable, right: dict, arguments: Sequence) -> dict:
-    """The results of a reader's function by name, as arrays of their own.
+    """The results of a reader's function by name, copied.
 
-    `start` has its name and parameters, `right` the names and shapes of results. Raises Trouble
-    where what it returns is no such.
+    `start` has its name and parameters, `right` has results with the right names and shapes. Raises
+    Trouble if the function raises something, or returns something that cannot be compared.
     """
     copies, shapes = copy.deepcopy(arguments), {name: x.shape for name, x in right.items()}
     try:
@@ -248,22 +248,22 @@ def results_of(function: Callable, start: Callable, right: dict, arguments: Sequ
             raise Trouble(of_other_shape(name, result.shape, shapes))
         if result.dtype != np.float64:
             raise Trouble(
-                f"Its {name} is of {result.dtype}, where it was given float64: a formula keeps "
-                "the type of its arguments."
+                f"Its {name} is of {result.dtype}, but the arguments are of float64: a formula "
+                "keeps the type of its arguments."
             )
     names = inspect.signature(start).parameters
     for name, before, after in zip(names, arguments, copies, strict=True):
         if not np.array_equal(before, after):
             raise Trouble(
-                f"It writes into its argument {name}, which others still need: forward's "
-                "arrays belong to the caller. Look for `+=`, `-=`, `*=`, `/=`, `out=` and "
+                f"It writes into its argument {name}, which is still needed: forward's arrays "
+                "belong to the caller. Look for `+=`, `-=`, `*=`, `/=`, `out=` and "
                 "`[...] =` and compute into a new array."
             )
     return {name: np.array(result) for name, result in named.items()}
 
 
 def _raised(function: Callable, start: Callable, problem: BaseException) -> str:
-    """What was raised, and on which line of the reader's with which arrays."""
+    """What was raised, on which of the reader's lines, and with which arrays."""
     frames = [*traceback.walk_tb(problem.__traceback__)]
     if isinstance(problem, NotImplementedError):
         name = frames[-1][0].f_code.co_name
@@ -280,7 +280,7 @@ def _raised(function: Callable, start: Callable, problem: BaseException) -> str:
 
 
 def place(function: Callable, problem: BaseException) -> str:
-    """The line of the reader's on which something was raised, and with which arrays."""
+    """The reader's line on which something was raised, with the shapes of its arrays."""
     file = file_of(function)
     frames = traceback.walk_tb(problem.__traceback__)
     own = [(frame, line) for frame, line in frames if frame.f_code.co_filename == file]
@@ -300,7 +300,7 @@ def place(function: Callable, problem: BaseException) -> str:
 
 
 def file_of(function: Callable) -> str:
-    """The file that a function is written in, "" where it is no function of Python's."""
+    """The file that a function is written in; "" if it is not written in Python."""
     return getattr(getattr(function, "__code__", None), "co_filename", "")
 
 
@@ -314,12 +314,12 @@ def told(problem: BaseException) -> str:
     """What an exception says, in one line."""
     try:
         return " ".join(str(problem).split())[:300]
-    except Exception:  # someone's own exception may not even have words
+    except Exception:  # a reader's own exception may fail to give its words
         return ""
 
 
 def advice(problem: BaseException, function: Callable) -> list[str]:
-    """How to go on after an exception, where that can be said."""
+    """How to go on after an exception, if that can be said."""
     said = told(problem)
     if isinstance(problem, NameError):
         names = ", ".join(inspect.signature(function).parameters)
@@ -332,7 +332,7 @@ def advice(problem: BaseException, function: Callable) -> list[str]:
     if "1- or 2-d" in said:
         return ["That function takes one row or one matrix; here an array has more axes."]
     if "remapped" in said and "requested shape" not in said:  # by einsum, not by a @ b
-        return ["In einsum a letter has one size: set its letters beside the shapes, axis by axis."]
+        return ["In einsum a letter has one size: write the letters beside the axes of each shape."]
     if not re.search("not be broadcast|core dimension|not aligned", said):
         return []
     advice = []
@@ -342,9 +342,9 @@ def advice(problem: BaseException, function: Callable) -> list[str]:
             f"here {sizes[1]}."
         )
     elif "newaxis" in said:
-        advice.append("In `a @ b` the axes before the last two have to be equal.")
+        advice.append("In `a @ b` the axes before the last two have to be equal, or 1.")
     advice.append(
-        "A gradient has the shape of what it belongs to: say for each axis on that line whether "
+        "A gradient has the shape of what it belongs to: for each axis on that line, say whether "
         "the result keeps it or adds up over it."
     )
     return advice
@@ -354,7 +354,10 @@ def of_other_shape(name: str, shape: tuple, shapes: dict) -> str:
     words = f"Its {name} has the shape {shape}, but a gradient has the shape of what it belongs to"
     words += f", and {name[1:]} is {shapes[name]}."
     if sorted(shape) == sorted(shapes[name]):
-        return f"{words} Its axes stand in another order: a transpose is missing, or one too many."
+        return (
+            f"{words} Its axes are in another order: a transpose is missing, or there is one too "
+            "many."
+        )
     owners = [other for other, of_other in shapes.items() if of_other == shape]
     if owners:
         words += (

@@ -1,7 +1,8 @@
-"""A module of arrays that write down what is done to them, for lessons/kit/recording.py.
+"""An array module like NumPy, whose arrays record what is done to them, for recording.py.
 
-Every line of the library asks its arrays for their module. Arrays of this one compute with NumPy
-and tell the current recording which operation that was, on which views, into which.
+Every line of the library asks its arrays for their module. The arrays of this module compute with
+NumPy, and tell the current recording each operation: its name, the views that it reads, and the
+view that it writes.
 """
 
 import math
@@ -16,14 +17,14 @@ from numformer.errors import InputError
 
 bool_, int64, float64, inf, finfo = np.bool_, np.int64, np.float64, np.inf, np.finfo
 
-FILES = __file__.removesuffix("ed.py")  # of this module and of recording.py
-current = None  # the Recording at work
+FILES = __file__.removesuffix("ed.py")  # how the paths of this module and of recording.py begin
+current = None  # the Recording in progress
 
 
 class Given(np.ndarray):
-    """A reader's numbers that the library takes on the host: the ids of symbols.
+    """Ids of symbols that a reader can change; the library takes them as NumPy arrays.
 
-    Which of them are padding decides shapes, so that is fixed.
+    Which of the ids are padding decides the shapes of arrays, so the padding is fixed.
     """
 
     def __getitem__(self, key):
@@ -40,18 +41,18 @@ def root(memory: np.ndarray) -> np.ndarray:
 
 
 def refused(rule: str, received: str) -> InputError:
-    """The complaint, which names the line of the library or of the lesson that asked."""
+    """The error; it names the line of the library or of the lesson that caused it."""
     frames = traceback.extract_stack()
     asked = [frame for frame in frames if not frame.filename.startswith(FILES)][-1]
     return InputError(
         f"recorded lines {rule}",
         f"{received} in {asked.filename}:{asked.lineno}: {asked.line}",
-        "Compute it otherwise, or before the recording begins.",
+        "Compute it in another way, or before the recording begins.",
     )
 
 
 def _memory(value):
-    """An operand for NumPy; an array of the host is a constant."""
+    """An operand for NumPy; an array of NumPy is recorded as a constant."""
     if isinstance(value, ndarray):
         return value._memory
     if isinstance(value, bool | int | float | np.bool_ | np.number):
@@ -62,7 +63,7 @@ def _memory(value):
 
 
 def _elementwise(name: str, compute, *operands, out=None):
-    """An operation entry by entry -> its result; into the array `out` where one is given."""
+    """An operation entry by entry -> its result; written into the array `out` if given."""
     memories = [_memory(operand) for operand in operands]
     result = np.asarray(compute(*memories))
     out = ndarray(result) if out is None else out
@@ -71,14 +72,14 @@ def _elementwise(name: str, compute, *operands, out=None):
         if isinstance(memory, np.ndarray) and np.may_share_memory(memory, target):
             spread = np.broadcast_to(memory, out.shape)
             if (memory.ctypes.data, spread.strides) != (target.ctypes.data, target.strides):
-                memories[n] = ndarray(memory).copy()._memory  # or it would be read half written
+                memories[n] = ndarray(memory).copy()._memory  # or a page would read it half written
     target[...] = result
     current.write(name, out.shape, target, memories)
     return out
 
 
 def _reduction(name: str, start: float):
-    """sum, max and their like: out starts at `start`, then takes in entry after entry."""
+    """sum, max and so on: each result begins as `start` and takes in entry after entry."""
     compute = getattr(np, name)
 
     def reduce(x, axis=None, keepdims=False):
@@ -92,7 +93,7 @@ def _reduction(name: str, start: float):
 
 
 def _rearranged(name: str):
-    """reshape, swapaxes and their like: a view where NumPy gives one, else a copy."""
+    """reshape, swapaxes and so on: a view if NumPy gives one, else a copy."""
 
     def rearrange(x, *arguments, **keywords):
         memory = getattr(np, name)(_memory(x), *arguments, **keywords)
@@ -107,7 +108,7 @@ def _rearranged(name: str):
 
 
 class ndarray:
-    """An array whose operations are written down."""
+    """An array whose operations are recorded."""
 
     __hash__ = None
 
@@ -117,7 +118,7 @@ class ndarray:
     T = property(lambda self: self.transpose())
 
     def __array_ufunc__(self, ufunc, method, *operands, out=(None,), **others):
-        """What a function of NumPy does to such an array: that of this module."""
+        """Let a NumPy function of such an array be the function of this module."""
         if method != "__call__" or others:
             raise refused("call functions without further settings", f"{ufunc.__name__} {method}")
         return _named(ufunc.__name__)(*operands, **({} if out[0] is None else {"out": out[0]}))
@@ -153,10 +154,10 @@ class ndarray:
         current.write("put", shape, start, [_memory(value), *places], strides)
 
     def _split(self, key) -> tuple[np.ndarray, list]:
-        """What slices and numbers choose of this array; of each array of indices its axis in it."""
+        """The view that slices and numbers choose; the axis in it of each array of indices."""
         keys = list(key) if isinstance(key, tuple) else [key]
         if any(isinstance(k, list | np.ndarray) or dtype_kind(k) == "b" for k in keys):
-            raise refused("are indexed by numbers, slices and recorded ids", "another index")
+            raise refused("index arrays by numbers, slices and recorded ids", "another index")
         if not any(k is Ellipsis for k in keys):
             keys.append(Ellipsis)
         at = next(n for n, k in enumerate(keys) if k is Ellipsis)
@@ -175,7 +176,7 @@ class ndarray:
 
     def astype(self, dtype, copy=True):
         if self.dtype.kind == "f" and np.dtype(dtype).kind != "f":
-            raise refused("never cut numbers to whole ones", f"astype({np.dtype(dtype)})")
+            raise refused("never truncate numbers to integers", f"astype({np.dtype(dtype)})")
         return _elementwise("copy", lambda x: x.astype(dtype), self)
 
     def take(self, indices, axis):
@@ -187,7 +188,7 @@ class ndarray:
         a, b = (a[None] if a.ndim == 1 else a), (b[:, None] if b.ndim == 1 else b)
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         shape = *batch, a.shape[-2], b.shape[-1]
-        # Of each entry the first two numbers that are multiplied, how many, the way to the next.
+        # For each entry: its first two factors, the number of products, the steps to the next two.
         first = [a[..., :1], b[..., :1, :]]
         steps = [a.shape[-1], a.strides[-1] // a.itemsize, b.strides[-2] // b.itemsize]
         current.write("matmul", shape, product.reshape(shape), first, steps)
@@ -205,8 +206,8 @@ def _of_numpy(key):
 def _places(view: np.ndarray, indices: list, shape: Sequence[int]) -> list:
     """Where take and put find the entries: [start, *indices, strides].
 
-    `start` is `view` with the indexed axes at 0, spread over `shape`; the strides say how many
-    numbers further an index of 1 leads.
+    `start` is `view` with the indexed axes at 0, broadcast to `shape`. A stride says how many
+    numbers an index of 1 moves on from there.
     """
     axes = [axis for axis, _ in indices]
     if axes != [*range(axes[0], axes[-1] + 1)]:
@@ -290,7 +291,7 @@ def matmul(a, b) -> ndarray:
 
 
 def asarray(values, dtype=None) -> ndarray:
-    """A recorded array as it is; of one of the host a reader's ids, or a constant."""
+    """A recorded array as it is; an array of NumPy as a reader's ids or as a constant."""
     return values if isinstance(values, ndarray) else current.constant(np.asanyarray(values, dtype))
 
 

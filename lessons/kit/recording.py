@@ -1,8 +1,8 @@
-"""A list of what was done to arrays, so that a page can do it again with other numbers.
+"""A list of operations on arrays, so that a page can repeat them with other numbers.
 
-The arrays are those of lessons/kit/recorded.py, page/replay.js goes through the list. What a list
-cannot hold is refused with the line that asks for it: a branch on an array's content, a random
-number, an unknown operation.
+The arrays are those of lessons/kit/recorded.py; page/replay.js repeats the list. A list cannot hold
+a branch on an array's content, a random number or an unknown operation: these raise an InputError
+that names the line.
 """
 
 import contextlib
@@ -20,19 +20,20 @@ from numformer.randomness import DropoutStream
 
 
 class Recording:
-    """What was done to arrays within `with Recording() as recording`, for one shape of each.
+    """The operations on arrays within `with Recording() as recording`, for fixed shapes.
 
-    `operations` are [name, shape, result, operands, more]. A view of a buffer is [buffer, offset,
-    *strides], along `shape`, in numbers; an operand may be a number instead.
+    `operations` are [name, shape, result, operands, more]. Result and operands are views of
+    buffers, [buffer, offset, *strides]: offset and strides, along the axes of `shape`, count
+    numbers. An operand may also be a number.
     """
 
     def __init__(self):
         self.operations: list[list] = []
-        self.contents: list[Sequence[float] | None] = []  # of each buffer: what it begins with
+        self.contents: list[Sequence[float] | None] = []  # what each buffer holds at first
         self.names: dict[str, tuple[int, tuple[int, ...]]] = {}
         self.inputs: set[int] = set()
         self._buffers: dict[int, int] = {}
-        self._memories: list[np.ndarray] = []  # alive, so that no two have one address
+        self._memories: list[np.ndarray] = []  # kept alive, so that no two have one address
 
     def __enter__(self):
         if recorded.current:
@@ -50,25 +51,25 @@ class Recording:
         self._patches.close()
 
     def given(self, name: str, values) -> ndarray:
-        """A new array that a reader can change, of the numbers `values`."""
+        """A new array that a reader can change; at first it holds `values`."""
         return self.input(name, ndarray(np.array(values, float, order="C")))
 
     def given_ids(self, name: str, ids) -> Given:
-        """Ids of symbols, on the host, that a reader can change."""
+        """Ids of symbols, in an array of NumPy, that a reader can change."""
         memory = np.array(ids, np.int64)
         self.input(name, ndarray(memory))
         return memory.view(Given)
 
     def input(self, name: str, array: ndarray) -> ndarray:
-        """Let `array`, as it is now, be what a reader can change; it goes on from run to run."""
+        """Make `array`, as it is now, an input: a reader can change it, and runs keep it."""
         buffer = self._view(array._memory)[0]
         self.contents[buffer] = root(array._memory).ravel().tolist()
         self.inputs.add(buffer)
-        self.operations = [o for o in self.operations if o[2][0] != buffer]  # those that made it
+        self.operations = [o for o in self.operations if o[2][0] != buffer]  # not what made it
         return self.name(name, array)
 
     def name(self, name: str, array: ndarray) -> ndarray:
-        """Let `array` be looked up by its name: what it holds now, whatever is written later."""
+        """Let a page find what `array` holds now by a name: a copy, unless it is an input."""
         if name in self.names:
             raise InputError("each name has one array", f"{name} twice", "Take another name.")
         at = buffer, offset, *strides = self._view(array._memory)
@@ -80,13 +81,13 @@ class Recording:
         return array
 
     def _keep(self, shape, p, like):
-        """What stands in for DropoutStream.mask: the mask becomes an input."""
+        """Used instead of DropoutStream.mask: the mask becomes an input."""
         drawn = sum(name.startswith("keep") for name in self.names)
         kept = np.random.default_rng(drawn).random(shape) >= p
         return self.given(f"keep {drawn}", kept) / (1 - p)
 
     def _view(self, memory: np.ndarray, shape: tuple | None = None) -> list[int]:
-        """Where the numbers of `memory` lie, spread over `shape`."""
+        """Where the numbers of `memory` lie, broadcast to `shape`."""
         whole = root(memory)
         buffer = self._buffers.setdefault(id(whole), len(self.contents))
         if buffer == len(self.contents):
@@ -97,12 +98,12 @@ class Recording:
         return [buffer, *(n // memory.itemsize for n in (offset, *spread.strides))]
 
     def write(self, name: str, shape, result, operands, more: Sequence[int] = ()) -> None:
-        """Write down an operation on arrays of NumPy and numbers."""
+        """Record an operation on NumPy arrays and numbers."""
         if result.dtype not in (bool, np.int64, np.float64):
-            raise refused("are of float64, whole numbers or booleans", f"{result.dtype}")
+            raise refused("compute with float64, integers or booleans", f"{result.dtype}")
         buffer = self._view(result)[0]
         if self.contents[buffer] is not None and buffer not in self.inputs:
-            raise refused("never write into what was an array before", "such a write")
+            raise refused("never write into a constant array", "such a write")
         views = [
             self._view(operand, shape) if isinstance(operand, np.ndarray) else float(operand)
             for operand in operands
@@ -110,17 +111,17 @@ class Recording:
         self.operations.append([name, list(shape), self._view(result, shape), views, list(more)])
 
     def constant(self, memory: np.ndarray) -> ndarray:
-        """An array of the host that no reader changes."""
+        """A recorded array for an array of NumPy: a constant, or a reader's ids."""
         if not isinstance(memory, Given) or memory.dtype == bool:
             array = ndarray(np.array(memory, order="C"))
             self.contents[self._view(array._memory)[0]] = array._memory.ravel().tolist()
             return array
         if id(root(memory)) not in self._buffers:
-            raise refused("take a reader's ids as they are", "what the host computed of them")
+            raise refused("take a reader's ids as they are", "what NumPy computed from them")
         return ndarray(memory.view(np.ndarray))
 
     def needed(self) -> list[list]:
-        """The operations of which something comes: a named array, or an input of the next run."""
+        """The operations on which a named array or an input of the next run depends."""
         buffers, kept = self.inputs | {buffer for buffer, _ in self.names.values()}, []
         for operation in reversed(self.operations):
             _, _, result, operands, _ = operation
@@ -130,7 +131,7 @@ class Recording:
         return kept[::-1]
 
     def told(self) -> dict:
-        """The recording as a page has it, in JSON's types; infinity is a text."""
+        """The recording for a page, in JSON's types; infinity becomes a text."""
         operations = self.needed()
         views = [view for _, _, *of, _ in operations for view in (of[0], *of[1])]
         used = {view[0] for view in views if isinstance(view, list)}
@@ -158,7 +159,7 @@ class Recording:
 
 
 def number(value: float):
-    """A number as JSON has it; infinity is a text."""
+    """A number for JSON; infinity becomes a text."""
     value = float(value)
     if not math.isfinite(value):
         return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
@@ -166,5 +167,5 @@ def number(value: float):
 
 
 def _strides(shape: Sequence[int]) -> list[int]:
-    """How far apart neighbours along each axis lie where nothing lies between."""
+    """The strides of an array without gaps, in numbers."""
     return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]

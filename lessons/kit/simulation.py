@@ -1,11 +1,11 @@
-"""Simulations: what a reader moves and the page answers, with numbers that numformer computes.
+"""Simulations: a reader moves controls, and the page answers with numbers of numformer.
 
-A simulation is declared: its controls, one function from their values to named arrays, and the
-views (views.py) that show these. From this come the page's data, the picture for pages without
-scripts, the window with matplotlib's widgets, and the lines of Python below it. Where a control is
-`live` the function is recorded (recording.py) and the page computes; otherwise it chooses among
-what was computed when it was built. A function that does one step of many, such as those of
-training, is repeated: what it writes into its arrays it finds there in the next step.
+A lesson declares a simulation: its controls, one function from their values to named arrays, and
+the views (views.py) that show the arrays. From this come the page's data, the picture for pages
+without scripts, the window with matplotlib's widgets, and the lines of Python below it. If a
+control is `live`, the function is recorded (recording.py) and the page computes; otherwise the page
+chooses among arrays that were computed when it was built. A function that does one step of many,
+such as a training step, is repeated: each step finds what the last one has written into its arrays.
 """
 
 import itertools
@@ -25,9 +25,9 @@ from lessons.kit.views import View, numbers, told
 
 @dataclass(frozen=True)
 class Option:
-    """What a control can be set to: the value that `compute` gets, in words, with a note.
+    """What a control can be set to: the value that `compute` gets, its label and a note.
 
-    `code` is the value in Python, where that is not its repr.
+    `code` is the value in Python, if its repr will not do.
     """
 
     value: Any
@@ -41,16 +41,16 @@ class Option:
         object.__setattr__(self, "code", self.code or repr(self.value))
 
     def more(self, page) -> dict:
-        return {"value": None}  # the page needs its label alone, or that of a live control
+        return {"value": None}  # the page needs no value, or has it from `Control.more`
 
 
 @dataclass(frozen=True)
 class Control:
     """What a reader sets: one of `options`, Options or plain values; at first the one at `start`.
 
-    `compute` gets the value under the control's name, or with `shows_only` does not: then it is an
-    index for views alone, such as which row is picked. The values of a `live` control are numbers
-    or arrays of one shape, which `compute` takes as recorded arrays.
+    `compute` gets the value under the control's name. With `shows_only` it does not: the control is
+    an index for views alone, such as which row is picked. The values of a `live` control are
+    numbers, or arrays of one shape; `compute` gets them as recorded arrays.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Control:
         object.__setattr__(self, "options", made)
 
     def value(self, chosen):
-        """The value of what is chosen: of an index here."""
+        """The value of what is chosen, here an index."""
         return self.options[chosen].value
 
     def code(self, chosen) -> str:
@@ -91,7 +91,7 @@ class Choice(Control):
 
 @dataclass(frozen=True)
 class Thumbnails(Control):
-    """Buttons that show, small, what the heatmap of the array `of` would show."""
+    """Buttons with a small picture of what the heatmap of the array `of` would show."""
 
     of: str = ""
     kind: ClassVar = "thumbnails"
@@ -106,7 +106,7 @@ class Slider(Control):
 
 
 class Ids(Slider):
-    """A live slider whose values are ids of symbols, which the library takes on the host."""
+    """A live slider whose values are ids of symbols; the library takes them as NumPy arrays."""
 
     def given(self, recording: Recording):
         return recording.given_ids(f"given {self.name}", self.value(self.start))
@@ -116,7 +116,7 @@ class Ids(Slider):
 class Pad(Control):
     """A point (x, y) of a grid, moved by dragging it in a Chart or by two sliders.
 
-    The options are made of `across`, the values of x and of y; the value is an array (2,).
+    The options are made from `across`, the values of x and of y; the value is an array (2,).
     """
 
     across: Sequence[float] = ()
@@ -165,12 +165,12 @@ class Simulation(Picture):
     """A simulation: `caption` says how to read its picture, `say` what to do with it on a page.
 
     `compute(**values)` gives the arrays by name for the values of the controls. `views` show the
-    arrays. `code` are lines of Python that give the same numbers; a line `name = ...` in it becomes
-    the value of that control.
+    arrays. `code` are lines of Python that give the same numbers; in a line `name = ...` the value
+    is that of the control.
 
-    With `repeats` it is called for each step from 1 on, and gets `step` and the arrays of `begin`,
-    too, which it may write into. Of the arrays () in `collected` those of all steps are shown,
-    (repeats,), of the others the last. The controls are live then.
+    With `repeats` the function is called for each step from 1 on. It also gets `step` and the
+    arrays of `begin`, and may write into these. The numbers in `collected` are shown for all steps,
+    as arrays (repeats,), and the other arrays as they are after the last. All controls are live.
     """
 
     title: str
@@ -192,7 +192,7 @@ class Simulation(Picture):
         object.__setattr__(self, "draw", self.draw or draw)
 
     def _controls(self, live: bool) -> list[Control]:
-        """Those of which `compute` gets the values: the live ones, or all others."""
+        """The controls whose values `compute` gets: the live ones, or the others."""
         return [c for c in self.controls if not c.shows_only and c.live == live]
 
     def at_start(self) -> dict[str, Any]:
@@ -227,10 +227,10 @@ class Simulation(Picture):
         return recording.told()
 
     def computed(self) -> dict:
-        """Every array, or the recording of all, for every choice; each different one once.
+        """Every array, or one recording of all, for every choice; equal ones are kept once.
 
-        `pool` holds them. For each name `index` says which of them it is, by the options of those
-        controls on which it depends, `axes`. The name of recordings is "".
+        `pool` holds them. For each name, `axes` are the controls on which it depends, and `index`
+        has its place in `pool` for all choices of their options. Recordings have the name "".
         """
         choices = self._controls(live=False)
         sizes = [len(control.options) for control in choices]
@@ -273,7 +273,7 @@ class Simulation(Picture):
 """
 
     def python(self, chosen: Mapping[str, Any] | None = None) -> str:
-        """The lines of Python for a choice, the first one unless given."""
+        """The lines of Python for a choice, by default the one that the page begins with."""
         chosen = chosen or self.at_start()
         code = {control.name: control.code(chosen[control.name]) for control in self.controls}
         names = [line.partition(" = ")[0] for line in self.code.splitlines()]
@@ -283,21 +283,21 @@ class Simulation(Picture):
         )
 
     def draw_views(self, figure, arrays: Mapping[str, np.ndarray], chosen: Mapping[str, int]):
-        """The views below each other, each as high as it says."""
+        """Draw the views below each other, by their heights."""
         heights = [view.height for view in self.views]
         parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)
         for part, view in zip(parts.ravel(), self.views, strict=True):
             view.draw(part, arrays, chosen)
 
     def in_window(self, figure: Figure) -> None:
-        """Draw it with matplotlib's sliders, one for each control."""
+        """Draw it with matplotlib's sliders, one for each control but Entries."""
         from matplotlib.widgets import Slider as Range
 
         figure.set_layout_engine("none")  # widgets stand where they are put
         stage, panel = figure.subfigures(1, 2, width_ratios=(3, 1))
         controls = [control for control in self.controls if not isinstance(control, Entries)]
         places = panel.subplots(len(controls), 1, squeeze=False)[:, 0]
-        figure.widgets = [  # widgets that nothing refers to are deaf
+        figure.widgets = [  # widgets that nothing refers to do not react
             Range(axes, "", 0, len(control.options) - 1, valinit=control.start, valstep=1)
             for axes, control in zip(places, controls, strict=True)
         ]

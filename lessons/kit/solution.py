@@ -1,16 +1,16 @@
-"""The solution of an exercise, line by line, and what it gives where lines are wrong.
+"""The solution of an exercise, line by line, and what it gives if lines are wrong.
 
 A solution is a short function whose lines carry notes. The first sentence of a note says what the
-line computes, in words that fit into a sentence. The rest is a hint: true whatever is wrong with
-the line, and no solution.
+line computes, in words that fit into a sentence. The rest is a hint: it is true whatever is wrong
+with the line, and does not give the solution away.
 
     # dvalue. Value s was used by every query that took some of it, and collects from all of them.
     dvalue = weights.swapaxes(-1, -2) @ doutput
 
-It ends with `return` and names. Where it calls another solution of its file with the names that
-that one has itself, as in `dscores = softmax_backward(dweights, weights)`, the lines of that one
-stand there. Operators (`lessons/mistakes.py`) make wrong versions of the lines; what no operator
-makes is a `Mistake`, written by hand.
+A solution ends with `return` and names. It may call another solution of its file, with the names
+that this one uses itself, as in `dscores = softmax_backward(dweights, weights)`: the call is
+replaced by the lines of the other solution. Operators (`mistakes.py`) make wrong versions of the
+lines; a mistake that no operator makes is a `Mistake`, written by hand.
 """
 
 import ast
@@ -31,10 +31,10 @@ from lessons.kit.mistakes import OPERATORS, forms, names, parsed, sources
 
 @dataclass(frozen=True)
 class Mistake:
-    """A mistake that is an idea of its own: `wrong` in the place of the line that makes `name`.
+    """A mistake written by hand: `wrong` replaces the line that makes `name`.
 
-    `wrong` takes what it needs by the names that the solution has for it. An argument as `name` is
-    replaced before the first line. `why` says what is seen, why it is wrong and where to look.
+    The parameters of `wrong` are names of the solution. If `name` is an argument, it is replaced
+    before the first line. `why` says what can be seen, why it is wrong and where to look.
     """
 
     name: str
@@ -44,25 +44,25 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Variation:
-    """A solution with one mistake: what is done in the place of its step `index`."""
+    """A solution with one mistake: `step` is run instead of the step `index`."""
 
     index: int
     step: Callable[[dict], None]
-    sentence: str  # in which {it} is what the line computes
+    sentence: str  # {it} in it is what the line computes
     it: str = ""
     hint: str = ""
     operator: str = ""
     text: str = ""  # of the statement
 
     def has(self, text: str) -> bool:
-        """Whether this is the statement, or a line of it; of a loop there are several."""
+        """Whether `text` is this statement or, if that is a loop, a line of it."""
         return text in (self.text, *map(str.strip, self.text.splitlines()))
 
 
 class Solution:
-    """A solution as steps, with room for mistakes before the first and after the last.
+    """A solution as steps, with empty ones before the first and after the last, for mistakes.
 
-    `called` are words for the sizes of the `arguments`: "the number of keys", or "d_k".
+    `called` has words for the sizes of the `arguments`: "the number of keys", or "d_k".
     """
 
     def __init__(self, function: Callable, arguments: Sequence, called: Mapping, mistakes=()):
@@ -76,12 +76,12 @@ class Solution:
         what, made = {name: name for name in self.parameters}, {}
         for index, statement in enumerate(self.statements, 1):
             for line in (node for node in ast.walk(statement) if isinstance(node, ast.Assign)):
-                line.what, line.made = dict(what), dict(made)  # what is there before it
+                line.what, line.made = dict(what), dict(made)  # what the names stand for before it
                 what[line.name], made[line.name] = line.it, line
                 self.lines.append((index, line))
 
     def run(self, arguments: Sequence, *changes: Variation) -> dict:
-        """All names with their values in the end, where `changes` are done instead."""
+        """All names with their values at the end; `changes` replace steps."""
         names = dict(self.globals)
         names |= zip(self.parameters, map(copy.copy, arguments), strict=True)
         steps = dict(enumerate(self.steps)) | {change.index: change.step for change in changes}
@@ -91,7 +91,7 @@ class Solution:
 
     @functools.cached_property
     def variations(self) -> list[Variation]:
-        """Every wrong version; of those that come to the same numbers the first is believed."""
+        """Every wrong version; if several give the same numbers, the first one is reported."""
         return [*self._by_hand(), *self._by_operators(), *self._late(), *self._confused()]
 
     def _by_hand(self) -> Iterator[Variation]:
@@ -109,7 +109,7 @@ class Solution:
             for form in forms(line.value):
                 for node in ast.walk(form):
                     for new, sentence, *hint in operator(node, line, self, node is form):
-                        # A copy in which one node is another.
+                        # A copy with one node replaced.
                         value = copy.deepcopy(form, {id(node): parsed(new)})
                         whole = copy.deepcopy(self.statements[index - 1], {id(line.value): value})
                         words = sentence, line.it, *(hint or [line.hint])
@@ -117,11 +117,11 @@ class Solution:
                         yield Variation(index, compiled(whole), *words, *made)
 
     def _late(self) -> Iterator[Variation]:
-        """With a factor of one line at the end of a result instead."""
+        """With a factor left out of a line, and multiplied into a result at the end instead."""
         targets = [*self.parameters, *(line.name for _, line in self.lines)]
         once = all(isinstance(statement, ast.Assign) for statement in self.statements)
         if not once or len({*targets}) < len(targets):
-            return  # what a line reads may be another value in the end
+            return  # a name may have another value at the end than a line has read
         lines = {line.name: line for _, line in self.lines}
         for index, line in self.lines:
             factors = factors_of(line.value)
@@ -139,12 +139,12 @@ class Solution:
 
                 words = (
                     f"In {lines[result].it}, the factor {line.what[name]} comes too late: it "
-                    f"belongs into {line.it}, before that is added to anything."
+                    f"belongs in {line.it}, before {line.it} is added to anything."
                 )
                 yield Variation(len(self.statements) + 1, step, words)
 
     def _confused(self) -> Iterator[Variation]:
-        """With two arguments in each other's place, and the results in every other order."""
+        """With two arguments swapped, and with the results in every other order."""
         for parameter, other in itertools.combinations(self.parameters, 2):
             if self.shape(parameter) != self.shape(other):
                 continue
@@ -156,19 +156,19 @@ class Solution:
             yield Variation(len(self.statements) + 1, new, words)
 
     def with_mistake(self, text: str) -> str:
-        """The body with one statement as an operator makes it."""
+        """The body with one statement replaced by `text`, which an operator makes."""
         variation = next(variation for variation in self.variations if variation.has(text))
         lines = [*map(ast.unparse, self.statements), f"return {', '.join(self.results)}"]
         whole = variation.text
         return "\n".join([*lines[: variation.index - 1], whole, *lines[variation.index :]])
 
-    # For operators
+    # Used by the operators
 
     def shape(self, expression: str) -> tuple[int, ...]:
         return np.shape(eval(expression, dict(self.values)))
 
     def sizes(self) -> dict[str, str]:
-        """Words for each size of the arguments, and how it can be written."""
+        """Words for each size of the arguments -> an expression of it, such as x.shape[0]."""
         return {
             self.called[size]: f"{name}.shape[{axis}]"
             for name in self.parameters[::-1]
@@ -203,7 +203,7 @@ def renamed(new: dict[str, str]) -> Callable[[dict], None]:
 
 
 def statements(function: Callable) -> list[ast.stmt]:
-    """The statements of a solution; assignments know their name and the note above them."""
+    """The statements of a solution; an assignment has its name and the note above it."""
     source = textwrap.dedent(inspect.getsource(function))
     lines, made = source.splitlines(), []
 
@@ -230,16 +230,16 @@ def statements(function: Callable) -> list[ast.stmt]:
 
 
 HIDDEN = (
-    "What was wrong at first is still there. Look for one line: all that was wrong comes through "
-    "it, and nothing that was right does."
+    "The mistake that you have to find is still there. Look for one line: all wrong results depend "
+    "on it, and no right result does."
 )
 
 
 class Known:
     """What the wrong versions of a solution give for some arguments.
 
-    Those are left out that cannot be formed with these, or are right. The one whose statement is
-    `hidden` is not explained: there a mistake is to be found.
+    Versions that cannot be computed with these, or that are right, are left out. The version whose
+    statement is `hidden` is not explained: to find its mistake is the exercise.
     """
 
     def __init__(self, solution: Solution, arguments: Sequence, hidden: str = ""):
@@ -254,7 +254,7 @@ class Known:
         return {name: values[name] for name in self.solution.results}
 
     def marks(self, results: dict) -> dict[str, float]:
-        """Results as numbers that are equal where they are equal but for rounding."""
+        """A number for each result; equal numbers mean equal results, but for rounding."""
         along = self.along.items()
         return {name: round(float((x * results[name]).sum()), 8) for name, x in along}
 
@@ -266,9 +266,9 @@ class Known:
                 if any(np.shape(results[name]) != x.shape for name, x in self.right.items()):
                     return None
                 marks = self.marks(results)
-        except Exception:  # whatever arrays raise that do not fit
+        except Exception:  # whatever is raised by arrays that do not fit
             return None
-        # Whatever is wrong may end in zeros or in what is no number.
+        # Zeros or NaN can come from any mistake, so they do not tell which one.
         telling = all(mark and np.isfinite(mark) for mark in marks.values())
         return marks if telling and marks != self.marks(self.right) else None
 
@@ -276,14 +276,14 @@ class Known:
     def single(self) -> list[tuple[dict, str, Variation]]:
         """The marks and the words of each wrong version."""
         met, single = {}, []
-        # Where all sizes are equal it cannot be told which of them is meant.
+        # If all sizes are equal, it cannot be told which of them is meant.
         alike = len({size for x in self.arguments for size in np.shape(x)}) == 1
         for variation in self.solution.variations:
             unsure = alike and variation.operator == "other_size"
             if not unsure and (marks := self._wrong(variation)):
                 met.setdefault(tuple(marks.items()), []).append(variation)
         for marks, (best, *others) in met.items():
-            # A mistake of which it cannot be told in which of several lines it stands.
+            # The same mistake in several lines may give the same numbers: name them all.
             also = [best.it, *(other.it for other in others if other.sentence == best.sentence)]
             places = [*dict.fromkeys(also)]
             words = best.sentence.replace("{it}", listed(places, "or"))
@@ -294,9 +294,9 @@ class Known:
         return single
 
     def causes(self, given: dict, wrong: list[str]) -> dict[tuple[str, ...], str]:
-        """What to say to the results that are wrong in a known way, by one mistake or by two.
+        """What to say about the results that one known mistake, or two, explain.
 
-        A mistake that would make wrong what is right is none of the causes.
+        A mistake that would also make a right result wrong is not a cause.
         """
         marks = self.marks(given)
         causes = _fewest(marks, wrong, self.single)
@@ -306,7 +306,7 @@ class Known:
         return causes
 
     def _pairs(self, wrong: list[str], left: set[str]) -> Iterator[tuple[dict, str, None]]:
-        """Two mistakes at once which change what is left, and nothing but what is wrong."""
+        """Two mistakes at once; each changes some of what is `left`, and only wrong results."""
         right, changing = self.marks(self.right), []
         for marks, words, variation in self.single:
             changed = {name for name in marks if marks[name] != right[name]}
@@ -318,7 +318,7 @@ class Known:
 
 
 def _fewest(given: dict, wrong: list[str], outcomes: Iterable) -> dict[tuple[str, ...], str]:
-    """The fewest mistakes that explain most; of equals the first."""
+    """The fewest mistakes that explain most of the wrong results; among equals the first."""
     fits, causes, left = [], {}, {*wrong}
     for marks, words, _ in outcomes:
         same = {name for name in given if given[name] == marks[name]}

@@ -1,4 +1,4 @@
-"""The stepper: a view that walks through what lines of the library computed, there and back."""
+"""The stepper: a view that goes through what lines of the library computed, both ways."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -12,9 +12,9 @@ from lessons.kit.views import Of, View, draw_in_a_row, told
 
 @dataclass(frozen=True)
 class Code:
-    """A line of the library in a step, and which arrays its names stand for.
+    """A line of the library that a step shows; `names` are the arrays that its names stand for.
 
-    A name that stands for several in turn has a tuple of them.
+    A name that stands for several arrays in turn has a tuple of them.
     """
 
     function: str
@@ -26,11 +26,11 @@ class Code:
 class Step:
     """A step from the arrays `inputs` to `results`. In `equation` @name is an array's symbol.
 
-    `worked` says how an entry of the last result comes about: (left, axis, right, axis) for a
-    product, by which axis of each; ("/", a, b), ("-", a, b) or ("*", a, b) for one of two entries,
-    the second of which may be a number or have one column; ("sum", a) for the sum of a row.
-    `inverts` is the forward step that a backward step goes back through, `note` is on the code, and
-    `see` the heading of the page under which the step is derived.
+    `worked` says how an entry of the last result is computed: (left, axis, right, axis) for a
+    product, where an axis is "row" or "column"; ("/", a, b), ("-", a, b) or ("*", a, b) from two
+    entries, where b may be a number or have one column; ("sum", a) for the sum of a row. `inverts`
+    is the forward step that a backward step goes back through, `note` is about the code, and `see`
+    is the heading of the page under which the step is derived.
     """
 
     id: str
@@ -57,10 +57,10 @@ class Steps(Control):
 
 @dataclass(frozen=True)
 class Stepper(View):
-    """Steps through arrays; `control` is the slider that counts them, `picked` the row at hand.
+    """Steps through arrays; `control` chooses the step, `picked` the row that is spelled out.
 
-    `of` are the arrays as matrices, by name; `lines` gives what `trace` wrote down, in which the
-    lines of code are looked up. Rows of those in `marked` are counted by `picked`.
+    `of` shows the arrays as matrices. `lines` returns what `trace` wrote down; the lines of code
+    are looked up there. `picked` is an index of rows in the matrices named in `marked`.
     """
 
     steps: Sequence[Step]
@@ -82,7 +82,7 @@ class Stepper(View):
         return {"of": {of.name: told(of, page) for of in self.of}, "steps": steps, "lines": None}
 
     def _code(self, step: Step, lines: list[Line], symbols: Mapping[str, str], page) -> dict:
-        """The equation and the lines of the library, each name of a matrix marked in them."""
+        """The equation and the lines of the library; names of matrices are marked in them."""
         shown = [find(lines, code.function, code.begins) for code in step.code]
         text = "\n".join(
             f"{line.text}  # {line.comment}" if line.comment else line.text for line in shown
@@ -114,7 +114,7 @@ class Stepper(View):
 
 
 def equation(text: str, symbols: Mapping[str, str], page) -> str:
-    """MathML in which each @name is its symbol and carries the name; a blank line parts equations.
+    """MathML in which each @name is its symbol, marked with the name; blank lines part equations.
 
     `symbols` has the LaTeX of each name. LaTeX has no attributes, so a character of the private use
     area stands for each symbol while the equation is translated.
@@ -133,7 +133,7 @@ def equation(text: str, symbols: Mapping[str, str], page) -> str:
 
 
 def tagged(html: str, names: Mapping[str, str | tuple[str, ...]]) -> str:
-    """Highlighted Python in which each name of a matrix, or of several in turn, carries theirs."""
+    """Highlighted Python in which each name is marked with the matrix that it stands for there."""
     turns = {name: 0 for name in names}
 
     def tag(span):

@@ -19,7 +19,7 @@ from numformer.errors import InputError
 
 @dataclass
 class Line:
-    """A source line as it ran: the local arrays after it, and what it returned."""
+    """A source line as it ran: the local arrays after it, and the value if it returned one."""
 
     function: str
     text: str
@@ -31,7 +31,7 @@ class Line:
 def trace(function: Callable, *arguments, into: Iterable[Callable] = ()) -> list[Line]:
     """function(*arguments) -> the lines that it ran, in order, with those of functions in `into`.
 
-    The first line of each function is its `def`, after which its arguments are there. Arrays are
+    The first line of each function is its `def`, after which it has its arguments. Arrays are
     copies, made as the line ends. Whatever traced this thread before (coverage, a debugger) goes
     on after.
     """
@@ -78,15 +78,15 @@ def source_lines(function: Callable) -> dict[int, tuple[str, str]]:
 
 
 def arrays(variables: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Copies of the arrays among them."""
+    """Copies of the arrays among variables."""
     kinds = np.ndarray, recorded.ndarray
     return {name: x.copy() for name, x in variables.items() if isinstance(x, kinds)}
 
 
 def find(lines: Iterable[Line], function: str, begins: str) -> Line:
-    """The line of this function whose text begins so.
+    """The line of `function` whose text begins with `begins`.
 
-    Raises InputError where it did not run or is no longer there: a page that shows it would lie.
+    Raises InputError if it did not run or is no longer there: a page that shows it would lie.
     """
     for line in lines:
         if line.function == function and line.text.startswith(begins):

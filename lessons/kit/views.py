@@ -1,8 +1,8 @@
-"""What simulations show arrays with: matrices, heatmaps, charts, a diagram, figures.
+"""How simulations show arrays: as matrices, heatmaps, charts, diagrams, clocks, figures.
 
-A view has two halves. This one tells the page what it needs, draws the picture for those without
-scripts and for windows (`draw`), and knows what a page has to show for given arrays (`shown`),
-which the tests compare with what it shows. The other half is page/views.js.
+A view has two halves. This half tells the page what it needs, draws the picture for pages without
+scripts and for windows (`draw`), and knows what a page has to show for given arrays (`shown`);
+tests compare this with what the page does show. The other half is page/views.js.
 """
 
 import textwrap
@@ -19,7 +19,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from lessons.kit.lesson import BLUE, GREEN, GREY, KEY, ORANGE, QUERY, VALUE, Matrix, plain, role
 
 COLOURS, STROKES = (BLUE, ORANGE, GREEN, GREY, QUERY, KEY, VALUE), ("-", "--", ":", "-.", *3 * "-")
-OWN = {"query": 4, "key": 5, "value": 6}  # the numbers of the colours of what is named so
+OWN = {"query": 4, "key": 5, "value": 6}  # names of arrays -> the numbers of their own colours
 SIGNED = LinearSegmentedColormap.from_list("signed", [ORANGE, "white", BLUE])
 LEFT, BOTTOM = 52, 40  # the room of a chart's axes, in SVG's units
 MARKDOWN = {"note", "say", "ask", "answer"}  # names of fields
@@ -28,7 +28,7 @@ Chosen = Mapping[str, int]
 
 
 def told(part, page, name: str = ""):
-    """A part of a simulation as the page has it: fields by name, Markdown as HTML."""
+    """A part of a simulation for the page: its fields by name, Markdown as HTML."""
     if name in MARKDOWN:
         return part and page.markdown(part)
     if name == "symbol":
@@ -46,7 +46,7 @@ def told(part, page, name: str = ""):
 
 
 def numbers(array: np.ndarray, decimals: int = 6) -> list:
-    """An array as JSON has it, to so many decimals; minus infinity becomes null."""
+    """An array for JSON, rounded to `decimals`; minus infinity becomes null."""
     if array.ndim:
         return [numbers(row, decimals) for row in array]
     if array == -np.inf:
@@ -56,12 +56,12 @@ def numbers(array: np.ndarray, decimals: int = 6) -> list:
 
 
 def figure(value: float) -> str:
-    """A number as it is read out: up to three digits that say something."""
+    """A number as it is read out: up to three significant digits."""
     return np.format_float_positional(float(f"{value + 0:.3g}"), trim="-").replace("-", "−")
 
 
 def power(value: float) -> str:
-    """A number of a logarithmic axis: a power of ten that is far from 1 by its exponent."""
+    """A number on a logarithmic axis; a power of ten far from 1 is shown by its exponent."""
     exponent = np.log10(value)
     if abs(exponent) < 2.5:
         return figure(value)
@@ -69,7 +69,7 @@ def power(value: float) -> str:
 
 
 def tenth(x: np.ndarray) -> np.ndarray:
-    """To one decimal; what lies in the middle goes up, as in JavaScript."""
+    """Round to one decimal; a number halfway between goes up, as in JavaScript."""
     return np.floor(10 * x + 1e-7 + 0.5) / 10
 
 
@@ -78,7 +78,7 @@ class View(ABC):
 
     kind: ClassVar[str]
     height: float = 1.0
-    places: ClassVar[Sequence[str]] = ()  # that links can lead to
+    places: ClassVar[Sequence[str]] = ()  # anchors that links can lead to
 
     @abstractmethod
     def draw(self, figure, arrays: Arrays, chosen: Chosen) -> None:
@@ -86,16 +86,16 @@ class View(ABC):
 
     @abstractmethod
     def shown(self, arrays: Arrays, chosen: Chosen):
-        """What `shown()` of the page's half has to return, as JSON has it."""
+        """What `shown()` of the page's half has to return, in JSON's types."""
 
 
 @dataclass(frozen=True)
 class Of:
     """An array shown as a matrix: its name, its symbol, the names of its rows and columns.
 
-    `largest` is the size of an entry of the darkest colour: one for all matrices that a reader
-    compares. `words` stand for 0 and 1. `below` stands below the symbol. `lit` names an array of
-    its shape, or of one column: cells where that is 1 are outlined, where it is -1 nothing stands.
+    `largest` is the absolute value with the darkest colour; matrices that a reader compares have
+    the same. `words` are shown for 0 and 1, and `below` below the symbol. `lit` names an array of
+    the same shape, or of one column: a cell is outlined where it is 1, and empty where it is -1.
     """
 
     name: str
@@ -135,7 +135,7 @@ class Of:
 
 
 def draw_in_a_row(figure, of: Sequence[Of], arrays: Arrays, marked: Sequence[str], row: int):
-    """Draw matrices beside each other, a row of those that are marked outlined."""
+    """Draw matrices beside each other; outline a row of those that are marked."""
     for axes, shown in zip(figure.subplots(1, len(of), squeeze=False)[0], of, strict=True):
         shown.draw(axes, arrays)
         if shown.name in marked:
@@ -144,11 +144,11 @@ def draw_in_a_row(figure, of: Sequence[Of], arrays: Arrays, marked: Sequence[str
 
 @dataclass(frozen=True)
 class Matrices(View):
-    """Matrices side by side, an arrow before each name in `after`.
+    """Matrices side by side, with an arrow before each that is named in `after`.
 
-    The index of the control `picked` is the row that stands out in those that are `marked`. With
-    `groups` only one of these is there, that of the index in the array () named `group`: names of
-    matrices, and "→" where an arrow stands.
+    The control `picked` chooses the row that is outlined in the matrices named in `marked`. Each of
+    the `groups` has names of matrices, and "→" for an arrow; only one group is shown, the one whose
+    index is in the array () named `group`.
     """
 
     of: Sequence[Of]
@@ -161,7 +161,7 @@ class Matrices(View):
     kind: ClassVar = "matrices"
 
     def there(self, arrays: Arrays) -> list[Of]:
-        """Those that are shown, in their order."""
+        """The matrices that are shown, in order."""
         if not self.groups:
             return list(self.of)
         by_name = {of.name: of for of in self.of}
@@ -182,10 +182,11 @@ class Matrices(View):
 
 @dataclass(frozen=True)
 class Heatmap(View):
-    """The array `name` as colours, from `low` to `high`; its cells are read by pointer or keys.
+    """The array `name` as colours, from `low` to `high`; a pointer or the keys read its cells.
 
     `rows` and `columns` say what its axes count. `row_names` and `column_names` are words, or the
-    name of an array of numbers of words in `vocabulary`. `row` is the control of a marked row.
+    name of an array of ids, the places of words in `vocabulary`. The control `row` chooses the row
+    that is marked.
     """
 
     name: str
@@ -237,9 +238,9 @@ class Heatmap(View):
 
 @dataclass(frozen=True)
 class Axis:
-    """A chart's axis: what it counts and from where to where, `log` in powers of ten.
+    """A chart's axis: what it counts, from `low` to `high`; with `log` in powers of ten.
 
-    With `names` it has their rows, of height 1, from 0 on, the first one at the top.
+    With `names` it has a row of height 1 for each name, from 0 on.
     """
 
     label: str
@@ -249,7 +250,7 @@ class Axis:
     names: Sequence[str] = ()
 
     def share(self, values):
-        """Where values stand, 0 at the beginning and 1 at the end; what is outside at its edge."""
+        """Where values are: 0 is the beginning and 1 the end; values outside go to the ends."""
         low, high = (np.log10(end) if self.log else end for end in (self.low, self.high))
         with np.errstate(divide="ignore"):
             values = np.log10(values) if self.log else np.asarray(values, float)
@@ -270,13 +271,14 @@ class Axis:
 
 @dataclass(frozen=True)
 class Drawn:
-    """What a chart draws of an array: (N,) a line over `at`; (N, 2) dots, arrows from 0 or an area.
+    """An array in a chart: (N,) a line over `at`; (N, 2) dots, arrows from 0 or an area.
 
-    Or (N, 3) "work": the row, begin and end of each piece, which fills up as the marker passes it.
+    Or (N, 3) "work": the row, begin and end of each piece; a piece is filled once the marker has
+    passed it.
 
-    `label` says what it is, `names` stand beside its points, and `sizes` names an array (N,) from 0
-    to 1 of how large its dots are. Its colour is the next one, or that of the number `colour`; a
-    query, a key and a value, by their names, have their own.
+    `label` says what it is, and `names` stand beside its points. `sizes` names an array (N,) that
+    has the sizes of its dots, from 0 to 1. Its colour is the next one, or the one with the
+    number `colour`; arrays named "query", "key" or "value" have their own.
     """
 
     name: str
@@ -288,7 +290,7 @@ class Drawn:
     colour: int | None = None
 
     def coloured(self, number: int) -> int:
-        """The number of its colour, where it is the one of this number that is drawn."""
+        """The number of its colour, if its own place in the chart is `number`."""
         return OWN.get(self.name, number if self.colour is None else self.colour)
 
     def points(self, arrays: Arrays) -> np.ndarray:
@@ -302,8 +304,8 @@ class Drawn:
 class Chart(View):
     """Lines, dots, arrows and areas between two axes.
 
-    The index of the control `marker` is the place in `at` at which all lines are read out. The
-    point of `pad`, a control of that kind, is dragged. A `square` chart has equal sides.
+    The control `marker` chooses the place in `at` at which all lines are read out. The point of the
+    control `pad` can be dragged. A `square` chart has equal sides.
     """
 
     of: Sequence[Drawn]
@@ -383,9 +385,9 @@ class Block:
 class Diagram(View):
     """Blocks, and edges between them along which data go one way and gradients the other.
 
-    `at` is the array () of the index of the block at work, `way` that of the direction, 1 or -1;
-    `values` an array (N,) of numbers in the blocks. `pick` is the control that a block sets, whose
-    options have the blocks' order.
+    `at` names the array () with the index of the block at work, `way` the array () with the
+    direction, 1 or -1, and `values` an array (N,) of numbers to show in the blocks. A click on a
+    block sets the control `pick`, whose options have the order of the blocks.
     """
 
     blocks: Sequence[Block]
@@ -423,10 +425,10 @@ class Diagram(View):
 
 @dataclass(frozen=True)
 class Clocks(View):
-    """Clock faces side by side: `hands` says what arrays (N, 2) are, a hand's tip on each face.
+    """Clock faces side by side; `hands` maps names of arrays (N, 2), a hand's tips, to labels.
 
     (0, 1) points to twelve, (1, 0) to three. `labels` stand below the faces with the numbers of the
-    array `values` (N,). A hand as long as the array `reach` () says ends at the rim.
+    array `values` (N,). A hand whose length is the array `reach` () ends at the rim.
     """
 
     hands: Mapping[str, str]
@@ -457,9 +459,9 @@ class Clocks(View):
 
 @dataclass(frozen=True)
 class Figures(View):
-    """Numbers with their labels, by the name of their array; those in `spelled` are words.
+    """Numbers with labels: `of` maps the names of arrays to labels.
 
-    These are arrays of numbers of words in `vocabulary`.
+    Arrays named in `spelled` have ids, shown as the words of `vocabulary` at these places.
     """
 
     of: Mapping[str, str]

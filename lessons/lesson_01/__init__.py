@@ -1,1 +1,1 @@
-"""What lesson 1 is made of, besides its text."""
+"""The simulations and the exercises of lesson 1."""

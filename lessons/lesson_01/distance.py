@@ -16,9 +16,9 @@ BIASES = (-2, -1, 0, 1, 2, 3, 4)  # of the forget gate
 
 
 def lengths(layer, seed: int) -> np.ndarray:
-    """How long the gradient is that each word gets, (WORDS,), the last word first.
+    """The length of the gradient that each word gets, (WORDS,), the last word first.
 
-    The words are random, and so is what comes from above, to the last result alone.
+    The words are random. Only the last result gets a gradient from above, a random one.
     """
     rng = np.random.default_rng([seed, 1])
     pack(layer, np.float64)
@@ -27,7 +27,7 @@ def lengths(layer, seed: int) -> np.ndarray:
     dresult = np.zeros_like(layer.forward(x) if recurrent else layer.forward(x, x))
     upstream = rng.standard_normal((BATCH, WIDTH))
     dresult[:, -1] = upstream / np.linalg.norm(upstream, axis=-1, keepdims=True)
-    dx = layer.backward(dresult)  # of attention two: as queries, and as keys and values
+    dx = layer.backward(dresult)  # attention gives two: of queries, and of keys and values
     return np.linalg.norm(dx if recurrent else sum(dx), axis=-1).mean(axis=0)[::-1]
 
 
@@ -53,7 +53,7 @@ def measured(kind: str, setting: float = 1) -> np.ndarray:
 
 
 def typical(kind: str, setting: float = 1) -> np.ndarray:
-    """(WORDS,): the geometric mean of the seeds."""
+    """(WORDS,): the geometric mean over the seeds."""
     return np.exp(np.log(measured(kind, setting)).mean(axis=0))
 
 
@@ -66,11 +66,11 @@ gradient_by_distance = Simulation(
     name="distance",
     title="How far back does a gradient reach?",
     say="Move the two sliders, then the marker. Find a scale at which the RNN holds its gradient, "
-    "and a bias at which the LSTM does. Then move the slider one notch further. (Whatever would "
+    "and a bias at which the LSTM does. Then move each slider one notch further. (Whatever would "
     "leave the chart is drawn at its edge.)",
-    caption="As the cells begin: what reaches a word, in percent of what reaches the last one.",
-    alt="Three curves on a logarithmic axis against the distance from the last word. That of the "
-    "RNN falls fastest, that of the LSTM more slowly, that of attention falls once and is flat.",
+    caption="The layers as they begin: the gradient of a word, in percent of the last word's.",
+    alt="Three curves on a logarithmic axis against the distance from the last word. The RNN's "
+    "falls fastest, the LSTM's more slowly. The one of attention falls once and then stays flat.",
     controls=[
         Slider("scale", "RNN: recurrent weights times", SCALES, SCALES.index(1)),
         Slider("bias", "LSTM: bias of the forget gate", BIASES, BIASES.index(1)),

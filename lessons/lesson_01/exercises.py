@@ -1,4 +1,4 @@
-"""The exercises of lesson 1: backwards through time, and through cells that are not on the page."""
+"""The exercises of lesson 1: backward through time, and through two cells that are new."""
 
 import numpy as np
 
@@ -12,26 +12,27 @@ def through_time_backward(doutput, h, weight):
     """doutput (T, d) -> da (T, d), dweight (d, d).
 
     Forward was h[t] = tanh(a[t] + h[t - 1] weight) for each of
-    the T words, where 0 stands before the first state, with
+    the T words, where the state before the first word is 0, with
     a and h (T, d), weight (d, d).
     """
-    # The state before each word. The first word found 0, every other what the word before it left.
+    # The state before each word. The first word finds 0, every other word the state that the word
+    # before it left.
     before = np.concatenate([np.zeros((1, h.shape[1])), h[:-1]])
-    # da. Each word was added once, in its own step.
+    # da. Each word's part was added once, in its own step.
     da = np.zeros(h.shape)
-    # What comes back from the next word. After the last word nothing follows.
+    # What comes back from the next word. Nothing follows the last word.
     dlater = np.zeros(h.shape[1])
     for t in reversed(range(len(h))):
         # The gradient of a state. A state is used in two places, and collects from both: its own
         # row of the output, and the next word. See “The way back”.
         dstate = doutput[t] + dlater
-        # da. The tanh stands between a state and what it was made of. Its slope can be had from the
-        # state itself, for the tanh has been taken already.
+        # da. A state is the tanh of a sum that contains a. The slope of this tanh follows from the
+        # state itself.
         da[t] = dstate * (1 - h[t] ** 2)
         # What goes to the state before. Forward multiplied that state by the weight: go back
         # through this product.
         dlater = da[t] @ weight.T
-    # dweight. There is one weight for all words, and each of them met it with the state before.
+    # dweight. There is one weight for all words. Each word used it once, on the state before.
     dweight = before.T @ da
     return da, dweight
 
@@ -48,21 +49,21 @@ def unit_backward(dnew, h, u, r, f, n):
 
     Forward was f = sigmoid(a + h u) and n = tanh(e + (f h) r),
     new = (1 - f) h + f n, with a, e, h, f, n (B, d). The matrices
-    are u and r (d, d); f h and f n go entry by entry.
+    are u and r (d, d); f multiplies entry by entry.
     """
-    # The gradient of n. It was written as far as the gate is open.
+    # The gradient of n. The gate says how much of n was let in.
     dn = dnew * f
-    # de. The tanh has been taken already, so its slope can be had from n.
+    # de. n is the tanh, so the slope follows from n.
     de = dn * (1 - n**2)
     # The gradient of f h. It was multiplied by r.
     dkept = de @ r.T
     # The gradient of the gate. It was used in three places: it lets the old go, it lets the new in,
-    # and it decides what of the old the new may see.
+    # and it decides how much of the old the new may see.
     dgate = dnew * (n - h) + dkept * h
-    # da. The sigmoid has been taken already, so its slope can be had from the gate.
+    # da. The gate is the sigmoid, so the slope follows from the gate.
     da = dgate * (f - f**2)
-    # dh. The old state was used in three places: in what is kept of it, in what the new may see of
-    # it, and in the gate.
+    # dh. The old state was used in three places: in the part of it that is kept, in the part that
+    # the new may see, and in the gate.
     dh = dnew * (1 - f) + dkept * f + da @ u.T
     return da, de, dh
 
@@ -74,7 +75,7 @@ def unit(a, e, h, u, r):
 
 
 def passed_back(slope=lambda h: 1 - h**2, order=reversed):
-    """The loop of `through_time_backward`, another slope in it or in another order."""
+    """The loop of `through_time_backward`, with another slope or in another order."""
 
     def loop(doutput, h, weight):
         da, dlater = np.zeros(h.shape), np.zeros(h.shape[1])
@@ -93,13 +94,13 @@ def leaky_backward(dnew, c, p, f, g):
     new = f c + (1 - f) g, with a, e, c, f, g (B, d) and p (d,),
     all entry by entry. c is the memory.
     """
-    # The gradient of the gate. It keeps the old and lets the new in.
+    # The gradient of the gate. The more it keeps of the old, the less it lets in of the new.
     dgate = dnew * (c - g)
-    # da. The slope of the gate can be had from the gate itself.
+    # da. The gate is a sigmoid. Its slope follows from the gate itself.
     da = dgate * (f - f**2)
-    # de. What is new was let in as far as the gate is shut, after its tanh.
+    # de. The new went through a tanh, and was then let in as far as the gate is shut.
     de = dnew * (1 - f) * (1 - g**2)
-    # dc. The memory was used in what is kept of it and in the gate.
+    # dc. The memory was used twice: in the part of it that is kept, and in the gate.
     dc = dnew * f + da * p
     return da, de, dc
 
@@ -114,18 +115,18 @@ EXERCISES = [
         lesson=1,
         title="A recurrent network, backwards through time",
         task="""Write the whole way back, the loop included. `doutput[t]` is the gradient that
-comes to state `t` from outside the loop; the states are given as forward left them.""",
+state `t` gets from outside the loop. `h` has all states, as forward left them.""",
         mistakes=[
             Mistake(
                 "before",
                 lambda h: h,
-                "The weight met the state *before* each word, and you take the one after it.",
+                "The weight multiplied the state *before* each word. You take the one after it.",
             ),
             Mistake(
                 "before",
                 lambda h: np.roll(h, 1, axis=0),
-                "Before the first word stood "
-                "0, and you take the last state: the index −1 is that of the last row.",
+                "The state before the first word is "
+                "0, and you take the last state: the index −1 means the last row.",
             ),
             Mistake(
                 "dweight",
@@ -140,31 +141,31 @@ comes to state `t` from outside the loop; the states are given as forward left t
             Mistake(
                 "da",
                 passed_back(order=lambda words: words),
-                "The loop runs forwards. What a state gets comes from the word *after* it, so the "
-                "last word has to come first.",
+                "The loop runs forwards. A state gets its gradient from the word *after* it, so "
+                "the last word has to come first.",
             ),
             Mistake(
                 "da",
                 passed_back(order=lambda words: words[:0:-1]),
-                "The loop ends one word early: the first word gets nothing. A range ends before "
+                "The loop ends one word early: the first word gets nothing. A range stops before "
                 "its second number.",
             ),
         ],
         solution=through_time_backward,
         forward=rnn,
-        inputs=lambda n: dict(  # so small a weight that not all states end where tanh is flat
+        inputs=lambda n: dict(  # a weight so small that most states stay where tanh is not flat
             a=(n.T, n.K), weight=0.2 * np.random.default_rng(5).standard_normal((n.K, n.K))
         ),
         called={"T": "the number of words", "K": "the size of the state"},
         done="This is backpropagation through time. The library's version does the same for a "
-        "whole batch, with a stack of records in the place of your indices.",
+        "whole batch. It takes saved states off a stack where you use indices.",
     ),
     Exercise(
         lesson=1,
         title="A cell with one gate, backwards",
-        task="""The *minimal gated unit* (Zhou et al. 2016) has a single gate for what the LSTM has
-three for: it lets the old state go as far as it lets the new one in. The page has no backward of
-it. Write it, for one step: `a` and `e` are what the word contributes.""",
+        task="""The *minimal gated unit* (Zhou et al. 2016) has a single gate where the LSTM has
+three: it lets go as much of the old state as it lets in of the new one. The lesson does not derive
+the backward of this cell. Write it for one step. `a` and `e` are what the word contributes.""",
         solution=unit_backward,
         forward=unit,
         inputs=lambda n: dict(a=(n.B, n.K), e=(n.B, n.K), h=(n.B, n.K), u=(n.K, n.K), r=(n.K, n.K)),
@@ -174,36 +175,36 @@ it. Write it, for one step: `a` and `e` are what the word contributes.""",
                 "dn",
                 lambda dnew, f: dnew * (1 - f),
                 "The two shares of the gate have "
-                "changed places: what is kept of the old is not what is let in.",
+                "changed places: one keeps the old state, the other lets the new one in.",
             ),
             Mistake(
                 "de",
                 lambda dn, n: dn * (n - n**2),
-                "In de, the slope is that of a sigmoid. What is new came out of a tanh.",
+                "In de, the slope is that of a sigmoid. But n came out of a tanh.",
             ),
             Mistake(
                 "dgate",
                 lambda dnew, dkept, n, h, f: dnew * f * (n - h) + dkept * h,
-                "In the gradient of the gate, the gate itself is a factor. Where it was used, its "
-                "factor was what it let through, and that does not contain it.",
+                "In the gradient of the gate, the gate itself is a factor. The gate's factor in "
+                "forward was what it let through, and the gate is no part of that.",
             ),
         ],
         properties=[apart(0, "sequence")],
-        done="With the gate shut the gradient of the old state passes whole: the same open path as "
-        "in the LSTM. Now you can differentiate any cell.",
+        done="Where the gate is shut, the gradient passes whole to the old state: the same open "
+        "path as in the LSTM. Now you can differentiate any cell.",
     ),
     Exercise(
         lesson=1,
         title="Find the mistake",
-        task="""A cell with a memory `c`, whose gate sees the memory by a weight `p` for each entry.
-With this backward of one step a network trains, and learns what depends on the word at hand. What
-depends on the words before it hardly learns. Find the line and mend it.""",
+        task="""In this cell with a memory `c` the gate sees the memory, through one weight of `p`
+for each entry. Below is the backward of one step. With it a network learns what depends on the
+current word, but hardly learns what depends on earlier words. Find the wrong line and mend it.""",
         solution=leaky_backward,
         forward=leaky,
         inputs=lambda n: dict(a=(n.B, n.K), e=(n.B, n.K), c=(n.B, n.K), p=(n.K,)),
         called={"K": "the size of the memory"},
         to_find="dc = da * p",
-        done="The memory got its gradient only through the gate. The open path, on which a "
-        "gradient passes whole, was closed.",
+        done="The memory got its gradient only through the gate. The open path, where a gradient "
+        "passes whole, was closed.",
     ),
 ]

@@ -1,4 +1,4 @@
-"""Letters reversed through one vector, or with attention: measured, and a pair to play with."""
+"""Reversing letters through one vector or with attention: recorded results, and a simulation."""
 
 import functools
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from numformer.optimization.clipping import clip_global_norm
 from toy_tasks.data.splits import is_held_out
 from toy_tasks.text_to_text.sequences import Rule, SequenceTask
 
-# What `python -m toy_tasks.bottleneck` printed: the exact match on unseen sources of 1 to 20 of 26
-# letters, the mean of three seeds, and how many parameters they have.
+# What `python -m toy_tasks.bottleneck` printed: the exact match on unseen sources of 1 to 20
+# letters out of 26, as the mean of three seeds, and the number of parameters.
 MEASURED = {
     "fixed context": """1.000 1.000 0.999 0.999 0.996 0.991 0.944 0.884 0.771 0.560 0.432 0.260
         0.137 0.064 0.039 0.009 0.001 0.000 0.000 0.000""",
@@ -23,7 +23,7 @@ MEASURED = {
     "Transformer": f"{3 * '1.000 '} 0.999 {15 * '1.000 '} 0.992",
 }
 MEASURED = {kind: [*map(float, right.split())] for kind, right in MEASURED.items()}
-PARAMETERS = 73_984, 74_880  # of the first two
+PARAMETERS = 73_984, 74_880  # of the first two models
 
 LETTERS, LONGEST, RATE = "abcdefgh", 8, 0.03
 KINDS = {
@@ -41,7 +41,7 @@ class Trained:
     right: list[float]
 
     def weights(self, source: str) -> np.ndarray:
-        """Where it looks as it writes the reverse: (letters and end, letters and end)."""
+        """Where the model looks as it writes the reverse, a row for each letter and the end."""
         batch = PairBatch.of(self.task.encode([(source, source[::-1])]))
         self.model.forward(batch.source, batch.target_in)
         attention = self.model.decoder.cross_attention
@@ -51,7 +51,7 @@ class Trained:
 
 
 def unseen(length: int) -> list[str]:
-    """Up to 200 sources of a length that training never sees."""
+    """Up to 200 sources of this length, none of which training sees."""
     drawn = np.random.default_rng(length).choice([*LETTERS], (2000, length))
     return [*filter(is_held_out, dict.fromkeys(map("".join, drawn)))][:200]
 
@@ -73,7 +73,7 @@ def reversal() -> SequenceTask:
 
 @functools.cache
 def trained(kind: str) -> Trained:
-    """Train a model of KINDS; two seconds."""
+    """Train a model of KINDS, in about two seconds."""
     context, d_model, steps = KINDS[kind].values()
     task = reversal()
     sizes = dict.fromkeys(["source_vocabulary", "target_vocabulary"], len(task.text.source))
@@ -103,7 +103,7 @@ WORDS = ["abcdefgh", "headache", "deadhead", "hgfedcba"]  # training sees none o
 
 @functools.cache
 def written(kind: str) -> dict[str, str]:
-    """What a model writes for the beginnings of all WORDS."""
+    """What a model writes for every beginning of every word in WORDS."""
     sources = [word[:n] for word in WORDS for n in range(1, LONGEST + 1)]
     of = trained(kind)
     with inference():
@@ -130,12 +130,12 @@ collapse = Simulation(
     name="collapse",
     title="Write it backwards",
     say="Two small networks have learned to write letters in reverse. Both read letter by letter. "
-    "One has to write from what it remembers, 16 numbers; the other may look back at every letter "
+    "One has to write from memory, a vector of 16 numbers. The other may look back at every letter "
     "(*attention*). Press **Play**.",
-    caption="What both write, how often they are right by the number of letters, and where the "
-    "second one looks: a row is a letter that it writes, a column one that it read, ⊣ the end.",
+    caption="What both write, how often they are right for each number of letters, and where the "
+    "second one looks. A row is a letter that it writes, a column one that it read, ⊣ the end.",
     alt="Two curves against the number of letters: with attention nearly all words are reversed, "
-    "from one vector hardly any of eight letters. Below, a matrix of weights with large ones on "
+    "from one vector hardly any with eight letters. Below, a matrix of weights with large ones on "
     "the diagonal that rises to the right.",
     size=(7.6, 7.4),
     controls=[

@@ -1,4 +1,4 @@
-"""The simulation of a recurrent cell that goes over three words, there and back."""
+"""The simulation of a recurrent cell that goes forward through three words, and back."""
 
 import numpy as np
 
@@ -25,9 +25,9 @@ EDGES += [("after not", "after very"), ("after very", "after good")]
 
 
 def read(scale: float, doutput: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The ledgers (3, 5, 2) of all words, forward and backward, and the weight's gradient so far.
+    """The rows of LEDGERS for each word, forward and backward (3, 5, 2), and dweights (4, 2, 2).
 
-    The latter (4, 2, 2) begins with 0, and goes on with what it is after each backward step.
+    dweights is the weight's gradient so far: 0 at first, then its sum after each backward step.
     """
     w, states, forward = scale * weight, [np.zeros((1, 2))], []
     for a in share[:, None]:
@@ -45,7 +45,7 @@ def read(scale: float, doutput: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.
 
 
 def at(place, arrays: np.ndarray) -> np.ndarray:
-    """arrays[place], where a reader sets the place."""
+    """arrays[place], for a place that the reader sets."""
     here = 1.0 * (np.arange(len(arrays)) == place)
     return (here[:, None, None] * arrays).sum(axis=0)
 
@@ -77,10 +77,10 @@ through_time = Simulation(
     name="through-time",
     title="Three words, there and back",
     say="Press **Play**, or move the slider: three steps forward, then three back. The number in a "
-    "block is the length of what it holds or, on the way back, of the gradient that arrived there.",
-    caption="The first word has been read. On the way back the same blocks are met in reverse.",
-    alt="A diagram of three states below each other, each with its word beside it, and tables of "
-    "the numbers of a step: the state before, its product with W, the word's share, sum and tanh.",
+    "block is the length of its vector or, on the way back, of the gradient that arrived there.",
+    caption="The first word has been read. The way back visits the same blocks in reverse order.",
+    alt="A diagram of three states, one below the other, each with its word beside it. Tables show "
+    "the numbers of a step: the state before, its product with W, the word's a, the sum, its tanh.",
     size=(7.6, 5.6),
     controls=[
         Slider("moment", "Moment", MOMENTS, plays=True, live=True),
@@ -89,7 +89,7 @@ through_time = Simulation(
             "loss",
             "The loss looks at",
             [
-                Option(at_the_end, "the end", "All that reaches *not* comes through two steps."),
+                Option(at_the_end, "the end", "What reaches *not* has come back two steps."),
                 Option(
                     everywhere,
                     "every word",
@@ -120,7 +120,7 @@ from lessons.lesson_01.through_time import compute, np
 
 moment = 0
 scale = 1
-loss = 0  # what comes to each state from outside
+loss = 0  # the gradient that each state gets from the loss
 found = compute(moment, scale, loss)
 forward, backward, dweight = found["forward"], found["backward"], found["dweight"]
 print(forward.round(2), backward.round(2), dweight.round(2), sep="\\n\\n")""",

@@ -7,11 +7,11 @@ from lessons.kit.views import Axis, Chart, Drawn, Figures
 
 LAYERS, WORDS = (1, 2, 4), (4, 8, 16, 24)
 TURNS = range(0, 57, 2)
-STAGES = 4  # of self-attention, one after the other
+STAGES = 4  # matrix products of self-attention, one after the other
 
 
 def compute(layers, words) -> dict[str, np.ndarray]:
-    """Of each piece of work, a word in a layer, a row (word, begin, end), for both ways.
+    """A row (word, begin, end) for the work on each word in each layer, forward and backward.
 
     A recurrent step waits for the one before it and for its word in the layer below; a word's
     self-attention waits for all words of the layer below. Backward is the same in reverse.
@@ -47,11 +47,12 @@ timeline = Simulation(
     title="Who waits for whom?",
     say="Press **Play**. A bar is the work for one word in one layer. It begins as soon as all "
     "its input is there: there are as many workers as anyone could use. Then double the words. "
-    "Which of the two takes longer?",
-    caption="Above the recurrent network, below self-attention. A row is a word, the axis is time.",
+    "Which of the two takes longer now?",
+    caption="Top: the recurrent network. Bottom: self-attention. Each row is a word. Time runs to "
+    "the right.",
     alt="Two timelines with a row for each word. In the recurrent network the bars form a "
-    "staircase, one word after the other, up and down again. In self-attention all words work at "
-    "the same time, layer after layer.",
+    "staircase, one word after the other, down and up again. In self-attention the bars of all "
+    "words begin and end together, layer after layer.",
     size=(7.6, 7.0),
     controls=[
         Choice("layers", "Layers", LAYERS, 1),

@@ -1,1 +1,1 @@
-"""What lesson 2 is made of, besides its text."""
+"""The simulations and the exercises of lesson 2."""

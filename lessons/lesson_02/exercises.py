@@ -18,19 +18,19 @@ def soft_backward(doutput, query, keys, values, tau, weights):
     query (d_k,), keys (S, d_k), values (S, d_v), weights (S,),
     and tau one number.
     """
-    # The gradient of the weights. It says for each how much the loss rises when more of its value
-    # is taken. See “Through the blend”.
+    # The gradient of the weights. It says for each weight how much the loss rises when more of its
+    # value is taken. See “Through the blend”.
     dweights = values @ doutput
     # The average of the weights' gradient. Each entry counts by its weight.
     average = (weights * dweights).sum()
-    # The gradient of the scores. One number added to all of them changes no weight. See “Through
+    # The gradient of the scores. One number added to all scores changes no weight. See “Through
     # the softmax”.
     dscores = weights * (dweights - average)
     # The gradient of the products of keys and query. Forward divides them once by the temperature.
     dproducts = dscores / tau
     # dquery. The query was used in every product, each time with another key.
     dquery = dproducts @ keys
-    # dkeys. A key was used in its own product alone, and there it met the query.
+    # dkeys. A key was used in its own product alone, and its factor there was the query.
     dkeys = dproducts[:, None] * query
     # dvalues. A value was used once, in the output, and counts there by its weight.
     dvalues = weights[:, None] * doutput
@@ -58,23 +58,23 @@ def river_backward(doutput, query, keys, values, width, weights):
     query (T,), keys (S,), values (S,), weights (T, S),
     and width one number.
     """
-    # The gradient of the weights. An output was mixed of all values, by its row of the weights.
+    # The gradient of the weights. An output is a mixture of all values, by its row of the weights.
     dweights = doutput[:, None] * values
     # The average of a row. Each row is a softmax of its own.
     average = (weights * dweights).sum(axis=1, keepdims=True)
-    # The gradient of the scores. One number added to a row of them changes no weight.
+    # The gradient of the scores. One number added to a whole row of scores changes no weight.
     dscores = weights * (dweights - average)
     # How far each query is from each key. Its sign says on which side the key lies.
     away = query[:, None] - keys
-    # What a score tells its key. A score is a square over twice the square of the width: write down
-    # its slope, and see what becomes of the 2.
+    # What each score gives to the gradient of its key. A score is minus a square over twice the
+    # square of the width: write down its slope, and see what becomes of the 2.
     pull = dscores * away / width**2
-    # dquery. A query was used in its own row. If it moves away from a key, does that score rise?
+    # dquery. A query was used in its own row. When it moves away from a key, does that score rise?
     dquery = -pull.sum(axis=1)
-    # dkeys. A key was used in its own column, with the other sign than the query.
+    # dkeys. A key was used in its own column, with the sign opposite to the query's.
     dkeys = pull.sum(axis=0)
     # dwidth. There is one width for all scores. Write a score as a number over the square of the
-    # width, and ask for its slope by the width.
+    # width, and find its slope with respect to the width.
     dwidth = (pull * away).sum() / width
     return dquery, dkeys, dwidth
 
@@ -87,7 +87,7 @@ def river(query, keys, values, width):
 TWICE = Mistake(
     "pull",
     lambda dscores, away, width: dscores * away / (2 * width**2),
-    "The 2 that stands below the square is still there. The slope of a square brings one, too.",
+    "The 2 below the square is still there. But the slope of a square brings a 2 above it, too.",
 )
 
 
@@ -99,8 +99,8 @@ def taps_backward(doutput, query, keys, values, tau, shares):
     query (d_k,), keys (S, d_k), values (S, d_v), shares (S,),
     and tau one number.
     """
-    # The gradient of the shares. It says for each how much the loss rises when more of its value is
-    # taken.
+    # The gradient of the shares. It says for each share how much the loss rises when more of its
+    # value is taken.
     dshares = values @ doutput
     # The gradient of the scores. Each has a sigmoid of its own.
     dscores = dshares * (shares - shares**2)
@@ -108,7 +108,7 @@ def taps_backward(doutput, query, keys, values, tau, shares):
     dproducts = dscores / tau
     # dquery. The query was used in every product, each time with another key.
     dquery = dproducts @ keys
-    # dkeys. A key was used in its own product alone, and there it met the query.
+    # dkeys. A key was used in its own product alone, and its factor there was the query.
     dkeys = dproducts[:, None] * query
     # dvalues. A value was used once, in the output, and counts there by its share.
     dvalues = shares[:, None] * doutput
@@ -128,39 +128,40 @@ EXERCISES = [
     Exercise(
         lesson=2,
         title="The soft lookup, backwards",
-        task="""Write the whole backward of a soft lookup with one query and a temperature. All of
-it is in the lesson, by entries; here you need arrays. `values[s]` is a row, and `weights[:, None]`
-makes a column of the weights.""",
+        task="""Write the whole backward of a soft lookup with one query and a temperature. The
+lesson derives all of it entry by entry; here you need arrays. `values[s]` is a row, and
+`weights[:, None]` makes a column of the weights.""",
         solution=soft_backward,
         forward=lookup,
         inputs=sizes,
         mistakes=[OWN_WEIGHT],
-        done="With a row for each query, instead of one, these are the lines of attention.",
+        done="With many queries, one in each row, these are the lines of attention.",
     ),
     Exercise(
         lesson=2,
         title="The river, backwards",
-        task="""You set the width of the river's lookup with a slider. It could be learned: that
-takes a gradient. So could the hours, if clocks were wrong. The lesson derives neither. Ask of every
-number where it was used, and with which slope. There are many queries now, one for each row of the
-weights.""",
+        task="""You set the width of the river's lookup with a slider. It could be learned instead:
+that takes a gradient. So could the hours, if clocks were wrong. The lesson derives neither
+gradient. Ask of every number where it was used, and with which slope. There are many queries now,
+one for each row of the weights.""",
         solution=river_backward,
         forward=river,
         inputs=lambda n: dict(query=(n.T,), keys=(n.S,), values=(n.S,), width=np.array(0.8)),
         mistakes=[OWN_WEIGHT, TWICE],
-        done="Nadaraya and Watson had to choose their width. You can learn it, and where to ask.",
+        done="Nadaraya and Watson had to choose their width. Your lookup can learn the width, and "
+        "also where to ask.",
     ),
     Exercise(
         lesson=2,
         title="Find the mistake",
         task="""In another bar every jug has a tap: its share is the sigmoid of its score, and the
-shares need not add up to 1. The queries there learn slowly when it is hot and jump about when it is
-cold. The loss falls all the same. One line is wrong: find it and mend it.""",
+shares need not add up to 1. With the backward below, queries learn slowly at a high temperature and
+jump about at a low one. The loss falls all the same. One line is wrong: find it and mend it.""",
         solution=taps_backward,
         forward=taps,
         inputs=sizes,
         to_find="dproducts = dscores / tau / tau",
         done="A gradient that is off by a factor points the right way, so the loss falls and hides "
-        "it. Numerical gradients do not.",
+        "the mistake. Numerical gradients do not hide it.",
     ),
 ]

@@ -1,4 +1,4 @@
-"""The example of lesson 2, five jugs of juice, and its simulations: move, smooth, learn."""
+"""The example of lesson 2, five jugs of juice, and three simulations: move, smooth, learn."""
 
 import numpy as np
 
@@ -12,9 +12,9 @@ jugs = ["cherry", "banana", "lemon", "carrot", "apple"]
 tastes, contents = ["sweet", "sour"], ["price", "vitamin C"]
 key = np.array([[2, 1], [2, -1], [-1, 2], [-1, -1], [1, 0]], dtype=float)
 value = np.array([[4, 1], [1, 0], [2, 5], [0, 2], [1, 2]], dtype=float)
-around = [1, 0, 2, 3]  # the corners of both areas, in their order; apple lies inside
+around = [1, 0, 2, 3]  # the corners of both areas, in order around; apple lies inside
 query, temperature = np.array([[1.0, 2.0]]), 2.0
-doutput = np.array([[1.0, -1.0]])  # of the loss that is the price minus the vitamin C
+doutput = np.array([[1.0, -1.0]])  # the gradient of the loss, which is price minus vitamin C
 HARD = 1e-9  # a temperature so low that only the highest score counts
 
 
@@ -25,7 +25,7 @@ def lookup(query, temperature, key=key, value=value):
 
 
 def slope(query, temperature):
-    """query (T, 2) -> dquery (T, 2) of the loss, each query's own."""
+    """query (T, 2) -> dquery (T, 2), each row the gradient of its own query's loss."""
     weights, _ = lookup(query, temperature)
     dweights = 0 * weights + matmul(doutput, value.T)  # a row for each query
     dscores = softmax_backward(dweights, weights)
@@ -67,7 +67,7 @@ TEMPERATURES = [
     Option(np.inf, "∞", "Scores no longer count: every jug gives the same share.", "np.inf"),
 ]
 SCORES = [
-    Option("dot product", note="$e_s = q \\cdot k_s$. The longer a key, the louder it is."),
+    Option("dot product", note="$e_s = q \\cdot k_s$. A longer key has stronger scores."),
     Option("distance", note="$e_s = -\\frac12 |q - k_s|^2$. The nearest key scores highest."),
 ]
 
@@ -79,9 +79,9 @@ move_the_wish = Simulation(
     "share. Watch where the glass goes on the right. Then turn the temperature down to 0.",
     caption="Left: the wish and the labels of the jugs. Right: what the jugs contain, and the "
     "glass. The larger a dot, the larger the share of its jug.",
-    alt="Two planes. In the left one the labels of five jugs and a wish between cherry and lemon, "
-    "which have the largest dots. In the right one the contents of the jugs, and among them, on "
-    "the line from cherry to lemon or near it, the glass.",
+    alt="Two charts. The left one has the labels of five jugs and a wish between cherry and lemon, "
+    "which have the largest dots. The right one has the contents of the jugs, and in the middle of "
+    "them the glass.",
     size=(7.6, 11),
     controls=[
         Pad(
@@ -176,7 +176,7 @@ def shares(query, width):
 
 def river(query, width) -> dict[str, np.ndarray]:
     weights = shares(np.reshape(query, 1), width)[0]
-    day = DAY + 0 * query  # so that the page computes what follows, and need not hold it
+    day = DAY + 0 * query  # depends on the query, so the page computes it and stores no curve
     curve = shares(day, width) @ levels
     return {
         "curve": curve,
@@ -193,7 +193,7 @@ def river(query, width) -> dict[str, np.ndarray]:
 smooth_the_river = Simulation(
     name="river",
     title="A lookup in a day",
-    say="Press **Play**, or drag in the chart: the dots that make up the level at this hour grow. "
+    say="Press **Play**, or drag in the chart: the larger a dot, the more it counts at this hour. "
     "Then make the lookup narrower and wider.",
     caption="The level of a river over a day. Dots are measurements. The soft lookup is smooth, "
     "the nearest measurement is a staircase.",
@@ -222,7 +222,7 @@ smooth_the_river = Simulation(
         Figures(
             {
                 "largest": "the largest share here",
-                "effective": "1 / Σ a²: as a mean of so many measurements",
+                "effective": "1 / Σ a²: as noisy as a mean of so many",
                 "error": "error of the whole curve (root mean square)",
             }
         ),
@@ -278,9 +278,9 @@ learning = Simulation(
     say="Press **Play**: from step to step the query moves to where the loss is lower. Then drag "
     "its beginning to another place, and change the temperature.",
     caption="The path of a query that learns, from (1, 2) at temperature 2, and its loss.",
-    alt="Left the labels of the jugs as dots, and a path of queries that leads from the cherry's "
-    "side to beyond the lemon. Below it the loss, which falls from 0.5 to nearly −3, and that of "
-    "a hard lookup with the same queries, which falls at once from 3 to −3.",
+    alt="Two charts. One has the labels of the jugs as dots, and a path of queries that leads from "
+    "the cherry's side to beyond the lemon. The other has the loss, which falls from 0.5 to nearly "
+    "−3, and the loss of a hard lookup with the same queries, which falls at once from 3 to −3.",
     size=(7.6, 8),
     controls=[
         Slider("step", "Step", range(STEPS + 1), plays=True, live=True),

@@ -1,1 +1,1 @@
-"""What lesson 3 is made of, besides its text."""
+"""The parts of lesson 3 besides its text."""

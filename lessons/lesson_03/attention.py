@@ -13,7 +13,7 @@ from numformer.paper.attention import (
 )
 from numformer.paper.softmax import softmax, softmax_backward
 
-# The example of the lesson. The start of the text has been read before: it has a key and a value.
+# The example of the lesson. The start mark was read before: it has a key and a value, no query.
 keys = ["⟨s⟩", "the", "cat", "it", "purrs"]
 tokens = keys[1:]
 features = ["article", "noun", "verb"]
@@ -27,8 +27,9 @@ BACKWARD = scaled_dot_product_attention_backward.__name__
 SOFTMAX, SOFTMAX_BACKWARD = softmax.__name__, softmax_backward.__name__
 CENTRED = "dscores = dweights - "
 
-# Of each matrix its symbol, its axes, the size of an entry with the darkest colour; then the line
-# of the library that makes it, and in which variable ("" for what is returned or has no name).
+# For each matrix: its symbol, its axes, how large an entry of the darkest colour is; then the
+# function and the line of the library that make it, and the variable that holds it ("" for what is
+# returned or has no name).
 MATRICES = {
     "query": ("Q", "queries", "features", 2, FORWARD, "def", "query"),
     "key": ("K", "keys", "features", 2, FORWARD, "def", "key"),
@@ -73,11 +74,11 @@ MIRRORED = (
 
 
 def of(*same: str, **others) -> dict:
-    """Which matrices the names in a line stand for: those of the same name, and others."""
+    """For each name in a line its matrix: the matrix of the same name, or one given in `others`."""
     return {name: name for name in same} | others
 
 
-MASKED = "masked", "scaled", "scaled"  # what the scores are in that line, in turn
+MASKED = "masked", "scaled", "scaled"  # the matrices that `scores` stands for in that line, in turn
 GIVEN = "doutput", "query", "key", "value", "weights"
 STEPS = (
     Step(
@@ -88,8 +89,8 @@ STEPS = (
         "**value** (what it hands over), one row each. Pick a token: its query is the marked row. "
         "Type another query for *it*.",
         "Which key fits the marked query best?",
-        "Multiply the query by each key, entry by entry, and add up: the largest sum fits best. "
-        "The next step does this for all pairs at once.",
+        "Multiply the query by each key, entry by entry, and add up: the key with the largest sum "
+        "fits best. The next step does this for all pairs at once.",
         r"\mathrm{Attention}(@query, @key, @value) = "
         r"\mathrm{softmax}\!\left(\frac{@query @key^\top}{\sqrt{d_k}}\right) @value",
         [Code(FORWARD, "def", of("query", "key", "value"))],
@@ -100,7 +101,7 @@ STEPS = (
         "scores",
         "scores",
         "Every query meets every key",
-        "An entry of $E$ is the dot product of one query with one key. It is large where both have "
+        "An entry of $E$ is the dot product of one query with one key. It is large if both have "
         "large numbers in the same places.",
         "Raise the temperature: which entries change?",
         "The temperature divides every query, so it divides all of $E$; only a 0 stays as it is.",
@@ -115,8 +116,8 @@ STEPS = (
         "scale",
         "scale",
         "Divide by √d_k",
-        "The longer the vectors, the larger their dot products. Dividing by $\\sqrt{d_k}$ keeps "
-        "them where softmax still reacts.",
+        "The more entries vectors have, the larger their dot products. Dividing by $\\sqrt{d_k}$ "
+        "keeps them where the softmax still reacts.",
         "Which temperature undoes this step?",
         "$1/\\sqrt{d_k}$. The scale is itself a temperature, one that is always on.",
         r"@scaled = \frac{@scores}{\sqrt{d_k}}",
@@ -131,7 +132,7 @@ STEPS = (
         "mask",
         "Hide what may not be seen",
         "Where $M$ says no, the score becomes $-\\infty$. Its weight will be exactly 0, and the "
-        "others will still sum to 1.",
+        "other weights of the row will still sum to 1.",
         "With the causal mask, which token still sees everything?",
         "The last. A token sees the start, itself and those before it.",
         r"@masked_{ts} = \begin{cases} @scaled_{ts} & \text{if } @allowed_{ts} \\ "
@@ -154,7 +155,7 @@ STEPS = (
         "Exponentials make all entries positive; dividing by their sum $n$ makes each row sum "
         "to 1. The row's largest score is subtracted first, so no exponential overflows.",
         "Lower the temperature. What happens to the largest weight of each row?",
-        "It goes to 1 and the others to 0. Equal highest scores get equal weights. A high "
+        "It goes towards 1, the others towards 0. Equal highest scores get equal weights. A high "
         "temperature makes all weights alike.",
         r"@exponentials_{ts} = e^{@masked_{ts} - \max_u @masked_{tu}}"
         "\n\n"
@@ -169,7 +170,7 @@ STEPS = (
         ("masked",),
         ("exponentials", "total", "weights"),
         ("/", "exponentials", "total"),
-        note="`maximum(total, 1)`: the total of a row that may see nothing is 0.",
+        note="`maximum(total, 1)`: a row that sees nothing has the total 0, and is divided by 1.",
         see="Four steps",
     ),
     Step(
@@ -191,8 +192,8 @@ STEPS = (
         "upstream",
         "dO",
         "A gradient comes back",
-        "Somewhere above, a loss $L$ is computed from $O$. An entry of $\\mathrm{d}O$ says how "
-        "much $L$ grows when this entry of $O$ grows a little. Choose it yourself.",
+        "Later in the model, a loss $L$ is computed from $O$. An entry of $\\mathrm{d}O$ says how "
+        "much $L$ grows when this entry of $O$ grows a little. Choose $\\mathrm{d}O$ yourself.",
         "You double $\\mathrm{d}O$. What happens to the gradients that follow?",
         "They double: all that follows is **linear** in $\\mathrm{d}O$. Try it: type numbers.",
         r"@doutput_{tj} = \frac{\partial L}{\partial @output_{tj}}",
@@ -207,8 +208,8 @@ STEPS = (
         "dV",
         "Back to the values",
         "Going forward, token $s$ handed its value to all outputs $t$, with weights $A_{ts}$. "
-        "Going back it collects from them, with the same weights: a column of $A$ instead of a "
-        "row.",
+        "Going back, its gradient collects from all of them, with the same weights: a column of "
+        "$A$ instead of a row.",
         "Hide the last token. What is its row of $\\mathrm{d}V$?",
         "Exactly 0. Nobody looked at it, so its value changes nothing.",
         r"@dvalue = @weights^\top @doutput",
@@ -223,12 +224,12 @@ STEPS = (
         "dweights",
         "dA",
         "Back to the weights",
-        "The other factor of the same product. A little more weight $A_{ts}$ adds a little of "
-        "value $s$ to output $t$. The dot product of that value with row $t$ of $\\mathrm{d}O$ "
+        "$A$ is the other factor of the same product. A little more weight $A_{ts}$ adds a little "
+        "of value $s$ to output $t$. The dot product of that value with row $t$ of $\\mathrm{d}O$ "
         "says how much the loss rises.",
         "Does the mask change $\\mathrm{d}A$?",
-        "No. It says what a weight would do, not whether it may. The mask acts through the "
-        "weights, in the next two steps.",
+        "No. It says what a change of a weight would do, not whether the mask allows that weight. "
+        "The mask acts through the weights, in the next two steps.",
         r"@dweights = @doutput @value^\top",
         [Code(BACKWARD, "dweights = ", of("dweights", "doutput", "value"))],
         ("doutput", "value"),
@@ -242,10 +243,11 @@ STEPS = (
         "dA′",
         "Softmax, first line: subtract the average",
         "The weights of a row sum to 1: one grows only if others shrink. So what counts is how far "
-        "an entry is above its row's weighted average $r$. (You will write the code for this.)",
-        "Let only one weight of a row be large (temperature 0.25). Which entry of $\\mathrm{d}A'$ "
-        "goes to 0?",
-        "The one with the large weight: it is nearly the average itself.",
+        "an entry of $\\mathrm{d}A$ is above its row's weighted average $r$. (You will write the "
+        "code for this.)",
+        "Let one weight of a row be much larger than the others (temperature 0.25). Which entry of "
+        "$\\mathrm{d}A'$ goes to 0?",
+        "That of the large weight: its entry of $\\mathrm{d}A$ is nearly the average itself.",
         r"@centred_{ts} = @dweights_{ts} - @average_t, \quad "
         r"@average_t = \sum_s @dweights_{ts}\, @weights_{ts}",
         (),  # exercise 1 asks for the code
@@ -276,9 +278,9 @@ STEPS = (
         "dE",
         "The same scale again",
         "What was divided by $\\sqrt{d_k}$ going forward is divided by it going back.",
-        "Leave this line out by mistake. Which gradients are wrong, and by which factor?",
-        "$\\mathrm{d}Q$ and $\\mathrm{d}K$ by $\\sqrt{d_k}$. $\\mathrm{d}V$ is right: it left the "
-        "path earlier. That pattern is how the mistake is found.",
+        "Suppose you forget this line. Which gradients are wrong, and by which factor?",
+        "$\\mathrm{d}Q$ and $\\mathrm{d}K$ by $\\sqrt{d_k}$. $\\mathrm{d}V$ is right: it does "
+        "not use this line. That pattern gives the mistake away.",
         r"@dscores = \frac{@dscaled}{\sqrt{d_k}}",
         [Code(BACKWARD, "dscores *= 1", of("dscores"))],
         ("dscaled",),
@@ -292,9 +294,10 @@ STEPS = (
         "dQ",
         "Back to the queries",
         "A query's gradient is a sum of the keys, each times its entry in the query's row of "
-        "$\\mathrm{d}E$. A step against it moves the query towards some keys and away from others.",
+        "$\\mathrm{d}E$. A step against this gradient moves the query towards some keys and away "
+        "from others.",
         "Set $\\mathrm{d}O$ to “only it”. Which rows of $\\mathrm{d}Q$ are not 0?",
-        "At most its own. A query acts on its own output alone.",
+        "At most that of *it*. A query acts on its own output alone.",
         r"@dquery = @dscores @key",
         [Code(BACKWARD, "dquery = ", of("dquery", "dscores", "key"))],
         ("dscores", "key"),
@@ -339,7 +342,7 @@ MASKS = [
     Option(
         np.tile(AWAKE[:, None], 5),
         "“it” sees nothing",
-        "Everything is hidden. Its weights, output and gradient are 0: no NaN anywhere.",
+        "All keys are hidden from *it*. Its weights, output and gradient are 0: no NaN anywhere.",
         "np.tile(np.arange(4)[:, None] != 2, 5)",
     ),
 ]
@@ -347,7 +350,7 @@ IT = slice(2, 3)
 WANTED = [
     Option(query[IT], "a noun", "As in the text: a noun, and no article."),
     Option(np.array([[0.0, 0, 2]]), "a verb", "Now *it* finds *purrs*."),
-    Option(np.zeros((1, 3)), "nothing", "All scores are 0, so *it* takes the same from everyone."),
+    Option(np.zeros((1, 3)), "nothing", "All its scores are 0: *it* takes the same from everyone."),
 ]
 TEMPERATURES = [n / 20 for n in range(5, 81)]
 UPSTREAM = [
@@ -386,7 +389,7 @@ def compute(**values) -> dict[str, np.ndarray]:
 
 
 def draw_all(figure) -> None:
-    """Every matrix, each gradient in the mirror of what it belongs to."""
+    """Matrices in two rows; below them their gradients, as in a mirror."""
     arrays = compute()
     grid = figure.add_gridspec(4, 4)
     for row, names in enumerate(MIRRORED):
@@ -405,7 +408,7 @@ attention = Simulation(
     "six steps. Eight more take the gradient back.",
     caption="Read it row by row: forward in the first two rows, then backward, from the third row "
     "to the fourth. Each gradient stands below the matrix that it belongs to.",
-    alt="Every matrix of the example with its numbers. First row: Q, K and V. Second row: E, Z, "
+    alt="Matrices of the example with their numbers. First row: Q, K and V. Second row: E, Z′, "
     "the weights A and the output O. Below them, each under the matrix that it belongs to: the "
     "gradients dE, dZ, dA and dO, then dQ, dK and dV.",
     size=(7.6, 6.4),

@@ -1,7 +1,7 @@
 """The exercises of lesson 3: softmax, attention and other scores, backwards.
 
-`lessons/kit/exercise.py` tells how they are declared, `lessons/kit/solution.py` what the notes are
-for.
+`lessons/kit/exercise.py` explains how exercises are declared, and `lessons/kit/solution.py` what
+the notes are for.
 """
 
 import math
@@ -29,14 +29,14 @@ def softmax_backward(dweights, weights):
 
     Forward was weights = softmax(scores), row by row.
     """
-    # A term of the average. It comes from one weight of the row, and a weight of 0 has no say.
+    # A term of the average. It comes from one weight of the row, and a weight of 0 adds nothing.
     counted = weights * dweights
     # The average of a row. Each row is a softmax of its own, and its weights add up to 1: ask along
-    # which axis.
+    # which axis they do.
     average = counted.sum(axis=-1, keepdims=True)
-    # The gradient of the scores. Try two cases: where a weight is 0, its score changes nothing; and
-    # where the loss rises by the same with every weight of a row, no score matters. See “Through
-    # the softmax”.
+    # The gradient of the scores. Try two cases. Where a weight is 0, its score changes nothing.
+    # Where every weight of a row raises the loss by the same amount, no score of the row matters.
+    # See “Through the softmax”.
     dscores = weights * (dweights - average)
     return dscores
 
@@ -46,25 +46,26 @@ IDEAS = [
         "dscores",
         lambda dweights, weights: dweights * weights * (1 - weights),
         "Each score is treated as if it moved its own weight alone. It moves all weights of its "
-        "row, which keep adding up to 1. You have the diagonal of the Jacobian: look beside it.",
+        "row, which keep adding up to 1. You have the diagonal of the Jacobian; the other entries "
+        "are missing.",
     ),
     Mistake(
         "dscores",
         lambda dweights: softmax(dweights),
         "You apply the softmax once more, to gradients. Backward does not repeat the step of "
-        "forward: it multiplies by the slopes of this step, at the weights that forward found.",
+        "forward: it multiplies by the slopes of that step, at the weights that forward found.",
     ),
     Mistake(
         "dscores",
         lambda dweights, weights: dweights - weights * dweights.sum(axis=-1, keepdims=True),
         "This is the backward of log-softmax, whose result is the logarithm of the weights. Here "
-        "forward returned the weights themselves: one factor more comes in by the chain rule.",
+        "forward returned the weights themselves: the chain rule brings in one more factor.",
     ),
     Mistake(
         "dscores",
         lambda dweights, weights: weights - dweights,
-        "A difference from the weights is what softmax and cross-entropy give together, where the "
-        "other is the target. Here no loss follows: the chain rule multiplies by the slopes.",
+        "Weights minus target is the gradient of softmax and cross-entropy together. Here there "
+        "is no target: the chain rule multiplies by the slopes of the softmax.",
     ),
 ]
 
@@ -85,17 +86,18 @@ def attention_backward(doutput, query, key, value, gate, weights):
     dweights = dblend @ value.swapaxes(-1, -2)
     dscores = softmax_backward(dweights, weights)
     # The gradient of query key^T. Forward scales these products once, before the softmax: so their
-    # gradient passes the scale once, and that of the values never.
+    # gradient is scaled once, and the gradient of the values never.
     dproducts = dscores / math.sqrt(query.shape[-1])
     # dquery. Query t was used in all of row t of query key^T, and each key says how far the query
-    # moves its entry.
+    # moves the entry of this key.
     dquery = dproducts @ key
     # dkey. Key s was used in all of column s of query key^T, and each query says how far the key
-    # moves its entry.
+    # moves the entry of this query.
     dkey = dproducts.swapaxes(-1, -2) @ query
     # dvalue. Value s was used by every query that took some of it, and collects from all of them.
     dvalue = weights.swapaxes(-1, -2) @ dblend
-    # dgate. An entry of the gate met one entry of the blend. That was not saved: compute it again.
+    # dgate. An entry of the gate met one entry of the blend. Forward did not save the blend:
+    # compute it again.
     dgate = doutput * (weights @ value)
     return dquery, dkey, dvalue, dgate
 
@@ -108,8 +110,8 @@ def attention(query, key, value, gate, mask):
 UNMASKED = Mistake(
     "weights",
     lambda query, key: softmax(query @ transpose(key) / math.sqrt(query.shape[-1])),
-    "The weights are computed once more, from queries and keys, but without the mask that forward "
-    "had. Those that forward used are given to you: look at the arguments.",
+    "You compute the weights again, from queries and keys, but without the mask that forward had. "
+    "The weights that forward used are among the arguments.",
 )
 
 
@@ -122,10 +124,10 @@ def tempered_backward(dweights, query, key, tau, weights):
     and tau one number.
     """
     dscores = softmax_backward(dweights, weights)
-    # Each score without its bias. It is what tau divides.
+    # Each score without its bias. Tau divides this part alone.
     scores = query @ key.T / math.sqrt(query.shape[-1]) / tau
-    # The slope of each score by tau. Write a score as c / tau: the larger tau is, the smaller the
-    # score is, and the less it changes.
+    # The slope of each score with respect to tau. Write a score as c / tau: the larger tau is, the
+    # smaller the score is, and the less it changes.
     slopes = -scores / tau
     # dtau. There is one tau for all scores.
     dtau = (dscores * slopes).sum()
@@ -147,9 +149,11 @@ def additive_backward(dscores, v, hidden):
     scores = hidden v, with
     query (T, d), key (S, d), v (d,), hidden (T, S, d).
     """
-    # The slopes of the tanh. It has been taken already: they can be had from the hidden values.
+    # The slopes of the tanh. Forward has taken the tanh already: its slopes follow from the hidden
+    # values.
     slopes = 1 - hidden**2
-    # The gradient of the sums of a query and a key. Each went into its score by the tanh and v.
+    # The gradient of the sums of a query and a key. Each sum reached its score through the tanh and
+    # v.
     dsums = dscores[..., None] * v * slopes
     # dquery. A query was added once for every key.
     dquery = dsums.sum(axis=1)
@@ -170,8 +174,8 @@ EXERCISES = [
         lesson=3,
         title="The softmax, backwards",
         task="""Write the gradient of the softmax. `weights` is what forward returned, `dweights`
-the gradient that arrives there. Every row is a softmax of its own; where a key is masked its weight
-is 0. Nothing else is needed: the scores themselves do not occur in the result.""",
+its gradient. Every row is a softmax of its own; where a key is masked its weight is 0. You need
+nothing else: the scores themselves do not occur in the result.""",
         solution=softmax_backward,
         forward=lambda scores, mask: (weights := softmax(scores, mask), {"weights": weights}),
         inputs=lambda n: dict(scores=(n.T, n.S), mask=a_mask(n.T, n.S)),
@@ -181,16 +185,17 @@ is 0. Nothing else is needed: the scores themselves do not occur in the result."
             zero_where("dscores", "weights", "A masked score changes nothing."),
             sums_to_0("dscores", "One number added to all scores of a row changes no weight."),
         ],
-        done="A masked key gets the gradient 0, because its weight is 0. Attention's backward "
-        "needs this function as one of its steps.",
+        done="A masked score gets the gradient 0, because its weight is 0. This function is one "
+        "step of attention's backward.",
     ),
     Exercise(
         lesson=3,
         title="Attention with a gate, backwards",
-        task="""Some recent models multiply what attention has blended by a *gate*: how much of each
-entry may go on. Write the whole backward: read forward upwards. The mask needs no line, because
-what was masked has the weight 0. The arrays have four axes now, (batch, heads, T, S) for the
-weights. You may call your `softmax_backward`, if it takes them all.""",
+        task="""Some recent models multiply what attention has blended by a *gate*, which says how
+much of each entry may go on. Write the whole backward: go through forward from the last step to the
+first. The mask needs no line, because masked keys have the weight 0. The arrays have four axes now,
+(batch, heads, T, S) for the weights. You may call your `softmax_backward`, if it works with four
+axes.""",
         solution=attention_backward,
         forward=attention,
         inputs=lambda n: dict(
@@ -203,14 +208,14 @@ weights. You may call your `softmax_backward`, if it takes them all.""",
         mistakes=[*IDEAS, UNMASKED],
         properties=[apart(0, "sequence"), apart(1, "head")],
         done="That is the whole way back through attention, with masked keys and with T unlike S. "
-        "The library's backward does the same, with dropout instead of the gate.",
+        "The library's backward is the same without the gate.",
     ),
     Exercise(
         lesson=3,
         title="A temperature and a bias that are learned",
         task="""Some models learn how sharp their attention is: a temperature `tau` divides the
-scores. And some learn a bias for each key: how much it is looked at, whatever the query. The lesson
-derives neither gradient. You can. You may call your `softmax_backward`.""",
+scores. And some learn a bias for each key: it makes all queries look at this key more, or less. The
+lesson derives neither gradient. You can. You may call your `softmax_backward`.""",
         solution=tempered_backward,
         forward=tempered,
         inputs=lambda n: dict(query=(n.T, n.K), key=(n.S, n.K), tau=np.array(1.7), bias=(n.S,)),
@@ -221,15 +226,15 @@ derives neither gradient. You can. You may call your `softmax_backward`.""",
     Exercise(
         lesson=3,
         title="Find the mistake",
-        task="""The backward of an additive score, which the lesson does not derive. It has a
-mistake that a published project had in another place. Its models trained, and its author saw
-nothing: the optimizer was Adam. Find the line and mend it.""",
+        task="""This is the backward of an additive score, which the lesson does not derive. One
+line has a mistake that a published project made in another place. The project's models trained, and
+its author noticed nothing, because the optimizer was Adam. Find the line and mend it.""",
         solution=additive_backward,
         forward=additive,
         inputs=lambda n: dict(query=(n.T, n.K), key=(n.S, n.K), v=(n.K,)),
         called={"K": "the width"},
         to_find="dsums = dscores[..., None] * v * slopes / dscores.shape[0]",
-        done="dquery and dkey were too small and pointed the right way, and Adam divides by a "
-        "gradient's size: the loss hid the mistake, and numerical gradients show it.",
+        done="dquery and dkey pointed the right way and were only too small. Adam divides by a "
+        "gradient's size, so the loss hid the mistake. Numerical gradients show it.",
     ),
 ]

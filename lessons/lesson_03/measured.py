@@ -1,4 +1,4 @@
-"""What lesson 3 shows of four score functions that learn the same task."""
+"""What lesson 3 measures: the accuracy of four score functions that learn the same task."""
 
 from lessons.lesson_03.retrieval import compare
 

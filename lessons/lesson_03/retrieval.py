@@ -1,8 +1,9 @@
-"""What the score function does to learning: a dictionary to be learned, at several widths.
+"""How the score function changes learning: models learn a dictionary, at several widths.
 
-Words of one language ask for their translations: word 7 fits word 7. A set holds eight words in
-both languages, and behind each key stands a random value that only this word's query should get. So
-the right weights are the identity matrix; without positions the model cannot see that they are.
+Words of one language look for their translations: word 7 fits word 7. A set holds eight words in
+both languages, in the same order. Each key comes with a random value, which only the query of the
+same word should get. So the right weights are the identity matrix; the model has no positions, so
+it cannot know this.
 """
 
 import functools
@@ -29,7 +30,7 @@ SCORES = {
 
 
 class Lookup(Layer):
-    """query (B, T), key (B, S) of words, value (B, S, K_v) -> softmax(score) value (B, T, K_v).
+    """Ids query (B, T), key (B, S); value (B, S, K_v) -> softmax(score) value (B, T, K_v).
 
     An Embedding's entries begin with mean 0 and variance 1, as section 3.2.1 assumes of Q and K.
     """
@@ -59,7 +60,7 @@ class Lookup(Layer):
 
 
 def draw(rng: np.random.Generator, sets: int):
-    """-> words (B, S), those of a set all different, and a value (B, S, K_v) for each."""
+    """-> words (B, S), all different within a set, and a value (B, S, K_v) for each."""
     words = rng.permuted(np.tile(np.arange(WORDS), (sets, 1)), axis=1)[:, :SET]
     return words, rng.standard_normal((sets, SET, D_V), dtype=np.float32)
 

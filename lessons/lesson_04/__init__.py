@@ -1,1 +1,1 @@
-"""What lesson 4 is made of, besides its text."""
+"""The parts of lesson 4 besides its text."""

@@ -1,4 +1,4 @@
-"""The exercises of lesson 4: what heads hand over, backwards, and which head is needed."""
+"""The exercises of lesson 4: back through what heads hand over, and which head is needed."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ def handed_backward(dheads, memory, w_v, weights):
     # The gradient of the values. Each head is an attention by itself: see “Through each head”.
     dvalue = weights.swapaxes(-1, -2) @ dheads
     # The gradient of the values with all heads of a word in one row. Back through split: see “Merge
-    # undoes split”. Ask what a row is before and after.
+    # undoes split”. Ask what a row of the array is before and after.
     dmerged = dvalue.swapaxes(0, 1).reshape(memory.shape[0], -1)
     # dw_v. Every word of the memory used the same weight: see “Through the projections”.
     dw_v = (memory.T @ dmerged).reshape(w_v.shape)
@@ -38,7 +38,7 @@ def projected_backward(dy, heads, w_o):
     stand side by side in merged (T, H K), with
     heads (H, T, K), w_o (H K, D).
     """
-    # The heads of a word side by side. Ask what a row is before and after.
+    # The heads of a word side by side. Ask what a row of the array is before and after.
     merged = heads.swapaxes(0, 1).reshape(dy.shape[0], -1)
     # dw_o. Every word used the same weight: see “Through the projections”.
     dw_o = merged.T @ dy
@@ -61,9 +61,9 @@ def gates_backward(dy, heads, gates, w_o):
     Forward was y = the sum of gates[i] heads[i] w_o[i] over i, with
     heads (H, T, K), gates (H,), w_o (H, K, D).
     """
-    # The gradient of each head with its gate. Each went through its own rows of one weight.
+    # The gradient of each gated head. Each gated head went through its own rows of one weight.
     dgated = dy @ w_o.swapaxes(-1, -2)
-    # dheads. Each number of a head was multiplied by one gate.
+    # dheads. Each number of a head was multiplied by the gate of its head.
     dheads = dgated * gates[:, None, None]
     # dgates. A gate was used for every number of its head, and collects from all of them.
     dgates = (dgated * heads).sum(axis=(1, 2))
@@ -77,10 +77,10 @@ def gated(heads, gates, w_o):
 EXERCISES = [
     Exercise(
         title="What heads hand over, backwards",
-        task="""The weights of all heads are given. Write the way back from what the heads found to
-the memory and to the weight that makes the values: back through blend, split and product. Here
-$W^V$ has an axis for the heads, so you see which columns belong to which head.""",
-        done="With $W^Q$ and $W^K$ it is the same, behind the softmax of lesson 3.",
+        task="""The attention weights of all heads are given. Write the way back from what the heads
+found to the memory and to $W^V$: back through blend, split and product. Here $W^V$ has an axis for
+the heads, so you see which columns belong to which head.""",
+        done="The way back to $W^Q$ and $W^K$ is the same, once you are back through the softmax.",
         lesson=4,
         solution=handed_backward,
         forward=handed,
@@ -93,7 +93,7 @@ $W^V$ has an axis for the heads, so you see which columns belong to which head."
             Mistake(
                 "dmemory",
                 lambda dvalue, w_v: dvalue[-1] @ w_v[:, -1].T,
-                "Only the last head is left in dmemory: each replaces what came before it.",
+                "Only the last head is left in dmemory: each replaces the sum of those before it.",
             )
         ],
     ),
@@ -107,8 +107,8 @@ can.""",
         solution=gates_backward,
         forward=gated,
         inputs=lambda n: dict(heads=(n.H, n.T, n.K), gates=(n.H,), w_o=(n.H, n.K, n.D)),
-        done="One backward pass gives the gradients of all gates; trying takes a run for each. At "
-        "1 these gradients tell, to first order, what removing a head does.",
+        done="One backward pass gives the gradients of all gates; trying out takes a run for each "
+        "head. At gates of 1 these gradients tell, to first order, what removing a head does.",
     ),
     Exercise(
         lesson=4,
@@ -119,7 +119,7 @@ With one head nobody would notice. Find the line and mend it.""",
         forward=projected,
         inputs=lambda n: dict(heads=(n.H, n.T, n.K), w_o=(n.H * n.K, n.D)),
         to_find="merged = heads.reshape(dy.shape[0], -1)",
-        done="A reshape never asks which axis is which. Forget the swap, and the shape fits, but "
-        "the numbers belong to other words.",
+        done="A reshape never asks which axis is which. Without the swap the shape fits, but the "
+        "numbers belong to other words.",
     ),
 ]

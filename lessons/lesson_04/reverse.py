@@ -1,4 +1,4 @@
-"""The trained model of lesson 4, which writes words backwards, and what is measured on it."""
+"""The trained model of lesson 4, which writes words backwards, and measurements on it."""
 
 import contextlib
 import functools
@@ -54,7 +54,7 @@ ATTENTIONS = {
     for kind, (tower, part) in zip(PLACES, PARTS, strict=True)
     for n in (0, 1)
 }
-"""The names of the model's attentions by those that a reader sees."""
+"""The names that a reader sees, each with the model's own name of that attention."""
 
 
 def random_word(rng: np.random.Generator) -> str:
@@ -73,7 +73,7 @@ RULE = replace(
 
 @functools.cache
 def trained() -> tuple[Transformer, SequenceTask]:
-    """The trained model and its task; the same each time, in one thread."""
+    """The trained model and its task; one thread, so that the model is the same each time."""
     task = SequenceTask(RULE, 64, SEED)
     config = Config.base(len(task.text.source), d_model=32, d_ff=64, heads=HEADS, layers=2)
     model = Transformer(config, SEED)
@@ -105,9 +105,9 @@ def weights_of(attention: str, batch: PairBatch) -> np.ndarray:
 
 @functools.cache
 def shares(attention: str) -> dict[str, np.ndarray]:
-    """For each place the share of weight there (H,), over the tested words.
+    """For each place the mean weight (H,) that the heads give it, over the tested words.
 
-    In what is written from the third position on, so that no place is another.
+    In writing, positions count from the third on, so that no two places are the same.
     """
     kind, batch = attention.split(",")[0], tested()
     lengths = (batch.source != 0).sum(axis=1) - 1
@@ -124,7 +124,7 @@ def shares(attention: str) -> dict[str, np.ndarray]:
 def exact_match() -> float:
     """The share of tested words that are written without a mistake.
 
-    Such a word has each of its letters as the most probable after the right ones before it.
+    In such a word each letter is the most probable one after the right letters before it.
     """
     model, batch = trained()[0], tested()
     with inference():
@@ -139,7 +139,7 @@ def layer(attention: str) -> MultiHeadAttention:
 
 @contextlib.contextmanager
 def without(attention: str, heads: Iterable[int]) -> Iterator[None]:
-    """Within the block nobody reads these heads: their rows of W^O are 0."""
+    """Within the block nothing reads these heads: their rows of W^O are 0."""
     weight = layer(attention).output.weight.data
     before = weight.copy()
     weight.reshape(HEADS, -1, weight.shape[-1])[[*heads]] = 0
@@ -157,7 +157,7 @@ def left_without(attention: str, heads: tuple[int, ...]) -> float:
 
 
 class OneLook(Layer):
-    """query, key, value (B, H, S, K), reach -> (B, H, T, K): heads blend by the mean weights."""
+    """query, key, value (B, H, S, K), reach -> (B, H, T, K): all heads use their mean weights."""
 
     def forward(self, query, key, value, reach):
         _, weights = scaled_dot_product_attention(query, key, value, as_mask(reach))
@@ -166,6 +166,6 @@ class OneLook(Layer):
 
 @functools.cache
 def left_with_one_look(attention: str) -> float:
-    """Exact match where all heads of an attention look at the same, but hand over their own."""
+    """Exact match where all heads of an attention have the same weights, but their own values."""
     with patch.object(layer(attention), "attention", OneLook()):
         return exact_match()

@@ -1,4 +1,4 @@
-"""Two simulations on the trained model: what its heads look at, and what is left without some."""
+"""Two simulations on the trained model: what its heads look at, and what removing them does."""
 
 import itertools
 
@@ -16,7 +16,7 @@ EVERY = [heads for count in range(HEADS + 1) for heads in itertools.combinations
 
 
 def look(attention: str, word: str, head: int) -> dict[str, np.ndarray]:
-    """One head's weights for a word, and what it looks at most over many words."""
+    """One head's weights for a word, and the place it looks at most over many words."""
     batch, found = reverse.batch_of([word]), reverse.shares(attention)
     read, written = batch.source[0], batch.target_out[0]
     place = max(found, key=lambda name: found[name][head])
@@ -33,8 +33,8 @@ heads = Simulation(
     name="heads",
     title="Look through the heads",
     say="A small model has learned to write words backwards. Each row is a letter to be written, "
-    "each column a letter to look at; ⊢ and ⊣ mark start and end. **Where should it look, and do "
-    "all four heads look there?** Then choose another attention.",
+    "each column a letter to look at; ⊢ and ⊣ mark start and end. **Where should a head look, and "
+    "do all four heads look there?** Then choose another attention.",
     caption="The weights of one head.",
     alt="A heatmap of attention weights. Its rows are letters to be written and its columns the "
     "letters of the word; the dark cells run from the upper right to the lower left.",
@@ -71,7 +71,7 @@ print(weights.round(2))""",
 
 
 def left(attention: str, **gone: bool) -> dict[str, np.ndarray]:
-    """What is left without the heads of an attention that are `gone`."""
+    """The share of words still right without the heads that are `gone`."""
     removed = tuple(head for head, is_gone in enumerate(gone.values()) if is_gone)
     every = [(len(each), reverse.left_without(attention, each)) for each in EVERY]
     here = every[EVERY.index(removed)]
@@ -82,8 +82,8 @@ pruning = Simulation(
     name="pruning",
     title="Remove heads and watch",
     say="Remove heads, one by one and together. Each dot is one of the 16 choices of heads to "
-    "remove. **Ask first:** the four heads *from writing to reading, layer 2* look alike. So will "
-    "one of them be enough?",
+    "remove. **Guess first:** the four heads *from writing to reading, layer 2* look alike. Is one "
+    "of them enough?",
     caption="Words without a mistake against the number of heads removed from one attention.",
     alt="Dots for all 16 choices of heads to remove from one attention: exact match against how "
     "many are removed. It begins near 1, and falls to 0 where all four are gone.",

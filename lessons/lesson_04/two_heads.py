@@ -113,7 +113,7 @@ def compute(dy=DY, sentence=words) -> dict[str, np.ndarray]:
     return {name: array.reshape(array.shape[-2:]) for name, array in arrays.items()}
 
 
-SHOWN = {  # of each matrix its symbol, its rows, its columns, the size of the darkest entry
+SHOWN = {  # for each matrix its symbol, rows, columns, and the size of the darkest entry
     "x": ("X", words, features, 4),
     "q": ("Q", words, columns, 16),
     "qone": ("Q_1", words, parts, 16),
@@ -144,7 +144,7 @@ STEPS = (
         "Three columns of $W^Q$ make the query of head 1, three that of head 2. $W^K$ and $W^V$ "
         "make keys and values in the same way.",
         "What would a third head need?",
-        "Columns 7 to 9: a wider weight, nothing else.",
+        "Columns 7 to 9 in each of these weights, and three more rows in $W^O$.",
         r"@q = @x @wq",
         [Code("forward", "return split_heads", {"x": "x", "matmul": "q", "weight": "wq"})],
         ("x", "wq"),
@@ -156,9 +156,9 @@ STEPS = (
         "attend",
         "attend",
         "Split, and attend: each head by itself",
-        "Each head takes its three columns of $Q$, $K$ and $V$. Then it is lesson 3, twice.",
+        "Each head takes its three columns of $Q$, $K$ and $V$. Then lesson 3 happens twice.",
         "Pick *bark*. Where does each head look?",
-        "Head 1 at *trusts*, head 2 at *dogs*. Two rows of weights, and each sums to 1.",
+        "Head 1 at *trusts*, head 2 at *dogs*. There are two rows of weights, and each sums to 1.",
         r"@aone = \mathrm{softmax}(@qone K_1^\top / \sqrt{d_k})"
         "\n\n"
         r"@atwo = \mathrm{softmax}(@qtwo K_2^\top / \sqrt{d_k})",
@@ -176,7 +176,7 @@ STEPS = (
         "Concatenate: what both found, side by side",
         "Each head blends its values. Then each word has what both heads found in one row.",
         "Could we add the two instead, to save columns?",
-        "That would be a mixture again, and nobody could tell who brought what.",
+        "That would be a mixture again, and nobody could tell which head brought what.",
         r"@c = (@aone V_1 \mid @atwo V_2)",
         [Code("merge_heads", "return x.swapaxes", {"x": "c"})],
         ("aone", "atwo"),
@@ -187,7 +187,7 @@ STEPS = (
         "output",
         "Y",
         "Project: say what the findings mean",
-        "$W^O$ reads what all heads found. Its column *plural* subtracts the number of the word "
+        "$W^O$ reads what all heads found. Its column *plural* subtracts the *plural* of the word "
         "before from that of the subject.",
         "Which rows of $W^O$ belong to head 2?",
         "The last three. Set them to 0, and nothing reads head 2: it is removed.",
@@ -201,8 +201,8 @@ STEPS = (
         "dc",
         "dC",
         "A gradient comes back to what the heads found",
-        "$\\mathrm{d}Y$ says how the loss changes with each number of $Y$; you can choose another. "
-        "Each finding acted through its row of $W^O$.",
+        "$\\mathrm{d}Y$ says how the loss changes with each number of $Y$; you can change it. Each "
+        "finding acted through its row of $W^O$.",
         "Why is the first column 0?",
         "The row *1 noun* of $W^O$ is 0: nothing reads that finding of head 1.",
         r"@dc = @dy @wo^\top",
@@ -237,8 +237,9 @@ STEPS = (
         "Back through split, and to the weight of the queries",
         "Back through split is a merge: $\\mathrm{d}Q_1$ and $\\mathrm{d}Q_2$ side by side. "
         "Then one product serves all heads.",
-        "The row *1* is the sum of all rows of $\\mathrm{d}Q$. Why?",
-        "That feature is 1 for every word. It acts as a bias, and a bias collects a plain sum.",
+        "The row *1* of $\\mathrm{d}W^Q$ is the sum of all rows of $\\mathrm{d}Q$. Why?",
+        "That feature is 1 for every word, so its row acts as a bias. The gradient of a bias is a "
+        "plain sum.",
         r"@dq = (@dqone \mid @dqtwo)" "\n\n" r"@dwq = @x^\top @dq",
         [
             Code("merge_heads", "return x.swapaxes", {"x": "dq"}),
@@ -254,7 +255,7 @@ STEPS = (
         "dx",
         "dX",
         "Three ways back to a word",
-        "A word asked, was asked, and handed something over. $\\mathrm{d}H$ holds the last two.",
+        "A word asked, was asked, and handed something over. The last two make $\\mathrm{d}H$.",
         "And if *bark* looked at another sentence?",
         "Then $\\mathrm{d}H$ would go to that sentence: this is cross-attention.",
         r"@dx = @dxq + @dmemory",
@@ -272,7 +273,7 @@ UPSTREAM = [
     Option(
         np.outer(np.eye(5)[4], np.eye(6)[2]),
         "only “plural” of “bark”",
-        "What tells *bark* from *barks*.",
+        "The number that tells *bark* from *barks*.",
         "np.outer(np.eye(5)[4], np.eye(6)[2])",
     ),
 ]
@@ -282,9 +283,9 @@ two = Simulation(
     name="two_heads",
     title="Two heads, there and back",
     say="Press **Next**, and pick a word. Before each step, guess the shape of the result.",
-    caption="The first of the steps: the words and the queries of both heads.",
-    alt="Two matrices side by side: the five words with their six features, and their queries, "
-    "three columns for head 1 and three for head 2.",
+    caption="The first step: the words, the weight $W^Q$ and the queries of both heads.",
+    alt="Three matrices side by side: the five words with their six features, the weight, and the "
+    "queries, three columns for head 1 and three for head 2.",
     controls=[
         Steps("step", "Step", [step.name for step in STEPS], shows_only=True),
         Choice("picked", "Picked word", words, start=4, shows_only=True),

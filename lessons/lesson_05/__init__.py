@@ -1,1 +1,1 @@
-"""What lesson 5 is made of, besides its text."""
+"""The parts of lesson 5 besides its text."""

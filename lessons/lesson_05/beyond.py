@@ -1,9 +1,9 @@
-"""What positions do at places that no training reached: a small experiment, and a long one.
+"""How well positions work at places beyond training: a small experiment, and a long one.
 
 The small one: a decoder of two blocks repeats, at each place, the letter of the place before. It
 trains on sequences of 12 letters and is tested on 48.
 
-The long one is `python -m toy_tasks.lengths`; lengths.md is a table.md that it wrote.
+The long one is `python -m toy_tasks.lengths`; lengths.md is the table.md of one such run.
 """
 
 import re
@@ -23,8 +23,8 @@ WAYS = "sinusoidal", "learned", "rotary", "alibi", "none"
 
 
 def draw(rng: np.random.Generator, batch: int, length: int):
-    """-> ids (B, T) of letters, what is to be said at each place (B, T), and where (B, T)."""
-    ids = rng.integers(4, 4 + LETTERS, (batch, length))  # 0 to 3 are padding and its like
+    """-> ids of letters, the letter to say at each place, whether that place counts; all (B, T)."""
+    ids = rng.integers(4, 4 + LETTERS, (batch, length))  # 0 to 3 are special, such as padding
     before = np.roll(ids, 1, axis=1)
     return ids, before, np.broadcast_to(np.arange(length) > 0, ids.shape)
 
@@ -34,10 +34,8 @@ class Run:
     """What a trained model does on new sequences, at each place from the second on."""
 
     right: list[float]  # (TESTED - 1,): how often the letter is right
-    before: list[
-        float
-    ]  # (TESTED - 1,): the weight of the place before, in the head with most of it
-    two_before: float  # how many of the wrong letters are those of two places before
+    before: list[float]  # (TESTED - 1,): the weight on the place before, in the head with the most
+    two_before: float  # the share of wrong letters that are the letter two places before
 
 
 @threadpool_limits.wrap(limits=1, user_api="blas")  # a second thread gains nothing here
@@ -79,13 +77,13 @@ def train(positions: str, seed: int) -> Run:
 
 
 def trained() -> dict[str, list[Run]]:
-    """For each way of telling positions the stored runs, one for each of SEEDS."""
+    """The stored runs of each of WAYS, one for each of SEEDS."""
     stored = models.measured(5)["runs"]
     return {way: [Run(**run) for run in stored[way]] for way in WAYS}
 
 
 def measured() -> dict[tuple[str, str], dict[str, tuple[float, float, float]]]:
-    """lengths.md: of (task, way) for each column the mean of the seeds, the lowest, the highest."""
+    """lengths.md as {(task, way): {column: (mean, lowest, highest)}}, over the seeds."""
     lines = (Path(__file__).parent / "lengths.md").read_text(encoding="utf-8").splitlines()
     (_, *columns), _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in lines)
     cells = ([tuple(map(float, re.findall(r"[\d.]+", cell))) for cell in row[1:]] for row in rows)

@@ -1,4 +1,4 @@
-"""The exercises of lesson 5: what positions get, backwards."""
+"""The exercises of lesson 5: gradients of positions that are learned."""
 
 import numpy as np
 
@@ -16,13 +16,14 @@ def turned_backward(dscores, first, second, p, q, places):
     p, q, places (T,), first, second (S,).
     The angle of query t is frequency * places[t].
     """
-    # The gradient of p. It met the first number of every key.
+    # The gradient of p. The scores multiply p by the first number of every key.
     dp = dscores @ first
-    # The gradient of q. It met the second number of every key.
+    # The gradient of q. The scores multiply q by the second number of every key.
     dq = dscores @ second
-    # The gradient of each angle. Take the slopes of p and q, and look at what they are made of.
+    # The gradient of each angle. Take the derivatives of p and q by the angle: which arrays are
+    # they?
     dangle = dq * p - dp * q
-    # dfrequency. Every query used it, and the angle of each grew by its own place.
+    # dfrequency. Every query used it, multiplied by its own place.
     dfrequency = (dangle * places).sum()
     return dfrequency
 
@@ -44,9 +45,9 @@ def sloped_backward(dweights, distance, weights):
     """
     # The average of a row. Each row is a softmax of its own.
     average = (weights * dweights).sum(axis=-1, keepdims=True)
-    # dscores. The slopes play no part in it: it is the softmax's own backward (lesson 3).
+    # dscores. The slopes play no part here: this is the softmax's own backward (lesson 3).
     dscores = weights * (dweights - average)
-    # What a slope does to the loss through each score. It lowers a score by the distance.
+    # The gradient of a slope through each score. A score falls by the slope times the distance.
     through = -dscores * distance
     # dslopes. A slope was used in every score of its head, and in no other head.
     dslopes = through.sum(axis=(-2, -1))
@@ -65,12 +66,12 @@ def squeezed_backward(dy, below, share, table):
     + share_n table[below_n + 1], with
     below (S,), share (S, 1), table (T, D).
     """
-    # The gradient before the first word. Nothing has been collected.
+    # The gradient before the first word. Nothing has been collected yet.
     dtable = np.zeros(table.shape)
     for n in range(len(dy)):
-        # dtable. Every word between two places used the rows of both, and each row by its share.
+        # dtable. A word between two places used the rows of both, each with its own share.
         dtable[below[n]] += (1 - share[n]) * dy[n]
-        # dtable. Every word between two places used the rows of both, and each row by its share.
+        # dtable. A word between two places used the rows of both, each with its own share.
         dtable[below[n] + 1] += share[n] * dy[n]
     return dtable
 
@@ -101,7 +102,7 @@ gradient? `first` and `second` are the two numbers of each key.""",
         lesson=5,
         title="Slopes that are learned",
         task="""The slopes of ALiBi are fixed. Let them be learned, one for each head: what is their
-gradient? `distance` says how many places query and key are apart. The softmax is lesson 3's.""",
+gradient? `distance` counts the places from query to key. The softmax is that of lesson 3.""",
         solution=sloped_backward,
         forward=sloped,
         inputs=lambda n: dict(
@@ -117,7 +118,7 @@ gradient? `distance` says how many places query and key are apart. The softmax i
         title="Find the mistake",
         task="""Squeeze a longer text into the places that were trained: a word between two places
 gets a part of the row below and a part of the row above. (Chen et al. 2023 do this with rotary
-positions.) For one sentence that is not squeezed this backward is right. For others it is not.""",
+positions.) This backward is right for one sentence that is not squeezed, but wrong for others.""",
         solution=squeezed_backward,
         forward=squeezed,
         inputs=lambda n: dict(

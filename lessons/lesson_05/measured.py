@@ -1,4 +1,4 @@
-"""What lesson 5 shows of five ways of telling positions, beyond the places of training."""
+"""What lesson 5 shows of five kinds of positions at places beyond training."""
 
 from dataclasses import asdict
 

@@ -27,7 +27,7 @@ ANGLES = 10000.0 ** (-np.arange(0, 8, 2) / 8)  # 1, 0.1, 0.01, 0.001
 def attend(words: np.ndarray, positions=lambda x: (x, x, x)) -> tuple[np.ndarray, np.ndarray]:
     """Attention of words (T, D) among themselves -> output (T, D), weights (T, T).
 
-    `positions` makes of them what attention takes: queries, keys, values, a mask and so on.
+    `positions` turns the words into attention's inputs: queries, keys, values, a mask and so on.
     """
     attention = BiasedAttention()
     return attention.forward(*positions(words)), attention.saved[-1]["weights"]
@@ -39,7 +39,7 @@ ORDERS = [
     Option(order, " ".join(words[n] for n in order))
     for order in ([0, 1, 2, 3], [0, 3, 2, 1], [1, 2, 0, 3], [3, 2, 0, 1], [2, 1, 3, 0])
 ]
-WAYS = [  # what becomes of the words: queries, keys, values, a mask and so on
+WAYS = [  # from the words to attention's inputs: queries, keys, values, a mask and so on
     Option(lambda x: (x, x, x), "none", "", "lambda x: (x, x, x)"),
     Option(
         lambda x: 3 * [x + sinusoidal_table(4, 8)],
@@ -69,7 +69,7 @@ WAYS = [  # what becomes of the words: queries, keys, values, a mask and so on
 
 
 def reordered(order, positions) -> dict[str, np.ndarray]:
-    """Weights of the first order and of `order`; the latter's also with the words sorted back."""
+    """Weights for the first order and for `order`, the latter also with the words sorted back."""
     (first, before), (output, after) = attend(x, positions), attend(x[order], positions)
     back = np.argsort(order)
     return dict(
@@ -84,10 +84,10 @@ def reordered(order, positions) -> dict[str, np.ndarray]:
 orders = Simulation(
     name="orders",
     title="The same words in another order",
-    say="Choose another order. The second matrix is what the model gets, the third the same with "
-    "its words sorted back. **Without positions, does it differ from the first?** Then give the "
-    "model positions.",
-    caption="The weights of the first order, those of another, and these with words sorted back.",
+    say="Choose another order. The second matrix has the weights for that order; the third has the "
+    "same weights, with the words sorted back. **Without positions, does it differ from the "
+    "first?** Then give the model positions.",
+    caption="Weights for the first order, for another, and for that one with words sorted back.",
     alt="Three matrices of weights, 4 by 4: that of the sentence old dog bites man, that of "
     "another order, and the latter with its rows and columns sorted back.",
     size=(7.6, 3.2),
@@ -137,7 +137,7 @@ ROWS = 40
 
 
 def likeness(width, every, picked) -> dict[str, np.ndarray]:
-    """PE at 40 places, each `every` from the last, and how much like the picked one they are."""
+    """PE at 40 places, `every` apart, and how alike each of them and the picked one are."""
     is_picked = np.where(np.arange(ROWS) == picked, 1.0, 0.0)
     table = sinusoidal_table(every * ROWS, width, array_module(is_picked))[::every]
     return {"table": table, "alike": table @ (is_picked @ table) / (width / 2)}
@@ -147,7 +147,7 @@ sinusoids = Simulation(
     name="sinusoids",
     title="The places and their vectors",
     say="A row is a place, a column a dimension. **Which columns change fastest from row to row?** "
-    "Let a row be every tenth place: now the columns further right move. The curve tells how much "
+    "Choose every tenth place: now the columns further right change, too. The curve tells how much "
     "each place is like the picked one. Move the picked row: what happens to the curve's shape?",
     caption="Above, a row for each place and a column for each dimension: −1 is white, 1 is dark. "
     "Below, the likeness of every place to the picked one.",
@@ -185,13 +185,13 @@ print(table.round(2), alike.round(2))""",
 )
 
 
-# Two vectors, each pair of numbers a clock's hand, turned by their places
+# Two vectors, turned by their places; each pair of their numbers is the hand of a clock
 
 LAST = 48
 
 
 def turned(what, place, k) -> dict[str, np.ndarray]:
-    """PE at two places, or the query of `dog` and the key of `man`, turned by these places."""
+    """PE at two places, or the query of `dog` and the key of `man`, turned by those places."""
     places, (_, dog, _, man) = [place + k, place], x
     if what == "sinusoids":
         both = sinusoidal_table(LAST + 1, 8)[places]
@@ -209,10 +209,10 @@ turning = Simulation(
     say="Press **Play** to walk along a sentence: each place shows its own times. **Which clock "
     "tells neighbours apart, which one far places?** Then move $p$ and $k$: which of them changes "
     "the numbers below?",
-    caption="Four pairs of numbers as hands of clocks, at a place and at a later one. Below each "
-    "the dot product of its two hands.",
+    caption="Four pairs of numbers as the hands of clocks, at a place and at a later one. Below "
+    "each clock is the dot product of its two hands.",
     alt="Four clock faces with two hands each. On the first the two hands point in different "
-    "directions; on the others they are nearly the same, and on the last they have hardly moved.",
+    "directions; on the others they nearly coincide, most of all on the last.",
     size=(7.6, 3),
     controls=[
         Slider("place", "Place p", range(37), plays=True),
@@ -229,7 +229,7 @@ turning = Simulation(
                 Option(
                     "rotary",
                     "a query and a key (rotary)",
-                    "*dog* and *man*, two numbers on each clock, turned the other way round.",
+                    "Each clock has two numbers of *dog* and of *man*. They turn counterclockwise.",
                 ),
             ],
         ),
@@ -242,7 +242,7 @@ turning = Simulation(
             "scores",
             "reach",
         ),
-        Figures({"total": "The four dot products together"}),
+        Figures({"total": "The sum of the four dot products"}),
     ],
     code=f"""\
 import numpy as np

@@ -1,1 +1,1 @@
-"""What lesson 6 is made of beside its text."""
+"""The parts of lesson 6 besides its text."""

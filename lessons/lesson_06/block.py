@@ -56,7 +56,7 @@ doutput = np.array([[0, 1, -1, 0, 2], [2, -1, 0, 3, 1], [1, 0, -2, 1, 0]], dtype
 
 
 def example(xp=np) -> EncoderLayer:
-    """A block with these weights, its norms without epsilon, in float64."""
+    """A block with these weights in float64, its norms without epsilon."""
     config = LayerConfig(d_model=5, d_ff=6, heads=1, d_k=1, d_v=2, p_drop=0)
     block = config.encoder_layer(np.random.default_rng(0))
     pack(block, np.float64)
@@ -69,7 +69,7 @@ def example(xp=np) -> EncoderLayer:
 
 @contextlib.contextmanager
 def recorded_calls(layer: Layer) -> Iterator[dict]:
-    """Within the block: the input and the result of every layer within, by name and method."""
+    """Inside `with`, record the input and the result of each layer within, by name and method."""
     calls: dict[tuple[str, str], tuple] = {}
 
     def record(method, name, call, *inputs):
@@ -85,8 +85,8 @@ def recorded_calls(layer: Layer) -> Iterator[dict]:
         yield calls
 
 
-# Of each matrix its symbol, its columns, the layer that it belongs to, and whether it goes into
-# this (0) or comes out of it (1).
+# Of each matrix: its symbol, its columns, the layer and method that it belongs to, and whether it
+# goes into this method (0) or comes out of it (1).
 ATTENTION, FFN = "self_attention.sublayer", "feed_forward.sublayer"
 NORM_1, NORM_2, HIDDEN = "self_attention.norm", "feed_forward.norm", f"{FFN}.activation"
 KEYS = [*"123456"]
@@ -138,7 +138,7 @@ GROUPS = [
 
 
 def compute(part=0, way=1, dy=doutput, x=x) -> dict[str, np.ndarray]:
-    """Every matrix of the block, and which part of it a reader looks at, in which direction."""
+    """Every matrix of the block, and the part and direction that a reader looks at."""
     block = example(array_module(x))
     with recorded_calls(block) as calls:
         block.forward(x[None])
@@ -178,8 +178,8 @@ PARTS = [
     Option(
         3,
         "norm 1",
-        "Each row minus its mean, divided by its standard deviation. $N$ was used twice, so two "
-        "gradients add up to $\\mathrm{d}N$; then two parts of each row are taken away.",
+        "Each row minus its mean, divided by its standard deviation. $N$ is used twice, so on the "
+        "way back two gradients add up to $\\mathrm{d}N$; then the norm takes two parts away.",
     ),
     Option(
         4,
@@ -209,7 +209,7 @@ UPSTREAM = [
             doutput * np.eye(3)[:, 1:2],
             "only cat",
             "The loss depends on the result of *cat* alone. Which parts send something to the "
-            "other tokens?",
+            "other words?",
         ),
         (np.ones((3, 5)), "all ones", "The loss is the sum of all of $Y$. See the last norm."),
     )
@@ -223,7 +223,7 @@ def shown_as(name: str) -> Of:
     if name == "weights":
         return Of(name, "A", tokens, tokens, 1, "who looks at whom")
     symbol, columns, *_ = MATRICES[name]
-    below = {"hidden": "what fits, after the ReLU", "dhidden": "before the ReLU"}.get(name, "")
+    below = {"hidden": "how keys fit, after the ReLU", "dhidden": "before the ReLU"}.get(name, "")
     return Of(name, symbol, tokens, columns, 4, below)
 
 
@@ -238,8 +238,8 @@ flows = Simulation(
     say="Click a part of the block to see what goes in and what comes out. Go from $x$ to the last "
     "norm, then let the gradient flow and go back up. **Which part hands something from one word "
     "to another?** Type other numbers and see.",
-    caption="The block: from $x$ down to the result. A number is the typical size of what a part "
-    "hands on. Below: what goes into the first norm, and what comes out.",
+    caption="The block: from $x$ down to the result. Each number is the typical size of what its "
+    "part hands on. Below: what goes into the first norm, and what comes out.",
     alt="Seven boxes: x, attention, add, norm, feed-forward, add, norm. x leads to attention and "
     "around it to add, the first norm to feed-forward and around it to add.",
     size=(7.6, 7),
@@ -279,19 +279,19 @@ dx = block.backward(dy[None])[0]
 print(y.round(2), dx.round(2), sep="\\n\\n")""",
 )
 
-# LayerNorm of one row: that of *cat*, where the first norm gets it.
+# LayerNorm of one row: that of *cat*, as it comes into the first norm.
 cat = np.array([4.0, -2, 0, 2, 1])
 OF_ROW = [
     Option(np.array([[-4.25, -1.25, -1.3, -2.6, 0]]), "from the block"),
     Option(
         np.array([[1.0, 1, 1, 1, 1]]),
         "all the same",
-        "The loss is the sum of the result, always 0: the gradient lies along 1; nothing is left.",
+        "The loss is the sum of the result, always 0. The gradient is along 1: nothing is left.",
     ),
     Option(
         np.array([[3.0, -3, -1, 1, 0]]),
         "like x̂",
-        "Set *sound* to 2: this is $2\\hat x$, and nothing is left. Then move *sound*.",
+        "With *sound* at 2 this is $2\\hat x$, and nothing is left. Then move *sound*.",
     ),
     Option(
         np.array([[0.0, 0, 0, 1, 0]]),
@@ -327,9 +327,9 @@ row = Simulation(
     title="One row through LayerNorm",
     say="Scale the row and shift it: which numbers move, and which do not? Then the way back: "
     r"which upstream gradient makes $\mathrm{d}x$ exactly 0? There are two kinds.",
-    caption="The row of *cat*, and its gradient with what backward takes away.",
+    caption="The row of *cat*, and its gradient with the two parts that backward takes away.",
     alt="Two small matrices of five columns. The first has the row, the row minus its mean and the "
-    "row normalised; the second the gradient and the two parts that are taken from it.",
+    "row normalised; the second has the gradient and the two parts that are taken from it.",
     size=(7.6, 3.0),
     controls=[
         Slider("sound", "Entry sound", np.arange(-3.0, 6).tolist(), start=5, live=True),

@@ -1,4 +1,4 @@
-"""What depth does to data, gradients and learning, with the norm after, before or nowhere."""
+"""What depth does to data, gradients and learning, with norms after, before or nowhere."""
 
 from functools import cache
 
@@ -16,7 +16,7 @@ LAYERS, STEPS, EVERY, SYMBOLS, SPECIALS = 12, 120, 20, 10, 4
 
 
 class Chain(Layer):
-    """x -> x through each part, one after the other, with no way around; x -> x without a part."""
+    """x -> x after all parts in turn, with no way around them; without parts, x -> x."""
 
     def __init__(self, *parts: Layer):
         self.parts = parts
@@ -33,7 +33,7 @@ class Chain(Layer):
 
 
 def alter(encoder: Encoder, norm: str, residual: bool) -> None:
-    """Take the norms out where `norm` is "none", and the ways around unless there are to be any."""
+    """Take out the norms if `norm` is "none", and the residual connections unless `residual`."""
     for block in encoder.layers:
         for name in ("self_attention", "feed_forward"):
             one = getattr(block, name)
@@ -46,11 +46,12 @@ def alter(encoder: Encoder, norm: str, residual: bool) -> None:
 
 @cache
 def measure(norm: str, residual: bool, layers: int = LAYERS) -> dict[str, np.ndarray]:
-    """Of each layer of an encoder as it begins (L,), for random data: the medians of three seeds.
+    """Five numbers for each layer of an untrained encoder with random data: medians of three seeds.
 
-    "size" is the root mean square of its input, "alike" how alike this input is at all positions:
-    the share of its square that their mean has. Then come the norms of gradients, where the one
-    from above has norm 1: "input" of its input, "value" of W_2, "query" of W_Q.
+    "size" (L,) is the root mean square of the layer's input. "alike" (L,) says how alike the rows
+    of this input are: the mean square of their mean, divided by their mean square. "input",
+    "value" and "query" (L,) are the norms of the gradients of the input, W_2 and W_Q, where the
+    gradient from above has norm 1.
     """
     with threadpool_limits(1, "blas"):
         found = [measure_once(norm, residual, layers, seed) for seed in range(3)]
@@ -58,7 +59,7 @@ def measure(norm: str, residual: bool, layers: int = LAYERS) -> dict[str, np.nda
 
 
 def measure_once(norm: str, residual: bool, layers: int, seed: int) -> np.ndarray:
-    """(5, L): what `measure` gives, of one seed."""
+    """(5, L): what `measure` gives, for one seed."""
     rng, place = np.random.default_rng(seed), "post" if norm == "none" else norm
     config = TowerConfig(d_model=64, d_ff=256, heads=4, layers=layers, norm=place, p_drop=0)
     encoder, found = config.encoder(rng), np.zeros((5, layers))
@@ -83,11 +84,11 @@ def measure_once(norm: str, residual: bool, layers: int, seed: int) -> np.ndarra
 
 
 def learn(norm: str, residual: bool, rate: float, rise: int, stop: int = STEPS) -> list[float]:
-    """Train an encoder of 12 layers to write five symbols backwards, to the step `stop`.
+    """Train an encoder of 12 layers for `stop` steps to write five symbols backwards.
 
     Returns its losses (stop / EVERY,), means over EVERY steps.
 
-    The learning rate is constant, after it has risen from 0 for `rise` steps.
+    The learning rate rises from 0 for `rise` steps; then it is constant.
     """
     config = MaskedLanguageModel.Config(
         vocabulary=SYMBOLS + SPECIALS,
@@ -126,7 +127,7 @@ WHAT = [
     Option(
         "query",
         "W of the queries",
-        "What attention learns from. What is below the chart is drawn at its lower edge.",
+        "What attention learns from. Values below the chart are drawn at its lower edge.",
     ),
 ]
 AT = range(1, LAYERS + 1)
@@ -134,8 +135,8 @@ depth = Simulation(
     name="depth",
     title="Gradient against depth",
     say=f"An encoder of {LAYERS} untrained layers. A gradient of length 1 comes in behind the last "
-    "layer; how much of it arrives where? First guess: what will the three lines do when you take "
-    "the residual connections away? Then look at the weights: which lines are flat, which fall?",
+    "layer; how much of it reaches each layer? First guess: what will the three lines do when you "
+    "take the residual connections away? Then choose weights: which lines are flat, which fall?",
     caption="The length of the gradient of each layer's input, with residual connections.",
     alt="Three lines against the layer from 1 to 12. Without a norm the gradient grows from the "
     "last layer to the first by more than four powers of ten; with a norm it stays near 1.",

@@ -19,12 +19,12 @@ def rms_norm_backward(dy, gamma, x_hat, rrms):
     """
     # dgamma. Every row was multiplied by the same gamma.
     dgamma = (dy * x_hat).sum(axis=0)
-    # The gradient of x_hat. Forward did something to x_hat before it was y.
+    # The gradient of x_hat. What did forward do to x_hat to get y?
     dhat = dy * gamma
-    # The part along x_hat. Each row has one number for it: which mean is it?
+    # The part along x_hat. Each row has one number for it: of what is it the mean?
     along = (dhat * x_hat).mean(axis=-1, keepdims=True)
     # dx. Every number of a row acts in two ways: by itself, and through the size of its row. In
-    # which direction can a row move without a change of the result?
+    # which direction can a row move without changing the result?
     dx = rrms * (dhat - x_hat * along)
     return dx, dgamma
 
@@ -39,7 +39,7 @@ def gated_backward(dy, x, gate, weight, hidden):
     dgate = (dy * hidden).sum()
     # The gradient of x weight. It comes through the gate and through the ReLU.
     dproduct = gate * dy * (hidden > 0)
-    # dweight. A row of the result comes from the row of x, and every row adds to it.
+    # dweight. Each row of x is multiplied by the same weight, and every row adds to dweight.
     dweight = x.T @ dproduct
     # dx. Count how often x is used.
     dx = dy + dproduct @ weight.T
@@ -53,13 +53,13 @@ def highway_backward(dy, x, hidden, weight, gate):
     gate = sigmoid(x weight), with
     x, hidden and gate (T, D), weight (D, D).
     """
-    # dhidden. It was multiplied by the gate.
+    # dhidden. Forward multiplied hidden by the gate.
     dhidden = dy * gate
-    # The gradient of the gate. Ask where it was used: it opens one way and closes the other.
+    # The gradient of the gate. Ask where the gate was used: it opens one way and closes the other.
     dgate = dy * (hidden - x)
     # The gradient of x weight. The sigmoid has the slope gate (1 - gate).
     dproduct = dgate * gate * (1 - gate)
-    # dweight. A row of the result comes from the row of x, and every row adds to it.
+    # dweight. Each row of x is multiplied by the same weight, and every row adds to dweight.
     dweight = x.T @ dproduct
     # dx. Count how often x is used.
     dx = dy * (1 - gate) + dproduct @ weight.T
@@ -76,7 +76,7 @@ CENTRED = Mistake(
     lambda dhat, x_hat, along, rrms: (
         rrms * (dhat - dhat.mean(axis=-1, keepdims=True) - x_hat * along)
     ),
-    "The mean of the gradient is taken away, as LayerNorm does. Forward takes no mean away here: "
+    "The mean of the gradient is taken away, as in LayerNorm. But this forward takes no mean away: "
     "a constant added to a row changes the result.",
 )
 EXERCISES = [
@@ -98,19 +98,19 @@ of LayerNorm, and write it. What is taken away from the gradient, and what is no
         "A gate on what is added",
         r"""Let a learned number $g$ say how much a sublayer adds:
 $y = x + g \max(0, xW)$. If $g$ starts at 0, a deep network starts out changing nothing
-(Bachlechner et al. 2020). Write the gradients. If $g$ is 0, which of them are 0, and can it
+(Bachlechner et al. 2020). Write the gradients. If $g$ is 0, which of them are 0, and can $g$
 learn?""",
         gated_backward,
         lambda n: dict(x=(n.T, n.D), gate=np.array(0.6), weight=(n.D, n.D)),
-        "At a gate of 0 the weights get no gradient, but the gate gets one. So it opens, and then "
-        "the weights learn, too.",
+        "While the gate is 0, the weights get no gradient, but the gate gets one. So it opens, and "
+        "then the weights learn, too.",
         lambda x, gate, weight: (x + gate * (h := relu(x @ weight)[0]), {"hidden": h}),
         [
             Mistake(
                 "dgate",
                 lambda dy, gate, hidden: (gate * dy * hidden).sum(),
                 "The gate comes in once too often. What multiplies the gate in forward is hidden "
-                "alone, so its gradient does not depend on the gate itself.",
+                "alone, so the gradient of the gate does not depend on the gate itself.",
             )
         ],
         called=CALLED,

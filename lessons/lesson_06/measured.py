@@ -1,4 +1,4 @@
-"""What lesson 6 shows of encoders with 12 layers that learn, or do not."""
+"""The losses that lesson 6 shows, of encoders with 12 layers that learn or do not."""
 
 from lessons.lesson_06.depth import RUNS, learn
 

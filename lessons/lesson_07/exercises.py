@@ -1,4 +1,4 @@
-"""The exercises of lesson 7: cross-attention backwards, and a bias that tells distances."""
+"""The exercises of lesson 7: one projection of the memory, distances, a mix of layers."""
 
 import math
 
@@ -20,7 +20,8 @@ def shared_backward(doutput, query, both, weights, memory, w_q, w):
     query (T, K), both (S, K), weights (T, S), memory (S, D),
     w_q and w (D, K).
     """
-    # The gradient of the weights. Its entry (t, s) says what more of value s does to result t.
+    # The gradient of the weights. Its entry (t, s) says how the loss grows as result t takes more
+    # of value s.
     dweights = doutput @ both.T
     # The average of a row. Each entry counts by its weight.
     average = (weights * dweights).sum(axis=-1, keepdims=True)
@@ -91,10 +92,11 @@ def distance_bias(query, key, bias):
 EXERCISES = [
     Exercise(
         title="One projection for keys and values",
-        task="""Some models save a matrix: one projection of the memory serves as its keys *and* as
-its values. Write the way back from the result of one head to the decoder's `x`, to the `memory` and
-to that matrix. In between lies attention's own backward, that of lesson 3.""",
-        done="What is used as key and as value collects twice, before it goes through one matrix.",
+        task="""Some models do with one matrix less: one projection of the memory serves as its keys
+*and* as its values. Write the way back from the result of one head to the decoder's `x`, to the
+`memory` and to that matrix. On the way lies attention's own backward, that of lesson 3.""",
+        done="`both` is used as keys and as values. So its gradient is a sum of two, and this sum "
+        "goes back through one matrix.",
         lesson=7,
         solution=shared_backward,
         forward=shared,
@@ -103,9 +105,9 @@ to that matrix. In between lies attention's own backward, that of lesson 3.""",
     Exercise(
         lesson=7,
         title="A bias for each distance",
-        task="""Some models have no positions. They learn one number for each distance, `bias[d]`,
-and add it to every score whose query stands `d` places after its key. The same numbers serve all
-queries. The lesson does not derive their gradient. You can.""",
+        task="""Some models have no positional encoding. They learn one number for each distance,
+`bias[d]`, and add it to every score whose query stands `d` places after its key. The same numbers
+serve all queries. The lesson does not derive their gradient. You can.""",
         solution=distance_bias_backward,
         forward=distance_bias,
         inputs=lambda n: dict(query=(n.T, n.K), key=(n.S, n.K), bias=(n.T,)),
@@ -113,7 +115,7 @@ queries. The lesson does not derive their gradient. You can.""",
             Mistake(
                 "dbias",
                 lambda dscores: dscores.sum(axis=0),
-                "You add up the columns: that is for a bias of each key. A column holds queries at "
+                "You add up each column, as if each key had a bias of its own. But a column holds "
                 "many distances.",
             ),
             Mistake(
@@ -121,23 +123,27 @@ queries. The lesson does not derive their gradient. You can.""",
                 lambda dscores: np.array(
                     [np.diagonal(dscores, -d).mean() for d in range(len(dscores))]
                 ),
-                "You take means. One entry of the bias changes all of these scores.",
+                "You take means. But one entry of the bias changes all of these scores: add up.",
             ),
         ],
-        done="One number that is used along a whole diagonal collects from all of it. T5 (Raffel "
-        "et al. 2020) has such biases, some for each head.",
+        done="One number is used along a whole diagonal, so its gradient is a sum over all of it. "
+        "T5 (Raffel et al. 2020) has such biases, a set for each head.",
     ),
     Exercise(
         lesson=7,
         title="Find the mistake",
         task="""In the paper every block of the decoder reads the last layer of the encoder. Bapna
-et al. (2018) let each block read a mix of all layers, with shares of its own that are learned. With
-this backward a model trains, and every shape is right. Find the line and mend it.""",
+et al. (2018) let each block read a mix of all layers. Each block learns the shares of its own mix.
+With this backward a model trains, and every shape is right. Find the wrong line and mend it.""",
         solution=mixed_backward,
         forward=lambda layers, shares: (np.tensordot(shares, layers, axes=1), {}),
         inputs=lambda n: dict(layers=(n.K, n.S, n.D), shares=(n.H, n.K)),
-        called={"H": "the number of blocks", "S": "the number of words read", "K": "the layers"},
+        called={
+            "H": "the number of blocks",
+            "S": "the number of words read",
+            "K": "the number of layers",
+        },
         to_find="dshares = through.mean(axis=(-2, -1))",
-        done="One number that scales a whole layer collects from all of it.",
+        done="One share scales a whole layer, so its gradient is a sum over all of it.",
     ),
 ]

@@ -16,24 +16,24 @@ SENTENCES = [
 ]
 VOCABULARY = ["·", "⟨s⟩", "⟨end⟩", "?", *WORDS.symbols]
 LINES = {"honest": "masked before", "leaky": "not masked", "zeroed": "zeroed after"}
-POSITIONS = 6  # of each of these translations with its end
+POSITIONS = 6  # the words of each translation above, and ⟨end⟩
 
 
 @functools.cache
 def read(sentence, kind, own: bool, position: int):
-    """What a model reads, with the probabilities of all words and its weights (look)."""
+    """What a model reads, and what `look` returns for it: probabilities and weights."""
     model = trained(kind, SEEDS[0]).model
     inputs = inputs_of(model, *sentence, own, position)
     return inputs, *look(model, sentence[0], inputs)
 
 
 def compute(sentence, kind, own, position) -> dict[str, np.ndarray]:
-    """What is read, seen and said at a position; what is not yet written is 0."""
+    """What the decoder reads, sees and says at a position; 0 for words not yet written."""
     inputs, probabilities, seen, attended = read(sentence, kind, own, position)
     right, lacking = [*ids_of(sentence[1]), END], POSITIONS - len(inputs)
 
     def sure(kind):
-        """The probability of the right word at each position, when the model gets there."""
+        """The probability of the right word at each position when the model arrives there."""
         return np.array([read(sentence, kind, own, t)[1][t, right[t]] for t in range(POSITIONS)])
 
     of_all = {name: sure(each) for name, each in zip(LINES, KINDS.values(), strict=True)}
@@ -68,9 +68,9 @@ forcing = Simulation(
     say="Press **Play**: at each position the decoder says what comes next. Then choose a model "
     "trained with the future hidden **after the softmax**, or not at all. How sure is it of the "
     "first word? Now let it read **its own words**, as it must when it writes.",
-    caption="A sentence that was not trained on. Above: which words each position looks at, among "
-    "those read and in the French sentence. Below: the probability of the right word.",
-    alt="Two heatmaps, that of self-attention empty above its diagonal, and a chart of the right "
+    caption="A sentence that was not used in training. Above: where each position looks, among the "
+    "words it has read and among the French words. Below: the probability of the right word.",
+    alt="Two heatmaps; that of self-attention is empty above its diagonal. A chart of the right "
     "word's probability: with the mask a third at the first of six positions, else nearly 1.",
     size=(7.6, 7.2),
     controls=[
@@ -99,7 +99,7 @@ forcing = Simulation(
                 Option(
                     True,
                     "its own words",
-                    "What it says at one position it reads at the next. No later word exists.",
+                    "What it says at one position, it reads at the next. No later word exists yet.",
                 ),
             ],
         ),
@@ -115,7 +115,7 @@ forcing = Simulation(
         Figures(
             {
                 "inputs": "It reads",
-                "wanted": "Right comes next",
+                "wanted": "The right next word",
                 "said": "It says",
                 "probability": "Probability of the right word",
                 "loss": "Loss",

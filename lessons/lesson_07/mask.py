@@ -1,4 +1,4 @@
-"""The first simulation of lesson 7: hide the future, or do not, and change a word of it."""
+"""The first simulation of lesson 7: hide the future or not, then change one of its words."""
 
 import numpy as np
 
@@ -8,8 +8,9 @@ from numformer.arithmetic import matmul
 from numformer.paper.attention import scaled_dot_product_attention
 from numformer.paper.dropout import dropout
 
-# What the decoder reads, for each word a query of three numbers, a key of three and a value of two.
-# A query fits the key of the word that comes next. Then key and value of words in their place.
+# The words that the decoder reads. Each has a query of three numbers, a key of three and a value of
+# two. All queries but the last fit the key of the next word. `others` has the keys and values of
+# words that may stand in the place of these.
 words = ["⟨s⟩", "her", "cat", "is", "jumping"]
 rows = [
     [2, 0, 0, 0, 0, 0, 1, 1],
@@ -38,13 +39,13 @@ HIDING = [
     Option(
         (None, None),
         "not at all",
-        "Every row sees every word. All but the last look hardest at the next word: they cheat.",
+        "Every row sees every word. All but the last look hardest at the next word: they peek.",
         "(None, None)",
     ),
     Option(
         (None, CAUSAL.astype(float)),
         "after the softmax",
-        "Hidden weights are set to 0 after the softmax. They look just as hidden. But look at "
+        "The later weights are set to 0 after the softmax. They look just as hidden. But look at "
         "$\\Delta$.",
         "(None, causal.astype(float))",
     ),
@@ -54,14 +55,14 @@ BECOMES = [Option(np.array([row], float), w) for w, row in zip(other_words, othe
 
 
 def attention(query, key, value, mask, keep):
-    """-> output, weights; after the softmax the weights are multiplied by `keep`, if any."""
+    """-> output, weights; the weights are multiplied by `keep`, if given, after the softmax."""
     _, weights = scaled_dot_product_attention(query, key, value, mask)
     dropped = dropout(weights, keep)
     return matmul(dropped, value), dropped
 
 
 def compute(hide, change, becomes) -> dict[str, np.ndarray]:
-    """Attention before and after the change, and its weights then."""
+    """Attention before and after the change of a word; the weights are those after it."""
     query, key, value = vectors()
     output, _ = attention(query, key, value, *hide)
     key = np.where(change, becomes[:, :3], key)
@@ -80,10 +81,10 @@ mask = Simulation(
     name="mask",
     title="Hide the future, then change it",
     say="The decoder reads five words at once, and at each it has to say the next one. **Change a "
-    "word**, type any numbers for it, and look at $\\Delta$, the change in the results. Rows above "
+    "word**: type any numbers for it, and look at $\\Delta$, the change in the results. Rows above "
     "the changed word should be 0. Then hide the future in another way.",
-    caption="The weights of the five words, each a row, their values, the results before and after "
-    "a change of one word, and their difference.",
+    caption="The weights, a row for each of the five words; the values; the results before and "
+    "after one word has changed, and the difference of the two.",
     alt="The weights A, whose entries above the diagonal are 0. Beside them the values V, the "
     "results O, O after the change and their difference, which is 0 above the changed word.",
     size=(9, 3),
@@ -105,7 +106,7 @@ mask = Simulation(
             [
                 Of("weights", "A", words, words, 1, "who looks at whom"),
                 Of("value", "V", words, ["x", "y"], 2, "after the change"),
-                Of("output", "O", words, ["x", "y"], 2, "as it was"),
+                Of("output", "O", words, ["x", "y"], 2, "before the change"),
                 Of("after", r"O_\text{new}", words, ["x", "y"], 2, "after the change"),
                 Of("difference", r"\Delta", words, ["x", "y"], 2, "new minus old"),
             ],

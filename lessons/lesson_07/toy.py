@@ -27,7 +27,7 @@ VERBS = dict(dort="sleeping", mange="eating", court="running", saute="jumping", 
 ONE_WORD = NOUNS | ADJECTIVES | VERBS
 ENGLISH = [*itertools.chain(*DETERMINERS.values()), "is", *ONE_WORD.values()]
 WORDS = Vocabulary([*DETERMINERS, *ONE_WORD, *ENGLISH], " ")
-STEPS, SENTENCES, RATE = 300, 32, 0.003  # each step on other sentences
+STEPS, SENTENCES, RATE = 300, 32, 0.003  # each step draws other sentences
 SEEDS = 2, 3
 
 
@@ -51,7 +51,7 @@ KNOWN, NEW = sentences()
 
 
 def floor(french: list[str]) -> float:
-    """The lowest mean loss of a position that can be had without seeing the translation."""
+    """The lowest mean loss of a position that is possible without seeing the translation."""
     right = [translations(each) for each in french]
     return sum(math.log(len(r)) for r in right) / sum(len(r[0].split()) + 1 for r in right)
 
@@ -61,7 +61,7 @@ def ids_of(sentence: str) -> list[int]:
 
 
 def batch(french: list[str], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-    """These sentences, each with one of its translations: source, what is read, what follows."""
+    """Sentences, each with one translation: source ids, ids that are read, ids to be said."""
     english = [ids_of(rng.choice(translations(each))) for each in french]
     return PairBatch.of(zip(map(ids_of, french), english, strict=True)).inputs
 
@@ -73,13 +73,13 @@ class Leaky(Transformer):
         sources, targets = (Places(ids != PADDING, skip_padding) for ids in (source, target))
         memory = self.encoder.forward(self.source.forward(source, sources), Reach(sources))
         x = self.target.forward(target, targets)
-        everything = Reach(targets)  # here `causal=True` is lacking
+        everything = Reach(targets)  # here `causal=True` is missing
         x = self.decoder.forward(x, everything, memory, Reach(targets, sources))
         return self.output.forward(x)
 
 
 class Zeroed(Leaky):
-    """The same, but later weights are set to 0 after the softmax, as dropout would do it."""
+    """The same, but its dropout sets the weights of later words to 0, after the softmax."""
 
     def __init__(self, config, seed=0):
         super().__init__(config, seed)
@@ -93,13 +93,13 @@ class Zeroed(Leaky):
         return np.tril(np.ones(shape, like.dtype), shape[-1] - shape[-2])
 
 
-# By how the future is hidden from its decoder.
+# Models by the way in which the future is hidden from their decoders.
 KINDS = {"before the softmax": Transformer, "not at all": Leaky, "after the softmax": Zeroed}
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A model, its losses (STEPS,); of NEW its loss, what it writes, and how much is right."""
+    """A model and its losses (STEPS,); for NEW its loss, its translations, the share right."""
 
     model: Transformer
     losses: np.ndarray
@@ -137,14 +137,14 @@ def writes(model: Transformer, french: list[str]) -> list[str]:
 def look(model: Transformer, french: str, inputs: list[int]):
     """A sentence and T ids that the decoder reads -> what it says and where it looks.
 
-    That is the probability (T, V) of each word at each position, the weights of self-attention
-    (T, T) and those of cross-attention (T, S), means over the heads.
+    The results are the probability (T, V) of each word at each position and the weights of
+    self-attention (T, T) and of cross-attention (T, S), each the mean over the heads.
     """
     with mode(training=False, saving=True):
         logits = model.forward(pad_sources([ids_of(french)]), np.array([inputs]))
     layer, weights = model.decoder.layers[0], []
     for one in (layer.self_attention.sublayer, layer.cross_attention.sublayer):
-        attention = getattr(one.attention, "dense", one.attention)  # a Zeroed one has it within
+        attention = getattr(one.attention, "dense", one.attention)  # Zeroed has it inside
         saved = attention.saved[-1]
         weights.append(saved.get("dropped", saved["weights"])[0].mean(axis=0))
     model.clear_saved()
@@ -154,7 +154,7 @@ def look(model: Transformer, french: str, inputs: list[int]):
 def inputs_of(model: Transformer, french: str, english: str, own: bool, position: int) -> list[int]:
     """What the decoder reads: the start id and the right words, or its own up to a position.
 
-    Its own are all read anew before each further one.
+    To write its own words, the model reads all of them again before each new one.
     """
     if not own:
         return [START, *ids_of(english)]

@@ -1,1 +1,1 @@
-"""What lesson 8 is made of beside its text."""
+"""The simulations, exercises and measurements of lesson 8."""

@@ -1,4 +1,4 @@
-"""Adam for one number, and the gradient of a loss whose answers are smoothed."""
+"""Adam for one number, and the gradient of a loss with label smoothing."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ LARGE = [1, 1, 1, 10, 1, 1, 1, 1, 1, 1]  # ten gradients
 
 
 def loss_and_gradient(logits, smoothing) -> dict:
-    """Of logits (1, 4), where the right word is the first one; `told` is what should be thought."""
+    """Loss and gradient of logits (1, 4); the first word is right, `told` is the target."""
     xp = array_module(logits)
     if xp is recorded:
         smoothing = Number(smoothing._memory)
@@ -29,16 +29,16 @@ def loss_and_gradient(logits, smoothing) -> dict:
 
 
 TYPED = [
-    Option(LOGITS.round(2), "an even guess", "Nearly the example of the text."),
+    Option(LOGITS.round(2), "not yet sure", "The example of the text, rounded."),
     Option(np.array([[6.0, 0, 0, 0]]), "sure, and right", "Where does it go with smoothing?"),
-    Option(np.array([[0.0, 6, 0, 0]]), "sure, and wrong", "The strongest push there is."),
+    Option(np.array([[0.0, 6, 0, 0]]), "sure, and wrong", "The longest gradient of the three."),
 ]
 smoothed = Simulation(
     name="smoothed",
     title="What the loss wants",
     say="The next word is *cat*. Type other logits, or smooth the answer more. Make the model sure "
     "and right: at which smoothing does the gradient of *cat* change its sign? And can you find "
-    "logits that make all of it 0?",
+    "logits that make the whole gradient 0?",
     caption="What the model thinks, what it is told, and the gradient: the first minus the second.",
     alt="Three rows of four numbers: the probabilities 0.5, 0.3, 0.1, 0.1, what is told, 0.93 and "
     "three times 0.03, and their differences, negative for cat alone.",
@@ -77,7 +77,7 @@ STEPS = [str(step) for step in range(1, 11)]
 
 
 def ten_steps(gradients, beta2) -> dict:
-    """Adam for one number, with the learning rate 1: of gradients (2, 5) what comes of each."""
+    """Adam for one number, with the learning rate 1: ten gradients (2, 5), a row for each."""
     xp, gradients = array_module(gradients), gradients.reshape(10, 1)
     weight, mean, square = (xp.zeros(1) for _ in range(3))
     rows = []
@@ -100,8 +100,8 @@ AT = range(1, 11)
 BEGUN = [
     Option(ten(LARGE), "one is large", "How many steps later is it still felt?"),
     Option(ten([0.01] * 10), "all small", "The size of a gradient does not matter."),
-    Option(ten([1, -1] * 5), "to and fro", "A sign that keeps changing hardly moves it."),
-    Option(ten([1] + [0] * 9), "one alone", "It moves the number for many steps."),
+    Option(ten([1, -1] * 5), "to and fro", "If the sign keeps changing, the number hardly moves."),
+    Option(ten([1] + [0] * 9), "one alone", "One gradient moves the number for many steps."),
 ]
 adam_of_one = Simulation(
     name="adam",
@@ -109,7 +109,7 @@ adam_of_one = Simulation(
     say="One number, ten gradients, the learning rate 1. The fourth gradient is ten times as large "
     "as the others. Guess: is its step ten times as long? Then look at the steps after it. What "
     "will a smaller β₂ do to them? Type gradients of your own.",
-    caption="Ten gradients, the two means, both corrected, and what is subtracted.",
+    caption="Ten gradients, the two means, the corrected means, and what is subtracted.",
     alt="A line of ten changes. The first three are 1, the fourth is smaller than 1 although its "
     "gradient is ten times as large, and the later ones are smaller still.",
     controls=[

@@ -1,4 +1,4 @@
-"""The exercises of lesson 8: smoothed answers, dropped sublayers, and padding that counts."""
+"""The exercises of lesson 8: label smoothing, dropout, and a mean that leaves out padding."""
 
 import numpy as np
 
@@ -39,9 +39,9 @@ def dropped_backward(dy, x, weight, keep):
     weight (D, D), and keep (T, D), whose entries are
     0 where a value was dropped, and 1 / (1 - p) elsewhere.
     """
-    # The gradient of x weight. What was dropped has changed nothing.
+    # The gradient of x weight. A value that was dropped has changed nothing.
     dproduct = dy * keep
-    # dweight. A row of the product comes from the row of x, and every row adds to it.
+    # dweight. Each row of x made one row of the product, and every row adds to dweight.
     dweight = x.T @ dproduct
     # dx. Count how often x is used.
     dx = dy + dproduct @ weight.T
@@ -56,7 +56,7 @@ def counted_backward(dloss, p, right, valid):
     p = softmax(logits), with logits, p and right (T, D); valid (T,)
     is 1 where a row counts, and 0 where it is padding.
     """
-    # The share of each row. The rows that count share alike, and padding has none.
+    # The share of each row. The rows that count have equal shares, and padding has none.
     share = valid / valid.sum()
     # dlogits. Each row adds to the loss with its share.
     dlogits = dloss * share[:, None] * (p - right)
@@ -83,8 +83,8 @@ model thinks and what it should be told. The softmax and the logarithm need no b
 own: the lesson has put them together.""",
         smoothed_backward,
         lambda n: dict(logits=(n.T, n.D), right=one_right(n), smoothing=np.array(0.2)),
-        "With a smoothing of 0 it is the plain gradient. With any other it is 0 where the model is "
-        "as unsure as it was told to be.",
+        "With a smoothing of 0 it is the plain gradient. With any other it is 0 where the model "
+        "thinks exactly what it is told.",
         smoothed,
         [
             Mistake(
@@ -105,16 +105,16 @@ own: the lesson has put them together.""",
         8,
         "A sublayer that is dropped",
         """Here is a residual connection whose sublayer is one matrix, with
-dropout where the paper puts it. Forward drew the mask and kept it. Write the way back. What gets a
-gradient from an entry that was dropped?""",
+dropout where the paper puts it. Forward drew the mask and kept it. Write the way back. Where does
+the gradient go at an entry that was dropped?""",
         dropped_backward,
         lambda n: dict(
             x=(n.T, n.D),
             weight=(n.D, n.D),
             keep=np.where(np.arange(n.T * n.D).reshape(n.T, n.D) % 3, 1 / 0.75, 0),
         ),
-        "A dropped entry still sends a gradient along the way around. And the mask has to be that "
-        "of forward: a new one would be the gradient of another function.",
+        "At a dropped entry the gradient still reaches `x`, around the sublayer. And the mask has "
+        "to be that of forward: a new one would give the gradient of another function.",
         lambda x, weight, keep: (x + dropout(x @ weight, keep), {}),
         called=CALLED,
     ),
@@ -122,8 +122,8 @@ gradient from an entry that was dropped?""",
         8,
         "Find the mistake",
         """Here some rows are padding, and the loss is a mean over the others. With
-this backward and Adam a model learns, and nobody complains. Someone who clips at 1 wonders why
-every step is clipped. Find the line and mend it.""",
+this backward and Adam a model learns, and nobody complains. But someone who clips at 1 wonders why
+every step is clipped. Find the wrong line and mend it.""",
         counted_backward,
         lambda n: dict(
             logits=(n.T, n.D), right=one_right(n), valid=np.array([1.0] * (n.T - 2) + [0, 0])
@@ -135,7 +135,7 @@ every step is clipped. Find the line and mend it.""",
             Mistake(
                 "share",
                 lambda valid: valid / len(valid),
-                "You divide by the number of all rows. Padding is no part of the mean.",
+                "You divide by the number of all rows. But padding is no part of the mean.",
             ),
         ],
         called=CALLED,

@@ -1,4 +1,4 @@
-"""What lesson 8 shows of the runs with parts of the recipe switched off."""
+"""What lesson 8 shows of the runs in which parts of the recipe are changed or left out."""
 
 from dataclasses import asdict
 

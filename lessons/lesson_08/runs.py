@@ -1,4 +1,4 @@
-"""The recipe of the paper on the small language of lesson 7, and each of its parts switched off."""
+"""The paper's recipe on the small language of lesson 7, and parts of it changed or left out."""
 
 from dataclasses import dataclass
 
@@ -30,7 +30,7 @@ CHANGES: dict[str, dict] = {
 
 @dataclass(frozen=True)
 class Run:
-    """What became of a run; losses are without smoothing, so that they can be compared.
+    """The results of a run; losses are without smoothing, so that they can be compared.
 
     `losses` (STEPS / EVERY,) are means over EVERY steps. `clipped` is the share of the steps whose
     gradient is longer than 1, `shortest` the length of the shortest gradient. `held_out` is the
@@ -47,7 +47,7 @@ class Run:
 
 
 def trained(name: str, sentences: int = MANY) -> list[Run]:
-    """The stored runs with one of CHANGES, one for each of SEEDS."""
+    """The stored runs with one of CHANGES, a run for each of SEEDS."""
     return [Run(**run) for run in measured(8)["runs"][f"{name}, {sentences} sentences"]]
 
 

@@ -1,4 +1,4 @@
-"""A small Transformer that trains in the page, and again, as a program would train it."""
+"""A small Transformer that trains in the page; `train` does the same in a program."""
 
 import functools
 
@@ -26,7 +26,7 @@ RECIPE = {"fall": 0.5, "warmup": 30, "rate": 0.04, "beta2": 0.98, "smoothing": 0
 
 
 def pairs() -> tuple[np.ndarray, ...]:
-    """Symbols and the same backwards: source, what is read, what is to follow."""
+    """Symbols, to be written backwards: source, ids that are read, ids to be said."""
     rng = np.random.default_rng(5)
     source = len(SPECIAL) + rng.integers(SYMBOLS, size=(PAIRS, LENGTH))
     target = source[:, ::-1].copy()
@@ -44,14 +44,14 @@ def objective() -> Objective:
 
 @functools.cache
 def of_module(xp) -> Objective:
-    """One for each kind of arrays."""
+    """One objective for each library of arrays."""
     return objective()
 
 
 class Number(recorded.ndarray):
-    """A recorded number that counts as one, also where the reader makes it 0.
+    """A recorded number that is true even where the reader sets it to 0.
 
-    The library leaves out what label smoothing of 0 multiplies; a recording has it for any number.
+    At a label smoothing of 0 the library skips a line; a recording must have it for every number.
     """
 
     def __bool__(self):
@@ -59,9 +59,9 @@ class Number(recorded.ndarray):
 
 
 def rate_at(step, fall, warmup, rate):
-    """The learning rate of a step; with the fall 0.5 that of `warmup_rate`, its highest `rate`.
+    """The learning rate of a step, at most `rate`; with a fall of 0.5 that of `warmup_rate`.
 
-    Python's `min` there looks at its numbers, which no recording can.
+    `warmup_rate` itself cannot be recorded: Python's `min` in it has to compare numbers.
     """
     return rate * np.minimum(step / warmup, 1) * (np.maximum(step, warmup) / warmup) ** -fall
 
@@ -78,7 +78,7 @@ def step_of_training(step, weights, mean, square, beta2, smoothing, **schedule):
     rate = rate_at(step, **schedule)
     adam(weights, grad, mean, square, step=step, rate=rate, beta1=0.9, beta2=beta2, epsilon=1e-9)
     right = softmax(logits)[xp.arange(len(targets)), xp.asarray(targets)].mean()
-    # What the loss is where the model thinks exactly what it is told.
+    # The loss of a model that thinks exactly what it is told.
     symbols = logits.shape[-1]
     other = smoothing / symbols
     told = 1 - smoothing + other
@@ -87,7 +87,7 @@ def step_of_training(step, weights, mean, square, beta2, smoothing, **schedule):
 
 
 def train(beta2, smoothing, **schedule) -> np.ndarray:
-    """The same as a program does it -> the loss of each step (STEPS,)."""
+    """The same training, as a program does it -> the loss of each step (STEPS,)."""
     whole, losses = objective(), []
     whole.loss.smoothing = smoothing
     optimizer = Adam(pack(whole, np.float64), beta2=beta2)
@@ -101,18 +101,18 @@ def train(beta2, smoothing, **schedule) -> np.ndarray:
 
 @functools.cache
 def usual() -> np.ndarray:
-    """The losses with which the page begins (STEPS,)."""
+    """The losses that the page shows at the start (STEPS,)."""
     return train(**RECIPE)
 
 
 def begin() -> dict[str, np.ndarray]:
-    """The weights as they begin, and Adam's two means."""
+    """The weights before the first step, and Adam's two means, which are 0."""
     weights = pack(objective(), np.float64).data
     return {"weights": weights, "mean": 0 * weights, "square": 0 * weights}
 
 
 def slider(name: str, label: str, options: list, words: str = "{:g}") -> Slider:
-    """A slider that begins with the recipe."""
+    """A slider that begins at the value of the recipe."""
     made = [Option(value, words.format(value)) for value in options]
     return Slider(name, label, made, options.index(RECIPE[name]), live=True)
 
@@ -125,10 +125,10 @@ training = Simulation(
     name="training",
     title="Train it yourself",
     say=f"A Transformer learns to write {LENGTH} symbols backwards, here in your browser: each "
-    "change trains it anew. What will the loss do with a warm-up of 1 step? And if the rate then "
-    "stays as high as it is?",
-    caption="The loss falls fast while the learning rate rises and is near its lowest value soon "
-    "after the rate has begun to fall.",
+    "change trains it anew. What will the loss do with a warm-up of 1 step? And what if the rate "
+    "then stays at its highest?",
+    caption="The loss falls while the learning rate rises, jumps when the rate is highest, and "
+    "settles at its lowest value as the rate falls.",
     alt="Two charts against the step. The loss falls from 2.3 to about 0.5 in 80 steps and stays "
     "there. The learning rate rises in a straight line for 30 steps and falls slowly afterwards.",
     controls=[
@@ -145,7 +145,7 @@ training = Simulation(
     views=[
         Chart(
             [
-                Drawn("usual", "loss as the page began", at=STEP, colour=2),
+                Drawn("usual", "loss with the first settings", at=STEP, colour=2),
                 Drawn("loss", "loss", at=STEP, colour=0),
             ],
             Axis("step", 0, STEPS),
@@ -158,8 +158,8 @@ training = Simulation(
         ),
         Figures(
             {
-                "right": "probability of the right symbol, mean",
-                "lowest": "no loss can be lower than",
+                "right": "mean probability of the right symbol",
+                "lowest": "lowest possible loss",
             }
         ),
     ],

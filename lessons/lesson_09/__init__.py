@@ -1,1 +1,1 @@
-"""What lesson 9 needs besides its text: the broken backwards, the roads, the exercises."""
+"""What lesson 9 needs besides its text: the wrong backwards, the whole model, the exercises."""

@@ -1,4 +1,4 @@
-"""Backwards with a mistake: what a small Transformer learns with each, and what the check says."""
+"""A wrong backward: what a small Transformer learns with each mistake, and what the check says."""
 
 import functools
 import re
@@ -26,7 +26,7 @@ CONFIG = Transformer.Config.base(
 )
 
 
-# The runs in the order in which the page shows them: each with a line of its own, "none" with none.
+# The runs, in the order in which the page shows them, each with its mistake; "none" has none.
 BUGS = {
     "bias": WRONG_LINES["bias: the mean over positions, not the sum"],
     "around": WRONG_LINES["residual: the skip connection forgotten"],
@@ -58,7 +58,7 @@ def words_of(rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 def batch(words: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Words (N, LENGTH) and the same backwards: source, what is read, what follows."""
+    """Words (N, LENGTH), to be reversed -> source ids, decoder input, decoder output."""
     return PairBatch.of([(word, word[::-1]) for word in words.tolist()]).inputs
 
 
@@ -95,11 +95,11 @@ def trained(bug: str) -> list[Run]:
 
 @dataclass(frozen=True)
 class Report:
-    """What the gradient check says of a small Transformer."""
+    """What the gradient check says about a small Transformer."""
 
-    of: int  # gradients that it compared, 0 where it stopped before
+    of: int  # how many gradients it compared, 0 if it stopped before
     wrong: dict[str, int]  # by part (PARTS)
-    there: str  # of the first wrong part, which gradients are wrong and which right
+    there: str  # which gradients of the first wrong part are wrong, and which are right
     says: str
 
 
@@ -126,7 +126,7 @@ def check_model(bug: str) -> Report:
     }
     kinds = ((word, names[word == "right"]) for word in ("wrong", "right"))
     there = "; ".join(f"{word}: {listed(some)}" for word, some in kinds if first and some)
-    # Of what explains one gradient alone, the first is enough.
+    # The explanation of the most gradients; of several such, the first.
     return Report(len(rows), wrong, there or "Nothing is wrong.", max(said, key=said.count))
 
 
@@ -137,18 +137,18 @@ def report(bug: str) -> Report:
 
 
 def listed(names: Sequence[str]) -> str:
-    """The last words of names that begin alike."""
+    """The last two parts of each name, each pair once."""
     return ", ".join(dict.fromkeys(".".join(name.split(".")[-2:]) for name in names))
 
 
 def plain(meaning: str) -> str:
-    """What the check says, without marks of code and what is a command's."""
+    """What the check says, without marks of code, and without sentences on a command's options."""
     sentences = re.split(r"(?<=\.) (?=[A-Z`])", meaning)
     return " ".join(s for s in sentences if not s.startswith("`--")).replace("`", "")
 
 
 def part_of(name: str) -> str:
-    """The part of the model in whose name a gradient stands."""
+    """The part of the model to which the gradient of this name belongs."""
     return next((p for p in PARTS if re.search(p.replace(" ", r"\b.*\b"), name)), "")
 
 
@@ -158,7 +158,7 @@ def curve(bug: str) -> np.ndarray:
 
 
 def end(bug: str) -> tuple[float, float]:
-    """The loss of the last 30 steps, and the share of words written backwards: means of SEEDS."""
+    """The loss of the last 30 steps, and the share of words written right: means over SEEDS."""
     runs = trained(bug)
     losses = [run.losses[-30 // EVERY :] for run in runs]
     return float(np.mean(losses)), float(np.mean([run.right for run in runs]))
@@ -225,7 +225,7 @@ print(run.round(2), other.round(2), sep="\\n\\n")""",
 
 
 def examine(bug: str, tell: int) -> dict[str, np.ndarray]:
-    """The wrong gradients of each part, and as much in words as is to be told."""
+    """The wrong gradients of each part, and as many sentences as the reader lets it tell."""
     number = [*BUGS].index(bug)
     wrong = np.array([0, *report(bug).wrong.values()])
     loss, right = end(bug)
@@ -245,7 +245,7 @@ TELL = "where", "what the check says", "the line, too"
 
 
 class Sentences(Sequence):
-    """ "…", and of each bug what is wrong where, what the check says, and the line."""
+    """ "…", and for each bug: where gradients are wrong, what the check says, and the line."""
 
     def __len__(self):
         return 1 + 3 * len(BUGS)
@@ -269,7 +269,7 @@ BLOCKS = [
     Block("encoder self_attention", "self-attention", 0, 3),
     Block("source embedding", "table E", 0.5, 4),
 ]
-EDGES = [  # as the data go
+EDGES = [  # in the direction of forward
     ("source embedding", "encoder self_attention"),
     ("encoder self_attention", "encoder feed_forward"),
     ("encoder feed_forward", "decoder cross_attention"),
@@ -282,17 +282,18 @@ EDGES = [  # as the data go
 bugs = Simulation(
     name="bugs",
     title="Find the bug",
-    say="The gradient check looks at a small model with the same mistake. The number in a part is "
-    "how many of its gradients are wrong; the gradient comes from the loss, at the top. Where is "
-    "the first wrong one? What is right there, and what is not? **Say what is wrong before you "
-    "let the check say it.** Then let it tell the line, too.",
-    caption="How many gradients of each part are wrong. Below: how well a model learns with it.",
+    say="The gradient check looks at a small model with the mistake of the run. The number in a "
+    "part says how many of its gradients are wrong. The gradient comes from the loss, at the top: "
+    "which is the first wrong part on its way? What is right in that part, and what is not? **Say "
+    "what is wrong before you let the check say it.** Then let it show the line, too.",
+    caption="How many gradients of each part are wrong. Below: how well a model with this mistake "
+    "learns.",
     alt="The parts of a Transformer with the number of wrong gradients: none in the decoder, all "
     "or nearly all in the encoder and in the table of embeddings.",
     size=(7.6, 5.6),
     controls=[
         Choice("bug", "Run", **runs("keys")),
-        Choice("tell", "Tell", [Option(n, words) for n, words in enumerate(TELL)]),
+        Choice("tell", "Show", [Option(n, words) for n, words in enumerate(TELL)]),
     ],
     compute=examine,
     views=[

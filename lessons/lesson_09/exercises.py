@@ -1,4 +1,4 @@
-"""The exercises of lesson 9: attention, LayerNorm, an encoder layer and a tied table, backwards."""
+"""The exercises of lesson 9: backwards of attention, LayerNorm, a tied table, an encoder layer."""
 
 import math
 
@@ -39,7 +39,8 @@ def multi_head_self_attention_backward(
     dgathered = dy @ w_out.swapaxes(-1, -2)
     # dvalue. Value s was used by every query that took some of it, and collects from all of them.
     dvalue = weights.swapaxes(-1, -2) @ dgathered
-    # The gradient of the weights. Its entry (t, s) says what more of value s does to word t.
+    # The gradient of the weights. Entry (t, s) says what it does to the
+    # loss if word t takes more of value s.
     dweights = dgathered @ value.swapaxes(-1, -2)
     # The average of a row. Each entry counts by its weight.
     average = (weights * dweights).sum(axis=-1, keepdims=True)
@@ -63,7 +64,7 @@ def multi_head_self_attention_backward(
     by_key = dkey @ w_key.swapaxes(-1, -2)
     # The road through the values. Each head has one.
     by_value = dvalue @ w_value.swapaxes(-1, -2)
-    # dx. Count how often x is used: in how many roads, by how many heads?
+    # dx. Count how often x is used: on how many roads, by how many heads?
     dx = (by_query + by_key + by_value).sum(axis=0)
     return dx, dw_query, dw_key, dw_value, dw_out
 
@@ -86,9 +87,9 @@ def layer_norm_backward(dy, gamma, x_hat, rstd):
     dgamma = (dy * x_hat).sum(axis=0)
     # dbeta. It was added to every row.
     dbeta = dy.sum(axis=0)
-    # The gradient of x_hat. Forward did something to x_hat before it was y.
+    # The gradient of x_hat. Forward did something to x_hat before it became y.
     dhat = dy * gamma
-    # The mean of that gradient. It comes through the mean of a row, and each row has its own.
+    # The mean of the gradient of x_hat. It comes through the mean of a row; each row has its own.
     mean = dhat.mean(axis=-1, keepdims=True)
     # The part along x_hat. It comes through the variance, and each row has its own.
     along = (dhat * x_hat).mean(axis=-1, keepdims=True)
@@ -129,9 +130,10 @@ def encoder_layer_backward(
     Forward was sum_1 = x + self_attention(x),
     normed = layer_norm(sum_1), hidden = max(0, normed inner),
     sum_2 = normed + hidden outer, y = layer_norm(sum_2).
-    Of the first norm are gamma_1, x_hat_1 and rstd_1, of the
-    second the others; inner (D, d_ff), hidden (T, d_ff),
-    outer (d_ff, D). All else is as in the exercises before.
+    gamma_1, x_hat_1 and rstd_1 belong to the first norm,
+    gamma_2, x_hat_2 and rstd_2 to the second; inner (D, d_ff),
+    hidden (T, d_ff), outer (d_ff, D). Everything else is as in
+    the exercises before.
     """
     # The gradient of the second sum. The norm came last, so its backward comes first.
     dsum_2 = layer_norm_backward(dy, gamma_2, x_hat_2, rstd_2)[0]
@@ -139,7 +141,7 @@ def encoder_layer_backward(
     douter = hidden.T @ dsum_2
     # The gradient of what comes out of the ReLU. It comes through one matrix.
     dhidden = dsum_2 @ outer.T
-    # The gradient of what goes into the ReLU. It let through what was positive.
+    # The gradient of what goes into the ReLU. The ReLU let through only what was positive.
     dbefore = dhidden * (hidden > 0)
     # dinner. Forward multiplied what the first norm had made by inner.
     dinner = normed.T @ dbefore
@@ -147,7 +149,7 @@ def encoder_layer_backward(
     dnormed = dsum_2 + dbefore @ inner.T
     # dgamma_1. Every row was multiplied by the same gamma.
     dgamma_1 = (dnormed * x_hat_1).sum(axis=0)
-    # The gradient of the first sum. You have written that norm's backward.
+    # The gradient of the first sum. You have written the backward of a norm.
     dsum_1 = layer_norm_backward(dnormed, gamma_1, x_hat_1, rstd_1)[0]
     # The gradient that comes back through attention. You have written its backward, too.
     through = multi_head_self_attention_backward(
@@ -175,13 +177,13 @@ def tied_backward(dlogits, x, table, ids):
     logits = x table^T, the model on a napkin, with
     ids (T,), x (T, D), table (V, D).
     """
-    # The part by the output. Row v met every word.
+    # The part from the output. Row v was compared with every word.
     by_output = dlogits.T @ x
-    # The gradient of x. Each word met every row of the table.
+    # The gradient of x. Each word was compared with every row of the table.
     dx = dlogits @ table
     # The gradient of the rows that were looked up. They were multiplied by something.
     drows = math.sqrt(table.shape[-1]) * dx
-    # The part by the lookup. A symbol that occurs twice got its row twice.
+    # The part from the lookup. A symbol that occurs twice was looked up twice.
     by_lookup = np.eye(len(table))[ids].T @ drows
     # dtable. Count how often the table is used.
     dtable = by_output + by_lookup
@@ -198,28 +200,28 @@ FORGETS = Mistake(
     lambda drows, ids, table: np.array(
         [drows[ids == symbol][-1:].sum(axis=0) for symbol in range(len(table))]
     ),
-    "Of a symbol that occurs several times only the last place counts. NumPy’s += with an "
+    "If a symbol occurs several times, only its last place counts. NumPy’s += with an "
     "array of indices does that: where an index occurs twice, the second addition forgets the "
     "first. Look for a function of NumPy that adds them all.",
 )
 
 
 def of_attention(n) -> dict:
-    """The inputs of self-attention: weights by which no score becomes too large."""
+    """The inputs of self-attention, with weights so small that no score becomes too large."""
     narrow, wide = (n.H, n.D, n.K), (n.H, n.D, n.K_v)
     shapes = dict(w_query=narrow, w_key=narrow, w_value=wide, w_out=(n.H, n.K_v, n.D))
     return {"x": (n.T, n.D)} | normal(n.D**-0.5, shapes)
 
 
 def of_layer(n) -> dict:
-    """The inputs of an encoder layer: no row of x is so small that its norm is steep."""
+    """The inputs of an encoder layer, with x so large that no norm is steep."""
     large = normal(2.0, dict(x=(n.T, n.D)))
     matrices = normal(n.D**-0.5, dict(inner=(n.D, n.S), outer=(n.S, n.D)))
     return of_attention(n) | large | dict(gamma_1=(n.D,)) | matrices | dict(gamma_2=(n.D,))
 
 
 def normal(size: float, shapes: dict) -> dict:
-    """Random numbers of a size, the same each time."""
+    """Random numbers with this standard deviation, the same each time."""
     rng = np.random.default_rng(8)
     return {name: rng.normal(0, size, shape) for name, shape in shapes.items()}
 
@@ -249,7 +251,7 @@ ROADS += [
     Mistake(
         "dx",
         lambda by_query, by_key, by_value: (by_query + by_key + by_value)[0],
-        "You take one head alone. All heads read the same x, and what they hand back adds up.",
+        "You take one head alone. All heads read the same x, so their gradients add up.",
     ),
 ]
 CONSTANTS = [
@@ -279,14 +281,15 @@ heads stand along the first axis, so one line serves them all.""",
     Exercise(
         9,
         "LayerNorm, backwards",
-        """Write it from the empty function. What does a number of `x` move, beside its own place
-in the row?""",
+        """Write the backward of LayerNorm. What does a number of `x` change in its row, besides its
+own place?""",
         layer_norm_backward,
         lambda n: dict(x=(n.T, n.D), gamma=(n.D,), beta=(n.D,)),
-        "Two directions are taken out, and what is left is divided by the standard deviation.",
+        "Two directions are taken out of the gradient; what is left is divided by the standard "
+        "deviation.",
         norm_of,
         CONSTANTS,
-        [sums_to_0("dx", "A number added to all of a row changes nothing behind the norm.")],
+        [sums_to_0("dx", "The same number added to a whole row changes nothing after the norm.")],
         called=CALLED,
     ),
     Exercise(
@@ -296,7 +299,7 @@ in the row?""",
 once. How often is the table used?""",
         tied_backward,
         lambda n: dict(table=(n.S, n.D), ids=np.arange(n.T) % (n.S // 2)),
-        "With an encoder there is a third part, and it is made just as the second.",
+        "With an encoder there is a third part, which is computed just like the second.",
         tied,
         [FORGETS],
         called=CALLED | {"S": "the number of symbols"},
@@ -304,13 +307,13 @@ once. How often is the table used?""",
     Exercise(
         9,
         "A whole encoder layer, backwards",
-        """Put the parts together. Call the two functions that you have written. They return the
-gradients of their own weights; what is asked here is what only the whole layer can tell: the
-gradient of its input, of the feed-forward network's matrices, and of the first gamma.""",
+        """Put the parts together, and call the two functions that you have written. Return the
+gradients of the layer's input, of the first gamma, and of the feed-forward network's two
+matrices.""",
         encoder_layer_backward,
         of_layer,
-        "An encoder is a pile of these, and a decoder layer has one attention more. You can train "
-        "a Transformer with what you have written.",
+        "An encoder is a stack of such layers; a decoder layer has one attention more. You can "
+        "train a Transformer with what you have written.",
         encoder_layer,
         called=CALLED,
     ),

@@ -1,4 +1,4 @@
-"""What lesson 9 shows of models with a mistake in backward: how they learn, what the check says."""
+"""Measured for lesson 9: how models with a wrong backward learn, and what the check says."""
 
 from dataclasses import asdict
 

@@ -1,8 +1,8 @@
 """A Transformer small enough to show, and one training step of it with every number in between.
 
-It learns to reverse three symbols. `step` is the library's own step, once more with names: what
-goes into and comes out of every layer, forward and backward. What the library cannot know it lets
-a reader set: other masks, and gates that close a road of the gradient.
+It learns to reverse three symbols. `step` is the library's own step, and gives a name to all that
+goes into and comes out of every layer, forward and backward. A reader can also set what the library
+has no setting for: other masks, and gates that close a road of the gradient.
 """
 
 import contextlib
@@ -44,13 +44,13 @@ def objective() -> Objective:
 
 
 def fresh() -> np.ndarray:
-    """Where training begins: weights to two decimals, Adam's two vectors, the steps taken."""
+    """The state at first: weights to two decimals, Adam's two vectors, the steps taken."""
     weights = pack(objective(), np.float64).data.round(2)
     return np.concatenate([weights, np.zeros(2 * len(weights) + 1)])
 
 
 def parameters() -> dict[str, tuple[int, tuple[int, ...]]]:
-    """Of every parameter where it begins in the vector of all, and its shape."""
+    """For every parameter, where it begins in the vector of all weights, and its shape."""
     named = objective().model.named_parameters()
     ends = itertools.accumulate(parameter.size for parameter in named.values())
     return {
@@ -60,7 +60,7 @@ def parameters() -> dict[str, tuple[int, tuple[int, ...]]]:
 
 
 def open_masks() -> np.ndarray:
-    """Who may see whom, (3, T, S): all in the encoder and across, nobody later in the decoder."""
+    """Who may see whom, (3, T, S): all see all, but in the decoder none sees a later one."""
     masks = np.ones((len(MASKS), LENGTH, LENGTH))
     masks[1] = np.tril(masks[1])
     return masks
@@ -68,10 +68,10 @@ def open_masks() -> np.ndarray:
 
 @dataclass(frozen=True)
 class Edge:
-    """What flows from one block to another: the arrays there and back.
+    """A line from one block to another, with the names of the arrays that flow up and down it.
 
-    The gradient comes out of the backward of `layer`; a `road` "around" adds it to that. An edge
-    with a gate is one of several on which a gradient reaches the block where it begins.
+    An edge with a `layer` has a gate, which can stop its gradient: what the backward of `layer`
+    returns or, on the `road` "around", what is added to that.
     """
 
     start: str
@@ -83,7 +83,7 @@ class Edge:
 
 
 def residual(start: str, sublayer: str, end: str, name: str, roads=()) -> list[Edge]:
-    """The edges around and through a sublayer; `roads` lead into attention."""
+    """The edges around and through a sublayer; `roads` are those that lead into attention."""
     dsum = f"backward:{name}.norm:dx"
     made = [Edge(start, end, "around", f"forward:{name}:x", dsum, f"{name}.sublayer")]
     made.append(Edge(sublayer, end, "", f"forward:{name}.sublayer:y", dsum))
@@ -115,9 +115,9 @@ GATES = [edge for edge in EDGES if edge.layer]
 
 @contextlib.contextmanager
 def observed(layers: dict[str, Layer], gates, arrays: dict) -> Iterator[None]:
-    """Within the block write down what layers do, and let gradients through as far as gates open.
+    """Within the block, record what layers do, and multiply the gradients by their gates.
 
-    `arrays` gets what goes into and comes out of each layer, and what it saves, by name.
+    What goes into and comes out of each layer, and what it saves, is put into `arrays` by name.
     """
 
     def side_by_side(name):
@@ -169,14 +169,14 @@ def _merged(heads):
 
 
 def given(name: str, values: np.ndarray):
-    """What a view lets a reader change beside the controls."""
+    """Values that a view lets a reader change, besides the controls."""
     return recorded.current.given(f"given {name}", values) if recorded.current else values
 
 
 def take(pairs, state, masks, gates, seen: dict | None = None) -> tuple:
-    """One training step for pairs (B, 1 + T) of ids -> the loss, and all that it left behind.
+    """One training step for pairs (B, 1 + T) of ids -> loss, weights before it, gradients, state.
 
-    That is the flat vectors before and after, and the optimizer. `seen` gets every layer's arrays.
+    The state is that after the step, as a list. Every layer's arrays are put into `seen`.
     """
     made = objective()
     weights = state[: (len(state) - 1) // 3]

@@ -1,4 +1,4 @@
-"""One word through a small Transformer, and what every layer hands back on the way to the table."""
+"""One word goes through a small Transformer, and its gradient all the way back to the table."""
 
 import functools
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ SYMBOLS = ["·", "⟨s⟩", "⟨end⟩", "?", *ALPHABET]
 
 @dataclass(frozen=True)
 class Walk:
-    """A model as it begins, the loss of WORD, and the way back."""
+    """A model with its initial weights, the loss of WORD, and the gradients on the way back."""
 
     model: Transformer
     loss: float
@@ -29,7 +29,7 @@ class Walk:
 
 
 def example() -> tuple[np.ndarray, ...]:
-    """WORD, what the decoder reads, and what it has to say, each (1, T)."""
+    """What the encoder reads, what the decoder reads, and what it has to say, each (1, T)."""
     ids = [SPECIALS + ALPHABET.index(letter) for letter in WORD]
     return PairBatch.of([(ids, ids[::-1])]).inputs
 
@@ -64,7 +64,7 @@ def walk() -> Walk:
 
 
 def nudged(row: int, column: int, by: float) -> float:
-    """The loss where one entry of the table is another by so much."""
+    """The loss if `by` is added to one entry of the table."""
     model = walk().model
     entry = model.source.embedding.weight.data[row]
     before = entry[column]

@@ -1,4 +1,4 @@
-"""The figure of lesson 9: a whole Transformer, one training step there and back, as a map."""
+"""The figure of lesson 9: one training step of a whole Transformer, on a map of its blocks."""
 
 import inspect
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ AXES = {3: POSITIONS, 7: NAMES, 8: FEATURES, 1: ("",)}
 
 @dataclass(frozen=True)
 class Table:
-    """A matrix and its gradient: the names of their arrays, or the parameter that both are of."""
+    """A matrix and its gradient, by the names of their arrays or by the name of a parameter."""
 
     symbol: str
     value: str
@@ -53,7 +53,7 @@ class Table:
     columns: Sequence[str] = FEATURES
 
     def of(self) -> list[Of]:
-        """Of the value and, where there is one, of the gradient."""
+        """An Of for the value and, if there is one, an Of for the gradient."""
         name = self.value if self.head is None else f"{self.value} {self.head}"
         rows, columns = POSITIONS, self.columns
         if self.value in PARAMETERS:
@@ -78,7 +78,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Part:
-    """A block of the map: where it stands, what it says, and what it opens to."""
+    """A block of the map: where it stands, and what it says and shows when it is opened."""
 
     name: str
     label: str
@@ -114,7 +114,7 @@ class Part:
         return LEFT + self.column * ACROSS, TOP + (7 - self.row) * UP
 
     def texts(self, arrays) -> dict[str, list]:
-        """What the cells of its tables show, and by which power of ten gradients are larger."""
+        """What the cells of its tables show; gradients are multiplied by a power of ten."""
         pairs = [(table.of(), table.matrices(arrays)) for table in self.tables]
         power = zoom([matrices[1] for _, matrices in pairs if len(matrices) > 1])
         shown: dict = {}
@@ -139,7 +139,7 @@ def source(function) -> str:
 
 
 def attention(name: str, also=()) -> tuple[Table, ...]:
-    """The tables of multi-head attention; `also` are those of what it reads beside X."""
+    """The tables of multi-head attention; `also` are those of what it reads besides X."""
     own = f"{name}.sublayer"
     tables = [Table("X", f"forward:{own}:x", f"backward:{own}:dx"), *also]
     for letter, road in zip("QKV", model.ROADS, strict=True):
@@ -209,30 +209,31 @@ KINDS = {  # of blocks: the lesson, the equation, the library's lines
 }
 TIED = "The same $E$ serves source, target and output, so its gradient is the sum of three."
 COPIED = "Backward copies the gradient of the sum $S$ onto both roads that lead into it."
-GATED = "Every position by itself. No gradient passes where $G$ is negative."
+GATED = "Each position goes through by itself. No gradient passes where $G$ is negative."
 SAY = {
     "source": f"Each symbol takes its row of $E$, and its position is added. {TIED}",
-    "encoder_attention": "$X$ is read three times, as queries, keys and values; the gradient that "
-    "comes back to it is the sum of three.",
+    "encoder_attention": "$X$ is read three times, for queries, keys and values, so its gradient "
+    "is the sum of three.",
     "encoder_sum": f"What attention found is added to what it read. {COPIED}",
     "encoder_network": GATED,
-    "memory": "What leaves the encoder is the memory $H$. The decoder reads it twice, as keys and "
-    f"as values, so two gradients come back and are added. {COPIED}",
+    "memory": "What leaves the encoder is the memory $H$. The decoder reads it twice, for keys and "
+    f"for values, so two gradients come back and are added. {COPIED}",
     "target": f"What has been written so far: the start and all symbols but the last. {TIED}",
-    "decoder_attention": "No position sees a later one: there the weight is 0, and no gradient "
-    "passes.",
+    "decoder_attention": "No position sees a later one: the weight of a later one is 0, and no "
+    "gradient passes.",
     "decoder_sum": f"What attention found is added to what it read. {COPIED}",
-    "cross": "Queries come from the decoder, keys and values from the memory $H$: all that the "
-    "encoder hears of the loss comes with the gradient of $H$.",
+    "cross": "Queries come from the decoder, keys and values from the memory $H$. All that the "
+    "encoder learns about the loss comes with the gradient of $H$.",
     "cross_sum": f"What was looked up in the source is added to what was there. {COPIED}",
     "decoder_network": GATED,
     "decoder_out": f"What leaves the decoder. {COPIED}",
     "output": f"Each position is compared with the row of every symbol in $E$. {TIED}",
-    "loss": "How little probability the right symbols got. Here the way back begins: the gradient "
-    "of the logits $L$ is what was predicted less what was right, over the number of positions.",
-    "update": "Every weight takes a step against its gradient, the first one as long as the rate, "
-    "0.01, whatever the gradient's size. Press **One step on this pair**: all numbers are those "
-    "after the step.",
+    "loss": "The loss says how little probability the right symbols got. Here the way back begins: "
+    "the gradient of the logits $L$ is the prediction minus the right answer, over the number of "
+    "positions.",
+    "update": "Every weight takes a step against its gradient. The first step is as long as the "
+    "rate, 0.01, whatever the gradient's size. Press **One step on this pair**: then all numbers "
+    "are those after the step.",
 }
 MEMORY = Table("H", "forward:encoder:y", f"backward:{CROSS}.sublayer:dmemory")
 LOGITS = Table("L", "forward:output:y", "backward:loss:dx", columns=NAMES)
@@ -280,7 +281,7 @@ STAGES = [
 
 
 def line(edge: Edge) -> str:
-    """The way of an edge on the map: up, beside other roads, around on the outer side, across."""
+    """The line of an edge: up, beside other roads; around, on the outer side; or across."""
     (x, y), (to_x, to_y) = BY_NAME[edge.start].place, BY_NAME[edge.end].place
     if x != to_x:
         out = WIDE / 2 if x < to_x else -WIDE / 2
@@ -296,7 +297,7 @@ def line(edge: Edge) -> str:
 
 
 def words(edge: Edge) -> str:
-    """How a path that takes the edge is told; nothing of one that all paths take."""
+    """The words for this edge in the list of paths; none for an edge that all paths take."""
     over = {other.end: other.start for other in EDGES if not other.road}
     inside = BY_NAME[over[edge.end] if edge.road == "around" else edge.end]
     if edge.end in ("output", "loss") or not edge.road:
@@ -362,7 +363,7 @@ class Whole(View):
         }
 
     def widths(self, arrays, way: str) -> list[float]:
-        """How thick each edge is: the norm of what flows, the largest 8."""
+        """How thick each edge is: it grows with the norm of what flows, and the thickest is 8."""
         flow = arrays["flow" if way == "forward" else "dflow"]
         return tenth(1 + 7 * flow / max(flow.max(), 1e-6)).tolist()
 
@@ -409,10 +410,10 @@ class Whole(View):
 
 
 def compute(pair) -> dict:
-    """Every array of the step; what comes after it is what the next one is given.
+    """Every array of the step but the state after it, which is recorded as given to the next step.
 
-    Apart from them, since Adam's first step divides a gradient by itself: of one that is all but 0
-    it shows the rounding.
+    That state is kept apart because Adam's first step divides a gradient by its own size: where the
+    gradient should be 0, the step is rounding error.
     """
     arrays = model.step(pair)
     after = arrays.pop("after")
@@ -435,14 +436,14 @@ def simulation() -> Simulation:
         alt="A map of a Transformer with one layer on each side: embeddings at the bottom, blocks "
         "of attention, sums and feed-forward networks above them, output and loss at the top; "
         "lines between the blocks are as thick as the norm of what flows along them.",
-        caption="One training step of the whole model. Lines are as thick as what flows.",
+        caption="One training step of the whole model. The thicker a line, the more flows there.",
         title="The whole model, there and back",
         say="A Transformer with 1,192 weights learns to reverse three symbols. Play one training "
         "step: the numbers flow up to the loss, the gradient flows back on every road, Adam moves "
-        "the weights. **Lines are as thick as what flows**: before you play, guess whether the "
-        "encoder hears more of the loss through its keys or through its values. Open any block; "
-        "pick any weight in it to see on which paths the loss reaches it; change a symbol, a "
-        "weight or a mask, and everything responds.",
+        "the weights. **The thicker a line, the more flows along it.** Before you play, guess: "
+        "does more gradient reach the encoder through the keys or through the values? Open any "
+        "block; pick any weight in it to see on which paths the loss reaches it; change a symbol, "
+        "a weight or a mask, and everything responds.",
         controls=[
             Ids("pair", "The pair: a word and its reverse", pairs, WORD, live=True),
             Slider("stage", "One training step", stages, shows_only=True, plays=True),

@@ -1,8 +1,8 @@
-"""Mistakes in backwards of the library: which lines of which function, and what replaces them.
+"""Mistakes in backward functions of the library: which lines are replaced, and by what.
 
-This is the catalogue for the runs of lesson 9 and for the tests of the gradient check's diagnosis.
-A mistake that is in the table of lessons/equations.md has its name from there, and the table says
-how the gradient check reports it.
+The runs of lesson 9 and the tests of the gradient check's diagnosis use this catalogue. A mistake
+that is in the table of lessons/equations.md has the same name here; the table says how the gradient
+check reports it.
 """
 
 import contextlib
@@ -25,14 +25,14 @@ from numformer.paper.softmax import softmax_backward
 
 @dataclass(frozen=True)
 class WrongLines:
-    """A function of the library, and by its right `lines` the wrong ones ("" for none)."""
+    """A function of the library; `lines` maps right lines to wrong ones ("" removes a line)."""
 
     function: Callable | None = None
     lines: dict[str, str] = field(default_factory=dict)
 
     @property
     def description(self) -> str:
-        """The lines in words."""
+        """The changes in words."""
         if not self.function:
             return "Every line is as the library has it."
         changes = (
@@ -55,7 +55,7 @@ class WrongLines:
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """Within the block the library computes with the wrong function, in one thread."""
+        """Within the block, the library computes with the wrong function, in one thread."""
         owners = [module for name, module in sys.modules.items() if name.startswith("numformer.")]
         owners += {
             kind for module in owners for kind in vars(module).values() if isinstance(kind, type)
@@ -118,7 +118,7 @@ WRONG_LINES = {
 
 
 def table_words() -> dict[str, str]:
-    """The mistakes in the table of lessons/equations.md, and the words of the check's report."""
+    """The mistakes in the table of lessons/equations.md, each with words of the check's report."""
     page = Path(__file__).parents[1] / "equations.md"
     _, section = page.read_text(encoding="utf-8").split("## When the check fails")
     lines = [line for line in section.splitlines() if line.startswith("| ")]

@@ -19,7 +19,7 @@ WORDS += ["none yet"]
 
 @functools.cache
 def grow(sentence: str, beam: int, alpha: float, step: int) -> dict[str, np.ndarray]:
-    """The tree after `step` steps: what stands at each place of each row, and the best so far."""
+    """The tree after `step` steps: what each place of each row holds, and the best end so far."""
     told = measured(10)["trees"][sentence][f"{beam}"]
     end = min(step, told["stops"][ALPHAS.index(alpha)])
     shape = STEPS, max(WIDTHS)
@@ -45,7 +45,7 @@ def grow(sentence: str, beam: int, alpha: float, step: int) -> dict[str, np.ndar
 
 
 def mark(state, parents, row, column, kind) -> list[tuple[int, int]]:
-    """Mark a place and all that lead to it -> these places, from the last one on."""
+    """Mark a place and all places that lead to it -> these places, the last one first."""
     line = []
     while row >= 0:
         line.append((int(row), int(column)))
@@ -58,9 +58,10 @@ tree = Simulation(
     name="tree",
     title="A beam grows",
     say="Step back, then on, or press **Play**. Each row is a step, and holds the hypotheses that "
-    "go on, the best at the left, each with the logarithm of its probability so far. What has "
-    "ended has a ⊣ and its score. **Watch** which early leader dies out. Then set the beam to 1, "
-    "which is greedy: which word does it regret? And what does the penalty do to the scores?",
+    "go on, the best at the left, each with the logarithm of its probability so far. A hypothesis "
+    "that has ended shows a ⊣ and its score. **Watch** which early leader dies out. Then set the "
+    "beam to 1, which is greedy: which word turns out to be a mistake? And what does the penalty "
+    "do to the scores?",
     caption="The tree of a beam of 4 after its last step.",
     alt="A tree that grows downwards, four places in a row, each with a word and a logarithm. Many "
     "branches end after a few rows, one leads to the best translation.",
@@ -75,7 +76,7 @@ tree = Simulation(
         Tree(WORDS, "words", "log_p", "parents", "ends", "state"),
         Figures(
             {
-                "best": "Best that has ended",
+                "best": "Best finished translation",
                 "sum": "Its log probability",
                 "score": "Its score: divided by the length penalty",
             },

@@ -50,7 +50,10 @@ INTO = [MultiHeadAttention.attend, scaled_dot_product_attention]
 
 
 def write(step: int, cached: bool, x=X) -> dict[str, np.ndarray]:
-    """Step `step` of writing, from 1 on; cells that are computed in it are lit, -1 is not there."""
+    """Step `step` of writing, from 1 on.
+
+    The arrays "lit ..." are 1 for cells that this step computes, 0 for kept ones, -1 for none.
+    """
     length, made, past = len(WORDS), layer(), Memory(len(WORDS))
     with inference():
         if cached:
@@ -88,7 +91,8 @@ cache = Simulation(
     say="Five words are written one after the other. Outlined cells are computed in this step. "
     "Which rows of $K$ change when a word comes? Which rows of $A$ will be needed again? Guess, "
     "then step on. Then switch the cache off: compare the last row of $Y$, and the counts.",
-    caption="The third step with a cache: a row of everything is computed, older keys are kept.",
+    caption="The third step with a cache: one row of everything is computed, older keys and values "
+    "are kept.",
     alt="Six matrices. With the cache, one row of X, Q, A and Y is there, and three rows of K and "
     "of V, of which the last one is outlined.",
     controls=[
@@ -133,7 +137,7 @@ MEASURED = "a language model of 4 layers, 128 wide, 8 texts at a time"
 
 @functools.cache
 def speed() -> dict[int, tuple[float, float]]:
-    """Processor time of writing so many symbols, with the cache and without, of each length."""
+    """For each length: the processor time to write so many symbols with the cache, and without."""
     config = LanguageModel.Config(vocabulary=1000, d_model=128, d_ff=256, heads=4, layers=4)
     model, ids = LanguageModel(config, 0), np.random.default_rng(0).integers(4, 1000, (8, 256))
     cumulated: dict[str, list[float]] = {"kept": [], "again": []}
@@ -146,7 +150,7 @@ def speed() -> dict[int, tuple[float, float]]:
             cumulated["kept"].append(total)
         total = 0.0
         for at in range(max(LENGTHS)):
-            if at % 4 == 0:  # every fourth, for all four
+            if at % 4 == 0:  # measured at every fourth step, and taken for four
                 begun = time.process_time()
                 model.forward(ids[:, : at + 1])
                 once = time.process_time() - begun

@@ -1,4 +1,4 @@
-"""The first simulation of lesson 10: one word is drawn, of all that a translator finds possible."""
+"""The first simulation of lesson 10: a translator's next word is drawn at random."""
 
 import base64
 import functools
@@ -27,7 +27,7 @@ def log_p(place: str) -> np.ndarray:
 
 
 def written(place: str) -> str:
-    """What has been written there."""
+    """What has been written at a place."""
     return " ".join(measured(10)["next"][place]["written"]) or "nothing yet"
 
 
@@ -37,7 +37,7 @@ NAMES += [f"{OTHERS:,} others"]
 
 
 def running(p):
-    """p (V,) -> the sums of all up to each, by shifts of 1, 2, 4 ..."""
+    """p (V,) -> the running sums (V,), by shifts of 1, 2, 4 ..."""
     sums, shift = p.copy(), 1
     while shift < len(p):
         sums[shift:] += sums[:-shift].copy()
@@ -48,11 +48,12 @@ def running(p):
 def kept(ranked, temperature, top_k, top_p):
     """ranked (V,) log probabilities, the largest first -> p at this temperature, what may be drawn.
 
-    As `Sampling.probabilities` has it, which looks at its numbers, as no recording can.
+    The same as `Sampling.probabilities`, but without decisions that depend on numbers: a recording
+    cannot have those.
     """
     p = np.exp((ranked - ranked[0]).round(3) / temperature)  # as they are stored
     p /= p.sum()
-    before = running(p) - p  # together, those that are more probable
+    before = running(p) - p  # the sum of those that are more probable
     stays = (before < top_p) & (np.arange(len(ranked)) < top_k)
     drawn = p * stays
     return p, drawn / drawn.sum()
@@ -70,7 +71,7 @@ def choose(place, temperature, top_k, top_p, draw):
     begins = running(width) - width
     passed = (NUMBERS[:, None] >= begins) & (
         width > 0
-    )  # each number lies in the last that it passed
+    )  # each number lies in the last piece whose beginning it has passed
     hits = passed & np.logical_not(np.concatenate([passed[:, 1:], 0 * passed[:, :1]], axis=1))
     of_draw = np.arange(len(NUMBERS))
     last = (of_draw == draw - 1)[:, None] * hits
@@ -93,11 +94,11 @@ drawing = Simulation(
     name="drawing",
     title="Draw the next word",
     say=f"A translator reads “{SOURCE}” and has begun to write. Press **Draw again**, then "
-    "**Play**. What must you set at *torn* so that only a few good words can come? Does that suit "
-    "*sure*, and *open*? And how often does none of the ten come at temperature 2?",
-    caption="The probabilities of the next word, in full bars what may be drawn.",
+    "**Play**. What must you set at *torn* so that only a few good words can be drawn? Does that "
+    "suit *sure* and *open*? And at temperature 2, how often is none of the ten words drawn?",
+    caption="The probabilities of the next word. Full bars: what may be drawn.",
     alt="Horizontal bars of the ten most probable next words, and one for all others together. "
-    "A few bars are long, the others hardly to be seen.",
+    "A few bars are long, the others can hardly be seen.",
     controls=[
         Choice(
             "place",
@@ -127,9 +128,9 @@ drawing = Simulation(
         Bars(NAMES, "names", "before", "after", "counts", "latest", "number", "draw"),
         Figures(
             {
-                "left": "symbols may be drawn (three digits)",
-                "covered": "they had together before the cut",
-                "tail": f"the {OTHERS:,} others had before the cut",
+                "left": "symbols that may be drawn (to three digits)",
+                "covered": "their probability together, before the cut",
+                "tail": f"probability of the {OTHERS:,} others, before the cut",
             }
         ),
     ],

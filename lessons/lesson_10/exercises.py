@@ -10,17 +10,18 @@ from numformer.paper.softmax import softmax
 def nucleus(p, top_p):
     """p (B, D), top_p () -> kept (B, D).
 
-    Each row of p are probabilities of D symbols. Kept are the
-    fewest symbols that together have at least the probability
-    top_p; all others get 0. A row of kept sums to 1 again.
+    Each row of p has the probabilities of D symbols. kept
+    keeps the fewest symbols that together have at least the
+    probability top_p; all others get 0. Each row of kept sums
+    to 1 again.
     """
-    # Which symbols come before which. Those that are more probable do; nobody comes before himself.
+    # The table of which symbols come before which. More probable ones do; none comes before itself.
     more = p[:, None, :] > p[:, :, None]
     # The sum of what comes before. Each symbol has its own.
     before = (p[:, None, :] * more).sum(axis=-1)
-    # What stays. A symbol goes as soon as those before it are enough.
+    # What stays. A symbol goes if those before it are enough.
     stays = p * (before < top_p)
-    # What is drawn from. It has to sum to 1.
+    # kept. Each row has to sum to 1.
     kept = stays / stays.sum(axis=-1, keepdims=True)
     return kept
 
@@ -29,8 +30,8 @@ OF_NUCLEUS = [
     Mistake(
         "stays",
         lambda p, before, top_p: p * (before + p <= top_p),
-        "The symbol with which the sum reaches the share is left out. Where the first one alone "
-        "has more than that, nothing would be left.",
+        "The symbol with which the sum reaches top_p is left out. Where the first symbol alone "
+        "has more than top_p, nothing would be left.",
     ),
     Mistake(
         "kept",
@@ -48,20 +49,20 @@ OF_NUCLEUS = [
 def beam_step(log_p, step, state):
     """log_p (T,), step (T, D), state (T, K) -> best, kept (T, K).
 
-    T hypotheses have the log probabilities log_p. step are
-    those of the next symbol, of D that there are, after each
-    of them, and state is what the model remembers of each. best
-    (T,) are the T best of all ways to go on, the best first;
-    kept is what the model remembers of the hypotheses they come
-    from.
+    T hypotheses have the log probabilities log_p. For each of
+    them, a row of step has the log probabilities of the D
+    symbols that can come next, and a row of state is what the
+    model remembers. best (T,) has the T highest log
+    probabilities of all ways to go on, the highest first; kept
+    is what the model remembers of the hypotheses they come from.
     """
     # The sums. Each hypothesis can go on with each symbol.
     totals = log_p[:, None] + step
     # All ways in one row. They compete, whichever hypothesis they come from.
     ways = totals.ravel()
-    # The best. As many as there were hypotheses.
+    # best. As many ways stay as there were hypotheses.
     best = np.sort(ways)[::-1][: len(log_p)]
-    # The rows that are remembered. A place in the row of all ways tells whose way it is.
+    # The rows that are remembered. The place of a way in the row of all ways tells whose way it is.
     kept = state[np.argsort(-ways)[: len(log_p)] // step.shape[1]]
     return best, kept
 
@@ -71,7 +72,7 @@ OF_STEP = [
         "kept",
         lambda state: state,
         "The memories have stayed where they were. A new hypothesis may come from another row: "
-        "then it would go on with what that one has read.",
+        "then it would go on with the memory of the wrong hypothesis.",
     ),
     Mistake(
         "best",
@@ -82,8 +83,8 @@ OF_STEP = [
     Mistake(
         "kept",
         lambda state, ways: state[np.argsort(-ways)[: len(state)] % len(state)],
-        "You take the wrong part of the place: in the row of all ways, those of one hypothesis "
-        "lie side by side.",
+        "A way's place tells two things, and you take the wrong one: in the row of all ways, the "
+        "ways of one hypothesis lie side by side.",
     ),
 ]
 
@@ -91,11 +92,12 @@ OF_STEP = [
 def scores(log_p, valid, alpha):
     """log_p (B, T), valid (B, T), alpha () -> score (B,).
 
-    The scores of B translations: log_p of their symbols, valid
-    1 where there is one and 0 for padding. The sum is divided
-    by the length penalty ((5 + length) / 6)^alpha.
+    The scores of B translations. log_p are the log
+    probabilities of their symbols; valid is 1 for a symbol and
+    0 for padding. The sum is divided by the length penalty
+    ((5 + length) / 6)^alpha.
     """
-    # The log probability. It is that of all symbols of a translation; padding has none.
+    # The log probability. It is a sum over the symbols of a translation; padding does not count.
     total = (log_p * valid).sum(axis=-1)
     # The length. Each translation has its own.
     length = valid.sum(axis=-1)
@@ -109,17 +111,17 @@ def scores(log_p, valid, alpha):
 def drawn_backward(dlog_p, logits, p, drawn, temperature):
     """dlog_p (T,) -> dlogits, dtemperature.
 
-    Forward was log_p = the logarithm of p at what was drawn,
+    Forward was log_p = the logarithm of p at the drawn symbol,
     with p = softmax(logits / temperature), logits and p (T, D);
-    in each row of drawn (T, D) the symbol that was drawn has 1,
-    the others 0; temperature is one number, an array ().
+    in each row of drawn (T, D) the drawn symbol has 1, the
+    others have 0; temperature is one number, an array ().
     """
-    # The gradient of the quotients. Lesson 8 has it for a loss; here it is the logarithm itself.
+    # The gradient of logits / temperature. Lesson 8 has it for a loss, which has the other sign.
     # See “What was drawn, and the way back”.
     dquotients = dlog_p[:, None] * (drawn - p)
-    # dlogits. Each was divided once.
+    # dlogits. Each logit was divided once.
     dlogits = dquotients / temperature
-    # dtemperature. It has divided every logit of every row; what is the derivative of one over it?
+    # dtemperature. It divides every logit of every row: what is the derivative of 1 / temperature?
     dtemperature = -(dquotients * logits).sum() / temperature**2
     return dlogits, dtemperature
 
@@ -133,7 +135,8 @@ OF_DRAWN = [
     Mistake(
         "dquotients",
         lambda dlog_p, p, drawn: dlog_p[:, None] * (p - drawn),
-        "This is the gradient of a loss, minus the logarithm. Here the logarithm is to grow.",
+        "This is the gradient of a loss, which is minus the logarithm. Here you need that of the "
+        "logarithm itself.",
     ),
     Mistake(
         "dquotients",
@@ -164,8 +167,8 @@ You may sort, but need not. No two symbols are equally probable.""",
         lambda n: dict(
             p=softmax(np.random.default_rng(10).standard_normal((n.B, n.D))), top_p=np.array(0.6)
         ),
-        "Where the model is sure, one symbol is left; where it is not, there are many. A fixed "
-        "number of them cannot do that.",
+        "Where the model is sure, one symbol is left; where it is not, many are. A fixed number, "
+        "as in top-k, cannot do that.",
         mistakes=OF_NUCLEUS,
         called=SYMBOLS,
     ),
@@ -183,16 +186,16 @@ model remembers, its cache, has to move with them.""",
     Exercise(
         10,
         "Find the mistake",
-        """A beam has found a few translations; these are their scores. The code runs, and nothing
-complains. But with this code a larger α changes nothing at all: the short ones win as before. Find
-the line and mend it.""",
+        """A beam has found a few translations, and this function computes their scores. The code
+runs, and nothing complains. But whatever α is, the order of the scores stays the same: the short
+translations win as before. Find the line and mend it.""",
         scores,
         lambda n: dict(
             log_p=-abs(np.random.default_rng(3).standard_normal((n.B, n.T))),
             valid=of_rows(n),
             alpha=np.array(0.6),
         ),
-        "A penalty that is the same for all changes no order.",
+        "A penalty that is the same for all translations does not change their order.",
         called={"B": "the number of translations", "T": "the number of positions"},
         to_find="length = valid.sum(axis=(0, 1))",
     ),
@@ -200,11 +203,11 @@ the line and mend it.""",
         10,
         "The gradient of what was drawn",
         """A model has drawn T symbols at a temperature. Write the gradient of their log
-probabilities. Times a reward it is the REINFORCE gradient of Williams 1992, by which models are
-trained on what they wrote themselves.""",
+probabilities. Multiplied by a reward, it is the REINFORCE gradient of Williams 1992, with which
+models are trained on what they wrote themselves.""",
         drawn_backward,
         lambda n: dict(logits=(n.T, n.D), drawn=one_drawn(n), temperature=np.array(0.7)),
-        "With a reward of 1 for every symbol of a right target it is training with a "
+        "With a reward of 1 for every symbol of the right target, this is training with the "
         "cross-entropy, but for the sign: one loss, two names.",
         drawn_log_p,
         OF_DRAWN,

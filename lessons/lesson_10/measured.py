@@ -1,4 +1,4 @@
-"""What lesson 10 shows of two translators: next words, beams, BLEU by beam, means and ensembles."""
+"""Lesson 10's measurements on two translators: next words, beams, BLEU, means and ensembles."""
 
 import base64
 import json
@@ -43,7 +43,8 @@ def shown(symbol: str) -> str:
 def next_words(trained: Trained) -> dict:
     """How probable each symbol is, at some places of the greedy translation of SOURCE.
 
-    `below` are the log probabilities of all symbols, the largest first, as thousandths below it.
+    `below` says by how many thousandths the log probability of each symbol lies below the largest,
+    the most probable symbol first.
     """
     text, told = trained.text, {}
     source = pad_sources([text.source.encode(text.symbols(SOURCE))])
@@ -71,10 +72,11 @@ def named(text, ids) -> list[str]:
 
 
 def tree(trained: Trained, sentence: str, width: int) -> dict:
-    """What a beam of this width went through, step by step, as the library's own lines did it.
+    """The steps of a beam of this width, noted while the library's own lines run.
 
-    Of each step the symbols, log probabilities and parents of what goes on, best first, and of what
-    ended the parent and the log probability; `stops` has the last step with each alpha.
+    For each step: the symbols, log probabilities and parents of the hypotheses that go on, best
+    first, and the parent and log probability of each that ended. `stops` has the number of steps
+    for each alpha.
     """
     text, extend, told = trained.text, Beam.extend, {"stops": []}
     source = pad_sources([text.source.encode(text.symbols(sentence))])
@@ -109,7 +111,7 @@ def corpus(folder: Path) -> dict:
 
 
 def bleu(trained: Trained, pairs: list, written: list) -> tuple[float, float]:
-    """BLEU of the symbols that were written, and how long they are beside people's translations."""
+    """BLEU of the written symbols, and their length divided by that of people's translations."""
     texts = [trained.text.target.join(symbols) for symbols in written]
     score = import_sacrebleu().BLEU(tokenize="none", force=True)
     told = score.corpus_score(texts, [[reference for _, reference in pairs]])
@@ -117,14 +119,14 @@ def bleu(trained: Trained, pairs: list, written: list) -> tuple[float, float]:
 
 
 def found(trained: Trained, pairs: list, beam: int, alpha: float) -> list[tuple[float, list[str]]]:
-    """The best that a beam finds for each source, with its score."""
+    """The best translation that a beam finds for each source, with its score."""
     asked = [trained.text.source.split(source) for source, _ in pairs]
     how = dict(beam=beam, length_penalty=alpha, penalty="paper")
     return [best for (best,) in trained.text.n_best(trained.model, asked, 1, **how)]
 
 
 def by_beam(trained: Trained, pairs: list, beams: Sequence[int] = BEAMS) -> list[dict]:
-    """Of each width: the mean log probability of what is found, its length and BLEU by penalty."""
+    """For each width: the mean log probability found, and with each penalty BLEU and length."""
     rows = []
     for width in beams:
         begun = time.process_time()
@@ -144,7 +146,7 @@ def by_beam(trained: Trained, pairs: list, beams: Sequence[int] = BEAMS) -> list
 
 
 def perplexity(model, text, pairs: list) -> float:
-    """e to the mean loss of a symbol, without smoothing; of an ensemble by its mean probability."""
+    """e to the mean loss of a symbol, without smoothing; an ensemble's by its mean probability."""
     sides = [[text.source.encode(text.source.split(side)) for side in pair] for pair in pairs]
     total = count = 0
     for start in range(0, len(sides), 64):
@@ -188,7 +190,7 @@ def together(data: dict) -> dict:
 
 
 def measure() -> dict:
-    """All that the lesson shows, by what it is."""
+    """All measurements that the lesson shows, by name."""
     trained = models.model("translator")
     data = corpus(models.folder("translator"))
     pairs = data["test"][:SENTENCES]

@@ -12,11 +12,11 @@ from lessons.kit.views import View, tenth
 
 @dataclass(frozen=True)
 class Bars(View):
-    """Bars of what may be drawn, the latest draw, and above them all side by side from 0 to 1.
+    """Bars of what may be drawn, with the latest draw; above, all side by side from 0 to 1.
 
-    Arrays: `names` (N,) numbers of words in `vocabulary`; `before` (N,) hollow bars, and `after`
-    (N,) full ones; `counts` (N,) how often each was drawn, `latest` () which one last, `number` ()
-    where on the line from 0 to 1 that was. A button sets the control `again` to its next option.
+    Arrays: `names` (N,) indices of words in `vocabulary`; `before` (N,) the hollow bars and `after`
+    (N,) the full ones; `counts` (N,) how often each was drawn; `latest` () which one last; `number`
+    () the place of that draw from 0 to 1. A button sets the control `again` to its next option.
     """
 
     vocabulary: Sequence[str]
@@ -38,7 +38,7 @@ class Bars(View):
         axes, rows = figure.subplots(), np.arange(len(arrays[self.names]))
         style = dict(facecolor="none", edgecolor=GREY, linestyle="--")
         axes.barh(rows, arrays[self.before], 0.7, **style, label="before the cut")
-        axes.barh(rows, arrays[self.after], 0.7, color=BLUE, label="what is drawn from")
+        axes.barh(rows, arrays[self.after], 0.7, color=BLUE, label="after the cut")
         axes.set_yticks(rows, self.shown(arrays, chosen)["names"])
         axes.invert_yaxis()
         axes.set(xlabel="probability", xlim=(0, 1))
@@ -67,10 +67,10 @@ GONE, DROPPED, OPEN, BEST = 0, 1, 2, 3
 class Tree(View):
     """The hypotheses of a beam, a row for each step, `width` places in a row, best first.
 
-    Arrays (T, W), of which 0 in `state` means that nothing is there yet, 1 that nobody went on from
-    there, 2 that it leads to one that is still open or ended, 3 that it is on the way to the best
-    so far: `words` numbers of words in `vocabulary`, `log_p`, `parents` places in the row above,
-    and `ends` the scores of those that end there, 0 where none does.
+    Arrays (T, W): `words` indices of words in `vocabulary`, `log_p`, `parents` places in the row
+    above, `ends` the scores of those that end there, 0 where none does. `state` is 0 where nothing
+    is yet, 1 where nothing went on, 2 on the way to a hypothesis that is open or has ended, 3 on
+    the way to the best so far.
     """
 
     vocabulary: Sequence[str]
@@ -103,7 +103,7 @@ class Tree(View):
         axes.axis("off")
 
     def texts(self, arrays) -> list[list[str]]:
-        """What a reader reads at each place."""
+        """The text at each place."""
 
         def text(row, column):
             if arrays[self.state][row, column] == GONE:

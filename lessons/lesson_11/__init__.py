@@ -1,1 +1,1 @@
-"""What lesson 11 is made of."""
+"""The code and the data of lesson 11."""

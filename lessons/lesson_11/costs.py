@@ -32,7 +32,7 @@ def products(length: int) -> dict[str, int]:
 
 
 def measured() -> dict[str, list[float]]:
-    """Milliseconds of the processor for forward and backward, the median, at each length."""
+    """The median processor time of forward and backward at each length, in milliseconds."""
     made, rng = layers(), np.random.default_rng(11)
     told: dict[str, list[float]] = {name: [] for name in made}
     for layer in made.values():
@@ -55,5 +55,5 @@ def measured() -> dict[str, list[float]]:
 
 
 def exponent(lengths, costs) -> float:
-    """The power of the length with which costs grow: the slope between logarithms."""
+    """The power of the length with which costs grow: the slope of log cost over log length."""
     return float(np.polyfit(np.log(lengths), np.log(costs), 1)[0])

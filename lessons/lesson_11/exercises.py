@@ -10,11 +10,11 @@ def induction_score(weights, symbols):
     """weights (H, T, T), symbols (T,) -> score (H,).
 
     The mean weight on what followed the latest earlier
-    occurrence of the symbol at hand. A symbol that has not
-    come before counts for nothing. weights[:, t, s] is the
+    occurrence of the current symbol. Positions whose symbol
+    is new are left out of the mean. weights[:, t, s] is the
     weight with which position t looks at s.
     """
-    # Which symbols are the same. Compare each with each.
+    # Which symbols are the same. Compare each symbol with every symbol.
     same = symbols[:, None] == symbols
     # Which of them came earlier. What is at t or later was not there before.
     earlier = np.tril(same, -1)
@@ -22,7 +22,7 @@ def induction_score(weights, symbols):
     latest = np.where(earlier, np.arange(len(symbols)), -1).max(axis=1)
     # The positions that count. A symbol that is new has no place to look at.
     counted = np.flatnonzero(latest >= 0)
-    # The weights on what followed. Ask which place tells what comes next.
+    # The weights on what followed. Ask which place shows what comes next.
     looks = weights[:, counted, latest[counted] + 1]
     # The score. It is a mean over the positions that count.
     score = looks.mean(axis=1)
@@ -34,7 +34,7 @@ OF_SCORE = [
         "looks",
         lambda weights, counted, latest: weights[:, counted, latest[counted]],
         "You look at the earlier occurrence itself. An induction head looks one place further, at "
-        "what came after it.",
+        "the symbol that came after it.",
     ),
     Mistake(
         "latest",
@@ -44,14 +44,14 @@ OF_SCORE = [
     Mistake(
         "score",
         lambda looks, symbols: looks.sum(axis=1) / len(symbols),
-        "You divide by the number of all positions. Those whose symbol is new have no place to "
-        "look at, and should not count.",
+        "You divide by the number of all positions. Positions whose symbol is new have no place to "
+        "look at and should not count.",
     ),
 ]
 
 
 def sequence(n) -> dict:
-    """Random attention of some heads, and symbols that come again."""
+    """Random attention weights of some heads, and symbols that occur more than once."""
     rng = np.random.default_rng(11)
     length = n.T + n.S
     weights = rng.dirichlet(np.ones(length), (n.H, length))
@@ -67,7 +67,7 @@ def learned_gates_backward(dy, heads, logits, w_o):
     """
     # The gates. They lie between 0 and 1.
     gates = 1 / (1 + np.exp(-logits))
-    # The gradient of each head with its gate. Each went through its own rows of one weight.
+    # The gradient of each gated head. Each head has its own rows of one weight.
     dgated = dy @ w_o.swapaxes(-1, -2)
     # dheads. Each number of a head was multiplied by one gate.
     dheads = dgated * gates[:, None, None]
@@ -87,7 +87,7 @@ OF_GATES = [
     Mistake(
         "dlogits",
         lambda dgates: dgates,
-        "You stop at the gates. They were made of the logits by a sigmoid: go back through it.",
+        "You stop at the gates. A sigmoid made them from the logits: go back through it.",
     ),
     Mistake(
         "dlogits",
@@ -100,17 +100,17 @@ OF_GATES = [
 def importance(heads, dheads):
     """heads, dheads (B, T, H, K) -> importance (H,).
 
-    What every head found in B sentences, and the gradient of
-    the loss with respect to it. The importance of a head is
-    the mean size, over sentences, of the gradient of its gate.
+    `heads` is the output of every head in B sentences,
+    `dheads` its gradient. The importance of a head is the
+    mean size, over sentences, of the gradient of its gate.
     """
     # The product of each number and its gradient. The gate multiplies every number of its head.
     moved = heads * dheads
     # The gradient of the gate in each sentence. It collects from all positions and all numbers.
     gates = moved.sum(axis=(1, 3))
-    # The size in each sentence. Less loss here does not make up for more loss there.
+    # The size in each sentence. Less loss in one does not make up for more loss in another.
     size = abs(gates)
-    # The importance. Sentences count alike.
+    # The importance. Every sentence counts the same.
     importance = size.mean(axis=0)
     return importance
 
@@ -119,33 +119,34 @@ EXERCISES = [
     Exercise(
         11,
         "A score for induction",
-        """Measure how much of an induction head a head is: the mean weight on what followed the
-latest earlier occurrence of the symbol at hand.""",
+        """Measure how far a head acts as an induction head: its mean weight on what followed the
+latest earlier occurrence of the current symbol.""",
         induction_score,
         sequence,
-        "With this score you can find induction heads in any model whose weights you can see. "
-        "Beside it, always, the score of shuffled weights.",
+        "With this score you can find induction heads in any model whose attention weights you can "
+        "see. Always compare it with the score of shuffled weights.",
         mistakes=OF_SCORE,
         called={"H": "the number of heads"},
     ),
     Exercise(
         11,
         "Gates that are learned",
-        """Voita et al. did not only look at gates, they trained them: each gate is made of a number
-that training moves, and a penalty pushes it towards 0. Here a gate is a sigmoid (theirs are drawn
-at random around one). Write the way back.""",
+        """Voita et al. did not only look at gates, they trained them: a logit that training changes
+sets each gate, and a penalty pushes the gate towards 0. Here a gate is the sigmoid of its logit
+(theirs also have random noise). Write the backward.""",
         learned_gates_backward,
         lambda n: dict(heads=(n.H, n.T, n.K), logits=(n.H,), w_o=(n.H, n.K, n.D)),
-        "Where a gate is nearly 0 or nearly 1, its logit has no gradient left: it has decided.",
+        "Where a gate is nearly 0 or nearly 1, its logit gets hardly any gradient: the gate has "
+        "decided.",
         learned_gates,
         OF_GATES,
     ),
     Exercise(
         11,
         "Find the mistake",
-        """The importance of heads, over several sentences. With one sentence it is right but for a
-sign. With many it calls a head unimportant that helps in half of them and harms in the others.
-Find the line and mend it.""",
+        """This computes the importance of heads over several sentences. With one sentence it is
+right except for a sign. With many sentences, a head that helps in half of them and harms in the
+others seems unimportant. Find the line and mend it.""",
         importance,
         lambda n: dict(heads=(n.B, n.T, n.H, n.K), dheads=(n.B, n.T, n.H, n.K)),
         "A mean of signed numbers asks whether a head helps on the whole. A mean of sizes asks "

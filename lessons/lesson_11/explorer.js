@@ -2,13 +2,13 @@ import { element, roomy, roving } from "../page/dom.js";
 import { Replay } from "../page/replay.js";
 import { levelsOf, paint, VIEWS } from "../page/views.js";
 
-// Every head of a model, small, and one of them large. The models are numformer's own forwards,
-// recorded (small.py); here they are repeated on what a reader chooses or types.
+// Every head of a model, small, and one of them large. small.py records numformer's own forward of
+// each model; here the recording is repeated on what a reader chooses or types.
 
 const [START, END] = [1, 2];
 const [WIDE, HIGH, LEFT, RIGHT, TOP] = [360, 22, 118, 232, 26];
 const SPACE = "▁";
-const LONGEST = "w".repeat(14); // of a word or piece that is shown whole
+const LONGEST = "w".repeat(14); // as long as the longest word or piece that is shown whole
 
 /** The number that 16 bits stand for. */
 const half = (bits) => {
@@ -16,7 +16,7 @@ const half = (bits) => {
   return sign * (exponent ? (1 + fraction / 1024) * 2 ** (exponent - 15) : fraction * 2 ** -24);
 };
 
-/** A model: what it reads and writes, by repeating its encoder and its decoder. */
+/** A model that reads and writes: it repeats the recordings of its encoder and its decoder. */
 class Reader {
   constructor({ encode, decode, weights, symbols }, length) {
     Object.assign(this, { symbols, length, ids: new Map(symbols.map((symbol, id) => [symbol, id])) });
@@ -42,14 +42,14 @@ class Reader {
     this.decode.set("given memory", this.encode.get("memory"));
   }
 
-  /** What the decoder makes of what is written so far, seen from its last place. */
+  /** Run the decoder on what is written so far; its logits are those of the last place. */
   look(written) {
     this.decode.set("given target", this.padded([START, ...written]));
     this.decode.set("given here", [written.length]);
     this.decode.run();
   }
 
-  /** Write, at each place the most probable symbol. */
+  /** Write the most probable symbol at each place. */
   write() {
     const written = [];
     while (written.length < this.length && written.at(-1) !== END) {
@@ -60,7 +60,7 @@ class Reader {
     return written;
   }
 
-  /** Where the heads looked: of each kind a function from layer and head to rows of weights. */
+  /** Where the heads looked: for each kind a function from layer and head to rows of weights. */
   looked(rows, columns) {
     const of = (replay, name, down, across) => {
       const [[, , heads, high, wide], numbers] = [replay.names[name], replay.flat(name).slice()];
@@ -74,7 +74,7 @@ class Reader {
     };
   }
 
-  /** A word's pieces: of the merges that make a piece, the one with the lowest id comes first. */
+  /** A word's pieces: two neighbours are merged again and again, the pair of the lowest id first. */
   cut(word) {
     const pieces = [...word];
     for (;;) {
@@ -95,20 +95,20 @@ class Reader {
   }
 }
 
-/** What a reader typed -> its ids, or why it cannot be taken. */
+/** What a reader typed -> its ids, or why the model cannot read it. */
 const TAKES = {
   translator(reader, typed) {
     const text = typed.toLowerCase().trim().replace(/\s+/g, " ");
     const strange = text.match(/[^a-z ,.-]/u);
-    if (strange) return { why: `It takes the letters a to z, spaces, commas, hyphens within words and a full stop at the end; not “${strange[0]}”.` };
+    if (strange) return { why: `It takes only the letters a to z, spaces, commas, hyphens within words and a full stop at the end, not “${strange[0]}”.` };
     const word = "[a-z]+(?:-[a-z]+)*";
-    if (!new RegExp(`^${word}(?:,? ${word})*\\.?$`).test(text)) return { why: "It takes words with one space or a comma and a space between them, and a full stop at the end alone." };
+    if (!new RegExp(`^${word}(?:,? ${word})*\\.?$`).test(text)) return { why: "It takes words with one space, or a comma and a space, between them, and a full stop only at the end." };
     const words = text.replace(/[,.]/g, " $&").split(" ");
     const cuts = words.map((each) => reader.cut(SPACE + each));
     const ids = cuts.flat().map((piece) => reader.ids.get(piece) ?? 3);
-    if (ids.length >= reader.length) return { why: `That is ${ids.length} pieces. It takes ${reader.length - 1}: shorten the sentence.` };
+    if (ids.length >= reader.length) return { why: `That is ${ids.length} pieces. It takes at most ${reader.length - 1}: shorten the sentence.` };
     const rare = words.filter((_, n) => cuts[n].length > 2);
-    return { ids, why: rare.length ? `Words that it knows only in small pieces: ${rare.join(", ")}.` : "" };
+    return { ids, why: rare.length ? `It knows these words only in small pieces: ${rare.join(", ")}.` : "" };
   },
   reverse(reader, typed) {
     const text = typed.toLowerCase().trim();
@@ -137,7 +137,7 @@ class Explorer {
     return `${this.data.titles[kind]}, layer ${layer + 1}, head ${head + 1}`;
   }
 
-  /** Where a reader types. */
+  /** The form into which a reader types. */
   form() {
     this.typed = element("input", { type: "text", "aria-label": "Your own sentence or word", maxlength: 200, placeholder: "a sentence of your own" });
     this.why = element("p", { class: "note why", "aria-live": "polite" });
@@ -145,7 +145,7 @@ class Explorer {
     return element("form", { onsubmit }, element("div", { class: "ask" }, this.typed, element("button", { class: "play" }, "Read it")), this.why);
   }
 
-  /** Read what was typed, by the model that is open. */
+  /** Let the chosen model read what was typed. */
   take(text) {
     const { sentence } = this.simulation.chosen;
     const { model } = this.data.texts[sentence];
@@ -175,7 +175,7 @@ class Explorer {
     return element("div", { class: "all-heads" }, ...kinds);
   }
 
-  /** Words that look, words that are looked at, and the lines between them. */
+  /** The words that look, the words that are looked at, and the lines between them. */
   lines() {
     const places = Array.from({ length: this.data.length }, (_, n) => n);
     const y = (n) => TOP + HIGH * n;
@@ -192,7 +192,7 @@ class Explorer {
     return element("svg", { viewBox: `0 0 ${WIDE} ${y(this.data.length)}`, role: "group", "aria-label": "who looks at whom" }, ...heads, this.between, ...this.buttons, ...this.right);
   }
 
-  /** Compute, where what is read or the temperature is another. */
+  /** Compute anew if another text, model or temperature is chosen. */
   compute(arrays, chosen) {
     if (this.own && this.own.sentence !== chosen.sentence) {
       [this.own, this.why.textContent] = [null, ""];

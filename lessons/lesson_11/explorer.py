@@ -36,7 +36,7 @@ SEEN = 0.02  # a weight below this has no line
 
 @dataclass(frozen=True)
 class Text:
-    """Something to read: which model reads it, and its ids without the end mark."""
+    """A text: which model reads it, its words, and its ids without the end mark."""
 
     model: str
     words: str
@@ -53,14 +53,14 @@ def texts() -> list[Text]:
 
 
 def role(found: Mapping) -> str:
-    """What a head was found to look at most, in words, beside the shuffled baseline."""
+    """The place that a head prefers, in words: its score beside the shuffled baseline."""
     best = max(found, key=lambda name: found[name][0] - found[name][1])
     score, shuffled = found[best]
     return f"Measured: {score:.2f} of its weight on {best} (shuffled {shuffled:.2f})"
 
 
 def notes(name: str) -> list[str]:
-    """What was measured of every head of a model."""
+    """The measured preference of every head of a model."""
     return [role(found) for found in models.measured(11)["roles"][name]]
 
 
@@ -70,7 +70,7 @@ def percent(weights: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Explorer(View):
-    """All heads of a model small, one large: who looks at whom, for the sentence that is chosen."""
+    """All heads of a model small, one large: who looks at whom in the chosen sentence."""
 
     head: str
     query: str
@@ -91,14 +91,14 @@ class Explorer(View):
         }
 
     def looked(self, arrays, chosen) -> tuple[Text, list[int], dict[str, np.ndarray]]:
-        """What is read, what is written, and all weights."""
+        """The text that is read, the ids that are written, and all weights."""
         text = texts()[chosen["sentence"]]
         target = [int(n) for n in arrays["written"] if n]
         temperature = TEMPERATURES[chosen["temperature"]]
         return text, target, small.attention(text.model, (*text.ids,), (*target,), temperature)
 
     def sides(self, text: Text, target: Sequence[int], kind: str) -> list[list[str]]:
-        """The words that look, and those that are looked at."""
+        """The words that look, and the words that are looked at."""
         symbols = small.symbols(text.model)
         read, wrote = ([spelled(symbols[n]) for n in ids] for ids in ([*text.ids, END], target))
         return {
@@ -140,13 +140,13 @@ def spelled(symbol: str) -> str:
 
 
 def small_text(name: str, ids: Sequence[int]) -> str:
-    """What was written, as text."""
+    """The text of the written ids, without the end mark."""
     said = "".join(small.symbols(name)[n] for n in ids if n != END)
     return said.replace("▁", " ").strip()
 
 
 def compute(sentence: int, temperature: float) -> dict:
-    """What the model writes, padded."""
+    """The ids that the model writes, padded."""
     text = texts()[sentence]
     return {"written": small.padded(small.written(text.model, (*text.ids,), temperature))}
 
@@ -164,11 +164,11 @@ def simulation() -> Simulation:
         "looks, a column for each word that is looked at, dark where the weight is large.",
         caption="One head of the translator. The page shows all 36, on sentences of your own.",
         title="What does each head look at?",
-        say="Two Transformers, which this page runs: one translates captions of pictures from "
-        "English into German, one writes words backwards. All 36 heads are on the left; open one "
-        "and follow its lines from the word that looks to the words that it sees. **Find a head "
-        "that knows which word is being translated.** Then type a sentence of your own: does it "
-        "still know?",
+        say="This page runs two Transformers: one translates captions of pictures from English "
+        "into German, one writes words backwards. All 36 heads of a model are shown small; open "
+        "one and follow its lines from the word that looks to the words that it looks at. **Find a "
+        "head that knows which word is being translated.** Then type a sentence of your own: does "
+        "the head still know?",
         controls=[
             Slider("sentence", "Sentence", options, start=0),
             Slider("query", "The word that looks", positions, start=2, shows_only=True),

@@ -1,4 +1,4 @@
-"""Two trainings that are watched: a model that reverses words, and one that finds repetitions."""
+"""Two trainings to watch: one model learns to reverse words, one to continue repetitions."""
 
 import base64
 import string
@@ -30,19 +30,19 @@ REPEATED = "qn" + "train" * 2
 
 
 def packed(weights) -> dict:
-    """Weights of attention as JSON keeps them: 16 bits each, as shares of 1, in base64."""
+    """Attention weights for JSON: 16-bit integers in base64, 65535 for a weight of 1."""
     numbers = np.round(65535 * np.asarray(weights, float)).astype("<u2")
     return {"shape": numbers.shape, "numbers": base64.b64encode(numbers.tobytes()).decode()}
 
 
 def unpacked(told: Mapping) -> np.ndarray:
-    """The array of what `packed` gave."""
+    """The array that `packed` packed."""
     numbers = np.frombuffer(base64.b64decode(told["numbers"]), "<u2")
     return numbers.reshape(told["shape"]) / 65535
 
 
 def steps(task, model, name: str, factor: float):
-    """Train, and stop to be looked at after those steps that are shown."""
+    """Train, and pause after each step in SHOWN, so that the model can be looked at."""
     executor = InTurn(model.objective(), Adam(pack(model)), SEED, 1)
     for step in range(STEPS[name] + 1):
         if step:
@@ -55,7 +55,7 @@ def steps(task, model, name: str, factor: float):
 
 
 def reversal() -> tuple[dict, Transformer]:
-    """What a model looks like on the way to reversing words, and the model at the end."""
+    """What a model does while it learns to reverse words, and the trained model."""
     task = SequenceTask(RULE, 64, SEED)
     model = Transformer(small.config("reverse"), SEED)
     batch = PairBatch.of(
@@ -83,7 +83,7 @@ def reversal() -> tuple[dict, Transformer]:
 
 
 def of_reverse(model: Transformer) -> list[dict]:
-    """What every head of the trained model looks at, in the explorer's order."""
+    """What every head of the model that reverses looks at, in the explorer's order."""
     task = SequenceTask(RULE, 64, SEED)
     batch = PairBatch.of(
         task.encode((word, RULE.make_target(word)) for word, _ in task.test[:TESTED])
@@ -105,7 +105,7 @@ def of_reverse(model: Transformer) -> list[dict]:
 
 
 def all_roles(model: Transformer, batch: PairBatch, cross: dict) -> list[dict]:
-    """The roles of every head on a batch: encoder, decoder, then across."""
+    """The roles of every head on a batch: encoder, decoder, then cross-attention."""
     read, wrote = ((ids != 0).sum(axis=1) for ids in (batch.source, batch.target_in))
     weights = by_kind(attention_weights(model, batch.source, batch.target_in))
     s_real, causal = (
@@ -130,7 +130,7 @@ def all_roles(model: Transformer, batch: PairBatch, cross: dict) -> list[dict]:
 
 
 def repetition(layers: int) -> dict:
-    """What the heads of a model look like on the way to finding what comes again."""
+    """What the heads of a model do while it learns to continue repetitions."""
     task = induction.InductionTask(induction.DEFAULTS["batch_size"], SEED)
     names = "d_model", "d_ff", "heads", "norm", "positions", "p_drop"
     sizes = {name: induction.DEFAULTS[name] for name in names}
@@ -155,7 +155,10 @@ def repetition(layers: int) -> dict:
 
 
 def matching(model: LanguageModel, batch) -> tuple[np.ndarray, np.ndarray, float]:
-    """(layers, H) of prefix matching, of the weight on the symbol before, and chance."""
+    """The weights on what followed and on the symbol before, (layers, H), and their chance.
+
+    Chance is the mean weight on what followed in shuffled rows.
+    """
     ids, _, valid = batch.inputs
     again = np.flatnonzero(valid[0])
     t = np.arange(ids.shape[1])
@@ -170,7 +173,7 @@ def matching(model: LanguageModel, batch) -> tuple[np.ndarray, np.ndarray, float
 
 
 def copied(model: LanguageModel, ids: np.ndarray) -> list[list[float]]:
-    """Of each head how often what it hands over from a symbol makes that symbol most probable."""
+    """For each head how often its output for a symbol makes that symbol the most probable one."""
     told = []
     for values, output in handed(model, ids):
         heads = values.shape[1]
@@ -184,7 +187,7 @@ def copied(model: LanguageModel, ids: np.ndarray) -> list[list[float]]:
 
 
 def handed(model: LanguageModel, ids: np.ndarray) -> list:
-    """Of each layer the values (B, H, S, K) of its heads and its W^O."""
+    """For each layer the values (B, H, S, K) of its heads and its W^O."""
     with mode(training=False, saving=True):
         model.forward(ids)
     layers = [layer for layer in model.layers_within() if isinstance(layer, MultiHeadAttention)]

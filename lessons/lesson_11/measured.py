@@ -1,4 +1,4 @@
-"""What lesson 11 shows of trained models, and the weights that its page runs."""
+"""Measure what lesson 11 shows of trained models, and store the weights that its page runs."""
 
 import base64
 import json
@@ -19,12 +19,12 @@ MODELS = ["small_translator"]
 
 
 def half(model: Layer) -> np.ndarray:
-    """All weights of a model as the page has them."""
+    """All weights of a model in float16, as the page stores them."""
     return np.concatenate([p.data.ravel() for p in model.named_parameters().values()]).astype("f2")
 
 
 def rounding(trained: Trained, pairs) -> float:
-    """By how much float16 moves a weight of attention at most, over some sentences."""
+    """The largest change of an attention weight by float16, over some pairs of sentences."""
     batch = translating.PairBatch.of(pairs)
     before = attention_weights(trained.model, batch.source, batch.target_in)
     rounded = small.Transformer(trained.model.config)
@@ -34,7 +34,7 @@ def rounding(trained: Trained, pairs) -> float:
 
 
 def rounded(told, digits: int = 4):
-    """JSON's numbers of nested lists and arrays."""
+    """Nested lists and arrays with rounded numbers, as JSON stores them."""
     if isinstance(told, dict):
         return {name: rounded(value, digits) for name, value in told.items()}
     if isinstance(told, list | tuple):
@@ -45,7 +45,7 @@ def rounded(told, digits: int = 4):
 
 
 def measure() -> dict:
-    """All figures; the weights go into their own file."""
+    """All measured numbers; the weights go into a file of their own."""
     trained = models.model(*MODELS)
     data = translating.corpus(models.folder(*MODELS))
     subwords = trained.text.source

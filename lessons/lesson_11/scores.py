@@ -1,4 +1,4 @@
-"""How much of its weight a head gives to a place, beside what chance would give."""
+"""How much of its weight a head gives to a place, and what chance would give."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ import numpy as np
 def share(weights: np.ndarray, places: np.ndarray) -> np.ndarray:
     """weights (B, H, T, S), places (B, T) -> (H,): the mean weight that a head gives to a place.
 
-    `places` says for every position which one is meant, -1 where there is none.
+    `places` says at which position each position should look, or -1 if it does not count.
     """
     row, t = np.nonzero(places >= 0)
     return weights[row, :, t, places[row, t]].mean(axis=0)
@@ -17,12 +17,12 @@ def share(weights: np.ndarray, places: np.ndarray) -> np.ndarray:
 def shuffled(weights: np.ndarray, seen: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """The same weights (B, H, T, S), each row dealt out anew among the keys that it may see.
 
-    `seen` is boolean and broadcasts to (B, 1, T, S). A head keeps how sharp it is, and loses where
-    it looks.
+    `seen` is boolean and broadcasts to (B, 1, T, S). The head stays as sharp as it was, but where
+    it looks is left to chance.
     """
     seen = np.broadcast_to(seen, weights.shape)
     keys = np.where(seen, rng.random(weights.shape), 2)
-    # The order of random keys deals the seen ones out; what is not seen comes last in both.
+    # Sorting random numbers deals out the seen keys; keys that are not seen come last in both.
     dealt, order = np.argsort(keys, axis=-1), np.argsort(~seen, axis=-1, kind="stable")
     made = np.zeros_like(weights)
     np.put_along_axis(made, dealt, np.take_along_axis(weights, order, axis=-1), axis=-1)
@@ -30,9 +30,9 @@ def shuffled(weights: np.ndarray, seen: np.ndarray, rng: np.random.Generator) ->
 
 
 def self_places(lengths: np.ndarray, longest: int, causal: bool) -> dict[str, np.ndarray]:
-    """Where self-attention may look by position, for sequences of these lengths (B,).
+    """Places named by position in self-attention, for sequences of these lengths (B,).
 
-    A decoder's row is named by what it writes: it reads what was written last.
+    A row of a decoder (`causal`) is named by what it writes: it reads what was written last.
     """
     t = np.broadcast_to(np.arange(longest), (len(lengths), longest))
     real, ends = t < lengths[:, None], np.broadcast_to(lengths[:, None] - 1, t.shape)
@@ -43,7 +43,7 @@ def self_places(lengths: np.ndarray, longest: int, causal: bool) -> dict[str, np
     if causal:
         named = {"what was written last": t, "what was written before that": t - 1}
         return {name: there(places) for name, places in named.items()} | {
-            "the start mark": np.where(real & (t >= 2), 0, -1)  # before, it is one of the others
+            "the start mark": np.where(real & (t >= 2), 0, -1)  # for t < 2 it is named above
         }
     return {
         "the word before": there(t - 1),
@@ -59,7 +59,7 @@ def roles(
     seen: np.ndarray,
     rng: np.random.Generator,
 ) -> dict[str, np.ndarray]:
-    """Of each place the share of every head and of its shuffled weights, (H, 2)."""
+    """For each place (H, 2): the score of every head, and that of its shuffled weights."""
     chance = shuffled(weights, seen, rng)
     return {
         name: np.stack([share(weights, of), share(chance, of)], axis=-1)

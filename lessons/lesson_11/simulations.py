@@ -1,4 +1,4 @@
-"""Simulations of lesson 11 over what was measured: heads taken out, and two trainings replayed."""
+"""Simulations of lesson 11 that show measurements: heads taken out, and two trainings replayed."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ def found(name: str) -> dict:
 
 
 def translator() -> dict[int, tuple[float, float]]:
-    """Of toy_tasks/heads.md the BLEU by heads left: chosen by importance, and at random."""
+    """From toy_tasks/heads.md the BLEU by heads left: chosen by importance, and at random."""
     text = (Path(toy_tasks.__file__).parent / "heads.md").read_text(encoding="utf-8")
     number = r" *([\d.]+) *"
     rows = re.findall(rf"^\|{number}\|{number}\|{number}\|{number}[|(]", text, re.MULTILINE)
@@ -29,7 +29,7 @@ def translator() -> dict[int, tuple[float, float]]:
 
 
 def taken(removed: int) -> dict[str, np.ndarray]:
-    """Which heads are left after so many were taken out, and what BLEU is left."""
+    """The heads and the BLEU that are left after `removed` heads were taken out."""
     told = found("pruned")
     there = np.array(told["importance"])
     for place, head in told["order"][:removed]:
@@ -50,12 +50,12 @@ def pruning() -> Simulation:
     return Simulation(
         "pruned",
         title="Take heads out",
-        say="The translator has 36 heads. Take out those whose gates have the smallest gradient "
-        "first; it is not trained again. **Ask first:** how many can go before it writes nonsense? "
-        "And which of the three kinds lasts longest?",
+        say="The translator has 36 heads. Take out first those whose gates have the smallest "
+        "gradient; the translator is not trained again. **Guess first:** how many can go before it "
+        "writes nonsense? And which of the three kinds lasts longest?",
         caption="BLEU against the number of heads that were taken out.",
         alt="Lines of BLEU against the number of heads taken out. By importance the line stays "
-        "high for long and then falls to nothing; in random order it falls at once.",
+        "high for a long time and then falls to nothing; in random order it falls at once.",
         controls=[
             Slider(
                 "removed",
@@ -96,7 +96,7 @@ print(bleu)""",
 
 
 def formed(step: int, head: int) -> dict[str, np.ndarray]:
-    """What one head of the reverse model's cross-attention looks at after so many steps."""
+    """What one head of the reverse model's cross-attention looks at after `step` steps."""
     told = found("reversal")
     at, (layer, number) = told["steps"].index(step), divmod(head, HEADS)
     share = np.array(told["share"])[:, layer, number]
@@ -115,10 +115,11 @@ def replayed() -> Simulation:
     return Simulation(
         "formed",
         title="Replay the training",
-        say="A model learns to write words backwards, with three layers of four heads. Play its "
-        "training, and watch one head that looks from writing to reading. **Ask first:** which "
-        "comes first, the anti-diagonal or words without a mistake? Do all layers find it?",
-        caption="The weights of one head after training, and how they came about.",
+        say="A model with three layers of four heads learns to write words backwards. Play its "
+        "training, and watch one head that looks from writing to reading. **Guess first:** which "
+        "comes first, the anti-diagonal or words without a mistake? Do all layers find the letter "
+        "to be written?",
+        caption="The weights of one head after training, and how they formed.",
         alt="A heatmap of attention weights, letters to be written by letters read, and a chart of "
         "two rising lines against the training step: the weight on the letter to be written, and "
         "the share of words without a mistake.",
@@ -169,7 +170,7 @@ print(weights.round(2))""",
 
 
 def repeated(step: int, head: int) -> dict[str, np.ndarray]:
-    """What one head of the two-layer model looks at after so many steps."""
+    """What one head of the two-layer model looks at after `step` steps."""
     told, (layer, number) = found("repetition"), divmod(head, 2)
     two, at = told["2"], told["2"]["steps"].index(step)
     matching, before = (np.array(two[name])[:, layer, number] for name in ("matching", "before"))
@@ -190,11 +191,11 @@ def inducing() -> Simulation:
     return Simulation(
         "repeated",
         title="Two heads find each other",
-        say="A model of two layers reads random letters that come again and again, and says which "
-        "comes next. Each row is a letter that looks, each column one that it may see. **Ask "
-        "first:** in *qn-train-train*, where must the second *r* look to know what follows? "
-        "Play the training with the head 2.1, then with 1.1.",
-        caption="The weights of one head after training, and how they came about.",
+        say="A model with two layers reads a random sequence of letters that is repeated, and "
+        "predicts the next letter. Each row is a letter that looks, each column a letter that it "
+        "may see. **Guess first:** in *qn-train-train*, where must the second *r* look to know "
+        "what follows? Play the training with head 2.1, then with head 1.1.",
+        caption="The weights of one head after training, and how they formed.",
         alt="A heatmap of attention weights over a sequence that repeats five letters, with a dark "
         "diagonal four places to the left of the main one, and lines that rise together between "
         "step 160 and step 240.",

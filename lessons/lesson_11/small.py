@@ -1,7 +1,7 @@
-"""The two small models that the explorer opens, and their forward as a page repeats it.
+"""The two small models of the explorer, and their forward as a page repeats it.
 
-Their weights are kept in float16 (weights.safetensors), which a page has room for. Every sentence
-is padded to one length, and the mask is made of its ids, so that one recording serves them all.
+Their weights are stored in float16 (weights.safetensors), which is small enough for a page. Every
+sentence is padded to one length, and its ids give the mask, so that one recording serves them all.
 """
 
 import base64
@@ -56,7 +56,7 @@ def weights(name: str) -> np.ndarray:
 
 
 def model(name: str, dtype: type[np.floating] = np.float64) -> Transformer:
-    """A model with the weights that are kept."""
+    """A model with the stored weights."""
     made = Transformer(config(name))
     packed(made, dtype).data[...] = weights(name)
     return made
@@ -81,13 +81,13 @@ def soften(model: Layer, temperature) -> None:
 
 
 def looks(tower: Layer, part: str):
-    """Where the latest forward of a tower looked: (layers, heads, T, S)."""
+    """The attention weights of a tower's latest forward: (layers, heads, T, S)."""
     of_layers = [attention_weights(getattr(layer, part).sublayer)[0] for layer in tower.layers]
     return array_module(of_layers[0]).stack(of_layers)
 
 
 def valid(ids, like):
-    """ids (S,) -> (1, 1, 1, S): which of them are no padding."""
+    """ids (S,) -> (1, 1, 1, S): True where there is no padding."""
     return (array_module(like).asarray(ids) != PADDING)[None, None, None]
 
 
@@ -99,9 +99,9 @@ def encode(model: Transformer, source) -> dict:
 
 
 def decode(model: Transformer, source, memory, target, here) -> dict:
-    """The decoder's padded ids (T,), the start first -> where it looked, and logits (1, V).
+    """The decoder's padded ids (T,), start mark first -> where it looked, and logits (1, V).
 
-    These are the logits at the position `here` (1,) alone.
+    The logits are those of the position `here` (1,) alone.
     """
     x = model.target.forward(target[None])
     seen = valid(source, x)
@@ -113,7 +113,7 @@ def decode(model: Transformer, source, memory, target, here) -> dict:
 
 
 def padded(ids: Sequence[int]) -> np.ndarray:
-    """Ids, the end or the start among them, -> (LENGTH,)."""
+    """Ids, with their end mark or start mark -> (LENGTH,)."""
     return np.array([*ids, *[PADDING] * (LENGTH - len(ids))])
 
 
@@ -126,7 +126,7 @@ def tempered(name: str, temperature: float) -> Transformer:
 
 @functools.cache
 def written(name: str, source: tuple[int, ...], temperature: float = 1.0) -> tuple[int, ...]:
-    """What a model writes for the ids of a sentence, greedily, up to the end mark if it comes."""
+    """What a model greedily writes for the ids of a sentence, with the end mark if it fits."""
     (ids,) = greedy(tempered(name, temperature), pad_sources([source]), LENGTH)
     return (*ids, END)[:LENGTH]
 
@@ -137,7 +137,7 @@ def attention(
 ) -> dict[str, np.ndarray]:
     """Where every head looked, (layers, heads, rows, columns) by kind, without padding.
 
-    `source` ends with the end mark, `target` is what was written.
+    `source` has no end mark yet; `target` is what was written.
     """
     made, ids = tempered(name, temperature), padded([*source, END])
     with mode(training=False, saving=True):
@@ -152,7 +152,7 @@ def attention(
 
 
 def recordings(name: str) -> dict:
-    """Encoder and decoder as the page repeats them; their weights stand apart, in base64."""
+    """Recordings of encoder and decoder for the page, and beside them their weights in base64."""
     like, vector = weights(name).astype(float), {}
     for part in ("encode", "decode"):
         with Recording() as recording, mode(training=False, saving=True):

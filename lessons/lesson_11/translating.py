@@ -1,4 +1,4 @@
-"""What is measured on the small translator: what its heads look at, and which of them it needs."""
+"""Measurements on the small translator: what its heads look at, and which of them it needs."""
 
 import contextlib
 import itertools
@@ -19,9 +19,9 @@ from toy_tasks.data.text_files import Pair
 from toy_tasks.measures.bleu import import_sacrebleu
 from toy_tasks.text_to_text.translation import translate
 
-SURE = 0.3  # Dice coefficient from which two pieces go together
+SURE = 0.3  # the least Dice coefficient of two pieces that go together
 OF_ROLES, OF_GRADIENTS, OF_BLEU, BATCH = 400, 200, 200, 50  # sentences
-RANDOM, EVERY = 3, 4  # orders that are drawn, and how many heads go between two of their figures
+RANDOM, EVERY = 3, 4  # random orders, and how many heads are taken out between two BLEU scores
 
 
 def corpus(folder: Path) -> dict[str, list[Pair]]:
@@ -31,7 +31,7 @@ def corpus(folder: Path) -> dict[str, list[Pair]]:
 
 
 def together(pairs: Sequence[tuple[list[int], list[int]]], vocabulary: int) -> np.ndarray:
-    """How often pieces stand in a pair together: (V, V), source by target, Dice's coefficient.
+    """How often pieces occur in a pair together: (V, V), source by target, Dice's coefficient.
 
     2 n(s, t) / (n(s) + n(t)), where n counts pairs of sentences (Dice 1945).
     """
@@ -50,7 +50,7 @@ def together(pairs: Sequence[tuple[list[int], list[int]]], vocabulary: int) -> n
 def goes_with(batch: PairBatch, dice: np.ndarray, target: np.ndarray) -> np.ndarray:
     """For every position of a target (B, T) the one source place that its piece goes with, or -1.
 
-    A place counts where it is better than all others of its sentence, and better than chance.
+    The place has a larger Dice coefficient than all others of its sentence, and at least SURE.
     """
     of_pairs = dice[batch.source[:, None], target[..., None]]  # (B, T, S)
     of_pairs[np.broadcast_to((batch.source < 4)[:, None], of_pairs.shape)] = 0
@@ -60,7 +60,7 @@ def goes_with(batch: PairBatch, dice: np.ndarray, target: np.ndarray) -> np.ndar
 
 
 def cross_places(batch: PairBatch, dice: np.ndarray) -> dict[str, np.ndarray]:
-    """Where a decoder may look in the source, by what it writes and has written."""
+    """Named places in the source, given by what the decoder writes and has written."""
     same = batch.source[:, None] == batch.target_out[..., None]  # (B, T, S)
     once = (same.sum(axis=-1) == 1) & (batch.target_out >= 4)
     ends = (batch.source != 0).sum(axis=1)[:, None] - 1
@@ -84,23 +84,23 @@ def roles(model: Transformer, pairs: Sequence, dice: np.ndarray) -> list[dict]:
 
 
 def attentions(model: Transformer) -> list[MultiHeadAttention]:
-    """Every attention in the explorer's order: encoder, decoder, across."""
+    """Every attention in the explorer's order: encoder, decoder, cross-attention."""
     stacks = [(model.encoder, "self_attention"), (model.decoder, "self_attention")]
     stacks.append((model.decoder, "cross_attention"))
     return [getattr(layer, part).sublayer for stack, part in stacks for layer in stack.layers]
 
 
 def gates_backward(heads: np.ndarray, dheads: np.ndarray, count: int) -> np.ndarray:
-    """heads, dheads (..., H K), what stands before W^O and its gradient -> dgates (H,).
+    """heads, dheads (..., H K), the input of W^O and its gradient -> dgates (H,).
 
-    Each head has a gate in front of it, a factor of 1, that every number of the head meets.
+    The gate of a head is a factor of 1 that multiplies every number of its output.
     """
     return (heads * dheads).reshape(-1, count, heads.shape[-1] // count).sum(axis=(0, 2))
 
 
 @contextlib.contextmanager
 def gate_gradients(model: Transformer) -> Iterator[list[np.ndarray]]:
-    """Within the block each backward writes the gradients of all gates (H,), layer by layer."""
+    """Within the block each backward stores the gradients of the gates (H,) of every attention."""
     layers = attentions(model)
     gradients = [np.zeros(layer.heads) for layer in layers]
 
@@ -116,7 +116,7 @@ def gate_gradients(model: Transformer) -> Iterator[list[np.ndarray]]:
 
 
 def importance(model: Transformer, pairs: Sequence) -> np.ndarray:
-    """(attentions, H): how far the loss of a sentence moves with each gate, the mean size of it."""
+    """(attentions, H): the size of the gradient of each gate, the mean over sentences."""
     objective, total = model.objective(), 0
     with gate_gradients(model) as gradients:
         for pair in pairs:
@@ -137,7 +137,7 @@ def prune(model: Transformer, heads: Sequence[tuple[int, int]]) -> None:
 
 
 def loss(model: Transformer, pairs: Sequence) -> float:
-    """The loss of sentences, each by itself."""
+    """The mean loss of sentences, each in a batch of its own."""
     objective = model.objective()
     with inference():
         losses = [objective.forward(*PairBatch.of([pair]).inputs) for pair in pairs]
@@ -145,7 +145,7 @@ def loss(model: Transformer, pairs: Sequence) -> float:
 
 
 def bleu(trained: Trained, pairs: Sequence[Pair]) -> float:
-    """BLEU of greedy translations."""
+    """The BLEU score of greedy translations."""
     sources, references = zip(*pairs, strict=True)
     written = translate(trained.text, trained.model, sources, beam=1)
     score = import_sacrebleu().BLEU(tokenize="none", force=True).corpus_score(written, [references])
@@ -153,7 +153,7 @@ def bleu(trained: Trained, pairs: Sequence[Pair]) -> float:
 
 
 def curve(trained: Trained, pairs: Sequence[Pair], order: Sequence, every: int = 1) -> list:
-    """BLEU after heads were taken out in an order: [how many, BLEU] at some steps."""
+    """BLEU as heads are taken out in an order: [how many, BLEU] after each `every` heads."""
     before, told = trained.model.state_dict(), []
     for count in range(0, len(order) + 1, every):
         prune(trained.model, order[:count])
@@ -163,7 +163,10 @@ def curve(trained: Trained, pairs: Sequence[Pair], order: Sequence, every: int =
 
 
 def pruned(trained: Trained, data: dict[str, list[Pair]], encoded: dict) -> dict:
-    """Importance of all heads, and BLEU as they are taken out: by importance and at random."""
+    """The importance of all heads, and what happens when they are taken out.
+
+    BLEU by importance, at random and in the encoder alone; the added loss of each head alone.
+    """
     found = importance(trained.model, encoded["val"][:OF_GRADIENTS])
     places = [*itertools.product(range(len(found)), range(small.HEADS))]
     by_importance = sorted(places, key=lambda place: found[place])

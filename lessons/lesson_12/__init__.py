@@ -1,1 +1,1 @@
-"""What lesson 12 is made of."""
+"""The code and the data of lesson 12."""

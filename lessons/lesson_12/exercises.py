@@ -1,4 +1,4 @@
-"""The exercises of lesson 12: what a model is made of, what it costs, and what came later."""
+"""The exercises of lesson 12: how large a model is, what it costs, and what came later."""
 
 import math
 
@@ -10,17 +10,17 @@ from numformer.later.activations import swiglu
 
 
 def gpt_size(d_model, d_ff, layers, vocabulary, places):
-    """Of M models, each (M,) -> attention, network, total, (M,).
+    """Sizes of M models, each (M,) -> attention, network, total, (M,).
 
-    A GPT with pre-norm: every product has a bias, and each of
-    its symbols and places has a row of numbers. The logits use
-    the rows of the symbols again, without a bias. A norm has
-    two numbers for each of d_model, two norms stand in each
-    layer and one after the last.
+    The models are GPTs with pre-norm. Every product has a bias.
+    Each symbol and each place has a row of d_model numbers. The
+    logits use the rows of the symbols again, without a bias. A
+    norm has 2 d_model numbers. There are two norms in each
+    layer and one after the last layer.
     """
     # The size of one attention. There are four products.
     attention = 4 * d_model**2 + 4 * d_model
-    # The size of one feed-forward network. Its two biases are of two different widths.
+    # The size of one feed-forward network. Its two biases have different widths.
     network = 2 * d_model * d_ff + d_ff + d_model
     # The size of a layer's norms. A norm has a gain and a shift.
     norms = 4 * d_model
@@ -28,27 +28,28 @@ def gpt_size(d_model, d_ff, layers, vocabulary, places):
     layer = attention + network + norms
     # The size of the embeddings. Symbols have rows, and places have rows.
     embeddings = (vocabulary + places) * d_model
-    # The total. Behind the last layer there is one thing more.
+    # The total. One more part follows the last layer.
     total = layers * layer + embeddings + 2 * d_model
     return attention, network, total
 
 
 def layer_work(d_model, d_ff, length):
-    """Of M encoder layers (M,) -> projections, pairs, network, step.
+    """Sizes of M encoder layers -> projections, pairs, network, step.
 
-    The operations, multiplications and additions, of matrix
-    products, (M,): those of queries, keys, values and output; those
-    of scores and blends; those of the feed-forward network; and
-    all of them in a step, which is forward and backward.
+    All are (M,). Count operations (multiplications and
+    additions) in matrix products. projections: those of
+    queries, keys, values and output. pairs: those of scores
+    and blends. network: those of the feed-forward network.
+    step: all of these, in one forward and one backward.
     """
-    # The work of the projections. A product of (T, D) and (D, D) has a multiplication and an
-    # addition for each of T, D and D.
+    # The work of the projections. A product of (T, D) and (D, D) takes T D D multiplications and
+    # as many additions.
     projections = 8 * length * d_model**2
     # The work of the pairs. Every word meets every word twice: for its score and for its value.
     pairs = 4 * length**2 * d_model
     # The work of the network. It has two products.
     network = 4 * length * d_model * d_ff
-    # The work of forward. It is all three.
+    # The work of forward. It is the sum of all three.
     forward = projections + pairs + network
     # The work of a step. A product of forward has two gradients, and each of them is a product of
     # the same size.
@@ -61,8 +62,8 @@ def one_softmax(query, source_key, key):
 
     An encoder-decoder becomes a decoder: the source stands
     before the target in one text, and one attention looks at
-    both. Each position of the target sees the whole source,
-    and of the target itself and what stands before it.
+    both. Each position of the target sees the whole source
+    and, in the target, itself and all earlier positions.
     """
     # The keys of the one text. The source stands first.
     keys = np.concatenate([source_key, key])
@@ -70,9 +71,9 @@ def one_softmax(query, source_key, key):
     scores = query @ keys.T / math.sqrt(query.shape[-1])
     # The places of the queries in the text. They are counted from its very beginning.
     place = np.arange(len(query))[:, None] + source_key.shape[0]
-    # What is seen. Nothing that stands later is.
+    # What is seen. No later position is seen.
     seen = np.arange(len(keys)) <= place
-    # The exponentials. What is not seen has none.
+    # The exponentials. They are 0 at a key that is not seen.
     exponentials = np.exp(scores) * seen
     # The weights. Those of a row add up to 1, over source and target together.
     weights = exponentials / exponentials.sum(axis=-1, keepdims=True)
@@ -89,13 +90,13 @@ def swiglu_backward(dy, gate, value):
     opened = 1 / (1 + np.exp(-gate))
     # The swish. The gate lets itself through.
     swish = gate * opened
-    # dvalue. The value was multiplied once.
+    # dvalue. The value was multiplied by one factor.
     dvalue = dy * swish
-    # The gradient of the swish. It was multiplied once, too.
+    # The gradient of the swish. It was multiplied by one factor, too.
     dswish = dy * value
     # The slope of the swish. The gate occurs twice in it, so its slope has two parts.
     slope = opened + swish * (1 - opened)
-    # dgate. It is what comes to the swish, times how steep that is.
+    # dgate. It is the gradient that reaches the swish, times the slope of the swish.
     dgate = dswish * slope
     return dgate, dvalue
 
@@ -113,7 +114,7 @@ OF_GATE = [
     Mistake(
         "slope",
         lambda gate: 1.0 * (gate > 0),
-        "That is the slope of ReLU. The swish is smooth, and goes below 0.",
+        "That is the slope of ReLU. The swish is smooth and goes below 0.",
     ),
 ]
 
@@ -140,7 +141,7 @@ EXERCISES = [
 total should be 124,439,808.""",
         gpt_size,
         models("d_model", "d_ff", "layers", "vocabulary", "places"),
-        "124,439,808: to the last one the parameters of GPT-2 small.",
+        "124,439,808: exactly the parameters of GPT-2 small.",
         called=CALLED,
     ),
     Exercise(
@@ -150,28 +151,29 @@ total should be 124,439,808.""",
 grows with the square of the length?""",
         layer_work,
         models("d_model", "d_ff", "length"),
-        "Set the pairs equal to the rest: that is where T = 2 d_model + d_ff.",
+        "Set the pairs equal to the rest of forward: they are equal at T = 2 d_model + d_ff.",
         called=CALLED,
     ),
     Exercise(
         12,
         "Find the mistake",
-        """Someone made a decoder of an encoder-decoder: source and target became one text, and
-cross-attention and self-attention one attention. It runs, it leaks nothing, its rows add up to 1,
-and it translates badly. Find the line and mend it.""",
+        """Someone turned an encoder-decoder into a decoder: source and target became one text, and
+cross-attention and self-attention became one attention. It runs, no position sees a later one, its
+rows add up to 1, but it translates badly. Find the line and mend it.""",
         one_softmax,
         lambda n: dict(query=(n.T, n.K), source_key=(n.S, n.K), key=(n.T, n.K)),
-        "Every place is counted from the beginning of the text, so a target sees its whole source.",
+        "Places are counted from the beginning of the text, so every target word sees the whole "
+        "source.",
         to_find="place = np.arange(len(query))[:, None]",
     ),
     Exercise(
         12,
         "The gate, backwards",
-        """SwiGLU, which most language models have in place of ReLU. Where does the gradient of the
+        """Most language models of today use SwiGLU in place of ReLU. Where does the gradient of the
 gate come from?""",
         swiglu_backward,
         lambda n: dict(gate=(n.T, n.D), value=(n.T, n.D)),
-        "The same lines stand in `numformer/later/activations.py`, in place.",
+        "`numformer/later/activations.py` has the same lines, with fewer new arrays.",
         gated,
         OF_GATE,
         called={"T": "the number of positions", "D": "the width"},

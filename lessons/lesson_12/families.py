@@ -20,16 +20,16 @@ from numformer.models import Model, RecurrentEncoderDecoder
 LENGTH, DIGITS, TESTED = 8, 10, 256
 STEPS, EVERY, BATCH, RATE, SEED = 400, 25, 64, 0.002, 1
 FIRST = len(SPECIAL)  # the id of the digit 0
-FORWARDS, BACKWARDS, HOLE = FIRST + DIGITS + np.arange(3)  # what a target begins with
+FORWARDS, BACKWARDS, HOLE = FIRST + DIGITS + np.arange(3)  # first two: signs of targets
 VOCABULARY = FIRST + DIGITS + 3
 WIDTH = LENGTH + 1  # of a target
-TASKS = {"backwards": "backwards", "either way": "forwards or backwards, as it likes"}
+TASKS = {"backwards": "backwards", "either way": "forwards or backwards, both are right"}
 SIZES = dict(d_model=64, d_ff=256, heads=4, norm="pre", p_drop=0.0)
 SMALL = SIZES | dict(d_model=4, d_ff=6, heads=2)  # for a gradient check
 
 
 def draw(task: str, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Sources (count, LENGTH) and targets (count, WIDTH), which say first which way they go."""
+    """Sources (count, LENGTH) and targets (count, WIDTH), which begin with a sign for their way."""
     source = rng.integers(FIRST, FIRST + DIGITS, (count, LENGTH))
     forwards = (rng.random(count) < 0.5) & (task == "either way")
     ways = answers(source)
@@ -37,7 +37,7 @@ def draw(task: str, count: int, rng: np.random.Generator) -> tuple[np.ndarray, n
 
 
 def answers(source: np.ndarray) -> list[np.ndarray]:
-    """Each source forwards and backwards, after the sign of its way."""
+    """The two answers to each source, forwards and backwards, with the sign of the way first."""
     begun = (np.full((len(source), 1), sign) for sign in (FORWARDS, BACKWARDS))
     return [
         np.append(sign, x, axis=1) for sign, x in zip(begun, (source, source[:, ::-1]), strict=True)
@@ -45,12 +45,12 @@ def answers(source: np.ndarray) -> list[np.ndarray]:
 
 
 def right(task: str, source: np.ndarray, written: np.ndarray) -> float:
-    """The share of sources for which what was written is right, as a whole."""
+    """The share of sources whose written answer is right in every symbol."""
     forwards, backwards = ((written == answer).all(axis=1) for answer in answers(source))
     return float((backwards | (forwards & (task == "either way"))).mean())
 
 
-# A model's inputs of sources and targets, and what a trained model writes to sources.
+# For each kind: a model's inputs for sources and targets, and what a trained model writes.
 
 
 def holes(source, target=None) -> tuple:
@@ -98,7 +98,7 @@ def cut(written: list[list[int]]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Family:
-    """A kind of model: how it is made from a seed, what it is given, and how it writes."""
+    """A kind of model: how it is made from a seed, what its inputs are, and how it writes."""
 
     make: Callable[..., Model]
     inputs: Callable[..., tuple]
@@ -136,7 +136,7 @@ FAMILIES = {
 
 
 def train(name: str, task: str, seed: int = SEED, stop: int = STEPS) -> dict:
-    """A run to the step `stop`: its losses and the share written rightly, every EVERY steps."""
+    """A run up to step `stop`: every EVERY steps its loss and the share of right answers."""
     family, losses, shares, seconds = FAMILIES[name], [], [], 0.0
     of_data, held_out = (np.random.default_rng([seed, n]) for n in range(2))
     model = family.make(seed)
@@ -182,7 +182,7 @@ def seen(name: str) -> np.ndarray:
 
 
 def compute(kind="encoder-decoder", task="backwards", step=0) -> dict:
-    """Who looks at whom, and how much each kind writes rightly in the course of training."""
+    """Who looks at whom, and each kind's share of right answers in the course of training."""
     runs = measured(12)["families"][task]
     curves = {f"right_{n}": np.array(runs[name]["right"]) for n, name in enumerate(FAMILIES)}
     run = runs[kind]
@@ -194,13 +194,13 @@ def figure() -> Simulation:
     return Simulation(
         name="families",
         title="Four kinds of models, one task",
-        say="Each reads eight digits and writes eight, after a sign that says which way it goes. "
-        "**First** they learn to write backwards: which of the four needs the most steps? **Then** "
-        "each target goes *either way*, as it likes. One of the four will never learn that. Decide "
-        "which, and why, before you look. The map shows who looks at whom: 1 to 8 are the source, "
-        "a to i the target.",
-        caption="Left who looks at whom in an encoder-decoder, right what four kinds of models "
-        "write rightly in the course of their training.",
+        say="Each model reads eight digits, then writes a sign that says which way it goes, then "
+        "eight digits. **First** the models learn to write backwards: which of the four needs the "
+        "most steps? **Then** they may go *either way*, forwards or backwards. One of the four "
+        "will never learn that. Decide which, and why, before you look. The map shows who looks at "
+        "whom: 1 to 8 are the source, a to i the target.",
+        caption="Left: who looks at whom in an encoder-decoder. Right: the share of right answers "
+        "of four kinds of models in the course of their training.",
         alt="A map of who looks at whom: the rows of the source see the source, those of the "
         "target the source and what stands before them; and four rising lines, one for each kind.",
         controls=[

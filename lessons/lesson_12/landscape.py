@@ -25,7 +25,7 @@ from numformer.paper import Places, Reach
 from numformer.paper.attention import SelfAttention
 from numformer.recurrence import CELLS, Recurrent
 
-# The map: of each part of the index's picture its file and a case of the gradient check.
+# The map: for each part of the index's picture its file and a case of the gradient check.
 WHERE = {
     "Embedding": ("paper/embedding.py", "embedding"),
     "+ position": ("paper/positions.py", "sinusoidal_positions"),
@@ -57,10 +57,10 @@ class PartsMap(Piece):
             lesson = f"[{lesson}]({page})" if linked and page else lesson
             rows.append((words, lesson, f"`{file}`", f"`{case}`"))
         caption = (
-            "Files of `numformer`. `python -m numformer.gradient_check --only NAME` checks the "
+            "The files are in `numformer`. `python -m numformer.gradient_check --only NAME` checks "
         )
         caption += (
-            "gradients of a case, `pytest tests/gradient_check -k NAME` all that it has to keep."
+            "the gradients of a case, `pytest tests/gradient_check -k NAME` runs all tests of it."
         )
         return table(["part", "lesson", "file", "case"], rows, caption)
 
@@ -87,7 +87,7 @@ LAYERS = {
 
 @functools.cache
 def costs() -> dict[str, list[float]]:
-    """Of each layer the processor's seconds for 2,048 words, there and back, by sentence length."""
+    """For each layer the processor seconds of WORDS words, forward and backward, by LENGTHS."""
     made = {}
     with threadpool_limits(1, "blas"):
         for name, make in LAYERS.items():
@@ -109,7 +109,7 @@ def costs() -> dict[str, list[float]]:
 
 @functools.cache
 def rate() -> float:
-    """How many operations a second one thread does in a large matrix product, float32."""
+    """How many operations a second one thread does in a large matrix product in float32."""
     x, seconds = np.ones((1024, 1024), np.float32), []
     with threadpool_limits(1, "blas"):
         for _ in range(6):
@@ -127,7 +127,7 @@ P100, HOUR = fact("operations a second"), 3600
 
 @dataclass(frozen=True)
 class Row:
-    """A row of Table 3: ours in percent of words, the lower the better, and the paper's BLEU."""
+    """A row of Table 3: our errors in percent of words, and the paper's BLEU."""
 
     name: str
     parameters: int
@@ -151,7 +151,7 @@ def ablation() -> list[Row]:
 
 
 class Law(NamedTuple):
-    """What toy_tasks/scaling.md says of a unit: exponents, and the larger model's loss."""
+    """What toy_tasks/scaling.md says of a unit: exponents, misses, and the larger model's loss."""
 
     by_size: float
     by_text: float
@@ -164,7 +164,7 @@ class Law(NamedTuple):
 
 @functools.cache
 def scaling() -> dict[str, Law]:
-    """The laws of toy_tasks/scaling.md, by what a symbol is."""
+    """The laws of toy_tasks/scaling.md, for characters and for subwords."""
     text = (Path(toy_tasks.__file__).parent / "scaling.md").read_text(encoding="utf-8")
     laws = {}
     for unit in ("characters", "subwords"):
@@ -180,7 +180,7 @@ def scaling() -> dict[str, Law]:
     return laws
 
 
-# Where a row's name stands that would lie on another one.
+# Where the names stand that would otherwise lie on another name.
 BESIDE = {
     "C layers 4": ((3, -9), "left"),
     "A heads 2": ((-4, -2), "right"),
@@ -189,7 +189,7 @@ BESIDE = {
 
 
 def draw_ablation(figure) -> None:
-    """How much worse each row is than the base, by the paper's BLEU and by our errors."""
+    """How much worse than the base each row is, by the paper's BLEU and by our errors."""
     base, *rows = ablation()
     axes = figure.subplots()
     colours = dict(zip("ABCDE", (BLUE, ORANGE, GREEN, "#c2408a", GREY), strict=True))
@@ -218,19 +218,19 @@ def loss(parameters, words):
 
 
 def best(budget: float) -> float:
-    """How many parameters are best for so many operations, of which each word takes 6 N."""
+    """The best number of parameters N for a budget of operations; each word takes 6 N of them."""
     ratio = (ALPHA * A / (BETA * B)) ** (1 / (ALPHA + BETA))
     return ratio * (budget / 6) ** (BETA / (ALPHA + BETA))
 
 
 def kaplan(budget: float) -> float:
-    """What Kaplan et al. 2020 advised: N grows as a power of the budget."""
+    """The size that Kaplan et al. 2020 advised: N grows as a power of the budget."""
     *_, growth = fact("p, q, a")
     return fact("best size for a petaflop/s-day") * (budget / DAY) ** growth
 
 
 def compute(budget=1e22, place=16) -> dict:
-    """The losses of models of all sizes that one budget can pay for."""
+    """The losses that one budget buys with models of all sizes."""
     words = budget / (6 * NUMBERS)
     by_size, of_best, of_kaplan = loss(NUMBERS, words), best(budget), kaplan(budget)
     there = [[n, loss(n, budget / (6 * n))] for n in (of_best, of_kaplan)]
@@ -248,13 +248,13 @@ def compute(budget=1e22, place=16) -> dict:
 budgets = Simulation(
     name="budget",
     title="A large model, or many words?",
-    say="You can pay for so many operations. A model of twice the size then reads half as many "
-    "words. **Which size would you take for 10²⁴?** Put the marker there, and look how many words "
-    "it reads for each parameter. Then let the budget grow: how far apart do the advice of 2020 "
-    "and that of 2022 come?",
+    say="You can pay for a fixed number of operations. So a model of twice the size reads half as "
+    "many words. **Which size would you take for 10²⁴?** Put the marker there, and see how many "
+    "words the model reads for each parameter. Then let the budget grow: how far apart do the "
+    "advice of 2020 and that of 2022 move?",
     caption="The loss that 10²² operations buy, by the size of the model.",
     alt="A curve that falls and rises again: the loss against the number of parameters, for one "
-    "budget. Its lowest point is marked, and to the right of it the size that was advised in 2020.",
+    "budget. Dots mark its lowest point and, to the right of it, the size advised in 2020.",
     controls=[
         Slider(
             "budget",
@@ -288,7 +288,7 @@ budgets = Simulation(
                 "words": "words read, as a power of 10",
                 "ratio": "words for each parameter",
                 "behind": "loss above the best",
-                "paper": "paper's base models, as a power of 10",
+                "paper": "trainings of the paper's base model, as a power of 10",
             }
         ),
     ],
@@ -305,7 +305,8 @@ words = np.log10(words[place])""",
 )
 
 
-# The family tree: year, column, name. The columns are those of the lesson's four kinds.
+# The family tree: of each name the year, the column and the parents. A column is one of the
+# lesson's four kinds.
 
 COLUMNS = ["encoder", "both", "decoder", "recurrent"]
 TREE = {

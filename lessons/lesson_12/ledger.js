@@ -1,8 +1,8 @@
 import { element, figure } from "../page/dom.js";
 import { VIEWS } from "../page/views.js";
 
-// The parts of a model as rows, each with its parameters and its operations; below them what their
-// sums mean; above them the presets, which set many controls at once.
+// The parts of a model as rows, each with its parameters and its operations. Below them stands what
+// their sums mean, above them the presets, which set many controls at once.
 
 const WORDS = [[1e15, "quadrillion"], [1e12, "trillion"], [1e9, "billion"], [1e6, "million"]];
 const whole = (value) => Math.round(value).toLocaleString("en-US");

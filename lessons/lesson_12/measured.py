@@ -1,4 +1,4 @@
-"""What lesson 12 shows of trained models: four kinds on two tasks, and the translator's bill."""
+"""What lesson 12 shows of trained models: four kinds on two tasks, and the translator's cost."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ MODELS = ["translator"]
 
 
 def of_pair(config, source: int, target: int) -> int:
-    """The operations of a Transformer's forward for a pair of these lengths, in matrix products."""
+    """The operations in matrix products of a Transformer's forward for a pair of these lengths."""
     d, f, n = config.d_model, config.d_ff, config.layers
     encoder = source * (8 * d**2 + 4 * source * d + 4 * d * f)
     decoder = target * (8 * d**2 + 4 * target * d + 4 * d * f)
@@ -36,7 +36,7 @@ def of_translator() -> dict:
         [side.encode(side.split(line)) for line, side in zip(pair, sides, strict=True)]
         for pair in data["train"]
     ]
-    # A source has its end beside its symbols, a target its start.
+    # A source has one end mark more than its symbols, a target one start mark more.
     every = [of_pair(model.config, len(source) + 1, len(target) + 1) for source, target in pairs]
     epochs = options["steps"] / TokenBatches(pairs, options["batch_size"], options["seed"]).count()
     return dict(

@@ -36,9 +36,10 @@ TRAINED = 4 + 4 + 8  # bytes of a parameter in training: weight, gradient, Adam'
 
 
 def count_parameters(encoder, decoder, d_model, d_ff, vocabulary, length, shared, details):
-    """The numbers to be learned in each of PARTS, for `encoder` and `decoder` layers.
+    """The parameters in each of PARTS, for `encoder` and `decoder` layers.
 
-    `shared` is 1 where one matrix serves all embeddings and the logits, and 0 where each has one.
+    `shared` is 1 where one matrix serves all embeddings and the logits, and 0 where each has its
+    own.
     """
     bias, learned, final, of_logits = details
     towers = 1.0 * (encoder > 0) + 1.0 * (decoder > 0)
@@ -62,7 +63,8 @@ def count_parameters(encoder, decoder, d_model, d_ff, vocabulary, length, shared
 def count_operations(encoder, decoder, d_model, d_ff, vocabulary, length):
     """Multiplications and additions in the matrix products of each of PARTS, forward.
 
-    Of one sequence of `length`; where there are both towers, of a source and a target, each of it.
+    They are those of one sequence of `length`, or with both towers of a source and a target, each
+    of this length.
     """
     crossing = decoder * (encoder > 0)
     attention = 8 * length * d_model**2 + 4 * length**2 * d_model
@@ -90,7 +92,7 @@ def compute(
     shared=1,
     details=PAPER,
 ) -> dict:
-    """What the ledger shows of a model: its parts, its sums, and what these mean."""
+    """What the ledger shows of a model: its parts, their sums, and what these mean."""
     sizes = encoder, decoder, d_model, d_ff, vocabulary, length
     parameters = np.stack(count_parameters(*sizes, shared, details))
     operations = np.stack(count_operations(*sizes))
@@ -112,10 +114,10 @@ def compute(
 
 
 def counted(model, *ids) -> tuple[int, int]:
-    """The operations in matrix products of a model's forward and backward, as it does them.
+    """The operations in matrix products of a model's forward and backward, counted in a recording.
 
-    What the library does is written down. Sums of rows, which it makes with a vector of ones, are
-    no matrix products, nor is the lookup of embeddings.
+    Not counted: sums of rows, which the library computes with a vector of ones, and the lookup of
+    embeddings.
     """
     objective = model.objective()
     data = pack(objective, np.float64).data.copy()
@@ -162,10 +164,10 @@ TOLD = {
     "total": "parameters",
     "forward": "operations, forward",
     "step": "operations, forward and backward",
-    "rule": "of 6 for each parameter and word",
+    "rule": "a step, against 6 · parameters · words",
     "weights": "bytes: weights, gradients, Adam",
-    "scores": "bytes of all scores, if kept",
-    "cache": "bytes that writing remembers",
+    "scores": "bytes of all scores, if stored",
+    "cache": "bytes of cached keys and values",
 }
 
 
@@ -181,7 +183,7 @@ def amount(value: float) -> str:
 class Ledger(View):
     """Each part of a model with its parameters and its operations, their sums, and presets.
 
-    `presets` says for each button to which option it sets which control, by index.
+    For each button `presets` gives the options to which it sets controls, by index.
     """
 
     parts: Sequence[str]
@@ -239,13 +241,13 @@ BASE = PRESETS["base (2017)"]
 ledger = Simulation(
     name="sizes",
     title="What a Transformer is made of, and what it costs",
-    say="**Encoder layers** to 0, and a GPT is left; **decoder layers** to 0, a BERT. Before you "
-    "move the **heads**: which numbers will they change? And at which **length** does attention "
-    "overtake the feed-forward network?",
+    say="Set **encoder layers** to 0, and a GPT is left. Set **decoder layers** to 0, and a BERT "
+    "is left. Before you move the **heads**: which numbers will they change? And at which "
+    "**length** does attention overtake the feed-forward network?",
     caption="The paper’s base model: its parts, their parameters, and the operations of a forward "
     "pass for 25 words in and 25 words out.",
     alt="Two bar charts side by side, eight parts of a Transformer as rows. The embeddings and the "
-    "two feed-forward networks have most parameters; the logits have a third of the operations.",
+    "two feed-forward networks have most parameters; the logits take 30 % of the operations.",
     controls=[
         *(
             Slider(

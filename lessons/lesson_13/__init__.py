@@ -1,1 +1,1 @@
-"""What lesson 13 is made of."""
+"""The parts of lesson 13: its simulations, measurements and exercises."""

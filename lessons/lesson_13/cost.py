@@ -1,4 +1,4 @@
-"""What forward and backward of a layer cost against the length, in time and memory, measured."""
+"""Measures the time and the memory of a layer's forward and backward at several lengths."""
 
 import functools
 import gc
@@ -22,11 +22,11 @@ WIDTH, HEADS, WINDOW, TIMES = 64, 2, 64, 5
 
 
 def tiled(pattern: FullPattern, *sizes) -> Layer:
-    """Self-attention of a pattern, long sequences in blocks."""
+    """Self-attention with a pattern; long sequences are computed in blocks."""
     return SelfAttention(*sizes, attention=TiledAttention(pattern))
 
 
-# Of each layer how it is made, and the exponents of T that theory has for its time and its memory.
+# For each layer: how it is made, and the exponents of T in theory, for its time and its memory.
 KINDS = {
     "plain": (SelfAttention, 2, 2),
     "blocks": (functools.partial(tiled, FullPattern()), 2, 1),
@@ -44,7 +44,7 @@ def step(layer: Layer, x: np.ndarray, dy: np.ndarray) -> None:
 
 
 def cost(kind: str, length: int) -> tuple[float, float]:
-    """-> the processor's seconds in a step, the least of some, and the most bytes held at once."""
+    """-> the processor's seconds for a step, the least of several, and the most bytes in use."""
     rng = np.random.default_rng(13)
     layer = KINDS[kind][0](WIDTH, HEADS, rng)
     pack(layer)
@@ -63,8 +63,8 @@ def cost(kind: str, length: int) -> tuple[float, float]:
 
 @functools.cache
 def measured() -> dict[str, np.ndarray]:
-    """Of each kind (2, lengths): seconds and bytes."""
-    # One thread: what it gains differs from length to length.
+    """For each kind an array (2, lengths): seconds and bytes."""
+    # One thread, because what more threads gain differs from length to length.
     with threadpool_limits(1, "blas"):
         kinds = tqdm(KINDS, "measuring", leave=False, disable=None)
         return {kind: np.array([cost(kind, length) for length in LENGTHS]).T for kind in kinds}

@@ -1,4 +1,4 @@
-"""The exercises of lesson 13: partial results, and backwards that keep no weights."""
+"""The exercises of lesson 13: partial results, and backward without stored weights."""
 
 import math
 
@@ -12,21 +12,24 @@ from numformer.paper.softmax import softmax
 
 
 def merge(highest_1, total_1, output_1, highest_2, total_2, output_2):
-    """What two halves of the keys gave -> highest, total, output.
+    """The results of two halves of keys -> highest, total, output.
 
-    Of T rows each half has the highest score (T, 1), the sum
-    of exp(score - highest) over its keys (T, 1), and its own
-    attention's output (T, d_v), divided by that sum already.
+    For each of T rows, a half gives the highest score (T, 1),
+    the sum of exp(score - highest) over its keys (T, 1), and
+    the output of attention over its keys alone (T, d_v), which
+    is already divided by that sum.
     """
     # The highest score of all keys. Each row has its own.
     highest = np.maximum(highest_1, highest_2)
-    # The first half's share. Its sum is relative to its own maximum, and the new one may be higher.
+    # The first half's share. Its sum is relative to its own maximum, and the new maximum may be
+    # higher.
     share_1 = total_1 * np.exp(highest_1 - highest)
-    # The second half's share. Its sum is relative to its own maximum; the new one may be higher.
+    # The second half's share. Its sum is relative to its own maximum; the new maximum may be
+    # higher.
     share_2 = total_2 * np.exp(highest_2 - highest)
-    # The total. Both halves are in it, counted alike.
+    # The total. Both halves count in it, relative to the same maximum.
     total = share_1 + share_2
-    # The output of both halves. Each counts as much as its exponentials are of all of them.
+    # The output of both halves. Each half counts by its part of the sum of all exponentials.
     output = (output_1 * share_1 + output_2 * share_2) / total
     return highest, total, output
 
@@ -35,7 +38,7 @@ OF_MERGED = [
     Mistake(
         "output",
         lambda output_1, output_2: (output_1 + output_2) / 2,
-        "The mean of two outputs: but a half whose scores are high has most of the weight.",
+        "This is a mean of two outputs, but a half whose scores are high has most of the weight.",
     ),
     Mistake(
         "output",
@@ -47,7 +50,7 @@ OF_MERGED = [
         lambda output_1, total_1, output_2, total_2, total: (
             (output_1 * total_1 + output_2 * total_2) / total
         ),
-        "In the output the halves count by sums that are relative to two different maxima.",
+        "In the output, the halves are weighted by sums that are relative to two different maxima.",
     ),
 ]
 
@@ -55,29 +58,29 @@ OF_MERGED = [
 def one_after_the_other(scores, value):
     """scores (T, S), value (S, d_v) -> output (T, d_v).
 
-    Softmax of each row, times the values, key after key: no
-    more than a column of scores is looked at, and no
+    The softmax of each row, times the values, key after key:
+    only one column of scores is used at a time, and no
     exponential becomes too large.
     """
-    # The maximum so far. Before the first key every score is larger.
+    # The maximum so far. It starts below every score.
     highest = np.full((len(scores), 1), -np.inf)
-    # The sum so far. Before the first key nothing is in it.
+    # The sum so far. Before the first key, nothing is in it.
     total = np.zeros((len(scores), 1))
-    # The blend so far. Before the first key nothing is in it.
+    # The blend so far. Before the first key, nothing is in it.
     blend = np.zeros((len(scores), value.shape[-1]))
     for s in range(len(value)):
         # The maximum with this key. It never falls.
         new = np.maximum(highest, scores[:, s : s + 1])
-        # The factor of what was there. The maximum may have risen: what was relative to the old one
-        # becomes relative to the new one.
+        # The factor of the old sum and blend. The maximum may have risen: the factor makes what was
+        # relative to the old one relative to the new one.
         factor = np.exp(highest - new)
-        # The column of exponentials. They are relative to the maximum that is known by now.
+        # The column of exponentials. They are relative to the maximum of all keys so far.
         exponentials = np.exp(scores[:, s : s + 1] - new)
-        # The sum with this key. What was there is relative to the old maximum.
+        # The sum with this key. The old sum is relative to the old maximum.
         total = total * factor + exponentials
-        # The blend with this key. What was there is relative to the old maximum.
+        # The blend with this key. The old blend is relative to the old maximum.
         blend = blend * factor + exponentials * value[s]
-        # The maximum for the next key. Nothing is forgotten.
+        # The maximum for the next key. It covers all keys so far.
         highest = new
     # The output. It is divided once, at the end.
     output = blend / total
@@ -89,23 +92,24 @@ def block_backward(doutput, query, key, value, output, log_sums):
 
     Forward was softmax(query keys^T / sqrt(d_k)) values, where
     the block, key (S, d_k) and value (S, d_v), is a part of
-    the keys and values. Kept are output (T, d_v) and, of each
-    row, log_sums (T, 1): the logarithm of the sum of the
-    exponentials of all its scores, of other blocks, too.
+    the keys and values. Forward kept output (T, d_v) and
+    log_sums (T, 1): for each row, the logarithm of the sum of
+    exp(score) over all keys, those of other blocks included.
     """
     # The scores of this block. They are computed once more, as in forward.
     scores = query @ key.swapaxes(-1, -2) / math.sqrt(query.shape[-1])
-    # The weights. A weight is exp(score) over the sum of its row, and of that you have the
-    # logarithm.
+    # The weights. A weight is exp(score), divided by the sum of its row. You have the logarithm of
+    # that sum.
     weights = np.exp(scores - log_sums)
     # dvalue. Value s was used by every query that took some of it.
     dvalue = weights.swapaxes(-1, -2) @ doutput
-    # The gradient of the weights. Its entry (t, s) says what more of value s does to row t.
+    # The gradient of the weights. Its entry (t, s) says how much the loss rises when row t takes
+    # more of value s.
     dweights = doutput @ value.swapaxes(-1, -2)
-    # The average of a row. It runs over all keys, of other blocks, too: but there is a way to have
-    # it without them.
+    # The average of a row. It runs over all keys, those of other blocks included: but there is a
+    # way to compute it without them.
     average = (doutput * output).sum(axis=-1, keepdims=True)
-    # The gradient of the scores. A row of weights adds up to 1, over all blocks: see lesson 3.
+    # The gradient of the scores. Over all blocks, a row of weights adds up to 1: see lesson 3.
     dscores = weights * (dweights - average)
     # The gradient of query key^T. Forward divides these products once.
     dproducts = dscores / math.sqrt(query.shape[-1])
@@ -126,14 +130,14 @@ OF_BLOCK = [
     Mistake(
         "weights",
         lambda scores: softmax(scores),
-        "You take a softmax of this block alone, as if its weights added up to 1. Those of all "
-        "blocks together do: the sum that you need has been kept.",
+        "You take a softmax of this block alone, as if its weights added up to 1. Only the "
+        "weights of all blocks together do. The sum that you need has been kept.",
     ),
     Mistake(
         "average",
         lambda weights, dweights: (weights * dweights).sum(axis=-1, keepdims=True),
         "Your average runs over the keys of this block alone. It belongs to the whole row. "
-        "Remember what the weights of a row times the values are.",
+        "Remember what the weights of a row, times the values, give.",
     ),
 ]
 
@@ -143,22 +147,22 @@ def linear_attention_backward(dy, query, key, value):
 
     Forward was y_t = query_t S_t, where the state S_t (K, V)
     is the sum of key_s^T value_s over all s up to t, with
-    query and key (T, K), value (T, V). No T x T array.
+    query and key (T, K), value (T, V). Make no T x T array.
     """
     # What is written. It is a product of a column and a row.
     written = key[:, :, None] * value[:, None]
-    # The states. Position t has read all that was written up to there.
+    # The states. Position t reads all that was written up to and at t.
     states = np.cumsum(written, axis=0)
     # dquery. A query was multiplied by the state of its own position.
     dquery = (states * dy[:, None]).sum(axis=-1)
-    # What is handed back. By each result, to the state that it came from: a product of a column and
-    # a row, too.
+    # What each result hands back. It goes to the state from which the result was read, and is a
+    # product of a column and a row, too.
     handed = query[:, :, None] * dy[:, None]
-    # What comes back to what was written. It comes from its own position and the later ones.
+    # The gradient of what was written. It comes from its own position and from the later ones.
     later = np.cumsum(handed[::-1], axis=0)[::-1]
-    # dkey. It was written once, together with its value.
+    # dkey. A key was written once, together with its value.
     dkey = (later * value[:, None]).sum(axis=-1)
-    # dvalue. It was written once, together with its key.
+    # dvalue. A value was written once, together with its key.
     dvalue = (later * key[:, :, None]).sum(axis=1)
     return dquery, dkey, dvalue
 
@@ -171,24 +175,25 @@ OF_LINEAR = [
     Mistake(
         "later",
         lambda handed: np.cumsum(handed, axis=0),
-        "The running sum runs forwards, so a key hears of those who came before it. They have not "
-        "read it: in backward the sum runs from the end.",
+        "The running sum runs forwards, so a key collects from the positions before it. These have "
+        "not read it: in backward, the sum runs from the end.",
     ),
     Mistake(
         "later",
         lambda handed: np.cumsum(handed[::-1], axis=0)[::-1] - handed,
-        "A position’s own result is left out. It has read what it wrote itself.",
+        "A position’s own result is left out. But a position reads what it has written itself.",
     ),
     Mistake(
         "states",
         lambda written: np.cumsum(written, axis=0) - written,
-        "The state without the position’s own key. It was written before it was read.",
+        "This is the state without the position’s own key. That key was written before the state "
+        "was read.",
     ),
 ]
 
 
 def of_halves(n) -> dict:
-    """Two halves: random maxima and outputs, sums that are positive."""
+    """Two halves: random maxima and outputs, and positive sums."""
     rng = np.random.default_rng(13)
     one = dict(highest=(n.T, 1), total=rng.uniform(1, n.S, (n.T, 1)), output=(n.T, n.K_v))
     other = one | dict(total=rng.uniform(1, n.S, (n.T, 1)))
@@ -199,8 +204,8 @@ EXERCISES = [
     Exercise(
         13,
         "Two parts become one",
-        """Half of the keys were seen by one processor, half by another. Each has what it kept of
-its rows. Put the two together, exactly, without any score or value.""",
+        """One processor has seen half of the keys, another the other half. Each has kept three
+results for every row. Put them together, exactly, without any score or value.""",
         merge,
         of_halves,
         "So attention can be shared out: over blocks, over processors, over machines.",
@@ -209,11 +214,12 @@ its rows. Put the two together, exactly, without any score or value.""",
     Exercise(
         13,
         "Find the mistake",
-        """Attention of given scores, key after key. It has a mistake that stays unseen as long as
-the first score of a row is its highest. Find the line and mend it.""",
+        """This function computes attention from given scores, key after key. Its mistake stays
+unseen as long as the first score of each row is the highest. Find the line and mend it.""",
         one_after_the_other,
         lambda n: dict(scores=(n.T, n.S), value=(n.S, n.K_v)),
-        "What is not rescaled counts too much, by how far the maximum has risen since.",
+        "A value that is not rescaled counts too much: the more so, the more the maximum has "
+        "risen since.",
         to_find="blend = blend + exponentials * value[s]",
     ),
     Exercise(
@@ -229,20 +235,20 @@ what was kept. The other blocks are not given, and you do not need them.""",
             other_key=(n.D, n.K),
             other_value=(n.D, n.K_v),
         ),
-        "A block needs two numbers for each row from all the others. So their order "
-        "does not matter, and they can be computed at the same time.",
+        "Of all other blocks, a block needs only two numbers for each row. So the order of the "
+        "blocks does not matter, and they can be computed at the same time.",
         in_two_blocks,
         OF_BLOCK,
     ),
     Exercise(
         13,
         "Linear attention, backwards",
-        """The sum above the line of linear attention, where nothing later is seen. Forward is a
-running sum. What is backward?""",
+        """This is the numerator of linear attention, in which no position sees a later one. Forward
+is a running sum. What is backward?""",
         linear_attention_backward,
         lambda n: dict(query=(n.T, n.K), key=(n.T, n.K), value=(n.T, n.K_v)),
-        "Forward a running sum, backward a running sum from the end. Like a recurrent network it "
-        "goes back through time, but nothing vanishes on the way.",
+        "Forward is a running sum, backward is a running sum from the end. As in a recurrent "
+        "network, it goes back through time, but nothing vanishes on the way.",
         linear_attention,
         OF_LINEAR,
         called={"T": "the number of positions", "K_v": "the width of a value"},

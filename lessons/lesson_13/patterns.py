@@ -9,10 +9,10 @@ from numformer.paper.masks import Places, Reach
 
 LENGTH, LAYERS = 24, 8
 KINDS = [
-    Option("all", "all", "A causal layer of the paper: everything before it, at once."),
-    Option("window", "window", "The latest positions alone, itself among them."),
-    Option("global", "window and first", "A window, and the first position, which all see."),
-    Option("strided", "strided", "One head sees the latest, the other every so many back."),
+    Option("all", "all", "As in the paper: each position sees itself and all before it."),
+    Option("window", "window", "A position sees only the latest positions, itself included."),
+    Option("global", "window and first", "Each position sees a window and the first position."),
+    Option("strided", "strided", "One head sees the latest; the other looks back in strides."),
 ]
 
 
@@ -30,7 +30,7 @@ def seen(kind: str, size: int) -> np.ndarray:
 
 
 def layers_between(mask: np.ndarray) -> np.ndarray:
-    """(T, T): through how many layers, each as `mask` (T, T), t comes to know of s; or infinity."""
+    """(T, T): after how many layers, each with `mask` (T, T), t knows of s; or infinity."""
     between, known = np.full(mask.shape, np.inf), np.eye(len(mask))
     for layer in range(1, LENGTH + 1):
         known = (known @ mask > 0).astype(float)
@@ -55,12 +55,13 @@ def compute(layers=1, kind="window", size=4) -> dict[str, np.ndarray]:
 patterns = Simulation(
     name="patterns",
     title="Who sees whom, and who knows of whom",
-    say="A row is a position, a column one that it may see. Dark: directly. Lighter: through more "
-    "layers, each of which hands on what it knows. **Before you move the layers**: with a window "
-    "of 4, how far back will the last position know after 5 of them?",
-    caption="Dark cells are seen in one layer, lighter ones are known of after several.",
-    alt="A square of 24 by 24 cells. Dark cells lie in a band below the diagonal, of the width of "
-    "the window; with more layers lighter bands lie beside it.",
+    say="Each row is a position, each column a position that it may see. It sees dark cells "
+    "directly. It knows of lighter ones through several layers: each layer hands on what it knows. "
+    "**Before you move the slider**: with a window of 4, how far back does the last position know "
+    "after 5 layers?",
+    caption="Dark cells are seen in one layer; lighter ones are known only after several.",
+    alt="A square of 24 by 24 cells. Dark cells lie in a band on and below the diagonal, as wide "
+    "as the window; with more layers, lighter bands lie beside it.",
     size=(5, 5.4),
     controls=[
         Choice("kind", "Pattern", KINDS, 1),
@@ -72,8 +73,8 @@ patterns = Simulation(
         Heatmap("known", "position", "knows of"),
         Figures(
             {
-                "scores": "scores of a head and layer; “all” has 300",
-                "back": "so far back the last position knows",
+                "scores": "scores in a head of a layer; “all” has 300",
+                "back": "how far back the last position knows",
                 "needed": "layers until it knows all",
             }
         ),

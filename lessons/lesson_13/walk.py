@@ -1,7 +1,8 @@
-"""The simulation of lesson 13: attention block by block, there and back.
+"""The simulation of lesson 13: attention block by block, forward and backward.
 
-A block here is some rows by some columns of the scores. numformer's own (later/attention/tiles.py)
-has all columns that its rows may see, so that it needs no maximum that runs; one of fewer does.
+A block here is some rows by some columns of the scores. A block of numformer's own
+(later/attention/tiles.py) has all columns that its rows may see, so it needs no running maximum; a
+block with fewer columns needs one.
 """
 
 import numpy as np
@@ -14,7 +15,7 @@ from numformer.paper.attention import (
     scaled_dot_product_attention_backward,
 )
 
-# The example of the lesson. Queries have been divided by the root of d_k, here of 2.
+# The example of the lesson. The queries are already divided by the root of d_k = 2.
 words = ["I", "saw", "two", "cats"]
 query = np.array([[0, 1], [2, 0], [1, 0], [2, 1]], dtype=float)
 key = np.array([[1, 0], [0, 2], [0, 0], [2, 0]], dtype=float)
@@ -24,7 +25,7 @@ LENGTH, ROOT = len(words), np.sqrt(2)
 
 
 def forward_block(scores, value, highest, total, blend):
-    """scores (R, C), value (C, K_v): what is kept of R rows -> the same with this block in it.
+    """Add a block, scores (R, C) and value (C, K_v), to what is kept of R rows.
 
     highest, total (R, 1), blend (R, K_v) -> highest, factor, total, exponentials (R, C), blend.
     """
@@ -46,7 +47,7 @@ def backward_block(scores, log_sums, inner, doutput, query, key, value):
 
 
 def tiles(block, causal: bool) -> list[tuple[slice, slice] | None]:
-    """Four rows and columns, in their order; None where there is nothing to compute."""
+    """Four blocks (rows, columns), in order; None where there is nothing to compute."""
     down, across = block
     cut: list = []
     for top in range(0, LENGTH, down):
@@ -82,19 +83,19 @@ GROUPS = [
 BLOCKS = [
     Option((2, 2), "2 × 2", "Two rows meet two columns. The maximum runs."),
     Option((1, 4), "1 × 4, rows", "As in numformer: whole rows. Their maximum is known at once."),
-    Option((4, 1), "4 × 1, columns", "One key after the other. The maximum runs through each."),
-    Option((4, 4), "4 × 4, all", "The plain formula: one block, and nothing is saved."),
+    Option((4, 1), "4 × 1, columns", "One key after another. The maximum may rise with each."),
+    Option((4, 4), "4 × 4, all", "The plain formula: one block, so no memory is saved."),
 ]
 STEPS = ["begin", *(f"{way} {n}" for way in ("forward", "backward") for n in range(1, 5))]
 STEPS = [Option(n, name) for n, name in enumerate(STEPS)]
 
 
-WORDS = ["not yet", "O is", "O and all gradients", "nothing yet", "skipped: all of it is later"]
+WORDS = ["not yet", "O alone", "O and all gradients", "nothing yet", "skipped: all keys are later"]
 WORDS += ["nothing is left"]
 
 
 def named(rows: slice, columns: slice) -> str:
-    """A block as the reader is told of it."""
+    """A block in words for the reader."""
     return f"{', '.join(words[rows])} → {', '.join(words[columns])}"
 
 
@@ -105,7 +106,7 @@ for cut in (
 
 
 def compute(step=8, query=query, block=(2, 2), causal=False) -> dict[str, np.ndarray]:
-    """What is there after `step` of the steps of the walk."""
+    """The arrays after `step` steps of the walk."""
     xp, cut, place = array_module(query), tiles(block, causal), np.arange(LENGTH)
     given = dict(query=query, key=key, value=value, doutput=doutput)
     now = {of.name: xp.zeros((LENGTH, len(of.columns))) for of in MATRICES if of.name not in given}
@@ -145,7 +146,7 @@ def compute(step=8, query=query, block=(2, 2), causal=False) -> dict[str, np.nda
 
 
 def forward(now, query, rows, columns) -> None:
-    """A block is taken in."""
+    """Add a block to what is kept of its rows."""
     kept = now["kept"][rows]
     made = forward_block(
         now["scores"][rows, columns], value[columns], kept[:, :1], kept[:, 2:], now["blend"][rows]
@@ -155,7 +156,7 @@ def forward(now, query, rows, columns) -> None:
 
 
 def finish(now, rows) -> None:
-    """All blocks of these rows have been taken in."""
+    """Compute the output and what backward needs, once all blocks of these rows are in."""
     kept = now["kept"][rows]
     now["output"][rows] = now["blend"][rows] / kept[:, 2:]
     now["ends"][rows, 0] = kept[:, 0] + np.log(kept[:, 2])
@@ -163,7 +164,7 @@ def finish(now, rows) -> None:
 
 
 def backward(now, query, rows, columns) -> None:
-    """A block is made again, and adds to the gradients."""
+    """Compute the weights of a block again, and add to the gradients."""
     ends, of_columns = now["ends"][rows], (key[columns], value[columns])
     of_rows = ends[:, :1], ends[:, 1:], doutput[rows], query[rows]
     made = backward_block(now["scores"][rows, columns], *of_rows, *of_columns)
@@ -178,12 +179,12 @@ def backward(now, query, rows, columns) -> None:
 walk = Simulation(
     name="walk",
     title="Attention, block by block, there and back",
-    say="Each of four words looks at all four, but never more than one **block** of scores exists. "
+    say="Each of four words looks at all four, but only one **block** of scores exists at a time. "
     "Press **Play**. What is done with a block before the next one takes its place? Look at $m$, "
-    "the highest score that a row has met so far: what happens where it rises?",
-    caption="The second block. Outlined is what is at work; where nothing stands, nothing is kept.",
-    alt="Matrices in a row. Of the 4 by 4 scores only a block of two rows and two columns has "
-    "numbers. Beside it what is kept of each row, and the outputs of the rows that are done.",
+    "the highest score that a row has met so far: what happens when it rises?",
+    caption="The second block. Outlined cells are at work; in an empty cell, nothing is kept.",
+    alt="Matrices in a row. Of the 4 by 4 scores, only a block of two rows and two columns has "
+    "numbers. Beside it stand what is kept of each row, and the outputs of the finished rows.",
     size=(13, 3),
     controls=[
         Ids("step", "Block", STEPS, 2, live=True, plays=True),
@@ -194,8 +195,8 @@ walk = Simulation(
             "Queries",
             [
                 Option(query, "as in the text"),
-                Option(query[::-1], "turned round", "The rows of the text in reverse order."),
-                Option(0 * query, "all 0", "All look at all alike, and no maximum ever rises."),
+                Option(query[::-1], "in reverse", "The rows of the text, the last one first."),
+                Option(0 * query, "all 0", "Every word looks at all alike; the maxima stay 0."),
             ],
             symbol="Q",
             rows=words,

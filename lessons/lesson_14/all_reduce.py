@@ -1,4 +1,4 @@
-"""A sum over all ranks in which each sends at most twice the array, however many they are."""
+"""A sum over any number of ranks, for which each rank sends less than two arrays."""
 
 from collections.abc import Callable
 
@@ -7,19 +7,19 @@ import numpy as np
 from numformer.errors import InputError
 from numformer.execution.ranks import Ranks
 
-TAG = 5  # of the chunks
+TAG = 5  # of the messages with chunks
 
 
 def ring_all_reduce(
     ranks: Ranks, array: np.ndarray, watch: Callable[[int, int, int], None] | None = None
 ) -> None:
-    """array, of one shape in R ranks -> their sum, written into it, the same bits in every rank.
+    """Replace `array`, of one shape in all R ranks, by the sum of all: the same bits in every rank.
 
     The array is cut into R chunks. In each of 2 (R - 1) steps a rank sends one chunk to the next
-    rank and receives another from the one before. In the first R - 1 steps it adds what it receives
-    (reduce-scatter): afterwards each rank has the sum of one chunk. In the others it keeps what it
-    receives (all-gather). So each rank sends 2 (R - 1) / R of the array (Patarasuk and Yuan 2009),
-    and not R - 1 arrays, as it would if it sent its own to all others.
+    rank and receives another from the rank before. In the first R - 1 steps it adds what it
+    receives (reduce-scatter): afterwards each rank has the sum of one chunk. In the other steps it
+    keeps what it receives (all-gather). So each rank sends 2 (R - 1) / R of the array (Patarasuk
+    and Yuan 2009), and not R - 1 arrays, as it would if it sent its own array to all other ranks.
 
     After each step, `watch(step, sent_chunk, received_chunk)` is called.
     """

@@ -1,4 +1,4 @@
-"""A model cut into stages, one a rank, through which micro-batches follow each other."""
+"""A model cut into stages, one for each rank; micro-batches follow each other through them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from numformer.errors import InputError
 from numformer.execution.ranks import Ranks
 from numformer.layer import Array, Layer
 
-MOST_AXES = 8  # of an array that is sent
+MOST_AXES = 8  # the most axes of an array that is sent
 TAG = 6  # of the messages between stages
 Order = list[tuple[str, int]]  # ("forward", m) and ("backward", m), m the number of a micro-batch
 
@@ -19,7 +19,7 @@ def one_forward_one_backward(stages: int, micro_batches: int) -> list[Order]:
 
     PipeDream-flush (Narayanan et al. 2021, section 2.2.1): stage s begins with P - 1 - s forwards,
     which keep the stages behind it at work; then forwards and backwards alternate; then come the
-    remaining backwards. So stage s keeps what P - s forwards saved, and not what all M did.
+    remaining backwards. So stage s keeps what P - s forwards saved, not what all M saved.
     """
     _require(stages, micro_batches)
     return [
@@ -68,8 +68,8 @@ class MicroBatch(NamedTuple):
     """A part of a batch: the inputs of the stages, the targets, and its share of the loss.
 
     `inputs` are x and what every stage needs besides, such as a Reach. `targets` are the further
-    arguments of the loss. The loss of the batch is the sum of `share` times the mean loss; the
-    share of a micro-batch is its number of targets over that of the batch.
+    arguments of the loss. The loss of the batch is the sum, over its micro-batches, of
+    `share` times the mean loss. The share is the part of the batch's targets that it has.
     """
 
     inputs: tuple
@@ -78,15 +78,16 @@ class MicroBatch(NamedTuple):
 
 
 class Pipeline(Layer):
-    """This rank's stage of a model whose stages are in ranks one after the other.
+    """This rank's stage of a model whose stages follow each other from rank to rank.
 
     A `stage` is a layer, or several in sequence, with forward(x, *others) -> y and backward(dy) ->
     dx. The output of the last rank goes to `loss`, forward(y, *targets) -> (). `schedule` is one of
     the two orders above.
 
-    A pipeline has no forward and backward but `step`, in which they alternate. Layers save on a
-    stack, but the backward of the earliest micro-batch comes first. So what a forward has saved is
-    set aside, and put back for its backward.
+    A pipeline has `step` in place of forward and backward: the two alternate in it. Layers save on
+    a stack, from which the latest is taken first, but with `one_forward_one_backward` the earliest
+    micro-batch comes back first. So what a forward has saved is set aside, and put back for its
+    backward.
 
     Dropout in each rank draws from the stream of its process, in the order of its forwards.
     """
@@ -105,10 +106,10 @@ class Pipeline(Layer):
         self._sent: list[tuple[int, Callable[[], bool], Array]] = []
 
     def step(self, micro_batches: Sequence[MicroBatch]) -> tuple[Any, list]:
-        """The loss () of the batch, and dx of each micro-batch. All ranks call it.
+        """Return the loss () of the batch, and dx of each micro-batch. All ranks call it.
 
-        Adds the gradients of the parameters over the batch. Only the first rank needs x and has dx;
-        only the last needs targets.
+        Adds the gradients of the parameters over the batch. Only the first rank needs x and gets
+        dx; only the last needs targets.
         """
         orders = self.schedule(self.ranks.size, len(micro_batches))
         losses, gradients, saved = [], [None] * len(micro_batches), {}

@@ -2,7 +2,7 @@ import { element, figure } from "../page/dom.js";
 import { VIEWS } from "../page/views.js";
 
 // Machines in a ring, each with a gradient that is cut into chunks. A chunk has a stripe for each
-// machine whose share is in it. What was sent last lies on the arrow that it went along.
+// machine whose share is in it. What was sent last lies on the arrow along which it went.
 
 const NAMES = "abcdef";
 
@@ -18,7 +18,7 @@ class Ring {
   set(arrays) {
     const { values, shares, changed, moves, positions, size } = this.data;
     const now = [values, shares, changed, moves].map((name) => arrays[name]);
-    if (JSON.stringify(now) === this.state) return; // or what is under way would begin anew
+    if (JSON.stringify(now) === this.state) return; // or what is moving would start again
     this.state = JSON.stringify(now);
     const [numbers, whose, marks, ways] = now;
     const at = positions[numbers.length];

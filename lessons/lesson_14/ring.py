@@ -1,4 +1,4 @@
-"""The first simulation of lesson 14: machines add up their gradients, in a ring or at one place."""
+"""The first simulation of lesson 14: machines sum their gradients, in a ring or on one of them."""
 
 import functools
 from dataclasses import dataclass
@@ -18,14 +18,15 @@ from numformer.paper.linear import linear_backward
 
 MOST = 6
 MEGABYTES = NUMBER * PARAMETERS["base"] / 1e6
-# Each machine has an example of its own. Of as many inputs as there are machines, one weight each.
+# Each machine has an example of its own. An example has one input for each machine, and each input
+# has one weight.
 ROWS = "314212 122341 132426 214312 152342 421123"
 EXAMPLES = np.array([[*row] for row in ROWS.split()], float)
 ERRORS = np.array([2.0, 3, 1, 2, 1, 2])  # dy: what each machine's prediction is off by
 
 
 def gradients(machines: int) -> np.ndarray:
-    """(R, R): of each machine the gradient of its example, a weight for each chunk."""
+    """(R, R): the gradient of each machine's example, with one weight in each chunk."""
     found = []
     for x, dy in zip(EXAMPLES[:machines, :machines], ERRORS, strict=False):
         _, dweight, _ = linear_backward(dy[None, None], x[None], np.ones((machines, 1)))
@@ -35,7 +36,7 @@ def gradients(machines: int) -> np.ndarray:
 
 @functools.cache
 def around(machines: int) -> list[tuple[int, int, int]]:
-    """Who sends which chunk to whom, as the library does it: (step, rank, chunk)."""
+    """Which rank sends which chunk when, as the library does it: (step, rank, chunk)."""
     sent: list[tuple[int, int, int]] = []
 
     def work(ranks):
@@ -49,7 +50,7 @@ def around(machines: int) -> list[tuple[int, int, int]]:
 
 
 def messages(machines: int, way: str) -> list[list[tuple[int, int, int]]]:
-    """Of each step the messages (from, to, chunk); chunk R is the whole gradient."""
+    """For each step the messages (from, to, chunk); chunk R is the whole gradient."""
     if way == "one":
         come = [[(r, 0, machines)] for r in range(1, machines)]
         return come + [[(0, r, machines)] for r in range(1, machines)]
@@ -64,7 +65,7 @@ NOW = ["nothing is sent yet", "shares are added up", "sums are handed round", "a
 
 
 def compute(step=0, machines=4, way="ring") -> dict[str, np.ndarray]:
-    """What each machine holds after `step` steps, whose shares are in it, what was sent last."""
+    """What machines hold after `step` steps, whose shares are in it, and what was sent last."""
     values, whose = gradients(machines), np.zeros((machines, machines, machines), int)
     whose[np.arange(machines), :, np.arange(machines)] = 1
     steps = messages(machines, way)
@@ -92,7 +93,7 @@ def compute(step=0, machines=4, way="ring") -> dict[str, np.ndarray]:
     return dict(values=values, whose=whose, changed=changed, moves=moves) | told
 
 
-# Around the ring, in two rows: so many above, and the others below, on the way back.
+# Where the machines stand: some in a row above, the others below, in the opposite direction.
 ACROSS, DOWN = {1: [0], 2: [-75, 75], 3: [-140, 0, 140]}, 78
 PLACES = {
     machines: [(x, -DOWN * (below > 0)) for x in ACROSS[machines - below]]
@@ -108,8 +109,9 @@ BOX = -182, -132, 364, 264  # left, top, width and height of all
 class Ring(View):
     """Machines in a ring, the chunks of each, and the messages of the last step (ring.js).
 
-    Arrays: `values` (R, R) of machine and chunk; `shares` (R, R, R), 1 where the last one's share
-    is in; `changed` (R, R); `moves` (A, 10) from, to, chunk, its value, whose shares it has.
+    Arrays: `values` (R, R) by machine and chunk; `shares` (R, R, R), 1 where the chunk has the
+    share of the machine of the last axis; `changed` (R, R); `moves` (A, 10): from, to, chunk, its
+    value, whose shares it has.
     """
 
     values: str
@@ -164,10 +166,11 @@ class Ring(View):
 ring = Simulation(
     name="ring",
     title="Many gradients become one sum",
-    say="Each machine has a gradient of its own, cut into chunks, and a colour. All want the sum "
-    "of all gradients. Press **Play**, and follow one chunk: when does it have every colour? How "
-    "much has gone through one machine’s wire by then? Then let all send to machine 1 instead.",
-    caption="Each chunk has a stripe of every machine whose share is in it.",
+    say="Each machine has a colour, and a gradient of its own that is cut into chunks. All want "
+    "the sum of all gradients. Press **Play**, and follow one chunk: when does it have every "
+    "colour? How much has gone through one machine’s wire by then? Then let all send to machine 1 "
+    "instead.",
+    caption="Each chunk has a stripe for every machine whose share is in it.",
     alt="Four machines in a ring, each with a gradient of four chunks. Every chunk is striped "
     "with the colours of the machines whose shares have been added to it.",
     size=(5, 4.4),
@@ -183,8 +186,8 @@ ring = Simulation(
             {
                 "now": "at the moment",
                 "finished": "chunks that have every share",
-                "times": "time so far, in times of a whole gradient",
-                "seconds": "seconds, 260 MB on wires of 10 Gbit/s",
+                "times": "time so far; a whole gradient takes 1",
+                "seconds": "seconds for 260 MB on wires of 10 Gbit/s",
                 "megabytes": "MB sent by all together",
             },
             spelled=["now"],

@@ -1,9 +1,9 @@
 """Tensor parallelism (Shoeybi et al. 2019, Megatron-LM): each rank has a slice of the matrices.
 
 FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 with W_1 = [A_1, ..., A_R] cut by columns and W_2 by rows,
-B_1 above B_2 and so on: the rank r computes max(0, x A_r + ...) B_r, and the sum over the ranks is
-x's FFN. What stands between the two matrices needs no other rank (section 3, figure 3). The heads
-of an attention are such columns, and W^O has its rows.
+B_1 above B_2 and so on: the rank r computes max(0, x A_r + ...) B_r, and the sum over the ranks,
+plus b_2, is FFN(x). What stands between the two matrices needs no other rank (section 3, figure 3).
+In attention, the heads are such groups of columns, and W^O is cut by rows.
 """
 
 from typing import Any, ClassVar
@@ -25,7 +25,7 @@ from numformer.paper.linear import Linear, linear
 
 
 def slice_of(array, ranks: Ranks, axis: int, groups: int):
-    """This rank's slice of an array along `axis`, the R-th part of each of its `groups`."""
+    """This rank's slice of an array along `axis`: one of R parts of each of its `groups`."""
     before, length, after = array.shape[:axis], array.shape[axis], array.shape[axis + 1 :]
     _require(length // groups, ranks, f"an axis of {length // groups}")
     slices = array.reshape(*before, groups, ranks.size, -1, *after)
@@ -33,7 +33,7 @@ def slice_of(array, ranks: Ranks, axis: int, groups: int):
 
 
 def join(slices: list, axis: int, groups: int):
-    """The array of which the ranks have these slices."""
+    """The array whose slices the ranks have."""
     before, after = slices[0].shape[:axis], slices[0].shape[axis + 1 :]
     slices = [part.reshape(*before, groups, -1, *after) for part in slices]
     return np.concatenate(slices, axis + 1).reshape(*before, -1, *after)
@@ -43,7 +43,7 @@ class ColumnLinear(Linear):
     """x (..., D_in), the same in all ranks -> y_r (..., D_out / R): y_r = x W_r + b_r.
 
     W = [W_1, ..., W_R], the weight of `layer`. If the columns come in `groups`, as SwiGLU's gate
-    and value do, a rank has its columns of each.
+    and value do, a rank has its columns of each group.
     """
 
     axes: ClassVar = {"weight": 1, "bias": 0}
@@ -61,7 +61,7 @@ class ColumnLinear(Linear):
 class ColumnHeads(QueryKeyHeads):
     """x (B, T, D), the same in all ranks -> (B, H / R, T, K): this rank's heads of `layer`.
 
-    All ranks have the norm of heads. Its gradient is the sum over the heads of all ranks.
+    All ranks have the norm of the heads. Its gradient is the sum over the heads of all ranks.
     """
 
     axes: ClassVar = ColumnLinear.axes
@@ -128,11 +128,11 @@ def _take_slices(part: "ColumnLinear | ColumnHeads | RowLinear", layer: Linear) 
 def shard(layer: Layer, ranks: Ranks) -> None:
     """Keep only this rank's slice of every FeedForward and attention in `layer`.
 
-    All ranks call it with equal layers, before `pack`. Then each rank computes the outputs and dx
-    of the layer that was not cut, and the gradients of what is not cut: norms, embeddings, other
-    mixers, and attention whose heads differ or have parameters that are unknown here. In each
-    FeedForward or attention a forward sums one array over the ranks, a backward one for each matrix
-    that is cut by columns, and one for each parameter of the norm of heads.
+    All ranks call it with equal layers, before `pack`. Then each rank computes the same outputs and
+    dx as the layer before the cut, and the whole gradients of what is not cut: norms, embeddings,
+    other mixers, and attention whose heads differ or have parameters that are unknown here. In each
+    FeedForward or attention, forward sums one array over the ranks; backward sums one for each
+    matrix that is cut by columns and one for each parameter of the norm of the heads.
 
     Raises InputError, and cuts nothing, if R does not divide heads or d_ff, or if there is dropout
     between the matrices: ranks with the same seed would drop the same entries of different heads.
@@ -167,9 +167,9 @@ def shard(layer: Layer, ranks: Ranks) -> None:
 
 
 def full_state_dict(layer: Layer, ranks: Ranks) -> dict[str, np.ndarray]:
-    """The state_dict, in every rank, of a layer that `shard` has cut, joined from all ranks.
+    """Return to every rank the state_dict of a layer that `shard` has cut, joined from all ranks.
 
-    A model that is saved with it can be loaded in one process.
+    A model that is saved with this state_dict can be loaded in one process.
     """
     state = layer.state_dict()
     for path, part in layer.named_layers().items():
@@ -197,7 +197,7 @@ def _heads_are_alike(part: Any) -> bool:
 def _require(length: int, ranks: Ranks, received: str) -> None:
     if length % ranks.size:
         raise InputError(
-            "ranks share heads, and the width of a feed-forward network, evenly",
+            "ranks divide the heads, and the width of a feed-forward network, evenly",
             f"{received} for {ranks.size} ranks",
             "Use a number of ranks that divides it.",
         )

@@ -1,4 +1,4 @@
-"""Two timelines of lesson 14: what hides behind backward, and a pipeline's bubble."""
+"""Two timelines of lesson 14: sending that hides behind backward, and a pipeline's bubble."""
 
 import numpy as np
 
@@ -7,9 +7,9 @@ from lessons.kit.views import Axis, Chart, Drawn, Figures
 from lessons.lesson_14.pipeline import all_forward_all_backward, one_forward_one_backward
 from lessons.lesson_14.wires import GIGABIT, NUMBER, PARAMETERS, TOKENS, computing
 
-MACHINES, LATENCY = 16, 50e-6  # seconds until the first byte of a message is there
+MACHINES, LATENCY = 16, 50e-6  # seconds until the first byte of a message arrives
 GRADIENT = NUMBER * PARAMETERS["base"]
-MATH, WIRE = 0, 1  # rows
+MATH, WIRE = 0, 1  # rows of the timeline
 SECONDS = np.linspace(0, 1.6, 41)
 
 
@@ -35,32 +35,32 @@ def step_of(layers, bucket, bandwidth) -> dict[str, np.ndarray]:
 
 
 def clock(times) -> Slider:
-    """The slider that a timeline fills up with."""
+    """The slider of the time up to which a timeline is filled."""
     options = [Option(time, f"{time:.3f}") for time in times]
     return Slider("time", "Time", options, len(times) - 1, shows_only=True, plays=True)
 
 
 WIRES = [
-    Option(GIGABIT, "1 Gbit/s", "An office’s cable: busy beyond the edge.", "1e9 / 8"),
+    Option(GIGABIT, "1 Gbit/s", "An office’s cable: still busy beyond the right edge.", "1e9 / 8"),
     Option(10 * GIGABIT, "10 Gbit/s", "A good cable.", "10e9 / 8"),
-    Option(100 * GIGABIT, "100 Gbit/s", "What is built for this.", "100e9 / 8"),
+    Option(100 * GIGABIT, "100 Gbit/s", "Wires that are built for this.", "100e9 / 8"),
 ]
 BUCKETS = [
     Option(GRADIENT, "all", "The whole gradient: 260 MB.", "260e6"),
     Option(100e6, "100 MB", code="100e6"),
-    Option(25e6, "25 MB", "As in PyTorch, unless one asks.", "25e6"),
+    Option(25e6, "25 MB", "The usual size in PyTorch.", "25e6"),
     Option(5e6, "5 MB", code="5e6"),
-    Option(1e6, "1 MB", "260 buckets of 30 messages.", "1e6"),
+    Option(1e6, "1 MB", "260 buckets of 30 messages each.", "1e6"),
 ]
 overlap = Simulation(
     name="overlap",
     title="What hides behind backward?",
-    say="A training step on one of 16 machines. Above, what it computes: layers forward, then "
-    "backward. Below, what is on its wire. Now the whole gradient leaves at once, when backward is "
-    "done. **Guess first:** cut into buckets of 25 MB, what share of the sending will hide? Then "
-    "choose it. And what if buckets are as small as can be?",
-    caption="Each layer's gradient could leave while earlier layers are still at work.",
-    alt="A timeline with two rows. Above, bars of forward and twice as long ones of backward. "
+    say="A training step on one of 16 machines. Above is what it computes: layers forward, then "
+    "backward. Below is what it sends on its wire. At first the whole gradient leaves at once, "
+    "when backward is done. **Guess:** with buckets of 25 MB, what share of the sending will hide "
+    "behind backward? Then choose them. And what if buckets are as small as can be?",
+    caption="Each layer's gradient could leave while backward is at work on earlier layers.",
+    alt="A timeline with two rows. Above, bars of forward, and bars of backward, twice as long. "
     "Below, on the wire, one bar that begins only where backward ends.",
     size=(6.4, 3.4),
     controls=[
@@ -75,7 +75,7 @@ overlap = Simulation(
             [
                 Drawn("forward", "forward", "work", colour=0),
                 Drawn("backward", "backward", "work", colour=2),
-                Drawn("hidden", "sent behind it", "work", colour=3),
+                Drawn("hidden", "sent behind backward", "work", colour=3),
                 Drawn("waited", "waited for", "work", colour=1),
             ],
             Axis("seconds", 0, SECONDS[-1]),
@@ -105,9 +105,9 @@ print(wire, after, whole)""",
 
 
 def times(orders, forward: float, backward: float) -> dict[tuple[int, str, int], tuple]:
-    """When each (stage, what, micro-batch) begins and ends, if all is done as soon as it can be.
+    """When each (stage, what, micro-batch) begins and ends, if each begins as soon as it can.
 
-    `orders` has for each stage its ("forward" or "backward", micro-batch) in their order.
+    `orders` has, for each stage, its pairs ("forward" or "backward", micro-batch) in order.
     """
     took, done, last = {"forward": forward, "backward": backward}, {}, len(orders) - 1
     free, left = [0.0] * len(orders), [list(order) for order in orders]
@@ -154,8 +154,9 @@ pipeline = Simulation(
     title="A pipeline and its bubble",
     say="Each row is a machine that has a part of the layers. **Press Play** with one micro-batch: "
     "how many machines work at a time? Then guess: with 4 stages and 4 micro-batches, what share "
-    "of the time do machines wait? Which of the two orders waits less, and which *holds* less?",
-    caption="The axis is time; 1 is how long one machine would need for it all.",
+    "of the time do machines wait? In which of the two orders do they wait less, and in which "
+    "do they *hold* less?",
+    caption="The axis is time; 1 is the time that one machine would need for everything.",
     alt="A timeline with a row for each of four stages. Forward runs down the stages as a "
     "staircase, backward runs up again; most of the picture is empty.",
     size=(6.4, 3.6),
@@ -181,7 +182,7 @@ pipeline = Simulation(
         Figures(
             {
                 "as_many": "times as fast as one machine",
-                "bubble": "% of the time, machines wait",
+                "bubble": "% of the time that machines wait",
                 "held": "micro-batches held at most, by stage",
             }
         ),

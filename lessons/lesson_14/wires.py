@@ -19,14 +19,14 @@ def computing(parameters: float, tokens: float) -> float:
 
 
 def sending(parameters: float, machines: int, bandwidth: float) -> float:
-    """Seconds that a ring of machines sums a gradient; `bandwidth` in bytes a second."""
+    """Seconds that a ring of machines takes to sum a gradient; `bandwidth` is in bytes a second."""
     return 2 * (machines - 1) / machines * NUMBER * parameters / bandwidth
 
 
 def speed(parameters: float, machines: int, bandwidth: float, hidden: bool = False) -> float:
-    """How many times as fast as one machine they make a step of TOKENS.
+    """The speed of `machines` in a step of TOKENS, in multiples of the speed of one machine.
 
-    Nothing is sent while a machine computes, or all that fits behind backward if `hidden`.
+    While a machine computes, nothing is sent; if `hidden`, as much as fits is sent during backward.
     """
     compute = computing(parameters, TOKENS / machines)
     send = sending(parameters, machines, bandwidth)
@@ -36,7 +36,7 @@ def speed(parameters: float, machines: int, bandwidth: float, hidden: bool = Fal
 
 
 def fed(bandwidth: float) -> float:
-    """The machines that a wire feeds: with one more, sending takes as long as computing."""
+    """K, the limit of the speed: with K + 1 machines, sending takes as long as computing."""
     return 6 * TOKENS * bandwidth / (2 * NUMBER * RATE)
 
 
@@ -45,12 +45,12 @@ DIGITS, LENGTH, GOAL, RATES = 10, 6, 0.3, (0.003, 0.006)
 
 
 def steps_to_learn() -> list[int]:
-    """The stored steps for each of BATCHES until a small model reverses digits."""
+    """The stored numbers of steps until a small model reverses digits, for each of BATCHES."""
     return measured(14)["steps"]
 
 
 def train(size: int) -> int:
-    """The steps that a small model takes with batches of this size, at the better rate."""
+    """The steps that a small model takes to learn from batches of this size, at the better rate."""
     with threadpool_limits(1, "blas"):
         return min(_steps(size, rate) for rate in RATES)
 

@@ -1,4 +1,4 @@
-// The contents of a page mark where one is: in a column beside the text, or folded above it.
+// The contents of a page mark the current section: in a column beside the text, or folded above it.
 
 const nav = document.querySelector("nav.contents");
 const [folded, place] = [nav.querySelector("details"), nav.querySelector("summary span")];
@@ -9,7 +9,8 @@ const fold = () => (folded.open = column.matches);
 
 let marked = -1;
 function mark() {
-  // A section begins in the upper third; at the end of the page the last ones begin further down.
+  // A section is current once its heading is in the upper third of the window; this line moves down
+  // at the end of the page, so that the last sections become current, too.
   const left = document.documentElement.scrollHeight - innerHeight - scrollY;
   const line = Math.max(innerHeight / 3, innerHeight - left);
   const at = headings.filter((heading) => heading.getBoundingClientRect().top <= line).length - 1;

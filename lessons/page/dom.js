@@ -2,7 +2,7 @@
 
 const SVG = ["svg", "g", "path", "line", "rect", "circle", "polyline", "polygon", "text", "marker", "defs"];
 
-/** element("button", { class: "x", onclick: f }, "text", child): an element, of SVG by its tag. */
+/** element("button", { class: "x", onclick: f }, "text", child): an element; of SVG if its tag is. */
 export function element(tag, attributes = {}, ...children) {
   const space = SVG.includes(tag) ? "http://www.w3.org/2000/svg" : "http://www.w3.org/1999/xhtml";
   const made = document.createElementNS(space, tag);
@@ -15,15 +15,15 @@ export function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-/** A number as a matrix shows it: two decimals, an exact 0 or integers without, a true minus. */
+/** A number as a matrix shows it: two decimals, none for 0 or if all are `whole`; a true minus. */
 export function written(value, whole = false) {
   if (value === null) return "−∞";
-  // What lies in the middle goes away from 0, whatever the last bits of its sum.
+  // A number halfway between two decimals is rounded away from 0, whatever its last bits.
   const text = whole || value === 0 ? String(value) : (value + Math.sign(value) * 1e-9).toFixed(2);
   return Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−");
 }
 
-/** A number as it is read out: up to three digits that say something. */
+/** A number as it is read out: up to three significant digits. */
 export const figure = (value) => String(Number(value.toPrecision(3))).replace("-", "−");
 
 /**
@@ -41,13 +41,13 @@ export function roomy(tag, attributes, texts) {
   return { element: element(tag, { ...attributes, class: `${attributes.class ?? ""} pile` }, said, room), said, say };
 }
 
-/** Pieces of HTML in one place, as high as the highest of them: `show(html)` lets one be seen. */
+/** Pieces of HTML in one place, as high as the highest of them: `show(html)` shows one of them. */
 export function pile(pieces) {
   const parts = new Map(pieces.map((html) => [html, element("div", { html })]));
   return { element: element("div", { class: "note pile" }, ...parts.values()), show: (html) => seen([...parts.values()], parts.get(html)) };
 }
 
-/** Let one of the parts that share a place be seen. */
+/** Show one of the parts that share a place. */
 export const seen = (parts, part) => parts.forEach((other) => other.classList.toggle("away", other !== part));
 
 /** By how many rows and columns an arrow key moves; undefined for all other keys. */
@@ -58,7 +58,7 @@ export const turned = (event) =>
 
 /**
  * Let the arrow keys move through marks that lie in rows: one of them is in the tab order at a
- * time. `reached(mark)` is called with each that gets the focus or is pointed at, and with null.
+ * time. `reached(mark)` is called for a mark in focus or under the pointer, and with null after it.
  */
 export function roving(rows, reached = () => {}) {
   let last = rows[0][0];
@@ -81,8 +81,8 @@ export function roving(rows, reached = () => {}) {
 }
 
 /**
- * Whatever bears the same data-matrix lights up together: under the pointer, in focus, and after
- * a tap until the next one.
+ * Elements with the same data-matrix light up together: under the pointer, in focus, and after a
+ * tap until the next one.
  */
 export function lightTogether(root) {
   let pinned = null;

@@ -1,9 +1,9 @@
 import { element, written } from "./dom.js";
 
-/** What an array of lights, of all cells or of one column, says of a cell. */
+/** What `lit`, an array for all cells or for one column, says of a cell. */
 const light = (lit, row, column) => (lit ? (lit[row][column] ?? lit[row][0]) : 0);
 
-/** A matrix as a table: what an `Of` of views.py says of it, as wide as the longest of `arrays`. */
+/** A matrix as a table, described by an `Of` (views.py); cells have room for the longest text of `arrays`. */
 export class MatrixTable {
   constructor(of, arrays = []) {
     this.of = of;
@@ -23,7 +23,7 @@ export class MatrixTable {
     if (arrays.length) this.set(arrays[0]); // a row of empty cells would be lower
   }
 
-  /** What stands in the cells for an array, nothing where `lit` is -1. */
+  /** The texts of the cells for an array; empty where `lit` is -1. */
   texts(array, lit) {
     const { words } = this.of;
     const values = Array.isArray(array[0]) ? array : [array];
@@ -57,7 +57,7 @@ export class MatrixTable {
     );
   }
 
-  /** Mark the cells that change between two arrays, where not all of them do. */
+  /** Mark the cells that change between two arrays, unless all of them do. */
   mark(before, after, lit = []) {
     const [from, to] = [before, after].map((array, n) => this.texts(array, lit[n]));
     const changed = this.cells.flatMap((line, row) => line.filter((_, column) => from[row][column] !== to[row][column]));

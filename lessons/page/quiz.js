@@ -1,6 +1,6 @@
 // Questions answer at once; without scripts their answers can be unfolded.
 
-// "1/2", "0,5" and "36,864" are numbers too; NaN where it is none.
+// A text as a number: "1/2", "0,5" and "36,864" are numbers, too; NaN if it is none.
 function number(text) {
   const thousands = /^[1-9]\d{0,2}(,\d{3})+$/.test(text.trim());
   const parts = text.replaceAll(",", thousands ? "" : ".").split("/").map((part) => (part.trim() ? Number(part) : NaN));

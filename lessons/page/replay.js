@@ -1,7 +1,7 @@
-// Repeats what lessons/kit/recording.py wrote down: the operations that the library did to arrays,
+// Repeats what lessons/kit/recording.py recorded: the operations of the library on arrays,
 // in their order, on views of buffers, with the numbers that a reader has set.
 
-/** An entry of the result: of x, y and z, entries of the operands, and w, what stood there. */
+/** An entry of the result, from entries x, y and z of the operands and its own value before, w. */
 const ENTRIES = {
   absolute: "Math.abs(x)",
   add: "x + y",
@@ -39,7 +39,7 @@ const ENTRIES = {
   where: "x ? y : z",
 };
 
-/** Where the entries of a view lie from its first on, in the order of its shape. */
+/** How far the entries of a view lie from its first, in the order of its shape. */
 const addresses = (() => {
   const known = new Map();
   return (shape, strides) => {
@@ -55,7 +55,7 @@ const addresses = (() => {
   };
 })();
 
-/** A function for each name, made once, so that each is compiled for what it does alone. */
+/** A function for each name, made once, so that each is compiled for its own operation. */
 const kernels = Object.fromEntries(
   Object.entries(ENTRIES).map(([name, entry]) => {
     const operands = ["x", "y", "z"].filter((letter) => new RegExp(`\\b${letter}\\b`).test(entry));
@@ -111,12 +111,12 @@ export class Replay {
     ]);
   }
 
-  /** Do it all once more. */
+  /** Do all operations once more. */
   run() {
     for (const [kernel, result, operands, more] of this.operations) kernel(result, operands, more);
   }
 
-  /** Let all that goes on from run to run be as it was before the first one. */
+  /** Let all arrays that are kept from run to run be as they were before the first run. */
   reset() {
     this.begins.forEach((begin, n) => Array.isArray(begin) && this.buffers[n].set(begin.map(Number)));
   }

@@ -1,4 +1,5 @@
-// Searches the sections of all lessons: those that have every word, words in titles first.
+// Searches the sections of all lessons and further pages for those that have every word; a word in
+// a title counts most.
 
 const sections = JSON.parse(document.getElementById("sections").textContent);
 const [form, said, list] = ["form.search", ".found", ".results"].map((name) => document.querySelector(name));
@@ -28,7 +29,7 @@ function search() {
     starts.reduce((sum, start) => sum + 9 * start.test(title) + 3 * start.test(lesson), 0) + (text.match(pattern) ?? []).length / (20 + text.length / 100);
   const found = words.length ? sections.map((section) => [worth(section), section]).filter(([value]) => value !== false) : [];
   found.sort(([a], [b]) => b - a);
-  said.textContent = !words.length ? "" : found.length ? `${found.length} section${found.length > 1 ? "s" : ""}` : "Nothing has all these words.";
+  said.textContent = !words.length ? "" : found.length ? `${found.length} section${found.length > 1 ? "s" : ""}` : "No section has all these words.";
   list.replaceChildren(
     ...found.slice(0, MOST).map(([, [href, lesson, title, text]]) => {
       const [item, link] = ["li", "a"].map((tag) => document.createElement(tag));

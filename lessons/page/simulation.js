@@ -2,13 +2,13 @@ import { element, pile, roomy } from "./dom.js";
 import { Replay } from "./replay.js";
 import { levelsOf, paint, VIEWS } from "./views.js";
 
-// Simulations: controls, the arrays of what they are set to, and views that show these. Where a
-// control is live, the lines of numformer that compute them are repeated here (replay.js);
-// otherwise all arrays were computed when the page was built. Lines that are one step of
-// many are repeated, a few in each frame. Numbers glide to what they become.
+// Simulations: controls, the arrays for what they are set to, and views that show these arrays. If a
+// control is live, the lines of numformer that compute the arrays are repeated here (replay.js);
+// otherwise all arrays were computed when the page was built. If the lines are one step of many,
+// several steps are done in each frame. Numbers glide to their new values.
 
 const GLIDE = 260; // milliseconds at most
-const SPEEDS = [1, 2, 4, 0.5]; // of what plays
+const SPEEDS = [1, 2, 4, 0.5]; // of a slider that plays
 const TRIED = 12; // options of a live control, to see how long numbers get
 const FRAME = 12; // milliseconds of each frame that may go into steps
 
@@ -61,12 +61,12 @@ class Control {
     return element("div", { class: "range" }, element("span", { class: "label" }, label), this.output.element, ...this.ranges, this.button, this.faster);
   }
 
-  /** A stepper sets it. */
+  /** The stepper is the only control of its steps. */
   steps() {
     return null;
   }
 
-  /** Two sliders, across and up, of the point that can be dragged in a chart. */
+  /** Two sliders, across and up, for the point that can be dragged in a chart. */
   pad() {
     const { across, label } = this.data;
     const chosen = () => this.choose(Number(this.ranges[1].value) * across.length + Number(this.ranges[0].value));
@@ -74,7 +74,7 @@ class Control {
     return element("div", { class: "range" }, element("span", { class: "label" }, label), this.output.element, ...this.ranges);
   }
 
-  /** Choose the point of a pad that is nearest. */
+  /** Choose the point of a pad that is nearest to (x, y). */
   to(x, y) {
     const { across } = this.data;
     const nearest = (at) => across.reduce((best, each, n) => (Math.abs(each - at) < Math.abs(across[best] - at) ? n : best), 0);
@@ -114,7 +114,7 @@ class Control {
   }
 }
 
-/** A matrix of numbers that the reader types, with some to begin with. */
+/** A matrix whose numbers the reader types; the options are matrices to begin with. */
 class Entries {
   constructor(data, simulation) {
     Object.assign(this, { data, simulation });
@@ -129,7 +129,7 @@ class Entries {
     this.inputs = radios(id, data.options, (n) => this.simulation.choose(data.name, data.values[n]));
     const cells = (i) => this.entries[i].map((entry) => element("td", {}, entry));
     const rows = data.rows.map((row, i) => element("tr", {}, element("th", { scope: "row" }, row), ...cells(i)));
-    const caption = element("caption", { html: `${data.symbol.math} <span>type any entry</span>` });
+    const caption = element("caption", { html: `${data.symbol.math} <span>change any entry</span>` });
     const choice = buttons(id, data, this.inputs, (n) => element("span", {}, data.options[n].label));
     const parts = [choice, element("table", {}, caption, element("tbody", {}, ...rows)), this.note.element];
     this.element = element("div", { class: "control entries", "data-control": data.name }, ...parts);
@@ -168,7 +168,7 @@ class Simulation {
     for (const control of this.data.controls) if (control.kind === "pad") spread(control);
     this.chosen = Object.fromEntries(this.data.controls.map(({ name, start }) => [name, start]));
     Object.assign(this, { replays: {}, collected: {}, done: 0 });
-    this.typed = {}; // what a view lets a reader change beside the controls
+    this.typed = {}; // what a reader can change in a view, beside the controls
     const made = this.data.controls.map((each) => [each.name, new (each.kind === "entries" ? Entries : Control)(each, this)]);
     this.controls = Object.fromEntries(made);
     this.views = this.data.views.map((each) => new VIEWS[each.kind](each, this));
@@ -183,7 +183,7 @@ class Simulation {
     window.addEventListener("hashchange", () => this.linked(figure));
   }
 
-  /** Set a control: to the option of an index, or entries to a matrix; by a reader, unless played. */
+  /** Set a control to the option at an index, or entries to a matrix; unless `played`, a reader did. */
   choose(name, chosen, played = false) {
     this.chosen[name] = chosen;
     this.update(!played);
@@ -213,7 +213,7 @@ class Simulation {
     figure.scrollIntoView();
   }
 
-  /** Every array that a name stands for; where those are computed here, what some options give. */
+  /** Every array that a name can stand for; if arrays are computed here, those of some options. */
   every(name) {
     const { pool, table, controls } = this.data;
     if (this.data.repeats) return []; // what steps of training give is not known before
@@ -232,7 +232,7 @@ class Simulation {
     return new Set(others.flatMap((other) => told({ [name]: other }).flatMap(([of, text]) => (text === before[of] ? [] : of))));
   }
 
-  /** The arrays of what is chosen, or of what is with these `changes`. */
+  /** The arrays for what is chosen, with these `changes`. */
   arrays(changes = {}) {
     const { pool, table, controls } = this.data;
     const at = { ...this.chosen, ...changes };
@@ -241,7 +241,7 @@ class Simulation {
     return table[""] ? this.computed(found[0][1], at) : Object.fromEntries(found.map(([name, place]) => [name, pool[place]]));
   }
 
-  /** The arrays of what is chosen, computed anew by one of the recordings. */
+  /** The arrays for what is chosen, computed by one of the recordings. */
   computed(place, at) {
     const replay = (this.replay = this.replays[place] ??= new Replay(this.data.pool[place]));
     const { controls, repeats, collected } = this.data;
@@ -268,7 +268,7 @@ class Simulation {
     this.hurried = false;
   }
 
-  /** Show the arrays; what a reader changed is marked. Where steps are left to repeat, go on. */
+  /** Show the arrays, and mark what a reader has changed. If steps are left to do, go on. */
   show(byReader = false) {
     cancelAnimationFrame(this.frame);
     const arrays = this.arrays();
@@ -298,8 +298,8 @@ class Simulation {
   }
 
   /**
-   * Let the controls of these names be where they are used, one slot at a time: `slots` has the
-   * names for each, and each keeps room for them. A button shows all controls in their old place.
+   * Put controls where they are used. `slots` has the names of the controls for each slot, and each
+   * slot keeps room for them. A button shows all controls in their old place.
    */
   share(slots) {
     const [place, moved] = [this.controlsPlace, new Set([...slots.values()].flat())];
@@ -324,7 +324,7 @@ class Simulation {
     };
   }
 
-  /** What takes the room of a control where it may come to be. */
+  /** A copy that keeps room for a control in a place where it may be put. */
   ghost(name) {
     const made = this.controls[name].element.cloneNode(true);
     for (const part of [made, ...made.querySelectorAll("*")]) for (const of of ["name", "data-control", "data-entry"]) part.removeAttribute(of);
@@ -332,7 +332,7 @@ class Simulation {
     return made;
   }
 
-  /** Let the numbers move to those of other arrays; faster where one change follows another. */
+  /** Let the numbers move to those of other arrays, faster if changes follow each other quickly. */
   glide(from, to) {
     const begun = performance.now();
     const time = matchMedia("(prefers-reduced-motion: reduce)").matches ? 0 : Math.min(GLIDE, 0.8 * (begun - this.begun));
@@ -349,7 +349,7 @@ class Simulation {
     from && time > 30 ? step(begun) : this.settle();
   }
 
-  /** What stands on the page once all is at rest: of every view, of thumbnails by their control. */
+  /** What the page shows once all is at rest: in every view, and in the thumbnails of controls. */
   shown() {
     this.finish();
     this.settle?.();
@@ -359,17 +359,17 @@ class Simulation {
   }
 }
 
-/** What a reader might type instead: nothing round, and long to write. */
+/** What a reader might type instead: numbers that are not round and have many digits. */
 const typed = (rows) => rows.map((row) => row.map((x) => -Math.abs(x) - 0.37));
 
-/** An array on its way to another one of its shape; whole numbers, which may be names, do not move. */
+/** An array on its way to another of its shape; whole numbers, which may be ids, do not move. */
 function between(from, to, share) {
   if (from === to || from?.length !== to?.length) return to;
   if (Array.isArray(to)) return to.map((part, n) => between(from[n], part, share));
   return to === null || from === null || (Number.isInteger(from) && Number.isInteger(to)) ? to : from + share * (to - from);
 }
 
-/** Numbers to 6 decimals, as those that were computed when the page was built; -Infinity as null. */
+/** Numbers rounded to 6 decimals, like those computed with the page; -Infinity becomes null. */
 const rounded = (array) =>
   Array.isArray(array) ? array.map(rounded) : array === -Infinity ? null : Math.round(1e6 * array) / 1e6 || 0;
 

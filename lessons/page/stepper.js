@@ -1,10 +1,10 @@
 import { element, lightTogether, roomy, roving, seen, turned, written } from "./dom.js";
 import { MatrixTable } from "./matrix_table.js";
 
-// Steps through arrays, there and back: words, matrices, the arithmetic of a row, an equation and
+// Steps through arrays, forward and back: words, matrices, the arithmetic of a row, an equation and
 // the library's line. A symbol, its matrix and its name in the code light up together. A link to
-// #step-NAME from anywhere on the page opens the step of that name. All steps are there, in one
-// place, and one of them is seen: so nothing moves from step to step.
+// #step-NAME from anywhere on the page opens the step of that name. All steps share one place, and
+// one of them is visible: so nothing moves from step to step.
 
 export class Stepper {
   constructor(data, simulation) {
@@ -68,11 +68,11 @@ export class Stepper {
   }
 
   changed(before, after, chosen) {
-    if (chosen[this.data.control] !== this.at) return; // a step that opens has not changed
+    if (chosen[this.data.control] !== this.at) return; // a step that has just opened marks no changes
     for (const [name, table] of Object.entries(this.tables)) table.mark(before[name], after[name]);
   }
 
-  /** Spell out all steps, and find which controls each of them uses: those whose change begins there. */
+  /** Spell out all steps, and find which controls each of them uses: those whose effect begins there. */
   first() {
     const { controls } = this.simulation.data;
     const [changed, slots] = [controls.map((control) => this.simulation.changes(control)), new Map()];
@@ -88,7 +88,7 @@ export class Stepper {
     this.simulation.share(slots);
   }
 
-  /** Let a step be seen. */
+  /** Show a step. */
   open(at) {
     this.at = at;
     const focused = document.activeElement;
@@ -106,7 +106,7 @@ export class Stepper {
     this.simulation.use?.(this.slot);
   }
 
-  /** What a step shows. */
+  /** Make what a step shows. */
   make(step) {
     const tables = Object.fromEntries([...step.inputs, ...step.results].map((name) => [name, new MatrixTable(this.data.of[name], this.simulation.every(name))]));
     const inverted = this.steps.findIndex(({ id }) => id === step.inverts);
@@ -145,7 +145,7 @@ export class Stepper {
     return (isProduct ? name === this.result : this.data.marked.includes(name)) ? "row" : null;
   }
 
-  /** Outline what the entry in this cell of the result is made of, and its line of arithmetic. */
+  /** Outline the entries from which this cell of the result is made, and its line of arithmetic. */
   use(cell) {
     const at = cell && [Number(cell.dataset.row), Number(cell.dataset.column)];
     const { worked } = this.steps[this.at];
@@ -166,7 +166,7 @@ export class Stepper {
     const { worked } = this.steps[this.at];
     if (!worked.length) return this.worked.replaceChildren();
     const { columns, rows, symbol } = this.data.of[this.result];
-    const row = at ?? Math.max(0, rows.indexOf(this.label)); // the first where rows are no words
+    const row = at ?? Math.max(0, rows.indexOf(this.label)); // the first if no row has this label
     const spelt = (column) => element("dd", {}, arithmetic(worked, this.arrays, this.result, row, column));
     const lines = columns.map((name, n) => element("div", { class: n === used ? "used" : null }, element("dt", {}, name), spelt(n)));
     this.worked.replaceChildren(element("p", { class: "note" }, `${symbol.plain}, row ${rows[row]}, by hand:`), element("dl", {}, ...lines));
@@ -180,7 +180,7 @@ export class Stepper {
 
 const WAYS = { "/": [(a, b) => a / b, " / "], "-": [(a, b) => a - b, " − "], "*": [(a, b) => a * b, " · "], sum: [(a) => a, ""] };
 
-/** How an entry comes about, "0.5 · 2 + 1 · (−1) = 0", with as many digits as it takes to see it. */
+/** How an entry is computed, "0.5 · 2 + 1 · (−1) = 0", with as many digits as it takes to see it. */
 function arithmetic(worked, arrays, result, row, column) {
   const value = arrays[result][row][column];
   const [first, second, right, other] = worked;

@@ -2,12 +2,12 @@ import { element, figure, roomy, roving, seen, turned } from "./dom.js";
 import { MatrixTable } from "./matrix_table.js";
 import { Stepper } from "./stepper.js";
 
-// What simulations show arrays with. A view is made of what views.py told the page of it and the
-// simulation that it belongs to; `set(arrays, chosen)` shows arrays, and `shown()` tells, from what
-// stands on the page, what they were. Nothing here computes: the numbers come from numformer.
+// How simulations show arrays. A view is made from what views.py tells the page about it, and from
+// its simulation. `set(arrays, chosen)` shows arrays; `shown()` reads from the page what it shows,
+// for tests. Nothing here computes: the numbers come from numformer.
 
 const LEFT = 52, BOTTOM = 40, TOP = 22; // the room of a chart's axes, as in views.py
-const STROKES = ["", "6 3", "2 3", "8 3 2 3", "", "", ""]; // so that colour alone tells nothing
+const STROKES = ["", "6 3", "2 3", "8 3 2 3", "", "", ""]; // so that lines differ in more than colour
 const tenth = (x) => Math.round(10 * x + 1e-7) / 10;
 const pairs = (text) => text.split(" ").map((point) => point.split(",").map(Number));
 
@@ -106,8 +106,8 @@ class Heatmap {
 const longest = (texts) => texts.reduce((long, text) => (text.length > long.length ? text : long), "");
 
 /**
- * Colour a canvas, one pixel for each entry; what is `high` is opaque, what is `low` clear. Where
- * that is below 0, numbers below 0 have a colour of their own, and 0 is clear.
+ * Colour a canvas, one pixel for each entry: `high` is opaque, `low` is clear. If `low` is below 0,
+ * numbers below 0 have a colour of their own, and 0 is clear.
  */
 export function paint(canvas, array, { low, high }) {
   [canvas.height, canvas.width] = [array.length, array[0].length];
@@ -121,7 +121,7 @@ export function paint(canvas, array, { low, high }) {
   context.putImageData(image, 0, 0);
 }
 
-/** How strong the colour of each pixel of a canvas is, with a minus where it is that of minus. */
+/** How strong the colour of each pixel of a canvas is; negative for the colour of numbers below 0. */
 export function levelsOf(canvas) {
   const { width, height } = canvas;
   const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
@@ -137,7 +137,7 @@ class Chart {
     Object.assign(this, { data, simulation });
     const { x, y, of, marker, colours } = data;
     const [width, height] = data.size;
-    this.row = tenth(Math.abs(height / (y.high - y.low))); // of a piece of work
+    this.row = tenth(Math.abs(height / (y.high - y.low))); // the height of a piece of work
     const line = (attributes) => element("line", { class: "axis", ...attributes });
     const tick = (at, label) => element("g", {}, line({ x1: at, x2: at, y1: height, y2: height + 4 }), element("text", { x: at, y: height + 16, class: "middle" }, label));
     const grid = (at, label) => element("g", {}, line({ x1: LEFT, x2: LEFT + width, y1: at, y2: at, class: "grid" }), element("text", { x: LEFT - 5, y: at + 4, class: "end" }, label));
@@ -173,8 +173,8 @@ class Chart {
     };
     if (!marker && !data.pad) return;
     this.svg.classList.add("dragged");
-    // A finger that begins on the chart may mean to scroll the page: what it moves is the point of
-    // a pad, or a marker sideways; a tap is heard of when it ends.
+    // A finger on the chart may want to scroll the page. So it moves the point of a pad only by its
+    // handle, and a marker only by moving sideways; a tap counts when it ends.
     this.svg.addEventListener("pointerdown", (event) => {
       if (event.pointerType === "touch" && !event.target.closest(".handle")) return;
       this.svg.setPointerCapture(event.pointerId);
@@ -185,7 +185,7 @@ class Chart {
     if (data.pad) this.svg.append((this.handle = element("circle", { class: "handle", r: 26 })));
   }
 
-  /** What a pointer at this share of both axes means to a marker or to the point of a pad. */
+  /** Move the marker, or the point of a pad, to a pointer at these shares of the two axes. */
   pointed(across, up) {
     const { x, y, at, marker, pad } = this.data;
     const value = (axis, share) => axis.low + share * (axis.high - axis.low);
@@ -299,7 +299,7 @@ class Diagram {
   }
 }
 
-/** Clock faces; a hand turns to where it has to point, by the shorter way. */
+/** Clock faces; a hand turns to its new direction by the shorter way. */
 class Clocks {
   constructor(data) {
     this.data = data;

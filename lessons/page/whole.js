@@ -3,9 +3,9 @@ import { MatrixTable } from "./matrix_table.js";
 import { Replay } from "./replay.js";
 import { VIEWS } from "./views.js";
 
-// A whole model as a map of its blocks. What is shown are arrays that numformer's recorded step
-// made; what is computed here is that step again: with a weight moved, or with the gradient let
-// through on one path alone.
+// A whole model as a map of its blocks. The arrays that are shown come from numformer's recorded
+// step. The page computes that step again with a weight moved, or with the gradient let through on
+// one path only.
 
 const [FAR, FRAME, NUDGE, SHOWN] = [300, 20, 1e-5, 6]; // steps, milliseconds, and how many paths are spelt out
 const three = [0, 1, 2];
@@ -53,7 +53,7 @@ class Whole {
     return (this.svg = drawing(this.data.size.box, "the blocks of the model, encoder left, and what flows between them", ...this.edges, ...this.blocks));
   }
 
-  /** Open a block: as it is at work forward, or on the way back where that is shown. */
+  /** Open a block: at work backward if the page now shows that way, else forward. */
   choose(name) {
     const back = this.stage[0] === "backward" ? "backward" : "forward";
     const at = this.data.stages.findIndex((stage) => stage[0] === back && stage[1] === name);
@@ -112,7 +112,7 @@ class Whole {
     frame();
   }
 
-  /** Weights or masks are others now: compute and show. While it trains, numbers do not glide. */
+  /** Take new weights or masks, compute and show. While it trains, numbers do not glide. */
   become(what = {}) {
     Object.assign(this, what, { known: null });
     this.simulation.typed = { state: this.state, masks: this.masks };
@@ -145,7 +145,7 @@ class Whole {
     return { loss: this.probe.flat("loss")[0], gradient: this.probe.flat("gradients")[this.index] };
   }
 
-  /** All gates as they are told to be, those of a path open. */
+  /** All gates: those of a path open, the `others` as given. */
   gates(others, path = []) {
     return this.data.edges.flatMap(({ gate }, n) => (gate === null ? [] : path.includes(n) ? 1 : others));
   }
@@ -170,7 +170,7 @@ class Whole {
     return this.data.edges.flatMap((edge, n) => (edge.from === block ? this.from(edge.to).map((rest) => [n, ...rest]) : []));
   }
 
-  /** Write what was found of the picked weight. */
+  /** Write what was found about the picked weight. */
   tell() {
     const { name, row, column } = this.picked;
     for (const { table, parameter } of this.tables) table.outline("used", (r, c) => parameter === name && r === row && c === column);
@@ -180,10 +180,10 @@ class Whole {
     if (this.running || this.known?.key === key) return;
     const { gradient, difference, paths } = (this.known = { key, ...this.traced() });
     const far = Math.abs(gradient - difference).toExponential(0).replace("-", "−");
-    this.numbers.replaceChildren(facts({ "Gradient, by backward": signed(gradient), "By two losses, the weight moved": signed(difference), "They differ by": far, "Adam moves it to": signed(this.simulation.replay.flat("given after")[this.index]) }));
+    this.numbers.replaceChildren(facts({ "Gradient, by backward": signed(gradient), "By two losses, with the weight moved": signed(difference), "They differ by": far, "Adam moves it to": signed(this.simulation.replay.flat("given after")[this.index]) }));
     const rest = paths.slice(SHOWN).reduce((sum, { value }) => sum + value, 0);
-    const more = paths.length > SHOWN ? ` All but the largest ${SHOWN} add ${signed(rest)}.` : "";
-    this.note.textContent = `The loss reaches it on ${paths.length} path${paths.length > 1 ? "s" : ""}, which add up to the gradient.${more} Point at one to see it on the map.`;
+    const more = paths.length > SHOWN ? ` All but the largest ${SHOWN} add up to ${signed(rest)}.` : "";
+    this.note.textContent = `This gradient is the sum over ${paths.length} path${paths.length > 1 ? "s" : ""} from the loss to the weight.${more} Point at a path to see it on the map.`;
     const largest = Math.max(1e-12, Math.abs(paths[0].value));
     this.paths.replaceChildren(...paths.slice(0, SHOWN).map(({ block, path, value }) => {
       const words = path.map((n) => this.data.edges[n].words).filter(Boolean).reverse();
@@ -206,7 +206,7 @@ class Whole {
     this.tell();
   }
 
-  /** Put there what a block opens to. */
+  /** Show what a block opens to. */
   show({ say, equation, code, lesson, label, tables }) {
     this.tables = [];
     const pairs = tables.map(({ of, names, head }) => {

@@ -320,7 +320,7 @@ WRONG = {
         attention(dS="dZ * V.shape[3] ** -0.5"): "d_v stands where another size belongs",
         attention(dA="np.einsum('bhtv,bhsv->bhts', dB, V)\nA = again(Q, K)")
         + MASK_FORGOTTEN: "without the mask",
-        attention(dV="A.T @ dB"): "turns round all axes of weights",
+        attention(dV="A.T @ dB"): "reverses all the axes of weights",
         attention(**{"return": "dV, dQ, dK, dG"}): "are the results in the order",
         attention(dB="dO"): "In the gradient of the blend, a factor is missing",
     },
@@ -369,12 +369,12 @@ WRONG = {
         running("h[::-1].cumsum(0)[::-1] - h"): "A position’s own result is left out",
     },
     "whole_gradient": {
-        of_all("np.mean(g, 0)"): "The tokens of all count alike, not the machines",
-        of_all("np.sum(g * n, 0)"): "That of their mean is smaller",
+        of_all("np.mean(g, 0)"): "All tokens should count alike, not all machines",
+        of_all("np.sum(g * n, 0)"): "The gradient of their mean is smaller",
     },
     "reduce_scatter": {
         half_a_ring(chunk="r + s"): "a sign is wrong: one part has to be subtracted",
-        half_a_ring(sends="b"): "parts is taken for what all hold",
+        half_a_ring(sends="b"): "parts is taken for what the machines hold",
         half_a_ring(following="r"): "In the next machine, a part is missing",
     },
     "mended_machines_backward": {
@@ -396,7 +396,7 @@ WRONG = {
         altered("mended_importance", "(1, 3)", "1"): "shape",
     },
     "nucleus": {
-        in_nucleus("np.where(np.cumsum(q) <= top_p, q, 0)"): "with which the sum reaches the share",
+        in_nucleus("np.where(np.cumsum(q) <= top_p, q, 0)"): "with which the sum reaches top_p",
     },
     "beam_step": {
         of_beam(kept="state"): "The memories have stayed where they were.",
@@ -405,7 +405,7 @@ WRONG = {
         ): "best: Each hypothesis has gone on in one way",
     },
     "drawn_backward": {
-        of_drawn("g[:, None] * (p - y)"): "the gradient of a loss, minus the logarithm",
+        of_drawn("g[:, None] * (p - y)"): "the gradient of a loss, which is minus the logarithm",
         of_drawn(dtau="-np.sum(dz * z) / tau"): "a power is missing",
     },
     "gpt_size": {
@@ -447,7 +447,7 @@ WRONG = {
         ],
         "mended_additive_backward": [
             ("", "", "Not begun yet."),
-            ("/ dscores.shape[0]", "* (1 / len(dscores))", "What was wrong at first is still"),
+            ("/ dscores.shape[0]", "* (1 / len(dscores))", "that you have to find is still"),
             ("v * slopes / dscores.shape[0]", "v", "a part is missing"),
         ],
         "through_time_backward": [
@@ -459,7 +459,7 @@ WRONG = {
         ],
         "unit_backward": [
             ("dn = dnew * f", "dn = dnew * (1 - f)", "The two shares of the gate have changed"),
-            ("dn * (1 - n**2)", "dn * (n - n**2)", "What is new came out of a tanh"),
+            ("dn * (1 - n**2)", "dn * (n - n**2)", "But n came out of a tanh"),
             ("dgate = dnew *", "dgate = dnew * f *", "the gate itself is a factor"),
             ("dnew * (1 - f) + dkept", "dkept", "a part is missing"),
             ("dn = dnew * f", "dn = dnew * f**3", "wrong da: 33 of 33 entries"),

@@ -38,7 +38,7 @@ TABLE_3 = """
 SENTENCES = {
     4: ["Of the 96 heads in a translator's encoder, only 8 made a difference", "0.9 BLEU worse"],
     5: ["(Table 3, row E): BLEU 25.7 instead of 25.8"],
-    11: ["took out 38 of the 48 heads of a large encoder and lost 0.15 BLEU"],
+    11: ["took out 38 of the 48 heads of a translator's encoder and lost 0.15 BLEU"],
 }
 ARXIV = """
 2305.13245 Ainslie 2023: GQA

@@ -228,7 +228,7 @@ def test_several_mistakes_are_each_explained_and_an_unknown_one_waits(checked):
         (f"2 * {S_BACKWARD}", "Every entry is 2 times what it should be: a factor is missing"),
         (f"-5 * {S_BACKWARD}", "is -5 times what it should be, which is -5, and 5 is the number"),
         ("np.zeros_like(weights)", "Every entry is 0:"),
-        ("({}).sum(axis=-1, keepdims=True) * weights", "is 0, but for rounding: what is added up"),
+        ("({}).sum(axis=-1, keepdims=True) * weights", "is 0, but for rounding: a sum cancels"),
         ("{} + (weights == 0) * dweights", "It is not 0 everywhere where weights is 0. A masked"),
         ("{} + weights * dweights.max()", "Its rows do not sum to 0. One number added"),
         ("{} * (weights @ dweights.T).sum()", "Three times the upstream gradient has to give"),
@@ -290,7 +290,7 @@ def test_what_goes_on_all_the_same_ends_the_program(checked, short_limit, monkey
     monkeypatch.setattr(sys, "__stderr__", errors)
     checked(softmax(GOES_ON.format("")))
     words = errors.getvalue()
-    assert codes[0] == 2 and "as `except ValueError:` does" in words
+    assert codes[0] == 2 and "as in `except ValueError:`" in words
     assert re.search(r"mine.py, line \d+ in softmax_backward: stopped after 0.05 seconds", words)
 
 

@@ -68,7 +68,7 @@ def curves(piece) -> dict[str, np.ndarray]:
 def test_what_is_said_of_the_scale_is_what_the_picture_shows():
     lesson = lessons.load(3)
     piece = lesson.what_the_scale_does()
-    without, with_it = (curves(piece)[key] for key in ("as it is", r"divided by $\sqrt{d_k}$"))
+    without, with_it = (curves(piece)[key] for key in ("not divided", r"divided by $\sqrt{d_k}$"))
     numbers = re.sub(r"\$(\d) .cdot 10\^\{(.*?)\}\$", r"\1e\2", piece.caption)
     numbers = [float(number) for number in re.findall(r"\d[\d.]*(?:e-\d+)?(?=[ ,.])", numbers)]
     largest = [lesson.random_attention(1024, scaled)[0] for scaled in (False, True)]

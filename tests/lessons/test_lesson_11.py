@@ -31,10 +31,10 @@ NOT = {
     "translator": {
         "ein schöner tag": "not “ö”",
         "at 5 o'clock": "not “5”",
-        "one. two.": "a full stop at the end alone",
-        "well ,yes": "one space or a comma and a space",
+        "one. two.": "a full stop only at the end",
+        "well ,yes": "one space, or a comma and a space",
         "": "It takes words",
-        " ".join(["dog"] * 20): "That is 20 pieces. It takes 19",
+        " ".join(["dog"] * 20): "That is 20 pieces. It takes at most 19",
     },
     "reverse": {"two words": "one word of 1 to 12", "": "one word", "a" * 13: "1 to 12 letters"},
 }
@@ -143,7 +143,7 @@ def test_what_a_reader_does(figure):
     page = figure.page
     figure.get_by_label("Your own sentence or word").fill("a dog runs .")
     figure.get_by_role("button", name="Read it").click()
-    assert "one space or a comma" in figure.locator(".why").inner_text()
+    assert "one space, or a comma" in figure.locator(".why").inner_text()
     figure.get_by_label("Your own sentence or word").fill("a dog runs.")
     page.keyboard.press("Enter")
     read = figure.locator("dd").first

@@ -182,7 +182,7 @@ def test_tables_say_what_was_measured():
         abs(float(re.search(r"so \$([\d.]+) \\cdot 10\^\{17\}\$", text)[1]) * 1e17 / step - 1)
         < 0.02
     )
-    assert "29 % of it" in text and "42 %" in text
+    assert "29 % of what" in text and "42 %" in text
     rows = landscape.ablation()
     assert len(rows) == 19 and rows[0].name == "base"
     assert all(row.lowest <= row.errors <= row.highest for row in rows)

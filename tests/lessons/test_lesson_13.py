@@ -45,7 +45,7 @@ def test_a_walk_ends_where_plain_attention_does(block, causal, rng):
     first = next(n for n, state in enumerate(states) if (state["done"] == 0).all())
     last = max(n for n, state in enumerate(states) if state["there"])
     assert verdicts[:first] == first * ["not yet"] and verdicts[first:last] == (last - first) * [
-        "O is"
+        "O alone"
     ]
     assert verdicts[last:] == (9 - last) * ["O and all gradients"]
 

@@ -115,7 +115,7 @@ def test_search_finds_the_sections_that_have_every_word(open_page):
     assert any("lesson_07" in link for link in links)
     assert page.url.endswith("#causal%20MASK%20before")
     field.fill("causal zyzzyva")
-    assert found.count() == 0 and page.locator(".found").inner_text().startswith("Nothing has")
+    assert found.count() == 0 and page.locator(".found").inner_text().startswith("No section has")
     field.fill("(")  # no pattern
     assert page.locator(".found").inner_text()
     field.fill("teacher forcing")

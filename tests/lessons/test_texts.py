@@ -67,16 +67,17 @@ QUOTATIONS = {
     10: """
     0.6 · 0.4 = 0.24. But *der hund* has 0.4 · 0.9 = 0.36. … 0.25 / 0.36 = 0.694 … 0.5 / 0.8 =
     0.625 … −4 / 1.36 ≈ −2.94 and −5 / 1.93 ≈ −2.59 … | exact | −0.200 | 0.180 | 0.160 | −0.140 |
-    … sum to 1, but to 0.847. It is [0.598, 0.220, 0.133, 0.049]. … | couple | 1 | *ein paar
-    tanzt in einem leeren parkplatz auf einem leeren parkplatz .* | −3.47 | … | 32 | −7.08 | 38.53 |
+    … sum to 1, but to 0.847. The right numbers are [0.598, 0.220, 0.133, 0.049]. … | couple | 1 |
+    *ein paar tanzt in einem leeren parkplatz auf einem leeren parkplatz .* | −3.47 | … | 32 | −7.08
+    | 38.53 |
     """,
     11: """
-    The translator has 548,160 weights … The model that reverses has 63,936 weights … (0.7 + 0.8 +
-    0.6) / 3 = 0.70 … | output.weight |
+    The translator has 548,160 weights … The model that reverses words has 63,936 weights … (0.7 +
+    0.8 + 0.6) / 3 = 0.70 … | output.weight |
     """,
     13: """
     | 2,048 | 4,194,304 | 16 | 16.1 | … 0.1353 · 2 + 0.0183 · 1 + 1.0000 · 1 ≈ 1.289 … = 2.117.
-    Only now divide: 2.117 / 1.289 ≈ 1.642. The plain formula has 1.642 … 0.776 · 0 ≈ 0.54. … +
+    Only now divide: 2.117 / 1.289 ≈ 1.642. The plain formula gives 1.642 … 0.776 · 0 ≈ 0.54. … +
     (−0.552) · 2 ≈ 0.54. … The cache has 64 GiB. With 8 heads of keys and values it has 16, with
     one 2. … | 256 | 0.310 | 0.005 | 1.000 | 0.006 | … Seven layers reach 7 · 3 = 21 back.
     """,
@@ -88,17 +89,18 @@ QUOTATIONS = {
     as fast … at 100 Gbit/s and with the paper's batch, you gain 16 % … 51 % of the memory, not 2 %
     """,
     12: """
-    = 2362368 parameters … = 124439808: to … says 73,944,309 … | decoder | 140,544 | 140,544 |
+    = 2362368 parameters … = 124439808: exactly … says 73,944,309 … | decoder | 140,544 | 140,544 |
     281,088 | … | encoder only | 200,128 | 125 | … | 100 % | 0 % | … | recurrent | 202,080 | 100 |
-    … near log 2 ≈ 0.69 … where it is 0.077 at best … 2.5 times as many operations … Of 18 rows only
-    5 differ … and 4 of these agree … correlation of −0.10 … it is −0.68 … so 9.5 · 10^17 in 100,000
-    steps … 29 % of it … 42 % … 1,831,424 parameters, reads 8.3 times … about 17 subwords, and needs
-    4.5 · 10^13 … 38.7 BLEU … 63.0M … 100.9M … 7.1M … 14.2M … 1.993 … 1.937 … 25 times
+    … near log 2 ≈ 0.69 … can reach 0.077 at best … 2.5 times as many operations … Of 18 rows only 5
+    differ … and 4 of these agree … correlation of −0.10 … it is −0.68 … so 9.5 · 10^17 in 100,000
+    steps … 29 % of what … 42 % … 1,831,424 parameters, reads 8.3 times … about 17 subwords, and
+    needs 4.5 · 10^13 … 38.7 BLEU … 63.0M … 100.9M … 7.1M … 14.2M … 1.993 … 1.937 … 25 times
     """,
     9: """
-    p - p^* is (0.787, −0.893, 0.107) … = 3.148. Is it so? … | *c* | 0.117 | 0 | 0 | … | encoder 1:
-    attention | 0.219 | 0.178 | 0.297 | … From the logits 0.557 … | decoder 1: keys | 0.103 | 0 | …
-    0.002 = −0.45028 … the sum is missing” … | less than 10^-8 | 3.08 |
+    p - p^* is (0.787, −0.893, 0.107) … = 3.148. Is that right? … | *c* | 0.117 | 0 | 0 | … |
+    encoder 1: attention | 0.219 | 0.178 | 0.297 | … From the logits, a gradient of length 0.557 …
+    | decoder 1: keys | 0.103 | 0 | … 0.002 = −0.45028 … the sum is missing” … | less than 10^-8 |
+    3.08 |
     """,
 }
 
