@@ -11,8 +11,9 @@ from pathlib import Path
 import lessons
 from lessons.kit.exercise import wrapped
 from lessons.kit.lesson import plain
+from lessons.kit.notebook import exercise_notebook, lesson_notebook
 from lessons.kit.quiz import ask
-from lessons.kit.reader_file import solutions, starter, starting_notebook
+from lessons.kit.reader_file import solutions, starter
 from numformer.errors import InputError
 from toy_tasks.command_line import any_path, exit_code, integer
 
@@ -23,6 +24,7 @@ python -m lessons start 3 FILE    write its exercises into a new file, to be fil
 python -m lessons check 3 FILE    what is right in that file, and why the rest is not
                                   (FILE.py, or FILE.ipynb for a notebook)
 python -m lessons progress FILE   how much of the whole course your files solve
+python -m lessons notebooks       all lessons as notebooks, in the folder notebooks
 python -m lessons serve           all lessons as pages: build them, and open them in a browser"""
 
 
@@ -38,7 +40,7 @@ def contents() -> str:
 def start(number: int, file: Path, solved: bool = False) -> int:
     """Write the starter file of a lesson's exercises, or one `solved`; never over another file."""
     exercises = lessons.load(number).EXERCISES
-    write = starting_notebook if file.suffix == ".ipynb" else starter
+    write = exercise_notebook if file.suffix == ".ipynb" else starter
     text = write(f"lesson {number}, {lessons.COURSE[number - 1].title}", exercises, solved)
     try:
         with file.open("x", encoding="utf-8", newline="\n") as opened:
@@ -96,6 +98,26 @@ def progress(files: list[Path]) -> int:
         print(f"{entry.number:4}  {right} of {len(exercises)}  {entry.title}{left}", flush=True)
     print(f"{solved} of {len(every)} exercises solved")
     return 0 if solved == len(every) else 1
+
+
+def notebooks(out: Path) -> int:
+    """Write each lesson as a notebook into a folder; never over another file."""
+    files = {
+        out / f"{entry.path.stem}.ipynb": lesson_notebook(lessons.load(entry.number))
+        for entry in lessons.COURSE
+        if entry.path
+    }
+    if there := [file for file in files if file.exists()]:
+        rule, fix = "notebooks are new files", "Name another folder with --out, or move these."
+        raise InputError(rule, f"{there[0]}, which exists", fix)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for file, text in files.items():
+            file.write_text(text, encoding="utf-8")
+            print(file)
+    except OSError as problem:
+        raise InputError("--out is a folder to write in", problem, "Name another.") from None
+    return 0
 
 
 def serve(out: Path, port: int) -> int:
@@ -167,6 +189,11 @@ def main(arguments: list[str] | None = None) -> int:
     about = "say how much of the whole course your files solve"
     command = commands.add_parser("progress", help=about, description=about)
     command.add_argument("files", type=any_path, nargs="+", metavar="FILE", help="your files")
+    about = "write all lessons as notebooks"
+    command = commands.add_parser("notebooks", help=about, description=about)
+    command.add_argument(
+        "--out", type=any_path, default=Path("notebooks"), help="folder (default: notebooks)"
+    )
     about = "build the pages that have changed, and open all of them in a browser"
     command = commands.add_parser("serve", help=about, description=about)
     command.add_argument(
@@ -178,6 +205,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(contents())
     elif options.command == "progress":
         return progress(options.files)
+    elif options.command == "notebooks":
+        return notebooks(options.out)
     elif options.command == "serve":
         return serve(options.out, options.port)
     elif options.command == "start":

@@ -644,6 +644,10 @@ def one_at_a_time():
 
 
 # %%
+def listed(numbers) -> str:
+    return ", ".join(f"{number:g}" for number in numbers)
+
+
 @show
 def often_told():
     """A popular claim, computed again."""
@@ -659,10 +663,6 @@ def often_told():
         minus itself is not a number. numformer's softmax gives such a row the weights
         {listed(masked)}; plain formulas give nan.
     """)
-
-
-def listed(numbers) -> str:
-    return ", ".join(f"{number:g}" for number in numbers)
 
 
 # %% [markdown]

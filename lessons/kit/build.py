@@ -7,6 +7,7 @@ inside it. The folder also keeps the HTML made from each lesson, until one of it
 """
 
 import argparse
+import base64
 import contextlib
 import hashlib
 import html
@@ -27,7 +28,7 @@ from lessons import COURSE, FOLDER, Entry, load, published
 from lessons.kit import further
 from lessons.kit.exercise import Exercise
 from lessons.kit.index import index_page, summary_page
-from lessons.kit.lesson import Matrix, Picture, pieces, plain
+from lessons.kit.lesson import Matrix, Picture, Piece, pieces, plain
 from lessons.kit.papers import linked
 from lessons.kit.percent import Cell, cells
 from lessons.kit.quiz import Question
@@ -186,6 +187,34 @@ def frame(title: str, body: str, description: str, scripts: str = "") -> str:
 {scripts}</body>
 </html>
 """
+
+
+def style_sheet() -> str:
+    """The style of all pages; a lesson's own rules come last."""
+    sheets = sorted(FOLDER.glob("page/*.css"), key=lambda path: (path.stem != "style", path))
+    sheets += sorted(FOLDER.glob("lesson_*/*.css"))
+    return "".join(path.read_text(encoding="utf-8") for path in sheets)
+
+
+def inline_frame(piece: Piece, title: str) -> str:
+    """A piece of a page alone, with its style and scripts: HTML for the output of a notebook."""
+    page = Page()
+    body = piece.html(page)
+    grow = (
+        "new ResizeObserver(() => {"
+        " frameElement.style.height = `${document.body.scrollHeight + 40}px`;"
+        " }).observe(document.body);"
+    )
+    font = base64.b64encode((FOLDER / "page" / "numformer_math.woff2").read_bytes()).decode()
+    style = style_sheet().replace("numformer_math.woff2", f"data:font/woff2;base64,{font}")
+    document = (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><style>{style}</style>'
+        f'<body>{body}<script type="module">\n{bundle(page.scripts)}{grow}</script></body></html>'
+    )
+    return (
+        f'<iframe title="{html.escape(title)}" srcdoc="{html.escape(document)}" '
+        'style="width: 100%; height: 40em; border: 0"></iframe>'
+    )
 
 
 @dataclass(frozen=True)
@@ -348,10 +377,7 @@ def build(out: Path) -> str:
     for name, (title, *page) in others.items():
         title = title if name == "index" else f"{title} · numformer"
         write_atomically(out / f"{name}.html", frame(title, *page).encode())
-    sheets = sorted(FOLDER.glob("page/*.css"), key=lambda path: (path.stem != "style", path))
-    sheets += sorted(FOLDER.glob("lesson_*/*.css"))  # last, so that a lesson's own rules win
-    style = "".join(path.read_text(encoding="utf-8") for path in sheets)
-    write_atomically(out / "style.css", style.encode())
+    write_atomically(out / "style.css", style_sheet().encode())
     # The font with its licence, and the picture that previews a link to a page.
     for path in [*FOLDER.glob("page/numformer_math.*"), *FOLDER.glob("page/preview.png")]:
         write_atomically(out / path.name, path.read_bytes())

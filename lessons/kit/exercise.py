@@ -1,6 +1,7 @@
 """Exercises: a function to write or to mend, its gradient check, and words for what is wrong."""
 
 import contextlib
+import dis
 import functools
 import inspect
 import io
@@ -9,6 +10,7 @@ import shutil
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import CodeType
 
 import numpy as np
 
@@ -271,7 +273,27 @@ class Asked(Layer):
 
 
 def _same_code(a: Callable, b: Callable) -> bool:
-    """Whether two functions have the same code, apart from comments and line numbers."""
+    """Whether two functions do the same; comments, docstrings and line numbers may differ."""
     a, b = (getattr(function, "__code__", None) for function in (a, b))
-    what = ("co_code", "co_consts", "co_names", "co_varnames")
-    return all(getattr(a, name, None) == getattr(b, name) for name in what)
+    return bool(a and b) and _instructions(a) == _instructions(b)
+
+
+def _instructions(code: CodeType) -> list[tuple]:
+    """The names and arguments of a function's instructions.
+
+    Left out is how a call finds its function: that depends on whether the function is compiled
+    together with its imports, as in a file, or in another cell of a notebook.
+    """
+    jumps = {*dis.hasjrel, *dis.hasjabs}
+    return [
+        (
+            instruction.opname.replace("METHOD", "ATTR"),
+            _instructions(instruction.argval)
+            if isinstance(instruction.argval, CodeType)
+            else None
+            if instruction.opcode in jumps
+            else instruction.argval,
+        )
+        for instruction in dis.get_instructions(code)
+        if instruction.opname != "PUSH_NULL"
+    ]

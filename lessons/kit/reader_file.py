@@ -104,31 +104,6 @@ def starter(title: str, exercises: Sequence, solved: bool = False) -> str:
     return "\n".join(parts)
 
 
-def starting_notebook(title: str, exercises: Sequence, solved: bool = False) -> str:
-    """The notebook that a reader begins with: below each exercise a cell checks it."""
-    cells = [("markdown", f"# Exercises: {title}"), ("code", f"{IMPORTS}\nimport lessons")]
-    for number, exercise in enumerate(exercises, 1):
-        cells += [
-            ("markdown", f"## {number}. {exercise.title}\n\n{exercise.task}"),
-            ("code", (exercise.solved if solved else exercise.code).rstrip()),
-            ("code", f"lessons.check({exercise.lesson}, {exercise.name})"),
-        ]
-    outputs = {"code": {"execution_count": None, "outputs": []}, "markdown": {}}
-    return json.dumps(
-        {
-            "cells": [
-                {"cell_type": kind, "id": f"cell-{n}", "metadata": {}, "source": text}
-                | outputs[kind]
-                for n, (kind, text) in enumerate(cells)
-            ],
-            "metadata": {"language_info": {"name": "python"}},
-            "nbformat": 4,
-            "nbformat_minor": 5,
-        },
-        indent=1,
-    )
-
-
 def solutions(path: Path, exercises: Sequence) -> dict[str, object]:
     """What a reader's file defines under the names of the exercises.
 

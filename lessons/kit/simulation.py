@@ -12,6 +12,7 @@ import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import numpy as np
@@ -271,6 +272,17 @@ class Simulation(Picture):
 <script type="application/json">{data}</script>
 </figure>
 """
+
+    def _repr_html_(self) -> str | None:
+        """The simulation of the page, for a notebook; None without the packages of the docs extra.
+
+        The notebook then shows the picture.
+        """
+        if not (find_spec("markdown_it") and find_spec("math_core")):
+            return None
+        from lessons.kit.build import inline_frame  # which imports this module
+
+        return inline_frame(self, self.title)
 
     def python(self, chosen: Mapping[str, Any] | None = None) -> str:
         """The lines of Python for a choice, by default the one that the page begins with."""

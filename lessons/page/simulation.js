@@ -195,7 +195,9 @@ class Simulation {
   tell() {
     const differ = this.data.controls.filter(({ name, start }) => String(this.chosen[name]) !== String(start));
     const said = new URLSearchParams(differ.map(({ name }) => [name, this.chosen[name]]));
-    history.replaceState(null, "", `#${this.id}?${said}`);
+    if (location.protocol !== "about:") { // in a notebook it has no address of its own
+      history.replaceState(null, "", `#${this.id}?${said}`);
+    }
   }
 
   /** Choose what the address says. */
