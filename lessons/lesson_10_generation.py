@@ -18,6 +18,7 @@ from lessons.lesson_10.exercises import EXERCISES, scores
 from lessons.lesson_10.measured import BEAMS, FEW, SENTENCES
 from numformer import Layer, Sampling
 from numformer.generation import Ensemble, length_penalty, log_probabilities
+from numformer.generation.sampling import log_softmax
 from numformer.gradient_check.gradients import check
 from numformer.paper.attention import SelfAttention
 from numformer.paper.beam import Beam
@@ -50,13 +51,19 @@ def draw_the_next_word() -> Simulation:
 def the_lines_of_log_probabilities():
     """From logits to log probabilities."""
     return Beside(
-        log_probabilities,
+        log_softmax,
         {
             "xp = ": "NumPy or CuPy.",
             "shifted = ": "In float64, so that sums of many logarithms stay accurate.",
             "shifted -= ": "The largest logit becomes 0, so $e^z$ cannot overflow (lesson 3).",
             "result = ": r"$\log p_v = z_v - \log \sum_u e^{z_u}$",
             "require": "Broken weights give NaN; then nothing is written.",
+            "return": "",
+        },
+    ), Beside(
+        log_probabilities,
+        {
+            "result = ": "The lines above.",
             "result[:, special.unwritten]": "Padding and the start mark are never written.",
             "return": "",
         },

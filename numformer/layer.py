@@ -183,8 +183,8 @@ class Layer:
         saved = self.saved
         if not saved:
             raise RuntimeError(
-                f"{type(self).__name__}.backward needs a forward with saving on. A forward "
-                "allows one backward, and zero_grad discards what it saved. Call forward again."
+                f"{type(self).__name__}.backward needs a forward before it, with saving on. One "
+                "forward allows one backward, and zero_grad discards what it saved. Call forward."
             )
         return saved.pop()
 

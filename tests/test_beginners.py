@@ -54,7 +54,7 @@ ARRAY = "NumPy array of integers; received list ... Use numpy.array(ids) for lis
 SOURCES = "numformer.pad_sources(sources) makes the array from lists of ids"
 TEXT = "t = Reversing(0); t.text = {}; train(model, t, folder, 1)"
 REFUSED = {
-    "Adam(model)": "the vectors that pack() makes of ... Transformer. Write Adam(pack(model)).",
+    "Adam(model)": "the vectors that pack() makes from ... Transformer. Write Adam(pack(model)).",
     "CrossEntropy().forward(np.zeros((2, 12)), [4, 5])": ARRAY,
     "model.source.embedding.forward([[4, 5]])": ARRAY,
     "model.forward([[4, 5, 2]], batch.target_in)": f"source ids are ... list ... {SOURCES}",
@@ -84,7 +84,7 @@ REFUSED = {
     "vocabulary.decode([[4, 5]])": "received [[4, 5]]. Decode each row",
     "greedy(model, pad([[4, 2], [4, 5, 6], [7]]), 3)": f"row 1, which ends with 6. {SOURCES}",
     "load_model(str(folder))": "received the folder {folder}. Name {folder}/best.safetensors, or",
-    "load_model(folder / 'last.safetensors')": "{folder}/last.safetensors, the state of a run that",
+    "load_model(folder / 'last.safetensors')": "{folder}/last.safetensors, the state of a run",
     "import numformer as n; n.Linear(4, 6, np.random.default_rng(0))(np.ones((2, 5)))": "this "
     "Linear takes an array (..., 4); received shape (2, 5). Build the Linear for this",
     "import numformer as n; n.LayerNorm(4)(np.ones((4, 5)))": "LayerNorm takes an array (..., 4)",

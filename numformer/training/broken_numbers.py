@@ -45,14 +45,14 @@ def first_broken(
         breaks.extend((inputs_finite, f"{place}, in {what}") for what in broken)
         return result
 
-    def forward(name, call, *inputs):
+    def check_output(name, call, *inputs):
         return examine("the output of its forward", (), name, call, inputs)
 
-    def backward(name, call, *inputs):
+    def check_gradients(name, call, *inputs):
         parameters = layers[name].named_parameters().values()
         return examine("what its backward returns", parameters, name, call, inputs)
 
-    with intercept(layers, "forward", forward), intercept(layers, "backward", backward):
+    with intercept(layers, "forward", check_output), intercept(layers, "backward", check_gradients):
         replay()
     # If the sum of two layers' results overflows, the origin is the layer that adds them.
     origins = [what for inputs_finite, what in breaks if inputs_finite]

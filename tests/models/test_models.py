@@ -300,7 +300,7 @@ def test_a_masked_model_predicts_at_the_places_that_are_asked_for_alone(complain
     model.backward(dlogits)
     for gradient, parameter in zip(gradients, parameters, strict=True):
         assert_allclose(parameter.grad, 2 * gradient, **CLOSE)
-    assert "at least one place; received targets that are all padding" in complaint(
+    assert "at least one target; received targets that are all padding" in complaint(
         model.predictions, TARGET, 0 * TARGET
     )
 

@@ -144,7 +144,9 @@ def test_every_kind_of_text_begins_with_the_weights_of_a_run(succeed, refuse, fi
         flags = "--context 8 --steps 1 --no-plots"
         succeed(main, f"{TINY} {flags} --data a.txt")
         out = succeed(main, f"{flags} --data b.txt --start runs/{name}")
-        assert f"runs/{name} lacks the vocabulary symbols 't'; each becomes the unknown" in out
+        assert (
+            f"runs/{name} lacks the vocabulary symbols 't'; each becomes the unknown symbol" in out
+        )
         for part in parts:
             started, _ = load_model(Path(f"runs/{name}{part}/best.safetensors"))
             assert_same_weights(first_weights[f"runs/{name}-2{part}"], started.state_dict())
