@@ -147,7 +147,7 @@ class FormerMethod:
 
 
 def _accept_former_methods(owner: Any, names: dict[str, str]) -> None:
-    """Let a class accept former names, also when a subclass defines a method under one."""
+    """Let former names of methods work, also if a subclass overrides a method under one of them."""
     for former, now in names.items():
         setattr(owner, former, FormerMethod(former, now))
     inherited = vars(owner).get("__init_subclass__")

@@ -160,12 +160,13 @@ class Trained:
         measures: Measures | None = None,
         **settings,
     ) -> Evaluation:
-        """Measure the model on pairs as in `score`, whose second texts are the right answers.
+        """Measure the model on pairs of texts, such as `score` takes; the second text is right.
 
         A source may also have a list of targets, each of them right. The model's answer, to which
         `settings` apply as in a call, is compared with the nearest of them. A language model does
         not answer. Every model has the measure `loss`: the mean of -log p of the right symbols,
-        in nats. `measures` replaces the others (generation/evaluation.py).
+        in nats. The other measures are those of the model's text pipeline, unless `measures` is
+        given (`Measures` in generation/evaluation.py).
         """
         self._require_settings("write", settings)
         split = self.text.answer_symbols

@@ -10,8 +10,9 @@ import argparse
 import csv
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import count, cycle, filterfalse
 from pathlib import Path
 
 import safetensors
@@ -22,7 +23,7 @@ from numformer.plots import limit_y_axis, new_figure
 from numformer.runs.run_folder import read_metrics
 from toy_tasks.command_line import Parser, any_path, exit_code, picture_path, run_folders
 from toy_tasks.reports.charts import COLOURS, STROKES
-from toy_tasks.reports.tables import aligned_table
+from toy_tasks.reports.tables import aligned_table, fitted_table
 
 PICTURE = Path("runs/compare.png")
 # Options that are ignored when settings are compared: the seed, the machine, what is reported
@@ -99,7 +100,7 @@ def _require_numbers(line: dict) -> dict:
     """Return the line. Raises ValueError if it has no step, or a value that cannot be drawn."""
     numbers = all(type(value) in (int, float) and abs(value) < 1e100 for value in line.values())
     if not numbers or type(line.get("step")) is not int or not 0 < line["step"] < 1 << 53:
-        raise ValueError(f"no run writes {str(line)[:80]}")
+        raise ValueError(f"training does not write the line {str(line)[:80]}")
     return line
 
 
@@ -169,7 +170,7 @@ def report(runs: list[Run]) -> str:
             if len(best) > 1:
                 numbers = sum(best) / len(best), min(best), max(best)
                 group_rows.append([label, metric, *(f"{number:.4f}" for number in numbers)])
-    return aligned_table(rows) + ("\n\n" + aligned_table(group_rows) if group_rows[1:] else "")
+    return fitted_table(rows) + ("\n\n" + aligned_table(group_rows) if group_rows[1:] else "")
 
 
 def draw(path: Path, runs: list[Run]) -> None:
@@ -225,6 +226,13 @@ def _runs_in(folder: Path) -> list[Path]:
     return [folder] if (folder / "metrics.jsonl").exists() or not runs else runs
 
 
+def pictures() -> Iterator[Path]:
+    """PICTURE, and the same name with the numbers from 2 on."""
+    yield PICTURE
+    for number in count(2):
+        yield PICTURE.with_stem(f"{PICTURE.stem}-{number}")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Compare the runs; returns the exit code."""
     parser = Parser(
@@ -238,8 +246,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--out",
         type=picture_path,
         metavar="FILE.png",
-        default=PICTURE,
-        help=f"default: {PICTURE}",
+        help=f"default: {PICTURE}, or the next free name of this kind",
     )
     add("--csv", type=any_path, metavar="FILE.csv", help="write the runs' table to this file")
     options = parser.parse_args(arguments)
@@ -255,8 +262,9 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"note: {as_one_line(run)} is left out: it holds no run", file=sys.stderr)
     runs = [read_run(run) for run in runs]
     print(report(runs))
-    draw(options.out, runs)
-    print(f"picture: {options.out}")
+    picture = options.out or next(filterfalse(Path.exists, pictures()))
+    draw(picture, runs)
+    print(f"picture: {picture}")
     if options.csv:
         options.csv.parent.mkdir(parents=True, exist_ok=True)
         with open(options.csv, "w", encoding="utf-8", newline="") as file:

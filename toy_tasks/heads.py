@@ -84,7 +84,7 @@ class Finding:
     scores: list[Score]
 
     def words(self) -> str:
-        """The head's role in words, with its weight and the weight by chance."""
+        """The head's role in words, with its attention weight there, and the weight by chance."""
         if not (score := head_role(self.scores)):
             return "none of these"
         return f"{score.description()} ({score.weight:.2f}; shuffled {score.chance:.2f})"

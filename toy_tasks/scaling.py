@@ -221,7 +221,7 @@ def between(results: study.Results) -> None:
     for unit in AMOUNTS:
         fit = laws.fit_all(law_runs(results, unit))
         most, exponent = max(run.symbols for run in fit.runs), laws.growth(fit.budgets)
-        print(f"{unit}: error of the laws fitted to smaller models on the largest model's loss")
+        print(f"{unit}: laws fitted to smaller models, and their error for the largest model")
         for name in laws.FORMS.keys() - fit.forms.keys():
             print(f"  {name}: no law fits")
         for name, form in fit.forms.items():

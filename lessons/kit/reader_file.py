@@ -326,8 +326,12 @@ def advice(problem: BaseException, function: Callable) -> list[str]:
 
 
 def of_other_shape(name: str, shape: tuple, shapes: dict) -> str:
-    words = f"Its {name} has the shape {shape}, but a gradient has the shape of what it belongs to"
-    words += f", and {name[1:]} is {shapes[name]}."
+    words = f"Its {name} has the shape {shape}"
+    if name.startswith("d"):
+        words += ", but a gradient has the shape of what it belongs to"
+        words += f", and {name[1:]} is {shapes[name]}."
+    else:
+        words += f" instead of {shapes[name]}."
     if sorted(shape) == sorted(shapes[name]):
         return (
             f"{words} Its axes are in another order: a transpose is missing, or there is one too "

@@ -45,7 +45,7 @@ class Forked(InTurn):
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
-        self.processes: list[BaseProcess] = []  # the forked ones; this process has index 0
+        self.processes: list[BaseProcess] = []  # numbers 1, 2, ...; this process is number 0
         self._connections: list[Connection] = []
 
     def start(self) -> None:

@@ -25,7 +25,7 @@ class Edge:
 
     operation: Operation
     number: int  # of the operation in forward
-    start: tuple[int, int]  # of the operand: the operation's number, and the index (-1: the result)
+    start: tuple[int, int]  # (number of an operation, index of its operand, or -1 for its result)
     right: Callable  # maps the operand's move to the result's
     value: Any  # of the operand
     function: str = ""  # sigmoid, softmax, ..., if the edge spans all operations of that function

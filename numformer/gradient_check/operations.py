@@ -3,8 +3,9 @@
 Forward runs operation by operation, with each inner layer as one operation. The move (or tangent)
 of an array is its rate of change as a tensor changes along a direction. If backward differentiates
 one operation wrongly, it returns the gradients of a forward in which the result of that operation
-has another move. The search tries the moves of common mistakes until the gradients of such a
-forward equal the explicit gradients. This works for any layer that computes with NumPy.
+has another move. The search gives one result after another the move that a common mistake would
+give it, until the gradients of this changed forward equal the explicit gradients. This works for
+any layer that computes with NumPy.
 """
 
 import functools
@@ -21,7 +22,7 @@ from numformer.gradient_check.factors import known_factors
 from numformer.gradient_check.mistakes import Edge, Wrong, function_edges, mistakes
 from numformer.gradient_check.trace import Trace, trace_operations
 
-LARGEST_ADJOINT = 400  # maximum entries of a result whose adjoint is computed
+LARGEST_ADJOINT = 400  # most entries that a result may have for its adjoint to be computed
 MOST_RUNS = 4000  # maximum runs of forward for one check
 STEP = 1e-5
 DIRECTIONS = 3  # random directions per tensor
@@ -119,7 +120,10 @@ class Forward:
         return total
 
     def _slope_with(self, probe: Probe, edges: list[Edge], wrong: list[Wrong]) -> float:
-        """Return the derivative along a probe with `wrong` moves, which also change later moves."""
+        """Return the derivative along a probe if each edge has its `wrong` move.
+
+        A wrong move at one edge also changes the moves at later edges.
+        """
         starts: dict[int, list[Edge]] = {}
         ends: dict[int, list[tuple]] = {}
         for edge, change in zip(edges, wrong, strict=True):

@@ -184,8 +184,8 @@ def wrong_mask(evidence: Evidence) -> str | None:
 def missing_projection(evidence: Evidence) -> str | None:
     """Test for a missing term that is a multiple of a known vector in each row, as in LayerNorm.
 
-    LayerNorm's backward subtracts multiples of ones and of x_hat. If one is missing, the difference
-    of the two gradients is that multiple.
+    LayerNorm's backward subtracts a multiple of ones and a multiple of x_hat. If backward leaves
+    out one of these terms, the explicit and the numerical gradient differ by exactly that term.
     """
     difference = evidence.difference
     if difference.ndim < 2 or difference.shape[-1] < 3 or difference.size == difference.shape[-1]:

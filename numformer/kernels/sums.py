@@ -52,7 +52,7 @@ extern "C" __global__ void block_squares(const T* vector, Int N, Int size, T* sq
 def column_sums(a, b=None):
     """a, b (..., D) -> sums of a and a * b over all axes but the last, (2, D); without b, (1, D).
 
-    The rows of each stretch are added first, then the sums of the stretches.
+    The rows of each stretch of adjacent rows are added first, then the sums of the stretches.
     """
     a, *others = contiguous(a) if b is None else alike(a, b)
     kinds, D = 1 + len(others), a.shape[-1]

@@ -290,7 +290,7 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
     def _stack(self, layers: Iterable[Any]) -> list[Layer]:
         """Let mixers share parameters, wrap layers if `checkpointing` is on, and return them."""
         layers = list(layers)
-        first: dict[Any, Any] = {}  # by registry entry, its first mixer in the stack
+        first: dict[Any, Any] = {}  # registry entry -> its first mixer in the stack
         for number, layer in enumerate(layers):
             entry, mixer = self.choice("mixers", number), layer.self_attention.sublayer
             entry.share(mixer, first.setdefault(entry, mixer))

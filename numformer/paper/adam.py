@@ -34,7 +34,7 @@ def adam(data, grad, mean, square, *, step, rate, beta1, beta2, epsilon) -> None
     change *= 1 - beta2
     square *= beta2
     square += change
-    # mean and square start at 0, so they are too small at first; factors with step correct this.
+    # mean and square start at 0 and are too small at first; the factors with beta**step correct it.
     xp.sqrt(square, out=change)
     change *= (1 - beta2**step) ** -0.5
     change += epsilon

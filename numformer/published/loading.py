@@ -169,7 +169,7 @@ def _warn_of_unsupported(folder: Path, model: Model, foreign: ForeignConfig) -> 
     if settings:
         warnings.warn(
             f"{folder} sets {', '.join(settings)}, which numformer lacks: texts will differ "
-            "from those of transformers",
+            "from those that the library transformers generates",
             stacklevel=6,
         )
 

@@ -126,7 +126,8 @@ class Table:
 
     `*` is the number of a layer, `a+b` are two parts side by side, `a|b` stands for two rows.
     Rows with the same part of ours are alternatives: the first of them that the files have is read,
-    and the others must hold the same numbers. Files may omit the prefix `optional` in all names.
+    and the others must hold the same numbers. `optional` is a prefix that the files may leave out,
+    in all names at once.
     """
 
     def __init__(self, text: str, optional: str = ""):

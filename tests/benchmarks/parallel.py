@@ -110,7 +110,7 @@ def estimate(rate: float) -> str:
     counts = [2**n for n in range(9)]
     alone = ", ".join(f"{name} {seconds(p, 1, 1, rate)[0]:.0f} s" for name, p in MODELS.items())
     kinds = {f"a core, {rate / 1e9:.0f} GFlop/s": rate, "64 such cores": 64 * rate, "P100": P100}
-    rows = [["a rank is", "Gbit/s", *map(str, counts), "half is waiting from"]]
+    rows = [["a rank is", "Gbit/s", *map(str, counts), "ranks from which waiting is over half"]]
     for (kind, kind_rate), gbit in itertools.product(kinds.items(), BANDWIDTHS):
         both = {ranks: seconds(MODELS["base"], ranks, gbit, kind_rate) for ranks in counts}
         gains = [f"{sum(both[1]) / sum(both[ranks]):.1f}" for ranks in counts]

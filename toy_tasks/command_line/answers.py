@@ -89,7 +89,7 @@ def load_run(
         raise InputError(
             f"{options.program} takes a model whose text pipeline is {kind.__name__}",
             f"{options.run}, a model for {type(pipeline).__name__}",
-            f"Use python -m toy_tasks.{task if task in TASKS else next(programs, None)}.",
+            f"Use python -m toy_tasks.{task if task in TASKS else next(programs)}.",
         )
     if task and not options.program.endswith(f".{task}"):
         note(f"{options.run} is a run of {task}")

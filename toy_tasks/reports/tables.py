@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 
+WIDTH = 100
+"""The longest line of a table in a terminal."""
+
 
 def mean_and_range(values: Sequence[float], form: str = ".3f") -> str:
     """The mean of numbers, and in brackets the lowest and the highest if there are several."""
@@ -15,6 +18,16 @@ def markdown_table(rows: Sequence[Sequence[str]]) -> str:
     head, *body = (" | ".join(map(str.ljust, row, widths)) for row in rows)
     line = " | ".join("-" * width for width in widths)
     return "\n".join(f"| {row} |" for row in (head, line, *body))
+
+
+def fitted_table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells as lines; if these are longer than WIDTH, rows and columns change places.
+
+    They stay as they are if that would only make the lines longer.
+    """
+    table, turned = aligned_table(rows), aligned_table([*zip(*rows, strict=True)])
+    width, turned_width = (text.find("\n") for text in (f"{table}\n", f"{turned}\n"))
+    return table if width <= max(WIDTH, turned_width) else turned
 
 
 def aligned_table(rows: Sequence[Sequence[str]]) -> str:
