@@ -124,7 +124,7 @@ COMMANDS = {
     "pairs --learning-rate=1e-3": "; is --rate meant?",
     "copy_task --dropout 3": "--dropout 3; is --p-drop meant?",
     "translate --batch 3": "--batch 3; is --max-tokens meant?",
-    "copy_task --epochs 3": "--epochs 3; is --steps meant?",
+    "copy_task --max-iters 3": "--max-iters 3; is --steps meant?",
     "copy_task --hidden 3": "--hidden 3; is --d-model meant?",
     "pairs --vocab-size 3": "--vocab-size 3; is --subwords meant?",
     "translate --vocab-size 3": "--vocab-size 3; is --vocabulary meant?",

@@ -172,9 +172,7 @@ class EpochBatches:
             )
         self.pairs, self.batch_size, self.seed, self.pool = pairs, batch_size, seed, pool
         self.ends = [0]  # for each epoch counted so far, the number of batches up to its end
-        self._batches: dict[
-            int, list[list[int]]
-        ] = {}  # batches of the latest epoch: indices of pairs
+        self._batches: dict[int, list[list[int]]] = {}  # of the latest epoch, as indices of pairs
 
     def __call__(self, step: int) -> PairBatch:
         epoch, place = self.place(step)

@@ -54,6 +54,22 @@ def test_flags_come_from_a_file_or_a_run_and_those_of_the_command_line_win(call)
         assert without_seconds(Path(out)) == without_seconds(Path("a"))
 
 
+def test_relative_paths_of_data_in_a_file_of_flags_start_at_its_folder(refuse):
+    Path("far/data").mkdir(parents=True)
+    Path("far/data/b.tsv").write_text("")
+    here = Path("here.tsv").absolute()
+    for data, paths in {
+        '"a.tsv"': "far/a.tsv",
+        f'"{here}"': str(here),
+        '["data/b.tsv", "c.tsv", "d.tsv"]': "far/data/b.tsv far/c.tsv far/d.tsv",
+    }.items():
+        Path("far/own.toml").write_text(f"data = {data}\n")
+        assert pairs.read_options(["--config", "far/own.toml"]).data == paths.split()
+    refuse(pairs.main, "--config far/own.toml", "far/data/b.tsv must hold at least one pair")
+    Path("far/own.toml").write_text("data = 3\n")
+    assert pairs.read_options(["--config", "far/own.toml"]).data == ["3"]
+
+
 def test_a_file_with_other_things_than_flags_is_refused(refuse):
     for content, problem in {
         "stepz = 5": "(unrecognized arguments: --stepz; is --steps meant?)",

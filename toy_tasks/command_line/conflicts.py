@@ -30,6 +30,19 @@ def require_counts(parser: Parser, options: argparse.Namespace) -> None:
         raise InputError(rule, count, f"Change --{flag}.")
 
 
+def require_one_length(options: argparse.Namespace) -> None:
+    """Refuse --epochs below 1, and together with another flag that sets the steps."""
+    epochs = getattr(options, "epochs", None)
+    if epochs is None:
+        return
+    if epochs < 1:
+        raise InputError("--epochs is at least 1", epochs, "Change it, or leave it out.")
+    for name in ("steps", "resume", "quick"):
+        if name in options.explicit:
+            rule = f"--epochs sets the steps of a new run, and so --{name} cannot"
+            raise InputError(rule, "both", "Leave out one of them.")
+
+
 def require_one_rate(options: argparse.Namespace, default_factor: float) -> None:
     """Refuse a highest learning rate that is not positive, or set by both --rate and --factor."""
     if options.rate is not None and not (0 < options.rate < math.inf):

@@ -76,6 +76,9 @@ def build_parser(
 def _add_training_flags(parser: Parser, is_study: bool, by_tokens: bool) -> None:
     add = parser.add_argument
     add("--steps", type=integer, default=1000, help="training steps")
+    if not is_study:
+        about = "passes over the training data, in place of --steps"
+        add("--epochs", type=integer, metavar="E", help=about)
     if by_tokens:
         size = dict(type=integer, dest="batch_size", default=1024, metavar="MAX_TOKENS")
         add("--max-tokens", **size, help="the most tokens in a batch, on each side, with padding")

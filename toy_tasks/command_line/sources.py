@@ -17,7 +17,7 @@ from toy_tasks.command_line.parser import Parser
 from toy_tasks.data.datasets import read_text
 
 NOT_SAVED = {"resume", "out", "config", "run", "input", "input_file", "attention", "program"}
-NOT_SAVED |= {"name", "top_k", "top_p", "count", "n_best", "explicit"}
+NOT_SAVED |= {"epochs", "name", "top_k", "top_p", "count", "n_best", "explicit"}
 NOT_SAVED |= {"ensemble", "source", "reference", "run_config", "tree"}
 """Options that say nothing about a run, only how its program was called."""
 DATA_SETTINGS = "data", "demo", "language", "languages", "task"
@@ -51,6 +51,8 @@ def config_file(parser: Parser, path: Path, preset: str | None) -> Source:
             values = values["options"]
             if preset and values.get("preset") != preset:
                 raise ValueError(f"it holds all the flags of a run: leave out --preset {preset}")
+        else:
+            values = {name: _beside(path, v) if name == "data" else v for name, v in values.items()}
         return Source(f"--config {path}", parser.read_values(values))
     except (ValueError, AttributeError, RecursionError) as problem:
         raise InputError(
@@ -58,6 +60,13 @@ def config_file(parser: Parser, path: Path, preset: str | None) -> Source:
             f"{path} ({problem.args[0]})",
             f"Change it; {parser.prog} --help lists the flags.",
         ) from None
+
+
+def _beside(file: Path, data: object) -> object:
+    """The path `data`, or a list of paths, of a file of flags: relative ones start at its folder."""
+    if isinstance(data, list):
+        return [_beside(file, path) for path in data]
+    return str(file.parent / data) if isinstance(data, str) else data
 
 
 def start_run(parser: Parser, run: Path, settings: Mapping[str, object]) -> tuple[Source, dict]:

@@ -1,6 +1,7 @@
 """Training as the options say: the checks before it, the run folder, and the result."""
 
 import argparse
+import math
 import os
 import shlex
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from numformer.counts import counted
+from numformer.data import EpochBatches
 from numformer.devices import find_backend
 from numformer.errors import InputError
 from numformer.execution.executor import default_parts
@@ -46,6 +48,11 @@ def train_task(
     checkpoints and, without --no-plots, loss.png. If ranks train together, the programs of all
     ranks but 0 exit here; pass `exit_other_ranks` as False if another run follows.
     """
+    if getattr(options, "epochs", None):
+        if not (length := epoch_length(task)):
+            rule, fix = "--epochs needs a task with a set of pairs to train on", "Use --steps."
+            raise InputError(rule, f"{options.program}, which draws at random", fix)
+        options.steps = math.ceil(options.epochs * length)
     xp = find_backend(options.backend)
     ranks = ranks_for(options.parallel, options.timeout)
     options.parts = options.parts or min(max(default_parts(xp), ranks.size), options.batch_size)
@@ -86,7 +93,9 @@ def train_task(
         if options.start and not options.resume:
             print(f"begins with the weights of {options.start}")
         parameters = counted(model.parameter_counts()["total"], "parameter")
-        print(f"{folder}: {parameters}, {counted(options.steps, 'step')}")
+        length = None if options.resume else epoch_length(task)  # counting may take long
+        epochs = f" ({options.steps / length:.3g} epochs)" if length else ""
+        print(f"{folder}: {parameters}, {counted(options.steps, 'step')}{epochs}")
         try:
             best = train(model, task, folder, schedule, recipe, **keywords)
         except Interrupted as stopped:
@@ -99,6 +108,14 @@ def train_task(
             metrics = read_metrics(folder / "metrics.jsonl")
             loss_curve(folder / "loss.png", metrics, task.metric, folder.name)
     return model, folder if exit_other_ranks else ranks.broadcast(folder)
+
+
+def epoch_length(task: Task) -> float | None:
+    """The steps of an epoch; None for a task that draws its batches at random."""
+    batches = getattr(task, "batches", task.batch)
+    if not isinstance(batches, EpochBatches):
+        return None
+    return batches.count() / getattr(task, "accumulate", 1)
 
 
 def resume_command(options: argparse.Namespace, folder: Path) -> str:
