@@ -63,7 +63,7 @@ def config_file(parser: Parser, path: Path, preset: str | None) -> Source:
 
 
 def _beside(file: Path, data: object) -> object:
-    """The path or paths `data` of a file of flags; relative ones start at the folder of the file."""
+    """The path or paths `data` of a file of flags; relative ones start at the file's folder."""
     if isinstance(data, list):
         return [_beside(file, path) for path in data]
     return str(file.parent / data) if isinstance(data, str) else data
