@@ -1,7 +1,7 @@
 """Evaluating: log p of answers by the whole model, measures by hand, intervals, what is refused."""
 
 import csv
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 from functools import partial
 
 import numpy as np
@@ -151,6 +151,19 @@ def test_the_interval_is_that_of_resampled_examples():
     assert widths[0] > 3 * widths[1]
     ratio = Measure.ratio([1, 0], [3, 1], 100)  # of sums, not the mean of ratios
     assert ratio.value == 25 and ratio.interval() == (0, pytest.approx(100 / 3))
+    assert Measure.ratio([3], [0]).value == 3 and Measure.ratio([0], [0]).value == 0
+
+
+def test_an_interval_has_1000_samples_of_seed_1_and_holds_95_percent_of_them():
+    counts = np.array([[2, 3], [0, 2], [1, 1], [5, 7], [0, 4]], float)
+    measure = Measure(counts, lambda sums: sums[0] / sums[1])
+    sums = np.random.default_rng(1).multinomial(5, np.full(5, 0.2), size=1000) @ counts
+    expected = np.quantile(sums[:, 0] / sums[:, 1], [0.025, 0.975])
+    low, high = measure.interval()
+    assert [low, high] == pytest.approx(expected, rel=1e-12)
+    assert {type(number) for number in (low, high, measure.value)} == {float}
+    with pytest.raises(FrozenInstanceError):
+        measure.counts = counts
 
 
 def test_predictions_are_saved_as_a_table(tmp_path):
