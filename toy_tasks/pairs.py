@@ -65,8 +65,6 @@ DEFAULTS = dict(
 SPLITS = "train", "dev", "test"
 DEMOS = {"dates": (dates, 0.99)}
 """Functions that make example pairs, and the exact match that a model must reach on them."""
-MAX_EXAMPLES = 500, 2000
-"""The most development pairs, and the most test pairs, that are measured."""
 
 
 def sides(data: dict[str, list[Pair]]) -> dict[str, Sequence[str]]:
@@ -176,7 +174,7 @@ def read_data(options: argparse.Namespace) -> dict[str, list[Pair]]:
             f"none for {empty[0]}",
             "Give more pairs, or three files.",
         )
-    for name, most in zip(SPLITS[1:], MAX_EXAMPLES, strict=True):
+    for name, most in zip(SPLITS[1:], (options.dev_size, options.test_size), strict=True):
         if len(data[name]) > most:
             print(f"only the first {most:,} pairs of {name} are used")
         data[name] = data[name][:most]
@@ -211,6 +209,8 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
         "(default: neither)",
     )
     add("--subwords", type=integer, metavar="N", help=HELP)
+    for name, split, most in (("dev", "development", 500), ("test", "test", 2000)):
+        add(f"--{name}-size", type=integer, default=most, help=f"the most {split} pairs to use")
     add_evaluation_flag(parser)
     options = parse_options(parser, run_name, arguments)
     if options.run:
@@ -221,6 +221,9 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
             f"--data {options.data}, --demo {options.demo}",
             "For example --data FILE.tsv, or --demo dates",
         )
+    if min(options.dev_size, options.test_size) < 1:
+        sizes = f"{options.dev_size} and {options.test_size}"
+        raise InputError("--dev-size and --test-size are at least 1", sizes, "Change them.")
     if options.words and options.subwords is not None:
         rule, fix = "the symbols are words or subwords", "Leave out --words or --subwords."
         raise InputError(rule, "both", fix)

@@ -11,7 +11,6 @@ import pytest
 
 import numformer
 from tests.toy_tasks.small import program
-from toy_tasks import pairs
 from toy_tasks.data.dates import dates, in_words, ordinal
 from toy_tasks.data.splits import split_pairs
 from toy_tasks.pairs import SPLITS, PairsTask, main
@@ -63,11 +62,10 @@ def test_what_is_held_out_and_measured_are_the_development_pairs():
     assert task.evaluate(None) == {"exact_match": 1.0, "symbol_error_rate": 0.0}
 
 
-def test_pairs_of_one_s_own_are_learned_and_the_run_answers(call, succeed, refuse, monkeypatch):
+def test_pairs_of_one_s_own_are_learned_and_the_run_answers(call, succeed, refuse):
     several = [*LINES, LINES[0], "c 5\tfive", "c 7\tseven"]
-    monkeypatch.setattr(pairs, "MAX_EXAMPLES", (3, 5))
     write(own=several)
-    out = succeed(main, f"--data own.tsv {TINY}")  # there is no target
+    out = succeed(main, f"--data own.tsv {TINY} --dev-size 3 --test-size 5")  # there is no target
     text = "\n".join(out)
     for note in (
         "93 pairs, for example 'ab 0' -> '0-ab'",
@@ -132,6 +130,7 @@ def test_what_cannot_be_is_refused_in_one_line_without_a_trace(refuse):
         refuse(main, flags, "--data with one file or three, or a --demo")
     refuse(main, "--data bad.tsv", "bad.tsv, line 3 must have exactly one TAB; received 'c'")
     refuse(main, "--data few.tsv", "received none for dev", tells=True)
+    refuse(main, "--data own.tsv --dev-size 0", "are at least 1; received 0 and 2000")
 
 
 def test_dates_are_those_that_the_words_say():
