@@ -66,7 +66,7 @@ def load(number: int) -> ModuleType:
     """The module of a lesson. Raises InputError if there is none, or none yet."""
     written = {entry.number: entry for entry in COURSE if entry.path}
     if number not in written:
-        planned = 1 <= number <= len(COURSE)
+        planned = type(number) is int and 1 <= number <= len(COURSE)
         raise InputError(
             "a lesson is named by its number, here " + ", ".join(map(str, written)),
             f"{number}, which is still to come" if planned else number,

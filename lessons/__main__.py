@@ -9,7 +9,7 @@ import webbrowser
 from pathlib import Path
 
 import lessons
-from lessons.kit.exercise import wrapped
+from lessons.kit.exercise import NOT_BEGUN, wrapped
 from lessons.kit.lesson import plain
 from lessons.kit.notebook import exercise_notebook, lesson_notebook
 from lessons.kit.quiz import ask
@@ -46,11 +46,8 @@ def start(number: int, file: Path, solved: bool = False) -> int:
         with file.open("x", encoding="utf-8", newline="\n") as opened:
             opened.write(text)
     except OSError as problem:
-        raise InputError(
-            "`start` writes a new file, never over another",
-            f"{file} ({problem.strerror})",
-            "Choose another name.",
-        ) from None
+        rule = "`start` writes a new file, never over another, into a folder that is there"
+        raise InputError(rule, f"{file} ({problem.strerror})", "Choose another name.") from None
     then = "Look into it" if solved else "Fill it in"
     print(f"{file} is written. {then}, then: python -m lessons check {number} {file}")
     return 0
@@ -90,8 +87,10 @@ def progress(files: list[Path]) -> int:
         open_ones = []
         for exercise in exercises:
             tries = [functions[exercise.name] for functions in read if exercise.name in functions]
-            if not any(exercise.check(function).right for function in tries):
-                open_ones.append(f"{exercise.name}{' (not right yet)' if tries else ''}")
+            verdicts = [exercise.check(function) for function in tries]
+            if not any(verdict.right for verdict in verdicts):
+                begun = any(verdict.words != NOT_BEGUN for verdict in verdicts)
+                open_ones.append(f"{exercise.name}{' (not right yet)' if begun else ''}")
         right = len(exercises) - len(open_ones)
         solved += right
         left = f"   to do: {', '.join(open_ones)}" if open_ones else ""

@@ -35,7 +35,8 @@ from numformer.paper.attention import (
     scaled_dot_product_attention,
     scaled_dot_product_attention_backward,
 )
-from numformer.paper.softmax import softmax, softmax_backward
+from numformer.paper.softmax import softmax
+from numformer.paper.softmax import softmax_backward as library_softmax_backward
 
 
 @show
@@ -160,7 +161,7 @@ def random_attention(d_k: int, scaled: bool) -> tuple[float, float]:
     rng = np.random.default_rng(3)
     query, key = rng.standard_normal((400, 1, d_k)), rng.standard_normal((400, 16, d_k))
     weights = softmax(query @ key.swapaxes(1, 2) / (math.sqrt(d_k) if scaled else 1))
-    dscores = softmax_backward(rng.standard_normal(weights.shape), weights)
+    dscores = library_softmax_backward(rng.standard_normal(weights.shape), weights)
     return weights.max(axis=-1).mean(), np.median(np.linalg.norm(dscores, axis=-1))
 
 
@@ -331,11 +332,12 @@ def back_through_the_softmax():
     """The row of `it`, from the gradient of its weights to that of its scores."""
     it, cat = tokens.index("it"), keys.index("cat")
     a, da = weights[it], doutput[it] @ value.T
+    dscore = library_softmax_backward(da, a)[cat]
     return Words(
         f"""
         By hand, the row of *it*: the average is {dot_by_hand(a, da)}. So the gradient of the
         score of *cat* is
-        {a[cat]:.3f} · ({da[cat] + 0:.0f} − {a @ da:.2f}) ≈ {softmax_backward(da, a)[cat]:.2f}.
+        {a[cat]:.3f} · ({da[cat] + 0:.0f} − {a @ da:.2f}) ≈ {dscore:.2f}.
     """.replace("-", "−")
     )
 

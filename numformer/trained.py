@@ -15,7 +15,13 @@ from numformer.counts import counted
 from numformer.errors import InputError
 from numformer.generation.descriptions import pipeline_from
 from numformer.generation.ensemble import Ensemble
-from numformer.generation.evaluation import Evaluation, Measures, evaluate, score
+from numformer.generation.evaluation import (
+    Evaluation,
+    Measures,
+    evaluate,
+    require_examples,
+    score,
+)
 from numformer.generation.text_pipeline import TextPipeline
 from numformer.models import Model
 from numformer.paper.decoder import Decoder
@@ -150,8 +156,8 @@ class Trained:
         The pairs are (source, target) for an encoder-decoder, (beginning, continuation) for a
         language model, and (text with holes, whole text) for a masked language model.
         """
-        texts = [self.text.symbols(text) for text, _ in pairs]
-        written = [self.text.answer_symbols(answer) for _, answer in pairs]
+        texts, choices = self._split(pairs)
+        written = [symbols for symbols, *_ in choices]
         return score(self.text, self.model, texts, written)[0].tolist()
 
     def evaluate(
@@ -169,11 +175,36 @@ class Trained:
         given (`Measures` in generation/evaluation.py).
         """
         self._require_settings("write", settings)
-        split = self.text.answer_symbols
-        rows = [(text, [right] if isinstance(right, str) else right) for text, right in examples]
-        texts = [self.text.symbols(text) for text, _ in rows]
-        choices = [[*map(split, right)] for _, right in rows]
-        return evaluate(self.text, self.model, texts, choices, measures, **settings)
+        texts, choices = self._split(examples)
+        evaluation = evaluate(self.text, self.model, texts, choices, measures, **settings)
+        for number, prediction in enumerate(evaluation.predictions):
+            source, right = examples[number]
+            answers = [self.text.join(symbols) for symbols in choices[number]]
+            right = [right] if isinstance(right, str) else right
+            target = right[answers.index(prediction.target)]
+            evaluation.predictions[number] = replace(prediction, source=source, target=target)
+        return evaluation
+
+    def _split(self, examples) -> tuple[list[list[str]], list[list[list[str]]]]:
+        """Pairs of texts -> the symbols of the first texts, and of each second text's choices."""
+        texts, choices = [], []
+        for number, example in enumerate(examples, 1):
+            is_pair = isinstance(example, tuple | list) and len(example) == 2
+            right = example[1] if is_pair else None
+            answers = [right] if isinstance(right, str) else right
+            if not isinstance(answers, tuple | list) or not all(
+                isinstance(text, str) for text in (example[0], *answers)
+            ):
+                rule = "an example is a pair of texts, or a text and a list of right answers"
+                raise InputError(rule, f"{example!r:.60}", 'Write [("12345", "54321")].')
+            try:
+                texts.append(self.text.symbols(example[0]))
+            except InputError as problem:
+                rule, received, fix = problem.args
+                raise InputError(rule, f"{received} in example {number}", fix) from None
+            choices.append([self.text.answer_symbols(answer) for answer in answers])
+        require_examples(self.text, choices)
+        return texts, choices
 
     def _symbols(self, method: str, texts: Sequence[str], say, settings: dict) -> list[list[str]]:
         """Return the symbols of texts, and check that the pipeline's method has these settings.

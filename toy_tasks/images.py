@@ -31,7 +31,7 @@ from toy_tasks.command_line import (
     settings_from,
 )
 from toy_tasks.command_line.answers import task_of
-from toy_tasks.command_line.evaluation import report
+from toy_tasks.command_line.evaluation import report, require_predictions_path
 from toy_tasks.command_line.study import Results, Study
 from toy_tasks.command_line.study import main as study_main
 from toy_tasks.data.images import (
@@ -240,6 +240,7 @@ def use(options: argparse.Namespace) -> int:
         raise InputError(rule, "neither", fix)
     pack(model, xp=find_backend(options.backend))
     if options.data:
+        require_predictions_path(options)
         report(options, evaluate(options, model, classes, highest))
     for file in options.input or []:
         images = scaled(read_arrays(Path(file), "images")["images"], file, model, highest)
@@ -290,7 +291,7 @@ def evaluate(
         Prediction(f"image {number}", str(label), str(answer), value)
         for number, (label, answer, value) in enumerate(zip(*columns, strict=True))
     ]
-    measures = {"loss": Measure.ratio(-log_p, ones), "accuracy": Measure.ratio(right, ones)}
+    measures = {"accuracy": Measure.ratio(right, ones), "loss": Measure.ratio(-log_p, ones)}
     return Evaluation(measures, predictions)
 
 

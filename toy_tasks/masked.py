@@ -50,6 +50,7 @@ per hidden character.
   python -m toy_tasks.masked
   python -m toy_tasks.masked --data FILE.txt
   python -m toy_tasks.masked --run runs/masked --input "to b_ or n_t to be"
+  python -m toy_tasks.masked --run runs/masked --data TEST.txt --predictions OUT.tsv
 """
 
 DEFAULTS = dict(
@@ -252,6 +253,9 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def hidden(pipeline: Infilling, windows: list[list[str]]) -> tuple[list, list]:
     """The windows with holes at random places, the same each time, and the windows themselves."""
+    if any(pipeline.hole in window for window in windows):
+        rule, fix = "a text to be measured on has no holes", "Replace that character in the text."
+        raise InputError(rule, f"the character {pipeline.hole!r}", fix)
     rng = np.random.default_rng(seed_sequence(1, "held out"))
     texts = []
     for window in windows:
@@ -268,7 +272,7 @@ def use(options: argparse.Namespace) -> int:
     Returns the exit code.
     """
     if options.data:
-        return evaluate_text(options, Infilling, hidden)
+        return evaluate_text(options, Infilling, 0, hidden)
     return answer_inputs(options, kind=Infilling)
 
 

@@ -317,7 +317,7 @@ def verdict(results: study.Results):
 
 def add_flags(parser: Parser) -> None:
     about = "the Penn Treebank's folder; with --run a file of trees to evaluate on"
-    parser.add_argument("--data", type=any_path, metavar="DIR", help=about)
+    parser.add_argument("--data", type=any_path, metavar="DIR|TREES.mrg", help=about)
     add_evaluation_flag(parser)
     parser.answer_flags.add_argument(
         "--tree", type=picture_path, metavar="FILE.png", help="draw the tree"
@@ -327,6 +327,9 @@ def add_flags(parser: Parser) -> None:
 def evaluate(options: argparse.Namespace, trained: Trained, **settings) -> Evaluation:
     """Compare the trees that a model writes with the trees in the file of --data."""
     sentences = [*map(Sentence.from_tree, read_trees(options.data))]
+    if not sentences:
+        fix = "Name a file of trees in brackets, such as (S (NP he) (VP slept))."
+        raise InputError("a test set has at least one tree", f"none in {options.data}", fix)
 
     def measures(texts, answers, right):
         written = [*map(tree_from_symbols, answers, texts)]

@@ -27,6 +27,7 @@ from toy_tasks.command_line import (
     exit_code,
     finish,
     integer,
+    note,
     parse_options,
     settings_from,
     start_vocabularies,
@@ -155,10 +156,12 @@ def add_flags(parser: Parser) -> None:
 def evaluate_text(
     options: argparse.Namespace,
     kind: type[OneVocabulary],
+    overlap: int,
     examples: Callable[[OneVocabulary, list[list[str]]], tuple[list, list]],
 ) -> int:
     """Measure the model of --run on the text of --data, window by window; returns the exit code.
 
+    Windows have `overlap` symbols more than the context, and share these with the next window.
     `examples(pipeline, windows)` turns windows, lists of symbols, into texts and right answers.
     """
 
@@ -168,16 +171,16 @@ def evaluate_text(
         if len(symbols) < 2:
             rule, fix = "a text has at least two symbols", "Name another file with --data."
             raise InputError(rule, f"{len(symbols)} in {options.data}", fix)
-        starts = range(0, len(symbols) - 1, pipeline.context)
-        windows = [symbols[n : n + pipeline.context + 1] for n in starts]
-        windows = windows[:: -(-len(windows) // MAX_WINDOWS)]
-        texts, right = examples(pipeline, windows)
+        starts = range(0, len(symbols) - overlap, pipeline.context)
+        windows = [symbols[n : n + pipeline.context + overlap] for n in starts]
+        if (stride := -(-len(windows) // MAX_WINDOWS)) > 1:
+            note(f"{options.data} is long: of each {stride} windows of the text one is measured")
+        texts, right = examples(pipeline, windows[::stride])
         return evaluate_symbols(pipeline, trained.model, texts, [[one] for one in right])
 
-    ineffective = {"length", "temperature", "top_k", "top_p", "seed"} & options.explicit
-    for name in sorted(ineffective):
-        rule = f"the evaluation of a text writes nothing, so it has no --{name.replace('_', '-')}"
-        raise InputError(rule, "both", "Leave out one of them.")
+    for name in sorted({"length", "temperature", "top_k", "top_p", "seed"} & options.explicit):
+        rule = "the evaluation of a text writes nothing, so settings for writing have no effect"
+        raise InputError(rule, f"one for {name}", "Leave it out.")
     return evaluate_run(options, kind, evaluate)
 
 
@@ -189,7 +192,7 @@ def continuations(pipeline: OneVocabulary, windows: list[list[str]]) -> tuple[li
 def use(options: argparse.Namespace) -> int:
     """Continue texts with the model of --run, or measure it on --data; returns the exit code."""
     if options.data:
-        return evaluate_text(options, Continuation, continuations)
+        return evaluate_text(options, Continuation, 1, continuations)
     return answer_inputs(options, kind=Continuation)
 
 

@@ -22,6 +22,8 @@ from numformer.errors import InputError
 from numformer.gradient_check.gradients import TOLERANCE, GradientCheck
 from numformer.layer import Layer
 
+NOT_BEGUN = "Not begun yet."
+
 
 @dataclass(frozen=True, repr=False)
 class Verdict:
@@ -126,7 +128,7 @@ class Exercise(Piece):
         if not callable(function):
             return Verdict(False, f"It is {a_thing(function)} and not a function.")
         if _same_code(function, self.start):
-            return Verdict(False, "Not begun yet.")
+            return Verdict(False, NOT_BEGUN)
         code = getattr(function, "__code__", None)
         names = [*code.co_varnames[: code.co_argcount]] if code else []
         if names != self._parameters and {*names} == {*self._parameters}:
@@ -261,6 +263,10 @@ class Asked(Layer):
 
     def __init__(self, exercise: Exercise, call: Callable, inputs: Mapping, names: Sequence[str]):
         self.exercise, self.call, self._inputs, self._names = exercise, call, inputs, names
+
+    def __deepcopy__(self, memo):
+        """A layer without saved values; what it refers to leads to all modules."""
+        return Asked(self.exercise, self.call, self._inputs, self._names)
 
     def forward(self, *arrays):
         inputs = self._inputs | {n[1:]: x for n, x in zip(self._names, arrays, strict=True)}

@@ -1,6 +1,7 @@
 """Notebooks: a lesson as cells that can be run, and its exercises with a cell that checks each."""
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -61,16 +62,24 @@ def exercise_notebook(title: str, exercises: Sequence, solved: bool = False) -> 
 def lesson_notebook(module: ModuleType) -> str:
     """A lesson as a notebook: its text, its code, what this shows, and its exercises.
 
-    The code of a cell that shows something is folded, as on the lesson's page.
+    The code of a cell that shows something is folded, as on the lesson's page. The exercises come
+    last, because a function of theirs may have the name of one that the lesson uses.
     """
     made: list[Cell] = []
     for cell in cells(Path(str(module.__file__))):
-        if cell.is_markdown:
-            made.append(("markdown", cell.text, {}))
-        else:
-            made.append(("code", cell.text, FOLDED if cell.shown(module) else {}))
-    words = (
-        "# Your turn\n\nFill in a function, run its cell, then run the cell below, which checks it."
-    )
+        shown = [function.__name__ for function in cell.shown(module)]
+        if cell.text.startswith("## Exercises"):
+            made.append(("markdown", "## Exercises\n\nThey are at the end of this notebook.", {}))
+        elif cell.is_markdown:
+            made.append(("markdown", linked(cell.text), {}))
+        elif shown != ["exercises"]:
+            made.append(("code", cell.text, FOLDED if shown else {}))
+    words = "# Your turn\n\nFill in a function and run its cell; the cell below then checks it."
     made += [("markdown", words, {}), ("code", f"{IMPORTS}\nimport lessons", {})]
     return notebook([*made, *exercise_cells(module.EXERCISES)])
+
+
+def linked(markdown: str) -> str:
+    """Text with links to the notebooks of other lessons, and without links to parts of pages."""
+    markdown = re.sub(r"\((lesson_\w+)\.html(#[^)]*)?\)", r"(\1.ipynb)", markdown)
+    return re.sub(r"\[([^]]*)\]\((#|\w+\.html)[^)]*\)", r"\1", markdown)

@@ -3,14 +3,17 @@
 import csv
 import io
 import math
+import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from numformer.counts import counted
 from numformer.errors import InputError
 from numformer.generation.ensemble import Ensemble
 from numformer.generation.measures import Measure, edit_distance
@@ -45,6 +48,9 @@ class Evaluation:
     predictions: list[Prediction]
 
     def __getitem__(self, name: str) -> float:
+        if name not in self.measures:
+            fix = f"Name one of {', '.join(self.measures)}."
+            raise InputError("an evaluation is asked for a measure by its name", repr(name), fix)
         return self.measures[name].value
 
     def __repr__(self) -> str:
@@ -60,17 +66,31 @@ class Evaluation:
         ]
 
     def save(self, path: str | Path) -> None:
-        """Write the predictions to a file: TABs between columns, and the columns' names on top."""
+        """Write the predictions to a file: TABs between columns, and the columns' names on top.
+
+        A text that holds a TAB, a quotation mark or the end of a line is in quotation marks. Raises
+        InputError if there are no predictions, or if `path` is something else than a file.
+        """
         if not self.predictions:
             rule, fix = "predictions are answers to sources", "Evaluate a model that answers."
             raise InputError(rule, "none", fix)
-        table = csv.DictWriter(
-            file := io.StringIO(), vars(self.predictions[0]), dialect="excel-tab"
-        )
+        path, file = require_output(path), io.StringIO()
+        columns = vars(self.predictions[0])
+        table = csv.DictWriter(file, columns, dialect="excel-tab", lineterminator="\n")
         table.writeheader()
         table.writerows(vars(prediction) for prediction in self.predictions)
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(Path(path), file.getvalue().encode())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, file.getvalue().encode())
+
+
+def require_output(path: str | Path) -> Path:
+    """The path of a file to write, links followed. Raises InputError for anything but a file."""
+    path = Path(path).resolve()
+    folder = next(parent for parent in path.parents if parent.exists())
+    if (path.exists() and not path.is_file()) or not folder.is_dir():
+        rule, fix = "predictions are written to a file in a folder", "Name another path."
+        raise InputError(rule, path, fix)
+    return path
 
 
 def evaluate(
@@ -85,18 +105,18 @@ def evaluate(
 
     The model's answer, written with these settings of the pipeline's `write`, is compared with the
     nearest of them by `measures`, the pipeline's by default. A language model does not answer.
+    Warns about symbols that training never saw.
     """
+    require_examples(pipeline, choices)
     if not pipeline.has_right_answers and (settings or measures):
         rule, fix = "a language model scores texts and writes no answers", "Leave it out."
         raise InputError(rule, next(iter(settings), "measures"), fix)
-    if not texts or not all(chain([True], *map(list, choices))) or not all(choices):
-        rule, fix = "every example has a right answer of at least one symbol", "Leave it out."
-        raise InputError(rule, "an example without" if texts else "no example", fix)
+    _warn_of_unseen(pipeline, texts, choices)
     right, found, predictions = [first for first, *_ in choices], {}, []
     if pipeline.has_right_answers:
         answers = pipeline.write(model, texts, **settings)
         right = [
-            min(targets, key=lambda target: edit_distance(answer, target))
+            min(targets, key=partial(edit_distance, answer))
             for answer, targets in zip(answers, choices, strict=True)
         ]
         found = (measures or pipeline.measures)(texts, answers, right)
@@ -120,3 +140,37 @@ def score(
         rule, fix = "a single language model scores texts", "Load one run."
         raise InputError(rule, f"{len(model.models)} models", fix)
     return pipeline.score(model, texts, written)
+
+
+def require_examples(pipeline: TextPipeline, choices: Sequence[Sequence[Symbols]]) -> None:
+    """Raise InputError unless there are examples, and each has right answers of some symbols."""
+    if not choices:
+        raise InputError("a test set has at least one example", "none", "Pass more.")
+    for number, answers in enumerate(choices, 1):
+        if not answers or not all(answers):
+            rule, fix = "a right answer has at least one symbol", "Leave the example out."
+            raise InputError(rule, f"example {number} without any", fix)
+        if len(answers) > 1 and not pipeline.has_right_answers:
+            rule, fix = "a text is scored with one continuation", "Pass a pair for each."
+            raise InputError(rule, f"example {number} with {len(answers)}", fix)
+
+
+def _warn_of_unseen(
+    pipeline: TextPipeline, texts: Sequence[Symbols], choices: Sequence[Sequence[Symbols]]
+) -> None:
+    """Warn how many examples have symbols that training never saw, and name some of them."""
+    unknown, unseen, count = pipeline.input_vocabulary.unknown, Counter[str](), 0
+    for text, answers in zip(texts, choices, strict=True):
+        pairs = [*zip(text, pipeline.input_vocabulary.encode(text), strict=True)]
+        for answer in answers:
+            pairs += zip(answer, pipeline.encode(answer), strict=True)
+        here = {symbol for symbol, number in pairs if number == unknown}
+        unseen.update(here)
+        count += bool(here)
+    if count:
+        some = " ".join(repr(symbol) for symbol, _ in unseen.most_common(10))
+        warnings.warn(
+            f"{counted(count, 'example')} of {len(texts):,} with symbols that training never saw, "
+            f"such as {some}; a model reads and scores them as its unknown symbol",
+            stacklevel=4,
+        )

@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
+
+from numformer.errors import InputError
 
 
 def edit_distance(a: Sequence, b: Sequence) -> int:
@@ -32,9 +35,7 @@ class Measure:
     @classmethod
     def ratio(cls, parts: Sequence[float], wholes: Sequence[float], scale: float = 1) -> "Measure":
         """scale * sum(parts) / sum(wholes), such as errors per 100 words."""
-        return cls(
-            np.array([parts, wholes], float).T, lambda sums: scale * sums[0] / (sums[1] or 1)
-        )
+        return cls(np.array([parts, wholes], float).T, partial(_quotient, scale))
 
     @property
     def value(self) -> float:
@@ -49,8 +50,18 @@ class Measure:
         Each of the `samples` is a test set of N examples, drawn from these N with replacement. In a
         share `confidence` of the samples the measure lies between the two ends.
         """
+        if not 0 < confidence < 1 or samples < 1:
+            received = f"confidence {confidence}, samples {samples}"
+            rule = "confidence is between 0 and 1, and samples at least 1"
+            raise InputError(rule, received, "The defaults are 0.95 and 1000.")
         count, rng = len(self.counts), np.random.default_rng(seed)
         draws = (rng.multinomial(count, np.full(count, 1 / count)) for _ in range(samples))
         values = [self.figure(drawn @ self.counts) for drawn in draws]
         low, high = np.quantile(values, [(1 - confidence) / 2, (1 + confidence) / 2])
         return float(low), float(high)
+
+
+def _quotient(scale: float, sums: np.ndarray) -> float:
+    """Sums of (part, whole) -> their quotient, scaled; 0 / 0 is 0."""
+    part, whole = sums
+    return scale * part / (whole or 1)

@@ -92,6 +92,10 @@ class TextPipeline(ABC):
         """Split an answer into the symbols that `join` would join."""
         return self.input_vocabulary.split(text)
 
+    def encode(self, written: Symbols) -> list[int]:
+        """The ids of the symbols of an answer."""
+        return self.input_vocabulary.encode(written)
+
     @abstractmethod
     def score(
         self, model: Model, texts: Sequence[Symbols], written: Sequence[Symbols]

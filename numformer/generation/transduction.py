@@ -131,7 +131,7 @@ class Transduction(TextPipeline):
         return log_p, np.array([*map(len, targets)])
 
     def answer_symbols(self, text: str) -> list[str]:
-        return self.target.split(text)
+        return self.target.split(text.strip())
 
     def measures(self, texts, answers, right):
         """Return the edits per 100 symbols of the targets, and the share of exact answers."""

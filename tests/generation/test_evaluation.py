@@ -1,6 +1,7 @@
 """Evaluating: log p of answers by the whole model, measures by hand, intervals, what is refused."""
 
 import csv
+import pickle
 from dataclasses import FrozenInstanceError, replace
 from functools import partial
 
@@ -110,13 +111,18 @@ def test_holes_are_scored_while_all_are_empty():
     assert evaluation["accuracy"] == pytest.approx(2 / 3)
 
 
+def distance_by_definition(a: str, b: str) -> int:
+    if not a or not b:
+        return len(a) + len(b)
+    first = distance_by_definition(a[1:], b[1:]) + (a[0] != b[0])
+    return min(first, 1 + distance_by_definition(a[1:], b), 1 + distance_by_definition(a, b[1:]))
+
+
 def test_measures_by_hand():
-    assert [edit_distance(a, b) for a, b in (("", "abc"), ("flaw", "lawn"), ("ab", "ba"))] == [
-        3,
-        2,
-        2,
-    ]
-    assert edit_distance("intention", "execution") == edit_distance("execution", "intention") == 5
+    rng = np.random.default_rng(5)
+    for _ in range(40):
+        a, b = ("".join(rng.choice([*"abc"], rng.integers(6))) for _ in range(2))
+        assert edit_distance(a, b) == distance_by_definition(a, b)
     pipeline = Transduction(WORDS, WORDS, 6)
     answers = [["one"], ["two", "two"], ["one", "two"]]
     right = [["one"], ["two"], ["one", "one", "one", "one", "two"]]
@@ -129,8 +135,9 @@ def test_of_several_targets_the_nearest_is_compared_and_scored():
     trained = Trained(model, replace(pipeline), {})
     answer = trained("ab", max_length=3)
     far = "XX XX XX XX XX XX"
-    (prediction,) = trained.evaluate([("ab", [far, answer])], max_length=3).predictions
-    assert prediction.target == answer == prediction.answer
+    right = [far, f" {answer}\n"]  # white space around a target does not count
+    (prediction,) = trained.evaluate([("ab", right)], max_length=3).predictions
+    assert prediction.target == f" {answer}\n" and answer == prediction.answer
     assert prediction.log_p == pytest.approx(pair_log_p(pipeline, model, "ab", answer))
 
 
@@ -155,9 +162,9 @@ def test_the_interval_is_that_of_resampled_examples():
 
 
 def test_an_interval_has_1000_samples_of_seed_1_and_holds_95_percent_of_them():
-    counts = np.array([[2, 3], [0, 2], [1, 1], [5, 7], [0, 4]], float)
+    counts = np.random.default_rng(3).random((9, 2))
     measure = Measure(counts, lambda sums: sums[0] / sums[1])
-    sums = np.random.default_rng(1).multinomial(5, np.full(5, 0.2), size=1000) @ counts
+    sums = np.random.default_rng(1).multinomial(9, np.full(9, 1 / 9), size=1000) @ counts
     expected = np.quantile(sums[:, 0] / sums[:, 1], [0.025, 0.975])
     low, high = measure.interval()
     assert [low, high] == pytest.approx(expected, rel=1e-12)
@@ -170,6 +177,8 @@ def test_predictions_are_saved_as_a_table(tmp_path):
     trained = Trained(pair_model(), Transduction(LETTERS, WORDS, 2), {})
     evaluation = trained.evaluate(PAIRS)
     evaluation.save(tmp_path / "new" / "out.tsv")
+    assert b"\r" not in (tmp_path / "new" / "out.tsv").read_bytes()
+    assert pickle.loads(pickle.dumps(evaluation))["loss"] == evaluation["loss"]
     with open(tmp_path / "new" / "out.tsv", newline="", encoding="utf-8") as file:
         rows = [*csv.DictReader(file, dialect="excel-tab")]
     assert [(row["source"], row["target"]) for row in rows] == PAIRS
@@ -189,10 +198,20 @@ def test_what_cannot_be_evaluated_is_refused(complaint):
     text = Trained(shaken(LanguageModel, len(LETTERS)), Continuation(LETTERS, 8), {})
     holes = Trained(shaken(MaskedLanguageModel, len(LETTERS)), Infilling(LETTERS, "_", 8), {})
     for call, words in {
-        partial(pairs.evaluate, []): "received no example",
-        partial(pairs.evaluate, [("a", "one"), ("a", [])]): "received an example without",
-        partial(pairs.evaluate, [("a", ["one", " "])]): "received an example without",
-        partial(pairs.evaluate, [("", "one")]): "at least one symbol",
+        partial(pairs.evaluate, []): "at least one example; received none",
+        partial(pairs.evaluate, [("a", "one"), ("a", [])]): "received example 2 without any",
+        partial(pairs.evaluate, [("a", ["one", " "])]): "received example 1 without any",
+        partial(pairs.score, [("a", [])]): "received example 1 without any",
+        partial(pairs.evaluate, [("a", "one"), ("", "one")]): "received 0 symbols in example 2",
+        partial(pairs.evaluate, [("a",)]): "a pair of texts, or a text and a list of right",
+        partial(pairs.evaluate, "abc"): "a pair of texts, or a text and a list of right",
+        partial(pairs.evaluate, [("abc", None)]): "received ('abc', None)",
+        partial(pairs.evaluate, [(1, "one")]): "received (1, 'one')",
+        partial(pairs.score, ("abc", "one")): "received 'abc'",
+        partial(text.score, [("a", ["b", "c"])]): "one continuation; received example 1 with 2",
+        partial(Measure.ratio([1], [1]).interval, 95): "between 0 and 1",
+        partial(Measure.ratio([1], [1]).interval, samples=0): "samples at least 1",
+        partial(pairs.evaluate(PAIRS).__getitem__, "bleu"): "Name one of symbol_error_rate, ex",
         partial(pairs.evaluate, PAIRS, length=2): "has the settings",
         partial(text.evaluate, [("a", "b")], length=2): "writes no answers; received length",
         partial(

@@ -39,8 +39,9 @@ MEASURES = {
     "write": "loss, bits per character",
     "shakespeare": "loss, bits per character",
     "masked": "accuracy, loss",
-    "images": "loss, accuracy",
+    "images": "accuracy, loss",
 }
+COUNTS = {"write": 5, "shakespeare": 5}
 ROWS = {"pairs": 2, "pronounce": 3, "translate": 2, "parse": 2, "masked": 5, "images": 3}
 IMAGES = np.random.default_rng(2).random((3, 4, 6))
 
@@ -79,7 +80,9 @@ def test_a_run_is_evaluated_on_a_file(task, succeed, refuse):
     flags = "--run run --data data"
     predicted = " --predictions new/out.tsv" * (task in ROWS)
     first, *lines = succeed(main_of(task), flags + predicted)[bool(predicted) :]
-    assert first == "measures on data, each with its 95 % interval by bootstrap:"
+    count = COUNTS.get(task) or ROWS[task]
+    told = f"measures of {count} examples in data, each with its 95 % interval by bootstrap:"
+    assert first == told
     number = r"-?\d+\.\d{4}"
     names, figures = [], {}
     for line in lines:
@@ -134,6 +137,57 @@ def test_flags_that_do_not_go_together_are_refused(task, refuse):
     if task == "write":
         Path("data").write_text("a")
         refuse(main_of(task), flags, "at least two symbols")
+        refuse(main_of(task), f"{flags} --greedy", "no effect; received one for temperature")
+    if task == "masked":
+        Path("data").write_text("ab_d")
+        refuse(main_of(task), flags, "has no holes; received the character '_'")
+    if task == "parse":
+        Path("data").write_text("")
+        refuse(main_of(task), flags, "at least one tree; received none in data")
+
+
+def test_predictions_overwrite_neither_the_data_nor_what_is_no_file(task, refuse, succeed):
+    if task not in ROWS:
+        return
+    Path("folder").mkdir()
+    Path("link.tsv").symlink_to("data")
+    flags = "--run run --data data --predictions"
+    for path, words in {
+        "data": "another file than --data",
+        "./folder/../data": "another file than --data",
+        "link.tsv": "another file than --data",
+        "folder": "written to a file in a folder",
+        "data/out.tsv": "written to a file in a folder",
+        "/dev/null": "written to a file in a folder; received /dev/null",
+        "''": "written to a file in a folder",
+    }.items():
+        refuse(main_of(task), f"{flags} {path}", words)
+    Path("link.tsv").unlink()
+    Path("link.tsv").symlink_to("folder/out.tsv")
+    succeed(main_of(task), f"{flags} link.tsv")
+    assert Path("link.tsv").is_symlink() and Path("folder/out.tsv").read_text().startswith("source")
+
+
+def test_symbols_that_training_never_saw_are_reported(call):
+    Path("run").mkdir()
+    text = TEXTS["pairs"].description()
+    save_model(Path("run/best.safetensors"), model_of(TEXTS["pairs"]), text=text)
+    Path("data").write_text("aq\tone\nab\tone three\nab\tone\n")
+    code, _, err = call(main_of("pairs"), "--run run --data data")
+    (note,) = err
+    assert code == 0 and note.startswith("note: 2 examples of 2 with symbols that training never")
+    assert "'q'" in note and "'three'" in note
+
+
+def test_of_a_long_text_some_windows_are_measured(call, monkeypatch):
+    monkeypatch.setattr("toy_tasks.write.MAX_WINDOWS", 3)
+    Path("run").mkdir()
+    text = TEXTS["write"].description()
+    save_model(Path("run/best.safetensors"), model_of(TEXTS["write"]), text=text)
+    Path("data").write_text(9 * "abcd")
+    code, out, err = call(main_of("write"), "--run run --data data")
+    assert code == 0 and out[0].startswith("measures of 3 examples")
+    assert err == ["note: data is long: of each 2 windows of the text one is measured"]
 
 
 def test_the_right_answer_of_a_sentence_has_its_words():

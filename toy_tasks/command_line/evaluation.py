@@ -2,9 +2,12 @@
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 
+from numformer.counts import counted
 from numformer.devices import find_backend
-from numformer.generation.evaluation import Evaluation
+from numformer.errors import InputError
+from numformer.generation.evaluation import Evaluation, require_output
 from numformer.generation.text_pipeline import TextPipeline
 from numformer.layer import pack
 from numformer.trained import Trained
@@ -30,6 +33,7 @@ def evaluate_run(
     `evaluate(options, trained, **settings)` makes the evaluation, with the settings for writing
     answers. `trained` is the model, if it is loaded already. Returns the exit code.
     """
+    require_predictions_path(options)
     trained = load_run(options, kind, trained)
     pack(trained.model, xp=find_backend(options.backend))
     settings = generation_settings(options, trained.text)
@@ -37,11 +41,28 @@ def evaluate_run(
     return 0
 
 
+def require_predictions_path(options: argparse.Namespace) -> None:
+    """Raise InputError unless --predictions, if given, is a path that may be written.
+
+    It may not be the file of --data.
+    """
+    if getattr(options, "predictions", None):
+        path = require_output(options.predictions)
+        if path in [Path(file).resolve() for file in _files(options)]:
+            rule, fix = "--predictions is another file than --data", "Name another file."
+            raise InputError(rule, options.predictions, fix)
+
+
 def report(options: argparse.Namespace, evaluation: Evaluation) -> None:
     """Print the measures of an evaluation, and write the file of --predictions."""
     if getattr(options, "predictions", None):
         evaluation.save(options.predictions)
         print(f"predictions: {options.predictions}")
-    files = options.data if isinstance(options.data, list) else [options.data]
-    print(f"measures on {' '.join(map(str, files))}, each with its 95 % interval by bootstrap:")
+    count = counted(len(next(iter(evaluation.measures.values())).counts), "example")
+    files = " ".join(map(str, _files(options)))
+    print(f"measures of {count} in {files}, each with its 95 % interval by bootstrap:")
     print(*evaluation.lines(), sep="\n")
+
+
+def _files(options: argparse.Namespace) -> list:
+    return options.data if isinstance(options.data, list) else [options.data]
