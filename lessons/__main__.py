@@ -46,7 +46,7 @@ def start(number: int, file: Path, solved: bool = False) -> int:
         with file.open("x", encoding="utf-8", newline="\n") as opened:
             opened.write(text)
     except OSError as problem:
-        rule = "`start` writes a new file, never over another, into a folder that is there"
+        rule = "`start` writes a new file into a folder that exists, never over another"
         raise InputError(rule, f"{file} ({problem.strerror})", "Choose another name.") from None
     then = "Look into it" if solved else "Fill it in"
     print(f"{file} is written. {then}, then: python -m lessons check {number} {file}")
@@ -107,7 +107,7 @@ def notebooks(out: Path) -> int:
         if entry.path
     }
     if there := [file for file in files if file.exists()]:
-        rule, fix = "notebooks are new files", "Name another folder with --out, or move these."
+        rule, fix = "notebooks are new files", "Name another folder, or move the files."
         raise InputError(rule, f"{there[0]}, which exists", fix)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -193,7 +193,7 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument(
         "--out", type=any_path, default=Path("notebooks"), help="folder (default: notebooks)"
     )
-    about = "build the pages that have changed, and open all of them in a browser"
+    about = "build the pages that have changed, and open the course in a browser"
     command = commands.add_parser("serve", help=about, description=about)
     command.add_argument(
         "--out", type=any_path, default=Path("site"), help="folder (default: site)"

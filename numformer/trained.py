@@ -166,13 +166,14 @@ class Trained:
         measures: Measures | None = None,
         **settings,
     ) -> Evaluation:
-        """Measure the model on pairs of texts, such as `score` takes; the second text is right.
+        """Measure the model on pairs of texts, as `score` takes them; the second text is right.
 
-        A source may also have a list of targets, each of them right. The model's answer, to which
-        `settings` apply as in a call, is compared with the nearest of them. A language model does
-        not answer. Every model has the measure `loss`: the mean of -log p of the right symbols,
-        in nats. The other measures are those of the model's text pipeline, unless `measures` is
-        given (`Measures` in generation/evaluation.py).
+        A source may also have a list of targets, each of them right. The model's answer, written
+        with `settings` as in a call, is compared with the nearest of them. Every model has the
+        measure `loss`: the mean of -log p of the right symbols, in nats. The other measures are
+        those of the model's text pipeline, unless `measures` is given (`Measures` in
+        generation/evaluation.py). A language model writes no answers; beside the loss it has
+        `bits_per_character`.
         """
         self._require_settings("write", settings)
         texts, choices = self._split(examples)
@@ -186,7 +187,7 @@ class Trained:
         return evaluation
 
     def _split(self, examples) -> tuple[list[list[str]], list[list[list[str]]]]:
-        """Pairs of texts -> the symbols of the first texts, and of each second text's choices."""
+        """Examples -> the symbols of their first texts, and those of each text's right answers."""
         texts, choices = [], []
         for number, example in enumerate(examples, 1):
             is_pair = isinstance(example, tuple | list) and len(example) == 2

@@ -227,7 +227,7 @@ def _runs_in(folder: Path) -> list[Path]:
 
 
 def pictures() -> Iterator[Path]:
-    """PICTURE, and the same name with the numbers from 2 on."""
+    """PICTURE, then its name with -2, -3 and so on."""
     yield PICTURE
     for number in count(2):
         yield PICTURE.with_stem(f"{PICTURE.stem}-{number}")
@@ -246,7 +246,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--out",
         type=picture_path,
         metavar="FILE.png",
-        help=f"default: {PICTURE}, or the next free name of this kind",
+        help=f"default: {PICTURE}, or the next free name with a number",
     )
     add("--csv", type=any_path, metavar="FILE.csv", help="write the runs' table to this file")
     options = parser.parse_args(arguments)

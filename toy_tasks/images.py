@@ -252,7 +252,7 @@ def use(options: argparse.Namespace) -> int:
 
 
 def scaled(images: np.ndarray, file, model: VisionTransformer, highest: float) -> np.ndarray:
-    """The images of a file, from 0 to 1 as in training. Raises InputError for other sizes."""
+    """The images of a file, scaled as in training. Raises InputError for other sizes."""
     sizes = model.config
     require_images(images, file)
     height, width, channels = (*images.shape[1:], 1)[:3]
@@ -274,7 +274,7 @@ def scaled(images: np.ndarray, file, model: VisionTransformer, highest: float) -
 def evaluate(
     options: argparse.Namespace, model: VisionTransformer, classes: list, highest: float
 ) -> Evaluation:
-    """Compare the classes of the images in the file of --data with its labels."""
+    """Compare the model's classes for the images in the file of --data with its labels."""
     arrays = read_arrays(options.data, "images", "labels")
     images, labels = arrays["images"], arrays["labels"].tolist()
     require_labels(images, arrays["labels"], str(options.data))
@@ -331,7 +331,7 @@ def name_pictures(options: argparse.Namespace, model, metadata: dict) -> int:
 
 def add_flags(parser: Parser) -> None:
     add = parser.add_argument
-    data = "images and labels (default: the digits of scikit-learn); with --run to evaluate on"
+    data = "images and labels (default: scikit-learn's digits); with --run, those to evaluate on"
     add("--data", type=any_path, metavar="FILE.npz", help=data)
     add_evaluation_flag(parser)
     add("--shift", type=float, default=0.7, help="shift training images by up to this many pixels")

@@ -232,7 +232,7 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of this program. Raises InputError for an invalid --context or --hole."""
     parser = build_parser("masked", DESCRIPTION, MaskedLanguageModel, **DEFAULTS)
     add = parser.add_argument
-    data = "a text to learn from (default: Shakespeare's plays); with --run one to measure on"
+    data = "a text to learn from (default: Shakespeare's plays); with --run, one to evaluate on"
     add("--data", type=any_path, metavar="FILE.txt", help=data)
     add("--context", type=integer, default=64, help="characters in a window")
     add_evaluation_flag(parser)
@@ -254,7 +254,7 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
 def hidden(pipeline: Infilling, windows: list[list[str]]) -> tuple[list, list]:
     """The windows with holes at random places, the same each time, and the windows themselves."""
     if any(pipeline.hole in window for window in windows):
-        rule, fix = "a text to be measured on has no holes", "Replace that character in the text."
+        rule, fix = "a text to evaluate on has no holes", "Replace that character in the text."
         raise InputError(rule, f"the character {pipeline.hole!r}", fix)
     rng = np.random.default_rng(seed_sequence(1, "held out"))
     texts = []

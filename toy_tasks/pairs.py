@@ -195,7 +195,7 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
         "--data",
         nargs="+",
         metavar="FILE.tsv",
-        help="one file of pairs; or three: for training, for development, for the test; with --run "
+        help="one file of pairs; or three: for training, development and the test; with --run, "
         "one file to evaluate the model on",
     )
     add("--demo", choices=DEMOS, help="example pairs: dates in words and as 2026-11-21")
@@ -210,7 +210,7 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     add("--subwords", type=integer, metavar="N", help=HELP)
     for name, split, most in (("dev", "development", 500), ("test", "test", 2000)):
-        add(f"--{name}-size", type=integer, default=most, help=f"the most {split} pairs to use")
+        add(f"--{name}-size", type=integer, default=most, help=f"at most this many {split} pairs")
     add_evaluation_flag(parser)
     options = parse_options(parser, run_name, arguments)
     if options.run:
@@ -257,7 +257,7 @@ def evaluate(options: argparse.Namespace, trained: Trained, **settings) -> Evalu
     has_subwords = any(type(vocabulary) is not Vocabulary for vocabulary in vocabularies.values())
     fix = "Name one file of pairs: --data TEST.tsv"
     if len(options.data) != 1:
-        raise InputError("--run is evaluated on one file", f"{len(options.data)} files", fix)
+        raise InputError("--run evaluates on one file", f"{len(options.data)} files", fix)
     longest = MAX_BYTES if has_subwords else MAX_SYMBOLS
     pairs = read_pairs(Path(options.data[0]), words, fix, longest)
     return trained.evaluate(group_by_source(pairs), **settings)

@@ -115,7 +115,7 @@ class Sentence(NamedTuple):
         return cls(tree, tree.words(), tree.to_symbols())
 
     def answer(self) -> list[str]:
-        """The symbols with the words in place of XX, as a model's answers have them."""
+        """The symbols, with words in place of XX as in a model's answers."""
         words = iter(self.words)
         return [next(words) if symbol == WORD else symbol for symbol in self.symbols]
 
@@ -316,7 +316,7 @@ def verdict(results: study.Results):
 
 
 def add_flags(parser: Parser) -> None:
-    about = "the Penn Treebank's folder; with --run a file of trees to evaluate on"
+    about = "the Penn Treebank's folder; with --run, a file of trees to evaluate on"
     parser.add_argument("--data", type=any_path, metavar="DIR|TREES.mrg", help=about)
     add_evaluation_flag(parser)
     parser.answer_flags.add_argument(

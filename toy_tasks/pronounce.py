@@ -101,7 +101,7 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of this program."""
     parser = build_parser("pronounce", DESCRIPTION, Transformer, "--word", **DEFAULTS)
     parser.add_argument("--language", default="fre", help="the language to learn")
-    about = "a folder with LANG_train.tsv, _dev and _test; with --run a file to evaluate on"
+    about = "a folder with LANG_train.tsv, _dev and _test; with --run, a file to evaluate on"
     parser.add_argument("--data", type=any_path, metavar="DIR|TEST.tsv", help=about)
     add_evaluation_flag(parser)
     return parse_options(parser, lambda options: f"pronounce-{options.language}", arguments)

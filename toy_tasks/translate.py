@@ -108,7 +108,7 @@ TARGETS = {"minutes": 37.5, "hour": 41.02, "published": 41.02}
 """The BLEU that one seed must reach; 41.02 is the published figure."""
 HELP = {
     "data": "a folder with train*.en, train*.de and likewise for val and test, with a sentence on "
-    "each line; or one file of TAB-separated pairs, to be split (default: Multi30k); with --run a "
+    "each line; or one file of TAB-separated pairs, to be split (default: Multi30k); with --run, a "
     "file of pairs to evaluate on",
     "languages": "the source language and the target language",
     "cased": "keep capitals, and do not split sentences into tokens",

@@ -146,7 +146,7 @@ class WritingTask:
 def add_flags(parser: Parser) -> None:
     """Add the flags of a program that learns to continue texts."""
     add = parser.add_argument
-    about = "a text to learn from; with --run a text to measure the model on"
+    about = "a text to learn from; with --run, a text to evaluate on"
     add("--data", type=any_path, metavar="FILE.txt", help=about)
     add("--subwords", type=integer, metavar="N", help=HELP)
     add("--context", type=integer, default=64, help="symbols in a window")
@@ -174,7 +174,7 @@ def evaluate_text(
         starts = range(0, len(symbols) - overlap, pipeline.context)
         windows = [symbols[n : n + pipeline.context + overlap] for n in starts]
         if (stride := -(-len(windows) // MAX_WINDOWS)) > 1:
-            note(f"{options.data} is long: of each {stride} windows of the text one is measured")
+            note(f"{options.data} is long: one of every {stride} windows of the text is measured")
         texts, right = examples(pipeline, windows[::stride])
         return evaluate_symbols(pipeline, trained.model, texts, [[one] for one in right])
 

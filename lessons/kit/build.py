@@ -56,7 +56,7 @@ except ModuleNotFoundError as missing:
 
 COURSE_IN_A_LINE = f"The Transformer, forward and backward, in {len(COURSE)} lessons"
 SHORT = 8  # lines of code; a longer cell is folded on the page
-IN_A_ROW = (Matrix, Picture)  # neighbours of one such kind stand side by side
+IN_A_ROW = (Matrix, Picture)  # neighbours of the same kind stand side by side
 MAKERS = ("numpy", "matplotlib", "markdown-it-py", "mdit-py-plugins", "math-core", "pygments")
 LEFT_OUT = {".css", ".md", ".png", ".pyc", ".woff2"}  # such files do not change a lesson's HTML
 COUNTED = {"simulation": Simulation, "quiz question": Question, "exercise": Exercise}
@@ -197,7 +197,7 @@ def style_sheet() -> str:
 
 
 def inline_frame(piece: Piece, title: str) -> str:
-    """A piece of a page alone, with its style and scripts: HTML for the output of a notebook."""
+    """One piece of a page, with its style and scripts: an iframe for the output of a cell."""
     page = Page()
     body = piece.html(page)
     grow = (

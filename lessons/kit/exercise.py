@@ -124,7 +124,7 @@ class Exercise(Piece):
         )
 
     def check(self, function: Callable) -> Verdict:
-        """Compare what the reader's function returns with what is right."""
+        """Compare the results of the reader's function with the right ones."""
         if not callable(function):
             return Verdict(False, f"It is {a_thing(function)} and not a function.")
         if _same_code(function, self.start):
@@ -249,7 +249,7 @@ class Exercise(Piece):
 
     def _call(self, sizes: Sizes) -> list:
         """Arguments of the function."""
-        # Other numbers than in the gradient check: a result kept from here is wrong there.
+        # The gradient check has other numbers, so that a result kept from here is wrong there.
         inputs = self._inputs(sizes, 4)
         if not self.forward:
             return [*inputs.values()]
@@ -265,7 +265,7 @@ class Asked(Layer):
         self.exercise, self.call, self._inputs, self._names = exercise, call, inputs, names
 
     def __deepcopy__(self, memo):
-        """A layer without saved values; what it refers to leads to all modules."""
+        """A copy without saved values; it shares the rest, which leads to whole modules."""
         return Asked(self.exercise, self.call, self._inputs, self._names)
 
     def forward(self, *arrays):
@@ -279,7 +279,7 @@ class Asked(Layer):
 
 
 def _same_code(a: Callable, b: Callable) -> bool:
-    """Whether two functions do the same; comments, docstrings and line numbers may differ."""
+    """Whether two functions have the same instructions, whatever their comments and docstrings."""
     a, b = (getattr(function, "__code__", None) for function in (a, b))
     return bool(a and b) and _instructions(a) == _instructions(b)
 
@@ -287,8 +287,9 @@ def _same_code(a: Callable, b: Callable) -> bool:
 def _instructions(code: CodeType) -> list[tuple]:
     """The names and arguments of a function's instructions.
 
-    Left out is how a call finds its function: that depends on whether the function is compiled
-    together with its imports, as in a file, or in another cell of a notebook.
+    How a call finds its function is left out, and with it the targets of jumps: it depends on
+    whether the imports are compiled together with the function, as in a file, or in another cell of
+    a notebook.
     """
     jumps = {*dis.hasjrel, *dis.hasjabs}
     return [

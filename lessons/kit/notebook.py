@@ -60,10 +60,10 @@ def exercise_notebook(title: str, exercises: Sequence, solved: bool = False) -> 
 
 
 def lesson_notebook(module: ModuleType) -> str:
-    """A lesson as a notebook: its text, its code, what this shows, and its exercises.
+    """A lesson as a notebook: its text, its code and its exercises.
 
     The code of a cell that shows something is folded, as on the lesson's page. The exercises come
-    last, because a function of theirs may have the name of one that the lesson uses.
+    last, because one of their functions may have the same name as one that the lesson uses.
     """
     made: list[Cell] = []
     for cell in cells(Path(str(module.__file__))):
@@ -74,12 +74,12 @@ def lesson_notebook(module: ModuleType) -> str:
             made.append(("markdown", linked(cell.text), {}))
         elif shown != ["exercises"]:
             made.append(("code", cell.text, FOLDED if shown else {}))
-    words = "# Your turn\n\nFill in a function and run its cell; the cell below then checks it."
+    words = "# Your turn\n\nFill in a function, run its cell, and check it with the cell below."
     made += [("markdown", words, {}), ("code", f"{IMPORTS}\nimport lessons", {})]
     return notebook([*made, *exercise_cells(module.EXERCISES)])
 
 
 def linked(markdown: str) -> str:
-    """Text with links to the notebooks of other lessons, and without links to parts of pages."""
+    """Text whose links to lessons lead to notebooks, without links to the course's other pages."""
     markdown = re.sub(r"\((lesson_\w+)\.html(#[^)]*)?\)", r"(\1.ipynb)", markdown)
     return re.sub(r"\[([^]]*)\]\((#|\w+\.html)[^)]*\)", r"\1", markdown)

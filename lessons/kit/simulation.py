@@ -1,4 +1,4 @@
-"""Simulations: a reader moves controls, and the page answers with numbers of numformer.
+"""Simulations: a reader moves controls, and the page answers with numbers from numformer.
 
 A lesson declares a simulation: its controls, one function from their values to named arrays, and
 the views (views.py) that show the arrays. From this come the page's data, the picture for pages
@@ -228,7 +228,7 @@ class Simulation(Picture):
         return recording.told()
 
     def computed(self) -> dict:
-        """Every array, or one recording of all, for every choice; equal ones are kept once.
+        """Every array, or one recording of all, for every choice; equal ones are kept only once.
 
         `pool` holds them. For each name, `axes` are the controls on which it depends, and `index`
         has its place in `pool` for all choices of their options. Recordings have the name "".
@@ -274,9 +274,9 @@ class Simulation(Picture):
 """
 
     def _repr_html_(self) -> str | None:
-        """The simulation of the page, for a notebook; None without the packages of the docs extra.
+        """The simulation as a page shows it, for a notebook; None without the extra `docs`.
 
-        The notebook then shows the picture.
+        Then the notebook shows the picture.
         """
         if not (find_spec("markdown_it") and find_spec("math_core")):
             return None
@@ -295,7 +295,7 @@ class Simulation(Picture):
         )
 
     def draw_views(self, figure, arrays: Mapping[str, np.ndarray], chosen: Mapping[str, int]):
-        """Draw the views below each other, by their heights."""
+        """Draw the views one below the other, in proportion to their heights."""
         heights = [view.height for view in self.views]
         parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)
         for part, view in zip(parts.ravel(), self.views, strict=True):

@@ -20,7 +20,7 @@ from numformer.paper.writing import greedy
 
 
 def extrapolates(model: Model) -> bool:
-    """Whether a model reads texts that are longer than those of its training."""
+    """Whether a model reads texts longer than those it was trained on."""
     return getattr(model.config, "extrapolates", False)
 
 
@@ -82,9 +82,10 @@ class Continuation(OneVocabulary):
         ]
 
     def score(self, model, texts, written):
-        """Return log p (N,) of continuations and their numbers of symbols.
+        """Return log p (N,) of N continuations, and the number (N,) of symbols in each.
 
-        A long text is read in windows, as in `write`.
+        A long text is read in windows; each after the first begins with the last `context` / 2
+        known symbols, as in `write`.
         """
         log_p = np.zeros(len(texts))
         for row, (text, continuation) in enumerate(zip(texts, written, strict=True)):
@@ -102,7 +103,7 @@ class Continuation(OneVocabulary):
         return log_p, np.array([*map(len, written)])
 
     def _first_seen(self, model: Model, known: int) -> int:
-        """The first symbol that the model sees of a text of which `known` symbols are known."""
+        """The index of the first symbol that the model sees when `known` symbols are known."""
         is_short = known < self.context or extrapolates(model)
         return 0 if is_short else known - max(1, self.context // 2)
 

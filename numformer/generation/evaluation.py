@@ -1,4 +1,4 @@
-"""Evaluate a model of texts: compare its answers with the right ones, and score these."""
+"""Evaluate a model of texts: compare its answers with right ones, and score the right ones."""
 
 import csv
 import io
@@ -39,7 +39,7 @@ class Prediction:
 
 @dataclass(frozen=True, repr=False)
 class Evaluation:
-    """What a test set shows of a model: measures by name, and a Prediction for each example.
+    """What a test set shows about a model: measures by name, and a Prediction for each example.
 
     `evaluation["exact_match"]` is a number. A language model has no predictions.
     """
@@ -50,7 +50,7 @@ class Evaluation:
     def __getitem__(self, name: str) -> float:
         if name not in self.measures:
             fix = f"Name one of {', '.join(self.measures)}."
-            raise InputError("an evaluation is asked for a measure by its name", repr(name), fix)
+            raise InputError("an evaluation is indexed by the name of a measure", repr(name), fix)
         return self.measures[name].value
 
     def __repr__(self) -> str:
@@ -68,8 +68,8 @@ class Evaluation:
     def save(self, path: str | Path) -> None:
         """Write the predictions to a file: TABs between columns, and the columns' names on top.
 
-        A text that holds a TAB, a quotation mark or the end of a line is in quotation marks. Raises
-        InputError if there are no predictions, or if `path` is something else than a file.
+        A text with a TAB, a quotation mark or a line break is put in quotation marks. Raises
+        InputError if there are no predictions, or if `path` is something other than a file.
         """
         if not self.predictions:
             rule, fix = "predictions are answers to sources", "Evaluate a model that answers."
@@ -84,7 +84,7 @@ class Evaluation:
 
 
 def require_output(path: str | Path) -> Path:
-    """The path of a file to write, links followed. Raises InputError for anything but a file."""
+    """The path of a file to write, links resolved. Raises InputError for anything but a file."""
     path = Path(path).resolve()
     folder = next(parent for parent in path.parents if parent.exists())
     if (path.exists() and not path.is_file()) or not folder.is_dir():
@@ -101,10 +101,10 @@ def evaluate(
     measures: Measures | None = None,
     **settings,
 ) -> Evaluation:
-    """Measure a model on N texts, each with its right answers: one, or several to choose from.
+    """Measure a model on N texts, each with one right answer or several.
 
     The model's answer, written with these settings of the pipeline's `write`, is compared with the
-    nearest of them by `measures`, the pipeline's by default. A language model does not answer.
+    nearest right one by `measures`, by default the pipeline's. A language model writes no answers.
     Warns about symbols that training never saw.
     """
     require_examples(pipeline, choices)
@@ -137,13 +137,13 @@ def score(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return log p (N,) of N answers to texts, and the number (N,) of symbols in each."""
     if isinstance(model, Ensemble) and not pipeline.has_right_answers:
-        rule, fix = "a single language model scores texts", "Load one run."
+        rule, fix = "texts are scored by a single language model", "Load one run."
         raise InputError(rule, f"{len(model.models)} models", fix)
     return pipeline.score(model, texts, written)
 
 
 def require_examples(pipeline: TextPipeline, choices: Sequence[Sequence[Symbols]]) -> None:
-    """Raise InputError unless there are examples, and each has right answers of some symbols."""
+    """Raise InputError unless there are examples, and every right answer has symbols."""
     if not choices:
         raise InputError("a test set has at least one example", "none", "Pass more.")
     for number, answers in enumerate(choices, 1):
@@ -158,7 +158,7 @@ def require_examples(pipeline: TextPipeline, choices: Sequence[Sequence[Symbols]
 def _warn_of_unseen(
     pipeline: TextPipeline, texts: Sequence[Symbols], choices: Sequence[Sequence[Symbols]]
 ) -> None:
-    """Warn how many examples have symbols that training never saw, and name some of them."""
+    """Warn how many examples have symbols that training never saw, and name some symbols."""
     unknown, unseen, count = pipeline.input_vocabulary.unknown, Counter[str](), 0
     for text, answers in zip(texts, choices, strict=True):
         pairs = [*zip(text, pipeline.input_vocabulary.encode(text), strict=True)]
@@ -171,6 +171,6 @@ def _warn_of_unseen(
         some = " ".join(repr(symbol) for symbol, _ in unseen.most_common(10))
         warnings.warn(
             f"{counted(count, 'example')} of {len(texts):,} with symbols that training never saw, "
-            f"such as {some}; a model reads and scores them as its unknown symbol",
+            f"such as {some}; the model reads and scores them as its unknown symbol",
             stacklevel=4,
         )

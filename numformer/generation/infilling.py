@@ -80,7 +80,7 @@ class Infilling(OneVocabulary):
         return {"accuracy": Measure.ratio(found, [len(holes) for holes, *_ in rows])}
 
     def _holes(self, text: Symbols, answer: Symbols) -> list[int]:
-        """The places of the holes. Raises InputError unless `answer` is the text between them."""
+        """The places of the holes. Raises InputError unless `answer` fills them."""
         holes = [place for place, symbol in enumerate(text) if symbol == self.hole]
         filled = list(text)
         if len(answer) == len(text):

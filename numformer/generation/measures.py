@@ -23,7 +23,7 @@ def edit_distance(a: Sequence, b: Sequence) -> int:
 
 @dataclass(frozen=True)
 class Measure:
-    """A measure of a test set: the `figure` of its counts, which are added up over the examples.
+    """A measure of a test set: the `figure` of counts that are added up over its examples.
 
     counts (N, K) has the counts of N examples, such as (edits, symbols); `figure` turns their sum
     (K,) into a number.
@@ -48,7 +48,7 @@ class Measure:
         """The lower and the upper end of a bootstrap interval (Efron 1979; Koehn 2004 for BLEU).
 
         Each of the `samples` is a test set of N examples, drawn from these N with replacement. In a
-        share `confidence` of the samples the measure lies between the two ends.
+        share `confidence` of them the measure lies between the two ends.
         """
         if not 0 < confidence < 1 or samples < 1:
             received = f"confidence {confidence}, samples {samples}"
@@ -62,6 +62,6 @@ class Measure:
 
 
 def _quotient(scale: float, sums: np.ndarray) -> float:
-    """Sums of (part, whole) -> their quotient, scaled; 0 / 0 is 0."""
+    """Sums of (part, whole) -> their quotient, scaled; a whole of 0 counts as 1."""
     part, whole = sums
     return scale * part / (whole or 1)

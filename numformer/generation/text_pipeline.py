@@ -27,7 +27,7 @@ class TextPipeline(ABC):
     """
 
     has_right_answers: ClassVar = True
-    """Whether the model answers a text, and the answer may be right or wrong."""
+    """Whether the model writes answers that may be right or wrong."""
 
     def description(self) -> dict:
         """The kind and the fields as JSON values, which `pipeline_from` reads."""

@@ -123,7 +123,7 @@ class Transduction(TextPipeline):
         return answers
 
     def score(self, model, texts, written):
-        """Return log p (N,) of targets and their numbers of symbols, the end of each included."""
+        """Return log p (N,) of N targets, and the number (N,) of symbols in each, with its end."""
         log_p, closing = np.zeros(len(texts)), special_ids(model).closing
         targets = [[*self.encode(target), *closing] for target in written]
         for places, source, _ in self._batches(model, texts):

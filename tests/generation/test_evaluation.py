@@ -47,7 +47,7 @@ def pair_log_p(pipeline, model, source: str, target: str) -> float:
 
 @pytest.mark.parametrize("kind", [Transformer, RecurrentEncoderDecoder])
 def test_targets_are_scored_as_training_predicts_them(kind):
-    """Also with the others in one batch, symbols that training never saw, and the end."""
+    """Also in one batch with others, with symbols that training never saw, and with the end."""
     model, pipeline = pair_model(kind), Transduction(LETTERS, WORDS, 6)
     trained = Trained(model, pipeline, {})
     scores = [pair_log_p(pipeline, model, *pair) for pair in PAIRS]
@@ -75,7 +75,7 @@ def test_an_ensemble_scores_by_the_mean_of_its_probabilities():
     ("context", "mixers"), [(20, "attention"), (4, "attention"), (4, "state_space")]
 )
 def test_a_continuation_is_scored_in_windows_as_it_would_be_written(context, mixers):
-    """In the first window as in training; then half a window is known; or all, if it may be."""
+    """The first window is read as in training; of each later one, half is known."""
     form = dict(mixers=mixers, positions="none") if mixers == "state_space" else {}
     model = shaken(LanguageModel, len(LETTERS), **form)
     trained, text = Trained(model, Continuation(LETTERS, context), {}), "abcdabdcabbcd"

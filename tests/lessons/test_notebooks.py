@@ -36,7 +36,7 @@ def verdicts(outputs: list[dict]) -> list[str]:
 
 @pytest.mark.parametrize("number", LESSONS)
 def test_a_lesson_runs_as_a_notebook(number):
-    """Its exercises are not begun; its simulations live in their cells."""
+    """Its exercises are not begun; its simulations run in their cells."""
     module = lessons.load(number)
     outputs = executed(lesson_notebook(module))
     checked = verdicts(outputs)[-len(module.EXERCISES) :]
@@ -77,7 +77,7 @@ def names_of(node: ast.stmt) -> set[str]:
 
 
 def global_names(code: CodeType) -> set[str]:
-    """The global names that a function reads, and the functions within it."""
+    """The global names that a function and the functions within it read."""
     within = (const for const in code.co_consts if isinstance(const, CodeType))
     own = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
     return own.union(*map(global_names, within))

@@ -81,7 +81,7 @@ def test_a_run_is_evaluated_on_a_file(task, succeed, refuse):
     predicted = " --predictions new/out.tsv" * (task in ROWS)
     first, *lines = succeed(main_of(task), flags + predicted)[bool(predicted) :]
     count = COUNTS.get(task) or ROWS[task]
-    told = f"measures of {count} examples in data, each with its 95 % interval by bootstrap:"
+    told = f"measures of {count} examples in data, each with its 95 % bootstrap interval:"
     assert first == told
     number = r"-?\d+\.\d{4}"
     names, figures = [], {}
@@ -153,9 +153,9 @@ def test_predictions_overwrite_neither_the_data_nor_what_is_no_file(task, refuse
     Path("link.tsv").symlink_to("data")
     flags = "--run run --data data --predictions"
     for path, words in {
-        "data": "another file than --data",
-        "./folder/../data": "another file than --data",
-        "link.tsv": "another file than --data",
+        "data": "a file other than --data",
+        "./folder/../data": "a file other than --data",
+        "link.tsv": "a file other than --data",
         "folder": "written to a file in a folder",
         "data/out.tsv": "written to a file in a folder",
         "/dev/null": "written to a file in a folder; received /dev/null",
@@ -187,7 +187,7 @@ def test_of_a_long_text_some_windows_are_measured(call, monkeypatch):
     Path("data").write_text(9 * "abcd")
     code, out, err = call(main_of("write"), "--run run --data data")
     assert code == 0 and out[0].startswith("measures of 3 examples")
-    assert err == ["note: data is long: of each 2 windows of the text one is measured"]
+    assert err == ["note: data is long: one of every 2 windows of the text is measured"]
 
 
 def test_the_right_answer_of_a_sentence_has_its_words():

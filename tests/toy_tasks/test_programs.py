@@ -153,9 +153,9 @@ def test_impossible_flags_are_refused_without_a_trace(refuse, monkeypatch):
         "--warm-up 3": ["is --warmup meant?"],
         "--epochs 3": ["a set of pairs", "copy_task, which draws at random", "Use --steps"],
         "--epochs 0": ["--epochs is at least 1; received 0"],
-        "--epochs 3 --steps 3": ["so --steps cannot; received both"],
-        "--epochs 3 --resume": ["so --resume cannot; received both"],
-        "--epochs 3 --quick": ["so --quick cannot; received both"],
+        "--epochs 3 --steps 3": ["without --steps; received both"],
+        "--epochs 3 --resume": ["without --resume; received both"],
+        "--epochs 3 --quick": ["without --quick; received both"],
     }.items():
         refuse(copying, flags, *words)
 

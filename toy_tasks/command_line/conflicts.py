@@ -31,7 +31,7 @@ def require_counts(parser: Parser, options: argparse.Namespace) -> None:
 
 
 def require_one_length(options: argparse.Namespace) -> None:
-    """Refuse --epochs below 1, and together with another flag that sets the steps."""
+    """Refuse --epochs below 1, or together with another flag that determines the steps."""
     epochs = getattr(options, "epochs", None)
     if epochs is None:
         return
@@ -39,7 +39,7 @@ def require_one_length(options: argparse.Namespace) -> None:
         raise InputError("--epochs is at least 1", epochs, "Change it, or leave it out.")
     for name in ("steps", "resume", "quick"):
         if name in options.explicit:
-            rule = f"--epochs sets the steps of a new run, and so --{name} cannot"
+            rule = f"--epochs sets the steps of a new run, without --{name}"
             raise InputError(rule, "both", "Leave out one of them.")
 
 

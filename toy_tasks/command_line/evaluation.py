@@ -49,7 +49,7 @@ def require_predictions_path(options: argparse.Namespace) -> None:
     if getattr(options, "predictions", None):
         path = require_output(options.predictions)
         if path in [Path(file).resolve() for file in _files(options)]:
-            rule, fix = "--predictions is another file than --data", "Name another file."
+            rule, fix = "--predictions names a file other than --data", "Name another file."
             raise InputError(rule, options.predictions, fix)
 
 
@@ -60,7 +60,7 @@ def report(options: argparse.Namespace, evaluation: Evaluation) -> None:
         print(f"predictions: {options.predictions}")
     count = counted(len(next(iter(evaluation.measures.values())).counts), "example")
     files = " ".join(map(str, _files(options)))
-    print(f"measures of {count} in {files}, each with its 95 % interval by bootstrap:")
+    print(f"measures of {count} in {files}, each with its 95 % bootstrap interval:")
     print(*evaluation.lines(), sep="\n")
 
 

@@ -62,7 +62,7 @@ def bleu_metric(references: Sequence[str], spaced: str, **settings):
 def bleu_measure(written: Sequence[str], references: Sequence[str], tokenized: bool) -> Measure:
     """BLEU of texts; sacrebleu tokenizes them first, unless they are `tokenized` already."""
     metric = bleu_metric(references, "none" if tokenized else "13a")
-    metric.effective_order = True  # for sentences; their counts are those of the corpus
+    metric.effective_order = True  # else sentence_score warns; counts are the same
     pairs = zip(written, references, strict=True)
     scores = [metric.sentence_score(hypothesis, [right]) for hypothesis, right in pairs]
     counts = np.array([[s.sys_len, s.ref_len, *s.counts, *s.totals] for s in scores])

@@ -40,7 +40,7 @@ def brackets(tree: Tree, ignored: Collection[int] = ()) -> Counter[tuple[str, in
 
 
 def evalb(written: Sequence[tuple[Tree, bool]], gold: Sequence[Tree]) -> dict[str, Measure]:
-    """Compare written trees with the gold trees -> percentages by name.
+    """Compare written trees with the gold trees -> measures by name, in percent.
 
     `written` has each tree and whether it was well formed. Precision, recall and F1 = 2 P R /
     (P + R) count the brackets of all sentences together; "exact" is the share of trees whose

@@ -23,7 +23,7 @@ def markdown_table(rows: Sequence[Sequence[str]]) -> str:
 def fitted_table(rows: Sequence[Sequence[str]]) -> str:
     """Rows of cells as lines; if these are longer than WIDTH, rows and columns change places.
 
-    They stay as they are if that would only make the lines longer.
+    They stay as they are if that would not make the lines shorter.
     """
     table, turned = aligned_table(rows), aligned_table([*zip(*rows, strict=True)])
     width, turned_width = (text.find("\n") for text in (f"{table}\n", f"{turned}\n"))
