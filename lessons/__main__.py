@@ -112,7 +112,7 @@ def notebooks(out: Path) -> int:
     try:
         out.mkdir(parents=True, exist_ok=True)
         for file, text in files.items():
-            file.write_text(text, encoding="utf-8")
+            file.write_text(text, encoding="utf-8", newline="\n")
             print(file)
     except OSError as problem:
         raise InputError("--out is a folder to write in", problem, "Name another.") from None

@@ -10,7 +10,7 @@ from numformer.later.activations import swiglu
 
 
 def gpt_size(d_model, d_ff, layers, vocabulary, places):
-    """Sizes of M models, each (M,) -> attention, network, total, (M,).
+    """Sizes of M models (M,) -> attention, network, total (M,).
 
     The models are GPTs with pre-norm. Every product has a bias.
     Each symbol and each place has a row of d_model numbers. The

@@ -168,7 +168,7 @@ def scaling() -> dict[str, Law]:
     text = (Path(toy_tasks.__file__).parent / "scaling.md").read_text(encoding="utf-8")
     laws = {}
     for unit in ("characters", "subwords"):
-        interval = text.partition(f"\n{unit}: error of")[2]
+        interval = text.partition(f"\n{unit}: laws fitted")[2]
         added, joined = (
             abs(float(x)) for x in re.findall(r"(?:added|joined): (\S+);", interval)[:2]
         )

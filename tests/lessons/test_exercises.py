@@ -317,7 +317,7 @@ CALLED = "\n" + attention(dZ="softmax_backward(dA, A)").removeprefix(HEADER)
         (softmax("return weigths * 3"), "A name is misspelt, not imported, or has no value"),
         (softmax("return weights @ dweights"), "last axis of a, here 7, has to equal the last but"),
         (softmax("return weights * dweights.T"), f"could not be broadcast .*{SHAPES}"),
-        (softmax("raise NotImplementedError"), "Not written yet."),
+        (softmax("raise NotImplementedError()"), "Not written yet."),
         (attention(**{"return": "dQ, dK"}), "2 results and not 4: its last line"),
         (softmax("return 0.5"), "Its dscores is a float and not an array."),
         (softmax("return weights.sum(axis=-1)"), "shape .5,., but a gradient has the shape"),

@@ -200,7 +200,7 @@ def test_laws_are_fitted_predicted_and_drawn(call, refuse, monkeypatch):
     monkeypatch.setattr("toy_tasks.command_line.training.loss_curve", lambda *how: None)
     code, out, err = call(scaling.main, "--context 16 --seeds 2")
     assert code in (0, 1) and err == []
-    first = "characters: error of the laws"
+    first = "characters: laws fitted"
     start = next(place for place, line in enumerate(out) if line.startswith(first))
     ended = [line.partition(":")[0] for line in out[:start]]
     assert "characters-1x4-8-2" in ended and "characters-1x12-40-2" not in ended

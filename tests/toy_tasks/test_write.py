@@ -135,7 +135,7 @@ def test_what_cannot_be_is_refused_in_one_line_without_a_trace(succeed, refuse):
         save_model(Path(name, "best.safetensors"), model, text=text.description(), task="a word")
     for flags, message in {
         "": "a text to learn from, or a run to use",
-        "--data text.txt --run runs/write --length 3": "writes nothing, so it has no --length",
+        "--data text.txt --run runs/write --length 3": "have no effect; received one for length",
         "--data short.txt": "20 times the 65 characters",
         "--data text.txt --positions learned --max-length 7 --context 8": "max_length = 7",
         "--run runs/write --prompt a --length 0": "at least 1; received 0",
