@@ -83,7 +83,8 @@ class Parsing(Transduction):
 
     def answer_symbols(self, text: str) -> list[str]:
         """Split a tree that is written as `join` writes it; each closing bracket gets its label."""
-        symbols, labels = [], []
+        symbols: list[str] = []
+        labels: list[str] = []
         for symbol in re.findall(r"\([^\s()]*|\)|[^\s()]+", text):
             if symbol == ")":
                 symbol += labels.pop() if labels else ""

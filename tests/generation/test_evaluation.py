@@ -91,6 +91,7 @@ def test_a_continuation_is_scored_in_windows_as_it_would_be_written(context, mix
         expected += log_p[places - 1, ids[0, places]].sum()
     pair = text[:1], text[1:]
     assert trained.score([pair, ("ab", "cd")])[0] == pytest.approx(expected)
+    assert model.pending() == 0
     evaluation = trained.evaluate([pair])
     assert evaluation["loss"] == pytest.approx(-expected / 12)
     assert evaluation["bits_per_character"] == pytest.approx(-expected / 12 / np.log(2))
@@ -185,6 +186,23 @@ def test_predictions_are_saved_as_a_table(tmp_path):
     assert [float(row["log_p"]) for row in rows] == [p.log_p for p in evaluation.predictions]
     assert "exact match 0.0000 (0.0000 to 0.0000)" in repr(evaluation)
 
+    trained.evaluate(PAIRS[:1]).save(tmp_path / "one.tsv")
+    assert len((tmp_path / "one.tsv").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("pairs", "words"),
+    [
+        ([("aq", "one"), ("a", "two")], "1 example of 2 .* such as 'q';"),
+        ([("a", "one"), ("a", "six")], "1 example of 2 .* such as 'six';"),
+        ([("qa", "six one"), ("q", "six")], "2 examples of 2 .* such as '(q' 'six|six' 'q)';"),
+    ],
+)
+def test_symbols_that_training_never_saw_are_named(pairs, words):
+    trained = Trained(pair_model(), Transduction(LETTERS, WORDS, 2), {})
+    with pytest.warns(UserWarning, match=words):
+        trained.evaluate(pairs)
+
 
 def test_a_tree_is_split_as_it_is_joined():
     pipeline = Parsing(LETTERS, WORDS, 6)
@@ -220,7 +238,9 @@ def test_what_cannot_be_evaluated_is_refused(complaint):
         partial(holes.score, [("a_", "ba")]): "received 'ba' for 'a_'",
         partial(holes.score, [("a_", "abc")]): "received 'abc' for 'a_'",
         partial(holes.evaluate, [("ab", "ab")]): "a symbol for each hole '_'",
-        partial(Evaluation({}, []).save, "out.tsv"): "predictions are answers to sources",
+        partial(Evaluation({}, []).save, "out.tsv"): "predictions are answers to sources; received",
+        partial(pairs.evaluate(PAIRS).save, "."): "written to a file in a folder; received",
+        partial(pairs.evaluate(PAIRS).save, f"{__file__}/a.tsv"): "written to a file in a folder",
         partial(replace(text, model=Ensemble([text.model])).score, [("a", "b")]): "a single",
     }.items():
         assert words in complaint(call)
