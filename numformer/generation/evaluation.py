@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -139,7 +139,7 @@ def score(
     if isinstance(model, Ensemble) and not pipeline.has_right_answers:
         rule, fix = "texts are scored by a single language model", "Load one run."
         raise InputError(rule, f"{len(model.models)} models", fix)
-    return pipeline.score(model, texts, written)
+    return pipeline.score(cast(Any, model), texts, written)
 
 
 def require_examples(pipeline: TextPipeline, choices: Sequence[Sequence[Symbols]]) -> None:

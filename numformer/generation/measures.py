@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from numformer.errors import InputError
 
@@ -33,7 +34,7 @@ class Measure:
     figure: Callable[[np.ndarray], float]
 
     @classmethod
-    def ratio(cls, parts: Sequence[float], wholes: Sequence[float], scale: float = 1) -> "Measure":
+    def ratio(cls, parts: ArrayLike, wholes: ArrayLike, scale: float = 1) -> "Measure":
         """scale * sum(parts) / sum(wholes), such as errors per 100 words."""
         return cls(np.array([parts, wholes], float).T, partial(_quotient, scale))
 
