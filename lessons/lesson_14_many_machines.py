@@ -333,8 +333,8 @@ def the_same_layer():
         found = y[0], dx[0], np.concatenate(da, axis=1), np.concatenate(db)
         off = max(abs(a - b).max() for a, b in zip(found, wanted, strict=True))
         rows.append((name, f"{machines}", scientific(off)))
-    told = r"Output, $\mathrm{d}X$ and the gradients of all columns and all rows, put together."
-    return table(["layer", "machines", "largest difference from one machine"], rows, told)
+    caption = r"Output, $\mathrm{d}X$ and the gradients of all columns and all rows, put together."
+    return table(["layer", "machines", "largest difference from one machine"], rows, caption)
 
 
 # %% [markdown]

@@ -15,7 +15,7 @@ FOLDED = {"jupyter": {"source_hidden": True}}
 """The metadata of a cell whose code is hidden until a reader unfolds it."""
 
 
-def notebook(made: Iterable[Cell]) -> str:
+def notebook(contents: Iterable[Cell]) -> str:
     """The JSON text of a notebook with these cells."""
     outputs: dict[str, dict] = {"code": {"execution_count": None, "outputs": []}, "markdown": {}}
     return json.dumps(
@@ -23,7 +23,7 @@ def notebook(made: Iterable[Cell]) -> str:
             "cells": [
                 {"cell_type": kind, "id": f"cell-{n}", "metadata": metadata, "source": text}
                 | outputs[kind]
-                for n, (kind, text, metadata) in enumerate(made)
+                for n, (kind, text, metadata) in enumerate(contents)
             ],
             "metadata": {
                 "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -39,15 +39,15 @@ def notebook(made: Iterable[Cell]) -> str:
 
 def exercise_cells(exercises: Sequence, solved: bool = False) -> list[Cell]:
     """For each exercise its task, the code to fill in, and a cell that checks it."""
-    made: list[Cell] = []
+    contents: list[Cell] = []
     for number, exercise in enumerate(exercises, 1):
         code = exercise.solved if solved else exercise.code
-        made += [
+        contents += [
             ("markdown", f"## {number}. {exercise.title}\n\n{exercise.task}", {}),
             ("code", code.rstrip(), {}),
             ("code", f"lessons.check({exercise.lesson}, {exercise.name})", {}),
         ]
-    return made
+    return contents
 
 
 def exercise_notebook(title: str, exercises: Sequence, solved: bool = False) -> str:
@@ -65,18 +65,20 @@ def lesson_notebook(module: ModuleType) -> str:
     The code of a cell that shows something is folded, as on the lesson's page. The exercises come
     last, because one of their functions may have the same name as one that the lesson uses.
     """
-    made: list[Cell] = []
+    contents: list[Cell] = []
     for cell in cells(Path(str(module.__file__))):
         shown = [function.__name__ for function in cell.shown(module)]
         if cell.text.startswith("## Exercises"):
-            made.append(("markdown", "## Exercises\n\nThey are at the end of this notebook.", {}))
+            contents.append(
+                ("markdown", "## Exercises\n\nThey are at the end of this notebook.", {})
+            )
         elif cell.is_markdown:
-            made.append(("markdown", linked(cell.text), {}))
+            contents.append(("markdown", linked(cell.text), {}))
         elif shown != ["exercises"]:
-            made.append(("code", cell.text, FOLDED if shown else {}))
+            contents.append(("code", cell.text, FOLDED if shown else {}))
     words = "# Your turn\n\nFill in a function, run its cell, and check it with the cell below."
-    made += [("markdown", words, {}), ("code", f"{IMPORTS}\nimport lessons", {})]
-    return notebook([*made, *exercise_cells(module.EXERCISES)])
+    contents += [("markdown", words, {}), ("code", f"{IMPORTS}\nimport lessons", {})]
+    return notebook([*contents, *exercise_cells(module.EXERCISES)])
 
 
 def linked(markdown: str) -> str:

@@ -97,8 +97,8 @@ class Continuation(OneVocabulary):
                 with inference():
                     logits = model.forward(window[None, :-1])[0]
                 targets = window[known - first :]
-                of_targets = log_softmax(logits[-len(targets) :])
-                log_p[row] += of_targets[np.arange(len(targets)), targets].sum()
+                predicted = log_softmax(logits[-len(targets) :])
+                log_p[row] += predicted[np.arange(len(targets)), targets].sum()
                 known += len(targets)
         return log_p, np.array([*map(len, written)])
 

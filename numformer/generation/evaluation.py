@@ -7,7 +7,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +15,7 @@ import numpy as np
 from numformer.counts import counted
 from numformer.errors import InputError
 from numformer.generation.ensemble import Ensemble
-from numformer.generation.measures import Measure, edit_distance
+from numformer.generation.measures import Measure, nearest
 from numformer.generation.text_pipeline import Symbols, TextPipeline
 from numformer.runs.files import write_atomically
 
@@ -115,10 +114,7 @@ def evaluate(
     right, found, predictions = [first for first, *_ in choices], {}, []
     if pipeline.has_right_answers:
         answers = pipeline.write(model, texts, **settings)
-        right = [
-            min(targets, key=partial(edit_distance, answer))
-            for answer, targets in zip(answers, choices, strict=True)
-        ]
+        right = [*map(nearest, answers, choices)]
         found = (measures or pipeline.measures)(texts, answers, right)
     log_p, counts = score(pipeline, model, texts, right)
     found["loss"] = Measure.ratio(-log_p, counts)

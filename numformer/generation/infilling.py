@@ -69,8 +69,8 @@ class Infilling(OneVocabulary):
         for row, (text, answer) in enumerate(zip(texts, written, strict=True)):
             holes = self._holes(text, answer)
             ids = self.vocabulary.encode(answer[hole] for hole in holes)
-            of_holes = self._log_softmax(model, text, holes)
-            log_p[row], counts[row] = of_holes[np.arange(len(holes)), ids].sum(), len(holes)
+            predicted = self._log_softmax(model, text, holes)
+            log_p[row], counts[row] = predicted[np.arange(len(holes)), ids].sum(), len(holes)
         return log_p, counts
 
     def measures(self, texts, answers, right):

@@ -1,6 +1,6 @@
 """Measures of a test set, and how far chance may have moved them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,6 +20,11 @@ def edit_distance(a: Sequence, b: Sequence) -> int:
             diagonal = distances[j]
             distances[j] = min(substituted, distances[j] + 1, distances[j - 1] + 1)
     return distances[-1]
+
+
+def nearest(answer: Sequence, targets: Iterable[Sequence]) -> Sequence:
+    """The first of the targets with the smallest edit distance from an answer."""
+    return min(targets, key=partial(edit_distance, answer))
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def test_an_ensemble_scores_by_the_mean_of_its_probabilities():
 @pytest.mark.parametrize(
     ("context", "mixers"), [(20, "attention"), (4, "attention"), (4, "state_space")]
 )
-def test_a_continuation_is_scored_in_windows_as_it_would_be_written(context, mixers):
+def test_a_continuation_is_scored_in_windows(context, mixers):
     """The first window is read as in training; of each later one, half is known."""
     form = dict(mixers=mixers, positions="none") if mixers == "state_space" else {}
     model = shaken(LanguageModel, len(LETTERS), **form)

@@ -88,5 +88,5 @@ def test_branches_that_no_input_took_are_named_and_masks_may_be_none(capsys):
     ]
     assert gradient_check.main(["test_tails:case"]) == 0
     printed = capsys.readouterr().out
-    said = "not checked, because no input takes this branch"
-    assert all(f"{said}; {text}\n" in printed for text in texts)
+    words = "not checked, because no input takes this branch"
+    assert all(f"{words}; {text}\n" in printed for text in texts)

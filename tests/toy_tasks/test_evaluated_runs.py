@@ -81,8 +81,8 @@ def test_a_run_is_evaluated_on_a_file(task, succeed, refuse):
     predicted = " --predictions new/out.tsv" * (task in ROWS)
     first, *lines = succeed(main_of(task), flags + predicted)[bool(predicted) :]
     count = COUNTS.get(task) or ROWS[task]
-    told = f"measures of {count} examples in data, each with its 95 % bootstrap interval:"
-    assert first == told
+    title = f"measures of {count} examples in data, each with its 95 % bootstrap interval:"
+    assert first == title
     number = r"-?\d+\.\d{4}"
     names, figures = [], {}
     for line in lines:

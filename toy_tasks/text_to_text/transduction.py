@@ -3,14 +3,13 @@
 import argparse
 import operator
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 from numformer.data import Batch, PairBatch
 from numformer.errors import InputError
 from numformer.generation import Transduction
-from numformer.generation.measures import Measure, edit_distance
+from numformer.generation.measures import Measure, edit_distance, nearest
 from numformer.models import Config, Transformer
 from toy_tasks.command_line import finish, settings_from, train_task
 from toy_tasks.data.text_files import Pair
@@ -60,10 +59,9 @@ class TransductionTask:
     def measure(self, written: Sequence[str], examples: Sequence[Example]) -> dict[str, float]:
         """Compare each written target with the nearest right one -> the task's figures."""
         texts = [self.text.source.split(source) for source, _ in examples]
-        answers, right = [*map(self.text.target.split, written)], []
-        for answer, (_, targets) in zip(answers, examples, strict=True):
-            choices = map(self.text.target.split, targets)
-            right.append(min(choices, key=partial(edit_distance, answer)))
+        split = self.text.target.split
+        answers, choices = [*map(split, written)], (map(split, right) for _, right in examples)
+        right = [*map(nearest, answers, choices)]
         found = self.measures(texts, answers, right)
         return {name: found[name].value for name in self.figures}
 
