@@ -108,7 +108,7 @@ def the_lines_of_the_ledger():
 
 
 # %% [markdown]
-# Is that true? We can record the library's operations while it runs, as for the page of lesson 9. Then
+# Is it true? We can record the library's operations while it runs, as on the page of lesson 9. Then
 # we add up the operations of its matrix products, forward and backward.
 
 
