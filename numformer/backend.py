@@ -16,27 +16,32 @@ _kernels: dict[type, dict[str, Callable]] = {np.ndarray: {}}
 
 def array_module(x) -> Any:
     """The module (numpy or cupy) whose functions work on the array `x`."""
-    if isinstance(x, np.ndarray):
-        return np
-    return sys.modules[type(x).__module__.partition(".")[0]]
+    return np if isinstance(x, np.ndarray) else _module_of(type(x))
+
+
+@functools.cache
+def _module_of(array_type: type) -> Any:
+    return sys.modules[array_type.__module__.partition(".")[0]]
 
 
 def kernels_for(array) -> dict[str, Callable]:
     """The kernels for arrays of this type, by name; numformer/kernels is imported at first use."""
-    if type(array) not in _kernels:
-        kernels = importlib.import_module("numformer.kernels")
-        _kernels[type(array)] = kernels.kernels_of(array)
-    return _kernels[type(array)]
+    kernels = _kernels.get(type(array))
+    if kernels is None:
+        kernels = importlib.import_module("numformer.kernels").kernels_of(array)
+        _kernels[type(array)] = kernels
+    return kernels
 
 
 def has_kernel(formula: Callable) -> Callable:
     """Make a formula use the kernel of the same name on a GPU, if there is one."""
 
+    name = formula.__name__
+
     @functools.wraps(formula)
     def kernel_or_formula(*arguments, **settings):
         array = arguments[0] if arguments else next(iter(settings.values()))
-        kernel = not isinstance(array, np.ndarray) and kernels_for(array).get(formula.__name__)
-        return (kernel or formula)(*arguments, **settings)
+        return kernels_for(array).get(name, formula)(*arguments, **settings)
 
     return kernel_or_formula
 
