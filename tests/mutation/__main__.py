@@ -337,14 +337,34 @@ def first_failure(items: list[pytest.Item], observed: dict, note: Note) -> str:
     return ""
 
 
+def import_changed(codes: dict[str, types.CodeType]) -> None:
+    """Let this process import the code of `codes`, by file, instead of what the files hold."""
+    get_code = importlib.machinery.SourceFileLoader.get_code
+
+    def changed(loader, name):
+        return codes.get(loader.path) or get_code(loader, name)
+
+    importlib.machinery.SourceFileLoader.get_code = changed
+
+
+def functions_at_import() -> set[str]:
+    """The functions that run while the library and the tests are imported."""
+
+    def collect(_, note: Note) -> str:
+        instrumented = [source.instrumented_code(SEEN_FUNCTIONS) for source in sources().values()]
+        files = (str(source.file) for source in sources().values())
+        import_changed(dict(zip(files, instrumented, strict=True)))
+        seen = vars(builtins).setdefault(SEEN_FUNCTIONS, set())
+        pytest.main(["--collect-only", *suite(), *PYTEST])
+        return json.dumps(sorted(seen))
+
+    ((_, answer),) = run_in_processes([None], collect)
+    return {*json.loads(answer)}
+
+
 def first_failure_at_import(source: Source, mutant: Mutant, paths: list[str], note: Note) -> str:
     """The first test file that fails with `mutant` in the imported library, or ""."""
-    file, get_code = str(source.file), importlib.machinery.SourceFileLoader.get_code
-
-    def broken(loader, name):
-        return source.code(mutant) if loader.path == file else get_code(loader, name)
-
-    importlib.machinery.SourceFileLoader.get_code = broken
+    import_changed({str(source.file): source.code(mutant)})
     signal.setitimer(signal.ITIMER_REAL, IMPORT_SECONDS)
     for path in paths:
         note(Path(path).name)
@@ -467,6 +487,11 @@ def run(mutants: list[Mutant], equal: dict[str, str], verdicts: Verdicts) -> Non
         return first_failure_at_import(sources()[mutant.path], mutant, paths, note)
 
     # Mutants that no test runs or notices may take effect when the library is imported.
+    left = [mutant for mutant in left if mutant.name not in verdicts.by_mutant]
+    early = functions_at_import() if any(mutant.in_function for mutant in left) else set()
+    for mutant in left:
+        if mutant.in_function and mutant.function not in early:
+            take(mutant, "")
     left = [mutant for mutant in left if mutant.name not in verdicts.by_mutant]
     files = test_file_coverage()
     for library in ("numpy", "hypothesis", "safetensors.numpy", "matplotlib.backends.backend_agg"):

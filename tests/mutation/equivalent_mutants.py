@@ -10,7 +10,6 @@ from tests.mutation.mutants import Mutant
 
 LISTED = """
 Arrays of the host have no kernels.
-    backend.py: kernel = kernels_for(array).get(formula.__name__)
     arithmetic.py: if (kernel := kernels_for(a).get('matmul'))
 A distance has no sign.
     later/attention/patterns.py: abs(t[:, None] - s)
