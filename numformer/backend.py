@@ -12,36 +12,32 @@ from typing import Any
 import numpy as np
 
 _kernels: dict[type, dict[str, Callable]] = {np.ndarray: {}}
+_modules: dict[type, Any] = {}
 
 
 def array_module(x) -> Any:
     """The module (numpy or cupy) whose functions work on the array `x`."""
-    return np if isinstance(x, np.ndarray) else _module_of(type(x))
-
-
-@functools.cache
-def _module_of(array_type: type) -> Any:
-    return sys.modules[array_type.__module__.partition(".")[0]]
+    if type(x) not in _modules:
+        name = "numpy" if isinstance(x, np.ndarray) else type(x).__module__.partition(".")[0]
+        _modules[type(x)] = sys.modules[name]
+    return _modules[type(x)]
 
 
 def kernels_for(array) -> dict[str, Callable]:
     """The kernels for arrays of this type, by name; numformer/kernels is imported at first use."""
-    kernels = _kernels.get(type(array))
-    if kernels is None:
-        kernels = importlib.import_module("numformer.kernels").kernels_of(array)
-        _kernels[type(array)] = kernels
-    return kernels
+    if type(array) not in _kernels:
+        kernels = importlib.import_module("numformer.kernels")
+        _kernels[type(array)] = kernels.kernels_of(array)
+    return _kernels[type(array)]
 
 
 def has_kernel(formula: Callable) -> Callable:
     """Make a formula use the kernel of the same name on a GPU, if there is one."""
 
-    name = formula.__name__
-
     @functools.wraps(formula)
     def kernel_or_formula(*arguments, **settings):
         array = arguments[0] if arguments else next(iter(settings.values()))
-        return kernels_for(array).get(name, formula)(*arguments, **settings)
+        return kernels_for(array).get(formula.__name__, formula)(*arguments, **settings)
 
     return kernel_or_formula
 
