@@ -7,6 +7,7 @@ import numpy as np
 
 from numformer.backend import array_module
 from numformer.errors import InputError, require_positive
+from numformer.generation.bound import bound
 from numformer.models import Model
 from numformer.paper.beam import Hypothesis, largest_entries, length_penalty, search
 
@@ -92,4 +93,4 @@ def n_best(
         rule = f"a length penalty is one of {', '.join(PENALTIES)}"
         raise InputError(rule, repr(penalty), 'Name one; the paper\'s is "paper".')
     divisor = partial(PENALTIES[penalty], alpha=alpha)
-    return search(model, inputs, max_length, beam, divisor, count, largest_in_groups)
+    return search(bound(model), inputs, max_length, beam, divisor, count, largest_in_groups)

@@ -7,6 +7,7 @@ import numpy as np
 
 from numformer.data import Vocabulary
 from numformer.errors import require_positive
+from numformer.generation.bound import greedy
 from numformer.generation.sampling import (
     Sampling,
     is_temperature,
@@ -16,7 +17,6 @@ from numformer.generation.sampling import (
 from numformer.generation.text_pipeline import OneVocabulary, Symbols
 from numformer.layer import inference
 from numformer.models import Model
-from numformer.paper.writing import greedy
 
 
 def extrapolates(model: Model) -> bool:

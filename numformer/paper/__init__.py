@@ -28,14 +28,14 @@ from numformer.paper.config import Config as Config
 from numformer.paper.transformer import Transformer as Transformer
 from numformer.paper.cross_entropy import CrossEntropy
 from numformer.paper.adam import Adam, warmup_rate
-from numformer.paper.writing import greedy
+from numformer.paper.writing import greedy as greedy
 from numformer.paper.beam import beam_search as beam_search
 
-# Config, Transformer and beam_search are omitted; `numformer` exports extended versions of them.
+# Config, Transformer, greedy and beam_search are omitted; `numformer` exports its own of them.
 __all__ = [  # in reading order
     "Linear", "Softmax", "Places", "Reach", "ExplicitMask", "causal_mask", "padding_mask", "Memory",
     "State", "ScaledDotProductAttention", "Heads", "MultiHeadAttention", "SelfAttention",
     "CrossAttention", "ReLU", "FeedForward", "Embedding", "OutputProjection", "InputEmbedding",
     "SinusoidalPositions", "LearnedPositions", "LayerNorm", "Dropout", "Residual", "EncoderLayer",
-    "Encoder", "DecoderLayer", "Decoder", "CrossEntropy", "Adam", "warmup_rate", "greedy",
+    "Encoder", "DecoderLayer", "Decoder", "CrossEntropy", "Adam", "warmup_rate",
 ]  # fmt: skip

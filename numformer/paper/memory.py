@@ -97,22 +97,23 @@ class KeysAndValues:
                 f"position {stop}",
                 "Start the model with a larger length.",
             )
-        self._arrays = self._arrays or [self._empty(key), self._empty(value)]
+        self._arrays = self._arrays or [self._empty(x, len(x)) for x in (key, value)]
         for array, new in zip(self._arrays, (key, value), strict=True):
             array[:, :, start:stop] = new
         return *(array[:, :, :stop] for array in self._arrays), np.arange(stop)
 
     def choose(self, rows: np.ndarray) -> None:
-        """Like Memory.choose. Only the filled part of the arrays is copied."""
-        length = self.memory.length
+        """Like Memory.choose. Only filled parts are copied, and only of rows that move."""
+        length, places = self.memory.length, np.arange(len(rows))
         for index, array in enumerate(self._arrays):
-            chosen = self._empty(array, len(rows))
-            chosen[:, :, :length] = array[:, :, :length][array_module(array).asarray(rows)]
-            self._arrays[index] = chosen
+            resized = len(array) != len(rows)
+            to = places[resized | (rows != places)]
+            self._arrays[index] = chosen = self._empty(array, len(rows)) if resized else array
+            to, origin = map(array_module(array).asarray, (to, rows[to]))
+            chosen[to, :, :length] = array[origin, :, :length]
 
-    def _empty(self, like, batch: int | None = None):
-        size, heads, _, width = like.shape
-        shape = (size if batch is None else batch, heads, self.memory.room, width)
+    def _empty(self, like, batch: int):
+        shape = batch, like.shape[1], self.memory.room, like.shape[3]
         return array_module(like).empty(shape, like.dtype)
 
 

@@ -37,17 +37,16 @@ def greedy(model: Writer, inputs: np.ndarray, max_length: int) -> list[list[int]
     Each id is the most probable one at its position. A row stops before its first end id, or after
     `max_length` ids. The start id is left out.
     """
-    unwritten = special_ids(model).unwritten
+    unwritten = {*special_ids(model).unwritten}
 
     def most_probable_ids(logits, rows: np.ndarray) -> np.ndarray:
         # No softmax is needed, since it keeps the order of the logits.
         highest = logits.max(axis=-1)
         require_no_nan(to_host(highest - highest))  # NaN if `highest` is NaN or infinite
         ids = to_host(logits.argmax(axis=-1))
-        if np.isin(ids, unwritten).any():
+        if not unwritten.isdisjoint(ids.tolist()):
             allowed = logits.copy()
-            for symbol in unwritten:
-                allowed[:, symbol] = -np.inf
+            allowed[:, [*unwritten]] = -np.inf
             ids = to_host(allowed.argmax(axis=-1))
         return ids
 
@@ -61,7 +60,7 @@ def write(model: Writer, inputs: np.ndarray, max_length: int, choose: Callable) 
     """
     require_positive("max_length", max_length)
     require_writer(model)
-    batch, special = len(inputs), special_ids(model)
+    batch, ends = len(inputs), {*special_ids(model).ends}
     written = np.zeros((batch, max_length), int)
     ended, rows = np.zeros(batch, dtype=bool), np.arange(batch)
     with inference():
@@ -70,11 +69,11 @@ def write(model: Writer, inputs: np.ndarray, max_length: int, choose: Callable) 
         for position in range(max_length):
             ids = choose(model.step(ids, state), rows)
             written[rows, position] = ids
-            ended[rows] |= np.isin(ids, special.ends)
+            ended[rows] |= [symbol in ends for symbol in ids.tolist()]
             if ended.all():
                 break
             if 2 * ended[rows].sum() >= len(rows):
                 open_rows = np.flatnonzero(~ended[rows])
                 state.choose(open_rows)
                 rows, ids = rows[open_rows], ids[open_rows]
-    return [special.before_end(row) for row in written.tolist()]
+    return [special_ids(model).before_end(row) for row in written.tolist()]

@@ -1,0 +1,402 @@
+"""A model bound for decoding: the same layers, with fewer calls for each symbol.
+
+In a small model, a step consists of small products, and most of its time goes into the calls
+between them. What is the same at every step of a decoding is therefore bound once, when it starts:
+the weights of query, key and value side by side in one matrix; the gain of a norm with its factors;
+a row for each position; the keys and values of the sources, scaled; their mask. What remains of a
+layer is a function of x (N, D), for N sequences with one new position each. It gives the layer's
+numbers, except for the rounding of the last digits, and keeps its state in the same Memory.
+
+FORMS has these functions. A layer of a class without one, such as a mixer or a user's own layer, is
+called as usual between the others; so is a layer that a form refuses.
+"""
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from numformer import paper
+from numformer.arithmetic import matrix_product, max_last, sum_last
+from numformer.blas import MOST_ROWS, PIECE, product
+from numformer.generation.ensemble import Ensemble
+from numformer.later.attention.biased_attention import BiasedAttention
+from numformer.later.attention.heads import BiasedHeads
+from numformer.later.attention.patterns import FullPattern, slices
+from numformer.later.attention.tiles import TiledAttention
+from numformer.later.checkpointed import Checkpointed
+from numformer.later.embeddings import BiasedOutputProjection, UnscaledEmbedding
+from numformer.later.positions import NoPositions
+from numformer.later.pre_norm import NormedDecoder, NormedEncoder, PreNormResidual
+from numformer.models import LanguageModel, Transformer
+from numformer.paper import writing
+from numformer.paper.attention import (
+    CrossAttention,
+    Heads,
+    ScaledDotProductAttention,
+    SelfAttention,
+)
+from numformer.paper.decoder import Decoder, DecoderLayer
+from numformer.paper.dropout import Dropout
+from numformer.paper.embedding import Embedding, InputEmbedding, OutputProjection, check_ids
+from numformer.paper.encoder import Encoder, EncoderLayer
+from numformer.paper.feed_forward import FeedForward, ReLU
+from numformer.paper.layer_norm import LayerNorm
+from numformer.paper.linear import Linear
+from numformer.paper.masks import Places, Reach
+from numformer.paper.memory import KeysAndValues, Memory, SourceState
+from numformer.paper.positions import LearnedPositions, SinusoidalPositions
+from numformer.paper.residual import Residual
+from numformer.paper.writing import Writer
+
+SMALL = 1 << 16  # up to this many entries, a weight is copied beside others for each decoding
+FEW_STEPS = 8  # after so many steps, a transposed copy has saved what it costs
+
+
+def bound(model: Writer) -> Any:
+    """Return a Writer for one decoding with the model's weights, as they are when it starts.
+
+    It is the model itself if nothing can be bound: on a GPU, for other kinds of models and
+    subclasses, and for a `start` or `step` of your own. An Ensemble's models are bound.
+    """
+    if type(model) is Ensemble:
+        ensemble = copy.copy(model)
+        ensemble.models = [bound(each) for each in model.models]
+        return ensemble
+    known = type(model) in (Transformer, paper.Transformer, LanguageModel)
+    own = known and vars(model).keys() & {"start", "step", "forward"}
+    if not known or own or matrix_product.get() or type(model.output.weight.data) is not np.ndarray:
+        return model
+    return Bound(model)
+
+
+class Bound:
+    """A Transformer or LanguageModel, bound when a decoding starts. Like Writer."""
+
+    def __init__(self, model: Any):
+        self.model, self.config = model, model.config
+
+    def start(self, inputs, length: int):
+        state, model = self.model.start(inputs, length), self.model
+        source = None if isinstance(model, LanguageModel) else state.past.state(model)
+        self._here = here = Here(state.past, source)
+        if isinstance(model, LanguageModel):
+            first, stack = model.input, bind(model.tower, here, "reach", "past")
+        else:
+            others = "reach", "memory", "memory_reach", "past"
+            first, stack = model.target, bind(model.decoder, here, *others)
+        check_ids(state.ids, len(first.embedding.weight.data))  # later ids are the model's own
+        self._layers = bind_input(first, here), stack, bind(model.output, here)
+        return state
+
+    def step(self, ids, state):
+        self._here.begin(len(ids))
+        embed, stack, project = self._layers
+        logits = project(stack(embed(ids)))
+        state.past.advance(1)
+        return logits
+
+
+class Here:
+    """The arguments of layers besides x, at the step that begins with N rows.
+
+    Layers without a bound form need `latest`, the Places of the new position, and the Reaches.
+    """
+
+    def __init__(self, past: Memory, source: SourceState | None):
+        self.past, self.source = past, source
+        if source is not None and not source["valid"].all():
+            dtype = source["memory"].dtype
+            offset = np.where(source["valid"], dtype.type(0), dtype.type(-np.inf))
+            source["offset"] = offset[:, None, None]
+
+    def begin(self, rows: int) -> None:
+        self.rows, self._reach = rows, None
+
+    @property
+    def latest(self) -> Places:
+        return Places.without_padding(self.rows, 1, self.past.length, skip_padding=True)
+
+    @property
+    def reach(self) -> Reach:
+        if self._reach is None:
+            self._reach = Reach(self.latest, causal=True)
+        return self._reach
+
+    @property
+    def memory(self):
+        return self.source["memory"]
+
+    @property
+    def memory_reach(self) -> Reach:
+        sources = len(self.source["valid"])
+        hypotheses = Places.without_padding(sources, self.rows // sources, skip_padding=True)
+        return Reach(hypotheses, Places(self.source["valid"]))
+
+
+def bind(layer: Any, here: Here, *others: str) -> Callable:
+    """Return a function of x that computes layer.forward(x, *others), `others` as in Here."""
+    if is_exactly(layer, *FORMS) and (function := FORMS[type(layer)](layer, here, *others)):
+        return function
+    if not others:
+        return layer.forward
+    return lambda x: layer.forward(x, *(getattr(here, name) for name in others))
+
+
+def is_exactly(layer: Any, *kinds: Any) -> bool:
+    """Whether a layer is of one of these classes, not a subclass, and has no forward of its own."""
+    return type(layer) in kinds and "forward" not in vars(layer)
+
+
+def in_turn(*functions: Callable) -> Callable:
+    def chain(x):
+        for function in functions:
+            x = function(x)
+        return x
+
+    return chain
+
+
+def linear(weight, bias=None) -> Callable:
+    """Return the function x (N, D_in) -> x W + b (N, D_out)."""
+    most = PIECE // weight.size  # rows up to which `product` would do the same
+    row = None if bias is None else bias[None]  # for one row, the sum then broadcasts nothing
+
+    def affine(x):
+        y = x.dot(weight) if len(x) <= most else product(x, weight)
+        if row is not None:
+            y += row
+        return y
+
+    return affine
+
+
+def bind_linear(layer: Linear, here: Here) -> Callable:
+    return linear(layer.weight.data, layer.bias and layer.bias.data)
+
+
+def bind_output(layer: Any, here: Here) -> Callable:
+    """x E^T + b. OpenBLAS multiplies many rows faster with a copy of E^T that is in C order."""
+    transposed = layer.weight.data.T
+    bias = layer.bias.data if isinstance(layer, BiasedOutputProjection) else None
+    few, many = linear(transposed, bias), None
+
+    def project(x):
+        nonlocal many
+        if len(x) <= MOST_ROWS or here.past.room <= FEW_STEPS:
+            return few(x)
+        if many is None:
+            copied = np.empty(transposed.shape, transposed.dtype)
+            for block in slices(0, transposed.shape[1], 64):  # a block of both fits in the cache
+                copied[:, block] = transposed[:, block]
+            many = linear(copied, bias)
+        return many(x)
+
+    return project
+
+
+def bind_input(layer: Any, here: Here) -> Callable:
+    """The embedding of ids (N,): a row for each id, and a row for each position up to the limit."""
+
+    def plain(ids):
+        return layer.forward(ids[:, None], here.latest)
+
+    scaled = is_exactly(layer.embedding, Embedding)
+    if not (
+        is_exactly(layer, InputEmbedding)
+        and (scaled or is_exactly(layer.embedding, UnscaledEmbedding))
+        and is_exactly(layer.positions, SinusoidalPositions, LearnedPositions, NoPositions)
+        and is_exactly(layer.dropout, Dropout)
+    ):
+        return plain
+    room, limit = here.past.room, getattr(layer.positions, "weight", None)
+    weight = layer.embedding.weight.data
+    positions = np.arange(room if limit is None else min(room, len(limit.data)))
+    table = layer.positions.forward(
+        np.zeros((len(positions), weight.shape[1]), weight.dtype), positions
+    )
+    factor = math.sqrt(weight.shape[1])
+
+    def embed(ids):
+        if here.past.length >= len(table):  # the layer raises the error
+            return plain(ids)
+        x = weight[ids]
+        if scaled:
+            x *= factor
+        x += table[here.past.length]
+        return x
+
+    return embed
+
+
+def bind_norm(layer: LayerNorm, here: Here) -> Callable:
+    """gamma * (x - mean) / sqrt(variance + epsilon) + beta, numerator and root times sqrt(D)."""
+    beta, width = layer.beta.data[None], layer.gamma.size
+    gain = layer.gamma.data[None] * math.sqrt(width)
+    mean = np.full((width, 1), 1 / width, beta.dtype)
+    shift = np.array(width * layer.epsilon, beta.dtype)
+
+    def norm(x):
+        y = x - x.dot(mean)
+        length = np.vecdot(y, y, keepdims=True)
+        length += shift
+        y /= np.sqrt(length)
+        y *= gain
+        y += beta
+        return y
+
+    return norm
+
+
+def bind_residual(layer: Residual, here: Here, *others: str) -> Callable | None:
+    if not is_exactly(layer.dropout, Dropout):
+        return None
+    sublayer, norm = bind(layer.sublayer, here, *others), bind(layer.norm, here)
+    if isinstance(layer, PreNormResidual):
+        return lambda x: x + sublayer(norm(x))
+    return lambda x: norm(x + sublayer(x))
+
+
+def bind_stack(stack: Any, here: Here, *others: str) -> Callable:
+    layers = [bind(layer, here, *others) for layer in stack.layers]
+    norm = [bind(stack.norm, here)] if hasattr(stack, "norm") else []
+    return in_turn(*layers, *norm)
+
+
+def bind_encoder_layer(layer: EncoderLayer, here: Here, *others: str) -> Callable:
+    return in_turn(
+        bind(layer.self_attention, here, "reach", "past"), bind(layer.feed_forward, here)
+    )
+
+
+def bind_decoder_layer(layer: DecoderLayer, here: Here, *others: str) -> Callable:
+    cross = bind(layer.cross_attention, here, "memory", "memory_reach", "past")
+    return in_turn(
+        bind(layer.self_attention, here, "reach", "past"), cross, bind(layer.feed_forward, here)
+    )
+
+
+def bind_feed_forward(layer: FeedForward, here: Here) -> Callable:
+    return in_turn(*(bind(part, here) for part in (layer.inner, layer.activation, layer.outer)))
+
+
+def attend(query, key, value, offset=None):
+    """query (..., T, K), key, value (..., S, K) -> (..., T, K): softmax(Q K^T + offset) V."""
+    weights = query @ key.swapaxes(-1, -2)
+    if offset is not None:
+        weights += offset
+    highest = max_last(weights)
+    if offset is not None:  # a source of padding alone has -inf only, and the output 0
+        highest = np.maximum(highest, np.finfo(weights.dtype).min)
+    weights -= highest
+    np.exp(weights, out=weights)
+    total = sum_last(weights)
+    if offset is not None:
+        total = np.maximum(total, 1)
+    y = weights @ value
+    y /= total
+    return y
+
+
+def is_plain(layer: Any) -> bool:
+    """Whether attention is the paper's formula, and queries, keys and values are linear in x."""
+    attention, projections = layer.attention, (layer.query, layer.key, layer.value)
+    full = is_exactly(attention, ScaledDotProductAttention) or (
+        is_exactly(attention, TiledAttention)
+        and type(attention.pattern) is FullPattern
+        and attention.bias is None
+        and is_exactly(attention.dense, BiasedAttention)
+    )
+    return full and all(is_exactly(part, Heads, BiasedHeads) for part in projections)
+
+
+def queries_keys_values(layer: SelfAttention, here: Here) -> Callable:
+    """Return the function x (N, D) -> query, divided by sqrt(K), key and value (N, H K)."""
+    parts = layer.query, layer.key, layer.value
+    scale = 1 / math.sqrt(layer.query.weight.shape[1] // layer.query.heads)
+    if sum(part.weight.size for part in parts) > SMALL:
+        functions = [bind_linear(part, here) for part in parts]
+
+        def one_by_one(x):
+            query, key, value = (function(x) for function in functions)
+            query *= scale
+            return query, key, value
+
+        return one_by_one
+
+    def side_by_side(name: str):
+        first, *others = [vars(part)[name].data for part in parts]
+        return np.concatenate([first * scale, *others], axis=-1)
+
+    joint = linear(side_by_side("weight"), side_by_side("bias") if layer.query.bias else None)
+    first, second = np.cumsum([part.weight.shape[1] for part in parts])[:2].tolist()
+
+    def split(x):
+        y = joint(x)
+        return y[:, :first], y[:, first:second], y[:, second:]
+
+    return split
+
+
+def bind_self_attention(layer: SelfAttention, here: Here, *others: str) -> Callable | None:
+    if not is_plain(layer) or layer.key_value_state is not KeysAndValues:
+        return None
+    project, output = queries_keys_values(layer, here), bind(layer.output, here)
+    past, groups = here.past, layer.key.heads
+    width = layer.key.weight.shape[1] // groups
+
+    def self_attention(x):
+        rows, (query, key, value) = len(x), project(x)
+        key, value = key.reshape(rows, groups, 1, width), value.reshape(rows, groups, 1, -1)
+        keys, values, _ = past.state(layer, KeysAndValues).append(key, value)
+        y = attend(query.reshape(rows, groups, -1, width), keys, values)
+        return output(y.reshape(rows, -1))
+
+    return self_attention
+
+
+def bind_cross_attention(layer: CrossAttention, here: Here, *others: str) -> Callable | None:
+    if not is_plain(layer):
+        return None
+    source, heads = here.source, layer.heads
+    places = Places(source["valid"])
+    key, value = (part.forward(source["memory"], places) for part in (layer.key, layer.value))
+    key = key * (1 / math.sqrt(key.shape[-1]))
+    state = here.past.state(layer, lambda past: SourceState(key=key, value=value))
+    query, output = bind_linear(layer.query, here), bind(layer.output, here)
+
+    def cross_attention(x):
+        key, value, rows = state["key"], state["value"], len(x)
+        split = query(x).reshape(len(key), -1, heads, key.shape[-1]).swapaxes(1, 2)
+        y = attend(split, key, value, source.get("offset"))
+        return output(y.swapaxes(1, 2).reshape(rows, -1))
+
+    return cross_attention
+
+
+FORMS: dict[type, Callable] = {
+    Linear: bind_linear,
+    OutputProjection: bind_output,
+    BiasedOutputProjection: bind_output,
+    LayerNorm: bind_norm,
+    ReLU: lambda layer, here: lambda x: np.maximum(x, 0),
+    FeedForward: bind_feed_forward,
+    SelfAttention: bind_self_attention,
+    CrossAttention: bind_cross_attention,
+    **dict.fromkeys([Residual, PreNormResidual], bind_residual),
+    EncoderLayer: bind_encoder_layer,
+    DecoderLayer: bind_decoder_layer,
+    Checkpointed: lambda layer, here, *others: bind(layer.layer, here, *others),
+    **dict.fromkeys([Encoder, Decoder, NormedEncoder, NormedDecoder], bind_stack),
+}
+
+
+def greedy(model: Writer, inputs: np.ndarray, max_length: int) -> list[list[int]]:
+    """inputs (B, S), as model.start takes them -> for each row the ids that the model generates.
+
+    Each id is the most probable one at its position. A row stops before its first end id, or after
+    `max_length` ids. The start id is left out. The code is in numformer/paper/writing.py.
+    """
+    return writing.greedy(bound(model), inputs, max_length)

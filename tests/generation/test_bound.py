@@ -1,0 +1,113 @@
+"""A bound model writes what the model writes, whatever its layers are."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+import numformer as nf
+from numformer.generation import bound as module
+from numformer.generation.bound import Bound, bound
+from numformer.half_precision import half_products
+from numformer.interception import intercept
+from numformer.paper import writing
+from numformer.paper.beam import length_penalty, search
+from tests.models.test_models import PAIRS, SOURCE, WHOLE, every_writer, small
+
+LENGTH = 8
+
+
+def inputs_for(kind) -> np.ndarray:
+    """Two sources of each length, one of padding alone; or beginnings of texts."""
+    sources = np.concatenate([SOURCE, SOURCE * [[1], [0], [1]]])
+    return sources if kind in PAIRS else np.concatenate([WHOLE, WHOLE[::-1]])[:, 1:4]
+
+
+@every_writer
+@pytest.mark.parametrize("limits", [{}, dict(SMALL=0, MOST_ROWS=2, FEW_STEPS=0)])
+def test_a_bound_model_finds_the_hypotheses_of_the_model(kind, form, limits, monkeypatch):
+    """With the same scores, while hypotheses change places and rows end; weights are the latest."""
+    for name, value in limits.items():
+        monkeypatch.setattr(module, name, value)
+    inputs, model = inputs_for(kind), small(kind, **form)
+    for _ in range(2):
+        assert (type(bound(model)) is Bound) == (kind is not nf.RecurrentEncoderDecoder)
+        for width, count in ((1, 1), (3, 2)):
+            settings = LENGTH, width, partial(length_penalty, alpha=0.6), count
+            expected, found = (search(m, inputs, *settings) for m in (model, bound(model)))
+            for right, row in zip(expected, found, strict=True):
+                assert [h.ids for h in row] == [h.ids for h in right]
+                assert_allclose([h.score for h in row], [h.score for h in right], rtol=1e-9)
+        right = writing.greedy(model, inputs, LENGTH)
+        assert nf.greedy(model, inputs, LENGTH) == right
+        assert nf.greedy(nf.Ensemble([model, model]), inputs, LENGTH) == right
+        for parameter in model.named_parameters().values():
+            parameter.data[...] *= 1.1
+
+
+@pytest.mark.parametrize("kind", [nf.Transformer, nf.LanguageModel])
+@pytest.mark.parametrize(
+    "form",
+    [
+        {},
+        dict(norm="pre", attention_bias=True, output_bias=True, embedding_scale=False),
+        dict(positions="learned", max_length=20, key_value_heads=1, d_v=5, checkpointing=True),
+    ],
+    ids=str,
+)
+def test_a_step_calls_no_layer_of_a_class_with_a_form(kind, form, monkeypatch):
+    writer = bound(small(kind, **form))
+    with nf.inference():
+        state = writer.start(inputs_for(kind), LENGTH)
+        for layer in writer.model.layers_within():
+            monkeypatch.setattr(type(layer), "forward", None)
+        writer.step(state.ids, state)
+
+
+def test_layers_of_other_classes_and_forwards_of_your_own_are_called():
+    model, names = small(nf.Transformer, normalization="rms"), set()
+
+    def around(name, forward, *inputs):
+        names.add(name)
+        return -forward(*inputs) if "norm" in name else forward(*inputs)
+
+    class Doubled(nf.Linear):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    model.decoder.layers[0].feed_forward.sublayer.outer.__class__ = Doubled
+    plain = writing.greedy(small(nf.Transformer, normalization="rms"), SOURCE, LENGTH)
+    assert nf.greedy(model, SOURCE, LENGTH) == writing.greedy(model, SOURCE, LENGTH) != plain
+    layers = model.named_layers()
+    for chosen in layers, {name: layers[name] for name in layers if name.endswith("attention")}:
+        names.clear()
+        with intercept({name: layer for name, layer in chosen.items() if name}, "forward", around):
+            expected = writing.greedy(model, SOURCE, LENGTH)
+            assert names == {name for name in chosen if name} and names.clear() is None
+            assert nf.greedy(model, SOURCE, LENGTH) == expected
+            assert names == {name for name in chosen if name}
+
+
+def test_what_is_not_bound(stand_in):
+    """A subclass, a step of your own, products in half precision, and a model on a GPU."""
+
+    class Other(nf.Transformer):
+        pass
+
+    config = small(nf.Transformer).config
+    other, own, on_device, model = Other(config), *(nf.Transformer(config) for _ in range(3))
+    own.step = lambda ids, state: np.eye(nf.END + 1, config.target_vocabulary)[[nf.END] * len(ids)]
+    nf.pack(on_device, np.float32, stand_in)
+    assert all(bound(each) is each for each in (other, own, on_device))
+    with half_products():
+        assert bound(model) is model
+    assert nf.greedy(own, SOURCE, 3) == [[]] * len(SOURCE)
+
+
+def test_the_limits_of_a_bound_model_are_those_of_the_model(complaint):
+    """Of positions and of ids; the model raises the errors."""
+    model = small(nf.LanguageModel, positions="learned", max_length=4)
+    assert "learned positions end at max_length = 4" in complaint(nf.greedy, model, WHOLE[:, :2], 5)
+    for ids in ([[11]], [[-1]]):
+        assert "token ids" in complaint(nf.greedy, model, np.array(ids), 2)
