@@ -5,11 +5,13 @@ from numbers import Real
 
 import numpy as np
 
-from numformer.backend import array_module
+from numformer.backend import array_module, on_host
 from numformer.errors import InputError, require_positive
 from numformer.generation.bound import bound
 from numformer.models import Model
+from numformer.paper import beam as paper_beam
 from numformer.paper.beam import Hypothesis, largest_entries, length_penalty, search
+from numformer.symbols import DEFAULT_IDS, SpecialIds
 
 
 def by_length(length: int, alpha: float) -> float:
@@ -19,6 +21,7 @@ def by_length(length: int, alpha: float) -> float:
 
 LARGEST_ALPHA = 9
 GROUP = 64  # symbols per group in largest_in_groups
+PIECE = 1 << 18  # numbers per piece in most_probable
 PENALTIES = {"paper": length_penalty, "length": by_length}
 
 
@@ -44,8 +47,21 @@ def largest_in_groups(x, count: int):
     places = (first[:, :, None] + groups * xp.arange(GROUP)).reshape(rows, -1)
     after = xp.broadcast_to(xp.arange(length - rest.shape[1], length), rest.shape)
     places = xp.concatenate([places, after], axis=1)
-    among = xp.argpartition(xp.take_along_axis(x, places, axis=1), -count)[:, -count:]
+    near = x.take(places + length * xp.arange(rows)[:, None])
+    among = xp.argpartition(near, -count)[:, -count:]
     return xp.take_along_axis(places, among, axis=1)
+
+
+def most_probable(logits, count: int, special: SpecialIds = DEFAULT_IDS):
+    """Like paper.beam.most_probable, with largest_in_groups, for a few rows at a time.
+
+    On the host, the arrays in between then stay in the cache.
+    """
+    rows = max(1, PIECE // logits.shape[1]) if on_host(logits) else len(logits)
+    pieces = (logits[start : start + rows] for start in range(0, len(logits), rows))
+    found = [paper_beam.most_probable(piece, count, special, largest_in_groups) for piece in pieces]
+    symbols, log_p = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return symbols, log_p
 
 
 def beam_search(
@@ -93,4 +109,4 @@ def n_best(
         rule = f"a length penalty is one of {', '.join(PENALTIES)}"
         raise InputError(rule, repr(penalty), 'Name one; the paper\'s is "paper".')
     divisor = partial(PENALTIES[penalty], alpha=alpha)
-    return search(bound(model), inputs, max_length, beam, divisor, count, largest_in_groups)
+    return search(bound(model), inputs, max_length, beam, divisor, count, most_probable)

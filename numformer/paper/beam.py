@@ -55,14 +55,14 @@ def search(
     width: int,
     penalty: Callable[[int], float],
     count: int = 1,
-    largest: Callable = largest_entries,
+    faster: Callable | None = None,
 ) -> list[list[Hypothesis]]:
     """inputs (B, S) -> for each row the `count` best hypotheses in a beam of `width`, best first.
 
     A score is log probability / penalty(length), where the length includes the end id. A row is
     done when no open hypothesis can still become one of the `count` best, or when `width` have
     ended and no open one now scores above the worst of the best. A hypothesis has at most
-    `max_length` ids, without start and end id. numformer/generation sets `count` and `largest`.
+    `max_length` ids, without start and end id. `faster`, if given, replaces most_probable.
     """
     require_writer(model)
     require_positive("max_length", max_length)
@@ -78,7 +78,7 @@ def search(
         ids = state.ids
         for length in range(1, max_length + 1):
             logits = model.step(ids, state)
-            parents, ended = beam.extend(*most_probable(logits, candidates, special, largest))
+            parents, ended = beam.extend(*(faster or most_probable)(logits, candidates, special))
             for row, log_p, text in ended:
                 rankings[row].add(log_p / penalty(length), text)
                 rankings[row].ended += 1

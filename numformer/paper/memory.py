@@ -97,7 +97,9 @@ class KeysAndValues:
                 f"position {stop}",
                 "Start the model with a larger length.",
             )
-        self._arrays = self._arrays or [self._empty(x, len(x)) for x in (key, value)]
+        self._arrays = self._arrays or [
+            array_module(x).empty((*x.shape[:2], room, x.shape[3]), x.dtype) for x in (key, value)
+        ]
         for array, new in zip(self._arrays, (key, value), strict=True):
             array[:, :, start:stop] = new
         return *(array[:, :, :stop] for array in self._arrays), np.arange(stop)
@@ -106,15 +108,11 @@ class KeysAndValues:
         """Like Memory.choose. Only filled parts are copied, and only of rows that move."""
         length, places = self.memory.length, np.arange(len(rows))
         for index, array in enumerate(self._arrays):
-            resized = len(array) != len(rows)
-            to = places[resized | (rows != places)]
-            self._arrays[index] = chosen = self._empty(array, len(rows)) if resized else array
-            to, origin = map(array_module(array).asarray, (to, rows[to]))
-            chosen[to, :, :length] = array[origin, :, :length]
-
-    def _empty(self, like, batch: int):
-        shape = batch, like.shape[1], self.memory.room, like.shape[3]
-        return array_module(like).empty(shape, like.dtype)
+            xp, shape = array_module(array), (len(rows), *array.shape[1:])
+            to = places[(array.shape != shape) | (rows != places)]
+            chosen = array if array.shape == shape else xp.empty(shape, array.dtype)
+            chosen[xp.asarray(to), :, :length] = array[xp.asarray(rows[to]), :, :length]
+            self._arrays[index] = chosen
 
 
 @dataclass

@@ -46,7 +46,8 @@ def greedy(model: Writer, inputs: np.ndarray, max_length: int) -> list[list[int]
         ids = to_host(logits.argmax(axis=-1))
         if not unwritten.isdisjoint(ids.tolist()):
             allowed = logits.copy()
-            allowed[:, [*unwritten]] = -np.inf
+            for symbol in unwritten:
+                allowed[:, symbol] = -np.inf
             ids = to_host(allowed.argmax(axis=-1))
         return ids
 
