@@ -1,7 +1,7 @@
 """Generation: greedy choice, beam search and sampling, and pipelines from text to text."""
 
 from numformer.paper.beam import Hypothesis, length_penalty
-from numformer.generation.bound import greedy
+from numformer.generation.binding import greedy
 from numformer.generation.beam import beam_search, by_length, n_best
 from numformer.generation.ensemble import Ensemble
 from numformer.generation.sampling import Sampling, log_probabilities, sample

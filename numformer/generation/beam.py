@@ -7,7 +7,7 @@ import numpy as np
 
 from numformer.backend import array_module, on_host
 from numformer.errors import InputError, require_positive
-from numformer.generation.bound import bound
+from numformer.generation.binding import bind_model
 from numformer.models import Model
 from numformer.paper import beam as paper_beam
 from numformer.paper.beam import Hypothesis, largest_entries, length_penalty, search
@@ -109,4 +109,4 @@ def n_best(
         rule = f"a length penalty is one of {', '.join(PENALTIES)}"
         raise InputError(rule, repr(penalty), 'Name one; the paper\'s is "paper".')
     divisor = partial(PENALTIES[penalty], alpha=alpha)
-    return search(bound(model), inputs, max_length, beam, divisor, count, most_probable)
+    return search(bind_model(model), inputs, max_length, beam, divisor, count, most_probable)

@@ -7,7 +7,7 @@ import numpy as np
 
 from numformer.data import Vocabulary
 from numformer.errors import require_positive
-from numformer.generation.bound import greedy
+from numformer.generation.binding import greedy
 from numformer.generation.sampling import (
     Sampling,
     is_temperature,

@@ -13,7 +13,7 @@ import numpy as np
 
 from numformer.backend import array_module, to_host
 from numformer.errors import InputError, require_no_nan
-from numformer.generation.bound import bound
+from numformer.generation.binding import bind_model
 from numformer.layer import inference
 from numformer.models import Model
 from numformer.paper.writing import Writer, write
@@ -55,7 +55,7 @@ def score(model: Writer, inputs: np.ndarray, written: Sequence[Sequence[int]]) -
     rows, lengths = np.arange(len(written)), np.array([*map(len, written)])
     total = np.zeros(len(rows))
     with inference():
-        model = bound(model)
+        model = bind_model(model)
         state = model.start(inputs, lengths.max())
         ids = state.ids
         for position in range(lengths.max()):
@@ -158,7 +158,7 @@ class Sampling:
             numbers = np.array([streams[row].random() for row in rows])[:, None]
             return (ends <= numbers * ends[:, -1:]).sum(axis=-1)  # the sum may round to less than 1
 
-        return write(bound(model), inputs, max_length, choose)
+        return write(bind_model(model), inputs, max_length, choose)
 
 
 def random_streams(seed: int, numbers: Iterable[int]) -> list[np.random.Generator]:

@@ -8,7 +8,7 @@ import numpy as np
 from numformer.data import PairBatch, Vocabulary, pad_sources
 from numformer.errors import InputError, require_positive
 from numformer.generation.beam import PENALTIES, beam_search, is_alpha, n_best
-from numformer.generation.bound import greedy
+from numformer.generation.binding import greedy
 from numformer.generation.measures import Measure, edit_distance
 from numformer.generation.sampling import Sampling, random_streams, score
 from numformer.generation.text_pipeline import MAX_SYMBOLS, Symbols, TextPipeline, is_length

@@ -55,7 +55,7 @@ SMALL = 1 << 16  # up to this many entries, a weight is copied beside others for
 FEW_STEPS = 8  # after so many steps, a transposed copy has saved what it costs
 
 
-def bound(model: Writer) -> Any:
+def bind_model(model: Writer) -> Any:
     """Return a Writer for one decoding with the model's weights, as they are when it starts.
 
     It is the model itself if nothing can be bound: on a GPU, for other kinds of models and
@@ -63,16 +63,20 @@ def bound(model: Writer) -> Any:
     """
     if type(model) is Ensemble:
         ensemble = copy.copy(model)
-        ensemble.models = [bound(each) for each in model.models]
+        ensemble.models = [bind_model(each) for each in model.models]
         return ensemble
-    known = type(model) in (Transformer, paper.Transformer, LanguageModel)
-    own = known and vars(model).keys() & {"start", "step", "forward"}
-    if not known or own or matrix_product.get() or type(model.output.weight.data) is not np.ndarray:
+    known: Any = model
+    if (
+        type(model) not in (Transformer, paper.Transformer, LanguageModel)
+        or vars(model).keys() & {"start", "step", "forward"}
+        or matrix_product.get()
+        or type(getattr(getattr(known.output, "weight", None), "data", None)) is not np.ndarray
+    ):
         return model
-    return Bound(model)
+    return Binding(model)
 
 
-class Bound:
+class Binding:
     """A Transformer or LanguageModel, bound when a decoding starts. Like Writer."""
 
     def __init__(self, model: Any):
@@ -81,31 +85,30 @@ class Bound:
     def start(self, inputs, length: int):
         state, model = self.model.start(inputs, length), self.model
         source = None if isinstance(model, LanguageModel) else state.past.state(model)
-        self._here = here = Here(state.past, source)
+        self._step = step = Step(state.past, source)
         if isinstance(model, LanguageModel):
-            first, stack = model.input, bind(model.tower, here, "reach", "past")
+            first, stack = model.input, bind(model.tower, step, "reach", "past")
         else:
             others = "reach", "memory", "memory_reach", "past"
-            first, stack = model.target, bind(model.decoder, here, *others)
-        check_ids(state.ids, len(first.embedding.weight.data))  # later ids are the model's own
-        self._layers = bind_input(first, here), stack, bind(model.output, here)
+            first, stack = model.target, bind(model.decoder, step, *others)
+        self._layers = bind_input(first, step, state.ids), stack, bind(model.output, step)
         return state
 
     def step(self, ids, state):
-        self._here.begin(len(ids))
+        self._step.begin(len(ids))
         embed, stack, project = self._layers
         logits = project(stack(embed(ids)))
         state.past.advance(1)
         return logits
 
 
-class Here:
-    """The arguments of layers besides x, at the step that begins with N rows.
+class Step:
+    """The arguments of layers besides x, at the latest step, which `begin` begins with N rows.
 
     Layers without a bound form need `latest`, the Places of the new position, and the Reaches.
     """
 
-    def __init__(self, past: Memory, source: SourceState | None):
+    def __init__(self, past: Memory, source: Any):
         self.past, self.source = past, source
         if source is not None and not source["valid"].all():
             dtype = source["memory"].dtype
@@ -113,7 +116,8 @@ class Here:
             source["offset"] = offset[:, None, None]
 
     def begin(self, rows: int) -> None:
-        self.rows, self._reach = rows, None
+        self.rows = rows
+        self._reach: Reach | None = None
 
     @property
     def latest(self) -> Places:
@@ -136,13 +140,13 @@ class Here:
         return Reach(hypotheses, Places(self.source["valid"]))
 
 
-def bind(layer: Any, here: Here, *others: str) -> Callable:
-    """Return a function of x that computes layer.forward(x, *others), `others` as in Here."""
-    if is_exactly(layer, *FORMS) and (function := FORMS[type(layer)](layer, here, *others)):
+def bind(layer: Any, step: Step, *others: str) -> Callable:
+    """Return a function of x that computes layer.forward(x, *others), `others` as in Step."""
+    if is_exactly(layer, *FORMS) and (function := FORMS[type(layer)](layer, step, *others)):
         return function
     if not others:
         return layer.forward
-    return lambda x: layer.forward(x, *(getattr(here, name) for name in others))
+    return lambda x: layer.forward(x, *(getattr(step, name) for name in others))
 
 
 def is_exactly(layer: Any, *kinds: Any) -> bool:
@@ -173,11 +177,11 @@ def linear(weight, bias=None) -> Callable:
     return affine
 
 
-def bind_linear(layer: Linear, here: Here) -> Callable:
+def bind_linear(layer: Linear, step: Step) -> Callable:
     return linear(layer.weight.data, layer.bias and layer.bias.data)
 
 
-def bind_output(layer: Any, here: Here) -> Callable:
+def bind_output(layer: Any, step: Step) -> Callable:
     """x E^T + b. OpenBLAS multiplies many rows faster with a copy of E^T that is in C order."""
     transposed = layer.weight.data.T
     bias = layer.bias.data if isinstance(layer, BiasedOutputProjection) else None
@@ -185,7 +189,7 @@ def bind_output(layer: Any, here: Here) -> Callable:
 
     def project(x):
         nonlocal many
-        if len(x) <= MOST_ROWS or here.past.room <= FEW_STEPS:
+        if len(x) <= MOST_ROWS or step.past.room <= FEW_STEPS:
             return few(x)
         if many is None:
             copied = np.empty(transposed.shape, transposed.dtype)
@@ -197,11 +201,14 @@ def bind_output(layer: Any, here: Here) -> Callable:
     return project
 
 
-def bind_input(layer: Any, here: Here) -> Callable:
-    """The embedding of ids (N,): a row for each id, and a row for each position up to the limit."""
+def bind_input(layer: Any, step: Step, ids: np.ndarray) -> Callable:
+    """The embedding of ids (N,): a row for each id, and a row for each position up to the limit.
+
+    Only the first `ids` are checked; the later ones are the model's own.
+    """
 
     def plain(ids):
-        return layer.forward(ids[:, None], here.latest)
+        return layer.forward(ids[:, None], step.latest)
 
     scaled = is_exactly(layer.embedding, Embedding)
     if not (
@@ -211,8 +218,9 @@ def bind_input(layer: Any, here: Here) -> Callable:
         and is_exactly(layer.dropout, Dropout)
     ):
         return plain
-    room, limit = here.past.room, getattr(layer.positions, "weight", None)
+    room, limit = step.past.room, getattr(layer.positions, "weight", None)
     weight = layer.embedding.weight.data
+    check_ids(ids, len(weight))
     positions = np.arange(room if limit is None else min(room, len(limit.data)))
     table = layer.positions.forward(
         np.zeros((len(positions), weight.shape[1]), weight.dtype), positions
@@ -220,18 +228,18 @@ def bind_input(layer: Any, here: Here) -> Callable:
     factor = math.sqrt(weight.shape[1])
 
     def embed(ids):
-        if here.past.length >= len(table):  # the layer raises the error
+        if step.past.length >= len(table):  # the layer raises the error
             return plain(ids)
         x = weight[ids]
         if scaled:
             x *= factor
-        x += table[here.past.length]
+        x += table[step.past.length]
         return x
 
     return embed
 
 
-def bind_norm(layer: LayerNorm, here: Here) -> Callable:
+def bind_norm(layer: LayerNorm, step: Step) -> Callable:
     """gamma * (x - mean) / sqrt(variance + epsilon) + beta, numerator and root times sqrt(D)."""
     beta, width = layer.beta.data[None], layer.gamma.size
     gain = layer.gamma.data[None] * math.sqrt(width)
@@ -240,7 +248,7 @@ def bind_norm(layer: LayerNorm, here: Here) -> Callable:
 
     def norm(x):
         y = x - x.dot(mean)
-        length = np.vecdot(y, y, keepdims=True)
+        length = np.vecdot(y, y)[:, None]
         length += shift
         y /= np.sqrt(length)
         y *= gain
@@ -250,36 +258,36 @@ def bind_norm(layer: LayerNorm, here: Here) -> Callable:
     return norm
 
 
-def bind_residual(layer: Residual, here: Here, *others: str) -> Callable | None:
+def bind_residual(layer: Residual, step: Step, *others: str) -> Callable | None:
     if not is_exactly(layer.dropout, Dropout):
         return None
-    sublayer, norm = bind(layer.sublayer, here, *others), bind(layer.norm, here)
+    sublayer, norm = bind(layer.sublayer, step, *others), bind(layer.norm, step)
     if isinstance(layer, PreNormResidual):
         return lambda x: x + sublayer(norm(x))
     return lambda x: norm(x + sublayer(x))
 
 
-def bind_stack(stack: Any, here: Here, *others: str) -> Callable:
-    layers = [bind(layer, here, *others) for layer in stack.layers]
-    norm = [bind(stack.norm, here)] if hasattr(stack, "norm") else []
+def bind_stack(stack: Any, step: Step, *others: str) -> Callable:
+    layers = [bind(layer, step, *others) for layer in stack.layers]
+    norm = [bind(stack.norm, step)] if hasattr(stack, "norm") else []
     return in_turn(*layers, *norm)
 
 
-def bind_encoder_layer(layer: EncoderLayer, here: Here, *others: str) -> Callable:
+def bind_encoder_layer(layer: EncoderLayer, step: Step, *others: str) -> Callable:
     return in_turn(
-        bind(layer.self_attention, here, "reach", "past"), bind(layer.feed_forward, here)
+        bind(layer.self_attention, step, "reach", "past"), bind(layer.feed_forward, step)
     )
 
 
-def bind_decoder_layer(layer: DecoderLayer, here: Here, *others: str) -> Callable:
-    cross = bind(layer.cross_attention, here, "memory", "memory_reach", "past")
+def bind_decoder_layer(layer: DecoderLayer, step: Step, *others: str) -> Callable:
+    cross = bind(layer.cross_attention, step, "memory", "memory_reach", "past")
     return in_turn(
-        bind(layer.self_attention, here, "reach", "past"), cross, bind(layer.feed_forward, here)
+        bind(layer.self_attention, step, "reach", "past"), cross, bind(layer.feed_forward, step)
     )
 
 
-def bind_feed_forward(layer: FeedForward, here: Here) -> Callable:
-    return in_turn(*(bind(part, here) for part in (layer.inner, layer.activation, layer.outer)))
+def bind_feed_forward(layer: FeedForward, step: Step) -> Callable:
+    return in_turn(*(bind(part, step) for part in (layer.inner, layer.activation, layer.outer)))
 
 
 def attend(query, key, value, offset=None):
@@ -312,12 +320,12 @@ def is_plain(layer: Any) -> bool:
     return full and all(is_exactly(part, Heads, BiasedHeads) for part in projections)
 
 
-def queries_keys_values(layer: SelfAttention, here: Here) -> Callable:
+def queries_keys_values(layer: SelfAttention, step: Step) -> Callable:
     """Return the function x (N, D) -> query, divided by sqrt(K), key and value (N, H K)."""
     parts = layer.query, layer.key, layer.value
     scale = 1 / math.sqrt(layer.query.weight.shape[1] // layer.query.heads)
     if sum(part.weight.size for part in parts) > SMALL:
-        functions = [bind_linear(part, here) for part in parts]
+        functions = [bind_linear(part, step) for part in parts]
 
         def one_by_one(x):
             query, key, value = (function(x) for function in functions)
@@ -340,11 +348,11 @@ def queries_keys_values(layer: SelfAttention, here: Here) -> Callable:
     return split
 
 
-def bind_self_attention(layer: SelfAttention, here: Here, *others: str) -> Callable | None:
+def bind_self_attention(layer: SelfAttention, step: Step, *others: str) -> Callable | None:
     if not is_plain(layer) or layer.key_value_state is not KeysAndValues:
         return None
-    project, output = queries_keys_values(layer, here), bind(layer.output, here)
-    past, groups = here.past, layer.key.heads
+    project, output = queries_keys_values(layer, step), bind(layer.output, step)
+    past, groups = step.past, layer.key.heads
     width = layer.key.weight.shape[1] // groups
 
     def self_attention(x):
@@ -357,15 +365,15 @@ def bind_self_attention(layer: SelfAttention, here: Here, *others: str) -> Calla
     return self_attention
 
 
-def bind_cross_attention(layer: CrossAttention, here: Here, *others: str) -> Callable | None:
+def bind_cross_attention(layer: CrossAttention, step: Step, *others: str) -> Callable | None:
     if not is_plain(layer):
         return None
-    source, heads = here.source, layer.heads
+    source, heads = step.source, layer.heads
     places = Places(source["valid"])
     key, value = (part.forward(source["memory"], places) for part in (layer.key, layer.value))
     key = key * (1 / math.sqrt(key.shape[-1]))
-    state = here.past.state(layer, lambda past: SourceState(key=key, value=value))
-    query, output = bind_linear(layer.query, here), bind(layer.output, here)
+    state = step.past.state(layer, lambda past: SourceState(key=key, value=value))
+    query, output = bind_linear(layer.query, step), bind(layer.output, step)
 
     def cross_attention(x):
         key, value, rows = state["key"], state["value"], len(x)
@@ -381,14 +389,14 @@ FORMS: dict[type, Callable] = {
     OutputProjection: bind_output,
     BiasedOutputProjection: bind_output,
     LayerNorm: bind_norm,
-    ReLU: lambda layer, here: lambda x: np.maximum(x, 0),
+    ReLU: lambda layer, step: lambda x: np.maximum(x, 0),
     FeedForward: bind_feed_forward,
     SelfAttention: bind_self_attention,
     CrossAttention: bind_cross_attention,
     **dict.fromkeys([Residual, PreNormResidual], bind_residual),
     EncoderLayer: bind_encoder_layer,
     DecoderLayer: bind_decoder_layer,
-    Checkpointed: lambda layer, here, *others: bind(layer.layer, here, *others),
+    Checkpointed: lambda layer, step, *others: bind(layer.layer, step, *others),
     **dict.fromkeys([Encoder, Decoder, NormedEncoder, NormedDecoder], bind_stack),
 }
 
@@ -399,4 +407,4 @@ def greedy(model: Writer, inputs: np.ndarray, max_length: int) -> list[list[int]
     Each id is the most probable one at its position. A row stops before its first end id, or after
     `max_length` ids. The start id is left out. The code is in numformer/paper/writing.py.
     """
-    return writing.greedy(bound(model), inputs, max_length)
+    return writing.greedy(bind_model(model), inputs, max_length)

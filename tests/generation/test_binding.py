@@ -7,8 +7,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 import numformer as nf
-from numformer.generation import bound as module
-from numformer.generation.bound import Bound, bound
+from numformer.generation import binding
+from numformer.generation.binding import Binding, bind_model
 from numformer.half_precision import half_products
 from numformer.interception import intercept
 from numformer.paper import writing
@@ -29,13 +29,13 @@ def inputs_for(kind) -> np.ndarray:
 def test_a_bound_model_finds_the_hypotheses_of_the_model(kind, form, limits, monkeypatch):
     """With the same scores, while hypotheses change places and rows end; weights are the latest."""
     for name, value in limits.items():
-        monkeypatch.setattr(module, name, value)
+        monkeypatch.setattr(binding, name, value)
     inputs, model = inputs_for(kind), small(kind, **form)
     for _ in range(2):
-        assert (type(bound(model)) is Bound) == (kind is not nf.RecurrentEncoderDecoder)
+        assert (type(bind_model(model)) is Binding) == (kind is not nf.RecurrentEncoderDecoder)
         for width, count in ((1, 1), (3, 2)):
             settings = LENGTH, width, partial(length_penalty, alpha=0.6), count
-            expected, found = (search(m, inputs, *settings) for m in (model, bound(model)))
+            expected, found = (search(m, inputs, *settings) for m in (model, bind_model(model)))
             for right, row in zip(expected, found, strict=True):
                 assert [h.ids for h in row] == [h.ids for h in right]
                 assert_allclose([h.score for h in row], [h.score for h in right], rtol=1e-9)
@@ -57,7 +57,7 @@ def test_a_bound_model_finds_the_hypotheses_of_the_model(kind, form, limits, mon
     ids=str,
 )
 def test_a_step_calls_no_layer_of_a_class_with_a_form(kind, form, monkeypatch):
-    writer = bound(small(kind, **form))
+    writer = bind_model(small(kind, **form))
     with nf.inference():
         state = writer.start(inputs_for(kind), LENGTH)
         for layer in writer.model.layers_within():
@@ -99,9 +99,9 @@ def test_what_is_not_bound(stand_in):
     other, own, on_device, model = Other(config), *(nf.Transformer(config) for _ in range(3))
     own.step = lambda ids, state: np.eye(nf.END + 1, config.target_vocabulary)[[nf.END] * len(ids)]
     nf.pack(on_device, np.float32, stand_in)
-    assert all(bound(each) is each for each in (other, own, on_device))
+    assert all(bind_model(each) is each for each in (other, own, on_device))
     with half_products():
-        assert bound(model) is model
+        assert bind_model(model) is model
     assert nf.greedy(own, SOURCE, 3) == [[]] * len(SOURCE)
 
 
