@@ -22,12 +22,14 @@ from numformer import paper
 from numformer.arithmetic import matrix_product, max_last, sum_last
 from numformer.blas import MOST_ROWS, PIECE, product
 from numformer.generation.ensemble import Ensemble
+from numformer.later.activations import GELU
 from numformer.later.attention.biased_attention import BiasedAttention
 from numformer.later.attention.heads import BiasedHeads
 from numformer.later.attention.patterns import FullPattern, slices
 from numformer.later.attention.tiles import TiledAttention
 from numformer.later.checkpointed import Checkpointed
 from numformer.later.embeddings import BiasedOutputProjection, UnscaledEmbedding
+from numformer.later.normal import normal
 from numformer.later.positions import NoPositions
 from numformer.later.pre_norm import NormedDecoder, NormedEncoder, PreNormResidual
 from numformer.models import LanguageModel, Transformer
@@ -390,6 +392,7 @@ FORMS: dict[type, Callable] = {
     BiasedOutputProjection: bind_output,
     LayerNorm: bind_norm,
     ReLU: lambda layer, step: lambda x: np.maximum(x, 0),
+    GELU: lambda layer, step: lambda x: x * normal(x)[0],
     FeedForward: bind_feed_forward,
     SelfAttention: bind_self_attention,
     CrossAttention: bind_cross_attention,

@@ -51,8 +51,8 @@ def test_a_bound_model_finds_the_hypotheses_of_the_model(kind, form, limits, mon
     "form",
     [
         {},
-        dict(norm="pre", attention_bias=True, output_bias=True, embedding_scale=False),
-        dict(positions="learned", max_length=20, key_value_heads=1, d_v=5, checkpointing=True),
+        dict(norm="pre", activation="gelu", attention_bias=True, output_bias=True),
+        dict(positions="learned", embedding_scale=False, key_value_heads=1, checkpointing=True),
     ],
     ids=str,
 )
