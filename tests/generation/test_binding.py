@@ -13,6 +13,7 @@ from numformer.half_precision import half_products
 from numformer.interception import intercept
 from numformer.paper import writing
 from numformer.paper.beam import length_penalty, search
+from numformer.paper.memory import KeysAndValues
 from tests.models.test_models import PAIRS, SOURCE, WHOLE, every_writer, small
 
 LENGTH = 8
@@ -70,7 +71,7 @@ def test_layers_of_other_classes_and_forwards_of_your_own_are_called():
 
     def around(name, forward, *inputs):
         names.add(name)
-        return -forward(*inputs) if "norm" in name else forward(*inputs)
+        return -forward(*inputs) if "norm" in name or "dropout" in name else forward(*inputs)
 
     class Doubled(nf.Linear):
         def forward(self, x):
@@ -80,13 +81,21 @@ def test_layers_of_other_classes_and_forwards_of_your_own_are_called():
     plain = writing.greedy(small(nf.Transformer, normalization="rms"), SOURCE, LENGTH)
     assert nf.greedy(model, SOURCE, LENGTH) == writing.greedy(model, SOURCE, LENGTH) != plain
     layers = model.named_layers()
-    for chosen in layers, {name: layers[name] for name in layers if name.endswith("attention")}:
-        names.clear()
-        with intercept({name: layer for name, layer in chosen.items() if name}, "forward", around):
+    for ending in "", "attention", "dropout":
+        chosen = {name: layers[name] for name in layers if name and name.endswith(ending)}
+        with intercept(chosen, "forward", around):
             expected = writing.greedy(model, SOURCE, LENGTH)
-            assert names == {name for name in chosen if name} and names.clear() is None
+            names.clear()
             assert nf.greedy(model, SOURCE, LENGTH) == expected
-            assert names == {name for name in chosen if name}
+            assert names == {*chosen}
+
+
+def test_a_state_of_your_own_holds_keys_and_values():
+    model, states = small(nf.Transformer), []
+    attention = model.decoder.layers[0].self_attention.sublayer
+    attention.key_value_state = lambda past: states.append(past) or KeysAndValues(past)
+    nf.greedy(model, SOURCE, LENGTH)
+    assert len(states) == 1
 
 
 def test_what_is_not_bound(stand_in):
@@ -108,6 +117,10 @@ def test_what_is_not_bound(stand_in):
 def test_the_limits_of_a_bound_model_are_those_of_the_model(complaint):
     """Of positions and of ids; the model raises the errors."""
     model = small(nf.LanguageModel, positions="learned", max_length=4)
+    with nf.inference():
+        writer = bind_model(model)
+        state = writer.start(WHOLE[:, :2], 5)
+        writer.step(state.ids, state)
     assert "learned positions end at max_length = 4" in complaint(nf.greedy, model, WHOLE[:, :2], 5)
     for ids in ([[11]], [[-1]]):
         assert "token ids" in complaint(nf.greedy, model, np.array(ids), 2)
