@@ -60,8 +60,6 @@ A NumPy bool works like a Python bool.
 The last of two axes is axis 1, and the last axis is the default since NumPy 2.3.
     generation/beam.py: xp.split(x, [groups * GROUP], axis=-1)
     generation/beam.py: xp.concatenate([places, after], axis=-1)
-    generation/beam.py: xp.take_along_axis(x, places)
-    generation/beam.py: xp.take_along_axis(x, places, axis=-1)
     generation/beam.py: xp.take_along_axis(places, among)
     generation/beam.py: xp.take_along_axis(places, among, axis=-1)
     paper/beam.py: xp.take_along_axis(shifted, symbols) -
