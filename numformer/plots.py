@@ -1,16 +1,25 @@
-"""Figures of a run: its loss curve, and maps of attention weights."""
+"""Figures of a run: its loss curve, and maps of attention weights.
 
+A function that draws saves the figure as `path`, a .png, .pdf or .svg, unless this is None. It
+returns the figure, which a notebook shows.
+"""
+
+import io
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from numformer.backend import to_host
+from numformer.errors import InputError
 from numformer.later.attention.tiles import attention_weights as saved_weights
 from numformer.layer import Layer, mode
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PICTURES = ".png", ".pdf", ".svg"
 """The suffixes of files that a figure can be saved as."""
@@ -67,15 +76,17 @@ class AttentionMaps:
     titles: Sequence[Sequence[str]] = ()
 
 
-def attention_maps(path: Path | str | BinaryIO, kinds: Sequence[AttentionMaps], title: str) -> None:
-    """Draw a map for each layer (row) and head (column) of each kind, and save them as `path`.
+def attention_maps(
+    path: Path | str | None, kinds: Sequence[AttentionMaps], title: str
+) -> "Figure | None":
+    """Draw a map for each layer (row) and head (column) of each kind; see the module for `path`.
 
-    At most 16 layers and 16 heads of a kind are drawn. If `kinds` is empty, no file is written.
+    At most 16 layers and 16 heads of a kind are drawn. If `kinds` is empty, nothing is.
     Characters that no installed font has are replaced by their code points, such as U+4E2D, with a
     warning.
     """
     if not kinds:
-        return
+        return None
     labels = {symbol for kind in kinds for symbol in (*kind.query_labels, *kind.key_labels)}
     families, missing = fonts_for({*"".join(labels), *title} - {"\n"})
     if missing:
@@ -141,7 +152,7 @@ def attention_maps(path: Path | str | BinaryIO, kinds: Sequence[AttentionMaps], 
                 axes.set_xlabel("looks at", fontsize=8)
     scale = figure.add_axes(rectangle((edges[0] + bottom) / 2, heads, 0.15))
     figure.colorbar(image, cax=scale, label="attention weight")
-    figure.savefig(path, dpi=110)
+    return figure.save(path)
 
 
 def fonts_for(characters: set[str]) -> tuple[list[str], set[str]]:
@@ -191,7 +202,8 @@ def new_figure(width: float, height: float, **settings):
     """Return an empty figure of width x height inches; import Matplotlib, which loads slowly.
 
     The figure's texts may have any characters: savefig finds fonts for them, and draws code points
-    for those without a font, such as bytes in a folder's name that are not UTF-8.
+    for those without a font, such as bytes in a folder's name that are not UTF-8. A notebook shows
+    the figure; `save(path)` saves it, unless the path is None, and returns it.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -204,6 +216,20 @@ def new_figure(width: float, height: float, **settings):
             for text in texts:
                 text.set(text=with_code_points(text.get_text(), missing), family=families)
             super().savefig(*args, **kwargs)
+
+        def save(self, path: str | Path | None):
+            if path is not None:
+                if Path(path).suffix.lower() not in PICTURES:
+                    rule = f"a picture's name ends in {', '.join(PICTURES)}"
+                    raise InputError(rule, repr(str(path)), "Change the ending.")
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
+                self.savefig(path, dpi=110)
+            return self
+
+        def _repr_png_(self) -> bytes:
+            picture = io.BytesIO()
+            self.savefig(picture, dpi=110)
+            return picture.getvalue()
 
     figure = FigureOfAnyText(figsize=(width, height), **settings)
     FigureCanvasAgg(figure)
@@ -219,7 +245,9 @@ def limit_y_axis(axes) -> None:
         axes.set_ylim(bottom=max(0, axes.get_ylim()[0]))
 
 
-def loss_curve(path: Path, metrics: Sequence[dict], measure: str, title: str) -> None:
+def loss_curve(
+    path: Path | str | None, metrics: Sequence[dict], measure: str, title: str
+) -> "Figure":
     """Plot the entries of a metrics.jsonl by step: losses, `measure` and, below, the learning rate.
 
     Training loss and held-out loss share the left scale, which is logarithmic. The right scale is
@@ -265,4 +293,4 @@ def loss_curve(path: Path, metrics: Sequence[dict], measure: str, title: str) ->
         axes.grid(alpha=0.25)
         axes.spines["top"].set_visible(False)
     figure.align_ylabels([left, lower])
-    figure.savefig(path, dpi=110)
+    return figure.save(path)

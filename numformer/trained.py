@@ -1,13 +1,12 @@
 """Use a trained model: load it, give it texts, get its answers and its attention."""
 
 import inspect
-import io
 import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -26,10 +25,13 @@ from numformer.generation.text_pipeline import TextPipeline
 from numformer.models import Model
 from numformer.paper.decoder import Decoder
 from numformer.paper.encoder import Encoder
-from numformer.plots import PICTURES, AttentionMaps, attention_maps
+from numformer.plots import AttentionMaps, attention_maps
 from numformer.published.files import is_published
 from numformer.published.loading import load_published
 from numformer.runs.checkpoints import load_model
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # A lock: attention is read from the values that layers save, which all threads share.
 _READING_ATTENTION = threading.Lock()
@@ -40,7 +42,7 @@ class Attention:
     """The attention of a model as it read `text` and wrote `written`.
 
     `attention["decoder cross_attention"]` holds the weights (layers, H, T, S) of one kind of
-    attention, from T symbols to S symbols. A notebook shows the picture that `draw` saves.
+    attention, from T symbols to S symbols. A notebook shows the picture that `draw` returns.
     """
 
     text: str
@@ -61,24 +63,19 @@ class Attention:
             raise InputError("a kind of attention is one that the model has", repr(kind), fix)
         return self.maps[self.kinds.index(kind)].weights
 
-    def draw(self, path: str | Path) -> None:
-        """Draw every layer (rows) and head (columns) of every kind into a .png, .pdf or .svg."""
-        if Path(path).suffix.lower() not in PICTURES:
-            rule = f"a picture's name ends in {', '.join(PICTURES)}"
-            raise InputError(rule, repr(str(path)), "Change the ending.")
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        self._draw(path)
+    def draw(self, path: str | Path | None = None) -> "Figure | None":
+        """Draw every layer (rows) and head (columns) of every kind; None without attention.
+
+        Returns the figure, which a notebook shows; saves it if `path` names a .png, .pdf or .svg.
+        """
+        arrow = f" → {_shorten(self.written)}" if self.written else ""
+        signs = "   (⊢ start, ⊣ end)" if any("⊢" in maps.key_labels for maps in self.maps) else ""
+        return attention_maps(path, self.maps, f"{_shorten(self.text)}{arrow}{signs}")
 
     def _repr_png_(self) -> bytes | None:
         """The picture, which a notebook shows for this object; None without attention."""
-        picture = io.BytesIO()
-        self._draw(picture)
-        return picture.getvalue() or None
-
-    def _draw(self, file: str | Path | io.BytesIO) -> None:
-        arrow = f" → {_shorten(self.written)}" if self.written else ""
-        signs = "   (⊢ start, ⊣ end)" if any("⊢" in maps.key_labels for maps in self.maps) else ""
-        attention_maps(file, self.maps, f"{_shorten(self.text)}{arrow}{signs}")
+        figure: Any = self.draw()
+        return figure and figure._repr_png_()
 
 
 def _shorten(text: str) -> str:

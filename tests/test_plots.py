@@ -1,7 +1,6 @@
 """Attention weights as the forward pass had them, and pictures that are pictures."""
 
 from itertools import pairwise
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -30,14 +29,13 @@ LAYERS, HEADS = 3, 2
 
 @pytest.fixture
 def drawn(tmp_path):
-    """`drawn(draw, *arguments)` is the Figure that a function draws and saves."""
-    savefig = Figure.savefig
+    """`drawn(draw, *arguments)` is the Figure that a function draws; a notebook shows the file."""
+    path = tmp_path / "new" / "drawn.png"
 
     def figure_of(draw, *arguments) -> Figure:
-        with mock.patch.object(Figure, "savefig", autospec=True, side_effect=savefig) as saved:
-            draw(tmp_path / "drawn.png", *arguments)
-        assert imread(tmp_path / "drawn.png").std() > 0
-        return saved.call_args.args[0]
+        figure = draw(path, *arguments)
+        assert imread(path).std() > 0 and figure._repr_png_() == path.read_bytes()
+        return figure
 
     return figure_of
 

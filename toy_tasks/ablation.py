@@ -157,7 +157,7 @@ def draw(results: study.Results, folder: Path) -> None:
     axes.invert_yaxis()
     axes.set(xlabel=f"{figure_name(results)} on the development set: the lower the better")
     axes.grid(alpha=0.3)
-    figure.savefig(folder / "ablation.png", dpi=110)
+    figure.save(folder / "ablation.png")
 
 
 def verdict(results: study.Results):

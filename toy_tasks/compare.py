@@ -4,16 +4,21 @@ their mean, with a band from the lowest value to the highest.
 
   python -m toy_tasks.compare runs/reverse runs/reverse-2
   python -m toy_tasks.compare runs/lengths               (a study: all its runs)
+
+In a notebook, `compare("runs/reverse", "runs/reverse-2")` shows the same.
 """
 
 import argparse
+import base64
 import csv
+import html
 import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count, cycle, filterfalse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import safetensors
 from matplotlib.ticker import LogLocator, NullFormatter
@@ -24,6 +29,9 @@ from numformer.runs.run_folder import read_metrics
 from toy_tasks.command_line import Parser, any_path, exit_code, picture_path, run_folders
 from toy_tasks.reports.charts import COLOURS, STROKES
 from toy_tasks.reports.tables import aligned_table, fitted_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PICTURE = Path("runs/compare.png")
 # Options that are ignored when settings are compared: the seed, the machine, what is reported
@@ -173,7 +181,7 @@ def report(runs: list[Run]) -> str:
     return fitted_table(rows) + ("\n\n" + aligned_table(group_rows) if group_rows[1:] else "")
 
 
-def draw(path: Path, runs: list[Run]) -> None:
+def draw(path: str | Path | None, runs: list[Run]) -> "Figure":
     """Draw losses, metrics and the learning rate, each in its own panel if any run recorded it."""
     groups = group_by_setting(runs)
     metrics = dict.fromkeys(run.metric for run in runs if run.metric != LOSS)
@@ -216,8 +224,42 @@ def draw(path: Path, runs: list[Run]) -> None:
     axes.set_xlim(left=0)
     labels = [label.replace("$", r"\$") for label in groups]  # else $ begins a formula
     figure.legend(figure.axes[0].lines, labels, loc="outside lower center", ncols=columns)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+    return figure.save(path)
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """Several runs. A notebook shows the table of `report` and the picture of `draw`."""
+
+    runs: list[Run]
+
+    def __repr__(self) -> str:
+        return report(self.runs)
+
+    def draw(self, path: str | Path | None = None) -> "Figure":
+        """Draw the curves of the runs; return the figure, and save it if there is a path."""
+        return draw(path, self.runs)
+
+    def _repr_html_(self) -> str:
+        picture = base64.b64encode(self.draw()._repr_png_()).decode()
+        table = html.escape(repr(self))
+        return f'<pre>{table}</pre><img alt="curves" src="data:image/png;base64,{picture}">'
+
+
+def compare(*folders: str | Path) -> Comparison:
+    """Read the runs in these folders, and all runs of a study, each once.
+
+    Notes on standard error which folders hold no run. Raises InputError if none does.
+    """
+    runs = [run for folder in map(Path, folders) for run in _runs_in(folder)]
+    runs = [*{run.resolve(): run for run in runs}.values()]
+    names = "config.json", "metrics.jsonl"
+    others = [run for run in runs if run.is_dir() and not any((run / n).exists() for n in names)]
+    if len(others) < len(runs):
+        runs = [run for run in runs if run not in others]
+        for run in others:
+            print(f"note: {as_one_line(run)} is left out: it holds no run", file=sys.stderr)
+    return Comparison([read_run(run) for run in runs])
 
 
 def _runs_in(folder: Path) -> list[Path]:
@@ -252,23 +294,15 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     # runs/* also matches the picture of an earlier comparison.
     runs = [run for run in options.runs if run.suffix != ".png" or run.is_dir()] or options.runs
-    runs = [run for folder in runs for run in _runs_in(folder)]
-    runs = [*{run.resolve(): run for run in runs}.values()]
-    names = "config.json", "metrics.jsonl"
-    others = [run for run in runs if run.is_dir() and not any((run / n).exists() for n in names)]
-    if len(others) < len(runs):
-        runs = [run for run in runs if run not in others]
-        for run in others:
-            print(f"note: {as_one_line(run)} is left out: it holds no run", file=sys.stderr)
-    runs = [read_run(run) for run in runs]
-    print(report(runs))
+    comparison = compare(*runs)
+    print(comparison)
     picture = options.out or next(filterfalse(Path.exists, pictures()))
-    draw(picture, runs)
+    comparison.draw(picture)
     print(f"picture: {picture}")
     if options.csv:
         options.csv.parent.mkdir(parents=True, exist_ok=True)
         with open(options.csv, "w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows(run_rows(runs))
+            csv.writer(file).writerows(run_rows(comparison.runs))
         print(f"table: {options.csv}")
     return 0
 

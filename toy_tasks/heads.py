@@ -14,6 +14,7 @@ from numformer.data import Batch, PairBatch
 from numformer.errors import InputError
 from numformer.layer import inference, pack
 from numformer.models import Model
+from numformer.plots import attention_maps
 from numformer.runs.files import write_atomically
 from numformer.trained import Trained, load
 from toy_tasks.analysis.attention_patterns import PATTERNS, Lexicon, Score, head_role
@@ -258,9 +259,7 @@ def draw(
         kind = kind_maps.kind.replace("_", "-")
         role_maps = replace(kind_maps, titles=[*titles[kind_maps.kind].values()])
         path = folder / f"{kind.replace(' ', '-')}.png"
-        charts.draw_attention(
-            path, [role_maps], f"{folder.name}: {kind}, layer.head and what it does"
-        )
+        attention_maps(path, [role_maps], f"{folder.name}: {kind}, layer.head and what it does")
     panels: charts.Panels = {}
     for name in orders[BY_REESTIMATED_IMPORTANCE][0][0][1]:
         panel = panels[name.replace("_", " ")] = {}

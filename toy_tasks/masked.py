@@ -19,6 +19,7 @@ from numformer.layer import inference
 from numformer.models.language_model import LanguageModel
 from numformer.models.masked import MaskedLanguageModel
 from numformer.paper import CrossEntropy
+from numformer.plots import attention_maps
 from numformer.randomness import seed_sequence
 from numformer.training.loop import Interrupted
 from toy_tasks.command_line import (
@@ -37,7 +38,6 @@ from toy_tasks.command_line import (
 from toy_tasks.command_line.training import resume_command
 from toy_tasks.data.datasets import shakespeare
 from toy_tasks.data.text_files import read_text
-from toy_tasks.reports.charts import draw_attention
 from toy_tasks.write import Windows, WritingTask, evaluate_text
 
 DESCRIPTION = """\
@@ -221,7 +221,7 @@ def train_and_compare(options: argparse.Namespace) -> int:
     example = max(vocabulary.join(symbols).split("\n"), key=len)[:40]
     if not options.no_plots:
         *_, maps = task.text.maps(model, symbols[:24])
-        draw_attention(folder / "attention.png", maps, f"{folder.name}: where the model looks")
+        attention_maps(folder / "attention.png", maps, f"{folder.name}: where the model looks")
     goal = f"a loss {MARGIN} below that from one side", loss <= left_loss - MARGIN
     test_set = f"{len(task.unseen):,} characters that training never saw, nats per hidden character"
     figures = {"hidden characters: loss": f"{loss:.4f}, from one side {left_loss:.4f}"}

@@ -16,6 +16,7 @@ from numformer.generation.evaluation import evaluate as evaluate_symbols
 from numformer.generation.text_pipeline import OneVocabulary
 from numformer.layer import inference
 from numformer.models.language_model import LanguageModel
+from numformer.plots import attention_maps
 from numformer.randomness import seed_sequence
 from numformer.trained import Trained
 from toy_tasks.command_line import (
@@ -37,7 +38,6 @@ from toy_tasks.data.subwords import HELP, save_subwords, subwords_for_run
 from toy_tasks.data.text_files import read_text
 from toy_tasks.data.windows import Windows
 from toy_tasks.measures.loss import mean_loss
-from toy_tasks.reports.charts import draw_attention
 
 DESCRIPTION = """\
 Learn to continue any text, character by character, and print the loss on its last tenth, which is
@@ -236,7 +236,7 @@ def train_and_write(
     print(task.text.join(written))
     if not options.no_plots:
         *_, maps = task.text.maps(model, symbols.split(beginning)[:20])
-        draw_attention(folder / "attention.png", maps, f"{folder.name}: where the decoder looks")
+        attention_maps(folder / "attention.png", maps, f"{folder.name}: where the decoder looks")
     with inference():
         loss = task.evaluate(model)[task.metric]
     figures, characters = {}, len(task.unseen_text)

@@ -1,24 +1,44 @@
-"""The folder of a training run: writing the run's files, and reading them to resume the run."""
+"""The folder of a training run: writing its files, reading them to resume it, its losses."""
 
 import contextlib
 import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from numformer.errors import InputError
 from numformer.models import Model
+from numformer.plots import loss_curve
 from numformer.runs.checkpoints import load_checkpoint, read_config, save_checkpoint, save_model
 from numformer.runs.files import PARTIAL, naming
 from numformer.runs.resume import State, load_state, summary
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def read_metrics(path: Path) -> list[dict]:
     """Return the lines of a metrics.jsonl, without the unfinished last line of a killed run."""
     *lines, _unfinished = path.read_text(encoding="utf-8").split("\n")
     return [json.loads(line) for line in lines]
+
+
+def draw_losses(run: str | Path, path: str | Path | None = None) -> "Figure":
+    """Draw the losses of the run in a folder, its measure and its learning rate by step.
+
+    Returns the figure, which a notebook shows; saves it if `path` names a .png, .pdf or .svg. The
+    run may still be training. Raises InputError if the folder holds no run.
+    """
+    folder, measure = Path(run), "held_out_loss"
+    if not (folder / "metrics.jsonl").is_file():
+        rule, fix = "a run writes metrics.jsonl to its folder", "Name the folder of a run."
+        raise InputError(rule, f"{folder}, which has none", fix)
+    if (last := folder / "last.safetensors").exists():
+        measure = load_checkpoint(last)[1].get("metric", measure)
+    return loss_curve(path, read_metrics(folder / "metrics.jsonl"), measure, folder.name)
 
 
 class RunFolder:

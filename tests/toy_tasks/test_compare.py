@@ -1,5 +1,6 @@
 """Comparisons of runs: what the table says, which runs are one group, what is drawn and refused."""
 
+import base64
 import json
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from numformer.runs import draw_losses
 from numformer.runs.checkpoints import save_checkpoint
 from numformer.training.loop import train
 from tests.training.tiny_runs import Copying, recipe, tiny
@@ -174,11 +176,20 @@ def test_what_is_no_run_is_refused(refuse):
         path.write_bytes(content)
 
 
-def test_runs_of_train_are_compared_and_the_table_written_as_csv(succeed):
+def test_runs_of_train_are_compared_and_the_table_written_as_csv(succeed, complaint):
     for seed in range(2):
         train(tiny(), Copying([0.5]), f"runs/{seed}", 2, recipe(factor=1.0 + seed), seed)
     out = succeed(compare.main, "runs/0 runs/1 --csv new/a.csv")
     assert out[-1] == "table: new/a.csv"
+    files, shown = {*Path("runs").iterdir()}, compare.compare("runs/0", "runs/1")._repr_html_()
+    assert (
+        "steps taken" in shown
+        and base64.b64encode(Path("runs/compare.png").read_bytes()).decode() in shown
+    )
+    losses, *_, measure = draw_losses("runs/1").axes
+    assert losses.get_ylabel() == "loss" and measure.get_ylabel() == "measure"
+    assert {*Path("runs").iterdir()} == files and draw_losses("runs/1", "runs/1/b.svg")
+    assert "a run writes metrics.jsonl" in complaint(draw_losses, "runs")
     assert [row.rpartition(",")[0] for row in Path("new/a.csv").read_text().splitlines()] == [
         "run,factor,seed,kept at step,measure,held_out_loss,steps taken",
         "runs/0,1,0,2,0.5000,-,2",

@@ -1,10 +1,14 @@
-"""Charts that compare several runs, and pictures of attention."""
+"""Charts that compare several runs."""
 
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from numformer.plots import AttentionMaps, attention_maps, limit_y_axis, new_figure
+from numformer.plots import limit_y_axis, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart. With different strokes,
 # lines that coincide stay visible.
@@ -17,7 +21,7 @@ Panels = dict[str, dict[str, list[Curve]]]
 """For the title of each panel, its curves by label; a label may have several curves."""
 
 
-def draw_chart(path: Path, title: str, panels: Panels, x: str, y: str, **axis) -> None:
+def draw_chart(path: Path | None, title: str, panels: Panels, x: str, y: str, **axis) -> "Figure":
     """Draw the mean of the curves of each label, and a band from the lowest to the highest.
 
     The curves of a label have the same x. `axis` is for matplotlib's Axes.set, such as `xscale`.
@@ -41,10 +45,4 @@ def draw_chart(path: Path, title: str, panels: Panels, x: str, y: str, **axis) -
         limit_y_axis(axes)
         axes.grid(alpha=0.3)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=5)
-    figure.savefig(path, dpi=110)
-
-
-def draw_attention(path: Path, maps: Sequence[AttentionMaps], title: str) -> None:
-    """Draw attention maps; do nothing if there are none."""
-    if maps:
-        attention_maps(path, maps, title)
+    return figure.save(path)

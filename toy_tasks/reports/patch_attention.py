@@ -1,20 +1,24 @@
 """Images drawn with the attention of a vision Transformer to their patches."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from numformer.models.vision import VisionTransformer
 from numformer.plots import attention_weights, new_figure
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 def draw_patch_attention(
-    path: Path,
+    path: Path | None,
     model: VisionTransformer,
     images: np.ndarray,
     title: str,
     visible: np.ndarray | None = None,
-) -> None:
+) -> "Figure":
     """Draw images, one in each row, and the class token's attention to them by layer and head.
 
     `visible` are the images to show, if the model's inputs `images` are normalised.
@@ -41,4 +45,4 @@ def draw_patch_attention(
             axis.imshow(pixels, cmap="inferno", vmin=0, alpha=0.7)
             if row == 0:
                 axis.set_title(name, fontsize=8)
-    figure.savefig(path, dpi=110)
+    return figure.save(path)

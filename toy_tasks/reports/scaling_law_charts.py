@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib import colormaps
@@ -9,6 +10,9 @@ from matplotlib import colormaps
 from numformer.plots import limit_y_axis, new_figure
 from toy_tasks.analysis.scaling_laws import Fit, Run
 from toy_tasks.reports.charts import COLOURS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def short_number(number: float) -> str:
@@ -21,7 +25,7 @@ def shade(number: int, count: int):
     return colormaps["viridis"](0.9 * number / max(count - 1, 1))
 
 
-def draw_laws(path: Path, fits: dict[str, tuple[Fit, Sequence[Run]]]) -> None:
+def draw_laws(path: Path | None, fits: dict[str, tuple[Fit, Sequence[Run]]]) -> "Figure":
     """Draw three charts for each unit (such as characters): its fit and the larger model's runs."""
     figure = new_figure(13.5, 4.3 * len(fits), layout="constrained")
     rows = figure.subplots(len(fits), 3, squeeze=False)
@@ -37,7 +41,7 @@ def draw_laws(path: Path, fits: dict[str, tuple[Fit, Sequence[Run]]]) -> None:
             axes.set_xscale("log")
             axes.grid(alpha=0.3)
             limit_y_axis(axes)
-    figure.savefig(path, dpi=110)
+    return figure.save(path)
 
 
 def _curves(axes, fit: Fit, larger: Sequence[Run], x: str, by: str) -> None:

@@ -2,9 +2,13 @@
 
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from numformer.plots import fonts_for, new_figure, with_code_points
 from toy_tasks.data.trees import Tree
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LEVEL, MARGIN = 0.5, 0.3
 """Inches between a constituent and its parts, and around the tree."""
@@ -14,7 +18,7 @@ LINE = dict(color="#999999", linewidth=0.9)
 LOOK = dict(ha="center", va="center", parse_math=False)
 
 
-def draw_tree(path: Path, tree: Tree) -> None:
+def draw_tree(path: Path | None, tree: Tree) -> "Figure":
     """Draw a tree: each constituent above the middle of its parts, all words on one line."""
     words = tree.words()
     families, lacking = fonts_for({*"".join(words)})
@@ -50,8 +54,7 @@ def draw_tree(path: Path, tree: Tree) -> None:
 
     texts = iter(labels)
     draw(tree, 0)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+    return figure.save(path)
 
 
 def _depth(tree: Tree | str) -> int:

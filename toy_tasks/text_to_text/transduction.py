@@ -11,9 +11,9 @@ from numformer.errors import InputError
 from numformer.generation import Transduction
 from numformer.generation.measures import Measure, edit_distance, nearest
 from numformer.models import Config, Transformer
+from numformer.plots import attention_maps
 from toy_tasks.command_line import finish, settings_from, train_task
 from toy_tasks.data.text_files import Pair
-from toy_tasks.reports.charts import draw_attention
 
 Example = tuple[str, tuple[str, ...]]
 """A source and all its right targets."""
@@ -137,4 +137,4 @@ def draw_cross_attention(
     """Draw where the decoder looks in a source while it writes `target`, or its own answer."""
     *_, maps = text.maps(model, source, target)
     cross = [kind for kind in maps if kind.kind == "decoder cross_attention"]
-    draw_attention(path, cross, title)
+    attention_maps(path, cross, title)
