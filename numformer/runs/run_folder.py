@@ -63,17 +63,10 @@ class RunFolder:
         names = "metrics.jsonl", "last.safetensors", "best.safetensors"
         self.metrics, self.last, self.best = (folder / name for name in names)
 
-    def find(self, resume: bool) -> None:
-        """Create a new run's folder. Raises InputError on failure, or if a resumed run has none."""
-        if resume and not self.folder.is_dir():
-            raise InputError(
-                "a run is resumed in the folder that it writes to",
-                f"{self.folder}, which is not a folder",
-                "Name the run's folder, or start a new run.",
-            )
-        if not resume:
-            with self._creating():
-                self.folder.mkdir(parents=True, exist_ok=True)
+    def find(self) -> None:
+        """Create the run's folder if it is not there. Raises InputError on failure."""
+        with self._creating():
+            self.folder.mkdir(parents=True, exist_ok=True)
 
     def begin(self) -> None:
         """Create an empty metrics.jsonl. Raises InputError if the folder already holds a run."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TextIO
 
 import numpy as np
 from tqdm import tqdm
@@ -135,6 +135,7 @@ def train(
     timeout: float = 120.0,
     on_step: Callable[[dict[str, float]], object] | None = None,
     on_evaluation: Callable[[dict[str, float]], object] | None = None,
+    verbose: bool = True,
 ) -> dict:
     """Train `model` on `task`, load the best weights into it, and return the best evaluation.
 
@@ -153,13 +154,16 @@ def train(
 
     `on_step` is called after each step with its "step", "loss", "rate" and "gradient_norm" (on a
     GPU this waits for the step), `on_evaluation` after each evaluation, once the run is saved, with
-    its "step" and measures. An exception in either ends the run.
+    its "step" and measures. An exception in either ends the run. Evaluations are printed, and
+    progress is shown as a bar on a terminal and in a notebook, elsewhere as a line now and then;
+    without `verbose`, nothing is.
 
     With `resume` the run in `folder` continues from where it was saved, and ends bit for bit as if
-    nothing had interrupted it. The number of steps may differ, unless the recipe's rates depend on
-    it; the evaluation at the run's former end stays in metrics.jsonl and may be the best. A
-    finished run is not changed. Only one process at a time writes to a folder. A process trains one
-    model at a time: dropout's random stream and the BLAS threads belong to the whole process.
+    nothing had interrupted it; a run that has saved nothing begins. So a cell of a notebook can be
+    run again. The number of steps may differ, unless the recipe's rates depend on it; the
+    evaluation at the run's former end stays in metrics.jsonl and may be the best. A finished run is
+    not changed. Only one process at a time writes to a folder. A process trains one model at a
+    time: dropout's random stream and the BLAS threads belong to the whole process.
 
     Raises InputError for invalid arguments and, without `resume`, for a folder that holds a run;
     Interrupted after Ctrl-C or SIGTERM, with the state saved; BrokenNumbers if the loss or the
@@ -195,8 +199,8 @@ def train(
             if isinstance(executor, RankExecutor) and ranks.rank:
                 with interrupts() as interrupted:
                     return executor.serve(interrupted)
-            trainer.files.find(resume)
-            best = _train(trainer, schedule, resume, on_step, on_evaluation)
+            trainer.files.find()
+            best = _train(trainer, schedule, resume, on_step, on_evaluation, verbose)
             if isinstance(executor, RankExecutor):
                 executor.end_run(best)
             return best
@@ -204,7 +208,9 @@ def train(
         _one_run.release()
 
 
-def _train(trainer: Trainer, schedule: Schedule, resume: bool, on_step, on_evaluation) -> dict:
+def _train(
+    trainer: Trainer, schedule: Schedule, resume: bool, on_step, on_evaluation, verbose: bool
+) -> dict:
     """Train and evaluate the model of a run, from the beginning or from where the run was saved."""
     # NumPy need not warn: a NaN or infinity shows in the loss or the norm, and is reported once.
     quiet = np.errstate(all="ignore")
@@ -215,7 +221,7 @@ def _train(trainer: Trainer, schedule: Schedule, resume: bool, on_step, on_evalu
             trainer.files.begin()
         if not trainer.finished:
             trainer.executor.start()
-        progress = _Progress(trainer)
+        progress = _Progress(trainer, verbose)
         over = schedule.ends_early(trainer) if trainer.is_evaluated else ""
         with progress.bar, interrupts() as interrupted:
             while not (trainer.finished or over):
@@ -231,8 +237,7 @@ def _train(trainer: Trainer, schedule: Schedule, resume: bool, on_step, on_evalu
                     results = trainer.evaluate()
                     trainer.save()
                     line = ", ".join(f"{name} {value:.4f}" for name, value in results.items())
-                    with tqdm.external_write_mode():
-                        print(f"step {trainer.step}: {line}", flush=True)
+                    progress.say(f"step {trainer.step}: {line}")
                     if on_evaluation:
                         on_evaluation({"step": trainer.step, **results})
                     over = schedule.ends_early(trainer)
@@ -240,31 +245,50 @@ def _train(trainer: Trainer, schedule: Schedule, resume: bool, on_step, on_evalu
                     trainer.save()
                     raise Interrupted(f"stopped at step {trainer.step}, which is saved")
         if over:
-            print(f"ends here: {over}", flush=True)
+            progress.say(f"ends here: {over}")
     return trainer.use_best()
 
 
 class _Progress:
-    """Shows a run's progress on standard error: a bar on a terminal, else a line now and then."""
+    """Shows a run's progress on standard error: a bar if that can move, else a line now and then.
 
-    def __init__(self, trainer: Trainer):
-        self.trainer, self.first = trainer, trainer.step
+    Shows nothing unless `verbose`.
+    """
+
+    def __init__(self, trainer: Trainer, verbose: bool):
+        self.trainer, self.first, self.verbose = trainer, trainer.step, verbose
         self.began = self.last_line = time.monotonic()
-        terminal = sys.stderr is not None and sys.stderr.isatty()  # None if it was closed
         self.bar: tqdm = tqdm(
-            total=trainer.steps, initial=trainer.step, unit="step", disable=not terminal
+            total=trainer.steps,
+            initial=trainer.step,
+            unit="step",
+            disable=not (verbose and shows_bars(sys.stderr)),
         )
+
+    def say(self, line: str) -> None:
+        """Print a line on standard output."""
+        if self.verbose:
+            with tqdm.external_write_mode():
+                print(line, flush=True)
 
     def log(self, loss: float) -> None:
         """Show the loss that was just written to metrics.jsonl."""
         self.bar.set_postfix(loss=f"{loss:.4f}")
         step, steps, now = self.trainer.step, self.trainer.steps, time.monotonic()
-        if not self.bar.disable or step == steps or now - self.last_line < SECONDS_BETWEEN_LINES:
+        if not self.verbose or not self.bar.disable or step == steps:
+            return
+        if now - self.last_line < SECONDS_BETWEEN_LINES:
             return
         self.last_line = now
         left = (now - self.began) / (step - self.first) * (steps - step)
         took = f"{_duration(self.trainer.seconds)}, about {_duration(left)} left"
         print(f"step {step} of {steps}: loss {loss:.4f}, {took}", file=sys.stderr, flush=True)
+
+
+def shows_bars(stream: TextIO | None) -> bool:
+    """Whether a bar can move on a stream: a terminal, or a notebook's output; None is closed."""
+    in_notebook = type(stream).__module__.startswith("ipykernel")
+    return in_notebook or (stream is not None and stream.isatty())
 
 
 def _duration(seconds: float) -> str:

@@ -49,13 +49,22 @@ def test_a_run_whose_task_went_wrong_before_anything_was_saved_may_begin_again(t
     assert_same_run(tmp_path / "again", tmp_path / "straight")
 
 
-def test_a_folder_that_cannot_be_made_or_is_not_there_is_refused(tmp_path, complaint):
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path, complaint):
     (tmp_path / "file").write_text("")
     for name, reason in (("file", "File exists"), ("file/below", "Not a directory")):
-        assert f"{tmp_path / name} ({reason}). Choose another" in complaint(run, tmp_path / name)
-    for name in ("absent", "file"):
-        assert "which is not a folder" in complaint(run, tmp_path / name, resume=True)
+        for resume in (False, True):
+            text = complaint(run, tmp_path / name, resume=resume)
+            assert f"{tmp_path / name} ({reason}). Choose another" in text
     assert [*files(tmp_path)] == ["file"]
+
+
+def test_a_cell_of_a_notebook_can_be_run_again(tmp_path, capfd):
+    """With `resume` it begins the run, then leaves it alone; without `verbose` it is silent."""
+    results = [run(tmp_path / "run", resume=True, verbose=False)[1] for _ in range(2)]
+    before = files(tmp_path / "run")
+    assert results[0] == results[1] == run(tmp_path / "straight", verbose=False)[1]
+    assert_same_run(tmp_path / "run", tmp_path / "straight")
+    assert files(tmp_path / "run") == before and capfd.readouterr() == ("", "")
 
 
 def test_one_process_at_a_time_trains_into_a_folder(tmp_path, complaint, monkeypatch):

@@ -127,6 +127,13 @@ def test_a_study_trains_every_way_with_every_seed_and_compares(call, succeed, re
     refuse(copying, "--resume --out runs/norms", "which belongs to a study")
 
 
+def test_a_quiet_run_or_study_shows_its_result_but_no_progress(call):
+    for main, flags in ((copying, RUN), (norms, f"{TINY} --seeds 1")):
+        _, out, err = call(main, f"{flags} --quiet")
+        assert not err and not any(line.startswith(("step", "post", "pre")) for line in out)
+        assert any("target" in line for line in out)
+
+
 def test_a_row_may_have_more_seeds_than_the_others():
     rows = {"a": {}, "b": {"more_seeds": 2}, "c": {"more_seeds": 1}}
     options = argparse.Namespace(quick=False, out=None, seeds=[4, 2], jobs=1)

@@ -1,6 +1,7 @@
 """The training loop: what it computes, records, tells, keeps and survives."""
 
 import concurrent.futures
+import io
 import json
 import multiprocessing
 import os
@@ -256,14 +257,17 @@ def test_without_a_terminal_a_line_tells_how_far_it_is(tmp_path, clock, capsys, 
     ]
 
 
-def test_on_a_terminal_a_bar_tells_how_far_it_is(tmp_path, clock, capsys, monkeypatch):
+@pytest.mark.parametrize(("module", "terminal"), [("io", True), ("ipykernel.iostream", False)])
+def test_a_bar_shows_progress_on_a_terminal_and_in_a_notebook(
+    tmp_path, clock, monkeypatch, module, terminal
+):
     """Which makes room for the line of an evaluation."""
-    room = []
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    room, members = [], {"__module__": module, "isatty": lambda self: terminal}
+    monkeypatch.setattr(sys, "stderr", type("Stream", (io.StringIO,), members)())
     monkeypatch.setattr(tqdm, "external_write_mode", lambda: nullcontext(room.append(1)))
     run(tmp_path, task=slow(clock, {1: 50}))
     assert len(room) == 2
-    err = capsys.readouterr().err
+    err = sys.stderr.getvalue()
     assert "7/7" in err and f"loss={logged(tmp_path, 'loss')[-1]:.4f}" in err
     assert "step 3 of 7" not in err
 

@@ -121,6 +121,7 @@ line override them"""
         "--resume": "continue the run in --out, or the latest run of this task",
         "--quick": "take a few steps, to see that everything works; no target is checked",
         "--no-plots": "draw no pictures",
+        "--quiet": "show no progress, only the result",
     }.items():
         add(switch, action="store_true", help=about)
 

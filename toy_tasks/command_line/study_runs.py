@@ -103,7 +103,8 @@ def train_side_by_side(
                     result, name = run.result(), study.figure
                     line = f"{name.replace('_', ' ')} {result[name]:.4f}, {result['seconds']:.0f} s"
                 line += f"; {left} left, about {minutes:.0f} min" * bool(left)
-                print(f"{run.folder.name}: {line}", flush=True)
+                if code or not options.quiet:
+                    print(f"{run.folder.name}: {line}", flush=True)
                 problems += [(code, f"{run.folder.name}: {problem}")] * bool(code)
     command = resume_command(options, options.out)
     if interrupted:

@@ -71,6 +71,7 @@ def train_task(
     ranks.agree(lambda: saved)
     keywords = dict(seed=options.seed, xp=xp, resume=options.resume, parts=options.parts)
     keywords |= dict(parallel=options.parallel, timeout=options.timeout)
+    keywords["verbose"] = not options.quiet
     if ranks.rank:
         train(model, task, options.out or ".", schedule, recipe, **keywords)
         if exit_other_ranks:
