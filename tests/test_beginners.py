@@ -129,7 +129,7 @@ COMMANDS = {
     "pairs --vocab-size 3": "--vocab-size 3; is --subwords meant?",
     "translate --vocab-size 3": "--vocab-size 3; is --vocabulary meant?",
     "write --block-size 3": "--block-size 3; is --context meant?",
-    "copy_task --rate 0": "a number above 0; received 0.0. For example --rate 0.001",
+    "copy_task --rate 0": "rate is a number above 0, or None; received 0.0. Change rate",
     "copy_task --rate 1 --factor 2": "by --rate or by --factor; received both. Leave out one",
     "copy_task --resume": "no run of copy_task under runs/. Start one without --resume",
     "pairs --demo dates --resume": "received no run of pairs with --demo dates under runs/",

@@ -77,6 +77,7 @@ def read_run(folder: Path) -> Run:
             if saved.pop("crc32") != run_folders.checksum(saved):
                 raise ValueError("its checksum says that it was changed")
         settings = saved["options"] | saved["config"] | saved.get("recipe", {})
+        settings["rate"] = saved["options"].get("rate")  # in the recipe it is a factor
         settings |= {name: int(settings[name]) for name in ("seed", "steps")}
         path = folder / "metrics.jsonl"
         lines = [_require_numbers(line) for line in read_metrics(path)]

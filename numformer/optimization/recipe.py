@@ -3,7 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from numformer import settings
 from numformer.errors import InputError
@@ -74,6 +74,9 @@ class Recipe(OptimizerSettings):
     )
     warmup: int = settings.size(4000, "steps in which the learning rate rises (5.3, equation 3)")
     factor: float = settings.above_zero(1.0, "multiplies the learning rate of equation 3")
+    rate: float | None = settings.above_zero(
+        None, "the highest learning rate, at the end of warm-up; in place of factor"
+    )
     decay: str = settings.choice(
         "inverse_sqrt",
         DECAYS,
@@ -103,16 +106,29 @@ class Recipe(OptimizerSettings):
                 f"{name} {getattr(self, name)!r} with the optimizer {self.optimizer}",
                 f"Choose such an optimizer, or leave out {name}.",
             )
+        if self.rate is not None and self.factor != 1:
+            rule = "the highest learning rate is set by rate or by factor"
+            raise InputError(rule, f"rate {self.rate} and factor {self.factor}", "Leave out one.")
 
     @property
     def depends_on_steps(self) -> bool:
         """Whether the learning rate depends on the number of steps in the run."""
         return "steps" in inspect.signature(DECAYS[self.decay]).parameters
 
-    def rate(self, step: int, steps: int, d_model: int) -> float:
+    def with_factor(self, d_model: int) -> "Recipe":
+        """Return the recipe with the factor that gives its `rate`, if it has one, at this width.
+
+        The rate of equation 3 is highest at step = warmup: factor / sqrt(d_model warmup).
+        """
+        if self.rate is None:
+            return self
+        return replace(self, rate=None, factor=self.rate * math.sqrt(d_model * self.warmup))
+
+    def learning_rate(self, step: int, steps: int, d_model: int) -> float:
         """Return the learning rate of a step, counted from 1, in a run of `steps` steps."""
         end = {"steps": steps} if self.depends_on_steps else {}
-        settings = dict(d_model=d_model, warmup=self.warmup, factor=self.factor)
+        factor = self.with_factor(d_model).factor
+        settings = dict(d_model=d_model, warmup=self.warmup, factor=factor)
         return DECAYS[self.decay](step, **end, **settings)
 
     def make_optimizer(self, parameters: FlatParameters) -> Optimizer:

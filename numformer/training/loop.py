@@ -191,7 +191,7 @@ def train(
         schedule = schedule if isinstance(schedule, Schedule) else Schedule(schedule)
         ranks = ranks_for(parallel, timeout)
         parts = max(default_parts(xp), ranks.size) if parts is None else parts
-        recipe, steps = recipe or Recipe(), schedule.steps
+        recipe, steps = (recipe or Recipe()).with_factor(model.config.d_model), schedule.steps
         trainer = Trainer(model, task, Path(folder), steps, recipe, seed, xp, parts, ranks)
         with ranks.failing_together():
             ranks.agree(trainer.fingerprint)

@@ -121,7 +121,7 @@ class Trainer:
 
     def rate(self, step: int) -> float:
         """Return the learning rate of a step (from 1)."""
-        return self.recipe.rate(step, self.steps, self.model.config.d_model)
+        return self.recipe.learning_rate(step, self.steps, self.model.config.d_model)
 
     # Training
 

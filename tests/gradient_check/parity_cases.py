@@ -135,6 +135,7 @@ VALUES = dict.fromkeys(DROPOUTS, (0.0, 0.1, 0.3)) | dict(
     decoder_layers=(None, 1, 3),
     warmup=range(1, 7),
     factor=(0.02, 0.07, 0.2),
+    rate=(None,),  # another way to set the factor
     clip_norm=(None, 0.2, 0.7, 2.0),
     average=(1, 2, 3),
     r_drop=(0.0, 0.5, 4.0),

@@ -7,22 +7,28 @@ from pathlib import Path
 import pytest
 
 from numformer.models import Transformer
+from numformer.optimization import Recipe
 from tests.equal_runs import logged, without_seconds
 from tests.toy_tasks.small import RUN, copying
 from toy_tasks import pairs, shakespeare, write
 from toy_tasks.command_line import build_parser, options
 
 
-def test_rate_sets_the_highest_rate(call, refuse):
+def test_rate_sets_the_highest_rate(call, refuse, complaint):
     flags = f"{RUN} --warmup 4 --log-every 1 --rate 0.002"
     call(copying, flags)
     rates = logged(run := Path("runs/copy_task"), "rate")
     assert max(rates) == rates[3] == pytest.approx(0.002)
+    recipe = json.loads((run / "config.json").read_text())["recipe"]
+    of_python = Recipe(rate=0.002, warmup=4)
+    assert of_python.learning_rate(4, 6, 8) == pytest.approx(0.002)
+    assert of_python.with_factor(8).factor == recipe["factor"] and recipe["rate"] is None
+    assert "received rate 0.002 and factor 3" in complaint(Recipe, rate=0.002, factor=3)
     assert json.loads((run / "config.json").read_text())["options"]["rate"] == 0.002
     assert call(copying, "--resume --rate 0.002")[0] < 2
     refuse(copying, f"{flags} --factor 3", "by --rate or by --factor; received both")
     for rate in ("0", "-1", "inf", "nan"):
-        refuse(copying, f"--rate {rate}", "--rate is a number above 0; received")
+        refuse(copying, f"--rate {rate}", "rate is a number above 0, or None; received")
 
 
 @pytest.mark.parametrize(

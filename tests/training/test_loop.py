@@ -257,6 +257,12 @@ def test_without_a_terminal_a_line_tells_how_far_it_is(tmp_path, clock, capsys, 
     ]
 
 
+def test_a_rate_in_the_recipe_is_the_highest_rate(tmp_path):
+    run(tmp_path, 9, 1, rate=0.01, warmup=3)
+    rates = logged(tmp_path, "rate")
+    assert max(rates) == rates[2] == pytest.approx(0.01)
+
+
 @pytest.mark.parametrize(("module", "terminal"), [("io", True), ("ipykernel.iostream", False)])
 def test_a_bar_shows_progress_on_a_terminal_and_in_a_notebook(
     tmp_path, clock, monkeypatch, module, terminal

@@ -1,7 +1,6 @@
 """Checks for options that are impossible or contradict each other; each raises InputError."""
 
 import argparse
-import math
 
 from numformer.errors import InputError
 from toy_tasks.command_line.parser import Parser
@@ -44,9 +43,7 @@ def require_one_length(options: argparse.Namespace) -> None:
 
 
 def require_one_rate(options: argparse.Namespace, default_factor: float) -> None:
-    """Refuse a highest learning rate that is not positive, or set by both --rate and --factor."""
-    if options.rate is not None and not (0 < options.rate < math.inf):
-        raise InputError("--rate is a number above 0", options.rate, "For example --rate 0.001")
+    """Refuse a highest learning rate that is set by both --rate and --factor."""
     if options.rate is not None and options.factor != default_factor:
         rule, fix = "the highest rate is set by --rate or by --factor", "Leave out one of them."
         raise InputError(rule, "both", fix)

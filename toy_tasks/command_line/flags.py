@@ -101,8 +101,6 @@ mpiexec started (default: the ranks, if there are any)"""
         add("--parallel", choices=KINDS, help=about)
         about = "seconds that a rank waits for another; must be longer than a step takes"
         add("--timeout", type=float, default=120.0, metavar="S", help=about)
-    about = "the highest learning rate, at the end of --warmup; instead of --factor"
-    add("--rate", type=float, metavar="R", help=about)
     add("--log-every", type=integer, default=50, help="steps between two lines of metrics.jsonl")
     add("--evaluate-every", type=integer, default=250, help="steps between two evaluations")
     about = "evaluate, save and end after M minutes, including those before --resume"

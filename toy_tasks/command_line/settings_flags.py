@@ -1,7 +1,6 @@
 """Flags for the fields of a model's config and of the recipe, and settings from these flags."""
 
 import argparse
-import math
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields
 
@@ -20,7 +19,7 @@ CHOICE_NAMES = dict(mixers="mixer", feed_forwards="feed-forward network", normal
 
 def add_settings_flags(parser: Parser, model: type[Model]) -> None:
     """Add the flags of a kind of model and of the recipe, in groups."""
-    parser.earlier_defaults = {"rate": None}
+    parser.earlier_defaults = {}
     for title, settings in (("model", model.Config), ("training", Recipe)):
         groups = {f"{title} ({settings.__module__}.{settings.__name__})": _shared_fields(settings)}
         for group_title, group_fields in (groups | _choice_groups(settings)).items():
@@ -53,9 +52,8 @@ def settings_from(options: argparse.Namespace, kind: type[Settings], **values) -
     for field in _choice_fields(kind):  # settings of choices that a script registered
         if field.name not in names and known.get(field.name, field.default) != field.default:
             settings[field.name] = known[field.name]
-    if "factor" in settings and getattr(options, "rate", None) is not None:
-        # The rate of equation 3 is highest at step = warmup: factor / sqrt(d_model warmup).
-        settings["factor"] = options.rate * math.sqrt(options.d_model * settings["warmup"])
+    if settings.get("rate") is not None:
+        del settings["factor"]  # the task's default
     return kind(**settings, **values)
 
 

@@ -191,7 +191,7 @@ def training_plan(
 
     Raises InputError, before anything is built or written, for options that do not allow training.
     """
-    recipe = settings_from(options, Recipe)
+    recipe = settings_from(options, Recipe).with_factor(config.d_model)
     names = "steps", "log_every", "evaluate_every", "minutes", "patience"
     schedule = Schedule(*(getattr(options, name) for name in names))
     vectors = len(vectors_of(OPTIMIZERS[recipe.optimizer]))
