@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 PICTURE = Path("runs/compare.png")
 # Options that are ignored when settings are compared: the seed, the machine, what is reported
 # or written at the end, and the sizes of vocabularies, which the task decides.
-IGNORED = {"seed", "log_every", "backend", "quick", "no_plots", "length", "temperature"}
+IGNORED = {"seed", "log_every", "backend", "quick", "no_plots", "length", "temperature", "log_to"}
 IGNORED |= {"source_vocabulary", "target_vocabulary", "vocabulary"}
 LOSS = "held_out_loss"
 

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from numformer.models import Model
 from numformer.plots import loss_curve
 from numformer.runs.checkpoints import load_checkpoint, read_config, save_checkpoint, save_model
 from numformer.runs.files import PARTIAL, naming
+from numformer.runs.metrics_writers import MetricsWriter, Opener
 from numformer.runs.resume import State, load_state, summary
 
 if TYPE_CHECKING:
@@ -47,8 +48,10 @@ class RunFolder:
     `settings` determine the run's results, so they must be equal when it is resumed: kind and
     config of the model, recipe, seed, parts and task, and the number of steps if the recipe's rates
     depend on it. `text`, the description of the task's `text`, and `extra` are saved with the best
-    model.
+    model. `copies` opens further writers of the lines of metrics.jsonl.
     """
+
+    copies: Sequence[Opener] = ()
 
     def __init__(
         self,
@@ -60,6 +63,7 @@ class RunFolder:
     ):
         self.folder, self.settings, self.metric = folder, settings, metric
         self.text, self.extra = text, extra or {}
+        self.writers: list[MetricsWriter] = []
         names = "metrics.jsonl", "last.safetensors", "best.safetensors"
         self.metrics, self.last, self.best = (folder / name for name in names)
 
@@ -105,9 +109,21 @@ class RunFolder:
             ) from None
 
     def write(self, line: dict) -> None:
-        """Add a line to metrics.jsonl."""
+        """Add a line to metrics.jsonl and its copies, which begin with the run's earlier lines."""
         with naming(self.metrics), open(self.metrics, "ab") as file:
             file.write(f"{json.dumps(line)}\n".encode())
+        lines = [line]
+        if self.copies and not self.writers:
+            self.writers = [writer(self.folder, self.settings) for writer in self.copies]
+            lines = read_metrics(self.metrics)
+        for writer in self.writers:
+            for each in lines:
+                writer.write(each)
+
+    def close(self) -> None:
+        """Close the copies of metrics.jsonl."""
+        for writer in self.writers:
+            writer.close()
 
     def save(self, tensors: dict[str, np.ndarray], progress: dict) -> None:
         """Write last.safetensors: host arrays, and the run's progress."""

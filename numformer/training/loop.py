@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol, TextIO
@@ -24,6 +24,7 @@ from numformer.execution.rank_executor import RankExecutor
 from numformer.models import Model
 from numformer.optimization.recipe import Recipe
 from numformer.runs.files import folder_lock
+from numformer.runs.metrics_writers import metrics_writers
 from numformer.training.trainer import Trainer
 
 SECONDS_BETWEEN_LINES = 10  # between lines of progress, if standard error is no terminal
@@ -136,6 +137,7 @@ def train(
     on_step: Callable[[dict[str, float]], object] | None = None,
     on_evaluation: Callable[[dict[str, float]], object] | None = None,
     verbose: bool = True,
+    log_to: Collection[str] = (),
 ) -> dict:
     """Train `model` on `task`, load the best weights into it, and return the best evaluation.
 
@@ -156,7 +158,8 @@ def train(
     GPU this waits for the step), `on_evaluation` after each evaluation, once the run is saved, with
     its "step" and measures. An exception in either ends the run. Evaluations are printed, and
     progress is shown as a bar on a terminal and in a notebook, elsewhere as a line now and then;
-    without `verbose`, nothing is.
+    without `verbose`, nothing is. `log_to` names copies of metrics.jsonl: "csv", "tensorboard" or
+    "wandb" (METRICS_WRITERS in numformer/runs/metrics_writers.py).
 
     With `resume` the run in `folder` continues from where it was saved, and ends bit for bit as if
     nothing had interrupted it; a run that has saved nothing begins. So a cell of a notebook can be
@@ -193,6 +196,7 @@ def train(
         parts = max(default_parts(xp), ranks.size) if parts is None else parts
         recipe, steps = (recipe or Recipe()).with_factor(model.config.d_model), schedule.steps
         trainer = Trainer(model, task, Path(folder), steps, recipe, seed, xp, parts, ranks)
+        trainer.files.copies = metrics_writers(log_to)
         with ranks.failing_together():
             ranks.agree(trainer.fingerprint)
             executor = trainer.executor
@@ -214,7 +218,13 @@ def _train(
     """Train and evaluate the model of a run, from the beginning or from where the run was saved."""
     # NumPy need not warn: a NaN or infinity shows in the loss or the norm, and is reported once.
     quiet = np.errstate(all="ignore")
-    with folder_lock(trainer.files.folder), contextlib.closing(trainer.executor), quiet:
+    closing = contextlib.closing
+    with (
+        folder_lock(trainer.files.folder),
+        closing(trainer.executor),
+        closing(trainer.files),
+        quiet,
+    ):
         if resume:
             trainer.resume()
         else:

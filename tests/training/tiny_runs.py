@@ -90,7 +90,7 @@ def run(folder, steps=7, log_every=3, evaluate_every=5, *, task=None, **changes)
         return {name: changes.pop(name) for name in names & changes.keys()}
 
     schedule = Schedule(steps, log_every, evaluate_every, **chosen({"minutes", "patience"}))
-    settings = dict(seed=1, parts=1) | chosen({"seed", "parts", "resume", "verbose"})
+    settings = dict(seed=1, parts=1) | chosen({"seed", "parts", "resume", "verbose", "log_to"})
     settings["recipe"] = recipe(**chosen(RECIPE_FIELDS))
     model = tiny(**changes)
     return model, train(model, task or Copying(), folder, schedule, **settings)

@@ -15,6 +15,7 @@ from numformer.models import (
     RecurrentEncoderDecoder,
     Transformer,
 )
+from numformer.runs.metrics_writers import METRICS_WRITERS
 from toy_tasks.command_line.parser import (
     HelpFormatter,
     Parser,
@@ -102,6 +103,8 @@ mpiexec started (default: the ranks, if there are any)"""
         about = "seconds that a rank waits for another; must be longer than a step takes"
         add("--timeout", type=float, default=120.0, metavar="S", help=about)
     add("--log-every", type=integer, default=50, help="steps between two lines of metrics.jsonl")
+    about = "copy the metrics to metrics.csv, or to folders of TensorBoard or of wandb (offline)"
+    add("--log-to", nargs="+", choices=METRICS_WRITERS, help=about)
     add("--evaluate-every", type=integer, default=250, help="steps between two evaluations")
     about = "evaluate, save and end after M minutes, including those before --resume"
     add("--minutes", type=float, metavar="M", help=about)

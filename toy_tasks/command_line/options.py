@@ -23,7 +23,7 @@ from toy_tasks.command_line.sources import (
 # moved `data` folder has the same data, and if the schedule allows other `steps`: `train` checks
 # both.
 FREE_TO_CHANGE = {"log_every", "evaluate_every", "no_plots", "data", "length", "temperature"}
-FREE_TO_CHANGE |= {"steps", "minutes", "patience", "parallel", "timeout"}
+FREE_TO_CHANGE |= {"steps", "minutes", "patience", "parallel", "timeout", "log_to"}
 BEAM_SETTINGS = "beam", "length_penalty", "penalty"
 
 

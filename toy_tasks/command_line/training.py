@@ -26,6 +26,7 @@ from numformer.plots import loss_curve
 from numformer.randomness import seed_sequence
 from numformer.runs.checkpoints import require_size
 from numformer.runs.files import folder_lock
+from numformer.runs.metrics_writers import metrics_writers
 from numformer.runs.run_folder import read_metrics
 from numformer.settings import Settings
 from numformer.training.loop import Interrupted, Schedule, Task, train
@@ -71,7 +72,7 @@ def train_task(
     ranks.agree(lambda: saved)
     keywords = dict(seed=options.seed, xp=xp, resume=options.resume, parts=options.parts)
     keywords |= dict(parallel=options.parallel, timeout=options.timeout)
-    keywords["verbose"] = not options.quiet
+    keywords |= dict(verbose=not options.quiet, log_to=options.log_to or ())
     if ranks.rank:
         train(model, task, options.out or ".", schedule, recipe, **keywords)
         if exit_other_ranks:
@@ -194,6 +195,7 @@ def training_plan(
     recipe = settings_from(options, Recipe).with_factor(config.d_model)
     names = "steps", "log_every", "evaluate_every", "minutes", "patience"
     schedule = Schedule(*(getattr(options, name) for name in names))
+    metrics_writers(options.log_to or ())  # their packages must be there
     vectors = len(vectors_of(OPTIMIZERS[recipe.optimizer]))
     _require_length(config, task)
     _require_memory(config, options, vectors, _memory(xp))
