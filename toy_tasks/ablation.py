@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """The paper's Table 3 with small models: how much each design choice matters."""
 
 import sys

@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Add two numbers of three digits.
 
 The sum is written with its last digit first, the order in which people add on paper: 123+989

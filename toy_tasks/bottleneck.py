@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """What attention is for: a decoder that sees one fixed-size state, against one that looks back."""
 
 import argparse

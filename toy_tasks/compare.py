@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Compare training runs: print a table of the settings in which they differ, with their best
 figures and times, and draw their curves. Runs that differ only in the seed are drawn as one line,
 their mean, with a band from the lowest value to the highest.

@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Copy a sequence of digits: the simplest task that needs attention."""
 
 from toy_tasks.text_to_text.sequences import Rule, digits, run_program

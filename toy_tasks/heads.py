@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Which attention heads of a trained model matter, how many can be removed, and where they look."""
 
 import argparse

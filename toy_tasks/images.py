@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Learn to recognise images: a vision Transformer, cross-validated."""
 
 import argparse

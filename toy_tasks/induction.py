@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Learn to continue repeated random sequences: how an induction head forms."""
 
 import sys

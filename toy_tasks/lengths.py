@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Train on short sequences and test on longer ones, with five kinds of positions."""
 
 import sys

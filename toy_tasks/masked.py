@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Predict hidden characters of a text, from both sides and from the left side alone.
 
 The model that sees both sides is an encoder, trained as BERT is (Devlin et al. 2019). The other is

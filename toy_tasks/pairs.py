@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Learn from pairs of texts: a file with a source and its target on each line."""
 
 import argparse

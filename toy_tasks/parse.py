@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Learn to parse: read a sentence, write its syntax tree (section 6.3 of the paper)."""
 
 import argparse

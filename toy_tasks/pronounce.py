@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Learn to pronounce a language: read the characters of a word, write its phonemes."""
 
 import argparse

@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Recall and copy over long distances, with attention and with alternatives to it."""
 
 import sys

@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Reverse a sequence of digits: the first digit to write is the last of the source."""
 
 from toy_tasks.text_to_text.sequences import Rule, digits, run_program

@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Scaling laws of small models: how the loss falls with parameters and with training text."""
 
 import argparse

@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Learn to write like Shakespeare, character by character: a decoder-only language model.
 
 The table shows how each choice changes the validation loss after 2,000 steps. Each row replaces

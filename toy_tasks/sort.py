@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Sort a sequence of digits: every digit of the target depends on the whole source."""
 
 from toy_tasks.text_to_text.sequences import Rule, digits, run_program

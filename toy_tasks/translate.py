@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Learn to translate sentences from one language into another, as subwords."""
 
 import argparse

@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Walk over six places: the digit at each place is the number of the next place.
 
 With six encoder and six decoder layers, this task shows why the paper warms up the learning rate.

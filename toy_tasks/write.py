@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Learn to continue a text, character by character: a decoder-only language model."""
 
 import argparse

@@ -1,16 +1,20 @@
 """Flags: the highest rate, flags from a file or a run, and those of optimizers."""
 
+import contextlib
 import functools
+import importlib
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from numformer.models import Transformer
 from numformer.optimization import Recipe
 from tests.equal_runs import logged, without_seconds
-from tests.toy_tasks.small import RUN, copying
-from toy_tasks import pairs, shakespeare, write
+from tests.toy_tasks.small import RUN, copying, main_of
+from toy_tasks import TASKS, pairs, shakespeare, write
 from toy_tasks.command_line import build_parser, options
 
 
@@ -55,9 +59,40 @@ def test_flags_come_from_a_file_or_a_run_and_those_of_the_command_line_win(call)
     saved = json.loads(Path("a/config.json").read_text())["options"]
     flags = "d_model", "steps", "no_plots", "feed_forward_bias", "norm", "seed"
     assert [saved[flag] for flag in flags] == [8, 4, True, False, "post", 1]
-    for out, file in {"b": "a", "c": "a/config.json"}.items():
+    call(copying, "--config mine.toml --norm post --save-settings all.toml")
+    for out, file in {"b": "a", "c": "a/config.json", "d": "all.toml"}.items():
         call(copying, f"--config {file} --out {out}")
         assert without_seconds(Path(out)) == without_seconds(Path("a"))
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_saved_settings_are_those_of_the_command(name, succeed, refuse):
+    """The command with --config has the same settings, on the same data, in any folder."""
+    flags = "--minutes 0.5 --no-plots --clip-norm 1e-9 --log-to csv wandb --evaluate-every 7"
+    flags += {"pairs": " --data é.tsv b.tsv c.tsv --epochs 3 --words"}.get(name, "")
+    flags += {"shakespeare": " --preset hour --rate 0.01", "write": " --data a.txt"}.get(name, "")
+    main = main_of(name)
+    assert succeed(main, f"{flags} --save-settings new/a.toml") == ["settings: new/a.toml"]
+    refuse(main, f"{flags} --save-settings new/a.toml", "to a new file; received new/a.toml")
+    with contextlib.chdir("new"):
+        succeed(main, "--config a.toml --save-settings b.toml")
+        text = Path("a.toml").read_text()
+        assert Path("b.toml").read_text() == text and "clip-norm = 1e-09\n" in text
+    assert ("epochs = 3" in text) == (name == "pairs") == ("steps = " not in text)
+
+
+@pytest.mark.parametrize("name", [*TASKS, "compare", "heads"])
+def test_a_shell_completes_the_flags_of_every_program(name, call, monkeypatch):
+    """argcomplete looks for a line in the file, then calls the program, which hands it a parser."""
+    parsers, module = [], importlib.import_module(f"toy_tasks.{name}")
+    package = SimpleNamespace(autocomplete=parsers.append)
+    monkeypatch.setitem(sys.modules, "argcomplete", package)
+    assert Path(module.__file__).read_text().startswith("# PYTHON_ARGCOMPLETE_OK\n")
+    main = main_of(name) if name in TASKS else module.main
+    assert call(main, "--help")[0] == 0 and not parsers
+    monkeypatch.setenv("_ARGCOMPLETE", "1")
+    call(main, "--help")
+    assert "--out" in parsers[0].format_help()
 
 
 def test_relative_paths_of_data_in_a_file_of_flags_start_at_its_folder(refuse):

@@ -118,6 +118,8 @@ mpiexec started (default: the ranks, if there are any)"""
     about = """take flags from a file, or a run's flags from its config.json; flags on the command
 line override them"""
     add("--config", type=any_path, metavar="FILE.toml", help=about)
+    about = "write the settings of this command to a file for --config, and do nothing else"
+    add("--save-settings", type=any_path, metavar="FILE.toml", help=about)
     for switch, about in {
         "--resume": "continue the run in --out, or the latest run of this task",
         "--quick": "take a few steps, to see that everything works; no target is checked",

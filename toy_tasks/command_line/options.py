@@ -2,11 +2,14 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 
 from numformer.errors import InputError
 from numformer.optimization.optimizers import ineffective_settings, owners
+from numformer.runs.files import write_atomically
 from toy_tasks.command_line import conflicts, run_folders
 from toy_tasks.command_line.parser import Parser
 from toy_tasks.command_line.sources import (
@@ -39,7 +42,8 @@ def parse_options(
     --preset, the task's defaults. With --resume, the settings of the resumed run come right after
     the command line, which may change only settings that are `free`; `options.out` is the run's
     folder. The result also has `options.name`, the name of a new run's folder from `name(options)`;
-    `options.explicit`, the names of the settings on the command line; and `options.program`.
+    `options.explicit`, the names of the settings on the command line; and `options.program`. With
+    --save-settings, writes the settings to that file and ends the program.
     """
     explicit = parser.read(sys.argv[1:] if arguments is None else arguments)
     sources, defaults = (
@@ -80,6 +84,10 @@ def parse_options(
     conflicts.require_counts(parser, options)
     if options.quick and not options.resume:
         options.steps = min(options.steps, 20)
+    if options.save_settings:
+        _write_settings(options)
+        print(f"settings: {options.save_settings}")
+        parser.exit()
     return options
 
 
@@ -92,6 +100,27 @@ def saved_options(options: argparse.Namespace) -> dict:
     """The options of a run as its config.json has them: paths are strings."""
     saved = {name: value for name, value in vars(options).items() if name not in NOT_SAVED}
     return json.loads(json.dumps(saved, default=str))
+
+
+def _write_settings(options: argparse.Namespace) -> None:
+    """Write the file of --save-settings: all settings, as config.json has them, as TOML."""
+    path, saved = options.save_settings, saved_options(options)
+    if options.resume or os.path.lexists(path):
+        rule, received = "--save-settings writes the settings of a new run to a new file", path
+        raise InputError(rule, "--resume" if options.resume else received, "Change that.")
+    if getattr(options, "epochs", None):  # determine the steps
+        saved = saved | {"epochs": options.epochs, "steps": None}
+    if data := saved.get("data"):
+        absolute = [*map(os.path.abspath, [data] if isinstance(data, str) else data)]
+        saved["data"] = absolute if isinstance(data, list) else absolute[0]
+    # The strings, numbers, booleans and lists of JSON are those of TOML.
+    lines = [
+        f"{name.replace('_', '-')} = {json.dumps(value, ensure_ascii=False)}\n"
+        for name, value in saved.items()
+        if value is not None
+    ]
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, "".join(["[options]\n", *lines]).encode(errors="backslashreplace"))
 
 
 def _require_unchanged(

@@ -3,6 +3,8 @@
 import argparse
 import contextlib
 import difflib
+import importlib
+import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -72,6 +74,13 @@ class Parser(argparse.ArgumentParser):
     answer_settings: Collection[str] = ()
     other_flags: Collection[str] = ()
 
+    def parse_args(self, *arguments, **keywords):
+        """Read a command line; if a shell asks for completions, write these instead."""
+        if "_ARGCOMPLETE" in os.environ:
+            with contextlib.suppress(ImportError):
+                importlib.import_module("argcomplete").autocomplete(self)
+        return super().parse_args(*arguments, **keywords)
+
     def defaults(self) -> dict[str, object]:
         """The values of all settings if the command line is empty."""
         return vars(self.parse_args([]))
@@ -92,7 +101,7 @@ class Parser(argparse.ArgumentParser):
         for name, value in values.items():
             name = name.replace("-", "_")
             action = self.action(name)
-            if name in ("config", "help"):
+            if name in ("config", "help", "save_settings"):
                 self.error(f"{name} may only be on the command line")
             if any(isinstance(v, dict) for v in (value if isinstance(value, list) else [value])):
                 self.error(f"{name} is not a flag: a file of flags has no tables")

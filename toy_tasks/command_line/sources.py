@@ -18,7 +18,7 @@ from toy_tasks.data.datasets import read_text
 
 NOT_SAVED = {"resume", "out", "config", "run", "input", "input_file", "attention", "program"}
 NOT_SAVED |= {"quiet", "epochs", "name", "top_k", "top_p", "count", "n_best", "explicit"}
-NOT_SAVED |= {"ensemble", "source", "reference", "run_config", "tree"}
+NOT_SAVED |= {"save_settings", "ensemble", "source", "reference", "run_config", "tree"}
 """Options that say nothing about a run, only how its program was called."""
 DATA_SETTINGS = "data", "demo", "language", "languages", "task"
 VOCABULARY_SETTINGS = {"words", "hole", "subwords", "vocabulary", "cased"}
