@@ -1,0 +1,58 @@
+"""The reference: every public name has an example that runs; equations are set whole."""
+
+import ast
+
+import pytest
+
+import numformer
+from lessons import reference
+from lessons.kit.ascii_math import in_latex
+
+ENTRIES = list(dict.fromkeys(reference.entries().values()))
+
+
+def test_every_public_name_has_an_example():
+    assert {*numformer.__all__} <= {*reference.entries()}
+    for page in reference.PAGES:
+        names = {entry.names[0] for entry in ENTRIES if entry.page == page}
+        assert names == {*reference.examples(page)[1]}, f"lessons/reference/{page}.py"
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.names[0])
+def test_an_example_runs_and_uses_its_names(entry):
+    name = entry.names[0]
+    if name == "Subwords":
+        pytest.importorskip("sentencepiece")
+    used = ast.walk(ast.parse(reference.examples(entry.page)[1][name]))
+    assert {*entry.names} <= {node.id for node in used if isinstance(node, ast.Name)}
+    assert reference.run(entry.page, name).strip()
+    assert all(entry.docs) or entry.is_constant
+
+
+@pytest.mark.parametrize(
+    ("text", "latex"),
+    [
+        ("y = x W + b.", r"y \mathrel{=} x \, W + b"),
+        ("so d_k = D / (2 H), too", r"d_{k} \mathrel{=} \frac{D}{2 H}"),
+        (
+            "x_hat = (x - m) / 2^(2i / D)",
+            r"\hat{x} \mathrel{=} \frac{x - m}{2^{2 i / D}}",
+        ),
+        ("y = x P(X <= x) for a normal X", r"y \mathrel{=} x \, P(X \le x)"),
+        ("l = -sum_v q(v) log p(v)", r"l \mathrel{=} -\sum_{v} q(v) \, \log p(v)"),
+        ("head_i = f(a, ..., b_1)   (3.2)", r"\mathrm{head}_{i} \mathrel{=} f(a, \ldots, b_{1})"),
+        # Where a word could belong to it, no equation is set.
+        ("mask, True = may attend", ""),
+        ("exponentials = exp(logits - the row's maximum)", ""),
+        ("d_k = D / heads unless given", ""),
+        ("y = a mean of x", ""),
+        ("y_t = bias + sum over j", ""),
+    ],
+)
+def test_an_equation_of_a_docstring_is_set_whole_or_not_at_all(text, latex):
+    assert "".join(piece for piece, is_latex in in_latex(text) if is_latex) == latex
+
+
+def test_most_equations_of_the_paper_are_set():
+    docs = " ".join(doc for entry in ENTRIES if entry.page == "paper" for doc in entry.docs)
+    assert sum(is_latex for _, is_latex in in_latex(docs.replace("\n", " "))) > 20
