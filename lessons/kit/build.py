@@ -25,7 +25,7 @@ from pathlib import Path
 import numformer
 import toy_tasks
 from lessons import COURSE, FOLDER, Entry, load, published
-from lessons.kit import further
+from lessons.kit import further, reference
 from lessons.kit.exercise import Exercise
 from lessons.kit.index import index_page, summary_page
 from lessons.kit.lesson import Matrix, Picture, Piece, pieces, plain
@@ -263,10 +263,11 @@ def origin(entry: Entry) -> str:
     That is every source file of the three packages, except those of lessons that this one does not
     name, directly or through others; and the versions of Python and of the packages in MAKERS.
     """
+    examples = FOLDER / "reference"  # of the reference's pages, which are made every time
     sources, versions = {}, [sys.version, *(f"{name} {version(name)}" for name in MAKERS)]
     for folder in (FOLDER, Path(numformer.__file__).parent, Path(toy_tasks.__file__).parent):
         for path in folder.rglob("*"):
-            if path.is_file() and path.suffix not in LEFT_OUT:
+            if path.is_file() and path.suffix not in LEFT_OUT and path.parent != examples:
                 sources[str(path.relative_to(folder.parent))] = path.read_bytes()
     needed, of_lesson = {f"{entry.number:02d}"}, re.compile(r"\blesson_(\d\d)")
     while True:
@@ -322,24 +323,29 @@ def neighbours(entry: Entry) -> str:
     return "".join(parts)
 
 
+def script(name: str) -> str:
+    """A script of page/, as a page has it."""
+    return f'<script type="module">\n{bundle([FOLDER / "page" / name])}</script>\n'
+
+
 def lesson_page(entry: Entry, lesson: Made) -> str:
     """The page of a lesson: its text, its contents, and links to other lessons."""
     headings = re.findall(r'<h2 id="([^"]*)">(.*?)</h2>', lesson.html)
-    contents = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in headings)
+    contents = dict(headings)
     beside = neighbours(entry)
     here = f"Lesson {entry.number} of {len(COURSE)}, {lesson.takes}"
     body = f"""<header>{further.navigation(here)}
 <nav class="neighbours" aria-label="Previous and next">{beside}</nav></header>
 <div class="lesson">
-<nav class="contents" aria-label="On this page"><details>
-<summary>On this page<span></span></summary><ol>{contents}</ol></details></nav>
+{further.contents(contents)}
 <main id="content"><article>
-{further.opened(lesson.html)}
+{further.opened(reference.mentioned(lesson.html))}
 </article>
 <nav class="neighbours" aria-label="Where to go on">{beside}</nav></main>
 </div>"""
-    scripts = bundle([FOLDER / "page/contents.js"]), lesson.scripts
-    scripts = "".join(f'<script type="module">\n{text}</script>\n' for text in scripts if text)
+    scripts = script("contents.js")
+    if lesson.scripts:
+        scripts += f'<script type="module">\n{lesson.scripts}</script>\n'
     title = f"{entry.number}. {entry.title} · numformer"
     return frame(title, body, plain(entry.question), scripts)
 
@@ -360,20 +366,25 @@ def build(out: Path) -> str:
             took = f"{time.perf_counter() - started:.1f} s" if now else "unchanged"
             print(f"{out / entry.page}  {took}", flush=True)
 
-    def script(name: str) -> str:
-        return f'<script type="module">\n{bundle([FOLDER / "page" / name])}</script>\n'
-
-    known = published.published_page(Page())
+    known, names = published.published_page(Page()), reference.searched()
     searched = {"published.html": known}
     front = "numformer lessons", index_page(Page(), course), COURSE_IN_A_LINE
     others = {
         "index": (*front, script("attention_row.js")),
         "summary": ("Summary", summary_page(course), "To print and to keep"),
         "glossary": ("Glossary", further.glossary_page(), "The words of the course, explained"),
-        "search": ("Search", further.search_page(course, searched), "Search", script("search.js")),
+        "search": (
+            "Search",
+            further.search_page(course, searched, names),
+            "Search",
+            script("search.js"),
+        ),
         "teaching": ("For teachers", further.teaching_page(Page()), "A plan for twelve weeks"),
         "published": (known[0], further.page_of(*known), "GPT-2, BERT, ViT, T5 and Llama"),
     }
+    for name, title, text, listed in reference.pages(Page(), course):
+        body = reference.reference_page(title, text, listed)
+        others[name] = title, body, "The library's names", script("contents.js") * bool(listed)
     for name, (title, *page) in others.items():
         title = title if name == "index" else f"{title} · numformer"
         write_atomically(out / f"{name}.html", frame(title, *page).encode())

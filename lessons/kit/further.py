@@ -90,10 +90,11 @@ def glossary_page() -> str:
     return page_of("Glossary", f'<dl class="glossary">{listed}</dl>')
 
 
-def search_page(course: Mapping, more: Mapping[str, tuple[str, str]]) -> str:
+def search_page(course: Mapping, more: Mapping[str, tuple[str, str]], names: list) -> str:
     """A field, and the texts of all sections: the page searches them by itself.
 
-    `more` has the title and the text of further pages, by the name of the page.
+    `more` has the title and the text of further pages, by the name of the page; `names` has what
+    the reference says.
     """
     sections = []
     for entry in COURSE:
@@ -104,6 +105,7 @@ def search_page(course: Mapping, more: Mapping[str, tuple[str, str]]) -> str:
     for page, (name, html) in more.items():
         sections += [[f"{page}#{place}", name, *said] for place, *said in _sections(html)]
     sections += [[f"glossary.html#{w.place}", "Glossary", w.name, w.says] for w in words()]
+    sections += names
     data = json.dumps(sections, ensure_ascii=False).replace("</", "<\\/")
     return page_of(
         "Search",
@@ -143,8 +145,18 @@ def page_of(title: str, body: str) -> str:
 {body}</article></main>"""
 
 
-FURTHER = {"summary": "Summary", "glossary": "Glossary", "search": "Search"}
+FURTHER = {"summary": "Summary", "glossary": "Glossary", "reference": "Reference"}
+FURTHER |= {"search": "Search"}
 """The pages to which every page links."""
+
+
+def contents(places: Mapping[str, str]) -> str:
+    """The contents of a page: its places, with their titles in HTML."""
+    links = "".join(f'<li><a href="#{place}">{title}</a></li>' for place, title in places.items())
+    return (
+        '<nav class="contents" aria-label="On this page"><details>\n'
+        f"<summary>On this page<span></span></summary><ol>{links}</ol></details></nav>"
+    )
 
 
 def navigation(here: str) -> str:

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 import lessons
+from lessons import reference
 from lessons.kit.lesson import Beside, pieces, plain
 
 LESSONS = [entry for entry in lessons.COURSE if entry.path]
 FURTHER = "index", "summary", "glossary", "search", "teaching", "published"
+FURTHER += "reference", *(f"reference_{page}" for page in reference.PAGES)
 FURTHER = [f"{name}.html" for name in FURTHER]
 PAGES = [*FURTHER, *(entry.page for entry in LESSONS)]
 COLOURED = {1: ".question", 2: ".exercise", 4: ".simulation", 7: "ol.beside"}
@@ -116,6 +118,8 @@ def test_search_finds_the_sections_that_have_every_word(open_page):
     assert page.url.endswith("#causal%20MASK%20before")
     field.fill("causal zyzzyva")
     assert found.count() == 0 and page.locator(".found").inner_text().startswith("No section has")
+    field.fill("layer_norm_backward")
+    assert found.locator("a").first.get_attribute("href") == "reference_paper.html#layer_norm"
     field.fill("(")  # no pattern
     assert page.locator(".found").inner_text()
     field.fill("teacher forcing")
@@ -141,7 +145,21 @@ def test_a_word_opens_where_it_is_first_used(open_page):
     )
 
 
-def fits_and_is_for_everyone(page, coloured: str | None):
+def test_a_lesson_and_the_names_that_it_shows_link_to_each_other(site):
+    """But an exercise does not lead to its solution."""
+    lesson, paper = (
+        (site[0] / name).read_text(encoding="utf-8")
+        for name in (lessons.COURSE[2].page, "reference_paper.html")
+    )
+    name = "scaled_dot_product_attention"
+    assert f'<a href="reference_paper.html#{name}"><code>{name}</code></a> in <code>' in lesson
+    entry = re.search(rf'<h3 id="{name}">.*?</section>', paper, re.DOTALL)[0]
+    assert f'<a href="{lessons.COURSE[2].page}#the-way-back">The way back</a> (lesson 3)' in entry
+    exercises = re.findall(r'<section class="exercise.*?</section>', lesson, re.DOTALL)
+    assert exercises and "reference_" not in "".join(exercises)
+
+
+def fits_and_is_for_everyone(page, coloured: str | None, part: str = "html"):
     """At the widths of a phone and of a screen; to measure colours takes long, so of a part."""
     from axe_playwright_python.sync_playwright import Axe
 
@@ -150,18 +168,19 @@ def fits_and_is_for_everyone(page, coloured: str | None):
         page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # no colours on their way
         page.set_viewport_size({"width": width, "height": 900})
         assert page.evaluate("document.documentElement.scrollWidth") == width, f"wider than {width}"
-        runs = [("html", {"rules": {"color-contrast": {"enabled": False}}})] * (width == 375)
+        runs = [(part, {"rules": {"color-contrast": {"enabled": False}}})] * (width == 375)
         runs += [(coloured, {"runOnly": ["color-contrast"]})] * bool(coloured)
-        for part, rules in runs:
+        for place, rules in runs:
             options = {"preload": False, "resultTypes": ["violations"], **rules}
-            violations = Axe().run(page, part, options).response["violations"]
+            violations = Axe().run(page, place, options).response["violations"]
             serious = [rule for rule in violations if rule["impact"] in ("serious", "critical")]
             assert [(rule["id"], rule["nodes"][0]["html"]) for rule in serious] == []
 
 
 @pytest.mark.parametrize("name", FURTHER)
 def test_a_page_beside_the_lessons_fits_its_window(open_page, name):
-    fits_and_is_for_everyone(open_page(name, 375), "html")
+    part = "section.entry:first-of-type" if name.startswith("reference_") else "html"
+    fits_and_is_for_everyone(open_page(name, 375), part, part)
 
 
 @pytest.mark.parametrize("entry", LESSONS, ids=lambda entry: entry.number)
@@ -275,6 +294,7 @@ def course(tmp_path, monkeypatch, builder):
         ("lesson_02_two.py", "# %% [markdown]\n# # Two\n# %%\nimport lessons.lesson_01.data\n"),
         ("lesson_01/data.py", "x = 1\n"),
         ("lesson_02/data.py", ""),
+        ("reference/paper.py", ""),
         ("../numformer/layer.py", ""),
     ):
         (folder / name).parent.mkdir(exist_ok=True)
@@ -285,6 +305,7 @@ def course(tmp_path, monkeypatch, builder):
     monkeypatch.setattr(build, "numformer", library)
     monkeypatch.setattr(build, "load", lambda number: built.append(number) or ModuleType("any"))
     monkeypatch.setattr(build.further, "load", lambda number: SimpleNamespace(EXERCISES=[]))
+    monkeypatch.setattr(build.reference, "pages", lambda page, course: [])
 
     def run() -> tuple[list[int], str]:
         built.clear()
@@ -296,6 +317,7 @@ def course(tmp_path, monkeypatch, builder):
 
 BOTH = "lesson_01_one.py lesson_01/data.py page/dom.js ../numformer/layer.py".split()
 CHANGES = {name: [1, 2] for name in BOTH} | {"lesson_02/new.js": [2], "page/style.css": []}
+CHANGES |= {"reference/paper.py": []}
 CHANGES = [(name, lambda text: text + b"\n", anew) for name, anew in CHANGES.items()]
 DAMAGE = lambda t: b"\xff\n{}", lambda t: t[:-9], lambda t: t.replace(b"Tw", b"tw")
 DAMAGE = [("../site/.made/lesson_02_two.json", damage, [2]) for damage in DAMAGE]
