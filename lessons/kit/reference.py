@@ -15,11 +15,10 @@ from lessons import COURSE
 from lessons.kit.ascii_math import in_latex
 from lessons.kit.further import contents, navigation
 from lessons.kit.papers import linked
-from lessons.reference import PAGES, Entry, entries, examples, run, source
+from lessons.reference import PAGES, WIDTH, Entry, entries, examples, imports, run, source
 
 LONG = 12  # letters and digits of an equation that stands on its own line
 TOGETHER = r'<span class="together">\1</span>'
-WIDTH = 74  # of a signature on one line
 LETTERS = numformer.__doc__.split("\n\n")[-1]
 
 
@@ -212,21 +211,9 @@ def bases(value: Any) -> str:
 
 def example(page, entry: Entry) -> str:
     """The example of an entry, with its imports, and what it prints."""
-    beginning, cells = examples(entry.page)
-    code = cells[entry.names[0]]
-    used = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
-    imports = []
-    for node in ast.parse(beginning).body:
-        if isinstance(node, ast.ImportFrom):
-            names = [alias.name for alias in node.names if alias.name in used]
-            line = f"from {node.module} import {', '.join(names)}\n"
-            inside = "".join(f"    {name},\n" for name in names)
-            line = line if len(line) <= WIDTH else f"from {node.module} import (\n{inside})\n"
-            imports += [line] * bool(names)
-        elif isinstance(node, ast.Import) and node.names[0].name in used - {"np"}:
-            imports.append(f"{ast.unparse(node)}\n")
+    code = examples(entry.page)[1][entry.names[0]]
     printed = escape(run(entry.page, entry.names[0]).rstrip(), quote=False)
-    shown = named(page.code(f"{''.join(imports)}\n{code}"), entry.names)
+    shown = named(page.code(f"{imports(code)}\n{code}"), entry.names)
     return f'{shown}<pre class="printed" tabindex="0">{printed}</pre>'
 
 
@@ -261,10 +248,10 @@ def _of(page: str) -> list[Entry]:
 
 
 def beginning(page: str) -> str:
-    """What precedes the examples of a page, without the imports, which each example shows."""
-    body = ast.parse(examples(page)[0]).body[1:]
-    lines = [ast.unparse(part) for part in body if not isinstance(part, ast.ImportFrom)]
-    return "\n".join(line for line in lines if not re.match("import (?!numpy)", line))
+    """What precedes the examples of a page."""
+    code = examples(page)[0].split("\n", 1)[1].strip()
+    modules = re.match(r"((import|from) .*\n|\n)*", code)[0]
+    return f"{modules.strip()}\n{imports(code)}\n{code.removeprefix(modules)}".strip()
 
 
 def pages(page, course: Mapping[int, Any]) -> Iterator[tuple[str, str, str, list[Entry]]]:

@@ -1,7 +1,8 @@
 """The reference: every public name of numformer, and an example of it that runs.
 
 The pages follow the rooms of the library. PAGE.py, in percent format, has the examples of a page:
-a cell `# %% NAME` shows NAME, and the lines before the first cell precede each example.
+a cell `# %% NAME` shows NAME, and the lines before the first cell precede each example. No file
+imports public names: `imports` writes the lines that a reader needs.
 """
 
 import ast
@@ -39,6 +40,8 @@ PAGES = {  # title, and the modules whose names it has
     "gradient_check": ("The gradient check", "gradient_check"),
 }
 ROOM = {room: page for page, (_, rooms) in PAGES.items() for room in rooms.split()}
+PACKAGES = numformer, gradient_check, published
+WIDTH = 74  # of a line on the page
 WITH_FORMULAS = "paper", "later", "recurrence"
 MORE = """
 symbols.PADDING symbols.START symbols.END symbols.UNKNOWN layer.Array
@@ -125,7 +128,7 @@ def entries() -> dict[str, Entry]:
     """The entry of every public name, in the order of the pages."""
     homes: dict[str, str] = {}
     more = dict(reversed(path.rsplit(".", 1)) for path in MORE.split())
-    for package in (numformer, gradient_check, published):
+    for package in PACKAGES:
         for name in package.__all__:
             homes[name] = getattr(getattr(package, name), "__module__", "numformer.")
     homes |= {name: f"numformer.{home}" for name, home in more.items()}
@@ -166,13 +169,31 @@ def examples(page: str) -> tuple[str, dict[str, str]]:
     return CELL.split(_text(page), maxsplit=1)[0], cells
 
 
+def imports(code: str) -> str:
+    """The lines that import the public names in code, each from where a user imports it."""
+    names = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)]
+    own = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+    sources: dict[str, set[str]] = {}
+    for name in sorted({node.id for node in names} & entries().keys() - own):
+        packages = [package for package in PACKAGES if name in package.__all__]
+        source = [*packages, entries()[name].home][0].__name__
+        sources.setdefault(source, set()).add(name)
+    lines = ""
+    for source, found in sorted(sources.items()):
+        line = f"from {source} import {', '.join(sorted(found))}\n"
+        inside = "".join(f"    {name},\n" for name in sorted(found))
+        lines += line if len(line) <= WIDTH else f"from {source} import (\n{inside})\n"
+    return lines
+
+
 def run(page: str, name: str) -> str:
     """What the example of a name prints, run in an empty folder."""
 
     def only(cell: re.Match) -> str:
         return cell[0] if cell["name"] == name else "\n" * cell[0].count("\n")
 
-    code = compile(CELL.sub(only, _text(page)), FOLDER / f"{page}.py", "exec")
+    code = CELL.sub(only, _text(page))
+    names: dict[str, Any] = {"__name__": page}
     printed, progress = io.StringIO(), io.StringIO()
     dropout_stream.reseed(0, 0)
     with (
@@ -182,5 +203,6 @@ def run(page: str, name: str) -> str:
         contextlib.redirect_stdout(printed),
         contextlib.redirect_stderr(progress),
     ):
-        exec(code, {"__name__": page})
+        exec(imports(code), names)
+        exec(compile(code, FOLDER / f"{page}.py", "exec"), names)
     return printed.getvalue()

@@ -2,22 +2,6 @@
 
 import numpy as np
 
-from numformer import (
-    END,
-    PADDING,
-    START,
-    UNKNOWN,
-    Batch,
-    EpochBatches,
-    PairBatch,
-    SpecialIds,
-    Subwords,
-    TokenBatches,
-    Vocabulary,
-    pad,
-    pad_sources,
-)
-
 rng = np.random.default_rng(0)
 pairs = [([4, 5, 6], [6, 5, 4]), ([7, 8], [8, 7]), ([9], [9])]  # (source, target) ids
 

@@ -2,27 +2,6 @@
 
 import numpy as np
 
-from numformer import (
-    Continuation,
-    Ensemble,
-    Infilling,
-    LanguageModel,
-    MaskedLanguageModel,
-    Parsing,
-    Sampling,
-    TextPipeline,
-    Transduction,
-    Transformer,
-    Translation,
-    Vocabulary,
-    beam_search,
-    by_length,
-    log_probabilities,
-    n_best,
-    pad_sources,
-    sample,
-)
-
 letters = Vocabulary("abcde_")
 sizes = dict(d_model=8, heads=2, d_ff=16, layers=1)
 model = Transformer(Transformer.Config.base(len(letters), **sizes), seed=3)

@@ -2,9 +2,6 @@
 
 import numpy as np
 
-from numformer import Layer, LayerNorm, Linear
-from numformer.gradient_check import TOLERANCE, GradientCheck, Row, check, untaken_branches
-
 rng = np.random.default_rng(0)
 x = rng.standard_normal((2, 3, 8))  # (B, T, D)
 

@@ -2,23 +2,6 @@
 
 import numpy as np
 
-from numformer import (
-    Array,
-    Chain,
-    Dropout,
-    FlatParameters,
-    InputError,
-    Layer,
-    Linear,
-    Parameter,
-    ReLU,
-    inference,
-    mode,
-    pack,
-)
-from numformer.backend import array_module
-from numformer.interception import intercept
-
 rng = np.random.default_rng(0)
 x = rng.standard_normal((2, 3, 4))  # (B, T, D)
 

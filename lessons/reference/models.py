@@ -2,21 +2,6 @@
 
 import numpy as np
 
-from numformer import (
-    Config,
-    LanguageModel,
-    MaskedLanguageModel,
-    Model,
-    Objective,
-    PairBatch,
-    RecurrentEncoderDecoder,
-    TowerConfig,
-    Transformer,
-    VisionTransformer,
-    inference,
-)
-from numformer.models import MODELS
-
 rng = np.random.default_rng(0)
 source, target = np.array([[4, 5, 6, 2]]), np.array([[1, 6, 5, 4]])  # ids (B, S), (B, T)
 sizes = dict(d_model=8, heads=2, d_ff=16, layers=2)

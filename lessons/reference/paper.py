@@ -4,67 +4,6 @@ import math
 
 import numpy as np
 
-from numformer import (
-    Adam,
-    CrossAttention,
-    CrossEntropy,
-    Decoder,
-    DecoderLayer,
-    Dropout,
-    Embedding,
-    Encoder,
-    EncoderLayer,
-    ExplicitMask,
-    FeedForward,
-    Heads,
-    Hypothesis,
-    InputEmbedding,
-    LayerNorm,
-    LearnedPositions,
-    Linear,
-    Memory,
-    MultiHeadAttention,
-    OutputProjection,
-    Places,
-    Reach,
-    ReLU,
-    Residual,
-    ScaledDotProductAttention,
-    SelfAttention,
-    SinusoidalPositions,
-    Softmax,
-    State,
-    Transformer,
-    causal_mask,
-    greedy,
-    inference,
-    length_penalty,
-    pack,
-    pad_sources,
-    padding_mask,
-    warmup_rate,
-)
-from numformer.paper.adam import adam
-from numformer.paper.attention import (
-    merge_heads,
-    scaled_dot_product_attention,
-    scaled_dot_product_attention_backward,
-    split_heads,
-)
-from numformer.paper.cross_entropy import cross_entropy, cross_entropy_backward
-from numformer.paper.dropout import dropout, dropout_backward
-from numformer.paper.embedding import (
-    embed,
-    embed_backward,
-    output_projection,
-    output_projection_backward,
-)
-from numformer.paper.feed_forward import relu, relu_backward
-from numformer.paper.layer_norm import layer_norm, layer_norm_backward
-from numformer.paper.linear import linear, linear_backward
-from numformer.paper.positions import sinusoidal_table
-from numformer.paper.softmax import softmax, softmax_backward
-
 rng = np.random.default_rng(0)
 x = rng.standard_normal((2, 3, 8))  # (B, T, D)
 memory = rng.standard_normal((2, 5, 8))  # (B, S, D)

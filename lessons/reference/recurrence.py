@@ -2,31 +2,6 @@
 
 import numpy as np
 
-from numformer import (
-    AdditiveAttention,
-    AdditiveScore,
-    AttentionDecoder,
-    DotProductScore,
-    GRUCell,
-    LSTMCell,
-    MultiplicativeScore,
-    Recurrent,
-    RNNCell,
-)
-from numformer.recurrence.additive_attention import (
-    additive_attention,
-    additive_attention_backward,
-)
-from numformer.recurrence.cells import gru, gru_backward, lstm, lstm_backward, rnn, rnn_backward
-from numformer.recurrence.scores import (
-    additive_score,
-    additive_score_backward,
-    dot_product_score,
-    dot_product_score_backward,
-    multiplicative_score,
-    multiplicative_score_backward,
-)
-
 rng = np.random.default_rng(0)
 x = rng.standard_normal((2, 3, 8))  # (B, T, D)
 memory = rng.standard_normal((2, 5, 8))  # (B, S, M)

@@ -2,20 +2,6 @@
 
 from pathlib import Path
 
-from numformer import (
-    Attention,
-    Trained,
-    Transduction,
-    Transformer,
-    Vocabulary,
-    load,
-    save_model,
-)
-from numformer.plots import loss_curve
-from numformer.published import is_published
-from numformer.published.loading import load_published
-from numformer.published.saving import save_published
-
 digits = Vocabulary("0123456789", separator=" ")
 config = Transformer.Config.base(len(digits), d_model=8, heads=2, d_ff=16, layers=1)
 model, pipeline = Transformer(config), Transduction(digits, digits, max_length=4)

@@ -2,23 +2,6 @@
 
 import numpy as np
 
-from numformer import (
-    PairBatch,
-    Recipe,
-    Schedule,
-    Task,
-    Transformer,
-    average,
-    clip_global_norm,
-    linear_rate,
-    load_model,
-    pack,
-    save_model,
-    train,
-)
-from numformer.optimization.optimizers import OPTIMIZERS, adamw, lion, muon, sgd
-from numformer.optimization.recipe import DECAYS, cosine_rate
-
 rng = np.random.default_rng(0)
 data, grad = np.ones(3), np.array([0.1, -20.0, 0.0])
 
