@@ -204,8 +204,11 @@ def members(page, value: Any) -> str:
 def bases(value: Any) -> str:
     """The library's classes that a class extends."""
     kinds = value.__bases__ if inspect.isclass(value) else ()
-    kinds = [kind.__name__ for kind in kinds if kind.__module__.startswith("numformer")]
-    links = [mentioned(f"<code>{name}</code>") for name in kinds]
+    kinds = [kind for kind in kinds if kind.__module__.startswith("numformer")]
+    names = [
+        f"{kind.__module__}." * (kind.__name__ == value.__name__) + kind.__name__ for kind in kinds
+    ]
+    links = [mentioned(f"<code>{name}</code>") for name in names]
     return f"<p>Extends {' and '.join(links)}.</p>" if links else ""
 
 
