@@ -20,6 +20,9 @@ print(Sampling(top_k=2).probabilities(log_p), Sampling(temperature=0.5).probabil
 # %% by_length
 print(by_length(10, alpha=1.0), round(by_length(10, alpha=0.6), 3))
 
+# %% greedy
+print([letters.decode(ids) for ids in greedy(model, source, max_length=5)])
+
 # %% beam_search
 print([letters.decode(ids) for ids in beam_search(model, source, max_length=5)])
 

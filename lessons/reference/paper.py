@@ -219,10 +219,6 @@ print(layer.bias.data)
 # %% warmup_rate
 print([round(warmup_rate(step, d_model=512), 6) for step in (1, 4000, 100_000)])
 
-# %% greedy
-model = Transformer(Transformer.Config.base(10, d_model=8, heads=2, d_ff=8, layers=1))
-print(greedy(model, pad_sources([[4, 5, 6], [7, 8]]), max_length=4))  # not trained yet
-
 # %% length_penalty
 print([round(length_penalty(length, alpha=0.6), 3) for length in (1, 10, 20)])
 

@@ -68,7 +68,11 @@ print(*DECAYS)
 # %% Recipe
 recipe = Recipe(optimizer="adamw", warmup=100, decay="linear", clip_norm=1.0)
 optimizer = recipe.make_optimizer(pack(small_model(seed=0)))
-print(round(recipe.rate(step=100, steps=1000, d_model=8), 5), optimizer.steps)
+print(round(recipe.learning_rate(step=100, steps=1000, d_model=8), 5), optimizer.steps)
+
+# %% draw_losses
+train(small_model(seed=0), Copy(), "run", 20, verbose=False, parts=1)
+print(draw_losses("run").axes[1].get_xlabel())  # a notebook shows the figure
 
 # %% save_model
 save_model("model.safetensors", small_model(seed=0), note="not trained")
