@@ -9,12 +9,12 @@ from numformer.models import LanguageModel, Transformer
 ACTIVATIONS = {
     "relu": "relu",
     "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
-    "swish": "swish",
+    "gelu_new": "gelu_tanh",
     "silu": "swish",
+    "swish": "swish",
 }
-"""Our name for each activation, by its name in a config.json."""
+"""Our name for each activation, by its name in a config.json; the last of several is written."""
 GATED = {"swish": "swiglu", "gelu_tanh": "geglu"}
 """The gated form of an activation."""
 GATES = {foreign: GATED[ours] for foreign, ours in ACTIVATIONS.items() if ours in GATED}
@@ -338,7 +338,7 @@ def _foreign_end(config) -> int | list[int] | None:
 
 
 def _foreign_activation(config) -> str:
-    names = {ours: foreign for foreign, ours in reversed(ACTIVATIONS.items())}
+    names = {ours: foreign for foreign, ours in ACTIVATIONS.items()}
     if config.activation not in names:
         rule = f"the activation of an exported model is one of {', '.join(names)}"
         raise InputError(rule, config.activation, "Train with --activation relu.")

@@ -38,15 +38,18 @@ def is_published(folder: Path) -> bool:
     )
 
 
-def read_json(path: Path) -> Any:
-    """The content of a JSON file. Raises InputError if it is missing, too large or invalid."""
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises InputError if it is missing, too large or invalid."""
     rule = "a published model's files are unchanged"
     if not path.is_file():
         raise InputError(rule, f"no file {path}", "Download the whole folder.")
     if path.stat().st_size > LARGEST_JSON:
         raise InputError(rule, f"{path}, which is too large", "Download it again.")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(values, dict):
+            raise ValueError("it holds no JSON object")
+        return values
     except (ValueError, RecursionError) as problem:
         raise InputError(rule, f"{path} ({problem})", "Download it again.") from None
 
@@ -128,9 +131,8 @@ def _files(folder: Path) -> list[Path]:
         return [folder / WEIGHTS]
     rule = f"a published model's arrays are in {WEIGHTS}, or in the files that {INDEX} names"
     if (folder / INDEX).is_file():
-        index = read_json(folder / INDEX)
-        files = index.get("weight_map") if isinstance(index, dict) else None
-        if not isinstance(files, dict) or not files:
+        files = read_json(folder / INDEX).get("weight_map")
+        if not isinstance(files, dict):
             raise InputError(rule, f"{folder / INDEX} without a weight_map", "Download it again.")
         names = sorted({str(name) for name in files.values()})
         for name in names:

@@ -87,7 +87,7 @@ def load_published(folder: Path) -> tuple[Model, dict]:
 def _read_config(folder: Path) -> tuple[Kind, dict[str, Any]]:
     """The kind and the config.json of a folder. Raises InputError for an unknown kind."""
     values = read_json(folder / CONFIG)
-    name = values.get("model_type") if isinstance(values, dict) else None
+    name = values.get("model_type")
     if not isinstance(name, str) or name not in KINDS:
         raise InputError(
             f"a published model is of a kind that numformer supports: {', '.join(KINDS)}",

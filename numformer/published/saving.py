@@ -97,7 +97,7 @@ def _parameters(model: Model, kind: Kind, values: Mapping[str, Any]) -> dict[str
                 str(ours),
                 f"Train a model with {name} {foreign}.",
             )
-    if "positions" in different and model.config.positions == sinusoids[0]:
+    if "positions" in different:
         arrays = {name: _sines_first(name, array) for name, array in arrays.items()}
     if "embedding_scale" in different:
         table = arrays["input.embedding.weight"]

@@ -53,11 +53,8 @@ def load_vocabularies(folder: Path, *sizes: int) -> tuple[MarianVocabulary, ...]
         if not (folder / model).is_file():
             rule = "Marian models split texts by source.spm and target.spm"
             raise InputError(rule, f"{folder} without {model}", "Download the whole folder.")
-        ids = read_json(folder / ids_file)
-        if not isinstance(ids, dict):
-            rule = f"{ids_file} maps each piece to an id of the model"
-            raise InputError(rule, type(ids).__name__, "Download it again.")
-        vocabularies.append(MarianVocabulary((folder / model).read_bytes(), ids, size, unknown))
+        pieces, ids = (folder / model).read_bytes(), read_json(folder / ids_file)
+        vocabularies.append(MarianVocabulary(pieces, ids, size, unknown))
     return tuple(vocabularies)
 
 
@@ -72,5 +69,4 @@ def mark(folder: Path, name: str, default: str) -> str:
 def _settings(folder: Path) -> dict:
     """The content of tokenizer_config.json, if there is one."""
     path = folder / "tokenizer_config.json"
-    settings = read_json(path) if path.is_file() else {}
-    return settings if isinstance(settings, dict) else {}
+    return read_json(path) if path.is_file() else {}

@@ -1,12 +1,15 @@
 """Folders that are damaged, incomplete or made to harm: each is refused in one line."""
 
 import json
+import mmap
 import struct
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from published_cases import CASES, RandomModel, V
+from safetensors.numpy import save_file
 
 import numformer as nf
 from numformer import convert
@@ -27,7 +30,7 @@ UNKNOWN_PARTS = {
     "marian": dict(static_position_embeddings=False),
     "gpt2": dict(scale_attn_by_inverse_layer_idx=True),
     "bert": dict(quantization_config=dict(load_in_4bit=True)),
-    "llama": dict(rope_parameters=dict(rope_type="yarn", rope_theta=1e4)),
+    "llama": dict(rope_scaling=dict(rope_type="yarn", rope_theta=1e4)),
     "t5": dict(feed_forward_proj="gated-mish"),
     "vit": dict(qkv_bias=False),
 }
@@ -45,12 +48,12 @@ def write(path: Path, values: dict | bytes, arrays: bytes, lie: int = 0) -> None
     path.write_bytes(struct.pack("<Q", len(head) + lie) + head + arrays)
 
 
-def damaged_config(folder: Path, kind: str, rng) -> None:
+def damaged_config(folder: Path, kind: str, number: int, rng) -> None:
     """The config.json is invalid."""
     path = folder / "config.json"
     values = json.loads(path.read_text())
     name = rng.choice(SIZES[kind])
-    damage = rng.integers(6)
+    damage = number % 6
     if damage == 0:
         path.write_bytes(path.read_bytes()[: rng.integers(1, 40)])
     elif damage == 1:
@@ -67,13 +70,13 @@ def damaged_config(folder: Path, kind: str, rng) -> None:
         path.write_text(json.dumps(values))
 
 
-def damaged_arrays(folder: Path, kind: str, rng) -> None:
+def damaged_arrays(folder: Path, kind: str, number: int, rng) -> None:
     """The arrays are damaged, or belong to another model."""
     path = folder / "model.safetensors"
     entries, arrays = header(path)
     names = [name for name in entries if name != "__metadata__"]
     name = names[rng.integers(len(names))]
-    damage = rng.integers(10)
+    damage = number % 10
     if damage == 0:
         content = path.read_bytes()
         path.write_bytes(content[: rng.integers(len(content))])
@@ -98,7 +101,7 @@ def damaged_arrays(folder: Path, kind: str, rng) -> None:
     elif damage == 7:
         begin, end = entries[name]["data_offsets"]
         broken = np.frombuffer(arrays, np.float32).copy()
-        broken[rng.integers(begin // 4, end // 4)] = [np.nan, np.inf, -np.inf][rng.integers(3)]
+        broken[rng.integers(begin // 4, end // 4)] = [np.nan, np.inf, -np.inf][number % 3]
         write(path, entries, broken.tobytes())
     elif damage == 8:
         entries["head.of.another.task"] = dict(
@@ -109,11 +112,11 @@ def damaged_arrays(folder: Path, kind: str, rng) -> None:
         write(path, bytes(rng.integers(32, 127, 50).tolist()), arrays)
 
 
-def damaged_folder(folder: Path, kind: str, rng) -> None:
+def damaged_folder(folder: Path, kind: str, number: int, rng) -> None:
     """Files are missing, or lie elsewhere."""
     one = folder / "model.safetensors"
     index = folder / "model.safetensors.index.json"
-    damage = rng.integers(7)
+    damage = number % 12
     if damage == 0:
         one.unlink()
     elif damage == 1:
@@ -125,8 +128,10 @@ def damaged_folder(folder: Path, kind: str, rng) -> None:
         (folder.parent / "outside.safetensors").write_bytes(
             (folder / "part.safetensors").read_bytes()
         )
-        target = ["../outside.safetensors", "missing.safetensors", 3, "config.json"][damage - 3]
-        index.write_text(json.dumps({"weight_map": {"a": target, "b": "part.safetensors"}}))
+        targets = "../outside.safetensors", "missing.safetensors", 3, "config.json"
+        contents = [{"weight_map": {"a": name, "b": "part.safetensors"}} for name in targets]
+        contents += [{"weight_map": ["part.safetensors"]}, {"weight_map": {}}, {}, [], 3]
+        index.write_text(json.dumps(contents[damage - 3]))
 
 
 @pytest.mark.parametrize("name", ["../outside.safetensors", "inner/a.safetensors", None])
@@ -165,6 +170,26 @@ def test_an_array_is_in_one_file(tmp_path, complaint):
     assert "is in one file; received" in refusal and "in a.safetensors and b.safeten" in refusal
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux says how many pages a process maps")
+def test_an_array_is_read_without_its_whole_file_in_memory(tmp_path, monkeypatch):
+    def mapped() -> int:
+        """How many bytes of files are in this process's memory."""
+        return int(Path("/proc/self/statm").read_text().split()[2]) * mmap.PAGESIZE
+
+    class Mapping(mmap.mmap):
+        def __exit__(self, *problem):
+            sizes.append(mapped())
+            super().__exit__(*problem)
+
+    sizes, array = [], np.arange(1 << 22, dtype=np.float32)  # 16 MiB
+    save_file({"a": array}, tmp_path / "model.safetensors")
+    arrays = files.Arrays(tmp_path)
+    monkeypatch.setattr(files.mmap, "mmap", Mapping)
+    before = mapped()
+    assert np.array_equal(arrays["a"], array)
+    assert sizes[0] - before < array.nbytes / 2
+
+
 @pytest.mark.parametrize(
     ("kind", "setting"),
     [
@@ -188,15 +213,30 @@ def test_special_ids_are_in_the_vocabulary(kind, setting, tmp_path, complaint):
             assert "below the size of the vocabulary, 50" in complaint(load_published, folder)
 
 
+@pytest.mark.parametrize(
+    ("kind", "values", "words"),
+    [
+        *((kind, values, next(iter(values))) for kind, values in UNKNOWN_PARTS.items()),
+        ("gpt2", dict(activation_function="mish"), "activation_function is one of"),
+        ("gpt2", dict(n_layer=9), "which are fewer"),
+        ("marian", dict(encoder_ffn_dim=8), "encoder_ffn_dim and decoder_ffn_dim are equal"),
+    ],
+)
+def test_a_part_that_numformer_lacks_is_named(kind, values, words, tmp_path, complaint):
+    folder = RandomModel(kind, CASES[kind], np.float32).save(tmp_path)
+    (folder / "config.json").write_text(json.dumps(CASES[kind] | values))
+    assert words in complaint(load_published, folder)
+
+
 @pytest.mark.parametrize("damage", [damaged_config, damaged_arrays, damaged_folder])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_damaged_folder_is_refused_in_one_line(kind, damage, tmp_path, call):
     whole = RandomModel(kind, CASES[kind], np.float32)
     load_published(whole.save(tmp_path / "whole"))  # which is not
-    for seed in range(20):
+    for seed in range(30):
         rng = np.random.default_rng(seed)
         folder = whole.save(tmp_path / f"{seed}")
-        damage(folder, kind, rng)
+        damage(folder, kind, seed, rng)
         with pytest.raises(nf.InputError) as problem:
             load_published(folder)
         assert "\n" not in str(problem.value), seed

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 import numformer as nf
 from numformer import convert
 from numformer.generation import Continuation, Translation
+from numformer.published.loading import load_published
 from numformer.published.saving import save_published
 from numformer.trained import model_of_run
 from toy_tasks import images, masked, translate, write
@@ -345,10 +346,15 @@ def test_settings_of_generation_beyond_all_limits_are_named(kind, generation, tm
     ],
 )
 def test_a_symbol_that_is_banned_alone_is_never_written(kind, file, unwritten, tmp_path):
+    """Nor do further ends get lost, also where the model is saved again."""
     path = getattr(published_texts, kind)(tmp_path) / file
     values = json.loads(path.read_text()) if path.is_file() else {}
-    path.write_text(json.dumps(values | {"bad_words_ids": [[5]]}))
-    assert model_of_run(tmp_path)[0].config.special.unwritten == unwritten
+    path.write_text(json.dumps(values | {"bad_words_ids": [[5]], "eos_token_id": [2, 7]}))
+    model, metadata = model_of_run(tmp_path)
+    special = model.config.special
+    assert (special.unwritten, special.ends) == (unwritten, [2, 7])
+    save_published(tmp_path / "again", model, metadata)
+    assert model_of_run(tmp_path / "again")[0].config == model.config
 
 
 @pytest.mark.parametrize(
@@ -375,10 +381,35 @@ def test_capitals_of_a_vocab_txt_are_read_as_its_folder_says(lower, tmp_path):
     assert (split("THE dog") == split("the dog")) == (lower is not False)
 
 
-def test_a_marian_of_two_vocabularies_has_two_files_of_ids(tmp_path, complaint):
-    folder = published_texts.marian_of_two(tmp_path / "marian")
-    (folder / "target_vocab.json").unlink()
-    assert "target_vocab.json" in complaint(nf.load, folder)
+def test_the_earlier_files_of_a_gpt2_s_tokenizer_are_read(tmp_path):
+    folder = published_texts.gpt2(tmp_path)
+    written = nf.load(folder)("to be", length=5)
+    path = folder / "tokenizer.json"
+    published_texts.tokenizers.Tokenizer.from_file(str(path)).model.save(str(folder))
+    path.unlink()
+    assert nf.load(folder)("to be", length=5) == written
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "content", "words"),
+    [
+        ("marian_of_two", "target_vocab.json", None, "target_vocab.json"),
+        ("marian", "target.spm", None, "without target.spm"),
+        ("marian", "target.spm", "x", "target.spm are sentencepiece models"),
+        ("marian", "vocab.json", "{", "vocab.json (Expecting"),
+        ("marian", "vocab.json", "[]", "vocab.json (it holds no"),
+        ("marian", "vocab.json", '{"a": -1}', "every id in vocab.json is an id of the model"),
+        ("marian", "tokenizer_config.json", "3", "tokenizer_config.json (it holds no"),
+        ("gpt2", "tokenizer.json", "{}", "tokenizer"),
+        ("gpt2", "generation_config.json", "[]", "generation_config.json (it holds no"),
+        ("bert", "config.json", "[]", "config.json (it holds no"),
+        ("vit", "preprocessor_config.json", "[]", "preprocessor_config.json (it holds no"),
+    ],
+)
+def test_a_malformed_file_is_named(kind, file, content, words, tmp_path, complaint):
+    path = getattr(published_texts, kind)(tmp_path) / file
+    path.unlink() if content is None else path.write_text(content)
+    assert words in complaint(load_published, tmp_path)
 
 
 @pytest.mark.parametrize(
