@@ -204,6 +204,13 @@ def test_cross_attention_computes_keys_and_values_of_the_memory_once(rng, monkey
     assert_allclose(np.concatenate(steps, axis=1), whole, rtol=1e-12, atol=1e-13)
 
 
+def test_cross_attention_decodes_without_a_reach(rng):
+    layer = CrossAttention(D, H, rng)
+    x, memory = (rng.standard_normal((B, n, D)).astype(np.float32) for n in (1, T))
+    with inference():
+        assert_array_equal(layer.forward(x, memory, None, Memory(1)), layer.forward(x, memory))
+
+
 def test_attention_needs_no_axis_for_heads(rng):
     """(B, T, K) is one head, also with dropout."""
     query, key, value = (rng.standard_normal((B, n, 3)) for n in (4, T, T))

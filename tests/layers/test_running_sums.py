@@ -8,7 +8,7 @@ from numformer.later import LinearAttention, Rotary, StateSpace, attention_weigh
 from numformer.later.mixers import running_sums
 from numformer.layer import inference, pack
 from numformer.models import LanguageModel, TowerConfig
-from numformer.paper import Memory, Places, Reach
+from numformer.paper import Memory, MultiHeadAttention, Places, Reach
 
 B, T, D, H = 2, 7, 8, 2
 CLOSE = dict(rtol=1e-11, atol=1e-13)
@@ -110,6 +110,22 @@ def test_the_size_of_the_state_does_not_depend_on_the_length(kind, rng):
             sizes.append({name: array.shape for name, array in state.items()})
     assert_allclose(np.concatenate(parts, axis=1), whole, **CLOSE)
     assert all(size == sizes[0] for size in sizes) and len(sizes[0]) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [
+        (MultiHeadAttention, dict(d_k=4, d_v=4)),
+        (LinearAttention, dict(d_k=4, d_v=4)),
+        (StateSpace, dict(d_v=4)),
+    ],
+)
+def test_a_head_has_d_model_divided_by_heads_unless_given(kind, sizes, rng):
+    layers = kind(8, 2, rng), kind(8, 2, rng, **sizes)
+    default, given = (
+        {name: p.shape for name, p in layer.named_parameters().items()} for layer in layers
+    )
+    assert default == given
 
 
 def test_linear_attention_continues_a_past_without_a_reach(rng):

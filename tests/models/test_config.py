@@ -8,6 +8,7 @@ import pytest
 
 import numformer as nf
 from numformer.later import ACTIVATIONS
+from numformer.paper.config import Config as PaperConfig
 from numformer.settings import Rule
 from numformer.training.trainer import Trainer
 
@@ -45,6 +46,7 @@ PAPER |= dict(weight_decay=0.01, r_drop=0.0, precision="float32")
 def test_the_paper_s_decisions_are_the_defaults():
     defaults = vars(nf.Recipe()) | vars(nf.Config.base(V))
     assert {name: defaults[name] for name in PAPER} == PAPER
+    assert vars(PaperConfig(source_vocabulary=V, target_vocabulary=V)).items() <= defaults.items()
 
 
 def test_a_recurrent_model_has_attention_and_gates():

@@ -8,7 +8,6 @@ import numpy as np
 from numformer.errors import InputError
 from numformer.later.attention.heads import BiasedHeads, QueryKeyHeads
 from numformer.later.attention.patterns import FullPattern
-from numformer.later.attention.rotary import require_pairs
 from numformer.later.attention.tiles import TiledAttention
 from numformer.later.mixers.mixer import settings_from
 from numformer.layer import Layer
@@ -48,8 +47,6 @@ class AttentionMixer:
                 "Change one of them.",
             )
         self.new_pattern(config).require(heads)
-        if "rotary" in config.positions:
-            require_pairs(config.sizes[0])
         self.new_bias(config, causal=True)
 
     def new_pattern(self, config) -> FullPattern:
