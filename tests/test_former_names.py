@@ -56,6 +56,9 @@ def test_a_former_method_warns_with_the_new_one():
     memory = numformer.Memory(3)
     with numformer.inference(), pytest.warns(DeprecationWarning, match="Memory.of is now"):
         assert memory.of(numformer.ReLU(), lambda memory: "begun") == "begun"
+    with pytest.warns(DeprecationWarning, match="is now Subwords.train") as warned:
+        assert len(numformer.data.Subwords.learned(["ab ba"] * 9, 9)) == 9
+    assert warned[0].filename == __file__
 
 
 @pytest.mark.parametrize("owner", FORMER_METHODS, ids=lambda owner: owner.__name__)

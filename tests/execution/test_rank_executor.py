@@ -26,6 +26,7 @@ from numformer.optimization.recipe import Recipe
 CONFIG = Config.base(11, d_model=8, d_ff=12, heads=2, layers=1, p_drop=0.0)
 WORDS = [([4, 5, 6, 7], [7]), ([8], [9, 9, 4]), ([5, 5], []), ([6, 4, 9], [5, 4, 10, 4, 8])]
 WORDS += [([7, 7], [8, 10])]
+WORDS *= 2
 SCALE = np.array(2.0**8, np.float32)  # with which nothing overflows
 
 
@@ -108,7 +109,7 @@ def test_ranks_take_the_steps_of_one_process(size, count, clip, overlap, scale):
 
 
 def test_a_vector_is_overwritten_only_after_it_was_sent(monkeypatch):
-    """The ranks have two branches each; a message takes its numbers from the vector late."""
+    """The ranks have two and three branches; a message takes its numbers from the vector late."""
 
     def send(ranks, array, to, tag=0):
         def leave():
@@ -119,8 +120,8 @@ def test_a_vector_is_overwritten_only_after_it_was_sent(monkeypatch):
 
     sending = ThreadPoolExecutor(1)
     monkeypatch.setattr(Threads, "send", send)
-    (arrays, _), _ = run_ranks(2, lambda ranks: run_rank(ranks, 6, 0.5), timeout=20)
-    for array, other in zip(arrays, steps(executor_of(6), 0.5), strict=True):
+    (arrays, _), _ = run_ranks(2, lambda ranks: run_rank(ranks, 10, 0.5), timeout=20)
+    for array, other in zip(arrays, steps(executor_of(10), 0.5), strict=True):
         assert np.array_equal(array, other)
 
 

@@ -72,16 +72,15 @@ def test_an_ensemble_scores_by_the_mean_of_its_probabilities():
 
 
 @pytest.mark.parametrize(
-    ("context", "mixers"), [(20, "attention"), (4, "attention"), (4, "state_space")]
+    ("context", "positions"), [(20, "sinusoidal"), (4, "sinusoidal"), (4, "alibi")]
 )
-def test_a_continuation_is_scored_in_windows(context, mixers):
+def test_a_continuation_is_scored_in_windows(context, positions):
     """The first window is read as in training; of each later one, half is known."""
-    form = dict(mixers=mixers, positions="none") if mixers == "state_space" else {}
-    model = shaken(LanguageModel, len(LETTERS), **form)
+    model = shaken(LanguageModel, len(LETTERS), positions=positions)
     trained, text = Trained(model, Continuation(LETTERS, context), {}), "abcdabdcabbcd"
-    whole = context == 20 or model.config.extrapolates
-    starts = {1: 0} if whole else {1: 0, 5: 3, 8: 6, 11: 9}
-    expected, known = 0, 1
+    whole = context == 20 or positions == "alibi"
+    starts = {6: 0} if whole else {1: 0, 5: 3, 8: 6, 11: 9}
+    expected, given = 0, min(starts)
     for known, first in starts.items():
         end = len(text) if whole else first + context + 1
         ids = np.array([LETTERS.encode(text[first:end])])
@@ -89,12 +88,13 @@ def test_a_continuation_is_scored_in_windows(context, mixers):
             log_p = log_softmax(model.forward(ids[:, :-1]))[0]
         places = np.arange(known - first, ids.shape[1])
         expected += log_p[places - 1, ids[0, places]].sum()
-    pair = text[:1], text[1:]
+    pair = text[:given], text[given:]
     assert trained.score([pair, ("ab", "cd")])[0] == pytest.approx(expected)
     assert model.pending() == 0
     evaluation = trained.evaluate([pair])
-    assert evaluation["loss"] == pytest.approx(-expected / 12)
-    assert evaluation["bits_per_character"] == pytest.approx(-expected / 12 / np.log(2))
+    loss = -expected / (len(text) - given)
+    assert evaluation["loss"] == pytest.approx(loss)
+    assert evaluation["bits_per_character"] == pytest.approx(loss / np.log(2))
     assert evaluation.predictions == []
 
 
@@ -159,6 +159,7 @@ def test_the_interval_is_that_of_resampled_examples():
     assert widths[0] > 3 * widths[1]
     ratio = Measure.ratio([1, 0], [3, 1], 100)  # of sums, not the mean of ratios
     assert ratio.value == 25 and ratio.interval() == (0, pytest.approx(100 / 3))
+    assert len({*ratio.interval(samples=1)}) == 1
     assert Measure.ratio([3], [0]).value == 3 and Measure.ratio([0], [0]).value == 0
 
 
@@ -186,8 +187,8 @@ def test_predictions_are_saved_as_a_table(tmp_path):
     assert [float(row["log_p"]) for row in rows] == [p.log_p for p in evaluation.predictions]
     assert "exact match 0.0000 (0.0000 to 0.0000)" in repr(evaluation)
 
-    trained.evaluate(PAIRS[:1]).save(tmp_path / "one.tsv")
-    assert len((tmp_path / "one.tsv").read_text().splitlines()) == 2
+    trained.evaluate(PAIRS[:1]).save(tmp_path / "new" / "out.tsv")  # which it replaces
+    assert len((tmp_path / "new" / "out.tsv").read_text().splitlines()) == 2
 
 
 @pytest.mark.parametrize(
@@ -200,8 +201,9 @@ def test_predictions_are_saved_as_a_table(tmp_path):
 )
 def test_symbols_that_training_never_saw_are_named(pairs, words):
     trained = Trained(pair_model(), Transduction(LETTERS, WORDS, 2), {})
-    with pytest.warns(UserWarning, match=words):
+    with pytest.warns(UserWarning, match=words) as warned:
         trained.evaluate(pairs)
+    assert warned[0].filename == __file__
 
 
 def test_a_tree_is_split_as_it_is_joined():
@@ -227,7 +229,7 @@ def test_what_cannot_be_evaluated_is_refused(complaint):
         partial(pairs.evaluate, [(1, "one")]): "received (1, 'one')",
         partial(pairs.score, ("abc", "one")): "received 'abc'",
         partial(text.score, [("a", ["b", "c"])]): "one continuation; received example 1 with 2",
-        partial(Measure.ratio([1], [1]).interval, 95): "between 0 and 1",
+        **{partial(Measure.ratio([1], [1]).interval, n): "between 0 and 1" for n in (0, 1, 95)},
         partial(Measure.ratio([1], [1]).interval, samples=0): "samples at least 1",
         partial(pairs.evaluate(PAIRS).__getitem__, "bleu"): "Name one of symbol_error_rate, ex",
         partial(pairs.evaluate, PAIRS, length=2): "has the settings",
