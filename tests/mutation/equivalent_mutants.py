@@ -152,7 +152,7 @@ A round in which no two are added; a tree with one more level, which adds nothin
     execution/pairwise.py: total(0, 1 << count.bit_length())
     execution/pairwise.py: total(0, 1 << (1 - count).bit_length())
 On Linux UTF-8 is the usual encoding, too.
-    published/files.py: return json.loads(path.read_text())
+    published/files.py: values = json.loads(path.read_text())
     published/vocabularies.py: path.read_text()
 Weights that the arrays of the file replace.
     published/loading.py: return np.broadcast_to(np.float32(1), size)
@@ -160,6 +160,13 @@ No branch is empty where it begins beyond the last part; a count and seconds beg
     execution/rank_executor.py: branches(own.start, min(own.stop, parts), parts)
     execution/rank_executor.py: self.bytes_sent, self.seconds_waiting = (0.0, 0)
     execution/rank_executor.py: self.seconds_waiting, self.bytes_sent = (1.0, 0)
+How long the pauses are, while messages are awaited.
+    execution/ranks.py: pause + 4e-06
+    execution/ranks.py: min(0.001, pause)
+    execution/ranks.py: min(0.001, 2e-06)
+    execution/ranks.py: min(0.002, pause
+A block has more than two entries, so a vector of one or two has one block.
+    optimization/clipping.py: max(size, 2)
 """
 PROOFS = {
     " ".join(proof.split()): [entry.strip() for entry in entries.splitlines()]
