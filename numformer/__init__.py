@@ -19,6 +19,7 @@ from numformer.errors import InputError
 from numformer.layer import Array, FlatParameters, Layer, Parameter, inference, mode, pack
 from numformer import (
     data,
+    formulas,
     generation,
     later,
     models,
@@ -35,6 +36,7 @@ from numformer.recurrence import *
 from numformer.data import *
 from numformer.models import *
 from numformer.optimization import *
+from numformer.formulas import *
 from numformer.runs import *
 from numformer.training import *
 from numformer.generation import *
@@ -56,6 +58,7 @@ __all__ = [
     *data.__all__,
     *models.__all__,
     *optimization.__all__,
+    *formulas.__all__,
     *runs.__all__,
     *training.__all__,
     *generation.__all__,

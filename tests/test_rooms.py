@@ -14,14 +14,14 @@ ROOT = Path(__file__).parents[1]
 # From the ground up; what stands side by side does not import each other.
 FLOORS = [
     ["version", "counts", "errors", "blas", "symbols", "allocator", "former_modules", "parallel"],
-    ["backend", "settings", "devices"],
+    ["backend", "settings", "devices", "progress"],
     ["randomness", "layer", "arithmetic"],
     ["paper", "half_precision", "interception"],
     ["later", "data", "kernels"],
     ["recurrence"],
     ["plots", "models", "layers"],
     ["optimization"],
-    ["runs", "execution"],
+    ["runs", "execution", "formulas"],
     ["training", "generation"],
     ["published"],
     ["trained", "exit_codes", "former_names"],

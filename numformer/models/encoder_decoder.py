@@ -9,11 +9,12 @@ from numformer import paper, settings
 from numformer.errors import InputError
 from numformer.layer import Layer
 from numformer.models import fields
-from numformer.models.config import TowerConfig
+from numformer.models.config import OWN_SETTINGS, TowerConfig
 from numformer.models.model import Model
 from numformer.paper.transformer import Transformer as PaperTransformer
 
 
+@fields.field_help(*OWN_SETTINGS)
 @dataclass(frozen=True, kw_only=True)
 class Config(TowerConfig, paper.Config):
     """The config of a Transformer; the defaults are the paper's base model.

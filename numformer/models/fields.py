@@ -4,11 +4,37 @@ A field of several values holds a tuple. In files and on command lines the value
 commas, such as "window,attention". A config accepts this text, too; `saved_values` uses it.
 """
 
-from collections.abc import Collection
+import inspect
+from collections.abc import Callable, Collection
 from dataclasses import Field, asdict, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from numformer.settings import Rule, is_size, setting
+
+Kind = TypeVar("Kind")
+
+
+def field_help(*last: type) -> Callable[[type[Kind]], type[Kind]]:
+    """Decorate Settings: `help` says what each field means, those of the classes `last` last."""
+    less = {field.name for kind in last for field in fields(kind)}
+
+    def document(kind: Any) -> Any:
+        ordered = sorted(fields(kind), key=lambda field: field.name in less)
+        lines = [f"{field.name}: {_meaning(field.metadata)}" for field in ordered]
+        kind.__doc__ = "\n".join([inspect.cleandoc(kind.__doc__), "", *lines])
+        signature = inspect.signature(kind.__init__)
+        names = "self", *(field.name for field in ordered)
+        parameters = [signature.parameters[name] for name in names]
+        kind.__init__.__signature__ = signature.replace(parameters=parameters)
+        return kind
+
+    return document
+
+
+def _meaning(metadata: Any) -> str:
+    rule = metadata["rule"]
+    choices = f" [{', '.join(rule.choices)}]" if rule.choices else ""
+    return (metadata["help"] or rule.values) + choices
 
 
 def choices(default: str, registry: Collection[str], what: str):

@@ -13,13 +13,14 @@ from numformer.data.vocabulary import SPECIAL
 from numformer.later import ATTENTIONS
 from numformer.layer import Array
 from numformer.models import fields
-from numformer.models.config import TowerConfig
+from numformer.models.config import OWN_SETTINGS, TowerConfig
 from numformer.models.model import Model
 from numformer.paper.masks import Places, Reach
 from numformer.paper.memory import Memory, State
 from numformer.paper.transformer import require_batch
 
 
+@fields.field_help(*OWN_SETTINGS)
 @dataclass(frozen=True, kw_only=True)
 class Config(TowerConfig):
     """The config of a language model. Raises InputError for values that do not fit together."""

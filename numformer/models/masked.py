@@ -10,12 +10,14 @@ from numformer.errors import InputError
 from numformer.later import Pick, Tanh
 from numformer.layer import Array
 from numformer.models import fields, language_model
+from numformer.models.config import OWN_SETTINGS
 from numformer.models.model import Model
 from numformer.paper.linear import Linear
 from numformer.paper.masks import Places, Reach
 from numformer.paper.transformer import require_batch
 
 
+@fields.field_help(*OWN_SETTINGS)
 @dataclass(frozen=True, kw_only=True)
 class Config(language_model.Config):
     """The config of a masked language model; raises InputError for values that do not fit."""

@@ -17,6 +17,7 @@ from numformer.data.vocabulary import PADDING, SPECIAL, START
 from numformer.later.activations import Tanh
 from numformer.later.pick import pick, pick_backward
 from numformer.layer import Array
+from numformer.models import fields
 from numformer.models.model import Model
 from numformer.paper.dropout import Dropout
 from numformer.paper.embedding import Embedding, OutputProjection
@@ -29,6 +30,7 @@ from numformer.recurrence.cells import Cell
 from numformer.recurrence.recurrent import Recurrent
 
 
+@fields.field_help()
 @dataclass(frozen=True, kw_only=True)
 class Config(settings.Settings):
     """The config of a recurrent encoder-decoder. Raises InputError for invalid values."""

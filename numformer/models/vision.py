@@ -11,7 +11,7 @@ from numformer.errors import InputError
 from numformer.later import ATTENTIONS, POSITIONS, ClassToken, Patches, Pick
 from numformer.layer import Array
 from numformer.models import fields
-from numformer.models.config import TowerConfig
+from numformer.models.config import OWN_SETTINGS, TowerConfig
 from numformer.models.model import Model
 from numformer.paper.dropout import Dropout
 from numformer.paper.linear import Linear
@@ -21,6 +21,7 @@ SYMBOL_SETTINGS |= {"padding_id", "start_id", "end_id", "unwritten", "other_ends
 """Settings of models of symbols, which a model of images cannot change."""
 
 
+@fields.field_help(*OWN_SETTINGS)
 @dataclass(frozen=True, kw_only=True)
 class Config(TowerConfig):
     """The config of a vision Transformer. Raises InputError for values that do not fit together.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from numformer import settings
 from numformer.errors import InputError
 from numformer.layer import FlatParameters
+from numformer.models.fields import field_help
 from numformer.optimization.optimizers import (
     OPTIMIZERS,
     Optimizer,
@@ -56,6 +57,7 @@ DECAYS: dict[str, Callable[..., float]] = {
 """Functions of step, d_model, warmup, factor, and of steps if the rate depends on the run's end."""
 
 
+@field_help(OptimizerSettings)
 @dataclass(frozen=True, kw_only=True)
 class Recipe(OptimizerSettings):
     """How a model is trained; defaults are the paper's (section 5).

@@ -2,12 +2,16 @@
 
 import dataclasses
 import inspect
+import re
+import sys
 
 import numpy as np
 import pytest
 
 import numformer as nf
+from numformer import paper
 from numformer.later import ACTIVATIONS
+from numformer.optimization.optimizers import OPTIMIZERS
 from numformer.paper.config import Config as PaperConfig
 from numformer.settings import Rule
 from numformer.training.trainer import Trainer
@@ -15,6 +19,15 @@ from numformer.training.trainer import Trainer
 V = 11
 MODELS = nf.Transformer, nf.LanguageModel, nf.RecurrentEncoderDecoder, nf.VisionTransformer
 OF_RECIPE = {field.name for field in dataclasses.fields(nf.Recipe)}
+
+
+def test_formulas_and_the_rules_of_optimizers_have_public_names():
+    for rule in OPTIMIZERS:
+        assert getattr(nf, rule) is OPTIMIZERS[rule]
+    for module in {kind.__module__ for kind in vars(paper).values() if isinstance(kind, type)}:
+        for name, formula in vars(sys.modules[module]).items():
+            if name.endswith("_backward") and formula.__module__ == module:
+                assert {name, name.removesuffix("_backward")} <= {*nf.__all__}
 
 
 def complains(complaint, name: str, value) -> str:
@@ -62,6 +75,17 @@ def test_base_and_big_are_the_rows_of_table_3():
     changed = {k: v for k, v in vars(big).items() if v != vars(base)[k]}
     assert changed == dict(d_model=1024, d_ff=4096, heads=16, p_drop=0.3)
     assert nf.Config.big(V, p_drop=0.1, layers=2).p_drop == 0.1
+
+
+@pytest.mark.parametrize("kind", [nf.Recipe, *(m.Config for m in MODELS)])
+def test_help_says_what_each_field_means_and_begins_with_those_of_every_model(kind):
+    text = inspect.getdoc(kind)
+    firsts = {nf.Recipe: "label_smoothing", nf.RecurrentEncoderDecoder.Config: "source_vocabulary"}
+    first = firsts.get(kind, "d_model")
+    assert next(iter(inspect.signature(kind).parameters)) == first
+    meanings = re.findall(r"^(\w+): (.+)", text, re.M)
+    assert meanings[0][0] == first and all(len(meaning) > 9 for _, meaning in meanings)
+    assert {name for name, _ in meanings} == {field.name for field in dataclasses.fields(kind)}
 
 
 @pytest.mark.parametrize("kind", [nf.TowerConfig, nf.Recipe, *(m.Config for m in MODELS)])
@@ -126,7 +150,7 @@ def test_tying_all_needs_one_vocabulary(complaint):
 
 ATTENTION = dict.fromkeys(["d_k", "d_v", "attention", "query", "key", "value", "output"])
 TRAIN = dict(recipe=None, seed=0, xp=np, resume=False, parts=None)
-TRAIN |= dict(parallel=None, timeout=120.0)
+TRAIN |= dict(parallel=None, timeout=120.0, verbose=True, log_to=())
 DEFAULTS = [
     ([nf.beam_search, nf.n_best], dict(beam=4, alpha=0.6, penalty="paper")),  # section 6.1
     ([nf.Adam], dict(beta1=0.9, beta2=0.98, epsilon=1e-9)),  # 5.3
