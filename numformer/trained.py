@@ -23,6 +23,7 @@ from numformer.generation.evaluation import (
 )
 from numformer.generation.text_pipeline import TextPipeline
 from numformer.models import Model
+from numformer.models.vision import VisionTransformer
 from numformer.paper.decoder import Decoder
 from numformer.paper.encoder import Encoder
 from numformer.plots import AttentionMaps, attention_maps
@@ -334,11 +335,14 @@ def _load_run(run: str | Path, kind: type[Model] | None) -> Trained:
             "Download the whole folder. For a ViT: python -m toy_tasks.images --run FOLDER.",
         )
     if text is None:
+        fix = "Give the Task a `text`, such as a Transduction, and train again, or use load_model."
+        if isinstance(model, VisionTransformer):
+            fix = f"It classifies images: python -m toy_tasks.images --run {run}."
         raise InputError(
             "the file of a text model describes its text pipeline",
             f"{path}, which describes a pipeline for another model"
             if metadata.get("text")
             else f"{path}, which does not",
-            "Give the Task a `text`, such as a Transduction, and train again, or use load_model.",
+            fix,
         )
     return Trained(model, text, metadata)

@@ -129,9 +129,11 @@ def test_many_texts_keep_their_order_and_long_ones_are_read_fewer_at_a_time(monk
     assert 8 == shapes[0][1] >= shapes[1][1] >= shapes[2][1] < 8
     assert [rows for rows, _ in written(asked[:3], beam=417)] == [2, 1]
     assert written([["a"] * 1025, ["b"] * 1030, []], beam=1) == [(1, 1030), (1, 1025), (1, 0)]
-    model.config.longest = 7  # learned positions end there
     written([["a"] * 511, ["b"], ["c"] * 511, *[["d"] * 511] * 5], beam=1)
-    assert seen == [("greedy", 4, 511, 7), ("greedy", 4, 511, 7)]
+    assert seen == [("greedy", 4, 511, 9), ("greedy", 4, 511, 9)]
+    model.config.longest = 7  # learned positions end there
+    written([["a"] * 6, ["b"]], beam=1)
+    assert seen == [("greedy", 2, 6, 7)]
 
 
 def test_a_text_is_read_up_to_the_context_and_then_its_latest_half(monkeypatch):

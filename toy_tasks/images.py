@@ -19,6 +19,7 @@ from numformer.generation.measures import Measure
 from numformer.layer import inference, pack
 from numformer.models.vision import VisionTransformer
 from numformer.paper import Softmax
+from numformer.progress import advance, progress
 from numformer.randomness import seed_sequence
 from numformer.runs.checkpoints import load_model
 from numformer.trained import model_of_run
@@ -151,6 +152,7 @@ def class_probabilities(model: VisionTransformer, images: np.ndarray) -> np.ndar
                 for down, right in itertools.product((-0.5, 0.0, 0.5), repeat=2)
             )
             p.append(to_host(sum(probabilities) / 9))
+            advance(len(part))
     return np.concatenate(p)
 
 
@@ -282,7 +284,9 @@ def evaluate(
     if unknown := [label for label in labels if label not in classes]:
         fix = "Leave out its images, or train on all the labels."
         raise InputError(f"labels are among {classes!r:.80}", repr(unknown[0]), fix)
-    p = class_probabilities(model, scaled(images, options.data, model, highest))
+    images = scaled(images, options.data, model, highest)
+    with progress(len(images), "evaluation"):
+        p = class_probabilities(model, images)
     answers = [classes[number] for number in p.argmax(axis=-1)]
     log_p = np.log([row[classes.index(label)] for row, label in zip(p, labels, strict=True)])
     ones = np.ones(len(labels))

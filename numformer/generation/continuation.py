@@ -17,6 +17,7 @@ from numformer.generation.sampling import (
 from numformer.generation.text_pipeline import OneVocabulary, Symbols
 from numformer.layer import inference
 from numformer.models import Model
+from numformer.progress import advance
 
 
 def extrapolates(model: Model) -> bool:
@@ -100,6 +101,7 @@ class Continuation(OneVocabulary):
                 predicted = log_softmax(logits[-len(targets) :])
                 log_p[row] += predicted[np.arange(len(targets)), targets].sum()
                 known += len(targets)
+            advance()
         return log_p, np.array([*map(len, written)])
 
     def _first_seen(self, model: Model, known: int) -> int:

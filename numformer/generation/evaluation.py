@@ -17,6 +17,7 @@ from numformer.errors import InputError
 from numformer.generation.ensemble import Ensemble
 from numformer.generation.measures import Measure, nearest
 from numformer.generation.text_pipeline import Symbols, TextPipeline
+from numformer.progress import progress
 from numformer.runs.files import write_atomically
 
 Measures = Callable[[Sequence[Symbols], Sequence[Symbols], Sequence[Symbols]], dict[str, Measure]]
@@ -84,11 +85,11 @@ class Evaluation:
 
 def require_output(path: str | Path) -> Path:
     """The path of a file to write, links resolved. Raises InputError for anything but a file."""
-    path = Path(path).resolve()
+    is_standard_output, path = str(path) == "-", Path(path).resolve()
     folder = next(parent for parent in path.parents if parent.exists())
-    if (path.exists() and not path.is_file()) or not folder.is_dir():
+    if is_standard_output or (path.exists() and not path.is_file()) or not folder.is_dir():
         rule, fix = "predictions are written to a file in a folder", "Name another path."
-        raise InputError(rule, path, fix)
+        raise InputError(rule, "-" if is_standard_output else path, fix)
     return path
 
 
@@ -112,11 +113,12 @@ def evaluate(
         raise InputError(rule, next(iter(settings), "measures"), fix)
     _warn_of_unseen(pipeline, texts, choices)
     right, found, predictions = [first for first, *_ in choices], {}, []
-    if pipeline.has_right_answers:
-        answers = pipeline.write(model, texts, **settings)
-        right = [*map(nearest, answers, choices)]
-        found = (measures or pipeline.measures)(texts, answers, right)
-    log_p, counts = score(pipeline, model, texts, right)
+    with progress(len(texts) * (1 + pipeline.has_right_answers), "evaluation"):
+        if pipeline.has_right_answers:
+            answers = pipeline.write(model, texts, **settings)
+            right = [*map(nearest, answers, choices)]
+            found = (measures or pipeline.measures)(texts, answers, right)
+        log_p, counts = score(pipeline, model, texts, right)
     found["loss"] = Measure.ratio(-log_p, counts)
     targets = [*map(pipeline.join, right)]
     if pipeline.has_right_answers:

@@ -12,6 +12,7 @@ from numformer.generation.sampling import log_softmax
 from numformer.generation.text_pipeline import OneVocabulary, Symbols
 from numformer.layer import inference
 from numformer.models import Model
+from numformer.progress import advance
 from numformer.symbols import special_ids
 
 
@@ -45,6 +46,7 @@ class Infilling(OneVocabulary):
             symbols = self.vocabulary.decode(log_p.argmax(axis=-1))
             for hole in surest:
                 text[holes[hole]] = symbols[hole]
+        advance()
         return text
 
     def _log_softmax(self, model: Model, text: Symbols, holes: list[int]) -> np.ndarray:
@@ -71,6 +73,7 @@ class Infilling(OneVocabulary):
             ids = self.vocabulary.encode(answer[hole] for hole in holes)
             predicted = self._log_softmax(model, text, holes)
             log_p[row], counts[row] = predicted[np.arange(len(holes)), ids].sum(), len(holes)
+            advance()
         return log_p, counts
 
     def measures(self, texts, answers, right):

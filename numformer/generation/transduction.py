@@ -14,6 +14,7 @@ from numformer.generation.sampling import Sampling, random_streams, score
 from numformer.generation.text_pipeline import MAX_SYMBOLS, Symbols, TextPipeline, is_length
 from numformer.models import Model
 from numformer.plots import AttentionMaps, attention_weights, by_kind
+from numformer.progress import advance
 from numformer.symbols import special_ids
 
 
@@ -126,6 +127,7 @@ class Transduction(TextPipeline):
         """Return log p (N,) of N targets, and the number (N,) of symbols in each, with its end."""
         log_p, closing = np.zeros(len(texts)), special_ids(model).closing
         targets = [[*self.encode(target), *closing] for target in written]
+        _require_positions(model, "target", written)
         for places, source, _ in self._batches(model, texts):
             log_p[places] = score(model, source, [targets[place] for place in places])
         return log_p, np.array([*map(len, targets)])
@@ -173,6 +175,7 @@ class Transduction(TextPipeline):
 
         A batch has texts of similar length, and fewer of them if they are long or the beam is wide.
         """
+        _require_positions(model, "source", texts)
         order = sorted(range(len(texts)), key=lambda place: len(texts[place]), reverse=True)
         while order:
             longest = len(texts[order[0]])
@@ -183,6 +186,7 @@ class Transduction(TextPipeline):
             limit = self.length_limit(longest)
             limit = min(limit, model.config.longest or limit)
             yield places, pad_sources(sources, special_ids(model)), limit
+            advance(len(places))
 
     def join(self, symbols: Symbols) -> str:
         return self.target.join(symbols)
@@ -209,3 +213,15 @@ class Transduction(TextPipeline):
         lengths = [self.max_length, self.beam] + ([] if self.longest is None else [self.longest])
         fits = [len(self.source), len(self.target)] == sizes and all(map(is_length, lengths))
         return fits and self.penalty in PENALTIES and is_alpha(self.length_penalty)
+
+
+def _require_positions(model: Model, side: str, texts: Sequence[Symbols]) -> None:
+    """Raise InputError for a text longer than the positions that a model has learned."""
+    longest, length = model.config.longest, max(map(len, texts), default=0)
+    most = longest and longest - len(special_ids(model).closing)
+    if longest and length > most:
+        raise InputError(
+            f"this model has learned positions for {most} symbols of a {side}",
+            f"{length} symbols",
+            f"Leave out longer {side}s, or train on some, or with sinusoidal positions.",
+        )

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import Protocol
 
 import numpy as np
 from tqdm import tqdm
@@ -23,6 +23,7 @@ from numformer.execution.mpi import ranks_for
 from numformer.execution.rank_executor import RankExecutor
 from numformer.models import Model
 from numformer.optimization.recipe import Recipe
+from numformer.progress import shows_bars
 from numformer.runs.files import folder_lock
 from numformer.runs.metrics_writers import metrics_writers
 from numformer.training.trainer import Trainer
@@ -293,12 +294,6 @@ class _Progress:
         left = (now - self.began) / (step - self.first) * (steps - step)
         took = f"{_duration(self.trainer.seconds)}, about {_duration(left)} left"
         print(f"step {step} of {steps}: loss {loss:.4f}, {took}", file=sys.stderr, flush=True)
-
-
-def shows_bars(stream: TextIO | None) -> bool:
-    """Whether a bar can move on a stream: a terminal, or a notebook's output; None is closed."""
-    in_notebook = type(stream).__module__.startswith("ipykernel")
-    return in_notebook or (stream is not None and stream.isatty())
 
 
 def _duration(seconds: float) -> str:

@@ -2,11 +2,13 @@
 
 import csv
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from numformer import progress
 from numformer.data import Vocabulary
 from numformer.generation import Continuation, Infilling, Parsing, Transduction, Translation
 from numformer.models import LanguageModel, MaskedLanguageModel, Transformer
@@ -46,10 +48,11 @@ ROWS = {"pairs": 2, "pronounce": 3, "translate": 2, "parse": 2, "masked": 5, "im
 IMAGES = np.random.default_rng(2).random((3, 4, 6))
 
 
-def model_of(text):
+def model_of(text, **form):
     if isinstance(text, Transduction):
         sizes = dict(source_vocabulary=len(text.source), target_vocabulary=len(text.target))
         sizes |= dict(d_model=8, d_ff=8, heads=2, layers=1, tying="target")
+        sizes |= form
         return Transformer(Transformer.Config(**sizes))
     kind = LanguageModel if isinstance(text, Continuation) else MaskedLanguageModel
     return shaken(kind, len(LETTERS))
@@ -128,6 +131,7 @@ def test_flags_that_do_not_go_together_are_refused(task, refuse):
         if task in ROWS or "predictions" not in others:
             refuse(main_of(task), others, words)
     if task == "images":
+        refuse(main_of("pairs"), flags, "python -m toy_tasks.images --run run.")
         with open("data", "wb") as file:
             np.savez(file, images=IMAGES, labels=np.array(["dog", "cat", "cow"]))
         refuse(main_of(task), flags, "labels are among ['cat', 'dog']; received 'cow'")
@@ -156,6 +160,7 @@ def test_predictions_overwrite_neither_the_data_nor_what_is_no_file(task, refuse
         "data": "a file other than --data",
         "./folder/../data": "a file other than --data",
         "link.tsv": "a file other than --data",
+        "-": "written to a file in a folder; received -.",
         "folder": "written to a file in a folder",
         "data/out.tsv": "written to a file in a folder",
         "/dev/null": "written to a file in a folder; received /dev/null",
@@ -194,3 +199,29 @@ def test_the_right_answer_of_a_sentence_has_its_words():
     """The words of a model's answers stand where the symbols of a tree have XX."""
     sentence = Sentence.from_tree(tree_of("(S (NP (D one) (N one)) (V two))"))
     assert sentence.answer() == ["(S", "(NP", "one", "one", ")NP", "two", ")S"]
+
+
+def test_an_evaluation_shows_how_far_it_is(task, succeed, monkeypatch):
+    """Each example is counted as it is answered, and again as its right answer is scored."""
+    bars = []
+
+    class Bar(progress.tqdm):
+        def __init__(self, **settings):
+            super().__init__(**settings | {"disable": False, "delay": 1e9})
+            bars.append(self)
+
+    monkeypatch.setattr(progress, "tqdm", Bar)
+    succeed(main_of(task), "--run run --data data")
+    (bar,) = bars
+    count = COUNTS.get(task) or ROWS[task]
+    assert bar.n == bar.total == count * (1 if task in COUNTS or task == "images" else 2)
+
+
+@pytest.mark.parametrize(("side", "pair"), {"source": "abcd\tone", "target": "a\tone one"}.items())
+def test_a_text_longer_than_the_learned_positions_is_refused(side, pair, refuse):
+    Path("run").mkdir()
+    text = replace(TEXTS["pairs"], max_length=2)
+    model = model_of(text, positions="learned", max_length=3 if side == "source" else 2)
+    save_model(Path("run/best.safetensors"), model, text=text.description())
+    Path("data").write_text(pair)
+    refuse(main_of("pairs"), "--run run --data data", f"Leave out longer {side}s")
