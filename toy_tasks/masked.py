@@ -8,6 +8,7 @@ a language model of the same size, trained for the same number of steps on the s
 import argparse
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,7 @@ from toy_tasks.command_line import (
     exit_code,
     finish,
     integer,
+    name_with_data,
     parse_options,
     settings_from,
     start_vocabularies,
@@ -238,7 +240,7 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--context", type=integer, default=64, help="characters in a window")
     add_evaluation_flag(parser)
     add("--hole", default="_", help="the character that stands for a hidden one")
-    options = parse_options(parser, lambda options: "masked", arguments)
+    options = parse_options(parser, partial(name_with_data, "masked"), arguments)
     if options.run:
         return options
     hole = options.hole

@@ -6,6 +6,7 @@ import json
 import sys
 import zlib
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -24,6 +25,7 @@ from toy_tasks.command_line import (
     evaluate_run,
     exit_code,
     integer,
+    name_with_data,
     parse_options,
     start_vocabularies,
 )
@@ -182,12 +184,6 @@ def read_data(options: argparse.Namespace) -> dict[str, list[Pair]]:
     return data
 
 
-def run_name(options: argparse.Namespace) -> str:
-    """The name of a run's folder: pairs- and the name of the demo or of the first file."""
-    file = Path(options.data[0]).stem if options.data else ""
-    return f"pairs-{options.demo or file}".rstrip("-")
-
-
 def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of this program. Raises InputError if they contradict each other."""
     parser = build_parser("pairs", DESCRIPTION, Transformer, **DEFAULTS)
@@ -213,7 +209,7 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     for name, split, most in (("dev", "development", 500), ("test", "test", 2000)):
         add(f"--{name}-size", type=integer, default=most, help=f"at most this many {split} pairs")
     add_evaluation_flag(parser)
-    options = parse_options(parser, run_name, arguments)
+    options = parse_options(parser, partial(name_with_data, "pairs"), arguments)
     if options.run:
         return options
     if bool(options.demo) == bool(options.data) or len(options.data or [0]) not in (1, 3):

@@ -5,6 +5,7 @@ import argparse
 import sys
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ from toy_tasks.command_line import (
     exit_code,
     finish,
     integer,
+    name_with_data,
     note,
     parse_options,
     settings_from,
@@ -45,8 +47,8 @@ Learn to continue any text, character by character, and print the loss on its la
 not trained on, in nats per character. The checkpoint with the smallest loss is kept.
 
   python -m toy_tasks.write --data FILE.txt
-  python -m toy_tasks.write --run runs/write --input "To be"
-  python -m toy_tasks.write --run runs/write --data OTHER.txt
+  python -m toy_tasks.write --run runs/write-FILE --input "To be"
+  python -m toy_tasks.write --run runs/write-FILE --data OTHER.txt
 """
 
 DEFAULTS = dict(
@@ -255,13 +257,13 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of this program. Raises InputError if they contradict each other."""
     parser = build_parser("write", DESCRIPTION, LanguageModel, "--prompt", **DEFAULTS)
     add_flags(parser)
-    options = parse_options(parser, lambda options: "write", arguments)
+    options = parse_options(parser, partial(name_with_data, "write"), arguments)
     require_lengths(options.context, options.length)
     if not options.run and not options.data:
         raise InputError(
             "write takes a text to learn from, or a run to use",
             f"--data {options.data}, --run {options.run}",
-            'For example --data FILE.txt, or --run runs/write --input "To be"',
+            'For example --data FILE.txt, or --run runs/write-FILE --input "To be"',
         )
     return options
 

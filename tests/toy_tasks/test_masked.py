@@ -75,7 +75,7 @@ def test_a_text_is_learned_from_both_sides_and_from_one(call, succeed):
     out = succeed(main, TINY)
     figures = r"hidden characters: loss (\d\.\d{4}), from one side (\d\.\d{4})"
     loss = float(re.fullmatch(figures, out[-1])[1])
-    run = Path("runs/masked")
+    run = Path("runs/masked-text")
     names = {"best.safetensors", "last.safetensors", "config.json", "metrics.jsonl", "loss.png"}
     assert {*os.listdir(run)} == names | {"attention.png", "one-side"}
     assert {*os.listdir(run / "one-side")} == names
@@ -115,7 +115,7 @@ def test_a_hole_is_one_visible_character_that_the_text_has_not(succeed, refuse):
         refuse(main, f"--data text.txt {flags}", message)
     Path("text.txt").write_text(TEXT.replace("a", "_"))
     succeed(main, f"{TINY} --hole ? --no-plots")
-    (written,) = succeed(main, "--run runs/masked --input 'the c?t'")
+    (written,) = succeed(main, "--run runs/masked-text --input 'the c?t'")
     assert re.fullmatch(r"the c[^?]t", written)
 
 

@@ -138,8 +138,8 @@ def test_every_kind_of_text_begins_with_the_weights_of_a_run(succeed, refuse, fi
     Path("a.txt").write_text(TEXT)
     Path("b.txt").write_text(TEXT.replace("she sells", "he tells"))
     for main, name, parts in (
-        (write.main, "write", ("",)),
-        (masked.main, "masked", ("", "/one-side")),
+        (write.main, "write-a", ("",)),
+        (masked.main, "masked-a", ("", "/one-side")),
     ):
         flags = "--context 8 --steps 1 --no-plots"
         succeed(main, f"{TINY} {flags} --data a.txt")
@@ -149,8 +149,10 @@ def test_every_kind_of_text_begins_with_the_weights_of_a_run(succeed, refuse, fi
         )
         for part in parts:
             started, _ = load_model(Path(f"runs/{name}{part}/best.safetensors"))
-            assert_same_weights(first_weights[f"runs/{name}-2{part}"], started.state_dict())
-    refuse(write.main, f"{flags} --data a.txt --start runs/write --out runs/masked", "new or empty")
+            assert_same_weights(first_weights[f"runs/{name[:-1]}b{part}"], started.state_dict())
+    refuse(
+        write.main, f"{flags} --data a.txt --start runs/write-a --out runs/masked-a", "new or empty"
+    )
 
 
 def test_start_names_what_does_not_fit_the_run(call, refuse):

@@ -70,7 +70,7 @@ def test_it_writes_on_beyond_its_context(context):
 
 
 def test_a_text_is_learned_and_the_run_goes_on_from_a_prompt(call, succeed):
-    text, run = "le café est bon " * 60, Path("runs/write-quick")
+    text, run = "le café est bon " * 60, Path("runs/write-text-quick")
     Path("text.txt").write_text(text, encoding="utf-8")
     out = succeed(main, f"--data text.txt {TINY}")
     assert re.fullmatch(r"held-out loss \d\.\d{4}", out[-1])
@@ -105,7 +105,7 @@ def test_a_run_is_sampled_where_that_is_asked_for_as_its_seed_says(call, succeed
     """Each line is drawn by random numbers of its own, however the lines come."""
     Path("text.txt").write_text(TEXT)
     succeed(main, f"--data text.txt {TINY} --no-plots")
-    use = "--run runs/write-quick --length 30"
+    use = "--run runs/write-text-quick --length 30"
 
     def asked(flags="", *prompts):
         return succeed(main, f"{use} {flags} --prompt the", *prompts)

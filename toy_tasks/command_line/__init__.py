@@ -14,7 +14,7 @@ from toy_tasks.command_line.answers import (
 from toy_tasks.command_line.evaluation import add_evaluation_flag, evaluate_run
 from toy_tasks.command_line.fine_tuning import start_vocabularies
 from toy_tasks.command_line.flags import build_parser
-from toy_tasks.command_line.options import beam_settings, parse_options
+from toy_tasks.command_line.options import beam_settings, name_with_data, parse_options
 from toy_tasks.command_line.parser import Parser, any_path, integer, picture_path
 from toy_tasks.command_line.settings_flags import settings_from
 from toy_tasks.command_line.training import finish, train_task
@@ -31,6 +31,7 @@ __all__ = [
     "finish",
     "generation_settings",
     "integer",
+    "name_with_data",
     "note",
     "parse_options",
     "picture_path",

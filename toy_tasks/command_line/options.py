@@ -91,6 +91,12 @@ def parse_options(
     return options
 
 
+def name_with_data(task: str, options: argparse.Namespace) -> str:
+    """The name of a run's folder: the task, and its demo or its first file of data, if any."""
+    files = options.data if isinstance(options.data, list) else [options.data or ""]
+    return f"{task}-{getattr(options, 'demo', None) or Path(files[0]).stem}".rstrip("-")
+
+
 def beam_settings(options: argparse.Namespace) -> dict:
     """The settings of beam search."""
     return {name: getattr(options, name) for name in BEAM_SETTINGS}
