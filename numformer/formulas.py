@@ -43,4 +43,4 @@ __all__ = [
     "sgd",
     "softmax",
     "softmax_backward",
-]  # fmt: skip
+]
