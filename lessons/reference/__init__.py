@@ -15,6 +15,7 @@ import itertools
 import pkgutil
 import re
 import tempfile
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -99,7 +100,13 @@ class Entry:
             ((source, _),) = self.sources
             comment = re.search(r"  # (.*)$|^\"\"\"(.*)\"\"\"$", source, re.MULTILINE | re.DOTALL)
             return [(comment[1] or comment[2] or "").strip()] if comment else []
-        return [inspect.getdoc(value) or "" for value in self.objects]
+        return [*map(_docstring, self.objects)]
+
+
+def _docstring(value: Any) -> str:
+    """The docstring in the source, without the fields that `help` lists after it."""
+    (definition,) = ast.parse(textwrap.dedent(source(value)[0])).body
+    return ast.get_docstring(definition) or inspect.getdoc(value) or ""
 
 
 @functools.cache
@@ -140,19 +147,21 @@ def entries() -> dict[str, Entry]:
             for name in (name.removesuffix("_backward") for name in backwards):
                 if getattr(vars(module).get(name), "__module__", "") == module.__name__:
                     homes[name] = module.__name__
-    made = [_entry(name, importlib.import_module(home)) for name, home in homes.items()]
-    order = list(dict.fromkeys(entry.home for entry in made))  # __all__ has the order of reading
+    unsorted = [_entry(name, importlib.import_module(home)) for name, home in homes.items()]
+    order = list(
+        dict.fromkeys(entry.home for entry in unsorted)
+    )  # __all__ has the order of reading
 
     def place(entry: Entry) -> tuple[int, int, int]:
         return [*PAGES].index(entry.page), order.index(entry.home), entry.sources[0][1]
 
-    return {name: entry for entry in sorted(set(made), key=place) for name in entry.names}
+    return {name: entry for entry in sorted(set(unsorted), key=place) for name in entry.names}
 
 
 def _entry(name: str, home: ModuleType) -> Entry:
-    value = getattr(home, name)
-    if inspect.isfunction(value) and hasattr(home, f"{name}_backward"):
-        return Entry((name, f"{name}_backward"), home)
+    formula = name.removesuffix("_backward")
+    if inspect.isfunction(getattr(home, formula, None)) and hasattr(home, f"{formula}_backward"):
+        return Entry((formula, f"{formula}_backward"), home)
     if name in ("PADDING", "START", "END", "UNKNOWN"):
         return Entry(("PADDING", "START", "END", "UNKNOWN"), home)
     return Entry((name,), home)

@@ -132,10 +132,8 @@ The number of texts that are computed at once.
 A copy of what could be viewed as well.
     later/attention/rotary.py: return x.copy()
 The time at which a line appears on a terminal, and its place beside a progress bar.
-    training/loop.py: print(f'step {trainer.step}: {line}')
-    training/loop.py: print(f'step {trainer.step}: {line}', flush=False)
-    training/loop.py: print(f'ends here: {over}')
-    training/loop.py: print(f'ends here: {over}', flush=False)
+    training/loop.py: print(line)
+    training/loop.py: print(line, flush=False)
 Where nothing is remembered, x and memory both begin one place further; who may see whom, and
 rotary's angles between them, stay.
     paper/attention.py: past.length if past else 1
