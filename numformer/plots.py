@@ -1,7 +1,7 @@
 """Figures of a run: its loss curve, and maps of attention weights.
 
-A function that draws saves the figure as `path`, a .png, .pdf or .svg, unless this is None. It
-returns the figure, which a notebook shows.
+Each function that draws returns the figure, which a notebook shows. It also saves the figure as
+`path`, a .png, .pdf or .svg, unless `path` is None.
 """
 
 import io
@@ -79,9 +79,9 @@ class AttentionMaps:
 def attention_maps(
     path: Path | str | None, kinds: Sequence[AttentionMaps], title: str
 ) -> "Figure | None":
-    """Draw a map for each layer (row) and head (column) of each kind; see the module for `path`.
+    """Draw a map for each layer (row) and head (column) of each kind; the module explains `path`.
 
-    At most 16 layers and 16 heads of a kind are drawn. If `kinds` is empty, nothing is.
+    At most 16 layers and 16 heads of a kind are drawn. If `kinds` is empty, nothing is drawn.
     Characters that no installed font has are replaced by their code points, such as U+4E2D, with a
     warning.
     """

@@ -1,4 +1,4 @@
-"""Bars that show on standard error how far a long computation is."""
+"""Bars on standard error that show the progress of a long computation."""
 
 import contextlib
 import sys
@@ -12,7 +12,7 @@ _BAR: ContextVar[tqdm | None] = ContextVar("bar", default=None)
 
 
 def shows_bars(stream: TextIO | None) -> bool:
-    """Whether a bar can move on a stream: a terminal, or a notebook's output; None is closed."""
+    """Whether a stream, None if closed, can show a moving bar: a terminal or a notebook can."""
     in_notebook = type(stream).__module__.startswith("ipykernel")
     return in_notebook or (stream is not None and stream.isatty())
 

@@ -65,7 +65,7 @@ class Attention:
         return self.maps[self.kinds.index(kind)].weights
 
     def draw(self, path: str | Path | None = None) -> "Figure | None":
-        """Draw every layer (rows) and head (columns) of every kind; None without attention.
+        """Draw each layer (row) and head (column) of each kind; None if there is no attention.
 
         Returns the figure, which a notebook shows; saves it if `path` names a .png, .pdf or .svg.
         """
@@ -74,7 +74,7 @@ class Attention:
         return attention_maps(path, self.maps, f"{_shorten(self.text)}{arrow}{signs}")
 
     def _repr_png_(self) -> bytes | None:
-        """The picture, which a notebook shows for this object; None without attention."""
+        """The picture that a notebook shows for this object; None if there is no attention."""
         figure: Any = self.draw()
         return figure and figure._repr_png_()
 

@@ -29,7 +29,7 @@ LAYERS, HEADS = 3, 2
 
 @pytest.fixture
 def drawn(tmp_path):
-    """`drawn(draw, *arguments)` is the Figure that a function draws; a notebook shows the file."""
+    """`drawn(draw, *arguments)` returns the Figure; a notebook shows the picture in the file."""
     path = tmp_path / "new" / "drawn.png"
 
     def figure_of(draw, *arguments) -> Figure:

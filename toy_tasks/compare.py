@@ -78,7 +78,7 @@ def read_run(folder: Path) -> Run:
             if saved.pop("crc32") != run_folders.checksum(saved):
                 raise ValueError("its checksum says that it was changed")
         settings = saved["options"] | saved["config"] | saved.get("recipe", {})
-        settings["rate"] = saved["options"].get("rate")  # in the recipe it is a factor
+        settings["rate"] = saved["options"].get("rate")  # the recipe has a factor instead
         settings |= {name: int(settings[name]) for name in ("seed", "steps")}
         path = folder / "metrics.jsonl"
         lines = [_require_numbers(line) for line in read_metrics(path)]
@@ -231,7 +231,7 @@ def draw(path: str | Path | None, runs: list[Run]) -> "Figure":
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """Several runs. A notebook shows the table of `report` and the picture of `draw`."""
+    """Several runs. A notebook shows them as the table of `report` and the picture of `draw`."""
 
     runs: list[Run]
 
@@ -239,7 +239,7 @@ class Comparison:
         return report(self.runs)
 
     def draw(self, path: str | Path | None = None) -> "Figure":
-        """Draw the curves of the runs; return the figure, and save it if there is a path."""
+        """Draw the curves of the runs. Returns the figure; saves it if `path` is given."""
         return draw(path, self.runs)
 
     def _repr_html_(self) -> str:
@@ -249,9 +249,10 @@ class Comparison:
 
 
 def compare(*folders: str | Path) -> Comparison:
-    """Read the runs in these folders, and all runs of a study, each once.
+    """Read the runs in these folders, each once; a study's folder stands for all its runs.
 
-    Notes on standard error which folders hold no run. Raises InputError if none does.
+    Prints a note on standard error for each folder without a run. Raises InputError if no folder
+    holds a run.
     """
     runs = [run for folder in map(Path, folders) for run in _runs_in(folder)]
     runs = [*{run.resolve(): run for run in runs}.values()]

@@ -1,7 +1,7 @@
-"""Equations as docstrings write them, such as `y = softmax(Q K^T / sqrt(d_k)) V`, in LaTeX.
+"""Convert equations in docstrings, such as `y = softmax(Q K^T / sqrt(d_k)) V`, to LaTeX.
 
-An equation is set only if all of it is understood. Words around it end it; where a word could
-belong to it, it stays as it was written.
+An equation is converted only if this module understands all of it. It ends where the sentence's
+words go on; if a word could belong to the equation, the equation stays as it was written.
 """
 
 import itertools
@@ -19,11 +19,11 @@ RELATIONS |= {"|": r"\mid"}
 
 
 class Text(Exception):
-    """What stands here is no mathematics."""
+    """Raised where the text is not mathematics."""
 
 
 def in_latex(text: str) -> list[tuple[str, bool]]:
-    """Pieces of a paragraph: (text, False) as it is, and (LaTeX, True) where it has equations."""
+    """The pieces of a paragraph: (text, False) for plain text, (LaTeX, True) for an equation."""
     pieces, begin, at = [], 0, 0
     for start in re.finditer(r"(?<![\w.^\[(])(?=[A-Za-z])", text):
         if start.start() < at:
@@ -106,13 +106,13 @@ class _Equation:
                 return latex
 
     def is_factor(self) -> bool:
-        """Whether the word just read is a name of the equation, and not of the sentence."""
+        """Whether the word just read is a name in the equation, not a word of the sentence."""
         article = self.bare in ("a", "I") and re.match(" [a-z]{2}", self.text[self.at :])
         word = len(self.bare) > 1 and re.match(r" [A-Za-z]", self.text[self.at :])
         return not article and not word and self.bare not in AFTERWARDS
 
     def factor(self) -> str:
-        """A number, a name, a call, or what is in brackets, and its power."""
+        """A number, a name, a call or an expression in brackets, with its power."""
         self.bare = ""
         if number := self.take(r"\d[\d.]*(?<!\.)"):
             latex = number[0]
@@ -173,12 +173,12 @@ class _Equation:
 
 
 def _bracketed(latex: str) -> str:
-    """In brackets, as high as what is in them."""
+    """LaTeX in brackets, which are as tall as the LaTeX."""
     return rf"\left({latex}\right)" if r"\frac" in latex else f"({latex})"
 
 
 def _open(latex: str) -> str:
-    """A part of a fraction without the brackets around all of it."""
+    """A part of a fraction, without brackets that enclose the whole part."""
     for opening, closing in ((r"\left(", r"\right)"), ("(", ")")):
         inner = latex.removeprefix(opening).removesuffix(closing)
         depths = [*itertools.accumulate((sign == "(") - (sign == ")") for sign in inner)]
@@ -188,14 +188,14 @@ def _open(latex: str) -> str:
 
 
 def _word(word: str, italic: int = 1) -> str:
-    """A word in upright letters, at most `italic` letters as variables."""
+    """A word in upright letters, or as variables if it has at most `italic` letters."""
     if word in GREEK:
         return f"\\{word}"
     return rf"\mathrm{{{word}}}" if re.search(rf"[A-Za-z]{{{italic + 1}}}", word) else word
 
 
 def _name(word: str, digits: str, index: str, prime: str) -> str:
-    """The parts of a name such as W_1, x_hat, beta1 or h'."""
+    """The LaTeX of a name such as W_1, x_hat, beta1 or h', given its parts."""
     index = index.removeprefix("_").strip("{}")
     if index == "hat":
         latex, index = rf"{word[:-1]}\hat{{{word[-1]}}}", ""

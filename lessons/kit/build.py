@@ -263,7 +263,7 @@ def origin(entry: Entry) -> str:
     That is every source file of the three packages, except those of lessons that this one does not
     name, directly or through others; and the versions of Python and of the packages in MAKERS.
     """
-    examples = FOLDER / "reference"  # of the reference's pages, which are made every time
+    examples = FOLDER / "reference"  # for the reference's pages, which are made every time
     sources, versions = {}, [sys.version, *(f"{name} {version(name)}" for name in MAKERS)]
     for folder in (FOLDER, Path(numformer.__file__).parent, Path(toy_tasks.__file__).parent):
         for path in folder.rglob("*"):
@@ -324,7 +324,7 @@ def neighbours(entry: Entry) -> str:
 
 
 def script(name: str) -> str:
-    """A script of page/, as a page has it."""
+    """The HTML element of a script in page/."""
     return f'<script type="module">\n{bundle([FOLDER / "page" / name])}</script>\n'
 
 

@@ -93,8 +93,8 @@ def glossary_page() -> str:
 def search_page(course: Mapping, more: Mapping[str, tuple[str, str]], names: list) -> str:
     """A field, and the texts of all sections: the page searches them by itself.
 
-    `more` has the title and the text of further pages, by the name of the page; `names` has what
-    the reference says.
+    `more` has the title and the text of further pages, by the name of the page; `names` has the
+    entries of the reference.
     """
     sections = []
     for entry in COURSE:
@@ -151,7 +151,7 @@ FURTHER |= {"search": "Search"}
 
 
 def contents(places: Mapping[str, str]) -> str:
-    """The contents of a page: its places, with their titles in HTML."""
+    """A page's table of contents: links to `places`, which have titles in HTML."""
     links = "".join(f'<li><a href="#{place}">{title}</a></li>' for place, title in places.items())
     return (
         '<nav class="contents" aria-label="On this page"><details>\n'

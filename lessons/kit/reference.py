@@ -17,7 +17,7 @@ from lessons.kit.further import contents, navigation
 from lessons.kit.papers import linked
 from lessons.reference import PAGES, WIDTH, Entry, entries, examples, imports, run, source
 
-LONG = 12  # letters and digits of an equation that stands on its own line
+LONG = 12  # an equation with more letters and digits stands on its own line
 TOGETHER = r'<span class="together">\1</span>'
 LETTERS = numformer.__doc__.split("\n\n")[-1]
 
@@ -37,7 +37,7 @@ def mentioned(html: str) -> str:
 
 
 def explanations(course: Mapping[int, Any]) -> dict[Entry, list[str]]:
-    """Links to the sections of lessons that name an entry; if some show its lines, to these."""
+    """For each entry, links to the sections of lessons that show its lines, or else name it."""
     shown: dict[tuple[bool, Entry], dict[str, None]] = {}
     for number, lesson in course.items():
         parts = re.split(r'<h2 id="([^"]*)">(.*?)</h2>', mentioned(lesson.html), flags=re.DOTALL)
@@ -61,7 +61,7 @@ def named(html: str, own: tuple[str, ...] = ()) -> str:
         entry = None if name in own else entries().get(name)
         return f'<a href="{entry.link}">{name}</a>' if entry else name
 
-    # Not what follows a dot: it belongs to another object.
+    # A name after a dot does not link: it belongs to another object.
     place = r'(?<=<span class="n">)(?<!\.</span><span class="n">)'
     pattern = place + r'(?P<name>[A-Z]\w*(?=<)|\w+(?=</span><span class="p">\())'
     return re.sub(pattern, link, html)
@@ -95,13 +95,13 @@ def _text(page, text: str) -> str:
                 html.append(f'</p><div class="math block" tabindex="0">{math}</div><p>')
             else:
                 html.append(f'<span class="math inline">{page.math(piece)}</span>')
-    # What ends a sentence stays with a formula; after one on its own line it is left out.
+    # Punctuation stays with the formula before it; after a formula on its own line it is left out.
     text = re.sub(r"</div><p>[.,;:]\s*", "</div><p>", "".join(html))
     return re.sub(r'(<span class="math inline">.*?</span>[,.;:)]+)', TOGETHER, text)
 
 
 def _with_names(html: str) -> str:
-    """Text in which the names of classes that are no words, such as PairBatch, link."""
+    """Text in which names of classes that are not English words, such as PairBatch, link."""
 
     def link(found: re.Match) -> str:
         entry = entries().get(found[0])
@@ -110,11 +110,11 @@ def _with_names(html: str) -> str:
     return re.sub(r"\b[A-Z]\w*[a-z]\w*[A-Z]\w*\b", link, html)
 
 
-# What an entry shows
+# The parts of an entry
 
 
 def call(name: str, function: ast.FunctionDef, is_method: bool) -> str:
-    """The signature of a function, in one line or with a line for each argument."""
+    """The signature of a function, on one line or with a line for each argument."""
     inputs, made = function.args, []
     positional = [*inputs.posonlyargs, *inputs.args]
     defaults = [*(len(positional) - len(inputs.defaults)) * [None], *inputs.defaults]
@@ -146,7 +146,7 @@ def _node(value: Any) -> Any:
 
 
 def signature(name: str, value: Any) -> str:
-    """How a name is called; of a dataclass, its fields with their help."""
+    """The signature of a function or class; for a dataclass, its fields with their help."""
     if not inspect.isclass(value):
         return call(name, _node(value), is_method=False)
     methods = {part.name: part for part in _node(value).body if isinstance(part, ast.FunctionDef)}
@@ -160,7 +160,7 @@ def signature(name: str, value: Any) -> str:
 
 
 def own_fields(kind: type) -> list[str]:
-    """The fields that a class declares itself, one a line, with the help of a setting."""
+    """The fields that a class itself declares, one per line; settings have their help texts."""
     settings = {field.name: field for field in getattr(kind, "__dataclass_fields__", {}).values()}
     lines = source(kind)[0].splitlines()
     made = []
@@ -182,7 +182,7 @@ def own_fields(kind: type) -> list[str]:
 
 
 def members(page, value: Any) -> str:
-    """The public methods, properties and classes that a class itself has."""
+    """The public methods, properties and classes that a class itself defines."""
     made = []
     for name, member in vars(value).items():
         if name.startswith("_") and name not in ("__call__", "__getitem__"):
@@ -213,7 +213,7 @@ def bases(value: Any) -> str:
 
 
 def example(page, entry: Entry) -> str:
-    """The example of an entry, with its imports, and what it prints."""
+    """The example of an entry, with its imports and its output."""
     code = examples(entry.page)[1][entry.names[0]]
     printed = escape(run(entry.page, entry.names[0]).rstrip(), quote=False)
     shown = named(page.code(f"{imports(code)}\n{code}"), entry.names)
@@ -221,7 +221,7 @@ def example(page, entry: Entry) -> str:
 
 
 def section(page, entry: Entry, explained: list[str]) -> str:
-    """All that the reference says on an entry."""
+    """All that the reference says about an entry."""
     html = []
     for name, value in zip(entry.names, entry.objects, strict=True):
         if not entry.is_constant:
@@ -251,14 +251,14 @@ def _of(page: str) -> list[Entry]:
 
 
 def beginning(page: str) -> str:
-    """What precedes the examples of a page."""
+    """The code that runs before each example of a page."""
     code = examples(page)[0].split("\n", 1)[1].strip()
     modules = re.match(r"((import|from) .*\n|\n)*", code)[0]
     return f"{modules.strip()}\n{imports(code)}\n{code.removeprefix(modules)}".strip()
 
 
 def pages(page, course: Mapping[int, Any]) -> Iterator[tuple[str, str, str, list[Entry]]]:
-    """The name, title, HTML and entries of each page; the first leads to the others."""
+    """The name, title, HTML and entries of each page; the first page links to the others."""
     explained = explanations(course)
     overview = []
     for name, (title, _) in PAGES.items():
@@ -279,8 +279,8 @@ def pages(page, course: Mapping[int, Any]) -> Iterator[tuple[str, str, str, list
         yield f"reference_{name}", title, f"{begin}{''.join(html)}", _of(name)
 
 
-INTRODUCTION = """<p>Every public name of the library: how it is called, what it computes, an
-example with its output, computed when this page was built, and its source.</p>"""
+INTRODUCTION = """<p>Every public name of the library: how to call it, what it computes, an example
+with its output (computed when this page was built), and its source.</p>"""
 
 
 def searched() -> list[list[str]]:
@@ -293,7 +293,7 @@ def searched() -> list[list[str]]:
 
 
 def reference_page(title: str, html: str, listed: list[Entry]) -> str:
-    """A page of the reference, with its names as contents."""
+    """A page of the reference, with its names as its table of contents."""
     head = f"<header>{navigation(title)}</header>"
     article = f'<article class="further reference"><h1>{title}</h1>{html}</article>'
     if not listed:

@@ -1,8 +1,8 @@
-"""The reference: every public name of numformer, and an example of it that runs.
+"""The reference: every public name of numformer, with an example that runs.
 
 The pages follow the rooms of the library. PAGE.py, in percent format, has the examples of a page:
-a cell `# %% NAME` shows NAME, and the lines before the first cell precede each example. No file
-imports public names: `imports` writes the lines that a reader needs.
+a cell `# %% NAME` shows NAME, and the lines before the first cell run before each example. These
+files do not import public names: `imports` writes the lines that a reader needs.
 """
 
 import ast
@@ -28,7 +28,7 @@ from numformer import gradient_check, published
 from numformer.randomness import dropout_stream
 
 FOLDER = Path(__file__).parent
-PAGES = {  # title, and the modules whose names it has
+PAGES = {  # the title of each page, and the modules whose names it explains
     "layers": ("Layers and parameters", "layer errors backend interception"),
     "paper": ("The paper", "paper"),
     "later": ("What came later", "later"),
@@ -42,7 +42,7 @@ PAGES = {  # title, and the modules whose names it has
 }
 ROOM = {room: page for page, (_, rooms) in PAGES.items() for room in rooms.split()}
 PACKAGES = numformer, gradient_check, published
-WIDTH = 74  # of a line on the page
+WIDTH = 74  # the most characters in a line on the page
 WITH_FORMULAS = "paper", "later", "recurrence"
 MORE = """
 symbols.PADDING symbols.START symbols.END symbols.UNKNOWN layer.Array
@@ -59,13 +59,13 @@ optimization.recipe.DECAYS
 plots.loss_curve published.loading.load_published published.saving.save_published
 gradient_check.gradients.TOLERANCE
 """
-"""Names that neither `__all__` nor a backward makes public."""
+"""Public names that are in no `__all__` and have no backward."""
 CELL = re.compile(r"^# %% (?P<name>\w+)\n(?P<code>(?:(?!# %% ).*\n)*)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A public name; a formula with its backward, and constants of one statement, share one."""
+    """A public name, or a formula and its backward, or the constants of one statement."""
 
     names: tuple[str, ...]
     home: ModuleType
@@ -118,7 +118,7 @@ def source(value: Any) -> tuple[str, int]:
 
 @functools.cache
 def _assignment(module: ModuleType, name: str) -> tuple[str, int]:
-    """The lines that assign a constant, with a text below them, and the first one's number."""
+    """The lines that assign a constant, with a string below them, and the first line's number."""
     lines = inspect.getsource(module).splitlines()
     body = ast.parse("\n".join(lines)).body
     for node, following in itertools.pairwise([*body, ast.Pass()]):
@@ -148,9 +148,7 @@ def entries() -> dict[str, Entry]:
                 if getattr(vars(module).get(name), "__module__", "") == module.__name__:
                     homes[name] = module.__name__
     unsorted = [_entry(name, importlib.import_module(home)) for name, home in homes.items()]
-    order = list(
-        dict.fromkeys(entry.home for entry in unsorted)
-    )  # __all__ has the order of reading
+    order = list(dict.fromkeys(entry.home for entry in unsorted))  # __all__ is in reading order
 
     def place(entry: Entry) -> tuple[int, int, int]:
         return [*PAGES].index(entry.page), order.index(entry.home), entry.sources[0][1]
@@ -196,7 +194,7 @@ def imports(code: str) -> str:
 
 
 def run(page: str, name: str) -> str:
-    """What the example of a name prints, run in an empty folder."""
+    """Run the example of a name in an empty folder; return what it prints."""
 
     def only(cell: re.Match) -> str:
         return cell[0] if cell["name"] == name else "\n" * cell[0].count("\n")

@@ -1,4 +1,4 @@
-"""Examples of formulas and layers of later work."""
+"""Examples of formulas and layers from later work."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Examples of parameters, layers and what they stand on."""
+"""Examples of parameters, layers and the functions below them."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Examples of loading models; this one is saved without training."""
+"""Examples of loading a model; it was saved without training."""
 
 from pathlib import Path
 

@@ -53,9 +53,9 @@ def largest_in_groups(x, count: int):
 
 
 def most_probable(logits, count: int, special: SpecialIds = DEFAULT_IDS):
-    """Like paper.beam.most_probable, with largest_in_groups, for a few rows at a time.
+    """Like paper.beam.most_probable, with largest_in_groups.
 
-    On the host, the arrays in between then stay in the cache.
+    On the host, it takes a few rows at a time, so that intermediate arrays stay in the cache.
     """
     rows = max(1, PIECE // logits.shape[1]) if on_host(logits) else len(logits)
     pieces = (logits[start : start + rows] for start in range(0, len(logits), rows))

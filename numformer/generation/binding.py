@@ -1,14 +1,16 @@
-"""A model bound for decoding: the same layers, with fewer calls for each symbol.
+"""Bind a model for one decoding: the same layers, with fewer calls for each symbol.
 
-In a small model, a step consists of small products, and most of its time goes into the calls
-between them. What is the same at every step of a decoding is therefore bound once, when it starts:
-the weights of query, key and value side by side in one matrix; the gain of a norm with its factors;
-a row for each position; the keys and values of the sources, scaled; their mask. What remains of a
-layer is a function of x (N, D), for N sequences with one new position each. It gives the layer's
-numbers, except for the rounding of the last digits, and keeps its state in the same Memory.
+In a small model, a step multiplies small matrices, and the calls between these products take most
+of its time. Binding therefore computes once, when the decoding starts, what every step needs:
+one matrix with the weights of query, key and value side by side; the gain of a norm times its
+constant factors; a row for each position; the scaled keys and the values of the sources; the mask
+of the sources. A bound layer is a function of x (N, D), for N sequences with one new position each.
+It returns the same numbers as the layer, apart from rounding in the last digits, and keeps its
+state in the same Memory.
 
-FORMS has these functions. A layer of a class without one, such as a mixer or a user's own layer, is
-called as usual between the others; so is a layer that a form refuses.
+FORMS has a form for each class of layers that can be bound: a function that returns the bound
+layer, or None if it cannot bind that layer. A layer that is not bound, such as a mixer or a user's
+own layer, is called as usual between the bound layers.
 """
 
 import copy
@@ -53,15 +55,15 @@ from numformer.paper.positions import LearnedPositions, SinusoidalPositions
 from numformer.paper.residual import Residual
 from numformer.paper.writing import Writer
 
-SMALL = 1 << 16  # up to this many entries, a weight is copied beside others for each decoding
-FEW_STEPS = 8  # after so many steps, a transposed copy has saved what it costs
+SMALL = 1 << 16  # up to this many entries, weights are copied side by side for each decoding
+FEW_STEPS = 8  # within this many steps, a transposed copy saves the time that it costs
 
 
 def bind_model(model: Writer) -> Any:
-    """Return a Writer for one decoding with the model's weights, as they are when it starts.
+    """Return a Writer for one decoding, with the weights that the model has when it starts.
 
-    It is the model itself if nothing can be bound: on a GPU, for other kinds of models and
-    subclasses, and for a `start` or `step` of your own. An Ensemble's models are bound.
+    Returns the model itself if it cannot be bound: a model on a GPU, of another kind, of a
+    subclass, or with its own `start` or `step`. Of an Ensemble, each model is bound.
     """
     if type(model) is Ensemble:
         ensemble = copy.copy(model)
@@ -79,7 +81,7 @@ def bind_model(model: Writer) -> Any:
 
 
 class Binding:
-    """A Transformer or LanguageModel, bound when a decoding starts. Like Writer."""
+    """A Writer that binds a Transformer or LanguageModel when a decoding starts."""
 
     def __init__(self, model: Any):
         self.model, self.config = model, model.config
@@ -105,9 +107,9 @@ class Binding:
 
 
 class Step:
-    """The arguments of layers besides x, at the latest step, which `begin` begins with N rows.
+    """The arguments that layers take besides x. `begin` begins each step, with its number of rows.
 
-    Layers without a bound form need `latest`, the Places of the new position, and the Reaches.
+    Layers that are not bound need `latest`, the Places of the new position, and the Reaches.
     """
 
     def __init__(self, past: Memory, source: Any):
@@ -143,7 +145,7 @@ class Step:
 
 
 def bind(layer: Any, step: Step, *others: str) -> Callable:
-    """Return a function of x that computes layer.forward(x, *others), `others` as in Step."""
+    """Return a function of x: layer.forward(x, *others), where `others` name attributes of Step."""
     if is_exactly(layer, *FORMS) and (function := FORMS[type(layer)](layer, step, *others)):
         return function
     if not others:
@@ -152,7 +154,7 @@ def bind(layer: Any, step: Step, *others: str) -> Callable:
 
 
 def is_exactly(layer: Any, *kinds: Any) -> bool:
-    """Whether a layer is of one of these classes, not a subclass, and has no forward of its own."""
+    """Whether a layer's class is exactly one of these, and it has no forward of its own."""
     return type(layer) in kinds and "forward" not in vars(layer)
 
 
@@ -167,8 +169,8 @@ def in_turn(*functions: Callable) -> Callable:
 
 def linear(weight, bias=None) -> Callable:
     """Return the function x (N, D_in) -> x W + b (N, D_out)."""
-    most = PIECE // weight.size  # rows up to which `product` would do the same
-    row = None if bias is None else bias[None]  # for one row, the sum then broadcasts nothing
+    most = PIECE // weight.size  # up to this many rows, `product` would do the same
+    row = None if bias is None else bias[None]  # adding it to one row needs no broadcasting
 
     def affine(x):
         y = x.dot(weight) if len(x) <= most else product(x, weight)
@@ -195,7 +197,7 @@ def bind_output(layer: Any, step: Step) -> Callable:
             return few(x)
         if many is None:
             copied = np.empty(transposed.shape, transposed.dtype)
-            for block in slices(0, transposed.shape[1], 64):  # a block of both fits in the cache
+            for block in slices(0, transposed.shape[1], 64):  # both blocks fit in the cache
                 copied[:, block] = transposed[:, block]
             many = linear(copied, bias)
         return many(x)
@@ -204,9 +206,9 @@ def bind_output(layer: Any, step: Step) -> Callable:
 
 
 def bind_input(layer: Any, step: Step, ids: np.ndarray) -> Callable:
-    """The embedding of ids (N,): a row for each id, and a row for each position up to the limit.
+    """Return a function that embeds ids (N,): each id's row, plus the row of the new position.
 
-    Only the first `ids` are checked; the later ones are the model's own.
+    Only the first `ids` are checked, because the model itself writes the later ids.
     """
 
     def plain(ids):
@@ -230,7 +232,7 @@ def bind_input(layer: Any, step: Step, ids: np.ndarray) -> Callable:
     factor = math.sqrt(weight.shape[1])
 
     def embed(ids):
-        if step.past.length >= len(table):  # the layer raises the error
+        if step.past.length >= len(table):  # let the layer raise the error
             return plain(ids)
         x = weight[ids]
         if scaled:
@@ -298,7 +300,7 @@ def attend(query, key, value, offset=None):
     if offset is not None:
         weights += offset
     highest = max_last(weights)
-    if offset is not None:  # a source of padding alone has -inf only, and the output 0
+    if offset is not None:  # if a source is only padding, all weights are -inf, and y is 0
         highest = np.maximum(highest, np.finfo(weights.dtype).min)
     weights -= highest
     np.exp(weights, out=weights)
@@ -323,7 +325,7 @@ def is_plain(layer: Any) -> bool:
 
 
 def queries_keys_values(layer: SelfAttention, step: Step) -> Callable:
-    """Return the function x (N, D) -> query, divided by sqrt(K), key and value (N, H K)."""
+    """Return the function x (N, D) -> query / sqrt(K), key and value, each (N, H K)."""
     parts = layer.query, layer.key, layer.value
     scale = 1 / math.sqrt(layer.query.weight.shape[1] // layer.query.heads)
     if sum(part.weight.size for part in parts) > SMALL:
@@ -408,6 +410,6 @@ def greedy(model: Writer, inputs: np.ndarray, max_length: int) -> list[list[int]
     """inputs (B, S), as model.start takes them -> for each row the ids that the model generates.
 
     Each id is the most probable one at its position. A row stops before its first end id, or after
-    `max_length` ids. The start id is left out. The code is in numformer/paper/writing.py.
+    `max_length` ids. The start id is left out. numformer/paper/writing.py has the algorithm.
     """
     return writing.greedy(bind_model(model), inputs, max_length)

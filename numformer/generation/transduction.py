@@ -216,7 +216,7 @@ class Transduction(TextPipeline):
 
 
 def _require_positions(model: Model, side: str, texts: Sequence[Symbols]) -> None:
-    """Raise InputError for a text longer than the positions that a model has learned."""
+    """Raise InputError if a text is longer than a model's learned positions allow."""
     longest, length = model.config.longest, max(map(len, texts), default=0)
     most = longest and longest - len(special_ids(model).closing)
     if longest and length > most:

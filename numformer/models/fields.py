@@ -15,7 +15,7 @@ Kind = TypeVar("Kind")
 
 
 def field_help(*last: type) -> Callable[[type[Kind]], type[Kind]]:
-    """Decorate Settings: `help` says what each field means, those of the classes `last` last."""
+    """Decorate Settings: `help` explains each field. Fields of the classes `last` come last."""
     less = {field.name for kind in last for field in fields(kind)}
 
     def document(kind: Any) -> Any:

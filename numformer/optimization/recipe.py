@@ -118,7 +118,7 @@ class Recipe(OptimizerSettings):
         return "steps" in inspect.signature(DECAYS[self.decay]).parameters
 
     def with_factor(self, d_model: int) -> "Recipe":
-        """Return the recipe with the factor that gives its `rate`, if it has one, at this width.
+        """Return the recipe with a factor in place of its `rate`, if it has a rate, for this width.
 
         The rate of equation 3 is highest at step = warmup: factor / sqrt(d_model warmup).
         """

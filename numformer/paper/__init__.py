@@ -31,7 +31,7 @@ from numformer.paper.adam import Adam, warmup_rate
 from numformer.paper.writing import greedy as greedy
 from numformer.paper.beam import beam_search as beam_search
 
-# Config, Transformer, greedy and beam_search are omitted; `numformer` exports its own of them.
+# Config, Transformer, greedy and beam_search are not listed: `numformer` exports its own versions.
 __all__ = [  # in reading order
     "Linear", "Softmax", "Places", "Reach", "ExplicitMask", "causal_mask", "padding_mask", "Memory",
     "State", "ScaledDotProductAttention", "Heads", "MultiHeadAttention", "SelfAttention",

@@ -62,7 +62,7 @@ def search(
     A score is log probability / penalty(length), where the length includes the end id. A row is
     done when no open hypothesis can still become one of the `count` best, or when `width` have
     ended and no open one now scores above the worst of the best. A hypothesis has at most
-    `max_length` ids, without start and end id. `faster`, if given, replaces most_probable.
+    `max_length` ids, not counting start and end. `faster`, if given, replaces most_probable.
     """
     require_writer(model)
     require_positive("max_length", max_length)

@@ -105,7 +105,7 @@ class KeysAndValues:
         return *(array[:, :, :stop] for array in self._arrays), np.arange(stop)
 
     def choose(self, rows: np.ndarray) -> None:
-        """Like Memory.choose. Only filled parts are copied, and only of rows that move."""
+        """Like Memory.choose. Copies only the rows that move, and of these only the filled part."""
         length, places = self.memory.length, np.arange(len(rows))
         for index, array in enumerate(self._arrays):
             xp, shape = array_module(array), (len(rows), *array.shape[1:])

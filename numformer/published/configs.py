@@ -14,7 +14,7 @@ ACTIVATIONS = {
     "silu": "swish",
     "swish": "swish",
 }
-"""Our name for each activation, by its name in a config.json; the last of several is written."""
+"""Our name for each activation's name in a config.json; of several, the last is written."""
 GATED = {"swish": "swiglu", "gelu_tanh": "geglu"}
 """The gated form of an activation."""
 GATES = {foreign: GATED[ours] for foreign, ours in ACTIVATIONS.items() if ours in GATED}

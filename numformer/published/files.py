@@ -39,7 +39,7 @@ def is_published(folder: Path) -> bool:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises InputError if it is missing, too large or invalid."""
+    """The object in a JSON file. Raises InputError if the file is missing, too large or invalid."""
     rule = "a published model's files are unchanged"
     if not path.is_file():
         raise InputError(rule, f"no file {path}", "Download the whole folder.")

@@ -1,7 +1,8 @@
 """Copies of a run's metrics for other programs: a CSV file, TensorBoard, Weights & Biases.
 
-A writer gets each line of metrics.jsonl. An entry of METRICS_WRITERS imports what its writer needs
-and returns a function of the run's folder and settings, which opens the writer.
+A writer gets each line of metrics.jsonl. An entry of METRICS_WRITERS is a function: it imports the
+package that its writer needs, and returns a second function, which takes the run's folder and
+settings and opens the writer.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ from numformer.errors import InputError
 
 
 class MetricsWriter(Protocol):
-    """Writes the lines of metrics.jsonl, dicts with "step" and numbers by name, elsewhere."""
+    """Copies the lines of metrics.jsonl; a line is a dict with "step" and numbers by name."""
 
     def write(self, line: dict) -> None: ...
 
@@ -45,7 +46,7 @@ class CsvFile:
             table.writerows(self.lines if new else [line])
 
     def close(self) -> None:
-        """Do nothing: each line is in the file."""
+        """Do nothing: each line is already in the file."""
 
 
 class TensorBoard:
@@ -63,7 +64,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """The history of a run of wandb."""
+    """The history of a wandb run."""
 
     def __init__(self, run: Any):
         self.run = run
@@ -78,7 +79,7 @@ class WeightsAndBiases:
 def tensorboard() -> Opener:
     """Write to the folder `tensorboard` in the run's folder."""
     kind = _package("tensorboardX", "torch.utils.tensorboard").SummaryWriter
-    # A resumed run writes its earlier lines again; TensorBoard then drops what it had.
+    # A resumed run writes its earlier lines again, so TensorBoard must drop those that it has.
     return lambda folder, settings: TensorBoard(kind(str(folder / "tensorboard"), purge_step=0))
 
 
@@ -100,7 +101,7 @@ METRICS_WRITERS: dict[str, Callable[[], Opener]] = {
 
 
 def metrics_writers(names: Iterable[str]) -> list[Opener]:
-    """Return the openers of these writers. Raises InputError if a name or a package is missing."""
+    """Return these writers' openers. Raises InputError for an unknown name or a missing package."""
     if unknown := [name for name in names if name not in METRICS_WRITERS]:
         rule = f"metrics are also written to {', '.join(METRICS_WRITERS)}"
         raise InputError(rule, repr(unknown[0]), "Change log_to.")

@@ -1,4 +1,4 @@
-"""The folder of a training run: writing its files, reading them to resume it, its losses."""
+"""The folder of a training run: writing its files, reading them to resume, drawing its losses."""
 
 import contextlib
 import json
@@ -28,7 +28,7 @@ def read_metrics(path: Path) -> list[dict]:
 
 
 def draw_losses(run: str | Path, path: str | Path | None = None) -> "Figure":
-    """Draw the losses of the run in a folder, its measure and its learning rate by step.
+    """Draw the losses, the measure and the learning rate of the run in a folder, by step.
 
     Returns the figure, which a notebook shows; saves it if `path` names a .png, .pdf or .svg. The
     run may still be training. Raises InputError if the folder holds no run.
@@ -48,7 +48,7 @@ class RunFolder:
     `settings` determine the run's results, so they must be equal when it is resumed: kind and
     config of the model, recipe, seed, parts and task, and the number of steps if the recipe's rates
     depend on it. `text`, the description of the task's `text`, and `extra` are saved with the best
-    model. `copies` opens further writers of the lines of metrics.jsonl.
+    model. `copies` has functions that open writers for copies of metrics.jsonl.
     """
 
     copies: Sequence[Opener] = ()
@@ -68,7 +68,7 @@ class RunFolder:
         self.metrics, self.last, self.best = (folder / name for name in names)
 
     def find(self) -> None:
-        """Create the run's folder if it is not there. Raises InputError on failure."""
+        """Create the run's folder if it does not exist. Raises InputError on failure."""
         with self._creating():
             self.folder.mkdir(parents=True, exist_ok=True)
 
@@ -109,7 +109,7 @@ class RunFolder:
             ) from None
 
     def write(self, line: dict) -> None:
-        """Add a line to metrics.jsonl and its copies, which begin with the run's earlier lines."""
+        """Add a line to metrics.jsonl and to its copies; a new copy also gets all earlier lines."""
         with naming(self.metrics), open(self.metrics, "ab") as file:
             file.write(f"{json.dumps(line)}\n".encode())
         lines = [line]

@@ -157,14 +157,14 @@ def train(
 
     `on_step` is called after each step with its "step", "loss", "rate" and "gradient_norm" (on a
     GPU this waits for the step), `on_evaluation` after each evaluation, once the run is saved, with
-    its "step" and measures. An exception in either ends the run. Evaluations are printed, and
-    progress is shown as a bar on a terminal and in a notebook, elsewhere as a line now and then;
-    without `verbose`, nothing is. `log_to` names copies of metrics.jsonl: "csv", "tensorboard" or
-    "wandb" (METRICS_WRITERS in numformer/runs/metrics_writers.py).
+    its "step" and measures. An exception in either ends the run. Each evaluation is printed.
+    A bar shows progress on a terminal and in a notebook; elsewhere, a line is printed now and then.
+    Without `verbose`, nothing is shown. `log_to` names the copies of metrics.jsonl to write: "csv",
+    "tensorboard" or "wandb" (METRICS_WRITERS in numformer/runs/metrics_writers.py).
 
     With `resume` the run in `folder` continues from where it was saved, and ends bit for bit as if
-    nothing had interrupted it; a run that has saved nothing begins. So a cell of a notebook can be
-    run again. The number of steps may differ, unless the recipe's rates depend on it; the
+    nothing had interrupted it; if nothing was saved, a new run begins. So you can run a notebook's
+    cell again. The number of steps may differ, unless the recipe's rates depend on it; the
     evaluation at the run's former end stays in metrics.jsonl and may be the best. A finished run is
     not changed. Only one process at a time writes to a folder. A process trains one model at a
     time: dropout's random stream and the BLAS threads belong to the whole process.
@@ -261,7 +261,7 @@ def _train(
 
 
 class _Progress:
-    """Shows a run's progress on standard error: a bar if that can move, else a line now and then.
+    """Shows a run's progress on standard error: a bar if it can move, else a line now and then.
 
     Shows nothing unless `verbose`.
     """

@@ -1,11 +1,11 @@
-"""Writing: numformer against CTranslate2, and against `generate` of Hugging Face transformers.
+"""Compare writing with numformer, CTranslate2, and `generate` of Hugging Face transformers.
 
     python -m tests.benchmarks.decode [--sizes tiny base gpt gpt2] [--batches 1 16 64]
 
-Models of the same sizes with random weights, in CTranslate2 numformer's own, read and write 30
-symbols. Each library runs in its own process with one thread, and they take turns. Compared are
-medians of processor time, as tokens a second; the ratios are numformer's rate divided by the
-other's. Needs pip install ctranslate2 torch transformers.
+Models of the same sizes with random weights read and write 30 symbols; in CTranslate2 they have
+numformer's weights. Each library runs in its own process with one thread, and they take turns. The
+table gives medians of tokens per second of processor time, and numformer's rate divided by each
+other library's. Needs pip install ctranslate2 torch transformers.
 """
 
 import argparse
@@ -169,7 +169,7 @@ def fill_stack(spec, first, stack) -> None:
 
 
 def fill(spec, *layers) -> None:
-    """Copy the weights of a norm, or of linear layers, side by side and transposed."""
+    """Copy the weights of a norm, or of linear layers, which it transposes and joins."""
     if hasattr(spec, "gamma"):
         spec.gamma, spec.beta = layers[0].gamma.data.copy(), layers[0].beta.data.copy()
         return

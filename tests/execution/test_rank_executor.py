@@ -109,7 +109,7 @@ def test_ranks_take_the_steps_of_one_process(size, count, clip, overlap, scale):
 
 
 def test_a_vector_is_overwritten_only_after_it_was_sent(monkeypatch):
-    """The ranks have two and three branches; a message takes its numbers from the vector late."""
+    """The ranks have two and three branches; a message is delayed before it copies the vector."""
 
     def send(ranks, array, to, tag=0):
         def leave():

@@ -20,7 +20,7 @@ LENGTH = 8
 
 
 def inputs_for(kind) -> np.ndarray:
-    """Two sources of each length, one of padding alone; or beginnings of texts."""
+    """Two sources of each length, one of which is only padding; or beginnings of texts."""
     sources = np.concatenate([SOURCE, SOURCE * [[1], [0], [1]]])
     return sources if kind in PAIRS else np.concatenate([WHOLE, WHOLE[::-1]])[:, 1:4]
 
@@ -28,7 +28,7 @@ def inputs_for(kind) -> np.ndarray:
 @every_writer
 @pytest.mark.parametrize("limits", [{}, dict(SMALL=0, MOST_ROWS=2, FEW_STEPS=0)])
 def test_a_bound_model_finds_the_hypotheses_of_the_model(kind, form, limits, monkeypatch):
-    """With the same scores, while hypotheses change places and rows end; weights are the latest."""
+    """And their scores, while hypotheses change places and rows end, and after weights change."""
     for name, value in limits.items():
         monkeypatch.setattr(binding, name, value)
     inputs, model = inputs_for(kind), small(kind, **form)

@@ -187,7 +187,7 @@ def test_predictions_are_saved_as_a_table(tmp_path):
     assert [float(row["log_p"]) for row in rows] == [p.log_p for p in evaluation.predictions]
     assert "exact match 0.0000 (0.0000 to 0.0000)" in repr(evaluation)
 
-    trained.evaluate(PAIRS[:1]).save(tmp_path / "new" / "out.tsv")  # which it replaces
+    trained.evaluate(PAIRS[:1]).save(tmp_path / "new" / "out.tsv")  # replaces the file
     assert len((tmp_path / "new" / "out.tsv").read_text().splitlines()) == 2
 
 

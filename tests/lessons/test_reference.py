@@ -41,7 +41,7 @@ def test_an_example_runs_and_uses_its_names(entry):
         ("y = x P(X <= x) for a normal X", r"y \mathrel{=} x \, P(X \le x)"),
         ("l = -sum_v q(v) log p(v)", r"l \mathrel{=} -\sum_{v} q(v) \, \log p(v)"),
         ("head_i = f(a, ..., b_1)   (3.2)", r"\mathrm{head}_{i} \mathrel{=} f(a, \ldots, b_{1})"),
-        # Where a word could belong to it, no equation is set.
+        # If a word could belong to an equation, the equation is not set.
         ("mask, True = may attend", ""),
         ("exponentials = exp(logits - the row's maximum)", ""),
         ("d_k = D / heads unless given", ""),

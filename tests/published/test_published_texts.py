@@ -346,7 +346,7 @@ def test_settings_of_generation_beyond_all_limits_are_named(kind, generation, tm
     ],
 )
 def test_a_symbol_that_is_banned_alone_is_never_written(kind, file, unwritten, tmp_path):
-    """Nor do further ends get lost, also where the model is saved again."""
+    """Further end ids are kept, and both settings survive when the model is saved again."""
     path = getattr(published_texts, kind)(tmp_path) / file
     values = json.loads(path.read_text()) if path.is_file() else {}
     path.write_text(json.dumps(values | {"bad_words_ids": [[5]], "eos_token_id": [2, 7]}))

@@ -1,4 +1,4 @@
-"""Copies of metrics.jsonl for other programs, whose packages are replaced by small ones."""
+"""Copies of metrics.jsonl for other programs; small stand-ins replace their packages."""
 
 import csv
 import sys
@@ -14,7 +14,7 @@ from tests.training.tiny_runs import MEASURES, Copying, interrupt, run
 
 
 class Board:
-    """In the place of a SummaryWriter of tensorboardX and of a run of wandb."""
+    """Stands in for tensorboardX's SummaryWriter and for a wandb run."""
 
     opened: list["Board"] = []  # noqa: RUF012
 
@@ -41,7 +41,7 @@ def of_csv(folder) -> set:
 
 
 def of_board(folder) -> set:
-    """And its settings: TensorBoard forgets earlier writers, wandb knows how the run is trained."""
+    """Also checks the settings: TensorBoard drops earlier lines; wandb gets the run's settings."""
     latest = Board.opened[-1]
     if "config" in latest.settings:
         assert latest.settings["mode"] == "offline" and latest.settings["config"]["seed"] == 1
@@ -69,7 +69,7 @@ def test_a_copy_has_every_line_also_of_a_run_that_was_interrupted(name, packages
         (line["step"], n, line[n]) for line in lines for n in line if n != "step"
     }
     opened = len(Board.opened)
-    run(tmp_path, 14, resume=True, log_to=[name])  # is finished
+    run(tmp_path, 14, resume=True, log_to=[name])  # it is finished
     assert len(Board.opened) == opened == 2 * (name != "csv")
 
 

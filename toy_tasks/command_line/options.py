@@ -43,7 +43,7 @@ def parse_options(
     the command line, which may change only settings that are `free`; `options.out` is the run's
     folder. The result also has `options.name`, the name of a new run's folder from `name(options)`;
     `options.explicit`, the names of the settings on the command line; and `options.program`. With
-    --save-settings, writes the settings to that file and ends the program.
+    --save-settings, this writes the settings to that file and ends the program.
     """
     explicit = parser.read(sys.argv[1:] if arguments is None else arguments)
     sources, defaults = (
@@ -92,7 +92,7 @@ def parse_options(
 
 
 def name_with_data(task: str, options: argparse.Namespace) -> str:
-    """The name of a run's folder: the task, and its demo or its first file of data, if any."""
+    """The name of a run's folder: the task, and its demo or its first data file, if any."""
     files = options.data if isinstance(options.data, list) else [options.data or ""]
     return f"{task}-{getattr(options, 'demo', None) or Path(files[0]).stem}".rstrip("-")
 
@@ -109,17 +109,17 @@ def saved_options(options: argparse.Namespace) -> dict:
 
 
 def _write_settings(options: argparse.Namespace) -> None:
-    """Write the file of --save-settings: all settings, as config.json has them, as TOML."""
+    """Write the file of --save-settings: the settings of a run's config.json, as TOML."""
     path, saved = options.save_settings, saved_options(options)
     if options.resume or os.path.lexists(path):
         rule, received = "--save-settings writes the settings of a new run to a new file", path
         raise InputError(rule, "--resume" if options.resume else received, "Change that.")
-    if getattr(options, "epochs", None):  # determine the steps
+    if getattr(options, "epochs", None):  # the epochs determine the steps
         saved = saved | {"epochs": options.epochs, "steps": None}
     if data := saved.get("data"):
         absolute = [*map(os.path.abspath, [data] if isinstance(data, str) else data)]
         saved["data"] = absolute if isinstance(data, list) else absolute[0]
-    # The strings, numbers, booleans and lists of JSON are those of TOML.
+    # TOML writes strings, numbers, booleans and lists as JSON does.
     lines = [
         f"{name.replace('_', '-')} = {json.dumps(value, ensure_ascii=False)}\n"
         for name, value in saved.items()

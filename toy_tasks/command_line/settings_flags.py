@@ -53,7 +53,7 @@ def settings_from(options: argparse.Namespace, kind: type[Settings], **values) -
         if field.name not in names and known.get(field.name, field.default) != field.default:
             settings[field.name] = known[field.name]
     if settings.get("rate") is not None:
-        del settings["factor"]  # the task's default
+        del settings["factor"]  # which is the task's default
     return kind(**settings, **values)
 
 

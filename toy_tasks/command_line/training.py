@@ -195,7 +195,7 @@ def training_plan(
     recipe = settings_from(options, Recipe).with_factor(config.d_model)
     names = "steps", "log_every", "evaluate_every", "minutes", "patience"
     schedule = Schedule(*(getattr(options, name) for name in names))
-    metrics_writers(options.log_to or ())  # their packages must be there
+    metrics_writers(options.log_to or ())  # refuses a missing package
     vectors = len(vectors_of(OPTIMIZERS[recipe.optimizer]))
     _require_length(config, task)
     _require_memory(config, options, vectors, _memory(xp))
