@@ -48,13 +48,11 @@ MORE = """
 symbols.PADDING symbols.START symbols.END symbols.UNKNOWN layer.Array
 backend.array_module interception.intercept
 paper.attention.split_heads paper.attention.merge_heads paper.positions.sinusoidal_table
-paper.adam.adam
 later.activations.gelu_tanh later.attention.rotary.rotary_turns later.attention.alibi.alibi
 later.registries.ACTIVATIONS later.registries.NORMALIZATIONS later.registries.POSITIONS
 later.registries.POSITIONS_IN_ATTENTION later.registries.ATTENTIONS later.registries.MIXERS
 later.registries.FEED_FORWARDS models.kinds.MODELS
-optimization.optimizers.adamw optimization.optimizers.sgd optimization.optimizers.lion
-optimization.optimizers.muon optimization.optimizers.OPTIMIZERS optimization.recipe.cosine_rate
+optimization.optimizers.OPTIMIZERS optimization.recipe.cosine_rate
 optimization.recipe.DECAYS
 plots.loss_curve published.loading.load_published published.saving.save_published
 gradient_check.gradients.TOLERANCE

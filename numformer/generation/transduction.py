@@ -223,5 +223,6 @@ def _require_positions(model: Model, side: str, texts: Sequence[Symbols]) -> Non
         raise InputError(
             f"this model has learned positions for {most} symbols of a {side}",
             f"{length} symbols",
-            f"Leave out longer {side}s, or train on some, or with sinusoidal positions.",
+            f"Leave out longer {side}s, train on texts of that length, or train with sinusoidal "
+            "positions.",
         )

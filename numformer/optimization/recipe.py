@@ -77,7 +77,7 @@ class Recipe(OptimizerSettings):
     warmup: int = settings.size(4000, "steps in which the learning rate rises (5.3, equation 3)")
     factor: float = settings.above_zero(1.0, "multiplies the learning rate of equation 3")
     rate: float | None = settings.above_zero(
-        None, "the highest learning rate, at the end of warm-up; in place of factor"
+        None, "the highest learning rate, reached at the end of warm-up; replaces factor"
     )
     decay: str = settings.choice(
         "inverse_sqrt",

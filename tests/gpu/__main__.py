@@ -250,7 +250,7 @@ def check_training(report: Report, xp, folder: Path) -> None:
                 first, resumed = (
                     sequence_trainer(folder / name, module, 16, config) for module in modules
                 )
-                first.files.find(resume=False)
+                first.files.find()
                 first.files.begin()
                 advance(first, 5)
                 first.save()

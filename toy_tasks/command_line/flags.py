@@ -103,7 +103,9 @@ mpiexec started (default: the ranks, if there are any)"""
         about = "seconds that a rank waits for another; must be longer than a step takes"
         add("--timeout", type=float, default=120.0, metavar="S", help=about)
     add("--log-every", type=integer, default=50, help="steps between two lines of metrics.jsonl")
-    about = "copy the metrics to metrics.csv, or to folders of TensorBoard or of wandb (offline)"
+    about = (
+        "also write the metrics to metrics.csv, or to a folder for TensorBoard or wandb (offline)"
+    )
     add("--log-to", nargs="+", choices=METRICS_WRITERS, help=about)
     add("--evaluate-every", type=integer, default=250, help="steps between two evaluations")
     about = "evaluate, save and end after M minutes, including those before --resume"
@@ -118,7 +120,7 @@ mpiexec started (default: the ranks, if there are any)"""
     about = """take flags from a file, or a run's flags from its config.json; flags on the command
 line override them"""
     add("--config", type=any_path, metavar="FILE.toml", help=about)
-    about = "write the settings of this command to a file for --config, and do nothing else"
+    about = "write this command's settings to a new file that --config reads, and do nothing else"
     add("--save-settings", type=any_path, metavar="FILE.toml", help=about)
     for switch, about in {
         "--resume": "continue the run in --out, or the latest run of this task",
