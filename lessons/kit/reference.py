@@ -69,16 +69,16 @@ def named(html: str, own: tuple[str, ...] = ()) -> str:
 
 def prose(page, doc: str) -> str:
     """A docstring as HTML: its paragraphs, with equations as mathematics and links to names."""
-    made = []
+    blocks = []
     for block in re.split(r"\n\s*\n", inspect.cleandoc(doc)):
         if block.startswith("    "):
-            made.append(page.code(textwrap.dedent(block)))
+            blocks.append(page.code(textwrap.dedent(block)))
         elif block.startswith("- "):
             items = re.split(r"\n?^- ", block, flags=re.MULTILINE)[1:]
-            made.append(f"<ul>{''.join(f'<li>{_text(page, item)}</li>' for item in items)}</ul>")
+            blocks.append(f"<ul>{''.join(f'<li>{_text(page, item)}</li>' for item in items)}</ul>")
         else:
-            made.append(f"<p>{_text(page, block)}</p>")
-    return linked("".join(made)).replace("<p></p>", "")
+            blocks.append(f"<p>{_text(page, block)}</p>")
+    return linked("".join(blocks)).replace("<p></p>", "")
 
 
 def _text(page, text: str) -> str:
@@ -115,23 +115,23 @@ def _with_names(html: str) -> str:
 
 def call(name: str, function: ast.FunctionDef, is_method: bool) -> str:
     """The signature of a function, on one line or with a line for each argument."""
-    inputs, made = function.args, []
+    inputs, arguments = function.args, []
     positional = [*inputs.posonlyargs, *inputs.args]
     defaults = [*(len(positional) - len(inputs.defaults)) * [None], *inputs.defaults]
     for argument, default in zip(positional, defaults, strict=True):
-        made.append(_argument(argument, default))
+        arguments.append(_argument(argument, default))
     if inputs.vararg or inputs.kwonlyargs:
-        made.append(f"*{ast.unparse(inputs.vararg) if inputs.vararg else ''}")
+        arguments.append(f"*{ast.unparse(inputs.vararg) if inputs.vararg else ''}")
     for argument, default in zip(inputs.kwonlyargs, inputs.kw_defaults, strict=True):
-        made.append(_argument(argument, default))
+        arguments.append(_argument(argument, default))
     if inputs.kwarg:
-        made.append(f"**{ast.unparse(inputs.kwarg)}")
+        arguments.append(f"**{ast.unparse(inputs.kwarg)}")
     is_static = any(ast.unparse(mark) == "staticmethod" for mark in function.decorator_list)
-    made = made[is_method and not is_static :]  # without self or cls
+    arguments = arguments[is_method and not is_static :]  # without self or cls
     returned = f" -> {ast.unparse(function.returns)}" if function.returns else ""
     returned = "" if name[0].isupper() else returned
-    line = f"{name}({', '.join(made)}){returned}"
-    inside = "".join(f"    {argument},\n" for argument in made)
+    line = f"{name}({', '.join(arguments)}){returned}"
+    inside = "".join(f"    {argument},\n" for argument in arguments)
     return line if len(line) <= WIDTH else f"{name}(\n{inside}){returned}"
 
 
@@ -163,7 +163,7 @@ def own_fields(kind: type) -> list[str]:
     """The fields that a class itself declares, one per line; settings have their help texts."""
     settings = {field.name: field for field in getattr(kind, "__dataclass_fields__", {}).values()}
     lines = source(kind)[0].splitlines()
-    made = []
+    rows = []
     for part in _node(kind).body:
         if not isinstance(part, ast.AnnAssign) or "ClassVar" in ast.unparse(part.annotation):
             continue
@@ -177,13 +177,13 @@ def own_fields(kind: type) -> list[str]:
             text += f" = {ast.unparse(part.value)}" if isinstance(part.value, ast.Constant) else ""
         if not note and (found := re.search("  # (.*)", lines[part.end_lineno - 1])):
             note = found[1]
-        made.append(f"{text},{f'  # {note}' if note else ''}\n")
-    return made
+        rows.append(f"{text},{f'  # {note}' if note else ''}\n")
+    return rows
 
 
 def members(page, value: Any) -> str:
     """The public methods, properties and classes that a class itself defines."""
-    made = []
+    rows = []
     for name, member in vars(value).items():
         if name.startswith("_") and name not in ("__call__", "__getitem__"):
             continue
@@ -197,8 +197,8 @@ def members(page, value: Any) -> str:
             head = call(name, _node(function), is_method=True) if is_call else name
         else:
             continue
-        made.append(f"<dt>{named(page.code(head))}</dt><dd>{prose(page, doc) if doc else ''}</dd>")
-    return f'<dl class="members">{"".join(made)}</dl>' if made else ""
+        rows.append(f"<dt>{named(page.code(head))}</dt><dd>{prose(page, doc) if doc else ''}</dd>")
+    return f'<dl class="members">{"".join(rows)}</dl>' if rows else ""
 
 
 def bases(value: Any) -> str:

@@ -35,12 +35,12 @@ class Board:
     finish = close
 
 
-def of_csv(folder) -> set:
+def scalars_in_csv(folder) -> set:
     rows = csv.DictReader((folder / "metrics.csv").read_text().splitlines())
     return {(int(row["step"]), n, float(row[n])) for row in rows for n in row if row[n]}
 
 
-def of_board(folder) -> set:
+def scalars_in_board(folder) -> set:
     """Also checks the settings: TensorBoard drops earlier lines; wandb gets the run's settings."""
     latest = Board.opened[-1]
     if "config" in latest.settings:
@@ -61,7 +61,7 @@ def packages(monkeypatch):
 
 @pytest.mark.parametrize("name", metrics_writers.METRICS_WRITERS)
 def test_a_copy_has_every_line_also_of_a_run_that_was_interrupted(name, packages, tmp_path):
-    read = of_csv if name == "csv" else of_board
+    read = scalars_in_csv if name == "csv" else scalars_in_board
     interrupt(tmp_path, 8, MEASURES, steps=14, log_to=[name])
     run(tmp_path, 14, task=Copying(MEASURES[1:]), resume=True, log_to=[name])
     lines = metrics(tmp_path)

@@ -24,9 +24,9 @@ def test_rate_sets_the_highest_rate(call, refuse, complaint):
     rates = logged(run := Path("runs/copy_task"), "rate")
     assert max(rates) == rates[3] == pytest.approx(0.002)
     recipe = json.loads((run / "config.json").read_text())["recipe"]
-    of_python = Recipe(rate=0.002, warmup=4)
-    assert of_python.learning_rate(4, 6, 8) == pytest.approx(0.002)
-    assert of_python.with_factor(8).factor == recipe["factor"] and recipe["rate"] is None
+    python_recipe = Recipe(rate=0.002, warmup=4)
+    assert python_recipe.learning_rate(4, 6, 8) == pytest.approx(0.002)
+    assert python_recipe.with_factor(8).factor == recipe["factor"] and recipe["rate"] is None
     assert "received rate 0.002 and factor 3" in complaint(Recipe, rate=0.002, factor=3)
     assert json.loads((run / "config.json").read_text())["options"]["rate"] == 0.002
     assert call(copying, "--resume --rate 0.002")[0] < 2
