@@ -286,18 +286,21 @@ def swap_code(changed: types.CodeType, functions: list[tuple[types.FunctionType,
             function.__code__ = new
 
 
-def closest_tests(items: list[pytest.Item], stem: str, observed: dict) -> list[pytest.Item]:
-    """Up to MOST_TESTS of the tests that run a function of the file `stem`, in the order to run.
+def closest_tests(items: list[pytest.Item], path: Path, observed: dict) -> list[pytest.Item]:
+    """Up to MOST_TESTS of the tests that run a function of the file `path`, in the order to run.
 
-    The file's own tests are all chosen. Of other files comes one test of each test function, then
-    another of each, and so on, with layers, devices and tests that run few functions first. Chosen
-    tests run in this order: those of the file, those of layers, then the quick ones.
+    The file's own tests are all chosen. Of other files comes one test of each test function (four,
+    if the files are of the same room), then another of each, and so on, with layers, devices and
+    tests that run few functions first. Chosen tests run in this order: those of the file, those of
+    layers, then the quick ones.
     """
     met, order = Counter(), {}
     for item in sorted(items, key=lambda item: len(observed[item.nodeid][1])):
         name = item.path.stem
-        foreign = [f"test_{stem}", "test_layers", "test_stand_in", name].index(name)
-        order[item] = foreign and met[item.path, item.originalname], foreign, len(order)
+        foreign = [f"test_{path.stem}", "test_layers", "test_stand_in", name].index(name)
+        at_once = 4 if item.path.parent.name == path.parent.name else 1
+        earlier = met[item.path, item.originalname] // at_once
+        order[item] = foreign and earlier, foreign, len(order)
         met[item.path, item.originalname] += 1
     chosen = sorted(items, key=order.get)[:MOST_TESTS]
 
@@ -443,7 +446,7 @@ def run(mutants: list[Mutant], equal: dict[str, str], verdicts: Verdicts) -> Non
             for function in observed[item.nodeid][1]:
                 tests_of.get(function, []).append(item)
         for function, tests in tests_of.items():
-            tests_of[function] = closest_tests(tests, Path(function.split()[0]).stem, observed)
+            tests_of[function] = closest_tests(tests, Path(function.split()[0]), observed)
 
         def job(mutant, note):
             def worth(item):
