@@ -52,11 +52,14 @@ class ForeignConfig:
 
     def common(self, *names: str) -> Any:
         """The value that several settings share. Raises InputError if they differ."""
-        values = {name: self[name] for name in names}
-        if len({*map(str, values.values())}) > 1:
-            rule = f"{' and '.join(names)} are equal"
-            raise InputError(rule, f"{values}", "Choose a model in which they are equal.")
-        return values[names[0]]
+        first, *others = values = [self[name] for name in names]
+        if any(value != first for value in others):
+            rule, fix = (
+                f"{' and '.join(names)} are equal",
+                "Choose a model in which they are equal.",
+            )
+            raise InputError(rule, " and ".join(map(repr, values)), fix)
+        return first
 
     def choice(self, name: str, known: Mapping[str, str]) -> str:
         """Our name for the value of a setting."""
@@ -211,8 +214,8 @@ def read_llama(foreign: ForeignConfig) -> dict:
         if (kind := rope.get(name, "default")) != "default":
             rule, fix = "rotary positions are not scaled", "Choose another model."
             raise InputError(rule, f"rope_scaling {kind!r}", fix)
-    base = float(rope.get("rope_theta", foreign.get("rope_theta", 10000.0)))
-    foreign.require(rope_scaling=rope or None, rope_theta=base)
+    base = rope.get("rope_theta", foreign.get("rope_theta", 10000.0))
+    foreign.require(rope_scaling=rope, rope_theta=base)
     size = foreign.get("head_dim", d_model // heads)
     return dict(
         vocabulary=foreign["vocab_size"],
@@ -312,7 +315,7 @@ def read_vit(foreign: ForeignConfig) -> dict:
         height=foreign["image_size"],
         width=foreign["image_size"],
         channels=foreign.get("num_channels", 3),
-        classes=len(foreign.get("id2label", {0: "", 1: ""})),
+        classes=len(foreign.get("id2label", ["", ""])),
         patch=foreign["patch_size"],
         d_model=foreign["hidden_size"],
         d_ff=foreign["intermediate_size"],

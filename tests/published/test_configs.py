@@ -1,0 +1,214 @@
+"""A config.json's settings and ours: every setting left out that may be, and every one given."""
+
+from typing import Any
+
+import pytest
+from published_cases import CASES, GPT2, LLAMA, MARIAN, TWO, V
+
+import numformer as nf
+from numformer.published.configs import ForeignConfig, write_gpt2, write_marian
+from numformer.published.kinds import KINDS
+
+SIZES = {
+    "marian": dict(source_vocabulary=V, d_model=16, d_ff=24, heads=2, layers=2, decoder_layers=2)
+    | dict(attention_bias=True, output_bias=True, positions="sinusoidal_halves"),
+    "gpt2": dict(vocabulary=V, d_model=16, heads=2, layers=2, norm="pre", attention_bias=True)
+    | dict(positions="learned", max_length=24, embedding_scale=False),
+    "llama": dict(vocabulary=V, d_model=16, d_ff=24, heads=4, layers=2, norm="pre")
+    | dict(normalization="rms", positions="rotary", embedding_scale=False, p_drop=0.0),
+    "t5": dict(source_vocabulary=V, target_vocabulary=V, d_model=16, d_ff=24, heads=2)
+    | dict(d_k=6, d_v=6, layers=2, mixers="relative", norm="pre", normalization="rms")
+    | dict(feed_forward_bias=False, positions="none", embedding_scale=False),
+    "bert": dict(vocabulary=V, d_model=16, d_ff=24, heads=2, layers=2, attention_bias=True)
+    | dict(positions="learned", max_length=24, transform=True, output_bias=True)
+    | dict(embedding_scale=False, embedding_norm=True),
+    "vit": dict(height=12, width=12, patch=4, d_model=16, d_ff=24, heads=2, layers=2)
+    | dict(norm="pre", attention_bias=True),
+}
+"""What a config of published_cases says of the sizes and of the kind, in our settings."""
+LEFT_OUT = {
+    "marian": "scale_embedding bad_words_ids decoder_start_token_id eos_token_id",
+    "gpt2": "bos_token_id eos_token_id",
+    "llama": "num_key_value_heads rms_norm_eps bos_token_id eos_token_id",
+    "t5": "num_decoder_layers relative_attention_num_buckets relative_attention_max_distance "
+    "decoder_start_token_id pad_token_id eos_token_id",
+    "bert": "pad_token_id",
+    "vit": "num_channels id2label",
+}
+"""The settings of published_cases that a config.json may lack."""
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "marian": dict(target_vocabulary=V, tying="all", activation="swish", embedding_scale=False)
+    | dict(p_drop=0.1, attention_dropout=0.0, activation_dropout=0.0)
+    | dict(padding_id=V - 1, start_id=V - 1, end_id=0, unwritten=(V - 1,), other_ends=()),
+    "gpt2": dict(d_ff=64, activation="gelu_tanh", epsilon=1e-5, tied=True)
+    | dict(p_drop=0.1, attention_dropout=0.1)
+    | dict(padding_id=None, start_id=50256, end_id=50256, unwritten=(), other_ends=()),
+    "llama": dict(d_k=4, d_v=4, key_value_heads=None, activation="swiglu", rotary_base=1e4)
+    | dict(attention_bias=False, feed_forward_bias=False, epsilon=1e-6, tied=False)
+    | dict(attention_dropout=0.0)
+    | dict(padding_id=None, start_id=1, end_id=2, unwritten=(), other_ends=()),
+    "t5": dict(tying="all", decoder_layers=2, distance_buckets=32, farthest=128)
+    | dict(activation="relu", epsilon=1e-6)
+    | dict(p_drop=0.1, attention_dropout=0.1, activation_dropout=0.1)
+    | dict(padding_id=0, start_id=0, end_id=1, unwritten=(), other_ends=()),
+    "bert": dict(activation="gelu", segments=2, relations=None, epsilon=1e-12, tied=True)
+    | dict(p_drop=0.1, attention_dropout=0.1)
+    | dict(padding_id=0, start_id=None, end_id=None, unwritten=(), other_ends=()),
+    "vit": dict(channels=3, classes=2, activation="gelu", epsilon=1e-12)
+    | dict(p_drop=0.0, attention_dropout=0.0),
+}
+"""transformers' own defaults, in our settings."""
+GIVEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "marian": (
+        TWO
+        | dict(tie_word_embeddings=False, activation_function="gelu", scale_embedding=True)
+        | dict(dropout=0.2, attention_dropout=0.3, activation_dropout=0.4)
+        | dict(decoder_layers=1, decoder_start_token_id=7)
+        | dict(eos_token_id=[4, 3], bad_words_ids=[[9], [8, 8], [5]]),
+        dict(target_vocabulary=V + 7, tying="none", activation="gelu", embedding_scale=True)
+        | dict(p_drop=0.2, attention_dropout=0.3, activation_dropout=0.4, decoder_layers=1)
+        | dict(start_id=7, end_id=4, other_ends=(3,), unwritten=(5, 9, V - 1)),
+    ),
+    "gpt2": (
+        dict(n_inner=20, activation_function="relu", layer_norm_epsilon=1e-2, resid_pdrop=0.2)
+        | dict(tie_word_embeddings=False, attn_pdrop=0.3, pad_token_id=5, bos_token_id=6)
+        | dict(eos_token_id=None, bad_words_ids=[[2]]),
+        dict(d_ff=20, activation="relu", epsilon=1e-2, p_drop=0.2, tied=False)
+        | dict(attention_dropout=0.3, padding_id=5, start_id=6, end_id=None, unwritten=(2,)),
+    ),
+    "llama": (
+        dict(num_key_value_heads=2, head_dim=6, rms_norm_eps=1e-3, rope_theta=5e5)
+        | dict(attention_bias=True, mlp_bias=True, tie_word_embeddings=True)
+        | dict(attention_dropout=0.3, pad_token_id=5, bos_token_id=None, eos_token_id=9)
+        | dict(hidden_act="gelu_new"),
+        dict(key_value_heads=2, d_k=6, d_v=6, epsilon=1e-3, rotary_base=5e5)
+        | dict(attention_bias=True, feed_forward_bias=True, tied=True, activation="geglu")
+        | dict(attention_dropout=0.3, padding_id=5, start_id=None, end_id=9),
+    ),
+    "t5": (
+        dict(num_decoder_layers=1, relative_attention_num_buckets=8, tie_word_embeddings=False)
+        | dict(relative_attention_max_distance=6, feed_forward_proj="gated-silu")
+        | dict(layer_norm_epsilon=1e-3, dropout_rate=0.2, pad_token_id=5, eos_token_id=4),
+        dict(decoder_layers=1, distance_buckets=8, farthest=6, tying="inputs")
+        | dict(activation="swiglu", epsilon=1e-3, p_drop=0.2, attention_dropout=0.2)
+        | dict(activation_dropout=0.2, padding_id=5, start_id=5, end_id=4),
+    ),
+    "bert": (
+        dict(hidden_act="relu", type_vocab_size=3, layer_norm_eps=1e-3, pad_token_id=5)
+        | dict(tie_word_embeddings=False, hidden_dropout_prob=0.2)
+        | dict(attention_probs_dropout_prob=0.3),
+        dict(activation="relu", segments=3, epsilon=1e-3, padding_id=5, tied=False)
+        | dict(p_drop=0.2, attention_dropout=0.3),
+    ),
+    "vit": (
+        dict(num_channels=1, id2label={"0": "a", "1": "b", "2": "c"}, layer_norm_eps=1e-3)
+        | dict(hidden_act="relu", hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.3),
+        dict(channels=1, classes=3, activation="relu", epsilon=1e-3, p_drop=0.2)
+        | dict(attention_dropout=0.3),
+    ),
+}
+"""Other values for settings of a config.json, and what they are in ours."""
+UNSUPPORTED = {
+    "marian": dict(normalize_before=True, normalize_embedding=True, add_final_layer_norm=True)
+    | dict(static_position_embeddings=False, num_attention_heads=3, tie_word_embeddings=False)
+    | dict(decoder_attention_heads=4, encoder_ffn_dim=8),
+    "gpt2": dict(scale_attn_weights=False, scale_attn_by_inverse_layer_idx=True)
+    | dict(add_cross_attention=True, num_attention_heads=3, activation_function="mish"),
+    "llama": dict(rope_scaling=dict(rope_type="yarn"), rope_parameters=dict(type="linear"))
+    | dict(hidden_act="relu"),
+    "t5": dict(is_decoder=True, dense_act_fn="gelu", is_gated_act=True, num_attention_heads=3)
+    | dict(feed_forward_proj="gated-mish"),
+    "bert": dict(position_embedding_type="relative_key", is_decoder=True)
+    | dict(add_cross_attention=True, hidden_act="mish"),
+    "vit": dict(qkv_bias=False, hidden_act="mish"),
+}
+
+
+def read(kind: str, values: dict) -> dict:
+    return KINDS[kind].config(ForeignConfig(values))
+
+
+def smallest(kind: str) -> dict:
+    return {n: value for n, value in CASES[kind].items() if n not in LEFT_OUT[kind].split()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_setting_that_is_left_out_or_null_has_its_default(kind):
+    expected = SIZES[kind] | DEFAULTS[kind]
+    assert read(kind, smallest(kind)) == expected
+    ids = {"bos_token_id", "eos_token_id"}  # whose null says that there is none
+    nulls = dict.fromkeys({*GIVEN[kind][0]} - {*smallest(kind)} - ids)
+    assert read(kind, nulls | smallest(kind)) == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_setting_that_is_given_is_read(kind):
+    theirs, ours = GIVEN[kind]
+    assert read(kind, smallest(kind) | theirs) == SIZES[kind] | DEFAULTS[kind] | ours
+
+
+@pytest.mark.parametrize(("kind", "name"), [(k, n) for k in KINDS for n in UNSUPPORTED[k]])
+def test_a_setting_without_support_is_refused_by_its_name(kind, name, complaint):
+    refusal = complaint(read, kind, CASES[kind] | {name: UNSUPPORTED[kind][name]})
+    assert ("rotary positions are not scaled" if "rope" in name else name) in refusal
+    assert ". Choose " in refusal or ": choose another model." in refusal
+
+
+def test_two_rotary_settings_that_differ_are_refused(complaint):
+    base = LLAMA | dict(rope_parameters=dict(rope_theta=5e5))
+    assert read("llama", base)["rotary_base"] == 5e5
+    assert read("llama", base | dict(rope_scaling=dict(rope_theta=5e5)))["rotary_base"] == 5e5
+    assert "rope_theta" in complaint(read, "llama", base | dict(rope_theta=1e4))
+    assert "rope_scaling" in complaint(read, "llama", base | dict(rope_scaling=dict(factor=1)))
+
+
+def test_settings_that_follow_from_others():
+    assert read("llama", LLAMA | dict(num_attention_heads=2))["d_k"] == 8
+    shared = MARIAN | dict(decoder_vocab_size=V + 7)
+    assert read("marian", shared)["target_vocabulary"] == V
+
+
+def test_the_config_of_a_written_marian():
+    sizes = dict(d_model=16, d_ff=24, heads=2, layers=2, decoder_layers=1, activation="swish")
+    rates = dict(p_drop=0.2, attention_dropout=0.3, activation_dropout=0.4)
+    ids = dict(padding_id=5, start_id=6, end_id=4, other_ends=(3,), unwritten=(9, 5))
+    for tying in ("all", "none"):
+        ours = nf.Transformer.Config(
+            source_vocabulary=V, target_vocabulary=V, **sizes, **rates, **ids, tying=tying
+        )
+        theirs = MARIAN | TWO | dict(architectures=["MarianMTModel"], decoder_vocab_size=V)
+        theirs |= dict(tie_word_embeddings=tying == "all", decoder_layers=1, bos_token_id=None)
+        theirs |= dict(share_encoder_decoder_embeddings=tying == "all", is_encoder_decoder=True)
+        theirs |= dict(dropout=0.2, attention_dropout=0.3, activation_dropout=0.4)
+        theirs |= dict(pad_token_id=5, decoder_start_token_id=6, eos_token_id=[4, 3])
+        theirs |= dict(bad_words_ids=[[9], [5]], max_position_embeddings=1024)
+        assert write_marian(ours) == theirs
+
+
+def test_the_config_of_a_written_gpt2():
+    sizes = dict(
+        d_model=16, d_ff=20, heads=2, layers=2, activation="gelu_tanh", positions="learned"
+    )
+    rates = dict(p_drop=0.2, attention_dropout=0.3, epsilon=1e-2)
+    for tied, scaled in ((True, False), (True, True), (False, False)):
+        ours = nf.LanguageModel.Config(
+            vocabulary=V,
+            **sizes,
+            **rates,
+            max_length=24,
+            start_id=6,
+            end_id=4,
+            tied=tied,
+            embedding_scale=scaled,
+        )
+        theirs = GPT2 | dict(architectures=["GPT2LMHeadModel"], n_inner=20, bos_token_id=6)
+        theirs |= dict(eos_token_id=4, tie_word_embeddings=tied and not scaled)
+        theirs |= dict(resid_pdrop=0.2, attn_pdrop=0.3, embd_pdrop=0.2, layer_norm_epsilon=1e-2)
+        assert write_gpt2(ours) == theirs
+
+
+def test_an_activation_without_a_name_there_is_not_written(complaint):
+    config = nf.LanguageModel.Config(vocabulary=V, activation="swiglu")
+    assert "is one of relu, gelu, gelu_tanh, swish; received swiglu" in complaint(
+        write_gpt2, config
+    )
