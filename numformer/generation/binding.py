@@ -248,7 +248,7 @@ def bind_norm(layer: LayerNorm, step: Step) -> Callable:
     beta, width = layer.beta.data[None], layer.gamma.size
     gain = layer.gamma.data[None] * math.sqrt(width)
     mean = np.full((width, 1), 1 / width, beta.dtype)
-    shift = np.array(width * layer.epsilon, beta.dtype)
+    shift = width * layer.epsilon
 
     def norm(x):
         y = x - x.dot(mean)

@@ -26,7 +26,7 @@ def inputs_for(kind) -> np.ndarray:
 
 
 @every_writer
-@pytest.mark.parametrize("limits", [{}, dict(SMALL=0, MOST_ROWS=2, FEW_STEPS=0)])
+@pytest.mark.parametrize("limits", [{}, dict(SMALL=0, MOST_ROWS=2, FEW_STEPS=0, PIECE=0)])
 def test_a_bound_model_finds_the_hypotheses_of_the_model(kind, form, limits, monkeypatch):
     """And their scores, while hypotheses change places and rows end, and after weights change."""
     for name, value in limits.items():
@@ -81,7 +81,7 @@ def test_layers_of_other_classes_and_forwards_of_your_own_are_called():
     plain = writing.greedy(small(nf.Transformer, normalization="rms"), SOURCE, LENGTH)
     assert nf.greedy(model, SOURCE, LENGTH) == writing.greedy(model, SOURCE, LENGTH) != plain
     layers = model.named_layers()
-    for ending in "", "attention", "dropout":
+    for ending in "", "attention", "dropout", "embedding", "positions", "target":
         chosen = {name: layers[name] for name in layers if name and name.endswith(ending)}
         with intercept(chosen, "forward", around):
             expected = writing.greedy(model, SOURCE, LENGTH)
@@ -109,6 +109,10 @@ def test_what_is_not_bound(stand_in):
     own.step = lambda ids, state: np.eye(nf.END + 1, config.target_vocabulary)[[nf.END] * len(ids)]
     nf.pack(on_device, np.float32, stand_in)
     assert all(bind_model(each) is each for each in (other, own, on_device))
+    assert [type(each) for each in bind_model(nf.Ensemble([model, own])).models] == [
+        Binding,
+        nf.Transformer,
+    ]
     with half_products():
         assert bind_model(model) is model
     assert nf.greedy(own, SOURCE, 3) == [[]] * len(SOURCE)

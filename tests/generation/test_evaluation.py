@@ -4,14 +4,17 @@ import csv
 import pickle
 from dataclasses import FrozenInstanceError, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from tqdm import tqdm
 
+from numformer import progress
 from numformer.data import PairBatch, Vocabulary
 from numformer.generation import Continuation, Ensemble, Infilling, Parsing, Transduction
-from numformer.generation.evaluation import Evaluation
+from numformer.generation.evaluation import Evaluation, evaluate
 from numformer.generation.measures import Measure, edit_distance
 from numformer.layer import inference, pack
 from numformer.models import LanguageModel, MaskedLanguageModel, Transformer
@@ -58,6 +61,7 @@ def test_targets_are_scored_as_training_predicts_them(kind):
         [source for source, _ in PAIRS], max_length=2
     )
     assert [p.log_p for p in evaluation.predictions] == pytest.approx(scores)
+    assert {type(p.log_p) for p in evaluation.predictions} == {float}
 
 
 def test_an_ensemble_scores_by_the_mean_of_its_probabilities():
@@ -111,6 +115,29 @@ def test_holes_are_scored_while_all_are_empty():
     evaluation = trained.evaluate([("a__d", half), ("_", trained("_"))])
     assert evaluation["accuracy"] == pytest.approx(2 / 3)
 
+    symbols, whole = [*"a__d"], tuple("abcd")
+    log_p, counts = trained.text.score(model, [symbols], [whole])
+    assert log_p == pytest.approx([expected]) and counts == [2]
+
+
+@pytest.mark.parametrize(
+    ("model", "pipeline", "examples", "steps"),
+    [
+        (pair_model, Transduction(LETTERS, WORDS, 6), PAIRS, 2),
+        (LanguageModel, Continuation(LETTERS, 8), [("a", "bc"), ("b", "ca")], 1),
+        (MaskedLanguageModel, Infilling(LETTERS, "_", 8), [("a_", "ab"), ("_", "c")], 2),
+    ],
+)
+def test_a_bar_moves_with_each_answer_and_each_score(model, pipeline, examples, steps, monkeypatch):
+    model = model() if model is pair_model else shaken(model, len(LETTERS))
+    bars = []
+    monkeypatch.setattr(
+        progress, "tqdm", lambda **settings: bars.append(tqdm(**settings)) or bars[-1]
+    )
+    monkeypatch.setattr(progress, "shows_bars", lambda stream: True)
+    Trained(model, pipeline, {}).evaluate(examples)
+    assert [(bar.total, bar.n) for bar in bars] == [(steps * len(examples),) * 2]
+
 
 def distance_by_definition(a: str, b: str) -> int:
     if not a or not b:
@@ -129,6 +156,9 @@ def test_measures_by_hand():
     right = [["one"], ["two"], ["one", "one", "one", "one", "two"]]
     found = {n: m.value for n, m in pipeline.measures([], answers, right).items()}
     assert found == {"symbol_error_rate": pytest.approx(400 / 7), "exact_match": 1 / 3}
+    own = {"length": Measure.ratio([3], [4])}
+    trained = Trained(pair_model(), Transduction(LETTERS, WORDS, 2), {})
+    assert {*trained.evaluate(PAIRS, measures=lambda *_: own).measures} == {"length", "loss"}
 
 
 def test_of_several_targets_the_nearest_is_compared_and_scored():
@@ -178,17 +208,17 @@ def test_an_interval_has_1000_samples_of_seed_1_and_holds_95_percent_of_them():
 def test_predictions_are_saved_as_a_table(tmp_path):
     trained = Trained(pair_model(), Transduction(LETTERS, WORDS, 2), {})
     evaluation = trained.evaluate(PAIRS)
-    evaluation.save(tmp_path / "new" / "out.tsv")
-    assert b"\r" not in (tmp_path / "new" / "out.tsv").read_bytes()
+    evaluation.save(tmp_path / "a" / "new" / "out.tsv")
+    assert b"\r" not in (tmp_path / "a" / "new" / "out.tsv").read_bytes()
     assert pickle.loads(pickle.dumps(evaluation))["loss"] == evaluation["loss"]
-    with open(tmp_path / "new" / "out.tsv", newline="", encoding="utf-8") as file:
+    with open(tmp_path / "a" / "new" / "out.tsv", newline="", encoding="utf-8") as file:
         rows = [*csv.DictReader(file, dialect="excel-tab")]
     assert [(row["source"], row["target"]) for row in rows] == PAIRS
     assert [float(row["log_p"]) for row in rows] == [p.log_p for p in evaluation.predictions]
     assert "exact match 0.0000 (0.0000 to 0.0000)" in repr(evaluation)
 
-    trained.evaluate(PAIRS[:1]).save(tmp_path / "new" / "out.tsv")  # replaces the file
-    assert len((tmp_path / "new" / "out.tsv").read_text().splitlines()) == 2
+    trained.evaluate(PAIRS[:1]).save(tmp_path / "a" / "new" / "out.tsv")  # replaces the file
+    assert len((tmp_path / "a" / "new" / "out.tsv").read_text().splitlines()) == 2
 
 
 @pytest.mark.parametrize(
@@ -196,6 +226,7 @@ def test_predictions_are_saved_as_a_table(tmp_path):
     [
         ([("aq", "one"), ("a", "two")], "1 example of 2 .* such as 'q';"),
         ([("a", "one"), ("a", "six")], "1 example of 2 .* such as 'six';"),
+        ([("efghijklmnopq", "one")], "such as ('.' ){9}'.';"),
         ([("qa", "six one"), ("q", "six")], "2 examples of 2 .* such as '(q' 'six|six' 'q)';"),
     ],
 )
@@ -219,7 +250,10 @@ def test_what_cannot_be_evaluated_is_refused(complaint):
     holes = Trained(shaken(MaskedLanguageModel, len(LETTERS)), Infilling(LETTERS, "_", 8), {})
     for call, words in {
         partial(pairs.evaluate, []): "at least one example; received none",
-        partial(pairs.evaluate, [("a", "one"), ("a", [])]): "received example 2 without any",
+        partial(evaluate, pairs.text, pairs.model, [], []): "at least one example; received none",
+        partial(
+            pairs.evaluate, [("a", "one"), ("a", [])]
+        ): "symbol; received example 2 without any",
         partial(pairs.evaluate, [("a", ["one", " "])]): "received example 1 without any",
         partial(pairs.score, [("a", [])]): "received example 1 without any",
         partial(pairs.evaluate, [("a", "one"), ("", "one")]): "received 0 symbols in example 2",
@@ -243,6 +277,10 @@ def test_what_cannot_be_evaluated_is_refused(complaint):
         partial(Evaluation({}, []).save, "out.tsv"): "predictions are answers to sources; received",
         partial(pairs.evaluate(PAIRS).save, "."): "written to a file in a folder; received",
         partial(pairs.evaluate(PAIRS).save, f"{__file__}/a.tsv"): "written to a file in a folder",
-        partial(replace(text, model=Ensemble([text.model])).score, [("a", "b")]): "a single",
+        partial(pairs.evaluate(PAIRS).save, "-"): "written to a file in a folder; received -",
+        partial(pairs.evaluate(PAIRS).save, Path("-")): "a file in a folder; received -",
+        partial(
+            replace(text, model=Ensemble([text.model])).score, [("a", "b")]
+        ): "by a single language model; received 1 models",
     }.items():
         assert words in complaint(call)

@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose
 
 import numformer as nf
 from numformer.errors import BrokenNumbers
+from numformer.generation import beam as grouped_beam
 from numformer.generation.beam import largest_in_groups
 from numformer.paper import beam
 from numformer.paper.beam import most_probable
@@ -577,3 +578,20 @@ def test_the_largest_numbers_are_found_in_groups(size, rng):
     symbols, _ = most_probable(logits, 4, largest=largest_in_groups)
     logits[:, [nf.PADDING, nf.START, 3]] = -np.inf
     assert (symbols == np.sort(np.argsort(logits)[:, -4:])).all()
+
+
+@pytest.mark.parametrize(("piece", "sizes"), [(2 * 325, [2, 2, 1]), (1, [1] * 5), (9999, [5])])
+def test_rows_are_searched_piece_by_piece(piece, sizes, monkeypatch, rng):
+    logits, found = rng.standard_normal((5, 325)), []
+
+    def largest(piece, *arguments):
+        found.append(len(piece))
+        return largest_in_groups(piece, *arguments)
+
+    monkeypatch.setattr(grouped_beam, "PIECE", piece)
+    monkeypatch.setattr(grouped_beam, "largest_in_groups", largest)
+    for ours, papers in zip(
+        grouped_beam.most_probable(logits, 4), most_probable(logits, 4), strict=True
+    ):
+        assert_allclose(ours, papers, rtol=1e-12)
+    assert found == sizes

@@ -30,8 +30,30 @@ The largest of a row are found in groups and without, the one of many, the other
     generation/beam.py: if not groups <= count:
     generation/beam.py: if groups < count:
     generation/beam.py: GROUP = 65
+A device takes all rows at once because that is faster: the output is the same.
+    generation/beam.py: rows = max(1, PIECE // logits.shape[1])
 The largest are taken from every group, not only from the `count` groups with the largest maxima.
     generation/beam.py: first = xp.argpartition(highest, -count)[:, :]
+A bound model computes the same, faster; so it does with products of another kind, with a copy of
+the weights, or without an offset of zeros. A number added to every logit of a row changes nothing.
+    generation/beam.py: return search(model, inputs
+    generation/sampling.py: model = model
+    generation/sampling.py: write(model, inputs, max_length
+    generation/binding.py: if source is not None:
+    generation/binding.py: dtype.type(1), dtype.type(-np.inf)
+    generation/binding.py: most = PIECE * weight.size
+    generation/binding.py: most = PIECE
+    generation/binding.py: most = weight.size
+    generation/binding.py: y = x.dot(weight)
+    generation/binding.py: y = product(x, weight)
+    generation/binding.py: len(x) < most
+    generation/binding.py: if not (len(x) <= MOST_ROWS or
+    generation/binding.py: len(x) <= MOST_ROWS and step
+    generation/binding.py: if step.past.room <= FEW_STEPS
+    generation/binding.py: if len(x) <= MOST_ROWS:
+    generation/binding.py: len(x) < MOST_ROWS or
+    generation/binding.py: step.past.room < FEW_STEPS
+    generation/binding.py: slices(0, transposed.shape[1], 65)
 Ended rows are removed once they are a third or half of all: the output is the same.
     paper/writing.py: if 3 * ended[rows].sum() >= len(rows):
 The exponentials in new memory instead of that of `shifted`, which is not read again.
