@@ -14,6 +14,7 @@ own layer, is called as usual between the bound layers.
 """
 
 import copy
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -296,7 +297,7 @@ def bind_feed_forward(layer: FeedForward, step: Step) -> Callable:
 
 def attend(query, key, value, offset=None):
     """query (..., T, K), key, value (..., S, K) -> (..., T, K): softmax(Q K^T + offset) V."""
-    weights = query @ key.swapaxes(-1, -2)
+    weights = query @ key.mT
     if offset is not None:
         weights += offset
     highest = max_last(weights)
@@ -343,7 +344,7 @@ def queries_keys_values(layer: SelfAttention, step: Step) -> Callable:
         return np.concatenate([first * scale, *others], axis=-1)
 
     joint = linear(side_by_side("weight"), side_by_side("bias") if layer.query.bias else None)
-    first, second = np.cumsum([part.weight.shape[1] for part in parts])[:2].tolist()
+    first, second = itertools.accumulate(part.weight.shape[1] for part in parts[:2])
 
     def split(x):
         y = joint(x)

@@ -1,5 +1,6 @@
 """Transduction: an encoder-decoder turns one sequence into another."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -217,12 +218,12 @@ class Transduction(TextPipeline):
 
 def _require_positions(model: Model, side: str, texts: Sequence[Symbols]) -> None:
     """Raise InputError if a text is longer than a model's learned positions allow."""
-    longest, length = model.config.longest, max(map(len, texts), default=0)
-    most = longest and longest - len(special_ids(model).closing)
-    if longest and length > most:
-        raise InputError(
-            f"this model has learned positions for {most} symbols of a {side}",
-            f"{length} symbols",
-            f"Leave out longer {side}s, train on texts of that length, or train with sinusoidal "
-            "positions.",
-        )
+    most = (model.config.longest or math.inf) - len(special_ids(model).closing)
+    for text in texts:
+        if len(text) > most:
+            raise InputError(
+                f"this model has learned positions for {most} symbols of a {side}",
+                f"{len(text)} symbols",
+                f"Leave out longer {side}s, train on texts of that length, or train with "
+                "sinusoidal positions.",
+            )

@@ -13,7 +13,14 @@ from tqdm import tqdm
 
 from numformer import progress
 from numformer.data import PairBatch, Vocabulary
-from numformer.generation import Continuation, Ensemble, Infilling, Parsing, Transduction
+from numformer.generation import (
+    Continuation,
+    Ensemble,
+    Infilling,
+    Parsing,
+    Transduction,
+    Translation,
+)
 from numformer.generation.evaluation import Evaluation, evaluate
 from numformer.generation.measures import Measure, edit_distance
 from numformer.layer import inference, pack
@@ -30,8 +37,8 @@ def log_softmax(logits) -> np.ndarray:
     return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
 
 
-def pair_model(kind=Transformer, seed=1):
-    form = {} if kind is RecurrentEncoderDecoder else dict(d_ff=12, layers=2, heads=2)
+def pair_model(kind=Transformer, seed=1, **changes):
+    form = {} if kind is RecurrentEncoderDecoder else dict(d_ff=12, layers=2, heads=2, **changes)
     sizes = dict(source_vocabulary=len(LETTERS), target_vocabulary=len(WORDS))
     config = kind.Config(**sizes, d_model=8, p_drop=0.0, **form)
     flat = pack(model := kind(config, seed), np.float64)
@@ -62,6 +69,8 @@ def test_targets_are_scored_as_training_predicts_them(kind):
     )
     assert [p.log_p for p in evaluation.predictions] == pytest.approx(scores)
     assert {type(p.log_p) for p in evaluation.predictions} == {float}
+    symbols = [[*source] for source, _ in PAIRS], [target.split() for _, target in PAIRS]
+    assert pipeline.score(model, *symbols)[1].tolist() == [4, 2, 4]
 
 
 def test_an_ensemble_scores_by_the_mean_of_its_probabilities():
@@ -95,6 +104,8 @@ def test_a_continuation_is_scored_in_windows(context, positions):
     pair = text[:given], text[given:]
     assert trained.score([pair, ("ab", "cd")])[0] == pytest.approx(expected)
     assert model.pending() == 0
+    counts = trained.text.score(model, [pair[0], "a"], [pair[1], "bcd"])[1]
+    assert counts.tolist() == [len(text) - given, 3]
     evaluation = trained.evaluate([pair])
     loss = -expected / (len(text) - given)
     assert evaluation["loss"] == pytest.approx(loss)
@@ -237,7 +248,10 @@ def test_symbols_that_training_never_saw_are_named(pairs, words):
     assert warned[0].filename == __file__
 
 
-def test_a_tree_is_split_as_it_is_joined():
+def test_the_symbols_of_a_right_answer():
+    """White space around it does not count, a sentence is tokenized, a tree split as joined."""
+    assert Transduction(LETTERS, LETTERS, 6).answer_symbols(" ab\n") == ["a", "b"]
+    assert Translation(WORDS, WORDS, 6).answer_symbols("one, two") == ["one", ",", "two"]
     pipeline = Parsing(LETTERS, WORDS, 6)
     symbols = ["(S", "(NP", "the", "dog", ")NP", "slept", ")S"]
     assert pipeline.answer_symbols(pipeline.join(symbols)) == symbols
@@ -248,7 +262,14 @@ def test_what_cannot_be_evaluated_is_refused(complaint):
     pairs = Trained(pair_model(), Transduction(LETTERS, WORDS, 2), {})
     text = Trained(shaken(LanguageModel, len(LETTERS)), Continuation(LETTERS, 8), {})
     holes = Trained(shaken(MaskedLanguageModel, len(LETTERS)), Infilling(LETTERS, "_", 8), {})
+    short = pair_model(positions="learned", max_length=3)
+    short = Trained(short, Transduction(LETTERS, WORDS, 2), {})
+    assert len(short.score([("ab", "one two")])) == 1
     for call, words in {
+        partial(
+            short.score, [("a", "one"), ("abc", "one")]
+        ): "for 2 symbols of a source; received 3",
+        partial(short.score, [("a", "one one two")]): "for 2 symbols of a target; received 3",
         partial(pairs.evaluate, []): "at least one example; received none",
         partial(evaluate, pairs.text, pairs.model, [], []): "at least one example; received none",
         partial(

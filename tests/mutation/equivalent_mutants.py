@@ -54,6 +54,9 @@ the weights, or without an offset of zeros. A number added to every logit of a r
     generation/binding.py: len(x) < MOST_ROWS or
     generation/binding.py: step.past.room < FEW_STEPS
     generation/binding.py: slices(0, transposed.shape[1], 65)
+    generation/binding.py: if not sum((part.weight.size for part in parts)) > SMALL
+    generation/binding.py: part.weight.size for part in parts)) >= SMALL
+    generation/binding.py: return writing.greedy(model, inputs
 Ended rows are removed once they are a third or half of all: the output is the same.
     paper/writing.py: if 3 * ended[rows].sum() >= len(rows):
 The exponentials in new memory instead of that of `shifted`, which is not read again.
