@@ -197,9 +197,9 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
         return replace(self, key_value_heads=self._groups[layer % len(self._groups)])
 
     @property
-    def _groups(self) -> tuple[int, ...]:
+    def _groups(self) -> tuple[int | None, ...]:
         """The numbers of key and value heads, which layers take in turn."""
-        groups = self.key_value_heads or self.heads
+        groups = self.key_value_heads
         return groups if isinstance(groups, tuple) else (groups,)
 
     @property

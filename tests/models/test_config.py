@@ -69,6 +69,15 @@ def test_a_recurrent_model_has_attention_and_gates():
     assert (config.layers, config.least_saved) == (1, 3 * 256)
 
 
+def test_d_k_is_the_size_of_a_key():
+    assert nf.Config.base(V, d_k=4, d_v=6).key_size == 4
+
+
+def test_an_encoder_decoder_has_a_start_and_an_end(complaint):
+    for ids in (dict(start_id=None), dict(end_id=None), dict(end_id=0)):
+        assert "has a start id, and an end id other than" in complaint(nf.Config.base, V, **ids)
+
+
 def test_base_and_big_are_the_rows_of_table_3():
     base, big = nf.Config.base(V), nf.Config.big(V)
     assert base == nf.Config(source_vocabulary=V, target_vocabulary=V)

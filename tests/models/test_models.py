@@ -4,6 +4,7 @@ Nothing leaks from the future or from padding, writing step by step is reading t
 model is one again.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -224,6 +225,12 @@ def test_the_least_parameters_of_a_config_are_the_entries_of_its_matrices(kind, 
     matrices = [p.size for name, p in parameters if p.data.ndim > 1 and "bias.table" not in name]
     least, gates = model.config.least_parameters, form.get("activation") == "swiglu"
     assert least == sum(matrices) if not gates else least < sum(matrices)
+
+
+def test_the_least_parameters_of_an_untied_language_model():
+    model = small(nf.LanguageModel, tied=False)
+    tied = replace(model.config, tied=True).least_parameters
+    assert model.config.least_parameters - tied == model.output.weight.size
 
 
 @every_model()

@@ -55,8 +55,8 @@ NOT_MUTATED = """default_parts train
              Trainer.save Trainer._save_best Trainer.resume Trainer._load_best interrupts
              _Progress.__init__ _Progress.log""".split()
 # The tests that must notice mutants: the quick tests of the same code.
-SUITE = """test_arithmetic test_backend test_beginners test_layer test_properties test_settings
-           test_trained
+SUITE = """test_arithmetic test_backend test_beginners test_blas test_former_names test_layer
+           test_properties test_settings test_trained
            data/test_* layers/test_* models/test_* generation/test_* gpu/test_*
            training/test_average training/test_loop optimization/test_loss_scale runs/test_resume
            optimization/test_optimizers training/test_broken_numbers execution/test_executors
