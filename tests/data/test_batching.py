@@ -31,6 +31,7 @@ def test_sequences_of_ids_are_padded_on_the_right_with_0(complaint):
     assert np.issubdtype(padded.dtype, np.integer) and pad([[], []]).shape == (2, 0)
     closed = data.pad_sources([[5, 6], [], (7,)])
     assert_array_equal(closed, [[5, 6, END], [END, 0, 0], [7, END, 0]])
+    assert "at least one sequence; received none" in complaint(pad, [])
     assert "received True, which is of type bool" in complaint(pad, [[5], [True, 6]])
     assert "received 5.0, which" in complaint(pad, [[5.0]])
     assert "received [5, 0, 6]" in complaint(pad, [[7, 8, 9], [5, 0, 6]])

@@ -90,6 +90,8 @@ The last of two axes is axis 1, and the last axis is the default since NumPy 2.3
     paper/beam.py: xp.take_along_axis(shifted, symbols) -
     paper/beam.py: xp.take_along_axis(shifted, symbols, axis=-1)
     generation/sampling.py: np.take_along_axis(ranked, count - 1)
+Any letters may stand for the marks while the sentence is tokenized.
+    data/moses.py: zip(marks, (c for c
 The same bools, which Python reads more slowly.
     data/subwords.py: iter(rng.random(3 * len(text) + 3) < dropout)
 The comparison differs only where a random number of 53 bits equals the probability.
