@@ -1,9 +1,8 @@
 """The kinds of published models: for each, our model, its config, parameters and text pipeline."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from numformer.errors import InputError
 from numformer.generation.continuation import Continuation
@@ -23,8 +22,7 @@ from numformer.published.table import Table
 from numformer.published.vocabularies import load_tokenizer, load_vocabularies, mark
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """A kind of published model.
 
     `config` turns a config.json into the fields of `model.Config`. `table` returns the Table of the

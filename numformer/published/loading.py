@@ -1,6 +1,7 @@
 """Load a published model: its config, its weights and its text pipeline."""
 
 import itertools
+import math
 import reprlib
 import warnings
 from collections.abc import Callable
@@ -45,11 +46,11 @@ CUTS = dict(top_k=(50, 0), top_p=(1.0, 1.0))
 class _Zeros(np.random.Generator):
     """A generator that returns zeros, at no cost, for weights that are overwritten later."""
 
-    def uniform(self, low: Any = 0.0, high: Any = 1.0, size: Any = ()) -> Any:
-        return np.broadcast_to(np.float32(0), size)
+    def uniform(self, low, high, size) -> Any:  # type: ignore[override]
+        return np.broadcast_to(0.0, size)
 
-    def normal(self, loc: Any = 0.0, scale: Any = 1.0, size: Any = ()) -> Any:
-        return np.broadcast_to(np.float32(0), size)
+    def normal(self, loc, scale, size) -> Any:  # type: ignore[override]
+        return np.broadcast_to(0.0, size)
 
 
 def load_published(folder: Path) -> tuple[Model, dict]:
@@ -146,14 +147,14 @@ def _warn_of_unsupported(folder: Path, model: Model, foreign: ForeignConfig) -> 
         return
     continues = isinstance(model, LanguageModel)  # the model continues texts
     unsupported = UNSUPPORTED | (dict(num_beams=1) if continues else dict(do_sample=False))
-    values = {name: foreign.get(name, neutral) for name, neutral in unsupported.items()}
     settings = [
         f"{name} {reprlib.repr(value)}"
-        for name, value in values.items()
-        if value != unsupported[name]
+        for name, neutral in unsupported.items()
+        if (value := foreign.get(name, neutral)) != neutral
     ]
     if several := [word for word in foreign.get("bad_words_ids", []) if len(word) > 1]:
         settings.append(f"bad_words_ids {reprlib.repr(several)}")
+    messages: list[str] = []
     if continues and foreign.get("do_sample", False):
         cuts = [
             f"{name}={value}"
@@ -161,22 +162,22 @@ def _warn_of_unsupported(folder: Path, model: Model, foreign: ForeignConfig) -> 
             if (value := foreign.get(name, default)) != none
         ]
         if cuts:
-            warnings.warn(
+            messages.append(
                 f"{folder} samples with {', '.join(cuts)}, which numformer ignores: pass "
-                f"them with each text, as in trained(text, {', '.join(cuts)})",
-                stacklevel=6,
+                f"them with each text, as in trained(text, {', '.join(cuts)})"
             )
     if settings:
-        warnings.warn(
+        messages.append(
             f"{folder} sets {', '.join(settings)}, which numformer lacks: texts will differ "
-            "from those that the library transformers generates",
-            stacklevel=6,
+            "from those that the library transformers generates"
         )
+    for message in messages:
+        warnings.warn(message, stacklevel=6)
 
 
 def _model(folder: Path, kind: Kind, config, arrays: Arrays) -> Model:
     """Return a model of this config with the weights of a folder."""
-    count = sum(int(np.prod(place.shape)) for place in arrays.places.values())
+    count = sum(math.prod(place.shape) for place in arrays.places.values())
     if config.least_parameters > count:
         raise InputError(
             "a published model has as many numbers as its config.json implies",
@@ -208,7 +209,7 @@ def _fill(model: Model, arrays: Arrays, table: Table) -> None:
         names = [" + ".join(e.foreign) for e in entries if missing[0] in e.ours]
         raise InputError(
             "a published model has all arrays that its config.json implies",
-            f"no {' or '.join(names) or 'array'}, which is {missing[0]} in numformer",
+            f"no {' or '.join(names)}, which is {missing[0]} in numformer",
             "Download the whole folder, or take the config.json that belongs to the weights.",
         )
     for name in arrays:

@@ -89,7 +89,7 @@ def _parameters(model: Model, kind: Kind, values: Mapping[str, Any]) -> dict[str
     sinusoids = "sinusoidal", "sinusoidal_halves"
     for name in different:
         ours, foreign = getattr(model.config, name), getattr(config, name)
-        reordered = name == "positions" and (ours, foreign) == sinusoids
+        reordered = (ours, foreign) == sinusoids
         zero = name in BIASES and not ours
         if not (reordered or zero or name in free or "drop" in name):
             raise InputError(
@@ -102,7 +102,7 @@ def _parameters(model: Model, kind: Kind, values: Mapping[str, Any]) -> dict[str
     if "embedding_scale" in different:
         table = arrays["input.embedding.weight"]
         arrays = {"output.weight": table} | arrays
-        arrays["input.embedding.weight"] = table * np.sqrt(config.d_model, dtype=table.dtype)
+        arrays["input.embedding.weight"] = table * config.d_model**0.5
     parameters = kind.model(config).named_parameters()
     dtype = next(iter(arrays.values())).dtype
     return {

@@ -5,8 +5,7 @@ arrays the part has and how each of them is laid out, for reading as well as for
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,8 +83,7 @@ UNREAD_KINDS = "constant", "unused"
 """Parts that are not read: computed by our model, or belonging to something that it lacks."""
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """Arrays of a published model, and the parameters of ours that hold the same numbers.
 
     Several arrays, or several parameters, are joined along their last axis.
@@ -99,26 +97,27 @@ class Entry:
         """Published arrays -> ours, of these shapes. Raises InputError if they do not fit."""
         widths = [shape[-1] for shape in shapes]
         try:
-            parts = [self.layout.read(array, config) for array in arrays]
-            joined = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
-            fits = joined.shape == (*shapes[0][:-1], sum(widths))
+            joined = _join([self.layout.read(array, config) for array in arrays])
+            if joined.shape != (*shapes[0][:-1], sum(widths)):
+                raise ValueError
         except (ValueError, IndexError):  # a wrong number of axes, or an indivisible width
-            fits = False
-        if not fits:
             foreign = " and ".join(str(array.shape) for array in arrays)
             ours = " and ".join(map(str, shapes))
             raise InputError(
                 "a published array has the shape that its config.json implies",
                 f"{' + '.join(self.foreign)} {foreign} for {' + '.join(self.ours)} {ours}",
                 "Take the config.json that belongs to the weights.",
-            )
+            ) from None
         return np.split(joined, np.cumsum(widths)[:-1], axis=-1)
 
     def write(self, arrays: list[np.ndarray], config) -> list[np.ndarray]:
         """Our arrays -> the published arrays, which have equal widths."""
-        joined = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=-1)
-        parts = np.split(joined, len(self.foreign), axis=-1)
+        parts = np.split(_join(arrays), len(self.foreign), axis=-1)
         return [self.layout.write(part, config) for part in parts]
+
+
+def _join(arrays: list[np.ndarray]) -> np.ndarray:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=-1)
 
 
 class Table:
@@ -134,24 +133,22 @@ class Table:
         self.optional = optional
         self.rows: list[tuple[str, str, str]] = []
         self.unread: list[str] = []
-        prefixes = ["", ""]
+        prefixes: list[str] = []
         for line in filter(str.strip, text.splitlines()):
             parts = re.split(r"  +", line.strip())
             if parts[-1].endswith(":"):
                 prefixes = [f"{part.removesuffix(':')}." for part in (*parts, "")[:2]]
                 prefixes[1] = prefixes[1].removeprefix(".")
                 continue
-            if not line.startswith("        "):
-                prefixes = ["", ""]
-            if parts[-1] in UNREAD_KINDS:
-                self.unread.append(prefixes[0] + parts[0])
+            before = prefixes if line.startswith("        ") else ["", ""]
+            if parts[1] in UNREAD_KINDS:
+                self.unread.append(before[0] + parts[0])
                 continue
-            foreign, ours = (_alternatives(*pair) for pair in zip(prefixes, parts, strict=False))
+            foreign, ours = (_alternatives(*pair) for pair in zip(before, parts, strict=False))
             self.rows += ((*names, parts[2]) for names in zip(foreign, ours, strict=True))
 
-    def entries(self, ours: Iterable[str], without_prefix: bool = False) -> Iterator[Entry]:
+    def entries(self, ours: Collection[str], without_prefix: bool = False) -> Iterator[Entry]:
         """Yield the entries of the parameters that `ours` names, alternatives included."""
-        ours = dict.fromkeys(ours)
         for foreign, own, kind in self.rows:
             if without_prefix:
                 foreign = foreign.removeprefix(self.optional)
@@ -166,7 +163,7 @@ class Table:
         foreign: dict[str, np.ndarray] = {}
         written: set[str] = set()
         for entry in self.entries(ours):
-            if entry.ours[0] not in written and not foreign.keys() & {*entry.foreign}:
+            if entry.ours[0] not in written:
                 arrays = entry.write([ours[name] for name in entry.ours], config)
                 foreign |= zip(entry.foreign, arrays, strict=True)
                 written |= {*entry.ours}
@@ -192,7 +189,7 @@ def _names(part: str, suffix: str, layer: str) -> tuple[str, ...]:
     return tuple(f"{name}.{suffix}" if suffix else name for name in names)
 
 
-def _layers(part: str, suffix: str, ours: Iterable[str]) -> list[str]:
+def _layers(part: str, suffix: str, ours: Collection[str]) -> list[str]:
     """The numbers of the layers that have this part of ours; "" for a part outside of layers."""
     if "*" not in part:
         return [""]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from numformer.data.tokenizers import MarianVocabulary, Tokenizer, library
 from numformer.errors import InputError
-from numformer.published.files import LARGEST_JSON, read_json
+from numformer.published.files import UNCHANGED, read_json, require_readable
 
 TOKENIZER, TARGET_IDS = "tokenizer.json", "target_vocab.json"
 
@@ -13,34 +13,30 @@ def load_tokenizer(folder: Path, size: int, marked: bool) -> Tokenizer:
     """The tokenizer of a folder, from tokenizer.json or from the older files of GPT-2 and BERT."""
     path = folder / TOKENIZER
     if path.is_file():
-        if path.stat().st_size > LARGEST_JSON:
-            rule = "a tokenizer.json describes a tokenizer"
-            raise InputError(rule, f"{path}, which is too large", "Download it again.")
+        require_readable(path)
         return Tokenizer(path.read_text(encoding="utf-8"), size, marked)
+    merges, words = folder / "merges.txt", folder / "vocab.txt"
+    if not (merges.is_file() or words.is_file()):
+        raise InputError(
+            f"a published text model has its tokenizer, {TOKENIZER}, in its folder",
+            f"{folder}, which has none",
+            "Download it, or create it in transformers: "
+            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER).",
+        )
     implementations = library("tokenizers").implementations
+    lower = _settings(folder).get("do_lower_case", True)
     try:
-        if (folder / "merges.txt").is_file():
-            files = [str(folder / name) for name in ("vocab.json", "merges.txt")]
+        if merges.is_file():
+            files = str(folder / "vocab.json"), str(merges)
             tokenizer = implementations.ByteLevelBPETokenizer(*files)
-        elif (folder / "vocab.txt").is_file():
-            lower, file = _settings(folder).get("do_lower_case", True), str(folder / "vocab.txt")
-            tokenizer = implementations.BertWordPieceTokenizer(file, lowercase=lower)
         else:
-            raise InputError(
-                f"a published text model has its tokenizer, {TOKENIZER}, in its folder",
-                f"{folder}, which has none",
-                "Download it, or create it in transformers: "
-                "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER).",
-            )
-    except InputError:
-        raise
-    except Exception as problem:
-        rule = "the tokenizer's files are unchanged"
-        raise InputError(rule, f"{folder} ({problem})", "Download them again.") from None
+            tokenizer = implementations.BertWordPieceTokenizer(str(words), lowercase=lower)
+    except Exception as problem:  # the library has no more specific exception
+        raise InputError(UNCHANGED, f"{folder} ({problem})", "Download them again.") from None
     return Tokenizer(tokenizer.to_str(), size, marked)
 
 
-def load_vocabularies(folder: Path, *sizes: int) -> tuple[MarianVocabulary, ...]:
+def load_vocabularies(folder: Path, *sizes: int) -> list[MarianVocabulary]:
     """Marian's vocabularies of source and target, with their ids in one file or in two.
 
     Raises InputError for missing or invalid files.
@@ -55,7 +51,7 @@ def load_vocabularies(folder: Path, *sizes: int) -> tuple[MarianVocabulary, ...]
             raise InputError(rule, f"{folder} without {model}", "Download the whole folder.")
         pieces, ids = (folder / model).read_bytes(), read_json(folder / ids_file)
         vocabularies.append(MarianVocabulary(pieces, ids, size, unknown))
-    return tuple(vocabularies)
+    return vocabularies
 
 
 def mark(folder: Path, name: str, default: str) -> str:

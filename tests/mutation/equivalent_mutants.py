@@ -180,7 +180,7 @@ On Linux UTF-8 is the usual encoding, too.
     published/files.py: values = json.loads(path.read_text())
     published/vocabularies.py: path.read_text()
 Weights that the arrays of the file replace.
-    published/loading.py: return np.broadcast_to(np.float32(1), size)
+    published/loading.py: return np.broadcast_to(1.0, size)
 No branch is empty where it begins beyond the last part; a count and seconds begin at 0.
     execution/rank_executor.py: branches(own.start, min(own.stop, parts), parts)
     execution/rank_executor.py: self.bytes_sent, self.seconds_waiting = (0.0, 0)
