@@ -9,6 +9,7 @@ Where transformers is installed, it must compute the same again.
 
 import functools
 import json
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -136,7 +137,7 @@ def float64_norms(name, array):
 
 
 def without_prefix(name, array):
-    return name.removeprefix("transformer."), "F32", array.tobytes()
+    return re.sub(r"^(transformer|bert|vit)\.", "", name), "F32", array.tobytes()
 
 
 def with_old_names(name, array):
@@ -150,7 +151,7 @@ def with_old_names(name, array):
     [
         ("gpt2", bfloat16, 2**-8),
         ("t5", float16, 2**-10),
-        ("gpt2", without_prefix, 0),
+        *((name, without_prefix, 0) for name in ("gpt2", "bert", "vit")),
         ("bert", with_old_names, 0),
     ],
 )

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 import numformer as nf
 from numformer import convert
 from numformer.generation import Continuation, Translation
+from numformer.published import files
 from numformer.published.loading import load_published
 from numformer.published.saving import save_published
 from numformer.trained import model_of_run
@@ -48,10 +49,12 @@ def test_a_text_begins_with_the_mark_of_its_tokenizer(name, tmp_path):
     assert trained("to be", length=5) == tokenizer.decode(ids + written)
 
 
-def test_a_tokenizer_that_is_no_text_is_refused(tmp_path, complaint):
+def test_a_tokenizer_that_is_no_text_is_refused(tmp_path, complaint, monkeypatch):
     path = published_texts.gpt2(tmp_path) / "tokenizer.json"
     path.write_bytes(path.read_bytes().replace(b'"e"', b'"\xff"', 1))
     assert "can't decode byte 0xff" in complaint(nf.load, tmp_path)
+    monkeypatch.setattr(files, "LARGEST_JSON", path.stat().st_size - 1)
+    assert f"{path}, which is too large" in complaint(nf.load, tmp_path)
 
 
 def test_a_t5_reads_a_single_end(tmp_path):
@@ -61,8 +64,8 @@ def test_a_t5_reads_a_single_end(tmp_path):
     tokenizer, trained = published_texts.tokenizers.Tokenizer.from_file(path), nf.load(folder)
     ids, source = tokenizer.encode("a dog sleep").ids, trained.text.source
     assert ids[-1] == 1 and [*source.encode(source.split("a dog sleep")), 1] == ids
-    length = trained.text.max_length
-    assert length == 512  # where no file says another
+    length, beam = trained.text.max_length, trained.text.beam
+    assert (length, beam, trained.text.length_penalty) == (512, 1, 1.0)  # where no file says more
     (written,) = nf.generation.greedy(trained.model, np.array([ids]), length)
     assert trained("a dog sleep") == tokenizer.decode(written)
 
@@ -279,9 +282,16 @@ def test_a_language_model_samples_if_its_folder_says_so(generation, temperature,
 
 
 def test_what_is_published_again_is_written_as_its_run_writes(tmp_path):
-    """Of a translator its longest text, of a language model its temperature, without a top_k."""
+    """Of a translator its longest text, of a language model its temperature, without a top_k.
+
+    Only a beam has a length penalty.
+    """
+    ids = dict(pad_token_id=0, decoder_start_token_id=1, eos_token_id=2, num_beams=1)
+    ids |= dict(bad_words_ids=[[0], [1], [3]])
+    beam = dict(max_length=13, num_beams=3, length_penalty=0.4)
     for kind, change, before, after in (
-        ("marian", dict(max_length=9), dict(max_new_tokens=4), dict(max_length=10, num_beams=1)),
+        ("marian", dict(max_length=9), dict(max_new_tokens=4), ids | dict(max_length=10)),
+        ("marian", dict(beam=3, length_penalty=0.4), {}, ids | beam),
         ("gpt2", dict(temperature=0.7), {}, dict(do_sample=True, temperature=0.7, top_k=0)),
         ("gpt2", dict(temperature=0.0), dict(do_sample=True), dict(do_sample=False)),
     ):
@@ -290,7 +300,7 @@ def test_what_is_published_again_is_written_as_its_run_writes(tmp_path):
         text = replace(nf.load(tmp_path / kind).text, **change)
         save_published(folder, model, metadata | {"generation": before}, text)
         written = json.loads((folder / "generation_config.json").read_text())
-        assert after.items() <= written.items() and "max_new_tokens" not in written
+        assert written == after
         assert nf.load(folder).text.description() == text.description()
 
 
@@ -317,6 +327,23 @@ def test_settings_that_would_change_a_text_are_warned_of(kind, generation, says,
     nf.load(folder)
     warned = [str(warning.message) for warning in recwarn]
     assert len(warned) == bool(says) and all(re.search(says, words) for words in warned), warned
+
+
+WITHOUT_EFFECT = dict(no_repeat_ngram_size=0, repetition_penalty=1.0, min_length=0)
+WITHOUT_EFFECT |= dict(min_new_tokens=0, encoder_no_repeat_ngram_size=0)
+WITHOUT_EFFECT |= dict(encoder_repetition_penalty=1.0, suppress_tokens=[], begin_suppress_tokens=[])
+
+
+def test_every_setting_that_numformer_lacks_is_warned_of_unless_it_has_no_effect(tmp_path, recwarn):
+    folder = published_texts.t5(tmp_path)
+    path, effective = folder / "generation_config.json", dict(forced_bos_token_id=3)
+    for name, value in WITHOUT_EFFECT.items():
+        effective[name] = [5] if isinstance(value, list) else value + 2
+    for settings in (WITHOUT_EFFECT, effective):
+        path.write_text(json.dumps(settings), encoding="utf-8")
+        nf.load(folder)
+    (warned,) = recwarn
+    assert all(f"{name} {value}, " in f"{warned.message}, " for name, value in effective.items())
 
 
 @pytest.mark.parametrize(
@@ -377,17 +404,49 @@ def test_capitals_of_a_vocab_txt_are_read_as_its_folder_says(lower, tmp_path):
     if lower is not None:
         (folder / "tokenizer_config.json").write_text(json.dumps(dict(do_lower_case=lower)))
     split = nf.load(folder).text.input_vocabulary.split
-    assert split("the dog") != ["[CLS]", "[UNK]", "[UNK]", "[SEP]"]
+    assert split("the dog") == ["[CLS]", "the", "dog", "[SEP]"]
     assert (split("THE dog") == split("the dog")) == (lower is not False)
 
 
-def test_the_earlier_files_of_a_gpt2_s_tokenizer_are_read(tmp_path):
+def test_the_earlier_files_of_a_gpt2_s_tokenizer_are_read(tmp_path, complaint):
     folder = published_texts.gpt2(tmp_path)
     written = nf.load(folder)("to be", length=5)
     path = folder / "tokenizer.json"
     published_texts.tokenizers.Tokenizer.from_file(str(path)).model.save(str(folder))
     path.unlink()
     assert nf.load(folder)("to be", length=5) == written
+    (folder / "merges.txt").write_text("a b c d")
+    message = complaint(nf.load, folder)
+    assert "files are unchanged; received" in message and "Download them again." in message
+    (folder / "merges.txt").rename(folder / "spiece.model")
+    assert "tokenizer, tokenizer.json, in its folder; received" in complaint(nf.load, folder)
+
+
+def test_a_long_context_is_cut_to_the_longest_text(tmp_path):
+    folder = published_texts.llama(tmp_path)
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | dict(max_position_embeddings=9999)))
+    assert nf.load(folder).text.context == 4096
+
+
+def test_a_marian_s_tokenizer_says_less_and_is_read_and_written(tmp_path):
+    """Without tokenizer_config.json one file has the ids of both; without an unknown there is none.
+
+    transformers asks for one, so the end stands in.
+    """
+    folder = published_texts.marian(tmp_path / "marian")
+    assert not (folder / "target_vocab.json").exists()
+    marks = dict(tokenizer_class="MarianTokenizer", separate_vocabs=False, eos_token="<end>")
+    marks |= dict(pad_token="<padding>", unk_token="<unknown>", bos_token="<start>")
+    path = folder / "tokenizer_config.json"
+    assert json.loads(path.read_text()) == marks
+    path.unlink()
+    model, metadata = model_of_run(folder)
+    text = nf.load(folder).text
+    assert text.source.unknown is None  # it is <unk> where no file names it
+    save_published(tmp_path / "again", model, metadata, text)
+    written = json.loads((tmp_path / "again" / "tokenizer_config.json").read_text())
+    assert written == marks | dict(unk_token="<end>")
 
 
 @pytest.mark.parametrize(
@@ -400,6 +459,12 @@ def test_the_earlier_files_of_a_gpt2_s_tokenizer_are_read(tmp_path):
         ("marian", "vocab.json", "[]", "vocab.json (it holds no"),
         ("marian", "vocab.json", '{"a": -1}', "every id in vocab.json is an id of the model"),
         ("marian", "tokenizer_config.json", "3", "tokenizer_config.json (it holds no"),
+        (
+            "bert",
+            "tokenizer_config.json",
+            '{"mask_token": "<hole>"}',
+            "no <hole> in the tokenizer of",
+        ),
         ("gpt2", "tokenizer.json", "{}", "tokenizer"),
         ("gpt2", "generation_config.json", "[]", "generation_config.json (it holds no"),
         ("bert", "config.json", "[]", "config.json (it holds no"),
@@ -408,7 +473,7 @@ def test_the_earlier_files_of_a_gpt2_s_tokenizer_are_read(tmp_path):
 )
 def test_a_malformed_file_is_named(kind, file, content, words, tmp_path, complaint):
     path = getattr(published_texts, kind)(tmp_path) / file
-    path.unlink() if content is None else path.write_text(content)
+    path.unlink(missing_ok=True) if content is None else path.write_text(content)
     assert words in complaint(load_published, tmp_path)
 
 
@@ -443,6 +508,8 @@ def test_a_translator_is_trained_on(name, ids, tmp_path, call, monkeypatch):
 @pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "bert", "marian", "marian_of_two", "vit"])
 def test_what_is_converted_comes_back_as_it_was(name, tmp_path, call):
     folder = getattr(published_texts, name)(tmp_path / name)
+    if name == "vit":
+        (folder / "preprocessor_config.json").write_text('{"image_mean": [0.1, 0.2, 0.3]}')
     code, _, err = call(convert.main, f"{folder} --out {tmp_path / 'run'}")
     assert code == 0, err
     back = tmp_path / "new" / "back"
@@ -450,8 +517,8 @@ def test_what_is_converted_comes_back_as_it_was(name, tmp_path, call):
     arrays, again = (load_file(path / "model.safetensors") for path in (folder, back))
     assert arrays.keys() == again.keys()
     assert all(np.array_equal(arrays[key], again[key]) for key in arrays)
-    configs = [json.loads((path / "config.json").read_text()) for path in (folder, back)]
-    assert configs[0] == configs[1]
+    for path in folder.glob("*.json"):
+        assert json.loads(path.read_text()) == json.loads((back / path.name).read_text())
     if name != "vit":
         asked = "the small [MASK]" if name == "bert" else "a dog"
         assert nf.load(folder)(asked) == nf.load(tmp_path / "run")(asked) == nf.load(back)(asked)
@@ -490,11 +557,13 @@ def test_our_language_model_becomes_a_gpt2(symbols, ids, tmp_path, call):
 
 @pytest.mark.parametrize("tying", ["all", "target", "none"])
 def test_our_transformer_becomes_a_marian(tying, tmp_path, call):
-    """With one vocabulary or two."""
+    """With one vocabulary or two, with biases or without."""
     written = 20 if tying == "all" else 24
     sizes = dict(source_vocabulary=20, target_vocabulary=written, d_model=8, d_ff=8, heads=2)
-    config = nf.Config(**sizes, layers=1, tying=tying)
-    model = nf.Transformer(config)
+    config = nf.Config(**sizes, layers=1, tying=tying, attention_bias=tying != "target")
+    model, rng = nf.Transformer(config), np.random.default_rng(0)
+    for parameter in model.named_parameters().values():
+        parameter.data[...] += 0.1 * rng.standard_normal(parameter.shape)
     nf.save_model(tmp_path / "best.safetensors", model)
     code, out, _ = call(convert.main, f"{tmp_path} --to-huggingface --out {tmp_path / 'marian'}")
     assert code == 0 and out[0].endswith("holds a marian for transformers")

@@ -1,0 +1,114 @@
+"""Which arrays of a published folder fill which parameters, and what is refused by name."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from published_cases import CASES, RandomModel
+from safetensors.numpy import load_file, save_file
+
+from numformer.published.loading import load_published
+
+
+def change(folder: Path, removed: tuple[str, ...] = (), added: dict | None = None) -> Path:
+    path = folder / "model.safetensors"
+    arrays = {name: array for name, array in load_file(path).items() if name not in removed}
+    save_file(arrays | (added or {}), path)
+    return folder
+
+
+IGNORED = {
+    "marian": ["model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"],
+    "gpt2": ["transformer.h.0.attn.bias", "transformer.h.1.attn.masked_bias"],
+    "llama": ["model.layers.1.self_attn.rotary_emb.inv_freq"],
+    "t5": ["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"],
+    "bert": ["bert.embeddings.position_ids", "bert.pooler.dense.weight", "bert.pooler.dense.bias"],
+}
+"""Arrays of files that transformers wrote, which hold nothing that our models lack."""
+
+
+@pytest.mark.parametrize("kind", IGNORED)
+def test_arrays_that_our_model_does_not_need_are_left_out(kind, tmp_path, complaint):
+    """Even without the prefix of all names; elsewhere an array of the same name is refused."""
+    example, array = RandomModel(kind, CASES[kind], np.float32), np.ones(3, np.float32)
+    expected, prefix = example.model.state_dict(), {"gpt2": "transformer.", "bert": "bert."}
+    for form in ("", prefix.get(kind, "")):
+        folder = change(example.save(tmp_path), added=dict.fromkeys(IGNORED[kind], array))
+        path = folder / "model.safetensors"
+        save_file({n.removeprefix(form): values for n, values in load_file(path).items()}, path)
+        state = load_published(folder)[0].state_dict()
+        assert state.keys() == expected.keys()
+        assert all(np.allclose(state[name], expected[name], rtol=1e-6) for name in expected)
+    for name in IGNORED[kind]:
+        folder = change(example.save(tmp_path), added={f"other.{name}": array})
+        assert f"received other.{name}, [3], which belongs to none" in complaint(
+            load_published, folder
+        )
+
+
+@pytest.mark.parametrize(
+    ("case", "name", "words"),
+    [
+        (
+            "gpt2",
+            "transformer.wte.weight",
+            "no transformer.wte.weight or lm_head.weight, which is input.embedding.weight",
+        ),
+        (
+            "llama",
+            "model.layers.1.mlp.up_proj.weight",
+            "no model.layers.1.mlp.gate_proj.weight + model.layers.1.mlp.up_proj.weight, "
+            "which is tower.layers.1.feed_forward.sublayer.inner.weight",
+        ),
+        ("vit", "classifier.bias", "no classifier.bias, which is output.bias"),
+        ("gpt2_untied", "transformer.wte.weight", "which is output.weight in numformer"),
+    ],
+)
+def test_an_array_that_is_missing_is_named(case, name, words, tmp_path, complaint):
+    """What was read as the embedding is not the output's, too."""
+    folder = RandomModel(case, CASES[case], np.float32).save(tmp_path)
+    array = load_file(folder / "model.safetensors")[name]
+    folder = change(folder, removed=(name,), added={"other": array})
+    assert words in complaint(load_published, folder)
+
+
+LAYER = "tower.layers.0"
+
+
+@pytest.mark.parametrize(
+    ("case", "arrays", "received"),
+    [
+        (
+            "llama",
+            {f"model.layers.0.mlp.{name}_proj.weight": (20, 16) for name in ("gate", "up")},
+            "model.layers.0.mlp.gate_proj.weight + model.layers.0.mlp.up_proj.weight "
+            f"(20, 16) and (20, 16) for {LAYER}.feed_forward.sublayer.inner.weight (16, 48)",
+        ),
+        (
+            "gpt2",
+            {"transformer.h.0.attn.c_attn.bias": (47,)},
+            "transformer.h.0.attn.c_attn.bias (47,) for "
+            + " + ".join(
+                f"{LAYER}.self_attention.sublayer.{name}.bias" for name in ("query", "key", "value")
+            )
+            + " (16,) and (16,) and (16,)",
+        ),
+        (
+            "vit",
+            {"vit.embeddings.position_embeddings": ()},
+            "vit.embeddings.position_embeddings () for positions.weight (10, 16)",
+        ),
+        (
+            "vit",
+            {"vit.embeddings.patch_embeddings.projection.weight": (16, 48)},
+            "vit.embeddings.patch_embeddings.projection.weight (16, 48) for "
+            "embedding.weight (48, 16)",
+        ),
+    ],
+)
+def test_an_array_of_another_shape_is_named(case, arrays, received, tmp_path, complaint):
+    folder = RandomModel(case, CASES[case], np.float32).save(tmp_path)
+    others = {name: np.ones(shape, np.float32) for name, shape in arrays.items()}
+    others["other"] = np.ones(10_000, np.float32)  # as many numbers as the config.json implies
+    message = complaint(load_published, change(folder, added=others))
+    assert f"the shape that its config.json implies; received {received}. Take" in message
