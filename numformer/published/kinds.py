@@ -71,8 +71,11 @@ def _infilling(folder: Path, config, settings: ForeignConfig) -> Infilling:
     hole = mark(folder, "mask_token", "[MASK]")
     vocabulary = load_tokenizer(folder, config.vocabulary, marked=True)
     if hole not in vocabulary.symbols:
-        rule, fix = "a model that fills holes has a hole symbol", "Download the tokenizer again."
-        raise InputError(rule, f"no {hole} in the tokenizer of {folder}", fix)
+        raise InputError(
+            "a model that fills holes has a hole symbol",
+            f"no {hole} in the tokenizer of {folder}",
+            "Download the tokenizer again.",
+        )
     return Infilling(vocabulary, hole, config.longest)
 
 

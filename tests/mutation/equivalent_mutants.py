@@ -158,6 +158,7 @@ The number of texts that are computed at once.
     generation/transduction.py: min(251, 2 ** 20
 A copy of what could be viewed as well.
     later/attention/rotary.py: return x.copy()
+    published/table.py: return np.concatenate(arrays, axis=-1)
 The time at which a line appears on a terminal, and its place beside a progress bar.
     training/loop.py: print(line)
     training/loop.py: print(line, flush=False)
@@ -179,6 +180,11 @@ A round in which no two are added; a tree with one more level, which adds nothin
 On Linux UTF-8 is the usual encoding, too.
     published/files.py: values = json.loads(path.read_text())
     published/vocabularies.py: path.read_text()
+Every published model has norms, which the lower bound leaves out: a folder with just as many
+numbers lacks some, and is refused later.
+    published/loading.py: if config.least_parameters >= count
+No JSON file is that long to the byte.
+    published/files.py: LARGEST_JSON = 100000001
 Weights that the arrays of the file replace.
     published/loading.py: return np.broadcast_to(1.0, size)
 No branch is empty where it begins beyond the last part; a count and seconds begin at 0.

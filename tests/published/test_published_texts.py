@@ -286,12 +286,12 @@ def test_what_is_published_again_is_written_as_its_run_writes(tmp_path):
 
     Only a beam has a length penalty.
     """
-    ids = dict(pad_token_id=0, decoder_start_token_id=1, eos_token_id=2, num_beams=1)
-    ids |= dict(bad_words_ids=[[0], [1], [3]])
-    beam = dict(max_length=13, num_beams=3, length_penalty=0.4)
+    early, ids = dict(early_stopping=True), dict(decoder_start_token_id=1, eos_token_id=2)
+    ids |= dict(pad_token_id=0, bad_words_ids=[[0], [1], [3]], max_length=10, num_beams=1)
+    beam = dict(max_length=13, num_beams=2, length_penalty=0.4)
     for kind, change, before, after in (
-        ("marian", dict(max_length=9), dict(max_new_tokens=4), ids | dict(max_length=10)),
-        ("marian", dict(beam=3, length_penalty=0.4), {}, ids | beam),
+        ("marian", dict(max_length=9), early | dict(max_new_tokens=4), early | ids),
+        ("marian", dict(beam=2, length_penalty=0.4), {}, ids | beam),
         ("gpt2", dict(temperature=0.7), {}, dict(do_sample=True, temperature=0.7, top_k=0)),
         ("gpt2", dict(temperature=0.0), dict(do_sample=True), dict(do_sample=False)),
     ):
@@ -380,7 +380,7 @@ def test_a_symbol_that_is_banned_alone_is_never_written(kind, file, unwritten, t
     model, metadata = model_of_run(tmp_path)
     special = model.config.special
     assert (special.unwritten, special.ends) == (unwritten, [2, 7])
-    save_published(tmp_path / "again", model, metadata)
+    save_published(tmp_path / "again", model, metadata, nf.load(tmp_path).text)
     assert model_of_run(tmp_path / "again")[0].config == model.config
 
 
