@@ -11,7 +11,7 @@ from published_cases import CASES, RandomModel, V
 from safetensors.numpy import save_file
 
 import numformer as nf
-from numformer import convert
+from numformer import convert, published
 from numformer.published import files
 from numformer.published.loading import load_published
 
@@ -163,7 +163,7 @@ def test_a_folder_without_safetensors_is_told_apart(name, words, tmp_path, compl
 
 def test_a_folder_with_a_model_type_is_a_published_model(tmp_path, monkeypatch, complaint):
     config = tmp_path / "config.json"
-    assert not files.is_published(tmp_path)
+    assert published.__all__ == ["is_published"] and not published.is_published(tmp_path)
     config.write_text('{"vocab_size": 50, "model_type": "gpt2"}')
     assert files.is_published(tmp_path) and files.read_json(config)["vocab_size"] == 50
     monkeypatch.setattr(files, "LARGEST_JSON", config.stat().st_size)
