@@ -174,6 +174,8 @@ class CollectedItems(Quick):
 class Failures(list):
     """A pytest plugin that collects the exceptions with which tests fail."""
 
+    __hash__ = object.__hash__  # pluggy keeps plugins in sets
+
     def pytest_exception_interact(self, call):
         self.append(call.excinfo.value)
 
