@@ -6,10 +6,12 @@ import http.server
 import sys
 import textwrap
 import webbrowser
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import lessons
-from lessons.kit.exercise import NOT_BEGUN, wrapped
+from lessons.kit.exercise import NOT_BEGUN, Exercise, wrapped
 from lessons.kit.lesson import plain
 from lessons.kit.notebook import exercise_notebook, lesson_notebook
 from lessons.kit.quiz import ask
@@ -53,10 +55,20 @@ def start(number: int, file: Path, solved: bool = False) -> int:
     return 0
 
 
+def _require_solutions(found: Any, exercises: Sequence[Exercise], files: list[Path]) -> Any:
+    """Return what was found in the files; raise InputError if this is nothing."""
+    if not found:
+        names = ", ".join(exercise.name for exercise in exercises)
+        fix = f"`python -m lessons start {exercises[0].lesson} FILE` writes one to begin with."
+        where = ", ".join(map(str, files))
+        raise InputError(f"FILE defines one of {names}", f"none of them in {where}", fix)
+    return found
+
+
 def check(number: int, file: Path) -> int:
     """Say of each exercise whether the file solves it -> 0 if all that are in it are right."""
     exercises = lessons.load(number).EXERCISES
-    functions = solutions(file, exercises)
+    functions = _require_solutions(solutions(file, exercises), exercises, [file])
     right, wrong = 0, set()
     for exercise in exercises:
         if exercise.name not in functions:
@@ -82,6 +94,7 @@ def progress(files: list[Path]) -> int:
     }
     every = [exercise for exercises in written.values() for exercise in exercises]
     read = [solutions(file, every) for file in files]
+    _require_solutions(any(read), every, files)
     solved = 0
     for entry, exercises in written.items():
         open_ones = []

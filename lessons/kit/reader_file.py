@@ -107,7 +107,8 @@ def starter(title: str, exercises: Sequence, solved: bool = False) -> str:
 def solutions(path: Path, exercises: Sequence) -> dict[str, object]:
     """What a reader's file defines under the names of the exercises.
 
-    Raises InputError where the file cannot be read or run, or defines none of them.
+    A file that contains none of these names is not run. Raises InputError where a file cannot be
+    read or run.
     """
     rule = "FILE is a Python file or a notebook with functions of the exercises"
     fix = f"`python -m lessons start {exercises[0].lesson} FILE` writes one to begin with."
@@ -129,6 +130,9 @@ def solutions(path: Path, exercises: Sequence) -> dict[str, object]:
             f"{place}: {what}",
             "Mend that line first." if line else fix,
         ) from None
+    wanted = {exercise.name for exercise in exercises}
+    if not wanted & {*code.co_names}:
+        return {}
     # As with `python FILE`, modules beside the file can be imported.
     paths = sys.path[:]
     sys.path.insert(0, str(path.resolve().parent))
@@ -162,13 +166,7 @@ def solutions(path: Path, exercises: Sequence) -> dict[str, object]:
         ) from None
     finally:
         sys.path[:] = paths
-    functions = {
-        exercise.name: names[exercise.name] for exercise in exercises if exercise.name in names
-    }
-    if not functions:
-        wanted = ", ".join(exercise.name for exercise in exercises)
-        raise InputError(f"FILE defines one of {wanted}", f"none of them in {path}", fix)
-    return functions
+    return {name: names[name] for name in wanted & {*names}}
 
 
 def cells(notebook: bytes) -> str:

@@ -35,8 +35,11 @@ QUESTIONS = [
         (b"", "FILE defines one of softmax_backward, attention_backward"),
         (b"x = 1\ndef f(:\n", "mine.py, line 2: invalid syntax. Mend that line first."),
         (b"\x00\xff\xfe\x89PNG", "FILE is a Python file"),
-        (b"\n\nimport no_such_module\n", "line 3: ModuleNotFoundError: No module named"),
-        (b"import sys\nsys.exit(0)", "line 2: SystemExit"),
+        (
+            b"\n\nimport no_such_module\nsoftmax_backward = 0",
+            "line 3: ModuleNotFoundError: No module named",
+        ),
+        (b"import sys\nsys.exit(softmax_backward := 0)", "line 2: SystemExit"),
     ],
 )
 def test_a_file_that_does_not_run_is_one_line(source, words, checked):
@@ -117,20 +120,22 @@ def test_a_function_is_checked_by_its_name(complaint):
 
 
 def test_progress_tells_what_is_solved_in_one_of_the_files(call, tmp_path):
-    wrong, right = tmp_path / "early.py", tmp_path / "late.py"
+    wrong, right, other = (tmp_path / f"{name}.py" for name in ("early", "late", "training"))
+    other.write_text("raise SystemExit('a script without exercises is not run')")
     wrong.write_text(softmax("return dweights * weights") + attention().removeprefix(HEADER))
     right.write_text(RIGHT["softmax_backward"][0])
     todo = [exercise.name for exercise in lessons.load(3).EXERCISES][2:]
     every = sum(len(lessons.load(number).EXERCISES) for number in LESSONS)
     not_yet = ["softmax_backward (not right yet)"]
-    for files, first in ((wrong,), not_yet), ((wrong, right), []), ((right, wrong), []):
+    for files, first in ((wrong,), not_yet), ((wrong, right), []), ((other, right, wrong), []):
         code, out, err = call(main, "progress", *map(str, files))
         assert (code, err) == (1, []) and len(out) == len(LESSONS) + 1
         (line,) = (line for line in out if line.startswith("   3  "))
         assert line.endswith(f"to do: {', '.join([*first, *todo])}")
         assert out[-1] == f"{2 - len(first)} of {every} exercises solved"
-    code, out, err = call(main, "progress", str(tmp_path / "none.py"))
-    assert (code, out, len(err)) == (2, [], 1)
+    for file in (tmp_path / "none.py", other):
+        code, out, err = call(main, "progress", str(file))
+        assert (code, out, len(err)) == (2, [], 1)
 
 
 def test_serve_builds_the_pages_and_opens_them_until_ctrl_c(call, builder, tmp_path, monkeypatch):
