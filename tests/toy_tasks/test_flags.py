@@ -78,6 +78,9 @@ def test_saved_settings_are_those_of_the_command(name, succeed, refuse):
         succeed(main, "--config a.toml --save-settings b.toml")
         text = Path("a.toml").read_text()
         assert Path("b.toml").read_text() == text and "clip-norm = 1e-09\n" in text
+    if "--data" in flags:  # such a file moves together with the data beside it
+        succeed(main, f"{flags} --save-settings beside.toml")
+        assert text.replace(f"{Path.cwd()}/", "") == Path("beside.toml").read_text()
     assert ("epochs = 3" in text) == (name == "pairs") == ("steps = " not in text)
 
 

@@ -117,8 +117,8 @@ def _write_settings(options: argparse.Namespace) -> None:
     if getattr(options, "epochs", None):  # the epochs determine the steps
         saved = saved | {"epochs": options.epochs, "steps": None}
     if data := saved.get("data"):
-        absolute = [*map(os.path.abspath, [data] if isinstance(data, str) else data)]
-        saved["data"] = absolute if isinstance(data, list) else absolute[0]
+        paths = [_travelling(file, path) for file in ([data] if isinstance(data, str) else data)]
+        saved["data"] = paths if isinstance(data, list) else paths[0]
     # TOML writes strings, numbers, booleans and lists as JSON does.
     lines = [
         f"{name.replace('_', '-')} = {json.dumps(value, ensure_ascii=False)}\n"
@@ -127,6 +127,12 @@ def _write_settings(options: argparse.Namespace) -> None:
     ]
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, "".join(["[options]\n", *lines]).encode(errors="backslashreplace"))
+
+
+def _travelling(data: str, settings: str | Path) -> str:
+    """Relative to the file of settings, if the data are beside or below it; else absolute."""
+    data, folder = os.path.abspath(data), Path(os.path.abspath(settings)).parent
+    return str(Path(data).relative_to(folder)) if Path(data).is_relative_to(folder) else data
 
 
 def _require_unchanged(
