@@ -128,6 +128,8 @@ COMMANDS = {
     "copy_task --hidden 3": "--hidden 3; is --d-model meant?",
     "pairs --vocab-size 3": "--vocab-size 3; is --subwords meant?",
     "translate --vocab-size 3": "--vocab-size 3; is --vocabulary meant?",
+    "pairs --opti sgd": "--opti sgd; is --optimizer meant?",
+    "write --predictions a.tsv": "--predictions a.tsv; --predictions is for other tasks",
     "write --block-size 3": "--block-size 3; is --context meant?",
     "copy_task --rate 0": "rate is a number above 0, or None; received 0.0. Change rate",
     "copy_task --rate 1 --factor 2": "by --rate or by --factor; received both. Leave out one",

@@ -202,8 +202,9 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
         const="both",
         default="",
         choices=["source", "target", "both", ""],
-        help="the side whose symbols are words instead of characters; without a value: both "
-        "(default: neither)",
+        metavar="SIDE",
+        help="the side whose symbols are words instead of characters: source, target or both; "
+        "without a value: both (default: neither)",
     )
     add("--subwords", type=integer, metavar="N", help=HELP)
     for name, split, most in (("dev", "development", 500), ("test", "test", 2000)):

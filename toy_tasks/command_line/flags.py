@@ -146,7 +146,7 @@ def _add_answer_flags(parser: Parser, pipeline: type[TextPipeline] | None, input
     about = "draw where each layer and head looks as the model answers --input"
     group.add_argument("--attention", type=picture_path, metavar="FILE.png", help=about)
     known = inspect.signature(pipeline.write).parameters if pipeline else ()
-    parser.other_flags = flags_of_models() | {"--greedy"}
+    parser.other_flags = flags_of_models() | {"--greedy", "--predictions"}
     parser.answer_settings = {*known}
     sampling = group.add_mutually_exclusive_group()
 

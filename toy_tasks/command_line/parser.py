@@ -146,7 +146,8 @@ class Parser(argparse.ArgumentParser):
         candidates = [flag for flag in SUGGESTIONS.get(name, []) if flag in known]
         if name in self.other_flags and not candidates:
             return f"; {name} is for other tasks"
-        candidates = candidates or difflib.get_close_matches(name, known, 1, 0.7)
+        beginnings = [flag for flag in known if len(name) > 4 and flag.startswith(name)]
+        candidates = candidates or beginnings or difflib.get_close_matches(name, known, 1, 0.7)
         return f"; is {candidates[0]} meant?" if candidates else ""
 
 
