@@ -78,7 +78,9 @@ def read_run(folder: Path) -> Run:
             if saved.pop("crc32") != run_folders.checksum(saved):
                 raise ValueError("its checksum says that it was changed")
         settings = saved["options"] | saved["config"] | saved.get("recipe", {})
-        settings["rate"] = saved["options"].get("rate")  # the recipe has a factor instead
+        settings["rate"] = saved["options"].get("rate")
+        if settings["rate"] is not None:
+            settings["factor"] = None  # the recipe has it in place of the rate
         settings |= {name: int(settings[name]) for name in ("seed", "steps")}
         path = folder / "metrics.jsonl"
         lines = [_require_numbers(line) for line in read_metrics(path)]
