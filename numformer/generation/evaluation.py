@@ -58,12 +58,7 @@ class Evaluation:
 
     def lines(self) -> list[str]:
         """Each measure with its 95 % interval, such as "exact match 0.9950 (0.9915 to 0.9980)"."""
-        return [
-            "{} {:.4f} ({:.4f} to {:.4f})".format(
-                name.replace("_", " "), measure.value, *measure.interval()
-            )
-            for name, measure in self.measures.items()
-        ]
+        return [f"{name.replace('_', ' ')} {measure}" for name, measure in self.measures.items()]
 
     def save(self, path: str | Path) -> None:
         """Write the predictions to a file: TABs between columns, and the columns' names on top.

@@ -43,6 +43,9 @@ class Measure:
         """scale * sum(parts) / sum(wholes), such as errors per 100 words."""
         return cls(np.array([parts, wholes], float).T, partial(_quotient, scale))
 
+    def __repr__(self) -> str:
+        return "{:.4f} ({:.4f} to {:.4f})".format(self.value, *self.interval())
+
     @property
     def value(self) -> float:
         """The measure of all examples."""

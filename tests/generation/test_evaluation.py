@@ -200,6 +200,7 @@ def test_the_interval_is_that_of_resampled_examples():
     assert widths[0] > 3 * widths[1]
     ratio = Measure.ratio([1, 0], [3, 1], 100)  # of sums, not the mean of ratios
     assert ratio.value == 25 and ratio.interval() == (0, pytest.approx(100 / 3))
+    assert repr(ratio) == "25.0000 (0.0000 to 33.3333)"  # not the counts of every example
     assert len({*ratio.interval(samples=1)}) == 1
     assert Measure.ratio([3], [0]).value == 3 and Measure.ratio([0], [0]).value == 0
 
