@@ -186,6 +186,9 @@ class Trained:
 
     def _split(self, examples) -> tuple[list[list[str]], list[list[list[str]]]]:
         """Examples -> the symbols of their first texts, and those of each text's right answers."""
+        if isinstance(examples, str | Path):
+            fix = 'Write [("12345", "54321")]; on the command line, --data names a file.'
+            raise InputError("examples are pairs of texts", f"{str(examples)!r:.60}", fix)
         texts, choices = [], []
         for number, example in enumerate(examples, 1):
             is_pair = isinstance(example, tuple | list) and len(example) == 2
@@ -235,7 +238,9 @@ class Trained:
             raise InputError(
                 f"{method} of this model has the settings {names}",
                 unknown[0],
-                "Leave it out, or load a run of another task.",
+                "The method n_best(texts, count) gives several answers."
+                if unknown[0] in ("n_best", "count") and hasattr(self.text, "n_best")
+                else "Leave it out, or load a run of another task.",
             )
 
     def attention(self, text: str, **settings) -> Attention:

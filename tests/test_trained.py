@@ -324,6 +324,8 @@ def test_the_best_answers_are_those_of_a_beam_with_their_scores(run, complaint):
     assert_allclose([score for score, _ in best], [score for score, _ in again], rtol=1e-6)
     assert best[0][0] > best[1][0] and len(other) == 2
     assert notes[0] == "training never saw 'x' (in 'axe')" and len(notes) == 1
+    assert "The method n_best(texts, count) gives" in complaint(trained, "ab", n_best=2)
+    assert "on the command line, --data names a file" in complaint(trained.evaluate, "pairs.tsv")
     settings = "n_best of this model has the settings beam, length_penalty, penalty, max_length;"
     assert settings in complaint(trained.n_best, ["ab"], 2, top_k=2)
     assert "texts are a list of strings; received a string" in complaint(trained.n_best, "ab", 2)
