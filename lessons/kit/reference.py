@@ -177,7 +177,11 @@ def own_fields(kind: type) -> list[str]:
             text += f" = {ast.unparse(part.value)}" if isinstance(part.value, ast.Constant) else ""
         if not note and (found := re.search("  # (.*)", lines[part.end_lineno - 1])):
             note = found[1]
-        rows.append(f"{text},{f'  # {note}' if note else ''}\n")
+        row = f"{text},{f'  # {note}' if note else ''}"
+        if note and len(row) > WIDTH:
+            above = dict(initial_indent="    # ", subsequent_indent="    # ")
+            row = f"{textwrap.fill(note, WIDTH, **above)}\n{text},"
+        rows.append(f"{row}\n")
     return rows
 
 

@@ -10,6 +10,7 @@ import pytest
 import numformer
 from lessons import reference
 from lessons.kit.ascii_math import in_latex
+from lessons.kit.reference import signature
 
 ENTRIES = list(dict.fromkeys(reference.entries().values()))
 
@@ -39,6 +40,9 @@ def test_an_example_runs_and_uses_its_names(entry, monkeypatch):
     assert {*entry.names} <= {node.id for node in used if isinstance(node, ast.Name)}
     assert reference.run(entry.page, name).strip()
     assert all(entry.docs) or entry.is_constant
+    if name.endswith("Config") or name == "Recipe":  # what a setting means is in sight
+        lines = signature(name, entry.objects[0]).splitlines()
+        assert max(map(len, lines)) <= reference.WIDTH
 
 
 @pytest.mark.parametrize(
