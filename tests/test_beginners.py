@@ -138,7 +138,8 @@ COMMANDS = {
     "copy_task --start mine": "received mine, which is not there. Name the folder of a run",
     "pairs --run mine --input a": "received mine, which is not there. Name the folder of a run",
     "copy_task --config mine.toml": "mine.toml must be a file that can be read; received No such",
-    "pairs": "pairs takes --data with one file or three, or a --demo, or a --run to use; received",
+    "pairs": "pairs takes --data with one file or three, or a --demo, or a --run to use; received "
+    "0 files and no demo",
     "write": 'For example --data FILE.txt, or --run runs/write-FILE --input "To be"',
 }
 

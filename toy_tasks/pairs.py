@@ -216,7 +216,7 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     if bool(options.demo) == bool(options.data) or len(options.data or [0]) not in (1, 3):
         raise InputError(
             "pairs takes --data with one file or three, or a --demo, or a --run to use",
-            f"--data {options.data}, --demo {options.demo}",
+            f"{counted(len(options.data or ()), 'file')} and {'a' if options.demo else 'no'} demo",
             "For example --data FILE.tsv, or --demo dates",
         )
     if min(options.dev_size, options.test_size) < 1:

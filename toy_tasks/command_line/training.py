@@ -96,8 +96,11 @@ def train_task(
             print(f"begins with the weights of {options.start}")
         parameters = counted(model.parameter_counts()["total"], "parameter")
         length = None if options.resume else epoch_length(task)  # counting may take long
-        epochs = f" ({options.steps / length:.3g} epochs)" if length else ""
+        epochs = counted(float(f"{options.steps / length:.3g}"), "epoch") if length else ""
+        epochs = f" ({epochs})" if epochs else ""
         print(f"{folder}: {parameters}, {counted(options.steps, 'step')}{epochs}")
+        if options.warmup > options.steps and not options.quick:
+            print(f"note: --warmup {options.warmup} is longer than the run: its rates stay low")
         try:
             best = train(model, task, folder, schedule, recipe, **keywords)
         except Interrupted as stopped:

@@ -123,7 +123,7 @@ def print_examples(task: TransductionTask, written: Sequence[str]) -> None:
         print("the worst of the others")
     for i in worst[:6]:
         source, right = task.test[i]
-        print(f"  {source:>20} -> {written[i]}   WRONG, it is {' or '.join(right)}")
+        print(f"  {source:>20} -> {written[i] or '(nothing)'}   WRONG, it is {' or '.join(right)}")
 
 
 def draw_cross_attention(
