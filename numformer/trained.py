@@ -281,6 +281,8 @@ def model_path(run: Path) -> Path:
             found if run.exists() else f"{run}, which is not there",
             f"Name one of the runs, such as {runs[0]}."
             if runs
+            else "Continue the run with --resume until its first evaluation."
+            if (run / "last.safetensors").is_file()
             else "Name the folder of a run, such as runs/reverse, or train one.",
         )
     return path
