@@ -57,9 +57,12 @@ COURSE = [
 
 
 def commands() -> dict[str, str]:
-    """The command of each lesson, with its title, and the command that builds all pages."""
+    """The command of each lesson, with its title, and those for all lessons."""
     lessons = {f"python -m lessons {entry.number}": entry.title for entry in COURSE if entry.path}
-    return lessons | {"python -m lessons.build --out site": "all of them as pages for a browser"}
+    return lessons | {
+        "python -m lessons serve": "all of them as pages for a browser",
+        "python -m lessons": "exercises, questions, progress, notebooks",
+    }
 
 
 def load(number: int) -> ModuleType:

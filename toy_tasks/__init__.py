@@ -29,10 +29,13 @@ TASKS = {
 
 
 def commands() -> dict[str, str]:
-    """The command of each task, with what its model learns and how long that takes."""
+    """The command of each task, with what its model learns and its time, and those for runs."""
     return {
         f"python -m toy_tasks.{name}": f"{learns} ({time})"
         for name, (time, learns, _) in TASKS.items()
+    } | {
+        "python -m toy_tasks.compare RUN RUN": "compare runs, with a table and curves",
+        "python -m toy_tasks.heads --run RUN": "find out what the attention heads of a run do",
     }
 
 
