@@ -183,8 +183,9 @@ class Layer:
         saved = self.saved
         if not saved:
             raise RuntimeError(
-                f"{type(self).__name__}.backward needs a forward before it, with saving on. One "
-                "forward allows one backward, and zero_grad discards what it saved. Call forward."
+                f"{type(self).__name__}.backward needs a forward before it that calls `save`, "
+                "with saving on. One forward allows one backward, and zero_grad discards what it "
+                "saved"
             )
         return saved.pop()
 

@@ -113,5 +113,5 @@ def _package(*names: str) -> Any:
     for name in names:
         with contextlib.suppress(ImportError):
             return importlib.import_module(name)
-    rule, fix = f"this copy of the metrics needs {names[0]}", f"Run pip install {names[0]}."
+    rule, fix = f"this choice of log_to (--log-to) needs {names[0]}", f"Run pip install {names[0]}."
     raise InputError(rule, "no such package", fix)

@@ -262,7 +262,7 @@ def test_each_forward_serves_one_backward(name, xp):
     backward(layer, dy)
     assert layer.pending() == 0
     if saves:
-        with pytest.raises(RuntimeError, match="forward before it") as caught:
+        with pytest.raises(RuntimeError, match="forward before it that calls `save`") as caught:
             backward(layer, dy)
         named = str(caught.value).partition(".")[0]
         assert named in {type(part).__name__ for part in layer.layers_within()}

@@ -80,5 +80,6 @@ def test_a_missing_package_is_named_first(monkeypatch, call, complaint, tmp_path
     for name, package in {"tensorboard": "tensorboardX", "wandb": "wandb"}.items():
         code, out, (error,) = call(copying, f"--log-to csv {name}")
         assert (code, out, [*Path().iterdir()]) == (2, [], [])
-        assert f"needs {package}; received no" in error and f"pip install {package}." in error
+        assert f"log_to (--log-to) needs {package}; received no" in error
+        assert f"pip install {package}." in error
     assert "csv, tensorboard, wandb; received 'x'" in complaint(run, "run", log_to=["x"])
