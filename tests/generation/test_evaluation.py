@@ -280,7 +280,7 @@ def test_what_cannot_be_evaluated_is_refused(complaint):
         partial(pairs.score, [("a", [])]): "received example 1 without any",
         partial(pairs.evaluate, [("a", "one"), ("", "one")]): "received 0 symbols in example 2",
         partial(pairs.evaluate, [("a",)]): "a pair of texts, or a text and a list of right",
-        partial(pairs.evaluate, "abc"): "a pair of texts, or a text and a list of right",
+        partial(pairs.evaluate, "abc"): "examples are pairs of texts; received 'abc'",
         partial(pairs.evaluate, [("abc", None)]): "received ('abc', None)",
         partial(pairs.evaluate, [(1, "one")]): "received (1, 'one')",
         partial(pairs.score, ("abc", "one")): "received 'abc'",
