@@ -511,9 +511,23 @@ def quiz() -> list[Question]:
     """Questions on this lesson; numbers are computed."""
     return [
         Question(
-            question="An RNN has one unit and the recurrent weight 2. The state after a step is "
-            "$h = 0.9$. A gradient goes back through this step. By how much is it multiplied?",
+            question="An RNN has one unit and the recurrent weight 2. The state after a step is $h "
+            "= 0.9$. A gradient goes back through this step. By how much is it multiplied?",
             answer=2 * (1 - 0.9**2),
+            tolerance=0.005,
+            mistakes={
+                2: "That is the weight alone. The gradient also passes the tanh, and its slope at "
+                "this state is far below 1.",
+                1 - 0.9**2: "That is the slope of the tanh. On its way to the old state the "
+                "gradient is also multiplied by the weight.",
+                2 * 0.9: "You multiplied the weight by the state. Backward needs the slope of the "
+                "tanh instead, which is $1 - h^2$.",
+                2 * (1 - 0.9): "You did not square the state: the slope of the tanh is $1 - h^2$.",
+                2 * 0.9 * (1 - 0.9): "You used $h\\,(1 - h)$, the slope of the sigmoid. This "
+                "network has a tanh.",
+                2 * (1 - np.tanh(0.9) ** 2): "You took the tanh of 0.9, but 0.9 is the state, so "
+                "it has been through the tanh already.",
+            },
             why="The slope is $1 - 0.9^2 = 0.19$. Times the weight, that is $0.38$. A weight above "
             "1 does not make a gradient explode where the unit is saturated.",
         ),
@@ -522,11 +536,14 @@ def quiz() -> list[Question]:
             "It takes $\\mathrm{d}h_t = \\mathrm{d}y_t$. The loss looks at the last state only. In "
             "a text of three words, what is $\\mathrm{d}a_1$?",
             choices={
-                "right": "It would need a gradient, and none comes from outside the loop.",
-                "half of what it should be": "The first state should get its whole gradient from "
-                "the next step.",
+                "right": "It would be right if all of its gradient came straight from the loss. "
+                "But the loss does not look at the first state.",
+                "half of what it should be": "Half would fit if $\\mathrm{d}y_1$ were as large as "
+                "the missing term. But the loss does not look at the first state, so "
+                "$\\mathrm{d}y_1$ is 0.",
                 "0": "",
-                "too large": "Something is left out, and nothing is added.",
+                "too large": "A sum can grow when a negative term is left out. But here the "
+                "missing term is the only one.",
             },
             answer=2,
             why="Nothing looks at the first state, $\\mathrm{d}y_1 = 0$, so all of its gradient "
@@ -536,19 +553,49 @@ def quiz() -> list[Question]:
             question="A forget gate stands at 0.95 for 30 steps. What share of the gradient comes "
             "back along the memory? (Two decimals.)",
             answer=0.95**30,
+            mistakes={
+                1 - 0.95**30: "That is the share that is lost. The question asks for the share "
+                "that comes back.",
+                0.95: "That is what one step leaves. The gradient passes the gate 30 times.",
+                0.95 * 30: "The factors of the steps multiply; they do not add up. A share is at "
+                "most 1.",
+                1 - 0.05 * 30: "You subtracted 0.05 for each step. But each step takes 5 % of what "
+                "is *still there*, so the factors multiply.",
+                0: "0.95 is close to 1, so even 30 steps leave a good part. Multiply 0.95 by "
+                "itself 30 times.",
+            },
             why="It is $0.95^{30} \\approx 0.21$. So four fifths of the gradient are lost.",
         ),
         Question(
             question="A recurrent network with 2 layers reads 30 words, with as many workers as it "
             "can use. How many turns does its forward take?",
             answer=30 + 2 - 1,
-            why="It takes $n + L - 1 = 31$. The second layer runs one word behind the first. "
-            "More workers do not help: at most two ever have something to do.",
+            mistakes={
+                30 * 2: "You let the second layer wait until the first has read everything. But it "
+                "can read word 1 while the first layer reads word 2.",
+                30: "After 30 turns the first layer is done. The second still lacks the last word.",
+                30 + 2: "That is one turn too many: the second layer begins in turn 2, while the "
+                "first is still at work.",
+                4 * 2: "$4L$ is the count for self-attention. In a recurrent layer each word waits "
+                "for the state before it.",
+                2: "Two turns would be enough if a layer could read all words at once. But each "
+                "word waits for the state before it.",
+            },
+            why="It takes $n + L - 1 = 31$. The second layer runs one word behind the first. More "
+            "workers do not help: at most two ever have something to do.",
         ),
         Question(
             question="Take numformer's LSTM and its self-attention, both 512 wide. At how many "
             "words do they need equally many multiplications?",
             answer=2 * 512,
+            mistakes={
+                512: "That is $n = d$. Subtract $4nd^2$ on both sides of $8nd^2 = 4nd^2 + 2n^2d$, "
+                "and look at the factors once more.",
+                4 * 512: "You left out a part of attention: its four matrices ($4nd^2$), or one of "
+                "the two meetings of each pair ($2n^2d$), in the score and in the mixture.",
+                8 * 512: "You counted one meeting for each pair of words and nothing else. "
+                "Attention also has four matrices, and each pair meets twice.",
+            },
             why="Set the two counts equal: $8nd^2 = 4nd^2 + 2n^2d$ gives $n = 2d = 1024$.",
         ),
     ]

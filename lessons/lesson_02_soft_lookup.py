@@ -646,22 +646,47 @@ def quiz() -> list[Question]:
             question="Two keys have the scores 1 and 3. The temperature is 2. Which weight does "
             "the second key get? (Two decimals; $e \\approx 2.718$.)",
             answer=float(softmax(np.array([1.0, 3.0]) / 2)[1]),
+            mistakes={
+                1 / (1 + np.exp(-2)): "That is the weight at temperature 1. Divide the scores by 2 "
+                "first.",
+                1 / (1 + np.exp(-4)): "You multiplied the scores by the temperature. Divide by it: "
+                "the hotter a lookup, the more equal its weights.",
+                3 / 4: "That is the second key's share of the scores. The softmax takes shares of "
+                "the exponentials.",
+                1 / (1 + np.exp(1)): "That is the weight of the first key, whose score is lower.",
+                1 / 2: "Equal weights need equal scores. A temperature of 2 brings the two weights "
+                "closer, but not that close.",
+            },
             why="Divided by 2 the scores are 0.5 and 1.5. Only their difference counts, and it is "
             "1: $e / (e + 1) \\approx 0.73$.",
         ),
         Question(
-            question="Three keys have the weights 0.5, 0.25 and 0.25. The gradients "
-            "$\\mathrm{d}a$ of these weights are 4, 0 and −4. What is $\\mathrm{d}z$ of the first?",
+            question="Three keys have the weights 0.5, 0.25 and 0.25. The gradients $\\mathrm{d}a$ "
+            "of these weights are 4, 0 and −4. What is $\\mathrm{d}z$ of the first?",
             answer=0.5 * (4 - (0.5 * 4 + 0.25 * 0 + 0.25 * -4)),
+            mistakes={
+                2: "You subtracted nothing, or the plain mean of the gradients, which is 0. "
+                "Subtract the average in which each counts by its weight.",
+                3: "That is $\\mathrm{d}a$ minus the average. It still has to be multiplied by the "
+                "weight.",
+                1: "That is the average, or what the first weight alone passes on, $a(1 - "
+                "a)\\,\\mathrm{d}a$. The score changes the other two weights as well.",
+                4: "That is $\\mathrm{d}a$ itself, as if weight and score were the same. But one "
+                "score changes all three weights.",
+                -1.5: "The size is right, the sign is not: the first $\\mathrm{d}a$ lies above the "
+                "average.",
+            },
             why="The average is $0.5 \\cdot 4 + 0.25 \\cdot 0 - 0.25 \\cdot 4 = 1$. The first "
             "$\\mathrm{d}a$ is 3 above it, and its weight is 0.5. That makes 1.5.",
         ),
         Question(
             question="All values are equal. Which gradients are 0, whatever the upstream gradient?",
             choices={
-                "those of the values": "Raise one value, and the mixture rises with it.",
+                "those of the values": "Equal values may look as if they did not matter. But raise "
+                "one of them, and the mixture rises with it.",
                 "those of query and keys": "",
-                "all of them": "Raise one value, and the mixture rises with it.",
+                "all of them": "The weights have no effect here, but the values have: the mixture "
+                "is made of them.",
             },
             answer=1,
             why="Every mixture of equal values is the same value, so no weight can change the "
@@ -671,10 +696,10 @@ def quiz() -> list[Question]:
             question="Keys are compared by dot product, and one key lies inside the area between "
             "the others. When does a hard lookup choose it alone?",
             choices={
-                "when the query is near it": "A dot product does not ask what is near. A distance "
-                "does.",
-                "when the query is short": "A short query makes all scores small, in the same "
-                "order.",
+                "when the query is near it": "This is how a score by distance works. A dot product "
+                "does not measure nearness.",
+                "when the query is short": "A short query makes all scores small, but it keeps "
+                "their order. So it brings no key to the top.",
                 "never": "",
             },
             answer=2,
@@ -686,6 +711,16 @@ def quiz() -> list[Question]:
             "others. A measurement's error has the standard deviation 0.4. What standard deviation "
             "does the noise of the estimate have?",
             answer=float(ERROR * np.sqrt((np.full(16, 1 / 16) ** 2).sum())),
+            mistakes={
+                0.4: "That is the error of one measurement. In a mean of 16 the errors partly "
+                "cancel.",
+                0.4 / 16: "You divided by the number of measurements. That is right for the "
+                "*variance*; the standard deviation is its root.",
+                0.4**2 / 16: "That is the variance of the noise. The standard deviation is its "
+                "root.",
+                0.4 * 4: "That is the noise of the *sum* of 16 measurements. The estimate is their "
+                "mean.",
+            },
             why="$0.4 / \\sqrt{16} = 0.1$. Here $1 / \\sum_s a_s^2$ is just the number of "
             "measurements, 16. It says nothing about the blur.",
         ),

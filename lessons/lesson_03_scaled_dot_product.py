@@ -545,14 +545,36 @@ def quiz() -> list[Question]:
             question="Query and key have 64 independent random numbers each, with mean 0 and "
             "variance 1. What is the standard deviation of their dot product?",
             answer=math.sqrt(64),
+            mistakes={
+                64: "That is the variance. The standard deviation is its square root.",
+                1: "That is the standard deviation of one product $q_i k_i$. The dot product adds "
+                "up 64 of them.",
+                1 / 8: "That is $1/\\sqrt{d_k}$, the factor by which the paper multiplies the "
+                "scores. The question is about the scores before that.",
+                math.sqrt(128): "You counted all 128 numbers. But they are multiplied in pairs, so "
+                "the sum has 64 terms.",
+                0: "That is the mean. The standard deviation says how far from it a typical dot "
+                "product lies.",
+            },
             why="Variances add, so the variance is 64. The standard deviation is its square root, "
-            "8. This is the number by which the paper divides its scores: $\\sqrt{d_k}$ with "
-            "$d_k = 64$.",
+            "8. This is the number by which the paper divides its scores: $\\sqrt{d_k}$ with $d_k "
+            "= 64$.",
         ),
         Question(
             question="The scaled scores of a row are 0, 0, 1.5, 0, 0. What weight does the third "
             "key get? (Two decimals; $e^{1.5} \\approx 4.48$.)",
             answer=float(softmax(np.array([0, 0, 1.5, 0, 0]))[2]),
+            mistakes={
+                1: "You gave the other keys no weight. But a score of 0 is not a weight of 0: $e^0 "
+                "= 1$.",
+                math.exp(1.5) / (math.exp(1.5) + 1): "You counted only one of the other keys. "
+                "There are four, each with $e^0 = 1$.",
+                0.2: "That is an equal share for each of the five keys. The third has a higher "
+                "score than the others.",
+                4 / (math.exp(1.5) + 4): "That is what the other four keys get together. It is "
+                "also the result if you count five of them in the sum.",
+                1 / (math.exp(1.5) + 4): "That is the weight of one of the other keys.",
+            },
             why="$4.48 / (4.48 + 4 \\cdot 1) \\approx 0.53$. Four keys with score 0 still get a "
             "weight each, since $e^0 = 1$.",
         ),
@@ -560,17 +582,32 @@ def quiz() -> list[Question]:
             question="There are 5 queries and 7 keys; $d_k = 64$, $d_v = 32$. How many numbers "
             "does $\\mathrm{d}K$ hold?",
             answer=7 * 64,
-            why="A gradient has the shape of what it belongs to: $K$ is (7, 64), so "
-            "$\\mathrm{d}K$ holds 448 numbers.",
+            mistakes={
+                7 * 32: "That is the size of $\\mathrm{d}V$. A value has $d_v$ numbers, a key has "
+                "$d_k$.",
+                5 * 64: "That is the size of $\\mathrm{d}Q$, with a row for each query. "
+                "$\\mathrm{d}K$ has a row for each key.",
+                5 * 7: "That is the size of the scores, one for each pair of query and key.",
+                5 * 32: "That is the size of the output $O$, with a row for each query.",
+                64: "That is one key. $\\mathrm{d}K$ has a row for each of them.",
+                5 * 7 * 64: "Every query contributes to the gradient of every key, but the "
+                "contributions are added up. They are not kept apart.",
+            },
+            why="A gradient has the shape of what it belongs to: $K$ is (7, 64), so $\\mathrm{d}K$ "
+            "holds 448 numbers.",
         ),
         Question(
             question="What does a row of $\\mathrm{d}Z$, the gradient after the softmax's "
             "backward, sum to?",
             choices={
-                "1": "That is the sum of a row of weights. Gradients are not shares of a whole.",
+                "1": "A row of *weights* sums to 1, because weights are shares of a whole. A "
+                "gradient is not made of shares.",
                 "0": "",
-                "the row's sum of $\\mathrm{d}A$": "The row's average is subtracted first.",
-                "it depends on the row": "The entries do. Their sum does not.",
+                "the row's sum of $\\mathrm{d}A$": "That would be so if the softmax passed its "
+                "gradient on unchanged. But it subtracts the row's average and multiplies by the "
+                "weights.",
+                "it depends on the row": "The entries depend on the row, their sum does not. Add "
+                "the same number to all scores of a row: what happens to its weights?",
             },
             answer=1,
             why="Adding the same number to all scores of a row leaves its weights as they are. So "
@@ -580,9 +617,11 @@ def quiz() -> list[Question]:
             question="You test your softmax backward with an upstream gradient of ones, and get 0 "
             "everywhere, as you should. What may still be wrong?",
             choices={
-                "nothing": "A function that always returns 0 would pass this test, too.",
+                "nothing": "The right result looks like a proof. But a function that always "
+                "returns 0 would pass this test, too.",
                 "the sign of the whole result, or a factor in front of it": "",
-                "the axis of the sum": "A column of weights does not sum to 1, so this would show.",
+                "the axis of the sum": "This mistake is common, but the test shows it: a column of "
+                "weights does not sum to 1, so the result would not be 0.",
             },
             answer=1,
             why="The weights of a row always sum to 1, so with ones the right gradient is 0, and 0 "
@@ -592,8 +631,10 @@ def quiz() -> list[Question]:
             question="In a row one weight is 0.999. How large is the gradient that its scores get, "
             "compared with a row of four equal weights?",
             choices={
-                "larger": "The large weight is a factor, but what it multiplies is nearly 0.",
-                "about the same": "The same upstream gradient meets very different weights.",
+                "larger": "A large weight is indeed a large factor. But it multiplies a difference "
+                "from the average, and the average is almost its own $\\mathrm{d}a$.",
+                "about the same": "The same upstream gradient reaches both rows. But the softmax "
+                "multiplies it by the weights, and these are very different.",
                 "very much smaller": "",
             },
             answer=2,
@@ -604,9 +645,11 @@ def quiz() -> list[Question]:
         Question(
             question="With dropout on the weights, what does $\\mathrm{d}V$ need?",
             choices={
-                "the weights before dropout": "They would give dropped values a gradient.",
+                "the weights before dropout": "These are the weights of the softmax, but they did "
+                "not blend the values. A value whose weight was dropped would get a gradient.",
                 "the weights after dropout": "",
-                "either": "They differ wherever something was dropped or scaled up.",
+                "either": "Without dropout the two are the same. With dropout they differ: some "
+                "weights have become 0, and the others are larger.",
             },
             answer=1,
             why="$\\mathrm{d}V = A^\\top\\,\\mathrm{d}O$ with the $A$ that really blended the "

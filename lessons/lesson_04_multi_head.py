@@ -564,11 +564,27 @@ def quiz() -> list[Question]:
             question="$W^Q$ is $96 \\times 96$ and there are 6 heads. How many columns of $W^Q$ "
             "belong to one head?",
             answer=layer.query.weight.shape[1] // layer.heads,
+            mistakes={
+                96: "That is all columns. The 6 heads share them.",
+                6: "That is the number of heads. Divide the columns among them.",
+                96 * 6: "You multiplied. The heads do not have 96 columns each; they share 96.",
+                96 * 16: "That is how many numbers one head's columns hold. The question asks for "
+                "the columns.",
+            },
             why="Each head has $d_k = 96 / 6 = 16$, and the heads stand side by side.",
         ),
         Question(
             question="How many parameters do these 6 heads have together, without biases?",
             answer=sum(each.size for each in layer.named_parameters().values()),
+            mistakes={
+                96**2: "That is one matrix. Queries, keys, values and the output have one each.",
+                3 * 96**2: "You counted the matrices of queries, keys and values. The heads' "
+                "results go through $W^O$ as well.",
+                6 * 4 * 96**2: "You gave each head four whole matrices. All heads together share "
+                "four.",
+                4 * 96 * 16: "That is a single head. There are 6.",
+                4 * 96**2 + 4 * 96: "You added the biases. The question leaves them out.",
+            },
             why="Four square matrices, $4 \\cdot 96^2 = 36864$. The number of heads does not "
             "matter, as long as $h\\,d_k = D$.",
         ),
@@ -576,28 +592,46 @@ def quiz() -> list[Question]:
             question="One look gives two words the weights 0.8 and 0.2. What share of the variance "
             "of the *first* word's numbers is lost at best? (Two decimals.)",
             answer=0.2**2 / (0.8**2 + 0.2**2),
+            mistakes={
+                0.8**2 / (0.8**2 + 0.2**2): "That is what the *second* word loses. The first has "
+                "the larger weight, so it loses less.",
+                0.2: "That is the other word's weight. Variances go with the squares of the "
+                "weights.",
+                0.2**2: "You still have to divide by $a^2 + b^2$, the variance of what arrives.",
+                0.2 / 0.8: "That is the ratio of the weights. Variances go with their squares, and "
+                "you compare one square with the sum of both.",
+                1 - 0.8**2: "You took $a^2$ as the share that survives. But a guess may rescale "
+                "what arrives, and the best one loses less.",
+                0.8**2 + 0.2**2: "That is the variance of what arrives. Which part of it comes "
+                "from the second word?",
+            },
             why="It is $b^2/(a^2+b^2) = 0.04 / 0.68 \\approx 0.06$; of the other word it is 0.94.",
         ),
         Question(
             question="What makes up $\\mathrm{d}H$, the gradient of a memory that is another text?",
-            choices=("the queries' part", "the keys' and the values' part", "all three parts"),
+            choices={
+                "the queries' part": "The queries were made from the words that look, not from the "
+                "memory. Their part goes to those words.",
+                "the keys' and the values' part": "",
+                "all three parts": "That is so in self-attention, where the words that look are "
+                "the memory themselves. Here the queries come from another text.",
+            },
             answer=1,
-            why="The memory made keys and values, and their parts add up. The words that look made "
-            "the queries, so that part is theirs. All three come together only in self-attention, "
-            "where the words are the memory.",
+            why="The memory made keys and values, and their parts add up.",
         ),
         Question(
             question="Two heads have the same weights $A$ for every sentence. Can you remove one "
             "of them without changing anything?",
-            choices=(
-                "yes: they do the same",
-                "no: two heads never look at the same word",
-                "no: they may hand over different numbers of the same words",
-            ),
+            choices={
+                "yes: they do the same": "They look at the same words, but looking is only half of "
+                "what a head does. What it hands over may still differ.",
+                "no: two heads never look at the same word": "Nothing stops two heads from looking "
+                "at the same word. In this lesson's model four do, and all four are needed.",
+                "no: they may hand over different numbers of the same words": "",
+            },
             answer=2,
             why="Only $W^Q$ and $W^K$ make $A$. $W^V$ makes what is handed over, so heads with the "
-            "same $A$ need not do the same. And nothing stops two heads from looking at the same "
-            "word: in this lesson's model four do, and all four are needed.",
+            "same $A$ need not do the same.",
         ),
     ]
 

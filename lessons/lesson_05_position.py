@@ -675,21 +675,31 @@ def quiz() -> list[Question]:
         Question(
             question="An encoder without positions reads *man bites dog*, then *dog bites man*. "
             "What happens to the output of *bites*?",
-            choices=(
-                "it stays the same",
-                "it changes, because its neighbours have changed places",
-                "it stays only if *dog* and *man* have equal weights",
-            ),
+            choices={
+                "it stays the same": "",
+                "it changes, because its neighbours have changed places": "A reader would notice. "
+                "But attention adds up what all words hand over, and without positions it does not "
+                "know where they stand.",
+                "it stays only if *dog* and *man* have equal weights": "Equal weights are not "
+                "needed: each word takes its weight along to its new place.",
+            },
             answer=0,
             why="The word *bites* sees the same keys and values with the same scores, and a sum "
-            "does not care which term comes first. Without positions it cannot notice that its "
-            "neighbours have changed places. Equal weights are not needed: each word takes its "
-            "weight along.",
+            "does not care which term comes first.",
         ),
         Question(
             question="At width 8 the four hands move by 1, 0.1, 0.01 and 0.001 at each place. What "
             "is the dot product of $PE(3)$ and $PE(10)$? (Two decimals.)",
             answer=float(np.cos(7 * ANGLES).sum()),
+            mistakes={
+                4: "A place with itself gives 4. If you took cosines, set your calculator to "
+                "radians: in degrees all four are nearly 1.",
+                float(np.cos(13 * ANGLES).sum()): "You added the two places. What counts is how "
+                "far apart they are.",
+                float(np.sin(7 * ANGLES).sum()): "You added sines. Each hand contributes the "
+                "*cosine* of the angle between its two positions.",
+                math.cos(7): "That is the fastest hand alone. All four contribute.",
+            },
             why="The places are 7 apart, so the hands are 7, 0.7, 0.07 and 0.007 apart. Their "
             "cosines add up: 0.754 + 0.765 + 0.998 + 1.000.",
         ),
@@ -697,21 +707,52 @@ def quiz() -> list[Question]:
             question="A batch has sentences of 5, 3 and 2 words. All entries of $\\mathrm{d}Y$ are "
             "1. What is an entry of $\\mathrm{d}W$ for place 2? (Places count from 0.)",
             answer=sum(length > 2 for length in (5, 3, 2)),
+            mistakes={
+                3: "You counted all three sentences. Places count from 0, so place 2 is the third "
+                "word, and the shortest sentence has only two.",
+                1: "That is what one sentence contributes. The contributions of all sentences that "
+                "have a place 2 add up.",
+                5 + 3 + 2: "That is the number of all words. Only the words at place 2 use this "
+                "row of $W$.",
+                2 / 3: "You took a mean over the three sentences. The contributions are added; "
+                "nothing is divided.",
+            },
             why="Place 2 is the third word. Two sentences have one, and each contributes 1.",
         ),
         Question(
             question="Learned positions have 128 rows. No training text had more than 20 words. "
             "What is added to word 25 of a new text?",
-            choices=("zeros", "the row of place 20", "a row as random as at first", "an error"),
+            choices={
+                "zeros": "The *gradient* of this row was always 0. The row itself began with "
+                "random numbers.",
+                "the row of place 20": "No place borrows another's row. Each looks up its own, "
+                "trained or not.",
+                "a row as random as at first": "",
+                "an error": "There are 128 rows, so word 25 has one. An error comes only beyond "
+                "word 128.",
+            },
             answer=2,
-            why="Its gradient was always 0, so no step has moved it. It is the gradient that is 0, "
-            "not the row; no place borrows another's row; an error comes only beyond word 128.",
+            why="Its gradient was always 0, so no step has moved it.",
         ),
         Question(
             question="A head of ALiBi has the slope 1/4. Two keys have the same dot product with "
-            "the query; one is 2 places away, the other 6. How many times as much weight does "
-            "the near one get?",
+            "the query; one is 2 places away, the other 6. How many times as much weight does the "
+            "near one get?",
             answer=math.exp(0.25 * (6 - 2)),
+            mistakes={
+                1: "That is the difference of the two scores. The softmax turns it into a factor: "
+                "$e$ to the power of this difference.",
+                3: "That is the ratio of the distances. What counts is their difference, times the "
+                "slope.",
+                4: "That is the difference of the distances. Multiply it by the slope, and let the "
+                "softmax take the exponential.",
+                math.exp(4): "You left out the slope of 1/4.",
+                math.exp(-1): "That is the far key's weight divided by the near one's. The "
+                "question asks for the reverse.",
+                math.exp(6 / 4): "You lowered only the far key's score. The near one is lowered, "
+                "too, for its 2 places.",
+                2: "You took a power of 2. The softmax takes powers of $e$.",
+            },
             why="Their scores differ by $(6 - 2)/4 = 1$, and the softmax turns a difference into a "
             "factor: $e^1 \\approx 2.72$.",
         ),

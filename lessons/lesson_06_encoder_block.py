@@ -637,37 +637,78 @@ def quiz() -> list[Question]:
             "The mean is 6. Subtract it: (3, −3, −1, 1, 0). The standard deviation is 2, so the "
             "first number is 1.5. This is $U$ of *cat* plus 5, and a constant changes nothing.",
             float(layer_norm(np.array([9.0, 3, 5, 7, 6]), 1.0, 0.0, 0.0)[1][0]),
+            mistakes={
+                3: "You subtracted the mean. Now divide by the standard deviation.",
+                3 / 4: "You divided by the variance. LayerNorm divides by its root, the standard "
+                "deviation.",
+                3 / np.sqrt(5): "You divided the sum of the squares by 4. LayerNorm divides it by "
+                "$D$, which is 5 here.",
+                3 / np.sqrt(20): "You divided by the length of the row. The standard deviation is "
+                "the root of the *mean* of the squares.",
+                9 / 2: "You divided by the standard deviation, but did not subtract the mean "
+                "first.",
+            },
         ),
         Question(
             "A row has 512 numbers. In how many directions, at right angles to each other, can a "
             "gradient come back through its norm?",
             "Two directions are taken out, $\\mathbf{1}$ and $\\hat x$: 510 are left.",
             d - 2,
+            mistakes={
+                d: "That is all directions. But add the same number to the whole row: the result "
+                "stays the same, so in this direction the gradient is 0.",
+                d - 1: "You took out one direction. Both a shift of the row and a stretch of its "
+                "centred numbers leave the result as it is.",
+                2: "That is the number of directions that are taken out.",
+            },
         ),
         Question(
             "A sublayer stands in a residual connection without a norm. All weights of its last "
             "matrix are 0. What is the gradient of its input $x$?",
-            "Nothing comes back through a matrix of zeros, so the gradient is not twice "
-            "$\\mathrm{d}u$. But $\\mathrm{d}u$ itself comes along the way around, so it is not 0. "
-            "Many deep networks begin like this on purpose: at first no layer changes anything.",
+            "$\\mathrm{d}u$ comes along the way around, and nothing comes back through the matrix "
+            "of zeros. Many deep networks begin like this on purpose: at first no layer changes "
+            "anything.",
             1,
-            ("0", "$\\mathrm{d}u$, the gradient of the sum", "twice $\\mathrm{d}u$"),
+            {
+                "0": "Nothing comes back through a matrix of zeros, that is true. But there is "
+                "also a way around the sublayer.",
+                "$\\mathrm{d}u$, the gradient of the sum": "",
+                "twice $\\mathrm{d}u$": "You let the sublayer pass the gradient on as it is. But "
+                "nothing comes back through a matrix of zeros.",
+            },
         ),
         Question(
             "How many parameters does one feed-forward network of the base model have, with its "
             "biases ($d_{model} = 512$, $d_{ff} = 2048$)?",
             "Two matrices of 512 · 2,048 = 1,048,576, and 2,048 + 512 biases.",
             2 * d * f + f + d,
+            mistakes={
+                2 * d * f: "You left out the biases: one for each hidden number, and one for each "
+                "number of the result.",
+                d * f: "That is one matrix. One leads to the hidden layer, and one leads back.",
+                d * f + f: "That is the first layer. The second one leads back to 512 numbers.",
+                2 * d * f + 2 * f: "You gave both layers 2,048 biases. The result of the second "
+                "has only 512 numbers.",
+                2 * d * f + 2 * d: "You gave both layers 512 biases. The hidden layer has 2,048 "
+                "numbers.",
+            },
         ),
         Question(
             "A hidden value of the feed-forward network is negative before the ReLU for every word "
             "of a batch. Which parameters get a gradient of 0 from this batch?",
             "Its column of $R$ is 0, so $\\mathrm{d}W_2 = R^\\top\\mathrm{d}F$ has a row of zeros: "
             "the value. Its column of $\\mathrm{d}G$ is 0, so $\\mathrm{d}W_1 = "
-            "N^\\top\\mathrm{d}G$ has a column of zeros, the key, and its bias gets 0. So each "
-            "answer with one of them alone is incomplete.",
+            "N^\\top\\mathrm{d}G$ has a column of zeros, the key, and its bias gets 0.",
             2,
-            ("its key", "its value", "its key, its bias and its value", "none"),
+            {
+                "its key": "The key is among them, because nothing comes back through the ReLU. "
+                "Ask what else lies before the ReLU, and what its output, 0, is multiplied by.",
+                "its value": "The value is among them, because it is multiplied by 0. Ask also "
+                "what comes back through the ReLU, whose slope is 0 here.",
+                "its key, its bias and its value": "",
+                "none": "Each of these parameters is used for every word, that is true. But where "
+                "its input is negative, the ReLU returns 0 and has the slope 0.",
+            },
         ),
     ]
 

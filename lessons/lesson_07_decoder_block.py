@@ -676,40 +676,79 @@ def quiz() -> list[Question]:
     return [
         Question(
             question=f"A decoder with a causal mask reads the translation *{TARGET}*. How many "
-            "entries of its weight matrix, in one head, may differ from 0?",
+            f"entries of its weight matrix, in one head, may differ from 0?",
             answer=int(np.tri(len(TARGET.split()) + 1).sum()),
+            mistakes={
+                10: "Either you left out ⟨s⟩, which the decoder reads first, or the diagonal: a "
+                "position may look at itself.",
+                25: "That is the whole matrix. The mask hides all later words.",
+                16: "You left out ⟨s⟩, which the decoder reads first, and the mask, which hides "
+                "all later words.",
+                21: "You counted ⟨end⟩ among the words that are read. The decoder has to say it, "
+                "but does not read it.",
+            },
             why="It reads ⟨s⟩ and four words, so the matrix has 5 rows and 5 columns. Row $t$ has "
             "$t$ entries that it may see: $1 + 2 + 3 + 4 + 5 = 15$.",
         ),
         Question(
             question="The hidden weights are set to 0 *after* the softmax. Then the last word of "
             "five is replaced. Which rows of the result may change?",
-            choices=("the last alone", "all five", "none"),
+            choices={
+                "the last alone": "This is so with the mask *before* the softmax. After it, the "
+                "weights have already been divided by a sum over all words.",
+                "all five": "",
+                "none": "The mask hides the last word from the rows before it, but the last row "
+                "looks at its own word.",
+            },
             answer=1,
             why="Each row is divided by a sum that contains the last word's score, hidden or not. "
-            "So all rows may change a little, and that is a leak. With the mask *before* the "
-            "softmax the last row alone changes, and it may: it looks at its own word.",
+            "So all rows may change a little, and that is a leak.",
         ),
         Question(
             question="No model can know whether *son* is his, her or its. What is the lowest mean "
             "loss at that word? (Natural logarithm, two decimals.)",
             answer=math.log(3),
+            mistakes={
+                math.log2(3): "That is the loss in bits, with the logarithm to the base 2. Take "
+                "the natural logarithm.",
+                math.log10(3): "That is the logarithm to the base 10. Take the natural logarithm.",
+                1 / 3: "That is the probability of the right word. The loss is minus its "
+                "logarithm.",
+                -math.log(3): "The logarithm of a third is negative, and the loss is *minus* this "
+                "logarithm.",
+                0: "A loss of 0 needs a model that is sure and always right. Here it can only "
+                "guess.",
+                math.log(3) / 2 / 5.8: "That is the lowest mean over the words of all sentences. "
+                "The question asks for this one word.",
+            },
             why="The best it can do is give each a third: $-\\ln(1/3) \\approx 1.10$. A model with "
             "a lower loss has seen the answer, or has been lucky.",
         ),
         Question(
             question="Your new model has a far lower loss than the old one, also on held-out data. "
             "When it writes by itself, it writes nonsense. What do you check first?",
-            choices=("dropout", "the learning rate", "whether a loss depends on later inputs"),
+            choices={
+                "dropout": "With too little dropout a model learns its training data by heart. "
+                "Then the held-out loss would be high, but it is low.",
+                "the learning rate": "With a bad learning rate the loss stays high in training. "
+                "Here it is low.",
+                "whether a loss depends on later inputs": "",
+            },
             answer=2,
             why="This looks like peeking. Take the loss of one position and its gradient at later "
-            "inputs: it has to be exactly 0. Too little dropout would show in the held-out loss, "
-            "and a bad learning rate in the training loss; here both are fine.",
+            "inputs: it has to be exactly 0.",
         ),
         Question(
             question="A decoder has six blocks with cross-attention. How many projections of the "
             "memory contribute to its gradient?",
             answer=2 * 6,
+            mistakes={
+                6: "You counted one for each block. What does a block make from the memory?",
+                3 * 6: "You counted the queries, too. They are made from the decoder's vectors.",
+                4 * 6: "You counted all four matrices of each cross-attention. Only those that are "
+                "applied to the memory count.",
+                2: "That is one block. All six look at the same memory.",
+            },
             why="Each block makes keys and values from it, so $2 \\cdot 6 = 12$. Queries come from "
             "the decoder, so the memory gets no gradient through them.",
         ),

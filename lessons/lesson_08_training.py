@@ -572,6 +572,16 @@ def quiz() -> list[Question]:
             "$p - p^* = 0.2 - 1$. The gradients of all other words are their probabilities, which "
             "sum to 0.8. So all the gradients together sum to 0.",
             0.2 - 1,
+            mistakes={
+                0.8: "The size is right, the sign is not: a higher logit of the right word "
+                "*lowers* the loss.",
+                0.2: "That is $p$. Subtract what the model is told: 1, because the word is right.",
+                -5: "That is the gradient of the *probability*, $-1 / p$. It still has to go back "
+                "through the softmax.",
+                -0.16: "You multiplied the gradient of the logit by $p$ once more. The $p$ of the "
+                "softmax cancels the $1 / p$ of the logarithm.",
+                -np.log(0.2): "That is the loss. The question asks for its gradient.",
+            },
         ),
         Question(
             "Four words, $p$ = (0.5, 0.3, 0.1, 0.1), smoothing 0.1. What is the gradient of the "
@@ -579,6 +589,17 @@ def quiz() -> list[Question]:
             "It is told 0.1 / 4 = 0.025, so the gradient is 0.3 − 0.025 = 0.275.",
             float(told["dlogits"][0, 1]),
             tolerance=0.001,
+            mistakes={
+                0.3: "That is the gradient without smoothing. With it, even a wrong word is told a "
+                "little more than 0.",
+                0.2: "You gave *dog* the whole 0.1. All four words share it.",
+                0.3 - 0.1 / 3: "You shared the 0.1 among the three wrong words. The right word "
+                "gets its part, too.",
+                0.025: "That is what *dog* is told. Subtract it from what the model thinks.",
+                -0.275: "The size is right, the sign is not: the gradient is what the model thinks "
+                "minus what it is told.",
+                0.3 - 0.925: "You subtracted what the *right* word is told. *dog* is wrong.",
+            },
         ),
         Question(
             "A weight has had the gradient 0.001 in each of the first ten steps, and the learning "
@@ -587,6 +608,14 @@ def quiz() -> list[Question]:
             "learning rate: 10 · 0.01 = 0.1. The size of the gradients makes no difference.",
             float(0.01 * change.sum()),
             tolerance=0.001,
+            mistakes={
+                10 * 0.01 * 0.001: "That is plain gradient descent. Adam divides by the size of "
+                "the gradients.",
+                0.01: "That is one step. There were ten.",
+                -0.1: "Adam moves against the gradient, that is true. But the question asks only "
+                "how far, so leave out the sign.",
+                10: "You left out the learning rate.",
+            },
         ),
         Question(
             "In the paper's formula you quarter the warm-up, from 4,000 to 1,000 steps. What "
@@ -594,9 +623,11 @@ def quiz() -> list[Question]:
             "It is $d_{model}^{-0.5} \\cdot i_{warmup}^{-0.5}$, and the root of 1/4 is a half.",
             1,
             {
-                "it stays": "The rate rises in a straight line, but the line is now steeper.",
+                "it stays": "The warm-up seems to say only *when* the rate is highest. But it is "
+                "also in the slope: with a shorter warm-up the line is steeper.",
                 "it is twice as high": "",
-                "it is four times as high": "The rate depends on the root of the warm-up.",
+                "it is four times as high": "It would be if the highest rate went with one over "
+                "the warm-up. It goes with one over the *root* of the warm-up.",
             },
         ),
         Question(
@@ -605,9 +636,11 @@ def quiz() -> list[Question]:
             "each number is the same with dropout and without.",
             2,
             {
-                "the norms take care of it": "The norms do not know what was dropped.",
-                "the weights have shrunk by themselves": "In training the numbers already had the "
-                "right mean, so nothing made the weights shrink.",
+                "the norms take care of it": "A norm does rescale its input, but it does not know "
+                "what was dropped. Dropout needs no rescaling in a network without norms either.",
+                "the weights have shrunk by themselves": "Smaller weights could make up for larger "
+                "inputs. But in training the numbers already had the right mean, so nothing made "
+                "the weights shrink.",
                 "training has rescaled what it kept": "",
             },
         ),
@@ -619,10 +652,11 @@ def quiz() -> list[Question]:
             "batches count alike.",
             1,
             {
-                "nothing: both are blind to the size of the gradient": "Adam is. Clipping compares "
-                "that size with a fixed limit.",
+                "nothing: both are blind to the size of the gradient": "Adam is blind to it. "
+                "Clipping is not: it compares the size with a fixed limit.",
                 "nearly every step is clipped": "",
-                "the steps are 1,000 times too long": "Adam divides by the size of the gradients.",
+                "the steps are 1,000 times too long": "In plain gradient descent they would be. "
+                "Adam divides by the size of the gradients, so a constant factor cancels.",
             },
         ),
     ]

@@ -648,7 +648,13 @@ def quiz() -> list[Question]:
             "The softmax divides by a sum over all symbols, so even this symbol is made a little "
             "less likely at every position: its row gets $\\sum_t p_{tv} Y_t / n$ from the output.",
             2,
-            ("0", "that of the two lookups", "that of the output alone"),
+            {
+                "0": "Nobody looks this symbol up, that is true. But the output uses all rows of "
+                "the table, at every position.",
+                "that of the two lookups": "A lookup gives a gradient only to the symbols that it "
+                "reads, and this one is not read.",
+                "that of the output alone": "",
+            },
         ),
         Question(
             "A decoder has two blocks, each with self-attention, cross-attention and feed-forward. "
@@ -658,6 +664,18 @@ def quiz() -> list[Question]:
             "network above it, and 2 roads, so $2 \\cdot 2 = 4$. Or it ends in the lower one, with "
             "four sublayers above it: $2^4 \\cdot 2 = 32$. Together 36.",
             paths_into_the_memory(2),
+            mistakes={
+                4: "That is the number of paths that end in the upper cross-attention. Others go "
+                "on to the lower one.",
+                32: "That is the number of paths that end in the lower cross-attention. Others end "
+                "in the upper one.",
+                18: "You counted one road into the memory for each cross-attention. There are two: "
+                "keys and values.",
+                2**6: "You let a path pass all six sublayers. But a path to the memory ends in a "
+                "cross-attention.",
+                8: "You counted the upper block's paths twice. A path to the lower cross-attention "
+                "also passes the three sublayers of the upper block.",
+            },
         ),
         Question(
             "The report says that `query` has a constant ratio of 4, and that `value` is right. "
@@ -665,21 +683,29 @@ def quiz() -> list[Question]:
             "4 is $\\sqrt{16}$. Queries and keys go through the scale, values do not: "
             "$1/\\sqrt{d_k}$ is missing in backward.",
             1,
-            ("the softmax", "the scale of the scores", "the last matrix $W^O$"),
+            {
+                "the softmax": "The softmax lies between the values and the queries, so the idea "
+                "is good. But a mistake there would hardly change every entry by the same factor.",
+                "the scale of the scores": "",
+                "the last matrix $W^O$": "Backward passes $W^O$ before queries, keys and values "
+                "part ways. A mistake there would make `value` wrong, too.",
+            },
         ),
         Question(
             f"In run {LETTER['keys']} the memory gets no gradient from the keys. In the encoder's "
-            "last sublayer all gradients are wrong except that of the norm's $\\beta$. Why is it "
-            "right?",
+            f"last sublayer all gradients are wrong except that of the norm's $\\beta$. Why is it "
+            f"right?",
             "$\\mathrm{d}\\beta$ is a sum over the positions, and over them the keys' gradient "
-            "sums to 0: the same vector added to all keys changes no attention weight. So "
-            "nothing is missing in $\\mathrm{d}\\beta$.",
+            "sums to 0: the same vector added to all keys changes no attention weight. So nothing "
+            "is missing in $\\mathrm{d}\\beta$.",
             0,
-            (
-                "What is missing sums to 0 over the positions",
-                "$\\beta$ does not reach the loss",
-                "The check does not look at $\\beta$",
-            ),
+            {
+                "What is missing sums to 0 over the positions": "",
+                "$\\beta$ does not reach the loss": "It does: $\\beta$ is a part of every vector "
+                "of the memory, and the decoder reads these vectors through keys and values.",
+                "The check does not look at $\\beta$": "The check looks at every parameter. It has "
+                "compared the gradient of $\\beta$, too, and found it right.",
+            },
         ),
         Question(
             "One Dropout object serves two sublayers and keeps its mask in an attribute. Forward "
@@ -688,11 +714,13 @@ def quiz() -> list[Question]:
             "first and uses its mask, which is right, but then uses the same mask for the first "
             "one. A layer has to keep a mask for each forward, as `save` and `pop_saved` do.",
             2,
-            (
-                "each sublayer its own",
-                "the first sublayer's for both",
-                "the second sublayer's for both",
-            ),
+            {
+                "each sublayer its own": "So it should be. But one attribute has room for one "
+                "mask, and the second forward overwrites what the first one stored.",
+                "the first sublayer's for both": "The first sublayer's mask is gone by then: the "
+                "second forward has stored a new one in its place.",
+                "the second sublayer's for both": "",
+            },
         ),
     ]
 

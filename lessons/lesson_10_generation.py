@@ -785,6 +785,19 @@ def quiz() -> list[Question]:
             "the probability of the first? (Two decimals.)",
             "Each is squared: 0.36, 0.09 and 0.01, together 0.46. And 0.36 / 0.46 is about 0.78.",
             0.36 / 0.46,
+            mistakes={
+                0.6: "That is the probability at temperature 1. A temperature below 1 makes "
+                "probable words still more probable.",
+                0.36: "You squared it. Now make the three squares sum to 1.",
+                0.6**0.5 / (0.6**0.5 + 0.3**0.5 + 0.1**0.5): "You took square roots, which is "
+                "temperature 2. The power is *one over* the temperature.",
+                float(softmax(np.array([0.6, 0.3, 0.1]) / 0.5)[0]): "You put probabilities into "
+                "the softmax. It takes logits: the temperature divides the logarithms.",
+                1.2: "You divided the probability by the temperature. It is the logit that is "
+                "divided, and a probability is at most 1.",
+                0.3: "You multiplied the probability by the temperature. It is the logit that is "
+                "*divided* by it.",
+            },
         ),
         Question(
             "The probabilities are 0.5, 0.3, 0.1 and 0.1. How many words does top-p 0.8 leave, and "
@@ -792,8 +805,10 @@ def quiz() -> list[Question]:
             "0.5 + 0.3 reach 0.8, so two are enough. 0.85 needs a third.",
             2,
             {
-                "two, two": "0.8 is not 0.85.",
-                "three, three": "The first two reach 0.8, and that is enough.",
+                "two, two": "The two most probable words have 0.8 together. That is not enough for "
+                "0.85.",
+                "three, three": "You let 0.8 need more than 0.8. The first two words reach it "
+                "exactly, and that is enough.",
                 "two, three": "",
             },
         ),
@@ -803,16 +818,28 @@ def quiz() -> list[Question]:
             "far ahead, its four best continuations may all be better than any of the others.",
             1,
             {
-                "no, each goes on in its best way": "Then a poor one would never be dropped.",
+                "no, each goes on in its best way": "This would be four searches side by side. In "
+                "a beam all continuations compete, so a poor hypothesis can be dropped.",
                 "yes": "",
-                "only with a length penalty": "Within a step all hypotheses are equally long.",
+                "only with a length penalty": "A length penalty compares hypotheses of different "
+                "lengths. Within a step all are equally long.",
             },
         ),
         Question(
             "Ten words are written without a cache. How many rows in all go through the "
             "projections of a layer?",
             "1 + 2 + … + 10 = 55. With the cache there are 10.",
-            55,
+            10 * 11 // 2,
+            mistakes={
+                10: "That is the number with a cache. Without one, each step computes the rows of "
+                "all words so far again.",
+                10 * 10: "You gave each step ten rows. The first step has only one row, the second "
+                "two.",
+                9 * 10 // 2: "You began with no row. The first step already has one, for the start "
+                "mark.",
+                11 * 12 // 2: "You counted an eleventh step. The tenth word is written in step 10, "
+                "and no step reads it.",
+            },
         ),
         Question(
             "Why are queries not in the cache?",
@@ -821,8 +848,10 @@ def quiz() -> list[Question]:
             0,
             {
                 "No later step needs them.": "",
-                "They change with each new word.": "They do not; nobody looks at them again.",
-                "They are as large as the keys, and there is no room.": "There would be room.",
+                "They change with each new word.": "A query depends on its own word and on those "
+                "before it, so a new word does not change it.",
+                "They are as large as the keys, and there is no room.": "They are as large as the "
+                "keys, that is true. But the cache makes room for whatever is needed again.",
             },
         ),
         Question(
@@ -830,6 +859,16 @@ def quiz() -> list[Question]:
             "of this word, for its own logit?",
             "$[u = y] - p_u = 1 - 0.3$. The others get minus their probability, together −0.7.",
             1 - FOUR[1],
+            mistakes={
+                -0.7: "The size is right, the sign is not. This is the gradient of the *loss*, "
+                "$-\\log p$; a higher logit raises $\\log p$.",
+                0.3: "That is the probability itself. The gradient is 1 minus it.",
+                -0.3: "That is the gradient for a word with this probability that was *not* drawn. "
+                "For the drawn one, 1 is added.",
+                1 / 0.3: "That is the derivative of $\\log p$ with respect to $p$. From $p$ to the "
+                "logit the softmax still follows.",
+                0.3 * 0.7: "That is the gradient of $p$. The logarithm divides it by $p$.",
+            },
         ),
         Question(
             "Two models of the same kind were trained from different random weights. Of what may "
@@ -838,9 +877,11 @@ def quiz() -> list[Question]:
             "in one place the other keeps elsewhere.",
             1,
             {
-                "their weights": "Checkpoints of one run are close to each other. These are not.",
+                "their weights": "This works for checkpoints of one run, which are close to each "
+                "other. Two runs store what they know in different places.",
                 "their probabilities": "",
-                "both": "The table above has the mean of such weights: look at its perplexity.",
+                "both": "For the probabilities this is right. For the weights it is not: look at "
+                "the perplexity of such a mean in the text above.",
             },
         ),
     ]

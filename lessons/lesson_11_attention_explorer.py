@@ -614,6 +614,16 @@ def quiz() -> list[Question]:
             question="A head of an encoder reads sentences of 10 words and gives 0.1 of its weight "
             "to the word after. How much does that word get when the rows are shuffled?",
             answer=1 / 10,
+            tolerance=0.005,
+            mistakes={
+                0: "Shuffling takes no weight away. It only leaves to chance which of the 10 "
+                "places gets it.",
+                1 / 9: "You left out the word itself. When a row is shuffled, all 10 places are "
+                "equally likely.",
+                0.01: "You multiplied by a tenth twice. A shuffled row still sums to 1, and each "
+                "place gets an equal share on average.",
+                0.9: "That is what the other nine places get together.",
+            },
             why="Each of 10 places gets a tenth on average. So this head does not prefer the word "
             "after: its score is that of chance.",
         ),
@@ -624,33 +634,53 @@ def quiz() -> list[Question]:
             answer=float(
                 gates_backward(np.array([[2.0, 0], [1, 1]]), np.array([[0.5, 3], [-1, 0.5]]), 1)[0]
             ),
+            mistakes={
+                1: "That is what the first word contributes. The gate stands before all words, so "
+                "the second word counts, too.",
+                -0.5: "That is what the second word contributes. The gate stands before all words, "
+                "so the first word counts, too.",
+                0.25: "You took the mean of the two words. The contributions are added up.",
+                2.5: "You added the sizes of the products. Keep their signs.",
+            },
             why="$2 \\cdot 0.5 + 0 \\cdot 3 + 1 \\cdot (-1) + 1 \\cdot 0.5 = 0.5$.",
         ),
         Question(
             question="A model has read *n o o n n o*. Where does an induction head look from the "
             "last *o*? (Count places from 1.)",
             answer=4,
+            mistakes={
+                3: "At place 3 stands the latest earlier *o*. The head looks one further. (If you "
+                "counted from 0: places count from 1.)",
+                2: "At place 2 stands the first *o*. The head finds the *latest* earlier one, and "
+                "looks one further.",
+                5: "That is the letter just before the last *o*. The head does not look for its "
+                "neighbour, but for what followed an earlier *o*.",
+                6: "That is the last *o* itself. The head looks for what followed an *earlier* "
+                "one.",
+            },
             why="The latest *o* before it is at place 3. One further is place 4, an *n*.",
         ),
         Question(
             question="Why does a model with one layer of attention have no induction heads?",
-            choices=(
-                "one layer has too few weights",
-                "the keys must know the symbol before them, which a lower layer has to write there",
-                "a causal mask hides what came after the earlier occurrence",
-            ),
+            choices={
+                "one layer has too few weights": "A wider layer would not help. In a single layer "
+                "each key is made from its own symbol alone.",
+                "a key must know the symbol before it, which a lower layer has to write there": "",
+                "a causal mask hides what came after the earlier occurrence": "A causal mask hides "
+                "only what is later than the current position, and what came after the earlier "
+                "occurrence never is.",
+            },
             answer=1,
             why="The head looks for *the position that comes after a symbol like mine*. So a key "
-            "must know the symbol before it, and a head of a layer below writes it there. The mask "
-            "does not matter: what came after the earlier occurrence is never later than the "
-            "current position.",
+            "must know the symbol before it, and a head of a layer below writes it there.",
         ),
         Question(
             question="The mean of $\\mathrm{d}g$ over many sentences is 0. May we remove the head?",
-            choices=(
-                "yes: on average it does nothing",
-                "not for this reason: it may help in some sentences and harm in others",
-            ),
+            choices={
+                "yes: on average it does nothing": "A mean of 0 does not need zeros: large "
+                "gradients of both signs cancel, too. Look at their sizes first.",
+                "not for this reason: it may help in some sentences and harm in others": "",
+            },
             answer=1,
             why="That is why importance is the mean of the size, not the size of the mean.",
         ),
@@ -659,6 +689,13 @@ def quiz() -> list[Question]:
             "multiplications than the projections of attention?",
             answer=2 * 512,
             tolerance=1,
+            mistakes={
+                512: "At $T = D$ scores and blend take $2D^3$ multiplications, and the four "
+                "projections still take $4D^3$.",
+                4 * 512: "You counted the scores or the blend. Together they take $2T^2D$.",
+                1.5 * 512: "You left out a projection. There are four: queries, keys, values and "
+                "output.",
+            },
             why="Where $2T^2D = 4TD^2$, at $T = 2D$.",
         ),
     ]

@@ -712,9 +712,11 @@ def quiz() -> list[Question]:
             question="In *base* you double the number of heads, and nothing else. How does the "
             "number of parameters change?",
             choices={
-                "it doubles": "Only if each head kept its width, but the width is halved.",
+                "it doubles": "Attention's parameters would double if each head kept its width. "
+                "But the heads share $D$ columns, so each becomes half as wide.",
                 "it stays": "",
-                "it halves": "The matrices have the same number of columns as before.",
+                "it halves": "Each head does become half as wide. But there are twice as many, and "
+                "the matrices keep all their columns.",
             },
             answer=1,
             why="The heads share $D$ columns. Twice as many heads are half as wide. Only the "
@@ -724,21 +726,40 @@ def quiz() -> list[Question]:
             question="An encoder layer has $d_{model} = 512$ and $d_{ff} = 2048$. From which "
             "length on do scores and blends need more operations than the rest of the layer?",
             answer=2 * 512 + 2048,
+            mistakes={
+                2 * 512: "You compared with the projections of attention alone. The rest of the "
+                "layer includes the feed-forward network.",
+                2048: "You compared with the feed-forward network alone. The rest of the layer "
+                "includes the projections of attention.",
+                4 * 512 + 2 * 2048: "You counted the scores or the blends. Together they need "
+                "$4T^2D$ operations.",
+                512 + 2048: "You counted two projections of attention. There are four, so $8TD^2$ "
+                "operations.",
+            },
             why="Set them equal: $4T^2D = 8TD^2 + 4TDF$ gives $T = 2D + F = 3072$.",
         ),
         Question(
             question="A model of $10^9$ parameters reads $2 \\cdot 10^{10}$ words. How many times "
             "$10^{20}$ operations does its training take, by the rule?",
             answer=6 * 1e9 * 2e10 / 1e20,
+            mistakes={
+                0.2: "That is $ND$. By the rule each parameter takes more than one operation for "
+                "each word.",
+                0.4: "That is forward alone, with $2ND$. Training also needs backward.",
+                0.8: "That is backward alone, with $4ND$. Training also needs forward.",
+                12: "You are off by a power of ten: $10^9 \\cdot 10^{10} = 10^{19}$.",
+            },
             why="It is $6ND = 6 \\cdot 10^9 \\cdot 2 \\cdot 10^{10} = 1.2 \\cdot 10^{20}$.",
         ),
         Question(
             question="A text has two right continuations, *red car* and *blue bus*. A model fills "
             "both holes at once, each with the most probable word. What can it write?",
             choices={
-                "always one of the two": "To match, the second hole would have to know the first.",
+                "always one of the two": "To match the first hole, the second would have to know "
+                "what was written there. Both are filled at once.",
                 "*red bus*, too": "",
-                "nothing": "Every hole has a most probable word.",
+                "nothing": "Each hole has a most probable word, so something is always written. "
+                "Only the two words need not fit together.",
             },
             answer=1,
             why="Each hole decides alone. A decoder reads its first word before it chooses the "
@@ -747,9 +768,11 @@ def quiz() -> list[Question]:
         Question(
             question="Why does backward need twice the operations of forward?",
             choices={
-                "Its code is worse.": "We counted operations, not time: exactly twice as many.",
+                "Its code is worse.": "Bad code would need more time. But we counted the "
+                "operations of the formulas, and they are exactly twice as many.",
                 "Every product has two factors, and each gets a gradient.": "",
-                "It computes forward again.": "Only with checkpointing; then it is three times.",
+                "It computes forward again.": "It does so only with checkpointing, and then it "
+                "needs three times the operations of forward.",
             },
             answer=1,
             why="Both $\\mathrm{d}X = \\mathrm{d}Y\\,W^\\top$ and $\\mathrm{d}W = "

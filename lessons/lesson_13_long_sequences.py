@@ -577,6 +577,19 @@ def quiz() -> list[Question]:
             question="A row has met the scores 1 and 1. Now comes a block with the score 3 alone. "
             "What is the sum $n$ after it? (Two decimals; $e^{-2} \\approx 0.135$.)",
             answer=1 + 2 * math.exp(-2),
+            mistakes={
+                3: "You added 1 to the old sum as it was. The old sum is relative to the maximum "
+                "1, so it has to be rescaled to the new maximum 3.",
+                1 + math.exp(-2): "You rescaled one old score. The row had met two, so the old sum "
+                "is 2.",
+                2 * math.exp(-2): "That is the old sum, rescaled. The new score adds $e^{3-3} = "
+                "1$.",
+                2 + math.exp(2): "You kept the old maximum, 1. The highest score is now 3.",
+                2 * math.e + math.exp(3): "You added the exponentials as they are. Subtract the "
+                "maximum, 3, from each score first.",
+                1 + 2 * math.exp(2): "You multiplied the old sum by $e^{3-1}$. When the maximum "
+                "rises the old sum shrinks: $c = e^{m-m'}$.",
+            },
             why="Before, $m = 1$ and $n = 2$. Now $m' = 3$, so $c = e^{-2}$ and $n' = 0.135 \\cdot "
             "2 + 1 \\approx 1.27$.",
         ),
@@ -584,9 +597,11 @@ def quiz() -> list[Question]:
             question="Besides queries, keys, values and outputs, what does forward keep for "
             "backward?",
             choices={
-                "nothing": "To compute one weight again, you would need the sum of its whole row.",
+                "nothing": "The scores can be computed again from queries and keys. But to turn "
+                "one score into a weight, you need the sum of its whole row.",
                 "the logarithm of each row's sum": "",
-                "the block with the largest weights": "No block is needed more than another.",
+                "the block with the largest weights": "Large weights matter most, but backward "
+                "needs *every* block again. All can be computed in the same way.",
             },
             answer=1,
             why="With one number for each row, every weight can be computed again by itself: "
@@ -596,9 +611,11 @@ def quiz() -> list[Question]:
             question="$\\sum_j \\mathrm{d}O_{tj}\\,O_{tj}$ equals $\\sum_s "
             "A_{ts}\\,\\mathrm{d}A_{ts}$. Why is the first better here?",
             choices={
-                "It is more exact.": "Both are sums of products, rounded alike.",
+                "It is more exact.": "Both are sums of products, and rounding affects them alike. "
+                "What differs is which numbers they need.",
                 "It needs no other block.": "",
-                "It has no factor $\\sqrt{d_k}$.": "Neither has it: it belongs to the scores.",
+                "It has no factor $\\sqrt{d_k}$.": "Neither sum has this factor. It belongs to the "
+                "scores, before the softmax.",
             },
             answer=1,
             why="The second runs over all keys, so over all blocks of the row. The first needs "
@@ -608,20 +625,33 @@ def quiz() -> list[Question]:
             question="Each of six layers has a window of 512. How far back can a word reach at "
             "most?",
             answer=6 * 511,
-            why="A window of 512 holds the word itself and 511 before it, and each layer "
-            "reaches as far again: $6 \\cdot 511 = 3066$.",
+            mistakes={
+                6 * 512: "A window of 512 includes the word itself, so a layer reaches 511 words "
+                "back.",
+                511: "That is one layer. In the layers above, the words that it sees have "
+                "themselves looked back.",
+                512: "That is the window of one layer, with the word itself. Count only the words "
+                "before it, and count all six layers.",
+                6 * 511 + 1: "You counted the word itself. The question asks how far back it "
+                "reaches.",
+                5 * 511: "You counted five layers. The first layer looks back, too.",
+            },
+            why="A window of 512 holds the word itself and 511 before it, and each layer reaches "
+            "as far again: $6 \\cdot 511 = 3066$.",
         ),
         Question(
             question="In linear attention, the queries become ten times as long. Their numbers are "
             "large and positive. What happens to the weights?",
             choices={
-                "They become sharp.": "They would, if they were exponentials.",
+                "They become sharp.": "In a softmax they would, because of its exponentials. "
+                "Linear attention has none.",
                 "Next to nothing.": "",
-                "They become ten times as large.": "The denominator grows as well.",
+                "They become ten times as large.": "The numerator does grow like this. But the "
+                "denominator grows as much, and the weights still sum to 1.",
             },
             answer=1,
-            why="For such numbers $\\phi(10q) \\approx 10\\,\\phi(q)$, in the numerator and in "
-            "the denominator.",
+            why="For such numbers $\\phi(10q) \\approx 10\\,\\phi(q)$, in the numerator and in the "
+            "denominator.",
         ),
     ]
 

@@ -591,14 +591,29 @@ def quiz() -> list[Question]:
             question="A ring of 8 machines adds up gradients of 400 MB. How many MB does each "
             "machine send?",
             answer=2 * 7 / 8 * 400,
+            mistakes={
+                400: "That is the whole gradient once. In the ring the chunks go around twice: "
+                "once to be added up, once as sums.",
+                2 * 400: "You counted 8 steps in each half. After 7 steps a chunk has been "
+                "everywhere.",
+                7 / 8 * 400: "That is the first half, in which the chunks are added up. Then the "
+                "sums have to go around, too.",
+                7 * 400: "You sent the whole gradient to each of the 7 other machines. In the ring "
+                "a step sends one chunk, to the next machine only.",
+                400 / 8: "That is one chunk, which is sent in one step.",
+                2 * 7 * 400: "In each of the 14 steps you sent the whole gradient. A step sends "
+                "one chunk, an eighth of it.",
+            },
             why="$2 \\cdot 7$ steps, and in each of them a chunk of 400 / 8 = 50 MB: 700 MB.",
         ),
         Question(
             question="Machine 1 had 300 tokens, machine 2 had 100. Each has the gradient of its "
             "own mean loss. How do you get the gradient of the batch's mean loss?",
             choices={
-                "the sum of both": "A sum of two means is about twice as large as the mean.",
-                "the mean of both": "Then each token of machine 2 counts three times as much.",
+                "the sum of both": "For *sums* of losses this would be right. But these are means, "
+                "and a sum of two means is about twice as large as a mean.",
+                "the mean of both": "With equally many tokens this would be right. Here each token "
+                "of machine 2 would count three times as much as one of machine 1.",
                 "three quarters of the first and one quarter of the second": "",
             },
             answer=2,
@@ -608,9 +623,11 @@ def quiz() -> list[Question]:
             question="Which gradient is still to be sent when backward is over, however small the "
             "buckets are?",
             choices={
-                "that of the last layer": "It was ready first, and had all of backward to travel.",
+                "that of the last layer": "Backward begins with the last layer. So its gradient is "
+                "ready first and has all of backward to travel.",
                 "that of the first layer": "",
-                "that of the largest layer": "What matters is when it is ready, not its size.",
+                "that of the largest layer": "A large gradient takes longer to send. But if it is "
+                "ready early, it can be sent while backward goes on.",
             },
             answer=1,
             why="Backward ends with the first layer. Nothing is left to hide its gradient behind.",
@@ -620,9 +637,12 @@ def quiz() -> list[Question]:
             "machines?",
             choices={
                 "for $\\mathrm{d}X$": "",
-                "for $\\mathrm{d}A$ and $\\mathrm{d}B$": "Each part belongs to one machine.",
-                "for $\\mathrm{d}H$": "Its columns belong to one machine each.",
-                "nowhere": "$X$ was copied to all machines: backward of a copy is a sum.",
+                "for $\\mathrm{d}A$ and $\\mathrm{d}B$": "Copies of the same weights would need a "
+                "sum. But here each part of $A$ and $B$ is on one machine only.",
+                "for $\\mathrm{d}H$": "Each machine has its own columns of $H$, and it alone used "
+                "them. So it alone computes their gradient.",
+                "nowhere": "Nothing was added at $X$ in forward, that is true. But $X$ was copied "
+                "to all machines, and backward of a copy is a sum.",
             },
             answer=0,
             why="Every machine has used all of $X$. Each knows only what came back through its own "
@@ -632,6 +652,14 @@ def quiz() -> list[Question]:
             question="A pipeline has 8 stages. How many micro-batches does it need so that at most "
             "one tenth of the time is bubble?",
             answer=63,
+            mistakes={
+                70: "That is the number of turns, $M + 7$. It includes the 7 turns of the bubble.",
+                72: "You took a bubble of 8 turns. The last stage waits for the 7 stages before "
+                "it.",
+                80: "You divided 8 by a tenth. The bubble has 7 turns, and the whole time is $M + "
+                "7$ turns.",
+                64: "That is enough, but one fewer is also enough.",
+            },
             why="$7 / (M + 7) \\le 1/10$ means $M + 7 \\ge 70$.",
         ),
     ]

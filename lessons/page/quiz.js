@@ -1,10 +1,15 @@
 // Questions answer at once; without scripts their answers can be unfolded.
 
-// A text as a number: "1/2", "0,5" and "36,864" are numbers, too; NaN if it is none.
-function number(text) {
-  const thousands = /^[1-9]\d{0,2}(,\d{3})+$/.test(text.trim());
-  const parts = text.replaceAll(",", thousands ? "" : ".").split("/").map((part) => (part.trim() ? Number(part) : NaN));
-  return parts.length > 2 ? NaN : parts[0] / (parts[1] ?? 1);
+// As in lessons/kit/quiz.py: the number that a person wrote, NaN if it is none.
+const THOUSANDS = /(?<![0-9.,\s])[1-9][0-9]{0,2}([\s,])[0-9]{3}(?:\1[0-9]{3})*(?![0-9]|\1)/g;
+const SIZE = "([-+]?(?:[0-9]+\\.?[0-9]*|\\.[0-9]+)(?:[eE][-+]?[0-9]+)?)";
+const NUMBER = new RegExp(`^(?:.*[=≈])?${SIZE}(?:/${SIZE})?(%?)$`);
+
+function readNumber(text) {
+  text = text.replace(/[−–]/g, "-").replace(/\s*([-+/%=≈]|^|$)\s*/g, "$1");
+  text = text.replace(THOUSANDS, (whole, sign) => whole.replaceAll(sign, ""));
+  const match = NUMBER.exec(text.replaceAll(",", "."));
+  return match ? Number(match[1]) / Number(match[2] ?? 1) / (match[3] ? 100 : 1) : NaN;
 }
 
 for (const form of document.querySelectorAll("form.question")) {
@@ -12,6 +17,7 @@ for (const form of document.querySelectorAll("form.question")) {
   const verdict = form.querySelector(".verdict");
   const solution = form.querySelector("details");
   const button = form.querySelector("button");
+  const replies = [...form.querySelectorAll("[data-given]")];
   button.hidden = false;
   form.addEventListener("input", () => {
     verdict.textContent = "";
@@ -19,17 +25,18 @@ for (const form of document.querySelectorAll("form.question")) {
   });
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    const given = number(form.elements.answer.value);
+    const given = readNumber(form.elements.answer.value);
     if (!Number.isFinite(given)) {
-      verdict.textContent = tolerance ? "Write a number, such as 0.5 or 1/2." : "Choose one first.";
+      verdict.textContent = form.querySelector("[type=text]") ? "Write a number, such as 0.5 or 1/2." : "Choose one first.";
       return;
     }
-    const right = Math.abs(given - Number(answer)) <= Number(tolerance ?? 0) * (1 + 1e-9);
+    const near = (known) => Math.abs(given - Number(known)) <= Number(tolerance) * (1 + 1e-9);
+    const right = near(answer);
     form.dataset.verdict = right ? "right" : "wrong";
-    const reason = tolerance ? null : form.querySelector(`[data-choice="${given}"] > span`);
     verdict.textContent = right ? "✓ Right. Here is why:" : "✗ Not right. ";
-    if (reason) verdict.append(...reason.cloneNode(true).childNodes);
+    const reply = replies.find((item) => near(item.dataset.given));
+    if (reply) verdict.append(...reply.lastElementChild.cloneNode(true).childNodes);
     else if (!right) verdict.append("Try again, or open the answer.");
-    if (right) solution.open = true;
+    solution.open ||= right;
   });
 }

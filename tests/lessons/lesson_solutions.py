@@ -14,6 +14,15 @@ HEADER = "import math\n\nimport numpy as np\n\n"
 LESSONS = [entry.number for entry in lessons.COURSE if entry.path]
 EXERCISES = [task for number in LESSONS for task in lessons.load(number).EXERCISES]
 EXERCISES = {exercise.name: exercise for exercise in EXERCISES}
+# What readers type where a number is asked for.
+NUMBERS: dict[str, float | None] = {"0.5": 0.5, " .5 ": 0.5, "5.": 5, "+3": 3, "1e-3": 0.001}
+NUMBERS |= {"−0.8": -0.8, "- 0.8": -0.8, "–0,8": -0.8, "1e−3": 0.001, "−1/2": -0.5, "2E3": 2000}
+NUMBERS |= {"0,5": 0.5, "0,500": 0.5, "1,25": 1.25, "1234,567": 1234.567, "1,25 / 2": 0.625}
+NUMBERS |= {"36,864": 36864, "1,048,576.5": 1048576.5, "36 864": 36864, "36\u2009864,5": 36864.5}
+NUMBERS |= {"1\u202f048\u202f576": 1048576, "1\u00a0024/2": 512, "50 %": 0.5, "50%": 0.5}
+NUMBERS |= {"n = 1024": 1024, "0.95^30 ≈ 0.21": 0.21, "1/2 %": 0.005}
+NONSENSE = "quarter|1/0|nan|inf|1e999|1/4/2|1 2|1 1/2|1,2,3|1,234,5|1,024 000|0 500|1.234,5|1_000"
+NUMBERS |= dict.fromkeys(["", *NONSENSE.split("|"), *"0x10|--1|1-2|e|٣|²|50 % %|3 =".split("|")])
 
 
 def words_of(number: int, name: str) -> str:

@@ -11,21 +11,21 @@ import urllib.request
 
 import numpy as np
 import pytest
-from lesson_solutions import HEADER, LESSONS, RIGHT, attention, softmax
+from lesson_solutions import HEADER, LESSONS, NUMBERS, RIGHT, attention, softmax
 
 import lessons
 from lessons.__main__ import main
 from lessons.kit.lesson import plain
-from lessons.kit.quiz import Question, ask
+from lessons.kit.quiz import Question, ask, read_number
 
 QUESTIONS = [
     Question(
         "Which one is `even`?",
         "Half of *two* is one.",
         1,
-        {"one": "", "two": "", "three": "Half of *three* is no whole number."},
+        {"one": "Half of *one* is a fraction.", "two": "", "three": "Half of *three* is, too."},
     ),
-    Question("How much is a quarter?", "It is $0.25$.", 0.25),
+    Question("How much is a quarter?", "It is $0.25$.", 0.25, mistakes={4: "That is $1/0.25$."}),
 ]
 
 
@@ -165,7 +165,6 @@ def test_serve_builds_the_pages_and_opens_them_until_ctrl_c(call, builder, tmp_p
 
 NONSENSE = "d\n4\n0\nab\n-1\nb\nquarter\n1/0\nnan\n1e999\n1/4/2\n0.25\n"
 WHY, ALSO, NOT = "Half of *two* is one.", "It is 0.25.", "Not right. The answer is: "
-ODD = "Half of *three* is no whole number."
 A_LETTER = "This asks for a letter from a to c, and '"
 A_NUMBER = "This asks for a number such as 0.5 or 1/2, and '"
 
@@ -175,8 +174,12 @@ A_NUMBER = "This asks for a number such as 0.5 or 1/2, and '"
     [
         ("b\n0.25\n", 2, {"Right.": 2, WHY: 1, ALSO: 1}),
         *((typed, 2, {NOT: 0}) for typed in ("B)\n1/4\n", " (2) \n0,26\n")),
-        ("c\n0.25\n", 1, {f"Not right. {ODD} The answer is: two": 1}),
-        ("a\n0.27\n", 0, {f"{NOT}two": 1, f"{NOT}0.25": 1, WHY: 1}),
+        (
+            "c\n4.0\n",
+            0,
+            {"right. Half of *three* is, too. ": 1, "right. That is 1/0.25. ": 1},
+        ),
+        ("a\n0.27\n", 0, {"a fraction. The answer is: two": 1, f"{NOT}0.25": 1, WHY: 1}),
         (NONSENSE, 2, {A_LETTER: 5, A_NUMBER: 5}),
         ("\n\n", 0, {"The answer is: two": 1, "Not right": 0}),
         ("b\nx", 1, {"left: 1.\n1 of 2": 1}),
@@ -189,16 +192,50 @@ def test_what_a_quiz_says_to_what_is_typed(typed, right, words, monkeypatch, cap
     assert {part: output.count(part) for part in words} == words
 
 
-def test_a_large_number_has_its_thousands_marked_and_a_comma_may_be_a_point():
-    question = Question("How many?", "So many.", 36864)
-    assert question.solution == "36,864"
-    read = {"36,864": 36864, "1,048,576": 1048576, "0,500": 0.5, "1,25": 1.25, "1,25/2": 0.625}
-    assert {text: question.read(text) for text in read} == read
+def test_numbers_are_read_as_people_write_them(chromium):
+    """In Python and on a page."""
+    assert {text: read_number(text) for text in NUMBERS} == NUMBERS
+    script = (lessons.FOLDER / "page/quiz.js").read_text().partition("for (const form")[0]
+    read = "texts.map(readNumber).map(given => Number.isFinite(given) ? given : null)"
+    page = chromium.new_page()
+    found = page.evaluate(f"texts => {{ {script}; return {read} }}", [*NUMBERS])
+    page.close()
+    assert dict(zip(NUMBERS, found, strict=True)) == NUMBERS
 
 
-def test_a_question_without_a_right_answer_is_refused(complaint):
-    for answer, choices in (2, ("a", "b")), (-1, ("a", "b")), (0, ("a",)), (np.nan, ()):
-        assert "the index of one as its answer" in complaint(Question, "?", "!", answer, choices)
+@pytest.mark.parametrize(
+    ("answer", "choices", "mistakes"),
+    [
+        *((answer, {"a": "A.", "b": ""}, {}) for answer in (0, 2, -1)),
+        (0, {"a": ""}, {}),
+        (0, {"a": "", "b": ""}, {}),
+        (0, {"a": "", "b": "No.", "c": "No."}, {}),
+        (np.nan, {}, {}),
+        (3, {}, {4: ""}),
+        (3, {}, {4: "No.", 5: "No."}),
+        *((3, {}, {near: "No.", 4: "Not at all."}) for near in (3.005, 4.005)),
+    ],
+)
+def test_a_question_has_a_right_answer_and_a_reply_to_each_wrong_one(
+    answer, choices, mistakes, complaint
+):
+    refused = complaint(Question, "?", "!", answer, choices, 0.01, mistakes)
+    assert "each wrong answer has a reply of its own" in refused
+
+
+@pytest.mark.parametrize("number", LESSONS)
+def test_the_replies_of_a_lesson(number):
+    """One or two sentences to each wrong answer; the right one is right as a page writes it."""
+    for question in lessons.load(number).quiz():
+        replies = {given: plain(reply) for given, reply in question.replies.items()}
+        assert replies.pop(question.answer) == "" and len(replies) > 1 - bool(question.choices)
+        for reply in replies.values():
+            assert reply[-1] in ".?)" and 3 < len(reply.split()) <= 36, reply
+        assert len({*replies.values()}) == len(replies)
+        if not question.choices:
+            for sign in "−", "-", " − ":
+                typed = question.solution.replace("−", sign)
+                assert question.right(question.read(typed)), typed
 
 
 def test_lessons_are_listed_and_help_tells_the_exit_codes(call):
