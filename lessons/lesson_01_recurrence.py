@@ -573,11 +573,12 @@ def quiz() -> list[Question]:
             mistakes={
                 30 * 2: "You let the second layer wait until the first has read everything. But it "
                 "can read word 1 while the first layer reads word 2.",
-                30: "After 30 turns the first layer is done. The second still lacks the last word.",
+                30: "After 30 turns the first layer is done. The second layer still has to read "
+                "the last word.",
                 30 + 2: "That is one turn too many: the second layer begins in turn 2, while the "
                 "first is still at work.",
-                4 * 2: "$4L$ is the count for self-attention. In a recurrent layer each word waits "
-                "for the state before it.",
+                4 * 2: "$4L$ is the number of turns of self-attention. In a recurrent layer each "
+                "word waits for the state before it.",
                 2: "Two turns would be enough if a layer could read all words at once. But each "
                 "word waits for the state before it.",
             },
@@ -591,10 +592,10 @@ def quiz() -> list[Question]:
             mistakes={
                 512: "That is $n = d$. Subtract $4nd^2$ on both sides of $8nd^2 = 4nd^2 + 2n^2d$, "
                 "and look at the factors once more.",
-                4 * 512: "You left out a part of attention: its four matrices ($4nd^2$), or one of "
-                "the two meetings of each pair ($2n^2d$), in the score and in the mixture.",
-                8 * 512: "You counted one meeting for each pair of words and nothing else. "
-                "Attention also has four matrices, and each pair meets twice.",
+                4 * 512: "You left out a part of attention: either its four matrices, or the "
+                "score, or the mixture. Score and mixture take $n^2d$ multiplications each.",
+                8 * 512: "You counted only the score or only the mixture. Attention has both, and "
+                "four matrices as well.",
             },
             why="Set the two counts equal: $8nd^2 = 4nd^2 + 2n^2d$ gives $n = 2d = 1024$.",
         ),

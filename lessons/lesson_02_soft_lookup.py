@@ -655,7 +655,7 @@ def quiz() -> list[Question]:
                 "the exponentials.",
                 1 / (1 + np.exp(1)): "That is the weight of the first key, whose score is lower.",
                 1 / 2: "Equal weights need equal scores. A temperature of 2 brings the two weights "
-                "closer, but not that close.",
+                "closer together, but not that close.",
             },
             why="Divided by 2 the scores are 0.5 and 1.5. Only their difference counts, and it is "
             "1: $e / (e + 1) \\approx 0.73$.",
@@ -669,8 +669,9 @@ def quiz() -> list[Question]:
                 "Subtract the average in which each counts by its weight.",
                 3: "That is $\\mathrm{d}a$ minus the average. It still has to be multiplied by the "
                 "weight.",
-                1: "That is the average, or what the first weight alone passes on, $a(1 - "
-                "a)\\,\\mathrm{d}a$. The score changes the other two weights as well.",
+                1: "That is the average that is subtracted. It is also $a(1 - a)\\,\\mathrm{d}a$, "
+                "which comes through the first weight alone; but the score changes the other "
+                "weights, too.",
                 4: "That is $\\mathrm{d}a$ itself, as if weight and score were the same. But one "
                 "score changes all three weights.",
                 -1.5: "The size is right, the sign is not: the first $\\mathrm{d}a$ lies above the "
@@ -685,8 +686,8 @@ def quiz() -> list[Question]:
                 "those of the values": "Equal values may look as if they did not matter. But raise "
                 "one of them, and the mixture rises with it.",
                 "those of query and keys": "",
-                "all of them": "The weights have no effect here, but the values have: the mixture "
-                "is made of them.",
+                "all of them": "The weights have no effect here, but the values do: the mixture is "
+                "made of them.",
             },
             answer=1,
             why="Every mixture of equal values is the same value, so no weight can change the "
@@ -699,7 +700,7 @@ def quiz() -> list[Question]:
                 "when the query is near it": "This is how a score by distance works. A dot product "
                 "does not measure nearness.",
                 "when the query is short": "A short query makes all scores small, but it keeps "
-                "their order. So it brings no key to the top.",
+                "their order. So it brings no other key to the top.",
                 "never": "",
             },
             answer=2,

@@ -549,8 +549,8 @@ def quiz() -> list[Question]:
                 64: "That is the variance. The standard deviation is its square root.",
                 1: "That is the standard deviation of one product $q_i k_i$. The dot product adds "
                 "up 64 of them.",
-                1 / 8: "That is $1/\\sqrt{d_k}$, the factor by which the paper multiplies the "
-                "scores. The question is about the scores before that.",
+                1 / 8: "That is $1/\\sqrt{d_k}$, the factor that scales the scores in the paper. "
+                "The question is about the scores before that.",
                 math.sqrt(128): "You counted all 128 numbers. But they are multiplied in pairs, so "
                 "the sum has 64 terms.",
                 0: "That is the mean. The standard deviation says how far from it a typical dot "
@@ -589,7 +589,7 @@ def quiz() -> list[Question]:
                 "$\\mathrm{d}K$ has a row for each key.",
                 5 * 7: "That is the size of the scores, one for each pair of query and key.",
                 5 * 32: "That is the size of the output $O$, with a row for each query.",
-                64: "That is one key. $\\mathrm{d}K$ has a row for each of them.",
+                64: "That is one row. $\\mathrm{d}K$ has a row for each key.",
                 5 * 7 * 64: "Every query contributes to the gradient of every key, but the "
                 "contributions are added up. They are not kept apart.",
             },
@@ -603,11 +603,11 @@ def quiz() -> list[Question]:
                 "1": "A row of *weights* sums to 1, because weights are shares of a whole. A "
                 "gradient is not made of shares.",
                 "0": "",
-                "the row's sum of $\\mathrm{d}A$": "That would be so if the softmax passed its "
-                "gradient on unchanged. But it subtracts the row's average and multiplies by the "
-                "weights.",
-                "it depends on the row": "The entries depend on the row, their sum does not. Add "
-                "the same number to all scores of a row: what happens to its weights?",
+                "the row's sum of $\\mathrm{d}A$": "That would be so if backward left the gradient "
+                "unchanged at the softmax. But it subtracts the row's average and multiplies by "
+                "the weights.",
+                "it depends on the row": "The entries depend on the row, but their sum does not. "
+                "Add the same number to all scores of a row: what happens to its weights?",
             },
             answer=1,
             why="Adding the same number to all scores of a row leaves its weights as they are. So "
@@ -620,8 +620,8 @@ def quiz() -> list[Question]:
                 "nothing": "The right result looks like a proof. But a function that always "
                 "returns 0 would pass this test, too.",
                 "the sign of the whole result, or a factor in front of it": "",
-                "the axis of the sum": "This mistake is common, but the test shows it: a column of "
-                "weights does not sum to 1, so the result would not be 0.",
+                "the axis of the sum": "This mistake is common, but the test shows it: the weights "
+                "of a column hardly ever sum to 1, so the result would not be 0.",
             },
             answer=1,
             why="The weights of a row always sum to 1, so with ones the right gradient is 0, and 0 "
@@ -632,9 +632,10 @@ def quiz() -> list[Question]:
             "compared with a row of four equal weights?",
             choices={
                 "larger": "A large weight is indeed a large factor. But it multiplies a difference "
-                "from the average, and the average is almost its own $\\mathrm{d}a$.",
-                "about the same": "The same upstream gradient reaches both rows. But the softmax "
-                "multiplies it by the weights, and these are very different.",
+                "from the average, and the average almost equals its own $\\mathrm{d}a$.",
+                "about the same": "The same upstream gradient reaches both rows. But each entry is "
+                "multiplied by its weight and by a difference from the average, and in a saturated "
+                "row one of the two is tiny.",
                 "very much smaller": "",
             },
             answer=2,
@@ -646,7 +647,8 @@ def quiz() -> list[Question]:
             question="With dropout on the weights, what does $\\mathrm{d}V$ need?",
             choices={
                 "the weights before dropout": "These are the weights of the softmax, but they did "
-                "not blend the values. A value whose weight was dropped would get a gradient.",
+                "not blend the values. A value whose weight was dropped would get a gradient "
+                "although it was not used.",
                 "the weights after dropout": "",
                 "either": "Without dropout the two are the same. With dropout they differ: some "
                 "weights have become 0, and the others are larger.",

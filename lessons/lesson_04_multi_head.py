@@ -565,11 +565,11 @@ def quiz() -> list[Question]:
             "belong to one head?",
             answer=layer.query.weight.shape[1] // layer.heads,
             mistakes={
-                96: "That is all columns. The 6 heads share them.",
+                96: "Those are all columns of the matrix. The 6 heads share them.",
                 6: "That is the number of heads. Divide the columns among them.",
                 96 * 6: "You multiplied. The heads do not have 96 columns each; they share 96.",
                 96 * 16: "That is how many numbers one head's columns hold. The question asks for "
-                "the columns.",
+                "the number of columns.",
             },
             why="Each head has $d_k = 96 / 6 = 16$, and the heads stand side by side.",
         ),
@@ -593,13 +593,13 @@ def quiz() -> list[Question]:
             "of the *first* word's numbers is lost at best? (Two decimals.)",
             answer=0.2**2 / (0.8**2 + 0.2**2),
             mistakes={
-                0.8**2 / (0.8**2 + 0.2**2): "That is what the *second* word loses. The first has "
-                "the larger weight, so it loses less.",
+                0.8**2 / (0.8**2 + 0.2**2): "That is the share that the *second* word loses. The "
+                "first has the larger weight, so it loses less.",
                 0.2: "That is the other word's weight. Variances go with the squares of the "
                 "weights.",
                 0.2**2: "You still have to divide by $a^2 + b^2$, the variance of what arrives.",
-                0.2 / 0.8: "That is the ratio of the weights. Variances go with their squares, and "
-                "you compare one square with the sum of both.",
+                0.2 / 0.8: "That is the ratio of the weights. Variances go with their squares. "
+                "Compare one square with the sum of both.",
                 1 - 0.8**2: "You took $a^2$ as the share that survives. But a guess may rescale "
                 "what arrives, and the best one loses less.",
                 0.8**2 + 0.2**2: "That is the variance of what arrives. Which part of it comes "
@@ -614,7 +614,7 @@ def quiz() -> list[Question]:
                 "memory. Their part goes to those words.",
                 "the keys' and the values' part": "",
                 "all three parts": "That is so in self-attention, where the words that look are "
-                "the memory themselves. Here the queries come from another text.",
+                "themselves the memory. Here the queries come from another text.",
             },
             answer=1,
             why="The memory made keys and values, and their parts add up.",

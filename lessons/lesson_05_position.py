@@ -709,7 +709,7 @@ def quiz() -> list[Question]:
             answer=sum(length > 2 for length in (5, 3, 2)),
             mistakes={
                 3: "You counted all three sentences. Places count from 0, so place 2 is the third "
-                "word, and the shortest sentence has only two.",
+                "word, and the shortest sentence has only two words.",
                 1: "That is what one sentence contributes. The contributions of all sentences that "
                 "have a place 2 add up.",
                 5 + 3 + 2: "That is the number of all words. Only the words at place 2 use this "
@@ -746,7 +746,8 @@ def quiz() -> list[Question]:
                 "slope.",
                 4: "That is the difference of the distances. Multiply it by the slope, and let the "
                 "softmax take the exponential.",
-                math.exp(4): "You left out the slope of 1/4.",
+                math.exp(4): "You took $e$ to the power of the difference of the distances. "
+                "Multiply it by the slope first.",
                 math.exp(-1): "That is the far key's weight divided by the near one's. The "
                 "question asks for the reverse.",
                 math.exp(6 / 4): "You lowered only the far key's score. The near one is lowered, "

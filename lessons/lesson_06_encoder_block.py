@@ -643,8 +643,8 @@ def quiz() -> list[Question]:
                 "deviation.",
                 3 / np.sqrt(5): "You divided the sum of the squares by 4. LayerNorm divides it by "
                 "$D$, which is 5 here.",
-                3 / np.sqrt(20): "You divided by the length of the row. The standard deviation is "
-                "the root of the *mean* of the squares.",
+                3 / np.sqrt(20): "You divided by the length of the centred row. The standard "
+                "deviation is the root of the *mean* of the squares.",
                 9 / 2: "You divided by the standard deviation, but did not subtract the mean "
                 "first.",
             },
@@ -655,7 +655,7 @@ def quiz() -> list[Question]:
             "Two directions are taken out, $\\mathbf{1}$ and $\\hat x$: 510 are left.",
             d - 2,
             mistakes={
-                d: "That is all directions. But add the same number to the whole row: the result "
+                d: "Those are all directions. But add the same number to the whole row: the result "
                 "stays the same, so in this direction the gradient is 0.",
                 d - 1: "You took out one direction. Both a shift of the row and a stretch of its "
                 "centred numbers leave the result as it is.",
@@ -670,7 +670,7 @@ def quiz() -> list[Question]:
             "anything.",
             1,
             {
-                "0": "Nothing comes back through a matrix of zeros, that is true. But there is "
+                "0": "It is true that nothing comes back through a matrix of zeros. But there is "
                 "also a way around the sublayer.",
                 "$\\mathrm{d}u$, the gradient of the sum": "",
                 "twice $\\mathrm{d}u$": "You let the sublayer pass the gradient on as it is. But "
@@ -685,7 +685,8 @@ def quiz() -> list[Question]:
             mistakes={
                 2 * d * f: "You left out the biases: one for each hidden number, and one for each "
                 "number of the result.",
-                d * f: "That is one matrix. One leads to the hidden layer, and one leads back.",
+                d * f: "That is one matrix. There are two: one leads to the hidden layer, and one "
+                "leads back.",
                 d * f + f: "That is the first layer. The second one leads back to 512 numbers.",
                 2 * d * f + 2 * f: "You gave both layers 2,048 biases. The result of the second "
                 "has only 512 numbers.",
@@ -706,8 +707,8 @@ def quiz() -> list[Question]:
                 "its value": "The value is among them, because it is multiplied by 0. Ask also "
                 "what comes back through the ReLU, whose slope is 0 here.",
                 "its key, its bias and its value": "",
-                "none": "Each of these parameters is used for every word, that is true. But where "
-                "its input is negative, the ReLU returns 0 and has the slope 0.",
+                "none": "It is true that each parameter is used for every word. But where its "
+                "input is negative, the ReLU returns 0 and has the slope 0.",
             },
         ),
     ]

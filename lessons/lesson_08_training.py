@@ -612,7 +612,7 @@ def quiz() -> list[Question]:
                 10 * 0.01 * 0.001: "That is plain gradient descent. Adam divides by the size of "
                 "the gradients.",
                 0.01: "That is one step. There were ten.",
-                -0.1: "Adam moves against the gradient, that is true. But the question asks only "
+                -0.1: "It is true that Adam moves against the gradient. But the question asks only "
                 "how far, so leave out the sign.",
                 10: "You left out the learning rate.",
             },
@@ -623,11 +623,13 @@ def quiz() -> list[Question]:
             "It is $d_{model}^{-0.5} \\cdot i_{warmup}^{-0.5}$, and the root of 1/4 is a half.",
             1,
             {
-                "it stays": "The warm-up seems to say only *when* the rate is highest. But it is "
-                "also in the slope: with a shorter warm-up the line is steeper.",
+                "it stays": "The warm-up seems to say only *when* the rate is highest. But the "
+                "slope of the line depends on it, too: with a quarter of the warm-up the line is "
+                "eight times as steep.",
                 "it is twice as high": "",
-                "it is four times as high": "It would be if the highest rate went with one over "
-                "the warm-up. It goes with one over the *root* of the warm-up.",
+                "it is four times as high": "That would be so if the highest rate were "
+                "proportional to one over the warm-up. It is proportional to one over the *root* "
+                "of the warm-up.",
             },
         ),
         Question(

@@ -649,7 +649,7 @@ def quiz() -> list[Question]:
             "less likely at every position: its row gets $\\sum_t p_{tv} Y_t / n$ from the output.",
             2,
             {
-                "0": "Nobody looks this symbol up, that is true. But the output uses all rows of "
+                "0": "It is true that nobody looks this symbol up. But the output uses all rows of "
                 "the table, at every position.",
                 "that of the two lookups": "A lookup gives a gradient only to the symbols that it "
                 "reads, and this one is not read.",
@@ -684,8 +684,9 @@ def quiz() -> list[Question]:
             "$1/\\sqrt{d_k}$ is missing in backward.",
             1,
             {
-                "the softmax": "The softmax lies between the values and the queries, so the idea "
-                "is good. But a mistake there would hardly change every entry by the same factor.",
+                "the softmax": "The softmax lies on the way back to the queries and not to the "
+                "values, so the idea is good. But a mistake there would hardly change every entry "
+                "by the same factor.",
                 "the scale of the scores": "",
                 "the last matrix $W^O$": "Backward passes $W^O$ before queries, keys and values "
                 "part ways. A mistake there would make `value` wrong, too.",

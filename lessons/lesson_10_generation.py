@@ -807,8 +807,8 @@ def quiz() -> list[Question]:
             {
                 "two, two": "The two most probable words have 0.8 together. That is not enough for "
                 "0.85.",
-                "three, three": "You let 0.8 need more than 0.8. The first two words reach it "
-                "exactly, and that is enough.",
+                "three, three": "You asked for *more* than 0.8. The first two words have exactly "
+                "0.8 together, and that is enough.",
                 "two, three": "",
             },
         ),
@@ -850,8 +850,8 @@ def quiz() -> list[Question]:
                 "No later step needs them.": "",
                 "They change with each new word.": "A query depends on its own word and on those "
                 "before it, so a new word does not change it.",
-                "They are as large as the keys, and there is no room.": "They are as large as the "
-                "keys, that is true. But the cache makes room for whatever is needed again.",
+                "They are as large as the keys, and there is no room.": "It is true that they are "
+                "as large as the keys. But a cache makes room for whatever is needed again.",
             },
         ),
         Question(
@@ -865,8 +865,8 @@ def quiz() -> list[Question]:
                 0.3: "That is the probability itself. The gradient is 1 minus it.",
                 -0.3: "That is the gradient for a word with this probability that was *not* drawn. "
                 "For the drawn one, 1 is added.",
-                1 / 0.3: "That is the derivative of $\\log p$ with respect to $p$. From $p$ to the "
-                "logit the softmax still follows.",
+                1 / 0.3: "That is the derivative of $\\log p$ with respect to $p$. The way from "
+                "$p$ to the logit still leads through the softmax.",
                 0.3 * 0.7: "That is the gradient of $p$. The logarithm divides it by $p$.",
             },
         ),

@@ -635,10 +635,10 @@ def quiz() -> list[Question]:
                 gates_backward(np.array([[2.0, 0], [1, 1]]), np.array([[0.5, 3], [-1, 0.5]]), 1)[0]
             ),
             mistakes={
-                1: "That is what the first word contributes. The gate stands before all words, so "
-                "the second word counts, too.",
-                -0.5: "That is what the second word contributes. The gate stands before all words, "
-                "so the first word counts, too.",
+                1: "That is what the first word contributes. The gate multiplies the output of "
+                "every word, so the second word counts, too.",
+                -0.5: "That is what the second word contributes. The gate multiplies the output of "
+                "every word, so the first word counts, too.",
                 0.25: "You took the mean of the two words. The contributions are added up.",
                 2.5: "You added the sizes of the products. Keep their signs.",
             },
@@ -664,7 +664,7 @@ def quiz() -> list[Question]:
             question="Why does a model with one layer of attention have no induction heads?",
             choices={
                 "one layer has too few weights": "A wider layer would not help. In a single layer "
-                "each key is made from its own symbol alone.",
+                "each key is made from its own symbol and place alone.",
                 "a key must know the symbol before it, which a lower layer has to write there": "",
                 "a causal mask hides what came after the earlier occurrence": "A causal mask hides "
                 "only what is later than the current position, and what came after the earlier "

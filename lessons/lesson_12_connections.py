@@ -715,8 +715,8 @@ def quiz() -> list[Question]:
                 "it doubles": "Attention's parameters would double if each head kept its width. "
                 "But the heads share $D$ columns, so each becomes half as wide.",
                 "it stays": "",
-                "it halves": "Each head does become half as wide. But there are twice as many, and "
-                "the matrices keep all their columns.",
+                "it halves": "Each head does become half as wide. But there are twice as many "
+                "heads, and the matrices keep all their columns.",
             },
             answer=1,
             why="The heads share $D$ columns. Twice as many heads are half as wide. Only the "
@@ -733,8 +733,8 @@ def quiz() -> list[Question]:
                 "includes the projections of attention.",
                 4 * 512 + 2 * 2048: "You counted the scores or the blends. Together they need "
                 "$4T^2D$ operations.",
-                512 + 2048: "You counted two projections of attention. There are four, so $8TD^2$ "
-                "operations.",
+                512 + 2048: "You counted two projections of attention. There are four, and they "
+                "need $8TD^2$ operations.",
             },
             why="Set them equal: $4T^2D = 8TD^2 + 4TDF$ gives $T = 2D + F = 3072$.",
         ),
@@ -759,7 +759,7 @@ def quiz() -> list[Question]:
                 "what was written there. Both are filled at once.",
                 "*red bus*, too": "",
                 "nothing": "Each hole has a most probable word, so something is always written. "
-                "Only the two words need not fit together.",
+                "The trouble is that the two words need not fit together.",
             },
             answer=1,
             why="Each hole decides alone. A decoder reads its first word before it chooses the "

@@ -588,7 +588,7 @@ def quiz() -> list[Question]:
                 2 * math.e + math.exp(3): "You added the exponentials as they are. Subtract the "
                 "maximum, 3, from each score first.",
                 1 + 2 * math.exp(2): "You multiplied the old sum by $e^{3-1}$. When the maximum "
-                "rises the old sum shrinks: $c = e^{m-m'}$.",
+                "rises, the old sum shrinks: $c = e^{m-m'}$.",
             },
             why="Before, $m = 1$ and $n = 2$. Now $m' = 3$, so $c = e^{-2}$ and $n' = 0.135 \\cdot "
             "2 + 1 \\approx 1.27$.",
@@ -601,7 +601,7 @@ def quiz() -> list[Question]:
                 "one score into a weight, you need the sum of its whole row.",
                 "the logarithm of each row's sum": "",
                 "the block with the largest weights": "Large weights matter most, but backward "
-                "needs *every* block again. All can be computed in the same way.",
+                "needs *every* block again. All blocks can be computed again in the same way.",
             },
             answer=1,
             why="With one number for each row, every weight can be computed again by itself: "
@@ -646,8 +646,8 @@ def quiz() -> list[Question]:
                 "They become sharp.": "In a softmax they would, because of its exponentials. "
                 "Linear attention has none.",
                 "Next to nothing.": "",
-                "They become ten times as large.": "The numerator does grow like this. But the "
-                "denominator grows as much, and the weights still sum to 1.",
+                "They become ten times as large.": "The numerator does. But the denominator "
+                "becomes ten times as large, too, and the weights still sum to 1.",
             },
             answer=1,
             why="For such numbers $\\phi(10q) \\approx 10\\,\\phi(q)$, in the numerator and in the "

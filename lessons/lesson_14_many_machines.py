@@ -641,8 +641,8 @@ def quiz() -> list[Question]:
                 "sum. But here each part of $A$ and $B$ is on one machine only.",
                 "for $\\mathrm{d}H$": "Each machine has its own columns of $H$, and it alone used "
                 "them. So it alone computes their gradient.",
-                "nowhere": "Nothing was added at $X$ in forward, that is true. But $X$ was copied "
-                "to all machines, and backward of a copy is a sum.",
+                "nowhere": "It is true that nothing was added up at $X$ in forward. But $X$ was "
+                "copied to all machines, and backward of a copy is a sum.",
             },
             answer=0,
             why="Every machine has used all of $X$. Each knows only what came back through its own "
