@@ -87,8 +87,9 @@ class Question(Piece):
         return "\n".join([self.question, "", *(f"- {letter}) {text}" for letter, text in choices)])
 
     def _repr_markdown_(self) -> str:
-        replies = (f"- *{self.words(n)}*: {reply}" for n, reply in self.replies.items() if reply)
-        answer = "\n".join([f"{self.solution}\n\n{self.why}\n", *replies])
+        replies = [f"- {self.words(n)}: {reply}" for n, reply in self.replies.items() if reply]
+        others = ["\nOther answers:\n", *replies] if replies else []
+        answer = "\n".join([f"{self.solution}\n\n{self.why}", *others])
         summary = "<summary>Answer</summary>"
         return f"{self.markdown()}\n\n<details>{summary}\n\n{answer}\n\n</details>"
 
@@ -123,8 +124,8 @@ class Question(Piece):
             )
         else:
             controls = (
-                '<label>Your number: <input type="text" inputmode="decimal" name="answer" '
-                'autocomplete="off" size="8"></label>'
+                '<label>Your number: <input type="text" name="answer" autocomplete="off" size="8">'
+                "</label>"
             )
         replies = "".join(
             f'<li data-given="{float(given)!r}"><em>{page.inline(self.words(given))}</em>: '
@@ -132,6 +133,7 @@ class Question(Piece):
             for given, reply in self.replies.items()
             if reply
         )
+        others = f"<p>Other answers:</p><ul>{replies}</ul>" if replies else ""
         # Outside of a dialog, a form of the method "dialog" sends nothing, even without scripts.
         return (
             f'<form class="question" method="dialog" data-answer="{float(self.answer)!r}" '
@@ -140,7 +142,7 @@ class Question(Piece):
             '<button type="submit" hidden>Check</button>\n'
             '<p class="verdict" role="status"></p>\n'
             f"<details><summary>Answer</summary><p><strong>{page.inline(self.solution)}</strong>"
-            f"</p>{page.markdown(self.why)}{replies and f'<ul>{replies}</ul>'}</details>\n</form>\n"
+            f"</p>{page.markdown(self.why)}{others}</details>\n</form>\n"
         )
 
 

@@ -33,7 +33,7 @@ for (const form of document.querySelectorAll("form.question")) {
     const near = (known) => Math.abs(given - Number(known)) <= Number(tolerance) * (1 + 1e-9);
     const right = near(answer);
     form.dataset.verdict = right ? "right" : "wrong";
-    verdict.textContent = right ? "✓ Right. Here is why:" : "✗ Not right. ";
+    verdict.innerHTML = right ? "<b>✓ Right.</b> Here is why:" : "<b>✗ Not right.</b> ";
     const reply = replies.find((item) => near(item.dataset.given));
     if (reply) verdict.append(...reply.lastElementChild.cloneNode(true).childNodes);
     else if (!right) verdict.append("Try again, or open the answer.");
