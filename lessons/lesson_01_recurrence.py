@@ -590,8 +590,8 @@ def quiz() -> list[Question]:
             "words do they need equally many multiplications?",
             answer=2 * 512,
             mistakes={
-                512: "That is $n = d$. Subtract $4nd^2$ on both sides of $8nd^2 = 4nd^2 + 2n^2d$, "
-                "and look at the factors once more.",
+                512: "That is $n = d$. Subtract $4nd^2$ from both sides of $8nd^2 = 4nd^2 + "
+                "2n^2d$, and look at the factors once more.",
                 4 * 512: "You left out a part of attention: either its four matrices, or the "
                 "score, or the mixture. Score and mixture take $n^2d$ multiplications each.",
                 8 * 512: "You counted only the score or only the mixture. Attention has both, and "

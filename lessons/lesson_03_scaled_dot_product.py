@@ -587,7 +587,8 @@ def quiz() -> list[Question]:
                 "$d_k$.",
                 5 * 64: "That is the size of $\\mathrm{d}Q$, with a row for each query. "
                 "$\\mathrm{d}K$ has a row for each key.",
-                5 * 7: "That is the size of the scores, one for each pair of query and key.",
+                5 * 7: "That is the size of the scores, one for each pair of query and key. A key "
+                "has $d_k$ numbers.",
                 5 * 32: "That is the size of the output $O$, with a row for each query.",
                 64: "That is one row. $\\mathrm{d}K$ has a row for each key.",
                 5 * 7 * 64: "Every query contributes to the gradient of every key, but the "

@@ -659,7 +659,8 @@ def quiz() -> list[Question]:
                 "stays the same, so in this direction the gradient is 0.",
                 d - 1: "You took out one direction. Both a shift of the row and a stretch of its "
                 "centred numbers leave the result as it is.",
-                2: "That is the number of directions that are taken out.",
+                2: "That is the number of directions that are taken out. The question asks for "
+                "those that are left.",
             },
         ),
         Question(
@@ -707,8 +708,8 @@ def quiz() -> list[Question]:
                 "its value": "The value is among them, because it is multiplied by 0. Ask also "
                 "what comes back through the ReLU, whose slope is 0 here.",
                 "its key, its bias and its value": "",
-                "none": "It is true that each parameter is used for every word. But where its "
-                "input is negative, the ReLU returns 0 and has the slope 0.",
+                "none": "It is true that each of these parameters is used for every word. But "
+                "where its input is negative, the ReLU returns 0 and has the slope 0.",
             },
         ),
     ]

@@ -712,8 +712,8 @@ def quiz() -> list[Question]:
                 math.log2(3): "That is the loss in bits, with the logarithm to the base 2. Take "
                 "the natural logarithm.",
                 math.log10(3): "That is the logarithm to the base 10. Take the natural logarithm.",
-                1 / 3: "That is the probability of the right word. The loss is minus its "
-                "logarithm.",
+                1 / 3: "That is the probability that an honest model gives the right word. The "
+                "loss is minus its logarithm.",
                 -math.log(3): "The logarithm of a third is negative, and the loss is *minus* this "
                 "logarithm.",
                 0: "A loss of 0 needs a model that is sure and always right. Here it can only "
