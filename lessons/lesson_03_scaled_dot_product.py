@@ -367,7 +367,7 @@ def the_lines_of_backward():
                 was used in all of row $t$: $\mathrm{d}Q = \mathrm{d}E\,K$.""",
             "dkey = ": r"""The key of $s$ was used in all of *column* $s$, hence the transpose:
                 $\mathrm{d}K = \mathrm{d}E^\top Q$.""",
-            "return dquery": "One gradient for each input, of its input's shape.",
+            "return dquery": "One gradient for each input, with the shape of that input.",
         },
     )
 
@@ -456,7 +456,7 @@ def four_ways_to_score():
         for score, (color, style) in looks.items():
             ring = dict(ms=11, mfc="none", mew=2) if score == "scaled dot product" else {}
             axes.plot(WIDTHS, found[score], style, color=color, label=score, **ring)
-        axes.set(xlabel="$d_k$", ylabel="right word found, new sets", ylim=(0.5, 1.03))
+        axes.set(xlabel="$d_k$", ylabel="share of right words, new sets", ylim=(0.5, 1.03))
         axes.set_xscale("log", base=2)
         axes.set_xticks(WIDTHS, WIDTHS)
         axes.legend(loc="lower left")

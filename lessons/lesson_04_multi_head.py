@@ -534,7 +534,7 @@ def often_told():
             1.1.”** None of the three changes is in the table ({lost:.1f} is what 4 heads lose):
         """),
         table(
-            ["row", "BLEU", "change", "told"],
+            ["row", "BLEU", "change", "claimed"],
             rows,
             f"The base model has 8 heads, keys of 64, width 512 and {base} BLEU. In the rows of "
             "h, a head has the size 512 / h. In the rows of d_k, nothing else changes.",

@@ -484,7 +484,10 @@ def the_lines_of_alibi():
         ),
         Beside(
             BiasedAttention.forward,
-            {"if bias": "Before the softmax. A constant needs no line in backward."},
+            {
+                "if bias": "The bias is added before the softmax. It is constant, so backward "
+                "needs no line for it.",
+            },
             whole=False,
         ),
     ]

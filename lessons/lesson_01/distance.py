@@ -66,11 +66,11 @@ gradient_by_distance = Simulation(
     name="distance",
     title="How far back does a gradient reach?",
     say="Move the two sliders, then the marker. Find a scale at which the RNN holds its gradient, "
-    "and a bias at which the LSTM does. Then move each slider one notch further. (Whatever would "
-    "leave the chart is drawn at its edge.)",
-    caption="The layers as they begin: the gradient of a word, in percent of the last word's.",
+    "and a bias at which the LSTM does. Then move each slider one notch further. (Values beyond "
+    "the chart are drawn at its edge.)",
+    caption="Three untrained layers: the gradient of each word, in percent of the last word's.",
     alt="Three curves on a logarithmic axis against the distance from the last word. The RNN's "
-    "falls fastest, the LSTM's more slowly. The one of attention falls once and then stays flat.",
+    "falls fastest, the LSTM's more slowly. Attention's falls once and then stays flat.",
     controls=[
         Slider("scale", "RNN: recurrent weights times", SCALES, SCALES.index(1)),
         Slider("bias", "LSTM: bias of the forget gate", BIASES, BIASES.index(1)),

@@ -133,7 +133,8 @@ collapse = Simulation(
     "One has to write from memory, a vector of 16 numbers. The other may look back at every letter "
     "(*attention*). Press **Play**.",
     caption="What both write, how often they are right for each number of letters, and where the "
-    "second one looks. A row is a letter that it writes, a column one that it read, ⊣ the end.",
+    "second one looks. Each row is a letter that it writes, each column one that it read; ⊣ is the "
+    "end.",
     alt="Two curves against the number of letters: with attention nearly all words are reversed, "
     "from one vector hardly any with eight letters. Below, a matrix of weights with large ones on "
     "the diagonal that rises to the right.",

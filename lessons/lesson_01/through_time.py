@@ -89,7 +89,7 @@ through_time = Simulation(
             "loss",
             "The loss looks at",
             [
-                Option(at_the_end, "the end", "What reaches *not* has come back two steps."),
+                Option(at_the_end, "the end", "The gradient of *not* has come two steps back."),
                 Option(
                     everywhere,
                     "every word",

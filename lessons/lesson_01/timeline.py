@@ -45,9 +45,9 @@ def chart(name: str, title: str) -> Chart:
 timeline = Simulation(
     name="timeline",
     title="Who waits for whom?",
-    say="Press **Play**. A bar is the work for one word in one layer. It begins as soon as all "
-    "its input is there: there are as many workers as anyone could use. Then double the words. "
-    "Which of the two takes longer now?",
+    say="Press **Play**. A bar is the work for one word in one layer. It begins as soon as its "
+    "input is ready, because there are always enough workers. Then double the words. Which of the "
+    "two takes longer now?",
     caption="Top: the recurrent network. Bottom: self-attention. Each row is a word. Time runs to "
     "the right.",
     alt="Two timelines with a row for each word. In the recurrent network the bars form a "

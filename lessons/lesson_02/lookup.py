@@ -222,7 +222,7 @@ smooth_the_river = Simulation(
         Figures(
             {
                 "largest": "the largest share here",
-                "effective": "1 / Σ a²: as noisy as a mean of so many",
+                "effective": "1 / Σ a²: as noisy as a plain mean of this many",
                 "error": "error of the whole curve (root mean square)",
             }
         ),
@@ -276,8 +276,8 @@ learning = Simulation(
     name="learning",
     title="A query learns to ask",
     say="Press **Play**: from step to step the query moves to where the loss is lower. Then drag "
-    "its beginning to another place, and change the temperature.",
-    caption="The path of a query that learns, from (1, 2) at temperature 2, and its loss.",
+    "its starting point to another place, and change the temperature.",
+    caption="The path of a query that learns, starting at (1, 2) with temperature 2, and its loss.",
     alt="Two charts. One has the labels of the jugs as dots, and a path of queries that leads from "
     "the cherry's side to beyond the lemon. The other has the loss, which falls from 0.5 to nearly "
     "−3, and the loss of a hard lookup with the same queries, which falls at once from 3 to −3.",
@@ -287,7 +287,7 @@ learning = Simulation(
         Slider("temperature", "Temperature", SOFTNESS, SOFTNESS.index(2), live=True),
         Pad(
             "start",
-            "Beginning (sweet, sour)",
+            "Start (sweet, sour)",
             start=BEGINNING.index(2) * len(BEGINNING) + BEGINNING.index(1),
             across=BEGINNING,
             live=True,

@@ -84,13 +84,14 @@ pruning = Simulation(
     say="Remove heads, one by one and together. Each dot is one of the 16 choices of heads to "
     "remove. **Guess first:** the four heads *from writing to reading, layer 2* look alike. Is one "
     "of them enough?",
-    caption="Words without a mistake against the number of heads removed from one attention.",
+    caption="The share of words written without a mistake, against the number of heads removed "
+    "from one attention.",
     alt="Dots for all 16 choices of heads to remove from one attention: exact match against how "
     "many are removed. It begins near 1, and falls to 0 where all four are gone.",
     controls=[
         Choice("attention", "Attention", [*ATTENTIONS], start=5),
         *(
-            Choice(name, f"Head {number}", [Option(False, "there"), Option(True, "removed")])
+            Choice(name, f"Head {number}", [Option(False, "kept"), Option(True, "removed")])
             for number, name in enumerate(("one", "two", "three", "four"), 1)
         ),
     ],

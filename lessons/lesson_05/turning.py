@@ -56,7 +56,7 @@ WAYS = [  # from the words to attention's inputs: queries, keys, values, a mask 
     Option(
         lambda x: (x, x, x, None, ALiBi(8).forward(np.arange(4), np.arange(4), x)[0]),
         "ALiBi",
-        "Half of the distance is taken off each score.",
+        "Half of the distance is subtracted from each score.",
         "lambda x: (x, x, x, None, ALiBi(8).forward(np.arange(4), np.arange(4), x)[0])",
     ),
     Option(
@@ -87,7 +87,7 @@ orders = Simulation(
     say="Choose another order. The second matrix has the weights for that order; the third has the "
     "same weights, with the words sorted back. **Without positions, does it differ from the "
     "first?** Then give the model positions.",
-    caption="Weights for the first order, for another, and for that one with words sorted back.",
+    caption="Weights for the first order, for another order, and for that order sorted back.",
     alt="Three matrices of weights, 4 by 4: that of the sentence old dog bites man, that of "
     "another order, and the latter with its rows and columns sorted back.",
     size=(7.6, 3.2),
@@ -147,7 +147,7 @@ sinusoids = Simulation(
     name="sinusoids",
     title="The places and their vectors",
     say="A row is a place, a column a dimension. **Which columns change fastest from row to row?** "
-    "Choose every tenth place: now the columns further right change, too. The curve tells how much "
+    "Choose every tenth place: now the columns further right change, too. The curve shows how much "
     "each place is like the picked one. Move the picked row: what happens to the curve's shape?",
     caption="Above, a row for each place and a column for each dimension: −1 is white, 1 is dark. "
     "Below, the likeness of every place to the picked one.",
@@ -238,7 +238,7 @@ turning = Simulation(
     views=[
         Clocks(
             {"earlier": "at place p (rotary: the key)", "later": "at p + k (rotary: the query)"},
-            [f"{angle:g} a place" for angle in ANGLES],
+            [f"{angle:g} per place" for angle in ANGLES],
             "scores",
             "reach",
         ),

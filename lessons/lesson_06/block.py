@@ -286,7 +286,8 @@ OF_ROW = [
     Option(
         np.array([[1.0, 1, 1, 1, 1]]),
         "all the same",
-        "The loss is the sum of the result, always 0. The gradient is along 1: nothing is left.",
+        "The loss is the sum of the result, which is always 0. All of the gradient is along 1, so "
+        "nothing is left.",
     ),
     Option(
         np.array([[3.0, -3, -1, 1, 0]]),

@@ -134,7 +134,7 @@ AT = range(1, LAYERS + 1)
 depth = Simulation(
     name="depth",
     title="Gradient against depth",
-    say=f"An encoder of {LAYERS} untrained layers. A gradient of length 1 comes in behind the last "
+    say=f"An encoder of {LAYERS} untrained layers. A gradient of length 1 enters behind the last "
     "layer; how much of it reaches each layer? First guess: what will the three lines do when you "
     "take the residual connections away? Then choose weights: which lines are flat, which fall?",
     caption="The length of the gradient of each layer's input, with residual connections.",
@@ -152,7 +152,7 @@ depth = Simulation(
         Chart(
             [Drawn(name, words, at=AT) for name, words in NORMS.items()],
             Axis("layer", 1, LAYERS),
-            Axis("length of the gradient, where 1 comes in", 1e-6, 1e7, log=True),
+            Axis("length of the gradient, from 1 at the end", 1e-6, 1e7, log=True),
             marker="layer",
             at=AT,
         ),

@@ -84,7 +84,7 @@ mask = Simulation(
     "word**: type any numbers for it, and look at $\\Delta$, the change in the results. Rows above "
     "the changed word should be 0. Then hide the future in another way.",
     caption="The weights, a row for each of the five words; the values; the results before and "
-    "after one word has changed, and the difference of the two.",
+    "after one word has changed, and the difference between them.",
     alt="The weights A, whose entries above the diagonal are 0. Beside them the values V, the "
     "results O, O after the change and their difference, which is 0 above the changed word.",
     size=(9, 3),
