@@ -565,7 +565,7 @@ def quiz() -> list[Question]:
             "belong to one head?",
             answer=layer.query.weight.shape[1] // layer.heads,
             mistakes={
-                96: "Those are all columns of the matrix. The 6 heads share them.",
+                96: "Those are all the columns of the matrix. The 6 heads share them.",
                 6: "That is the number of heads. Divide the columns among them.",
                 96 * 6: "You multiplied. The heads do not have 96 columns each; they share 96.",
                 96 * 16: "That is how many numbers one head's columns hold. The question asks for "

@@ -655,8 +655,8 @@ def quiz() -> list[Question]:
             "Two directions are taken out, $\\mathbf{1}$ and $\\hat x$: 510 are left.",
             d - 2,
             mistakes={
-                d: "Those are all directions. But add the same number to the whole row: the result "
-                "stays the same, so in this direction the gradient is 0.",
+                d: "Those are all the directions. But add the same number to the whole row: the "
+                "result stays the same, so in this direction the gradient is 0.",
                 d - 1: "You took out one direction. Both a shift of the row and a stretch of its "
                 "centred numbers leave the result as it is.",
                 2: "That is the number of directions that are taken out. The question asks for "
