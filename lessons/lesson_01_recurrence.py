@@ -232,8 +232,9 @@ def back_through_three_words():
 # $o$ how much of the memory is shown. All four are computed from the word and the last $h$. The
 # gates go through the sigmoid $\sigma(x) = 1 / (1 + e^{-x})$, so they lie between 0 and 1:
 #
-# $$f_t = \sigma(a^f_t + h_{t-1} W^f), \quad i_t = \sigma(a^i_t + h_{t-1} W^i), \quad
-# o_t = \sigma(a^o_t + h_{t-1} W^o), \quad g_t = \tanh(a^g_t + h_{t-1} W^g)$$
+# $$f_t = \sigma(a^f_t + h_{t-1} W^f), \quad i_t = \sigma(a^i_t + h_{t-1} W^i)$$
+#
+# $$o_t = \sigma(a^o_t + h_{t-1} W^o), \quad g_t = \tanh(a^g_t + h_{t-1} W^g)$$
 #
 # Here are our three words again, with a memory of one number. *not* writes something negative. How
 # must *very* set the gates to keep it?

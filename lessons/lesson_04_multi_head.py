@@ -503,10 +503,10 @@ def heads_removed():
 # %% [markdown]
 # Michel, Levy and Neubig 2019, *Are Sixteen Heads Really Better than One?*, removed heads from
 # large trained models. Of the 96 heads in a translator's encoder, only 8 made a difference beyond
-# chance when removed one at a time. The attention from writing to reading needed its heads more. To
-# choose which heads to remove, they did not try out every head. They imagined a factor $g_i$ in
-# front of each, equal to 1, and looked at the size of its *gradient*: a head whose factor has a
-# small gradient can go.
+# chance when removed one at a time, and half of these removals *raised* BLEU. The attention from
+# writing to reading needed its heads more. To choose which heads to remove, they did not try out
+# every head. They imagined a factor $g_i$ in front of each, equal to 1, and looked at the size of
+# its *gradient*: a head whose factor has a small gradient can go.
 #
 # But in the Transformer paper, a model *trained* with one head was 0.9 BLEU worse, as the next
 # table shows.

@@ -25,6 +25,7 @@ from numformer.paper.beam import Beam
 from numformer.paper.memory import KeysAndValues
 from numformer.paper.softmax import softmax, softmax_backward
 from numformer.paper.writing import write
+from numformer.symbols import DEFAULT_IDS
 from numformer.training.average import mean
 
 
@@ -64,7 +65,8 @@ def the_lines_of_log_probabilities():
         log_probabilities,
         {
             "result = ": "The lines above.",
-            "result[:, special.unwritten]": "Padding and the start mark are never written.",
+            "result[:, special.unwritten]": "Padding, the start mark and the mark of unknown "
+            "symbols are never written.",
             "return": "",
         },
     )
@@ -230,7 +232,7 @@ def what_is_kept():
 def why_cut():
     """The share of the improbable words, and what becomes of it in a sentence."""
     tails = {t: float(drawing.choose("torn", t, 1e9, 2.0, 1)["tail"]) for t in (1.0, 1.4, 2.0)}
-    after = {n: 1 - (1 - tails[1.0]) ** n for n in (1, 12)}
+    after = 1 - (1 - round(tails[1.0], 3)) ** 12  # from the digits that the text shows
     nuclei = {p: int(drawing.choose(p, 1.0, 1e9, 0.9, 1)["left"]) for p in ("sure", "torn", "open")}
     return Words(f"""
         **Why cut at all?** Set the place to *torn* [above](#drawing). At $\\tau = 1$ the
@@ -239,7 +241,7 @@ def why_cut():
         share: in lesson 8 it spreads a tenth over all words.) At $\\tau = 1.4$ they have
         {tails[1.4]:.2f}, at 2 {tails[2.0]:.2f}. If they have {tails[1.0]:.3f} at every position, a
         sentence of 12 words contains at least one of them with the probability
-        $1 - (1 - {tails[1.0]:.3f})^{{12}}$, which is {after[12]:.2f}, and the rest of the sentence
+        $1 - (1 - {tails[1.0]:.3f})^{{12}}$, which is {after:.2f}, and the rest of the sentence
         has to make sense of it.
 
         **Why top-p?** The model is sure at one place and not at another. Top-p 0.9 leaves
@@ -368,10 +370,12 @@ def wider_beams():
     rows = measured(10)["beams"]
     none, paper = ({row["beam"]: row[kind] for row in rows} for kind in ("none", "paper"))
     log_p = {row["beam"]: row["log_p"] for row in rows}
-    best = max(BEAMS, key=lambda beam: none[beam][0])
+    found = {"none": none, "paper": paper}
+    peaks = {kind: max(BEAMS, key=lambda beam: by[beam][0]) for kind, by in found.items()}
     widest = BEAMS[-1]
     assert all(log_p[a] <= log_p[b] for a, b in itertools.pairwise(BEAMS))
-    assert best < widest and none[widest][1] < none[1][1]
+    assert max(peaks.values()) < widest and none[widest][1] < none[1][1]
+    assert all(abs(by[beam][0] - by[4][0]) < 0.25 for by in found.values() for beam in BEAMS[3:])
 
     def draw(figure):
         axes = figure.subplots()
@@ -410,12 +414,13 @@ def wider_beams():
             f"""
             Each wider beam finds something *more probable*: {minus(log_p[1])} at 1,
             {minus(log_p[4])} at 4, {minus(log_p[widest])} at {widest}. Up to 4 the translations
-            become better, too. From there on BLEU does not follow. Without a penalty it is highest
-            with a beam of {best}, {none[best][0]:.2f}; {widest} hypotheses take
-            {rows[-1]["seconds"] / rows[2]["seconds"]:.0f} times as long and have
-            {none[widest][0]:.2f}. That is no large loss, but look at the lengths: the translations
-            found get shorter and shorter. The penalty slows that down, but does not stop it. So the
-            search is not to blame. It finds what it is asked for, and the *model* gives short
+            become clearly better, too. From there on BLEU hardly moves. It is highest at
+            {peaks["none"]} without a penalty, {none[peaks["none"]][0]:.2f}, and at
+            {peaks["paper"]} with one, {paper[peaks["paper"]][0]:.2f}; at {widest} it has fallen to
+            {none[widest][0]:.2f} and {paper[widest][0]:.2f}, for
+            {rows[-1]["seconds"] / rows[2]["seconds"]:.0f} times the time of a beam of 4. That is no
+            large loss, but look at the lengths: the translations found get shorter and shorter. The
+            penalty slows that down, but does not stop it. So the search is not to blame. It finds what it is asked for, and the *model* gives short
             sentences too much probability. Larger models on longer sentences lose far more (Koehn
             and Knowles 2017; Stahlberg and Byrne 2019). The paper uses a beam of 4.
         """
@@ -752,14 +757,16 @@ def often_told():
         [{", ".join(f"{p:.3f}" for p in right)}].
 
         **“Top-p 0.9 keeps 90 % of the words.”** It keeps the fewest that have 90 % of the
-        *probability*. At *open*, our least certain place, these are {nucleus} of {words:,}.
+        *probability*. At *open*, our least certain place, these are {nucleus} of {words:,}. (The
+        vocabulary has {words + len(DEFAULT_IDS.unwritten):,} symbols. Three of them are never
+        written: padding, the start mark, and the mark of unknown symbols.)
 
         **“Beam search finds the most probable translation.”** Only if the beam is wide enough. In
         the table above, going from {gains[-1][0]} to {gains[-1][1]} hypotheses still found more
         probable ones.
 
-        **“A wider beam is better.”** What it finds is more probable. But BLEU did not follow, as
-        you saw [above](#is-a-wider-beam-better).
+        **“A wider beam is better.”** What it finds is more probable. But beyond a beam of 4
+        BLEU hardly moved, and in the end it fell, as you saw [above](#is-a-wider-beam-better).
 
         **“With the cache the time no longer depends on the length.”** A new word still meets every
         key. In the model measured above, at {length} words, the scores and the blend take

@@ -374,8 +374,8 @@ def what_is_left():
             decoder alone, with its place but without its neighbours, and for short captions that is
             often enough. Without the heads from writing to reading no word would reach the decoder.
 
-            Voita et al. 2019 took out 38 of the 48 heads of a translator's encoder and lost 0.15
-            BLEU. Their method is better: training closed the gates, so the model had time to adapt.
+            Voita et al. 2019 pruned the encoder of a translator of the paper's base size, which
+            has 48 heads (6 layers of 8): they took out 38 of them and lost 0.15 BLEU. Their method is better: training closed the gates, so the model had time to adapt.
             They also saw which heads are left at the end: heads that look at a neighbour, heads
             that follow the syntax, and one that looks at rare words.
 

@@ -230,10 +230,11 @@ def family_tree():
         landscape.draw_tree,
         "A family tree from 2014 at the top to 2024. From the recurrent column an arrow leads to "
         "the Transformer, and from there to encoders, to encoder-decoders, and to decoders, GPT to "
-        "LLaMA. Mamba stands in the recurrent column again.",
+        "LLaMA. S4 and Mamba stand in the recurrent column again.",
         "A few of many, by year: Sutskever et al. 2014, Bahdanau et al. 2015, Vaswani et al. 2017, "
         "Radford et al. 2018, Devlin et al. 2019, Raffel et al. 2020, Brown et al. 2020, "
-        "Dosovitskiy et al. 2021, Radford et al. 2023, Touvron et al. 2023, Gu and Dao 2023.",
+        "Dosovitskiy et al. 2021, Gu et al. 2022, Radford et al. 2023, Touvron et al. 2023, Gu and "
+        "Dao 2023.",
         size=(4.2, 4.6),
     )
 

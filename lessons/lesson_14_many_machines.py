@@ -408,9 +408,10 @@ def the_lines_of_the_order():
 #
 # $$\frac{R}{1 + (R-1)/K}$$
 #
-# times as fast as one. The more machines there are, the nearer this comes to $K$. **Guess:** a
-# batch has 25,000 tokens, as in the paper, and a machine does 9.5 trillion operations in a second,
-# as the paper says of its graphics cards. How large is $K$ with wires of 10 Gbit/s?
+# times as fast as one. The more machines there are, the nearer this comes to $K$. **Guess:** the
+# machines *share* a batch of 25,000 tokens, as in the paper, and a machine does 9.5 trillion
+# operations in a second, as the paper says of its graphics cards. How large is $K$ with wires of 10
+# Gbit/s?
 
 
 # %%
@@ -444,6 +445,8 @@ def what_is_gained():
     year = [365 / speed(1, 64, wire * GIGABIT) for wire in WIRES]
     hidden = 365 / speed(1, 64, 100 * GIGABIT, hidden=True)
     larger = 64 / (1 + 63 / (16 * limits[2]))
+    many = timelines.MACHINES * limits[1]
+    alone = timelines.MACHINES / (1 + (timelines.MACHINES - 1) / many)
     return [
         Picture(
             "lesson_14_speed",
@@ -463,7 +466,10 @@ def what_is_gained():
             $K$ is {limits[0]:.2f} at 1 Gbit/s, {limits[1]:.1f} at 10 and {limits[2]:.0f} at 100.
             So, if nothing is hidden, wires of 10 Gbit/s never make training more than
             {limits[1]:.1f} times as fast, with any number of machines, and at 1 Gbit/s a second
-            machine makes it *slower*. At 100 Gbit/s {limits[2] + 1:.0f} machines send for as long
+            machine makes it *slower*. (The [figure above](#overlap) gives each of its
+            {timelines.MACHINES} machines 25,000 tokens. So its batch is {timelines.MACHINES} times
+            as large, and so is $K$: {many:.0f} at 10 Gbit/s. There, {timelines.MACHINES} machines
+            are {alone:.1f} times as fast as one even if nothing is hidden.) At 100 Gbit/s {limits[2] + 1:.0f} machines send for as long
             as they compute. From there on each new one mostly waits.
 
             And the year? With 64 machines you hoped for 365 / 64 ≈ {365 / 64:.1f} days. At 100

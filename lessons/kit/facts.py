@@ -24,10 +24,12 @@ FACTS = {
         "Vaswani 2017",
         "Table 2",
         {
+            "ByteNet": (23.75, None, None, None),
             "Deep-Att + PosUnk": (None, 39.2, None, 1.0e20),
             "GNMT + RL": (24.6, 39.92, 2.3e19, 1.4e20),
             "ConvS2S": (25.16, 40.46, 9.6e18, 1.5e20),
             "MoE": (26.03, 40.56, 2.0e19, 1.2e20),
+            "Deep-Att + PosUnk, ensemble": (None, 40.4, None, 8.0e20),
             "GNMT + RL, ensemble": (26.30, 41.16, 1.8e20, 1.1e21),
             "ConvS2S, ensemble": (26.36, 41.29, 7.7e19, 1.2e21),
             "Transformer (base)": (27.3, 38.1, 3.3e18, 3.3e18),

@@ -43,7 +43,7 @@ def wish(query, temperature, score) -> dict[str, np.ndarray]:
     scores = dot_product_score(query[None], key, 1.0)[0]
     if score == "distance":
         scores = scores - (query @ query + (key * key).sum(axis=1)) / 2
-    scaled = scores / temperature
+    scaled, there = scores / temperature, 1.0 * (temperature > HARD)
     weights = softmax(scaled)
     return {
         "query": query,
@@ -51,7 +51,8 @@ def wish(query, temperature, score) -> dict[str, np.ndarray]:
         "value": value,
         "corners": value[around],
         "scores": scores,
-        "scaled": scaled,
+        "scaled": there * scaled,
+        "undefined": there - 1 + 0 * scores[None],
         "weights": weights,
         "glass": weights @ value,
         "best": 1.0 * (scores == scores.max()),
@@ -62,7 +63,12 @@ def wish(query, temperature, score) -> dict[str, np.ndarray]:
 GRID = np.arange(-3, 3.125, 0.125).tolist()
 BETWEEN = [0.125, *np.arange(0.25, 8.25, 0.25).tolist()]
 TEMPERATURES = [
-    Option(HARD, "0 (hard)", "The highest score takes all. Equal scores share."),
+    Option(
+        HARD,
+        "0 (hard)",
+        "Nothing can be divided by 0, so $z$ is empty. In the limit the highest score takes all, "
+        "and equal scores share.",
+    ),
     *BETWEEN,
     Option(np.inf, "∞", "Scores no longer count: every jug gives the same share.", "np.inf"),
 ]
@@ -119,7 +125,7 @@ move_the_wish = Simulation(
         Matrices(
             [
                 Of("scores", "e", ["score"], jugs, 6),
-                Of("scaled", r"z = e / \tau", ["scaled"], jugs, 6),
+                Of("scaled", r"z = e / \tau", ["scaled"], jugs, 6, lit="undefined"),
                 Of("weights", "a", ["share"], jugs, 1),
                 Of("glass", "o", ["glass"], contents, 5),
                 Of("best", r"\text{hard}", ["taken"], jugs, 1, words=("no", "yes")),

@@ -5,7 +5,7 @@ import numpy as np
 from lessons.kit import recorded
 from lessons.kit.simulation import Entries, Option, Simulation, Slider
 from lessons.kit.views import Axis, Chart, Drawn, Figures, Matrices, Of
-from lessons.lesson_08.training import BETAS, SMOOTHINGS, Number
+from lessons.lesson_08.training import BETAS, Number
 from numformer.backend import array_module
 from numformer.optimization.optimizers import adam
 from numformer.paper.cross_entropy import cross_entropy, cross_entropy_backward
@@ -33,6 +33,7 @@ TYPED = [
     Option(np.array([[6.0, 0, 0, 0]]), "sure, and right", "Where does it go with smoothing?"),
     Option(np.array([[0.0, 6, 0, 0]]), "sure, and wrong", "The longest gradient of the three."),
 ]
+SMOOTHINGS = [n / 25 for n in range(13)]  # with four words, p* then has two decimals
 smoothed = Simulation(
     name="smoothed",
     title="What the loss wants",
@@ -40,11 +41,11 @@ smoothed = Simulation(
     "and right: at which smoothing does the gradient of *cat* change its sign? And can you find "
     "logits that make the whole gradient 0?",
     caption="What the model thinks, what it is told, and the gradient: the first minus the second.",
-    alt="Three rows of four numbers: the probabilities 0.5, 0.3, 0.1, 0.1, what is told, 0.93 and "
-    "three times 0.03, and their differences, negative for cat alone.",
+    alt="Three rows of four numbers: the probabilities 0.5, 0.3, 0.1, 0.1, what is told, 0.85 and "
+    "three times 0.05, and their differences, negative for cat alone.",
     controls=[
         Entries("logits", "Begin with", TYPED, symbol="z", rows=["logits"], columns=WORDS),
-        Slider("smoothing", "Label smoothing", SMOOTHINGS, start=SMOOTHINGS.index(0.1), live=True),
+        Slider("smoothing", "Label smoothing", SMOOTHINGS, start=SMOOTHINGS.index(0.2), live=True),
     ],
     compute=loss_and_gradient,
     views=[

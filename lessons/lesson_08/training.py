@@ -113,7 +113,7 @@ def begin() -> dict[str, np.ndarray]:
 
 def slider(name: str, label: str, options: list, words: str = "{:g}") -> Slider:
     """A slider that begins at the value of the recipe."""
-    made = [Option(value, words.format(value)) for value in options]
+    made = [Option(value, words.format(value, "s" * (value != 1))) for value in options]
     return Slider(name, label, made, options.index(RECIPE[name]), live=True)
 
 
@@ -132,7 +132,7 @@ training = Simulation(
     alt="Two charts against the step. The loss falls from 2.3 to about 0.5 in 80 steps and stays "
     "there. The learning rate rises in a straight line for 30 steps and falls slowly afterwards.",
     controls=[
-        slider("warmup", "Warm-up", WARMUPS, "{:g} steps"),
+        slider("warmup", "Warm-up", WARMUPS, "{:g} step{}"),
         slider("rate", "Highest rate", RATES),
         Choice("fall", "Then the rate", FALLS, live=True),
         slider("beta2", "β₂ of Adam", BETAS),

@@ -58,8 +58,8 @@ tree = Simulation(
     name="tree",
     title="A beam grows",
     say="Step back, then on, or press **Play**. Each row is a step, and holds the hypotheses that "
-    "go on, the best at the left, each with the logarithm of its probability so far. A hypothesis "
-    "that has ended shows a ⊣ and its score. **Watch** which early leader dies out. Then set the "
+    "go on, the best at the left, each with the logarithm of its probability so far. Where a "
+    "hypothesis has ended, a ⊣ and its score stand beside its last word. **Watch** which early leader dies out. Then set the "
     "beam to 1, which is greedy: which word turns out to be a mistake? And what does the penalty "
     "do to the scores?",
     caption="The tree of a beam of 4 after its last step.",
@@ -77,7 +77,7 @@ tree = Simulation(
         Figures(
             {
                 "best": "Best finished translation",
-                "sum": "Its log probability",
+                "sum": "Its log probability, with that of its ⊣",
                 "score": "Its score: divided by the length penalty",
             },
             spelled=["best"],

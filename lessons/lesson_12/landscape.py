@@ -182,7 +182,11 @@ def scaling() -> dict[str, Law]:
 
 # Where the names stand that would otherwise lie on another name.
 BESIDE = {
+    "C layers 1": ((-3, 3), "right"),
+    "C layers 2": ((3, -9), "left"),
     "C layers 4": ((3, -9), "left"),
+    "C d_ff 768": ((3, -9), "left"),
+    "A heads 16": ((3, -9), "left"),
     "A heads 2": ((-4, -2), "right"),
     "B d_k 12": ((4, -5), "left"),
 }
@@ -305,8 +309,8 @@ words = np.log10(words[place])""",
 )
 
 
-# The family tree: of each name the year, the column and the parents. A column is one of the
-# lesson's four kinds.
+# The family tree: of each name the year, the place and the parents. The column nearest to a place is
+# one of the lesson's four kinds.
 
 COLUMNS = ["encoder", "both", "decoder", "recurrent"]
 TREE = {
@@ -316,26 +320,28 @@ TREE = {
     "GPT": (2018, 2, ("Transformer",)),
     "BERT": (2018.5, 0, ("Transformer",)),
     "GPT-2": (2019, 2, ("GPT",)),
-    "T5": (2020, 1, ("Transformer",)),
+    "T5": (2020, 0.8, ("Transformer",)),
     "GPT-3": (2020, 2, ("GPT-2",)),
-    "ViT": (2021, 0, ("BERT",)),
-    "Whisper": (2022.6, 1, ("T5",)),
+    "ViT": (2021, 0, ("Transformer",)),
+    "S4": (2021.8, 3, ()),
+    "Whisper": (2022.6, 1.2, ("Transformer",)),
     "LLaMA": (2023, 2, ("GPT-3",)),
-    "Mamba": (2023.8, 3, ("attention",)),
+    "Mamba": (2023.8, 3, ("S4",)),
 }
 NAMES = {"attention": "attention\n(Bahdanau)", "seq2seq": "sequence to\nsequence"}
 
 
 def draw_tree(figure) -> None:
-    axes = figure.subplots()
-    for name, (year, column, parents) in TREE.items():
+    axes, boxes = figure.subplots(), {}
+    for name, (year, place, parents) in TREE.items():
+        style = dict(ha="center", va="center", fontsize=9, bbox=dict(pad=2, fill=False, lw=0))
+        colour = (BLUE, ORANGE, GREEN, GREY)[round(place)]
+        text = axes.text(place, year, NAMES.get(name, name), color=colour, **style)
+        boxes[name] = text.get_bbox_patch()
         for parent in parents:
-            before, beside, _ = TREE[parent]
-            arrow = dict(arrowstyle="->", color=GREY, shrinkA=11, shrinkB=11)
-            axes.annotate("", (column, year), (beside, before), arrowprops=arrow)
-        colour = (BLUE, ORANGE, GREEN, GREY)[column]
-        text = NAMES.get(name, name)
-        axes.text(column, year, text, ha="center", va="center", fontsize=9, color=colour)
+            ends = dict(patchA=boxes[parent], patchB=boxes[name])  # an arrow crosses no name
+            arrow = dict(arrowstyle="->", color=GREY, shrinkA=0, shrinkB=0, **ends)
+            axes.annotate("", (place, year), TREE[parent][1::-1], arrowprops=arrow)
     axes.set(xlim=(-0.5, 3.6), ylim=(2024.4, 2013.4), xticks=range(4))
     axes.set_xticklabels(COLUMNS)
     axes.xaxis.tick_top()

@@ -202,15 +202,22 @@ class Chart {
   set(arrays, chosen) {
     const { of, x, at, marker } = this.data;
     this.mark = marker ? chosen[marker] : null;
-    of.forEach(({ name, form, names, sizes, at: over }, n) => {
+    const drawn = of.map(({ name, form, at: over }) => {
       const array = Array.isArray(arrays[name][0]) || form === "line" ? arrays[name] : [arrays[name]];
       const points = { line: () => array.map((value, i) => [over[i], value]), work: () => array.flatMap(([row, begin, end]) => [[begin, row], [end, row]]) };
-      const places = (points[form]?.() ?? array).map((point) => this.place(point));
+      return { array, places: (points[form]?.() ?? array).map((point) => this.place(point)) };
+    });
+    const radius = ({ sizes }, i) => (sizes ? tenth(3 + 11 * arrays[sizes][i]) : 4.5);
+    const dots = of.flatMap((each, n) => (each.form === "dots" ? drawn[n].places.map(([x, y], i) => ({ x, y, r: radius(each, i), text: each.names[i] })) : []));
+    const texts = dots.some(({ text }) => text) ? beside(dots, LEFT + this.data.size[0]) : [];
+    of.forEach((each, n) => {
+      const { form } = each;
+      const { array, places } = drawn[n];
       const [zeroX, zeroY] = this.place([0, 0]);
       const one = ([x, y], i) =>
         form === "arrows"
           ? element("line", { x1: zeroX, y1: zeroY, x2: x, y2: y, "marker-end": `url(#${this.head})` })
-          : element("circle", { cx: x, cy: y, r: sizes ? tenth(3 + 11 * arrays[sizes][i]) : 4.5 });
+          : element("circle", { cx: x, cy: y, r: radius(each, i) });
       const path = () => element(MARKS[form], { points: places.map((place) => place.join(",")).join(" ") });
       const piece = ([, begin, end], i) => {
         const [[x, y], [until]] = places.slice(2 * i, 2 * i + 2);
@@ -218,7 +225,7 @@ class Chart {
         return element("rect", { class: state, x, y, width: tenth(until - x), height: this.row });
       };
       const marks = form === "work" ? array.map(piece) : MARKS[form].startsWith("poly") ? [path(), ...(form === "line" && marker ? [one(places[this.mark])] : [])] : places.map(one);
-      this.groups[n].replaceChildren(...marks, ...names.map((text, i) => element("text", { x: places[i][0] + 7, y: places[i][1] - 7 }, text)));
+      this.groups[n].replaceChildren(...marks, ...each.names.map(() => texts.shift()));
     });
     if (this.handle) {
       const { across } = this.simulation.controls[this.data.pad].data;
@@ -243,6 +250,23 @@ class Chart {
     });
     return { drawn: Object.fromEntries(drawn), mark: this.mark };
   }
+}
+
+/** The names of dots as texts, each on the side of its dot where it covers least of what is there. */
+function beside(dots, right) {
+  const there = dots.map(({ x, y, r }) => [x - r, y - r, x + r, y + r]);
+  const common = ([a, b, c, d], [e, f, g, h]) => Math.max(0, Math.min(c, g) - Math.max(a, e)) * Math.max(0, Math.min(d, h) - Math.max(b, f));
+  return dots.filter(({ text }) => text).map(({ x, y, r, text }) => {
+    const [away, wide] = [0.7 * r + 4, 7 * text.length];
+    const boxes = [[1, -1], [1, 1], [-1, -1], [-1, 1]].map(([across, down]) => {
+      const [left, top] = [across > 0 ? x + away : x - away - wide, down > 0 ? y + away : y - away - 12];
+      return [left, top, left + wide, top + 12];
+    });
+    const cost = (box) => there.reduce((sum, other) => sum + common(box, other), box[2] > right + 12 ? 1000 : 0);
+    const box = boxes.reduce((best, each) => (cost(each) < cost(best) ? each : best));
+    there.push(box);
+    return element("text", { x: box[0], y: box[3] - 3 }, text);
+  });
 }
 
 /** Where a value stands on an axis, 0 at its beginning and 1 at its end. */
