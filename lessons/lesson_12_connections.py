@@ -13,10 +13,11 @@ from lessons.kit.lesson import Beside, Picture, Words, scientific, show, table
 from lessons.kit.models import measured
 from lessons.kit.quiz import Question
 from lessons.kit.simulation import Simulation
+from lessons.kit.views import amount
 from lessons.lesson_12 import families, landscape, sizes
 from lessons.lesson_12.exercises import EXERCISES
 from lessons.lesson_12.landscape import HOUR, LENGTHS, P100, TABLE_2
-from lessons.lesson_12.sizes import PRESETS, amount, count_operations, count_parameters, counted
+from lessons.lesson_12.sizes import PRESETS, count_operations, count_parameters, counted
 from numformer import LanguageModel, RMSNorm, Transformer
 from numformer.gradient_check.gradients import check
 from numformer.later import Checkpointed

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from lessons import COURSE, FOLDER
 from lessons.kit.facts import fact
 from lessons.kit.lesson import table
-from lessons.kit.views import figure
+from lessons.kit.views import amount, figure
 from lessons.lesson_12 import landscape
-from lessons.lesson_12.sizes import TRAINED, amount
+from lessons.lesson_12.sizes import TRAINED
 from numformer import later, models, paper
 from numformer.later.attention.relative import RelativePositions
 from numformer.later.attention.tiles import TiledAttention

@@ -337,11 +337,11 @@ def lesson_page(entry: Entry, lesson: Made) -> str:
     body = f"""<header>{further.navigation(here)}
 <nav class="neighbours" aria-label="Previous and next">{beside}</nav></header>
 <div class="lesson">
-{further.contents(contents)}
 <main id="content"><article>
 {further.opened(reference.mentioned(lesson.html))}
 </article>
 <nav class="neighbours" aria-label="Where to go on">{beside}</nav></main>
+{further.contents(contents)}
 </div>"""
     scripts = script("contents.js")
     if lesson.scripts:

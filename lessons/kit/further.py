@@ -118,7 +118,8 @@ def search_page(course: Mapping, more: Mapping[str, tuple[str, str]], names: lis
 
 def _sections(html: str):
     """The place, the title and the plain text of each section of a page."""
-    html = re.sub(r"<(script|svg|style|math|pre)\b.*?</\1>", " ", html, flags=re.S)
+    html = re.sub(r"<(script|svg|style|pre)\b.*?</\1>", " ", html, flags=re.S)
+    html = re.sub(r"<math\b.*?</math>", lambda formula: _in_a_line(formula[0]), html, flags=re.S)
     for place, title, text in re.findall(r'<h2 id="([^"]*)">(.*?)</h2>(.*?)(?=<h2|$)', html, re.S):
         yield (
             place,
@@ -126,13 +127,21 @@ def _sections(html: str):
         )
 
 
+def _in_a_line(formula: str) -> str:
+    """MathML as text: d_k for an index, e^x for a power."""
+    for tag, sign in ("msub", "_"), ("msup", "^"):
+        part = r"(<m\w+[^>]*>[^<]*</m\w+>)\s*"
+        formula = re.sub(rf"<{tag}>\s*{part}{part}</{tag}>", rf"\1{sign}\2", formula)
+    return re.sub(r"<[^>]*>", "", formula)
+
+
 def teaching_page(page) -> str:
-    """The page for teachers, with what each exercise asks for."""
+    """The page for teachers, with the first sentence of each exercise."""
     title, text = (FOLDER / "teaching.md").read_text(encoding="utf-8").split("\n", 1)
-    rows = ["| lesson | exercise | what it tests |", "|---|---|---|"]
+    rows = ["| lesson | exercise | its task begins |", "|---|---|---|"]
     for entry in COURSE:
         for exercise in load(entry.number).EXERCISES if entry.path else ():
-            (first, *_) = re.split(r"(?<=[.:])\s", " ".join(exercise.task.split()))
+            first = re.match(r".*?(?<!\bet al)[.?!](?=\s|$)", " ".join(exercise.task.split()))[0]
             rows.append(f"| [{entry.number}]({entry.page}) | {exercise.title} | {first} |")
     told = f"{text}\n\n## The exercises\n\nEach takes about a quarter of an hour.\n\n"
     return page_of(title.removeprefix("# "), page.markdown(told + "\n".join(rows)))

@@ -303,5 +303,5 @@ def reference_page(title: str, html: str, listed: list[Entry]) -> str:
     if not listed:
         return f'{head}<main id="content">{article}</main>'
     places = {entry.names[0]: entry.names[0] for entry in listed}
-    return f"""{head}<div class="lesson">{contents(places)}
-<main id="content">{article}</main></div>"""
+    return f"""{head}<div class="lesson"><main id="content">{article}</main>
+{contents(places)}</div>"""

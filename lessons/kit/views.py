@@ -8,7 +8,7 @@ tests compare this with what the page does show. The other half is page/views.js
 import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -34,8 +34,8 @@ def told(part, page, name: str = ""):
     if name == "symbol":
         return {"math": page.math(part), "plain": plain(part)}
     if is_dataclass(part):
-        names = [field.name for field in fields(part)]
-        made = {field: told(getattr(part, field), page, field) for field in names}
+        names = [each.name for each in fields(part)]
+        made = {each: told(getattr(part, each), page, each) for each in names}
         more = part.more(page) if hasattr(part, "more") else {}
         return {"kind": getattr(part, "kind", "")} | made | more
     if isinstance(part, Mapping):
@@ -58,6 +58,17 @@ def numbers(array: np.ndarray, decimals: int = 6) -> list:
 def figure(value: float) -> str:
     """A number as it is read out: up to three significant digits."""
     return np.format_float_positional(float(f"{value + 0:.3g}"), trim="-").replace("-", "−")
+
+
+UNITS = (18, "quintillion"), (15, "quadrillion"), (12, "trillion"), (9, "billion"), (6, "million")
+
+
+def amount(value: float) -> str:
+    """A large number in words: 37.9 million."""
+    for exponent, word in UNITS:
+        if value >= 10**exponent:
+            return f"{figure(value / 10**exponent)} {word}"
+    return f"{value:,.0f}" if value >= 1000 else figure(value)
 
 
 def power(value: float) -> str:
@@ -461,20 +472,25 @@ class Clocks(View):
 class Figures(View):
     """Numbers with labels: `of` maps the names of arrays to labels.
 
-    Arrays named in `spelled` have ids, shown as the words of `vocabulary` at these places.
+    Arrays named in `spelled` have ids, shown as the words of `vocabulary` at these places. `right`
+    maps some of their names to the arrays that they should equal; other ids are marked as wrong.
+    Numbers named in `amounts` are shown in words.
     """
 
     of: Mapping[str, str]
     spelled: Sequence[str] = ()
     vocabulary: Sequence[str] = ()
+    right: Mapping[str, str] = field(default_factory=dict)
+    amounts: Sequence[str] = ()
     height: float = 0.4
     kind: ClassVar = "figures"
 
     def texts(self, arrays: Arrays) -> dict[str, str]:
         def text(name):
             values = np.atleast_1d(arrays[name])
+            shown = amount if name in self.amounts else figure
             return " ".join(
-                self.vocabulary[int(n)] if name in self.spelled else figure(n) for n in values
+                self.vocabulary[int(n)] if name in self.spelled else shown(n) for n in values
             )
 
         return {name: text(name) for name in self.of}
@@ -486,4 +502,9 @@ class Figures(View):
         axes.text(0.5, 0.5, textwrap.fill(words, 110), ha="center", va="center", fontsize=9)
 
     def shown(self, arrays, chosen):
-        return self.texts(arrays)
+        pairs = [[np.atleast_1d(arrays[n]) for n in names] for names in self.right.items()]
+        wrong = {
+            name: [n for n, each in enumerate(given) if [each] != [*right[n : n + 1]]]
+            for name, (given, right) in zip(self.right, pairs, strict=True)
+        }
+        return self.texts(arrays) | ({"wrong": wrong} if wrong else {})

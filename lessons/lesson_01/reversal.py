@@ -120,6 +120,7 @@ def compute(word, length) -> dict[str, np.ndarray]:
     empty = left * [len(LETTERS) + 1]
     return made | {
         "read": np.array(read),
+        "reversed": np.array(read[::-1]),
         "columns": np.array(read + end + empty),
         "rows": np.array(read[::-1] + end + empty),
         "weights": np.pad(trained("attention").weights(source), (0, left)),
@@ -131,7 +132,7 @@ collapse = Simulation(
     title="Write it backwards",
     say="Two small networks have learned to write letters in reverse. Both read letter by letter. "
     "One has to write from memory, a vector of 16 numbers. The other may look back at every letter "
-    "(*attention*). Press **Play**.",
+    "(*attention*). Press **Play**. Wrong letters are underlined.",
     caption="What both write, how often they are right for each number of letters, and where the "
     "second one looks. Each row is a letter that it writes, each column one that it read; ⊣ is the "
     "end.",
@@ -153,6 +154,7 @@ collapse = Simulation(
             },
             ["read", "fixed", "attention"],
             LETTERS,
+            right=dict.fromkeys(["fixed", "attention"], "reversed"),
         ),
         Chart(
             [

@@ -51,6 +51,12 @@ IDEAS = [
     ),
     Mistake(
         "dscores",
+        lambda dweights, weights: weights * (dweights - dweights.mean(axis=-1, keepdims=True)),
+        "You subtract a plain mean, in which every key counts alike. A key whose weight is 0 would "
+        "count as much as one that takes nearly everything.",
+    ),
+    Mistake(
+        "dscores",
         lambda dweights: softmax(dweights),
         "You apply the softmax once more, to gradients. Backward does not repeat the step of "
         "forward: it multiplies by the slopes of that step, at the weights that forward found.",

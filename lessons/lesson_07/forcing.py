@@ -122,6 +122,7 @@ forcing = Simulation(
             },
             spelled=("inputs", "wanted", "said"),
             vocabulary=VOCABULARY,
+            right={"said": "wanted"},
         ),
         Heatmap(
             "seen",

@@ -93,6 +93,14 @@ own: the lesson has put them together.""",
                 "This is the gradient without label smoothing.",
             ),
             Mistake(
+                "told",
+                lambda right, smoothing: (
+                    (1 - smoothing) * right + (1 - right) * smoothing / (right.shape[-1] - 1)
+                ),
+                "The smoothing is shared among the wrong symbols alone. Here all D symbols get an "
+                "equal part of it, the right one, too.",
+            ),
+            Mistake(
                 "dlogits",
                 lambda dlosses, p, told: -dlosses[:, None] * told / p,
                 "This is the gradient of the probabilities. It has to go back through the softmax, "

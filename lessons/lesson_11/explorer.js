@@ -215,6 +215,7 @@ class Explorer {
   set(arrays, chosen) {
     this.arrays = arrays;
     this.compute(arrays, chosen);
+    if (this.own) this.simulation.controls.sentence.output.say("your own");
     const [kind, layer, head] = this.data.heads[chosen.head];
     const [[left, right], weights] = [this.words[kind], this.looked[kind](layer, head)];
     this.query = Math.min(chosen.query, left.length - 1);

@@ -12,6 +12,9 @@ from numformer.later.activations import swiglu
 def gpt_size(d_model, d_ff, layers, vocabulary, places):
     """Sizes of M models (M,) -> attention, network, total (M,).
 
+    attention and network: the parameters of these two in one
+    layer. total: those of the whole model.
+
     The models are GPTs with pre-norm. Every product has a bias.
     Each symbol and each place has a row of d_model numbers. The
     logits use the rows of the symbols again, without a bias. A

@@ -16,8 +16,7 @@ from lessons.kit.facts import fact
 from lessons.kit.index import PARTS, architecture
 from lessons.kit.lesson import BLUE, GREEN, GREY, ORANGE, Piece, table
 from lessons.kit.simulation import Option, Simulation, Slider
-from lessons.kit.views import Axis, Chart, Drawn, Figures, power
-from lessons.lesson_12.sizes import amount
+from lessons.kit.views import Axis, Chart, Drawn, Figures, amount, power
 from numformer.later.attention.patterns import Window
 from numformer.later.attention.tiles import TiledAttention
 from numformer.layer import pack
@@ -213,7 +212,7 @@ def draw_ablation(figure) -> None:
 E, A, B, ALPHA, BETA = fact("E, A, B, alpha, beta")
 DAY = 1e15 * 24 * HOUR  # a petaflop/s-day, the unit of Kaplan et al. 2020
 BUDGETS = 10.0 ** np.arange(18, 27)
-NUMBERS = 10.0 ** np.arange(6, 13.01, 0.25)
+NUMBERS = 10.0 ** np.arange(6, 14.01, 0.25)
 
 
 def loss(parameters, words):
@@ -242,10 +241,10 @@ def compute(budget=1e22, place=16) -> dict:
         "losses": by_size,
         "best": there[:1],
         "kaplan": there[1:],
-        "words": np.log10(words[place]),
+        "words": words[place],
         "ratio": words[place] / NUMBERS[place],
         "behind": by_size[place] - there[0][1],
-        "paper": np.log10(budget / TABLE_2["Transformer (base)"][2]),
+        "paper": budget / TABLE_2["Transformer (base)"][2],
     }
 
 
@@ -282,22 +281,22 @@ budgets = Simulation(
                 Drawn("best", "best by Hoffmann et al. 2022", "dots"),
                 Drawn("kaplan", "advised by Kaplan et al. 2020", "dots"),
             ],
-            Axis("parameters", 1e6, 1e13, log=True),
+            Axis("parameters", NUMBERS[0], NUMBERS[-1], log=True),
             Axis("loss", 1.5, 6),
             marker="place",
             at=NUMBERS.tolist(),
         ),
         Figures(
             {
-                "words": "words read, as a power of 10",
+                "words": "words read",
                 "ratio": "words for each parameter",
                 "behind": "loss above the best",
-                "paper": "trainings of the paper's base model, as a power of 10",
-            }
+                "paper": "trainings of the paper's base model",
+            },
+            amounts=["words", "ratio", "paper"],
         ),
     ],
     code="""\
-import numpy as np
 from lessons.lesson_12.landscape import NUMBERS, loss
 
 budget = 0
@@ -305,7 +304,7 @@ place = 0
 words = budget / (6 * NUMBERS)
 losses = loss(NUMBERS, words)
 print(NUMBERS[losses.argmin()], losses.min())
-words = np.log10(words[place])""",
+words = words[place]""",
 )
 
 

@@ -1,15 +1,10 @@
-import { element, figure } from "../page/dom.js";
+import { amount, element, figure } from "../page/dom.js";
 import { VIEWS } from "../page/views.js";
 
 // The parts of a model as rows, each with its parameters and its operations. Below them stands what
 // their sums mean, above them the presets, which set many controls at once.
 
-const WORDS = [[1e15, "quadrillion"], [1e12, "trillion"], [1e9, "billion"], [1e6, "million"]];
 const whole = (value) => Math.round(value).toLocaleString("en-US");
-const amount = (value) => {
-  const [unit, word] = WORDS.find(([least]) => value >= least) ?? [];
-  return word ? `${figure(value / unit)} ${word}` : whole(value);
-};
 const SAID = { total: whole, rule: (value) => `${figure(100 * value)} %` };
 
 class Ledger {

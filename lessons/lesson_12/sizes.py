@@ -12,7 +12,7 @@ from lessons.kit import recorded
 from lessons.kit.lesson import BLUE, GREEN, ORANGE
 from lessons.kit.recording import Recording
 from lessons.kit.simulation import Choice, Option, Simulation, Slider
-from lessons.kit.views import View, figure
+from lessons.kit.views import View, amount, figure
 from numformer.layer import FlatParameters, pack
 from numformer.paper import Embedding
 
@@ -169,14 +169,6 @@ TOLD = {
     "scores": "bytes of all scores, if stored",
     "cache": "bytes of cached keys and values",
 }
-
-
-def amount(value: float) -> str:
-    """A large number in words: 37.9 million."""
-    for power, word in ((15, "quadrillion"), (12, "trillion"), (9, "billion"), (6, "million")):
-        if value >= 10**power:
-            return f"{figure(value / 10**power)} {word}"
-    return f"{value:,.0f}"
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,15 @@ export function written(value, whole = false) {
 /** A number as it is read out: up to three significant digits. */
 export const figure = (value) => String(Number(value.toPrecision(3))).replace("-", "−");
 
+const UNITS = [[1e18, "quintillion"], [1e15, "quadrillion"], [1e12, "trillion"], [1e9, "billion"], [1e6, "million"]];
+
+/** A number that may be large, in words: 37.9 million. */
+export const amount = (value) => {
+  const [unit, word] = UNITS.find(([least]) => value >= least) ?? [];
+  if (word) return `${figure(value / unit)} ${word}`;
+  return value >= 1000 ? Math.round(value).toLocaleString("en-US") : figure(value);
+};
+
 /**
  * A text that changes, in a place that has room for the longest of `texts`, so that nothing jumps:
  * `say(text)` changes it, `element` is the place.

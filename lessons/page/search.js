@@ -1,9 +1,10 @@
 // Searches the sections of all lessons and further pages for those that have every word; a word in
-// a title counts most.
+// a title counts most. Words that no section has are taken for the most similar one that some have.
 
 const sections = JSON.parse(document.getElementById("sections").textContent);
 const [form, said, list] = ["form.search", ".found", ".results"].map((name) => document.querySelector(name));
 const MOST = 30;
+const [SHORT, LONG] = [4, 8]; // letters: shorter words have no similar one; in longer ones two mistakes are forgiven
 const escaped = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
 
 /** A text as an element in which what matches is marked, from a little before its first match. */
@@ -19,17 +20,48 @@ function marked(tag, text, pattern, around = Infinity) {
   return made;
 }
 
+const begins = (word) => new RegExp(`(?<![\\p{L}\\d])${escaped(word)}`, "iu");
+const all = sections.map((section) => section.slice(1).join(" ").toLowerCase()).join(" ");
+const count = new Map();
+for (const word of all.match(/[\p{L}\d]+/gu)) count.set(word, (count.get(word) ?? 0) + 1);
+
+/** How many letters have to be changed, added, left out or swapped with the next to get from a to b. */
+function mistakes(a, b) {
+  const rows = [...Array(a.length + 1)].map((_, i) => [...Array(b.length + 1)].map((_, j) => i || j));
+  for (let i = 1; i <= a.length; i += 1) {
+    for (let j = 1; j <= b.length; j += 1) {
+      rows[i][j] = Math.min(rows[i - 1][j] + 1, rows[i][j - 1] + 1, rows[i - 1][j - 1] + (a[i - 1] !== b[j - 1]));
+      if (i > 1 && j > 1 && a[i - 1] === b[j - 2] && a[i - 2] === b[j - 1]) rows[i][j] = Math.min(rows[i][j], rows[i - 2][j - 2] + 1);
+    }
+  }
+  return rows[a.length][b.length];
+}
+
+/** The word itself if some section has it, or else the most similar word that some have. */
+function known(word) {
+  if (word.length < SHORT || begins(word).test(all)) return word;
+  let [best, least] = [word, word.length < LONG ? 2 : 3];
+  for (const [other, often] of count) {
+    if (Math.abs(other.length - word.length) >= least + 1) continue;
+    const far = mistakes(word, other);
+    if (far < least || (far === least && best !== word && often > count.get(best))) [best, least] = [other, far];
+  }
+  return best;
+}
+
 function search() {
   const asked = form.elements.for.value.trim();
-  const words = asked.toLowerCase().split(/\s+/).filter(Boolean);
+  const typed = asked.toLowerCase().split(/\s+/).filter(Boolean);
+  const words = typed.map(known);
+  const others = words.filter((word, n) => word !== typed[n]);
   const pattern = new RegExp(`((?<![\\p{L}\\d])(?:${words.map(escaped).join("|")}))`, "giu");
-  const starts = words.map((word) => new RegExp(`(?<![\\p{L}\\d])${escaped(word)}`, "iu"));
+  const starts = words.map(begins);
   const worth = ([, lesson, title, text]) =>
     starts.every((start) => start.test(`${lesson} ${title} ${text}`)) &&
     starts.reduce((sum, start) => sum + 9 * start.test(title) + 3 * start.test(lesson), 0) + (text.match(pattern) ?? []).length / (20 + text.length / 100);
   const found = words.length ? sections.map((section) => [worth(section), section]).filter(([value]) => value !== false) : [];
   found.sort(([a], [b]) => b - a);
-  said.textContent = !words.length ? "" : found.length ? `${found.length} section${found.length > 1 ? "s" : ""}` : "No section has all these words.";
+  said.textContent = !words.length ? "" : found.length ? `${found.length} section${found.length > 1 ? "s" : ""}${others.length ? ` with “${others.join("”, “")}”` : ""}` : "No section has all these words.";
   list.replaceChildren(
     ...found.slice(0, MOST).map(([, [href, lesson, title, text]]) => {
       const [item, link] = ["li", "a"].map((tag) => document.createElement(tag));

@@ -1,4 +1,4 @@
-import { element, figure, roomy, roving, seen, turned } from "./dom.js";
+import { amount, element, figure, roomy, roving, seen, turned } from "./dom.js";
 import { MatrixTable } from "./matrix_table.js";
 import { Stepper } from "./stepper.js";
 
@@ -381,16 +381,25 @@ class Figures {
   }
 
   text(name, array) {
-    const { spelled, vocabulary } = this.data;
-    return [array].flat().map((x) => (spelled.includes(name) ? vocabulary[x] : figure(x))).join(" ");
+    const { spelled, vocabulary, amounts } = this.data;
+    const shown = amounts.includes(name) ? amount : figure;
+    return [array].flat().map((x) => (spelled.includes(name) ? vocabulary[x] : shown(x))).join(" ");
   }
 
   set(arrays) {
     for (const [name, value] of Object.entries(this.values)) value.say(this.text(name, arrays[name]));
+    for (const [name, right] of Object.entries(this.data.right)) {
+      const [given, wanted] = [name, right].map((each) => [arrays[each]].flat());
+      const words = given.map((x, n) => element(x === wanted[n] ? "span" : "mark", {}, this.text(name, x)));
+      this.values[name].said.replaceChildren(...words.flatMap((word, n) => (n ? [" ", word] : [word])));
+    }
   }
 
   shown() {
-    return Object.fromEntries(Object.entries(this.values).map(([name, { said }]) => [name, said.textContent]));
+    const texts = Object.entries(this.values).map(([name, { said }]) => [name, said.textContent]);
+    const marked = (name) => [...this.values[name].said.children].flatMap((word, n) => (word.localName === "mark" ? [n] : []));
+    const wrong = Object.keys(this.data.right).map((name) => [name, marked(name)]);
+    return { ...Object.fromEntries(texts), ...(wrong.length ? { wrong: Object.fromEntries(wrong) } : {}) };
   }
 }
 

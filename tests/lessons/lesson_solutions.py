@@ -322,6 +322,7 @@ WRONG = {
         softmax("slope = weights - weights ** 2\nreturn slope * dweights"): "its own weight alone",
         softmax("g = weights * dweights\nreturn g - weights * sum(g)"): "not over the keys. Each",
         softmax("return weights * (dweights - np.sum(weights * dweights, -1))"): "lost its axis",
+        softmax("return weights * (dweights - dweights.mean(1)[:, None])"): "counts alike",
         softmax("g = dweights * (weights > 0.1)\nreturn weights * (g - g.mean())"): "It mixes:",
     },
     "attention_backward": {
@@ -441,6 +442,7 @@ WRONG = {
     },
     "smoothed_backward": {
         smoothed_answer("return (p - y) * dl[:, None]"): "without label smoothing",
+        smoothed_answer("q = y - e * y + e * (1 - y) / 16\nreturn (p - q) * dl[:, None]"): "alone",
         smoothed_answer("q = (1 - e) * y + e / 17\nreturn -q / p * dl[:, None]"): "go back through",
     },
 } | {

@@ -38,7 +38,11 @@ TABLE_3 = """
 4.92 25.7"""
 # What texts say of papers outside of FACTS.
 SENTENCES = {
-    4: ["encoder, only 8 made a difference", "half of these removals *raised* BLEU", "0.9 BLEU worse"],
+    4: [
+        "encoder, only 8 made a difference",
+        "half of these removals *raised* BLEU",
+        "0.9 BLEU worse",
+    ],
     5: ["(Table 3, row E): BLEU 25.7 instead of 25.8"],
     11: [
         "translator of the paper's base size, which has 48 heads (6 layers of 8)",

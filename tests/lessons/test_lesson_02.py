@@ -46,6 +46,8 @@ def test_the_glass_is_mixed_by_plain_formulas(score, temperature):
         hard = shares(q, HARD, score == "distance")
         assert_allclose(shown["best"] / shown["best"].sum(), hard)
         assert score == "distance" or hard[4] < 1
+        assert (shown["undefined"] == (-1 if temperature == HARD else 0)).all()
+        assert abs(shown["scaled"]).max() < 200, "a number too wide for its cell"
     assert lookup.wish(key[4], temperature, "distance")["best"].tolist() == [0, 0, 0, 0, 1]
 
 

@@ -55,6 +55,14 @@ def test_no_loss_is_lower_than_that_of_the_target(smoothing, rng):
     assert float(arrays["lowest"]) == pytest.approx(entropy)
 
 
+def test_the_target_that_is_shown_adds_up_to_1():
+    (view, _), (logits, slider) = by_hand.smoothed.views, by_hand.smoothed.controls
+    for at in range(len(slider.options)):
+        chosen = by_hand.smoothed.at_start() | {slider.name: at}
+        (cells,) = view.shown(by_hand.smoothed.arrays(chosen), chosen)["told"]["cells"]
+        assert sum(map(float, cells)) == pytest.approx(1, abs=1e-12)
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_the_gradient_is_the_probabilities_less_the_target(smoothing, rng):
     logits = rng.normal(size=(1, 4))

@@ -1,6 +1,7 @@
 """Lesson 10: its numbers and claims, computed again another way."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -90,6 +91,14 @@ def test_where_greedy_loses_a_beam_wins():
         for name in measured.TREES
     ]
     assert all(lost)
+
+
+def test_a_text_computes_with_the_digits_that_it_shows():
+    text = words_of(10, "why_cut")
+    share, power, after = re.search(
+        r"\(1 - ([\d.]+)\)\^\{(\d+)\}\$, which is ([\d.]+),", text
+    ).groups()
+    assert round(1 - (1 - float(share)) ** int(power), 2) == float(after)
 
 
 def test_with_the_cache_and_without_the_same_is_written():

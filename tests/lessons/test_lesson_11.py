@@ -152,6 +152,8 @@ def test_what_a_reader_does(figure):
     assert figure.locator(".small[aria-pressed=true]").count() == 1
     assert "From writing to reading, layer 2, head 3" in figure.locator(".one h4").inner_text()
     figure.locator(".word").nth(1).click()
+    label = figure.locator('[data-control="sentence"] output span').first
+    assert label.inner_text() == "your own"
     shown = figure.evaluate("figure => figure.simulation.shown().views[0]")
     assert shown["query"] == 1 and 97 <= sum(shown["percents"]) <= 103
     assert shown["left"][-1] == "⟨end⟩" and shown["right"] == ["a", "dog", "runs", ".", "⟨end⟩"]

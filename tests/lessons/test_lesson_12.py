@@ -13,6 +13,7 @@ import lessons
 import numformer
 from lessons.kit.index import PARTS
 from lessons.kit.models import measured
+from lessons.kit.views import amount
 from lessons.lesson_12 import families, landscape, sizes
 from lessons.lesson_12.measured import of_pair
 from numformer import LanguageModel, Transformer
@@ -99,9 +100,9 @@ def test_bytes_of_the_ledger_are_those_of_arrays(rng):
 
 
 def test_amounts_are_read_as_words():
-    texts = {0: "0", 999999: "999,999", 1e6: "1 million", 2.345e9: "2.35 billion"}
-    texts |= {5e12: "5 trillion", 7.2e17: "720 quadrillion"}
-    assert {value: sizes.amount(value) for value in texts} == texts
+    texts = {0: "0", 0.303: "0.303", 999999: "999,999", 1e6: "1 million", 2.345e9: "2.35 billion"}
+    texts |= {5e12: "5 trillion", 7.2e17: "720 quadrillion", 1.67e19: "16.7 quintillion"}
+    assert {value: amount(value) for value in texts} == texts
 
 
 def test_each_part_of_the_map_has_a_file_and_a_case():
@@ -207,6 +208,11 @@ def test_scaling_laws_are_those_of_their_papers():
     assert landscape.kaplan(8.64e19) == pytest.approx(1.3e9)
     result = landscape.compute(1e22, 16)
     assert result["losses"].argmin() in (15, 16, 17) and result["behind"] >= 0
+    for budget in landscape.BUDGETS:  # the dots lie on the curve
+        result = landscape.compute(budget)
+        for ((number, loss),) in result["best"], result["kaplan"]:
+            on_curve = np.interp(np.log(number), np.log(landscape.NUMBERS), result["losses"])
+            assert abs(on_curve - loss) < 0.1
 
 
 def test_what_is_stored_says_how_it_was_made():

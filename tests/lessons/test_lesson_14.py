@@ -120,6 +120,15 @@ def test_the_arithmetic_of_wires():
         )
 
 
+def test_the_timeline_s_batch_is_larger_and_so_is_its_speed():
+    """16 machines with 25,000 tokens each: the formula with K of a batch 16 times as large."""
+    limit = 16 * wires.fed(10 * wires.GIGABIT)
+    found = timelines.step_of(12, timelines.GRADIENT, 10 * wires.GIGABIT)["as_many"]
+    assert found == pytest.approx(16 / (1 + 15 / limit), rel=0.01)
+    words = words_of(14, "what_is_gained")
+    assert f"{limit:.0f} at 10 Gbit/s" in words and f"{found:.1f} times as fast" in words
+
+
 def test_parts_of_a_layer_have_the_gradients_of_the_whole(rng):
     x, inner, outer = (rng.standard_normal(size) for size in ((5, 4), (3, 4, 2), (3, 2, 4)))
     dy = rng.standard_normal((5, 4))

@@ -120,6 +120,11 @@ def test_search_finds_the_sections_that_have_every_word(open_page):
     assert found.count() == 0 and page.locator(".found").inner_text().startswith("No section has")
     field.fill("layer_norm_backward")
     assert found.locator("a").first.get_attribute("href") == "reference_paper.html#layer_norm"
+    for misspelled, meant in ("KV cache", ""), ("tokenizer", ""), ("sofmtax", "softmax"):
+        field.fill(misspelled)
+        assert found.count() and meant in page.locator(".found").inner_text()
+    field.fill("q_t k_s")  # words of a formula
+    assert found.count()
     field.fill("(")  # no pattern
     assert page.locator(".found").inner_text()
     field.fill("teacher forcing")
@@ -127,6 +132,13 @@ def test_search_finds_the_sections_that_have_every_word(open_page):
     assert "search.html" not in page.url
     page.go_back()
     assert page.get_by_role("searchbox").input_value() == "teacher forcing" and found.count()
+
+
+def test_the_page_for_teachers_has_whole_sentences(site):
+    text = (site[0] / "teaching.html").read_text(encoding="utf-8").split('id="the-exercises"')[1]
+    cells = re.findall(r"<td>((?:(?!<td>).)*)</td>\s*</tr>", text, re.DOTALL)
+    assert len(cells) == sum(len(lessons.load(entry.number).EXERCISES) for entry in LESSONS)
+    assert [cell for cell in cells if not re.search(r"(?<!et al)[.?!]$", cell)] == []
 
 
 def test_a_word_opens_where_it_is_first_used(open_page):
@@ -206,6 +218,13 @@ def test_a_page_has_all_that_its_lesson_shows(entry, open_page):
     for question, form in zip(module.quiz(), page.locator(".question").all(), strict=True):
         why = " ".join(form.locator("details").text_content().split())
         assert plain(question.why).split()[0] in why, f"{question.question}: another's answer"
+    wide = """all => all.filter(each => each.scrollWidth > 1.6 * each.clientWidth)
+        .map(each => each.textContent)"""
+    assert page.eval_on_selector_all(".math.block", wide) == [], "too wide for a phone"
+    tabs = """() => [...document.querySelectorAll("a[href], button, input, summary, [tabindex='0']")]
+        .filter((each) => each.checkVisibility())
+        .findIndex((each) => each.matches(".simulation-stage *"))"""
+    assert page.evaluate(tabs) <= 10, "the keyboard takes long to the first simulation"
     fits_and_is_for_everyone(page, COLOURED.get(entry.number))
     formulas_are_drawn_with_the_font_of_the_site(page)
 

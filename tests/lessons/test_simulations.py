@@ -13,6 +13,7 @@ from lessons.kit.lesson import pieces
 from lessons.kit.simulation import Entries, Simulation
 from lessons.kit.stepper import Stepper, tagged
 from lessons.kit.trace import find, trace
+from lessons.kit.views import Chart
 
 LESSONS = [entry for entry in lessons.COURSE if entry.path]
 RANDOM = 6  # combinations of what can be chosen, beside each value of each control
@@ -57,7 +58,13 @@ DRIVE = """(figure, [states, says]) => JSON.stringify(states.map((state) => {
   }
   const shown = figure.simulation.shown();
   const { height } = figure.querySelector(".simulation-stage").getBoundingClientRect();
-  if (!says) return { height };
+  const overprinted = [...figure.querySelectorAll(".chart svg")].flatMap((chart) => {
+    const texts = [...chart.querySelectorAll(".drawn text")].map((text) => text.getBBox());
+    const meets = (a, b) => Math.abs(a.x - b.x) < (a.x < b.x ? a : b).width - 1
+      && Math.abs(a.y - b.y) < a.height - 4;
+    return texts.filter((a, n) => texts.some((b, m) => m < n && meets(a, b)));
+  }).length;
+  if (!says) return { height, overprinted };
   const code = figure.querySelector(".simulation-code code").textContent.trim();
   const lines = figure.querySelectorAll(".step:not(.away) .worked dd");
   const worked = [...lines].map((line) => line.textContent);
@@ -66,7 +73,7 @@ DRIVE = """(figure, [states, says]) => JSON.stringify(states.map((state) => {
   const texts = (array) => (Array.isArray(array) ? array.map(texts) : String(array));
   const values = (name) => texts(collected[name] ?? replay.get(name));
   const replayed = Object.fromEntries(names.map((name) => [name, values(name)]));
-  return { ...shown, code, worked, replayed, height };
+  return { ...shown, code, worked, replayed, height, overprinted };
 }))"""
 
 
@@ -157,6 +164,7 @@ def fits(figure, simulation: Simulation, driven: list[dict], width: int) -> None
     """A stage keeps its height, a step with its controls fits a screen, and all can be read."""
     heights = {shown["height"] for shown in driven}
     assert max(heights) - min(heights) < 1, f"{width}: {sorted(heights)}"
+    assert not any(shown["overprinted"] for shown in driven), "names of dots lie on each other"
     assert figure.evaluate(SMALL) == []
     for view in simulation.views:
         for number, step in enumerate(getattr(view, "steps", ())):
@@ -188,7 +196,7 @@ def test_a_page_shows_what_numformer_computes_for_every_choice(page, simulation,
         assert not replayed or replayed.keys() == arrays.keys()
         for name, computed in replayed.items():
             np.testing.assert_allclose(computed, arrays[name], 1e-12, 1e-12, err_msg=name)
-        del shown["worked"], shown["height"]
+        del shown["worked"], shown["height"], shown["overprinted"]
         assert shown == wanted(simulation, chosen, arrays), chosen
     assert figure.evaluate("figure => figure.scrollWidth <= figure.clientWidth + 1")
     if figure.locator(".all-controls").count():
@@ -254,6 +262,19 @@ def test_each_step_that_a_page_repeats_is_numformer_s(page, simulation, open_pag
 
 
 @every_simulation
+def test_its_labels_are_english_and_its_dots_are_within_their_chart(page, simulation):
+    labels = [option.label for control in simulation.controls for option in control.options]
+    assert [label for label in labels if re.fullmatch(r"1 \w+s", label)] == []
+    charts = [view for view in simulation.views if isinstance(view, Chart)]
+    dots = [(chart, drawn) for chart in charts for drawn in chart.of if drawn.form == "dots"]
+    for state in states_of(simulation) if dots else ():
+        arrays = simulation.arrays(simulation.at_start() | state)
+        for chart, drawn in dots:
+            for axis, values in zip((chart.x, chart.y), drawn.points(arrays).T, strict=True):
+                assert axis.low <= values.min() and values.max() <= axis.high, (state, drawn.name)
+
+
+@every_simulation
 def test_the_python_below_it_gives_its_numbers(page, simulation, capsys):
     start = simulation.at_start()
     last = {c.name: len(c.options) - 1 for c in simulation.controls if not isinstance(c, Entries)}
@@ -292,10 +313,10 @@ def test_its_numbers_glide_and_its_state_is_in_the_address(page, simulation, ope
     before = figure.evaluate(SHOWN)
     opened.reload()
     assert figure.evaluate(SHOWN) == before
-    touch = figure.locator("svg.dragged").evaluate_all(
-        "all => all.map((chart) => getComputedStyle(chart).touchAction)"
+    styles = figure.locator("svg.dragged").evaluate_all(
+        "all => all.map(getComputedStyle).map((chart) => chart.touchAction + chart.userSelect)"
     )
-    assert {*touch} <= {"pan-y"}, "a finger on a chart scrolls the page"
+    assert {*styles} <= {"pan-ynone"}, "a finger scrolls the page, a pointer selects no text"
 
 
 @pytest.mark.parametrize(("page", "simulation"), CASES.values())

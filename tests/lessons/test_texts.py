@@ -105,13 +105,33 @@ QUOTATIONS = {
 }
 
 
+def overprinted(figure) -> list[str]:
+    """The texts of a picture that lie on other texts or are crossed by an arrow."""
+    figure.draw_without_rendering()  # it was saved at another resolution
+    boxes, arrows = [], []
+    for axes in figure.axes:
+        boxes += [(text.get_text(), text.get_window_extent()) for text in axes.texts]
+        arrows += [text.arrow_patch for text in axes.texts if getattr(text, "arrow_patch", None)]
+    boxes = [(text, box.padded(-0.15 * box.height)) for text, box in boxes if text]
+    paths = [arrow.get_transform().transform_path(arrow.get_path()) for arrow in arrows]
+    return [
+        text
+        for text, box in boxes
+        if sum(box.overlaps(other) for _, other in boxes) > 1
+        or any(path.intersects_bbox(box, filled=False) for path in paths)
+    ]
+
+
 @pytest.mark.parametrize("number", LESSONS)
 def test_a_lesson_in_a_terminal(number, call, tmp_path, monkeypatch):
     """Its pictures are saved, its headings in order; what it says and reckons by hand is so."""
     pyplot.switch_backend("agg")
     monkeypatch.chdir(tmp_path)
+    figures, make = [], Picture.figure
+    monkeypatch.setattr(Picture, "figure", lambda self: figures.append(make(self)) or figures[-1])
     code, lines, err = call(main, str(number))
     assert (code, err) == (0, [])
+    assert [names for names in map(overprinted, figures) if names] == []
     out = "\n".join(lines)
     paths = {line.split(": ")[0] for line in lines if line.startswith("runs/lessons/")}
     assert paths == {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.png")}
