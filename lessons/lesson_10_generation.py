@@ -420,9 +420,10 @@ def wider_beams():
             {none[widest][0]:.2f} and {paper[widest][0]:.2f}, for
             {rows[-1]["seconds"] / rows[2]["seconds"]:.0f} times the time of a beam of 4. That is no
             large loss, but look at the lengths: the translations found get shorter and shorter. The
-            penalty slows that down, but does not stop it. So the search is not to blame. It finds what it is asked for, and the *model* gives short
-            sentences too much probability. Larger models on longer sentences lose far more (Koehn
-            and Knowles 2017; Stahlberg and Byrne 2019). The paper uses a beam of 4.
+            penalty slows that down, but does not stop it. So the search is not to blame. It finds
+            what it is asked for, and the *model* gives short sentences too much probability. Larger
+            models on longer sentences lose far more (Koehn and Knowles 2017; Stahlberg and Byrne
+            2019). The paper uses a beam of 4.
         """
         ),
     ]

@@ -375,9 +375,10 @@ def what_is_left():
             often enough. Without the heads from writing to reading no word would reach the decoder.
 
             Voita et al. 2019 pruned the encoder of a translator of the paper's base size, which
-            has 48 heads (6 layers of 8): they took out 38 of them and lost 0.15 BLEU. Their method is better: training closed the gates, so the model had time to adapt.
-            They also saw which heads are left at the end: heads that look at a neighbour, heads
-            that follow the syntax, and one that looks at rare words.
+            has 48 heads (6 layers of 8): they took out 38 of them and lost 0.15 BLEU. Their method
+            is better: training closed the gates, so the model had time to adapt. They also saw
+            which heads are left at the end: heads that look at a neighbour, heads that follow the
+            syntax, and one that looks at rare words.
 
             `python -m toy_tasks.heads --run DIR` measures the same for any trained model. A
             translator of 48 heads with {kept[48][0]:.1f} BLEU has {kept[42][0]:.1f} without the six

@@ -469,8 +469,9 @@ def what_is_gained():
             machine makes it *slower*. (The [figure above](#overlap) gives each of its
             {timelines.MACHINES} machines 25,000 tokens. So its batch is {timelines.MACHINES} times
             as large, and so is $K$: {many:.0f} at 10 Gbit/s. There, {timelines.MACHINES} machines
-            are {alone:.1f} times as fast as one even if nothing is hidden.) At 100 Gbit/s {limits[2] + 1:.0f} machines send for as long
-            as they compute. From there on each new one mostly waits.
+            are {alone:.1f} times as fast as one even if nothing is hidden.) At 100 Gbit/s
+            {limits[2] + 1:.0f} machines send for as long as they compute. From there on each new
+            one mostly waits.
 
             And the year? With 64 machines you hoped for 365 / 64 ≈ {365 / 64:.1f} days. At 100
             Gbit/s it takes {year[2]:.0f}, or {hidden:.0f} if as much as possible is hidden. At 10

@@ -66,6 +66,11 @@ class Control:
         made = [option if isinstance(option, Option) else Option(option) for option in self.options]
         object.__setattr__(self, "options", made)
 
+    @property
+    def begin(self):
+        """What is chosen when a page begins."""
+        return self.start
+
     def value(self, chosen):
         """The value of what is chosen, here an index."""
         return self.options[chosen].value
@@ -79,11 +84,12 @@ class Control:
         return recording.given(f"given {self.name}", self.value(self.start))
 
     def more(self, page) -> dict:
-        """What the page needs of a live control: the numbers of its options."""
+        """What the page needs beside the fields: of a live control the numbers of its options."""
         if not self.live:
-            return {}
+            return {"start": self.begin}
         values = [np.asarray(option.value, float) for option in self.options]
-        return {"values": [value.tolist() if value.ndim else number(value) for value in values]}
+        values = [value.tolist() if value.ndim else number(value) for value in values]
+        return {"start": self.begin, "values": values}
 
 
 class Choice(Control):
@@ -100,10 +106,17 @@ class Thumbnails(Control):
 
 @dataclass(frozen=True)
 class Slider(Control):
-    """A slider over the options; with `plays` also a button that lets it run."""
+    """A slider over the options; with `plays` also a button that lets it run.
+
+    Then a page begins with the first option, and `start` is what the picture shows.
+    """
 
     plays: bool = False
     kind: ClassVar = "slider"
+
+    @property
+    def begin(self):
+        return 0 if self.plays else self.start
 
 
 class Ids(Slider):
@@ -188,7 +201,8 @@ class Simulation(Picture):
 
     def __post_init__(self):
         def draw(figure):
-            self.draw_views(figure, self.arrays(self.at_start()), self.at_start())
+            chosen = {control.name: control.start for control in self.controls}
+            self.draw_views(figure, self.arrays(chosen), chosen)
 
         object.__setattr__(self, "draw", self.draw or draw)
 
@@ -198,7 +212,7 @@ class Simulation(Picture):
 
     def at_start(self) -> dict[str, Any]:
         """What is chosen of each control when the page begins."""
-        return {c.name: c.start for c in self.controls}
+        return {c.name: c.begin for c in self.controls}
 
     def arrays(self, chosen: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """What `compute` gives for what is chosen, each a float64 array."""

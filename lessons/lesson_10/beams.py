@@ -57,9 +57,9 @@ def mark(state, parents, row, column, kind) -> list[tuple[int, int]]:
 tree = Simulation(
     name="tree",
     title="A beam grows",
-    say="Step back, then on, or press **Play**. Each row is a step, and holds the hypotheses that "
-    "go on, the best at the left, each with the logarithm of its probability so far. Where a "
-    "hypothesis has ended, a ⊣ and its score stand beside its last word. **Watch** which early leader dies out. Then set the "
+    say="Press **Play**. Each row is a step, and holds the hypotheses that go on, the best at the "
+    "left, each with the logarithm of its probability so far. Where a hypothesis has ended, a ⊣ "
+    "and its score stand beside its last word. **Watch** which early leader dies out. Then set the "
     "beam to 1, which is greedy: which word turns out to be a mistake? And what does the penalty "
     "do to the scores?",
     caption="The tree of a beam of 4 after its last step.",

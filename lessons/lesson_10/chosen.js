@@ -107,6 +107,12 @@ class Tree {
       }),
     );
     this.edges.replaceChildren(...edges);
+    const last = arrays[state].findLastIndex((line) => line.some(Boolean));
+    if (last !== this.last) {
+      this.last = last; // the latest row is in sight, and the rows before it
+      const share = ((last + 1) * DOWN) / (this.size.rows * DOWN + 4);
+      this.element.scrollTop = share * this.element.scrollHeight - this.element.clientHeight;
+    }
   }
 
   shown() {

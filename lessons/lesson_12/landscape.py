@@ -308,8 +308,8 @@ words = words[place]""",
 )
 
 
-# The family tree: of each name the year, the place and the parents. The column nearest to a place is
-# one of the lesson's four kinds.
+# The family tree: of each name the year, the place and the parents. The column nearest to a place
+# is one of the lesson's four kinds.
 
 COLUMNS = ["encoder", "both", "decoder", "recurrent"]
 TREE = {

@@ -56,7 +56,7 @@ overlap = Simulation(
     name="overlap",
     title="What hides behind backward?",
     say=f"A training step on one of {MACHINES} machines. Each has {TOKENS:,} tokens of its own, so "
-    f"the batch has {MACHINES * TOKENS:,}. Above is what the machine computes: layers forward, then "
+    f"the batch has {MACHINES * TOKENS:,}. Above is what the machine computes: forward, then "
     "backward. Below is what it sends on its wire. At first the whole gradient leaves at once, "
     "when backward is done. **Guess:** with buckets of 25 MB, what share of the sending will hide "
     "behind backward? Then choose them. And what if buckets are as small as can be?",

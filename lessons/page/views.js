@@ -234,7 +234,7 @@ class Chart {
       for (const [name, value] of Object.entries({ cx, cy })) this.handle.setAttribute(name, value);
     }
     if (!marker) return;
-    for (const end of ["x1", "x2"]) this.rule.setAttribute(end, this.place([at[this.mark], this.data.y.low])[0]);
+    this.rule.style.transform = `translateX(${this.place([at[this.mark], this.data.y.low])[0]}px)`;
     const each = of.filter(({ form }) => form === "line").map(({ name, label }) => `${label} ${figure(arrays[name][this.mark])}`);
     this.says.say([`${x.label} ${figure(at[this.mark])}`, ...each].join(", "));
   }

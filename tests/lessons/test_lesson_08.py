@@ -56,7 +56,7 @@ def test_no_loss_is_lower_than_that_of_the_target(smoothing, rng):
 
 
 def test_the_target_that_is_shown_adds_up_to_1():
-    (view, _), (logits, slider) = by_hand.smoothed.views, by_hand.smoothed.controls
+    view, slider = by_hand.smoothed.views[0], by_hand.smoothed.controls[1]
     for at in range(len(slider.options)):
         chosen = by_hand.smoothed.at_start() | {slider.name: at}
         (cells,) = view.shown(by_hand.smoothed.arrays(chosen), chosen)["told"]["cells"]

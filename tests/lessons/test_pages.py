@@ -221,7 +221,7 @@ def test_a_page_has_all_that_its_lesson_shows(entry, open_page):
     wide = """all => all.filter(each => each.scrollWidth > 1.6 * each.clientWidth)
         .map(each => each.textContent)"""
     assert page.eval_on_selector_all(".math.block", wide) == [], "too wide for a phone"
-    tabs = """() => [...document.querySelectorAll("a[href], button, input, summary, [tabindex='0']")]
+    tabs = """() => [...document.querySelectorAll("a[href], button, input, [tabindex='0']")]
         .filter((each) => each.checkVisibility())
         .findIndex((each) => each.matches(".simulation-stage *"))"""
     assert page.evaluate(tabs) <= 10, "the keyboard takes long to the first simulation"

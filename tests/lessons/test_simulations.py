@@ -158,6 +158,17 @@ REACH = """(figure, onPhone) => {
   const top = figure.querySelector(onPhone ? ".turn" : ".simulation-stage");
   return Math.max(...shown) - top.getBoundingClientRect().top;
 }"""
+# Scrolls to the top of each view -> how much of it is seen, of how much, and where the controls are.
+TOGETHER = """(figure) => [...figure.querySelectorAll(".views > *")].map((view) => {
+  const bar = Math.max(0, document.querySelector(".contents").getBoundingClientRect().bottom);
+  const [controls, folded] = [figure.querySelector(".controls"), innerWidth < 1200 ? bar : 0];
+  scrollTo(0, scrollY + view.getBoundingClientRect().top - folded);
+  const [box, { left, right, top, bottom, height }] = [controls, view].map((part) =>
+    part.getBoundingClientRect());
+  const beside = box.left >= right || box.right <= left;
+  const seen = Math.min(bottom, innerHeight, beside ? Infinity : box.top) - Math.max(top, 0);
+  return [seen, Math.min(height, 0.5 * innerHeight), box.top, box.bottom - innerHeight];
+})"""
 
 
 def fits(figure, simulation: Simulation, driven: list[dict], width: int) -> None:
@@ -166,6 +177,8 @@ def fits(figure, simulation: Simulation, driven: list[dict], width: int) -> None
     assert max(heights) - min(heights) < 1, f"{width}: {sorted(heights)}"
     assert not any(shown["overprinted"] for shown in driven), "names of dots lie on each other"
     assert figure.evaluate(SMALL) == []
+    for seen, least, top, below in figure.evaluate(TOGETHER):
+        assert seen >= least - 1 and top >= 0 and below < 1, f"{width}: controls hide the figure"
     for view in simulation.views:
         for number, step in enumerate(getattr(view, "steps", ())):
             drive(figure, [{view.control: number}], False)
@@ -180,6 +193,8 @@ def test_a_page_shows_what_numformer_computes_for_every_choice(page, simulation,
     # numbers that glide are tested below
     opened = open_page(page, 390, reduced_motion="reduce")
     figure = opened.locator(f"#{simulation.name}")
+    assert figure.evaluate("figure => figure.simulation.chosen") == simulation.at_start()
+    assert all(not c.begin for c in simulation.controls if getattr(c, "plays", False))
     on_phone = drive(figure, states)
     fits(figure, simulation, on_phone, 390)
     opened.set_viewport_size({"width": 1280, "height": 900})
