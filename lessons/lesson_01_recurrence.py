@@ -290,14 +290,16 @@ def an_lstm_reads():
 # Two gradients now come from the next step, one for $h_t$ and one for $c_t$. Ask again where each
 # number was used. From $h_t = o_t \odot \tanh(c_t)$:
 #
-# $$\mathrm{d}o_t = \mathrm{d}h_t \odot \tanh(c_t), \qquad
-# \mathrm{d}c_t = (\text{from the next step}) + \mathrm{d}h_t \odot o_t \odot (1 - \tanh^2(c_t))$$
+# $$\mathrm{d}o_t = \mathrm{d}h_t \odot \tanh(c_t)$$
+#
+# $$\mathrm{d}c_t = (\text{next step's}) + \mathrm{d}h_t \odot o_t \odot (1 - \tanh^2(c_t))$$
 #
 # From $c_t = f_t \odot c_{t-1} + i_t \odot g_t$, where each factor gets the other one:
 #
 # $$\mathrm{d}f_t = \mathrm{d}c_t \odot c_{t-1}, \quad
-# \mathrm{d}i_t = \mathrm{d}c_t \odot g_t, \quad \mathrm{d}g_t = \mathrm{d}c_t \odot i_t, \quad
-# \mathrm{d}c_{t-1} = \mathrm{d}c_t \odot f_t$$
+# \mathrm{d}i_t = \mathrm{d}c_t \odot g_t$$
+#
+# $$\mathrm{d}g_t = \mathrm{d}c_t \odot i_t, \quad \mathrm{d}c_{t-1} = \mathrm{d}c_t \odot f_t$$
 #
 # Then each of the four goes back through its own sigmoid or tanh. The slope of the sigmoid is
 # $\sigma - \sigma^2$, so for instance $\mathrm{d}a^f_t = \mathrm{d}f_t \odot (f_t - f_t^2)$. The
@@ -386,8 +388,9 @@ def what_was_measured():
 # reader are kept, $h_1$ to $h_S$. Before each letter the writer compares its own state $r$ with
 # every one of them, and gets a mixture of them:
 #
-# $$e_s = \tanh(r\,W_r + h_s W_h) \cdot v, \qquad A = \mathrm{softmax}(e), \qquad
-# \text{context} = \sum_s A_s\,h_s$$
+# $$e_s = \tanh(r\,W_r + h_s W_h) \cdot v$$
+#
+# $$A = \mathrm{softmax}(e), \qquad \text{context} = \sum_s A_s\,h_s$$
 #
 # This is **additive attention**, and this is where attention began. The softmax turns the scores
 # $e$ into positive weights $A$ that sum to 1 (lesson 2). The vector $v$ and both matrices are

@@ -288,7 +288,9 @@ def backward_nothing_leaks():
 # **cross-attention** the queries come from the decoder, the keys and values from the memory
 # (section 3.2.3):
 #
-# $$Q = XW^Q, \qquad K = HW^K, \qquad V = HW^V, \qquad O = \mathrm{Attention}(Q, K, V)$$
+# $$Q = XW^Q, \quad K = HW^K, \quad V = HW^V$$
+#
+# $$O = \mathrm{Attention}(Q, K, V)$$
 #
 # Here only padding is hidden: the whole French sentence is there before the first English word. Our
 # example has one head. Each vector has three numbers, for *article*, *noun* and *verb*. In the
@@ -348,8 +350,9 @@ def across_forward():
 # **To the encoder.** $H_{si}$ is used in the keys, $K_{sk} = \sum_i H_{si}\,W^K_{ik}$, and in the
 # values, $V_{sj} = \sum_i H_{si}\,W^V_{ij}$. Add up both contributions:
 #
-# $$\mathrm{d}H_{si} = \sum_k \mathrm{d}K_{sk}\,W^K_{ik} + \sum_j \mathrm{d}V_{sj}\,W^V_{ij},
-# \qquad \mathrm{d}H = \mathrm{d}K\,(W^K)^\top + \mathrm{d}V\,(W^V)^\top$$
+# $$\mathrm{d}H_{si} = \sum_k \mathrm{d}K_{sk}\,W^K_{ik} + \sum_j \mathrm{d}V_{sj}\,W^V_{ij}$$
+#
+# $$\mathrm{d}H = \mathrm{d}K\,(W^K)^\top + \mathrm{d}V\,(W^V)^\top$$
 #
 # The first part says how a memory vector should change so that the right queries *find* it, the
 # second how it should change to *give* them something better. Which part is larger for *chat* in
@@ -465,8 +468,9 @@ def gradient_check():
 #
 # $$N_1 = \mathrm{Norm}(X + \mathrm{SelfAttention}(X))$$
 #
-# $$N_2 = \mathrm{Norm}(N_1 + \mathrm{CrossAttention}(N_1, H)), \quad Y = \mathrm{Norm}(N_2 +
-# \mathrm{FFN}(N_2))$$
+# $$N_2 = \mathrm{Norm}(N_1 + \mathrm{CrossAttention}(N_1, H))$$
+#
+# $$Y = \mathrm{Norm}(N_2 + \mathrm{FFN}(N_2))$$
 
 
 # %%

@@ -147,7 +147,9 @@ class Of:
 
 def draw_in_a_row(figure, of: Sequence[Of], arrays: Arrays, marked: Sequence[str], row: int):
     """Draw matrices beside each other; outline a row of those that are marked."""
-    for axes, shown in zip(figure.subplots(1, len(of), squeeze=False)[0], of, strict=True):
+    widths = [len(shown.columns) + 1 for shown in of]
+    places = figure.subplots(1, len(of), squeeze=False, width_ratios=widths)[0]
+    for axes, shown in zip(places, of, strict=True):
         shown.draw(axes, arrays)
         if shown.name in marked:
             axes.axhspan(row - 0.5, row + 0.5, fill=False, color=BLUE, linewidth=1.5)

@@ -127,9 +127,10 @@ class Ring(View):
 
     def draw(self, figure, arrays, chosen):
         axes, values = figure.subplots(), arrays[self.values]
-        machines, tall = len(values), (HIGH - TITLE) / len(values)
+        machines, tall, frames = len(values), (HIGH - TITLE) / len(values), []
         for r, (x, y) in enumerate(PLACES[machines]):
             left, top = x - WIDE / 2, y - HIGH / 2
+            frames.append(axes.add_patch(Rectangle((left, top), WIDE, HIGH, fill=False, lw=0)))
             axes.text(x, top + TITLE / 2, f"machine {r + 1}", ha="center", va="center", fontsize=7)
             for c, value in enumerate(values[r]):
                 low = top + TITLE + c * tall
@@ -141,7 +142,7 @@ class Ring(View):
                 axes.text(x, low + tall / 2, text, ha="center", va="center", fontsize=7)
         for source, to, *_ in arrays[self.moves].astype(int):
             ends = PLACES[machines][to], PLACES[machines][source]
-            style = dict(arrowstyle="->", color=GREY, shrinkA=30, shrinkB=36)
+            style = dict(arrowstyle="->", color=GREY, patchA=frames[source], patchB=frames[to])
             axes.annotate("", *ends, arrowprops=style)
         axes.set(xlim=(-182, 182), ylim=(132, -132), aspect="equal")
         axes.axis("off")

@@ -262,7 +262,7 @@ function beside(dots, right) {
       const [left, top] = [across > 0 ? x + away : x - away - wide, down > 0 ? y + away : y - away - 12];
       return [left, top, left + wide, top + 12];
     });
-    const cost = (box) => there.reduce((sum, other) => sum + common(box, other), box[2] > right + 12 ? 1000 : 0);
+    const cost = (box) => there.reduce((sum, other, n) => sum + common(box, other) * (n < dots.length ? 1 : 99), box[2] > right + 12 ? 999 : 0);
     const box = boxes.reduce((best, each) => (cost(each) < cost(best) ? each : best));
     there.push(box);
     return element("text", { x: box[0], y: box[3] - 3 }, text);

@@ -158,16 +158,17 @@ REACH = """(figure, onPhone) => {
   const top = figure.querySelector(onPhone ? ".turn" : ".simulation-stage");
   return Math.max(...shown) - top.getBoundingClientRect().top;
 }"""
-# Scrolls to the top of each view -> how much of it is seen, of how much, and where the controls are.
+# Scrolls to the top of each view -> how much of it is seen and should be, and where controls are.
 TOGETHER = """(figure) => [...figure.querySelectorAll(".views > *")].map((view) => {
-  const bar = Math.max(0, document.querySelector(".contents").getBoundingClientRect().bottom);
-  const [controls, folded] = [figure.querySelector(".controls"), innerWidth < 1200 ? bar : 0];
-  scrollTo(0, scrollY + view.getBoundingClientRect().top - folded);
+  const bar = innerWidth < 1200 ? 44 : 0; // the folded contents
+  scrollTo(0, scrollY + view.getBoundingClientRect().top - bar);
+  const controls = figure.querySelector(".controls");
   const [box, { left, right, top, bottom, height }] = [controls, view].map((part) =>
     part.getBoundingClientRect());
   const beside = box.left >= right || box.right <= left;
   const seen = Math.min(bottom, innerHeight, beside ? Infinity : box.top) - Math.max(top, 0);
-  return [seen, Math.min(height, 0.5 * innerHeight), box.top, box.bottom - innerHeight];
+  const least = Math.min(height, 0.5 * innerHeight);
+  return [seen, least, beside ? 0 : box.top, box.bottom - innerHeight];
 })"""
 
 
@@ -196,6 +197,7 @@ def test_a_page_shows_what_numformer_computes_for_every_choice(page, simulation,
     assert figure.evaluate("figure => figure.simulation.chosen") == simulation.at_start()
     assert all(not c.begin for c in simulation.controls if getattr(c, "plays", False))
     on_phone = drive(figure, states)
+    opened.set_viewport_size({"width": 390, "height": 844})
     fits(figure, simulation, on_phone, 390)
     opened.set_viewport_size({"width": 1280, "height": 900})
     drive(figure, [simulation.at_start()], False)

@@ -108,17 +108,18 @@ QUOTATIONS = {
 def overprinted(figure) -> list[str]:
     """The texts of a picture that lie on other texts or are crossed by an arrow."""
     figure.draw_without_rendering()  # it was saved at another resolution
-    boxes, arrows = [], []
-    for axes in figure.axes:
-        boxes += [(text.get_text(), text.get_window_extent()) for text in axes.texts]
-        arrows += [text.arrow_patch for text in axes.texts if getattr(text, "arrow_patch", None)]
-    boxes = [(text, box.padded(-0.15 * box.height)) for text, box in boxes if text]
+    texts = [text for axes in figure.axes for text in axes.texts]
+    arrows = [text.arrow_patch for text in texts if getattr(text, "arrow_patch", None)]
     paths = [arrow.get_transform().transform_path(arrow.get_path()) for arrow in arrows]
+    texts = [text for text in texts if text.get_text()]
+    boxes = [text.get_window_extent() for text in texts]
+    boxes = [box.padded(-0.15 * box.height) for box in boxes]
+    crossed = [any(path.intersects_bbox(box, filled=False) for path in paths) for box in boxes]
+    covers = [(ground := text.get_bbox_patch()) and ground.get_fill() for text in texts]
     return [
-        text
-        for text, box in boxes
-        if sum(box.overlaps(other) for _, other in boxes) > 1
-        or any(path.intersects_bbox(box, filled=False) for path in paths)
+        text.get_text()
+        for text, box, line, ground in zip(texts, boxes, crossed, covers, strict=True)
+        if (line and not ground) or sum(box.overlaps(other) for other in boxes) > 1
     ]
 
 
