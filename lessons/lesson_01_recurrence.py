@@ -292,7 +292,7 @@ def an_lstm_reads():
 #
 # $$\mathrm{d}o_t = \mathrm{d}h_t \odot \tanh(c_t)$$
 #
-# $$\mathrm{d}c_t = (\text{next step's}) + \mathrm{d}h_t \odot o_t \odot (1 - \tanh^2(c_t))$$
+# $$\mathrm{d}c_t = (\text{from the next step}) + \mathrm{d}h_t \odot o_t \odot (1 - \tanh^2(c_t))$$
 #
 # From $c_t = f_t \odot c_{t-1} + i_t \odot g_t$, where each factor gets the other one:
 #

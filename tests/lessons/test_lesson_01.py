@@ -29,6 +29,18 @@ def test_gradients_against_distance_are_those_of_small_steps(kind, setting):
     np.testing.assert_allclose(shown[kind.lower()][[1, 20, 60]], wanted, rtol=1e-3)
 
 
+def test_wrong_letters_are_marked():
+    figures, *_ = reversal.collapse.views
+    for word in reversal.WORDS:
+        shown = figures.shown(reversal.compute(word, 8), {})
+        for kind, wrong in shown["wrong"].items():
+            written, backwards = shown[kind].split(), word[::-1]
+            assert wrong == [
+                n for n, letter in enumerate(written) if letter != backwards[n : n + 1]
+            ]
+    assert shown["wrong"]["attention"] == [] != shown["wrong"]["fixed"]
+
+
 def states(a, w):
     def step(state, share):
         return np.tanh(share + state @ w)
