@@ -129,8 +129,11 @@ def there_and_back() -> Simulation:
 # $h_{t,i}$ in $s_{t+1,j}$, for every $j$, with the factor $W_{ij}$. The contributions of all uses
 # add up:
 #
-# $$\mathrm{d}h_{t,i} = \mathrm{d}y_{t,i} + \sum_j \mathrm{d}s_{t+1,j}\,W_{ij}, \qquad\text{that
-# is}\qquad \mathrm{d}h_t = \mathrm{d}y_t + \mathrm{d}s_{t+1}\,W^\top$$
+# $$\mathrm{d}h_{t,i} = \mathrm{d}y_{t,i} + \sum_j \mathrm{d}s_{t+1,j}\,W_{ij}$$
+#
+# In arrays this is
+#
+# $$\mathrm{d}h_t = \mathrm{d}y_t + \mathrm{d}s_{t+1}\,W^\top$$
 #
 # Nothing follows the last step, so there the second part is 0.
 #

@@ -82,7 +82,7 @@ class Tree {
     const all = this.nodes.flat().map(({ group }) => group);
     const about = "the hypotheses of the beam, a row for each step, the best at the left";
     this.svg = element("svg", { viewBox: `0 0 ${columns * ACROSS} ${rows * DOWN + 4}`, role: "img", "aria-label": about, style: `max-width: ${1.15 * columns * ACROSS}px` }, this.edges, ...all);
-    this.element = element("div", { class: "tree" }, this.svg);
+    this.element = element("div", { class: "tree", tabindex: 0 }, this.svg);
   }
 
   middle(row, column) {
