@@ -1,8 +1,6 @@
 """The course in the terminal: python -m lessons"""
 
 import argparse
-import functools
-import http.server
 import sys
 import textwrap
 import webbrowser
@@ -11,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import lessons
-from lessons.kit.exercise import NOT_BEGUN, Exercise, wrapped
+from lessons.kit.exercise import NOT_BEGUN, Exercise, verdicts, wrapped
 from lessons.kit.lesson import plain
 from lessons.kit.notebook import exercise_notebook, lesson_notebook
 from lessons.kit.quiz import ask
@@ -69,20 +67,14 @@ def check(number: int, file: Path) -> int:
     """Say of each exercise whether the file solves it -> 0 if all that are in it are right."""
     exercises = lessons.load(number).EXERCISES
     functions = _require_solutions(solutions(file, exercises), exercises, [file])
-    right, wrong = 0, set()
-    for exercise in exercises:
-        if exercise.name not in functions:
+    right = 0
+    for exercise, verdict in verdicts(exercises, functions):
+        if verdict is None:
             print(f"{exercise.name}: not in this file\n")
             continue
-        verdict = exercise.check(functions[exercise.name])
-        words = verdict.words
         right += verdict.right
-        if not verdict.right:
-            called = getattr(functions[exercise.name], "__code__", main.__code__).co_names
-            if begin := [name for name in called if name in wrong]:
-                words = f"It calls {begin[0]}: mend that first.\n\n{words}"
-            wrong.add(exercise.name)
-        print(f"{exercise.name}\n\n{textwrap.indent(wrapped(words), '    ')}\n", flush=True)
+        words = textwrap.indent(wrapped(verdict.words), "    ")
+        print(f"{exercise.name}\n\n{words}\n", flush=True)
     print(f"{right} of {len(functions)} right")
     return 0 if right == len(functions) else 1
 
@@ -132,33 +124,25 @@ def notebooks(out: Path) -> int:
     return 0
 
 
-def serve(out: Path, port: int) -> int:
+def serve(out: Path, exercises: Path, port: int) -> int:
     """Build the pages into a folder, and serve them to a browser until Ctrl-C."""
     from lessons.kit.build import build
+    from lessons.kit.server import CourseServer
 
     print(build(out))
-    handler = functools.partial(_Quiet, directory=str(out))
     try:
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
+        server = CourseServer(out, exercises, port)
     except (OSError, OverflowError) as problem:
         rule = "--port is one that no other program uses; 0 finds one"
         raise InputError(rule, f"{port} ({problem})", "Choose another.") from None
     with server:
-        address = f"http://127.0.0.1:{server.server_port}/index.html"
-        print(f"{address}   (Ctrl-C ends it)", flush=True)
-        webbrowser.open_new(address)
+        print(f"{server.address}   (Ctrl-C ends it)", flush=True)
+        webbrowser.open_new(server.address)
         try:
             server.serve_forever()
         except KeyboardInterrupt:
             print()
     return 0
-
-
-class _Quiet(http.server.SimpleHTTPRequestHandler):
-    """Pages, without a line for each request."""
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 def _lesson(text: str) -> int:
@@ -211,6 +195,12 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument(
         "--out", type=any_path, default=Path("site"), help="folder (default: site)"
     )
+    command.add_argument(
+        "--exercises",
+        type=any_path,
+        default=Path("exercises"),
+        help="folder for what you write on the pages, a file for each lesson (default: exercises)",
+    )
     command.add_argument("--port", type=int, default=0, help="port (default: a free one)")
     options = parser.parse_args(arguments)
     if options.command is None:
@@ -220,7 +210,7 @@ def main(arguments: list[str] | None = None) -> int:
     elif options.command == "notebooks":
         return notebooks(options.out)
     elif options.command == "serve":
-        return serve(options.out, options.port)
+        return serve(options.out, options.exercises, options.port)
     elif options.command == "start":
         return start(options.number, options.file, options.solved)
     elif options.command == "check":

@@ -323,9 +323,10 @@ def neighbours(entry: Entry) -> str:
     return "".join(parts)
 
 
-def script(name: str) -> str:
-    """The HTML element of a script in page/."""
-    return f'<script type="module">\n{bundle([FOLDER / "page" / name])}</script>\n'
+def script(*names: str) -> str:
+    """The HTML element of scripts in page/."""
+    paths = [FOLDER / "page" / name for name in names]
+    return f'<script type="module">\n{bundle(paths)}</script>\n'
 
 
 def lesson_page(entry: Entry, lesson: Made) -> str:
@@ -334,6 +335,7 @@ def lesson_page(entry: Entry, lesson: Made) -> str:
     contents = dict(headings)
     beside = neighbours(entry)
     here = f"Lesson {entry.number} of {len(COURSE)}, {lesson.takes}"
+    here += f'<span data-solved="{entry.page}"></span>'
     body = f"""<header>{further.navigation(here)}
 <nav class="neighbours" aria-label="Previous and next">{beside}</nav></header>
 <div class="lesson">
@@ -370,7 +372,7 @@ def build(out: Path) -> str:
     searched = {"published.html": known}
     front = "numformer lessons", index_page(Page(), course), COURSE_IN_A_LINE
     others = {
-        "index": (*front, script("attention_row.js")),
+        "index": (*front, script("attention_row.js", "progress.js")),
         "summary": ("Summary", summary_page(course), "To print and to keep"),
         "glossary": ("Glossary", further.glossary_page(), "The words of the course, explained"),
         "search": (

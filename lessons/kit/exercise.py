@@ -8,8 +8,8 @@ import io
 import re
 import shutil
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import CodeType
 
 import numpy as np
@@ -32,6 +32,7 @@ class Verdict:
     right: bool
     words: str
     known: bool = False  # whether a known mistake explains it
+    results: Mapping[str, bool] = field(default_factory=dict)  # which results are right
 
     def __repr__(self):
         return wrapped(self.words)
@@ -115,12 +116,17 @@ class Exercise(Piece):
         return f"**Exercise: {self.title}**\n\n{self.task}\n\n{code}\nCheck it: `{self.command}`"
 
     def html(self, page) -> str:
+        """The exercise with the code to begin with, which exercise.js makes an editor of."""
+        page.script("exercise")
         return (
-            f'<section class="exercise"><h3>Exercise: {page.inline(self.title)}</h3>\n'
+            f'<section class="exercise" id="exercise-{self.name}" data-name="{self.name}">'
+            f"<h3>Exercise: {page.inline(self.title)}</h3>\n"
             f"{page.markdown(self.task)}{page.code(self.code)}"
-            f"<p><code>python -m lessons start {self.lesson} FILE</code> writes the exercises "
-            f"into a new file, and <code>{self.command}</code> says which of them are right, and "
-            "why the others are not.</p></section>\n"
+            '<p class="how">To check your code on this page, open the course with '
+            "<code>python -m lessons serve</code>. In a shell, "
+            f"<code>python -m lessons start {self.lesson} FILE</code> writes the exercises into a "
+            "file. What is right there, and why the rest is not, says "
+            f"<code>{self.command}</code></p></section>\n"
         )
 
     def check(self, function: Callable) -> Verdict:
@@ -159,7 +165,7 @@ class Exercise(Piece):
             return Verdict(False, words)
         if again.known:
             also = f"Where all sizes are equal, the results can be compared. {again.words}"
-            return Verdict(False, f"{verdict.words}\n\n{also}")
+            return replace(verdict, words=f"{verdict.words}\n\n{also}")
         return verdict
 
     def _compare(self, function: Callable, sizes: Sizes) -> Verdict:
@@ -171,7 +177,8 @@ class Exercise(Piece):
             with contextlib.redirect_stdout(io.StringIO()):  # what it prints was printed above
                 wrong = self._wrong(call, given, sizes)
                 if not wrong:
-                    return Verdict(True, f"Right: {', '.join(given)}. {self.done}")
+                    words = f"Right: {', '.join(given)}. {self.done}"
+                    return Verdict(True, words, results=dict.fromkeys(given, True))
                 causes = known.causes(given, wrong)
                 left = [name for name in wrong if not any(name in names for names in causes)]
                 named = dict(zip(self._parameters, known.arguments, strict=True))
@@ -191,7 +198,8 @@ class Exercise(Piece):
                 f"{left[0]} alone is wrong, so look at the line that makes {left[0]} and nothing "
                 "else: does it begin from the wrong array, or have the wrong sign or factor?"
             )
-        return Verdict(False, "\n\n".join(["Not right yet:", table, *words]), known=bool(causes))
+        words = "\n\n".join(["Not right yet:", table, *words])
+        return Verdict(False, words, bool(causes), {name: name not in wrong for name in given})
 
     def _lacking(self, case: Case, wrong: list[str]) -> list[str]:
         """The words of the first property that some of the wrong results lack."""
@@ -256,6 +264,27 @@ class Exercise(Piece):
         output, others = self.forward(**inputs)
         upstream = np.random.default_rng(1).standard_normal(output.shape)
         return self.arguments(upstream, inputs | others)
+
+
+def verdicts(exercises: Sequence[Exercise], functions: Mapping) -> Iterator[tuple]:
+    """Each exercise with the verdict on its function, or with None where there is no function."""
+    wrong = set()
+    for exercise in exercises:
+        function, verdict = functions.get(exercise.name), None
+        if exercise.name in functions:
+            verdict = exercise.check(function)
+            if not verdict.right:
+                if begin := [name for name in called_names(function) if name in wrong]:
+                    words = f"It calls {begin[0]}: mend that first.\n\n{verdict.words}"
+                    verdict = replace(verdict, words=words)
+                wrong.add(exercise.name)
+        yield exercise, verdict
+
+
+def called_names(function: object) -> Sequence[str]:
+    """The names that a function takes from its file, or nothing if it is not written in Python."""
+    code = getattr(function, "__code__", None)
+    return code.co_names if code else ()
 
 
 class Asked(Layer):

@@ -96,7 +96,8 @@ def index_page(page, course: Mapping) -> str:
         title = f"<strong>{entry.title}</strong> <span>{page.inline(entry.question)}</span>"
         if entry.path:
             minutes = course[entry.number].takes
-            items += f'<li><a href="{entry.page}">{title} <em>{minutes}</em></a></li>'
+            solved = f'<span data-solved="{entry.page}"></span>'
+            items += f'<li><a href="{entry.page}">{title} <em>{minutes}{solved}</em></a></li>'
         else:
             items += f'<li class="to-come"><div>{title} <em>to come</em></div></li>'
     return f"""<main id="content"><article class="index">
@@ -112,7 +113,7 @@ what to take with you, a <a href="glossary.html">glossary</a> explains the words
 <figure class="architecture">{architecture()}
 <figcaption>The architecture of the paper’s figure 1. Each part has the number of the lesson that
 explains it, and links to that lesson. Dashed: the way back of the gradients.</figcaption></figure>
-<ol class="course">{items}</ol>
+<div><p class="solved" data-solved=""></p><ol class="course">{items}</ol></div>
 </div>
 {further.paths({number: made.minutes for number, made in course.items()})}
 </article></main>"""

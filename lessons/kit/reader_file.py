@@ -98,14 +98,14 @@ def starter(title: str, exercises: Sequence, solved: bool = False) -> str:
     parts = [f'"""Exercises: {title}\n\nCheck them: {exercises[0].command}\n"""\n']
     parts.append(IMPORTS)
     for number, exercise in enumerate(exercises, 1):
-        task = f"{number}. {exercise.title}\n\n{plain(exercise.task)}"
+        task = f"%% {exercise.name}\n{number}. {exercise.title}\n\n{plain(exercise.task)}"
         parts.append("\n" + textwrap.indent(task, "# ", lambda _: True).replace("# \n", "#\n"))
         parts.append(f"\n\n{exercise.solved if solved else exercise.code}")
     return "\n".join(parts)
 
 
-def solutions(path: Path, exercises: Sequence) -> dict[str, object]:
-    """What a reader's file defines under the names of the exercises.
+def solutions(path: Path, exercises: Sequence, text: str | None = None) -> dict[str, object]:
+    """What a reader's file, or a `text` instead of it, defines under the names of the exercises.
 
     A file that contains none of these names is not run. Raises InputError where a file cannot be
     read or run.
@@ -113,10 +113,10 @@ def solutions(path: Path, exercises: Sequence) -> dict[str, object]:
     rule = "FILE is a Python file or a notebook with functions of the exercises"
     fix = f"`python -m lessons start {exercises[0].lesson} FILE` writes one to begin with."
     try:
-        content = path.read_bytes()
+        content = text or path.read_bytes()
         if path.suffix == ".ipynb":
             content = cells(content)
-            # messages look up here the lines that they quote
+        if isinstance(content, str):  # messages look up here the lines that they quote
             linecache.cache[str(path)] = len(content), None, content.splitlines(True), str(path)
         code = compile(content, str(path), "exec")
     except OSError as problem:
