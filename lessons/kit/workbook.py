@@ -42,8 +42,8 @@ class Workbook:
         file, exercises = self.file(lesson), self.lessons[lesson]
         try:
             text = file.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            text = self._starter(lesson)
+        except (FileNotFoundError, NotADirectoryError):
+            text = _beginning(lesson)
         except (OSError, ValueError) as problem:
             rule, fix = f"{file} is a text in UTF-8", "Save it as one, or move it elsewhere."
             raise InputError(rule, getattr(problem, "strerror", None) or "another", fix) from None
@@ -51,10 +51,6 @@ class Workbook:
             if not re.search(rf"(?m)^# %% {exercise.name}$", text):
                 text = f"{text.rstrip()}\n\n\n# %% {exercise.name}\n\n\n{exercise.code}"
         return f"{text.rstrip()}\n"
-
-    @functools.cache  # noqa: B019
-    def _starter(self, lesson: int) -> str:
-        return starter(f"lesson {lesson}, {COURSE[lesson - 1].title}", self.lessons[lesson])
 
     def span(self, exercise: Exercise, text: str) -> tuple[int, int]:
         """Where the code of an exercise begins and ends in the text of its file."""
@@ -126,6 +122,11 @@ class Workbook:
         except OSError as problem:
             rule = "--exercises is a folder to write in"
             raise InputError(rule, f"{file} ({problem.strerror})", "Choose another.") from None
+
+
+@functools.cache
+def _beginning(lesson: int) -> str:
+    return starter(f"lesson {lesson}, {COURSE[lesson - 1].title}", load(lesson).EXERCISES)
 
 
 def _trimmed(code: str) -> str:
