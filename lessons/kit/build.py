@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numformer
 import toy_tasks
-from lessons import COURSE, FOLDER, Entry, load, published
+from lessons import COURSE, FOLDER, Entry, load, opening, published
 from lessons.kit import further, reference
 from lessons.kit.exercise import Exercise
 from lessons.kit.index import index_page, summary_page
@@ -323,10 +323,10 @@ def neighbours(entry: Entry) -> str:
     return "".join(parts)
 
 
-def script(*names: str) -> str:
-    """The HTML element of scripts in page/."""
+def script(*names: str, kind: str = "module") -> str:
+    """The HTML element of scripts in page/; a module runs after the whole page was read."""
     paths = [FOLDER / "page" / name for name in names]
-    return f'<script type="module">\n{bundle(paths)}</script>\n'
+    return f'<script type="{kind}">\n{bundle(paths)}</script>\n'
 
 
 def lesson_page(entry: Entry, lesson: Made) -> str:
@@ -372,7 +372,10 @@ def build(out: Path) -> str:
     searched = {"published.html": known}
     front = "numformer lessons", index_page(Page(), course), COURSE_IN_A_LINE
     others = {
-        "index": (*front, script("attention_row.js", "progress.js")),
+        "index": (
+            *front,
+            script("progress.js") + script("opening.js", kind="text/javascript") + opening.data(),
+        ),
         "summary": ("Summary", summary_page(course), "To print and to keep"),
         "glossary": ("Glossary", further.glossary_page(), "The words of the course, explained"),
         "search": (

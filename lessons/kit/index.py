@@ -1,42 +1,14 @@
 """The page that leads to the lessons, and the page that gathers what to take from them.
 
-The first of them opens with attention itself: a sentence whose words show where they look. Below it
-stands the architecture of the Transformer, as in the paper's figure 1; each part has the number of
-its lesson.
+The first of them opens with a translator at work (lessons/opening.py). Below it stands the
+architecture of the Transformer, as in the paper's figure 1; each part has the number of its lesson.
 """
 
-import json
 from collections.abc import Mapping
 from html import escape
 
-import numpy as np
-
-from lessons import COURSE
+from lessons import COURSE, opening
 from lessons.kit import further
-from numformer.paper.attention import scaled_dot_product_attention
-
-WORDS = "the cat chased the mouse until it slept".split()
-PICKED = WORDS.index("it")
-# Chosen by hand: what a word offers to others and what it looks for. The four numbers stand for
-# article, noun, pronoun and verb.
-OFFERS = {
-    "the": (3, 0, 0, 0),
-    "cat": (0, 3, 0, 0),
-    "mouse": (0, 3, 0, 0),
-    "chased": (0, 0, 0, 3),
-    "until": (0, 0, 0, 0),
-    "it": (0, 0, 3, 0),
-    "slept": (0, 0, 0, 3),
-}
-SEEKS = {
-    "the": (0, 2, 0, 0),
-    "cat": (2, 0, 0, 1),
-    "mouse": (2, 0, 0, 1),
-    "chased": (0, 2, 1, 0),
-    "until": (0, 0, 0, 2),
-    "it": (0, 2, 0, 0),
-    "slept": (0, 1, 2, 0),
-}
 
 # Parts of the architecture: words, lesson, left and top edge.
 LEFT, RIGHT, WIDTH, HEIGHT = 26, 216, 146, 28
@@ -102,7 +74,7 @@ def index_page(page, course: Mapping) -> str:
             items += f'<li class="to-come"><div>{title} <em>to come</em></div></li>'
     return f"""<main id="content"><article class="index">
 <h1>The Transformer, forward and backward</h1>
-{attention_row()}
+{opening.figure()}
 <p>Fourteen lessons on “Attention Is All You Need” (Vaswani et al. 2017), for readers who know
 matrix products, simple neural networks and softmax. A lesson explains lines of numformer and, where
 they have gradients, derives these by hand. <a href="summary.html">One page to print</a> gathers
@@ -117,39 +89,6 @@ explains it, and links to that lesson. Dashed: the way back of the gradients.</f
 </div>
 {further.paths({number: made.minutes for number, made in course.items()})}
 </article></main>"""
-
-
-def attention() -> np.ndarray:
-    """The weight that each word of the sentence gives to each word, (T, T), by numformer."""
-    query, key = (np.array([table[word] for word in WORDS], float) for table in (SEEKS, OFFERS))
-    return scaled_dot_product_attention(query, key, value=key)[1]
-
-
-def attention_row() -> str:
-    """The sentence: each word is as dark as the weight that the picked word gives it."""
-    weights, buttons, rows = attention(), "", []
-    for word, row in zip(WORDS, weights, strict=True):
-        most = [at for at in np.argsort(-row, kind="stable") if row[at] > 0.1]
-        says = [f"{row[at]:.2f} of {WORDS[at]}" for at in most]
-        others = 1 - row[most].round(2).sum()  # so that the numbers sum to 1 as they are shown
-        says = f"{word} takes {', '.join(says)}, {others:.2f} of the others"
-        rows.append({"weights": row.round(6).tolist(), "says": says})
-    for at, word in enumerate(WORDS):
-        weight = rows[PICKED]["weights"][at]
-        buttons += (
-            f'<button type="button" aria-pressed="{str(at == PICKED).lower()}" '
-            f'style="--weight: {weight}">{word}<small>{weight:.2f}</small></button> '
-        )
-    return f"""<figure class="attention-row">
-<figcaption>Pick <em>it</em>: who slept? Then pick each <em>the</em>: why do both look at the same
-words?</figcaption>
-<div class="words" role="group" aria-label="A sentence, word by word">{buttons}</div>
-<p class="says" role="status">{rows[PICKED]["says"]}</p>
-<label><input type="checkbox"> Show all numbers</label>
-<p class="note">What a word looks for and what it offers was chosen by hand; numformer computed the
-rest. Nothing here knows the order of the words: that is lesson 5.</p>
-<script type="application/json">{json.dumps(rows)}</script>
-</figure>"""
 
 
 def architecture() -> str:

@@ -5,9 +5,10 @@ sentence is padded to one length, and its ids give the mask, so that one recordi
 """
 
 import base64
+import contextlib
 import functools
 import string
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +20,13 @@ from numformer import Config, Transformer, greedy, pad_sources
 from numformer.backend import array_module
 from numformer.data import Vocabulary
 from numformer.data.vocabulary import END, PADDING, SPECIAL, START
+from numformer.interception import intercept
 from numformer.later.attention.tiles import attention_weights
 from numformer.layer import FlatParameters, Layer, mode
 from numformer.layer import pack as packed
 from numformer.paper.attention import MultiHeadAttention, ScaledDotProductAttention
 from numformer.paper.masks import causal_mask
+from numformer.paper.softmax import softmax
 
 FILE = Path(__file__).with_name("weights.safetensors")
 LENGTH = 20  # of a padded sentence, its end mark included
@@ -91,25 +94,56 @@ def valid(ids, like):
     return (array_module(like).asarray(ids) != PADDING)[None, None, None]
 
 
+@contextlib.contextmanager
+def streams(tower: Layer, method: str) -> Iterator[list]:
+    """Within the block, the list gets what flows between the layers of a tower.
+
+    That is what enters the first layer that is called, then what each layer returns, (T, D).
+    """
+    seen: list = []
+
+    def around(_, call, x, *others):
+        if not seen:
+            seen.append(x[0].copy())
+        result = call(x, *others)
+        seen.append((result[0] if isinstance(result, tuple) else result)[0].copy())
+        return result
+
+    with intercept(dict(enumerate(tower.layers)), method, around):
+        yield seen
+
+
 def encode(model: Transformer, source) -> dict:
-    """Padded ids (S,) -> the memory (1, S, D), and where the encoder looked."""
+    """Padded ids (S,) -> the memory (1, S, D), where the encoder looked, and its streams.
+
+    The streams (layers + 1, S, D) are the vectors that enter the layers and leave the last one.
+    """
     x = model.source.forward(source[None])
-    memory = model.encoder.forward(x, valid(source, x))
-    return {"memory": memory, "encoder": looks(model.encoder, "self_attention")}
+    with streams(model.encoder, "forward") as seen:
+        memory = model.encoder.forward(x, valid(source, x))
+    between = array_module(x).stack(seen)
+    looked = looks(model.encoder, "self_attention")
+    return {"memory": memory, "encoder": looked, "encoder streams": between}
 
 
-def decode(model: Transformer, source, memory, target, here) -> dict:
-    """The decoder's padded ids (T,), start mark first -> where it looked, and logits (1, V).
+def decode(model: Transformer, source, memory, target, here=None) -> dict:
+    """The decoder's padded ids (T,), start mark first -> logits, where it looked, its streams.
 
-    The logits are those of the position `here` (1,) alone.
+    The logits, and the chances that they give the symbols, are those of the positions `here` (N,),
+    (N, V), or else of all, (T, V).
     """
     x = model.target.forward(target[None])
-    seen = valid(source, x)
-    y = model.decoder.forward(x, causal_mask(len(target)), memory, seen)
-    looked = {"decoder": looks(model.decoder, "self_attention")}
-    looked["cross"] = looks(model.decoder, "cross_attention")
-    here = array_module(y).asarray(here)
-    return {"logits": model.output.forward(y[0][here]), **looked}
+    xp, seen = array_module(x), valid(source, x)
+    with streams(model.decoder, "forward") as between:
+        y = model.decoder.forward(x, causal_mask(len(target)), memory, seen)[0]
+    logits = model.output.forward(y if here is None else y[xp.asarray(here)])
+    return {
+        "logits": logits,
+        "chances": softmax(logits),
+        "decoder": looks(model.decoder, "self_attention"),
+        "cross": looks(model.decoder, "cross_attention"),
+        "decoder streams": xp.stack(between),
+    }
 
 
 def padded(ids: Sequence[int]) -> np.ndarray:

@@ -45,11 +45,16 @@ const addresses = (() => {
   return (shape, strides) => {
     const key = `${shape}|${strides}`;
     if (!known.has(key)) {
-      let places = [0];
+      const places = new Int32Array(shape.reduce((product, size) => product * size, 1));
+      let count = 1;
       shape.forEach((size, axis) => {
-        places = places.flatMap((place) => Array.from({ length: size }, (_, n) => place + n * strides[axis]));
+        for (let at = count - 1; at >= 0; at--) {
+          const place = places[at];
+          for (let n = size - 1; n >= 0; n--) places[at * size + n] = place + n * strides[axis];
+        }
+        count *= size;
       });
-      known.set(key, Int32Array.from(places));
+      known.set(key, places);
     }
     return known.get(key);
   };
@@ -67,14 +72,24 @@ const kernels = Object.fromEntries(
   }),
 );
 
-/** Products of matrices: each entry a sum of `count` products. */
+/**
+ * Products of matrices: each entry a sum of `count` products, added up in their order. Entries that
+ * share their row of the left matrix are computed together, because their factors on the right are
+ * neighbours in memory, unless those of one sum are.
+ */
 kernels.matmul = (result, [left, right], [count, down, across]) => {
   const { numbers, places, first } = result;
   const [a, b] = [left.numbers, right.numbers];
-  for (let n = 0; n < places.length; n++) {
-    let [i, j, sum] = [left.first + left.places[n], right.first + right.places[n], 0];
-    for (let k = 0; k < count; k++, i += down, j += across) sum += a[i] * b[j];
-    numbers[first + places[n]] = sum;
+  for (let n = 0, end; n < places.length; n = end) {
+    const i = left.first + left.places[n];
+    for (end = n + 1; across !== 1 && end < places.length && left.places[end] === left.places[n]; ) end++;
+    const sums = new Float64Array(end - n);
+    for (let k = 0; k < count; k++) {
+      const factor = a[i + k * down];
+      const j = right.first + k * across;
+      for (let m = n; m < end; m++) sums[m - n] += factor * b[j + right.places[m]];
+    }
+    for (let m = n; m < end; m++) numbers[first + places[m]] = sums[m - n];
   }
 };
 

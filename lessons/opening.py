@@ -1,0 +1,121 @@
+"""The opening of the home page: the translator of lesson 11 reads, writes and learns.
+
+page/opening.js draws it. All that it draws is computed in the page by recorded lines of numformer:
+the encoder and the decoder as lesson 11 has them, and `learn`, one training step.
+"""
+
+import json
+from html import escape
+
+from lessons.kit.recording import Recording
+from lessons.lesson_11 import explorer, small
+from numformer import CrossEntropy, Transformer
+from numformer.backend import array_module
+from numformer.data.vocabulary import END, PADDING
+from numformer.interception import intercept
+from numformer.layer import FlatParameters, mode
+from numformer.optimization.optimizers import Adam
+
+ENGLISH = "an old man plays the guitar while a dog sleeps"
+GERMAN = "ein alter mann spielt gitarre, während ein hund schläft."
+RATE = 0.0001  # of Adam
+
+
+def learn(weights, mean, square, steps, source, target, wanted) -> dict:
+    """One step of Adam for a pair: the decoder reads `target` and has to say `wanted`.
+
+    `weights`, `mean` and `square` (N,) and `steps` (1,) are the state before the step. The ids
+    (LENGTH,) are padded. Besides encode's and decode's arrays, those with "back" say how much
+    gradient flows: through each attention weight, how long the gradient is that reaches the value
+    on its way, A_ts |dO_t|; through each stream, the gradient itself.
+    """
+    made, xp = Transformer(small.config("translator")), array_module(weights)
+    flat = FlatParameters(
+        weights.copy(), xp.zeros_like(weights), [*made.named_parameters().values()]
+    )
+    optimizer = Adam(flat)
+    for name, vector in {"mean": mean, "square": square}.items():
+        optimizer.state[name][...] = vector
+    read = small.encode(made, source)
+    wrote = small.decode(made, source, read["memory"], target)
+    objective = CrossEntropy()
+    loss = objective.forward(wrote["logits"], wanted, xp.asarray(wanted) != PADDING)
+    arrays = read | wrote | {"loss": loss}
+    attentions = {
+        kind: [getattr(layer, part).sublayer.attention for layer in tower.layers]
+        for kind, tower, part in (
+            ("encoder", made.encoder, "self_attention"),
+            ("decoder", made.decoder, "self_attention"),
+            ("cross", made.decoder, "cross_attention"),
+        )
+    }
+    lengths = {}
+
+    def around(attention, backward, doutput):
+        lengths[attention] = (doutput * doutput).sum(axis=-1)[0] ** 0.5  # (H, T)
+        return backward(doutput)
+
+    layers = {attention: attention for all_of in attentions.values() for attention in all_of}
+    with (
+        intercept(layers, "backward", around),
+        small.streams(made.encoder, "backward") as in_encoder,
+        small.streams(made.decoder, "backward") as in_decoder,
+    ):
+        dx, dmemory = made.decoder.backward(made.output.backward(objective.backward())[None])
+        made.target.backward(dx)
+        made.source.backward(made.encoder.backward(dmemory))
+    for kind, all_of in attentions.items():
+        arrays[f"{kind} back"] = arrays[kind] * xp.stack([lengths[a] for a in all_of])[..., None]
+    arrays["encoder streams back"] = xp.stack(in_encoder[::-1])
+    arrays["decoder streams back"] = xp.stack(in_decoder[::-1])
+    optimizer.update(flat.grad, steps + 1, RATE)
+    after = {"weights": flat.data, **optimizer.state, "steps": steps + 1}
+    return arrays | {f"{name} after": array for name, array in after.items()}
+
+
+def recordings() -> dict:
+    """The recordings of lesson 11's translator, and of `learn`, for the page."""
+    told = small.recordings("translator")
+    like, ids = small.weights("translator").astype(float), small.padded([END])
+    with Recording() as recording, mode(training=False, saving=True):
+        state = [recording.given("given weights", like)]
+        state += [recording.given(f"given {name}", 0 * like) for name in ("mean", "square")]
+        state.append(recording.given("given steps", [0.0]))
+        texts = [recording.given_ids(f"given {name}", ids) for name in ("source", "target", "wanted")]
+        for name, array in learn(*state, *texts).items():
+            recording.name(name, array)
+    learned = recording.told()
+    for name in ("weights", "mean", "square"):  # the page sets them
+        at, size = learned["names"][f"given {name}"]
+        learned["buffers"][at] = size
+    return {**told, "learn": learned}
+
+
+def data() -> str:
+    """The recordings as an element of the page, which the script hands to its worker."""
+    told = json.dumps(recordings(), separators=(",", ":")).replace("<", "\\u003c")
+    return f'<script type="application/json" id="translator">{told}</script>\n'
+
+
+def figure() -> str:
+    """The figure as HTML; its script and `recordings` follow at the end of the page."""
+    text = explorer.texts()[explorer.SENTENCES.index(f"{ENGLISH} .")]
+    pieces = [explorer.spelled(small.symbols("translator")[n]) for n in (*text.ids, END)]
+    alt = (
+        "An English sentence goes through three layers of an encoder and three of a decoder, "
+        "line by line for every attention head, until the German stands at the right."
+    )
+    return f"""<figure class="opening" data-pieces="{escape(json.dumps(pieces))}">
+<form><label><span>English</span><input name="english" value="{ENGLISH}." maxlength="200"
+autocomplete="off" spellcheck="false"></label><button class="play">Translate</button></form>
+<p class="why" aria-live="polite"></p>
+<canvas role="img" aria-label="{alt}"></canvas>
+<p class="says" aria-live="off"></p>
+<div class="time"><button type="button" class="play" name="play">❚❚ Pause</button>
+<input type="range" min="0" max="1" step="0.001" value="0" aria-label="Time"></div>
+<form><label><span>Right German</span><input name="german" lang="de" value="{GERMAN}"
+maxlength="200" autocomplete="off" spellcheck="false"></label>
+<button class="play" name="back">← Back</button>
+<button type="button" class="play" name="train">Train until it is right</button>
+<button type="button" class="play" name="forget">Forget what it learned</button></form>
+</figure>"""
