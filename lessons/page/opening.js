@@ -1,5 +1,5 @@
 import { element } from "./dom.js";
-import { END, Reader, START, TAKES } from "./reader.js";
+import { END, Reader, SPACE, START, TAKES } from "./reader.js";
 import { Replay } from "./replay.js";
 
 // The opening of the home page: a translator reads, writes, and learns, in motion. This script runs
@@ -12,12 +12,15 @@ const WROTE = ["decoder", "cross", "decoder streams"];
 const BEST = 5; // how many candidates are shown for a word
 const SURE = 0.5; // the chance of every right word at which training ends
 
+const STEP = 700; // milliseconds that a step of training is shown
+
 /** In the worker: the model. What the page asks for is answered in parts, as soon as they are known. */
 class Model {
   constructor(data) {
     this.reader = new Reader(data, LENGTH);
     this.learner = new Replay(data.learn);
-    this.show = (id) => this.reader.shown(id);
+    const begins = (id) => id === START || id === END || data.symbols[id].startsWith(SPACE);
+    this.show = (id) => (begins(id) ? "" : "‑") + this.reader.shown(id); // a piece within a word
     this.forget();
   }
 
@@ -116,19 +119,33 @@ class Stage {
     this.font = style.fontFamily;
     this.colour = Object.fromEntries(["ink", "soft", "line", "paper", "query", "key", "value", "forward", "backward"].map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
     this.signs = ["positive", "negative"].map((name) => style.getPropertyValue(`--${name}`).trim().split(" ").map(Number));
-    [this.words, this.strip, this.out] = this.small ? [62, 16, 88] : [118, 40, 230];
-    this.band = (wide - this.words - this.out - 4 * this.strip) / 3;
-    const [top, shelf] = [this.small ? 18 : 24, this.small ? 60 : 78];
-    this.pitch = Math.min(this.small ? 22 : 30, (high - top - shelf - 6) / (source + target));
-    const spare = high - top - shelf - 6 - this.pitch * (source + target);
-    this.top = top + 0.2 * spare;
-    this.shelf = this.top + this.pitch * source + 0.3 * spare + shelf / 2;
-    this.below = this.shelf + shelf / 2 + 0.2 * spare;
-    this.size = Math.max(10.5, Math.min(16, 0.74 * this.pitch));
+    [this.words, this.strip] = this.small ? [62, 16] : [118, 40];
+    this.look(this.near ?? 0);
+  }
+
+  /** How near the encoder is: at 1 it has the stage for itself, at 0 the decoder is below it. */
+  look(near) {
+    const { high, small, counts } = this;
+    const [head, shelf, most] = small ? [18, 74, 26] : [24, 116, 34];
+    const both = Math.min(most, (high - head - shelf - 8) / (counts.encoder + counts.decoder));
+    const alone = Math.min(1.5 * most, (high - 2 * head) / counts.encoder);
+    const spare = high - head - shelf - 8 - both * (counts.encoder + counts.decoder);
+    this.near = near;
+    this.out = mix(small ? 88 : 205, small ? 6 : 40, near);
+    this.band = (this.wide - this.words - this.out - 4 * this.strip) / 3;
+    this.pitch = { encoder: mix(both, alone, near), decoder: both };
+    const top = { encoder: mix(head + 0.3 * spare, (high - alone * counts.encoder) / 2 + 6, near) };
+    this.shelf = top.encoder + this.pitch.encoder * counts.encoder + (small ? 24 : 34) + 0.2 * spare;
+    top.decoder = this.shelf + (small ? 50 : 82) + 0.2 * spare;
+    this.top = top;
+  }
+
+  size(side) {
+    return Math.max(11, Math.min(this.small ? 15 : 20, 0.72 * this.pitch[side]));
   }
 
   y(side, row) {
-    return (side === "encoder" ? this.top : this.below) + this.pitch * (row + 0.5);
+    return this.top[side] + this.pitch[side] * (row + 0.5);
   }
 
   /** Where the vectors stand that enter a layer, or leave the last one. */
@@ -155,7 +172,7 @@ class Stage {
   }
 
   /** Text; `more` are alpha, colour, align, size, weight. */
-  text(pen, words, x, y, { alpha = 1, colour = "ink", align = "left", size = this.size, weight = 400 } = {}) {
+  text(pen, words, x, y, { alpha = 1, colour = "ink", align = "left", size = this.size("decoder"), weight = 400 } = {}) {
     pen.globalAlpha = clamp(alpha);
     pen.fillStyle = this.colour[colour];
     pen.font = `${weight} ${size}px ${this.font}`;
@@ -166,7 +183,7 @@ class Stage {
 
   /** Words that may take only so much room: they become narrower, never shorter. */
   fitted(pen, words, x, y, room, more = {}) {
-    pen.font = `${more.weight ?? 400} ${more.size ?? this.size}px ${this.font}`;
+    pen.font = `${more.weight ?? 400} ${more.size ?? this.size("decoder")}px ${this.font}`;
     const wide = pen.measureText(words).width;
     pen.save();
     pen.translate(x, y);
@@ -191,9 +208,9 @@ class Stage {
     return sheet;
   }
 
-  vector(pen, sheet, layer, row, x, y, alpha = 1) {
+  vector(pen, sheet, side, layer, row, x, y, alpha = 1) {
     if (!sheet || alpha <= 0) return;
-    const [wide, high] = [this.strip, Math.min(12, 0.62 * this.pitch)];
+    const [wide, high] = [this.strip, Math.min(this.small ? 10 : 16, 0.6 * this.pitch[side])];
     pen.globalAlpha = clamp(alpha);
     pen.imageSmoothingEnabled = false;
     pen.drawImage(sheet, layer * CELLS, row * 4, CELLS, 4, x, y - high / 2, wide, high);
@@ -213,23 +230,23 @@ class Stage {
     for (const [radius, alpha] of [[2.6, 0.18], [1, 1]]) {
       pen.globalAlpha = alpha;
       pen.beginPath();
-      pen.arc(x, y, size * radius, 0, 7);
+      pen.arc(x, y, size * radius * (1 + 0.5 * this.near), 0, 7);
       pen.fill();
     }
     pen.globalAlpha = 1;
   }
 
   /** The stream of a row through a layer, as far as `front`; in the network it widens. */
-  stream(pen, side, layer, row, { colour = "soft", width = 1, alpha = 0.35 } = {}) {
+  stream(pen, side, layer, row, { colour = "soft", width = 1, alpha = 0.3 } = {}) {
     const [begin, end, y] = [this.x(layer) + this.strip, this.x(layer + 1), this.y(side, row)];
-    const [left, right] = this.lane(side, layer, HEADS);
+    const [[left, right], bulge] = [this.lane(side, layer, HEADS), Math.min(9, 0.42 * this.pitch[side])];
     [pen.strokeStyle, pen.lineWidth, pen.globalAlpha] = [this.colour[colour], width, clamp(alpha)];
     pen.beginPath();
     pen.moveTo(begin, y);
     pen.lineTo(end, y);
     for (const way of [-1, 1]) {
       pen.moveTo(left, y);
-      pen.bezierCurveTo(mix(left, right, 0.3), y + way * 0.5 * this.pitch, mix(left, right, 0.7), y + way * 0.5 * this.pitch, right, y);
+      pen.bezierCurveTo(mix(left, right, 0.3), y + way * bulge, mix(left, right, 0.7), y + way * bulge, right, y);
     }
     pen.stroke();
     pen.globalAlpha = 1;
@@ -256,8 +273,7 @@ class Stage {
           const [y0, y1] = [this.y(side, s), this.y(side, t)];
           if (at > 0 && at < 1) sparks.push([mix(y0, y1, smooth(at)), weight]);
           if (!strength) continue;
-          pen.globalAlpha = strength * (0.12 + 0.88 * weight);
-          pen.lineWidth = 0.6 + (this.small ? 1.2 : 2.4) * weight;
+          [pen.globalAlpha, pen.lineWidth] = this.thick(weight, strength);
           pen.beginPath();
           pen.moveTo(left, y0);
           pen.bezierCurveTo(mix(left, right, 1 / 3), y0, mix(left, right, 2 / 3), y1, right, y1);
@@ -269,9 +285,14 @@ class Stage {
     pen.globalAlpha = 1;
   }
 
+  /** How opaque and how wide a line is. */
+  thick(weight, strength) {
+    return [strength * Math.min(1, 0.08 + 1.5 * weight), 0.6 + (this.small ? 2 : 4) * weight];
+  }
+
   /** Cross-attention: lines from the shelf, where the source waits, to the rows that look at it. */
-  cross(pen, layer, rows, weights, { strength = 1, drawn = () => 1, back = false, moving = null } = {}) {
-    const above = this.shelf + (this.small ? 22 : 30);
+  cross(pen, layer, rows, weights, { strength = 1, drawn = () => 1, back = false } = {}) {
+    const above = this.shelf + (this.small ? 18 : 24);
     for (const t of rows) {
       const y = this.y("decoder", t);
       const colour = back ? this.colour.backward : this.blend(pen, 0, above, 0, y);
@@ -280,10 +301,11 @@ class Stage {
         for (let s = 0; s < this.counts.encoder && far > 0; s++) {
           const weight = weights[place(layer, head, t, s)];
           if (weight < SEEN) continue;
-          const along = (v) => [mix(this.slot(s), x, smooth(v)), mix(above, y, v)];
-          const points = back ? range(13).map((n) => along(1 - (far * n) / 12)) : range(13).map((n) => along((far * n) / 12));
-          if (strength) this.line(pen, points, colour, 0.6 + (this.small ? 1.2 : 2.4) * weight, strength * (0.12 + 0.88 * weight));
-          if (far < 1 && moving !== false) this.spark(pen, ...points.at(-1), 0.5 + 2 * Math.sqrt(weight), back ? "backward" : "value");
+          const along = (n) => ((back ? 24 - n * far : n * far) / 24);
+          const points = range(25).map(along).map((v) => [mix(this.slot(s), x, smooth(v)), mix(above, y, v)]);
+          const [alpha, width] = this.thick(weight, strength);
+          if (strength) this.line(pen, points, colour, width, alpha);
+          if (far < 1) this.spark(pen, ...points.at(-1), 0.5 + 2 * Math.sqrt(weight), back ? "backward" : "value");
         }
       }
     }
@@ -295,23 +317,23 @@ class Opening {
   constructor(figure, text) {
     Object.assign(this, { figure, turn: 0, clock: 0, speed: 1, segments: [], settledTo: 0, known: {}, words: [], losses: [] });
     const find = (selector) => figure.querySelector(selector);
-    [this.english, this.german, this.why, this.says, this.range] = ["[name=english]", "[name=german]", ".why", ".says", "[type=range]"].map(find);
+    [this.english, this.german, this.why, this.says, this.writes, this.range] = ["[name=english]", "[name=german]", ".why", ".says", ".writes", "[type=range]"].map(find);
     [this.playing, this.backButton, this.trainButton, this.forgetButton] = ["play", "back", "train", "forget"].map((name) => find(`[name=${name}]`));
     this.first = { english: this.english.value, german: this.german.value };
     this.stage = new Stage(find("canvas"));
     this.still = matchMedia("(prefers-reduced-motion: reduce)").matches;
     this.paused = this.still;
-    this.known.source = JSON.parse(figure.dataset.pieces);
+    this.known.source = [...this.english.value.match(/\w+|[.]/g), "⟨end⟩"]; // until the worker says it
     const submit = (form, act) => form.addEventListener("submit", (event) => (event.preventDefault(), act()));
     submit(this.english.form, () => this.read());
     submit(this.german.form, () => this.back());
     this.trainButton.addEventListener("click", () => this.train());
-    this.forgetButton.addEventListener("click", () => (this.ask("forget"), this.read()));
+    this.forgetButton.addEventListener("click", () => (this.worker.postMessage([0, "forget"]), this.read()));
     this.playing.addEventListener("click", () => this.play());
     this.range.addEventListener("input", () => this.at(Number(this.range.value) * this.length, true));
     new ResizeObserver(() => this.refit()).observe(this.stage.canvas);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.refit());
-    const pointed = ({ offsetX, offsetY }) => (this.pointer = [offsetX, offsetY]);
+    const pointed = ({ offsetX, offsetY }) => (this.pointer = [offsetX, offsetY], this.paused && this.draw());
     for (const event of ["pointermove", "pointerdown"]) this.stage.canvas.addEventListener(event, pointed);
     this.stage.canvas.addEventListener("pointerleave", () => (this.pointer = null));
     this.begin([this.entering()]);
@@ -344,7 +366,6 @@ class Opening {
   }
 
   read(speed = 1) {
-    Object.assign(this, { mode: "read", words: [], losses: [] });
     this.asked = speed;
     this.ask("read", this.english.value);
   }
@@ -355,16 +376,15 @@ class Opening {
   }
 
   train() {
-    if (this.mode === "train") return this.become("trained");
     this.become("train");
+    this.stepped = Infinity;
     if (this.losses.length) this.ask("train");
     else this.ask("back", this.german.value);
   }
 
   become(mode) {
-    this.mode = mode;
-    this.figure.dataset.mode = mode;
-    this.trainButton.textContent = mode === "train" ? "❚❚ Stop training" : "Train until it is right";
+    this.figure.dataset.mode = this.mode = mode;
+    this.trainButton.disabled = mode === "train";
   }
 
   /** Take a part of an answer. */
@@ -373,8 +393,9 @@ class Opening {
       this.why.textContent = part.why;
       if (part.source) {
         this.become("read");
-        this.known = { source: part.source };
-        if (this.clock > 0.5 || this.segments.length > 1) this.begin([this.entering()], this.asked);
+        Object.assign(this, { known: { source: part.source }, words: [], losses: [] });
+        if (this.asked) this.begin([this.entering()], this.asked);
+        this.asked ??= 1;
         this.refit();
       }
       return;
@@ -395,15 +416,18 @@ class Opening {
     this.segments.push(this.writing(this.words.length - 1));
     if (!last) return;
     this.complete = true;
-    this.figure.dataset.text = text;
-    if (this.english.value !== this.first.english || this.german.value !== this.first.german) return;
+    const first = this.english.value === this.first.english;
+    if (this.asked === 1) this.german.value = first ? this.first.german : text.replace(/ (?=[,.])/g, "");
+    const again = "It wrote this. If something is wrong, correct the German below, press Back to see where the gradient goes, and train.";
+    const taught = `After ${this.taught} steps on this one pair it writes what it was taught. What has it forgotten meanwhile? Try another sentence.`;
+    this.closing = this.asked > 1 ? taught : first ? this.figure.dataset.closing : again;
   }
 
   /** The normalised flows of the gradient, and what is shown of them. */
   learned({ words, loss, sure }) {
     const flows = ["encoder back", "decoder back", "cross back"].map((name) => this.known[name]);
     const most = Math.max(...flows.map((flow) => flow.reduce((so, x) => Math.max(so, x), 0)), 1e-12);
-    for (const flow of flows) flow.forEach((x, n) => (flow[n] = Math.sqrt(x / most)));
+    for (const flow of flows) flow.forEach((x, n) => (flow[n] = (x / most) ** 0.7));
     this.lengths = Object.fromEntries(["encoder", "decoder"].map((side) => [side, lengths(this.known[`${side} streams back`])]));
     this.former = this.losses.length ? this.words : words;
     Object.assign(this, { words, stepped: performance.now() });
@@ -455,10 +479,10 @@ class Opening {
   frame(now) {
     const passed = Math.min(0.1, (now - (this.before ?? now)) / 1000);
     this.before = now;
+    if (this.mode === "train" && (this.still || !this.paused) && now - this.stepped > STEP) this.nextStep();
     if (!this.paused && !document.hidden) {
       this.clock = Math.min(this.clock + passed * this.speed, this.length);
       this.idle = this.complete && this.clock === this.length ? (this.idle ?? 0) + passed : 0;
-      if (this.mode === "train" && !this.asking && now - this.stepped > 900) this.nextStep();
       this.draw();
     }
     requestAnimationFrame((next) => this.frame(next));
@@ -468,7 +492,7 @@ class Opening {
   nextStep() {
     this.stepped = Infinity;
     if (!this.sure) return this.ask("train");
-    this.done = `After ${this.known.steps} steps on this pair:`;
+    this.taught = this.known.steps;
     this.read(2);
   }
 
@@ -477,6 +501,12 @@ class Opening {
     const { stage, segments } = this;
     let [index, begin] = [0, 0];
     while (index < segments.length - 1 && begin + segments[index].length <= this.clock) begin += segments[index++].length;
+    const u = clamp((this.clock - begin) / segments[index].length);
+    const near = segments[index].near?.(u) ?? 0;
+    if (near !== stage.near) {
+      stage.look(near);
+      this.settledTo = 0;
+    }
     if (this.settledTo > index || !this.settledTo) {
       stage.settledPen.clearRect(0, 0, stage.wide, stage.high);
       this.settledTo = 0;
@@ -485,13 +515,21 @@ class Opening {
     const { pen, wide, high, settled } = stage;
     pen.clearRect(0, 0, wide, high);
     if (index) pen.drawImage(settled, 0, 0, wide, high);
-    segments[index].draw(pen, clamp((this.clock - begin) / segments[index].length));
+    segments[index].draw(pen, u);
     if (this.mode === "train") this.sweep(pen);
     else if (this.complete && this.clock === this.length) this.lookAgain(pen);
-    this.say(segments[index].say);
+    this.say(this.mode === "read" && this.complete && this.clock === this.length ? this.closing : segments[index].say);
+    this.spell(index, u);
     const far = Math.round((1000 * this.clock) / this.length);
     if (document.activeElement !== this.range && Math.abs(far - this.shown) > 4) this.range.value = (this.shown = far) / 1000;
     this.shown ??= far;
+  }
+
+  /** The German as far as it is written. */
+  spell(index, u) {
+    const whole = this.mode === "read" ? this.words.slice(0, Math.max(0, index - LAYERS - 2 + (u > 0.9))) : this.words;
+    const text = whole.map(({ shown }) => shown).filter((shown) => shown !== "⟨end⟩").join(" ").replace(/ ‑| (?=[.,])/g, "");
+    if (text !== this.spelt) this.writes.textContent = this.spelt = text;
   }
 
   say(words) {
@@ -510,27 +548,28 @@ class Opening {
       const room = stage.wide - 40;
       let lines = [[]], wide = 0;
       known.source.forEach((piece, n) => {
-        const own = pen.measureText(piece).width + 0.3 * size;
-        if (wide + own > room) [lines, wide] = [[...lines, []], 0];
-        lines.at(-1).push([n, piece, wide, own]);
+        const begins = !/^[‑.,]/.test(piece); // else it stands close to the piece before
+        const [own, gap] = [pen.measureText(piece.replace("‑", "")).width, begins && wide ? 0.3 * size : 0];
+        if (begins && wide + own > room) [lines, wide] = [[...lines, []], -gap];
+        lines.at(-1).push([n, piece, (wide += gap), own]);
         wide += own;
       });
       lines.forEach((line, row) => {
         const [, , last, own] = line.at(-1);
         const left = (stage.wide - last - own) / 2;
         for (const [n, piece, x, width] of line) {
-          const far = smooth(within(u, 0.22 + (0.4 * n) / known.source.length, 0.5 + (0.4 * n) / known.source.length));
+          const far = smooth(within(u, 0.22 + (0.3 * n) / known.source.length, 0.5 + (0.35 * n) / known.source.length));
           const to = stage.words - 8;
           const [x0, y0] = [left + x + width, 0.4 * stage.high + 1.4 * size * (row - (lines.length - 1) / 2)];
           const y1 = stage.y("encoder", n);
-          const many = mix(size, stage.size, far);
-          if (far === 1) stage.fitted(pen, piece, to, y1, stage.words - 10, { align: "right" });
-          else stage.text(pen, piece, mix(x0, to, far), mix(y0, y1, far), { size: many, align: "right", weight: 500 });
-          stage.vector(pen, known["encoder streams drawn"], 0, n, stage.x(0), y1, within(u, 0.85, 1) * (far === 1));
+          const many = mix(size, stage.size("encoder"), far);
+          if (far === 1) stage.fitted(pen, piece, to, y1, stage.words - 10, { align: "right", size: many });
+          else stage.text(pen, far ? piece : piece.replace("‑", ""), mix(x0, to, far), mix(y0, y1, far), { size: many, align: "right", weight: 500, alpha: piece === "⟨end⟩" ? within(u, 0.1, 0.25) : 1 });
+          stage.vector(pen, known["encoder streams drawn"], "encoder", 0, n, stage.x(0), y1, within(u, 0.85, 1) * (far === 1));
         }
       });
     };
-    return { length: 1.6, draw, say: "An English sentence, cut into pieces that the model knows. Each piece becomes 80 numbers." };
+    return { length: 1.5, near: () => 1, draw, say: "An English sentence, cut into pieces that the model knows. Each piece becomes 80 numbers." };
   }
 
   encoding(layer) {
@@ -552,15 +591,15 @@ class Opening {
         stage.lanes(pen, "encoder", layer, rows, known.encoder, { strength: 0, front });
         for (const row of rows) stage.spark(pen, front, stage.y("encoder", row), stage.small ? 1 : 1.5, "forward");
       }
-      for (const row of rows) stage.vector(pen, known["encoder streams drawn"], layer + 1, row, stage.x(layer + 1), stage.y("encoder", row), within(u, 0.9, 1));
+      for (const row of rows) stage.vector(pen, known["encoder streams drawn"], "encoder", layer + 1, row, stage.x(layer + 1), stage.y("encoder", row), within(u, 0.9, 1));
     };
-    return { length: 0.95, draw, say: says[layer] };
+    return { length: 0.8, near: () => 1, draw, say: says[layer] };
   }
 
   /** The vectors go to the shelf between encoder and decoder. */
   remembering() {
     const draw = (pen, u) => this.moved(pen, (n, count) => smooth(within(u, (0.4 * n) / count, 0.6 + (0.4 * n) / count)), "encoder streams drawn");
-    return { length: 0.8, draw, say: "What the encoder found waits here for the decoder: 80 numbers for every piece of the sentence." };
+    return { length: 0.9, near: (u) => 1 - smooth(within(u, 0, 0.7)), draw, say: "What the encoder found waits here for the decoder: 80 numbers for every piece of the sentence." };
   }
 
   /** The vectors on their way to the shelf; far(n, count) is how far each has come. */
@@ -568,9 +607,9 @@ class Opening {
     const { stage, known } = this;
     known.source.forEach((piece, n) => {
       const [way, x, y] = [far(n, known.source.length), stage.slot(n) - stage.strip / 2, stage.shelf - (stage.small ? 10 : 12)];
-      if (way > 0) stage.vector(pen, known[name], LAYERS, n, mix(stage.x(LAYERS), x, way), mix(stage.y("encoder", n), y, smooth(way)));
+      if (way > 0) stage.vector(pen, known[name], "encoder", LAYERS, n, mix(stage.x(LAYERS), x, way), mix(stage.y("encoder", n), y, smooth(way)));
       const room = (stage.slot(1) - stage.slot(0)) * 0.94;
-      stage.fitted(pen, piece, stage.slot(n), stage.shelf + (stage.small ? 8 : 10), room, { align: "center", alpha: within(way, 0.7, 1), colour, size: Math.max(11, stage.size - 1) });
+      stage.fitted(pen, piece, stage.slot(n), stage.shelf + (stage.small ? 8 : 10), room, { align: "center", alpha: within(way, 0.7, 1), colour, size: stage.size("decoder") });
     });
   }
 
@@ -583,7 +622,7 @@ class Opening {
       const settling = mix(1, 0.5, within(u, 0.85, 1));
       this.input(pen, row, within(u, 0, 0.14));
       if (row === 0) range(LAYERS).forEach((layer) => this.heading(pen, "decoder", layer, within(u, 0.1, 0.3)));
-      stage.vector(pen, known["decoder streams drawn"], 0, row, stage.x(0), y, within(u, 0.06, 0.14));
+      stage.vector(pen, known["decoder streams drawn"], "decoder", 0, row, stage.x(0), y, within(u, 0.06, 0.14));
       for (const layer of range(LAYERS)) {
         this.revealed(pen, 0, front, () => {
           stage.stream(pen, "decoder", layer, row);
@@ -592,7 +631,7 @@ class Opening {
         const lead = 0.5 * stage.band;
         stage.cross(pen, layer, [row], known.cross, { strength: mix(1, 0.07, within(u, 0.8, 1)), drawn: (head) => clamp((front - stage.crossing(layer, head) + lead) / lead) });
         if (u < 0.66) stage.lanes(pen, "decoder", layer, [row], known.decoder, { strength: 0, front });
-        stage.vector(pen, known["decoder streams drawn"], layer + 1, row, stage.x(layer + 1), y, clamp((front - stage.x(layer + 1)) / 20 + 1));
+        stage.vector(pen, known["decoder streams drawn"], "decoder", layer + 1, row, stage.x(layer + 1), y, clamp((front - stage.x(layer + 1)) / 20 + 1));
       }
       if (u < 0.66) stage.spark(pen, front, y, 2.4, "forward");
       if (u < 1) {
@@ -603,7 +642,7 @@ class Opening {
     };
     const share = `“${word.shown}” gets ${percent(word.chance)}.`;
     const says = [`Decoder: it looks at the English words, and gives each of 2,000 pieces a probability. ${share}`, `It reads what it has written so far, looks at the English again, and goes on. ${share}`];
-    return { length: [1.5, 1.15, 0.95, 0.8][row] ?? 0.62, draw, say: says[Math.min(row, 1)] };
+    return { length: [1.3, 0.95, 0.75, 0.6][row] ?? 0.5, draw, say: says[Math.min(row, 1)] };
   }
 
   /** What the decoder reads in a row: the start mark, or the word that it wrote before. */
@@ -624,7 +663,7 @@ class Opening {
     const most = Math.max(...sums);
     sums.forEach((sum, s) => {
       const room = (stage.slot(1) - stage.slot(0)) * 0.94;
-      stage.fitted(pen, known.source[s], stage.slot(s), stage.shelf + (stage.small ? 8 : 10), room, { align: "center", weight: 700, colour: "key", alpha: alpha * (sum / most) ** 2, size: Math.max(11, stage.size - 1) });
+      stage.fitted(pen, known.source[s], stage.slot(s), stage.shelf + (stage.small ? 8 : 10), room, { align: "center", colour: "key", alpha: alpha * (sum / most) ** 2, size: stage.size("decoder") });
     });
   }
 
@@ -632,10 +671,10 @@ class Opening {
   candidates(pen, { best }, u, flown, row) {
     const { stage } = this;
     const [left, wide, size] = [stage.x(LAYERS) + stage.strip + 10, stage.out - 12, stage.small ? 12 : 16];
-    const each = Math.min(stage.small ? 30 : 34, (stage.pitch * stage.counts.encoder) / BEST);
+    const each = Math.min(stage.small ? 30 : 34, (stage.pitch.encoder * stage.counts.encoder) / BEST);
     const alpha = u * (1 - within(flown, 0.7, 1));
     best.forEach(([shown, chance], n) => {
-      const y = stage.top + each * (n + 0.4);
+      const y = stage.top.encoder + each * (n + 0.4);
       const far = n ? 0 : smooth(flown);
       const long = (wide - (stage.small ? 2 : 46)) * chance * smooth(u);
       pen.globalAlpha = alpha * (n ? 0.5 : 1);
@@ -643,7 +682,7 @@ class Opening {
       pen.fillRect(left, y + size * 0.62, long, stage.small ? 3 : 4);
       pen.globalAlpha = 1;
       if (n || !flown) stage.text(pen, percent(chance), left + wide - 4, y, { align: "right", alpha, size: size - 2, colour: "soft" });
-      stage.text(pen, shown, left, mix(y, stage.y("decoder", row), far), { alpha: n ? alpha : u, size: mix(size, stage.size, far), weight: n ? 400 : 600 });
+      stage.text(pen, shown, left, mix(y, stage.y("decoder", row), far), { alpha: n ? alpha : u, size: mix(size, stage.size("decoder"), far), weight: n ? 400 : 600 });
     });
   }
 
@@ -659,7 +698,7 @@ class Opening {
   chance(pen, row, chance, alpha = 1, colour = "forward") {
     const { stage } = this;
     const [right, y] = [stage.wide - 2, stage.y("decoder", row)];
-    stage.text(pen, percent(chance), right, y, { align: "right", alpha, colour: "soft", size: Math.max(10.5, stage.size - 2) });
+    stage.text(pen, percent(chance), right, y, { align: "right", alpha, colour: "soft", size: Math.max(11, stage.size("decoder") - 3) });
     if (stage.small) return;
     pen.globalAlpha = 0.85 * alpha;
     pen.fillStyle = stage.colour[colour];
@@ -671,7 +710,7 @@ class Opening {
 
   heading(pen, side, layer, alpha) {
     const { stage } = this;
-    const y = side === "encoder" ? stage.top - 11 : stage.below - (stage.small ? 7 : 10);
+    const y = stage.top[side] - (stage.small ? 7 : 11);
     if (side === "decoder" && stage.small) return;
     const words = layer ? `layer ${layer + 1}` : stage.small ? side : `${side}, layer 1`;
     stage.text(pen, words, stage.x(layer) + stage.strip + 2, y, { alpha, colour: "soft", size: 11 });
@@ -703,9 +742,9 @@ class Opening {
       }
       pen.restore();
       for (const [side, rows] of [["encoder", sources], ["decoder", targets]]) {
-        for (const row of rows) range(LAYERS + 1).forEach((layer) => stage.vector(pen, known[`${side} streams drawn`], layer, row, stage.x(layer), stage.y(side, row), 0.5 * u));
+        for (const row of rows) range(LAYERS + 1).forEach((layer) => stage.vector(pen, known[`${side} streams drawn`], side, layer, row, stage.x(layer), stage.y(side, row), 0.5 * u));
       }
-      known.source.forEach((piece, n) => stage.fitted(pen, piece, stage.words - 8, stage.y("encoder", n), stage.words - 10, { align: "right" }));
+      known.source.forEach((piece, n) => stage.fitted(pen, piece, stage.words - 8, stage.y("encoder", n), stage.words - 10, { align: "right", size: stage.size("encoder") }));
       this.moved(pen, () => 1, "encoder streams drawn");
       targets.forEach((row) => this.input(pen, row, 1));
     };
@@ -736,7 +775,7 @@ class Opening {
       this.chance(pen, row, mix(before, chance, u), u, wrong ? "backward" : "forward");
       if (!wrong) return;
       const wide = Math.min(room * 0.42, pen.measureText(instead).width);
-      stage.fitted(pen, instead, left + room * 0.58, y, room * 0.42, { colour: "backward", alpha: u, size: stage.size - 1 });
+      stage.fitted(pen, instead, left + room * 0.58, y, room * 0.42, { colour: "backward", alpha: u, size: stage.size("decoder") - 1 });
       stage.line(pen, [[left + room * 0.58 - 2, y], [left + room * 0.58 + wide, y]], stage.colour.backward, 1.4, u);
     });
   }
@@ -744,10 +783,10 @@ class Opening {
   /** The loss of every step so far, beside the encoder. */
   curve(pen, u) {
     const { stage, losses } = this;
-    const [left, wide, top] = [stage.x(LAYERS) + stage.strip + 12, stage.out - 24, stage.top + 22];
-    const high = Math.min(120, stage.pitch * stage.counts.encoder - 40);
+    const [left, wide, top] = [stage.x(LAYERS) + stage.strip + 12, stage.out - 24, stage.top.encoder + 22];
+    const high = Math.min(120, stage.pitch.encoder * stage.counts.encoder - 40);
     const most = Math.max(losses[0], 0.05) * 1.05;
-    stage.text(pen, stage.small ? `loss ${losses.at(-1).toFixed(3)}` : `loss ${losses.at(-1).toFixed(3)}${losses.length > 1 ? `, step ${losses.length - 1}` : ""}`, left, stage.top + 4, { size: stage.small ? 12 : 14, weight: 600, alpha: u });
+    stage.text(pen, stage.small ? `loss ${losses.at(-1).toFixed(3)}` : `loss ${losses.at(-1).toFixed(3)}${losses.length > 1 ? `, step ${losses.length - 1}` : ""}`, left, stage.top.encoder + 4, { size: stage.small ? 12 : 14, weight: 600, alpha: u });
     stage.line(pen, [[left, top + high], [left + wide, top + high]], stage.colour.line, 1, u);
     const points = losses.map((loss, n) => [left + (wide * n) / Math.max(10, losses.length - 1), top + high * (1 - loss / most)]);
     stage.line(pen, points, stage.colour.backward, 2, u);
@@ -773,7 +812,7 @@ class Opening {
       stage.lanes(pen, side, layer, rows, known[`${side} back`], { strength: 0, front, back: true });
       for (const row of rows) stage.spark(pen, front, stage.y(side, row), 0.4 + 2 * strong(layer + 1, row), "backward");
     }
-    for (const row of rows) stage.vector(pen, known[`${side} streams back drawn`], layer, row, stage.x(layer), stage.y(side, row), within(u, 0.9, 1) * (0.2 + 0.8 * strong(layer, row)));
+    for (const row of rows) stage.vector(pen, known[`${side} streams back drawn`], side, layer, row, stage.x(layer), stage.y(side, row), within(u, 0.9, 1) * (0.2 + 0.8 * strong(layer, row)));
   }
 
   decoderBack(layer) {
@@ -801,7 +840,7 @@ class Opening {
       for (const side of ["encoder", "decoder"]) {
         const most = Math.max(...all[side][0], 1e-12);
         all[side][0].slice(0, stage.counts[side]).forEach((long, row) => {
-          const [y, wide] = [stage.y(side, row) + 0.42 * stage.pitch, ((stage.words - 14) * long * smooth(u)) / most];
+          const [y, wide] = [stage.y(side, row) + 0.42 * stage.pitch[side], ((stage.words - 14) * long * smooth(u)) / most];
           stage.line(pen, [[stage.words - 8, y], [stage.words - 8 - wide, y]], stage.colour.backward, 2.5, 0.9);
         });
       }
@@ -812,9 +851,10 @@ class Opening {
   /** While it trains: a front forward and a front back, again and again. */
   sweep(pen) {
     const { stage, known, words } = this;
-    const u = this.stepped === Infinity ? 1 : clamp((performance.now() - this.stepped) / 900);
+    const u = this.stepped === Infinity ? 1 : clamp((performance.now() - this.stepped) / STEP);
     this.verdicts(pen, smooth(within(u, 0, 0.4)));
     this.curve(pen, 1);
+    if (this.still) return;
     const back = u > 0.45;
     const far = back ? 1 - within(u, 0.5, 1) : within(u, 0, 0.42);
     const front = mix(stage.x(0) + stage.strip, stage.x(LAYERS), far);
@@ -834,7 +874,7 @@ class Opening {
     let [row, strength] = [Math.floor(this.idle / 1.4) % words.length, Math.sin(Math.PI * ((this.idle / 1.4) % 1))];
     if (this.pointer) {
       const [, y] = this.pointer;
-      const [above, below] = [y - stage.top, y - stage.below].map((far) => Math.floor(far / stage.pitch));
+      const [above, below] = ["encoder", "decoder"].map((side) => Math.floor((y - stage.top[side]) / stage.pitch[side]));
       if (above >= 0 && above < known.source.length) {
         for (const layer of range(LAYERS)) stage.lanes(pen, "encoder", layer, [above], known.encoder);
         return;
@@ -847,7 +887,7 @@ class Opening {
     }
     this.lit(pen, row, strength);
     const left = stage.x(LAYERS) + stage.strip + 10;
-    stage.line(pen, [[left, stage.y("decoder", row) + 0.45 * stage.pitch], [left + 40, stage.y("decoder", row) + 0.45 * stage.pitch]], stage.colour.query, 2, strength);
+    stage.line(pen, [[left, stage.y("decoder", row) + 0.45 * stage.pitch.decoder], [left + 40, stage.y("decoder", row) + 0.45 * stage.pitch.decoder]], stage.colour.query, 2, strength);
   }
 }
 

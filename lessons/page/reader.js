@@ -5,7 +5,7 @@ import { Replay } from "./replay.js";
 
 export const START = 1;
 export const END = 2;
-const SPACE = "▁";
+export const SPACE = "▁";
 
 /** The number that 16 bits stand for. */
 const half = (bits) => {
