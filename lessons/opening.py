@@ -19,7 +19,7 @@ ENGLISH = "a woman is dancing with a bear."
 GERMAN = "eine frau tanzt mit einem bären."
 CLOSING = (
     "“Krawatten” are neckties: she dances with neckties! The right German stands below. Press Back "
-    "to see which numbers are to blame, then train."
+    "to see which numbers are to blame, then Train."
 )
 RATE = 0.0003  # of Adam
 
@@ -110,16 +110,16 @@ def figure() -> str:
 <figcaption>It runs in this page: 548,160 trained numbers that read English and write German. Write
 a sentence of your own, or watch.</figcaption>
 <form><label><span>English</span><input name="english" value="{ENGLISH}" maxlength="200"
-autocomplete="off" spellcheck="false"></label><button class="play">Translate</button></form>
+autocomplete="off" spellcheck="false" aria-label="English"></label><button>Translate</button></form>
 <p class="why" aria-live="polite"></p>
 <canvas role="img" aria-label="{alt}"></canvas>
 <output class="writes" lang="de"></output>
 <p class="says"></p>
-<div class="time"><button type="button" class="play" name="play">❚❚ Pause</button>
+<div class="time"><button type="button" name="play">❚❚ Pause</button>
 <input type="range" min="0" max="1" step="0.001" value="0" aria-label="Time"></div>
 <form><label><span>Right German</span><input name="german" lang="de" value="{GERMAN}"
-maxlength="200" autocomplete="off" spellcheck="false"></label>
-<button class="play" name="back">← Back</button>
-<button type="button" class="play" name="train">Train until it is right</button>
-<button type="button" class="play" name="forget">Forget what it learned</button></form>
+maxlength="200" autocomplete="off" spellcheck="false" aria-label="Right German"></label>
+<button name="back" title="Let the gradient of the loss flow back">← Back</button>
+<button type="button" name="train" title="Train on this pair until it is right">Train</button>
+<button type="button" name="forget" title="Go back to the weights it began with">Forget</button></form>
 </figure>"""

@@ -352,6 +352,12 @@ def lesson_page(entry: Entry, lesson: Made) -> str:
     return frame(title, body, plain(entry.question), scripts)
 
 
+def home_page(course: dict[int, Made]) -> str:
+    """The page that leads to the lessons. Its script runs before the weights have come."""
+    scripts = script("progress.js") + script("opening.js", kind="text/javascript") + opening.data()
+    return frame("numformer lessons", index_page(Page(), course), COURSE_IN_A_LINE, scripts)
+
+
 def build(out: Path) -> str:
     """Write the pages into the folder `out` -> the last line to print. Raises InputError."""
     try:
@@ -370,12 +376,7 @@ def build(out: Path) -> str:
 
     known, names = published.published_page(Page()), reference.searched()
     searched = {"published.html": known}
-    front = "numformer lessons", index_page(Page(), course), COURSE_IN_A_LINE
     others = {
-        "index": (
-            *front,
-            script("progress.js") + script("opening.js", kind="text/javascript") + opening.data(),
-        ),
         "summary": ("Summary", summary_page(course), "To print and to keep"),
         "glossary": ("Glossary", further.glossary_page(), "The words of the course, explained"),
         "search": (
@@ -391,8 +392,8 @@ def build(out: Path) -> str:
         body = reference.reference_page(title, text, listed)
         others[name] = title, body, "The library's names", script("contents.js") * bool(listed)
     for name, (title, *page) in others.items():
-        title = title if name == "index" else f"{title} · numformer"
-        write_atomically(out / f"{name}.html", frame(title, *page).encode())
+        write_atomically(out / f"{name}.html", frame(f"{title} · numformer", *page).encode())
+    write_atomically(out / "index.html", home_page(course).encode())
     write_atomically(out / "style.css", style_sheet().encode())
     # The font with its licence, and the picture that previews a link to a page.
     for path in [*FOLDER.glob("page/numformer_math.*"), *FOLDER.glob("page/preview.png")]:

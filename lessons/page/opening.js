@@ -9,6 +9,7 @@ import { Replay } from "./replay.js";
 const [LAYERS, HEADS, LENGTH, STATE] = [3, 4, 20, ["weights", "mean", "square", "steps"]];
 const READ = ["encoder", "encoder streams"];
 const WROTE = ["decoder", "cross", "decoder streams"];
+const SHEETS = ["encoder streams", "decoder streams", "encoder streams back", "decoder streams back"];
 const BEST = 5; // how many candidates are shown for a word
 const SURE = 0.5; // the chance of every right word at which training ends
 
@@ -39,7 +40,7 @@ class Model {
   *read(text) {
     const { reader } = this;
     const { ids, why } = TAKES.translator(reader, text);
-    yield { why, source: ids && [...ids, END].map(this.show) };
+    yield { why, refused: !ids, source: ids && [...ids, END].map(this.show) };
     if (!ids) return;
     this.ids = ids;
     for (const part of [reader.encode, reader.decode]) part.flat("given weights").set(this.given("weights"));
@@ -59,7 +60,7 @@ class Model {
   /** Read the German that would be right: the loss, and the gradients all the way back. */
   *back(text) {
     const { ids, why } = TAKES.translator(this.reader, text, "äöüß");
-    yield { why };
+    yield { why, refused: !ids };
     if (!ids) return;
     this.goal = [...ids, END];
     const given = { source: [...this.ids, END], target: [START, ...ids], wanted: this.goal };
@@ -175,7 +176,7 @@ class Stage {
   text(pen, words, x, y, { alpha = 1, colour = "ink", align = "left", size = this.size("decoder"), weight = 400 } = {}) {
     pen.globalAlpha = clamp(alpha);
     pen.fillStyle = this.colour[colour];
-    pen.font = `${weight} ${size}px ${this.font}`;
+    pen.font = `${weight} ${Math.round(2 * size) / 2}px ${this.font}`; // few sizes, so that their glyphs are kept
     [pen.textAlign, pen.textBaseline] = [align, "middle"];
     pen.fillText(words, x, y);
     pen.globalAlpha = 1;
@@ -196,14 +197,16 @@ class Stage {
   sheet(vectors) {
     const sheet = element("canvas", { width: (LAYERS + 1) * CELLS, height: (LENGTH * WIDTH) / CELLS });
     const image = new ImageData(sheet.width, sheet.height);
-    range((LAYERS + 1) * LENGTH).forEach((n) => {
+    for (let n = 0; n < (LAYERS + 1) * LENGTH; n++) {
       const vector = vectors.subarray(n * WIDTH, (n + 1) * WIDTH);
-      const most = vector.reduce((so, x) => Math.max(so, Math.abs(x)), 1e-12);
-      vector.forEach((x, k) => {
-        const [column, row] = [Math.floor(n / LENGTH) * CELLS + (k % CELLS), (n % LENGTH) * (WIDTH / CELLS) + Math.floor(k / CELLS)];
-        image.data.set([...this.signs[x < 0 ? 1 : 0], 255 * Math.sqrt(Math.abs(x) / most)], 4 * (row * sheet.width + column));
-      });
-    });
+      const most = Math.max(1e-12, ...vector.map(Math.abs));
+      for (let k = 0; k < WIDTH; k++) {
+        const row = (n % LENGTH) * (WIDTH / CELLS) + Math.floor(k / CELLS);
+        const at = 4 * (row * sheet.width + Math.floor(n / LENGTH) * CELLS + (k % CELLS));
+        image.data.set(this.signs[vector[k] < 0 ? 1 : 0], at);
+        image.data[at + 3] = 255 * Math.sqrt(Math.abs(vector[k]) / most);
+      }
+    }
     sheet.getContext("2d").putImageData(image, 0, 0);
     return sheet;
   }
@@ -332,7 +335,7 @@ class Opening {
     this.playing.addEventListener("click", () => this.play());
     this.range.addEventListener("input", () => this.at(Number(this.range.value) * this.length, true));
     new ResizeObserver(() => this.refit()).observe(this.stage.canvas);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.refit());
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.recolour());
     const pointed = ({ offsetX, offsetY }) => (this.pointer = [offsetX, offsetY], this.paused && this.draw());
     for (const event of ["pointermove", "pointerdown"]) this.stage.canvas.addEventListener(event, pointed);
     this.stage.canvas.addEventListener("pointerleave", () => (this.pointer = null));
@@ -371,15 +374,15 @@ class Opening {
   }
 
   back() {
-    this.ask("back", this.german.value);
-    this.losses = [];
+    Object.assign(this, { training: false, fresh: true, judged: this.german.value });
+    this.ask("back", this.judged);
   }
 
   train() {
-    this.become("train");
-    this.stepped = Infinity;
-    if (this.losses.length) this.ask("train");
-    else this.ask("back", this.german.value);
+    const more = this.losses.length && !this.fresh && this.judged === this.german.value;
+    if (!more) this.back();
+    this.training = true;
+    if (more) this.ask("train");
   }
 
   become(mode) {
@@ -391,9 +394,11 @@ class Opening {
   take(part) {
     if ("why" in part) {
       this.why.textContent = part.why;
+      if (part.refused) this.training = false;
       if (part.source) {
         this.become("read");
-        Object.assign(this, { known: { source: part.source }, words: [], losses: [] });
+        this.training = false;
+        Object.assign(this, { known: { source: part.source }, words: [], fresh: true });
         if (this.asked) this.begin([this.entering()], this.asked);
         this.asked ??= 1;
         this.refit();
@@ -401,7 +406,7 @@ class Opening {
       return;
     }
     Object.assign(this.known, part);
-    for (const name of ["encoder streams", "decoder streams", "encoder streams back", "decoder streams back"]) {
+    for (const name of SHEETS) {
       if (part[name]) this.known[`${name} drawn`] = this.stage.sheet(part[name]);
     }
     if (part.words) this.learned(part);
@@ -418,7 +423,7 @@ class Opening {
     this.complete = true;
     const first = this.english.value === this.first.english;
     if (this.asked === 1) this.german.value = first ? this.first.german : text.replace(/ (?=[,.])/g, "");
-    const again = "It wrote this. If something is wrong, correct the German below, press Back to see where the gradient goes, and train.";
+    const again = "It wrote this. If something is wrong, correct the German below, press Back to see where the gradient goes, and Train.";
     const taught = `After ${this.taught} steps on this one pair it writes what it was taught. What has it forgotten meanwhile? Try another sentence.`;
     this.closing = this.asked > 1 ? taught : first ? this.figure.dataset.closing : again;
   }
@@ -429,17 +434,18 @@ class Opening {
     const most = Math.max(...flows.map((flow) => flow.reduce((so, x) => Math.max(so, x), 0)), 1e-12);
     for (const flow of flows) flow.forEach((x, n) => (flow[n] = (x / most) ** 0.7));
     this.lengths = Object.fromEntries(["encoder", "decoder"].map((side) => [side, lengths(this.known[`${side} streams back`])]));
-    this.former = this.losses.length ? this.words : words;
+    this.former = this.fresh ? words : this.words;
     Object.assign(this, { words, stepped: performance.now() });
-    this.losses.push(loss);
-    if (this.mode === "train") {
+    this.losses = this.fresh ? [loss] : [...this.losses, loss];
+    this.fresh = false;
+    this.become(this.training ? "train" : "back");
+    if (this.training) {
       this.sure = sure;
-      this.begin([this.picture(0.45)]);
-      this.segments[0].length = 0.01;
+      this.begin([this.picture(0.45), { length: 0.01, draw() {} }]);
+      this.clock = this.length;
     } else {
-      this.become("back");
       const layers = range(LAYERS).reverse();
-      this.begin([this.judging(), ...layers.map((layer) => this.decoderBack(layer)), this.forgetting(), ...layers.map((layer) => this.encoderBack(layer)), this.arriving()]);
+      this.begin([this.picture(0.5), this.judging(), ...layers.map((layer) => this.decoderBack(layer)), this.forgetting(), ...layers.map((layer) => this.encoderBack(layer)), this.arriving()]);
       this.complete = true;
     }
     this.refit();
@@ -450,8 +456,13 @@ class Opening {
     const { stage, known, words } = this;
     stage.fit(known.source.length, Math.max(known.source.length, words.length));
     this.settledTo = 0;
-    for (const name of Object.keys(known)) if (name.endsWith(" drawn")) known[name] = stage.sheet(known[name.replace(" drawn", "")]);
     this.draw();
+  }
+
+  recolour() {
+    this.refit();
+    for (const name of SHEETS) if (this.known[name]) this.known[`${name} drawn`] = this.stage.sheet(this.known[name]);
+    this.refit();
   }
 
   /** Let the time be `clock`; a hand on the slider also stops it. */
@@ -748,20 +759,18 @@ class Opening {
       this.moved(pen, () => 1, "encoder streams drawn");
       targets.forEach((row) => this.input(pen, row, 1));
     };
-    return { length: 0.8, draw, say: "" };
+    return { length: 0.6, draw, say: "The same picture with the right German: the decoder now reads this, and has to say the next piece at every place." };
   }
 
   /** The right words, and how improbable they were. */
   judging() {
-    const ground = this.picture(0.5);
     const draw = (pen, u) => {
-      ground.draw(pen, Math.max(0.01, u));
       this.verdicts(pen, u);
       this.curve(pen, u);
     };
     const wrong = this.words.filter(({ shown, instead }) => shown !== instead).length;
     const say = `The right German at the right, with its probabilities${wrong ? `; where another piece had more, that one is crossed out` : ""}. The loss sums this up: ${this.losses[0].toFixed(3)}.`;
-    return { length: 1.4, draw, say };
+    return { length: 1, draw, say };
   }
 
   verdicts(pen, u) {

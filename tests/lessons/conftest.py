@@ -148,7 +148,7 @@ def open_page(chromium, site):
         context.close()
     problems += [words for kind, words in messages if kind in ("error", "warning")]
     assert problems == []
-    inside = ("data:", site[0].as_uri())
+    inside = ("data:", "blob:", site[0].as_uri())
     assert [url for url in requests if not url.startswith(inside)] == []
 
 
