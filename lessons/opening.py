@@ -7,7 +7,7 @@ the encoder and the decoder as lesson 11 has them, and `learn`, one training ste
 import json
 
 from lessons.kit.recording import Recording
-from lessons.lesson_11 import small
+from lessons.lesson_11 import small, translating
 from numformer import CrossEntropy, Transformer
 from numformer.backend import array_module
 from numformer.data.vocabulary import END, PADDING
@@ -44,31 +44,24 @@ def learn(weights, mean, square, steps, source, target, wanted) -> dict:
     objective = CrossEntropy()
     loss = objective.forward(wrote["logits"], wanted, xp.asarray(wanted) != PADDING)
     arrays = read | wrote | {"loss": loss}
-    attentions = {
-        kind: [getattr(layer, part).sublayer.attention for layer in tower.layers]
-        for kind, tower, part in (
-            ("encoder", made.encoder, "self_attention"),
-            ("decoder", made.decoder, "self_attention"),
-            ("cross", made.decoder, "cross_attention"),
-        )
-    }
+    attentions = {n: layer.attention for n, layer in enumerate(translating.attentions(made))}
     lengths = {}
 
-    def around(attention, backward, doutput):
-        lengths[attention] = (doutput * doutput).sum(axis=-1)[0] ** 0.5  # (H, T)
+    def around(n, backward, doutput):
+        lengths[n] = (doutput * doutput).sum(axis=-1)[0] ** 0.5  # (H, T)
         return backward(doutput)
 
-    layers = {attention: attention for all_of in attentions.values() for attention in all_of}
     with (
-        intercept(layers, "backward", around),
+        intercept(attentions, "backward", around),
         small.streams(made.encoder, "backward") as in_encoder,
         small.streams(made.decoder, "backward") as in_decoder,
     ):
         dx, dmemory = made.decoder.backward(made.output.backward(objective.backward())[None])
         made.target.backward(dx)
         made.source.backward(made.encoder.backward(dmemory))
-    for kind, all_of in attentions.items():
-        arrays[f"{kind} back"] = arrays[kind] * xp.stack([lengths[a] for a in all_of])[..., None]
+    for n, kind in enumerate(small.KINDS):
+        of_kind = [lengths[small.LAYERS * n + layer] for layer in range(small.LAYERS)]
+        arrays[f"{kind} back"] = arrays[kind] * xp.stack(of_kind)[..., None]
     arrays["encoder streams back"] = xp.stack(in_encoder[::-1])
     arrays["decoder streams back"] = xp.stack(in_decoder[::-1])
     optimizer.update(flat.grad, steps + 1, RATE)
@@ -84,7 +77,9 @@ def recordings() -> dict:
         state = [recording.given("given weights", like)]
         state += [recording.given(f"given {name}", 0 * like) for name in ("mean", "square")]
         state.append(recording.given("given steps", [0.0]))
-        texts = [recording.given_ids(f"given {name}", ids) for name in ("source", "target", "wanted")]
+        texts = [
+            recording.given_ids(f"given {name}", ids) for name in ("source", "target", "wanted")
+        ]
         for name, array in learn(*state, *texts).items():
             recording.name(name, array)
     learned = recording.told()
@@ -113,7 +108,7 @@ a sentence of your own, or watch.</figcaption>
 autocomplete="off" spellcheck="false" aria-label="English"></label><button>Translate</button></form>
 <p class="why" aria-live="polite"></p>
 <canvas role="img" aria-label="{alt}"></canvas>
-<output class="writes" lang="de"></output>
+<output class="writes" lang="de" aria-live="off"></output>
 <p class="says"></p>
 <div class="time"><button type="button" name="play">❚❚ Pause</button>
 <input type="range" min="0" max="1" step="0.001" value="0" aria-label="Time"></div>
@@ -121,5 +116,5 @@ autocomplete="off" spellcheck="false" aria-label="English"></label><button>Trans
 maxlength="200" autocomplete="off" spellcheck="false" aria-label="Right German"></label>
 <button name="back" title="Let the gradient of the loss flow back">← Back</button>
 <button type="button" name="train" title="Train on this pair until it is right">Train</button>
-<button type="button" name="forget" title="Go back to the weights it began with">Forget</button></form>
-</figure>"""
+<button type="button" name="forget" title="Go back to the weights it began with">Forget</button>
+</form></figure>"""

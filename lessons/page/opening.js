@@ -12,7 +12,6 @@ const WROTE = ["decoder", "cross", "decoder streams"];
 const SHEETS = ["encoder streams", "decoder streams", "encoder streams back", "decoder streams back"];
 const BEST = 5; // how many candidates are shown for a word
 const SURE = 0.5; // the chance of every right word at which training ends
-
 const STEP = 700; // milliseconds that a step of training is shown
 
 /** In the worker: the model. What the page asks for is answered in parts, as soon as they are known. */
@@ -112,13 +111,14 @@ class Stage {
   /** Measure the canvas, and choose places for a source and a target of these lengths. */
   fit(source, target) {
     const { canvas, settled, pen, settledPen } = this;
+    canvas.style.minHeight = `${150 + 13 * (source + target)}px`; // or the words would overlap
     const [wide, high, sharp] = [canvas.clientWidth, canvas.clientHeight, Math.min(2, devicePixelRatio)];
     Object.assign(this, { wide, high, small: wide < 640, counts: { encoder: source, decoder: target } });
     for (const each of [canvas, settled]) [each.width, each.height] = [wide * sharp, high * sharp];
     for (const each of [pen, settledPen]) each.setTransform(sharp, 0, 0, sharp, 0, 0);
     const style = getComputedStyle(canvas);
     this.font = style.fontFamily;
-    this.colour = Object.fromEntries(["ink", "soft", "line", "paper", "query", "key", "value", "forward", "backward"].map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+    this.colour = Object.fromEntries(["ink", "soft", "line", "query", "key", "value", "forward", "backward"].map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
     this.signs = ["positive", "negative"].map((name) => style.getPropertyValue(`--${name}`).trim().split(" ").map(Number));
     [this.words, this.strip] = this.small ? [62, 16] : [118, 40];
     this.look(this.near ?? 0);
@@ -167,12 +167,20 @@ class Stage {
     return this.x(layer) + this.strip + (0.53 + 0.085 * head) * this.band;
   }
 
+  /** Where a vector waits on the shelf for the decoder. */
   slot(s) {
     const [left, right] = [this.small ? 18 : this.words, this.wide - (this.small ? 18 : this.out)];
     return left + ((right - left) * (s + 0.5)) / this.counts.encoder;
   }
 
-  /** Text; `more` are alpha, colour, align, size, weight. */
+  /** The word below it; where many are crowded, in two lines. */
+  label(pen, word, s, more) {
+    const room = 0.94 * (this.slot(1) - this.slot(0));
+    const lines = room < (this.small ? 30 : 44) ? 2 : 1;
+    const y = this.shelf + (this.small ? 8 : 10) + (lines - 1) * (s % 2 ? 5 : -5);
+    this.fitted(pen, word, this.slot(s), y, room * lines, { align: "center", ...more });
+  }
+
   text(pen, words, x, y, { alpha = 1, colour = "ink", align = "left", size = this.size("decoder"), weight = 400 } = {}) {
     pen.globalAlpha = clamp(alpha);
     pen.fillStyle = this.colour[colour];
@@ -321,7 +329,7 @@ class Opening {
     Object.assign(this, { figure, turn: 0, clock: 0, speed: 1, segments: [], settledTo: 0, known: {}, words: [], losses: [] });
     const find = (selector) => figure.querySelector(selector);
     [this.english, this.german, this.why, this.says, this.writes, this.range] = ["[name=english]", "[name=german]", ".why", ".says", ".writes", "[type=range]"].map(find);
-    [this.playing, this.backButton, this.trainButton, this.forgetButton] = ["play", "back", "train", "forget"].map((name) => find(`[name=${name}]`));
+    [this.playing, this.trainButton, this.forgetButton] = ["play", "train", "forget"].map((name) => find(`[name=${name}]`));
     this.first = { english: this.english.value, german: this.german.value };
     this.stage = new Stage(find("canvas"));
     this.still = matchMedia("(prefers-reduced-motion: reduce)").matches;
@@ -334,6 +342,7 @@ class Opening {
     this.forgetButton.addEventListener("click", () => (this.worker.postMessage([0, "forget"]), this.read()));
     this.playing.addEventListener("click", () => this.play());
     this.range.addEventListener("input", () => this.at(Number(this.range.value) * this.length, true));
+    new IntersectionObserver(([{ isIntersecting }]) => (this.seen = isIntersecting)).observe(this.stage.canvas);
     new ResizeObserver(() => this.refit()).observe(this.stage.canvas);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.recolour());
     const pointed = ({ offsetX, offsetY }) => (this.pointer = [offsetX, offsetY], this.paused && this.draw());
@@ -364,21 +373,30 @@ class Opening {
 
   /** Begin anew with these segments of time. */
   begin(segments, speed = 1) {
-    Object.assign(this, { segments, speed, clock: 0, settledTo: 0, held: -1, complete: false });
+    Object.assign(this, { segments, speed, clock: 0, settledTo: 0, complete: false });
     this.stage.settledPen.clearRect(0, 0, 1e4, 1e4);
   }
 
+  /** Let time pass again, if it was stopped. */
+  wake() {
+    this.paused = this.still;
+    this.showPlaying();
+  }
+
   read(speed = 1) {
+    this.wake();
     this.asked = speed;
     this.ask("read", this.english.value);
   }
 
   back() {
+    this.wake();
     Object.assign(this, { training: false, fresh: true, judged: this.german.value });
     this.ask("back", this.judged);
   }
 
   train() {
+    this.wake();
     const more = this.losses.length && !this.fresh && this.judged === this.german.value;
     if (!more) this.back();
     this.training = true;
@@ -386,7 +404,7 @@ class Opening {
   }
 
   become(mode) {
-    this.figure.dataset.mode = this.mode = mode;
+    this.mode = mode;
     this.trainButton.disabled = mode === "train";
   }
 
@@ -423,7 +441,7 @@ class Opening {
     this.complete = true;
     const first = this.english.value === this.first.english;
     if (this.asked === 1) this.german.value = first ? this.first.german : text.replace(/ (?=[,.])/g, "");
-    const again = "It wrote this. If something is wrong, correct the German below, press Back to see where the gradient goes, and Train.";
+    const again = "Point at a word to see where it looks. Is the German wrong? Correct it below, press Back to see which numbers are to blame, then Train.";
     const taught = `After ${this.taught} steps on this one pair it writes what it was taught. What has it forgotten meanwhile? Try another sentence.`;
     this.closing = this.asked > 1 ? taught : first ? this.figure.dataset.closing : again;
   }
@@ -490,8 +508,9 @@ class Opening {
   frame(now) {
     const passed = Math.min(0.1, (now - (this.before ?? now)) / 1000);
     this.before = now;
-    if (this.mode === "train" && (this.still || !this.paused) && now - this.stepped > STEP) this.nextStep();
-    if (!this.paused && !document.hidden) {
+    const moves = this.seen && !this.paused;
+    if (this.mode === "train" && (this.still || moves) && now - this.stepped > STEP) this.nextStep();
+    if (moves) {
       this.clock = Math.min(this.clock + passed * this.speed, this.length);
       this.idle = this.complete && this.clock === this.length ? (this.idle ?? 0) + passed : 0;
       this.draw();
@@ -554,7 +573,7 @@ class Opening {
   entering() {
     const draw = (pen, u) => {
       const { stage, known } = this;
-      const size = stage.small ? 22 : 34;
+      const size = stage.small ? 20 : 36;
       pen.font = `500 ${size}px ${stage.font}`;
       const room = stage.wide - 40;
       let lines = [[]], wide = 0;
@@ -619,8 +638,7 @@ class Opening {
     known.source.forEach((piece, n) => {
       const [way, x, y] = [far(n, known.source.length), stage.slot(n) - stage.strip / 2, stage.shelf - (stage.small ? 10 : 12)];
       if (way > 0) stage.vector(pen, known[name], "encoder", LAYERS, n, mix(stage.x(LAYERS), x, way), mix(stage.y("encoder", n), y, smooth(way)));
-      const room = (stage.slot(1) - stage.slot(0)) * 0.94;
-      stage.fitted(pen, piece, stage.slot(n), stage.shelf + (stage.small ? 8 : 10), room, { align: "center", alpha: within(way, 0.7, 1), colour, size: stage.size("decoder") });
+      stage.label(pen, piece, n, { alpha: within(way, 0.7, 1), colour });
     });
   }
 
@@ -673,8 +691,7 @@ class Opening {
     const sums = known.source.map((_, s) => range(LAYERS * HEADS).reduce((sum, n) => sum + known.cross[place(0, n, row, s)], 0));
     const most = Math.max(...sums);
     sums.forEach((sum, s) => {
-      const room = (stage.slot(1) - stage.slot(0)) * 0.94;
-      stage.fitted(pen, known.source[s], stage.slot(s), stage.shelf + (stage.small ? 8 : 10), room, { align: "center", colour: "key", alpha: alpha * (sum / most) ** 2, size: stage.size("decoder") });
+      stage.label(pen, known.source[s], s, { colour: "key", alpha: alpha * (sum / most) ** 2 });
     });
   }
 
@@ -698,12 +715,12 @@ class Opening {
   }
 
   /** A written word at the end of its row, with its probability. */
-  written(pen, row, { alpha = 1 } = {}) {
+  written(pen, row) {
     const { stage, words } = this;
     const [left, y] = [stage.x(LAYERS) + stage.strip + 10, stage.y("decoder", row)];
     const { shown, chance } = words[row];
-    stage.fitted(pen, shown, left, y, stage.out - (stage.small ? 42 : 100), { weight: 600, alpha, colour: shown === "⟨end⟩" ? "soft" : "ink" });
-    this.chance(pen, row, chance, alpha);
+    stage.fitted(pen, shown, left, y, stage.out - (stage.small ? 42 : 100), { weight: 600, colour: shown === "⟨end⟩" ? "soft" : "ink" });
+    this.chance(pen, row, chance);
   }
 
   chance(pen, row, chance, alpha = 1, colour = "forward") {

@@ -72,24 +72,14 @@ const kernels = Object.fromEntries(
   }),
 );
 
-/**
- * Products of matrices: each entry a sum of `count` products, added up in their order. Entries that
- * share their row of the left matrix are computed together, because their factors on the right are
- * neighbours in memory, unless those of one sum are.
- */
+/** Products of matrices: each entry a sum of `count` products. */
 kernels.matmul = (result, [left, right], [count, down, across]) => {
   const { numbers, places, first } = result;
   const [a, b] = [left.numbers, right.numbers];
-  for (let n = 0, end; n < places.length; n = end) {
-    const i = left.first + left.places[n];
-    for (end = n + 1; across !== 1 && end < places.length && left.places[end] === left.places[n]; ) end++;
-    const sums = new Float64Array(end - n);
-    for (let k = 0; k < count; k++) {
-      const factor = a[i + k * down];
-      const j = right.first + k * across;
-      for (let m = n; m < end; m++) sums[m - n] += factor * b[j + right.places[m]];
-    }
-    for (let m = n; m < end; m++) numbers[first + places[m]] = sums[m - n];
+  for (let n = 0; n < places.length; n++) {
+    let [i, j, sum] = [left.first + left.places[n], right.first + right.places[n], 0];
+    for (let k = 0; k < count; k++, i += down, j += across) sum += a[i] * b[j];
+    numbers[first + places[n]] = sum;
   }
 };
 

@@ -7,10 +7,11 @@ import pytest
 
 import lessons
 from lessons import opening
-from lessons.kit.index import index_page
 from lessons.lesson_11 import small
+from numformer import PairBatch, pack
 from numformer.data.vocabulary import END, START
 from numformer.layer import mode
+from numformer.optimization.optimizers import Adam
 
 # Sentences of which nothing is stored.
 OWN = "Two girls climb a wet rock, and a man waits.", "zebras drink at the waterhole"
@@ -20,8 +21,8 @@ READ = f"{OPENING}.mode === 'read' && {OPENING}.complete"
 SHOWN = f"{OPENING}.words.map(({{ shown }}) => shown).join(' ')"
 STATE = f"""(({{ known, words, losses, mode, clock, segments }}) => ({{
     words, losses, mode, clock, segments: segments.length, source: known.source,
-    arrays: Object.fromEntries(Object.entries(known).filter(([, value]) => value instanceof Float32Array)
-      .map(([name, value]) => [name, [...value]])) }}))({OPENING})"""
+    arrays: Object.fromEntries(Object.entries(known).filter(([, all]) => all.buffer)
+      .map(([name, all]) => [name, [...all]])) }}))({OPENING})"""
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +75,22 @@ def test_an_own_sentence_is_translated_as_by_the_library(open_page):
             axis = 1 if name.endswith("streams") else 2
             near = [np.take(array, range(rows), axis) for array in (ours, right)]
             np.testing.assert_allclose(*near, atol=1e-3)
+
+
+def test_a_step_is_the_library_s_on_the_pair_without_padding():
+    source, target = [40, 50, 60], [70, 80, 90, 100]
+    objective = small.model("translator").objective()
+    flat = pack(objective.model, np.float64)
+    weights = flat.data.copy()
+    with mode(training=False, saving=True):
+        loss = objective.forward(*PairBatch.of([(source, target)]).inputs)
+        objective.backward()
+        ids = [*source, END], [START, *target], [*target, END]
+        state = weights, 0 * weights, 0 * weights, np.zeros(1)
+        arrays = opening.learn(*state, *map(small.padded, ids))
+    Adam(flat).step(opening.RATE)
+    assert arrays["loss"] == pytest.approx(loss, abs=1e-12)
+    np.testing.assert_allclose(arrays["weights after"], flat.data, atol=1e-9)
 
 
 def test_back_and_train_are_the_library_s_steps(open_page):

@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
-import numpy as np
 import pytest
 
 import lessons
@@ -61,31 +60,6 @@ def test_links_lead_somewhere(site):
     for entry, part in zip(LESSONS, parts, strict=True):
         _, taken = text[entry.page].split('<h2 id="to-take-with-you">')
         assert part.strip() and taken.split("</h2>", 1)[1].startswith(f"{part}<h2")
-
-
-def test_the_sentence_of_the_index_shows_what_attention_computes(open_page):
-    from lessons.kit.index import OFFERS, SEEKS, WORDS
-
-    query, key = (np.array([table[word] for word in WORDS]) for table in (SEEKS, OFFERS))
-    exponentials = np.exp(query @ key.T / np.sqrt(query.shape[1]))
-    weights = exponentials / exponentials.sum(axis=1, keepdims=True)
-    page = open_page("index.html")
-    row = page.locator(".attention-row")
-    row.get_by_label("Show all numbers").check()
-    state = """row => [...row.querySelectorAll("button")].map(word => [word.firstChild.textContent,
-        word.style.getPropertyValue("--weight"), word.innerText.split("\\n")[1],
-        word.getAttribute("aria-pressed"), getComputedStyle(word).backgroundColor])"""
-    *_, colours = zip(*row.evaluate(state), strict=True)
-    assert len(set(colours)) > 1
-    for at, act in ((WORDS.index("it"), ""), *enumerate(4 * ["click", "focus"])):
-        if act:
-            row.locator("button").nth(at).dispatch_event(act)
-        words, given, numbers, pressed, _ = zip(*row.evaluate(state), strict=True)
-        assert list(words) == WORDS and pressed.index("true") == at and pressed.count("true") == 1
-        np.testing.assert_allclose(np.array(given, float), weights[at], atol=1e-4)
-        assert list(numbers) == [f"{weight:.2f}" for weight in weights[at]]
-        text = row.locator(".says").inner_text()
-        assert text.startswith(f"{WORDS[at]} takes {weights[at].max():.2f} of ")
 
 
 def test_the_architecture_and_the_list_lead_to_the_lessons(open_page):
