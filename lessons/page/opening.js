@@ -442,7 +442,7 @@ class Opening {
     const first = this.english.value === this.first.english;
     if (this.asked === 1) this.german.value = first ? this.first.german : text.replace(/ (?=[,.])/g, "");
     const again = "Point at a word to see where it looks. Is the German wrong? Correct it below, press Back to see which numbers are to blame, then Train.";
-    const taught = `After ${this.taught} steps on this one pair it writes what it was taught. What has it forgotten meanwhile? Try another sentence.`;
+    const taught = `After ${this.taught} step${this.taught === 1 ? "" : "s"} on this one pair it writes what it was taught. What has it forgotten meanwhile? Try another sentence.`;
     this.closing = this.asked > 1 ? taught : first ? this.figure.dataset.closing : again;
   }
 
