@@ -101,9 +101,11 @@ def figure() -> str:
         "An English sentence goes through three layers of an encoder and three of a decoder, "
         "line by line for every attention head, until the German stands at the right."
     )
-    return f"""<figure class="opening" data-closing="{CLOSING}">
-<figcaption>It runs in this page: 548,160 trained numbers that read English and write German. Write
-a sentence of your own, or watch.</figcaption>
+    weights, symbols = small.weights("translator").size, len(small.symbols("translator"))
+    return f"""<figure class="opening" data-closing="{CLOSING}" data-weights="{weights:,}"
+data-symbols="{symbols:,}">
+<figcaption>It runs in this page: {weights:,} trained numbers that read English and write German.
+Write a sentence of your own, or watch.</figcaption>
 <form><label><span>English</span><input name="english" value="{ENGLISH}" maxlength="200"
 autocomplete="off" spellcheck="false" aria-label="English"></label><button>Translate</button></form>
 <p class="why" aria-live="polite"></p>

@@ -363,7 +363,9 @@ class Opening {
     this.ask("read", this.english.value);
   }
 
+  /** Ask the worker; what it still answers to earlier questions no longer counts. */
   ask(what, value) {
+    this.stepped = Infinity;
     this.worker.postMessage([++this.turn, what, value]);
   }
 
@@ -463,7 +465,7 @@ class Opening {
       this.clock = this.length;
     } else {
       const layers = range(LAYERS).reverse();
-      this.begin([this.picture(0.5), this.judging(), ...layers.map((layer) => this.decoderBack(layer)), this.forgetting(), ...layers.map((layer) => this.encoderBack(layer)), this.arriving()]);
+      this.begin([this.picture(0.5), this.judging(), ...layers.map((layer) => this.decoderBack(layer)), this.returning(), ...layers.map((layer) => this.encoderBack(layer)), this.arriving()]);
       this.complete = true;
     }
     this.refit();
@@ -520,7 +522,6 @@ class Opening {
 
   /** After a step of training: the next, or, if it is sure, the translation once more. */
   nextStep() {
-    this.stepped = Infinity;
     if (!this.sure) return this.ask("train");
     this.taught = this.known.steps;
     this.read(2);
@@ -670,7 +671,7 @@ class Opening {
       if (u >= 0.96) this.written(pen, row);
     };
     const share = `“${word.shown}” gets ${percent(word.chance)}.`;
-    const says = [`Decoder: it looks at the English words, and gives each of 2,000 pieces a probability. ${share}`, `It reads what it has written so far, looks at the English again, and goes on. ${share}`];
+    const says = [`Decoder: it looks at the English words, and gives each of ${this.figure.dataset.symbols} pieces a probability. ${share}`, `It reads what it has written so far, looks at the English again, and goes on. ${share}`];
     return { length: [1.3, 0.95, 0.75, 0.6][row] ?? 0.5, draw, say: says[Math.min(row, 1)] };
   }
 
@@ -786,7 +787,7 @@ class Opening {
       this.curve(pen, u);
     };
     const wrong = this.words.filter(({ shown, instead }) => shown !== instead).length;
-    const say = `The right German at the right, with its probabilities${wrong ? `; where another piece had more, that one is crossed out` : ""}. The loss sums this up: ${this.losses[0].toFixed(3)}.`;
+    const say = `Beside each row stands the right piece with the probability it got${wrong ? "; crossed out is a piece that got more" : ""}. The loss sums this up: ${this.losses[0].toFixed(3)}.`;
     return { length: 1, draw, say };
   }
 
@@ -847,16 +848,16 @@ class Opening {
   }
 
   /** The gradient leaves the shelf for the encoder. */
-  forgetting() {
+  returning() {
     const draw = (pen, u) => {
       this.moved(pen, (n, count) => 1 - smooth(within(u, (0.4 * n) / count, 0.6 + (0.4 * n) / count)), "encoder streams back drawn", "backward");
     };
-    return { length: 0.8, draw, say: "Through cross-attention it has come to what the encoder found, and goes on into the encoder." };
+    return { length: 0.8, draw, say: "Through cross-attention the gradient reaches what the encoder found, and flows on into the encoder." };
   }
 
   encoderBack(layer) {
     const draw = (pen, u) => this.flowing(pen, "encoder", layer, u);
-    return { length: 0.8, draw, say: "Every layer hands on how each of its 80 numbers would have to change." };
+    return { length: 0.8, draw, say: "Each layer passes on how the loss would change with each of its 80 numbers." };
   }
 
   /** The gradient has come to the words. */
@@ -871,7 +872,7 @@ class Opening {
         });
       }
     };
-    return { length: 1, draw, say: "It has come to the words. Now each of the 548,160 weights has a gradient: how the loss changes with it. Train moves them all against it." };
+    return { length: 1, draw, say: `It has come to the words. Now each of the ${this.figure.dataset.weights} weights has a gradient: how the loss changes with it. Train moves them all against it.` };
   }
 
   /** While it trains: a front forward and a front back, again and again. */

@@ -1,13 +1,14 @@
 """The opening of the home page computes as numformer does, moves by itself, and learns."""
 
 import gzip
+import re
 
 import numpy as np
 import pytest
 
 import lessons
 from lessons import opening
-from lessons.lesson_11 import small
+from lessons.lesson_11 import explorer, small
 from numformer import PairBatch, pack
 from numformer.data.vocabulary import END, START
 from numformer.layer import mode
@@ -125,6 +126,13 @@ def test_back_and_train_are_the_library_s_steps(open_page):
     assert ids_of([word["shown"] for word in again["words"]]) == wanted
     page.get_by_role("button", name="Forget").click()
     page.wait_for_function(f"{READ} && {SHOWN} === '{before}'")
+
+
+def test_the_first_sentence_is_as_it_is_said_to_be():
+    """Its words are whole pieces, as the page shows them before the worker answers; neckties."""
+    words = re.findall(r"\w+|[.]", opening.ENGLISH)
+    written = small.written("translator", (*ids_of(words),))
+    assert explorer.small_text("translator", written) == "eine frau tanzt mit einem krawatten ."
 
 
 def test_it_moves_by_itself_and_can_be_paused(open_page):
