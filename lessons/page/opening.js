@@ -111,7 +111,7 @@ class Stage {
   /** Measure the canvas, and choose places for a source and a target of these lengths. */
   fit(source, target) {
     const { canvas, settled, pen, settledPen } = this;
-    canvas.style.minHeight = `${150 + 13 * (source + target)}px`; // or the words would overlap
+    canvas.style.minHeight = `${(canvas.clientWidth < 640 ? 100 : 150) + 13 * (source + target)}px`; // or the words would overlap
     const [wide, high, sharp] = [canvas.clientWidth, canvas.clientHeight, Math.min(2, devicePixelRatio)];
     Object.assign(this, { wide, high, small: wide < 640, counts: { encoder: source, decoder: target } });
     for (const each of [canvas, settled]) [each.width, each.height] = [wide * sharp, high * sharp];
