@@ -183,9 +183,8 @@ class Layer:
         saved = self.saved
         if not saved:
             raise RuntimeError(
-                f"{type(self).__name__}.backward needs a forward before it that calls `save`, "
-                "with saving on. One forward allows one backward, and zero_grad discards what it "
-                "saved"
+                f"{type(self).__name__}.backward needs a forward before it that calls `save`, with "
+                "saving on. One forward allows one backward; zero_grad discards what it saved"
             )
         return saved.pop()
 

@@ -143,7 +143,7 @@ def _answer(file: Path, text: str, lesson: int, name: str, reply: Path, last_wor
     """The whole of the process: it limits itself, checks, and writes the reply."""
     _limit()
     # `limited` writes there before it ends the process.
-    sys.__stderr__ = last_words.open("w", encoding="utf-8")  # type: ignore[misc]
+    sys.__stderr__ = last_words.open("w", encoding="utf-8", newline="\n")  # type: ignore[misc]
     sys.stdout = sys.stderr = printed = _Printed()
     said = verdict(file, text, lesson, name) | {"printed": printed.getvalue()}
     whole = reply.with_name("whole")
