@@ -83,9 +83,9 @@ def verdict(file: Path, text: str, lesson: int, name: str) -> dict:
         return {"right": False, "words": f"It defines no function {name}.", "marks": {}}
     wanted = {name, *called_names(functions[name])}
     needed = [exercise for exercise in exercises if exercise.name in wanted]
-    said = {exercise.name: verdict for exercise, verdict in verdicts(needed, functions)}[name]
-    marks = _results(text, name, said.results) or _marked(said.words)
-    return {"right": said.right, "words": said.words, "marks": marks}
+    answer = {exercise.name: verdict for exercise, verdict in verdicts(needed, functions)}[name]
+    marks = _results(text, name, answer.results) or _marked(answer.words)
+    return {"right": answer.right, "words": answer.words, "marks": marks}
 
 
 def _without_broken_cells(text: str, name: str) -> str:
@@ -145,9 +145,9 @@ def _answer(file: Path, text: str, lesson: int, name: str, reply: Path, last_wor
     # `limited` writes there before it ends the process.
     sys.__stderr__ = last_words.open("w", encoding="utf-8", newline="\n")  # type: ignore[misc]
     sys.stdout = sys.stderr = printed = _Printed()
-    said = verdict(file, text, lesson, name) | {"printed": printed.getvalue()}
+    answer = verdict(file, text, lesson, name) | {"printed": printed.getvalue()}
     whole = reply.with_name("whole")
-    whole.write_text(json.dumps(said), encoding="utf-8")
+    whole.write_text(json.dumps(answer), encoding="utf-8", newline="\n")
     whole.rename(reply)
     os._exit(0)  # threads that still run are not waited for
 
@@ -162,7 +162,7 @@ def _limit() -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (TIME, TIME))
         resource.setrlimit(resource.RLIMIT_FSIZE, (SIZE, SIZE))
         with contextlib.suppress(OSError):  # no /proc: not Linux
-            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
             most = pages * resource.getpagesize() + MEMORY
             resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
