@@ -301,6 +301,7 @@ def course(tmp_path, monkeypatch, builder):
     monkeypatch.setattr(build, "load", lambda number: built.append(number) or ModuleType("any"))
     monkeypatch.setattr(build.further, "load", lambda number: SimpleNamespace(EXERCISES=[]))
     monkeypatch.setattr(build.reference, "pages", lambda page, course: [])
+    monkeypatch.setattr(build, "home_page", lambda course: "")
 
     def run() -> tuple[list[int], str]:
         built.clear()
