@@ -32,19 +32,19 @@ def learn(weights, mean, square, steps, source, target, wanted) -> dict:
     gradient flows: through each attention weight, how long the gradient is that reaches the value
     on its way, A_ts |dO_t|; through each stream, the gradient itself.
     """
-    made, xp = Transformer(small.config("translator")), array_module(weights)
+    model, xp = Transformer(small.config("translator")), array_module(weights)
     flat = FlatParameters(
-        weights.copy(), xp.zeros_like(weights), [*made.named_parameters().values()]
+        weights.copy(), xp.zeros_like(weights), [*model.named_parameters().values()]
     )
     optimizer = Adam(flat)
     for name, vector in {"mean": mean, "square": square}.items():
         optimizer.state[name][...] = vector
-    read = small.encode(made, source)
-    wrote = small.decode(made, source, read["memory"], target)
+    encoded = small.encode(model, source)
+    decoded = small.decode(model, source, encoded["memory"], target)
     objective = CrossEntropy()
-    loss = objective.forward(wrote["logits"], wanted, xp.asarray(wanted) != PADDING)
-    arrays = read | wrote | {"loss": loss}
-    attentions = {n: layer.attention for n, layer in enumerate(translating.attentions(made))}
+    loss = objective.forward(decoded["logits"], wanted, xp.asarray(wanted) != PADDING)
+    arrays = encoded | decoded | {"loss": loss}
+    attentions = {n: layer.attention for n, layer in enumerate(translating.attentions(model))}
     lengths = {}
 
     def around(n, backward, doutput):
@@ -53,15 +53,15 @@ def learn(weights, mean, square, steps, source, target, wanted) -> dict:
 
     with (
         intercept(attentions, "backward", around),
-        small.streams(made.encoder, "backward") as in_encoder,
-        small.streams(made.decoder, "backward") as in_decoder,
+        small.streams(model.encoder, "backward") as in_encoder,
+        small.streams(model.decoder, "backward") as in_decoder,
     ):
-        dx, dmemory = made.decoder.backward(made.output.backward(objective.backward())[None])
-        made.target.backward(dx)
-        made.source.backward(made.encoder.backward(dmemory))
+        dx, dmemory = model.decoder.backward(model.output.backward(objective.backward())[None])
+        model.target.backward(dx)
+        model.source.backward(model.encoder.backward(dmemory))
     for n, kind in enumerate(small.KINDS):
-        of_kind = [lengths[small.LAYERS * n + layer] for layer in range(small.LAYERS)]
-        arrays[f"{kind} back"] = arrays[kind] * xp.stack(of_kind)[..., None]
+        kind_lengths = [lengths[small.LAYERS * n + layer] for layer in range(small.LAYERS)]
+        arrays[f"{kind} back"] = arrays[kind] * xp.stack(kind_lengths)[..., None]
     arrays["encoder streams back"] = xp.stack(in_encoder[::-1])
     arrays["decoder streams back"] = xp.stack(in_decoder[::-1])
     optimizer.update(flat.grad, steps + 1, RATE)
@@ -71,7 +71,6 @@ def learn(weights, mean, square, steps, source, target, wanted) -> dict:
 
 def recordings() -> dict:
     """The recordings of lesson 11's translator, and of `learn`, for the page."""
-    told = small.recordings("translator")
     like, ids = small.weights("translator").astype(float), small.padded([END])
     with Recording() as recording, mode(training=False, saving=True):
         state = [recording.given("given weights", like)]
@@ -82,17 +81,17 @@ def recordings() -> dict:
         ]
         for name, array in learn(*state, *texts).items():
             recording.name(name, array)
-    learned = recording.told()
+    step = recording.told()
     for name in ("weights", "mean", "square"):  # the page sets them
-        at, size = learned["names"][f"given {name}"]
-        learned["buffers"][at] = size
-    return {**told, "learn": learned}
+        at, size = step["names"][f"given {name}"]
+        step["buffers"][at] = size
+    return {**small.recordings("translator"), "learn": step}
 
 
 def data() -> str:
     """The recordings as an element of the page, which the script hands to its worker."""
-    told = json.dumps(recordings(), separators=(",", ":")).replace("<", "\\u003c")
-    return f'<script type="application/json" id="translator">{told}</script>\n'
+    text = json.dumps(recordings(), separators=(",", ":")).replace("<", "\\u003c")
+    return f'<script type="application/json" id="translator">{text}</script>\n'
 
 
 def figure() -> str:

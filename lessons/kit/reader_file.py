@@ -113,7 +113,7 @@ def solutions(path: Path, exercises: Sequence, text: str | None = None) -> dict[
     rule = "FILE is a Python file or a notebook with functions of the exercises"
     fix = f"`python -m lessons start {exercises[0].lesson} FILE` writes one to begin with."
     try:
-        content = text or path.read_bytes()
+        content = path.read_bytes() if text is None else text
         if path.suffix == ".ipynb":
             content = cells(content)
         if isinstance(content, str):  # messages look up here the lines that they quote

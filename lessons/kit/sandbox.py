@@ -1,7 +1,7 @@
 """A process that checks one exercise, with limits of time and memory.
 
-What ends an accident, such as a loop without end, a list without end or a fork in a loop. It does
-not hold back a program that wants to do harm: a reader's code may do what the reader may do.
+The limits end accidents: an endless loop, an endless list, a fork in a loop. They do not hold back
+a program that means harm, because a reader's code may do all that the reader may do.
 """
 
 import ast
@@ -22,10 +22,10 @@ from lessons.kit.exercise import called_names, verdicts
 from lessons.kit.reader_file import solutions
 from numformer.errors import InputError
 
-TIME = 30  # seconds, for a whole check
-MEMORY = 2 << 30  # bytes, beyond those of a process that has done nothing yet
-PRINTED = 10_000  # characters; what is printed after them is left out
-SIZE = 10 << 20  # bytes of a file that is written
+TIME = 30  # seconds that a check may take
+MEMORY = 2 << 30  # bytes that the code may use beyond those of an idle process
+PRINTED = 10_000  # characters of output that are kept
+SIZE = 10 << 20  # bytes of the largest file that the code may write
 PROCESSES = "os.exec os.fork os.forkpty os.posix_spawn os.spawn os.startfile os.system".split()
 PROCESSES += ["pty.spawn", "subprocess.Popen", "_winapi.CreateProcess"]  # events of Python's audit
 
@@ -38,7 +38,7 @@ CONTEXT.set_forkserver_preload(
 
 
 def prepare() -> None:
-    """Start the process that forks, which needs a second or two, so that nobody waits for it."""
+    """Start the process that forks now, so that the first check need not wait for it."""
     if METHOD == "forkserver":
         import multiprocessing.forkserver
 
@@ -48,7 +48,8 @@ def prepare() -> None:
 def check(file: Path, text: str, lesson: int, name: str) -> dict:
     """Check an exercise in the `text` of a file, in a process of its own that ends within TIME.
 
-    -> right; words, as the shell says them; marks, what is known of lines of the file; printed.
+    Returns `right`; `words`, the checker's message; `marks`, whether lines of the file are right;
+    and `printed`, what the code printed.
     """
     with tempfile.TemporaryDirectory() as folder:
         reply, last_words = Path(folder, "reply"), Path(folder, "last_words")
@@ -73,7 +74,7 @@ def check(file: Path, text: str, lesson: int, name: str) -> dict:
 
 
 def verdict(file: Path, text: str, lesson: int, name: str) -> dict:
-    """What `check` returns, without limits and without what is printed."""
+    """Check an exercise in this process, without limits -> `check`'s reply without `printed`."""
     exercises, text = lessons.load(lesson).EXERCISES, _without_broken_cells(text, name)
     try:
         functions = solutions(file, exercises, text)
@@ -89,7 +90,7 @@ def verdict(file: Path, text: str, lesson: int, name: str) -> dict:
 
 
 def _without_broken_cells(text: str, name: str) -> str:
-    """The text with empty lines for the cells that are not Python, save the one of an exercise."""
+    """Replace cells that are not valid Python by empty lines, except the cell of this exercise."""
 
     def whole(cell: str) -> str:
         if not cell.startswith(f"# %% {name}\n"):
@@ -109,7 +110,7 @@ def _marked(words: str) -> dict[int, list]:
 
 
 def _results(text: str, name: str, results: Mapping[str, bool]) -> dict[int, list]:
-    """Of each line that makes a result of a function: whether it is right, and its name."""
+    """The lines that compute the results of a function -> whether the result is right, its name."""
     found: dict[int, list] = {}
     functions = [
         node
@@ -132,7 +133,7 @@ def _results(text: str, name: str, results: Mapping[str, bool]) -> dict[int, lis
 
 
 class _Printed(io.StringIO):
-    """What is printed, up to PRINTED characters."""
+    """Standard output that keeps its first PRINTED characters."""
 
     def write(self, text: str) -> int:
         super().write(text[: max(0, PRINTED - self.tell())])
@@ -140,7 +141,7 @@ class _Printed(io.StringIO):
 
 
 def _answer(file: Path, text: str, lesson: int, name: str, reply: Path, last_words: Path) -> None:
-    """The whole of the process: it limits itself, checks, and writes the reply."""
+    """Run in the new process: set the limits, check the exercise, write the reply."""
     _limit()
     # `limited` writes there before it ends the process.
     sys.__stderr__ = last_words.open("w", encoding="utf-8", newline="\n")  # type: ignore[misc]

@@ -1,9 +1,9 @@
 """The server of `python -m lessons serve`: pages, and the one route that runs a reader's code.
 
-A page of the course sends to /exercises {} for what the workbook holds, or a new text of one
-exercise: {"name", "before", "code", "check"}. Nobody else may: the server listens on this machine
-alone, knows only its own name (so that no other name leads here), takes what a page of its own
-sends (Origin), and wants the token that only the address printed by `serve` has.
+A page of the course sends {} to /exercises to read the workbook, or the new code of one exercise:
+{"name", "before", "code", "check"}. No other page or machine may. The server listens on this
+machine only, refuses requests under another host name (Host) or from another page (Origin), and
+requires the token, which stands only in the address that `serve` prints.
 """
 
 import functools
@@ -19,7 +19,7 @@ from lessons.kit.workbook import Workbook
 from numformer.errors import InputError
 
 LONGEST = 200_000  # bytes of a request's body
-TYPES = {"name": str, "before": str, "code": str, "check": bool}  # of its fields
+TYPES = {"name": str, "before": str, "code": str, "check": bool}  # of the fields of a request
 
 
 class CourseServer(http.server.ThreadingHTTPServer):
@@ -41,7 +41,7 @@ class CourseServer(http.server.ThreadingHTTPServer):
 
 
 class Refusal(Exception):
-    """A request is refused with this status and these words."""
+    """Refuses a request; its arguments are the status and the message."""
 
 
 class CourseHandler(http.server.SimpleHTTPRequestHandler):
@@ -54,7 +54,7 @@ class CourseHandler(http.server.SimpleHTTPRequestHandler):
         """Print no line for each request."""
 
     def parse_request(self) -> bool:
-        """Refuse a request under any other name than this server's, whatever it asks for."""
+        """Refuse every request under another host name than this server's."""
         if not super().parse_request():
             return False
         if self.headers.get_all("Host") == [self.server.origin.removeprefix("http://")]:
@@ -63,7 +63,7 @@ class CourseHandler(http.server.SimpleHTTPRequestHandler):
         return False
 
     def end_headers(self) -> None:
-        """No page of another site may show this one in a frame, and ask for clicks there."""
+        """Forbid pages of other sites to show this one in a frame and to collect clicks on it."""
         self.send_header("Content-Security-Policy", "frame-ancestors 'none'")
         self.send_header("Cache-Control", "no-cache")
         super().end_headers()
@@ -85,7 +85,7 @@ class CourseHandler(http.server.SimpleHTTPRequestHandler):
         self.wfile.write(content)
 
     def _body(self) -> dict:
-        """What a page of the course sends. Raises Refusal for everything else."""
+        """Return the fields of a request. Raises Refusal unless a page of the course sent it."""
         headers, length = self.headers, self.headers.get("Content-Length", "")
         token = headers.get("Authorization", "").removeprefix("Bearer ")
         if self.path != "/exercises":

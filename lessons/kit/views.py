@@ -35,9 +35,9 @@ def told(part, page, name: str = ""):
         return {"math": page.math(part), "plain": plain(part)}
     if is_dataclass(part):
         names = [each.name for each in fields(part)]
-        made = {each: told(getattr(part, each), page, each) for each in names}
+        values = {each: told(getattr(part, each), page, each) for each in names}
         more = part.more(page) if hasattr(part, "more") else {}
-        return {"kind": getattr(part, "kind", "")} | made | more
+        return {"kind": getattr(part, "kind", "")} | values | more
     if isinstance(part, Mapping):
         return {key: told(value, page) for key, value in part.items()}
     if isinstance(part, Sequence) and not isinstance(part, str):

@@ -1,7 +1,7 @@
 """A reader's folder: for each lesson the file that `python -m lessons start` writes.
 
-In a file each exercise has a cell, from its line `# %% NAME` to the next one. The editor of a page
-shows a cell without the task, and what it writes there `check` and `progress` read.
+Each exercise has a cell in its file, from the line `# %% NAME` to the next such line. The editor on
+a page shows the cell without the task. `check` and `progress` read what the editor writes.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ CHECKED = ".checked.json"  # the file with the verdicts of the last checks
 
 
 class Workbook:
-    """The files of a folder, whose cells pages read and write, and the last verdicts on cells."""
+    """A folder of files whose cells the pages read and write, with the latest verdict on each."""
 
     def __init__(self, folder: Path):
         self.folder, self._lock = folder, threading.Lock()
@@ -35,7 +35,7 @@ class Workbook:
         return self.folder / f"lesson_{lesson:02d}.py"
 
     def text(self, lesson: int) -> str:
-        """The file of a lesson, or what it begins with; cells that it lacks are added.
+        """The text of a lesson's file, or of a new one; cells that it lacks are added.
 
         Raises InputError if it cannot be read.
         """

@@ -113,8 +113,8 @@ def begin() -> dict[str, np.ndarray]:
 
 def slider(name: str, label: str, options: list, words: str = "{:g}") -> Slider:
     """A slider that begins at the value of the recipe."""
-    made = [Option(value, words.format(value, "s" * (value != 1))) for value in options]
-    return Slider(name, label, made, options.index(RECIPE[name]), live=True)
+    choices = [Option(value, words.format(value, "s" * (value != 1))) for value in options]
+    return Slider(name, label, choices, options.index(RECIPE[name]), live=True)
 
 
 FALLS = [

@@ -15,23 +15,22 @@ from lessons.kit.simulation import Ids, Option, Simulation, Slider
 from lessons.kit.views import Of, View, figure, tenth, told
 from lessons.lesson_09 import model
 from lessons.lesson_09.model import CROSS, EDGES, GATES, MASKS, NAMES, PAIRS, Edge
-from numformer.optimization.optimizers import adam
-from numformer.paper.attention import (
-    MultiHeadAttention,
-    SelfAttention,
+from numformer.formulas import (
+    adam,
+    cross_entropy,
+    cross_entropy_backward,
+    embed,
+    embed_backward,
+    layer_norm,
+    layer_norm_backward,
+    linear_backward,
+    output_projection,
+    output_projection_backward,
     scaled_dot_product_attention,
     scaled_dot_product_attention_backward,
 )
-from numformer.paper.cross_entropy import cross_entropy, cross_entropy_backward
-from numformer.paper.embedding import (
-    embed,
-    embed_backward,
-    output_projection,
-    output_projection_backward,
-)
+from numformer.paper.attention import MultiHeadAttention, SelfAttention
 from numformer.paper.feed_forward import FeedForward
-from numformer.paper.layer_norm import layer_norm, layer_norm_backward
-from numformer.paper.linear import linear_backward
 from numformer.paper.residual import Residual
 
 PARAMETERS = model.parameters()

@@ -54,11 +54,11 @@ class ForeignConfig:
         """The value that several settings share. Raises InputError if they differ."""
         first, *others = values = [self[name] for name in names]
         if any(value != first for value in others):
-            rule, fix = (
+            raise InputError(
                 f"{' and '.join(names)} are equal",
+                " and ".join(map(repr, values)),
                 "Choose a model in which they are equal.",
             )
-            raise InputError(rule, " and ".join(map(repr, values)), fix)
         return first
 
     def choice(self, name: str, known: Mapping[str, str]) -> str:

@@ -156,9 +156,9 @@ def test_code_that_runs_wild_ends(source, words, line, tmp_path, monkeypatch):
     text = workbook.save("softmax_backward", EXERCISES["softmax_backward"].code, source)
     sandbox.prepare()
     monkeypatch.setattr(sandbox, "TIME", 4)
-    said = sandbox.check(workbook.file(3), text, 3, "softmax_backward")
-    assert words in said["words"] and len(said["printed"]) in (0, sandbox.PRINTED)
-    assert (line is None) or [*said["marks"]] == [str(line)], said["marks"]
+    reply = sandbox.check(workbook.file(3), text, 3, "softmax_backward")
+    assert words in reply["words"] and len(reply["printed"]) in (0, sandbox.PRINTED)
+    assert (line is None) or [*reply["marks"]] == [str(line)], reply["marks"]
     if place.exists():
         status = Path("/proc") / place.read_text() / "stat"
         for _ in range(100):
@@ -175,11 +175,12 @@ def test_a_hundred_wrong_answers_hear_on_the_page_what_is_wrong(serve):
     wrong = [(name, *pair) for name in WRONG for pair in WRONG[name].items()]
     wrong += [(name, source, "") for name, source in NEGATED.items()]
     for name, source, words in wrong:
-        said = checked_on_page(server, name, source)
-        assert not said["right"] and words in " ".join(said["words"].split()), said["words"]
+        reply = checked_on_page(server, name, source)
+        message = " ".join(reply["words"].split())
+        assert not reply["right"] and words in message, message
         if not words:
-            assert re.search(r"a sign is wrong|-1 times|is wrong", said["words"]), said["words"]
-            assert [right for right, _ in said["marks"].values()].count(False) == 1, said
+            assert re.search(r"a sign is wrong|-1 times|is wrong", message), message
+            assert [right for right, _ in reply["marks"].values()].count(False) == 1, reply
         count += 1
     assert count >= 100
     assert not any(exercise["right"] for exercise in server.workbook.contents().values())
