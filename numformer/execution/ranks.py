@@ -9,7 +9,6 @@ import pickle
 import queue
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -188,15 +187,19 @@ def _undone(messages: Sequence[Callable[[], bool]]) -> list[Callable[[], bool]]:
 class Threads(Ranks):
     """Ranks that are threads of one process, for tests and lessons (see `run_ranks`)."""
 
-    def __init__(self, rank: int, size: int, messages: defaultdict[tuple, queue.SimpleQueue]):
+    def __init__(self, rank: int, size: int, messages: dict[tuple, queue.SimpleQueue]):
         self.rank, self.size, self._messages = rank, size, messages
 
+    def _queue(self, source: int, to: int, tag: int) -> queue.SimpleQueue:
+        # Not a defaultdict: there, two threads at once can each make a queue, and one is lost.
+        return self._messages.setdefault((source, to, tag), queue.SimpleQueue())
+
     def send(self, array: np.ndarray, to: int, tag: int = 0) -> Callable[[], bool]:
-        self._messages[self.rank, to, tag].put(array.copy())
+        self._queue(self.rank, to, tag).put(array.copy())
         return lambda: True
 
     def receive(self, array: np.ndarray, source: int, tag: int = 0) -> Callable[[], bool]:
-        messages, arrived = self._messages[source, self.rank, tag], False
+        messages, arrived = self._queue(source, self.rank, tag), False
 
         def done() -> bool:
             nonlocal arrived
@@ -209,7 +212,7 @@ class Threads(Ranks):
         return done
 
     def is_waiting(self, source: int, tag: int) -> bool:
-        return not self._messages[source, self.rank, tag].empty()
+        return not self._queue(source, self.rank, tag).empty()
 
 
 def run_ranks(count: int, work: Callable[[Ranks], T], timeout: float = 20.0) -> list[T]:
@@ -217,7 +220,7 @@ def run_ranks(count: int, work: Callable[[Ranks], T], timeout: float = 20.0) -> 
 
     If a rank fails, raises the error of the first rank that failed.
     """
-    messages: Any = defaultdict(queue.SimpleQueue)
+    messages: dict[tuple, queue.SimpleQueue] = {}
     results: list[Any] = [None] * count
     problems: list[tuple[bool, BaseException]] = []
 

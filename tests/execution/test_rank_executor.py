@@ -5,8 +5,10 @@ The ranks are threads here; as processes of MPI they are in test_mpi.py.
 
 import contextlib
 import itertools
+import queue
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from numformer.data.batching import PairBatch
 from numformer.errors import InputError
 from numformer.execution import rank_executor
+from numformer.execution import ranks as ranks_module
 from numformer.execution.in_turn import InTurn
 from numformer.execution.rank_executor import RankExecutor
 from numformer.execution.ranks import Ranks, Threads, run_ranks
@@ -114,7 +117,7 @@ def test_a_vector_is_overwritten_only_after_it_was_sent(monkeypatch):
     def send(ranks, array, to, tag=0):
         def leave():
             time.sleep(0.001)
-            ranks._messages[ranks.rank, to, tag].put(array.copy())
+            ranks._queue(ranks.rank, to, tag).put(array.copy())
 
         return sending.submit(leave).done
 
@@ -310,3 +313,18 @@ def test_a_rank_that_fails_does_not_wait_for_one_that_is_lost():
 def test_one_process_has_nobody_to_send_to(method):
     with pytest.raises(NotImplementedError, match="Ranks has no other rank"):
         method(Ranks(), np.ones(1), 1)
+
+
+def test_a_queue_that_two_threads_make_at_once_loses_no_message(monkeypatch):
+    """Sender and receiver both make the queue, slowly, as if garbage were collected then."""
+
+    def slow_queue() -> queue.SimpleQueue:
+        time.sleep(0.001)
+        return queue.SimpleQueue()
+
+    def exchange(ranks: Ranks) -> list[list[int]]:
+        return [ranks.gather(ranks.rank) for _ in range(3)]
+
+    slow = SimpleNamespace(SimpleQueue=slow_queue, Empty=queue.Empty)
+    monkeypatch.setattr(ranks_module, "queue", slow)
+    assert run_ranks(4, exchange, timeout=5) == [[[0, 1, 2, 3]] * 3] * 4
