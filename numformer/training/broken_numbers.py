@@ -69,4 +69,4 @@ def _finite(value) -> bool:
         return all(map(_finite, value))
     if dtype_kind(value) != "f":
         return True
-    return bool(array_module(value).isfinite(value).all())
+    return array_module(value).isfinite(value).all()

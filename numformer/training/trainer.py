@@ -79,14 +79,13 @@ class Trainer:
         settings, batch = self.settings(), self.task.batch(1)
         batches = batch if isinstance(batch, list) else [batch]
         inputs = [array for batch in batches for array in getattr(batch, "inputs", ())]
-        arrays = {str(number): np.ascontiguousarray(array) for number, array in enumerate(inputs)}
         return {
             "version": __version__,
             **settings.pop("config"),
             **settings.pop("recipe"),
             **settings,
-            "the first batch's checksum": checksum(arrays, {}),
-            "the initial weights' checksum": checksum({"": to_host(self.parameters.data)}, {}),
+            "the first batch's checksums": [_checksum(array) for array in inputs],
+            "the initial weights' checksum": _checksum(to_host(self.parameters.data)),
         }
 
     @property
@@ -105,19 +104,14 @@ class Trainer:
         return time.monotonic() - self.began
 
     @property
-    def has_losses(self) -> bool:
-        """Whether a step was taken since the last line of metrics.jsonl."""
-        return len(self.losses) + len(self.unread) > 0
-
-    @property
     def is_evaluated(self) -> bool:
         """Whether the weights of the latest step were evaluated."""
-        return bool(self.evaluations) and self.evaluations[-1]["step"] == self.step
+        return any(evaluation["step"] == self.step for evaluation in self.evaluations)
 
     @property
     def finished(self) -> bool:
-        """Whether the last step was taken and evaluated."""
-        return self.step == self.steps and self.is_evaluated
+        """Whether the last step was taken."""
+        return self.step == self.steps
 
     def rate(self, step: int) -> float:
         """Return the learning rate of a step (from 1)."""
@@ -339,10 +333,14 @@ class Trainer:
         return self.best
 
 
+def _checksum(array: np.ndarray) -> int:
+    return checksum({"": np.ascontiguousarray(array)}, {})
+
+
 def _task_metadata(task) -> dict:
     """Return the task's `metadata` (formerly named `kept`), or an empty dict if it has none."""
     if hasattr(task, "kept") and not hasattr(task, "metadata"):
-        warnings.warn("Task.kept is now Task.metadata", DeprecationWarning, stacklevel=4)
+        warnings.warn("Task.kept is now Task.metadata", DeprecationWarning, stacklevel=5)
         return task.kept
     return getattr(task, "metadata", {})
 

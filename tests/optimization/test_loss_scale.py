@@ -234,6 +234,14 @@ def test_numbers_that_break_for_other_reasons_end_the_run(begin, monkeypatch, sc
         assert_array_equal(found, expected)
 
 
+def test_a_weight_that_is_infinite_only_in_half_precision_is_found_in_the_replay(begin):
+    trainer, name = begin(), "decoder.layers.0.feed_forward.sublayer.outer"
+    trainer.model.named_parameters()[f"{name}.weight"].data[...] = 1e5
+    place = rf"{name} \(Linear\), in the output of its forward"
+    with np.errstate(all="ignore"), pytest.raises(BrokenNumbers, match=place):
+        trainer.advance()
+
+
 def test_a_state_that_no_run_can_have_is_refused(tmp_path, complaint):
     interrupt(tmp_path, 2, precision="mixed")
     tensors, metadata = last(tmp_path)

@@ -60,6 +60,7 @@ def test_broken_numbers_never_touch_the_weights(tmp_path, monkeypatch, place, va
     spoil(model, break_gradient)
     task = Copying(at={2: lambda: before.update(model.state_dict())})
     text = broken(model, tmp_path, task, clip_norm=clip)
+    assert text.endswith("with a smaller --factor or a --clip-norm.")
     assert text.startswith("step 2: loss ") and f"infinity first appears in {place}. " in text
     assert_same_weights(model.state_dict(), before)
     assert model.pending() == 0
@@ -127,6 +128,15 @@ def test_a_sum_that_broke_belongs_to_the_layer_around_it():
         place = first_broken(layer.named_layers(), {}, lambda: layer.forward(x))
     assert place == "the model (Doubling), in the output of its forward"
     assert first_broken(layer.named_layers(), {}, lambda: layer.forward(x / 4)) is None
+
+
+def test_numbers_that_were_broken_before_a_layer_got_them_are_named_by_the_first_layer():
+    """Whatever holds the arrays that a layer returns."""
+    layer = ReLU()
+    layer.inner = ReLU()
+    layer.inner.forward, layer.forward = lambda x: [x, x], lambda x: layer.inner.forward(x)
+    place = first_broken(layer.named_layers(), {}, lambda: layer.forward(np.full(2, np.inf)))
+    assert place == "inner (ReLU), in the output of its forward"
 
 
 @pytest.mark.parametrize("evaluate_every", [1, 5])
