@@ -236,12 +236,13 @@ def _train(
         over = schedule.ends_early(trainer) if trainer.is_evaluated else ""
         with progress.bar, interrupts() as interrupted:
             while not (trainer.finished or over):
-                trainer.advance()
-                progress.bar.update()
-                if on_step:
-                    on_step(trainer.latest())
+                if trainer.step < trainer.steps:  # else only the last evaluation is left
+                    trainer.advance()
+                    progress.bar.update()
+                    if on_step:
+                        on_step(trainer.latest())
                 at_end = trainer.step == trainer.steps or schedule.ends_early(trainer)
-                if trainer.step % schedule.log_every == 0 or at_end:
+                if (trainer.step % schedule.log_every == 0 or at_end) and trainer.has_losses:
                     progress.log(trainer.log()["loss"])
                 if trainer.step % schedule.evaluate_every == 0 or at_end:
                     results = trainer.evaluate()

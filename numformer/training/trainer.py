@@ -104,14 +104,19 @@ class Trainer:
         return time.monotonic() - self.began
 
     @property
+    def has_losses(self) -> bool:
+        """Whether a step was taken since the last line of metrics.jsonl."""
+        return len(self.losses) + len(self.unread) > 0
+
+    @property
     def is_evaluated(self) -> bool:
         """Whether the weights of the latest step were evaluated."""
         return any(evaluation["step"] == self.step for evaluation in self.evaluations)
 
     @property
     def finished(self) -> bool:
-        """Whether the last step was taken."""
-        return self.step == self.steps
+        """Whether the last step was taken and evaluated."""
+        return self.step == self.steps and self.is_evaluated
 
     def rate(self, step: int) -> float:
         """Return the learning rate of a step (from 1)."""
