@@ -27,7 +27,7 @@ from numformer.optimization.clipping import block_squares, blocks_of, clip_facto
 from numformer.optimization.optimizers import stretches
 from numformer.paper.adam import Optimizer
 
-GRADIENTS = 16  # the first message tag for blocks of the gradient
+GRADIENTS = 16  # the message tag of the gradient's first block
 END = "end"
 
 
@@ -137,7 +137,6 @@ class RankExecutor(InTurn):
 
     def _begin(self, threads: int, steps: int) -> None:
         if self.ranks.rank:
-            self.threads = threads
             self._fixed_threads.enter_context(blas.training_threads(threads))
         self._broadcast_weights()
         if steps:  # a resumed run: rank 0 has optimizer state to share
@@ -173,9 +172,9 @@ class RankExecutor(InTurn):
         ):
             before = self._all_but_last(step, branch, half, losses)
 
-            def send_block(block: int, number: int = number, before: Branch = before) -> None:
+            def send_block(block: int, before: Branch = before) -> None:
                 before.finish(grad, self._blocks[block])
-                self._send(grad, number, block, leaving)
+                self._send(grad, block, leaving)
 
             reports = self._gradient_ready.reports(send_block) if self.overlap else None
             losses.append(self.compute(step, branch[-1], half, reports))
@@ -200,11 +199,11 @@ class RankExecutor(InTurn):
             before.append(self.optimizer.parameters.grad.copy())
         return before
 
-    def _send(self, grad: np.ndarray, branch: int, block: int, leaving: Pending) -> None:
+    def _send(self, grad: np.ndarray, block: int, leaving: Pending) -> None:
         to = next(rank for rank in range(self.ranks.size) if block in self._blocks_to_sum(rank))
         if to != self.ranks.rank:
             values = grad[self._blocks[block]]
-            leaving[to].append(self.ranks.send(values, to, self._tag(branch, block)))
+            leaving[to].append(self.ranks.send(values, to, GRADIENTS + block))
             self.bytes_sent += values.nbytes
         for pending in leaving.values():  # MPI sends only while it is called, so poll
             pending[:] = [done for done in pending if not done()]
@@ -214,17 +213,14 @@ class RankExecutor(InTurn):
         stretch, sums = self._sum_stretches[self.ranks.rank], {}
         arriving: Pending = {source: [] for source in self.ranks.others}
         for source in self.ranks.others:
-            for branch, place in enumerate(self._branches(source, parts)):
+            for place in self._branches(source, parts):  # in the order in which they are sent
                 sums[place] = np.empty_like(self.optimizer.parameters.grad[stretch])
                 for block in self._blocks_to_sum(self.ranks.rank):
                     first, last = self._blocks[block].start, self._blocks[block].stop
                     values = sums[place][first - stretch.start : last - stretch.start]
-                    pending = self.ranks.receive(values, source, self._tag(branch, block))
+                    pending = self.ranks.receive(values, source, GRADIENTS + block)
                     arriving[source].append(pending)
         return sums, arriving
-
-    def _tag(self, branch: int, block: int) -> int:
-        return GRADIENTS + branch * len(self._blocks) + block
 
     def _update_and_share(self, step: int, rate: float, clip: Any) -> None:
         """Update this rank's stretch of the weights, then exchange the updated stretches."""

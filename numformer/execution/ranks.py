@@ -120,7 +120,7 @@ class Ranks:
                 for to in self.others:
                     self.send(np.zeros(1, np.uint8), to, BEAT)
 
-        thread = threading.Thread(target=beat, daemon=True)
+        thread = threading.Thread(target=beat)
         if self.others:
             thread.start()
         try:
@@ -172,12 +172,12 @@ class Ranks:
         length, content = np.array([len(message)]), np.frombuffer(message, np.uint8)
         return [self.send(length, to, tag), self.send(content, to, tag)]
 
-    def _receive_bytes(self, source: int, tag: int = OBJECTS) -> bytes:
+    def _receive_bytes(self, source: int, tag: int = OBJECTS) -> np.ndarray:
         length = np.zeros(1, int)
         self.wait({source: [self.receive(length, source, tag)]})
-        content = np.empty(int(length[0]), np.uint8)
+        content = np.empty(length[0], np.uint8)
         self.wait({source: [self.receive(content, source, tag)]})
-        return content.tobytes()
+        return content
 
 
 def _undone(messages: Sequence[Callable[[], bool]]) -> list[Callable[[], bool]]:
@@ -205,7 +205,7 @@ class Threads(Ranks):
             nonlocal arrived
             if not arrived:
                 with contextlib.suppress(queue.Empty):
-                    array[...] = messages.get_nowait()
+                    array[...] = messages.get_nowait().reshape(array.shape)  # of equal size
                     arrived = True
             return arrived
 

@@ -5,18 +5,14 @@ The ranks are threads here; as processes of MPI they are in test_mpi.py.
 
 import contextlib
 import itertools
-import queue
 import time
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from numformer.data.batching import PairBatch
-from numformer.errors import InputError
 from numformer.execution import rank_executor
-from numformer.execution import ranks as ranks_module
 from numformer.execution.in_turn import InTurn
 from numformer.execution.rank_executor import RankExecutor
 from numformer.execution.ranks import Ranks, Threads, run_ranks
@@ -79,8 +75,11 @@ def run_rank(
     if ranks.rank:
         assert executor.serve([1] if ranks.rank == 1 else []) == {"step": 3}
         return executor.optimizer.parameters.data, executor.bytes_sent
+    began = time.perf_counter()
     arrays = steps(executor, clip, scale)
+    assert 0 < executor.seconds_waiting < time.perf_counter() - began
     assert executor.interrupted == (ranks.size > 1)
+    executor.optimizer.parameters.data *= 2  # as if other weights were the best
     executor.end_run({"step": 3})
     return arrays, executor.bytes_sent
 
@@ -107,7 +106,7 @@ def test_ranks_take_the_steps_of_one_process(size, count, clip, overlap, scale):
         assert np.array_equal(array, other)
         assert np.asarray(array).dtype == np.float32
     for weights, _ in others:
-        assert np.array_equal(weights, arrays[8])  # those after the last step
+        assert np.array_equal(weights, 2 * arrays[8])  # the best
     assert all(sent for _, sent in results)
 
 
@@ -126,6 +125,20 @@ def test_a_vector_is_overwritten_only_after_it_was_sent(monkeypatch):
     (arrays, _), _ = run_ranks(2, lambda ranks: run_rank(ranks, 10, 0.5), timeout=20)
     for array, other in zip(arrays, steps(executor_of(10), 0.5), strict=True):
         assert np.array_equal(array, other)
+
+
+def test_every_message_has_left_in_the_end_and_is_asked_during_backward(answers, monkeypatch):
+    """MPI sends only while it is called."""
+    asked, wait = [], RankExecutor._wait
+
+    def noted(self, pending):
+        messages = [done for messages in pending.values() for done in messages]
+        asked.extend(len(done.answers) for done in messages if hasattr(done, "answers"))
+        wait(self, pending)
+
+    monkeypatch.setattr(RankExecutor, "_wait", noted)
+    run_ranks(2, lambda ranks: run_rank(ranks, 4, 0.5))
+    assert all(answer[-1] for answer in answers) and max(asked) == 2
 
 
 def shortened(data, grad, length, *, step, rate):
@@ -194,7 +207,6 @@ def test_a_resumed_run_begins_with_the_weights_and_vectors_of_rank_0(monkeypatch
     def work(ranks: Ranks):
         executor = executor_of(2, ranks)
         if ranks.rank:
-            executor.threads = 5  # it takes those of rank 0
             return executor.serve([]) and None
         executor.optimizer.parameters.data[...] = weights
         for name, vector in executor.optimizer.state.items():
@@ -233,54 +245,6 @@ def test_a_step_that_broke_is_replayed_in_turn():
     assert np.array_equal(run_ranks(2, work, timeout=20)[0], alone.optimizer.parameters.grad)
 
 
-@pytest.mark.parametrize(
-    ("name", "own", "other", "words"),
-    [
-        ("steps", 5, 6, "rank 2 with steps 6, rank 0 with 5"),
-        ("clip_norm", None, 0.5, "rank 2 with clip_norm 0.5, rank 0 with None"),
-        ("clip_norm", 0.5, None, "rank 2 with clip_norm None, rank 0 with 0.5"),
-    ],
-)
-def test_ranks_agree_or_say_who_differs(name, own, other, words):
-    def work(ranks: Ranks):
-        ranks.agree(lambda: {"seed": 1, name: own})
-        try:
-            ranks.agree(lambda: {"seed": 1, name: other if ranks.rank == 2 else own})
-        except InputError as problem:
-            return str(problem)
-
-    results = run_ranks(3, work, timeout=20)
-    assert all(words in complaint for complaint in results)
-    Ranks().agree(lambda: pytest.fail("one process has nobody to agree with"))
-
-
-def test_a_problem_of_one_rank_is_that_of_all():
-    def work(ranks: Ranks):
-        with pytest.raises(
-            InputError, match=r"received 3 \(on rank 1\)" if ranks.rank != 1 else "3"
-        ):
-            with ranks.failing_together():
-                if ranks.rank == 1:
-                    raise InputError("a rule", 3, "A fix.")
-                ranks.take(1)
-        return ranks.failed_elsewhere, ranks.failed
-
-    assert run_ranks(3, work, timeout=20) == [(True, True), (False, True), (True, True)]
-
-
-def test_a_rank_that_is_busy_is_waited_for():
-    def work(ranks: Ranks):
-        ranks.timeout = 0.4
-        if ranks.rank:
-            return ranks.take(0)
-        with ranks.busy():
-            time.sleep(1.0)
-        ranks.post("late", 1)
-        return None
-
-    assert run_ranks(2, work) == [None, "late"]
-
-
 def test_the_parts_are_dealt_so_that_none_is_missed():
     for size, count in itertools.product((1, 2, 3, 4, 5, 40), range(1, 8)):
         ranks = Ranks()
@@ -295,36 +259,3 @@ def test_the_parts_are_dealt_so_that_none_is_missed():
         numbers = np.arange(len(executor.optimizer.parameters.data))
         stretches = [numbers[executor._sum_stretches[rank]] for rank in range(size)]
         assert np.array_equal(np.concatenate(stretches), numbers)
-
-
-def test_a_rank_that_fails_does_not_wait_for_one_that_is_lost():
-    class Deaf(Ranks):
-        size, timeout = 2, 0.05
-
-        def send(self, array, to, tag=0):
-            return lambda: False
-
-    deaf = Deaf()
-    deaf.fail(ValueError("told to nobody"))
-    assert deaf.failed and not deaf.failed_elsewhere
-
-
-@pytest.mark.parametrize("method", [Ranks.send, Ranks.receive])
-def test_one_process_has_nobody_to_send_to(method):
-    with pytest.raises(NotImplementedError, match="Ranks has no other rank"):
-        method(Ranks(), np.ones(1), 1)
-
-
-def test_a_queue_that_two_threads_make_at_once_loses_no_message(monkeypatch):
-    """Sender and receiver both make the queue, slowly, as if garbage were collected then."""
-
-    def slow_queue() -> queue.SimpleQueue:
-        time.sleep(0.001)
-        return queue.SimpleQueue()
-
-    def exchange(ranks: Ranks) -> list[list[int]]:
-        return [ranks.gather(ranks.rank) for _ in range(3)]
-
-    slow = SimpleNamespace(SimpleQueue=slow_queue, Empty=queue.Empty)
-    monkeypatch.setattr(ranks_module, "queue", slow)
-    assert run_ranks(4, exchange, timeout=5) == [[[0, 1, 2, 3]] * 3] * 4

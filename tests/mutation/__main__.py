@@ -58,8 +58,8 @@ NOT_MUTATED = """default_parts train
 SUITE = """test_arithmetic test_backend test_beginners test_blas test_former_names test_layer
            test_properties test_settings test_trained
            data/test_* layers/test_* models/test_* generation/test_* gpu/test_*
-           training/test_average training/test_loop optimization/test_loss_scale runs/test_resume
-           optimization/test_optimizers training/test_broken_numbers execution/test_executors
+           training/test_* optimization/test_loss_scale runs/test_resume
+           optimization/test_optimizers execution/test_executors execution/test_ranks
            gradient_check/test_contract gradient_check/test_gradients
            execution/test_gradient_ready execution/test_pairwise lessons/test_parallel_layers
            execution/test_rank_executor lessons/test_schedules gradient_check/test_parity

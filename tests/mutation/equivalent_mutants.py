@@ -187,15 +187,21 @@ No JSON file is that long to the byte.
     published/files.py: LARGEST_JSON = 100000001
 Weights that the arrays of the file replace.
     published/loading.py: return np.broadcast_to(1.0, size)
-No branch is empty where it begins beyond the last part; a count and seconds begin at 0.
+No branch is empty where it begins beyond the last part; a count begins at 0.
     execution/rank_executor.py: branches(own.start, min(own.stop, parts), parts)
     execution/rank_executor.py: self.bytes_sent, self.seconds_waiting = (0.0, 0)
-    execution/rank_executor.py: self.seconds_waiting, self.bytes_sent = (1.0, 0)
-How long the pauses are, while messages are awaited.
-    execution/ranks.py: pause + 4e-06
-    execution/ranks.py: min(0.001, pause)
-    execution/ranks.py: min(0.001, 2e-06)
-    execution/ranks.py: min(0.002, pause
+A clock never shows the very end of the timeout.
+    execution/ranks.py: time.monotonic() - began >= self.timeout
+A copy that nothing overwrites, an empty message, a block of zeros, a cut beyond the vector.
+    execution/rank_executor.py: number <= len(own) - 1
+    execution/rank_executor.py: len(own) + 1
+    execution/rank_executor.py: if number < len(own):
+    execution/rank_executor.py: part.start <= part.stop
+    execution/rank_executor.py: np.zeros(1, grad.dtype)
+    execution/forked.py: range(self.parts + 2)
+A rank has arrays of a GPU only with MPI, whose tests notice.
+    execution/rank_executor.py: squares = block_squares(grad, blocks)
+    execution/rank_executor.py: [loss for loss in losses], squares
 A block has more than two entries, so a vector of one or two has one block.
     optimization/clipping.py: max(size, 2)
 """
