@@ -172,7 +172,7 @@ class Ranks:
         length, content = np.array([len(message)]), np.frombuffer(message, np.uint8)
         return [self.send(length, to, tag), self.send(content, to, tag)]
 
-    def _receive_bytes(self, source: int, tag: int = OBJECTS) -> np.ndarray:
+    def _receive_bytes(self, source: int, tag: int = OBJECTS) -> Any:
         length = np.zeros(1, int)
         self.wait({source: [self.receive(length, source, tag)]})
         content = np.empty(length[0], np.uint8)
