@@ -133,8 +133,6 @@ class OptimizerSettings(settings.Settings):
 
 # Which settings a rule has
 
-STEP_KEYWORDS = {"step", "rate", "hidden"}
-"""Keywords of a rule that are not settings. Every rule takes `step` and `rate`."""
 KEYWORDS = {"adam_epsilon": "epsilon"}
 """Settings whose name is not the rule's keyword; in a config, `epsilon` belongs to a norm."""
 
@@ -142,7 +140,7 @@ KEYWORDS = {"adam_epsilon": "epsilon"}
 def settings_of(rule: Callable) -> dict[str, str]:
     """Return a dict that maps a rule's settings, as a Recipe names them, to its keywords."""
     arguments = inspect.signature(rule).parameters.values()
-    keywords = {a.name for a in arguments if a.kind is a.KEYWORD_ONLY} - STEP_KEYWORDS
+    keywords = {a.name for a in arguments if a.kind is a.KEYWORD_ONLY}
     known = {f.name: KEYWORDS.get(f.name, f.name) for f in fields(OptimizerSettings)}
     return {name: keyword for name, keyword in known.items() if keyword in keywords}
 
@@ -181,15 +179,14 @@ class Parameterwise(Optimizer):
 
     def __init__(self, parameters: FlatParameters, rule: Callable, **settings: float):
         super().__init__(parameters, rule, **settings)
-        self.takes_hidden = "hidden" in inspect.signature(rule).parameters
-        layer = parameters.layer if self.takes_hidden else None
-        self.hidden = hidden_matrices(layer) if layer else set()
-        if sum(parameter.size for parameter in parameters.parameters) != len(parameters.data):
+        if parameters.layer is None:
             raise InputError(
                 "a Parameterwise optimizer updates each parameter in its own shape",
                 "vectors without their parameters",
                 "Pass the vectors that pack(model) returns.",
             )
+        self.takes_hidden = "hidden" in inspect.signature(rule).parameters
+        self.hidden = hidden_matrices(parameters.layer) if self.takes_hidden else set()
 
     def ends(self) -> list[int]:
         """Return the indices at which parameters begin or end in the vectors."""
@@ -208,7 +205,7 @@ class Parameterwise(Optimizer):
             )
         groups = zip(flat.parameters, *map(flat.views, vectors), strict=True)
         for end, (parameter, *arrays) in zip(self.ends()[1:], groups, strict=True):
-            if start < end <= stop and parameter.size:
+            if start < end <= stop:
                 hidden = {"hidden": parameter in self.hidden} if self.takes_hidden else {}
                 self.rule(*arrays, **keywords, **hidden)
 
@@ -240,5 +237,5 @@ def stretches(optimizer: Optimizer, cuts: Sequence[int]) -> list[slice]:
     """
     if isinstance(optimizer, Parameterwise):
         ends = np.array(optimizer.ends())
-        cuts = [int(ends[abs(ends - cut).argmin()]) for cut in cuts]
+        cuts = [ends[abs(ends - cut).argmin()] for cut in cuts]
     return [slice(*both) for both in itertools.pairwise(cuts)]

@@ -14,6 +14,7 @@ Arrays of the host have no kernels.
 A distance has no sign.
     later/attention/patterns.py: abs(t[:, None] - s)
     later/attention/patterns.py: abs(t - s)
+    optimization/optimizers.py: abs(cut - ends)
     later/attention/patterns.py: ahead, near = (t[:, None] - s,
 Nothing comes after a single position.
     paper/transformer.py: Reach(latest)
@@ -190,6 +191,9 @@ Weights that the arrays of the file replace.
 No branch is empty where it begins beyond the last part; a count begins at 0.
     execution/rank_executor.py: branches(own.start, min(own.stop, parts), parts)
     execution/rank_executor.py: self.bytes_sent, self.seconds_waiting = (0.0, 0)
+A tall matrix gives the same turned or not; and no matrix has a norm of just such a size.
+    optimization/optimizers.py: if x.shape[1] > x.shape[1]:
+    optimization/optimizers.py: 2e-07
 A clock never shows the very end of the timeout.
     execution/ranks.py: time.monotonic() - began >= self.timeout
 A copy that nothing overwrites, an empty message, a block of zeros, a cut beyond the vector.

@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from numformer.backend import to_host
 from numformer.gradient_check.cases import CASES
 from numformer.layer import FlatParameters, Layer, pack
+from numformer.optimization import clipping
 from numformer.optimization.clipping import clip_global_norm
 from numformer.optimization.optimizers import (
     OPTIMIZERS,
@@ -106,6 +107,17 @@ def test_a_rule_that_is_not_elementwise_gets_whole_parameters_in_their_shapes(rn
 
     optimizer_for(flat, looks).step(1.0)
     assert seen == [(layer.weight.shape, True), (layer.bias.shape, False)]
+    flat = pack(Linear(3, 2, rng, bias=False))
+    flat.grad[...] = 2
+    optimizer_for(flat, normalized).step(1.0)
+
+
+def test_blocks_divide_a_vector(monkeypatch):
+    """One that has no entry is a block, too."""
+    monkeypatch.setattr(clipping, "BLOCK", 3)
+    for size, stops in ((0, [0]), (1, [1]), (3, [3]), (7, [3, 6, 7])):
+        starts = [0, *stops[:-1]]
+        assert clipping.blocks_of(size) == [*map(slice, starts, stops)]
 
 
 def test_processes_share_whole_parameters_out_by_their_size(rng):
@@ -160,6 +172,8 @@ def test_a_setting_of_an_optimizer_that_is_not_chosen_is_refused(complaint, monk
         and "received weight_decay 0.1 with the optimizer adam." in message
     )
     assert Recipe(weight_decay=0.01) == Recipe()
+    assert "received rate 0.1 and factor 2.0" in complaint(Recipe, rate=0.1, factor=2.0)
+    assert Recipe(rate=0.1, warmup=7).learning_rate(7, 20, 512) == pytest.approx(0.1)
     assert Recipe(optimizer="adamw", weight_decay=0.1).weight_decay == 0.1
     monkeypatch.setitem(OPTIMIZERS, "normalized", normalized)
     for name, value in dict(beta1=0.5, beta2=0.5, adam_epsilon=1e-3).items():
