@@ -117,7 +117,8 @@ def _require_numbers(line: dict) -> dict:
 
 
 def as_one_line(value) -> str:
-    """A setting or a path (even one that is not UTF-8) as one line of text; 1.0 becomes 1."""
+    """A setting or a path (even one that is not UTF-8) as one line of text; 1.0 is 1, None is -."""
+    value = "-" if value is None else value
     text = f"{value:.12g}" if isinstance(value, float) else " ".join(str(value).split())
     return text.encode("utf-8", "backslashreplace").decode()
 

@@ -88,6 +88,7 @@ def test_the_table_of_runs_and_of_their_seeds(succeed):
         ([{}, {}], ["0 (2 runs)"]),
         ([dict(heads=1), dict(heads=8), dict(heads=1, seed=2)], ["heads 1 (2 seeds)", "heads 8"]),
         ([dict(rate=0.1), dict(rate=0.2, factor=2.0)], ["rate 0.1", "rate 0.2"]),
+        ([dict(rate=0.1), {}], ["rate 0.1, factor -", "rate -, factor 0.5"]),
         ([dict(heads=1), dict(factor=2.0)], ["heads 1, factor 0.5", "heads 4, factor 2"]),
         ([{}, dict(log_every=2, backend="auto", seed=2)], ["0 (2 seeds)"]),
         ([{}, dict(task=None, heads=5)], ["task reverse, heads 4", "heads 5"]),
