@@ -88,7 +88,7 @@ def test_the_table_of_runs_and_of_their_seeds(succeed):
         ([{}, {}], ["0 (2 runs)"]),
         ([dict(heads=1), dict(heads=8), dict(heads=1, seed=2)], ["heads 1 (2 seeds)", "heads 8"]),
         ([dict(rate=0.1), dict(rate=0.2, factor=2.0)], ["rate 0.1", "rate 0.2"]),
-        ([dict(rate=0.1), {}], ["rate 0.1, factor -", "rate -, factor 0.5"]),
+        ([dict(rate=0.1), {}], ["rate 0.1", "factor 0.5"]),
         ([dict(heads=1), dict(factor=2.0)], ["heads 1, factor 0.5", "heads 4, factor 2"]),
         ([{}, dict(log_every=2, backend="auto", seed=2)], ["0 (2 seeds)"]),
         ([{}, dict(task=None, heads=5)], ["task reverse, heads 4", "heads 5"]),
@@ -97,7 +97,7 @@ def test_the_table_of_runs_and_of_their_seeds(succeed):
     ],
     ids=str,
 )
-def test_runs_that_differ_in_their_seed_alone_are_one_group(runs, labels, drawn):
+def test_runs_that_differ_in_their_seed_alone_are_one_group(runs, labels, drawn, capsys):
     """Groups are named by what they differ in; where it is nothing or too much, by a folder."""
     figure = drawn(*(make(str(number), **options) for number, options in enumerate(runs)))
     (legend,) = figure.legends
@@ -107,6 +107,7 @@ def test_runs_that_differ_in_their_seed_alone_are_one_group(runs, labels, drawn)
     assert [h.get_color() for h in legend.legend_handles] == colours
     assert len({*colours}) == len(labels)
     assert ("bands" in figure.get_suptitle()) is (len(labels) < len(runs))
+    assert "None" not in capsys.readouterr().out
 
 
 def test_the_curves_of_a_run_and_the_band_of_seeds(drawn):
