@@ -354,6 +354,7 @@ def test_the_n_best_texts_have_the_scores_of_their_penalty(complaint):
         _, again = text.n_best(model, [["a"], [*"ab"]], 2)
         assert [written for _, written in again] == [written for _, written in best]
     assert "count is an integer of at least 1; r" in complaint(text.n_best, model, [["a"]], "1")
+    assert "beam is an integer" in complaint(beam.search, model, SOURCE, 3, 0, float)
     assert "count 5, beam 4" in complaint(nf.n_best, model, SOURCE, 3, 5)
 
 

@@ -11,6 +11,11 @@ TARGETS = np.array([[3, 0, 2, 0], [1, 5, 5, 2], [4, 6, 0, 0]])
 VALID = np.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 1, 0]], bool)  # 0 is a class like all others
 
 
+def test_what_counts_does_not_widen_the_loss(rng):
+    layer, logits = CrossEntropy(0.1), rng.standard_normal((B, T, V)).astype(np.float32)
+    assert layer.forward(logits, TARGETS, VALID).dtype == layer.backward().dtype == np.float32
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("odd", [50.0, -np.inf, np.inf, np.nan])
 def test_targets_that_do_not_count_have_no_effect(odd, rng):

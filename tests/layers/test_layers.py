@@ -9,9 +9,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 import numformer as nf
 from numformer.half_precision import half_products
 from numformer.later import ClassToken
+from numformer.later.attention.heads import BiasedHeads
 from numformer.later.experts import route
 from numformer.later.mixers.convolution import Convolution
-from numformer.paper.attention import head_size
+from numformer.paper.attention import Heads, head_size
 from numformer.paper.linear import linear_backward
 from numformer.paper.positions import sinusoidal_table
 from numformer.paper.softmax import softmax
@@ -217,6 +218,9 @@ def test_shapes_of_weights(rng, complaint):
     assert config.feed_forward(rng).inner.weight.shape == (3, 10)
     assert nf.FeedForward(3, 5, rng).inner.weight.shape == (3, 5)
     assert "(V, D)" in complaint(nf.OutputProjection, nf.Linear(2, 3, rng).bias)
+    for heads in (Heads(4, 2, 3, rng), BiasedHeads(4, 2, 3, rng)):
+        text = complaint(heads.forward, np.ones((2, 3, 5)), nf.Places.without_padding(2, 3))
+        assert "5" in text
 
 
 def test_patches_hold_their_pixels_and_backward_copies(rng):

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import numformer as nf
 from numformer import paper
@@ -60,6 +61,23 @@ def test_the_paper_s_decisions_are_the_defaults():
     defaults = vars(nf.Recipe()) | vars(nf.Config.base(V))
     assert {name: defaults[name] for name in PAPER} == PAPER
     assert vars(PaperConfig(source_vocabulary=V, target_vocabulary=V)).items() <= defaults.items()
+
+
+@pytest.mark.parametrize("tying", ["all", "inputs", "target", "none"])
+def test_the_paper_s_own_config_builds_the_same_model(tying):
+    sizes = dict(d_model=8, d_ff=12, heads=2, layers=2, p_drop=0.0, tying=tying)
+    ids = np.array([[4, 5, 6], [7, 8, 2]]), np.array([[1, 5], [1, 9]])
+    ours = nf.Transformer(nf.Config.base(V, **sizes), seed=3)
+    papers = paper.Transformer(PaperConfig.base(V, **sizes), seed=3)
+    assert ours.state_dict().keys() == papers.state_dict().keys()
+    dlogits = np.random.default_rng(0).standard_normal((2, 2, V))
+    for _ in range(2):
+        assert_allclose(papers.forward(*ids), ours.forward(*ids), rtol=1e-12)
+        for model in (ours, papers):
+            model.backward(dlogits)
+    expected = ours.named_parameters()
+    for name, parameter in papers.named_parameters().items():
+        assert_allclose(parameter.grad, expected[name].grad, rtol=1e-9, atol=1e-12)
 
 
 def test_a_recurrent_model_has_attention_and_gates():

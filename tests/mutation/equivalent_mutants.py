@@ -194,6 +194,16 @@ No branch is empty where it begins beyond the last part; a count begins at 0.
 A tall matrix gives the same turned or not; and no matrix has a norm of just such a size.
     optimization/optimizers.py: if x.shape[1] > x.shape[1]:
     optimization/optimizers.py: 2e-07
+The vectors of an optimizer have one size; of a bias that is only looked at, its presence counts;
+rows of a table taken by their numbers are those taken by a slice; a list makes ids quick to read.
+    paper/adam.py: cache_pieces(vectors[1])
+    paper/linear.py: bias = (self.weight.data, self.bias)
+    paper/positions.py: (positions == stop - len(positions)).all()
+    paper/positions.py: rows = array_module(like).asarray(positions)
+    paper/writing.py: if not unwritten.isdisjoint(ids):
+    paper/writing.py: [symbol in ends for symbol in ids]
+The faster search for the most probable finds the same.
+    paper/beam.py: beam.extend(*most_probable(logits
 A clock never shows the very end of the timeout.
     execution/ranks.py: time.monotonic() - began >= self.timeout
 A copy that nothing overwrites, an empty message, a block of zeros, a cut beyond the vector.

@@ -145,6 +145,7 @@ def test_processes_share_whole_parameters_out_by_their_size(rng):
 def test_what_cannot_work_is_refused(rng, complaint):
     flat = pack(Linear(3, 2, rng))
     assert "is declared elementwise; received normalized" in complaint(Optimizer, flat, normalized)
+    assert "received Linear. Write" in complaint(Optimizer, Linear(3, 2, rng), adam)
     alone = FlatParameters(np.zeros(4), np.zeros(4))
     assert "vectors without their parameters" in complaint(Parameterwise, alone, normalized)
     cutting = complaint(Parameterwise(flat, normalized).update, flat.grad, 1, 0.1, slice(0, 4))
