@@ -5,7 +5,7 @@ weighting of experts from Mixtral (Jiang et al. 2024). An expert has no maximum 
 position is dropped.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +53,7 @@ def balance(scores, chosen):
     probabilities = softmax(scores)
     choices = chosen.astype(scores.dtype).sum(axis=0)
     shares = choices / choices.sum()
-    loss = scores.shape[-1] * (shares * probabilities.sum(axis=0)).sum() / len(scores)
+    loss = len(shares) * (shares * probabilities).sum() / len(scores)
     return loss, probabilities, shares
 
 
@@ -79,14 +79,14 @@ class Experts(Layer):
 
     def __init__(
         self,
-        experts: Iterable[Layer],
+        experts: Sequence[Layer],
         d_model: int,
         rng: np.random.Generator,
         count: int = 2,
         balance_weight: float = 0.01,
     ):
-        self.experts = list(experts)
-        self.router = Linear(d_model, len(self.experts), rng, bias=False)
+        self.experts = experts
+        self.router = Linear(d_model, len(experts), rng, bias=False)
         self.count, self.balance_weight = count, balance_weight
 
     def forward(self, x: Array, reach: Any = None) -> Array:
@@ -101,9 +101,8 @@ class Experts(Layer):
             result = self.experts[number].forward(real.take(indices, axis=0))
             y[indices] += weights[indices, number][:, None] * result
             results.append((number, indices, result))
-        routing = dict(weights=weights, chosen=chosen, results=results)
-        balancing = dict(probabilities=probabilities, shares=shares)
-        self.save(**routing, **balancing, places=places, shape=x.shape)
+        routing = dict(weights=weights, results=results, places=places, shape=x.shape)
+        self.save(**routing, probabilities=probabilities, shares=shares)
         return y.reshape(x.shape) if places is None else pick_backward(y, places, x.shape)
 
     def backward(self, dy: Array) -> Array:
@@ -117,7 +116,7 @@ class Experts(Layer):
             dweights[indices, number] = dot_last(dresult, result)[:, 0]
             dresult *= weights[indices, number][:, None]  # y += weight * result
             dx[indices] += self.experts[number].backward(dresult)
-        dloss = xp.asarray(self.balance_weight * auxiliary_gradient(), dtype=dy.dtype)
+        dloss = self.balance_weight * auxiliary_gradient()
         dscores = route_backward(dweights, weights)
         dscores += balance_backward(dloss, saved["probabilities"], saved["shares"])
         dx += self.router.backward(dscores)  # x goes to the experts and to the router

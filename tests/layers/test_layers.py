@@ -8,7 +8,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import numformer as nf
 from numformer.half_precision import half_products
-from numformer.later import ClassToken
+from numformer.later import ClassToken, NoPositions, RichInputEmbedding
+from numformer.later.attention.biased_attention import BiasedAttention
 from numformer.later.attention.heads import BiasedHeads
 from numformer.later.experts import route
 from numformer.later.mixers.convolution import Convolution
@@ -188,6 +189,24 @@ def test_which_scores_grow_with_the_size_of_queries_and_keys(d_k, rng):
     assert spread(nf.DotProductScore(scaled=False)) == pytest.approx(root, rel=0.2)
     assert spread(nf.MultiplicativeScore(d_k, d_k, rng)) == pytest.approx(root, rel=0.2)
     assert spread(nf.AdditiveScore(d_k, d_k, d_k, rng)) == pytest.approx(1, rel=0.2)
+
+
+def test_a_rich_embedding_may_lack_segments_or_a_norm(rng):
+    """By default the segment is 0."""
+    table, segments, ids = nf.Embedding(9, D, rng), nf.Embedding(2, D, rng), np.array([[4, 5, 4]])
+    plain = table.forward(ids)
+    for parts, expected in (
+        ({}, plain),
+        (dict(segments=segments), plain + segments.forward(0 * ids)),
+    ):
+        layer = RichInputEmbedding(table, NoPositions(), **parts)
+        assert_array_equal(layer.forward(ids), expected)
+
+
+def test_attention_without_a_bias_has_no_gradient_of_one(rng):
+    layer, inputs = BiasedAttention(), rng.standard_normal((3, 2, 4, 5, 6))
+    gradients = layer.backward(layer.forward(*inputs))
+    assert [gradient.shape for gradient in gradients] == [(2, 4, 5, 6)] * 3
 
 
 def test_ties_between_experts_go_to_the_first():

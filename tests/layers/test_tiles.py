@@ -180,8 +180,9 @@ def test_heads_that_share_keys_are_heads_of_equal_keys(xp):
     assert_alike(map(to_host, attention.backward(doutput)), map(to_host, of_groups))
 
 
-def test_half_of_the_heads_may_end_within_a_group(xp):
-    reach, settings = Reach(Places(HOLES), causal=True), dict(heads=6, groups=3)
+@pytest.mark.parametrize(("heads", "groups"), [(6, 3), (5, 5)])
+def test_half_of_the_heads_may_end_within_a_group_or_be_one_more(xp, heads, groups):
+    reach, settings = Reach(Places(HOLES), causal=True), dict(heads=heads, groups=groups)
     plain, ours = (
         run_attention(reach, xp, way, Strided(stride=3), **settings) for way in (False, True)
     )

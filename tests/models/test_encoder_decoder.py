@@ -56,13 +56,20 @@ def test_a_position_saves_no_less_than_is_said_and_little_more(changes, rng):
     assert 0.4 * of_position < config.least_saved <= of_position
 
 
-@pytest.mark.parametrize("tying", ["all", "inputs", "target", "none"])
-def test_the_least_parameters_have_each_table_once(tying):
+EXPERTS = dict(feed_forwards="experts", experts=3, chosen_experts=3)
+
+
+@pytest.mark.parametrize(
+    "changes", [*(dict(tying=tying) for tying in ("all", "inputs", "target", "none")), EXPERTS]
+)
+def test_the_least_parameters_have_each_table_once(changes, complaint):
     """A file with fewer numbers is refused, so one with as many must not be."""
     sizes = dict(d_model=8, d_ff=4, heads=2, layers=1)
-    model = Transformer(Config.base(50, **sizes, tying=tying))
+    model = Transformer(Config.base(50, **sizes, **changes))
     matrices = [p.size for p in model.named_parameters().values() if p.data.ndim > 1]
     assert model.config.least_parameters == sum(matrices)
+    too_many = EXPERTS | dict(chosen_experts=4)
+    assert "experts 3, chosen_experts 4" in complaint(Config.base, 50, **too_many)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,12 @@ import numformer as nf
 from numformer.execution.in_turn import InTurn
 from numformer.gradient_check import GradientCheck
 from numformer.later import FEED_FORWARDS
-from numformer.later.auxiliary import add_auxiliary_loss, auxiliary_gradient
+from numformer.later.auxiliary import (
+    add_auxiliary_loss,
+    auxiliary_gradient,
+    collect_auxiliary_losses,
+    set_auxiliary_gradient,
+)
 from numformer.optimization.optimizers import Adam
 from numformer.randomness import dropout_stream
 
@@ -179,3 +184,19 @@ def test_a_padded_batch_trains_as_one_without_padding(name):
     padded = Padded(config)
     nf.pack(padded, np.float64)
     assert_allclose(padded.objective().forward(*BATCH), model.objective().forward(*BATCH))
+
+
+def test_auxiliary_losses_and_their_gradient_belong_to_the_innermost_block():
+    """After a block, those of the block around it hold again; outside there are none."""
+    with collect_auxiliary_losses() as outer:
+        with collect_auxiliary_losses() as inner:
+            add_auxiliary_loss(1.0)
+        add_auxiliary_loss(2.0)
+        with set_auxiliary_gradient(0.5):
+            with set_auxiliary_gradient(3.0):
+                add_auxiliary_loss(4.0)
+                assert auxiliary_gradient() == 3.0
+            assert auxiliary_gradient() == 0.5
+        add_auxiliary_loss(5.0)
+    add_auxiliary_loss(6.0)
+    assert (inner, outer, auxiliary_gradient()) == ([1.0], [2.0, 5.0], 0.0)

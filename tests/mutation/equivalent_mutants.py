@@ -202,6 +202,24 @@ rows of a table taken by their numbers are those taken by a slice; a list makes 
     paper/positions.py: rows = array_module(like).asarray(positions)
     paper/writing.py: if not unwritten.isdisjoint(ids):
     paper/writing.py: [symbol in ends for symbol in ids]
+Each expert has saved for itself, so their order does not matter; without padding all places are
+real; with all places, the first axis is only longer by one.
+    later/experts.py: in saved['results']:
+    later/experts.py: return pick_backward(y, places, x.shape)
+    later/experts.py: return pick_backward(dx, places, shape)
+    later/experts.py: if x.ndim < 3 or not isinstance(reach, Reach):
+How attention is divided into tiles, whatever the tiles; limits between whole numbers.
+    later/attention/patterns.py: tile.keys.start >= count
+    later/attention/patterns.py: causal, half, rows):
+    later/attention/patterns.py: yield tile
+    later/attention/patterns.py: tile._replace()
+    later/attention/patterns.py: small=self.stride <= rows
+    later/attention/patterns.py: strided_rows, strided_keys)
+    later/attention/patterns.py: small=False
+    later/attention/patterns.py: first + ahead + 1.0
+    later/attention/tiled_dropout.py: columns[-1] + columns[0]
+    later/attention/tiled_dropout.py: if count <= columns[-1]:
+    later/attention/tiles.py: dot_last(x, x).max(initial=1)
 The faster search for the most probable finds the same.
     paper/beam.py: beam.extend(*most_probable(logits
 A clock never shows the very end of the timeout.

@@ -166,7 +166,7 @@ def window_tiles(t, s, causal: bool, heads: int, rows: int, window: float = math
     for part in slices(0, len(t), rows):
         first, last = t[part][[0, -1]]
         limits = first - window + 1, last - window + 1, first + ahead + 0.5, last + ahead + 0.5
-        start, unmasked_start, unmasked_stop, stop = np.searchsorted(s, limits).tolist()
+        start, unmasked_start, unmasked_stop, stop = np.searchsorted(s, limits)
         unmasked = slice(unmasked_start - start, max(unmasked_start, unmasked_stop) - start)
         yield Tile(slice(0, heads), part, slice(start, stop), unmasked)
 
