@@ -29,7 +29,7 @@ from numformer.later.attention.patterns import window_tiles
 from numformer.later.attention.tiled_dropout import TiledDropoutMask
 from numformer.layer import inference, pack
 from numformer.models import TowerConfig
-from numformer.paper import Reach
+from numformer.paper import Reach, ReLU
 from numformer.paper.attention import (
     CrossAttention,
     Heads,
@@ -180,13 +180,28 @@ def test_heads_that_share_keys_are_heads_of_equal_keys(xp):
     assert_alike(map(to_host, attention.backward(doutput)), map(to_host, of_groups))
 
 
-@pytest.mark.parametrize(("heads", "groups"), [(6, 3), (5, 5)])
+@pytest.mark.parametrize(("heads", "groups"), [(6, 3), (5, 5), (9, 3)])
 def test_half_of_the_heads_may_end_within_a_group_or_be_one_more(xp, heads, groups):
     reach, settings = Reach(Places(HOLES), causal=True), dict(heads=heads, groups=groups)
     plain, ours = (
         run_attention(reach, xp, way, Strided(stride=3), **settings) for way in (False, True)
     )
     assert_alike(ours, plain)
+
+
+def test_tiles_drop_nothing_in_inference_and_show_no_weights_that_are_not_there(rng):
+    inputs = rng.standard_normal((3, B, H, T, K))
+    with inference():
+        dropping, plain = (TiledAttention(p_drop=p, rows=3, least=0) for p in (0.5, 0.0))
+        assert_array_equal(dropping.forward(*inputs), plain.forward(*inputs))
+
+    class Values(ReLU):
+        def forward(self, query, key, value, mask):
+            return super().forward(value)
+
+    attention = TiledAttention(dense=Values())
+    attention.forward(*inputs)
+    assert attention.latest_weights() is None
 
 
 def tile_bounds(pattern, reach, rows=4):

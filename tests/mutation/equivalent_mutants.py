@@ -220,6 +220,30 @@ How attention is divided into tiles, whatever the tiles; limits between whole nu
     later/attention/tiled_dropout.py: columns[-1] + columns[0]
     later/attention/tiled_dropout.py: if count <= columns[-1]:
     later/attention/tiles.py: dot_last(x, x).max(initial=1)
+    later/attention/tiles.py: groups <= heads
+    later/attention/tiles.py: for sequences in slices(0, batch, 1):
+    later/attention/tiles.py: host or not reach.keys.all_valid
+    later/attention/tiles.py: 1 if not reach.keys.all_valid
+    later/attention/tiles.py: 1 if host else
+    later/attention/tiles.py: stop = tile.unmasked.start
+    later/attention/tiles.py: stop = len(real)
+    later/attention/tiles.py: tile.small and (not host)
+    later/attention/tiles.py: together = not host
+    later/attention/tiles.py: together = tile.small
+    later/attention/tiles.py: tile.small or host
+    later/attention/tiles.py: size = 1
+    later/attention/tiles.py: tile.heads == 0
+    later/attention/tiles.py: tile.heads == slice(1, heads)
+    later/attention/tiles.py: else 2
+    later/attention/tiles.py: product([sequences], slices
+    later/attention/tiles.py: product(slices(sequences.start, sequences.stop, 1), slices
+    later/attention/tiles.py: sequences.stop, 2)
+    later/attention/tiles.py: heads if group == 1
+    later/attention/tiles.py: tile.heads.stop, size)
+    later/attention/tiles.py: np.flatnonzero(places.valid[sequences]).max
+    later/attention/tiles.py: max(initial=1) for places
+    later/attention/tiles.py: return xp.asarray(padding_mask(valid))
+    later/attention/tiles.py: if visible is None:
 The faster search for the most probable finds the same.
     paper/beam.py: beam.extend(*most_probable(logits
 A clock never shows the very end of the timeout.

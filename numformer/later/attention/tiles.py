@@ -162,7 +162,7 @@ class TiledAttention(Layer):
             return merge_groups(output)
         keep = None
         if training() and self.p_drop:
-            keep = TiledDropoutMask((*query.shape[:-1], key.shape[-2]), self.p_drop)
+            keep = TiledDropoutMask((*query.shape[:-1], key.shape[2]), self.p_drop)
         tiles = self.tiles(query, key, reach, keep)
         small = self.bias is None and scores_are_small(query, key)
         output, log_sums = attention_in_tiles(query, key, value, tiles, small)
@@ -276,7 +276,7 @@ class TiledAttention(Layer):
         if self.bias:
             offsets.append((slice(0, len(keys)), self.bias.forward(t, s[keys], query)[None]))
         real = real[tile.unmasked]
-        stop = tile.unmasked.start + (len(real) if real.all() else int(real.argmin()))
+        stop = tile.unmasked.start + (len(real) if real.all() else real.argmin())
         for columns in slice(0, tile.unmasked.start), slice(stop, len(keys)):
             part = keys[columns]
             if not len(part):
@@ -319,7 +319,7 @@ def key_mask(reach: Reach, sequences: slice, rows: slice, keys, xp):
     if isinstance(reach, ExplicitMask):
         shape = len(reach.queries.positions), len(reach.keys.positions)
         mask = xp.broadcast_to(reach.array, (*reach.array.shape[:2], *shape))
-        return (mask if len(mask) == 1 else mask[sequences])[:, :, rows, xp.asarray(keys)]
+        return mask[:, :, rows, xp.asarray(keys)]
     valid = reach.keys.valid[sequences][:, keys]
     return None if valid.all() else xp.asarray(padding_mask(valid))
 
