@@ -289,7 +289,7 @@ def the_river() -> Simulation:
 # counts. Say the guest wants her glass cheap and full of vitamin C. Her *loss* says how bad a glass
 # is for her. It should be small:
 #
-# $$L = o_{\mathrm{price}} - o_{\mathrm{vitamin}}$$
+# $$\mathrm{loss} = o_{\mathrm{price}} - o_{\mathrm{vitamin}}$$
 #
 # For a glass of lemon it is $2 - 5 = -3$, the best there is. How should she change her wish? Let
 # her keep its second number, 2, and move the first one.
@@ -338,7 +338,7 @@ def a_cliff_and_slopes():
 # ## The way back
 #
 # Write $\mathrm{d}x$ for the gradient of the loss with respect to $x$. For each number in $x$ it
-# says how fast $L$ rises when that number rises. Whatever comes after the lookup hands us
+# says how fast the loss rises when that number rises. Whatever comes after the lookup hands us
 # $\mathrm{d}o$, the *upstream gradient*. Here it is $(1, -1)$: one coin more raises the loss by 1,
 # one portion of vitamin more lowers it by 1. We have to find $\mathrm{d}q$, $\mathrm{d}k_s$ and
 # $\mathrm{d}v_s$.

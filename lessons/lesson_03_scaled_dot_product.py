@@ -232,10 +232,10 @@ def the_lines_of_forward():
 # ## The way back
 #
 # Now go on in the [figure](#step-upstream), and read its backward steps along with what follows.
-# Training needs to know how the loss $L$ changes with each number. Write $\mathrm{d}O$ for the
+# Training needs to know how the loss changes with each number. Write $\mathrm{d}O$ for the
 # gradient of the loss with respect to $O$: a matrix of the shape of $O$. Each entry says how much
-# $L$ rises when the same entry of $O$ rises by a little. Whatever comes after attention hands us
-# $\mathrm{d}O$, the *upstream gradient*. We have to hand $\mathrm{d}Q$, $\mathrm{d}K$ and
+# the loss rises when the same entry of $O$ rises by a little. Whatever comes after attention hands
+# us $\mathrm{d}O$, the *upstream gradient*. We have to hand $\mathrm{d}Q$, $\mathrm{d}K$ and
 # $\mathrm{d}V$ to what comes before attention.
 #
 # Backward goes through forward's lines from the last to the first. They are three kinds of steps: a

@@ -48,7 +48,7 @@ def all_heads() -> Simulation:
 # independent, with mean 0 and variance 1. What arrives is $s = au + bv$. Guess $u$ as a multiple
 # $cs$ of what arrives. The mean squared error of the guess is
 #
-# $$\mathrm{E}(u - cs)^2 = 1 - 2ca + c^2(a^2 + b^2)$$
+# $$1 - 2ca + c^2(a^2 + b^2)$$
 #
 # It is smallest at $c = a/(a^2 + b^2)$, where it is $b^2/(a^2 + b^2)$. For $v$ it is
 # $a^2/(a^2 + b^2)$. Add the two: whatever the weights, the sum is **1**. Two numbers of variance 1
@@ -305,7 +305,7 @@ def split_and_its_mistake():
 # We told our heads what to look for. What do heads do on their own? While this page was built, a
 # small Transformer learned to write words backwards: 3 to 8 random letters, width 32. Two layers
 # read the word and two write it. Each attention has four heads of size 8. The layers that write
-# have a second attention, which looks from what is written to what was read.
+# have a second attention, *cross-attention*, which looks from what is written to what was read.
 
 
 # %%
@@ -314,7 +314,7 @@ def what_heads_look_at():
     """How good the trained model is on words that it has not seen, and what its heads look at."""
     model, task = reverse.trained()
     (written,) = task.write(model, ["window"])
-    last = reverse.shares("from writing to reading, layer 2")["the letter to write"]
+    last = reverse.shares("cross-attention, layer 2")["the letter to write"]
     return Words(f"""
         Of {reverse.TESTED} words that training never saw it writes
         {100 * reverse.exact_match():.1f} % without a mistake: *window* becomes *{written}*. You saw
@@ -503,8 +503,8 @@ def heads_removed():
 # %% [markdown]
 # Michel, Levy and Neubig 2019, *Are Sixteen Heads Really Better than One?*, removed heads from
 # large trained models. Of the 96 heads in a translator's encoder, only 8 made a difference beyond
-# chance when removed one at a time, and half of these removals *raised* BLEU. The attention from
-# writing to reading needed its heads more. To choose which heads to remove, they did not try out
+# chance when removed one at a time, and half of these removals *raised* BLEU. Cross-attention
+# needed its heads more. To choose which heads to remove, they did not try out
 # every head. They imagined a factor $g_i$ in front of each, equal to 1, and looked at the size of
 # its *gradient*: a head whose factor has a small gradient can go.
 #

@@ -126,13 +126,13 @@ def other_orders() -> Simulation:
 # We want numbers that stay small and never repeat, and a step should be the same step everywhere. A
 # clock does that: the fast hand tells near times apart, the slow one far times.
 #
-# The paper's clock (section 3.5) has $d/2$ hands, where $d$ is the width of a word's vector. Hand
-# $i$ moves on by the angle $f_i = 10000^{-2i/d}$ at each place. Its tip gives two numbers: how far
+# The paper's clock (section 3.5) has $D/2$ hands, where $D$ is the width of a word's vector. Hand
+# $i$ moves on by the angle $f_i = 10000^{-2i/D}$ at each place. Its tip gives two numbers: how far
 # right it is, and how far up.
 #
-# $$PE(p, 2i) = \sin(p f_i)$$
+# $$\mathrm{PE}(p, 2i) = \sin(p f_i)$$
 #
-# $$PE(p, 2i+1) = \cos(p f_i)$$
+# $$\mathrm{PE}(p, 2i+1) = \cos(p f_i)$$
 #
 # Our width of 8 has four hands, those of [the clocks](#turning), and the angles come out round: 1,
 # 0.1, 0.01, 0.001. (In radians; a full turn is 2π.) By hand, place 2: the first pair is
@@ -150,7 +150,8 @@ def heatmap() -> Simulation:
 # ### Bounded, and never twice the same
 #
 # **Bounded.** The tip of a hand is always at distance 1 from the middle: $\sin^2 + \cos^2 = 1$.
-# With $d/2$ hands, $PE(p)$ has the length $\sqrt{d/2}$ at every place, the first or the millionth.
+# With $D/2$ hands, $\mathrm{PE}(p)$ has the length $\sqrt{D/2}$ at every place, the first or the
+# millionth.
 #
 # **Unique.** The first hand moves by 1, and π is irrational, so no whole number of steps makes a
 # whole number of turns. But it can come close.
@@ -186,7 +187,7 @@ def never_twice():
 # $(-\sin kf, \cos kf)$: they depend on $k$ and $f$, but not on $p$. Together they are a block of
 # 2 × 2. Put one such block for each hand along the diagonal of a matrix $M_k$, and you have
 #
-# $$PE(p+k) = M_k\,PE(p)$$
+# $$\mathrm{PE}(p+k) = M_k\,\mathrm{PE}(p)$$
 #
 # $M_k$ turns each pair and keeps its length: it is a *rotation*. The matrix that turns back is
 # $M_{-k}$, which is $M_k^\top$.
@@ -210,7 +211,8 @@ def one_matrix_for_all_places():
     return [
         Matrix("M_1", step(1, 8), range(8), range(8), 1),
         Words(f"""
-            At width 64, for the first 100 places and all steps up to 99, $M_k PE(p)$ and $PE(p+k)$
+            At width 64, for the first 100 places and all steps up to 99, $M_k \\mathrm{{PE}}(p)$
+            and $\\mathrm{{PE}}(p+k)$
             differ by {scientific(far)} at most.
         """),
     ]
@@ -218,8 +220,8 @@ def one_matrix_for_all_places():
 
 # %% [markdown]
 # The paper hopes that this lets a model look at *relative* places. Let $M_{-1}$ be the learned
-# matrix of the queries: the query of place $p$ is $M_{-1}PE(p) = PE(p-1)$, so it asks for the place
-# before, everywhere. Whether training *finds* such a matrix is another question.
+# matrix of the queries: the query of place $p$ is $M_{-1}\mathrm{PE}(p) = \mathrm{PE}(p-1)$, so it
+# asks for the place before, everywhere. Whether training *finds* such a matrix is another question.
 #
 # ### How similar are two places?
 #
@@ -229,15 +231,15 @@ def one_matrix_for_all_places():
 #
 # These are the numbers below the clocks. Their sum depends on the *distance* alone:
 #
-# $$PE(p) \cdot PE(p+k) = \sum_i \cos(k f_i)$$
+# $$\mathrm{PE}(p) \cdot \mathrm{PE}(p+k) = \sum_i \cos(k f_i)$$
 #
 # So the curve in the simulation keeps its shape when you move the picked row. And $k$ and $-k$ give
 # the same sum: it tells how far apart two places are, not which of them comes first.
 #
 # ### The way back
 #
-# Forward is $Y = X + PE$, and nothing in $PE$ is learned. Raise an entry of $X$ a little, and the
-# same entry of $Y$ rises by as much: $\mathrm{d}X = \mathrm{d}Y$.
+# Forward is $Y = X + \mathrm{PE}$, and nothing in $\mathrm{PE}$ is learned. Raise an entry of $X$ a
+# little, and the same entry of $Y$ rises by as much: $\mathrm{d}X = \mathrm{d}Y$.
 
 
 # %%
@@ -253,7 +255,7 @@ def the_lines_of_sinusoids():
                 "table = ": "Room for the table.",
                 "table[:, ::2] = ": "The even dimensions are the sines,",
                 "table[:, 1::2] = ": "the odd ones the cosines.",
-                "return table": "$PE$, a row for each place.",
+                "return table": r"$\mathrm{PE}$, a row for each place.",
             },
         ),
         Beside(
@@ -274,12 +276,13 @@ def the_lines_of_sinusoids():
 # sentence of the batch that has a place $t$. So its gradient collects from all of them.
 #
 # Here are two sentences, *old dog bites man* and *dog bites man*. The library puts the words of a
-# batch below each other: 7 rows, with the places 0, 1, 2, 3 and again 0, 1, 2. Let $L_{nt}$ be 1
-# where row $n$ is at place $t$, else 0. Then forward is a matrix product like any other:
+# batch below each other: 7 rows, with the places 0, 1, 2, 3 and again 0, 1, 2. A matrix $P$ picks a
+# row of $W$ for each: $P_{nt}$ is 1 where row $n$ is at place $t$, else 0. Then forward is a matrix
+# product like any other:
 #
-# $$Y = X + LW$$
+# $$Y = X + PW$$
 #
-# $$\mathrm{d}X = \mathrm{d}Y, \quad \mathrm{d}W = L^\top\,\mathrm{d}Y$$
+# $$\mathrm{d}X = \mathrm{d}Y, \quad \mathrm{d}W = P^\top\,\mathrm{d}Y$$
 #
 # Row $t$ of $\mathrm{d}W$ is the sum of all rows of $\mathrm{d}Y$ at place $t$. Here each word has
 # two numbers, and $W$ has rows for six places.
@@ -301,7 +304,7 @@ def a_row_collects():
     assert np.allclose(chosen.T @ dy, layer.weight.grad)
     first, second = layer.weight.grad[0].astype(int)
     return [
-        Matrix("L", chosen, names, range(6)),
+        Matrix("P", chosen, names, range(6)),
         Matrix(r"\mathrm{d}Y", dy, names, range(2)),
         Matrix(r"\mathrm{d}W", layer.weight.grad, of_place, range(2)),
         Words(f"""
@@ -328,7 +331,7 @@ def the_lines_of_learned_positions():
         {
             "positions = ": "The places that forward kept.",
             "dy_of_position = ": "If sentences have an axis of their own, first sum over it.",
-            "scatter_add": r"""$\mathrm{d}W = L^\top\,\mathrm{d}Y$, added to what was there.""",
+            "scatter_add": r"""$\mathrm{d}W = P^\top\,\mathrm{d}Y$, added to what was there.""",
             "return": r"$\mathrm{d}X = \mathrm{d}Y$, as with sinusoids.",
         },
     )
@@ -431,9 +434,9 @@ def the_lines_of_rotary_backward():
 # ## Lower the score: ALiBi
 #
 # Press et al. (2022) need no vectors. They subtract something from each score, more for keys that
-# are further away. Let $D_{ts}$ be the distance between the places $t$ and $s$. Then
+# are further away. The distance between the places $t$ and $s$ is $|t - s|$:
 #
-# $$Z = \frac{E}{\sqrt{d_k}} - m\,D$$
+# $$Z_{ts} = \frac{E_{ts}}{\sqrt{d_k}} - m\,|t - s|$$
 #
 # The slope $m$ differs from head to head: with 8 heads it is 1/2, 1/4 and so on to 1/256. Nothing
 # is learned. The name means *attention with linear biases*.
@@ -448,7 +451,7 @@ def lower_by_distance():
     _, after = attend(x, lambda words: (words, words, words, None, bias[0]))
     halves = math.log(2) / -bias[:, 0, 1]
     return [
-        Matrix("-mD", bias[0], words, words),
+        Matrix(r"\text{added to } Z", bias[0], words, words),
         Matrix(r"A \text{ without}", before, words, words, 1),
         Matrix(r"A \text{ with}", after, words, words, 1),
         Words(f"""
@@ -462,8 +465,9 @@ def lower_by_distance():
 
 
 # %% [markdown]
-# And the way back? $mD$ is a constant, like $PE$: $\mathrm{d}E = \mathrm{d}Z/\sqrt{d_k}$, as
-# always. But a key far away has little weight, so it gets little gradient, too.
+# And the way back? $m\,|t - s|$ is a constant, like $\mathrm{PE}$: $\mathrm{d}E =
+# \mathrm{d}Z/\sqrt{d_k}$, as always. But a key far away has little weight, so it gets little
+# gradient, too.
 
 
 # %%
@@ -477,10 +481,7 @@ def the_lines_of_alibi():
         ),
         Beside(
             alibi,
-            {
-                "return": "$-mD$ for each head, (heads, queries, keys); $D$ comes from the places "
-                "of queries and keys."
-            },
+            {"return": r"$-m\,|t - s|$ for each head, (heads, queries, keys)."},
         ),
         Beside(
             BiasedAttention.forward,
@@ -633,14 +634,15 @@ def the_table_of_the_study():
 #
 # | forward | backward | shape |
 # |---|---|---|
-# | sinusoids: $Y = X + PE$ | $\mathrm{d}X = \mathrm{d}Y$ | $(T, d)$ |
-# | learned: $Y = X + LW$ | $\mathrm{d}X = \mathrm{d}Y$ | $(T, d)$ |
-# | | $\mathrm{d}W = L^\top\,\mathrm{d}Y$, a scatter-add | (places, $d$) |
+# | sinusoids: $Y = X + \mathrm{PE}$ | $\mathrm{d}X = \mathrm{d}Y$ | $(T, D)$ |
+# | learned: $Y = X + PW$ | $\mathrm{d}X = \mathrm{d}Y$ | $(T, D)$ |
+# | | $\mathrm{d}W = P^\top\,\mathrm{d}Y$, a scatter-add | (places, $D$) |
 # | rotary: $q' = R_t\,q$ | $\mathrm{d}q = R_{-t}\,\mathrm{d}q'$, keys likewise | $(T, d_k)$ |
-# | ALiBi: $Z = E/\sqrt{d_k} - mD$ | $\mathrm{d}E = \mathrm{d}Z/\sqrt{d_k}$ | $(T, S)$ |
+# | ALiBi lowers $Z$ by $m$ times the distance | $\mathrm{d}E = \mathrm{d}Z/\sqrt{d_k}$ | $(T, S)$ |
 #
 # Without positions, reordering $X$ to $PX$ reorders $O$ to $P\,O$. With sinusoids,
-# $PE(p+k) = M_k\,PE(p)$. With rotary positions, places enter the score by $t - s$ alone.
+# $\mathrm{PE}(p+k) = M_k\,\mathrm{PE}(p)$. With rotary positions, places enter the score by
+# $t - s$ alone.
 
 # %% [markdown]
 # ## Often told: check it
@@ -692,7 +694,7 @@ def quiz() -> list[Question]:
         ),
         Question(
             question="At width 8 the four hands move by 1, 0.1, 0.01 and 0.001 at each place. What "
-            "is the dot product of $PE(3)$ and $PE(10)$? (Two decimals.)",
+            "is the dot product of $\\mathrm{PE}(3)$ and $\\mathrm{PE}(10)$? (Two decimals.)",
             answer=float(np.cos(7 * ANGLES).sum()),
             mistakes={
                 4: "A place with itself gives 4. If you took cosines, set your calculator to "

@@ -515,8 +515,8 @@ def gradient_check():
 # Go back to [gradient against depth](#depth) and choose the gradient of $W_2$. In pre-norm the sums
 # are never normalised, so the rows grow from layer to layer, and the norm behind the last layer
 # divides the gradient by their size. Xiong et al. (2020) prove it for untrained layers: in pre-norm
-# the gradient of the last layer's $W_2$ falls like $1/\sqrt{L}$ with the number of layers $L$, in
-# post-norm it does not.
+# the gradient of the last layer's $W_2$ falls like one over the root of the
+# number of layers, in post-norm it does not.
 
 
 # %%

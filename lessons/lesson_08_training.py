@@ -62,14 +62,14 @@ def train_it_yourself() -> Simulation:
 # we tell the model? That *cat* is right: 1 for *cat*, 0 for the others. Call what the model thinks
 # $p$, and what it is told $p^*$.
 #
-# The **cross-entropy** is the price the model pays, a sum over all $N$ words it can choose from:
+# The **cross-entropy** is the price the model pays, a sum over all words it can choose from:
 #
 # $$\mathrm{loss} = -\sum_v p^*_v \log p_v$$
 #
 # If one word is right, one term is left: minus the logarithm of its probability. Being sure and
 # right costs nothing, $-\log 1 = 0$. If the model thinks the right word impossible, it pays
-# infinitely much. Guessing evenly among $N$ words costs $\log N$: every loss curve above begins
-# there, or a bit higher.
+# infinitely much. Guessing evenly among $d_{vocab}$ words costs $\log d_{vocab}$: every loss curve
+# above begins there, or a bit higher.
 
 # %%
 thought = by_hand.loss_and_gradient(by_hand.LOGITS, 0.0)
@@ -119,9 +119,9 @@ def four_words():
 # To reach a loss of 0 a model must be infinitely sure, with the logit of the right word infinitely
 # far above all others. It will keep trying for as long as you train it. **Label smoothing**
 # (Szegedy et al. 2016; section 5.4) tells it something else: a small share $\varepsilon_{ls}$, 0.1
-# in the paper, is taken from the right word and shared out among all $N$.
+# in the paper, is taken from the right word and shared out among all $d_{vocab}$ words.
 #
-# $$p^*_v = (1 - \varepsilon_{ls})\,[v\ \mathrm{is\ right}] + \frac{\varepsilon_{ls}}{N}$$
+# $$p^*_v = (1 - \varepsilon_{ls})\,[v\ \mathrm{is\ right}] + \frac{\varepsilon_{ls}}{d_{vocab}}$$
 #
 # The bracket is 1 for the right word and 0 for the others. The derivation above needs only that the
 # $p^*_v$ sum to 1, and they still do. So the gradient is still $p - p^*$.
@@ -183,7 +183,7 @@ def the_lines_of_the_loss():
                 "xp = ": "",
                 "dlogits = ": "The result is written over the exponentials.",
                 "dlogits *= ": "$p$, times the row's share in the mean, `dlosses`.",
-                "if smoothing": r"Minus $\varepsilon_{ls} / N$, for every word.",
+                "if smoothing": r"Minus $\varepsilon_{ls} / d_{vocab}$, for every word.",
                 "dlogits[": r"Minus $1 - \varepsilon_{ls}$, for the right one.",
                 "return": r"$p - p^*$, times that share. No logarithm is left.",
             },
@@ -509,9 +509,9 @@ def gradient_check():
 #
 # | forward | backward | shape |
 # |---|---|---|
-# | $p^* = (1 - \varepsilon_{ls})\,[\mathrm{right}] + \varepsilon_{ls} / N$ | none | $(T, N)$ |
-# | softmax, then $-\sum_v p^*_v \log p_v$ | $\mathrm{d}z = p - p^*$ | $(T, N)$ |
-# | mean over the positions that count | times 1 over their number | $(T, N)$ |
+# | $p^* = (1 - \varepsilon_{ls})\,[\mathrm{right}] + \varepsilon_{ls}/d_{vocab}$ | none | as $z$ |
+# | softmax of $z$, then $-\sum_v p^*_v \log p_v$ | $\mathrm{d}z = p - p^*$ | $(T, d_{vocab})$ |
+# | mean over the positions that count | times 1 over their number | as $z$ |
 # | $y = x\,k$ | $\mathrm{d}x = \mathrm{d}y\,k$ | as $x$ |
 #
 # | step of training | rule |

@@ -65,13 +65,13 @@ def the_whole_transformer():
                 "(lesson 7).",
                 "x = self.decoder": "The decoder's blocks, each of which looks at $H$. Call the "
                 "result $Y$.",
-                "return": r"The logits $L = YE^\top$, with the table $E$ once more.",
+                "return": r"The logits $Z = Y\,W^{E\top}$, with the table $W^E$ once more.",
             },
         ),
         Beside(
             Transformer.backward,
             {
-                "dx, dmemory": r"From $\mathrm{d}L$ through the table to $\mathrm{d}Y$, then down "
+                "dx, dmemory": r"From $\mathrm{d}Z$ through the table to $\mathrm{d}Y$, then down "
                 "the decoder, which returns two gradients.",
                 "self.target": "One goes to the rows of the table that the decoder has read.",
                 "self.source": "The other goes down the encoder, to the rows that the encoder has "
@@ -87,18 +87,18 @@ def the_whole_transformer():
 # Begin with a Transformer that has no layer at all. It looks up a row of the table, and at once
 # compares it with all rows. There are three symbols, *a*, *b* and *c*, each with a row of four
 # numbers. The model reads *a*, and the right answer is *b*. As in section 3.4 of the paper, each
-# row is multiplied by $\sqrt{D}$ when it is looked up; here that is 2. (From here on $E$ is the
-# table and $L$ are the logits. In earlier lessons the two letters stood for scores and for a loss.)
+# row is multiplied by $\sqrt{D}$ when it is looked up; here that is 2. ($Z$ is what
+# goes into a softmax: scaled scores in lesson 3, logits here.)
 #
-# $$x = \sqrt{D}\,E_a$$
+# $$x = \sqrt{D}\,W^E_a$$
 #
-# $$L_v = \sum_i x_i\,E_{vi}$$
+# $$z_v = \sum_i x_i\,W^E_{vi}$$
 #
-# $$p = \mathrm{softmax}(L)$$
+# $$p = \mathrm{softmax}(z)$$
 #
 # The loss is $-\ln p_b$, and its gradient at the logits is $p - p^*$, where $p^*$ is 1 for the
-# right symbol and 0 elsewhere. (If the loss is a mean over $n$ symbols, the gradient is
-# $(p - p^*)/n$.)
+# right symbol and 0 elsewhere. (If the loss is a mean over several symbols, the gradient is divided
+# by their number.)
 
 # %%
 SYMBOLS, FEATURES = ["a", "b", "c"], ["1", "2", "3", "4"]
@@ -135,26 +135,26 @@ def the_napkin():
     p = np.exp([2, 0, 0]) / np.exp([2, 0, 0]).sum()
     a, rest = made.dlogits[0, 0], made.dlogits[0, 2]
     return [
-        Matrix("E", np.eye(3, 4), SYMBOLS, FEATURES),
-        Matrix(r"\mathrm{d}L", made.dlogits, ["reads a"], SYMBOLS),
+        Matrix("W^E", np.eye(3, 4), SYMBOLS, FEATURES),
+        Matrix(r"\mathrm{d}z", made.dlogits, ["reads a"], SYMBOLS),
         Matrix(r"\text{from the output}", made.by_output, SYMBOLS, FEATURES, 3),
         Matrix(r"\text{from the input}", made.by_input, SYMBOLS, FEATURES, 3),
-        Matrix(r"\mathrm{d}E", made.both, SYMBOLS, FEATURES, 3),
+        Matrix(r"\mathrm{d}W^E", made.both, SYMBOLS, FEATURES, 3),
         Words(f"""
             By hand: $x$ is (2, 0, 0, 0), so the logits are (2, 0, 0). $e^2$ is 7.389, and *a* gets
             7.389 / (7.389 + 2) = {plain(p[0])}. That is too much, and *b* has too little: $p - p^*$
             is ({plain(a)}, {plain(made.dlogits[0, 1])}, {plain(rest)}).
 
-            The table is used twice. **At the end**, $L_v$ is a product of $x$ and row $v$, so row
-            $v$ gets $\\mathrm{{d}}L_v\\,x$. Every row gets something, even that of *c*, which does
+            The table is used twice. **At the end**, $z_v$ is a product of $x$ and row $v$, so row
+            $v$ gets $\\mathrm{{d}}z_v\\,x$. Every row gets something, even that of *c*, which does
             not occur at all: *c* should become less likely. **At the beginning** only row *a* was
-            looked up. The gradient of $x$ is $\\sum_v \\mathrm{{d}}L_v E_v$, and row *a* gets this
-            times 2.
+            looked up. The gradient of $x$ is $\\sum_v \\mathrm{{d}}z_v W^E_v$, and row *a* gets
+            this times 2.
 
             The two add up. The first number of row *a* gets {plain(a)} · 2 + 2 · {plain(a)} =
-            {plain(made.both[0, 0])}. Is that right? The logit of *a* is $2 E_{{a1}}^2$. A square
-            has two equal factors, and half of the slope $4 E_{{a1}}$ comes from each. Leave one of
-            the two gradients out, and you have half the slope of a square.
+            {plain(made.both[0, 0])}. Is that right? The logit of *a* is $2\\,(W^E_{{a1}})^2$. A
+            square has two equal factors, and half of the slope $4\\,W^E_{{a1}}$ comes from each.
+            Leave one of the two gradients out, and you have half the slope of a square.
         """),
     ]
 
@@ -164,11 +164,11 @@ def the_napkin():
 #
 # In the real model there is a third use: the encoder looks up its symbols, too. The decoder reads
 # the id $i_t$ at its position $t$ and looks up the row $X_t$; the encoder reads the id $j_s$ at its
-# position $s$ and looks up the row $X'_s$. Where is $E_{vk}$ used? In the logit of $v$ at every
+# position $s$ and looks up the row $X'_s$. Where is $W^E_{vk}$ used? In the logit of $v$ at every
 # position $t$, with the factor $Y_{tk}$. In $X_{tk}$ wherever $i_t = v$, and in $X'_{sk}$ wherever
-# $j_s = v$, with the factor $\sqrt{D}$. So $\mathrm{d}E_{vk}$ has three parts:
+# $j_s = v$, with the factor $\sqrt{D}$. So $\mathrm{d}W^E_{vk}$ has three parts:
 #
-# $$\text{output} \quad \sum_t \mathrm{d}L_{tv}\,Y_{tk}$$
+# $$\text{output} \quad \sum_t \mathrm{d}Z_{tv}\,Y_{tk}$$
 #
 # $$\text{decoder} \quad \sqrt{D} \sum_{i_t = v} \mathrm{d}X_{tk}$$
 #
@@ -186,8 +186,8 @@ def the_lines_of_the_table():
         Beside(
             output_projection_backward,
             {
-                "return": r"$\mathrm{d}Y = \mathrm{d}L\,E$, and the first part, "
-                r"$\mathrm{d}L^\top\,Y$."
+                "return": r"$\mathrm{d}Y = \mathrm{d}Z\,W^E$, and the first part, "
+                r"$\mathrm{d}Z^\top\,Y$."
             },
         ),
         Beside(
@@ -450,21 +450,21 @@ def gradient_check():
 # %% [markdown]
 # ## To take with you
 #
-# $E$ is the table, $Y$ what leaves the decoder, $H$ the memory, $T$ and $S$ the lengths of target
-# and source, $V$ the number of symbols, $n$ the number of losses averaged.
+# $W^E$ is the table, $Z$ the logits, $Y$ what leaves the decoder, $H$ the memory, $T$ and $S$ the
+# lengths of target and source, $d_{vocab}$ the number of symbols.
 #
 # | forward | backward | shape |
 # |---|---|---|
-# | loss: mean of $-\ln p$ | $\mathrm{d}L = (p - p^*)/n$ | $(T, V)$ |
-# | $L = YE^\top$ | $\mathrm{d}Y = \mathrm{d}L\,E$ | $(T, D)$ |
-# | | to $\mathrm{d}E$: $\mathrm{d}L^\top\,Y$ | $(V, D)$ |
+# | loss: mean of $-\ln p$ | $\mathrm{d}z = p - p^*$, over the number of losses | $(T, d_{vocab})$ |
+# | $Z = Y\,W^{E\top}$ | $\mathrm{d}Y = \mathrm{d}Z\,W^E$ | $(T, D)$ |
+# | | to $\mathrm{d}W^E$: $\mathrm{d}Z^\top\,Y$ | $(d_{vocab}, D)$ |
 # | $u = x + f(x)$ | $\mathrm{d}x = \mathrm{d}u$, plus what comes back through $f$ | $(T, D)$ |
 # | self-attention | $\mathrm{d}X$ is the sum of three roads | $(T, D)$ |
 # | cross-attention | $\mathrm{d}Q$ stays in the decoder | $(T, D)$ |
 # | | $\mathrm{d}K$ and $\mathrm{d}V$ go to the memory | $(S, D)$ |
 # | $N$ blocks read $H$ | $\mathrm{d}H$ is the sum of $2N$ roads | $(S, D)$ |
-# | $x_t = \sqrt{D}\,E_{i_t}$ | to row $i_t$ of $\mathrm{d}E$: $\sqrt{D}\,\mathrm{d}x_t$ | $(D)$ |
-# | the table is used three times | `grad +=`, three times | $(V, D)$ |
+# | $x_t = \sqrt{D}\,W^E_{i_t}$ | to row $i_t$ of $\mathrm{d}W^E$: times $\sqrt{D}$ | $(D)$ |
+# | the table is used three times | `grad +=`, three times | $(d_{vocab}, D)$ |
 
 # %% [markdown]
 # ## Find the bug
@@ -646,7 +646,7 @@ def quiz() -> list[Question]:
             "One table serves encoder, decoder and output. A symbol occurs neither in the source "
             "nor in the target of a batch. What is the gradient of its row?",
             "The softmax divides by a sum over all symbols, so even this symbol is made a little "
-            "less likely at every position: its row gets $\\sum_t p_{tv} Y_t / n$ from the output.",
+            "less likely at every position: its row gets $\\sum_t p_{tv} Y_t$ from the output.",
             2,
             {
                 "0": "It is true that nobody looks this symbol up. But the output uses all rows of "

@@ -132,8 +132,8 @@ def the_lines_of_the_score():
 # ## What 36 heads look at
 #
 # The translator has twelve heads of each kind. *Reading* is the encoder's self-attention, *writing*
-# the decoder's, *from writing to reading* is cross-attention. Within one text positions give us
-# $p(t)$: the word before, the word after. From writing to reading we ask for more: does the head
+# the decoder's, *cross-attention* looks from writing to reading. Within one text positions give us
+# $p(t)$: the word before, the word after. Of cross-attention we ask for more: does the head
 # look at the word that is being **translated**? For that we must know which English piece goes with
 # which German one, without asking a head. So we count. Of the 29,000 pairs of captions $n(s)$
 # contain the English piece $s$, $n(t)$ the German piece $t$, and $n(s, t)$ both. Dice's coefficient
@@ -372,7 +372,7 @@ def what_is_left():
             order {drawn[4]:.1f} (mean of three draws). And look at the last column: without *any*
             head that reads, {encoder[-1, 1]:.1f} are left. Then each English word reaches the
             decoder alone, with its place but without its neighbours, and for short captions that is
-            often enough. Without the heads from writing to reading no word would reach the decoder.
+            often enough. Without cross-attention no word would reach the decoder.
 
             Voita et al. 2019 pruned the encoder of a translator of the paper's base size, which
             has 48 heads (6 layers of 8): they took out 38 of them and lost 0.15 BLEU. Their method

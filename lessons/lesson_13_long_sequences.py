@@ -277,7 +277,7 @@ def gradient_check():
 # From here on, the methods compute something else than the paper's attention, and each of them
 # gives something up. The first one still has all $T^2$ scores. It shrinks what a model remembers
 # while it *writes*: the keys and values of all words so far (the *cache*). In **grouped-query
-# attention** (Ainslie et al. 2023) $H$ heads of queries share fewer heads of keys and values. If
+# attention** (Ainslie et al. 2023) $h$ heads of queries share fewer heads of keys and values. If
 # all share a single one, it is *multi-query* attention (Shazeer 2019). Head $i$ uses the keys and
 # values of its group $g$:
 #

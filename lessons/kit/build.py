@@ -25,7 +25,7 @@ from pathlib import Path
 import numformer
 import toy_tasks
 from lessons import COURSE, FOLDER, Entry, load, opening, published
-from lessons.kit import further, reference
+from lessons.kit import further, reference, symbols
 from lessons.kit.exercise import Exercise
 from lessons.kit.index import index_page, summary_page
 from lessons.kit.lesson import Matrix, Picture, Piece, pieces, plain
@@ -33,6 +33,7 @@ from lessons.kit.papers import linked
 from lessons.kit.percent import Cell, cells
 from lessons.kit.quiz import Question
 from lessons.kit.simulation import Simulation
+from lessons.kit.symbols import Marker
 from numformer.errors import InputError, complain
 from numformer.runs.checkpoints import write_atomically
 
@@ -63,12 +64,17 @@ COUNTED = {"simulation": Simulation, "quiz question": Question, "exercise": Exer
 
 
 class Page:
-    """Turns the cells of a lesson into HTML, and collects the scripts that the page needs."""
+    """Turns the cells of a lesson into HTML, and collects the scripts that the page needs.
 
-    def __init__(self):
+    With the `number` of a lesson, `marker` marks the symbols of its formulas.
+    """
+
+    def __init__(self, number: int = 0):
         self.scripts: list[Path] = []
         self.counts = Counter()
         self._latex = LatexToMathML()
+        self.marker: Marker | None = None
+        self.marker = Marker(number, self.math) if number else None
         self._markdown = MarkdownIt("commonmark", {"html": True}).enable("table")
         self._markdown.use(
             dollarmath_plugin,
@@ -86,6 +92,7 @@ class Page:
     def markdown(self, text: str) -> str:
         """Markdown with $formulas$ -> HTML."""
         made = linked(self._markdown.render(text))
+        made = self.marker.code(made) if self.marker else made
         made = made.replace('<div class="math block">', '<div class="math block" tabindex="0">')
         # No line may begin with a comma that follows a formula.
         formula = r'(<span class="math inline">(?:(?!</span>).)*</span>[,.;:?)]+)'
@@ -97,7 +104,8 @@ class Page:
 
     def math(self, latex: str, display: bool = False) -> str:
         """A formula in LaTeX -> MathML."""
-        return self._latex.convert_with_local_state(latex.strip(), displaystyle=display)
+        made = self._latex.convert_with_local_state(latex.strip(), displaystyle=display)
+        return self.marker.formula(made) if self.marker else made
 
     def code(self, python: str) -> str:
         """Python -> HTML whose words have pygments' classes, for their colours."""
@@ -219,11 +227,12 @@ def inline_frame(piece: Piece, title: str) -> str:
 
 @dataclass(frozen=True)
 class Made:
-    """A lesson turned into HTML: its text, its scripts, and how many of COUNTED it has."""
+    """A lesson turned into HTML: its text, its scripts, how many of COUNTED it has, its symbols."""
 
     html: str
     scripts: str
     counts: dict[str, int]
+    symbols: list[str]  # in LaTeX
 
     @property
     def minutes(self) -> int:
@@ -252,9 +261,10 @@ class Made:
 
 def make(entry: Entry) -> Made:
     """Compute a lesson and turn it into HTML."""
-    module, page = load(entry.number), Page()
+    module, page = load(entry.number), Page(entry.number)
     body = "".join(page.cell(cell, module) for cell in cells(entry.path))
-    return Made(body, bundle(page.scripts), dict(page.counts))
+    used = sorted(page.marker.used) if page.marker else []
+    return Made(body, bundle(page.scripts), dict(page.counts), used)
 
 
 def origin(entry: Entry) -> str:
@@ -345,7 +355,8 @@ def lesson_page(entry: Entry, lesson: Made) -> str:
 <nav class="neighbours" aria-label="Where to go on">{beside}</nav></main>
 {further.contents(contents)}
 </div>"""
-    scripts = script("contents.js")
+    scripts = symbols.notes(lesson.symbols, entry.number, Page().math)
+    scripts += script("contents.js", "symbols.js")
     if lesson.scripts:
         scripts += f'<script type="module">\n{lesson.scripts}</script>\n'
     title = f"{entry.number}. {entry.title} · numformer"
@@ -379,6 +390,11 @@ def build(out: Path) -> str:
     others = {
         "summary": ("Summary", summary_page(course), "To print and to keep"),
         "glossary": ("Glossary", further.glossary_page(), "The words of the course, explained"),
+        "symbols": (
+            "Symbols",
+            further.page_of("Symbols", symbols.symbols_page(Page().math)),
+            "The symbols of the course, explained",
+        ),
         "search": (
             "Search",
             further.search_page(course, searched, names),

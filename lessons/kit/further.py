@@ -154,8 +154,8 @@ def page_of(title: str, body: str) -> str:
 {body}</article></main>"""
 
 
-FURTHER = {"summary": "Summary", "glossary": "Glossary", "reference": "Reference"}
-FURTHER |= {"search": "Search"}
+FURTHER = {"summary": "Summary", "glossary": "Glossary", "symbols": "Symbols"}
+FURTHER |= {"reference": "Reference", "search": "Search"}
 """The pages to which every page links."""
 
 

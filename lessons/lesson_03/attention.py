@@ -192,11 +192,11 @@ STEPS = (
         "upstream",
         "dO",
         "A gradient comes back",
-        "Later in the model, a loss $L$ is computed from $O$. An entry of $\\mathrm{d}O$ says how "
-        "much $L$ grows when this entry of $O$ grows a little. Choose $\\mathrm{d}O$ yourself.",
+        "Later in the model, a loss is computed from $O$. An entry of $\\mathrm{d}O$ says how "
+        "much it grows when this entry of $O$ grows a little. Choose $\\mathrm{d}O$ yourself.",
         "You double $\\mathrm{d}O$. What happens to the gradients that follow?",
         "They double: all that follows is **linear** in $\\mathrm{d}O$. Try it: type numbers.",
-        r"@doutput_{tj} = \frac{\partial L}{\partial @output_{tj}}",
+        r"@doutput_{tj} = \frac{\partial\,\mathrm{loss}}{\partial @output_{tj}}",
         [Code(BACKWARD, "def", of(*GIVEN))],
         ("output",),
         ("doutput",),

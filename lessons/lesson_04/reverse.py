@@ -36,7 +36,7 @@ PLACES = {
         "what was written before that": (1, 0, -1),
         "the start mark": (0, 0, 0),
     },
-    "from writing to reading": {
+    "cross-attention": {
         "the letter to write": (-1, 1, -1),
         "the letter written last": (-1, 1, 0),
         "the letter to write next": (-1, 1, -2),

@@ -22,7 +22,7 @@ def look(attention: str, word: str, head: int) -> dict[str, np.ndarray]:
     place = max(found, key=lambda name: found[name][head])
     return {
         "weights": reverse.weights_of(attention, batch)[0, head],
-        "rows": written if "writing" in attention else read,
+        "rows": read if attention.startswith("reading") else written,
         "columns": batch.target_in[0] if attention.startswith("writing,") else read,
         "place": SAID.index(place),
         "share": found[place][head],
@@ -82,8 +82,8 @@ pruning = Simulation(
     name="pruning",
     title="Remove heads and watch",
     say="Remove heads, one by one and together. Each dot is one of the 16 choices of heads to "
-    "remove. **Guess first:** the four heads *from writing to reading, layer 2* look alike. Is one "
-    "of them enough?",
+    "remove. **Guess first:** the four heads of *cross-attention, layer 2* look alike. Is one of "
+    "them enough?",
     caption="The share of words written without a mistake, against the number of heads removed "
     "from one attention.",
     alt="Dots for all 16 choices of heads to remove from one attention: exact match against how "

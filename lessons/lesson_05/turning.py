@@ -156,7 +156,7 @@ sinusoids = Simulation(
     "height 1 there and lower waves on both sides.",
     size=(6, 6.4),
     controls=[
-        Slider("width", "Width d", [8, 16, 32, 64, 128], start=3),
+        Slider("width", "Width D", [8, 16, 32, 64, 128], start=3),
         Choice("every", "A row is", [Option(1, "every place"), Option(10, "every tenth place")]),
         Slider("picked", "Picked row", range(ROWS), start=20, plays=True, live=True),
         Slider("other", "Compared with row", range(ROWS), start=23, shows_only=True),

@@ -267,7 +267,7 @@ BLOCKS = [
     Block("decoder self_attention", "self-attention", 1, 3),
     Block("encoder feed_forward", "encoder: FFN", 0, 2),
     Block("encoder self_attention", "self-attention", 0, 3),
-    Block("source embedding", "table E", 0.5, 4),
+    Block("source embedding", "table Wᴱ", 0.5, 4),
 ]
 EDGES = [  # in the direction of forward
     ("source embedding", "encoder self_attention"),

@@ -172,8 +172,8 @@ def network(name: str) -> tuple[Table, ...]:
 def norm(name: str) -> tuple[Table, ...]:
     own = f"{name}.norm"
     return (
-        Table("S", f"forward:{own}:x", f"backward:{own}:dx"),
-        Table(r"\hat S", f"saved:{own}:x_hat"),
+        Table("U", f"forward:{own}:x", f"backward:{own}:dx"),
+        Table(r"\hat U", f"saved:{own}:x_hat"),
         Table(r"\gamma", f"{own}.gamma"),
         Table(r"\beta", f"{own}.beta"),
         Table("Y", f"forward:{own}:y", f"backward:{own}:dy"),
@@ -181,19 +181,19 @@ def norm(name: str) -> tuple[Table, ...]:
 
 
 def embedded(side: str) -> tuple[Table, ...]:
-    return (Table("E", EMBEDDING), Table("X", f"forward:{side}:y", f"backward:{side}:dy"))
+    return (Table("W^E", EMBEDDING), Table("X", f"forward:{side}:y", f"backward:{side}:dy"))
 
 
 OF_HEAD = scaled_dot_product_attention, scaled_dot_product_attention_backward
 HEADS = r"Y = \mathrm{Concat}(A_1 V_1, A_2 V_2)\, W^O, \quad "
 HEADS += r"A_i = \mathrm{softmax}\!\left(\frac{Q_i K_i^\top}{\sqrt{d_k}}\right)"
-LOSS = r"\mathrm{loss} = -\frac{1}{3}\sum_t \log P_{t, y_t}, \quad P = \mathrm{softmax}(L)"
+LOSS = r"\mathrm{loss} = -\frac{1}{3}\sum_t \log P_{t, y_t}, \quad P = \mathrm{softmax}(Z)"
 KINDS = {  # of blocks: the lesson, the equation, the library's lines
-    "embed": (5, r"X = \sqrt{d_\mathrm{model}}\, E[\mathrm{ids}] + PE", (embed, embed_backward)),
+    "embed": (5, r"X = \sqrt{D}\, W^E[\mathrm{ids}] + \mathrm{PE}", (embed, embed_backward)),
     "attention": (4, HEADS, (*OF_HEAD, SelfAttention.backward, MultiHeadAttention.backward)),
     "sum": (
         6,
-        r"Y = \gamma \odot \hat S + \beta, \quad S = X + \mathrm{Sublayer}(X)",
+        r"Y = \gamma \odot \hat U + \beta, \quad U = X + \mathrm{Sublayer}(X)",
         (Residual.backward, layer_norm, layer_norm_backward),
     ),
     "network": (
@@ -202,15 +202,15 @@ KINDS = {  # of blocks: the lesson, the equation, the library's lines
         (FeedForward.forward, FeedForward.backward, linear_backward),
     ),
     "cross": (7, HEADS, (*OF_HEAD, MultiHeadAttention.backward)),
-    "output": (7, r"L = X E^\top", (output_projection, output_projection_backward)),
+    "output": (7, r"Z = X\, W^{E\top}", (output_projection, output_projection_backward)),
     "loss": (8, LOSS, (cross_entropy, cross_entropy_backward)),
-    "update": (8, r"w \leftarrow w - \eta\, \hat m / (\sqrt{\hat v} + \epsilon)", (adam,)),
+    "update": (8, r"w \leftarrow w - \eta\, \hat m / (\sqrt{\hat n} + \varepsilon)", (adam,)),
 }
-TIED = "The same $E$ serves source, target and output, so its gradient is the sum of three."
-COPIED = "Backward copies the gradient of the sum $S$ onto both roads that lead into it."
+TIED = "The same $W^E$ serves source, target and output, so its gradient is the sum of three."
+COPIED = "Backward copies the gradient of the sum $U$ onto both roads that lead into it."
 GATED = "Each position goes through by itself. No gradient passes where $G$ is negative."
 SAY = {
-    "source": f"Each symbol takes its row of $E$, and its position is added. {TIED}",
+    "source": f"Each symbol takes its row of $W^E$, and its position is added. {TIED}",
     "encoder_attention": "$X$ is read three times, for queries, keys and values, so its gradient "
     "is the sum of three.",
     "encoder_sum": f"What attention found is added to what it read. {COPIED}",
@@ -226,16 +226,16 @@ SAY = {
     "cross_sum": f"What was looked up in the source is added to what was there. {COPIED}",
     "decoder_network": GATED,
     "decoder_out": f"What leaves the decoder. {COPIED}",
-    "output": f"Each position is compared with the row of every symbol in $E$. {TIED}",
+    "output": f"Each position is compared with the row of every symbol in $W^E$. {TIED}",
     "loss": "The loss says how little probability the right symbols got. Here the way back begins: "
-    "the gradient of the logits $L$ is the prediction minus the right answer, over the number of "
+    "the gradient of the logits $Z$ is the prediction minus the right answer, over the number of "
     "positions.",
     "update": "Every weight takes a step against its gradient. The first step is as long as the "
     "rate, 0.01, whatever the gradient's size. Press **One step on this pair**: then all numbers "
     "are those after the step.",
 }
 MEMORY = Table("H", "forward:encoder:y", f"backward:{CROSS}.sublayer:dmemory")
-LOGITS = Table("L", "forward:output:y", "backward:loss:dx", columns=NAMES)
+LOGITS = Table("Z", "forward:output:y", "backward:loss:dx", columns=NAMES)
 PARTS = [
     Part(name, label, column, row, SAY[name], *KINDS[kind], tables)
     for name, label, column, row, kind, tables in (
@@ -253,11 +253,11 @@ PARTS = [
         ("decoder_out", "add & norm", 1, 6, "sum", norm(model.DECODER_NETWORK)),
         (
             "output",
-            "output: times Eᵀ",
+            "output: logits",
             *(1, 7, "output"),
             (
                 Table("X", "forward:output:x", "backward:output:dx"),
-                Table("E", EMBEDDING),
+                Table("W^E", EMBEDDING),
                 LOGITS,
             ),
         ),

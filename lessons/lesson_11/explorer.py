@@ -30,7 +30,7 @@ TEMPERATURES = 0.25, 0.5, 1.0, 2.0, 4.0
 HEADS_IN_ALL = [
     (kind, layer, head) for kind in KINDS for layer in range(LAYERS) for head in range(HEADS)
 ]
-TITLES = {"encoder": "Reading", "decoder": "Writing", "cross": "From writing to reading"}
+TITLES = {"encoder": "Reading", "decoder": "Writing", "cross": "Cross-attention"}
 SEEN = 0.02  # a weight below this has no line
 
 

@@ -116,7 +116,7 @@ def replayed() -> Simulation:
         "formed",
         title="Replay the training",
         say="A model with three layers of four heads learns to write words backwards. Play its "
-        "training, and watch one head that looks from writing to reading. **Guess first:** which "
+        "training, and watch one head of cross-attention. **Guess first:** which "
         "comes first, the anti-diagonal or words without a mistake? Do all layers find the letter "
         "to be written?",
         caption="The weights of one head after training, and how they formed.",

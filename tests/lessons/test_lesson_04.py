@@ -59,13 +59,13 @@ def test_the_trained_model_is_as_the_text_says():
     right = [answer == word[::-1] for answer, word in written]
     assert reverse.exact_match() == np.mean(right) >= 0.9  # by writing letter after letter
     shares = {name: reverse.shares(name) for name in reverse.ATTENTIONS}
-    assert shares["from writing to reading, layer 2"]["the letter to write"].min() > 0.6
+    assert shares["cross-attention, layer 2"]["the letter to write"].min() > 0.6
     batch, total = reverse.tested(), 0.0
-    weights = reverse.weights_of("from writing to reading, layer 2", batch)
+    weights = reverse.weights_of("cross-attention, layer 2", batch)
     for row, word in enumerate(words):  # the share, letter by letter
         assert batch.source[row, len(word)] == END
         total += sum(weights[row, 3, t, len(word) - 1 - t] for t in range(len(word)))
-    share = shares["from writing to reading, layer 2"]["the letter to write"][3]
+    share = shares["cross-attention, layer 2"]["the letter to write"][3]
     assert abs(share - total / sum(map(len, words))) < 1e-5
 
 
@@ -81,7 +81,7 @@ def test_what_is_said_of_removed_heads_is_what_was_measured():
             assert reverse.exact_match() == reverse.left_without(name, others)
             alone[name] = max(alone[name], reverse.exact_match())
             value[...] = kept
-    last, every = "from writing to reading, layer 2", (0, 1, 2, 3)
+    last, every = "cross-attention, layer 2", (0, 1, 2, 3)
     assert alone[last] == min(alone.values()) < 0.3
     left = reverse.left_without
     assert left("reading, layer 1", every) > 0.9 and left(last, every) < 0.1

@@ -12,7 +12,7 @@ from lessons import reference
 from lessons.kit.lesson import Beside, pieces, plain
 
 LESSONS = [entry for entry in lessons.COURSE if entry.path]
-FURTHER = "index", "summary", "glossary", "search", "teaching", "published"
+FURTHER = "index", "summary", "glossary", "symbols", "search", "teaching", "published"
 FURTHER += "reference", *(f"reference_{page}" for page in reference.PAGES)
 FURTHER = [f"{name}.html" for name in FURTHER]
 PAGES = [*FURTHER, *(entry.page for entry in LESSONS)]

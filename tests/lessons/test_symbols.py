@@ -1,0 +1,69 @@
+"""The table of symbols is complete and without contradiction, and the pages show it."""
+
+import re
+from collections import Counter
+
+import pytest
+
+import lessons
+from lessons.kit import symbols
+
+LATEX = r"W^{Q\top}_1 + x_i"
+
+
+def test_a_symbol_has_one_meaning_in_a_lesson():
+    uses = Counter()
+    for symbol in symbols.symbols():
+        assert symbol.says.endswith("."), symbol
+        uses.update((symbol.latex, number) for number in symbol.only or ["elsewhere"])
+    assert [use for use, count in uses.items() if count > 1] == []
+
+
+def test_the_lessons_use_the_symbols_where_the_table_says_so(builder, site):
+    folder, _ = site
+    used = {e.number: builder.made(e, folder)[0].symbols for e in lessons.COURSE if e.path}
+    for symbol in symbols.symbols():
+        for number in symbol.only or [symbol.lesson]:
+            assert symbol.latex in used[number], f"lesson {number} does not use {symbol.latex}"
+            assert symbols.in_lesson(number)[symbol.latex] == symbol
+
+
+def test_each_part_of_a_symbol_is_marked(builder):
+    page = builder.Page(4)
+    marks = re.findall(r'data-symbol="(.*?)"[^>]*>(\w|⊤)?', page.math(LATEX))
+    assert marks == [("W^Q", "W"), ("W^Q", "Q"), (r"\top", "⊤"), ("x", "x"), ("i", "i")]
+    assert page.markdown("`memory`, `me`").count('<code data-symbol="H">memory</code>') == 1
+    assert page.marker.used == {"W^Q", r"\top", "x", "i", "H"}
+    told = symbols.notes(page.marker.used, 4, builder.Page().math)
+    assert symbols.in_lesson(4)["H"].says in told
+
+
+def test_a_letter_that_the_table_lacks_is_refused(builder):
+    with pytest.raises(ValueError, match="lesson 4 has a formula with ψ"):
+        builder.Page(4).math(r"x + \psi_i")
+
+
+def test_the_meaning_of_a_symbol_comes_to_mouse_finger_and_keyboard(open_page):
+    said = ".symbol-says:popover-open"
+    says = symbols.in_lesson(3)["Q"].says
+    page = open_page("lesson_03_scaled_dot_product.html")
+    formula = page.locator("article > section > .math.block, article > .math.block").first
+    query = formula.locator('[data-symbol="Q"]').first
+    query.hover()
+    assert says in page.locator(said).inner_text()
+    page.mouse.move(0, 0)
+    assert page.locator(said).count() == 0
+    formula.focus()
+    place = formula.locator("[data-symbol]").evaluate_all(
+        "all => all.findIndex(mark => mark.dataset.symbol === 'Q')"
+    )
+    for _ in range(place + 1):
+        page.keyboard.press("ArrowRight")
+    assert says in page.locator(said).inner_text()
+    page.keyboard.press("Escape")
+    assert page.locator(said).count() == 0
+    phone = open_page("lesson_03_scaled_dot_product.html", 390, has_touch=True)
+    phone.locator(".math.block [data-symbol='Q']").first.tap()
+    assert says in phone.locator(said).inner_text()
+    box = phone.locator(said).bounding_box()
+    assert box["x"] >= 0 and box["x"] + box["width"] <= 390
