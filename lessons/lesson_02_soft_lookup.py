@@ -7,6 +7,7 @@
 # %%
 import numpy as np
 
+from lessons import running
 from lessons.kit.lesson import (
     BLUE,
     GREEN,
@@ -567,7 +568,42 @@ def many_wishes():
 # And nothing keeps queries short: in the simulation, from (1, 2) at temperature 2, the query grows
 # to twice its length. A network can begin soft, find out where to look, and then make its own
 # lookups harder. The $\sqrt{d_k}$ of lesson 3 makes sure that it begins soft enough.
+
+
+# %% [markdown]
+# ## In the running example
 #
+# The translator of the [home page](index.html) looks things up like this, too. It has read *a woman
+# is dancing with a bear* and has written *eine frau tanzt mit einem*. To find the next word it
+# makes a query, and each English word offers a key and a value. Our wish stands for this query, and
+# our jugs stand for the English words. Here is one of its lookups.
+
+
+# %%
+@show
+def in_the_running_example():
+    """One query of the decoder, and how softly it looks up an English word."""
+    step, name = running.step(), "decoder.layers.2.cross_attention.sublayer"
+    asks, offers = step.out[f"{name}.query"][0, running.HARD], step.out[f"{name}.key"][0]
+    fits, taus = offers @ asks, np.sqrt(asks.size) * np.array([0.25, 1, 4])
+    shares = [softmax(fits / tau) for tau in taus]
+    rows = [
+        (f"*{word}*", told(fit), *map(told, parts))
+        for word, fit, *parts in zip(running.READ, fits, *shares, strict=True)
+    ]
+    best = int(fits.argmax())
+    return [
+        table(["key", "score", *(rf"$\tau$ = {tau:.2f}" for tau in taus)], rows),
+        Words(f"""
+            It looks for *{running.READ[best]}*, which gets {told(shares[1][best])} of the
+            weight at the temperature of the model, $\\tau = \\sqrt{{d_k}} = \\sqrt{{{asks.size}}}$.
+            Colder, it is nearly a hard lookup ({told(shares[0][best])}); hotter, the other words
+            get more, and {told(shares[2][best])} is left.
+        """),
+    ]
+
+
+# %% [markdown]
 # ## To take with you
 #
 # One query $q$, keys $k_s$ and values $v_s$, temperature $\tau$. $S$ is the number of keys, $d_k$

@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 
+from lessons import running
 from lessons.kit.lesson import (
     BLUE,
     GREEN,
@@ -395,6 +396,47 @@ def gradient_check():
         "Explicit: the inner product of the gradient with a random direction. Measured: how fast a "
         "fixed weighted sum of the results changes as the input moves in this direction.",
     )
+
+
+# %% [markdown]
+# ## In the running example
+#
+# Our four tokens stand for one head of self-attention. The translator of the
+# [home page](index.html) has twelve such heads in its encoder. Here are the same steps in one of
+# them, for one query and with the model's own numbers: forward to the weights, and back from the
+# loss of the right translation to the scores.
+
+
+# %%
+@show
+def in_the_running_example():
+    """One row of a trained head: its scores, its weights and their gradients."""
+    step, name, head = running.step(), "encoder.layers.1.self_attention", 2
+    row = running.READ.index("bear")
+    query, key, value = (
+        step.out[f"{name}.sublayer.{part}"][head] for part in ("query", "key", "value")
+    )
+    a, root = step.weights[name][head, row], math.sqrt(query.shape[-1])
+    da = step.back[f"{name}.sublayer.attention"][head, row] @ value.T
+    e = key @ query[row]
+    dz = library_softmax_backward(da, a)
+    assert np.allclose(softmax(e / root), a)
+    columns = ["key", "$e$", "$z$", "$a$", r"$1000\,\mathrm{d}a$", r"$1000\,\mathrm{d}z$"]
+    numbers = np.array([e, e / root, a, 1000 * da, 1000 * dz]).T + 0.0
+    rows = [
+        (f"*{word}*", *(f"{x:.2f}".replace("-", "−") for x in line))
+        for word, line in zip(running.READ, numbers, strict=True)
+    ]
+    return [
+        table(columns, rows),
+        Words(f"""
+            *bear* asks, with $d_k = {query.shape[-1]}$ numbers, and takes {a.max():.2f} of its
+            blend from *{running.READ[int(a.argmax())]}*. So its row is nearly saturated, and little
+            gets through the softmax: the gradients of the weights reach
+            {np.abs(da).max():.3f}, those of the scores only {np.abs(dz).max():.4f}. The last column
+            sums to 0, as it must.
+        """),
+    ]
 
 
 # %% [markdown]

@@ -449,6 +449,21 @@ def gradient_check():
 # The cost is similar, not the same. And every head compares and hands over fewer numbers.
 
 # %% [markdown]
+# ## In the running example
+#
+# Our two heads of *bark* stand for one attention. The translator of the [home page](index.html) has
+# nine attentions of four heads each. Look through them on its sentence. **Before you look:** which
+# heads will connect *frau* with *woman*?
+
+
+# %%
+@show
+def in_the_running_example() -> Simulation:
+    """All 36 heads, on the sentence and its right translation."""
+    return simulations.running_heads
+
+
+# %% [markdown]
 # ## To take with you
 #
 # $T$ words $X$ look at $S$ words $H$, the memory, with $h$ heads. In self-attention $H = X$.

@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 
+from lessons import running
 from lessons.kit.lesson import Beside, Matrix, Picture, Words, scientific, show, table
 from lessons.kit.quiz import Question
 from lessons.kit.simulation import Simulation
@@ -625,6 +626,40 @@ def the_table_of_the_study():
             ALiBi gets furthest in all three, and sinusoids do worse than no positions at all. But
             look at the ranges. Of the sums of 15-digit numbers, ALiBi gets {low:.2f} right with one
             seed and {high:.2f} with another. A single run could have told you either story.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## In the running example
+#
+# The translator of the [home page](index.html) adds sinusoids to its 80 numbers for each word. Two
+# sentences have the same words in another order. What does the model write for them? And what if
+# nothing is added in the encoder, so that it reads bags of words?
+
+
+# %%
+@show
+def in_the_running_example():
+    """What the translator writes for two orders of the same words, with positions and without."""
+    sentences = running.ENGLISH, "a bear is dancing with a woman."
+    rows = [
+        (f"*{each}*", *(f"*{running.written(each, on)}*" for on in (True, False)))
+        for each in sentences
+    ]
+    assert rows[0][1] != rows[1][1] and rows[0][2] == rows[1][2]
+    before, after = (
+        array["source.positions"][[n for n, word in enumerate(running.READ) if word == "a"]]
+        for array in (running.step().into, running.step().out)
+    )
+    assert (before[0] == before[1]).all()
+    return [
+        table(["reads", "with positions", "without"], rows),
+        Words(f"""
+            Without positions both sentences give the same translation: to the encoder they *are*
+            the same. With positions even the two *a* differ: before the addition they are equal in
+            all {before.shape[1]} numbers, and after it they are
+            {np.linalg.norm(after[0] - after[1]):.1f} apart.
         """),
     ]
 

@@ -9,6 +9,7 @@ from collections import Counter
 
 import numpy as np
 
+from lessons import running
 from lessons.kit.lesson import Beside, Matrix, Words, scientific, show, table
 from lessons.kit.models import measured
 from lessons.kit.quiz import Question
@@ -475,6 +476,56 @@ def gradient_check():
         worst, name = max(found, key=lambda one: one.error), type(layer).__name__
         rows.append((f"`{name}`", len(found), f"`{worst.name}`", scientific(worst.error)))
     return table(["layer", "gradients checked", "the worst", "its relative error"], rows)
+
+
+# %% [markdown]
+# ## In the running example
+#
+# The translator of the [home page](index.html) has three encoder blocks, with the norm before the
+# sublayer. How much do attention and the feed-forward network add to a word's row? How many of the
+# network's 160 keys fit a word? And does the gradient shrink on its way down?
+
+
+# %%
+PARTS = "self_attention", "feed_forward"
+
+
+@show
+def in_the_running_example():
+    """What each block of the trained encoder adds, and the gradient on its way back."""
+    step, rows = running.step(), []
+
+    def length(array) -> str:
+        return f"{np.linalg.norm(array, axis=-1).mean():.1f}"
+
+    for layer in range(3):
+        name = f"encoder.layers.{layer}"
+        found = step.into[f"{name}.feed_forward.sublayer.activation"] > 0
+        parts = (step.into[name], *(step.out[f"{name}.{part}.sublayer"] for part in PARTS))
+        back = np.linalg.norm(step.back[name])
+        rows.append((layer + 1, *map(length, parts), f"{found.mean():.0%}", f"{back:.3f}"))
+    below = np.linalg.norm(step.on["encoder.layers.0"])
+    names = [
+        "block",
+        "row that enters",
+        "attention adds",
+        "network adds",
+        "keys that fit",
+        "gradient",
+    ]
+    return [
+        table(
+            names,
+            rows,
+            "Lengths are means over the words of “a woman is dancing with a bear”. The gradient is "
+            "what comes back to the end of the block.",
+        ),
+        Words(f"""
+            Each sublayer adds a row that is shorter than the block's own: what a word is goes
+            around, and the sublayers correct it. A word fits only a few of the network's keys. The
+            gradient that leaves the first block has the length {below:.3f}: it has not vanished.
+        """),
+    ]
 
 
 # %% [markdown]

@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 
+from lessons import running
 from lessons.kit.lesson import Beside, Matrix, Picture, Words, scientific, show, table
 from lessons.kit.quiz import Question
 from lessons.kit.simulation import Simulation
@@ -18,7 +19,7 @@ from lessons.lesson_07.mask import BECOMES, CHANGES, HIDING, compute, mask, vect
 from lessons.lesson_07.toy import KINDS, KNOWN, NEW, SEEDS, Leaky, floor, ids_of, look, trained
 from numformer import CrossAttention, PairBatch, Transformer, inference
 from numformer.data.batching import pad_sources
-from numformer.data.vocabulary import START
+from numformer.data.vocabulary import END, START
 from numformer.gradient_check.gradients import check
 from numformer.paper import Decoder, DecoderLayer
 from numformer.paper.attention import (
@@ -627,6 +628,49 @@ def one_at_a_time():
 # The causal mask, teacher forcing and the cache stay. This is the **decoder-only** model
 # (Liu et al. 2018, Radford et al. 2018) behind today's large language models. In numformer it is
 # `LanguageModel`. Lesson 12 trains both kinds on one task.
+
+# %% [markdown]
+# ## In the running example
+#
+# The translator of the [home page](index.html) learned by teacher forcing. Here it reads the right
+# translation of *a woman is dancing with a bear*, and at each position says what comes next.
+# Cross-attention of its last block looks at the English words.
+
+
+# %%
+@show
+def in_the_running_example():
+    """What the translator reads, looks at, has to say and would say, with the loss."""
+    step = running.step()
+    right = step.chances[range(len(running.SAYS)), [*running.TARGET, END]]
+    looks = step.weights["decoder.layers.2.cross_attention"].mean(axis=0).argmax(axis=1)
+    says = running.names(step.chances.argmax(axis=1))
+    rows = [
+        (
+            f"*{reads}*",
+            f"*{running.READ[at]}*",
+            f"*{wanted}*",
+            f"{p:.3f}",
+            f"{-math.log(p):.2f}",
+            f"*{said}*",
+        )
+        for reads, at, wanted, p, said in zip(
+            running.READS, looks, running.SAYS, right, says, strict=True
+        )
+    ]
+    columns = ["reads", "looks most at", "has to say", "its probability", "loss", "would say"]
+    losses = -np.log(right)
+    assert np.isclose(losses.mean(), step.loss)
+    return [
+        table(columns, rows, "A hyphen stands before a piece that continues a word."),
+        Words(f"""
+            Most of the loss comes from one word: *{running.SAYS[running.HARD]}*, the beginning of
+            *bären*, costs {losses[running.HARD]:.2f}, and the mean of all positions is
+            {step.loss:.2f}. The model looks at the right word, *bear*, and does not know its
+            German. Teacher forcing gives it the right *bä* next, whatever it has said.
+        """),
+    ]
+
 
 # %% [markdown]
 # ## To take with you

@@ -7,6 +7,7 @@
 # %%
 import numpy as np
 
+from lessons import running
 from lessons.kit.lesson import (
     BLUE,
     GREEN,
@@ -500,6 +501,44 @@ def gradient_check():
         (found,) = check(CrossEntropy(smoothing), [logits, targets, targets != 0])
         rows.append((f"{smoothing:g}", scientific(found.error)))
     return table(["smoothing", "relative error"], rows)
+
+
+# %% [markdown]
+# ## In the running example
+#
+# The translator of the [home page](index.html) does not know *bären*. The four words above stand
+# for the 2,000 pieces of this model. Here is the gradient of the logits where it has to say *bä*.
+
+
+# %%
+@show
+def in_the_running_example():
+    """The gradient of the logits where the translator is wrong, and a few steps of Adam."""
+    p, right = running.step().chances[running.HARD], running.TARGET[running.HARD]
+    shown = [right, *p.argsort()[::-1][:3]]
+    rows = [
+        (
+            f"*{name}*",
+            f"{p[n]:.3f}",
+            int(n == right),
+            f"{p[n] - (n == right):.3f}".replace("-", "−"),
+        )
+        for n, name in zip(shown, running.names(shown), strict=True)
+    ]
+    steps = running.training()
+    return [
+        table(["piece", "$p$", "$p^*$", r"$\mathrm{d}z$"], rows),
+        table(
+            ["after step", "loss", "the model writes"],
+            [(n, f"{loss:.2f}", f"*{words}*") for n, (loss, words) in enumerate(steps)],
+            f"Steps of Adam on this pair, with the rate {running.RATE}.",
+        ),
+        Words(f"""
+            One logit is pulled up, and all others are pushed down, each by its probability. After
+            {len(steps) - 1} steps the model writes the right sentence. *Train* on the home page
+            takes the same steps.
+        """),
+    ]
 
 
 # %% [markdown]

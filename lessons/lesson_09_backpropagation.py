@@ -7,6 +7,7 @@
 # %%
 import numpy as np
 
+from lessons import running
 from lessons.kit.lesson import Beside, Matrix, Words, scientific, show, table
 from lessons.kit.quiz import Question
 from lessons.kit.simulation import Simulation
@@ -445,6 +446,49 @@ def gradient_check():
         worst = max(found, key=lambda row: row.error)
         rows.append((f"{norm}-norm", len(found), f"`{worst.name}`", scientific(worst.error)))
     return table(["Transformer", "gradients checked", "the worst", "its relative error"], rows)
+
+
+# %% [markdown]
+# ## In the running example
+#
+# The model on the map has 1,192 weights. The translator of the [home page](index.html) is the same
+# kind of model, with more of everything. Its loss on *a woman is dancing with a bear* goes back
+# through 15 sublayers to the table. Whom does the gradient blame?
+
+
+# %%
+@show
+def in_the_running_example():
+    """The gradient of the translator's loss on its way back, and the words that it blames."""
+    step = running.step()
+    stations = [("logits", step.back["output"]), ("end of the decoder", step.on["output"])]
+    stations += [
+        (f"below decoder block {n + 1}", step.on[f"decoder.layers.{n}"]) for n in (2, 1, 0)
+    ]
+    stations += [("memory", step.back["encoder"])]
+    stations += [
+        (f"below encoder block {n + 1}", step.on[f"encoder.layers.{n}"]) for n in (2, 1, 0)
+    ]
+    rows = [(name, f"{np.linalg.norm(gradient):.3f}") for name, gradient in stations]
+    whole = np.linalg.norm(sum(step.table.values()), axis=1)
+    blamed = whole.argsort()[::-1][:5]
+    uses = [
+        (f"*{name}*", *(f"{np.linalg.norm(part[row]):.3f}" for part in step.table.values()))
+        for row, name in zip(blamed, running.names(blamed), strict=True)
+    ]
+    return [
+        table(["where", "length of the gradient"], rows, "From the loss downwards."),
+        table(
+            ["row of $W^E$", *(f"by the {use}" for use in step.table)],
+            uses,
+            "The five rows of the table with the longest gradients, and what each use adds.",
+        ),
+        Words(f"""
+            The gradient blames the words that the model does not know: *bä*, *-ren* and, on the
+            English side, *{running.READ[-3]}*. The row of *bear* is reached only through
+            cross-attention and the whole encoder, and still gets one of the longest gradients.
+        """),
+    ]
 
 
 # %% [markdown]

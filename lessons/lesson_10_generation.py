@@ -9,6 +9,7 @@ import itertools
 
 import numpy as np
 
+from lessons import running
 from lessons.kit.lesson import Beside, Picture, Words, scientific, show, table
 from lessons.kit.models import measured
 from lessons.kit.quiz import Question
@@ -16,7 +17,9 @@ from lessons.kit.simulation import Simulation
 from lessons.lesson_10 import beams, cache, drawing
 from lessons.lesson_10.exercises import EXERCISES, scores
 from lessons.lesson_10.measured import BEAMS, FEW, SENTENCES
-from numformer import Layer, Sampling
+from lessons.lesson_11 import small
+from numformer import Layer, Sampling, n_best, pad_sources
+from numformer.data.vocabulary import END
 from numformer.generation import Ensemble, length_penalty, log_probabilities
 from numformer.generation.sampling import log_softmax
 from numformer.gradient_check.gradients import check
@@ -704,6 +707,34 @@ def together():
             perplexity of {mixed["perplexity"]:,.0f}. What one has learned in its third number the
             other has in its fiftieth. The mean works for checkpoints of one run, because these are
             close together.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## In the running example
+#
+# The translator of the [home page](index.html) chooses greedily, and gets the bear wrong. Does a
+# wider beam know better?
+
+
+# %%
+@show
+def in_the_running_example():
+    """What the translator writes with beams of several widths."""
+    model, source = small.model("translator"), pad_sources([running.SOURCE])
+    rows = []
+    for beam in (1, 2, 4, 8):
+        ((best,),) = n_best(model, source, small.LENGTH, 1, beam, alpha=0.0)
+        rows.append((beam, f"*{running.text(best.ids)}*", minus(best.score)))
+    right = np.log(running.step().chances[range(len(running.SAYS)), [*running.TARGET, END]]).sum()
+    assert right < float(rows[-1][2].replace("−", "-"))
+    return [
+        table(["beam", "best translation", "log probability"], rows),
+        Words(f"""
+            No: the right sentence has the log probability {minus(right)}, less than all of these. A
+            search can only find what the model thinks probable. To learn what a bear is, it has to
+            be trained (lesson 8).
         """),
     ]
 

@@ -4,10 +4,12 @@ import itertools
 
 import numpy as np
 
+from lessons import running
 from lessons.kit.simulation import Choice, Option, Simulation, Thumbnails
 from lessons.kit.views import Axis, Chart, Drawn, Figures, Heatmap
 from lessons.lesson_04 import reverse
 from lessons.lesson_04.reverse import ATTENTIONS, HEADS, PLACES, RULE, TESTED
+from lessons.lesson_11 import small
 
 WORDS = ["backward", "banana", "cat"]
 SYMBOLS = ["", "⊢", "⊣", "", *RULE.symbols]  # by their ids
@@ -66,6 +68,65 @@ attention = 0
 word = 0
 head = 0
 weights = weights_of(attention, batch_of([word]))[0, head]
+print(weights.round(2))""",
+)
+
+
+LOOKS = {
+    f"{kind}, block {layer + 1}": f"{tower}.layers.{layer}.{part}_attention"
+    for kind, tower, part in (
+        ("encoder", "encoder", "self"),
+        ("decoder", "decoder", "self"),
+        ("cross-attention", "decoder", "cross"),
+    )
+    for layer in range(small.LAYERS)
+}
+PIECES = sorted({*running.READ, *running.READS, *running.SAYS})
+
+
+def look_in(attention: str, head: int) -> dict[str, np.ndarray]:
+    """One head's weights on the running example."""
+    rows = running.READ if attention.startswith("encoder") else running.SAYS
+    columns = running.READS if "self" in attention and rows is running.SAYS else running.READ
+    return {
+        "weights": running.step().weights[attention][head],
+        "rows": [*map(PIECES.index, rows)],
+        "columns": [*map(PIECES.index, columns)],
+    }
+
+
+running_heads = Simulation(
+    name="running-heads",
+    title="Every head of the running example",
+    say="Each row is a piece that looks: in the encoder one that is read, else one that is to be "
+    "written. Each column is a piece to look at. **Find a head** of cross-attention that looks at "
+    "the word to be translated, and one of the encoder that looks at the word before.",
+    caption="The weights of one head.",
+    alt="A heatmap of attention weights. Its rows are the German pieces to be written, its columns "
+    "the English words; in most rows one or two cells are dark.",
+    controls=[
+        Thumbnails(
+            "head", "Head", [Option(h, f"head {h + 1}") for h in range(HEADS)], of="weights"
+        ),
+        Choice(
+            "attention",
+            "Attention",
+            [Option(name, label) for label, name in LOOKS.items()],
+            start=len(LOOKS) - 1,
+        ),
+    ],
+    compute=look_in,
+    views=[
+        Heatmap(
+            "weights", "looks", "at", row_names="rows", column_names="columns", vocabulary=PIECES
+        )
+    ],
+    code="""\
+from lessons import running
+
+attention = 0
+head = 0
+weights = running.step().weights[attention][head]
 print(weights.round(2))""",
 )
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import lessons
-from lessons import opening
+from lessons import opening, running
 from lessons.lesson_11 import explorer, small
 from numformer import PairBatch, pack
 from numformer.data.vocabulary import END, START
@@ -61,6 +61,7 @@ def test_an_own_sentence_is_translated_as_by_the_library(open_page):
         source, written = (
             ids_of(shown) for shown in (found["source"], [w["shown"] for w in found["words"]])
         )
+        assert running.ids(sentence) == source[:-1]
         assert (*written,) == small.written("translator", (*source[:-1],))
         model = small.model("translator")
         with mode(training=False, saving=True):
