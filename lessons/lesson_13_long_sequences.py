@@ -463,7 +463,7 @@ def the_lines_of_the_state_space():
 def what_it_costs():
     """Seconds and memory against the length, and the exponents beside those of theory."""
     found = measured()
-    colours = kit.ORANGE, kit.BLUE, kit.GREEN, kit.KEY, kit.GREY
+    colours = kit.ORANGE, kit.BLUE, kit.GREEN, kit.OCHRE, kit.GREY
 
     def draw(figure):
         units = ("milliseconds", 1e3), ("MiB", 1 / MIB)

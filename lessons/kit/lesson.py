@@ -22,9 +22,12 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 PICTURES = Path("runs/lessons")  # where pictures go when there is no window
-BLUE, ORANGE, GREEN, GREY = "#3b82c4", "#d9772b", "#3f9d6b", "#8a8f98"  # for light and dark pages
-# The colours of queries, keys, values and what is made from them; as in page/style.css.
+# Colours for light and dark pages, as in page/style.css: first those of what has no meaning of its
+# own, then those that have one.
+BLUE, ORANGE, GREEN, GREY = "#3b82c4", "#d9772b", "#3f9d6b", "#8a8f98"
+OCHRE, BROWN = "#b09a1e", "#8b5e3c"
 QUERY, KEY, VALUE = "#c2408a", "#17948c", "#8163d6"
+FORWARD, BACKWARD, WRONG, WAITING = "#3a78c2", "#b07a10", "#d04a3f", "#7c848f"
 ROLES = {"q": "query", "k": "key", "v": "value"}  # by the letter of a symbol
 INK = "#0a0b0c"  # text and axes; on a page it becomes the colour of the text around the picture
 STYLE = {

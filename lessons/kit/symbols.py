@@ -11,6 +11,16 @@ from xml.etree import ElementTree
 from lessons import COURSE, FOLDER
 
 MARK = "data-symbol"
+COLOURS = {  # their names in page/style.css
+    "forward": "The way from the input to the loss, and what a model predicts.",
+    "backward": "The way of the gradient, from the loss to the weights.",
+    "query": "Queries, and what comes of them: the position that looks.",
+    "key": "Keys, and what comes of them: the positions that are looked at.",
+    "value": "Values, and what comes of them: what is handed over.",
+    "wrong": "What a model or an answer got wrong.",
+    "right": "A right answer.",
+    "waiting": "Time in which a machine waits.",
+}
 SCRIPTS = {"msub": [("msub", 1)], "msup": [("msup", 1)], "msubsup": [("msup", 2), ("msub", 1)]}
 LINE = re.compile(r"\$(.+?)\$ \((\d+)\) (?:\[([\d, ]+)\] )?(.+?)(?: Code: (.+))?")
 
@@ -128,7 +138,7 @@ def notes(used: Iterable[str], number: int, math: Callable[[str], str]) -> str:
 
 
 def symbols_page(math: Callable[[str], str]) -> str:
-    """The table of all symbols, in the order of the file."""
+    """The table of all symbols, in the order of the file, and the colours that have a meaning."""
     rows = ""
     for each in symbols():
         entry = COURSE[each.lesson - 1]
@@ -139,11 +149,20 @@ def symbols_page(math: Callable[[str], str]) -> str:
             f'<td><a href="{entry.page}">{each.lesson}</a></td></tr>'
         )
     head = '<th scope="col">Symbol</th><th scope="col">Meaning</th><th scope="col">Lesson</th>'
+    colours = "".join(
+        f'<dt><span style="color: var(--{name})">■ {name}</span></dt><dd>{says}</dd>'
+        for name, says in COLOURS.items()
+    )
     return (
         "<p>Point at a symbol in a lesson, or tap it, and its meaning appears. With the keyboard, "
         "move to a formula and press the arrow keys.</p>"
         f'<div class="scroll" tabindex="0"><table class="symbols"><thead><tr>{head}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
+        f'<h2 id="colours">Colours</h2><dl class="glossary">{colours}</dl>'
+        "<p>In the cells of matrices and heatmaps, <span style='background: rgb(var(--positive) / "
+        "0.5)'>blue</span> stands for numbers above 0 and <span style='background: "
+        "rgb(var(--negative) / 0.5)'>orange</span> for numbers below 0: the stronger the colour, "
+        "the larger the number. Other colours only tell the lines of a picture apart.</p>"
     )
 
 

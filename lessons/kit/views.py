@@ -16,10 +16,27 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import Circle, Rectangle
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from lessons.kit.lesson import BLUE, GREEN, GREY, KEY, ORANGE, QUERY, VALUE, Matrix, plain, role
+from lessons.kit.lesson import (
+    BACKWARD,
+    BLUE,
+    FORWARD,
+    GREEN,
+    GREY,
+    KEY,
+    ORANGE,
+    QUERY,
+    VALUE,
+    WAITING,
+    WRONG,
+    Matrix,
+    plain,
+    role,
+)
 
-COLOURS, STROKES = (BLUE, ORANGE, GREEN, GREY, QUERY, KEY, VALUE), ("-", "--", ":", "-.", *3 * "-")
-OWN = {"query": 4, "key": 5, "value": 6}  # names of arrays -> the numbers of their own colours
+SERIES = BLUE, ORANGE, GREEN, GREY
+MEANINGS = {"query": QUERY, "key": KEY, "value": VALUE, "forward": FORWARD, "backward": BACKWARD}
+MEANINGS |= {"wrong": WRONG, "waiting": WAITING}  # the last word of an array's name -> its colour
+COLOURS, STROKES = (*SERIES, *MEANINGS.values()), ("-", "--", ":", "-.", *len(MEANINGS) * "-")
 SIGNED = LinearSegmentedColormap.from_list("signed", [ORANGE, "white", BLUE])
 LEFT, BOTTOM = 52, 40  # the room of a chart's axes, in SVG's units
 MARKDOWN = {"note", "say", "ask", "answer"}  # names of fields
@@ -291,7 +308,7 @@ class Drawn:
 
     `label` says what it is, and `names` stand beside its points. `sizes` names an array (N,) that
     has the sizes of its dots, from 0 to 1. Its colour is the next one, or the one with the
-    number `colour`; arrays named "query", "key" or "value" have their own.
+    number `colour`; arrays whose last word is in MEANINGS have their own.
     """
 
     name: str
@@ -304,7 +321,10 @@ class Drawn:
 
     def coloured(self, number: int) -> int:
         """The number of its colour, if its own place in the chart is `number`."""
-        return OWN.get(self.name, number if self.colour is None else self.colour)
+        meaning = self.name.split("_")[-1]
+        if meaning in MEANINGS:
+            return len(SERIES) + [*MEANINGS].index(meaning)
+        return number if self.colour is None else self.colour
 
     def points(self, arrays: Arrays) -> np.ndarray:
         array = np.atleast_2d(arrays[self.name])
@@ -421,7 +441,8 @@ class Diagram(View):
         for a, b in self.edges:
             axes.annotate("", where[b], where[a], arrowprops=dict(arrowstyle="->", color=GREY))
         for number, block in enumerate(self.blocks):
-            colour = ORANGE if number == int(arrays[self.at]) else BLUE
+            way = BACKWARD if self.way and int(arrays[self.way]) < 0 else FORWARD
+            colour = way if number == int(arrays[self.at]) else GREY
             box = dict(boxstyle="round", facecolor="white", edgecolor=colour)
             text = "\n".join([block.label, *texts[number : number + 1]])
             axes.text(*where[block.name], text, ha="center", va="center", fontsize=8, bbox=box)

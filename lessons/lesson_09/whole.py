@@ -9,7 +9,7 @@ import numpy as np
 
 from lessons import COURSE
 from lessons.kit import recorded
-from lessons.kit.lesson import BLUE, GREEN, GREY, ORANGE, statements
+from lessons.kit.lesson import BACKWARD, FORWARD, GREY, KEY, QUERY, VALUE, statements
 from lessons.kit.recording import Recording
 from lessons.kit.simulation import Ids, Option, Simulation, Slider
 from lessons.kit.views import Of, View, figure, tenth, told
@@ -271,10 +271,10 @@ PARTS = [
     )
 ]
 BY_NAME = {part.name: part for part in PARTS}
-FORWARD = [part.name for part in PARTS[:-1]]
+UPWARDS = [part.name for part in PARTS[:-1]]
 STAGES = [
-    *(("forward", name) for name in FORWARD),
-    *(("backward", name) for name in FORWARD[::-1]),
+    *(("forward", name) for name in UPWARDS),
+    *(("backward", name) for name in UPWARDS[::-1]),
     ("update", "update"),
 ]
 
@@ -378,12 +378,12 @@ class Whole(View):
             axes.plot(
                 [x, x + aside, to_x + aside, to_x],
                 [y, y + 0.2, to_y - 0.2, to_y] if aside else [y, y, to_y, to_y],
-                color={"query": BLUE, "key": ORANGE, "value": GREEN}.get(edge.road, GREY),
+                color={"query": QUERY, "key": KEY, "value": VALUE}.get(edge.road, GREY),
                 linewidth=width / 1.5,
                 zorder=0,
             )
         for part in self.parts:
-            colour = ORANGE if part.name == name else GREY
+            colour = (BACKWARD if way == "backward" else FORWARD) if part.name == name else GREY
             box = dict(boxstyle="round", facecolor="white", edgecolor=colour)
             place = where[part.name]
             axes.text(*place, part.label, ha="center", va="center", fontsize=8, bbox=box)

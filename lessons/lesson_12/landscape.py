@@ -14,7 +14,7 @@ import toy_tasks
 from lessons import COURSE
 from lessons.kit.facts import fact
 from lessons.kit.index import PARTS, architecture
-from lessons.kit.lesson import BLUE, GREEN, GREY, ORANGE, Piece, table
+from lessons.kit.lesson import BLUE, GREEN, GREY, OCHRE, ORANGE, Piece, table
 from lessons.kit.simulation import Option, Simulation, Slider
 from lessons.kit.views import Axis, Chart, Drawn, Figures, amount, power
 from numformer.later.attention.patterns import Window
@@ -195,7 +195,7 @@ def draw_ablation(figure) -> None:
     """How much worse than the base each row is, by the paper's BLEU and by our errors."""
     base, *rows = ablation()
     axes = figure.subplots()
-    colours = dict(zip("ABCDE", (BLUE, ORANGE, GREEN, "#c2408a", GREY), strict=True))
+    colours = dict(zip("ABCDE", (BLUE, ORANGE, GREEN, OCHRE, GREY), strict=True))
     for row in rows:
         x, y = base.bleu - row.bleu, row.errors - base.errors
         axes.plot(x, y, "o", color=colours[row.name[0]], markersize=4)

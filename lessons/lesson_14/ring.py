@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 from matplotlib.patches import Rectangle
 
-from lessons.kit.lesson import BLUE, GREEN, GREY, ORANGE
+from lessons.kit.lesson import BLUE, BROWN, GREEN, GREY, OCHRE, ORANGE
 from lessons.kit.simulation import Choice, Option, Simulation, Slider
 from lessons.kit.views import Figures, View
 from lessons.kit.views import figure as figure_of
@@ -100,7 +100,7 @@ PLACES = {
     + [(x, DOWN) for x in ACROSS.get(below, [])[::-1]]
     for machines, below in {2: 0, 3: 1, 4: 2, 5: 2, 6: 3}.items()
 }
-COLOURS = BLUE, ORANGE, GREEN, "#b5453c", "#b09a1e", GREY
+COLOURS = BLUE, ORANGE, GREEN, BROWN, OCHRE, GREY
 WIDE, HIGH, TITLE = 80, 102, 18
 BOX = -182, -132, 364, 264  # left, top, width and height of all
 

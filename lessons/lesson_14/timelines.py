@@ -26,10 +26,10 @@ def step_of(layers, bucket, bandwidth) -> dict[str, np.ndarray]:
         begin = max(free, ends[1][int(np.ceil(end / GRADIENT * layers - 1e-9))])
         free = begin + 2 * (MACHINES - 1) * (LATENCY + size / MACHINES / bandwidth)
         sent.append((WIRE, begin, free))
-    hidden, waited = np.array(sent), np.array(sent)
-    hidden[:, 1:], waited[:, 1:] = hidden[:, 1:].clip(max=whole), waited[:, 1:].clip(min=whole)
+    hidden, waiting = np.array(sent), np.array(sent)
+    hidden[:, 1:], waiting[:, 1:] = hidden[:, 1:].clip(max=whole), waiting[:, 1:].clip(min=whole)
     wire, after = sum(end - begin for _, begin, end in sent), free - whole
-    made = dict(forward=forward, backward=backward, hidden=hidden, waited=waited)
+    made = dict(forward=forward, backward=backward, hidden=hidden, waiting=waiting)
     told = dict(wire=wire, after=after, whole=free, as_many=MACHINES * whole / free)
     return made | told
 
@@ -74,10 +74,10 @@ overlap = Simulation(
     views=[
         Chart(
             [
-                Drawn("forward", "forward", "work", colour=0),
-                Drawn("backward", "backward", "work", colour=2),
+                Drawn("forward", "forward", "work"),
+                Drawn("backward", "backward", "work"),
                 Drawn("hidden", "sent behind backward", "work", colour=3),
-                Drawn("waited", "waited for", "work", colour=1),
+                Drawn("waiting", "waited for", "work"),
             ],
             Axis("seconds", 0, SECONDS[-1]),
             Axis("", 2, 0, names=["math", "wire"]),
@@ -171,9 +171,9 @@ pipeline = Simulation(
     views=[
         Chart(
             [
-                Drawn("first", "the first micro-batch", "work", colour=1),
-                Drawn("forward", "forward", "work", colour=0),
-                Drawn("backward", "backward", "work", colour=2),
+                Drawn("first", "the first micro-batch", "work", colour=2),
+                Drawn("forward", "forward", "work"),
+                Drawn("backward", "backward", "work"),
             ],
             Axis("time", 0, 1),
             Axis("stage", 8, 0, names=[str(stage + 1) for stage in range(8)]),

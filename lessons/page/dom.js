@@ -59,6 +59,12 @@ export function pile(pieces) {
 /** Show one of the parts that share a place. */
 export const seen = (parts, part) => parts.forEach((other) => other.classList.toggle("away", other !== part));
 
+/** The colours of numbers above 0 and below 0, as style.css has them: red, green, blue. */
+export function signs() {
+  const style = getComputedStyle(document.documentElement);
+  return ["--positive", "--negative"].map((name) => style.getPropertyValue(name).trim().split(" ").map(Number));
+}
+
 /** By how many rows and columns an arrow key moves; undefined for all other keys. */
 export const turned = (event) =>
   event.altKey || event.ctrlKey || event.metaKey

@@ -1,4 +1,4 @@
-import { element } from "./dom.js";
+import { element, signs } from "./dom.js";
 import { END, Reader, SPACE, START, TAKES } from "./reader.js";
 import { Replay } from "./replay.js";
 
@@ -118,8 +118,8 @@ class Stage {
     for (const each of [pen, settledPen]) each.setTransform(sharp, 0, 0, sharp, 0, 0);
     const style = getComputedStyle(canvas);
     this.font = style.fontFamily;
-    this.colour = Object.fromEntries(["ink", "soft", "line", "query", "key", "value", "forward", "backward"].map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
-    this.signs = ["positive", "negative"].map((name) => style.getPropertyValue(`--${name}`).trim().split(" ").map(Number));
+    this.colour = Object.fromEntries(["ink", "soft", "line", "query", "key", "value", "forward", "backward", "wrong"].map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+    this.signs = signs();
     [this.words, this.strip] = this.small ? [62, 16] : [118, 40];
     this.look(this.near ?? 0);
   }
@@ -799,11 +799,11 @@ class Opening {
       const room = stage.out - (stage.small ? 42 : 100);
       const wrong = shown !== instead;
       stage.fitted(pen, shown, left, y, wrong ? room * 0.55 : room, { weight: 600, alpha: u });
-      this.chance(pen, row, mix(before, chance, u), u, wrong ? "backward" : "forward");
+      this.chance(pen, row, mix(before, chance, u), u, wrong ? "wrong" : "forward");
       if (!wrong) return;
       const wide = Math.min(room * 0.42, pen.measureText(instead).width);
-      stage.fitted(pen, instead, left + room * 0.58, y, room * 0.42, { colour: "backward", alpha: u, size: stage.size("decoder") - 1 });
-      stage.line(pen, [[left + room * 0.58 - 2, y], [left + room * 0.58 + wide, y]], stage.colour.backward, 1.4, u);
+      stage.fitted(pen, instead, left + room * 0.58, y, room * 0.42, { colour: "wrong", alpha: u, size: stage.size("decoder") - 1 });
+      stage.line(pen, [[left + room * 0.58 - 2, y], [left + room * 0.58 + wide, y]], stage.colour.wrong, 1.4, u);
     });
   }
 

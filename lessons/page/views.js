@@ -1,4 +1,4 @@
-import { amount, element, figure, roomy, roving, seen, turned } from "./dom.js";
+import { amount, element, figure, roomy, roving, seen, signs, turned } from "./dom.js";
 import { MatrixTable } from "./matrix_table.js";
 import { Stepper } from "./stepper.js";
 
@@ -7,7 +7,7 @@ import { Stepper } from "./stepper.js";
 // for tests. Nothing here computes: the numbers come from numformer.
 
 const LEFT = 52, BOTTOM = 40, TOP = 22; // the room of a chart's axes, as in views.py
-const STROKES = ["", "6 3", "2 3", "8 3 2 3", "", "", ""]; // so that lines differ in more than colour
+const STROKES = ["", "6 3", "2 3", "8 3 2 3", ...Array(7).fill("")]; // so that lines differ in more than colour
 const tenth = (x) => Math.round(10 * x + 1e-7) / 10;
 const pairs = (text) => text.split(" ").map((point) => point.split(",").map(Number));
 
@@ -111,11 +111,12 @@ const longest = (texts) => texts.reduce((long, text) => (text.length > long.leng
  */
 export function paint(canvas, array, { low, high }) {
   [canvas.height, canvas.width] = [array.length, array[0].length];
+  const [positive, negative] = signs();
   const context = canvas.getContext("2d", { willReadFrequently: true });
   const image = context.createImageData(canvas.width, canvas.height);
   array.flat().forEach((value, n) => {
     const size = low < 0 ? Math.abs(value) / Math.max(-low, high) : (value - low) / (high - low);
-    const colour = low < 0 && value < 0 ? [217, 119, 43] : [59, 130, 196];
+    const colour = low < 0 && value < 0 ? negative : positive;
     image.data.set([...colour, Math.floor(255 * Math.max(0, Math.min(1, size)) + 0.5)], 4 * n);
   });
   context.putImageData(image, 0, 0);

@@ -1,4 +1,4 @@
-import { element, figure, roving } from "./dom.js";
+import { element, figure, roving, signs } from "./dom.js";
 import { MatrixTable } from "./matrix_table.js";
 import { Replay } from "./replay.js";
 import { VIEWS } from "./views.js";
@@ -278,7 +278,8 @@ class Whole {
   }
 
   paint(weights) {
-    const colours = weights.flatMap((value) => [...(value < 0 ? [217, 119, 43] : [59, 130, 196]), 255 * Math.abs(value)]);
+    const [positive, negative] = signs();
+    const colours = weights.flatMap((value) => [...(value < 0 ? negative : positive), 255 * Math.abs(value)]);
     this.weights.getContext("2d").putImageData(new ImageData(Uint8ClampedArray.from(colours), 149), 0, 0);
   }
 

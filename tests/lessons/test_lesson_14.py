@@ -73,9 +73,9 @@ def test_what_hides_behind_backward(layers, bandwidth):
         np.testing.assert_allclose(
             found["wire"], 30 * (count * 50e-6 + 260e6 / 16 / bandwidth), rtol=1e-9
         )
-        lengths = {name: np.ptp(found[name][:, 1:], axis=1).sum() for name in ("hidden", "waited")}
+        lengths = {name: np.ptp(found[name][:, 1:], axis=1).sum() for name in ("hidden", "waiting")}
         np.testing.assert_allclose(sum(lengths.values()), found["wire"])
-        assert lengths["waited"] <= found["after"] + 1e-9
+        assert lengths["waiting"] <= found["after"] + 1e-9
         assert found["backward"][:, 2].max() == pytest.approx(3 * found["forward"][:, 2].max())
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 import lessons
-from lessons.kit import symbols
+from lessons.kit import lesson, symbols
 
 LATEX = r"W^{Q\top}_1 + x_i"
 
@@ -67,3 +67,39 @@ def test_the_meaning_of_a_symbol_comes_to_mouse_finger_and_keyboard(open_page):
     assert says in phone.locator(said).inner_text()
     box = phone.locator(said).bounding_box()
     assert box["x"] >= 0 and box["x"] + box["width"] <= 390
+
+
+def channels(colour: str) -> list[float]:
+    """#1f5fa8 -> its red, green and blue, as linear light (WCAG 2.2, relative luminance)."""
+    shares = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
+    return [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in shares]
+
+
+def contrast(*colours: str) -> float:
+    low, high = sorted(
+        sum(w * x for w, x in zip((0.2126, 0.7152, 0.0722), channels(colour), strict=True))
+        for colour in colours
+    )
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_colours_have_names_in_one_place_and_enough_contrast():
+    style = (lessons.FOLDER / "page" / "style.css").read_text(encoding="utf-8")
+    light, dark = (
+        dict(re.findall(r"--([\w-]+): (#\w{6})", style[style.index(start) :].split("}")[0]))
+        for start in (":root {", "prefers-color-scheme: dark")
+    )
+    for theme in light, dark:
+        for name in symbols.COLOURS:
+            for ground in "paper", "panel":
+                assert contrast(theme[name], theme[ground]) >= 4.5, (name, ground)
+        named = [theme[name] for name in symbols.COLOURS]
+        assert len(set(named)) == len(named)
+    for name, colour in vars(lesson).items():
+        if re.fullmatch("#[0-9a-f]{6}", str(colour)) and name != "INK":
+            assert min(contrast(colour, theme["paper"]) for theme in (light, dark)) >= 2.5, name
+    literal = re.compile(r"#[0-9a-fA-F]{6}\b|rgb\(\d")
+    homes = {"style.css", "lesson.py"}
+    files = (path for end in ("css", "js", "py") for path in lessons.FOLDER.rglob(f"*.{end}"))
+    written = [p.name for p in files if literal.search(p.read_text(encoding="utf-8"))]
+    assert {*written} == homes
