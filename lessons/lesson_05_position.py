@@ -633,9 +633,10 @@ def the_table_of_the_study():
 # %% [markdown]
 # ## In the running example
 #
-# The translator of the [home page](index.html) adds sinusoids to its 80 numbers for each word. Two
-# sentences have the same words in another order. What does the model write for them? And what if
-# nothing is added in the encoder, so that it reads bags of words?
+# Our *old dog bites man* stands for a sentence that an encoder reads. The translator of the [home
+# page](index.html) adds sinusoids to the 80 numbers of each word. Two sentences have the same words
+# in another order. What does the model write for them? And what if nothing is added in the encoder,
+# so that it reads bags of words?
 
 
 # %%

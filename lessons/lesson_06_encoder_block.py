@@ -481,9 +481,10 @@ def gradient_check():
 # %% [markdown]
 # ## In the running example
 #
-# The translator of the [home page](index.html) has three encoder blocks, with the norm before the
-# sublayer. How much do attention and the feed-forward network add to a word's row? How many of the
-# network's 160 keys fit a word? And does the gradient shrink on its way down?
+# Our block of *the cat purrs* stands for one block of an encoder. The translator of the [home
+# page](index.html) has three, with the norm before the sublayer. How much do attention and the
+# feed-forward network add to a word's row? How many of the network's 160 keys fit a word? And does
+# the gradient shrink on its way down?
 
 
 # %%

@@ -632,9 +632,10 @@ def one_at_a_time():
 # %% [markdown]
 # ## In the running example
 #
-# The translator of the [home page](index.html) learned by teacher forcing. Here it reads the right
-# translation of *a woman is dancing with a bear*, and at each position says what comes next.
-# Cross-attention of its last block looks at the English words.
+# The translator of the [home page](index.html) has three decoder blocks, and our examples stand for
+# one head of one of them. It learned by teacher forcing. Here it reads the right translation of *a
+# woman is dancing with a bear*, and at each position says what comes next. Cross-attention of its
+# last block looks at the English words.
 
 
 # %%

@@ -714,8 +714,8 @@ def together():
 # %% [markdown]
 # ## In the running example
 #
-# The translator of the [home page](index.html) chooses greedily, and gets the bear wrong. Does a
-# wider beam know better?
+# The translator of the [home page](index.html) chooses greedily, as our small language of two words
+# did, and gets the bear wrong. Does a wider beam know better?
 
 
 # %%

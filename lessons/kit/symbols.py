@@ -153,17 +153,19 @@ def symbols_page(math: Callable[[str], str]) -> str:
         f'<dt><span style="color: var(--{name})">■ {name}</span></dt><dd>{says}</dd>'
         for name, says in COLOURS.items()
     )
-    return (
-        "<p>Point at a symbol in a lesson, or tap it, and its meaning appears. With the keyboard, "
-        "move to a formula and press the arrow keys.</p>"
-        f'<div class="scroll" tabindex="0"><table class="symbols"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{rows}</tbody></table></div>"
-        f'<h2 id="colours">Colours</h2><dl class="glossary">{colours}</dl>'
-        "<p>In the cells of matrices and heatmaps, <span style='background: rgb(var(--positive) / "
-        "0.5)'>blue</span> stands for numbers above 0 and <span style='background: "
-        "rgb(var(--negative) / 0.5)'>orange</span> for numbers below 0: the stronger the colour, "
-        "the larger the number. Other colours only tell the lines of a picture apart.</p>"
+    above, below = (
+        f'<span style="background: rgb(var(--{sign}) / 0.5)">{colour}</span>'
+        for sign, colour in (("positive", "blue"), ("negative", "orange"))
     )
+    return f"""<p>Point at a symbol in a lesson, or tap it, and its meaning appears. With the
+keyboard, move to a formula and press the arrow keys. <a href="#colours">Colours</a> have meanings,
+too.</p>
+<div class="scroll" tabindex="0"><table class="symbols"><thead><tr>{head}</tr></thead>
+<tbody>{rows}</tbody></table></div>
+<h2 id="colours">Colours</h2><dl class="glossary">{colours}</dl>
+<p>The cells of matrices and heatmaps are {above} for numbers above 0 and {below} for numbers
+below 0: the stronger the colour, the larger the number. Other colours only tell the lines of a
+picture apart.</p>"""
 
 
 def _lessons(numbers: Sequence[int]) -> str:

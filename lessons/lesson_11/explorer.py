@@ -15,7 +15,7 @@ from lessons.lesson_11.small import HEADS, KINDS, LAYERS, LENGTH
 from numformer.data.vocabulary import END, START
 
 SENTENCES = """\
-a brown dog runs through the snow .
+a woman is dancing with a bear .
 two children in red jackets play with a ball .
 a woman with a big hat sells fruit at the market .
 three men are sitting on a bench in front of a house .

@@ -8,7 +8,7 @@ import pytest
 import lessons
 from lessons import opening, running
 from lessons.kit.lesson import pieces
-from lessons.lesson_11 import small
+from lessons.lesson_11 import explorer, small
 from numformer.data.vocabulary import END, START
 from numformer.layer import mode
 
@@ -42,6 +42,10 @@ def column(text: str, name: str) -> list[str]:
 def test_the_table_of_lessons_is_true(number):
     shows = lessons.load(number).in_the_running_example
     assert shows.shown and TABLE[str(number)] == shows.__doc__
+
+
+def test_the_explorer_begins_with_it():
+    assert explorer.texts()[0].ids == running.SOURCE and "11" in TABLE
 
 
 def test_a_step_is_that_of_the_home_page():
