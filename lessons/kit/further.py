@@ -87,7 +87,8 @@ def glossary_page() -> str:
         f"<dd>{escape(word.says)} {_lesson(word.lesson)}</dd>"
         for word in words()
     )
-    return page_of("Glossary", f'<dl class="glossary">{listed}</dl>')
+    symbols = '<p><a href="symbols.html">Symbols and colours</a> have a page of their own.</p>'
+    return page_of("Glossary", f'{symbols}<dl class="glossary">{listed}</dl>')
 
 
 def search_page(course: Mapping, more: Mapping[str, tuple[str, str]], names: list) -> str:
@@ -154,8 +155,8 @@ def page_of(title: str, body: str) -> str:
 {body}</article></main>"""
 
 
-FURTHER = {"summary": "Summary", "glossary": "Glossary", "symbols": "Symbols"}
-FURTHER |= {"reference": "Reference", "search": "Search"}
+FURTHER = {"summary": "Summary", "glossary": "Glossary", "reference": "Reference"}
+FURTHER |= {"search": "Search"}
 """The pages to which every page links."""
 
 

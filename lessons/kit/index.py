@@ -78,8 +78,9 @@ def index_page(page, course: Mapping) -> str:
 <p>Fourteen lessons on “Attention Is All You Need” (Vaswani et al. 2017), for readers who know
 matrix products, simple neural networks and softmax. A lesson explains lines of numformer and, where
 they have gradients, derives these by hand. <a href="summary.html">One page to print</a> gathers
-what to take with you, a <a href="glossary.html">glossary</a> explains the words, and you can
-<a href="search.html">search</a> all of it. GPT-2, BERT, ViT, T5 and Llama run on
+what to take with you, a <a href="glossary.html">glossary</a> explains the words, a
+<a href="symbols.html">table</a> the symbols, and you can <a href="search.html">search</a> all of
+it. GPT-2, BERT, ViT, T5 and Llama run on
 <a href="published.html">the same lines</a>.</p>
 <div class="course-map">
 <figure class="architecture">{architecture()}
