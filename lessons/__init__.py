@@ -37,6 +37,11 @@ class Entry:
         """The name of its page, "" while it is to come."""
         return f"{self.path.stem}.html" if self.path else ""
 
+    @property
+    def slides(self) -> str:
+        """The name of the page with its slides."""
+        return f"slides_{self.number:02d}.html"
+
 
 COURSE = [
     Entry(1, "The recurrence bottleneck", "Why do recurrent networks forget?"),

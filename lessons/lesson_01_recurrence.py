@@ -491,12 +491,12 @@ def who_waits() -> Simulation:
 # A product of many factors vanishes or explodes. Clipping cures exploding. Only another path cures
 # vanishing: a memory with an open gate, or attention, whose path is one step long.
 #
-# ## Often told: check it
+# ## Common claims, checked
 
 
 # %%
 @show
-def often_told():
+def common_claims():
     """A popular claim, checked by counting."""
     return Words("""
         **“Attention is $O(n^2)$, so it is slower than an RNN.”** The square is real, but it starts
@@ -612,12 +612,9 @@ def quiz() -> list[Question]:
 # %% [markdown]
 # ## Exercises
 #
-# Write the starting file, complete its functions, and let the checker tell you what it finds:
-#
-# ```
-# python -m lessons start 1 mine.py
-# python -m lessons check 1 mine.py
-# ```
+# With `python -m lessons serve` you solve these exercises on this page. In a shell, `python -m
+# lessons start 1 mine.py` writes them into a file, and `python -m lessons check 1 mine.py` checks
+# your answers.
 
 
 # %%

@@ -144,7 +144,7 @@ weights, glass = lookup(query, temperature)
 scores = dot_product_score(query, key, 1.0)
 
 
-def told(number: float, digits: int = 2) -> str:
+def decimal(number: float, digits: int = 2) -> str:
     return f"{number:.{digits}f}".replace("-", "−")
 
 
@@ -152,13 +152,13 @@ def told(number: float, digits: int = 2) -> str:
 def hard_and_soft():
     """The glass, and how it comes about."""
     hard, jug = lookup(query, HARD)
-    best, powers = jugs[int(hard.argmax())], [told(x) for x in np.exp(scores[0] / temperature)]
+    best, powers = jugs[int(hard.argmax())], [decimal(x) for x in np.exp(scores[0] / temperature)]
     return [
         Matrix("o", np.concatenate([jug, glass]), ["hard", "soft"], contents, 5),
         Words(f"""
             The figure at the top shows all scores and shares. By hand, the share of the lemon: the
             exponentials of $z$ are {", ".join(powers)}, so the share
-            is {powers[2]} / ({" + ".join(powers)}) ≈ {told(weights[0, 2])}.
+            is {powers[2]} / ({" + ".join(powers)}) ≈ {decimal(weights[0, 2])}.
 
             The hard lookup pours {best}: price {jug[0, 0]:g}, vitamin C {jug[0, 1]:g}. The soft one
             mixes. Its vitamin C is {dot_by_hand(weights[0], value[:, 1], 2, 4)}. The lemon has so
@@ -379,7 +379,7 @@ def back_through_the_blend():
         Words(f"""
             By hand: the lemon's vitamin C has the gradient
             {dot_by_hand(weights[0, 2:3], doutput[0, 1:], 2, 4)}. The weight of the lemon has the
-            gradient 2 · 1 + 5 · (−1) = {told(dweights[0, 2], 0)}.
+            gradient 2 · 1 + 5 · (−1) = {decimal(dweights[0, 2], 0)}.
         """),
     ]
 
@@ -421,8 +421,8 @@ def back_through_the_softmax():
             score of the {jugs[blame[-1]]} gets the largest positive gradient: it should fall. The
             score of the {jugs[blame[0]]} gets the most negative one: it should rise. The carrot is
             nearly as good as the lemon
-            ({told(dweights[0, 3], 0)} against {told(dweights[0, 2], 0)}), but its weight is so
-            small that its score gets hardly any gradient.
+            ({decimal(dweights[0, 3], 0)} against {decimal(dweights[0, 2], 0)}), but its weight is
+            so small that its score gets hardly any gradient.
         """),
     ]
 
@@ -455,11 +455,11 @@ def back_through_the_score():
         Matrix(r"\mathrm{d}K", dkey, jugs, tastes, 2),
         Words(f"""
             By hand, the gradient of *sweet* in the wish: half (because $\\tau$ is 2) of
-            {dot_by_hand(dscaled[0], key[:, 0], 3, 4)}, that is {told(dquery[0, 0], 3)}. A sweeter
-            wish would make the loss rise, a sourer one would make it fall
-            ({told(dquery[0, 1], 3)}). So the guest should ask for less sweet and more sour: for the
-            lemon. Nobody told her about the lemon. The gradient knows of it, because the lemon was
-            in the glass.
+            {dot_by_hand(dscaled[0], key[:, 0], 3, 4)}, that is {decimal(dquery[0, 0], 3)}. A
+            sweeter wish would make the loss rise, a sourer one would make it fall
+            ({decimal(dquery[0, 1], 3)}). So the guest should ask for less sweet and more sour: for
+            the lemon. Nobody told her about the lemon. The gradient knows of it, because the lemon
+            was in the glass.
         """),
     ]
 
@@ -489,7 +489,7 @@ def promises_kept():
                 moved[index][place] += step
                 measured[place] += loss(*moved) / (2 * step)
         place = min(index, 1) * 2, min(index, 1)
-        numbers = (told(x[place], 8) for x in (gradient, measured))
+        numbers = (decimal(x[place], 8) for x in (gradient, measured))
         rows.append((name, *numbers, scientific(np.abs(gradient - measured).max())))
     return table(["gradient of", "derived", "measured", "largest difference in its array"], rows)
 
@@ -588,17 +588,17 @@ def in_the_running_example():
     fits, taus = offers @ asks, np.sqrt(asks.size) * np.array([0.25, 1, 4])
     shares = [softmax(fits / tau) for tau in taus]
     rows = [
-        (f"*{word}*", told(fit), *map(told, parts))
+        (f"*{word}*", decimal(fit), *map(decimal, parts))
         for word, fit, *parts in zip(running.READ, fits, *shares, strict=True)
     ]
     best = int(fits.argmax())
     return [
         table(["key", "score", *(rf"$\tau$ = {tau:.2f}" for tau in taus)], rows),
         Words(f"""
-            It looks for *{running.READ[best]}*, which gets {told(shares[1][best])} of the
+            It looks for *{running.READ[best]}*, which gets {decimal(shares[1][best])} of the
             weight at the temperature of the model, $\\tau = \\sqrt{{d_k}} = \\sqrt{{{asks.size}}}$.
-            Colder, it is nearly a hard lookup ({told(shares[0][best])}); hotter, the other words
-            get more, and {told(shares[2][best])} is left.
+            Colder, it is nearly a hard lookup ({decimal(shares[0][best])}); hotter, the other words
+            get more, and {decimal(shares[2][best])} is left.
         """),
     ]
 
@@ -623,7 +623,7 @@ def in_the_running_example():
 # - The result is a mixture of the values. A score's gradient is its weight times how far its value
 #   lies from this mixture, in the direction that matters to the loss.
 #
-# ## Often told: check it
+# ## Common claims, checked
 
 
 # %%
@@ -637,17 +637,17 @@ def without(jug: int, wish=WISH) -> float:
 
 
 @show
-def often_told():
+def common_claims():
     """Popular claims about the weights, checked with numbers."""
     share, _ = lookup(WISH, temperature)
     rows = [
-        (jug, told(a), f"{without(n):+.2f}".replace("-", "−"))
+        (jug, decimal(a), f"{without(n):+.2f}".replace("-", "−"))
         for n, (jug, a) in enumerate(zip(jugs, share[0], strict=True))
     ]
     # The same glass of three jugs: three equations for three weights.
     others = np.linalg.solve(np.vstack([value[:3].T, np.ones(3)]), [*glass[0], 1])
     assert (others > 0).all()
-    mixture = ", ".join(f"{told(a, 3)} {jug}" for jug, a in zip(jugs[:3], others, strict=True))
+    mixture = ", ".join(f"{decimal(a, 3)} {jug}" for jug, a in zip(jugs[:3], others, strict=True))
     return [
         Words("""
             **“The weights tell how much each input matters.”** Take the wish (1.5, 0.5) at
@@ -767,15 +767,12 @@ def quiz() -> list[Question]:
 # %% [markdown]
 # ## Exercises
 #
-# Write the starting file, complete its functions, and let the checker tell you what it finds:
+# With `python -m lessons serve` you solve these exercises on this page. In a shell, `python -m
+# lessons start 2 mine.py` writes them into a file, and `python -m lessons check 2 mine.py` checks
+# your answers.
 #
-# ```
-# python -m lessons start 2 mine.py
-# python -m lessons check 2 mine.py
-# ```
-#
-# The lesson derives gradients entry by entry, and the exercises want arrays. The lesson does not
-# derive the gradients of the second exercise, but you have everything you need.
+# The lesson derives gradients entry by entry; the exercises want arrays. The lesson does not derive
+# the gradients of the second exercise, but you have everything you need.
 
 
 # %%

@@ -535,7 +535,7 @@ def four_ways_to_score():
 
 
 # %% [markdown]
-# ## Often told: check it
+# ## Common claims, checked
 #
 # Some claims about attention are copied from page to page. Here is what you get when you compute
 # them.
@@ -547,7 +547,7 @@ def printed(numbers) -> str:
 
 
 @show
-def often_told():
+def common_claims():
     """Popular claims, computed again."""
     copied, right = [0.399, 0.179, 0.327, 0.066], softmax(np.array([0.9, 0.1, 0.7, -0.9]))
     with np.errstate(invalid="ignore"):
@@ -706,14 +706,11 @@ def quiz() -> list[Question]:
 # %% [markdown]
 # ## Exercises
 #
-# Write the starting file, complete its functions, and let the checker look at them:
+# With `python -m lessons serve` you solve these exercises on this page. In a shell, `python -m
+# lessons start 3 mine.py` writes them into a file, and `python -m lessons check 3 mine.py` checks
+# your answers.
 #
-# ```
-# python -m lessons start 3 mine.py
-# python -m lessons check 3 mine.py
-# ```
-#
-# The checker moves the inputs a little and measures, as above. Where a gradient is wrong it tries
+# The checker moves the inputs a little and measures, as above. Where a gradient is wrong, it tries
 # to name the mistake.
 
 

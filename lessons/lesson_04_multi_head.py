@@ -526,19 +526,19 @@ def heads_removed():
 # But in the Transformer paper, a model *trained* with one head was 0.9 BLEU worse, as the next
 # table shows.
 #
-# ## Often told: check it
+# ## Common claims, checked
 
 
 # %%
 @show
-def often_told():
+def common_claims():
     """Popular claims, computed again."""
     bleu = dict(fact("BLEU of variations"))
     base = bleu.pop("base")
-    told = {"h = 16": "−0.3", "d_k = 32": "−1.5", "d_{model} = 1024": "+1.1"}
+    claimed = {"h = 16": "−0.3", "d_k = 32": "−1.5", "d_{model} = 1024": "+1.1"}
     changes = {row: f"{bleu[row] - base:+.1f}".replace("-", "−") for row in bleu}
     rows = [
-        (f"${row}$", f"{bleu[row]}", changes[row].replace("+0.0", "0"), told.get(row, ""))
+        (f"${row}$", f"{bleu[row]}", changes[row].replace("+0.0", "0"), claimed.get(row, ""))
         for row in bleu
     ]
     lost = base - bleu["h = 4"]
@@ -654,8 +654,9 @@ def quiz() -> list[Question]:
 # %% [markdown]
 # ## Exercises
 #
-# `python -m lessons start 4 mine.py` writes a file to begin with; `python -m lessons check 4
-# mine.py` checks what you wrote.
+# With `python -m lessons serve` you solve these exercises on this page. In a shell, `python -m
+# lessons start 4 mine.py` writes them into a file, and `python -m lessons check 4 mine.py` checks
+# your answers.
 
 
 # %%

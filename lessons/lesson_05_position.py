@@ -681,12 +681,12 @@ def in_the_running_example():
 # $t - s$ alone.
 
 # %% [markdown]
-# ## Often told: check it
+# ## Common claims, checked
 
 
 # %%
 @show
-def often_told():
+def common_claims():
     """Popular claims, computed again."""
     pe = sinusoidal_table(51, 64)
     near, far = pe[[1, 50]] @ pe[0] / 32
@@ -804,8 +804,11 @@ def quiz() -> list[Question]:
 # %% [markdown]
 # ## Exercises
 #
-# `python -m lessons start 5 mine.py` writes a file to begin with; `python -m lessons check 5
-# mine.py` checks yours. None of these gradients is on this page.
+# With `python -m lessons serve` you solve these exercises on this page. In a shell, `python -m
+# lessons start 5 mine.py` writes them into a file, and `python -m lessons check 5 mine.py` checks
+# your answers.
+#
+# None of these gradients is on this page.
 
 
 # %%

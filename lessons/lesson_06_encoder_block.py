@@ -649,12 +649,12 @@ def parameters_of_base():
 
 
 # %% [markdown]
-# ## Often told: check it
+# ## Common claims, checked
 
 
 # %%
 @show
-def often_told():
+def common_claims():
     """Popular claims about the number of parameters, computed again."""
     changes = {}, dict(d_k=16, d_v=64), dict(d_k=32, d_v=64), dict(d_k=16, d_v=16)
     base, *others = (sum(sizes_of_base(**each).values()) for each in changes)
@@ -770,8 +770,9 @@ def quiz() -> list[Question]:
 # %% [markdown]
 # ## Exercises
 #
-# `python -m lessons start 6 mine.py` writes a file to begin with; `python -m lessons check 6
-# mine.py` checks yours.
+# With `python -m lessons serve` you solve these exercises on this page. In a shell, `python -m
+# lessons start 6 mine.py` writes them into a file, and `python -m lessons check 6 mine.py` checks
+# your answers.
 
 
 # %%

@@ -220,11 +220,11 @@ def forward_nothing_leaks():
         return sum(a.tobytes() == b.tobytes() for a, b in zip(before, after, strict=True))
 
     found = {name: [the_same(model, s) for s in range(1, 6)] for name, model in decoders().items()}
-    told = {name: ", ".join(map(str, counts)) for name, counts in found.items()}
+    same = {name: ", ".join(map(str, counts)) for name, counts in found.items()}
     return Words(f"""
         We change all words from the second position on, then from the third on, and so on to the
-        sixth alone. With the mask {told["with the mask"]} positions stay the same, without it
-        {told["without"]}.
+        sixth alone. With the mask {same["with the mask"]} positions stay the same, without it
+        {same["without"]}.
     """)
 
 
@@ -689,7 +689,7 @@ def in_the_running_example():
 # | reads the target shifted by one, ⟨s⟩ first | a loss at each position, all at once | $(T)$ |
 
 # %% [markdown]
-# ## Often told: check it
+# ## Common claims, checked
 
 
 # %%
@@ -698,7 +698,7 @@ def listed(numbers) -> str:
 
 
 @show
-def often_told():
+def common_claims():
     """A popular claim, computed again."""
     hidden = float(trained(KINDS["after the softmax"], SEEDS[0]).losses[-20:].mean())
     masked = softmax(np.zeros((1, 3)), np.zeros((1, 3), bool))[0]
@@ -807,8 +807,9 @@ def quiz() -> list[Question]:
 # %% [markdown]
 # ## Exercises
 #
-# `python -m lessons start 7 mine.py` writes a file to begin with; `python -m lessons check 7
-# mine.py` checks yours.
+# With `python -m lessons serve` you solve these exercises on this page. In a shell, `python -m
+# lessons start 7 mine.py` writes them into a file, and `python -m lessons check 7 mine.py` checks
+# your answers.
 
 
 # %%

@@ -81,8 +81,8 @@ smoothed = by_hand.loss_and_gradient(by_hand.LOGITS, 0.2)
 def four_words():
     """The example: what the model thinks, what it is told, the loss and the gradient."""
     assert np.allclose(thought["p"], [[0.5, 0.3, 0.1, 0.1]])
-    rows = np.concatenate([thought[name] for name in ("p", "told", "dlogits")])
-    names = ["thought", "told", "gradient"]
+    rows = np.concatenate([thought[name] for name in ("p", "target", "dlogits")])
+    names = ["thought", "target", "gradient"]
     return [
         Matrix("p, p^*, \\mathrm{d}z", rows, names, by_hand.WORDS, 1),
         Words(f"""
@@ -138,7 +138,7 @@ def what_the_loss_wants() -> Simulation:
 @show
 def smoothing_by_hand():
     """The example with smoothing, and where its gradient is 0."""
-    right, other = smoothed["told"][0, :2]
+    right, other = smoothed["target"][0, :2]
     gap = np.log(right / other)
     paper = np.log((0.9 + 0.1 / 37_000) / (0.1 / 37_000))
     return Words(f"""
@@ -151,8 +151,8 @@ def smoothing_by_hand():
         $\\log(0.85 / 0.05)$, or {gap:.2f}, above the others, and there it stays. With the paper's
         0.1 and 37,000 symbols the gap is {paper:.1f}. Without smoothing no gap is ever wide enough.
 
-        There is a price. The smoothed loss cannot reach 0, and the model is less sure than it could
-        be. The paper says so: smoothing “hurts perplexity, as the model learns to be more
+        Smoothing has a price. The smoothed loss cannot reach 0, and the model is less sure than it
+        could be. The paper says so: smoothing “hurts perplexity, as the model learns to be more
         unsure, but improves accuracy and BLEU score”. (Perplexity is $e$ to the power of the
         loss. BLEU says from 0 to 100 how much a translation is like one by a person.) We will see
         below how much of this our own runs show.
@@ -166,11 +166,11 @@ def the_lines_of_the_loss():
         Beside(
             cross_entropy,
             {
-                "xp = ": "The library of the arrays: NumPy, or CuPy on a GPU.",
+                "xp = ": "NumPy, or CuPy for arrays on a GPU.",
                 "with np.errstate": r"The highest logit becomes 0, so $e^z$ cannot overflow; "
                 r"the probabilities stay the same. `spread` is $\varepsilon_{ls}$ times the mean "
                 "of all logits, for the share that every word gets.",
-                "at_target": "The logit of the right word in each row.",
+                "at_target": "The logit of the right word, in each row.",
                 "exponentials": "$e^z$, written over the logits.",
                 "total": "Their sum. $p$ is `exponentials` divided by `total`.",
                 "losses": r"$\log p_v = z_v - \log \sum_u e^{z_u}$, and $p^*$ sums to 1. So the "
@@ -563,12 +563,12 @@ def in_the_running_example():
 # | step | $w \leftarrow w - \eta\,\hat m / (\sqrt{\hat{n}} + 10^{-9})$ |
 
 # %% [markdown]
-# ## Often told: check it
+# ## Common claims, checked
 
 
 # %%
 @show
-def often_told():
+def common_claims():
     """Popular claims about the recipe, checked."""
     config = Config.base(37_000)
     steps = by_hand.ten_steps(by_hand.ten([1000.0] + [1.0] * 9), 0.98)["change"]
@@ -602,7 +602,7 @@ def often_told():
 @show
 def quiz() -> list[Question]:
     """Questions on this lesson; numbers are computed."""
-    told = by_hand.loss_and_gradient(by_hand.LOGITS, 0.1)
+    given = by_hand.loss_and_gradient(by_hand.LOGITS, 0.1)
     change = by_hand.ten_steps(by_hand.ten([0.001] * 10), 0.98)["change"]
     return [
         Question(
@@ -625,8 +625,8 @@ def quiz() -> list[Question]:
         Question(
             "Four words, $p$ = (0.5, 0.3, 0.1, 0.1), smoothing 0.1. What is the gradient of the "
             "logit of *dog*, the second, which is wrong?",
-            "It is told 0.1 / 4 = 0.025, so the gradient is 0.3 − 0.025 = 0.275.",
-            float(told["dlogits"][0, 1]),
+            "*dog* is told 0.1 / 4 = 0.025, so the gradient is 0.3 − 0.025 = 0.275.",
+            float(given["dlogits"][0, 1]),
             tolerance=0.001,
             mistakes={
                 0.3: "That is the gradient without smoothing. With it, even a wrong word is told a "
@@ -706,7 +706,9 @@ def quiz() -> list[Question]:
 # %% [markdown]
 # ## Exercises
 #
-# `python -m lessons start 8 mine.py` writes a file to begin with, `check 8 mine.py` checks it.
+# With `python -m lessons serve` you solve these exercises on this page. In a shell, `python -m
+# lessons start 8 mine.py` writes them into a file, and `python -m lessons check 8 mine.py` checks
+# your answers.
 
 
 # %%

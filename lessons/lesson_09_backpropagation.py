@@ -315,7 +315,7 @@ def the_lines_of_the_roads():
         Beside(
             SelfAttention.backward,
             {
-                "dx, dmemory": "What attention hands back.",
+                "dx, dmemory": "Attention returns two gradients.",
                 "dx += dmemory": "Here the memory is $X$ itself, so three roads lead to one place.",
                 "return": "",
             },
@@ -323,7 +323,7 @@ def the_lines_of_the_roads():
         Beside(
             Decoder.backward,
             {
-                "dx, dmemory": "Nothing has come to the memory yet.",
+                "dx, dmemory": "No gradient has reached the memory yet.",
                 "for layer": "Down through the blocks; each adds its gradient for the memory.",
                 "return": "The decoder returns both.",
             },
@@ -552,7 +552,7 @@ def all_the_runs():
             Each row is the mean of {len(bugs.SEEDS)} seeds. Run {LETTER["none"]}, which has no
             mistake, ends with the loss {ends["none"][0]:.2f} and writes {ends["none"][1]:.0%} of
             the words right. {len(good)} of the thirteen others write at least nine of ten words
-            right. Nobody would suspect a mistake in them: the best has the loss
+            right. Nobody would suspect a mistake in them: the best ends with the loss
             {min(ends[b][0] for b in good):.2f}.
 
             Some are nearly right for a reason. A **bias** whose gradient is a mean and not a sum
@@ -601,7 +601,7 @@ def a_smaller_layer():
 # that is still on when the model writes. Both mistakes have been published.
 
 # %% [markdown]
-# ## Often told: check it
+# ## Common claims, checked
 
 
 # %%
@@ -617,7 +617,7 @@ def slope_error(layer, x: np.ndarray, dy: np.ndarray) -> float:
 
 
 @show
-def often_told():
+def common_claims():
     """Popular claims about tests and about Adam, tried out."""
     rng = np.random.default_rng(5)
     x, dy, ones = rng.standard_normal((3, 5)), rng.standard_normal((3, 5)), np.ones((3, 5))
@@ -651,7 +651,7 @@ def often_told():
             **“Our tests check the gradients.”** How well? Here are three tests from published
             projects, each with a wrong backward that passes it.
         """),
-        table(["wrong backward", "the test", "error in this test", "in a fair one"], rows),
+        table(["wrong backward", "the test", "error in this test", "error in a fair test"], rows),
         Words(f"""
             *Ones:* the weights of a row add up to 1 whatever the scores are, so the slope of their
             sum is 0, and 0 is just what the wrong backward returns. *Gamma 1:* a factor of 1 may
@@ -773,10 +773,13 @@ def quiz() -> list[Question]:
 # %% [markdown]
 # ## Exercises
 #
-# After these four you have written, and checked, the backward of an encoder and its table.
-# `python -m lessons start 9 mine.py` writes a file to begin with, and
-# `python -m lessons check 9 mine.py` tells you which results are right. The parts are derived in
-# lesson 3 (attention) and lesson 6 (norm, feed-forward network, residual connection).
+# With `python -m lessons serve` you solve these exercises on this page. In a shell, `python -m
+# lessons start 9 mine.py` writes them into a file, and `python -m lessons check 9 mine.py` checks
+# your answers.
+#
+# The parts are derived in lesson 3 (attention) and lesson 6 (norm, feed-forward network, residual
+# connection). Once you have solved all four, you have written, and checked, the backward of an
+# encoder and its table.
 
 
 # %%

@@ -61,13 +61,13 @@ def the_lines_of_log_probabilities():
             "shifted = ": "In float64, so that sums of many logarithms stay accurate.",
             "shifted -= ": "The largest logit becomes 0, so $e^z$ cannot overflow (lesson 3).",
             "result = ": r"$\log p_v = z_v - \log \sum_u e^{z_u}$",
-            "require": "Broken weights give NaN; then nothing is written.",
+            "require": "Broken weights give NaN. Then the model must not write.",
             "return": "",
         },
     ), Beside(
         log_probabilities,
         {
-            "result = ": "The lines above.",
+            "result = ": "The function above.",
             "result[:, special.unwritten]": "Padding, the start mark and the mark of unknown "
             "symbols are never written.",
             "return": "",
@@ -206,7 +206,7 @@ def the_lines_of_sampling():
             "p = ": "The largest logarithm becomes 0.",
             "if self.temperature": r"$e^{(\log p)/\tau}$. Temperature 0 leaves only the largest.",
             "p /= ": "Now they sum to 1.",
-            "if self.top_k": "What may not be drawn gets 0.",
+            "if self.top_k": "Excluded words get probability 0.",
             "return": "What is left sums to 1 again.",
         },
     )
@@ -306,7 +306,7 @@ def the_lines_of_a_step():
             "still_open": "The best `width` that do not end.",
             "self.log_p": "They are the new beam.",
             "latest": "",
-            "self.written": "Each takes over what its parent has written, and adds its symbol.",
+            "self.written": "Each copies what its parent has written, and adds its symbol.",
             "return": "The parents, too: what the model remembers of each has to move with it.",
         },
     )
@@ -410,8 +410,8 @@ def wider_beams():
         table(
             ["beam", *columns, "time"],
             cells,
-            "Log probability: the mean of what is found without a penalty. Length: divided by that "
-            "of people's translations. Time: divided by that of a beam of 1.",
+            "Log probability: the mean over what is found without a penalty. Length: relative to "
+            "human translations. Time: relative to a beam of 1.",
         ),
         Words(
             f"""
@@ -468,8 +468,8 @@ def the_lines_of_the_cache():
             SelfAttention.forward,
             {
                 "query = ": "The queries of the new words alone: one row in each step.",
-                "key, value = ": "Their keys and values. Positions that turn keys (lesson 5) do so "
-                "here, before they are kept; a key's position does not change.",
+                "key, value = ": "Their keys and values. Rotary positions (lesson 5) turn the keys "
+                "here, before they are kept: a key's position does not change.",
                 "if past": "From here on, the keys and values of all words so far. (In training "
                 "all words come at once, and there is nothing to remember.)",
                 "return self.attend": "The new word's query, with all keys and values.",
@@ -482,8 +482,8 @@ def the_lines_of_the_cache():
                 "start, room": "How many rows are filled, and for how many there is room.",
                 "stop": "",
                 "if stop > room": "",
-                "self._arrays = ": "All the room is made at once; a growing array would be copied "
-                "in every step.",
+                "self._arrays = ": "All the memory is reserved at once; a growing array would be "
+                "copied in every step.",
                 "for array": "The new row is written below the others.",
                 "return": "The filled part.",
             },
@@ -635,8 +635,8 @@ def reinforce():
 #
 # While a model is trained its weights wander: each batch pulls them another way. The paper
 # therefore takes the **mean of the weights** of the last five *checkpoints*, weights saved during
-# the training (section 6.1; the last 20 for the big model). What single steps did by chance
-# cancels. The result is one model, no slower than any of them.
+# the training (section 6.1; the last 20 for the big model). What single steps changed
+# by chance cancels out. The result is one model, no slower than any of them.
 #
 # Or let several models write together. An **ensemble** takes the mean of their *probabilities* in
 # each step: $p(y) = \frac{1}{M}\sum_m p_m(y)$. In each step, all $M$ of them have to compute.
@@ -765,12 +765,12 @@ def in_the_running_example():
 
 
 # %% [markdown]
-# ## Often told: check it
+# ## Common claims, checked
 
 
 # %%
 @show
-def often_told():
+def common_claims():
     """Popular claims about generation, computed again."""
     logits = np.array([[2, 1, 0.5, -0.5]])
     printed = np.array([0.506, 0.186, 0.113, 0.042])
@@ -929,7 +929,9 @@ def quiz() -> list[Question]:
 # %% [markdown]
 # ## Exercises
 #
-# `python -m lessons start 10 mine.py` writes a file to begin with, `check 10 mine.py` checks it.
+# With `python -m lessons serve` you solve these exercises on this page. In a shell, `python -m
+# lessons start 10 mine.py` writes them into a file, and `python -m lessons check 10 mine.py` checks
+# your answers.
 
 
 # %%

@@ -40,17 +40,17 @@ def explore() -> Simulation:
 @show
 def the_models():
     """The two models, and what float16 changes in them."""
-    told = models.measured(11)
+    stored = models.measured(11)
     sizes = {name: small.weights(name).size for name in small.CONFIGS}
-    exact = told["reversal"]["exact"][-1]
+    exact = stored["reversal"]["exact"][-1]
     return Words(f"""
         The translator has {sizes["translator"]:,} weights. It was trained on 29,000 captions of
-        pictures (Multi30k). On captions that it has not seen it reaches {told["bleu"]:.1f} BLEU,
+        pictures (Multi30k). On captions that it has not seen it reaches {stored["bleu"]:.1f} BLEU,
         writing the most probable piece at each place. (BLEU counts how many words and groups of
         words also stand in a person's translation; lesson 10 says more.) The model that reverses
         words has {sizes["reverse"]:,} weights and writes {100 * exact:.0f} % of unseen words
         without a mistake. The page stores each weight in 16 bits. In 100 sentences that moves no
-        attention weight of the translator by more than {told["rounding"]:.4f}.
+        attention weight of the translator by more than {stored["rounding"]:.4f}.
     """)
 
 
@@ -153,20 +153,20 @@ CLEAR = 3  # times the baseline
 
 def best_roles(name: str) -> list[tuple[str, float, float]]:
     """For each head the place whose score is furthest above chance, the score and the baseline."""
-    told = models.measured(11)["roles"][name]
-    best = [max(found.items(), key=lambda item: item[1][0] - item[1][1]) for found in told]
+    stored = models.measured(11)["roles"][name]
+    best = [max(found.items(), key=lambda item: item[1][0] - item[1][1]) for found in stored]
     return [(place, *shares) for place, shares in best]
 
 
 @show
 def roles_of_the_translator():
     """For each kind of attention and each place: how many heads clearly prefer it."""
-    told, best = models.measured(11)["roles"]["translator"], best_roles("translator")
+    stored, best = models.measured(11)["roles"]["translator"], best_roles("translator")
     rows, size = [], small.LAYERS * small.HEADS
     for number, title in enumerate(explorer.TITLES.values()):
         mine = slice(size * number, size * number + size)
-        for place in told[mine][0]:
-            shares = np.array([found[place] for found in told[mine]])
+        for place in stored[mine][0]:
+            shares = np.array([found[place] for found in stored[mine]])
             clear = sum(p == place and s >= CLEAR * c for p, s, c in best[mine])
             top = shares[shares[:, 0].argmax()]
             rows.append((title, place, f"{clear}", f"{top[0]:.2f}", f"{top[1]:.2f}"))
@@ -223,7 +223,7 @@ def scores_and_baselines():
 
 
 # %% [markdown]
-# ## A look is not a use
+# ## Looking is not using
 #
 # A head may look at a word and yet hand over nothing that the rest of the model uses. To see
 # whether a head *matters*, multiply its output by a **gate** $g_i$, a factor equal to 1 (Michel et
@@ -301,8 +301,8 @@ def gradient_check():
 @show
 def one_head_at_a_time():
     """Importance by gradient beside the loss that is added when each head is taken out alone."""
-    told = models.measured(11)["pruned"]
-    importance, alone = np.array(told["importance"]).ravel(), np.array(told["alone"])
+    stored = models.measured(11)["pruned"]
+    importance, alone = np.array(stored["importance"]).ravel(), np.array(stored["alone"])
     size = small.LAYERS * small.HEADS
 
     def draw(figure):
@@ -350,14 +350,14 @@ def take_heads_out() -> Simulation:
 @show
 def what_is_left():
     """How many heads can go, here and in published work."""
-    told = models.measured(11)["pruned"]
-    curve, encoder = np.array(told["by importance"]), np.array(told["encoder"])
+    stored = models.measured(11)["pruned"]
+    curve, encoder = np.array(stored["by importance"]), np.array(stored["encoder"])
     whole = curve[0, 1]
     rows = []
     for name, line in (("of all 36", curve), ("of the 12 that read", encoder)):
         lost = [int(np.argmax(whole - line[:, 1] > points)) - 1 for points in (1, 3)]
         rows.append((name, *map(str, lost), f"{line[len(line) // 2, 1]:.1f}", f"{line[-1, 1]:.1f}"))
-    drawn = np.array(told["at random"])[..., 1].mean(axis=0)  # every fourth step
+    drawn = np.array(stored["at random"])[..., 1].mean(axis=0)  # every fourth step
     kept = simulations.translator()
     return [
         table(
@@ -389,7 +389,7 @@ def what_is_left():
 
 
 # %% [markdown]
-# ## How they come about
+# ## How heads form
 #
 # So far we looked at finished models. But we can also watch their training. The model that reverses
 # words begins with random weights, and its heads look everywhere. Watch.
@@ -404,19 +404,19 @@ def replay() -> Simulation:
 
 @show
 def which_came_first():
-    """Which comes first: the look or the skill."""
-    told = models.measured(11)["reversal"]
-    share, exact = np.array(told["share"]), np.array(told["exact"])
+    """Which comes first: looking at the right letter, or writing it."""
+    stored = models.measured(11)["reversal"]
+    share, exact = np.array(stored["share"]), np.array(stored["exact"])
     size = small.LAYERS * small.HEADS
     best = share.reshape(len(exact), -1).max(axis=1)
-    look = told["steps"][int(np.argmax(best >= 0.4))]
-    skill = told["steps"][int(np.argmax(exact >= 0.4))]
+    look = stored["steps"][int(np.argmax(best >= 0.4))]
+    skill = stored["steps"][int(np.argmax(exact >= 0.4))]
     layers = [f"{x:.2f}" for x in share[-1].mean(axis=1)]
     first = models.measured(11)["roles"]["reverse"][2 * size : 2 * size + small.HEADS]
     end = max(found["the end mark"][0] for found in first)
     return Words(f"""
         By step {look} the best head gives 0.4 of its weight to the letter to be written. Only by
-        step {skill} does the model get 0.4 of the words right. The look comes first: before a head
+        step {skill} does the model get 0.4 of the words right. The look comes first: until a head
         looks at the right letter, it has nothing to hand over that the model could write.
 
         At the end the heads of the three layers give {layers[0]}, {layers[1]} and {layers[2]} of
@@ -452,10 +452,10 @@ def induction() -> Simulation:
 @show
 def two_layers_and_one():
     """The scores of all heads at the end, and what they copy."""
-    told = models.measured(11)["repetition"]
+    stored = models.measured(11)["repetition"]
     rows = []
     for layers in ("2", "1"):
-        run = told[layers]
+        run = stored[layers]
         for layer, matching in enumerate(run["matching"][-1]):
             for head, score in enumerate(matching):
                 before, writes = run["before"][-1][layer][head], run["writes"][layer][head]
@@ -463,7 +463,7 @@ def two_layers_and_one():
                 rows.append((name, f"{score:.2f}", f"{before:.2f}", f"{writes:.2f}"))
     formed = [
         step
-        for step, matching in zip(told["2"]["steps"], told["2"]["matching"], strict=True)
+        for step, matching in zip(stored["2"]["steps"], stored["2"]["matching"], strict=True)
         if np.max(matching) >= 0.5
     ]
     return [
@@ -471,7 +471,7 @@ def two_layers_and_one():
             ["head", "on what followed", "on the letter before", "copies"],
             rows,
             "The first two columns are weights. With shuffled rows a head puts "
-            f"{told['2']['chance']:.2f} on what followed. “Copies”: for which share of letters a "
+            f"{stored['2']['chance']:.2f} on what followed. “Copies”: for which share of letters a "
             "head's output for the letter, taken alone, makes this letter the most probable one. "
             "By chance it would be 1 in 26.",
         ),
@@ -479,8 +479,8 @@ def two_layers_and_one():
             There are two kinds of heads, in two layers, and neither is of use without the other. So
             for a long time neither grows. Then both do, within a few steps: at step {formed[0]} the
             best head gives more than half of its weight to what followed. Soon the model knows what
-            comes next ({100 * told["2"]["copying"][-1]:.0f} % of the letters are right at the end).
-            With one layer it never does ({100 * told["1"]["copying"][-1]:.0f} %).
+            comes next ({100 * stored["2"]["copying"][-1]:.0f} % of the letters are right at the
+            end). With one layer it never does ({100 * stored["1"]["copying"][-1]:.0f} %).
 
             The last column shows something that no picture of attention shows: what a head *does*
             with the letter that it found. The heads of layer 2 copy it. Head 1.1 does not. What it
@@ -510,12 +510,12 @@ def two_layers_and_one():
 @show
 def measured_costs():
     """The time of forward and backward, against the length."""
-    told = models.measured(11)["costs"]
+    stored = models.measured(11)["costs"]
     lengths = np.array(costs.LENGTHS)
 
     def draw(figure):
         axes = figure.subplots()
-        for number, (name, times) in enumerate(told.items()):
+        for number, (name, times) in enumerate(stored.items()):
             axes.loglog(lengths, times, "o-", color=f"C{number}", label=name)
             theory = np.array([costs.products(int(length))[name] for length in lengths])
             axes.loglog(lengths, theory * times[-1] / theory[-1], ":", color=f"C{number}")
@@ -526,7 +526,7 @@ def measured_costs():
 
     long = lengths >= 512
     rows = []
-    for name, times in told.items():
+    for name, times in stored.items():
         theory = [costs.products(int(length))[name] for length in lengths[long]]
         powers = (costs.exponent(lengths[long], cost) for cost in (theory, np.array(times)[long]))
         per_word = 1000 * times[3] / lengths[3]
@@ -569,20 +569,20 @@ def measured_costs():
 # A map of attention shows where a head looks. It shows neither what the head hands over nor whether
 # the rest of the model uses it.
 #
-# ## Often told: check it
+# ## Common claims, checked
 
 
 # %%
 @show
-def often_told():
+def common_claims():
     """Popular claims, computed again."""
-    told = models.measured(11)
-    times = {name: np.array(of) for name, of in told["costs"].items()}
+    stored = models.measured(11)
+    times = {name: np.array(of) for name, of in stored["costs"].items()}
     lengths = np.array(costs.LENGTHS)
     faster = lengths[times["attention"] < times["recurrence (LSTM)"]]
     at = costs.LENGTHS.index(128)
     ratio = times["recurrence (LSTM)"][at] / times["attention"][at]
-    best, alone = best_roles("translator"), np.array(told["pruned"]["alone"])
+    best, alone = best_roles("translator"), np.array(stored["pruned"]["alone"])
     clear = np.array([score >= CLEAR * chance for _, score, chance in best])
     return Words(f"""
         **“Attention is O(n²), so it is slower than a recurrent network.”** We measured forward
@@ -705,8 +705,9 @@ def quiz() -> list[Question]:
 # %% [markdown]
 # ## Exercises
 #
-# `python -m lessons start 11 mine.py` writes a file to begin with; `python -m lessons check 11
-# mine.py` checks yours.
+# With `python -m lessons serve` you solve these exercises on this page. In a shell, `python -m
+# lessons start 11 mine.py` writes them into a file, and `python -m lessons check 11 mine.py` checks
+# your answers.
 
 
 # %%

@@ -603,7 +603,7 @@ def at_home():
             the scarcer of size and text decides (Kaplan et al. 2020, equation 1.5):
             $L = (A N^{{-\\alpha}} + B D^{{-\\beta}})^\\gamma$. It predicts the loss at 3.1 million,
             and that of the larger model as well. A law holds for the models, the text and the
-            training that it was measured on. `toy_tasks/scaling.md` tells what else it cannot say.
+            training that it was measured on. `toy_tasks/scaling.md` says where else it fails.
         """),
     ]
 
@@ -656,12 +656,12 @@ def gradient_check():
 # An encoder alone fills all holes at once. A decoder alone reads what it wrote. An encoder-decoder
 # reads the source in both directions, then writes.
 #
-# ## Often told: check it
+# ## Common claims, checked
 
 
 # %%
 @show
-def often_told():
+def common_claims():
     """Popular claims, computed again."""
     base = PAPER["base (2017)"]["total"]
     separate = sizes.compute(**PRESETS["base (2017)"] | {"shared": 0})["total"]
@@ -693,7 +693,7 @@ def often_told():
         of 70 billion that reads 1,400 billion reaches {chinchilla:.3f}, for about as many
         operations ({exact(6 * 280e9 * 300e9)} and {exact(budget)}). For the second budget Kaplan's
         power advises {landscape.kaplan(budget) / landscape.best(budget):.0f} times as many
-        parameters as the fit does. (The fit has critics; its direction has stood.)
+        parameters as the fit does. (The fit has critics, but its direction has held up.)
 
         **“Attention is O(n²), so it is slower than an RNN.”** By the clock it is slower than an
         LSTM of the same width {where} words. The operations do grow with the square. But time also
@@ -786,10 +786,9 @@ def quiz() -> list[Question]:
 # %% [markdown]
 # ## Exercises
 #
-# ```
-# python -m lessons start 12 mine.py
-# python -m lessons check 12 mine.py
-# ```
+# With `python -m lessons serve` you solve these exercises on this page. In a shell, `python -m
+# lessons start 12 mine.py` writes them into a file, and `python -m lessons check 12 mine.py` checks
+# your answers.
 
 
 # %%

@@ -152,7 +152,7 @@ def the_lines_of_a_block():
         "exponentials = ": "$e^{z_s - m'}$, of this block alone.",
         "total = ": "$n'$",
         "blend = ": r"$\hat O'$",
-        "return": "The scores of the block can go. A few numbers for each row are kept.",
+        "return": "The block's scores are no longer needed. A few numbers for each row are kept.",
     }
     return Beside(forward_block, notes)
 
@@ -448,7 +448,7 @@ def the_lines_of_the_state_space():
 
 
 # %% [markdown]
-# Which of these layers can find a word again that stood far back? `python -m toy_tasks.recall`
+# Which of these layers can find a word that stood far back? `python -m toy_tasks.recall`
 # trains each of them on that task, and writes a table of the results.
 #
 # ## What it costs
@@ -527,12 +527,12 @@ def what_it_costs():
 
 
 # %% [markdown]
-# ## Often told: check it
+# ## Common claims, checked
 
 
 # %%
 @show
-def often_told():
+def common_claims():
     """Popular claims, computed again."""
     rng = np.random.default_rng(13)
     q, k, v = rng.standard_normal((3, 1, 1, 400, 16))
@@ -659,10 +659,9 @@ def quiz() -> list[Question]:
 # %% [markdown]
 # ## Exercises
 #
-# ```
-# python -m lessons start 13 mine.py
-# python -m lessons check 13 mine.py
-# ```
+# With `python -m lessons serve` you solve these exercises on this page. In a shell, `python -m
+# lessons start 13 mine.py` writes them into a file, and `python -m lessons check 13 mine.py` checks
+# your answers.
 
 
 # %%

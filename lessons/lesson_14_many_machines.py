@@ -234,8 +234,8 @@ def what_hid():
         table(
             ["bucket", *(f"{wire} Gbit/s" for wire in WIRES)],
             rows,
-            "16 machines, 12 layers: the seconds for which they wait, of the seconds for which "
-            "they send.",
+            "The seconds that 16 machines with 12 layers spend waiting, out of the seconds that "
+            "they spend sending.",
         ),
         Words(f"""
             With buckets of 25 MB, {hidden:.0f} % of the sending hides on wires of 10 Gbit/s. Two
@@ -382,8 +382,8 @@ def the_lines_of_the_order():
     notes = {
         "order: ": "First only forward, so that the later stages have something to do: "
         "$P - 1 - s$ micro-batches in stage $s$, counted from 0.",
-        "for m": "Then both by turns: each backward frees the memory for the next forward.",
-        "return": "At the end only backwards are left.",
+        "for m": "Then both in turn: each backward frees the memory for the next forward.",
+        "return": "At the end, only backward is left.",
     }
     return Beside(_order, notes)
 
@@ -550,12 +550,12 @@ def larger_batches():
 
 
 # %% [markdown]
-# ## Often told: check it
+# ## Common claims, checked
 
 
 # %%
 @show
-def often_told():
+def common_claims():
     """Popular claims, computed again."""
     many = speed(1, 128, 100 * GIGABIT) / speed(1, 64, 100 * GIGABIT)
     steps = wires.steps_to_learn()
@@ -675,10 +675,9 @@ def quiz() -> list[Question]:
 # %% [markdown]
 # ## Exercises
 #
-# ```
-# python -m lessons start 14 mine.py
-# python -m lessons check 14 mine.py
-# ```
+# With `python -m lessons serve` you solve these exercises on this page. In a shell, `python -m
+# lessons start 14 mine.py` writes them into a file, and `python -m lessons check 14 mine.py` checks
+# your answers.
 
 
 # %%

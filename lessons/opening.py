@@ -81,7 +81,7 @@ def recordings() -> dict:
         ]
         for name, array in learn(*state, *texts).items():
             recording.name(name, array)
-    step = recording.told()
+    step = recording.data()
     for name in ("weights", "mean", "square"):  # the page sets them
         at, size = step["names"][f"given {name}"]
         step["buffers"][at] = size

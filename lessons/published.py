@@ -181,8 +181,8 @@ class Part(NamedTuple):
         """3 · 768 · 768 + 3 · 768, times the layers."""
         counts = Counter(self.shapes).items()
         terms = (" · ".join(f"{n:,}" for n in (count, *shape)) for shape, count in counts)
-        told = " + ".join(term.removeprefix("1 · ") for term in terms) or "the symbols’ table again"
-        return told if self.layers == 1 else f"{self.layers} · ({told})"
+        text = " + ".join(term.removeprefix("1 · ") for term in terms) or "the symbols’ table again"
+        return text if self.layers == 1 else f"{self.layers} · ({text})"
 
 
 def parts(config, length: int = LENGTH) -> list[Part]:
@@ -268,9 +268,9 @@ def ledger(page) -> str:
     for name, config in configs().items():
         rows = [(part.name, part.formula, f"{part.parameters:,}") for part in parts(config)]
         rows.append(("together", "", f"{total(config):,}"))
-        told = table(["part", "layers · (entries)", "parameters"], rows).markdown()
+        text = table(["part", "layers · (entries)", "parameters"], rows).markdown()
         title = f"<summary>{name}: {total(config):,} parameters</summary>"
-        made.append(f"<details{' open' * (not made)}>{title}{page.markdown(told)}</details>")
+        made.append(f"<details{' open' * (not made)}>{title}{page.markdown(text)}</details>")
     return f'<div class="ledger-of-models">{"".join(made)}</div>'
 
 
@@ -296,8 +296,8 @@ def steps_table() -> str:
     rows = []
     for name, config in configs().items():
         operations, *sizes = step(config)
-        told = amount(operations), duration(operations / landscape.rate())
-        rows.append((name, *told, *(f"{size / 1e9:.1f}" for size in sizes)))
+        cost = amount(operations), duration(operations / landscape.rate())
+        rows.append((name, *cost, *(f"{size / 1e9:.1f}" for size in sizes)))
     columns = ["model", "operations", "time", "weights, Adam: GB", "saved: GB"]
     return table(columns, rows).markdown()
 

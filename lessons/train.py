@@ -14,7 +14,7 @@ from toy_tasks.command_line import exit_code
 
 DESCRIPTION = """\
 Train the models that lessons show, each once, and keep them in the cache folder. Pages are built
-without them, from results stored in the lessons' folders. After an interruption, start the command
+without them, from data stored in the lessons' folders. After an interruption, start the command
 again: it goes on where it stopped.
 
   python -m lessons.train                    train those that are not trained yet
@@ -38,9 +38,9 @@ def train(name: str, data: Path | None) -> None:
 def measure(lesson: int) -> Path:
     """Measure what a lesson shows and store it."""
     (module,) = (m for m in models.measuring() if f"lesson_{lesson:02d}" in m.__name__)
-    told = {"command": f"python -m lessons.train --measure {lesson}", "measured": module.measure()}
+    data = {"command": f"python -m lessons.train --measure {lesson}", "measured": module.measure()}
     path = models.stored(module)
-    write_atomically(path, json.dumps(told, indent=1).encode() + b"\n")
+    write_atomically(path, json.dumps(data, indent=1).encode() + b"\n")
     return path
 
 

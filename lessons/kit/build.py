@@ -33,6 +33,7 @@ from lessons.kit.papers import linked
 from lessons.kit.percent import Cell, cells
 from lessons.kit.quiz import Question
 from lessons.kit.simulation import Simulation
+from lessons.kit.slides import slides_page
 from lessons.kit.symbols import Marker
 from numformer.errors import InputError, complain
 from numformer.runs.checkpoints import write_atomically
@@ -345,7 +346,7 @@ def lesson_page(entry: Entry, lesson: Made) -> str:
     contents = dict(headings)
     beside = neighbours(entry)
     here = f"Lesson {entry.number} of {len(COURSE)}, {lesson.takes}"
-    here += f'<span data-solved="{entry.page}"></span>'
+    here += f'<span data-solved="{entry.page}"></span> <a href="{entry.slides}">Slides</a>'
     body = f"""<header>{further.navigation(here)}
 <nav class="neighbours" aria-label="Previous and next">{beside}</nav></header>
 <div class="lesson">
@@ -382,6 +383,9 @@ def build(out: Path) -> str:
             course[entry.number], now = made(entry, out)
             counts += Counter(course[entry.number].counts) + Counter(lesson=1)
             write_atomically(out / entry.page, lesson_page(entry, course[entry.number]).encode())
+            deck = slides_page(entry, course[entry.number].html)
+            deck = frame(f"Slides: {entry.title}", deck, plain(entry.question), script("slides.js"))
+            write_atomically(out / entry.slides, deck.encode())
             took = f"{time.perf_counter() - started:.1f} s" if now else "unchanged"
             print(f"{out / entry.page}  {took}", flush=True)
 

@@ -125,8 +125,8 @@ class Exercise(Piece):
             '<p class="how">To check your code on this page, open the course with '
             "<code>python -m lessons serve</code>. In a shell, "
             f"<code>python -m lessons start {self.lesson} FILE</code> writes the exercises into a "
-            "file. What is right there, and why the rest is not, says "
-            f"<code>{self.command}</code></p></section>\n"
+            f"file, and <code>{self.command}</code> says which of them are right, and why the "
+            "others are not.</p></section>\n"
         )
 
     def check(self, function: Callable) -> Verdict:

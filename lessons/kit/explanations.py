@@ -35,7 +35,7 @@ CALLED = {
 # With equal sizes every product can be formed, so that its numbers can be compared.
 EQUAL = Sizes(3, 3, 3, 3, 3, 3, 3)
 
-SMALLER = "Take a small example, one that you can do by hand, and compare line by line."
+SMALLER = "Take an example small enough to do by hand, and compare line by line."
 
 
 def listed(words: Iterable[str], last: str = "and") -> str:
@@ -59,15 +59,15 @@ def symptoms(given: dict, right: dict, wrong: list[str], called: Mapping[int, st
         count = int((difference > 1e-6 * abs(true).max()).sum())
         if not count:
             words.append(
-                f"{name}: it is right to a few digits only. Something is rounded on the way, for "
+                f"{name}: only its first digits are right. Something is rounded on the way, for "
                 "example to float32."
             )
             continue
         worst = tuple(map(int, np.unravel_index(difference.argmax(), difference.shape)))
-        told = f"{array[worst] + 0:.6g} and should be {true[worst] + 0:.6g}."
+        pair = f"{array[worst] + 0:.6g} and should be {true[worst] + 0:.6g}."
         if worst:  # not where the result is one number
-            told = f"{count} of {array.size} entries are wrong. The worst, at {worst}, is {told}"
-        words.append(f"{name}: {told}")
+            pair = f"{count} of {array.size} entries are wrong. The worst, at {worst}, is {pair}"
+        words.append(f"{name}: {pair}")
         patterns.setdefault(_pattern(array, true, called), []).append(name)
     for pattern, names in patterns.items():
         words.append(f"{listed(names)}: {pattern}" if len(wrong) > 1 else pattern)
@@ -82,9 +82,9 @@ def _pattern(array: np.ndarray, true: np.ndarray, called: Mapping[int, str]) -> 
 
     ratio = float((array * true).sum() / (true * true).sum())
     if not array.any():
-        return "Every entry is 0: what was computed does not get into the result."
+        return "Every entry is 0: what you computed does not reach the result."
     if same(array, 0).all():
-        return "Every entry is 0, but for rounding: a sum cancels. Does it run over the right axis?"
+        return "Apart from rounding, every entry is 0: a sum cancels. Is its axis the right one?"
     if same(array, -true).all():
         return "Every entry has the wrong sign."
     power = _of_size(ratio, called)
@@ -101,7 +101,7 @@ def _pattern(array: np.ndarray, true: np.ndarray, called: Mapping[int, str]) -> 
         if sound.any():
             places = ", ".join(map(str, np.flatnonzero(sound)))
             return f"All entries are right where the index of axis {axis} is {places}. {SMALLER}"
-    return f"The check does not recognise this pattern. {SMALLER}"
+    return f"The checker does not recognise this pattern. {SMALLER}"
 
 
 def _of_size(ratio: float, called: Mapping[int, str]) -> str:
@@ -147,7 +147,7 @@ def _not_linear(case: Case, name: str) -> bool:
 LINEAR = Property(
     _not_linear,
     "Three times the upstream gradient has to give three times the result, but it does not. "
-    "Backward multiplies this gradient by slopes that come from forward alone.",
+    "Backward multiplies this gradient by slopes that depend on forward alone.",
 )
 
 

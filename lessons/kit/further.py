@@ -144,8 +144,10 @@ def teaching_page(page) -> str:
         for exercise in load(entry.number).EXERCISES if entry.path else ():
             first = re.match(r".*?(?<!\bet al)[.?!](?=\s|$)", " ".join(exercise.task.split()))[0]
             rows.append(f"| [{entry.number}]({entry.page}) | {exercise.title} | {first} |")
-    told = f"{text}\n\n## The exercises\n\nEach takes about a quarter of an hour.\n\n"
-    return page_of(title.removeprefix("# "), page.markdown(told + "\n".join(rows)))
+    decks = ", ".join(f"[{entry.number}]({entry.slides})" for entry in COURSE if entry.path)
+    text = text.replace("{{slides}}", decks)
+    text += "\n\n## The exercises\n\nEach takes about a quarter of an hour.\n\n"
+    return page_of(title.removeprefix("# "), page.markdown(text + "\n".join(rows)))
 
 
 def page_of(title: str, body: str) -> str:

@@ -15,7 +15,7 @@ LEFT, RIGHT, WIDTH, HEIGHT = 26, 216, 146, 28
 PARTS = [
     ("Recurrence", 1, LEFT, 28),
     ("What it learned", 11, LEFT, 59),
-    ("What came of it", 12, LEFT, 90),
+    ("What came after", 12, LEFT, 90),
     ("Long sequences", 13, LEFT, 121),
     ("Many machines", 14, LEFT, 152),
     ("Soft lookup", 2, LEFT, 213),
@@ -76,12 +76,11 @@ def index_page(page, course: Mapping) -> str:
 <h1>The Transformer, forward and backward</h1>
 {opening.figure()}
 <p>Fourteen lessons on “Attention Is All You Need” (Vaswani et al. 2017), for readers who know
-matrix products, simple neural networks and softmax. A lesson explains lines of numformer and, where
-they have gradients, derives these by hand. <a href="summary.html">One page to print</a> gathers
-what to take with you, a <a href="glossary.html">glossary</a> explains the words, a
+matrix products, simple neural networks and softmax. Each lesson explains lines of numformer and
+derives their gradients by hand. <a href="summary.html">One page to print</a> gathers what to take
+with you, a <a href="glossary.html">glossary</a> explains the words, a
 <a href="symbols.html">table</a> the symbols, and you can <a href="search.html">search</a> all of
-it. GPT-2, BERT, ViT, T5 and Llama run on
-<a href="published.html">the same lines</a>.</p>
+it. <a href="published.html">The same code</a> runs GPT-2, BERT, ViT, T5 and Llama.</p>
 <div class="course-map">
 <figure class="architecture">{architecture()}
 <figcaption>The architecture of the paper’s figure 1. Each part has the number of the lesson that

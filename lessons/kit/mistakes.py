@@ -35,20 +35,20 @@ def forms(value: ast.AST) -> list[ast.AST]:
 # Kind of expression | what a learner writes instead | the sentence. Words in [] are said only if
 # the {part} in them has a name.
 RULES = """\
-reduced | {x} | In {it}, the {how} is missing: each entry stands for itself alone.
+reduced | {x} | In {it}, the {how} is missing: each entry is used by itself.
 reduced | {x}.{other}({rest}) | In {it}, a {other} stands where a {how} belongs.
 reduced | {x}.max({rest}) | In {it}, the largest entry stands where a {how} belongs.
-kept | {x}.{how}({axis}) | In {it}, each {how} has lost its axis and is lined up with the wrong one.
-kept | {x}.{how}({axis})[..., None, :] | In {it}, each {how} is lined up with the wrong axis.
+kept | {x}.{how}({axis}) | In {it}, each {how} has lost its axis, so it lines up with the wrong one.
+kept | {x}.{how}({axis})[..., None, :] | In {it}, each {how} lines up with the wrong axis.
 kept | {x}.{how}({rest}) - {x} | In {it}, each entry's own term is left out of the {how}.
 kept | {x}.{how}({rest}) + {x} | In {it}, each entry's own term is counted twice in the {how}.
 Mult | {a} | In {it}, a factor is missing[ beside {a}].
 Mult | {a} * {b} * {a} | In {it}, a factor occurs twice[: {a}].
-Mult | {a} / {b} | In {it}, a factor is turned round: it divides where it has to multiply.
+Mult | {a} / {b} | In {it}, a factor is upside down: it divides where it has to multiply.
 Div | {a} | In {it}, a division is missing.
 by root | {a} / {b} / {b} | In {it}, a division is done twice, or a root is missing.
 Div | {a} / {b} / {b} | In {it}, a division is done twice.
-Div | {a} * {b} | In {it}, a factor is turned round: it multiplies where it has to divide.
+Div | {a} * {b} | In {it}, a factor is upside down: it multiplies where it has to divide.
 root | {x} | In {it}, a root is missing.
 Pow | {a} | In {it}, a power is missing.
 Sub | {a} | In {it}, a part is missing.
@@ -58,8 +58,8 @@ Add | {a} | In {it}, a part is missing.
 Add | {a} - {b} | In {it}, a sign is wrong: both parts have to be added.
 transposed | {x} | In {it}, a transpose is missing.
 transposed | {x}.T | In {it}, `.T` reverses all the axes[ of {x}], not only the last two.
-plain a | {a}.swapaxes(-1, -2) @ {b} | In {it}, there is a transpose too many.
-plain b | {a} @ {b}.swapaxes(-1, -2) | In {it}, there is a transpose too many.
+plain a | {a}.swapaxes(-1, -2) @ {b} | In {it}, there is one transpose too many.
+plain b | {a} @ {b}.swapaxes(-1, -2) | In {it}, there is one transpose too many.
 MatMult | {b} @ {a} | In {it}, the factors of the product stand in the wrong order.
 MatMult | {a} * {b} | In {it}, entry is multiplied by entry, where a matrix product belongs.
 MatMult | {a}.swapaxes(-1, -2) * {b} | In {it}, entry is multiplied by entry, not as matrices.
@@ -113,8 +113,8 @@ def by_rule(node, line, solution, whole):
         if kind == its_kind:
             called = {name: line.what.get(part.strip("()")) for name, part in parts.items()}
             for said in re.findall(r"\[.*?\]", words):
-                told = said[1:-1].format(**called)
-                words = words.replace(said, told * ("None" not in told))
+                phrase = said[1:-1].format(**called)
+                words = words.replace(said, phrase * ("None" not in phrase))
             yield new.format(**parts), words.format(**parts, it="{it}")
 
 
@@ -127,13 +127,13 @@ def other_line(node, line, solution, whole):
         if solution.shape(name) == solution.shape(line.name) != ():
             words = f"Where {{it}} belongs, there is {what}."
             if on_the_way(name, line, solution.parameters[0]):
-                words = f"A step is left out: {what} is handed on unchanged as {{it}}."
+                words = f"A step is left out: {what} is passed on unchanged as {{it}}."
             yield name, words
-            yield f"({text}) * {name}", f"In {{it}}, there is a factor too many: {what}."
+            yield f"({text}) * {name}", f"In {{it}}, there is an extra factor: {what}."
     for name, other in itertools.combinations(line.what, 2) if whole else ():
         if {name, other} <= {*names(node)}:
             new = {name: other, other: name}
-            words = f"In {{it}}, {line.what[name]} and {line.what[other]} have changed places."
+            words = f"In {{it}}, {line.what[name]} and {line.what[other]} are swapped."
             yield re.sub(r"\w+", lambda word, new=new: new.get(word[0], word[0]), text), words
 
 
@@ -156,7 +156,7 @@ def other_array(node, line, solution, whole):
     for name, what in line.what.items() if own in line.what and node not in sized else ():
         right, shape = line.made.get(own), solution.shape(name)
         if right and name in names(right.value) and on_the_way(name, line, solution.parameters[0]):
-            words = f"On the way to {{it}}, a step is left out: {what} is taken for {right.it}."
+            words = f"On the way to {{it}}, a step is left out: {what} is used as {right.it}."
             yield name, words, right.hint
         elif shape and (shape == solution.shape(ast.unparse(node)) or "@" in text):
             yield name, f"In {{it}}, {what} stands where another array belongs."
@@ -169,10 +169,10 @@ def other_size(node, line, solution, whole):
         if re.fullmatch(r"\w+\.shape\[.*\]", text):
             yield size, f"In {{it}}, {words} stands where another size belongs."
         if whole:
-            said = f"In {{it}}, there is a division too many, by {words}."
+            said = f"In {{it}}, there is an extra division by {words}."
             mean = " A loss that is a mean already contains this division."
             yield f"({text}) / {size}", said + mean * ("loss" in solution.parameters[0])
-            yield f"({text}) * {size}", f"In {{it}}, there is a factor too many: {words}."
+            yield f"({text}) * {size}", f"In {{it}}, there is an extra factor: {words}."
 
 
 OPERATORS = [other_axis, by_rule, other_line, other_array, other_size]

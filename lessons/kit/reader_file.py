@@ -161,7 +161,7 @@ def solutions(path: Path, exercises: Sequence, text: str | None = None) -> dict[
         place = f"{path}, line {lines[-1]}" if lines else path
         raise InputError(
             "FILE runs without an error",
-            f"{place}: {type(problem).__name__}: {told(problem)}",
+            f"{place}: {type(problem).__name__}: {message(problem)}",
             "Mend that line first.",
         ) from None
     finally:
@@ -242,7 +242,7 @@ def _raised(function: Callable, start: Callable, problem: BaseException) -> str:
         name = frames[-1][0].f_code.co_name
         also = "" if name == start.__name__ else f"It calls {name}, which is n"
         return f"{also or 'N'}ot written yet."
-    said = told(problem)
+    said = message(problem)
     if "gufunc" in said:
         said = "the shapes of a matrix product do not fit."
     words = f"It raises {type(problem).__name__}: {said}"
@@ -283,7 +283,7 @@ def a_thing(thing: object) -> str:
     return f"a{'n' * (name[0] in 'aeio')} {name}"
 
 
-def told(problem: BaseException) -> str:
+def message(problem: BaseException) -> str:
     """What an exception says, in one line."""
     try:
         return " ".join(str(problem).split())[:300]
@@ -293,7 +293,7 @@ def told(problem: BaseException) -> str:
 
 def advice(problem: BaseException, function: Callable) -> list[str]:
     """How to go on after an exception, if that can be said."""
-    said = told(problem)
+    said = message(problem)
     if isinstance(problem, NameError):
         names = ", ".join(inspect.signature(function).parameters)
         return [

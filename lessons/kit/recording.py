@@ -130,7 +130,7 @@ class Recording:
                 buffers |= {view[0] for view in operands if isinstance(view, list)}
         return kept[::-1]
 
-    def told(self) -> dict:
+    def data(self) -> dict:
         """The recording for a page, in JSON's types; infinity becomes a text."""
         operations = self.needed()
         views = [view for _, _, *of, _ in operations for view in (of[0], *of[1])]

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from lessons.kit import recorded
 from lessons.kit.lesson import Picture
 from lessons.kit.recording import Recording, number
-from lessons.kit.views import View, numbers, told
+from lessons.kit.views import View, numbers, payload
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ class Simulation(Picture):
             for name, array in self.compute(**values).items():
                 array = np.asarray(array, float) if isinstance(array, np.ndarray) else array
                 recording.name(name, recorded.asarray(array))
-        return recording.told()
+        return recording.data()
 
     def computed(self) -> dict:
         """Every array, or one recording of all, for every choice; equal ones are kept only once.
@@ -257,9 +257,9 @@ class Simulation(Picture):
                 made = {"": self.recording(chosen)}
             else:
                 made = {name: numbers(array) for name, array in self.arrays(chosen).items()}
-            for name, told_array in made.items():
+            for name, content in made.items():
                 where = indices.setdefault(name, np.zeros(sizes, int))
-                where[place] = pool.setdefault(json.dumps(told_array), len(pool))
+                where[place] = pool.setdefault(json.dumps(content), len(pool))
         table = {}
         for name, where in indices.items():
             axes = [a for a in range(len(sizes)) if (where != where.take([0], axis=a)).any()]
@@ -270,7 +270,7 @@ class Simulation(Picture):
 
     def html(self, page) -> str:
         repeated = {"repeats": self.repeats, "collected": self.collected}
-        parts = told({"controls": self.controls, "views": self.views}, page)
+        parts = payload({"controls": self.controls, "views": self.views}, page)
         parts = {"name": self.name, **repeated, **parts, **self.computed()}
         data = json.dumps(parts, separators=(",", ":"), ensure_ascii=False)
         data = data.replace("</", "<\\/")  # or a tag in it would end the script

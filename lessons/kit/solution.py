@@ -148,7 +148,7 @@ class Solution:
         for parameter, other in itertools.combinations(self.parameters, 2):
             if self.shape(parameter) != self.shape(other):
                 continue
-            words = f"The arguments {parameter} and {other} have changed places."
+            words = f"The arguments {parameter} and {other} are swapped."
             yield Variation(0, renamed({parameter: other, other: parameter}), words)
         words = f"The results are returned in another order than {', '.join(self.results)}."
         for order in [*itertools.permutations(self.results)][1:]:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from lessons.kit.simulation import Control
 from lessons.kit.trace import Line, find
-from lessons.kit.views import Of, View, draw_in_a_row, told
+from lessons.kit.views import Of, View, draw_in_a_row, payload
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,10 @@ class Stepper(View):
 
     def more(self, page) -> dict:
         lines, symbols = self.lines(), {of.name: of.symbol for of in self.of}
-        steps = [told(step, page) | self._code(step, lines, symbols, page) for step in self.steps]
-        return {"of": {of.name: told(of, page) for of in self.of}, "steps": steps, "lines": None}
+        steps = [
+            payload(step, page) | self._code(step, lines, symbols, page) for step in self.steps
+        ]
+        return {"of": {of.name: payload(of, page) for of in self.of}, "steps": steps, "lines": None}
 
     def _code(self, step: Step, lines: list[Line], symbols: Mapping[str, str], page) -> dict:
         """The equation and the lines of the library; names of matrices are marked in them."""

@@ -132,8 +132,8 @@ def shape(part: ElementTree.Element) -> tuple | None:
 def notes(used: Iterable[str], number: int, math: Callable[[str], str]) -> str:
     """What symbols mean, as an element for page/symbols.js."""
     known = in_lesson(number)
-    told = {latex: [math(latex), known[latex].says, known[latex].lesson] for latex in sorted(used)}
-    text = json.dumps(told, ensure_ascii=False).replace("<", "\\u003c")
+    meanings = {latex: [math(latex), known[latex].says, known[latex].lesson] for latex in sorted(used)}
+    text = json.dumps(meanings, ensure_ascii=False).replace("<", "\\u003c")
     return f'<script type="application/json" id="symbols">{text}</script>\n'
 
 

@@ -44,7 +44,7 @@ Arrays = Mapping[str, np.ndarray]
 Chosen = Mapping[str, int]
 
 
-def told(part, page, name: str = ""):
+def payload(part, page, name: str = ""):
     """A part of a simulation for the page: its fields by name, Markdown as HTML."""
     if name in MARKDOWN:
         return part and page.markdown(part)
@@ -52,13 +52,13 @@ def told(part, page, name: str = ""):
         return {"math": page.math(part), "plain": plain(part)}
     if is_dataclass(part):
         names = [each.name for each in fields(part)]
-        values = {each: told(getattr(part, each), page, each) for each in names}
+        values = {each: payload(getattr(part, each), page, each) for each in names}
         more = part.more(page) if hasattr(part, "more") else {}
         return {"kind": getattr(part, "kind", "")} | values | more
     if isinstance(part, Mapping):
-        return {key: told(value, page) for key, value in part.items()}
+        return {key: payload(value, page) for key, value in part.items()}
     if isinstance(part, Sequence) and not isinstance(part, str):
-        return [told(item, page) for item in part]
+        return [payload(item, page) for item in part]
     return part
 
 
@@ -519,10 +519,11 @@ class Figures(View):
         return {name: text(name) for name in self.of}
 
     def draw(self, figure, arrays, chosen):
-        axes, texts = figure.subplots(), self.texts(arrays)
-        axes.axis("off")
+        texts, inches = self.texts(arrays), figure.bbox.width / figure.dpi
         words = "   ".join(f"{label}: {texts[name]}" for name, label in self.of.items())
-        axes.text(0.5, 0.5, textwrap.fill(words, 110), ha="center", va="center", fontsize=9)
+        words = textwrap.fill(words, int(14.5 * inches))
+        # Text in axes as wide as the picture would leave the axes of all views no room.
+        figure.text(0.5, 0.5, words, ha="center", va="center", fontsize=9)
 
     def shown(self, arrays, chosen):
         pairs = [[np.atleast_1d(arrays[n]) for n in names] for names in self.right.items()]

@@ -16,7 +16,7 @@ LARGE = [1, 1, 1, 10, 1, 1, 1, 1, 1, 1]  # ten gradients
 
 
 def loss_and_gradient(logits, smoothing) -> dict:
-    """Loss and gradient of logits (1, 4); the first word is right, `told` is the target."""
+    """Loss and gradient of logits (1, 4); the first word is right, `target` is what it is told."""
     xp = array_module(logits)
     if xp is recorded:
         smoothing = Number(smoothing._memory)
@@ -24,13 +24,13 @@ def loss_and_gradient(logits, smoothing) -> dict:
     loss, exponentials, total = cross_entropy(logits, targets, share, smoothing)
     p = exponentials / total
     dlogits = cross_entropy_backward(share, exponentials, total, targets, smoothing)
-    told = xp.asarray(np.eye(4)[:1]) * (1 - smoothing) + smoothing / 4
-    return {"loss": loss, "p": p, "told": told, "dlogits": dlogits}
+    target = xp.asarray(np.eye(4)[:1]) * (1 - smoothing) + smoothing / 4
+    return {"loss": loss, "p": p, "target": target, "dlogits": dlogits}
 
 
 TYPED = [
     Option(LOGITS.round(2), "not yet sure", "The example of the text, rounded."),
-    Option(np.array([[6.0, 0, 0, 0]]), "sure, and right", "Where does it go with smoothing?"),
+    Option(np.array([[6.0, 0, 0, 0]]), "sure, and right", "What if you smooth now?"),
     Option(np.array([[0.0, 6, 0, 0]]), "sure, and wrong", "The longest gradient of the three."),
 ]
 SMOOTHINGS = [n / 25 for n in range(13)]  # with four words, p* then has two decimals
@@ -40,7 +40,7 @@ smoothed = Simulation(
     say="The next word is *cat*. Type other logits, or smooth the answer more. Make the model sure "
     "and right: at which smoothing does the gradient of *cat* change its sign? And can you find "
     "logits that make the whole gradient 0?",
-    caption="What the model thinks, what it is told, and the gradient: the first minus the second.",
+    caption="What the model thinks, what it is told, and the gradient, which is the difference.",
     alt="Three rows of four numbers: the probabilities 0.5, 0.3, 0.1, 0.1, what is told, 0.85 and "
     "three times 0.05, and their differences, negative for cat alone.",
     controls=[
@@ -52,7 +52,7 @@ smoothed = Simulation(
         Matrices(
             [
                 Of("p", "p", ["thought"], WORDS, 1),
-                Of("told", "p^*", ["told"], WORDS, 1),
+                Of("target", "p^*", ["target"], WORDS, 1),
                 Of("dlogits", r"\mathrm{d}z", ["gradient"], WORDS, 1),
             ]
         ),
@@ -99,7 +99,7 @@ def ten(numbers) -> np.ndarray:
 
 AT = range(1, 11)
 BEGUN = [
-    Option(ten(LARGE), "one is large", "How many steps later is it still felt?"),
+    Option(ten(LARGE), "one is large", "For how many steps do you still feel it?"),
     Option(ten([0.01] * 10), "all small", "The size of a gradient does not matter."),
     Option(ten([1, -1] * 5), "to and fro", "If the sign keeps changing, the number hardly moves."),
     Option(ten([1] + [0] * 9), "one alone", "One gradient moves the number for many steps."),

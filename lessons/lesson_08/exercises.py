@@ -13,23 +13,24 @@ CALLED = {"T": "the number of positions", "D": "the number of symbols"}
 def smoothed_backward(dlosses, p, right, smoothing):
     """dlosses (T,) -> dlogits.
 
-    Forward was losses = -sum(told log(p)), the sum of each row,
-    told = (1 - smoothing) right + smoothing / D, p = softmax(logits),
+    Forward was losses = -sum(target log(p)), the sum of each row,
+    target = (1 - smoothing) right + smoothing / D,
+    p = softmax(logits),
     with logits, p and right (T, D); in each row of right the right
     symbol has 1, the others 0; smoothing is one number.
     """
     # What the model is told. The smoothing is shared out among all symbols.
-    told = (1 - smoothing) * right + smoothing / right.shape[-1]
+    target = (1 - smoothing) * right + smoothing / right.shape[-1]
     # dlogits. Compare what the model thinks with what it is told. See “Through the softmax, at
     # once”.
-    dlogits = dlosses[:, None] * (p - told)
+    dlogits = dlosses[:, None] * (p - target)
     return dlogits
 
 
 def smoothed(logits, right, smoothing):
     p = softmax(logits)
-    told = (1 - smoothing) * right + smoothing / right.shape[-1]
-    return -(told * np.log(p)).sum(axis=-1), {"p": p}
+    target = (1 - smoothing) * right + smoothing / right.shape[-1]
+    return -(target * np.log(p)).sum(axis=-1), {"p": p}
 
 
 def dropped_backward(dy, x, weight, keep):
@@ -93,7 +94,7 @@ own: the lesson has put them together.""",
                 "This is the gradient without label smoothing.",
             ),
             Mistake(
-                "told",
+                "target",
                 lambda right, smoothing: (
                     (1 - smoothing) * right + (1 - right) * smoothing / (right.shape[-1] - 1)
                 ),
@@ -102,7 +103,7 @@ own: the lesson has put them together.""",
             ),
             Mistake(
                 "dlogits",
-                lambda dlosses, p, told: -dlosses[:, None] * told / p,
+                lambda dlosses, p, target: -dlosses[:, None] * target / p,
                 "This is the gradient of the probabilities. It has to go back through the softmax, "
                 "too.",
             ),

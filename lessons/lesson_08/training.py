@@ -78,11 +78,11 @@ def step_of_training(step, weights, mean, square, beta2, smoothing, **schedule):
     rate = rate_at(step, **schedule)
     adam(weights, grad, mean, square, step=step, rate=rate, beta1=0.9, beta2=beta2, epsilon=1e-9)
     right = softmax(logits)[xp.arange(len(targets)), xp.asarray(targets)].mean()
-    # The loss of a model that thinks exactly what it is told.
+    # The loss of a model that thinks exactly what it is target.
     symbols = logits.shape[-1]
     other = smoothing / symbols
-    told = 1 - smoothing + other
-    lowest = -told * np.log(told) - (symbols - 1) * other * np.log(np.maximum(other, 1e-300))
+    target = 1 - smoothing + other
+    lowest = -target * np.log(target) - (symbols - 1) * other * np.log(np.maximum(other, 1e-300))
     return {"loss": loss, "rates": rate + 0, "right": right, "lowest": lowest}
 
 

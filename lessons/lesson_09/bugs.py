@@ -191,22 +191,25 @@ curves = Simulation(
     caption="The loss of two of the fourteen runs. Which of them has a mistake in its backward?",
     alt="Two falling curves of the loss over 300 steps, from 2.6 to below 0.25, so near each other "
     "that neither looks wrong.",
-    controls=[Choice("run", "Run", **runs("bias")), Choice("other", "Beside it", **runs("tied"))],
+    controls=[
+        Choice("run", "Run", **runs("bias")),
+        Choice("other", "Compare with", **runs("tied")),
+    ],
     compute=compare,
     views=[
         Chart(
             [
                 Drawn("run", "the run", at=AT.tolist()),
-                Drawn("other", "the run beside it", at=AT.tolist()),
+                Drawn("other", "the run to compare with", at=AT.tolist()),
             ],
             Axis("step", 0, STEPS),
             Axis("loss, mean of ten steps", 0, 3),
         ),
         Figures(
             {
-                "run_loss": "Run: loss at the end",
+                "run_loss": "loss at the end",
                 "run_right": "words right, in %",
-                "other_loss": "Beside it: loss at the end",
+                "other_loss": "compared with: loss at the end",
                 "other_right": "words right, in %",
             }
         ),
@@ -241,7 +244,7 @@ def examine(bug: str, tell: int) -> dict[str, np.ndarray]:
     )
 
 
-TELL = "where", "what the check says", "the line, too"
+TELL = "where it is wrong", "what the check says", "the line, too"
 
 
 class Sentences(Sequence):
@@ -302,9 +305,9 @@ bugs = Simulation(
             {
                 "loss": "Loss at the end",
                 "right": "Words right, in %",
-                "there": "In the first wrong part",
-                "says": "The check",
-                "line": "The line",
+                "there": "Gradients of the first wrong part",
+                "says": "The check says",
+                "line": "The wrong line",
             },
             spelled=("there", "says", "line"),
             vocabulary=Sentences(),

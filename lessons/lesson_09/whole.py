@@ -12,7 +12,7 @@ from lessons.kit import recorded
 from lessons.kit.lesson import BACKWARD, FORWARD, GREY, KEY, QUERY, VALUE, statements
 from lessons.kit.recording import Recording
 from lessons.kit.simulation import Ids, Option, Simulation, Slider
-from lessons.kit.views import Of, View, figure, tenth, told
+from lessons.kit.views import Of, View, figure, payload, tenth
 from lessons.lesson_09 import model
 from lessons.lesson_09.model import CROSS, EDGES, GATES, MASKS, NAMES, PAIRS, Edge
 from numformer.formulas import (
@@ -93,7 +93,7 @@ class Part:
         """`own` are the tables as the page needs them, `code` the library's lines."""
         code = [page.code(source(function)) for function in self.functions]
         own = [
-            {"of": [told(of, page) for of in table.of()], "head": table.head}
+            {"of": [payload(of, page) for of in table.of()], "head": table.head}
             | {"names": [table.value, table.gradient]}
             for table in self.tables
         ]
@@ -330,7 +330,7 @@ class Whole(View):
                 if table.value in uses:
                     uses[table.value].append(part.name)
         return {
-            "training": recording.told(),
+            "training": recording.data(),
             "state": model.fresh().tolist(),
             "masks": model.open_masks().tolist(),
             "stages": STAGES,

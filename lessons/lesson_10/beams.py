@@ -20,12 +20,12 @@ WORDS += ["none yet"]
 @functools.cache
 def grow(sentence: str, beam: int, alpha: float, step: int) -> dict[str, np.ndarray]:
     """The tree after `step` steps: what each place of each row holds, and the best end so far."""
-    told = measured(10)["trees"][sentence][f"{beam}"]
-    end = min(step, told["stops"][ALPHAS.index(alpha)])
+    tree = measured(10)["trees"][sentence][f"{beam}"]
+    end = min(step, tree["stops"][ALPHAS.index(alpha)])
     shape = STEPS, max(WIDTHS)
     words, log_p, parents, ends, state = np.zeros((5, *shape))
     best, place = -np.inf, None
-    for row, grown in enumerate(told["steps"][:end]):
+    for row, grown in enumerate(tree["steps"][:end]):
         words[row, :beam] = [*map(WORDS.index, grown["words"])]
         log_p[row, :beam], parents[row, :beam] = grown["log_p"], grown["parents"]
         state[row, :beam] = DROPPED
@@ -77,8 +77,8 @@ tree = Simulation(
         Figures(
             {
                 "best": "Best finished translation",
-                "sum": "Its log probability, with that of its ⊣",
-                "score": "Its score: divided by the length penalty",
+                "sum": "Its log probability, ⊣ included",
+                "score": "Its score: log probability / penalty",
             },
             spelled=["best"],
             vocabulary=WORDS,

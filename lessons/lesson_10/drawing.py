@@ -21,8 +21,8 @@ NUMBERS = np.random.default_rng(8).random(100).round(6)
 @functools.cache
 def log_p(place: str) -> np.ndarray:
     """(V,): log probabilities of all symbols at a place, the largest first."""
-    told = np.frombuffer(base64.b64decode(measured(10)["next"][place]["below"]), "<u2")
-    below = told / 1000
+    stored = np.frombuffer(base64.b64decode(measured(10)["next"][place]["below"]), "<u2")
+    below = stored / 1000
     return -below - np.log(np.exp(-below).sum())
 
 

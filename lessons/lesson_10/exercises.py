@@ -36,7 +36,7 @@ OF_NUCLEUS = [
     Mistake(
         "kept",
         lambda stays: stays,
-        "What stays does not sum to 1 yet, so it is no distribution.",
+        "The probabilities that you keep do not sum to 1 yet: this is no distribution.",
     ),
     Mistake(
         "more",
@@ -71,20 +71,20 @@ OF_STEP = [
     Mistake(
         "kept",
         lambda state: state,
-        "The memories have stayed where they were. A new hypothesis may come from another row: "
+        "You left the memories where they were. A new hypothesis may continue another row, and "
         "then it would go on with the memory of the wrong hypothesis.",
     ),
     Mistake(
         "best",
         lambda totals: np.sort(totals.max(axis=1))[::-1],
-        "Each hypothesis has gone on in one way, its best. The second way of a good one may be "
-        "better than the best of a poor one, and then the poor one has to go.",
+        "You continued each hypothesis only in its best way. The second-best continuation of a "
+        "good hypothesis may beat the best one of a poor hypothesis, which is then dropped.",
     ),
     Mistake(
         "kept",
         lambda state, ways: state[np.argsort(-ways)[: len(state)] % len(state)],
-        "A way's place tells two things, and you take the wrong one: in the row of all ways, the "
-        "ways of one hypothesis lie side by side.",
+        "The index of a continuation tells two things, and you took the wrong one: in the row of "
+        "all continuations, those of one hypothesis lie side by side.",
     ),
 ]
 

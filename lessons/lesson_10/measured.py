@@ -46,7 +46,7 @@ def next_words(trained: Trained) -> dict:
     `below` says by how many thousandths the log probability of each symbol lies below the largest,
     the most probable symbol first.
     """
-    text, told = trained.text, {}
+    text, results = trained.text, {}
     source = pad_sources([text.source.encode(text.symbols(SOURCE))])
     (written,) = greedy(trained.model, source, LONGEST)
     for place, length in PLACES.items():
@@ -58,12 +58,12 @@ def next_words(trained: Trained) -> dict:
                 ids = np.array([symbol])
         order = np.argsort(-log_p, kind="stable")[:-3]  # without padding, start and unknown
         below = np.minimum(1000 * (log_p[order[0]] - log_p[order]), 65535).round()
-        told[place] = {
+        results[place] = {
             "written": [shown(symbol) for symbol in text.target.decode(written[:length])],
             "words": named(text, order[:SHOWN]),
             "below": base64.b64encode(below.astype("<u2").tobytes()).decode(),
         }
-    return told
+    return results
 
 
 def named(text, ids) -> list[str]:
@@ -78,7 +78,7 @@ def tree(trained: Trained, sentence: str, width: int) -> dict:
     first, and the parent and log probability of each that ended. `stops` has the number of steps
     for each alpha.
     """
-    text, extend, told = trained.text, Beam.extend, {"stops": []}
+    text, extend, results = trained.text, Beam.extend, {"stops": []}
     source = pad_sources([text.source.encode(text.symbols(sentence))])
     for alpha in ALPHAS:
         steps: list[dict] = []
@@ -98,10 +98,10 @@ def tree(trained: Trained, sentence: str, width: int) -> dict:
 
         with patch.object(Beam, "extend", noted):
             n_best(trained.model, source, LONGEST, 1, width, alpha)
-        told["stops"].append(len(steps))
-        if len(steps) == max(told["stops"]):
-            told["steps"] = steps
-    return told
+        results["stops"].append(len(steps))
+        if len(steps) == max(results["stops"]):
+            results["steps"] = steps
+    return results
 
 
 def corpus(folder: Path) -> dict:
@@ -114,8 +114,8 @@ def bleu(trained: Trained, pairs: list, written: list) -> tuple[float, float]:
     """BLEU of the written symbols, and their length divided by that of people's translations."""
     texts = [trained.text.target.join(symbols) for symbols in written]
     score = import_sacrebleu().BLEU(tokenize="none", force=True)
-    told = score.corpus_score(texts, [[reference for _, reference in pairs]])
-    return round(told.score, 2), round(told.sys_len / told.ref_len, 3)
+    results = score.corpus_score(texts, [[reference for _, reference in pairs]])
+    return round(results.score, 2), round(results.sys_len / results.ref_len, 3)
 
 
 def found(trained: Trained, pairs: list, beam: int, alpha: float) -> list[tuple[float, list[str]]]:
@@ -180,13 +180,13 @@ def together(data: dict) -> dict:
     writers |= {"their mean": mean.model, "all five, as an ensemble": Ensemble(singles)}
     writers |= {"the other translator": other.model, "the mean and the other": both}
     writers |= {"weights of both, averaged": mixed.model}
-    told, pairs = {}, data["test"][:FEW]
+    results, pairs = {}, data["test"][:FEW]
     for name, model in writers.items():
         trained = Trained(model, best.text, {})
         written = [symbols for _, symbols in found(trained, pairs, 4, 0.6)]
         score, _ = bleu(trained, pairs, written)
-        told[name] = {"perplexity": perplexity(model, best.text, data["val"]), "bleu": score}
-    return told
+        results[name] = {"perplexity": perplexity(model, best.text, data["val"]), "bleu": score}
+    return results
 
 
 def measure() -> dict:

@@ -34,7 +34,7 @@ def products(length: int) -> dict[str, int]:
 def measured() -> dict[str, list[float]]:
     """The median processor time of forward and backward at each length, in milliseconds."""
     made, rng = layers(), np.random.default_rng(11)
-    told: dict[str, list[float]] = {name: [] for name in made}
+    milliseconds: dict[str, list[float]] = {name: [] for name in made}
     for layer in made.values():
         pack(layer)
     for length in LENGTHS:
@@ -50,8 +50,8 @@ def measured() -> dict[str, list[float]]:
                     layer.backward(dy.copy())
                 times[name].append((time.process_time() - begun) / again)
         for name, of_layer in times.items():
-            told[name].append(1000 * float(np.median(of_layer[2:])))
-    return told
+            milliseconds[name].append(1000 * float(np.median(of_layer[2:])))
+    return milliseconds
 
 
 def exponent(lengths, costs) -> float:

@@ -35,10 +35,10 @@ def packed(weights) -> dict:
     return {"shape": numbers.shape, "numbers": base64.b64encode(numbers.tobytes()).decode()}
 
 
-def unpacked(told: Mapping) -> np.ndarray:
+def unpacked(results: Mapping) -> np.ndarray:
     """The array that `packed` packed."""
-    numbers = np.frombuffer(base64.b64decode(told["numbers"]), "<u2")
-    return numbers.reshape(told["shape"]) / 65535
+    numbers = np.frombuffer(base64.b64decode(results["numbers"]), "<u2")
+    return numbers.reshape(results["shape"]) / 65535
 
 
 def steps(task, model, name: str, factor: float):
@@ -65,7 +65,7 @@ def reversal() -> tuple[dict, Transformer]:
     t = np.arange(batch.target_out.shape[1])
     places = np.where(t < lengths[:, None] - 1, lengths[:, None] - 2 - t, -1)
     shown = PairBatch.of(task.encode([(WORD, WORD[::-1])]))
-    told: dict = {"steps": [], "share": [], "exact": [], "weights": []}
+    results: dict = {"steps": [], "share": [], "exact": [], "weights": []}
     with threadpool_limits(1, "blas"):
         for step in steps(task, model, "reverse", 0.4):
             weights = by_kind(attention_weights(model, batch.source, batch.target_in))
@@ -74,12 +74,12 @@ def reversal() -> tuple[dict, Transformer]:
                 best = model.forward(batch.source, batch.target_in).argmax(axis=-1)
             right = (best == batch.target_out) | (batch.target_in == 0)
             looked = by_kind(attention_weights(model, shown.source, shown.target_in))
-            told["steps"].append(step)
-            told["share"].append([scores.share(layer, places) for layer in cross])
-            told["exact"].append(right.all(axis=1).mean())
-            told["weights"].append(looked["decoder cross_attention"][:, 0])
-    told["weights"] = packed(told["weights"])
-    return told, model
+            results["steps"].append(step)
+            results["share"].append([scores.share(layer, places) for layer in cross])
+            results["exact"].append(right.all(axis=1).mean())
+            results["weights"].append(looked["decoder cross_attention"][:, 0])
+    results["weights"] = packed(results["weights"])
+    return results, model
 
 
 def of_reverse(model: Transformer) -> list[dict]:
@@ -118,15 +118,15 @@ def all_roles(model: Transformer, batch: PairBatch, cross: dict) -> list[dict]:
         "decoder self_attention": (scores.self_places(wrote, longest[1], True), causal),
         "decoder cross_attention": (cross, s_real),
     }
-    rng, told = np.random.default_rng(SEED), []
+    rng, results = np.random.default_rng(SEED), []
     for kind, (places, seen) in kinds.items():
         for layer in weights[kind]:
             of_heads = scores.roles(layer, places, seen, rng)
-            told += [
+            results += [
                 {name: found[head].tolist() for name, found in of_heads.items()}
                 for head in range(small.HEADS)
             ]
-    return told
+    return results
 
 
 def repetition(layers: int) -> dict:
@@ -139,19 +139,19 @@ def repetition(layers: int) -> dict:
         LanguageModel.Config(vocabulary=len(vocabulary), layers=layers, **sizes), SEED
     )
     ids = np.array([vocabulary.encode(REPEATED)])
-    told: dict = {"steps": [], "matching": [], "before": [], "copying": [], "weights": []}
+    results: dict = {"steps": [], "matching": [], "before": [], "copying": [], "weights": []}
     with threadpool_limits(1, "blas"):
         for step in steps(task, model, "induction", induction.DEFAULTS["factor"]):
             found = [matching(model, batch) for batch in task.held_out]
-            told["steps"].append(step)
-            told["matching"].append(np.mean([one[0] for one in found], axis=0))
-            told["before"].append(np.mean([one[1] for one in found], axis=0))
-            told["chance"] = float(np.mean([one[2] for one in found]))
-            told["copying"].append(task.evaluate(model)["copying"])
-            told["weights"].append([w[0] for w in attention_weights(model, ids).values()])
-    told["weights"] = packed(told["weights"])
-    told["writes"] = copied(model, task.held_out[0].inputs[0])
-    return told
+            results["steps"].append(step)
+            results["matching"].append(np.mean([one[0] for one in found], axis=0))
+            results["before"].append(np.mean([one[1] for one in found], axis=0))
+            results["chance"] = float(np.mean([one[2] for one in found]))
+            results["copying"].append(task.evaluate(model)["copying"])
+            results["weights"].append([w[0] for w in attention_weights(model, ids).values()])
+    results["weights"] = packed(results["weights"])
+    results["writes"] = copied(model, task.held_out[0].inputs[0])
+    return results
 
 
 def matching(model: LanguageModel, batch) -> tuple[np.ndarray, np.ndarray, float]:
@@ -174,7 +174,7 @@ def matching(model: LanguageModel, batch) -> tuple[np.ndarray, np.ndarray, float
 
 def copied(model: LanguageModel, ids: np.ndarray) -> list[list[float]]:
     """For each head how often its output for a symbol makes that symbol the most probable one."""
-    told = []
+    results = []
     for values, output in handed(model, ids):
         heads = values.shape[1]
         rows = output.reshape(heads, -1, output.shape[-1])
@@ -182,8 +182,8 @@ def copied(model: LanguageModel, ids: np.ndarray) -> list[list[float]]:
         logits = written @ model.output.weight.data.T
         first = len(model.output.weight.data) - len(string.ascii_lowercase)
         best = logits[..., first:].argmax(axis=-1) + first
-        told.append((best == ids).mean(axis=(1, 2)).tolist())
-    return told
+        results.append((best == ids).mean(axis=(1, 2)).tolist())
+    return results
 
 
 def handed(model: LanguageModel, ids: np.ndarray) -> list:
@@ -191,6 +191,6 @@ def handed(model: LanguageModel, ids: np.ndarray) -> list:
     with mode(training=False, saving=True):
         model.forward(ids)
     layers = [layer for layer in model.layers_within() if isinstance(layer, MultiHeadAttention)]
-    told = [(layer.attention.saved[-1]["value"], layer.output.weight.data) for layer in layers]
+    results = [(layer.attention.saved[-1]["value"], layer.output.weight.data) for layer in layers]
     model.clear_saved()
-    return told
+    return results

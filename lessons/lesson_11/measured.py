@@ -33,15 +33,15 @@ def rounding(trained: Trained, pairs) -> float:
     return max(float(abs(before[name] - after[name]).max()) for name in before)
 
 
-def rounded(told, digits: int = 4):
+def rounded(results, digits: int = 4):
     """Nested lists and arrays with rounded numbers, as JSON stores them."""
-    if isinstance(told, dict):
-        return {name: rounded(value, digits) for name, value in told.items()}
-    if isinstance(told, list | tuple):
-        return [rounded(value, digits) for value in told]
-    if isinstance(told, np.ndarray):
-        return np.round(told.astype(float), digits).tolist()
-    return round(float(told), digits) if isinstance(told, float | np.floating) else told
+    if isinstance(results, dict):
+        return {name: rounded(value, digits) for name, value in results.items()}
+    if isinstance(results, list | tuple):
+        return [rounded(value, digits) for value in results]
+    if isinstance(results, np.ndarray):
+        return np.round(results.astype(float), digits).tolist()
+    return round(float(results), digits) if isinstance(results, float | np.floating) else results
 
 
 def measure() -> dict:
@@ -59,7 +59,7 @@ def measure() -> dict:
     write_atomically(small.FILE, save(weights))
     dice = translating.together(encoded["train"], len(subwords))
     tested = encoded["test"][: translating.OF_ROLES]
-    told = {
+    results = {
         "pieces": subwords.symbols,
         "sentencepiece": base64.b64encode(subwords.model).decode(),
         "sentences": {sentence: ids(sentence) for sentence in explorer.SENTENCES},
@@ -73,6 +73,6 @@ def measure() -> dict:
         },
     }
     with threadpool_limits(1, "blas"):
-        told["costs"] = costs.measured()
-        told["pruned"] = translating.pruned(trained, data, encoded)
-    return json.loads(json.dumps(rounded(told)))
+        results["costs"] = costs.measured()
+        results["pruned"] = translating.pruned(trained, data, encoded)
+    return json.loads(json.dumps(rounded(results)))

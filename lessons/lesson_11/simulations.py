@@ -30,17 +30,17 @@ def translator() -> dict[int, tuple[float, float]]:
 
 def taken(removed: int) -> dict[str, np.ndarray]:
     """The heads and the BLEU that are left after `removed` heads were taken out."""
-    told = found("pruned")
-    there = np.array(told["importance"])
-    for place, head in told["order"][:removed]:
+    stored = found("pruned")
+    there = np.array(stored["importance"])
+    for place, head in stored["order"][:removed]:
         there[place, head] = 0
-    drawn = np.array(told["at random"])  # (draws, steps, 2)
+    drawn = np.array(stored["at random"])  # (draws, steps, 2)
     return {
-        "heads": there / np.array(told["importance"]).max(),
-        "by_importance": np.array(told["by importance"])[:, 1],
+        "heads": there / np.array(stored["importance"]).max(),
+        "by_importance": np.array(stored["by importance"])[:, 1],
         "at_random": np.stack([drawn[0, :, 0], drawn[..., 1].mean(axis=0)], axis=-1),
-        "encoder": np.array(told["encoder"]),
-        "bleu": np.array(told["by importance"][removed][1]),
+        "encoder": np.array(stored["encoder"]),
+        "bleu": np.array(stored["by importance"][removed][1]),
     }
 
 
@@ -97,15 +97,15 @@ print(bleu)""",
 
 def formed(step: int, head: int) -> dict[str, np.ndarray]:
     """What one head of the reverse model's cross-attention looks at after `step` steps."""
-    told = found("reversal")
-    at, (layer, number) = told["steps"].index(step), divmod(head, HEADS)
-    share = np.array(told["share"])[:, layer, number]
+    stored = found("reversal")
+    at, (layer, number) = stored["steps"].index(step), divmod(head, HEADS)
+    share = np.array(stored["share"])[:, layer, number]
     return {
-        "weights": forming.unpacked(told["weights"])[at, layer, number],
+        "weights": forming.unpacked(stored["weights"])[at, layer, number],
         "share": share,
-        "exact": np.array(told["exact"]),
+        "exact": np.array(stored["exact"]),
         "here": share[at],
-        "right": np.array(told["exact"][at]),
+        "right": np.array(stored["exact"][at]),
     }
 
 
@@ -171,15 +171,15 @@ print(weights.round(2))""",
 
 def repeated(step: int, head: int) -> dict[str, np.ndarray]:
     """What one head of the two-layer model looks at after `step` steps."""
-    told, (layer, number) = found("repetition"), divmod(head, 2)
-    two, at = told["2"], told["2"]["steps"].index(step)
+    stored, (layer, number) = found("repetition"), divmod(head, 2)
+    two, at = stored["2"], stored["2"]["steps"].index(step)
     matching, before = (np.array(two[name])[:, layer, number] for name in ("matching", "before"))
     return {
         "weights": forming.unpacked(two["weights"])[at, layer, number],
         "matching": matching,
         "before": before,
         "copying": np.array(two["copying"]),
-        "single": np.array(told["1"]["copying"]),
+        "single": np.array(stored["1"]["copying"]),
         "here": matching[at],
         "previous": before[at],
         "right": np.array(two["copying"][at]),

@@ -206,9 +206,9 @@ def recordings(name: str) -> dict:
                 arrays = decode(made, source, memory, target, here)
             for array_name, array in arrays.items():
                 recording.name(array_name, array)
-        told = recording.told()
-        at, size = told["names"]["given weights"]
-        told["buffers"][at] = size
-        vector[part] = told
+        recorded = recording.data()
+        at, size = recorded["names"]["given weights"]
+        recorded["buffers"][at] = size
+        vector[part] = recorded
     text = base64.b64encode(weights(name).astype("<f2").tobytes()).decode()
     return {**vector, "weights": text, "symbols": symbols(name)}

@@ -154,12 +154,12 @@ def bleu(trained: Trained, pairs: Sequence[Pair]) -> float:
 
 def curve(trained: Trained, pairs: Sequence[Pair], order: Sequence, every: int = 1) -> list:
     """BLEU as heads are taken out in an order: [how many, BLEU] after each `every` heads."""
-    before, told = trained.model.state_dict(), []
+    before, scores = trained.model.state_dict(), []
     for count in range(0, len(order) + 1, every):
         prune(trained.model, order[:count])
-        told.append([count, bleu(trained, pairs)])
+        scores.append([count, bleu(trained, pairs)])
     trained.model.load_state_dict(before)
-    return told
+    return scores
 
 
 def pruned(trained: Trained, data: dict[str, list[Pair]], encoded: dict) -> dict:

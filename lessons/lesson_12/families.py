@@ -186,17 +186,17 @@ def compute(kind="encoder-decoder", task="backwards", step=0) -> dict:
     runs = measured(12)["families"][task]
     curves = {f"right_{n}": np.array(runs[name]["right"]) for n, name in enumerate(FAMILIES)}
     run = runs[kind]
-    told = {"right": run["right"][step], "loss": run["losses"][step]}
-    return curves | {"sees": seen(kind)} | told
+    current = {"right": run["right"][step], "loss": run["losses"][step]}
+    return curves | {"sees": seen(kind)} | current
 
 
 def figure() -> Simulation:
     return Simulation(
         name="families",
         title="Four kinds of models, one task",
-        say="Each model reads eight digits, then writes a sign that says which way it goes, then "
-        "eight digits. **First** the models learn to write backwards: which of the four needs the "
-        "most steps? **Then** they may go *either way*, forwards or backwards. One of the four "
+        say="Each model reads eight digits, then writes a sign for its direction, then the digits "
+        "in this direction. **First** the models learn to write backwards: which of the four needs "
+        "the most steps? **Then** they may go *either way*, forwards or backwards. One of the four "
         "will never learn that. Decide which, and why, before you look. The map shows who looks at "
         "whom: 1 to 8 are the source, a to i the target.",
         caption="Left: who looks at whom in an encoder-decoder. Right: the share of right answers "
@@ -220,7 +220,7 @@ def figure() -> Simulation:
                 marker="step",
                 at=[*AT],
             ),
-            Figures({"right": "written without a mistake", "loss": "its loss"}),
+            Figures({"right": "written without a mistake", "loss": "loss"}),
         ],
         code="""\
 from lessons.lesson_12.families import compute

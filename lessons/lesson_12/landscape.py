@@ -261,7 +261,7 @@ budgets = Simulation(
     controls=[
         Slider(
             "budget",
-            "Operations to pay for",
+            "Budget of operations",
             [Option(float(budget), power(budget)) for budget in BUDGETS],
             start=4,
             plays=True,
@@ -291,7 +291,7 @@ budgets = Simulation(
                 "words": "words read",
                 "ratio": "words for each parameter",
                 "behind": "loss above the best",
-                "paper": "trainings of the paper's base model",
+                "paper": "times the training of the paper's base model",
             },
             amounts=["words", "ratio", "paper"],
         ),

@@ -21,8 +21,8 @@ class Ledger {
     this.rows = data.parts.map((part) => ({ part, cells: [cell("parameters"), cell("operations")] }));
     const head = ["part", "parameters", "operations"].map((name) => element("th", { scope: "col" }, name));
     const body = this.rows.map(({ part, cells }) => element("tr", {}, element("th", { scope: "row" }, part), ...cells));
-    this.sums = Object.keys(data.told).map((name) => [name, element("dd")]);
-    const sums = this.sums.map(([name, value]) => element("div", {}, element("dt", {}, data.told[name]), value));
+    this.sums = Object.keys(data.sums).map((name) => [name, element("dd")]);
+    const sums = this.sums.map(([name, value]) => element("div", {}, element("dt", {}, data.sums[name]), value));
     this.element = element(
       "div",
       { class: "ledger" },
@@ -47,8 +47,8 @@ class Ledger {
 
   shown() {
     const pressed = this.presets.flatMap(({ button }, n) => (button.getAttribute("aria-pressed") === "true" ? [n] : []));
-    const told = Object.fromEntries(this.sums.map(([name, value]) => [name, value.textContent]));
-    return { rows: this.rows.map(({ cells }) => cells.map((cell) => cell.textContent)), told, pressed };
+    const sums = Object.fromEntries(this.sums.map(([name, value]) => [name, value.textContent]));
+    return { rows: this.rows.map(({ cells }) => cells.map((cell) => cell.textContent)), sums, pressed };
   }
 }
 

@@ -179,7 +179,7 @@ class Ledger(View):
     """
 
     parts: Sequence[str]
-    told: Mapping[str, str]
+    sums: Mapping[str, str]
     presets: Mapping[str, Mapping[str, int]]
     height: float = 3.0
     kind: ClassVar = "ledger"
@@ -192,11 +192,11 @@ class Ledger(View):
         pairs = zip(arrays["parameters"], arrays["operations"], strict=True)
         presets = enumerate(self.presets.values())
         pressed = [n for n, preset in presets if preset.items() <= chosen.items()]
-        texts = {name: amount(float(arrays[name])) for name in self.told}
+        texts = {name: amount(float(arrays[name])) for name in self.sums}
         texts |= {"total": f"{arrays['total']:,.0f}", "rule": f"{figure(100 * arrays['rule'])} %"}
         return {
             "rows": [[f"{held:,.0f}", amount(float(done))] for held, done in pairs],
-            "told": texts,
+            "sums": texts,
             "pressed": pressed,
         }
 
@@ -212,8 +212,8 @@ class Ledger(View):
             axes.set(xlim=(0, 1), xlabel=f"share of all {name}", yticks=rows)
         left.set_yticklabels(self.parts, fontsize=9)
         left.invert_yaxis()
-        left.set_title(f"{texts['told']['total']} parameters", fontsize=10)
-        right.set_title(f"{texts['told']['forward']} operations", fontsize=10)
+        left.set_title(f"{texts['sums']['total']} parameters", fontsize=10)
+        right.set_title(f"{texts['sums']['forward']} operations", fontsize=10)
 
 
 def at(name: str, value) -> int:
@@ -233,9 +233,9 @@ BASE = PRESETS["base (2017)"]
 ledger = Simulation(
     name="sizes",
     title="What a Transformer is made of, and what it costs",
-    say="Set **encoder layers** to 0, and a GPT is left. Set **decoder layers** to 0, and a BERT "
-    "is left. Before you move the **heads**: which numbers will they change? And at which "
-    "**length** does attention overtake the feed-forward network?",
+    say="With 0 **encoder layers** you have a GPT, with 0 **decoder layers** a BERT. Before you "
+    "move the **heads**: which numbers will they change? And at which **length** does "
+    "attention overtake the feed-forward network?",
     caption="The paper’s base model: its parts, their parameters, and the operations of a forward "
     "pass for 25 words in and 25 words out.",
     alt="Two bar charts side by side, eight parts of a Transformer as rows. The embeddings and the "

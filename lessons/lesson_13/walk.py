@@ -64,7 +64,7 @@ MATRICES = [
     Of("value", "V", words, XY, 2, "values", lit="columns"),
     Of("scores", "Z", words, words, 4, "scores of this block", lit="tile"),
     Of("exponentials", "G", words, words, 1, "exp(Z − m)", lit="tile"),
-    Of("kept", r"m, \, c, \, n", words, ["m", "c", "n"], 4, "of each row", lit="rows"),
+    Of("kept", r"m, \, c, \, n", words, ["m", "c", "n"], 4, "for each row", lit="rows"),
     Of("blend", r"\hat O", words, XY, 4, "not divided yet", lit="rows"),
     Of("output", "O", words, XY, 2, "Ô / n, once done", lit="done"),
     Of("ends", r"\ell, \, r", words, ["ℓ", "r"], 4, "m + ln n; dO · O", lit="rows"),
@@ -81,7 +81,7 @@ GROUPS = [
     "query key weights ends dweights doutput dscores value → dquery dkey dvalue".split(),
 ]
 BLOCKS = [
-    Option((2, 2), "2 × 2", "Two rows meet two columns. The maximum runs."),
+    Option((2, 2), "2 × 2", "Two rows meet two columns, with a running maximum."),
     Option((1, 4), "1 × 4, rows", "As in numformer: whole rows. Their maximum is known at once."),
     Option((4, 1), "4 × 1, columns", "One key after another. The maximum may rise with each."),
     Option((4, 4), "4 × 4, all", "The plain formula: one block, so no memory is saved."),
@@ -115,15 +115,15 @@ def compute(step=8, query=query, block=(2, 2), causal=False) -> dict[str, np.nda
     steps["kept"][0] = now["kept"]
     lit = {name: np.zeros((len(STEPS), LENGTH, 1)) for name in ("rows", "columns", "done")}
     lit |= dict(done=lit["done"] - 1, tile=np.full((len(STEPS), LENGTH, LENGTH), -1))
-    told = dict(there=np.zeros(len(STEPS)), now=np.full(len(STEPS), WORDS.index("nothing yet")))
+    states = dict(there=np.zeros(len(STEPS)), now=np.full(len(STEPS), WORDS.index("nothing yet")))
     for number, tile in enumerate(2 * cut, 1):
-        told["now"][number] += 1 if any(cut[(number - 1) % 4 :]) else 2
+        states["now"][number] += 1 if any(cut[(number - 1) % 4 :]) else 2
         if tile:
             rows, columns = tile
             seen = place[columns] <= place[rows, None]
             for name, at in dict(rows=rows, columns=columns, tile=tile).items():
                 lit[name][number][at] = 1
-            told["there"][number], told["now"][number] = seen.size, WORDS.index(named(*tile))
+            states["there"][number], states["now"][number] = seen.size, WORDS.index(named(*tile))
             scores = query[rows] @ key[columns].T
             now["scores"][tile] = np.where(seen, scores, -np.inf) if causal else scores
             (backward if number > 4 else forward)(now, query, *tile)
@@ -132,7 +132,7 @@ def compute(step=8, query=query, block=(2, 2), causal=False) -> dict[str, np.nda
                 lit["done"][number:, rows] = 0
         for name, x in now.items():
             steps[name][number] = x
-    told |= dict(so_far=np.cumsum(told["there"]), group=np.arange(len(STEPS)) > 4)
+    states |= dict(so_far=np.cumsum(states["there"]), group=np.arange(len(STEPS)) > 4)
     mask = np.tri(LENGTH, dtype=bool) if causal else None
     plain, weights = scaled_dot_product_attention(ROOT * query, key, value, mask)
     known = xp.asarray(doutput), ROOT * query, key, value, weights
@@ -140,8 +140,8 @@ def compute(step=8, query=query, block=(2, 2), causal=False) -> dict[str, np.nda
     wanted = dict(output=plain, dquery=ROOT * dquery, dkey=dkey, dvalue=dvalue)
     off = [abs(steps[name] - x).max(axis=(1, 2)) for name, x in wanted.items()]
     all_off = np.maximum(np.maximum(off[0], off[1]), np.maximum(off[2], off[3]))
-    told["same"] = np.where(off[0] < 1e-12, np.where(all_off < 1e-12, 2, 1), 0)
-    arrays = (steps | lit | told).items()
+    states["same"] = np.where(off[0] < 1e-12, np.where(all_off < 1e-12, 2, 1), 0)
+    arrays = (steps | lit | states).items()
     return given | {name: xp.asarray(x)[xp.asarray(step)] for name, x in arrays}
 
 
@@ -209,9 +209,9 @@ walk = Simulation(
         Figures(
             {
                 "now": "at work",
-                "there": "scores that exist",
+                "there": "scores in memory",
                 "so_far": "computed",
-                "same": "as in lesson 3, to 12 digits",
+                "same": "equal to lesson 3, to 12 digits",
             },
             spelled=["now", "same"],
             vocabulary=WORDS,

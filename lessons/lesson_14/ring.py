@@ -87,10 +87,10 @@ def compute(step=0, machines=4, way="ring") -> dict[str, np.ndarray]:
     if step > len(steps):
         changed, moves = 0 * changed, moves[:0]
     now = 0 if not done else 3 if done == len(steps) else 1 + (done > len(steps) // 2)
-    told = dict(now=now, finished=(whose.sum(axis=2) == machines).sum(), times=done * share)
-    told["seconds"] = done * share * MEGABYTES * 1e6 / (10 * GIGABIT)
-    told["megabytes"] = sum(map(len, steps[:done])) * share * MEGABYTES
-    return dict(values=values, whose=whose, changed=changed, moves=moves) | told
+    progress = dict(now=now, finished=(whose.sum(axis=2) == machines).sum(), times=done * share)
+    progress["seconds"] = done * share * MEGABYTES * 1e6 / (10 * GIGABIT)
+    progress["megabytes"] = sum(map(len, steps[:done])) * share * MEGABYTES
+    return dict(values=values, whose=whose, changed=changed, moves=moves) | progress
 
 
 # Where the machines stand: some in a row above, the others below, in the opposite direction.
@@ -167,7 +167,7 @@ class Ring(View):
 ring = Simulation(
     name="ring",
     title="Many gradients become one sum",
-    say="Each machine has a colour, and a gradient of its own that is cut into chunks. All want "
+    say="Each machine has a colour, and a gradient of its own that is cut into chunks. All need "
     "the sum of all gradients. Press **Play**, and follow one chunk: when does it have every "
     "colour? How much has gone through one machine’s wire by then? Then let all send to machine 1 "
     "instead.",
@@ -187,12 +187,13 @@ ring = Simulation(
             {
                 "now": "at the moment",
                 "finished": "chunks that have every share",
-                "times": "time so far; a whole gradient takes 1",
+                "times": "time so far (1: a whole gradient)",
                 "seconds": "seconds for 260 MB on wires of 10 Gbit/s",
-                "megabytes": "MB sent by all together",
+                "megabytes": "MB sent by all machines",
             },
             spelled=["now"],
             vocabulary=NOW,
+            height=0.7,
         ),
     ],
     code="""\

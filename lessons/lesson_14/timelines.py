@@ -29,9 +29,9 @@ def step_of(layers, bucket, bandwidth) -> dict[str, np.ndarray]:
     hidden, waiting = np.array(sent), np.array(sent)
     hidden[:, 1:], waiting[:, 1:] = hidden[:, 1:].clip(max=whole), waiting[:, 1:].clip(min=whole)
     wire, after = sum(end - begin for _, begin, end in sent), free - whole
-    made = dict(forward=forward, backward=backward, hidden=hidden, waiting=waiting)
-    told = dict(wire=wire, after=after, whole=free, as_many=MACHINES * whole / free)
-    return made | told
+    work = dict(forward=forward, backward=backward, hidden=hidden, waiting=waiting)
+    times = dict(wire=wire, after=after, whole=free, as_many=MACHINES * whole / free)
+    return work | times
 
 
 def clock(times) -> Slider:
@@ -41,7 +41,7 @@ def clock(times) -> Slider:
 
 
 WIRES = [
-    Option(GIGABIT, "1 Gbit/s", "An office’s cable: still busy beyond the right edge.", "1e9 / 8"),
+    Option(GIGABIT, "1 Gbit/s", "An office cable, still busy beyond the right edge.", "1e9 / 8"),
     Option(10 * GIGABIT, "10 Gbit/s", "A good cable.", "10e9 / 8"),
     Option(100 * GIGABIT, "100 Gbit/s", "Wires that are built for this.", "100e9 / 8"),
 ]
@@ -76,8 +76,8 @@ overlap = Simulation(
             [
                 Drawn("forward", "forward", "work"),
                 Drawn("backward", "backward", "work"),
-                Drawn("hidden", "sent behind backward", "work", colour=3),
-                Drawn("waiting", "waited for", "work"),
+                Drawn("hidden", "sent during backward", "work", colour=3),
+                Drawn("waiting", "sent while machines wait", "work"),
             ],
             Axis("seconds", 0, SECONDS[-1]),
             Axis("", 2, 0, names=["math", "wire"]),
@@ -87,7 +87,7 @@ overlap = Simulation(
         Figures(
             {
                 "wire": "seconds of sending",
-                "after": "of these, waited for",
+                "after": "of these, spent waiting",
                 "whole": "seconds of the step",
                 "as_many": "times as fast as 1 machine",
             }

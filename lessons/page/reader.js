@@ -19,9 +19,9 @@ export class Reader {
     Object.assign(this, { symbols, length, ids: new Map(symbols.map((symbol, id) => [symbol, id])) });
     const bytes = Uint8Array.from(atob(weights), (letter) => letter.charCodeAt(0));
     const numbers = (this.numbers = Float64Array.from(new Uint16Array(bytes.buffer), half));
-    [this.encode, this.decode] = [encode, decode].map((told) => {
-      const place = told.names["given weights"][0];
-      return new Replay({ ...told, buffers: told.buffers.map((begin, n) => (n === place ? numbers : begin)) });
+    [this.encode, this.decode] = [encode, decode].map((recording) => {
+      const place = recording.names["given weights"][0];
+      return new Replay({ ...recording, buffers: recording.buffers.map((begin, n) => (n === place ? numbers : begin)) });
     });
   }
 

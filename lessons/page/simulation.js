@@ -229,9 +229,9 @@ class Simulation {
   /** The names of the arrays that a control changes. */
   changes({ name, kind, options, start }) {
     const others = kind === "entries" ? [typed(start)] : options.map((_, n) => n).slice(0, TRIED);
-    const told = (state) => Object.entries(this.arrays(state)).map(([of, array]) => [of, JSON.stringify(array)]);
-    const before = Object.fromEntries(told({}));
-    return new Set(others.flatMap((other) => told({ [name]: other }).flatMap(([of, text]) => (text === before[of] ? [] : of))));
+    const texts = (state) => Object.entries(this.arrays(state)).map(([of, array]) => [of, JSON.stringify(array)]);
+    const before = Object.fromEntries(texts({}));
+    return new Set(others.flatMap((other) => texts({ [name]: other }).flatMap(([of, text]) => (text === before[of] ? [] : of))));
   }
 
   /** The arrays for what is chosen, with these `changes`. */

@@ -24,13 +24,13 @@ class Whole {
     [this.trainer, this.probe] = [new Replay(data.training), new Replay(simulation.data.pool[0])];
     [this.words, this.pairs] = ["words", "pairs"].map((name) => element("div", { class: name }));
     const map = element("div", { class: "map" }, this.map(), this.words);
-    const beside = element("div", { class: "beside-map" }, this.told(), this.attention(), this.training(), this.weight());
+    const beside = element("div", { class: "beside-map" }, this.summary(), this.attention(), this.training(), this.weight());
     this.element = element("div", { class: "whole" }, map, beside, this.pairs);
     this.become();
   }
 
   /** The pair and what the model makes of it; each symbol is a button that changes it. */
-  told() {
+  summary() {
     const turn = (n) => {
       const [{ pair }, worth] = [this.simulation.chosen, 3 ** (2 - n)];
       this.simulation.choose("pair", pair + (Math.floor(pair / worth) % 3 === 2 ? -2 : 1) * worth);

@@ -384,7 +384,7 @@ WRONG = {
     },
     "reduce_scatter": {
         half_a_ring(chunk="r + s"): "a sign is wrong: one part has to be subtracted",
-        half_a_ring(sends="b"): "parts is taken for what the machines hold",
+        half_a_ring(sends="b"): "parts is used as what the machines hold",
         half_a_ring(following="r"): "In the next machine, a part is missing",
     },
     "mended_machines_backward": {
@@ -409,10 +409,10 @@ WRONG = {
         in_nucleus("np.where(np.cumsum(q) <= top_p, q, 0)"): "with which the sum reaches top_p",
     },
     "beam_step": {
-        of_beam(kept="state"): "The memories have stayed where they were.",
+        of_beam(kept="state"): "You left the memories where they were.",
         of_beam(
             ways2="sorted(((max(s) + l, i) for i, (s, l) in enumerate(zip(step, log_p))))[::-1]"
-        ): "best: Each hypothesis has gone on in one way",
+        ): "best: You continued each hypothesis only in",
     },
     "drawn_backward": {
         of_drawn("g[:, None] * (p - y)"): "the gradient of a loss, which is minus the logarithm",

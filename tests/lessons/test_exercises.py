@@ -195,7 +195,7 @@ def normed(x, scale):
         ("scale * (x", "(x", "In y, a factor is missing. Before the scale each row has the"),
         ("] - mean", "] + mean", "In y, a sign is wrong: one part has to be subtracted."),
         ("+= scale", "= scale", "In y, a part is missing."),
-        ("scale * (", "scale / (", "In y, a factor is turned round: it divides where it has to"),
+        ("scale * (", "scale / (", "In y, a factor is upside down: it divides where it has to"),
     ],
 )
 def test_an_operator_and_its_words(old, new, words):
@@ -213,11 +213,11 @@ def test_several_mistakes_are_each_explained_and_an_unknown_one_waits(checked):
     assert (
         "dquery (3, 2, 5, 11) wrong dkey (3, 2, 7, 11) wrong dvalue (3, 2, 7, 13) wrong" in output
     )
-    for words in ("a factor is turned round", "dkey: In the gradient of query key^T, a", "by d_k"):
+    for words in ("a factor is upside down", "dkey: In the gradient of query key^T, a", "by d_k"):
         assert words in output
     _, output, _ = checked(attention(dQ="dS @ K**3", dV=scaled))
     assert "dkey (3, 2, 7, 11) right" in output and "Then look again at dquery." in output
-    assert "dvalue: In dvalue, there is a division too many, by d_k." in output
+    assert "dvalue: In dvalue, there is an extra division by d_k." in output
     # What would make wrong what is right is no cause.
     assert "dquery alone is wrong" in checked(attention(dQ="-dA @ K / 11**0.5"))[1]
 
@@ -228,13 +228,13 @@ def test_several_mistakes_are_each_explained_and_an_unknown_one_waits(checked):
         (f"2 * {S_BACKWARD}", "Every entry is 2 times what it should be: a factor is missing"),
         (f"-5 * {S_BACKWARD}", "is -5 times what it should be, which is -5, and 5 is the number"),
         ("np.zeros_like(weights)", "Every entry is 0:"),
-        ("({}).sum(axis=-1, keepdims=True) * weights", "is 0, but for rounding: a sum cancels"),
+        ("({}).sum(axis=-1, keepdims=True) * weights", "every entry is 0: a sum cancels"),
         ("{} + (weights == 0) * dweights", "It is not 0 everywhere where weights is 0. A masked"),
         ("{} + weights * dweights.max()", "Its rows do not sum to 0. One number added"),
         ("{} * (weights @ dweights.T).sum()", "Three times the upstream gradient has to give"),
         ("({}) * np.array([1, 1, 2, 3, 3])[:, None]", "where the index of axis 0 is 0."),
-        ("1.5 * dweights + weights", "The check does not recognise this pattern. Take a small"),
-        ("({}).round(6)", "right to a few digits only"),
+        ("1.5 * dweights + weights", "The checker does not recognise this pattern. Take an"),
+        ("({}).round(6)", "only its first digits are right"),
         ("dweights / weights", "it holds NaN or infinity, first at (0, 6)"),
     ],
 )

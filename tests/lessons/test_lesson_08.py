@@ -59,7 +59,7 @@ def test_the_target_that_is_shown_adds_up_to_1():
     view, slider = by_hand.smoothed.views[0], by_hand.smoothed.controls[1]
     for at in range(len(slider.options)):
         chosen = by_hand.smoothed.at_start() | {slider.name: at}
-        (cells,) = view.shown(by_hand.smoothed.arrays(chosen), chosen)["told"]["cells"]
+        (cells,) = view.shown(by_hand.smoothed.arrays(chosen), chosen)["target"]["cells"]
         assert sum(map(float, cells)) == pytest.approx(1, abs=1e-12)
 
 
@@ -75,7 +75,7 @@ def test_the_gradient_is_the_probabilities_less_the_target(smoothing, rng):
     arrays = by_hand.loss_and_gradient(logits, smoothing)
     measured = [loss(logits + 1e-6 * row) - loss(logits - 1e-6 * row) for row in np.eye(4)]
     np.testing.assert_allclose(arrays["dlogits"][0], np.array(measured) / 2e-6, atol=1e-8)
-    np.testing.assert_allclose(arrays["p"] - arrays["told"], arrays["dlogits"], atol=1e-12)
+    np.testing.assert_allclose(arrays["p"] - arrays["target"], arrays["dlogits"], atol=1e-12)
     assert arrays["loss"] == pytest.approx(loss(logits))
 
 

@@ -15,7 +15,7 @@ LESSONS = [entry for entry in lessons.COURSE if entry.path]
 FURTHER = "index", "summary", "glossary", "symbols", "search", "teaching", "published"
 FURTHER += "reference", *(f"reference_{page}" for page in reference.PAGES)
 FURTHER = [f"{name}.html" for name in FURTHER]
-PAGES = [*FURTHER, *(entry.page for entry in LESSONS)]
+PAGES = [*FURTHER, *(page for entry in LESSONS for page in (entry.page, entry.slides))]
 COLOURED = {1: ".question", 2: ".exercise", 4: ".simulation", 7: "ol.beside"}
 UNFOLD = "document.querySelectorAll('details').forEach(details => (details.open = true))"
 
@@ -51,6 +51,8 @@ def test_links_lead_somewhere(site):
             assert (folder / (name or page)).is_file(), link
             assert not place or place in places[name or page], link
     for entry in LESSONS:
+        for page in entry.page, "teaching.html":
+            assert f'<a href="{entry.slides}">' in text[page]
         around = {entry.number - 1: "prev", entry.number + 1: "next"}
         for other in (other for other in lessons.COURSE if other.number in around):
             assert text[entry.page].count(f"</span> {other.number}. {other.title}") == 2

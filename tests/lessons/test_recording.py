@@ -34,7 +34,7 @@ def replayed(chromium):
 
     def replay(recording: Recording, rounds: list[dict]) -> list[dict[str, np.ndarray]]:
         given = [{name: np.asarray(x).tolist() for name, x in r.items()} for r in rounds]
-        answers = page.evaluate(REPLAY, [recording.told(), given])
+        answers = page.evaluate(REPLAY, [recording.data(), given])
         return [{name: np.array(x, float) for name, x in answer} for answer in answers]
 
     yield replay
@@ -203,6 +203,6 @@ def test_what_nobody_looks_at_is_not_repeated():
         x = recording.given("x", [1.0, 2.0])
         np.exp(x).sum()
         recording.name("y", 2 * x)
-    description = recording.told()
+    description = recording.data()
     assert [name for name, *_ in description["operations"]] == ["multiply", "copy"]
     assert len(description["buffers"]) == 3
