@@ -132,7 +132,8 @@ def shape(part: ElementTree.Element) -> tuple | None:
 def notes(used: Iterable[str], number: int, math: Callable[[str], str]) -> str:
     """What symbols mean, as an element for page/symbols.js."""
     known = in_lesson(number)
-    meanings = {latex: [math(latex), known[latex].says, known[latex].lesson] for latex in sorted(used)}
+    entries = {latex: known[latex] for latex in sorted(used)}
+    meanings = {latex: [math(latex), e.says, e.lesson] for latex, e in entries.items()}
     text = json.dumps(meanings, ensure_ascii=False).replace("<", "\\u003c")
     return f'<script type="application/json" id="symbols">{text}</script>\n'
 
