@@ -61,6 +61,26 @@ print(f"{np.abs(dx).max():.1e}")  # y hardly changes if x is rescaled
 # %% RMSNorm
 print((RMSNorm(8).forward(5 * x) ** 2).mean(axis=-1))
 
+# %% cap
+y = cap(np.array([0.5, 5.0, 500.0]), 3.0)
+print(y, cap_backward(np.ones(3), y, 3.0))
+
+# %% Cap
+print(Cap(50.0).forward(np.array([1.0, 40.0, 400.0])))
+
+# %% OutputNormResidual
+layer = OutputNormResidual(FeedForward(8, 32, rng), 8, 0.1)
+print(layer.forward(x).shape)
+
+# %% SandwichResidual
+layer = SandwichResidual(FeedForward(8, 32, rng), 8, 0.1, RMSNorm(8), RMSNorm(8))
+print([name for name in layer.named_parameters() if "norm" in name])
+
+# %% ParallelLayer
+parts = SelfAttention(8, 2, rng), FeedForward(8, 32, rng)
+layer = ParallelLayer(*(PreNormResidual(part, 8, 0.1) for part in parts), one_norm=True)
+print(layer.forward(x).shape)
+
 # %% PreNormResidual
 layer = PreNormResidual(FeedForward(8, 32, rng), 8, 0.1)
 y = layer.forward(x)
@@ -87,6 +107,10 @@ print(np.array_equal(layer.forward(np.array([[4]]))[0, 0], layer.weight.data[4])
 symbols, segments = UnscaledEmbedding(10, 8, rng), UnscaledEmbedding(2, 8, rng)
 layer = RichInputEmbedding(symbols, NoPositions(), segments=segments, norm=LayerNorm(8))
 print(layer.forward(np.array([[4, 5, 6]]), segments=np.array([[0, 0, 1]])).shape)
+
+# %% CappedOutputProjection
+layer = CappedOutputProjection(Embedding(10, 8, rng).weight, 2.0)
+print(np.abs(layer.forward(100 * x)).max())
 
 # %% BiasedOutputProjection
 layer = BiasedOutputProjection(Embedding(10, 8, rng).weight)

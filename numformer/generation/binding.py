@@ -321,6 +321,7 @@ def is_plain(layer: Any) -> bool:
         and type(attention.pattern) is FullPattern
         and attention.bias is None
         and is_exactly(attention.dense, BiasedAttention)
+        and attention.dense.cap is None
     )
     return full and all(is_exactly(part, Heads, BiasedHeads) for part in projections)
 

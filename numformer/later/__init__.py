@@ -1,11 +1,19 @@
 """Parts that the paper does not have, one file per topic; `registries` has the choices by name."""
 
-from numformer.later.activations import GEGLU, GELU, GELUTanh, SwiGLU, Swish, Tanh
+from numformer.later.activations import GEGLU, GELU, Cap, GELUTanh, SwiGLU, Swish, Tanh
 from numformer.later.rms_norm import RMSNorm
-from numformer.later.pre_norm import NormedDecoder, NormedEncoder, PreNormResidual
+from numformer.later.pre_norm import (
+    NormedDecoder,
+    NormedEncoder,
+    OutputNormResidual,
+    ParallelLayer,
+    PreNormResidual,
+    SandwichResidual,
+)
 from numformer.later.positions import NoPositions
 from numformer.later.embeddings import (
     BiasedOutputProjection,
+    CappedOutputProjection,
     RichInputEmbedding,
     UnscaledEmbedding,
 )
@@ -41,14 +49,19 @@ __all__ = [
     "SwiGLU",
     "GEGLU",
     "Tanh",
+    "Cap",
     "RMSNorm",
     "PreNormResidual",
+    "SandwichResidual",
+    "OutputNormResidual",
+    "ParallelLayer",
     "NormedEncoder",
     "NormedDecoder",
     "NoPositions",
     "UnscaledEmbedding",
     "RichInputEmbedding",
     "BiasedOutputProjection",
+    "CappedOutputProjection",
     "Chain",
     "Experts",
     "RoutedEncoderLayer",

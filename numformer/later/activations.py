@@ -210,3 +210,28 @@ class Tanh(Layer):
 
     def backward(self, dy: Array) -> Array:
         return tanh_backward(dy, **self.pop_saved())
+
+
+def cap(x, limit: float):
+    """x (...) -> y (...): y = c tanh(x / c), with c = `limit` (Bello et al. 2017)."""
+    return limit * array_module(x).tanh(x / limit)
+
+
+def cap_backward(dy, y, limit: float):
+    """dy (...) -> dx (...): dx = dy (1 - (y / c)^2), because tanh' = 1 - tanh^2."""
+    return dy * (1 - (y / limit) ** 2)
+
+
+class Cap(Layer):
+    """x (...) -> (...): numbers far below `limit` nearly unchanged, and none beyond +-`limit`."""
+
+    def __init__(self, limit: float):
+        self.limit = limit
+
+    def forward(self, x: Array) -> Array:
+        y = cap(x, self.limit)
+        self.save(y=y)
+        return y
+
+    def backward(self, dy: Array) -> Array:
+        return cap_backward(dy, **self.pop_saved(), limit=self.limit)

@@ -3,6 +3,7 @@
 import numpy as np
 
 from numformer.arithmetic import rows, scatter_add, sum_rows
+from numformer.later.activations import Cap
 from numformer.layer import Array, Layer, Parameter
 from numformer.paper.dropout import Dropout
 from numformer.paper.embedding import Embedding, InputEmbedding, OutputProjection
@@ -61,6 +62,20 @@ class RichInputEmbedding(InputEmbedding):
         if self.segments:
             self.segments.backward(dx)
         return self.embedding.backward(dx)
+
+
+class CappedOutputProjection(OutputProjection):
+    """x (..., D) -> logits (..., V): x E^T, capped at +-`limit` (Gemma Team 2024)."""
+
+    def __init__(self, weight: Parameter, limit: float):
+        super().__init__(weight)
+        self.cap = Cap(limit)
+
+    def forward(self, x: Array) -> Array:
+        return self.cap.forward(super().forward(x))
+
+    def backward(self, dlogits: Array) -> Array:
+        return super().backward(self.cap.backward(dlogits))
 
 
 class BiasedOutputProjection(OutputProjection):

@@ -1,27 +1,108 @@
-"""Pre-norm (Xiong et al. 2020): a norm before each sublayer, and one after the last layer."""
+"""Norms inside the residual connection, with one after the last layer; sublayers side by side."""
 
 from collections.abc import Iterable
 from typing import Any
 
 from numformer.layer import Array, Layer
 from numformer.paper.decoder import Decoder
-from numformer.paper.encoder import Encoder
+from numformer.paper.encoder import Encoder, EncoderLayer
 from numformer.paper.memory import Memory
 from numformer.paper.residual import Residual
 
 
 class PreNormResidual(Residual):
-    """y = x + Dropout(Sublayer(LayerNorm(x), *others)); x (B, T, D), *others -> (B, T, D)."""
+    """y = x + Dropout(Sublayer(LayerNorm(x), *others)); x (B, T, D), *others -> (B, T, D).
+
+    `change` is the sum without x (Xiong et al. 2020).
+    """
 
     def forward(self, x: Array, *others: Any) -> Array:
-        return x + self.dropout.forward(self.sublayer.forward(self.norm.forward(x), *others))
+        return x + self.change(x, *others)
 
     def backward(self, dy: Array) -> Any:
-        gradients = self.sublayer.backward(self.dropout.backward(dy))
-        dx, *dothers = gradients if isinstance(gradients, tuple) else (gradients,)
-        dx = self.norm.backward(dx)
+        dx, *dothers = self.change_backward(dy)
         dx += dy  # x goes to the norm and into the sum
         return (dx, *dothers) if dothers else dx
+
+    def change(self, x: Array, *others: Any) -> Array:
+        """x (B, T, D), *others -> Dropout(Sublayer(LayerNorm(x), *others)) (B, T, D)."""
+        return self.dropout.forward(self.sublayer.forward(self.norm.forward(x), *others))
+
+    def change_backward(self, dy: Array) -> tuple[Array, ...]:
+        """dy (B, T, D) -> dx (B, T, D), and the gradients of the others."""
+        gradients = self.sublayer.backward(self.dropout.backward(dy))
+        dx, *dothers = gradients if isinstance(gradients, tuple) else (gradients,)
+        return self.norm.backward(dx), *dothers
+
+
+class SandwichResidual(PreNormResidual):
+    """y = x + Dropout(Norm'(Sublayer(Norm(x), *others))); x (B, T, D), *others -> (B, T, D).
+
+    `output_norm` is the second norm, of what the sublayer adds (Ding et al. 2021, section 2.3).
+    """
+
+    def __init__(
+        self, sublayer: Layer, d_model: int, p_drop: float, norm: Layer, output_norm: Layer
+    ):
+        super().__init__(sublayer, d_model, p_drop, norm)
+        self.output_norm = output_norm
+
+    def change(self, x: Array, *others: Any) -> Array:
+        y = self.output_norm.forward(self.sublayer.forward(self.norm.forward(x), *others))
+        return self.dropout.forward(y)
+
+    def change_backward(self, dy: Array) -> tuple[Array, ...]:
+        gradients = self.sublayer.backward(self.output_norm.backward(self.dropout.backward(dy)))
+        dx, *dothers = gradients if isinstance(gradients, tuple) else (gradients,)
+        return self.norm.backward(dx), *dothers
+
+
+class OutputNormResidual(Residual):
+    """y = x + Dropout(Norm(Sublayer(x, *others))); x (B, T, D), *others -> (B, T, D).
+
+    The norm is that of what the sublayer adds (OLMo 2; Liu et al. 2022, section 2.2).
+    """
+
+    def forward(self, x: Array, *others: Any) -> Array:
+        return x + self.dropout.forward(self.norm.forward(self.sublayer.forward(x, *others)))
+
+    def backward(self, dy: Array) -> Any:
+        gradients = self.sublayer.backward(self.norm.backward(self.dropout.backward(dy)))
+        dx, *dothers = gradients if isinstance(gradients, tuple) else (gradients,)
+        dx += dy  # x enters both the sublayer and the sum
+        return (dx, *dothers) if dothers else dx
+
+
+RESIDUALS: dict[str, tuple[Any, int]] = {
+    "post": (Residual, 1),
+    "pre": (PreNormResidual, 1),
+    "output": (OutputNormResidual, 1),
+    "sandwich": (SandwichResidual, 2),
+}
+"""For each place of the norms: the residual connection, and how many norms it has."""
+
+
+class ParallelLayer(EncoderLayer):
+    """x (B, T, D), reach -> x + Attention(Norm(x)) + FFN(Norm'(x)) (B, T, D).
+
+    Both sublayers read the same x, so they can be computed at the same time (Wang and Komatsuzaki
+    2021, GPT-J). Both are PreNormResiduals; with `one_norm` they share the norm of the first.
+    """
+
+    def __init__(self, self_attention: Any, feed_forward: Any, one_norm: bool = False):
+        super().__init__(self_attention, feed_forward)
+        if one_norm:
+            feed_forward.norm = self_attention.norm
+
+    def forward(self, x: Array, reach: Any = None, past: Memory | None = None) -> Array:
+        return x + self.self_attention.change(x, reach, past) + self.feed_forward.change(x)
+
+    def backward(self, dy: Array) -> Array:
+        (dx,) = self.feed_forward.change_backward(dy)
+        (dattention,) = self.self_attention.change_backward(dy)
+        dx += dattention
+        dx += dy  # x goes to both sublayers and into the sum
+        return dx
 
 
 class NormedEncoder(Encoder):

@@ -10,7 +10,7 @@ from numformer.later.activations import GEGLU, GELU, GELUTanh, SwiGLU, Swish
 from numformer.later.attention.alibi import ALiBi
 from numformer.later.attention.patterns import GlobalWindow, Strided, Window
 from numformer.later.attention.relative import RelativePositions
-from numformer.later.attention.rotary import Rotary
+from numformer.later.attention.rotary import new_rotary
 from numformer.later.attention.tiles import TiledAttention
 from numformer.later.experts import MixtureOfExperts
 from numformer.later.feed_forward import DenseFeedForward
@@ -48,8 +48,8 @@ POSITIONS: dict[str, Callable[..., Layer]] = {
 """Layers that add positions to the embeddings, built from (max_length, d_model, rng)."""
 
 POSITIONS_IN_ATTENTION: dict[str, Callable[[Any], dict[str, Any]]] = {
-    "rotary": lambda config: {"rotary": Rotary(config.rotary_base)},
-    "sinusoidal_rotary": lambda config: {"rotary": Rotary(config.rotary_base)},
+    "rotary": new_rotary,
+    "sinusoidal_rotary": new_rotary,
     "alibi": lambda config: {"bias": ALiBi(config.heads)},
 }
 """Position encodings inside attention: a config -> a dict with the part `rotary` or `bias`."""

@@ -14,6 +14,7 @@ from numformer.later.attention.rotary import require_pairs
 from numformer.later.checkpointed import Checkpointed
 from numformer.later.embeddings import (
     BiasedOutputProjection,
+    CappedOutputProjection,
     RichInputEmbedding,
     UnscaledEmbedding,
 )
@@ -22,7 +23,7 @@ from numformer.later.mixers.attention import (
     build_cross_attention,
     matrix_entries,
 )
-from numformer.later.pre_norm import NormedDecoder, NormedEncoder, PreNormResidual
+from numformer.later.pre_norm import RESIDUALS, NormedDecoder, NormedEncoder, ParallelLayer
 from numformer.later.registries import (
     ACTIVATIONS,
     ATTENTIONS,
@@ -39,7 +40,6 @@ from numformer.paper.config import LayerConfig
 from numformer.paper.decoder import Decoder, DecoderLayer
 from numformer.paper.embedding import Embedding, OutputProjection
 from numformer.paper.encoder import Encoder, EncoderLayer
-from numformer.paper.residual import Residual
 from numformer.symbols import DEFAULT_IDS, SpecialIds
 
 CHOICES_WITH_SETTINGS: dict[str, dict[str, Any]] = {
@@ -59,9 +59,13 @@ def attention_mixers() -> set[str]:
 
 
 WITH_ATTENTION = attention_mixers()
+ROTARY = "rotary", "sinusoidal_rotary"
+DENSE = ("dense",)
 WITH_PROJECTIONS: dict[str, Callable[[], set[str]]] = {
     "d_k": lambda: attention_mixers() | {"linear"},
     "attention_bias": lambda: attention_mixers() | {"linear"},
+    "attention_output_bias": attention_mixers,
+    "attention_cap": attention_mixers,
     "attention_dropout": attention_mixers,
     "attention_function": lambda: {"attention"},
 }
@@ -102,11 +106,25 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
         ),
         mixers=WITH_ATTENTION,
     )
+    qk_norm_width: str = fields.only_with(
+        settings.choice("head", ("head", "heads"), "qk_norm of each head, or of all as one vector"),
+        qk_norm=NORMALIZATIONS,
+    )
     feed_forwards: tuple[str, ...] = fields.choices(
         "dense", FEED_FORWARDS, "feed-forward networks; layers cycle through a list"
     )
     norm: str = settings.choice(
-        "post", ("post", "pre"), "a norm after each sublayer, or before it (3.1)"
+        "post",
+        RESIDUALS,
+        "a norm after each sum (3.1), before each sublayer, of its output, or both of these",
+    )
+    sublayers: str = fields.only_with(
+        settings.choice(
+            "in_turn",
+            ("in_turn", "parallel", "parallel_one_norm"),
+            "the feed-forward network reads what attention wrote, or what it read (GPT-J)",
+        ),
+        norm=["pre"],
     )
     normalization: str = settings.choice("layer", NORMALIZATIONS, "kind of norm (3.1)")
     attention_function: str = settings.choice(
@@ -141,12 +159,32 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
     epsilon: float = fields.without_flag(settings.above_zero(1e-5, "epsilon of every norm"))
     embedding_scale: bool = fields.without_flag(settings.switch(True, "times sqrt(d_model) (3.4)"))
     embedding_norm: bool = fields.without_flag(settings.switch(False, "a norm of the embeddings"))
+    attention_output_bias: bool | None = fields.without_flag(
+        fields.maybe("a bias in W^O; default: as attention_bias")
+    )
+    attention_cap: float | None = fields.without_flag(
+        settings.above_zero(None, "the scores s of attention become c tanh(s / c), with this c")
+    )
+    logit_cap: float | None = fields.only_with(
+        fields.without_flag(settings.above_zero(None, "like attention_cap, for the logits")),
+        output_bias=["False"],
+    )
     output_bias: bool = fields.without_flag(
         settings.switch(False, "a bias of the logits (3.4 has none)")
     )
     rotary_base: float = fields.only_with(
         fields.without_flag(settings.above_zero(1e4, "base of rotary positions")),
-        positions=["rotary", "sinusoidal_rotary"],
+        positions=ROTARY,
+    )
+    rotary_frequencies: tuple[tuple[float, ...], ...] = fields.only_with(
+        fields.without_flag(
+            fields.frequencies("angles between neighbours, pair by pair; layers cycle through them")
+        ),
+        positions=ROTARY,
+    )
+    rotary_longest: int | None = fields.only_with(
+        fields.without_flag(settings.size(None, "longest sequence for these rotary positions")),
+        positions=ROTARY,
     )
     padding_id: int | None = fields.without_flag(fields.special_id(DEFAULT_IDS.padding, ""))
     start_id: int | None = fields.without_flag(fields.special_id(DEFAULT_IDS.start, ""))
@@ -161,7 +199,15 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
     def __post_init__(self):
         super().__post_init__()
         if "rotary" in self.positions:
-            require_pairs(self.sizes[0])
+            require_pairs(self.sizes[0], self.rotary_frequencies)
+        if self.sublayers != "in_turn" and (
+            self.has_cross_attention or self.feed_forwards != DENSE
+        ):
+            raise InputError(
+                "parallel sublayers are attention and a dense feed-forward network",
+                f"sublayers {self.sublayers}, feed_forwards {','.join(self.feed_forwards)}",
+                "Choose sublayers in_turn, or a model without cross-attention and experts.",
+            )
         for layer in range(min(self.layers, self.period)):
             for name in ("mixers", "feed_forwards"):
                 entry = self.choice(name, layer)
@@ -183,7 +229,8 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
     @property
     def period(self) -> int:
         """The number of layers after which the choices repeat."""
-        return math.lcm(*map(len, (self.mixers, self.feed_forwards, self._groups)))
+        several = self.mixers, self.feed_forwards, self._groups, self.rotary_frequencies or ((),)
+        return math.lcm(*map(len, several))
 
     def choice(self, field: str, layer: int) -> Any:
         """Return the entry that the field `mixers` or `feed_forwards` names for a layer."""
@@ -191,10 +238,15 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
         return self.registries[field][names[layer % len(names)]]
 
     def layer_config(self, layer: int) -> Any:
-        """Return the config of one layer, with that layer's number of key and value heads."""
-        if not isinstance(self.key_value_heads, tuple):
+        """Return the config of one layer: its number of key and value heads, its frequencies."""
+        frequencies = self.rotary_frequencies
+        if not isinstance(self.key_value_heads, tuple) and len(frequencies) < 2:
             return self
-        return replace(self, key_value_heads=self._groups[layer % len(self._groups)])
+        groups, own = (
+            self._groups[layer % len(self._groups)],
+            frequencies and (frequencies[layer % len(frequencies)],),
+        )
+        return replace(self, key_value_heads=groups, rotary_frequencies=own)
 
     @property
     def _groups(self) -> tuple[int | None, ...]:
@@ -252,15 +304,19 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
         return self.choice("feed_forwards", layer).build(self, rng)
 
     def residual(self, sublayer: Layer) -> Layer:
-        kind = PreNormResidual if self.norm == "pre" else Residual
-        return kind(sublayer, self.d_model, self.p_drop, self.new_norm(self.d_model))
+        kind, norms = RESIDUALS[self.norm]
+        new = (self.new_norm(self.d_model) for _ in range(norms))
+        return kind(sublayer, self.d_model, self.p_drop, *new)
 
     def encoder_layer(
         self, rng: np.random.Generator, layer: int = 0, causal: bool = False
     ) -> Layer:
         kind = getattr(self.choice("feed_forwards", layer), "EncoderLayer", EncoderLayer)
         mixer = self.residual(self.self_attention(rng, layer, causal))
-        return kind(mixer, self.residual(self.feed_forward(rng, layer)))
+        network = self.residual(self.feed_forward(rng, layer))
+        if self.sublayers != "in_turn":
+            return ParallelLayer(mixer, network, self.sublayers == "parallel_one_norm")
+        return kind(mixer, network)
 
     def decoder_layer(self, rng: np.random.Generator, layer: int = 0) -> Layer:
         kind = getattr(self.choice("feed_forwards", layer), "DecoderLayer", DecoderLayer)
@@ -316,6 +372,8 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
         return RichInputEmbedding(embedding, positions, self.p_drop, table, norm)
 
     def output(self, weight: Parameter) -> Layer:
+        if self.logit_cap:
+            return CappedOutputProjection(weight, self.logit_cap)
         return (BiasedOutputProjection if self.output_bias else OutputProjection)(weight)
 
     # The longest sequence, and lower bounds on the model's size
@@ -323,7 +381,7 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
     @property
     def longest(self) -> int | None:
         """The maximum number of positions; None for no limit."""
-        return self.max_length if self.positions == "learned" else None
+        return self.max_length if self.positions == "learned" else self.rotary_longest
 
     @property
     def extrapolates(self) -> bool:
@@ -345,8 +403,9 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
             return entries + cross * matrix_entries(self, self.heads)
 
         entries = [layer_entries(n) for n in range(self.period)]
+        positions = self.max_length if self.positions == "learned" else 0
         rounds, rest = divmod(self.layers, self.period)  # no loop over `layers`: it may be huge
-        return rounds * sum(entries) + sum(entries[:rest]) + self.d_model * (self.longest or 0)
+        return rounds * sum(entries) + sum(entries[:rest]) + self.d_model * positions
 
     @property
     def least_saved(self) -> int:

@@ -4,7 +4,10 @@ A field of several values holds a tuple. In files and on command lines the value
 commas, such as "window,attention". A config accepts this text, too; `saved_values` uses it.
 """
 
+import ast
+import contextlib
 import inspect
+import math
 from collections.abc import Callable, Collection
 from dataclasses import Field, asdict, fields
 from typing import Any, TypeVar
@@ -59,6 +62,19 @@ def sizes(default: Any, what: str):
     """Declare an integer of at least 1, or a tuple of integers that the layers use in turn."""
     words = "an integer of at least 1, or several with commas between them"
     return _with(setting(default, what, Rule(words, _are_sizes, _integer)), parse=_one_or_several)
+
+
+def frequencies(what: str):
+    """Declare a tuple with a tuple of numbers for each layer; () for those of a base."""
+    words = "tuples of numbers, such as (1.0, 0.1),(1.0, 0.5), or none"
+    return _with(setting((), what, Rule(words, _are_frequencies, str)), parse=_tuples)
+
+
+def maybe(what: str):
+    """Declare a switch that another field sets if it is None."""
+    return setting(
+        None, what, Rule("True, False or None", lambda v: v is None or type(v) is bool, bool)
+    )
 
 
 def special_id(default: int | None, what: str):
@@ -125,8 +141,23 @@ def _one_or_several(value):
     return values[0] if isinstance(values, tuple) and len(values) == 1 else values
 
 
+def _tuples(value):
+    """Text with tuples, or lists -> tuples; another value -> itself."""
+    with contextlib.suppress(ValueError, SyntaxError, TypeError):
+        value = ast.literal_eval(f"[{value}]") if isinstance(value, str) else value
+        return tuple(map(tuple, value)) if isinstance(value, list) else value
+    return value
+
+
 def _integer(text: str) -> int | str:
     return int(text) if text.isdecimal() else text
+
+
+def _are_frequencies(value) -> bool:
+    return type(value) is tuple and all(
+        type(layer) is tuple and all(type(n) is float and 0 <= n < math.inf for n in layer)
+        for layer in value
+    )
 
 
 def _are_ids(value) -> bool:

@@ -69,7 +69,7 @@ class ForeignConfig:
         return known[choice]
 
 
-def _special_ids(foreign: ForeignConfig, unwritten: Iterable[int] = (), **defaults: int) -> dict:
+def special_ids(foreign: ForeignConfig, unwritten: Iterable[int] = (), **defaults: int) -> dict:
     """The ids of padding, start and ends, and those that are never written, as config fields.
 
     `defaults` replace missing ids; a null start or end means that there is none. Entries of
@@ -128,7 +128,7 @@ def read_marian(foreign: ForeignConfig) -> dict:
         attention_dropout=foreign.get("attention_dropout", 0.0),
         activation_dropout=foreign.get("activation_dropout", 0.0),
         # A translation starts with padding, unless the config says otherwise.
-        **_special_ids(foreign, [foreign["pad_token_id"]], end=0)
+        **special_ids(foreign, [foreign["pad_token_id"]], end=0)
         | {"start_id": foreign.get("decoder_start_token_id", foreign["pad_token_id"])},
     )
 
@@ -181,7 +181,7 @@ def read_gpt2(foreign: ForeignConfig) -> dict:
         tied=foreign.get("tie_word_embeddings", True),
         p_drop=foreign.get("resid_pdrop", 0.1),
         attention_dropout=foreign.get("attn_pdrop", 0.1),
-        **_special_ids(foreign, start=50256, end=50256),
+        **special_ids(foreign, start=50256, end=50256),
     )
 
 
@@ -203,42 +203,6 @@ def write_gpt2(config) -> dict:
         **_dropouts(config, "resid_pdrop", "attn_pdrop") | {"embd_pdrop": config.p_drop},
         bos_token_id=config.start_id,
         eos_token_id=_foreign_end(config),
-    )
-
-
-def read_llama(foreign: ForeignConfig) -> dict:
-    heads, d_model = foreign["num_attention_heads"], foreign["hidden_size"]
-    groups = foreign.get("num_key_value_heads", heads)
-    rope = foreign.get("rope_parameters", foreign.get("rope_scaling", {}))
-    for name in ("rope_type", "type"):
-        if (kind := rope.get(name, "default")) != "default":
-            rule, fix = "rotary positions are not scaled", "Choose another model."
-            raise InputError(rule, f"rope_scaling {kind!r}", fix)
-    base = rope.get("rope_theta", foreign.get("rope_theta", 10000.0))
-    foreign.require(rope_scaling=rope, rope_theta=base)
-    size = foreign.get("head_dim", d_model // heads)
-    return dict(
-        vocabulary=foreign["vocab_size"],
-        d_model=d_model,
-        d_ff=foreign["intermediate_size"],
-        heads=heads,
-        d_k=size,
-        d_v=size,
-        layers=foreign["num_hidden_layers"],
-        key_value_heads=None if groups == heads else groups,
-        norm="pre",
-        normalization="rms",
-        activation=foreign.choice("hidden_act", GATES),
-        attention_bias=foreign.get("attention_bias", False),
-        feed_forward_bias=foreign.get("mlp_bias", False),
-        positions="rotary",
-        rotary_base=base,
-        embedding_scale=False,
-        epsilon=foreign.get("rms_norm_eps", 1e-6),
-        tied=foreign.get("tie_word_embeddings", False),
-        p_drop=0.0,
-        attention_dropout=foreign.get("attention_dropout", 0.0),
-        **_special_ids(foreign, start=1, end=2),
     )
 
 
@@ -278,7 +242,7 @@ def read_t5(foreign: ForeignConfig) -> dict:
         p_drop=foreign.get("dropout_rate", 0.1),
         attention_dropout=foreign.get("dropout_rate", 0.1),
         activation_dropout=foreign.get("dropout_rate", 0.1),
-        **_special_ids(foreign, padding=0, end=1)
+        **special_ids(foreign, padding=0, end=1)
         | {"start_id": foreign.get("decoder_start_token_id", foreign.get("pad_token_id", 0))},
     )
 
@@ -305,7 +269,7 @@ def read_bert(foreign: ForeignConfig) -> dict:
         tied=foreign.get("tie_word_embeddings", True),
         p_drop=foreign.get("hidden_dropout_prob", 0.1),
         attention_dropout=foreign.get("attention_probs_dropout_prob", 0.1),
-        **_special_ids(foreign, padding=0),
+        **special_ids(foreign, padding=0),
     )
 
 

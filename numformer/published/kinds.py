@@ -1,6 +1,6 @@
 """The kinds of published models: for each, our model, its config, parameters and text pipeline."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,8 @@ from numformer.models import (
 )
 from numformer.published import configs, tables
 from numformer.published.configs import GATED, ForeignConfig
+from numformer.published.gpts import GPTS
+from numformer.published.llamas import LLAMAS
 from numformer.published.table import Table
 from numformer.published.vocabularies import load_tokenizer, load_vocabularies, mark
 
@@ -26,14 +28,19 @@ class Kind(NamedTuple):
     """A kind of published model.
 
     `config` turns a config.json into the fields of `model.Config`. `table` returns the Table of the
-    parameters for a Config. `text` makes the pipeline from the folder, the Config and the settings
-    of generation.
+    parameters for a Config, and takes what `factors` returns for a config.json. `text` makes the
+    pipeline from the folder, the Config and the settings of generation.
     """
 
     model: type[Model]
     config: Callable[[ForeignConfig], dict]
-    table: Callable[[Any], Table]
+    table: Callable[..., Table]
     text: Callable[[Path, Any, ForeignConfig], TextPipeline | None] = lambda *_: None
+    factors: Callable[[ForeignConfig], dict] = lambda foreign: {}
+
+    def table_for(self, config, values: Mapping[str, Any]) -> Table:
+        """Return the Table for a Config and the config.json with these values."""
+        return self.table(config, **self.factors(ForeignConfig(values)))
 
 
 def _transduction(source, target, settings: ForeignConfig) -> Transduction:
@@ -87,11 +94,14 @@ KINDS = {
         _marian_text,
     ),
     "gpt2": Kind(LanguageModel, configs.read_gpt2, lambda config: tables.GPT2, _continuation),
-    "llama": Kind(LanguageModel, configs.read_llama, lambda config: tables.LLAMA, _continuation),
+    **{
+        name: Kind(LanguageModel, kind.config, kind.table, _continuation, kind.factors)
+        for name, kind in (LLAMAS | GPTS).items()
+    },
     "t5": Kind(
         Transformer,
         configs.read_t5,
-        lambda config: tables.t5(config.tying == "all", config.activation in GATED.values()),
+        lambda config: tables.t5(config, config.activation in GATED.values()),
         _t5_text,
     ),
     "bert": Kind(

@@ -69,7 +69,7 @@ def load_published(folder: Path) -> tuple[Model, dict]:
 
     config = _require_valid(folder, build_config)
     _require_ids(folder, config)
-    model = _model(folder, kind, config, arrays)
+    model = _model(folder, kind, config, arrays, values)
     metadata = {"published": {**values}}
     if generation:
         metadata["generation"] = generation
@@ -175,7 +175,7 @@ def _warn_of_unsupported(folder: Path, model: Model, foreign: ForeignConfig) -> 
         warnings.warn(message, stacklevel=6)
 
 
-def _model(folder: Path, kind: Kind, config, arrays: Arrays) -> Model:
+def _model(folder: Path, kind: Kind, config, arrays: Arrays, values: dict) -> Model:
     """Return a model of this config with the weights of a folder."""
     count = sum(math.prod(place.shape) for place in arrays.places.values())
     if config.least_parameters > count:
@@ -187,7 +187,7 @@ def _model(folder: Path, kind: Kind, config, arrays: Arrays) -> Model:
     model = kind.model(config, _Zeros(np.random.PCG64()))  # type: ignore[arg-type]
     if arrays.dtype == np.float64:
         pack(model, np.float64)
-    _fill(model, arrays, kind.table(config))
+    _fill(model, arrays, kind.table_for(config, values))
     return model
 
 

@@ -39,7 +39,7 @@ def save_published(
     kind, name = KINDS[config["model_type"]], config["model_type"]
     ours = _parameters(model, kind, with_generation_ids(config, generation))
     folder.mkdir(parents=True, exist_ok=True)
-    arrays = kind.table(model.config).foreign_arrays(ours, model.config)
+    arrays = kind.table_for(model.config, config).foreign_arrays(ours, model.config)
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     write_atomically(folder / WEIGHTS, safetensors.numpy.save(arrays, metadata={"format": "pt"}))
     _write_json(folder / CONFIG, config)

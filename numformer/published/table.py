@@ -6,6 +6,7 @@ arrays the part has and how each of them is laid out, for reading as well as for
 
 import re
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,22 +21,66 @@ class Layout(NamedTuple):
     write: Callable[[np.ndarray, Any], np.ndarray]
 
 
-def _halves_to_pairs(x, config):
-    """x (..., H K), each head in two halves -> pairs (x_j, x_(j + K / 2)) side by side."""
-    *others, width = x.shape
-    halves = x.reshape(*others, -1, 2, config.key_size // 2)
-    return halves.swapaxes(-1, -2).reshape(*others, width)
+def _turned(config) -> int:
+    """How many values of a head turn; they come first."""
+    return 2 * max(map(len, config.rotary_frequencies), default=config.key_size // 2)
 
 
-def _pairs_to_halves(x, config):
-    *others, width = x.shape
-    pairs = x.reshape(*others, -1, config.key_size // 2, 2)
-    return pairs.swapaxes(-1, -2).reshape(*others, width)
+def _of_turned(change: Callable[[np.ndarray], np.ndarray]) -> Callable:
+    """Return a function of x (..., H K) that changes the values (..., H, W) that turn."""
+
+    def layout(x, config):
+        heads = x.reshape(*x.shape[:-1], -1, config.key_size)
+        count = _turned(config)
+        return np.concatenate([change(heads[..., :count]), heads[..., count:]], -1).reshape(x.shape)
+
+    return layout
 
 
-def _scale(factor: Callable[[Any], float]) -> Layout:
+def _halves_to_pairs(x):
+    """x (..., W), in two halves -> pairs (x_j, x_(j + W / 2)) side by side."""
+    return x.reshape(*x.shape[:-1], 2, -1).swapaxes(-1, -2).reshape(x.shape)
+
+
+def _pairs_to_halves(x):
+    return x.reshape(*x.shape[:-1], -1, 2).swapaxes(-1, -2).reshape(x.shape)
+
+
+def _but_values(layout: Layout) -> Layout:
+    """Return the layout that changes queries and keys (..., (H + G) K), but not values (G K)."""
+
+    def change(function, x, config):
+        width = x.shape[-1] - config.key_size * _groups(config)
+        return np.concatenate([function(x[..., :width], config), x[..., width:]], axis=-1)
+
+    return Layout(partial(change, layout.read), partial(change, layout.write))
+
+
+def _groups(config) -> int:
+    return config.key_value_heads or config.heads
+
+
+def _group_by_group(x, config):
+    """x (..., (H + 2 G) K), each group's queries, key and value -> all queries, keys, values."""
+    groups = x.reshape(*x.shape[:-1], _groups(config), -1, config.key_size)
+    parts = groups[..., :-2, :], groups[..., -2, :], groups[..., -1, :]
+    return np.concatenate([part.reshape(*x.shape[:-1], -1) for part in parts], axis=-1)
+
+
+def _into_groups(x, config):
+    width, count = _groups(config) * config.key_size, _groups(config)
+    parts = np.split(x, [x.shape[-1] - 2 * width, x.shape[-1] - width], axis=-1)
+    parts = [part.reshape(*x.shape[:-1], count, -1, config.key_size) for part in parts]
+    return np.concatenate(parts, axis=-2).reshape(x.shape)
+
+
+def _times(factor: float) -> Layout:
     """Return the layout of parameters that are the published ones multiplied by a factor."""
-    return Layout(lambda x, config: x * factor(config), lambda x, config: x / factor(config))
+    return Layout(lambda x, config: x * factor, lambda x, config: x / factor)
+
+
+def _turned_times(factor: float) -> Layout:
+    return Layout(_of_turned(lambda x: x * factor), _of_turned(lambda x: x / factor))
 
 
 def _chain(first: Layout, second: Layout) -> Layout:
@@ -47,7 +92,7 @@ def _chain(first: Layout, second: Layout) -> Layout:
 
 SAME = Layout(lambda x, config: x, lambda x, config: x)
 TRANSPOSED = Layout(lambda x, config: x.T, lambda x, config: x.T)  # PyTorch's Linear stores W^T
-PAIRS = Layout(_halves_to_pairs, _pairs_to_halves)
+PAIRS = Layout(_of_turned(_halves_to_pairs), _of_turned(_pairs_to_halves))
 FLAT = Layout(lambda x, config: x.reshape(-1), lambda x, config: x[None])
 TOKEN = Layout(lambda x, config: x.reshape(-1), lambda x, config: x[None, None])
 ROWS = Layout(lambda x, config: x[0], lambda x, config: x[None])
@@ -57,8 +102,9 @@ PATCHES = Layout(  # (D, C, size, size), channels first -> (size^2 C, D)
         3, 2, 0, 1
     ),
 )
-SCALED_BY_KEY = _scale(lambda config: config.key_size**0.5)
-SCALED_BY_MODEL = _scale(lambda config: config.d_model**-0.5)
+AFTER_TWO = Layout(  # OPT's first two positions are of padding
+    lambda x, config: x[2:], lambda x, config: np.concatenate([np.zeros_like(x[:2]), x])
+)
 
 NORM = [("weight", "gamma", SAME), ("bias", "beta", SAME)]
 PART_KINDS: dict[str, list[tuple[str, str, Layout]]] = {
@@ -67,9 +113,6 @@ PART_KINDS: dict[str, list[tuple[str, str, Layout]]] = {
     "norm, both names": [*NORM, ("gamma", "gamma", SAME), ("beta", "beta", SAME)],
     "linear": [("weight", "weight", TRANSPOSED), ("bias", "bias", SAME)],
     "matrix": [("weight", "weight", SAME), ("bias", "bias", SAME)],
-    "linear, in halves": [("weight", "weight", _chain(TRANSPOSED, PAIRS)), ("bias", "bias", PAIRS)],
-    "linear, unscaled": [("weight", "weight", _chain(TRANSPOSED, SCALED_BY_KEY))],
-    "norm, scaled": [("weight", "gamma", SCALED_BY_MODEL)],
     "patches": [("weight", "weight", PATCHES), ("bias", "bias", SAME)],
     "bias": [("weight", "table", SAME)],
     "array": [("", "", SAME)],
@@ -78,6 +121,31 @@ PART_KINDS: dict[str, list[tuple[str, str, Layout]]] = {
     "array (1, T, D)": [("", "", ROWS)],
 }
 """The kinds of parts: the published names of their arrays, our names, and their layouts."""
+
+CHANGES: dict[str, Layout] = {
+    "in halves": PAIRS,
+    "joined": _but_values(PAIRS),  # queries, keys and values
+    "fused": _chain(Layout(_group_by_group, _into_groups), _but_values(PAIRS)),
+    "plus one": Layout(lambda x, config: x + 1, lambda x, config: x - 1),
+    "shifted": AFTER_TWO,
+}
+"""What may follow the kind of a part, after a comma; so may the FACTORS, as in "times 0.5"."""
+FACTORS = {
+    "turned times": _turned_times,
+    "times": _times,
+    "queries and keys times": lambda factor: _but_values(_turned_times(factor)),
+}
+
+
+def part_arrays(kind: str) -> list[tuple[str, str, Layout]]:
+    """The arrays of a part of this kind: their published names, our names, and their layouts."""
+    if kind in PART_KINDS:
+        return PART_KINDS[kind]
+    kind, _, change = kind.rpartition(", ")
+    name, _, factor = change.rpartition(" ")
+    layout = FACTORS[name](float(factor)) if name in FACTORS else CHANGES[change]
+    return [(theirs, ours, _chain(first, layout)) for theirs, ours, first in part_arrays(kind)]
+
 
 UNREAD_KINDS = "constant", "unused"
 """Parts that are not read: computed by our model, or belonging to something that it lacks."""
@@ -152,7 +220,7 @@ class Table:
         for foreign, own, kind in self.rows:
             if without_prefix:
                 foreign = foreign.removeprefix(self.optional)
-            for foreign_suffix, own_suffix, layout in PART_KINDS[kind]:
+            for foreign_suffix, own_suffix, layout in part_arrays(kind):
                 for layer in _layers(own, own_suffix, ours):
                     names = _names(own, own_suffix, layer)
                     if names[0] in ours:

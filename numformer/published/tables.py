@@ -68,24 +68,6 @@ GPT2 = Table(
     optional="transformer.",
 )
 
-# Llama (Touvron et al. 2023): RMSNorm, SwiGLU, rotary positions, grouped queries.
-LLAMA = Table("""
-    model.embed_tokens                    input.embedding                         table
-    lm_head                               input.embedding                         table
-    lm_head                               output                                  table
-
-    model.layers.*                        tower.layers.*:
-        input_layernorm                   self_attention.norm                     norm
-        self_attn.q_proj|k_proj           self_attention.sublayer.query|key       linear, in halves
-        self_attn.v_proj|o_proj           self_attention.sublayer.value|output    linear
-        self_attn.rotary_emb.inv_freq                                             constant
-        post_attention_layernorm          feed_forward.norm                       norm
-        mlp.gate_proj+up_proj             feed_forward.sublayer.inner             linear
-        mlp.down_proj                     feed_forward.sublayer.outer             linear
-
-    model.norm                            tower.norm                              norm
-""")
-
 # T5 (Raffel et al. 2020): relative positions; the weights include the scale of the scores.
 _T5 = """
     shared                                source.embedding                        table
@@ -96,7 +78,7 @@ _T5 = """
 
     encoder.block.*                       encoder.layers.*:
         layer.0.layer_norm                self_attention.norm                     norm
-        layer.0.SelfAttention.q           self_attention.sublayer.query           linear, unscaled
+        layer.0.SelfAttention.q           self_attention.sublayer.query           linear{query}
         layer.0.SelfAttention.k|v|o       self_attention.sublayer.key|value|output  linear
         layer.0.SelfAttention.relative_attention_bias  self_attention.sublayer.attention.bias  bias
         layer.1.layer_norm                feed_forward.norm                       norm
@@ -107,11 +89,11 @@ _T5 = """
 
     decoder.block.*                       decoder.layers.*:
         layer.0.layer_norm                self_attention.norm                     norm
-        layer.0.SelfAttention.q           self_attention.sublayer.query           linear, unscaled
+        layer.0.SelfAttention.q           self_attention.sublayer.query           linear{query}
         layer.0.SelfAttention.k|v|o       self_attention.sublayer.key|value|output  linear
         layer.0.SelfAttention.relative_attention_bias  self_attention.sublayer.attention.bias  bias
         layer.1.layer_norm                cross_attention.norm                    norm
-        layer.1.EncDecAttention.q         cross_attention.sublayer.query          linear, unscaled
+        layer.1.EncDecAttention.q         cross_attention.sublayer.query          linear{query}
         layer.1.EncDecAttention.k|v|o     cross_attention.sublayer.key|value|output  linear
         layer.1.EncDecAttention.relative_attention_bias.weight                    unused
         layer.2.layer_norm                feed_forward.norm                       norm
@@ -122,10 +104,11 @@ _T5 = """
 """
 
 
-def t5(tied: bool, gated: bool) -> Table:
+def t5(config, gated: bool) -> Table:
     """T5's table. If the output shares the embedding, logits are divided by sqrt(d_model)."""
-    final, inner = "norm, scaled" if tied else "norm", "wi_0+wi_1" if gated else "wi"
-    return Table(_T5.format(final=final, inner=inner))
+    final = f"norm, times {config.d_model**-0.5}" if config.tying == "all" else "norm"
+    inner, query = "wi_0+wi_1" if gated else "wi", f", times {config.key_size**0.5}"
+    return Table(_T5.format(final=final, inner=inner, query=query))
 
 
 # BERT (Devlin et al. 2019): only an encoder, with a small network before its output.

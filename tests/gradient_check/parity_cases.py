@@ -127,6 +127,12 @@ VALUES = dict.fromkeys(DROPOUTS, (0.0, 0.1, 0.3)) | dict(
     farthest=(5, 9, 20),
     epsilon=(1e-5, 1e-3, 0.1),
     rotary_base=(50.0, 10000.0),
+    rotary_frequencies=("", "(0.7,)", "(0.7,),()"),
+    rotary_longest=(None,),
+    attention_cap=(None, 2.0),
+    logit_cap=(None, 3.0),
+    attention_output_bias=(None, True, False),
+    sublayers=("in_turn",),
     padding_id=(0, 1),
     start_id=(0, 1),  # where they are one, what stands first is real
     end_id=(2,),
@@ -192,7 +198,7 @@ def random_settings(seed: int) -> tuple[Config, Recipe]:
     recipe |= ineffective_settings(recipe)
     for field in fields(Config):  # what belongs to other choices
         owners = Config.base(5).owners(field).items()
-        if any(not {*names} & {*drawn[owner].split(",")} for owner, names in owners):
+        if any(not {*names} & {*str(drawn[owner]).split(",")} for owner, names in owners):
             del drawn[field.name]
     try:
         return Config(**drawn), Recipe(**recipe)

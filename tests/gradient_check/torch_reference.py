@@ -79,6 +79,14 @@ def swish(p, x):
     return F.silu(x)
 
 
+def cap(p, x, *, limit):
+    return limit * F.tanh(x / limit)
+
+
+def capped_output_projection(p, x, *, limit):
+    return cap({}, output_projection(p, x), limit=limit)
+
+
 def convolution(p, x):
     """torch's filters run the other way round."""
     width = len(p["weight"])
@@ -154,11 +162,12 @@ rotary_positions = alibi_positions = none_positions  # these come in within atte
 
 
 def scaled_dot_product_attention(
-    p, query, key, value, mask=None, *, attention_dropout=0.0, bias=None
+    p, query, key, value, mask=None, *, attention_dropout=0.0, bias=None, cap=None
 ):
-    if bias is not None:
-        dropped = dict(attention_dropout=attention_dropout)
-        return biased_attention({}, query, key, value, mask, bias, **dropped)
+    if bias is not None or cap:
+        settings = dict(attention_dropout=attention_dropout, cap=cap)
+        bias = 0 if bias is None else bias
+        return biased_attention({}, query, key, value, mask, bias, **settings)
     if not attention_dropout:
         return F.scaled_dot_product_attention(query, key, value, mask)
     # Attention to the rows of the identity matrix returns the weights.
@@ -167,22 +176,29 @@ def scaled_dot_product_attention(
     return dropout({}, weights, p_drop=attention_dropout) @ value
 
 
-def turned(x, positions, base):
+def turned(x, positions, base, frequencies):
     """Each pair of values times the matrix of its position's rotation."""
     width = x.shape[-1]
     theta = base ** (-torch.arange(0, width, 2).double() / width)
+    if frequencies is not None:
+        theta = F.pad(
+            torch.tensor(frequencies, dtype=torch.float64), (0, width // 2 - len(frequencies))
+        )
     angle = (positions[:, None] * theta).to(x.dtype)
     matrix = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()], dim=-1)
     pairs = x.unflatten(-1, (-1, 2))
     return torch.einsum("tjab,...tjb->...tja", matrix.unflatten(-1, (2, 2)), pairs).flatten(-2)
 
 
-def rotary(p, x, positions=None, *, base=10000.0):
-    return turned(x, torch.arange(x.shape[-2]) if positions is None else positions, base)
+def rotary(p, x, positions=None, *, base=10000.0, frequencies=None):
+    positions = torch.arange(x.shape[-2]) if positions is None else positions
+    return turned(x, positions, base, frequencies)
 
 
-def rotary_attention(p, query, key, value, mask=None, *, base=10000.0, **settings):
-    query, key = (rotary({}, x, base=base) for x in (query, key))
+def rotary_attention(
+    p, query, key, value, mask=None, *, base=10000.0, frequencies=None, **settings
+):
+    query, key = (rotary({}, x, base=base, frequencies=frequencies) for x in (query, key))
     return scaled_dot_product_attention({}, query, key, value, mask, **settings)
 
 
@@ -197,8 +213,10 @@ def alibi_attention(p, query, key, value, mask=None, *, bias=0, **settings):
     return biased_attention({}, query, key, value, mask, bias, **settings)
 
 
-def biased_attention(p, query, key, value, mask, bias, *, attention_dropout=0.0):
-    weights = softmax({}, dot_product_score({}, query, key) + bias, mask)
+def biased_attention(p, query, key, value, mask, bias, *, attention_dropout=0.0, cap=None):
+    scores = dot_product_score({}, query, key)
+    scores = reference("cap")({}, scores, limit=cap) if cap else scores
+    weights = softmax({}, scores + bias, mask)
     return dropout({}, weights, p_drop=attention_dropout) @ value
 
 
@@ -246,7 +264,10 @@ def split_heads(p, x, valid=None, *, heads, epsilon=1e-5, base=None):
     y = linear(p, x).unflatten(-1, (heads, -1)).transpose(1, 2)
     if norm := within(p, "norm"):
         kind = "layer_norm" if "beta" in norm else "rms_norm"
+        size = y.shape[-1]
+        y = y if len(norm["gamma"]) == size else y.transpose(1, 2).flatten(2)  # all heads as one
         y = reference(kind)(norm, y, epsilon=epsilon)
+        y = y if y.dim() == 4 else y.unflatten(-1, (heads, -1)).transpose(1, 2)
     return y if base is None else rotary({}, y, base=base)
 
 
@@ -391,10 +412,27 @@ def residual(
     def normed(x):
         return reference(norm_layer)(within(p, "norm"), x, epsilon=epsilon)
 
-    y = normed(x) if norm == "pre" else x
+    y = normed(x) if norm in ("pre", "sandwich") else x
     y = reference(sublayer)(within(p, "sublayer"), y, *others, **settings)
+    y = normed(y) if norm == "output" else y
+    if norm == "sandwich":
+        y = reference(norm_layer)(within(p, "output_norm"), y, epsilon=epsilon)
     y = x + dropout({}, y, p_drop=p_drop)
     return normed(y) if norm == "post" else y
+
+
+def parallel_layer(p, x, *others, heads, p_drop):
+    around = dict(norm="pre", p_drop=p_drop)
+    attention, network = side_by_side(p)
+    y = residual(attention, x, *others, sublayer="self_attention", heads=heads, **around)
+    return y - x + residual(network, x, sublayer="feed_forward", **around)
+
+
+def side_by_side(p):
+    """The parameters of both sublayers; where there is one norm, both have it."""
+    norm = {name: p[name] for name in p if name.startswith("self_attention.norm.")}
+    norm = {name.removeprefix("self_attention."): array for name, array in norm.items()}
+    return within(p, "self_attention"), norm | within(p, "feed_forward")
 
 
 def checkpointed(p, x, **settings):
@@ -436,11 +474,18 @@ def divergence(p, first, second, valid=None):
 def attention_mixer(p, x, mask, *, config, **settings):
     named = config.positions.removeprefix("sinusoidal_")
     settings |= {"alibi": dict(positions=named)}.get(named, {})
-    settings |= {"rotary": dict(positions=named, base=config.rotary_base)}.get(named, {})
+    settings |= {"rotary": dict(positions=named, **turning(config))}.get(named, {})
+    settings |= dict(cap=config.attention_cap) if config.attention_cap else {}
     settings |= dict(heads=config.heads, groups=config.key_value_heads, epsilon=config.epsilon)
     everywhere = torch.ones(1, 1, x.shape[1], x.shape[1], dtype=torch.bool)
     mask = everywhere if mask is None else mask
     return tiled_attention(p, x, mask, attention_dropout=config.attention_dropout, **settings)
+
+
+def turning(config):
+    """How fast the pairs of a layer turn."""
+    (frequencies,) = config.rotary_frequencies or (None,)
+    return dict(base=config.rotary_base, frequencies=frequencies)
 
 
 def of_pattern(*names):
@@ -473,7 +518,7 @@ def linear_mixer(p, x, mask, *, config):
     seen = torch.ones(x.shape[1], x.shape[1]).to(x) if mask is None else mask.to(x)
     total = (dot_product_score({}, query, key, scaled=False) * seen).sum(dim=-1, keepdim=True)
     if "rotary" in config.positions:
-        query, key = (rotary({}, x, base=config.rotary_base) for x in (query, key))
+        query, key = (rotary({}, x, **turning(config)) for x in (query, key))
     weights = dot_product_score({}, query, key, scaled=False) * seen
     y = weights / torch.where(total > 0, total, 1) @ of_heads("value")
     return linear(within(p, "output"), y.transpose(1, 2).flatten(2))
@@ -525,10 +570,14 @@ def block(p, x, mask, memory=None, memory_mask=None, *, config, layer=0):
     inside = dict(activation=config.activation, activation_dropout=config.activation_dropout)
     mixers = config.mixers
     mixer = dict(sublayer=f"{mixers[layer % len(mixers)]}_mixer", config=config.layer_config(layer))
+    if config.sublayers != "in_turn":
+        attention, network = side_by_side(p)
+        y = residual(attention, x, mask, **mixer, **around)
+        return y - x + residual(network, x, sublayer="feed_forward", **around, **inside)
     x = residual(within(p, "self_attention"), x, mask, **mixer, **around)
     if memory is not None:
         of_cross = dict(heads=config.heads, attention_dropout=config.attention_dropout)
-        of_cross |= around | dict(sublayer="multi_head_attention")
+        of_cross |= around | dict(sublayer="multi_head_attention", cap=config.attention_cap)
         x = residual(within(p, "cross_attention"), x, memory, memory_mask, **of_cross)
     p, networks = within(p, "feed_forward"), config.feed_forwards
     network = networks[layer % len(networks)]
@@ -558,7 +607,7 @@ def tower(p, x, *others, config, layers=None):
         of_layer = within(p, f"layers.{number}")
         shared |= {name: of_layer[name] for name in of_layer if name.endswith("bias.table")}
         x = block(shared | of_layer, x, *others, config=config, layer=number)
-    return normed(within(p, "norm"), x, config) if config.norm == "pre" else x
+    return normed(within(p, "norm"), x, config) if config.norm != "post" else x
 
 
 def transformer(p, source, target, *, config):
@@ -576,7 +625,11 @@ def transformer(p, source, target, *, config):
     x = input_embedding(of_target, target, config=config)
     masks = target_mask & causal, memory, source_mask
     x = tower(within(p, "decoder"), x, *masks, config=config, layers=config.decoder_layers)
-    return output_projection(within(p, "output") | {"weight": output}, x)
+    return capped(output_projection(within(p, "output") | {"weight": output}, x), config)
+
+
+def capped(logits, config):
+    return cap({}, logits, limit=config.logit_cap) if config.logit_cap else logits
 
 
 def special_id(number):
@@ -599,7 +652,7 @@ def language_model(p, ids, *, config):
 
 def projected(p, x, config):
     weight = p["input.embedding.weight" if config.tied else "output.weight"]
-    return output_projection(within(p, "output") | {"weight": weight}, x)
+    return capped(output_projection(within(p, "output") | {"weight": weight}, x), config)
 
 
 def recurrent_encoder_decoder(p, source, target, *, config):

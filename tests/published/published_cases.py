@@ -41,6 +41,40 @@ LLAMA: dict[str, Any] = dict(
     model_type="llama", vocab_size=V, hidden_size=16, num_hidden_layers=2, num_attention_heads=4
 ) | dict(num_key_value_heads=2, intermediate_size=24, hidden_act="silu", rms_norm_eps=1e-6)
 LLAMA |= dict(bos_token_id=1, eos_token_id=2)
+SCALINGS: dict[str, dict[str, Any]] = {
+    "linear": dict(factor=4.0, rope_theta=5e4),
+    "dynamic": dict(factor=4.0),
+    "llama3": dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0)
+    | dict(original_max_position_embeddings=64),
+    "yarn": dict(factor=4.0, original_max_position_embeddings=32, beta_fast=2, beta_slow=0.2),
+    "longrope": dict(short_factor=[1.0, 1.5, 2.5, 4.0], long_factor=[9.0, 9.0, 9.0, 9.0])
+    | dict(original_max_position_embeddings=32, factor=4.0),
+}
+QWEN2 = LLAMA | dict(model_type="qwen2", bos_token_id=None)
+SMOLLM3 = dict(model_type="smollm3", num_hidden_layers=3, no_rope_layer_interval=2, pad_token_id=0)
+GRANITE = dict(model_type="granite", embedding_multiplier=3.0, logits_scaling=2.0)
+GRANITE |= dict(residual_multiplier=0.5, attention_multiplier=0.7)
+PHI3 = LLAMA | dict(model_type="phi3", pad_token_id=0)
+GEMMA = LLAMA | dict(model_type="gemma", head_dim=6, hidden_act="gelu_pytorch_tanh", pad_token_id=0)
+GEMMA2 = GEMMA | dict(model_type="gemma2", sliding_window=3, query_pre_attn_scalar=9)
+GEMMA2 |= dict(attn_logit_softcapping=2.0, final_logit_softcapping=3.0)
+GEMMA3 = GEMMA | dict(model_type="gemma3_text", sliding_window=3, query_pre_attn_scalar=9)
+GEMMA3 |= dict(num_hidden_layers=3, sliding_window_pattern=3)
+NEOX = LLAMA | dict(model_type="gpt_neox", hidden_size=32, hidden_act="gelu")
+GPTJ = GPT2 | dict(model_type="gptj", rotary_dim=4, n_embd=24, tie_word_embeddings=False)
+GPT_NEO: dict[str, Any] = dict(
+    model_type="gpt_neo", vocab_size=V, hidden_size=16, num_layers=2, num_heads=2
+) | dict(attention_types=[[["global", "local"], 1]], window_size=3, max_position_embeddings=24)
+GPT_NEO |= dict(activation_function="gelu_new", bos_token_id=3, eos_token_id=3)
+OPT: dict[str, Any] = dict(
+    model_type="opt", vocab_size=V, hidden_size=16, num_hidden_layers=2, num_attention_heads=2
+) | dict(ffn_dim=24, max_position_embeddings=24, pad_token_id=1, eos_token_id=2)
+OPT |= dict(word_embed_proj_dim=16)
+BLOOM: dict[str, Any] = dict(model_type="bloom", vocab_size=V, hidden_size=16, n_layer=2, n_head=4)
+BLOOM |= dict(eos_token_id=2)
+FALCON: dict[str, Any] = dict(
+    model_type="falcon", vocab_size=V, hidden_size=16, num_hidden_layers=2, num_attention_heads=4
+) | dict(eos_token_id=2)
 T5: dict[str, Any] = dict(
     model_type="t5", vocab_size=V, d_model=16, num_layers=2, num_decoder_layers=2, num_heads=2
 ) | dict(d_kv=6, d_ff=24, decoder_start_token_id=0, pad_token_id=0, eos_token_id=1)
@@ -68,6 +102,86 @@ CASES: dict[str, dict[str, Any]] = {
     "llama_of_long_texts": LLAMA
     | dict(rope_parameters=dict(rope_theta=5e5, rope_type="default"), head_dim=6),
     "llama_of_several_ends": LLAMA | dict(eos_token_id=[2, 4, 8, 24, 25]),
+    **{
+        f"llama_of_{kind}": LLAMA | dict(head_dim=8, rope_parameters=dict(rope_type=kind) | said)
+        for kind, said in SCALINGS.items()
+    },
+    "mistral": LLAMA | dict(model_type="mistral", sliding_window=3),
+    "mistral_without_window": LLAMA | dict(model_type="mistral", sliding_window=None, head_dim=6),
+    "qwen2": QWEN2,
+    "qwen2_tied_with_windows": QWEN2
+    | dict(
+        use_sliding_window=True, max_window_layers=1, sliding_window=2, tie_word_embeddings=True
+    ),
+    "qwen3": QWEN2 | dict(model_type="qwen3", head_dim=6),
+    "qwen3_yarn": QWEN2
+    | dict(model_type="qwen3", head_dim=8, attention_bias=True)
+    | dict(rope_parameters=dict(rope_type="yarn") | SCALINGS["yarn"]),
+    "smollm3": LLAMA | SMOLLM3,
+    "smollm3_with_windows": LLAMA
+    | SMOLLM3
+    | dict(use_sliding_window=True, sliding_window=2, no_rope_layers=[0, 1, 1], layer_types=None),
+    "granite": LLAMA | GRANITE,
+    "granite_tied": LLAMA | GRANITE | dict(tie_word_embeddings=True, attention_bias=True),
+    "olmo2": LLAMA | dict(model_type="olmo2", pad_token_id=1),
+    "olmo2_tied": LLAMA
+    | dict(model_type="olmo2", attention_bias=True, tie_word_embeddings=True, pad_token_id=1),
+    "stablelm": LLAMA
+    | dict(model_type="stablelm", head_dim=None, hidden_size=32, use_qkv_bias=True),
+    "stablelm_parallel": LLAMA
+    | dict(model_type="stablelm", partial_rotary_factor=0.5, use_parallel_residual=True),
+    "phi": LLAMA | dict(model_type="phi", hidden_act="gelu_new", layer_norm_eps=1e-3),
+    "phi_with_norms_of_queries": LLAMA
+    | dict(model_type="phi", hidden_act="gelu_new", hidden_size=32, qk_layernorm=True)
+    | dict(num_key_value_heads=4),
+    "phi3": PHI3,
+    "phi3_of_long_texts": PHI3
+    | dict(partial_rotary_factor=0.5, max_position_embeddings=128, hidden_size=32)
+    | dict(original_max_position_embeddings=32, num_key_value_heads=4, sliding_window=3)
+    | dict(rope_parameters=dict(rope_type="longrope", short_factor=[1.5, 2], long_factor=[9.0, 9])),
+    "gemma": GEMMA,
+    "gemma_untied": GEMMA | dict(attention_bias=True, hidden_act="gelu", tie_word_embeddings=False),
+    "gemma2": GEMMA2,
+    "gemma2_without_caps": GEMMA2
+    | dict(attn_logit_softcapping=None, final_logit_softcapping=None, attention_bias=True)
+    | dict(layer_types=["full_attention", "sliding_attention"]),
+    "gemma3_text": GEMMA3,
+    "gemma3_text_linear": GEMMA3
+    | dict(num_hidden_layers=2, layer_types=["full_attention", "sliding_attention"])
+    | dict(
+        rope_parameters=dict(
+            full_attention=dict(rope_type="linear", factor=8.0, rope_theta=5e5),
+            sliding_attention=dict(rope_type="default", rope_theta=2e4),
+        )
+    ),
+    "starcoder2": LLAMA | dict(model_type="starcoder2", hidden_act="gelu_pytorch_tanh"),
+    "starcoder2_without_biases": LLAMA
+    | dict(model_type="starcoder2", use_bias=False, sliding_window=3, tie_word_embeddings=False)
+    | dict(norm_epsilon=1e-3),
+    "gpt_neox": NEOX,
+    "gpt_neox_in_turn": NEOX
+    | dict(use_parallel_residual=False, attention_bias=False, rope_parameters=dict(rope_theta=2e4))
+    | dict(tie_word_embeddings=True, rotary_pct=0.5),
+    "gptj": GPTJ,
+    "gptj_wide": GPTJ | dict(rotary_dim=8, n_inner=20, activation_function="relu"),
+    "gpt_neo": GPT_NEO,
+    "gpt_neo_untied": GPT_NEO
+    | dict(tie_word_embeddings=False, attention_types=[[["local"], 2], [["global"], 1]])
+    | dict(num_layers=3, intermediate_size=20),
+    "opt": OPT,
+    "opt_untied": OPT
+    | dict(tie_word_embeddings=False, activation_function="gelu", enable_bias=False),
+    "bloom": BLOOM,
+    "bloom_untied": BLOOM | dict(tie_word_embeddings=False, n_head=2, layer_norm_epsilon=1e-2),
+    "falcon": FALCON,
+    "falcon_of_groups": FALCON
+    | dict(new_decoder_architecture=True, num_kv_heads=2, bias=True, tie_word_embeddings=False),
+    "falcon_in_turn": FALCON | dict(parallel_attn=False, multi_query=False, ffn_hidden_size=20),
+    "falcon_of_one_norm": FALCON
+    | dict(new_decoder_architecture=True, num_kv_heads=4, num_ln_in_parallel_attn=1),
+    "gpt_bigcode": GPT2 | dict(model_type="gpt_bigcode"),
+    "gpt_bigcode_of_all_heads": GPT2
+    | dict(model_type="gpt_bigcode", multi_query=False, tie_word_embeddings=False, n_inner=20),
     "t5": T5,
     "t5_untied_gated": T5 | dict(tie_word_embeddings=False, feed_forward_proj="gated-gelu"),
     "t5_of_unequal_towers": T5 | dict(num_decoder_layers=1, layer_norm_epsilon=1e-3),
@@ -101,7 +215,8 @@ class RandomModel:
         for name, parameter in self.model.named_parameters().items():
             centre = float(name.endswith("gamma"))
             parameter.data[...] = centre + 0.3 * rng.standard_normal(parameter.shape)
-        self.inputs = getattr(self, f"_{self.values['model_type']}_inputs")(rng)
+        inputs = getattr(self, f"_{self.values['model_type']}_inputs", self._gpt2_inputs)
+        self.inputs = inputs(rng)
         with nf.inference():
             shape = self.model.forward(*self.inputs).shape
         self.dlogits = rng.standard_normal(shape).astype(self.dtype)
@@ -125,8 +240,6 @@ class RandomModel:
         ids = rng.integers(0, V, (B, T))
         self.foreign_inputs = dict(input_ids=ids)
         return [ids]
-
-    _llama_inputs = _gpt2_inputs
 
     def _bert_inputs(self, rng) -> list[Any]:
         ids, segments = rng.integers(4, V, (B, T)), rng.integers(0, 2, (B, T))

@@ -8,6 +8,7 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -24,6 +25,26 @@ MODELS = {
     "marian": "MarianMTModel",
     "gpt2": "GPT2LMHeadModel",
     "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM",
+    "granite": "GraniteForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",
+    "stablelm": "StableLmForCausalLM",
+    "phi": "PhiForCausalLM",
+    "phi3": "Phi3ForCausalLM",
+    "gemma": "GemmaForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "gemma3_text": "Gemma3ForCausalLM",
+    "starcoder2": "Starcoder2ForCausalLM",
+    "gpt_neox": "GPTNeoXForCausalLM",
+    "gptj": "GPTJForCausalLM",
+    "gpt_neo": "GPTNeoForCausalLM",
+    "opt": "OPTForCausalLM",
+    "bloom": "BloomForCausalLM",
+    "falcon": "FalconForCausalLM",
+    "gpt_bigcode": "GPTBigCodeForCausalLM",
     "t5": "T5ForConditionalGeneration",
     "bert": "BertForMaskedLM",
     "vit": "ViTForImageClassification",
@@ -43,37 +64,29 @@ def load(folder: Path, values: dict, dtype=torch.float64):
         if isinstance(module, torch.nn.Embedding):
             module.padding_idx = None
     if dtype == torch.float64:
-        for name, module in model.named_modules():
-            if "RMSNorm" in type(module).__name__ or type(module).__name__ == "T5LayerNorm":
-                module.forward = _rms_norm(module)
+        for module in model.modules():
             if "RotaryEmbedding" in type(module).__name__:
-                module.forward = _rotary(module, model.config)
-            if name.endswith("embed_positions"):
+                with lifted():
+                    module.__init__(model.config)
+            if type(module).__name__ == "BloomGelu":  # which rounds its factor to eight digits
+                module.forward = torch.nn.GELU("tanh").forward
+            if "Sinusoidal" in type(module).__name__:
                 module.weight.data = _sinusoids(*module.weight.shape)
     return model
 
 
-def _rms_norm(module):
-    epsilon = getattr(module, "variance_epsilon", None) or module.eps
-
-    def forward(x):
-        return module.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + epsilon)
-
-    return forward
-
-
-def _rotary(module, config):
-    rope = getattr(config, "rope_parameters", None) or {}
-    base = rope.get("rope_theta", getattr(config, "rope_theta", 10000.0))
-    size = config.head_dim
-
-    def forward(x, position_ids):
-        theta = base ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
-        angles = position_ids[..., None].double() * theta
-        both = torch.cat([angles, angles], dim=-1)
-        return both.cos(), both.sin()
-
-    return forward
+@contextlib.contextmanager
+def lifted():
+    """Within the block, transformers rounds nothing to float32."""
+    double = dict(float=torch.float64, float32=torch.float64)
+    to_double = mock.patch.object(torch.Tensor, "float", torch.Tensor.double)
+    single = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with mock.patch.multiple(torch, **double), to_double:
+            yield
+    finally:
+        torch.set_default_dtype(single)
 
 
 def _sinusoids(length: int, width: int):
@@ -94,7 +107,8 @@ def results(example: RandomModel, folder: Path, dtype=np.float64) -> dict[str, n
     bias = getattr(model, "final_logits_bias", None)
     if bias is not None:
         bias.requires_grad_()
-    outputs = model(**inputs)
+    with lifted() if dtype == torch.float64 else contextlib.nullcontext():
+        outputs = model(**inputs)
     logits = outputs.prediction_logits if example.has_relations else outputs.logits
     arrays = {"logits": logits.detach().numpy()}
     logits.backward(torch.from_numpy(example.dlogits).to(dtype), retain_graph=example.has_relations)
@@ -115,20 +129,26 @@ def by_our_names(example: RandomModel, gradients: dict, model) -> dict[str, np.n
     gradients = {names.get(name, name): array for name, array in gradients.items()}
     parameters = example.model.named_parameters()
     ours: dict[str, np.ndarray] = {}
-    for entry in example.kind.table(example.model.config).entries(parameters):
+    table = example.kind.table_for(example.model.config, example.values)
+    for entry in table.entries(parameters):
         if entry.ours[0] in ours or not all(name in gradients for name in entry.foreign):
             continue
         shapes = [parameters[name].shape for name in entry.ours]
         arrays = [gradients[name] for name in entry.foreign]
-        ones = entry.read([np.ones_like(array) for array in arrays], shapes, example.model.config)
-        values = entry.read(arrays, shapes, example.model.config)
-        pairs = zip(entry.ours, values, ones, strict=True)
-        ours |= {name: array / one**2 for name, array, one in pairs}
+
+        def read(arrays, entry=entry, shapes=shapes):
+            return entry.read(arrays, shapes, example.model.config)
+
+        zeros, ones = (read([np.full_like(array, n) for array in arrays]) for n in (0, 1))
+        pairs = zip(entry.ours, read(arrays), zeros, ones, strict=True)
+        ours |= {name: (g - zero) / (one - zero) ** 2 for name, g, zero, one in pairs}
     return ours
 
 
 def _saved_names(model) -> dict[str, str]:
     """The names in the file of parameters that have another name within the model."""
+    if hasattr(model, "gpt_neox"):
+        return {"lm_head.weight": "embed_out.weight"}
     return {
         name: name.replace("vit.layers.", "vit.encoder.layer.")
         .replace("attention.q_proj", "attention.attention.query")
@@ -182,8 +202,10 @@ def defaults(kind: str) -> dict[str, Any]:
     """
     settings = _Settings(CASES[kind])
     KINDS[kind].config(ForeignConfig(settings))
+    KINDS[kind].factors(ForeignConfig(settings))
     values = json.loads(transformers.AutoConfig.for_model(kind).to_json_string(use_diff=False))
     names = settings.optional - {"head_dim", "num_key_value_heads", "num_decoder_layers"}
     names -= {"decoder_start_token_id", "decoder_vocab_size", "rope_theta"}
-    names -= {"dense_act_fn", "is_gated_act"}
+    names -= {"dense_act_fn", "is_gated_act", "layer_types", "no_rope_layers", "attention_types"}
+    names -= {"attention_layers", "ffn_hidden_size", "word_embed_proj_dim"}
     return {name: values[name] for name in sorted(names) if values.get(name) is not None}

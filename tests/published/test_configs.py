@@ -1,5 +1,6 @@
 """A config.json's settings and ours: every setting left out that may be, and every one given."""
 
+import re
 from typing import Any
 
 import pytest
@@ -114,8 +115,18 @@ UNSUPPORTED = {
     | dict(decoder_attention_heads=4, encoder_ffn_dim=8),
     "gpt2": dict(scale_attn_weights=False, scale_attn_by_inverse_layer_idx=True)
     | dict(add_cross_attention=True, num_attention_heads=3, activation_function="mish"),
-    "llama": dict(rope_scaling=dict(rope_type="yarn"), rope_parameters=dict(type="linear"))
+    "llama": dict(rope_scaling=dict(rope_type="spiral"), rope_parameters=dict(type="spiral"))
     | dict(hidden_act="relu"),
+    "smollm3": dict(layer_types=["full_attention"]),
+    "qwen2": dict(layer_types=["full_attention", "chunked_attention"]),
+    "stablelm": dict(qk_layernorm=True),
+    "gemma": dict(use_bidirectional_attention=True),
+    "gemma3_text": dict(attn_logit_softcapping=50.0, final_logit_softcapping=30.0),
+    "gpt_neo": dict(attention_types=[[["global"], 3]]),
+    "opt": dict(do_layer_norm_before=False, _remove_final_layer_norm=True, word_embed_proj_dim=8),
+    "bloom": dict(apply_residual_connection_post_layernorm=True),
+    "falcon": dict(alibi=True),
+    "gpt_bigcode": dict(scale_attn_weights=False, add_cross_attention=True),
     "t5": dict(is_decoder=True, dense_act_fn="gelu", is_gated_act=True, num_attention_heads=3)
     | dict(feed_forward_proj="gated-mish"),
     "bert": dict(position_embedding_type="relative_key", is_decoder=True)
@@ -132,7 +143,7 @@ def smallest(kind: str) -> dict:
     return {n: value for n, value in CASES[kind].items() if n not in LEFT_OUT[kind].split()}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SIZES)
 def test_a_setting_that_is_left_out_or_null_has_its_default(kind):
     expected = SIZES[kind] | DEFAULTS[kind]
     assert read(kind, smallest(kind)) == expected
@@ -141,17 +152,23 @@ def test_a_setting_that_is_left_out_or_null_has_its_default(kind):
     assert read(kind, nulls | smallest(kind)) == expected
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SIZES)
 def test_a_setting_that_is_given_is_read(kind):
     theirs, ours = GIVEN[kind]
     assert read(kind, smallest(kind) | theirs) == SIZES[kind] | DEFAULTS[kind] | ours
 
 
-@pytest.mark.parametrize(("kind", "name"), [(k, n) for k in KINDS for n in UNSUPPORTED[k]])
+@pytest.mark.parametrize(("kind", "name"), [(k, n) for k in UNSUPPORTED for n in UNSUPPORTED[k]])
 def test_a_setting_without_support_is_refused_by_its_name(kind, name, complaint):
     refusal = complaint(read, kind, CASES[kind] | {name: UNSUPPORTED[kind][name]})
-    assert ("rotary positions are not scaled" if "rope" in name else name) in refusal
-    assert ". Choose " in refusal or ": choose another model." in refusal
+    assert ("rope_scaling" if "rope" in name else name) in refusal
+    assert re.search(r"\. (Choose|Download) |: choose another model\.", refusal)
+
+
+def test_alibi_has_a_power_of_two_of_heads(complaint):
+    """With others, published models have slopes of two sequences."""
+    refusal = complaint(read, "bloom", CASES["bloom"] | dict(n_head=6, hidden_size=24))
+    assert "power of 2 of heads; received 6 heads" in refusal
 
 
 def test_two_rotary_settings_that_differ_are_refused(complaint):

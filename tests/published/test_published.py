@@ -236,9 +236,11 @@ def test_how_a_llama_of_an_earlier_release_says_it():
 
     assert config(rope_theta=5e5)["rotary_base"] == 5e5 and config()["rotary_base"] == 1e4
     assert config(rope_scaling=None)["rotary_base"] == 1e4
-    for scaling in ({"type": "linear", "factor": 2.0}, {"rope_type": "llama3"}):
-        with pytest.raises(nf.InputError, match="rope_scaling"):
-            config(rope_scaling=scaling)
+    assert config(rope_scaling={"type": "linear", "factor": 2.0})["rotary_frequencies"] == (
+        (0.5, 0.005),
+    )
+    with pytest.raises(nf.InputError, match="rope_scaling"):
+        config(rope_scaling={"type": "spiral"})
     ends = config(eos_token_id=[7, 8, 9])
     assert (ends["end_id"], ends["other_ends"]) == (7, (8, 9))
 
@@ -328,12 +330,35 @@ def test_missing_settings_have_the_defaults_of_transformers(kind):
     for name, default in defaults.items():
         without = {key: value for key, value in values.items() if key != name}
         try:
-            config = KINDS[kind].config(ForeignConfig(without))
+            said = read(kind, without)
         except nf.InputError:  # a required setting, such as a size
             continue
-        assert config == KINDS[kind].config(ForeignConfig(without | {name: default})), name
+        assert said == read(kind, without | {name: default}), name
         compared.append(name)
     assert {*DERIVED.get(kind, {})} < {*compared}
+
+
+def read(kind: str, values: dict) -> tuple[dict, dict]:
+    """What a config.json says of a model's config, and of the factors in its table."""
+    return tuple(function(ForeignConfig(values)) for function in KINDS[kind][1::3])
+
+
+def reads(kind: str, values: dict, name: str, default) -> bool:
+    """Whether another value of a setting makes another model, or is refused."""
+    other = not default if type(default) is bool else default * 2 + 1
+    try:
+        return read(kind, values | {name: default}) != read(kind, values | {name: other})
+    except nf.InputError:
+        return True
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_number_and_switch_that_is_read_has_an_effect(kind):
+    """In one of the cases, since one setting may switch others on."""
+    forms = [values for values in CASES.values() if values["model_type"] == kind]
+    for name, default in stored()["defaults"][kind].items():
+        if isinstance(default, int | float):
+            assert any(reads(kind, values, name, default) for values in forms), name
 
 
 def test_the_defaults_of_transformers_are_the_stored_ones(reference):

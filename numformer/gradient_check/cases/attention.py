@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from numformer.gradient_check.cases.case import Case, D, F, H
+from numformer.later.activations import Cap
 from numformer.later.attention.alibi import ALiBi
 from numformer.later.attention.biased_attention import BiasedAttention
 from numformer.later.attention.heads import BiasedHeads, QueryKeyHeads
@@ -15,7 +16,7 @@ from numformer.later.attention.relative import RelativePositions
 from numformer.later.attention.rotary import Rotary
 from numformer.later.attention.tiles import TiledAttention
 from numformer.later.checkpointed import Checkpointed
-from numformer.later.pre_norm import PreNormResidual
+from numformer.later.pre_norm import RESIDUALS, ParallelLayer, PreNormResidual
 from numformer.later.rms_norm import RMSNorm
 from numformer.paper.attention import (
     CrossAttention,
@@ -24,6 +25,7 @@ from numformer.paper.attention import (
     ScaledDotProductAttention,
     SelfAttention,
 )
+from numformer.paper.feed_forward import FeedForward
 from numformer.paper.layer_norm import LayerNorm
 from numformer.paper.linear import Linear
 from numformer.paper.residual import Residual
@@ -56,6 +58,18 @@ def attention_with_parts(parts, inputs, g):
     return MultiHeadAttention(D, H, g.rng, **parts(g)), inputs(g)
 
 
+def normed_residual(norm: str, g):
+    kind, count = RESIDUALS[norm]
+    norms = [LayerNorm(D) for _ in range(count)]
+    return kind(CrossAttention(D, H, g.rng), D, 0.3, *norms), [g.x, g.memory, g.cross]
+
+
+def parallel_layer(one_norm: bool, g):
+    sublayers = SelfAttention(D, H, g.rng), FeedForward(D, F, g.rng)
+    residuals = (PreNormResidual(sublayer, D, 0.3) for sublayer in sublayers)
+    return ParallelLayer(*residuals, one_norm), [g.x, g.decoder]
+
+
 HEADS: dict[str, Any] = dict(heads=H)
 ROTARY_HEADS: dict[str, Any] = dict(heads=H, epsilon=0.1, base=50.0)
 
@@ -63,6 +77,13 @@ ROTARY_HEADS: dict[str, Any] = dict(heads=H, epsilon=0.1, base=50.0)
 def rotary_heads(g):
     """Return a QueryKeyHeads with a norm and rotary positions, and its inputs."""
     heads = QueryKeyHeads(D, H, 4, g.rng, norm=LayerNorm(4, 0.1), rotary=Rotary(50.0))
+    return heads, [g.x, g.targets]
+
+
+def joint_heads(g):
+    """Return a QueryKeyHeads with one norm of all heads, and its inputs."""
+    norm, rotary = RMSNorm(4 * H, 0.1), Rotary(50.0)
+    heads = QueryKeyHeads(D, H, 4, g.rng, norm=norm, rotary=rotary, joint=True)
     return heads, [g.x, g.targets]
 
 
@@ -136,6 +157,15 @@ ATTENTION = [
         ),
         settings=dict(attention_dropout=0.3),
     ),
+    Case(
+        "biased_attention_with_a_cap",
+        lambda g: (
+            BiasedAttention(0.3, Cap(0.8)),
+            [*head_inputs(g), g.source_mask, g.rng.standard_normal((H, g.T, g.S))],
+        ),
+        "biased_attention",
+        dict(attention_dropout=0.3, cap=0.8),
+    ),
     relative_case("both_ways", distance_buckets=8, farthest=9, both_ways=True),
     relative_case("back", distance_buckets=4, farthest=12, both_ways=False),
     Case(
@@ -169,6 +199,7 @@ ATTENTION = [
         HEADS,
     ),
     Case("query_key_heads", rotary_heads, "split_heads", ROTARY_HEADS),
+    Case("query_key_heads_with_a_joint_norm", joint_heads, "split_heads", ROTARY_HEADS),
     Case(
         "multi_head_attention",
         lambda g: (MultiHeadAttention(D, H, g.rng), [g.x, g.memory, g.source_mask]),
@@ -245,6 +276,19 @@ ATTENTION = [
         lambda g: (PreNormResidual(CrossAttention(D, H, g.rng), D, 0.3), [g.x, g.memory, g.cross]),
         "residual",
         dict(sublayer="multi_head_attention", heads=H, p_drop=0.3, norm="pre"),
+    ),
+    *(
+        Case(
+            f"residual_{norm}_norm",
+            partial(normed_residual, norm),
+            "residual",
+            dict(sublayer="multi_head_attention", heads=H, p_drop=0.3, norm=norm),
+        )
+        for norm in ("output", "sandwich")
+    ),
+    *(
+        Case(name, partial(parallel_layer, one_norm), "parallel_layer", dict(heads=H, p_drop=0.3))
+        for name, one_norm in (("parallel_layer", False), ("parallel_layer_of_one_norm", True))
     ),
     Case(
         "additive_attention",

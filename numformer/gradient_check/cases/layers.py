@@ -4,10 +4,14 @@ import numpy as np
 
 from numformer.gradient_check.cases.attention import ATTENTION
 from numformer.gradient_check.cases.case import Case, D, F, H, V
-from numformer.later.activations import GEGLU, GELU, GELUTanh, SwiGLU, Swish, Tanh
+from numformer.later.activations import GEGLU, GELU, Cap, GELUTanh, SwiGLU, Swish, Tanh
 from numformer.later.attention.rotary import Rotary
 from numformer.later.divergence import Divergence
-from numformer.later.embeddings import BiasedOutputProjection, UnscaledEmbedding
+from numformer.later.embeddings import (
+    BiasedOutputProjection,
+    CappedOutputProjection,
+    UnscaledEmbedding,
+)
 from numformer.later.feed_forward import Chain
 from numformer.later.mixers.convolution import Convolution
 from numformer.later.patches import ClassToken, Patches
@@ -60,6 +64,12 @@ ELEMENTWISE = [
         lambda g: (RMSNorm(D, epsilon=1e-2), [0.1 * g.x]),
         "rms_norm",
         dict(epsilon=1e-2),
+    ),
+    Case("cap", lambda g: (Cap(1.5), [3 * g.x]), settings=dict(limit=1.5)),
+    Case(
+        "capped_output_projection",
+        lambda g: (CappedOutputProjection(Embedding(V, D, g.rng).weight, 2.0), [g.x]),
+        settings=dict(limit=2.0),
     ),
     Case("dropout", lambda g: (Dropout(0.3), [g.x]), settings=dict(p_drop=0.3)),
     Case("feed_forward", lambda g: (FeedForward(D, F, g.rng), [g.x])),
@@ -118,6 +128,12 @@ INPUTS = [
         lambda g: (Rotary(50), [g.normal(H, g.T, 6), np.arange(g.T) + 3]),
         "rotary",
         dict(base=50),
+    ),
+    Case(
+        "rotary_of_some_pairs",
+        lambda g: (Rotary(frequencies=(0.9, 0.2)), [g.normal(H, g.T, 6), np.arange(g.T) + 3]),
+        "rotary",
+        dict(frequencies=(0.9, 0.2)),
     ),
     Case("patches", lambda g: (Patches(2), [g.normal(4, 6)]), settings=dict(size=2)),
     Case(

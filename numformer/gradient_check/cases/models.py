@@ -32,6 +32,11 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     "no_positions": dict(positions="none"),
     "sinusoids_in_halves": dict(positions="sinusoidal_halves"),
     "rotary_base": dict(positions="rotary", rotary_base=50.0),
+    "rotary_frequencies": dict(positions="rotary", rotary_frequencies=((1.0, 0.3), ())),
+    "norms_of_outputs": dict(norm="output"),
+    "norms_around_sublayers": dict(norm="sandwich", normalization="rms"),
+    "caps": dict(attention_cap=1.5, logit_cap=2.0, attention_bias=True),
+    "bias_of_the_attention_output": dict(attention_output_bias=True),
     "gelu": dict(activation="gelu"),
     "gelu_tanh": dict(activation="gelu_tanh"),
     "swish": dict(activation="swish"),
@@ -59,6 +64,7 @@ VARIATIONS: dict[str, dict[str, Any]] = {
 MIXER_SETTINGS: dict[str, dict[str, Any]] = {
     "attention": {},
     "groups": dict(heads=4, key_value_heads=2, qk_norm="rms"),
+    "joint_norms": dict(heads=4, key_value_heads=2, qk_norm="rms", qk_norm_width="heads"),
     "window": dict(mixers="window", window=2),
     "window_and_attention": dict(mixers="window,attention", window=2, key_value_heads=1),
     "global_window": dict(mixers="global_window", window=2, global_tokens=1),
@@ -280,6 +286,16 @@ MODELS = [
         language(embedding_scale=False),
         "language_model",
         composed=True,
+    ),
+    *(
+        config_case(
+            f"language_model_{sublayers}",
+            language_model,
+            language(norm="pre", sublayers=sublayers, p_drop=0.2),
+            "language_model",
+            composed=True,
+        )
+        for sublayers in ("parallel", "parallel_one_norm")
     ),
     *(
         Case(

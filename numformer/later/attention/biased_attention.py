@@ -13,19 +13,21 @@ class BiasedAttention(Layer):
     """query (B, H, T, K), key (B, H, S, K), value (B, H, S, K_v), mask, bias -> (B, H, T, K_v).
 
     The output is Dropout(softmax(Q K^T / sqrt(d_k) + bias)) V. The boolean mask broadcasts to
-    (B, H, T, S); the bias (H, T, S) is the same for all sequences. `backward` returns dquery, dkey,
-    dvalue and, if there was a bias, dbias. The axis H may be two axes: groups of heads, and the
-    heads within a group.
+    (B, H, T, S); the bias (H, T, S) is the same for all sequences. A `cap` (a Cap) first bounds
+    Q K^T / sqrt(d_k). `backward` returns dquery, dkey, dvalue and, if there was a bias, dbias. The
+    axis H may be two axes: groups of heads, and the heads within a group.
     """
 
-    def __init__(self, p_drop: float = 0.0):
-        self.dropout = Dropout(p_drop)
+    def __init__(self, p_drop: float = 0.0, cap: Layer | None = None):
+        self.dropout, self.cap = Dropout(p_drop), cap
 
     def forward(
         self, query: Array, key: Array, value: Array, mask: Any = None, bias: Array | None = None
     ) -> Array:
         scores = matmul(query, transpose(key))
         scores *= 1 / math.sqrt(query.shape[-1])
+        if self.cap:
+            scores = self.cap.forward(scores).copy()  # of what it saved
         if bias is not None:
             scores += bias
         weights = softmax(scores, mask)
@@ -43,5 +45,7 @@ class BiasedAttention(Layer):
         dweights = dropout_backward(ddropped, saved["keep"])  # dropped = dropout(weights)
         dscores = softmax_backward(dweights, saved["weights"])  # weights = softmax(scores)
         dbias = [dscores.sum(axis=0)] if saved["biased"] else []  # scores = products + bias
+        if self.cap:
+            dscores = self.cap.backward(dscores)
         dscores *= 1 / math.sqrt(query.shape[-1])  # products = Q K^T / sqrt(d_k)
         return matmul(dscores, key), matmul(transpose(dscores), query), dvalue, *dbias

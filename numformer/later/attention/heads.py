@@ -6,7 +6,7 @@ import numpy as np
 
 from numformer.errors import require_width
 from numformer.layer import Array, Layer
-from numformer.paper.attention import Heads, split_heads
+from numformer.paper.attention import Heads, merge_heads, split_heads
 from numformer.paper.linear import Linear, linear
 from numformer.paper.masks import Places
 
@@ -31,22 +31,35 @@ class QueryKeyHeads(BiasedHeads):
     """x (B, T, D) at places -> (B, H, T, K): queries or keys, normalised and rotated.
 
     `norm` normalises each query or key of size K (QK-norm), which bounds the scores (Henry et al.
-    2020; Dehghani et al. 2023). `rotary` then rotates it by its position. Both are optional.
+    2020; Dehghani et al. 2023), or, if it is `joint`, those of all heads as one vector of size H K
+    (OLMo 2). `rotary` then rotates each by its position. Both are optional.
     """
 
-    def __init__(self, *sizes: Any, norm: Layer | None = None, rotary: Layer | None = None):
+    def __init__(
+        self,
+        *sizes: Any,
+        norm: Layer | None = None,
+        rotary: Layer | None = None,
+        joint: bool = False,
+    ):
         super().__init__(*sizes)
-        self.norm, self.rotary = norm, rotary
+        self.norm, self.rotary, self.joint = norm, rotary, joint
 
     def forward(self, x: Array, places: Places) -> Array:  # type: ignore[override]
         heads = super().forward(x, places)
         if self.norm:
-            heads = self.norm.forward(heads)
+            heads = self._normalise(self.norm.forward, heads, places)
         return self.rotary.forward(heads, places.positions) if self.rotary else heads
 
     def backward(self, dheads: Array) -> Array:
         if self.rotary:
             dheads = self.rotary.backward(dheads)
         if self.norm:
-            dheads = self.norm.backward(dheads)
+            dheads = self._normalise(self.norm.backward, dheads, self.saved[-1]["places"])
         return super().backward(dheads)
+
+    def _normalise(self, function: Any, heads: Array, places: Places) -> Array:
+        """Apply the norm, or its backward, to heads (B, H, T, K)."""
+        if not self.joint:
+            return function(heads)
+        return split_heads(function(merge_heads(heads, places)), self.heads, places)

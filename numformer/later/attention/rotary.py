@@ -4,7 +4,9 @@ The dot product of a query at t and a key at s then depends on t and s only thro
 """
 
 import math
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +16,22 @@ from numformer.layer import Array, Layer
 from numformer.paper.positions import PositionTable
 
 
-def rotary_turns(length: int, width: int, xp=np, base: float = 10000):
-    """Return rotations (length, K / 2): exp(i t theta_j), theta_j = base^(-2j / K), K = width."""
-    theta = xp.exp(xp.arange(0, width, 2) * (-math.log(base) / width))
+def rotary_turns(
+    length: int,
+    width: int,
+    xp=np,
+    base: float = 10000,
+    frequencies: Sequence[float] | None = None,
+):
+    """Return rotations (length, K / 2): exp(i t theta_j), theta_j = base^(-2j / K), K = width.
+
+    If `frequencies` are given, they are the first theta_j, and the others are 0.
+    """
+    if frequencies is None:
+        theta = xp.exp(xp.arange(0, width, 2) * (-math.log(base) / width))
+    else:
+        theta = xp.zeros(width // 2)
+        theta[: len(frequencies)] = xp.asarray(frequencies)
     return xp.exp(1j * (xp.arange(length)[:, None] * theta))
 
 
@@ -41,29 +56,57 @@ def with_adjacent_pairs(x):
     return x if x.strides[-1] == x.itemsize else x.copy()
 
 
-def require_pairs(d_k: int) -> None:
-    """Raise InputError for an odd d_k, because rotary positions rotate pairs of values."""
+def require_pairs(d_k: int, frequencies: Sequence[Sequence[float]] = ()) -> None:
+    """Raise InputError for an odd d_k, or for more frequencies than pairs of values."""
     if d_k % 2:
         raise InputError(
             "rotary positions rotate pairs of values, so d_k is even",
             f"d_k {d_k}",
             "Change d_k, or d_model and heads, or use other position encodings.",
         )
+    if max(map(len, frequencies), default=0) > d_k // 2:
+        raise InputError(
+            "rotary_frequencies has at most one frequency for each pair of values",
+            f"{max(map(len, frequencies))} frequencies, d_k {d_k}",
+            "Leave some out, or change d_k.",
+        )
+
+
+def new_rotary(config) -> dict[str, Any]:
+    """Return the part `rotary` that a TowerConfig describes; none if no pair rotates."""
+    if config.rotary_frequencies == ((),):
+        return {}
+    (frequencies,) = config.rotary_frequencies or (None,)
+    return {"rotary": Rotary(config.rotary_base, frequencies, config.rotary_longest)}
 
 
 class Rotary(Layer):
     """x (..., T, K), positions (T,) -> (..., T, K): each query or key rotated by its position.
 
     `positions` is a host array; the default is 0 to T - 1. Su et al. use the `base` 10000. With a
-    larger base, as in models for long texts, all pairs but the first rotate more slowly.
+    larger base, as in models for long texts, all pairs but the first rotate more slowly. With
+    `frequencies`, pair j rotates by the j-th of them from each position to the next, and the pairs
+    after the last one do not rotate. A position from `longest` on raises InputError.
     """
 
-    def __init__(self, base: float = 10000):
-        self._table = PositionTable(partial(rotary_turns, base=base))
+    def __init__(
+        self,
+        base: float = 10000,
+        frequencies: Sequence[float] | None = None,
+        longest: int | None = None,
+    ):
+        self._table = PositionTable(partial(rotary_turns, base=base, frequencies=frequencies))
+        self.longest = longest
 
     def turns(self, like, positions: np.ndarray):
         """Return the rotations (T, K / 2) at positions (T,), for an x like `like` (..., T, K)."""
         require_pairs(like.shape[-1])
+        if self.longest and positions.max() >= self.longest:
+            raise InputError(
+                f"these rotary positions are those of sequences up to length {self.longest}",
+                f"a sequence of length {positions.max() + 1}",
+                "Shorten the sequence.",
+            )
         return self._table.rows_at(positions, like)
 
     def forward(self, x: Array, positions: np.ndarray | None = None) -> Array:

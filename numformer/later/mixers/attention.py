@@ -1,11 +1,14 @@
 """Attention as a mixer: self-attention with a pattern, or with a bias on its scores."""
 
 from dataclasses import make_dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from numformer.errors import InputError
+from numformer.later.activations import Cap
+from numformer.later.attention.biased_attention import BiasedAttention
 from numformer.later.attention.heads import BiasedHeads, QueryKeyHeads
 from numformer.later.attention.patterns import FullPattern
 from numformer.later.attention.tiles import TiledAttention
@@ -101,23 +104,27 @@ def projections(
 ) -> dict[str, Any]:
     """Build the four parts with a matrix, in the order in which their initial values are drawn."""
     (d_k, d_v), d_model, bias = config.sizes, config.d_model, config.attention_bias
+    joint, output_bias = config.qk_norm_width == "heads", config.attention_output_bias
     plain = BiasedHeads if bias else Heads
 
     def query_or_key(heads: int) -> Heads:
-        norm = new_norm(d_k) if new_norm else None
+        norm = new_norm(d_k * heads if joint else d_k) if new_norm else None
         if norm or rotary:
-            return QueryKeyHeads(d_model, heads, d_k, rng, bias, norm=norm, rotary=rotary)
+            parts = dict(norm=norm, rotary=rotary, joint=joint)
+            return QueryKeyHeads(d_model, heads, d_k, rng, bias, **parts)
         return plain(d_model, heads, d_k, rng)
 
     query, key = query_or_key(config.heads), query_or_key(groups)
     value = plain(d_model, groups, d_v, rng)
-    output = Linear(config.heads * d_v, d_model, rng, bias)
+    output = Linear(config.heads * d_v, d_model, rng, bias if output_bias is None else output_bias)
     return dict(query=query, key=key, value=value, output=output)
 
 
 def attention_function(config, groups: int, pattern: FullPattern, bias: Any = None) -> Layer:
     """Build the layer that computes heads: TiledAttention, unless the paper's formula suffices."""
     function, p_drop = config.attention_class, config.attention_dropout
+    if config.attention_cap:
+        function = partial(BiasedAttention, cap=Cap(config.attention_cap))
     if function not in (ScaledDotProductAttention, TiledAttention):
         return TiledAttention(pattern, bias=bias, dense=function(p_drop))
     later_work = bias or p_drop or groups < config.heads or type(pattern) is not FullPattern

@@ -13,7 +13,7 @@ import numpy as np
 from numformer.arithmetic import dot_last, matmul, transpose
 from numformer.backend import array_module
 from numformer.errors import InputError
-from numformer.later.attention.rotary import Rotary
+from numformer.later.attention.rotary import new_rotary
 from numformer.later.mixers.attention import matrix_entries
 from numformer.later.mixers.mixer import Mixer
 from numformer.later.mixers.running_sums import running_sums, running_sums_backward, sequence_reach
@@ -169,7 +169,7 @@ class LinearAttention(Mixer):
 
     @classmethod
     def build(cls, config, rng: np.random.Generator, causal: bool) -> "LinearAttention":
-        rotary = Rotary(config.rotary_base) if "rotary" in config.positions else None
+        rotary = new_rotary(config).get("rotary") if "rotary" in config.positions else None
         d_k, d_v = config.sizes
         return cls(config.d_model, config.heads, rng, d_k, d_v, config.attention_bias, rotary)
 
