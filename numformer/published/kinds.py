@@ -113,3 +113,9 @@ KINDS = {
     "vit": Kind(VisionTransformer, configs.read_vit, lambda config: tables.VIT),
 }
 """The kinds by the model_type of a config.json."""
+
+REFUSED = {
+    "gemma3": "It also reads pictures. Name the folder of its text model (gemma3_text).",
+    "mpt": "Its norms have no shift, unlike LayerNorm. Name the folder of another model.",
+}
+"""Why other kinds are not supported, by their model_type, and what to do."""

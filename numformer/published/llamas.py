@@ -139,6 +139,10 @@ _JOINED = """\
 _GATED = """\
         mlp.{gates}                       feed_forward.sublayer.inner             linear
         mlp.down_proj                     feed_forward.sublayer.outer             linear{outer}"""
+_EXPERTS = """\
+        {experts}.gate                    feed_forward.sublayer.router            linear
+        {experts}.experts.*.{gates}       feed_forward.sublayer.experts.*.inner   linear
+        {experts}.experts.*.{down}        feed_forward.sublayer.experts.*.outer   linear"""
 _DENSE = """\
         mlp.{inner}                       feed_forward.sublayer.inner             linear
         mlp.{second}                      feed_forward.sublayer.outer             linear"""
@@ -384,6 +388,36 @@ def read_starcoder2(foreign: ForeignConfig) -> dict:
 STARCODER2: dict[str, Any] = dict(network=_DENSE, inner="c_fc", second="c_proj")
 
 
+# Mixtral (Jiang et al. 2024) and Qwen 3 with experts
+
+
+def experts(foreign: ForeignConfig, name: str, default: int, chosen: int) -> dict:
+    count = foreign.get("num_local_experts", foreign.get(name, default))
+    ours = dict(feed_forwards="experts", experts=count)
+    ours |= dict(chosen_experts=foreign.get("num_experts_per_tok", chosen))
+    return ours | dict(balance_weight=foreign.get("router_aux_loss_coef", 0.001))
+
+
+def read_mixtral(foreign: ForeignConfig) -> dict:
+    ours = read(foreign, ENDS, groups=8) | in_llama(foreign, 1e-5)
+    ours |= experts(foreign, "num_local_experts", 8, 2)
+    window = foreign.get("sliding_window", None)
+    return ours | rotary(foreign, ours["d_k"], base=1e6) | everywhere(window)
+
+
+def read_qwen3_moe(foreign: ForeignConfig) -> dict:
+    foreign.require(norm_topk_prob=True, mlp_only_layers=[], decoder_sparse_step=1)
+    foreign.require(use_sliding_window=False)
+    ours = read(foreign, {}, groups=4) | in_llama(foreign)
+    ours |= dict(attention_bias=foreign.get("attention_bias", False), qk_norm="rms")
+    ours |= dict(d_ff=foreign.get("moe_intermediate_size", 768))
+    return ours | experts(foreign, "num_experts", 128, 8) | rotary(foreign, ours["d_k"])
+
+
+MIXTRAL: dict[str, Any] = dict(experts="block_sparse_moe", gates="w1+w3", down="w2")
+QWEN3_MOE: dict[str, Any] = dict(experts="mlp", down="down_proj")
+
+
 LLAMAS = {
     "llama": Decoder(read_llama, table, turned),
     "mistral": Decoder(read_mistral, table, turned),
@@ -398,6 +432,8 @@ LLAMAS = {
     "gemma": Decoder(read_gemma, partial(table, norm=", plus one"), turned),
     "gemma2": Decoder(read_gemma2, GEMMA2, lambda f: turned(f) | gemma2_factors(f)),
     "gemma3_text": Decoder(read_gemma3, GEMMA2, gemma2_factors),
+    "mixtral": Decoder(read_mixtral, partial(table, network=_EXPERTS, **MIXTRAL), turned),
+    "qwen3_moe": Decoder(read_qwen3_moe, partial(table, network=_EXPERTS, **QWEN3_MOE), turned),
     "starcoder2": Decoder(read_starcoder2, partial(table, **STARCODER2), turned),
 }
 """The readings and tables by the model_type of a config.json."""

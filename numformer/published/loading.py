@@ -17,7 +17,7 @@ from numformer.layer import pack
 from numformer.models import LanguageModel, Model
 from numformer.published.configs import ForeignConfig, with_generation_ids
 from numformer.published.files import CONFIG, DTYPES, GENERATION, PREPROCESSOR, Arrays, read_json
-from numformer.published.kinds import KINDS, Kind
+from numformer.published.kinds import KINDS, REFUSED, Kind
 from numformer.published.table import Entry, Table
 from numformer.published.vocabularies import TOKENIZER
 
@@ -93,7 +93,7 @@ def _read_config(folder: Path) -> tuple[Kind, dict[str, Any]]:
         raise InputError(
             f"a published model is of a kind that numformer supports: {', '.join(KINDS)}",
             f"model_type {name!r} in {folder / CONFIG}",
-            "Name the folder of another model.",
+            REFUSED.get(str(name), "Name the folder of another model."),
         )
     if quantised := values.get("quantization_config"):
         raise InputError(

@@ -191,10 +191,10 @@ def _join(arrays: list[np.ndarray]) -> np.ndarray:
 class Table:
     """The parts of a model, one per row (see tables.py): published name, our name, kind of part.
 
-    `*` is the number of a layer, `a+b` are two parts side by side, `a|b` stands for two rows.
-    Rows with the same part of ours are alternatives: the first of them that the files have is read,
-    and the others must hold the same numbers. `optional` is a prefix that the files may leave out,
-    in all names at once.
+    `*` is the number of a layer, a second `*` that of an expert in it; `a+b` are two parts side by
+    side, `a|b` stands for two rows. Rows with the same part of ours are alternatives: the first of
+    them that the files have is read, and the others must hold the same numbers. `optional` is a
+    prefix that the files may leave out, in all names at once.
     """
 
     def __init__(self, text: str, optional: str = ""):
@@ -250,16 +250,16 @@ def _alternatives(prefix: str, part: str) -> list[str]:
     return [prefix + path + point + name for name in last.split("|")]
 
 
-def _names(part: str, suffix: str, layer: str) -> tuple[str, ...]:
+def _names(part: str, suffix: str, numbers: tuple[str, ...]) -> tuple[str, ...]:
     """`a.b+c` -> `a.b.suffix`, `a.c.suffix`."""
-    path, point, last = part.replace("*", layer).rpartition(".")
+    for number in numbers:
+        part = part.replace("*", number, 1)
+    path, point, last = part.rpartition(".")
     names = (path + point + name for name in last.split("+"))
     return tuple(f"{name}.{suffix}" if suffix else name for name in names)
 
 
-def _layers(part: str, suffix: str, ours: Collection[str]) -> list[str]:
-    """The numbers of the layers that have this part of ours; "" for a part outside of layers."""
-    if "*" not in part:
-        return [""]
-    pattern = re.escape(_names(part, suffix, "*")[0]).replace(r"\*", r"(\d+)")
-    return [match[1] for name in ours if (match := re.fullmatch(pattern, name))]
+def _layers(part: str, suffix: str, ours: Collection[str]) -> list[tuple[str, ...]]:
+    """The numbers of the layers and experts that have this part; () for a part outside of them."""
+    pattern = re.escape(_names(part, suffix, ())[0]).replace(r"\*", r"(\d+)")
+    return [match.groups() for name in ours if (match := re.fullmatch(pattern, name))]

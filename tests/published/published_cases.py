@@ -51,6 +51,8 @@ SCALINGS: dict[str, dict[str, Any]] = {
     | dict(original_max_position_embeddings=32, factor=4.0),
 }
 QWEN2 = LLAMA | dict(model_type="qwen2", bos_token_id=None)
+QWEN3_MOE = QWEN2 | dict(model_type="qwen3_moe", moe_intermediate_size=20, num_experts=3)
+QWEN3_MOE |= dict(num_experts_per_tok=2, norm_topk_prob=True, router_aux_loss_coef=0.0, head_dim=6)
 SMOLLM3 = dict(model_type="smollm3", num_hidden_layers=3, no_rope_layer_interval=2, pad_token_id=0)
 GRANITE = dict(model_type="granite", embedding_multiplier=3.0, logits_scaling=2.0)
 GRANITE |= dict(residual_multiplier=0.5, attention_multiplier=0.7)
@@ -158,6 +160,13 @@ CASES: dict[str, dict[str, Any]] = {
     "starcoder2_without_biases": LLAMA
     | dict(model_type="starcoder2", use_bias=False, sliding_window=3, tie_word_embeddings=False)
     | dict(norm_epsilon=1e-3),
+    "mixtral": LLAMA | dict(model_type="mixtral", num_local_experts=3, router_aux_loss_coef=0.0),
+    "mixtral_with_windows": LLAMA
+    | dict(model_type="mixtral", num_local_experts=4, num_experts_per_tok=3, sliding_window=3)
+    | dict(router_aux_loss_coef=0.0, tie_word_embeddings=True),
+    "qwen3_moe": QWEN3_MOE,
+    "qwen3_moe_with_biases": QWEN3_MOE
+    | dict(attention_bias=True, num_experts=4, num_experts_per_tok=3),
     "gpt_neox": NEOX,
     "gpt_neox_in_turn": NEOX
     | dict(use_parallel_residual=False, attention_bias=False, rope_parameters=dict(rope_theta=2e4))

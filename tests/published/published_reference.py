@@ -37,6 +37,8 @@ MODELS = {
     "gemma": "GemmaForCausalLM",
     "gemma2": "Gemma2ForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
     "starcoder2": "Starcoder2ForCausalLM",
     "gpt_neox": "GPTNeoXForCausalLM",
     "gptj": "GPTJForCausalLM",
@@ -60,6 +62,7 @@ def load(folder: Path, values: dict, dtype=torch.float64):
     assert {*report["missing_keys"]} == computed
     assert not any(report[key] for key in ("unexpected_keys", "mismatched_keys", "error_msgs"))
     model = model.to(dtype).eval()
+    model.config._experts_implementation = "eager"  # the default multiplies float32 alone
     for module in model.modules():
         if isinstance(module, torch.nn.Embedding):
             module.padding_idx = None
@@ -127,6 +130,7 @@ def by_our_names(example: RandomModel, gradients: dict, model) -> dict[str, np.n
     with contextlib.suppress(ImportError):
         names = _saved_names(model)
     gradients = {names.get(name, name): array for name, array in gradients.items()}
+    gradients = dict(_of_experts(gradients, example.values["model_type"]))
     parameters = example.model.named_parameters()
     ours: dict[str, np.ndarray] = {}
     table = example.kind.table_for(example.model.config, example.values)
@@ -143,6 +147,22 @@ def by_our_names(example: RandomModel, gradients: dict, model) -> dict[str, np.n
         pairs = zip(entry.ours, read(arrays), zeros, ones, strict=True)
         ours |= {name: (g - zero) / (one - zero) ** 2 for name, g, zero, one in pairs}
     return ours
+
+
+def _of_experts(gradients: dict, kind: str):
+    """Gradients by the names in the file, which has the matrices of each expert by themselves."""
+    gate, up, down = (
+        ("w1", "w3", "w2") if kind == "mixtral" else ("gate_proj", "up_proj", "down_proj")
+    )
+    for name, array in gradients.items():
+        name = name.replace(".mlp.", ".block_sparse_moe.") if kind == "mixtral" else name
+        path, _, last = name.rpartition(".")
+        parts = dict(gate_up_proj=(gate, up), down_proj=(down,)).get(last, ())
+        for number, expert in enumerate(array if parts else []):
+            for part, matrix in zip(parts, np.split(expert, len(parts)), strict=True):
+                yield f"{path}.{number}.{part}.weight", matrix
+        if not parts:
+            yield name, array
 
 
 def _saved_names(model) -> dict[str, str]:

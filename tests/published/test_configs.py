@@ -119,6 +119,8 @@ UNSUPPORTED = {
     | dict(hidden_act="relu"),
     "smollm3": dict(layer_types=["full_attention"]),
     "qwen2": dict(layer_types=["full_attention", "chunked_attention"]),
+    "qwen3_moe": dict(norm_topk_prob=False, mlp_only_layers=[0], decoder_sparse_step=2)
+    | dict(use_sliding_window=True),
     "stablelm": dict(qk_layernorm=True),
     "gemma": dict(use_bidirectional_attention=True),
     "gemma3_text": dict(attn_logit_softcapping=50.0, final_logit_softcapping=30.0),
