@@ -403,7 +403,7 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
             return entries + cross * matrix_entries(self, self.heads)
 
         entries = [layer_entries(n) for n in range(self.period)]
-        positions = self.max_length if self.positions == "learned" else 0
+        positions = (self.longest or 0) if self.positions == "learned" else 0
         rounds, rest = divmod(self.layers, self.period)  # no loop over `layers`: it may be huge
         return rounds * sum(entries) + sum(entries[:rest]) + self.d_model * positions
 

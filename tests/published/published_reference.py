@@ -188,6 +188,7 @@ def written(example: WritingModel, folder: Path, beam: int) -> list[list[int]]:
     inputs = {
         n: torch.from_numpy(x) for n, x in example.foreign_inputs.items() if "decoder" not in n
     }
+    inputs.setdefault("attention_mask", torch.ones_like(inputs["input_ids"]))
     rows = model.generate(
         **inputs,
         num_beams=beam,
