@@ -406,6 +406,7 @@ def read_mixtral(foreign: ForeignConfig) -> dict:
 
 
 def read_qwen3_moe(foreign: ForeignConfig) -> dict:
+    _ = foreign["norm_topk_prob"]  # without it, weights of experts do not sum to 1
     foreign.require(norm_topk_prob=True, mlp_only_layers=[], decoder_sparse_step=1)
     foreign.require(use_sliding_window=False)
     ours = read(foreign, {}, groups=4) | in_llama(foreign)

@@ -117,7 +117,7 @@ CASES: dict[str, dict[str, Any]] = {
     ),
     "qwen3": QWEN2 | dict(model_type="qwen3", head_dim=6),
     "qwen3_yarn": QWEN2
-    | dict(model_type="qwen3", head_dim=8, attention_bias=True)
+    | dict(model_type="qwen3", head_dim=8, attention_bias=True, max_window_layers=1)
     | dict(rope_parameters=dict(rope_type="yarn") | SCALINGS["yarn"]),
     "smollm3": LLAMA | SMOLLM3,
     "smollm3_with_windows": LLAMA

@@ -229,4 +229,6 @@ def defaults(kind: str) -> dict[str, Any]:
     names -= {"decoder_start_token_id", "decoder_vocab_size", "rope_theta"}
     names -= {"dense_act_fn", "is_gated_act", "layer_types", "no_rope_layers", "attention_types"}
     names -= {"attention_layers", "ffn_hidden_size", "word_embed_proj_dim"}
+    names -= {"num_local_experts", "intermediate_size"}
+    names -= {"max_position_embeddings", "original_max_position_embeddings"}
     return {name: values[name] for name in sorted(names) if values.get(name) is not None}

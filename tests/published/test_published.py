@@ -345,9 +345,12 @@ def read(kind: str, values: dict) -> tuple[dict, dict]:
 
 def reads(kind: str, values: dict, name: str, default) -> bool:
     """Whether another value of a setting makes another model, or is refused."""
-    other = not default if type(default) is bool else default * 2 + 1
+    others = (
+        [not default] if type(default) is bool else [default * 2 + 1, type(default)(default / 2)]
+    )
     try:
-        return read(kind, values | {name: default}) != read(kind, values | {name: other})
+        said = [read(kind, values | {name: value}) for value in (default, *others)]
+        return any(each != said[0] for each in said)
     except nf.InputError:
         return True
 
