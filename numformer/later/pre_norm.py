@@ -89,10 +89,13 @@ class ParallelLayer(EncoderLayer):
     2021, GPT-J). Both are PreNormResiduals; with `one_norm` they share the norm of the first.
     """
 
-    def __init__(self, self_attention: Any, feed_forward: Any, one_norm: bool = False):
+    self_attention: Any
+    feed_forward: Any
+
+    def __init__(self, self_attention: Layer, feed_forward: Layer, one_norm: bool = False):
         super().__init__(self_attention, feed_forward)
         if one_norm:
-            feed_forward.norm = self_attention.norm
+            self.feed_forward.norm = self.self_attention.norm
 
     def forward(self, x: Array, reach: Any = None, past: Memory | None = None) -> Array:
         return x + self.self_attention.change(x, reach, past) + self.feed_forward.change(x)

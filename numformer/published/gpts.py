@@ -1,5 +1,7 @@
 """Language models with other names than Llama's: GPT-J, Pythia, OPT, BLOOM, Falcon and others."""
 
+from typing import Any
+
 from numformer.errors import InputError
 from numformer.published.configs import ForeignConfig, special_ids
 from numformer.published.llamas import Decoder, activation, in_turn, rotary, times
@@ -32,7 +34,9 @@ def read(foreign: ForeignConfig, ids: dict, tied: bool = True, **names: str) -> 
 
 
 GPT2_ENDS = dict(start=50256, end=50256)
-HIDDEN = dict(d_model="hidden_size", layers="num_hidden_layers", heads="num_attention_heads")
+HIDDEN: dict[str, Any] = dict(
+    d_model="hidden_size", layers="num_hidden_layers", heads="num_attention_heads"
+)
 
 # GPT-NeoX (Black et al. 2022), of which Pythia is the best known: both sublayers read the same x
 
@@ -103,7 +107,7 @@ GPTJ = Table(
 
 
 def read_gpt_neo(foreign: ForeignConfig) -> dict:
-    names = dict(d_model="hidden_size", layers="num_layers", heads="num_heads")
+    names: dict[str, Any] = dict(d_model="hidden_size", layers="num_layers", heads="num_heads")
     names |= dict(d_ff="intermediate_size", dropout="resid_dropout")
     ours = read(foreign, GPT2_ENDS, **names) | activation(
         foreign, "activation_function", "gelu_new"
@@ -199,7 +203,9 @@ def require_power_of_two(heads: int) -> None:
 
 def read_bloom(foreign: ForeignConfig) -> dict:
     foreign.require(apply_residual_connection_post_layernorm=False)
-    names = dict(d_model="hidden_size" if "hidden_size" in foreign.values else "n_embed")
+    names: dict[str, Any] = dict(
+        d_model="hidden_size" if "hidden_size" in foreign.values else "n_embed"
+    )
     ours = read(foreign, dict(start=1, end=2), dropout="hidden_dropout", **names)
     require_power_of_two(ours["heads"])
     return ours | dict(activation="gelu_tanh", embedding_norm=True, positions="alibi")
@@ -245,7 +251,7 @@ def read_falcon(foreign: ForeignConfig) -> dict:
 
 
 def falcon(config) -> Table:
-    names = dict(first="input_layernorm", second="post_attention_layernorm")
+    names: dict[str, Any] = dict(first="input_layernorm", second="post_attention_layernorm")
     if config.sublayers == "parallel":
         names = dict(first="ln_attn", second="ln_mlp")
     return Table(_FALCON.format(**names), optional="transformer.")

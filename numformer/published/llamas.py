@@ -51,13 +51,13 @@ def everywhere(window: int | None) -> dict:
 
 def rotary(foreign: ForeignConfig, size: int, share: float = 1.0, base: float = 1e4) -> dict:
     """The fields of rotary positions, for heads of a size of which a share turns."""
-    said = foreign.get("rope_parameters", foreign.get("rope_scaling", {}))
-    base = said.get("rope_theta", foreign.get("rope_theta", base))
-    foreign.require(rope_scaling=said, rope_theta=base)
-    share = said.get("partial_rotary_factor", foreign.get("partial_rotary_factor", share))
+    scaling = foreign.get("rope_parameters", foreign.get("rope_scaling", {}))
+    base = scaling.get("rope_theta", foreign.get("rope_theta", base))
+    foreign.require(rope_scaling=scaling, rope_theta=base)
+    share = scaling.get("partial_rotary_factor", foreign.get("partial_rotary_factor", share))
     frequencies, _, longest = turning = rope(foreign, int(size * share), base)
     fields = dict(positions="rotary", rotary_base=base)
-    if turning == rope(ForeignConfig({}), size, base):  # nothing but the base is said
+    if turning == rope(ForeignConfig({}), size, base):  # only the base is given
         return fields
     return fields | dict(rotary_frequencies=(frequencies,), rotary_longest=longest)
 
@@ -91,8 +91,8 @@ def read(foreign: ForeignConfig, ids: dict, tied: bool = False, groups: int | No
 
 
 def activation(foreign: ForeignConfig, name: str, default: str, known: dict = ACTIVATIONS) -> dict:
-    said = ForeignConfig({name: foreign.get(name, default)})
-    return dict(activation=said.choice(name, known))
+    chosen = ForeignConfig({name: foreign.get(name, default)})
+    return dict(activation=chosen.choice(name, known))
 
 
 def in_llama(foreign: ForeignConfig, epsilon: float = 1e-6) -> dict:
@@ -339,7 +339,7 @@ def read_gemma2(foreign: ForeignConfig) -> dict:
     ours = read_gemma(foreign, "hidden_activation", 4) | dict(norm="sandwich")
     caps = dict(attention_cap=("attn_logit_softcapping", 50.0))
     caps |= dict(logit_cap=("final_logit_softcapping", 30.0))
-    ours |= {cap: foreign.values.get(*said) for cap, said in caps.items()}
+    ours |= {cap: foreign.values.get(*setting) for cap, setting in caps.items()}
     types = ["full_attention" if n % 2 else "sliding_attention" for n in range(ours["layers"])]
     return ours | windows(foreign, foreign.get("sliding_window", 4096), types)
 
@@ -348,18 +348,18 @@ def read_gemma2(foreign: ForeignConfig) -> dict:
 
 
 def read_gemma3(foreign: ForeignConfig) -> dict:
-    said = foreign.get("rope_parameters", {})
+    rotations = foreign.get("rope_parameters", {})
     old = dict(rope_theta=foreign.get("rope_theta", 1e6)) | foreign.get("rope_scaling", {})
     local = dict(rope_theta=foreign.get("rope_local_base_freq", 1e4))
-    said = dict(full_attention=old, sliding_attention=local) | said
+    rotations = dict(full_attention=old, sliding_attention=local) | rotations
     ours = read_gemma(foreign, "hidden_activation", 4) | dict(rotary_longest=None)
     foreign.require(attn_logit_softcapping=None, final_logit_softcapping=None)
     ours |= dict(norm="sandwich", qk_norm="rms")
     every, layers = foreign.get("sliding_window_pattern", 6), range(ours["layers"])
     types = ["sliding_attention" if (n + 1) % every else "full_attention" for n in layers]
     types = foreign.get("layer_types", types)
-    bases = {kind: each.get("rope_theta", 1e6) for kind, each in said.items()}
-    each = {kind: rope(foreign, ours["d_k"], bases[kind], said[kind]) for kind in said}
+    bases = {kind: each.get("rope_theta", 1e6) for kind, each in rotations.items()}
+    each = {kind: rope(foreign, ours["d_k"], bases[kind], rotations[kind]) for kind in rotations}
     ours |= dict(rotary_frequencies=in_turn([each[kind].frequencies for kind in types]))
     return ours | windows(foreign, foreign.get("sliding_window", 4096), types)
 

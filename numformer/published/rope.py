@@ -20,21 +20,22 @@ class Rope(NamedTuple):
     longest: int | None = None
 
 
-def rope(foreign: ForeignConfig, width: int, base: float, said: Mapping[str, Any] = {}) -> Rope:
-    """Return the Rope of `width` values that a config.json describes, or `said` within it.
+def rope(foreign: ForeignConfig, width: int, base: float, scaling: Mapping[str, Any] = {}) -> Rope:
+    """Return the Rope of `width` values that a config.json describes, or `scaling` within it.
 
     Models were trained with angles of base^(-2j / width). For longer texts, later work divides the
     angles by a factor (linear; Chen et al. 2023), but leaves those of fast pairs (llama3; yarn:
     Peng et al. 2023), or has a divisor for each pair (longrope; Ding et al. 2024).
     """
-    said = said or foreign.get("rope_parameters", foreign.get("rope_scaling", {}))
-    kinds = {said[name].replace("su", "longrope") for name in ("rope_type", "type") if name in said}
+    scaling = scaling or foreign.get("rope_parameters", foreign.get("rope_scaling", {}))
+    types = [scaling[name] for name in ("rope_type", "type") if name in scaling]
+    kinds = {kind.replace("su", "longrope") for kind in types}
     (kind,) = kinds if len(kinds) == 1 else {" and ".join(sorted(kinds)) or "default"}
     pair = np.arange((width + 1) // 2)
     plain, limit = base ** (-2 * pair / width), foreign.get("max_position_embeddings", None)
-    trained = said.get("original_max_position_embeddings") or limit
+    trained = scaling.get("original_max_position_embeddings") or limit
     trained = foreign.get("original_max_position_embeddings", trained)
-    kept, factor, longest = np.zeros(len(pair)), said.get("factor") or 1.0, None
+    kept, factor, longest = np.zeros(len(pair)), scaling.get("factor") or 1.0, None
     if kind == "default":
         divisors, scale = np.ones(len(pair)), 1.0
     elif kind == "linear":
@@ -42,34 +43,34 @@ def rope(foreign: ForeignConfig, width: int, base: float, said: Mapping[str, Any
     elif kind == "dynamic":  # up to this length, it does not divide
         divisors, scale, longest = np.ones(len(pair)), 1.0, limit
     elif kind == "llama3":
-        low, high = said["low_freq_factor"], said["high_freq_factor"]
+        low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
         kept = np.clip((trained * plain / (2 * math.pi) - low) / (high - low), 0, 1)
         divisors, scale = np.full(len(pair), factor), 1.0
     elif kind == "yarn":
-        factor = said.get("factor") or limit / trained
-        fast, slow = said.get("beta_fast") or 32, said.get("beta_slow") or 1
+        factor = scaling.get("factor") or limit / trained
+        fast, slow = scaling.get("beta_fast") or 32, scaling.get("beta_slow") or 1
         first, last = (
             width * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(base))
             for turns in (fast, slow)
         )
-        if said.get("truncate", True):
+        if scaling.get("truncate", True):
             first, last = math.floor(first), math.ceil(last)
         first, last = max(first, 0), min(last, width - 1)
         kept = 1 - np.clip((pair - first) / (last - first or 0.001), 0, 1)
-        both = said.get("mscale"), said.get("mscale_all_dim")
+        both: Any = (scaling.get("mscale"), scaling.get("mscale_all_dim"))
         scale, below = (
             1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1
             for weight in (both if all(both) else (1, 0))
         )
         divisors, scale = np.full(len(pair), factor), scale / below
     elif kind == "longrope":
-        factor = said.get("factor") or limit / trained
-        divisors, longest = np.array(said["short_factor"]), trained
+        factor = scaling.get("factor") or limit / trained
+        divisors, longest = np.array(scaling["short_factor"]), trained
         scale = math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1 else 1.0
     else:
         rule = f"the rope_type in rope_scaling is one of {', '.join(TYPES)}"
         raise InputError(rule, repr(kind), "Choose another model.")
     if kind in ("yarn", "longrope"):
-        scale = said.get("attention_factor") or scale
+        scale = scaling.get("attention_factor") or scale
     frequencies = plain * (kept + (1 - kept) / divisors)
     return Rope(tuple(frequencies.tolist()), scale, longest)

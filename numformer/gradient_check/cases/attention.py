@@ -66,8 +66,8 @@ def normed_residual(norm: str, g):
 
 def parallel_layer(one_norm: bool, g):
     sublayers = SelfAttention(D, H, g.rng), FeedForward(D, F, g.rng)
-    residuals = (PreNormResidual(sublayer, D, 0.3) for sublayer in sublayers)
-    return ParallelLayer(*residuals, one_norm), [g.x, g.decoder]
+    attention, network = (PreNormResidual(sublayer, D, 0.3) for sublayer in sublayers)
+    return ParallelLayer(attention, network, one_norm), [g.x, g.decoder]
 
 
 HEADS: dict[str, Any] = dict(heads=H)
