@@ -12,6 +12,7 @@ import numpy as np
 
 from numformer.counts import counted
 from numformer.errors import InputError
+from numformer.generation import reading
 from numformer.generation.descriptions import pipeline_from
 from numformer.generation.ensemble import Ensemble
 from numformer.generation.evaluation import (
@@ -21,7 +22,7 @@ from numformer.generation.evaluation import (
     require_examples,
     score,
 )
-from numformer.generation.text_pipeline import TextPipeline
+from numformer.generation.text_pipeline import OneVocabulary, TextPipeline
 from numformer.models import Model
 from numformer.models.vision import VisionTransformer
 from numformer.paper.decoder import Decoder
@@ -208,13 +209,40 @@ class Trained:
         require_examples(self.text, choices)
         return texts, choices
 
+    def embed(
+        self, texts: Sequence[str], pooling: str | None = None, normalized: bool | None = None
+    ) -> np.ndarray:
+        """Return a vector for each text (N, D): the stack's output, pooled over its symbols.
+
+        `pooling` is "mean", "first", "last" or "max"; vectors that are `normalized` have length 1.
+        The defaults are those of the published folder, or else the mean as it is. A longer text is
+        cut to what the model can read. Raises InputError unless the model is a single stack.
+        """
+        pooling = pooling or str(getattr(self.text, "pooling", "mean"))
+        unit = getattr(self.text, "normalized", False) if normalized is None else normalized
+        return reading.embed(self.model, self._rows(texts), pooling, unit)
+
+    def hidden(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Return for each text the vectors of its symbols in all layers (layers + 1, T, D).
+
+        The first are the embeddings, the last the stack's output. Raises InputError as `embed`.
+        """
+        return reading.hidden(self.model, self._rows(texts))
+
+    def _rows(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each text, for a model that is a single stack."""
+        _require_list(texts)
+        if not (hasattr(self.model, "hidden") and isinstance(self.text, OneVocabulary)):
+            rule, fix = "vectors of texts come from a single stack", "Load a GPT or a BERT."
+            raise InputError(rule, f"a {type(self.model).__name__}", fix)
+        return [self.text.first_ids(text) for text in texts]
+
     def _symbols(self, method: str, texts: Sequence[str], say, settings: dict) -> list[list[str]]:
         """Return the symbols of texts, and check that the pipeline's method has these settings.
 
         Of several texts, one that is empty or all white space gets no symbols.
         """
-        if isinstance(texts, str):
-            raise InputError("texts are a list of strings", "a string", "Write [text].")
+        _require_list(texts)
         if not hasattr(self.text, method):
             rule, fix = "n_best needs beam search", "Load a run of an encoder-decoder."
             raise InputError(rule, f"a model for {type(self.text).__name__}", fix)
@@ -259,6 +287,11 @@ class Trained:
             rule, fix = "only a model with attention has maps", "Load another run."
             raise InputError(rule, f"a {type(self.model).__name__} without attention", fix)
         return Attention(self.text.input_vocabulary.join(read), self.text.join(written), maps)
+
+
+def _require_list(texts) -> None:
+    if isinstance(texts, str):
+        raise InputError("texts are a list of strings", "a string", "Write [text].")
 
 
 def _warn(note: str) -> None:

@@ -62,3 +62,8 @@ print(pipeline.write(LanguageModel(config), [["a", "b"]], length=4, temperature=
 config = MaskedLanguageModel.Config(vocabulary=len(letters), **sizes)
 pipeline = Infilling(letters, hole="_", context=16)
 print(pipeline.write(MaskedLanguageModel(config), [["a", "_", "c"]]))
+
+# %% Reading
+config = MaskedLanguageModel.Config(vocabulary=len(letters), **sizes)
+trained = Trained(MaskedLanguageModel(config), Reading(letters, context=16), {})
+print(trained.embed(["abc", "cab"], normalized=True).shape)  # a vector for each text

@@ -77,6 +77,13 @@ class Tokenizer(PublishedVocabulary):
     def split(self, text: str) -> list[str]:
         return self._tokenizer.encode(text, add_special_tokens=self.marked).tokens
 
+    def shorten(self, text: str, longest: int) -> list[str]:
+        """Return the first symbols of a text, at most `longest`, the marks among them."""
+        marks = self._tokenizer.num_special_tokens_to_add(False) * self.marked
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        encoding.truncate(max(0, longest - marks))
+        return self._tokenizer.post_process(encoding, add_special_tokens=self.marked).tokens
+
     def join(self, symbols: Iterable[str]) -> str:
         return self._tokenizer.decode(self.encode(symbols))
 

@@ -67,6 +67,10 @@ class Vocabulary:
         text = unicodedata.normalize("NFC", text)
         return split_words(text) if self.separator else list(text)
 
+    def shorten(self, text: str, longest: int) -> list[str]:
+        """Return the first symbols of a text, at most `longest`."""
+        return self.split(text)[:longest]
+
     def join(self, symbols: Iterable[str]) -> str:
         """Join symbols into a text."""
         return self.separator.join(symbols)

@@ -11,6 +11,7 @@ from numformer.generation.translation import Translation
 from numformer.generation.parsing import Parsing
 from numformer.generation.continuation import Continuation
 from numformer.generation.infilling import Infilling
+from numformer.generation.reading import Reading
 
 __all__ = [
     "greedy",
@@ -29,4 +30,5 @@ __all__ = [
     "Parsing",
     "Continuation",
     "Infilling",
+    "Reading",
 ]

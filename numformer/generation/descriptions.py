@@ -12,13 +12,14 @@ from numformer.errors import InputError
 from numformer.generation.continuation import Continuation
 from numformer.generation.infilling import Infilling
 from numformer.generation.parsing import Parsing
+from numformer.generation.reading import Reading
 from numformer.generation.text_pipeline import TextPipeline
 from numformer.generation.transduction import Transduction
 from numformer.generation.translation import Translation
 
 PIPELINES: dict[str, Callable[..., TextPipeline]] = {
     kind.__name__.lower(): kind
-    for kind in (Transduction, Translation, Parsing, Continuation, Infilling)
+    for kind in (Transduction, Translation, Parsing, Continuation, Infilling, Reading)
 }
 
 

@@ -58,7 +58,8 @@ class Infilling(OneVocabulary):
             distinct, window = np.unique(starts, return_inverse=True)
             windows = ids[distinct[:, None] + np.arange(width)]
             with inference():
-                logits = model.forward(windows, window * width + chunk - starts)
+                places, valid = window * width + chunk - starts, np.ones(windows.shape, bool)
+                logits = model.forward(windows, places, valid=valid)
             parts.append(log_softmax(logits))
         return np.concatenate(parts)
 

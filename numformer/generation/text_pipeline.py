@@ -138,6 +138,11 @@ class OneVocabulary(TextPipeline):
     def join(self, symbols: Symbols) -> str:
         return self.vocabulary.join(symbols)
 
+    def first_ids(self, text: str) -> list[int]:
+        """The ids of the first `context` symbols of a text. Raises InputError if there are none."""
+        symbols = self.vocabulary.shorten(text, self.context) if isinstance(text, str) else []
+        return self.vocabulary.encode(symbols or self.symbols(text))
+
     def fits(self, config) -> bool:
         size = getattr(config, "vocabulary", None)
         return len(self.vocabulary) == size and is_length(self.context)

@@ -25,8 +25,9 @@ class RichInputEmbedding(InputEmbedding):
     """ids, segments (B, T) -> x (B, T, D): the sum of three embeddings, then a norm and dropout.
 
     The symbol, its segment and its position each have an embedding (Devlin et al. 2019).
-    The layers `segments` (the embedding of segments) and `norm` are optional. In forward, the
-    default segment is 0.
+    The layers `segments` (the embedding of segments), `norm` and `projection` (from a smaller width
+    of the embeddings to D: Lan et al. 2020, section 3.1) are optional. In forward, the default
+    segment is 0.
     """
 
     def __init__(
@@ -36,12 +37,14 @@ class RichInputEmbedding(InputEmbedding):
         p_drop: float = 0.0,
         segments: Embedding | None = None,
         norm: Layer | None = None,
+        projection: Layer | None = None,
     ):
         self.embedding = embedding
         self.segments = segments
         self.positions = positions
         self.norm = norm
         self.dropout = Dropout(p_drop)
+        self.projection = projection
 
     def forward(
         self, ids: Array, places: Places | None = None, segments: np.ndarray | None = None
@@ -52,9 +55,12 @@ class RichInputEmbedding(InputEmbedding):
             segments = np.zeros_like(ids) if segments is None else segments
             x += self.segments.forward(places.pick(segments))
         x = self.positions.forward(x, places.row_positions)
-        return self.dropout.forward(self.norm.forward(x) if self.norm else x)
+        x = self.dropout.forward(self.norm.forward(x) if self.norm else x)
+        return self.projection.forward(x) if self.projection else x
 
     def backward(self, dx: Array) -> None:
+        if self.projection:
+            dx = self.projection.backward(dx)
         dx = self.dropout.backward(dx)
         if self.norm:
             dx = self.norm.backward(dx)

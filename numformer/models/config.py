@@ -40,6 +40,7 @@ from numformer.paper.config import LayerConfig
 from numformer.paper.decoder import Decoder, DecoderLayer
 from numformer.paper.embedding import Embedding, OutputProjection
 from numformer.paper.encoder import Encoder, EncoderLayer
+from numformer.paper.linear import Linear
 from numformer.symbols import DEFAULT_IDS, SpecialIds
 
 CHOICES_WITH_SETTINGS: dict[str, dict[str, Any]] = {
@@ -84,6 +85,8 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
     both_ways: ClassVar[bool] = True
     """Whether the positions of a stack see later positions, so that its mixers must look ahead."""
     has_cross_attention: ClassVar[bool] = False
+    embedding_size: ClassVar[int | None] = None
+    """The width of the embeddings if a matrix maps them to d_model; None if they have d_model."""
 
     mixers: tuple[str, ...] = fields.choices(
         "attention",
@@ -259,6 +262,11 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
         """d_k, the size of a query or a key."""
         return self.sizes[0]
 
+    @property
+    def embedding_width(self) -> int:
+        """The width of the embeddings, and of the vectors that become logits."""
+        return self.embedding_size or self.d_model
+
     @cached_property
     def special(self) -> SpecialIds:  # type: ignore[override]
         """The special ids, such as padding."""
@@ -356,20 +364,22 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
         self, vocabulary: int, rng: np.random.Generator, weight: Parameter | None = None
     ) -> Embedding:
         kind = Embedding if self.embedding_scale else UnscaledEmbedding
-        return kind(vocabulary, self.d_model, rng, weight)
+        return kind(vocabulary, self.embedding_width, rng, weight)
 
     def position_encoding(self, rng: np.random.Generator) -> Layer:
-        return POSITIONS[self.positions](self.max_length, self.d_model, rng)
+        return POSITIONS[self.positions](self.max_length, self.embedding_width, rng)
 
     def input_embedding(
         self, embedding: Embedding, rng: np.random.Generator, segments: int | None = None
     ) -> Any:
-        if not (segments or self.embedding_norm):
+        if not (segments or self.embedding_norm or self.embedding_size):
             return super().input_embedding(embedding, rng)
-        table = UnscaledEmbedding(segments, self.d_model, rng) if segments else None
-        norm = self.new_norm(self.d_model) if self.embedding_norm else None
+        width = self.embedding_width
+        table = UnscaledEmbedding(segments, width, rng) if segments else None
+        norm = self.new_norm(width) if self.embedding_norm else None
         positions = self.position_encoding(rng)
-        return RichInputEmbedding(embedding, positions, self.p_drop, table, norm)
+        projection = Linear(width, self.d_model, rng) if self.embedding_size else None
+        return RichInputEmbedding(embedding, positions, self.p_drop, table, norm, projection)
 
     def output(self, weight: Parameter) -> Layer:
         if self.logit_cap:
@@ -405,7 +415,7 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
         entries = [layer_entries(n) for n in range(self.period)]
         positions = (self.longest or 0) if self.positions == "learned" else 0
         rounds, rest = divmod(self.layers, self.period)  # no loop over `layers`: it may be huge
-        return rounds * sum(entries) + sum(entries[:rest]) + self.d_model * positions
+        return rounds * sum(entries) + sum(entries[:rest]) + self.embedding_width * positions
 
     @property
     def least_saved(self) -> int:

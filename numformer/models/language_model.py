@@ -36,7 +36,7 @@ class Config(TowerConfig):
     @property
     def least_parameters(self) -> int:
         """A lower bound on the number of parameters: the entries of the matrices."""
-        return self.entries() + (2 - self.tied) * self.d_model * self.vocabulary
+        return self.entries() + (2 - self.tied) * self.embedding_width * self.vocabulary
 
 
 BATCH = (
@@ -72,8 +72,12 @@ class LanguageModel(Model):
         return self._logits(ids, places, past)
 
     def _logits(self, ids, places: Places, past: Memory | None):
+        return self.output.forward(self.hidden(ids, places, past))
+
+    def hidden(self, ids: Array, places: Places, past: Memory | None = None) -> Array:
+        """ids (B, T), their Places -> the stack's output (B, T, D), from which logits come."""
         x = self.input.forward(ids, places)
-        return self.output.forward(self.tower.forward(x, Reach(places, causal=True), past=past))
+        return self.tower.forward(x, Reach(places, causal=True), past=past)
 
     def backward(self, dlogits: Array) -> None:
         return self.input.backward(self.tower.backward(self.output.backward(dlogits)))

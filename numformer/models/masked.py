@@ -31,6 +31,9 @@ class Config(language_model.Config):
     transform: bool = fields.without_flag(
         settings.switch(False, "a hidden layer before the output")
     )
+    embedding_size: int | None = fields.without_flag(  # type: ignore[misc]
+        settings.size(None, "width of the embeddings; a matrix maps them to d_model")
+    )
 
 
 _Config = Config  # because the model below has a class attribute `Config`
@@ -42,8 +45,9 @@ class MaskedLanguageModel(Model):
     Ids are host arrays, padded; every position sees all others except padding. With `places` (N,),
     indices into the flattened B T positions, the logits are (N, V), at these positions only. If the
     config has `segments`, an argument `segments` (B, T) gives each position's segment (default: 0).
-    With `tied` the output shares the weights of the embedding. `backward` takes dlogits and returns
-    None, since ids have no gradient.
+    `valid` (B, T) is False at padding (default: where ids have the padding id). With `tied` the
+    output shares the weights of the embedding. `backward` takes dlogits and returns None, since ids
+    have no gradient.
     """
 
     Config: type[_Config] = Config
@@ -55,11 +59,10 @@ class MaskedLanguageModel(Model):
         self.input = config.input_embedding(embedding, rng, config.segments)
         self.tower = config.encoder(rng)
         self.pick = Pick()
-        self.transform: Any = (
-            Linear(config.d_model, config.d_model, rng) if config.transform else None
-        )
+        width = config.embedding_width
+        self.transform: Any = Linear(config.d_model, width, rng) if config.transform else None
         self.activation = config.new_activation()
-        self.norm: Any = config.new_norm(config.d_model) if config.transform else None
+        self.norm: Any = config.new_norm(width) if config.transform else None
         self.pooler: Any = Linear(config.d_model, config.d_model, rng) if config.relations else None
         self.tanh = Tanh()
         self.relation: Any = (
@@ -69,9 +72,13 @@ class MaskedLanguageModel(Model):
         self.output = config.output(output.weight)
 
     def forward(
-        self, ids: Array, places: np.ndarray | None = None, segments: np.ndarray | None = None
+        self,
+        ids: Array,
+        places: np.ndarray | None = None,
+        segments: np.ndarray | None = None,
+        valid: np.ndarray | None = None,
     ) -> Array:
-        x = self._encode(ids, segments)
+        x = self._encode(ids, segments, valid)
         self.save(picked=places is not None)
         if places is not None:
             x = self.pick.forward(x, places)
@@ -87,13 +94,17 @@ class MaskedLanguageModel(Model):
             dx = self.pick.backward(dx)
         return self.input.backward(self.tower.backward(dx))
 
-    def _encode(self, ids, segments):
+    def _encode(self, ids, segments, valid=None):
         require_batch(
             ids,
             "ids are a NumPy array (B, T)",
             "Use numformer.pad(rows), with at least one id in each row.",
         )
-        places = Places(ids != self.config.special.padding)
+        is_symbol = ids != self.config.special.padding if valid is None else valid
+        return self.hidden(ids, Places(is_symbol), segments)
+
+    def hidden(self, ids: Array, places: Places, segments: np.ndarray | None = None) -> Array:
+        """ids (B, T), their Places -> the stack's output (B, T, D), before any head."""
         inputs = (ids, places) if segments is None else (ids, places, segments)
         return self.tower.forward(self.input.forward(*inputs), Reach(places))
 

@@ -27,13 +27,16 @@ class Model(Layer):
     for checks of memory, the lower bounds `least_parameters` and `least_saved`.
 
     A model that generates also has `start(inputs, length) -> State` and
-    `step(ids, state) -> logits (B, V)`, which `numformer.generation` uses.
+    `step(ids, state) -> logits (B, V)`, which `numformer.generation` uses; a model that is a single
+    stack of symbols, its `tower`, has `hidden(ids, places) -> (B, T, D)`.
     """
 
     Config: type[Any]  # a subclass of Settings
     config: Any
     start: Callable[..., Any]  # only in models that generate
     step: Callable[..., Any]  # only in models that generate
+    hidden: Callable[..., Any]  # only in models that are a single stack
+    tower: Any
 
     if TYPE_CHECKING:
 

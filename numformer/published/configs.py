@@ -1,6 +1,6 @@
 """Converts the config.json of a published model into a config of ours, and back."""
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from numformer.errors import InputError
@@ -26,7 +26,7 @@ class ForeignConfig:
     `arrays` are the names of the arrays in the same folder.
     """
 
-    def __init__(self, values: Mapping[str, Any], arrays: Container[str] = ()):
+    def __init__(self, values: Mapping[str, Any], arrays: Iterable[str] = ()):
         self.values, self.arrays = values, arrays
 
     def __getitem__(self, name: str) -> Any:
@@ -39,6 +39,10 @@ class ForeignConfig:
         """A setting, or the default if it is missing or null."""
         value = self.values.get(name)
         return default if value is None else value
+
+    def has(self, *prefixes: str) -> bool:
+        """Whether a name of an array begins with one of these."""
+        return any(name.startswith(prefixes) for name in self.arrays)
 
     def require(self, **supported: Any) -> None:
         """Raise InputError for a setting whose value numformer does not support."""
@@ -247,6 +251,24 @@ def read_t5(foreign: ForeignConfig) -> dict:
     )
 
 
+MASKED = "cls.predictions.", "lm_head.", "vocab_", "generator_"
+"""How the names of the arrays begin that only a model that fills holes has."""
+
+
+def _heads(foreign: ForeignConfig) -> dict:
+    """What is on top of an encoder's stack, as the names of the arrays say.
+
+    Nothing in a bare model; its output then shares the embedding, as it has no weights of its own.
+    """
+    fills = not foreign.arrays or foreign.has(*MASKED)
+    return dict(
+        transform=fills,
+        output_bias=fills,
+        tied=not fills or foreign.get("tie_word_embeddings", True),
+        relations=2 if foreign.has("cls.seq_relationship.weight") else None,
+    )
+
+
 def read_bert(foreign: ForeignConfig) -> dict:
     foreign.require(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
     return dict(
@@ -260,15 +282,57 @@ def read_bert(foreign: ForeignConfig) -> dict:
         positions="learned",
         max_length=foreign["max_position_embeddings"],
         segments=foreign.get("type_vocab_size", 2),
-        relations=2 if "cls.seq_relationship.weight" in foreign.arrays else None,
-        transform=True,
-        output_bias=True,
         embedding_scale=False,
         embedding_norm=True,
         epsilon=foreign.get("layer_norm_eps", 1e-12),
-        tied=foreign.get("tie_word_embeddings", True),
+        **_heads(foreign),
         p_drop=foreign.get("hidden_dropout_prob", 0.1),
         attention_dropout=foreign.get("attention_probs_dropout_prob", 0.1),
+        **special_ids(foreign, padding=0),
+    )
+
+
+def read_roberta(foreign: ForeignConfig) -> dict:
+    foreign.require(hidden_act="gelu")  # its head has no other
+    padding = foreign.get("pad_token_id", 1)
+    return read_bert(foreign) | dict(
+        # A text's first position is padding + 1.
+        max_length=foreign["max_position_embeddings"] - padding - 1,
+        **special_ids(foreign, padding=1, start=0, end=2),
+    )
+
+
+def read_electra(foreign: ForeignConfig) -> dict:
+    foreign.require(hidden_act="gelu")  # its head has no other
+    size = foreign.get("embedding_size", 128)
+    return read_bert(foreign) | dict(
+        embedding_size=None if size == foreign["hidden_size"] else size
+    )
+
+
+def read_mpnet(foreign: ForeignConfig) -> dict:
+    foreign.require(relative_attention_num_buckets=32, pad_token_id=1)  # whatever a file says
+    relative = dict(mixers="relative", distance_buckets=32, farthest=128, segments=None)
+    return read_roberta(foreign) | relative
+
+
+def read_distilbert(foreign: ForeignConfig) -> dict:
+    return dict(
+        vocabulary=foreign["vocab_size"],
+        d_model=foreign["dim"],
+        d_ff=foreign["hidden_dim"],
+        heads=foreign["n_heads"],
+        layers=foreign["n_layers"],
+        activation=foreign.choice("activation", ACTIVATIONS),
+        attention_bias=True,
+        positions="learned",
+        max_length=foreign["max_position_embeddings"],
+        embedding_scale=False,
+        embedding_norm=True,
+        epsilon=1e-12,
+        **_heads(foreign),
+        p_drop=foreign.get("dropout", 0.1),
+        attention_dropout=foreign.get("attention_dropout", 0.1),
         **special_ids(foreign, padding=0),
     )
 

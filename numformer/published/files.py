@@ -46,13 +46,16 @@ def require_readable(path: Path) -> None:
         raise InputError(UNCHANGED, f"{path}, which is too large", "Download it again.")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises InputError if the file is missing, too large or invalid."""
+def read_json(path: Path, kind: type = dict) -> Any:
+    """The object, or the list if `kind` is list, in a JSON file.
+
+    Raises InputError if the file is missing, too large or invalid.
+    """
     require_readable(path)
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(values, dict):
-            raise ValueError("it holds no JSON object")
+        if not isinstance(values, kind):
+            raise ValueError(f"it holds no JSON {'object' if kind is dict else 'list'}")
         return values
     except (ValueError, RecursionError) as problem:
         raise InputError(UNCHANGED, f"{path} ({problem})", "Download it again.") from None

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from numformer.errors import InputError
 from numformer.generation.continuation import Continuation
 from numformer.generation.infilling import Infilling
+from numformer.generation.reading import Reading
 from numformer.generation.text_pipeline import MAX_SYMBOLS, TextPipeline
 from numformer.generation.transduction import Transduction
 from numformer.models import (
@@ -20,6 +21,7 @@ from numformer.published import configs, tables
 from numformer.published.configs import GATED, ForeignConfig
 from numformer.published.gpts import GPTS
 from numformer.published.llamas import LLAMAS
+from numformer.published.sentences import read_pooling
 from numformer.published.table import Table
 from numformer.published.vocabularies import load_tokenizer, load_vocabularies, mark
 
@@ -74,9 +76,17 @@ def _continuation(folder: Path, config, settings: ForeignConfig) -> Continuation
     return Continuation(vocabulary, min(longest, MAX_SYMBOLS), temperature)
 
 
-def _infilling(folder: Path, config, settings: ForeignConfig) -> Infilling:
-    hole = mark(folder, "mask_token", "[MASK]")
+def reading(folder: Path, config, *_) -> Reading:
+    """The pipeline of a model whose texts are only read: for their vectors."""
     vocabulary = load_tokenizer(folder, config.vocabulary, marked=True)
+    limits, how = read_pooling(folder)
+    return Reading(vocabulary, min(*limits, config.longest or MAX_SYMBOLS, MAX_SYMBOLS), **how)
+
+
+def _infilling(folder: Path, config, settings: ForeignConfig) -> Infilling:
+    vocabulary = load_tokenizer(folder, config.vocabulary, marked=True)
+    usual = "<mask>" if "<mask>" in vocabulary.symbols else "[MASK]"
+    hole = mark(folder, "mask_token", usual)
     if hole not in vocabulary.symbols:
         raise InputError(
             "a model that fills holes has a hole symbol",
@@ -84,6 +94,15 @@ def _infilling(folder: Path, config, settings: ForeignConfig) -> Infilling:
             "Download the tokenizer again.",
         )
     return Infilling(vocabulary, hole, config.longest)
+
+
+def _reading_or_infilling(folder: Path, config, settings: ForeignConfig) -> Reading | Infilling:
+    """A text of a model without a head, or for sentence-transformers, is only read."""
+    return (_infilling if config.transform else reading)(folder, config, settings)
+
+
+def _encoder(config: Callable[[ForeignConfig], dict], table: Callable[[Any], Table]) -> Kind:
+    return Kind(MaskedLanguageModel, config, table, _reading_or_infilling)
 
 
 KINDS = {
@@ -104,12 +123,13 @@ KINDS = {
         lambda config: tables.t5(config, config.activation in GATED.values()),
         _t5_text,
     ),
-    "bert": Kind(
-        MaskedLanguageModel,
-        configs.read_bert,
-        lambda config: tables.bert(config.relations),
-        _infilling,
+    "bert": _encoder(configs.read_bert, tables.bert),
+    **dict.fromkeys(
+        ("roberta", "xlm-roberta", "camembert"), _encoder(configs.read_roberta, tables.roberta)
     ),
+    "distilbert": _encoder(configs.read_distilbert, tables.distilbert),
+    "electra": _encoder(configs.read_electra, tables.electra),
+    "mpnet": _encoder(configs.read_mpnet, tables.mpnet),
     "vit": Kind(VisionTransformer, configs.read_vit, lambda config: tables.VIT),
 }
 """The kinds by the model_type of a config.json."""

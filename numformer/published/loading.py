@@ -17,7 +17,8 @@ from numformer.layer import pack
 from numformer.models import LanguageModel, Model
 from numformer.published.configs import ForeignConfig, with_generation_ids
 from numformer.published.files import CONFIG, DTYPES, GENERATION, PREPROCESSOR, Arrays, read_json
-from numformer.published.kinds import KINDS, REFUSED, Kind
+from numformer.published.kinds import KINDS, REFUSED, Kind, reading
+from numformer.published.sentences import MODULES
 from numformer.published.table import Entry, Table
 from numformer.published.vocabularies import TOKENIZER
 
@@ -77,7 +78,8 @@ def load_published(folder: Path) -> tuple[Model, dict]:
         settings = {name: value for name, value in generation.items() if value is not None}
         foreign = ForeignConfig({**values, **settings})
         _warn_of_unsupported(folder, model, foreign)
-        if text := _require_valid(folder, lambda: kind.text(folder, config, foreign)):
+        new_text = reading if (folder / MODULES).is_file() else kind.text
+        if text := _require_valid(folder, lambda: new_text(folder, config, foreign)):
             _require_limits(folder, text, config, foreign)
             metadata["text"] = text.description()
     if (folder / PREPROCESSOR).is_file():

@@ -13,12 +13,14 @@ from numformer.data.subwords import Subwords
 from numformer.data.tokenizers import MarianVocabulary, Tokenizer
 from numformer.errors import InputError
 from numformer.generation.continuation import Continuation
+from numformer.generation.reading import Reading
 from numformer.generation.text_pipeline import TextPipeline
 from numformer.generation.transduction import Transduction
 from numformer.models import LanguageModel, Model
 from numformer.published.configs import WRITERS, ForeignConfig, end_ids, with_generation_ids
 from numformer.published.files import CONFIG, GENERATION, PREPROCESSOR, WEIGHTS
 from numformer.published.kinds import KINDS, Kind
+from numformer.published.sentences import POOLING, pooling_files
 from numformer.published.vocabularies import TARGET_IDS, TOKENIZER
 from numformer.runs.files import write_atomically
 
@@ -45,6 +47,10 @@ def save_published(
     _write_json(folder / CONFIG, config)
     if "pictures" in metadata:
         _write_json(folder / PREPROCESSOR, metadata["pictures"])
+    if isinstance(text, Reading):
+        (folder / POOLING).mkdir(exist_ok=True)
+        for path, values in pooling_files(text, model.config.d_model).items():
+            _write_json(folder / path, values)
     if text:
         _save_tokenizer(folder, text, config)
     if isinstance(text, Transduction):
@@ -75,9 +81,10 @@ def _parameters(model: Model, kind: Kind, values: Mapping[str, Any]) -> dict[str
     Biases that only the published model has are zeros. Raises InputError for other differences,
     except for a few that need no conversion, such as dropout rates.
     """
-    names = ["cls.seq_relationship.weight"] * bool(getattr(model.config, "relations", None))
-    config = kind.model.Config(**kind.config(ForeignConfig(values, names)))
     arrays = model.state_dict()
+    entries = kind.table_for(model.config, values).written(arrays)
+    names = [name for entry in entries for name in entry.foreign]
+    config = kind.model.Config(**kind.config(ForeignConfig(values, names)))
     different = [
         field.name
         for field in fields(config)
@@ -166,5 +173,5 @@ def _marks(source, target, config: dict[str, Any]) -> dict[str, str]:
     return {f"{mark}_token": names[n] for mark, n in ids.items()}
 
 
-def _write_json(path: Path, values: Mapping[str, Any]) -> None:
+def _write_json(path: Path, values: Mapping[str, Any] | list) -> None:
     write_atomically(path, json.dumps(values, indent=1).encode() + b"\n")

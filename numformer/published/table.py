@@ -96,6 +96,10 @@ PAIRS = Layout(_of_turned(_halves_to_pairs), _of_turned(_pairs_to_halves))
 FLAT = Layout(lambda x, config: x.reshape(-1), lambda x, config: x[None])
 TOKEN = Layout(lambda x, config: x.reshape(-1), lambda x, config: x[None, None])
 ROWS = Layout(lambda x, config: x[0], lambda x, config: x[None])
+AFTER_PADDING = Layout(  # the positions of symbols are counted from the padding id + 1 on
+    lambda x, config: x[config.padding_id + 1 :],
+    lambda x, config: np.pad(x, [(config.padding_id + 1, 0), (0, 0)]),
+)
 PATCHES = Layout(  # (D, C, size, size), channels first -> (size^2 C, D)
     lambda x, config: x.transpose(2, 3, 1, 0).reshape(-1, len(x)),
     lambda x, config: x.reshape(config.patch, config.patch, config.channels, -1).transpose(
@@ -109,6 +113,7 @@ AFTER_TWO = Layout(  # OPT's first two positions are of padding
 NORM = [("weight", "gamma", SAME), ("bias", "beta", SAME)]
 PART_KINDS: dict[str, list[tuple[str, str, Layout]]] = {
     "table": [("weight", "weight", SAME)],
+    "table, after padding": [("weight", "weight", AFTER_PADDING)],
     "norm": NORM,
     "norm, both names": [*NORM, ("gamma", "gamma", SAME), ("beta", "beta", SAME)],
     "linear": [("weight", "weight", TRANSPOSED), ("bias", "bias", SAME)],
@@ -194,11 +199,11 @@ class Table:
     `*` is the number of a layer, a second `*` that of an expert in it; `a+b` are two parts side by
     side, `a|b` stands for two rows. Rows with the same part of ours are alternatives: the first of
     them that the files have is read, and the others must hold the same numbers. `optional` is a
-    prefix that the files may leave out, in all names at once.
+    prefix that the files may leave out, in all names at once; a `bare` model is written without it.
     """
 
-    def __init__(self, text: str, optional: str = ""):
-        self.optional = optional
+    def __init__(self, text: str, optional: str = "", bare: bool = False):
+        self.optional, self.bare = optional, bare
         self.rows: list[tuple[str, str, str]] = []
         self.unread: list[str] = []
         prefixes: list[str] = []
@@ -226,15 +231,20 @@ class Table:
                     if names[0] in ours:
                         yield Entry(_names(foreign, foreign_suffix, layer), names, layout)
 
+    def written(self, ours: Collection[str]) -> Iterator[Entry]:
+        """Yield the entries that are written for the parameters that `ours` names, each once."""
+        done: set[str] = set()
+        for entry in self.entries(ours, self.bare):
+            if entry.ours[0] not in done:
+                yield entry
+                done |= {*entry.ours}
+
     def foreign_arrays(self, ours: dict[str, np.ndarray], config) -> dict[str, np.ndarray]:
         """Our arrays by name -> the arrays of the published model by name."""
         foreign: dict[str, np.ndarray] = {}
-        written: set[str] = set()
-        for entry in self.entries(ours):
-            if entry.ours[0] not in written:
-                arrays = entry.write([ours[name] for name in entry.ours], config)
-                foreign |= zip(entry.foreign, arrays, strict=True)
-                written |= {*entry.ours}
+        for entry in self.written(ours):
+            arrays = entry.write([ours[name] for name in entry.ours], config)
+            foreign |= zip(entry.foreign, arrays, strict=True)
         return foreign
 
     def ignores(self, name: str) -> bool:

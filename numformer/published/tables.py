@@ -111,16 +111,16 @@ def t5(config, gated: bool) -> Table:
     return Table(_T5.format(final=final, inner=inner, query=query))
 
 
-# BERT (Devlin et al. 2019): only an encoder, with a small network before its output.
-_BERT = """
-    bert.embeddings                       input:
+# Encoders with the names of BERT's parts.
+_ENCODER = """
+    {name}.embeddings                     input:
         word_embeddings                   embedding                               table
-        position_embeddings               positions                               table
+        position_embeddings               positions                               {positions}
         token_type_embeddings             segments                                table
         LayerNorm                         norm                                    norm, both names
         position_ids                                                              constant
 
-    bert.encoder.layer.*                  tower.layers.*:
+    {name}.encoder.layer.*                tower.layers.*:
         attention.self.query|key|value    self_attention.sublayer.query|key|value  linear
         attention.output.dense            self_attention.sublayer.output          linear
         attention.output.LayerNorm        self_attention.norm                     norm, both names
@@ -129,25 +129,141 @@ _BERT = """
         output.LayerNorm                  feed_forward.norm                       norm, both names
 
 {pooler}
+"""
+_POOLER = """\
+    {name}.pooler.dense                   pooler                                  linear
+    cls.seq_relationship                  relation                                linear"""
+_UNUSED = """\
+    {name}.pooler.dense.weight                                                    unused
+    {name}.pooler.dense.bias                                                      unused"""
 
+# BERT (Devlin et al. 2019): only an encoder, with a small network before its output.
+_BERT_HEAD = """
     cls.predictions:
         transform.dense                   transform                               linear
         transform.LayerNorm               norm                                    norm, both names
         decoder                           input.embedding                         table
-        bias                              output.bias                             array
-        decoder.bias                      output.bias                             array
+        decoder                           output                                  table
+        {bias}                            output.bias                             array
+        {copy}                            output.bias                             array
 """
-_POOLER = """\
-    bert.pooler.dense                     pooler                                  linear
-    cls.seq_relationship                  relation                                linear"""
-_UNUSED = """\
-    bert.pooler.dense.weight                                                      unused
-    bert.pooler.dense.bias                                                        unused"""
+
+# RoBERTa (Liu et al. 2019): the same, with other names in the head.
+_ROBERTA_HEAD = """
+    lm_head:
+        dense                             transform                               linear
+        layer_norm                        norm                                    norm
+        decoder                           input.embedding                         table
+        decoder                           output                                  table
+        {bias}                            output.bias                             array
+        {copy}                            output.bias                             array
+"""
 
 
-def bert(relations: int | None) -> Table:
-    """BERT's table; `relations` is None without the classifier of how two segments relate."""
-    return Table(_BERT.format(pooler=_POOLER if relations else _UNUSED), optional="bert.")
+def _encoder(name: str, config, head: str, positions: str = "table") -> Table:
+    """The table of an encoder with the names of BERT's parts, whose arrays begin with `name`.
+
+    Without a classifier of how two segments relate, the pooler is unused.
+    """
+    pooler = (_POOLER if config.relations else _UNUSED).format(name=name)
+    text = _ENCODER.format(name=name, pooler=pooler, positions=positions)
+    return _with_head(name, config, text + head)
+
+
+def _with_head(name: str, config, text: str) -> Table:
+    """The table of an encoder, whose head may be missing."""
+    # An output with weights of its own has a bias of its own, too.
+    bias, copy = ("bias", "decoder.bias") if config.tied else ("decoder.bias", "bias")
+    text = text.format(bias=bias, copy=copy)
+    return Table(text, optional=f"{name}.", bare=not config.transform)
+
+
+def bert(config) -> Table:
+    """BERT's table."""
+    return _encoder("bert", config, _BERT_HEAD)
+
+
+def roberta(config) -> Table:
+    """The table of RoBERTa and its kin."""
+    return _encoder("roberta", config, _ROBERTA_HEAD, "table, after padding")
+
+
+# ELECTRA (Clark et al. 2020): narrow embeddings; its generator fills holes.
+_ELECTRA_HEAD = """
+    electra.embeddings_project            input.projection                        linear
+
+    generator_predictions.dense           transform                               linear
+    generator_predictions.LayerNorm       norm                                    norm
+    generator_lm_head                     input.embedding                         table
+    generator_lm_head                     output                                  table
+    generator_lm_head.bias                output.bias                             array
+    discriminator_predictions.dense.weight                                        unused
+    discriminator_predictions.dense.bias                                          unused
+    discriminator_predictions.dense_prediction.weight                             unused
+    discriminator_predictions.dense_prediction.bias                               unused
+"""
+
+
+def electra(config) -> Table:
+    """ELECTRA's table; what its discriminator has besides is unused."""
+    return _encoder("electra", config, _ELECTRA_HEAD)
+
+
+# MPNet (Song et al. 2020): learned positions and relative ones.
+_MPNET = """
+    mpnet.embeddings                      input:
+        word_embeddings                   embedding                               table
+        position_embeddings               positions                        table, after padding
+        LayerNorm                         norm                                    norm
+        position_ids                                                              constant
+
+    mpnet.encoder.layer.*                 tower.layers.*:
+        attention.attn.q|k|v              self_attention.sublayer.query|key|value  linear
+        attention.attn.o                  self_attention.sublayer.output          linear
+        attention.LayerNorm               self_attention.norm                     norm
+        intermediate.dense                feed_forward.sublayer.inner             linear
+        output.dense                      feed_forward.sublayer.outer             linear
+        output.LayerNorm                  feed_forward.norm                       norm
+
+    mpnet.encoder                         tower.layers.0.self_attention.sublayer:
+        relative_attention_bias           attention.bias                          bias
+
+    mpnet.pooler.dense.weight                                                     unused
+    mpnet.pooler.dense.bias                                                       unused
+"""
+
+
+def mpnet(config) -> Table:
+    """MPNet's table."""
+    return _with_head("mpnet", config, _MPNET + _ROBERTA_HEAD)
+
+
+# DistilBERT (Sanh et al. 2019): BERT without segments and pooler.
+_DISTILBERT = """
+    distilbert.embeddings                 input:
+        word_embeddings                   embedding                               table
+        position_embeddings               positions                               table
+        LayerNorm                         norm                                    norm
+        position_ids                                                              constant
+
+    distilbert.transformer.layer.*        tower.layers.*:
+        attention.q_lin|k_lin|v_lin       self_attention.sublayer.query|key|value  linear
+        attention.out_lin                 self_attention.sublayer.output          linear
+        sa_layer_norm                     self_attention.norm                     norm
+        ffn.lin1|lin2                     feed_forward.sublayer.inner|outer       linear
+        output_layer_norm                 feed_forward.norm                       norm
+
+    vocab_transform                       transform                               linear
+    vocab_layer_norm                      norm                                    norm
+    vocab_projector                       input.embedding                         table
+    vocab_projector                       output                                  table
+    vocab_projector.bias                  output.bias                             array
+"""
+
+
+def distilbert(config) -> Table:
+    """DistilBERT's table."""
+    return _with_head("distilbert", config, _DISTILBERT)
 
 
 # ViT (Dosovitskiy et al. 2021): an encoder of the patches of an image.

@@ -31,7 +31,8 @@ class Alphabet:
     def __init__(self):
         self.seen = []
 
-    def forward(self, ids, asked):
+    def forward(self, ids, asked, valid):
+        assert valid.all() and valid.shape == ids.shape  # a padding id in a text is a symbol
         self.seen.append(("".join(LETTERS.decode(ids.ravel())), asked.tolist()))
         logits = np.zeros((len(asked), len(LETTERS)))
         logits[:, :4] = logits[:, LETTERS.encode("_")[0]] = 99  # ids that no text has

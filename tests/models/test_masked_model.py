@@ -45,11 +45,14 @@ def bert(**changes):
 
 
 @pytest.mark.parametrize("layer", [Relating, Segmented])
-def test_gradients_of_what_bert_has_besides(layer):
-    rows = [*check(layer(bert()), [IDS, SEGMENTS])]
+@pytest.mark.parametrize("changes", [{}, dict(embedding_size=5), dict(segments=None, tied=False)])
+def test_gradients_of_what_bert_has_besides(layer, changes):
+    rows = [*check(layer(bert(**changes)), [IDS, None if "segments" in changes else SEGMENTS])]
     assert rows and all(row.passed for row in rows)
     names = " ".join(row.name for row in rows)
-    assert "segments" in names and ("relation" in names or layer is Segmented)
+    assert ("segments" in names) != ("segments" in changes)
+    assert ("projection" in names) == ("embedding_size" in changes)
+    assert "relation" in names or layer is Segmented
 
 
 def test_what_bert_has_besides_by_hand(complaint):
@@ -73,3 +76,21 @@ def test_what_bert_has_besides_by_hand(complaint):
     without = bert(relations=None, transform=False)
     assert "`relations` in its config" in complaint(without.relation_logits, IDS)
     assert without.transform is without.norm is None
+
+
+def test_narrow_embeddings_by_hand():
+    """As wide as the logits' vectors; a matrix maps them to d_model after norm and dropout."""
+    model = bert(
+        embedding_size=5, max_length=6, positions="learned", vocabulary=1000, output_bias=False
+    )
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters().items()}
+    narrow = dict(embedding=(1000, 5), segments=(2, 5), positions=(6, 5), projection=(5, 8))
+    assert all(shapes[f"input.{name}.weight"] == shape for name, shape in narrow.items())
+    assert shapes["transform.weight"] == (8, 5) and shapes["norm.gamma"] == (5,)
+    count = sum(parameter.size for parameter in model.named_parameters().values())
+    assert 0.9 * count < model.config.least_parameters < count
+    with nf.inference():
+        x = model.input.embedding.forward(IDS) + model.input.segments.forward(SEGMENTS)
+        x = model.input.norm.forward(x + model.input.positions.weight.data[:5])
+        expected = x @ model.input.projection.weight.data + model.input.projection.bias.data
+        assert np.allclose(model.input.forward(IDS, None, SEGMENTS), expected)

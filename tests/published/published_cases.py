@@ -4,6 +4,7 @@ Each is a model of ours and a folder that transformers opens, to compute logits 
 float64.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from numformer.published.kinds import KINDS
 from numformer.published.saving import save_published
 
 V, B, S, T = 50, 3, 7, 6
-PAD = {"marian": V - 1, "t5": 0, "bert": 0}
 MARIAN: dict[str, Any] = dict(
     model_type="marian", vocab_size=V, d_model=16, encoder_layers=2, decoder_layers=2
 ) | dict(
@@ -84,6 +84,12 @@ T5 |= dict(relative_attention_num_buckets=8, relative_attention_max_distance=6)
 BERT: dict[str, Any] = dict(
     model_type="bert", vocab_size=V, hidden_size=16, num_hidden_layers=2, num_attention_heads=2
 ) | dict(intermediate_size=24, max_position_embeddings=24, hidden_act="gelu", pad_token_id=0)
+ROBERTA = BERT | dict(model_type="roberta", type_vocab_size=1, pad_token_id=1, layer_norm_eps=1e-5)
+MPNET = {n: value for n, value in ROBERTA.items() if n != "type_vocab_size"}
+MPNET |= dict(model_type="mpnet", hidden_act="gelu")
+DISTILBERT: dict[str, Any] = dict(
+    model_type="distilbert", vocab_size=V, dim=16, n_layers=2, n_heads=2, hidden_dim=24
+) | dict(max_position_embeddings=24, activation="gelu", pad_token_id=0)
 VIT: dict[str, Any] = dict(
     model_type="vit", hidden_size=16, num_hidden_layers=2, num_attention_heads=2
 ) | dict(intermediate_size=24, image_size=12, patch_size=4, num_channels=3, hidden_act="gelu")
@@ -197,9 +203,31 @@ CASES: dict[str, dict[str, Any]] = {
     "bert": BERT,
     "bert_relu": BERT | dict(hidden_act="relu", layer_norm_eps=1e-3, type_vocab_size=3),
     "bert_that_relates": BERT | dict(architectures=["BertForPreTraining"]),
+    "bert_bare": BERT | dict(architectures=["BertModel"]),
+    "bert_untied": BERT | dict(tie_word_embeddings=False),
+    "roberta": ROBERTA,
+    "roberta_bare": ROBERTA | dict(architectures=["RobertaModel"], num_attention_heads=4),
+    "xlm-roberta": ROBERTA | dict(model_type="xlm-roberta", pad_token_id=3),
+    "camembert": ROBERTA | dict(model_type="camembert", tie_word_embeddings=False),
+    "distilbert": DISTILBERT,
+    "distilbert_bare": DISTILBERT
+    | dict(architectures=["DistilBertModel"], activation="relu", n_heads=4),
+    "electra": BERT | dict(model_type="electra", embedding_size=8),
+    "electra_bare": BERT
+    | dict(model_type="electra", embedding_size=10, architectures=["ElectraModel"]),
+    "electra_wide": BERT | dict(model_type="electra", embedding_size=16, tie_word_embeddings=False),
+    "mpnet": MPNET,
+    "mpnet_bare": MPNET | dict(architectures=["MPNetModel"], num_attention_heads=4),
     "vit": VIT,
     "vit_grey": VIT | dict(num_channels=1, patch_size=6, layer_norm_eps=1e-3),
 }
+
+
+HEADS = {
+    "Model": ["embeddings.word_embeddings.weight"],
+    "ForPreTraining": ["cls.predictions.bias", "cls.seq_relationship.weight"],
+}
+"""Names of arrays that show which heads a kind of architecture has; other kinds fill holes."""
 
 
 @dataclass
@@ -216,23 +244,44 @@ class RandomModel:
 
     def __post_init__(self):
         kind, rng = KINDS[self.values["model_type"]], np.random.default_rng(7)
-        self.has_relations = self.values.get("architectures") == ["BertForPreTraining"]
-        foreign = ForeignConfig(self.values, ["cls.seq_relationship.weight"] * self.has_relations)
+        (architecture,) = self.values.get("architectures", [""])
+        head = next((head for head in HEADS if architecture.endswith(head)), "")
+        self.is_bare, self.has_relations = head == "Model", head == "ForPreTraining"
+        foreign = ForeignConfig(self.values, HEADS.get(head, ()))
         self.kind, config = kind, kind.model.Config(**kind.config(foreign))
         self.model: Any = kind.model(config, 1)
         nf.pack(self.model, self.dtype)
         for name, parameter in self.model.named_parameters().items():
             centre = float(name.endswith("gamma"))
             parameter.data[...] = centre + 0.3 * rng.standard_normal(parameter.shape)
-        inputs = getattr(self, f"_{self.values['model_type']}_inputs", self._gpt2_inputs)
-        self.inputs = inputs(rng)
+        name = "bert" if kind.model is nf.MaskedLanguageModel else self.values["model_type"]
+        self.inputs = getattr(self, f"_{name}_inputs", self._gpt2_inputs)(rng)
         with nf.inference():
-            shape = self.model.forward(*self.inputs).shape
-        self.dlogits = rng.standard_normal(shape).astype(self.dtype)
-        self.drelations = rng.standard_normal((B, 2)).astype(self.dtype)
-        padding = PAD.get(self.values["model_type"])
-        if self.values["model_type"] == "bert":  # the logits of padding do not count
-            self.dlogits[self.inputs[0] == padding] = 0
+            shapes = {name: forward().shape for name, (forward, _) in self.heads().items()}
+        self.upstream = {
+            name: rng.standard_normal(shape).astype(self.dtype) for name, shape in shapes.items()
+        }
+        self.upstream = {name: self.counted(array) for name, array in self.upstream.items()}
+
+    def counted(self, output: np.ndarray) -> np.ndarray:
+        """An output with zeros where a model that sees both sides computed it for padding."""
+        if len(self.inputs) < 3 or output.ndim < 3:
+            return output
+        return output * self.foreign_inputs["attention_mask"][:, :, None].astype(output.dtype)
+
+    def heads(self) -> dict[str, tuple[Callable, Callable]]:
+        """The functions that compute the outputs, and the backward of each."""
+        model = self.model
+        if self.is_bare:
+            ids, _, segments = self.inputs
+            places = nf.Places(self.foreign_inputs["attention_mask"] == 1)
+            backward = lambda d: model.input.backward(model.tower.backward(d))  # noqa: E731
+            return {"logits": (lambda: model.hidden(ids, places, segments), backward)}
+        heads = {"logits": (lambda: model.forward(*self.inputs), model.backward)}
+        if self.has_relations:
+            related = lambda: model.relation_logits(*self.inputs[::2])  # noqa: E731
+            heads["relations"] = related, model.relation_logits_backward
+        return heads
 
     def _marian_inputs(self, rng) -> list[np.ndarray]:
         end, padding = self.values["eos_token_id"], self.values["pad_token_id"]
@@ -251,10 +300,13 @@ class RandomModel:
         return [ids]
 
     def _bert_inputs(self, rng) -> list[Any]:
-        ids, segments = rng.integers(4, V, (B, T)), rng.integers(0, 2, (B, T))
-        ids[1, 4:] = 0
-        self.foreign_inputs = dict(input_ids=ids, token_type_ids=segments)
-        self.foreign_inputs["attention_mask"] = (ids != 0).astype(int)
+        ids, kinds = rng.integers(4, V, (B, T)), self.model.config.segments
+        segments = rng.integers(0, min(kinds, 2), (B, T)) if kinds else None
+        ids[1, 4:] = self.values["pad_token_id"]
+        self.foreign_inputs = dict(input_ids=ids)
+        if kinds:
+            self.foreign_inputs["token_type_ids"] = segments
+        self.foreign_inputs["attention_mask"] = (ids != self.values["pad_token_id"]).astype(int)
         return [ids, None, segments]
 
     def _vit_inputs(self, rng) -> list[np.ndarray]:
@@ -269,16 +321,13 @@ class RandomModel:
         return folder
 
     def results(self) -> dict[str, np.ndarray]:
-        """Logits and the gradient of every parameter, by our names."""
+        """Outputs, and the gradient of every parameter that has one, by our names."""
         self.model.zero_grad()
+        results = {}
         with nf.mode(training=False):
-            logits = self.model.forward(*self.inputs)
-            self.model.backward(self.dlogits.copy())
-            results = {"logits": logits}
-            if self.has_relations:
-                ids, _, segments = self.inputs
-                results["relations"] = self.model.relation_logits(ids, segments)
-                self.model.relation_logits_backward(self.drelations.copy())
+            for name, (forward, backward) in self.heads().items():
+                results[name] = self.counted(forward())
+                backward(self.upstream[name].copy())
         return results | {n: p.grad for n, p in self.model.named_parameters().items()}
 
 

@@ -7,6 +7,7 @@ import tokenizers
 
 import numformer as nf
 from numformer.data import Subwords
+from numformer.data.tokenizers import Tokenizer
 from numformer.published.saving import save_published
 from tests.published.published_cases import BERT, GPT2, LLAMA, MARIAN, T5, TWO, VIT, RandomModel
 
@@ -93,6 +94,17 @@ def bert(folder: Path) -> Path:
     values = BERT | dict(vocab_size=tokenizer.get_vocab_size())
     RandomModel("bert", values, np.float32).save(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def sentences(folder: Path, pooling: str = "last") -> Path:
+    """A BERT without a head, in the layout of sentence-transformers."""
+    tokenizer = word_pieces(120)
+    values = BERT | dict(vocab_size=tokenizer.get_vocab_size(), architectures=["BertModel"])
+    example = RandomModel("bert", values, np.float32)
+    vocabulary = Tokenizer(tokenizer.to_str(), values["vocab_size"], marked=True)
+    text = nf.generation.Reading(vocabulary, 9, pooling, normalized=True)
+    save_published(folder, example.model, {"published": values}, text)
     return folder
 
 

