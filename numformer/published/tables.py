@@ -145,7 +145,7 @@ _BERT_HEAD = """
         decoder                           input.embedding                         table
         decoder                           output                                  table
         {bias}                            output.bias                             array
-        {copy}                            output.bias                             array
+        {copy}
 """
 
 # RoBERTa (Liu et al. 2019): the same, with other names in the head.
@@ -156,7 +156,7 @@ _ROBERTA_HEAD = """
         decoder                           input.embedding                         table
         decoder                           output                                  table
         {bias}                            output.bias                             array
-        {copy}                            output.bias                             array
+        {copy}
 """
 
 
@@ -172,8 +172,9 @@ def _encoder(name: str, config, head: str, positions: str = "table") -> Table:
 
 def _with_head(name: str, config, text: str) -> Table:
     """The table of an encoder, whose head may be missing."""
-    # An output with weights of its own has a bias of its own, too.
-    bias, copy = ("bias", "decoder.bias") if config.tied else ("decoder.bias", "bias")
+    bias, copy = "bias", "decoder.bias                      output.bias                      array"
+    if not config.tied:  # an output with weights of its own has a bias of its own, too
+        bias, copy = "decoder.bias", "bias                              unused"
     text = text.format(bias=bias, copy=copy)
     return Table(text, optional=f"{name}.", bare=not config.transform)
 

@@ -29,7 +29,7 @@ UNKNOWN_PARTS = {
     "marian": dict(static_position_embeddings=False),
     "gpt2": dict(scale_attn_by_inverse_layer_idx=True),
     "bert": dict(quantization_config=dict(load_in_4bit=True)),
-    "llama": dict(rope_scaling=dict(rope_type="yarn", rope_theta=1e4)),
+    "llama": dict(rope_scaling=dict(rope_type="mrope", rope_theta=1e4)),
     "t5": dict(feed_forward_proj="gated-mish"),
     "vit": dict(qkv_bias=False),
 }
