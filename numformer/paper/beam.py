@@ -155,7 +155,7 @@ class Beam:
 
     def __iter__(self) -> Iterator[tuple[int, float, list[int]]]:
         """Yield the row, the log probability and the ids of every hypothesis."""
-        rows = self.rows, self.log_p, self.written.tolist()
+        rows = self.rows.tolist(), self.log_p, self.written.tolist()
         for row, log_p, written in zip(*rows, strict=True):
             yield from zip([row] * len(log_p), log_p, written, strict=True)
 

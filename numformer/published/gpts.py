@@ -42,8 +42,10 @@ HIDDEN: dict[str, Any] = dict(
 
 
 def read_gpt_neox(foreign: ForeignConfig) -> dict:
-    names = HIDDEN | dict(d_ff="intermediate_size", epsilon="layer_norm_eps")
-    ours = read(foreign, dict(start=0, end=2), False, dropout="hidden_dropout", **names)
+    names: dict[str, Any] = HIDDEN | dict(d_ff="intermediate_size", epsilon="layer_norm_eps")
+    ours: dict[str, Any] = read(
+        foreign, dict(start=0, end=2), False, dropout="hidden_dropout", **names
+    )
     ours |= activation(foreign, "hidden_act", "gelu")
     ours |= dict(attention_bias=foreign.get("attention_bias", True))
     if foreign.get("use_parallel_residual", True):
@@ -75,7 +77,7 @@ GPT_NEOX = Table("""
 
 
 def read_gptj(foreign: ForeignConfig) -> dict:
-    ours = read(foreign, GPT2_ENDS, False, attention_dropout="attn_pdrop")
+    ours: dict[str, Any] = read(foreign, GPT2_ENDS, False, attention_dropout="attn_pdrop")
     ours |= activation(foreign, "activation_function", "gelu_new")
     ours |= dict(attention_bias=False, output_bias=True, sublayers="parallel_one_norm")
     size, width = ours["d_model"] // ours["heads"], foreign.get("rotary_dim", 64)
@@ -109,7 +111,7 @@ GPTJ = Table(
 def read_gpt_neo(foreign: ForeignConfig) -> dict:
     names: dict[str, Any] = dict(d_model="hidden_size", layers="num_layers", heads="num_heads")
     names |= dict(d_ff="intermediate_size", dropout="resid_dropout")
-    ours = read(foreign, GPT2_ENDS, **names) | activation(
+    ours: dict[str, Any] = read(foreign, GPT2_ENDS, **names) | activation(
         foreign, "activation_function", "gelu_new"
     )
     ours |= dict(attention_bias=False, attention_output_bias=True)
@@ -161,8 +163,8 @@ def read_opt(foreign: ForeignConfig) -> dict:
     # The model of 350 million parameters has a norm after each sublayer, and projected embeddings.
     foreign.require(do_layer_norm_before=True, _remove_final_layer_norm=False)
     foreign.require(word_embed_proj_dim=foreign["hidden_size"])
-    names = HIDDEN | dict(d_ff="ffn_dim", dropout="dropout")
-    ours = read(foreign, dict(padding=1, start=2, end=2), **names)
+    names: dict[str, Any] = HIDDEN | dict(d_ff="ffn_dim", dropout="dropout")
+    ours: dict[str, Any] = read(foreign, dict(padding=1, start=2, end=2), **names)
     ours |= activation(foreign, "activation_function", "relu")
     ours |= dict(p_drop=foreign.get("dropout", 0.1), d_ff=foreign["ffn_dim"])
     ours |= dict.fromkeys(["attention_bias", "feed_forward_bias"], foreign.get("enable_bias", True))
@@ -206,7 +208,7 @@ def read_bloom(foreign: ForeignConfig) -> dict:
     names: dict[str, Any] = dict(
         d_model="hidden_size" if "hidden_size" in foreign.values else "n_embed"
     )
-    ours = read(foreign, dict(start=1, end=2), dropout="hidden_dropout", **names)
+    ours: dict[str, Any] = read(foreign, dict(start=1, end=2), dropout="hidden_dropout", **names)
     require_power_of_two(ours["heads"])
     return ours | dict(activation="gelu_tanh", embedding_norm=True, positions="alibi")
 
@@ -236,7 +238,7 @@ BLOOM = Table(
 
 def read_falcon(foreign: ForeignConfig) -> dict:
     foreign.require(alibi=False)  # its ALiBi is rounded to bfloat16
-    ours = read(foreign, dict(start=11, end=11), dropout="hidden_dropout", **HIDDEN)
+    ours: dict[str, Any] = read(foreign, dict(start=11, end=11), dropout="hidden_dropout", **HIDDEN)
     ours |= activation(foreign, "activation", "gelu")
     ours |= dict.fromkeys(["attention_bias", "feed_forward_bias"], foreign.get("bias", False))
     ours |= dict(d_ff=foreign.get("ffn_hidden_size", 4 * ours["d_model"]))
@@ -280,7 +282,7 @@ _FALCON = """
 
 def read_gpt_bigcode(foreign: ForeignConfig) -> dict:
     foreign.require(scale_attn_weights=True, add_cross_attention=False)
-    ours = read(foreign, GPT2_ENDS, attention_dropout="attn_pdrop")
+    ours: dict[str, Any] = read(foreign, GPT2_ENDS, attention_dropout="attn_pdrop")
     ours |= activation(foreign, "activation_function", "gelu_pytorch_tanh")
     ours |= {
         n: foreign.get(t, 0.1)

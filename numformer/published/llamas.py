@@ -187,7 +187,8 @@ ENDS = dict(start=1, end=2)
 
 
 def read_llama(foreign: ForeignConfig, base: float = 1e4, **defaults: Any) -> dict:
-    ours = read(foreign, **(dict(ids=ENDS) | defaults)) | in_llama(foreign)
+    ids = defaults.pop("ids", ENDS)
+    ours: dict[str, Any] = read(foreign, ids, **defaults) | in_llama(foreign)
     ours |= dict(attention_bias=foreign.get("attention_bias", False))
     ours |= dict(feed_forward_bias=foreign.get("mlp_bias", False))
     return ours | rotary(foreign, ours["d_k"], base=base)
@@ -197,7 +198,7 @@ def read_llama(foreign: ForeignConfig, base: float = 1e4, **defaults: Any) -> di
 
 
 def read_mistral(foreign: ForeignConfig) -> dict:
-    ours = read(foreign, ENDS, groups=8) | in_llama(foreign)
+    ours: dict[str, Any] = read(foreign, ENDS, groups=8) | in_llama(foreign)
     window = foreign.values.get("sliding_window", 4096)  # null says that there is none
     return ours | rotary(foreign, ours["d_k"]) | everywhere(window)
 
@@ -215,7 +216,7 @@ def latest_windows(foreign: ForeignConfig) -> dict:
 
 
 def read_qwen2(foreign: ForeignConfig) -> dict:
-    ours = read(foreign, {}, groups=32) | in_llama(foreign)
+    ours: dict[str, Any] = read(foreign, {}, groups=32) | in_llama(foreign)
     ours |= dict(attention_bias=True, attention_output_bias=False)
     return ours | rotary(foreign, ours["d_k"]) | latest_windows(foreign)
 
@@ -224,7 +225,7 @@ def read_qwen2(foreign: ForeignConfig) -> dict:
 
 
 def read_qwen3(foreign: ForeignConfig) -> dict:
-    ours = read(foreign, {}, groups=32) | in_llama(foreign)
+    ours: dict[str, Any] = read(foreign, {}, groups=32) | in_llama(foreign)
     ours |= dict(attention_bias=foreign.get("attention_bias", False), qk_norm="rms")
     ours |= dict.fromkeys(["d_k", "d_v"], foreign.get("head_dim", 128))
     return ours | rotary(foreign, ours["d_k"]) | latest_windows(foreign)
@@ -235,7 +236,7 @@ def read_qwen3(foreign: ForeignConfig) -> dict:
 
 def read_smollm3(foreign: ForeignConfig) -> dict:
     ids = dict(padding=128004, start=128000, end=128001)
-    ours = read_llama(foreign, 2e6, ids=ids, tied=True, groups=4)
+    ours: dict[str, Any] = read_llama(foreign, 2e6, ids=ids, tied=True, groups=4)
     layers, every = range(ours["layers"]), foreign.get("no_rope_layer_interval", 4)
     turning = foreign.get("no_rope_layers", [(n + 1) % every != 0 for n in layers])
     frequencies = rope(foreign, ours["d_k"], ours["rotary_base"]).frequencies
@@ -266,7 +267,7 @@ def granite_factors(foreign: ForeignConfig) -> dict:
 
 def read_olmo2(foreign: ForeignConfig) -> dict:
     ids = dict(padding=1, end=50279)
-    ours = read(foreign, ids) | in_llama(foreign, epsilon=1e-5)
+    ours: dict[str, Any] = read(foreign, ids) | in_llama(foreign, epsilon=1e-5)
     ours |= dict(attention_bias=foreign.get("attention_bias", False), norm="output")
     ours |= dict(qk_norm="rms", qk_norm_width="heads")
     return ours | rotary(foreign, ours["d_k"])
@@ -277,7 +278,7 @@ def read_olmo2(foreign: ForeignConfig) -> dict:
 
 def read_stablelm(foreign: ForeignConfig) -> dict:
     foreign.require(qk_layernorm=False)  # a norm for each head, in one model of the family
-    ours = read(foreign, dict(start=0, end=0), groups=32)
+    ours: dict[str, Any] = read(foreign, dict(start=0, end=0), groups=32)
     ours |= activation(foreign, "hidden_act", "silu", GATES)
     ours |= dict(attention_bias=foreign.get("use_qkv_bias", False), feed_forward_bias=False)
     ours |= dict(attention_output_bias=False) if ours["attention_bias"] else {}
@@ -292,7 +293,9 @@ def read_stablelm(foreign: ForeignConfig) -> dict:
 
 
 def read_phi(foreign: ForeignConfig) -> dict:
-    ours = read(foreign, ENDS) | dict(sublayers="parallel_one_norm", attention_bias=True)
+    ours: dict[str, Any] = read(foreign, ENDS) | dict(
+        sublayers="parallel_one_norm", attention_bias=True
+    )
     ours |= activation(foreign, "hidden_act", "gelu_new") | dict(output_bias=True)
     ours |= dict(epsilon=foreign.get("layer_norm_eps", 1e-5))
     ours |= dict(p_drop=foreign.get("resid_pdrop", 0.0))
@@ -307,7 +310,9 @@ PHI |= dict(q_norm="q_layernorm", k_norm="k_layernorm", final="final_layernorm")
 
 
 def read_phi3(foreign: ForeignConfig) -> dict:
-    ours = read(foreign, dict(padding=32000, start=1, end=32000)) | in_llama(foreign, epsilon=1e-5)
+    ours: dict[str, Any] = read(foreign, dict(padding=32000, start=1, end=32000)) | in_llama(
+        foreign, epsilon=1e-5
+    )
     ours |= dict(p_drop=foreign.get("resid_pdrop", 0.0))
     window = foreign.get("sliding_window", None)
     return ours | rotary(foreign, ours["d_k"]) | everywhere(window)
@@ -319,7 +324,7 @@ def read_phi3(foreign: ForeignConfig) -> dict:
 def read_gemma(foreign: ForeignConfig, act: str = "hidden_act", groups: int = 16) -> dict:
     foreign.require(use_bidirectional_attention=False)
     ids = dict(padding=0, start=2, end=1)
-    ours = read(foreign, ids, tied=True, groups=groups)
+    ours: dict[str, Any] = read(foreign, ids, tied=True, groups=groups)
     ours |= dict(normalization="rms", epsilon=foreign.get("rms_norm_eps", 1e-6))
     # Gemma's first files say "gelu", but mean the approximation.
     ours |= activation(foreign, act, "gelu_pytorch_tanh", GATES | {"gelu": "geglu"})
@@ -336,7 +341,7 @@ def read_gemma(foreign: ForeignConfig, act: str = "hidden_act", groups: int = 16
 
 
 def read_gemma2(foreign: ForeignConfig) -> dict:
-    ours = read_gemma(foreign, "hidden_activation", 4) | dict(norm="sandwich")
+    ours: dict[str, Any] = read_gemma(foreign, "hidden_activation", 4) | dict(norm="sandwich")
     caps = dict(attention_cap=("attn_logit_softcapping", 50.0))
     caps |= dict(logit_cap=("final_logit_softcapping", 30.0))
     ours |= {cap: foreign.values.get(*setting) for cap, setting in caps.items()}
@@ -352,7 +357,7 @@ def read_gemma3(foreign: ForeignConfig) -> dict:
     old = dict(rope_theta=foreign.get("rope_theta", 1e6)) | foreign.get("rope_scaling", {})
     local = dict(rope_theta=foreign.get("rope_local_base_freq", 1e4))
     rotations = dict(full_attention=old, sliding_attention=local) | rotations
-    ours = read_gemma(foreign, "hidden_activation", 4) | dict(rotary_longest=None)
+    ours: dict[str, Any] = read_gemma(foreign, "hidden_activation", 4) | dict(rotary_longest=None)
     foreign.require(attn_logit_softcapping=None, final_logit_softcapping=None)
     ours |= dict(norm="sandwich", qk_norm="rms")
     every, layers = foreign.get("sliding_window_pattern", 6), range(ours["layers"])
@@ -376,7 +381,7 @@ def gemma2_factors(foreign: ForeignConfig) -> dict:
 
 
 def read_starcoder2(foreign: ForeignConfig) -> dict:
-    ours = read(foreign, dict(start=50256, end=50256), tied=True, groups=2)
+    ours: dict[str, Any] = read(foreign, dict(start=50256, end=50256), tied=True, groups=2)
     ours |= activation(foreign, "hidden_act", "gelu_pytorch_tanh")
     ours |= dict.fromkeys(["attention_bias", "feed_forward_bias"], foreign.get("use_bias", True))
     ours |= dict(epsilon=foreign.get("norm_epsilon", 1e-5))
@@ -393,13 +398,13 @@ STARCODER2: dict[str, Any] = dict(network=_DENSE, inner="c_fc", second="c_proj")
 
 def experts(foreign: ForeignConfig, name: str, default: int, chosen: int) -> dict:
     count = foreign.get("num_local_experts", foreign.get(name, default))
-    ours = dict(feed_forwards="experts", experts=count)
+    ours: dict[str, Any] = dict(feed_forwards="experts", experts=count)
     ours |= dict(chosen_experts=foreign.get("num_experts_per_tok", chosen))
     return ours | dict(balance_weight=foreign.get("router_aux_loss_coef", 0.001))
 
 
 def read_mixtral(foreign: ForeignConfig) -> dict:
-    ours = read(foreign, ENDS, groups=8) | in_llama(foreign, 1e-5)
+    ours: dict[str, Any] = read(foreign, ENDS, groups=8) | in_llama(foreign, 1e-5)
     ours |= experts(foreign, "num_local_experts", 8, 2)
     window = foreign.get("sliding_window", None)
     return ours | rotary(foreign, ours["d_k"], base=1e6) | everywhere(window)
@@ -409,7 +414,7 @@ def read_qwen3_moe(foreign: ForeignConfig) -> dict:
     _ = foreign["norm_topk_prob"]  # without it, weights of experts do not sum to 1
     foreign.require(norm_topk_prob=True, mlp_only_layers=[], decoder_sparse_step=1)
     foreign.require(use_sliding_window=False)
-    ours = read(foreign, {}, groups=4) | in_llama(foreign)
+    ours: dict[str, Any] = read(foreign, {}, groups=4) | in_llama(foreign)
     ours |= dict(attention_bias=foreign.get("attention_bias", False), qk_norm="rms")
     ours |= dict(d_ff=foreign.get("moe_intermediate_size", 768))
     return ours | experts(foreign, "num_experts", 128, 8) | rotary(foreign, ours["d_k"])

@@ -202,6 +202,7 @@ rows of a table taken by their numbers are those taken by a slice; a list makes 
     paper/positions.py: rows = array_module(like).asarray(positions)
     paper/writing.py: if not unwritten.isdisjoint(ids):
     paper/writing.py: [symbol in ends for symbol in ids]
+    paper/beam.py: (self.rows, self.log_p, self.written.tolist())
 Each expert has saved for itself, so their order does not matter; without padding all places are
 real; with all places, the first axis is only longer by one.
     later/experts.py: in saved['results']:

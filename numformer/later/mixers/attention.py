@@ -110,8 +110,8 @@ def projections(
     def query_or_key(heads: int) -> Heads:
         norm = new_norm(d_k * heads if joint else d_k) if new_norm else None
         if norm or rotary:
-            parts = dict(norm=norm, rotary=rotary, joint=joint)
-            return QueryKeyHeads(d_model, heads, d_k, rng, bias, **parts)
+            sizes = d_model, heads, d_k, rng, bias
+            return QueryKeyHeads(*sizes, norm=norm, rotary=rotary, joint=joint)
         return plain(d_model, heads, d_k, rng)
 
     query, key = query_or_key(config.heads), query_or_key(groups)
