@@ -16,7 +16,7 @@ from numformer.models.model import Model
 from numformer.paper.dropout import Dropout
 from numformer.paper.linear import Linear
 
-SYMBOL_SETTINGS = {"embedding_scale", "embedding_norm", "output_bias"}
+SYMBOL_SETTINGS = {"embedding_scale", "embedding_norm", "output_bias", "logit_cap"}
 SYMBOL_SETTINGS |= {"padding_id", "start_id", "end_id", "unwritten", "other_ends"}
 """Settings of models of symbols, which a model of images cannot change."""
 

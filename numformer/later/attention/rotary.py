@@ -16,22 +16,16 @@ from numformer.layer import Array, Layer
 from numformer.paper.positions import PositionTable
 
 
-def rotary_turns(
-    length: int,
-    width: int,
-    xp=np,
-    base: float = 10000,
-    frequencies: Sequence[float] | None = None,
-):
-    """Return rotations (length, K / 2): exp(i t theta_j), theta_j = base^(-2j / K), K = width.
+def rotary_turns(length: int, width: int, xp=np, base: float = 10000):
+    """Return rotations (length, K / 2): exp(i t theta_j), theta_j = base^(-2j / K), K = width."""
+    theta = xp.exp(xp.arange(0, width, 2) * (-math.log(base) / width))
+    return xp.exp(1j * (xp.arange(length)[:, None] * theta))
 
-    If `frequencies` are given, they are the first theta_j, and the others are 0.
-    """
-    if frequencies is None:
-        theta = xp.exp(xp.arange(0, width, 2) * (-math.log(base) / width))
-    else:
-        theta = xp.zeros(width // 2)
-        theta[: len(frequencies)] = xp.asarray(frequencies)
+
+def turns_of_frequencies(length: int, width: int, xp, frequencies: Sequence[float]):
+    """Return rotations (length, K / 2): exp(i t theta_j), theta_j the j-th frequency, or else 0."""
+    theta = xp.zeros(width // 2)
+    theta[: len(frequencies)] = xp.asarray(frequencies)
     return xp.exp(1j * (xp.arange(length)[:, None] * theta))
 
 
@@ -95,7 +89,10 @@ class Rotary(Layer):
         frequencies: Sequence[float] | None = None,
         longest: int | None = None,
     ):
-        self._table = PositionTable(partial(rotary_turns, base=base, frequencies=frequencies))
+        build = partial(rotary_turns, base=base)
+        if frequencies is not None:
+            build = partial(turns_of_frequencies, frequencies=frequencies)
+        self._table = PositionTable(build)
         self.longest = longest
 
     def turns(self, like, positions: np.ndarray):
