@@ -11,31 +11,20 @@ from numformer.paper.residual import Residual
 
 
 class PreNormResidual(Residual):
-    """y = x + Dropout(Sublayer(LayerNorm(x), *others)); x (B, T, D), *others -> (B, T, D).
-
-    `change` is the sum without x (Xiong et al. 2020).
-    """
+    """y = x + Dropout(Sublayer(LayerNorm(x), *others)); x (B, T, D), *others -> (B, T, D)."""
 
     def forward(self, x: Array, *others: Any) -> Array:
-        return x + self.change(x, *others)
+        return x + self.dropout.forward(self.sublayer.forward(self.norm.forward(x), *others))
 
     def backward(self, dy: Array) -> Any:
-        dx, *dothers = self.change_backward(dy)
+        gradients = self.sublayer.backward(self.dropout.backward(dy))
+        dx, *dothers = gradients if isinstance(gradients, tuple) else (gradients,)
+        dx = self.norm.backward(dx)
         dx += dy  # x goes to the norm and into the sum
         return (dx, *dothers) if dothers else dx
 
-    def change(self, x: Array, *others: Any) -> Array:
-        """x (B, T, D), *others -> Dropout(Sublayer(LayerNorm(x), *others)) (B, T, D)."""
-        return self.dropout.forward(self.sublayer.forward(self.norm.forward(x), *others))
 
-    def change_backward(self, dy: Array) -> tuple[Array, ...]:
-        """dy (B, T, D) -> dx (B, T, D), and the gradients of the others."""
-        gradients = self.sublayer.backward(self.dropout.backward(dy))
-        dx, *dothers = gradients if isinstance(gradients, tuple) else (gradients,)
-        return self.norm.backward(dx), *dothers
-
-
-class SandwichResidual(PreNormResidual):
+class SandwichResidual(Residual):
     """y = x + Dropout(Norm'(Sublayer(Norm(x), *others))); x (B, T, D), *others -> (B, T, D).
 
     `output_norm` is the second norm, of what the sublayer adds (Ding et al. 2021, section 2.3).
@@ -47,14 +36,16 @@ class SandwichResidual(PreNormResidual):
         super().__init__(sublayer, d_model, p_drop, norm)
         self.output_norm = output_norm
 
-    def change(self, x: Array, *others: Any) -> Array:
+    def forward(self, x: Array, *others: Any) -> Array:
         y = self.output_norm.forward(self.sublayer.forward(self.norm.forward(x), *others))
-        return self.dropout.forward(y)
+        return x + self.dropout.forward(y)
 
-    def change_backward(self, dy: Array) -> tuple[Array, ...]:
+    def backward(self, dy: Array) -> Any:
         gradients = self.sublayer.backward(self.output_norm.backward(self.dropout.backward(dy)))
         dx, *dothers = gradients if isinstance(gradients, tuple) else (gradients,)
-        return self.norm.backward(dx), *dothers
+        dx = self.norm.backward(dx)
+        dx += dy  # x goes to the norm and into the sum
+        return (dx, *dothers) if dothers else dx
 
 
 class OutputNormResidual(Residual):
@@ -98,12 +89,17 @@ class ParallelLayer(EncoderLayer):
             self.feed_forward.norm = self.self_attention.norm
 
     def forward(self, x: Array, reach: Any = None, past: Memory | None = None) -> Array:
-        return x + self.self_attention.change(x, reach, past) + self.feed_forward.change(x)
+        attention, network = self.self_attention, self.feed_forward
+        attended = attention.sublayer.forward(attention.norm.forward(x), reach, past)
+        y = x + attention.dropout.forward(attended)
+        y += network.dropout.forward(network.sublayer.forward(network.norm.forward(x)))
+        return y
 
     def backward(self, dy: Array) -> Array:
-        (dx,) = self.feed_forward.change_backward(dy)
-        (dattention,) = self.self_attention.change_backward(dy)
-        dx += dattention
+        attention, network = self.self_attention, self.feed_forward
+        dx = network.norm.backward(network.sublayer.backward(network.dropout.backward(dy)))
+        dnormed = attention.sublayer.backward(attention.dropout.backward(dy))
+        dx += attention.norm.backward(dnormed)
         dx += dy  # x goes to both sublayers and into the sum
         return dx
 
