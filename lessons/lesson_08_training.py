@@ -625,7 +625,7 @@ def quiz() -> list[Question]:
         Question(
             "Four words, $p$ = (0.5, 0.3, 0.1, 0.1), smoothing 0.1. What is the gradient of the "
             "logit of *dog*, the second, which is wrong?",
-            "*dog* is told 0.1 / 4 = 0.025, so the gradient is 0.3 − 0.025 = 0.275.",
+            "The target of *dog* is 0.1 / 4 = 0.025, so the gradient is 0.3 − 0.025 = 0.275.",
             float(given["dlogits"][0, 1]),
             tolerance=0.001,
             mistakes={

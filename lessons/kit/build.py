@@ -157,7 +157,7 @@ def bundle(paths: Sequence[Path]) -> str:
         def imported(match):
             return f"const {match[1]} = {add((path.parent / match[2]).resolve())};"
 
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8").rstrip()
         text = re.sub(r'^import ([^;]*) from "(\.[./\w]+)";$', imported, text, flags=re.MULTILINE)
         exported = re.findall(r"^export (?:function|class|const) (\w+)", text, re.MULTILINE)
         text = re.sub(r"^export ", "", text, flags=re.MULTILINE)
@@ -346,13 +346,14 @@ def lesson_page(entry: Entry, lesson: Made) -> str:
     contents = dict(headings)
     beside = neighbours(entry)
     here = f"Lesson {entry.number} of {len(COURSE)}, {lesson.takes}"
-    here += f'<span data-solved="{entry.page}"></span> <a href="{entry.slides}">Slides</a>'
+    here += f'<span data-solved="{entry.page}"></span>'
     body = f"""<header>{further.navigation(here)}
 <nav class="neighbours" aria-label="Previous and next">{beside}</nav></header>
 <div class="lesson">
 <main id="content"><article>
 {further.opened(reference.mentioned(lesson.html))}
 </article>
+<p><a href="{entry.slides}">Slides of this lesson</a></p>
 <nav class="neighbours" aria-label="Where to go on">{beside}</nav></main>
 {further.contents(contents)}
 </div>"""

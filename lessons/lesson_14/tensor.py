@@ -71,6 +71,7 @@ class ColumnHeads(QueryKeyHeads):
         self.ranks, self.heads = ranks, layer.heads // ranks.size
         _take_slices(self, layer)
         self.norm, self.rotary = (getattr(layer, name, None) for name in ("norm", "rotary"))
+        self.joint = False  # a norm of all heads would need those of the other ranks
 
     def backward(self, dheads: Array) -> Array:
         parameters = [*self.norm.named_parameters().values()] if self.norm else []

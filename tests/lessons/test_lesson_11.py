@@ -150,7 +150,7 @@ def test_what_a_reader_does(figure):
     assert read.inner_text() == "a dog runs ."
     figure.locator(".small").nth(30).click()
     assert figure.locator(".small[aria-pressed=true]").count() == 1
-    assert "From writing to reading, layer 2, head 3" in figure.locator(".one h4").inner_text()
+    assert "Cross-attention, layer 2, head 3" in figure.locator(".one h4").inner_text()
     figure.locator(".word").nth(1).click()
     label = figure.locator('[data-control="sentence"] output span').first
     assert label.inner_text() == "your own"
