@@ -157,7 +157,7 @@ def bundle(paths: Sequence[Path]) -> str:
         def imported(match):
             return f"const {match[1]} = {add((path.parent / match[2]).resolve())};"
 
-        text = path.read_text(encoding="utf-8").rstrip()
+        text = path.read_text(encoding="utf-8").rstrip() + "\n"
         text = re.sub(r'^import ([^;]*) from "(\.[./\w]+)";$', imported, text, flags=re.MULTILINE)
         exported = re.findall(r"^export (?:function|class|const) (\w+)", text, re.MULTILINE)
         text = re.sub(r"^export ", "", text, flags=re.MULTILINE)

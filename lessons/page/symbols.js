@@ -12,7 +12,10 @@ function hide() {
   if (note.matches(":popover-open")) note.hidePopover();
 }
 
+let current = null; // the symbol whose meaning is shown
+
 function show(mark) {
+  current = mark;
   const [math, says, lesson] = notes[mark.dataset.symbol];
   note.innerHTML = `<span>${math}</span> <span></span>`;
   note.lastChild.textContent = `${says} (Lesson ${lesson})`;
@@ -30,7 +33,7 @@ addEventListener("pointerover", (event) => event.pointerType === "mouse" && show
 addEventListener("click", shown);
 addEventListener("focusin", (event) => marked(event) && show(marked(event)));
 addEventListener("focusout", hide);
-const scrolled = () => (document.activeElement.matches(MARKED) ? show(document.activeElement) : hide());
+const scrolled = () => note.matches(":popover-open") && show(current);
 addEventListener("scroll", scrolled, { passive: true, capture: true });
 addEventListener("keydown", (event) => {
   if (event.key === "Escape") hide();

@@ -135,7 +135,7 @@ def wanted(simulation: Simulation, chosen: dict, arrays: dict) -> dict:
         if of := getattr(control, "of", ""):
             (view,) = (v for v in simulation.views if getattr(v, "name", "") == of)
             options = [chosen | {control.name: n} for n in range(len(control.options))]
-            arrays_of = [simulation.arrays(at)[of] for at in options]
+            arrays_of = [np.round(simulation.arrays(at)[of], 6) for at in options]
             small[control.name] = [view.levels(array) for array in arrays_of]
     shown = [view.shown(arrays, chosen) for view in simulation.views]
     code = simulation.python(chosen).strip()
