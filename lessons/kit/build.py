@@ -92,12 +92,14 @@ class Page:
 
     def markdown(self, text: str) -> str:
         """Markdown with $formulas$ -> HTML."""
-        made = linked(self._markdown.render(text))
-        made = self.marker.code(made) if self.marker else made
-        made = made.replace('<div class="math block">', '<div class="math block" tabindex="0">')
+        rendered = linked(self._markdown.render(text))
+        rendered = self.marker.code(rendered) if self.marker else rendered
+        rendered = rendered.replace(
+            '<div class="math block">', '<div class="math block" tabindex="0">'
+        )
         # No line may begin with a comma that follows a formula.
         formula = r'(<span class="math inline">(?:(?!</span>).)*</span>[,.;:?)]+)'
-        return re.sub(formula, r'<span class="together">\1</span>', made)
+        return re.sub(formula, r'<span class="together">\1</span>', rendered)
 
     def inline(self, text: str) -> str:
         """One paragraph of Markdown -> HTML without the paragraph around it."""
@@ -105,8 +107,8 @@ class Page:
 
     def math(self, latex: str, display: bool = False) -> str:
         """A formula in LaTeX -> MathML."""
-        made = self._latex.convert_with_local_state(latex.strip(), displaystyle=display)
-        return self.marker.formula(made) if self.marker else made
+        mathml = self._latex.convert_with_local_state(latex.strip(), displaystyle=display)
+        return self.marker.formula(mathml) if self.marker else mathml
 
     def code(self, python: str) -> str:
         """Python -> HTML whose words have pygments' classes, for their colours."""

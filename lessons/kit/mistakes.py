@@ -169,9 +169,9 @@ def other_size(node, line, solution, whole):
         if re.fullmatch(r"\w+\.shape\[.*\]", text):
             yield size, f"In {{it}}, {words} stands where another size belongs."
         if whole:
-            said = f"In {{it}}, there is an extra division by {words}."
+            message = f"In {{it}}, there is an extra division by {words}."
             mean = " A loss that is a mean already contains this division."
-            yield f"({text}) / {size}", said + mean * ("loss" in solution.parameters[0])
+            yield f"({text}) / {size}", message + mean * ("loss" in solution.parameters[0])
             yield f"({text}) * {size}", f"In {{it}}, there is an extra factor: {words}."
 
 

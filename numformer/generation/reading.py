@@ -32,10 +32,10 @@ def _batches(rows: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], np.ndar
 
     The rows of a batch have one length, so there is no padding.
     """
-    of_length: dict[int, list[int]] = defaultdict(list)
+    numbers_by_length: dict[int, list[int]] = defaultdict(list)
     for number, row in enumerate(rows):
-        of_length[len(row)].append(number)
-    for length, numbers in of_length.items():
+        numbers_by_length[len(row)].append(number)
+    for length, numbers in numbers_by_length.items():
         size = max(1, LARGEST // length)
         for first in range(0, len(numbers), size):
             batch = numbers[first : first + size]

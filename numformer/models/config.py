@@ -245,11 +245,10 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
         frequencies = self.rotary_frequencies
         if not isinstance(self.key_value_heads, tuple) and len(frequencies) < 2:
             return self
-        groups, own = (
-            self._groups[layer % len(self._groups)],
-            frequencies and (frequencies[layer % len(frequencies)],),
-        )
-        return replace(self, key_value_heads=groups, rotary_frequencies=own)
+        groups = self._groups[layer % len(self._groups)]
+        if frequencies:
+            frequencies = (frequencies[layer % len(frequencies)],)
+        return replace(self, key_value_heads=groups, rotary_frequencies=frequencies)
 
     @property
     def _groups(self) -> tuple[int | None, ...]:

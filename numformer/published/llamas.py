@@ -164,11 +164,11 @@ def table(
     that positions turn.
     """
     factor = times(turned, "turned times") + times(scores)
-    of_norm = config.qk_norm != "none"
+    has_norm = config.qk_norm != "none"
     row: dict[str, Any] = dict(embedding="", outer="", output="o_proj", final="norm")
-    row |= dict(query=", in halves" + factor * (not of_norm), gates="gate_proj+up_proj")
+    row |= dict(query=", in halves" + factor * (not has_norm), gates="gate_proj+up_proj")
     row |= dict(q_norm="q_norm", k_norm="k_norm", key_norm=norm + ", in halves")
-    row |= dict(query_norm=row["key_norm"] + factor * of_norm, final_norm=norm)
+    row |= dict(query_norm=row["key_norm"] + factor * has_norm, final_norm=norm)
     row |= dict(norm=norm, turned=times(turned**0.5, "queries and keys times")) | changes
     for name, text in dict(norms=norms, projections=projections, network=network).items():
         row[name] = text.format(**row)

@@ -34,8 +34,8 @@ def test_each_part_of_a_symbol_is_marked(builder):
     assert marks == [("W^Q", "W"), ("W^Q", "Q"), (r"\top", "⊤"), ("x", "x"), ("i", "i")]
     assert page.markdown("`memory`, `me`").count('<code data-symbol="H">memory</code>') == 1
     assert page.marker.used == {"W^Q", r"\top", "x", "i", "H"}
-    told = symbols.notes(page.marker.used, 4, builder.Page().math)
-    assert symbols.in_lesson(4)["H"].says in told
+    notes = symbols.notes(page.marker.used, 4, builder.Page().math)
+    assert symbols.in_lesson(4)["H"].says in notes
 
 
 def test_a_letter_that_the_table_lacks_is_refused(builder):
@@ -44,28 +44,28 @@ def test_a_letter_that_the_table_lacks_is_refused(builder):
 
 
 def test_the_meaning_of_a_symbol_comes_to_mouse_finger_and_keyboard(open_page):
-    said = ".symbol-says:popover-open"
+    note = ".symbol-says:popover-open"
     says = symbols.in_lesson(3)["Q"].says
     page = open_page("lesson_03_scaled_dot_product.html")
     formula = page.locator("article > section > .math.block, article > .math.block").first
     query = formula.locator('[data-symbol="Q"]').first
     query.hover()
-    assert says in page.locator(said).inner_text()
+    assert says in page.locator(note).inner_text()
     page.mouse.move(0, 0)
-    assert page.locator(said).count() == 0
+    assert page.locator(note).count() == 0
     formula.focus()
     place = formula.locator("[data-symbol]").evaluate_all(
         "all => all.findIndex(mark => mark.dataset.symbol === 'Q')"
     )
     for _ in range(place + 1):
         page.keyboard.press("ArrowRight")
-    assert says in page.locator(said).inner_text()
+    assert says in page.locator(note).inner_text()
     page.keyboard.press("Escape")
-    assert page.locator(said).count() == 0
+    assert page.locator(note).count() == 0
     phone = open_page("lesson_03_scaled_dot_product.html", 390, has_touch=True)
     phone.locator(".math.block [data-symbol='Q']").first.tap()
-    assert says in phone.locator(said).inner_text()
-    box = phone.locator(said).bounding_box()
+    assert says in phone.locator(note).inner_text()
+    box = phone.locator(note).bounding_box()
     assert box["x"] >= 0 and box["x"] + box["width"] <= 390
 
 

@@ -344,10 +344,10 @@ def test_missing_settings_have_the_defaults_of_transformers(kind):
     for name, default in defaults.items():
         without = {key: value for key, value in values.items() if key != name}
         try:
-            said = read(kind, without)
+            config = read(kind, without)
         except nf.InputError:  # a required setting, such as a size
             continue
-        assert said == read(kind, without | {name: default}), name
+        assert config == read(kind, without | {name: default}), name
         compared.append(name)
     assert {*DERIVED.get(kind, {})} < {*compared}
 

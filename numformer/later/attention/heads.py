@@ -31,8 +31,8 @@ class QueryKeyHeads(BiasedHeads):
     """x (B, T, D) at places -> (B, H, T, K): queries or keys, normalised and rotated.
 
     `norm` normalises each query or key of size K (QK-norm), which bounds the scores (Henry et al.
-    2020; Dehghani et al. 2023), or, if it is `joint`, those of all heads as one vector of size H K
-    (OLMo 2). `rotary` then rotates each by its position. Both are optional.
+    2020; Dehghani et al. 2023). A `joint` norm takes all heads of a position as one vector of size
+    H K (OLMo 2). `rotary` then rotates each by its position. Both are optional.
     """
 
     def __init__(
