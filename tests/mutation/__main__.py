@@ -291,17 +291,20 @@ def swap_code(changed: types.CodeType, functions: list[tuple[types.FunctionType,
 def closest_tests(items: list[pytest.Item], path: Path, observed: dict) -> list[pytest.Item]:
     """Up to MOST_TESTS of the tests that run a function of the file `path`, in the order to run.
 
-    One test of each test function comes first (four, if the files are of the same room; sixteen of
-    the file's own tests), then another of each, and so on, with layers, devices and tests that run
-    few functions first. Chosen tests run in this order: those of the file, those of layers, then
-    the quick ones.
+    First come tests that run a function which no test before them runs, and one test of each test
+    function (four, if the files are of the same room; sixteen of the file's own tests), then as
+    many again, and so on, with layers, devices and tests that run few functions first. Chosen tests
+    run in this order: those of the file, those of layers, then the quick ones.
     """
-    met, order = Counter(), {}
+    met, runs, order = Counter(), Counter(), {}
     for item in sorted(items, key=lambda item: len(observed[item.nodeid][1])):
         name = item.path.stem
         foreign = [f"test_{path.stem}", "test_layers", "test_stand_in", name].index(name)
         at_once = 16 if foreign == 0 else 4 if item.path.parent.name == path.parent.name else 1
-        order[item] = met[item.path, item.originalname] // at_once, foreign, len(order)
+        fewest = min(runs[function] for function in observed[item.nodeid][1])
+        earlier = min(fewest, met[item.path, item.originalname] // at_once)
+        order[item] = earlier, foreign, len(order)
+        runs.update(observed[item.nodeid][1])
         met[item.path, item.originalname] += 1
     chosen = sorted(items, key=order.get)[:MOST_TESTS]
 
