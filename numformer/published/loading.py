@@ -112,7 +112,7 @@ def _require_valid(folder: Path, build: Callable) -> Any:
         return build()
     except InputError:
         raise
-    except (TypeError, ValueError, AttributeError, LookupError) as problem:
+    except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as problem:
         rule = "the .json files of a published model are unchanged"
         raise InputError(rule, f"{folder} ({problem})", "Download them again.") from None
 

@@ -35,42 +35,36 @@ def rope(foreign: ForeignConfig, width: int, base: float, scaling: Mapping[str, 
     plain, limit = base ** (-2 * pair / width), foreign.get("max_position_embeddings", None)
     trained = scaling.get("original_max_position_embeddings") or limit
     trained = foreign.get("original_max_position_embeddings", trained)
-    kept, factor, longest = np.zeros(len(pair)), scaling.get("factor") or 1.0, None
-    if kind == "default":
-        divisors, scale = np.ones(len(pair)), 1.0
-    elif kind == "linear":
-        divisors, scale = np.full(len(pair), factor), 1.0
+    kept, divisors, scale, longest = np.zeros(len(pair)), 1.0, 1.0, None
+    if kind == "linear":
+        divisors = scaling["factor"]
     elif kind == "dynamic":  # up to this length, it does not divide
-        divisors, scale, longest = np.ones(len(pair)), 1.0, limit
+        longest = limit
     elif kind == "llama3":
         low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
         kept = np.clip((trained * plain / (2 * math.pi) - low) / (high - low), 0, 1)
-        divisors, scale = np.full(len(pair), factor), 1.0
+        divisors = scaling["factor"]
     elif kind == "yarn":
-        factor = scaling.get("factor") or limit / trained
-        fast, slow = scaling.get("beta_fast") or 32, scaling.get("beta_slow") or 1
+        divisors = scaling.get("factor") or limit / trained
         first, last = (
             width * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(base))
-            for turns in (fast, slow)
+            for turns in (scaling.get("beta_fast") or 32, scaling.get("beta_slow") or 1)
         )
         if scaling.get("truncate", True):
             first, last = math.floor(first), math.ceil(last)
         first, last = max(first, 0), min(last, width - 1)
-        kept = 1 - np.clip((pair - first) / (last - first or 0.001), 0, 1)
+        kept = 1 - np.clip((pair - first) / (last - first or 1e-3), 0, 1)
         both: Any = (scaling.get("mscale"), scaling.get("mscale_all_dim"))
-        scale, below = (
-            1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1
-            for weight in (both if all(both) else (1, 0))
-        )
-        divisors, scale = np.full(len(pair), factor), scale / below
+        growth = 0.1 * math.log(max(divisors, 1))
+        above, below = both if all(both) else (1, 0)
+        scale = scaling.get("attention_factor") or (above * growth + 1) / (below * growth + 1)
     elif kind == "longrope":
+        divisors, longest = scaling["short_factor"], trained
         factor = scaling.get("factor") or limit / trained
-        divisors, longest = np.array(scaling["short_factor"]), trained
-        scale = math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1 else 1.0
-    else:
+        scale = math.sqrt(1 + math.log(max(factor, 1)) / math.log(trained))
+        scale = scaling.get("attention_factor") or scale
+    elif kind != "default":
         rule = f"the rope_type in rope_scaling is one of {', '.join(TYPES)}"
         raise InputError(rule, repr(kind), "Choose another model.")
-    if kind in ("yarn", "longrope"):
-        scale = scaling.get("attention_factor") or scale
     frequencies = plain * (kept + (1 - kept) / divisors)
     return Rope(tuple(frequencies.tolist()), scale, longest)

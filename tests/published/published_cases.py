@@ -50,6 +50,32 @@ SCALINGS: dict[str, dict[str, Any]] = {
     "longrope": dict(short_factor=[1.0, 1.5, 2.5, 4.0], long_factor=[9.0, 9.0, 9.0, 9.0])
     | dict(original_max_position_embeddings=32, factor=4.0),
 }
+YARN = dict(rope_type="yarn", original_max_position_embeddings=4096, rope_theta=1e6, factor=4.0)
+LONG: dict[str, Any] = dict(rope_type="longrope", rope_theta=1e4, factor=2.5)
+LONG |= dict(short_factor=[1.0, 1.5, 2.5, 4.5], long_factor=[9.0] * 4)
+LONG |= dict(original_max_position_embeddings=3000)
+ROPES: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    (dict(head_dim=24), dict(rope_type="default", rope_theta=5e4)),
+    (dict(head_dim=10), dict(rope_type="default", rope_theta=5e4, partial_rotary_factor=0.5)),
+    (dict(head_dim=24), dict(rope_type="linear", factor=4.0, rope_theta=5e4, attention_factor=2.0)),
+    (dict(head_dim=24), dict(rope_type="dynamic", factor=4.0, rope_theta=5e4)),
+    (dict(head_dim=128), SCALINGS["llama3"] | dict(rope_type="llama3", rope_theta=5e5)),
+    (dict(head_dim=128), YARN),
+    (dict(head_dim=128), YARN | dict(truncate=False, beta_fast=16, beta_slow=2)),
+    (dict(head_dim=64, max_position_embeddings=40000), YARN | dict(factor=None)),
+    (dict(head_dim=64), YARN | dict(factor=0.5)),
+    (dict(head_dim=64), YARN | dict(factor=1.5, mscale=0.7, mscale_all_dim=2.0)),
+    (dict(head_dim=64), YARN | dict(mscale=0.7)),
+    (dict(head_dim=64), YARN | dict(attention_factor=1.7)),
+    (dict(head_dim=6), YARN | dict(original_max_position_embeddings=150)),
+    (dict(head_dim=6), YARN | dict(beta_slow=1e-4)),
+    (dict(head_dim=10), YARN | dict(beta_fast=8, beta_slow=8.01, truncate=False)),
+    (dict(head_dim=8), LONG),
+    (dict(head_dim=8), LONG | dict(attention_factor=1.7)),
+    (dict(head_dim=8), LONG | dict(factor=0.8)),
+    (dict(head_dim=8, max_position_embeddings=24000), LONG | dict(factor=None)),
+]
+"""Settings of a model, and its rope_parameters."""
 QWEN2 = LLAMA | dict(model_type="qwen2", bos_token_id=None)
 QWEN3_MOE = QWEN2 | dict(model_type="qwen3_moe", moe_intermediate_size=20, num_experts=3)
 QWEN3_MOE |= dict(num_experts_per_tok=2, norm_topk_prob=True, router_aux_loss_coef=0.0, head_dim=6)

@@ -17,7 +17,8 @@ os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 
 import torch
 import transformers
-from published_cases import CASES, RandomModel, WritingModel
+from published_cases import CASES, ROPES, RandomModel, WritingModel
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from numformer.published.configs import ForeignConfig, end_ids
 from numformer.published.kinds import KINDS
@@ -216,30 +217,42 @@ def written(example: WritingModel, folder: Path, beam: int) -> list[list[int]]:
 
 
 class _Settings(dict):
-    """A config.json that notes the names of the settings that it may lack."""
+    """A config.json that notes the names of the settings that are read."""
 
     def __init__(self, values: dict):
         super().__init__(values)
-        self.optional: set[str] = set()
+        self.names: set[str] = set()
+
+    def __getitem__(self, name):
+        self.names.add(name)
+        return super().__getitem__(name)
 
     def get(self, name, default=None):
-        self.optional.add(name)
+        self.names.add(name)
         return super().get(name, default)
 
 
-def defaults(kind: str) -> dict[str, Any]:
-    """The default values of the settings that a config.json of this kind may lack.
+NOT_DEFAULT = {"qwen3_moe": dict(norm_topk_prob=True)}
+"""Settings in place of defaults that numformer refuses."""
 
-    Those that depend on other settings are left out.
-    """
-    settings = _Settings(CASES[kind])
-    KINDS[kind].config(ForeignConfig(settings))
-    KINDS[kind].factors(ForeignConfig(settings))
-    values = json.loads(transformers.AutoConfig.for_model(kind).to_json_string(use_diff=False))
-    names = settings.optional - {"head_dim", "num_key_value_heads", "num_decoder_layers"}
-    names -= {"decoder_start_token_id", "decoder_vocab_size", "rope_theta"}
-    names -= {"dense_act_fn", "is_gated_act", "layer_types", "no_rope_layers", "attention_types"}
-    names -= {"attention_layers", "ffn_hidden_size", "word_embed_proj_dim"}
-    names -= {"num_local_experts", "intermediate_size"}
-    names -= {"max_position_embeddings", "original_max_position_embeddings"}
-    return {name: values[name] for name in sorted(names) if values.get(name) is not None}
+
+def defaults(kind: str) -> dict[str, Any]:
+    """The settings of a model of this kind that numformer reads, with transformers' defaults."""
+    config = transformers.AutoConfig.for_model(kind, **NOT_DEFAULT.get(kind, {}))
+    settings = _Settings(json.loads(config.to_json_string(use_diff=False)))
+    for read in KINDS[kind][1::3]:
+        read(ForeignConfig(settings))
+    return {name: settings[name] for name in sorted(settings.names) if name in settings}
+
+
+def ropes() -> list[list]:
+    """Of ROPES, the angles of rotary positions from one position to the next, and their scale."""
+    return [rope(*settings) for settings in ROPES]
+
+
+def rope(settings: dict, scaling: dict) -> list:
+    if scaling["rope_type"] == "default":
+        scaling = scaling | dict(rope_type="linear", factor=1.0)
+    config = transformers.LlamaConfig(**settings, rope_parameters=scaling)
+    angles, scale = ROPE_INIT_FUNCTIONS[scaling["rope_type"]](config, "cpu")
+    return [angles.tolist(), scale]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from published_cases import CASES, RandomModel, V, WritingModel
+from published_cases import CASES, LONG, ROPES, RandomModel, V, WritingModel
 from safetensors.numpy import load_file, save_file
 
 import numformer as nf
@@ -24,6 +24,7 @@ from numformer.gradient_check import __main__ as gradient_check
 from numformer.published.configs import ForeignConfig
 from numformer.published.kinds import KINDS
 from numformer.published.loading import load_published
+from numformer.published.rope import rope
 from numformer.trained import model_of_run
 
 STORED = Path(__file__).with_name("published_reference.json")
@@ -328,28 +329,37 @@ def test_transformers_generates_the_stored_ids(name, tmp_path, reference):
     assert written == stored()[name]["written"]
 
 
-DERIVED: dict[str, dict] = {
-    "marian": dict(decoder_start_token_id=49, bad_words_ids=[]),
-    "gpt2": dict(n_inner=64),
-    "llama": dict(num_key_value_heads=4, head_dim=4, rope_theta=1e4),
-    "t5": dict(num_decoder_layers=2, decoder_start_token_id=0),
-}
-"""Settings that depend on others if a config.json lacks them, with their values in CASES."""
+def required(kind: str) -> dict:
+    """The settings without which a config.json of this kind is refused, as transformers has them."""
+    values = stored()["defaults"][kind]
+
+    def is_required(name: str) -> bool:
+        try:
+            read(kind, {key: value for key, value in values.items() if key != name})
+        except nf.InputError:
+            return True
+        return False
+
+    return {name: value for name, value in values.items() if is_required(name)}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_missing_settings_have_the_defaults_of_transformers(kind):
-    values, defaults = CASES[kind], stored()["defaults"][kind] | DERIVED.get(kind, {})
-    compared = []
-    for name, default in defaults.items():
-        without = {key: value for key, value in values.items() if key != name}
-        try:
-            config = read(kind, without)
-        except nf.InputError:  # a required setting, such as a size
-            continue
-        assert config == read(kind, without | {name: default}), name
-        compared.append(name)
-    assert {*DERIVED.get(kind, {})} < {*compared}
+    values = stored()["defaults"][kind]
+    assert len(required(kind)) <= 10 < len(values)
+    assert read(kind, required(kind)) == read(kind, values)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_size_of_zero_is_refused(kind, tmp_path, complaint):
+    values = required(kind)
+    sizes = [name for name in values if type(values[name]) is int and name != "pad_token_id"]
+    for name in sizes:
+        (tmp_path / "config.json").write_text(
+            json.dumps(dict(model_type=kind) | values | {name: 0}), encoding="utf-8", newline=""
+        )
+        save_file({"wte": np.zeros(2, np.float32)}, tmp_path / "model.safetensors")
+        assert re.search("received .*(0|-[12]|zero)", complaint(nf.load, tmp_path)), name
 
 
 def read(kind: str, values: dict) -> tuple[dict, dict]:
@@ -373,13 +383,38 @@ def reads(kind: str, values: dict, name: str, default) -> bool:
 def test_every_number_and_switch_that_is_read_has_an_effect(kind):
     """In one of the cases, since one setting may switch others on."""
     forms = [values for values in CASES.values() if values["model_type"] == kind]
+    no_effect = {*required(kind), "max_position_embeddings"}  # the longest rotary positions
     for name, default in stored()["defaults"][kind].items():
-        if isinstance(default, int | float):
+        if isinstance(default, int | float) and name not in no_effect:
             assert any(reads(kind, values, name, default) for values in forms), name
 
 
 def test_the_defaults_of_transformers_are_the_stored_ones(reference):
     assert {kind: reference.defaults(kind) for kind in KINDS} == stored()["defaults"]
+    np.testing.assert_equal(reference.ropes(), stored()["ropes"])
+
+
+@pytest.mark.parametrize("number", range(len(ROPES)))
+def test_the_angles_of_rotary_positions(number):
+    settings, scaling = ROPES[number]
+    angles, scale = stored()["ropes"][number]
+    width = int(settings["head_dim"] * scaling.get("partial_rotary_factor", 1))
+    values = dict(max_position_embeddings=2048) | settings | dict(rope_parameters=scaling)
+    result = rope(ForeignConfig(values), width, scaling["rope_theta"])
+    np.testing.assert_allclose(result.frequencies, angles, rtol=2e-6)
+    np.testing.assert_allclose(result.factor, scale, rtol=1e-12)
+    longest = dict(dynamic=2048, longrope=3000)
+    assert result.longest == longest.get(scaling["rope_type"])
+    assert all(type(angle) is float for angle in result.frequencies)
+
+
+def test_the_length_of_training_may_stand_outside_the_rotary_settings():
+    short = {n: value for n, value in LONG.items() if n != "original_max_position_embeddings"}
+    for where, scaling in ((dict(original_max_position_embeddings=3000), LONG), ({}, short)):
+        outside = dict(max_position_embeddings=3000) | where
+        old = dict(rope_scaling=scaling | dict(rope_type="su"))
+        same = rope(ForeignConfig(outside | old), 8, 1e4)
+        assert same == rope(ForeignConfig(dict(rope_parameters=LONG)), 8, 1e4)
 
 
 def store() -> None:
@@ -387,6 +422,7 @@ def store() -> None:
     import published_reference as reference
 
     numbers: dict = {"defaults": {kind: reference.defaults(kind) for kind in KINDS}}
+    numbers["ropes"] = reference.ropes()
     for name, values in CASES.items():
         with tempfile.TemporaryDirectory() as temporary:
             example = RandomModel(name, values)
