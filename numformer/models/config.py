@@ -232,8 +232,7 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
     @property
     def period(self) -> int:
         """The number of layers after which the choices repeat."""
-        several = self.mixers, self.feed_forwards, self._groups, self.rotary_frequencies or ((),)
-        return math.lcm(*map(len, several))
+        return math.lcm(*map(len, (self.mixers, self.feed_forwards, self._groups)))
 
     def choice(self, field: str, layer: int) -> Any:
         """Return the entry that the field `mixers` or `feed_forwards` names for a layer."""
@@ -412,7 +411,7 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
             return entries + cross * matrix_entries(self, self.heads)
 
         entries = [layer_entries(n) for n in range(self.period)]
-        positions = (self.longest or 0) if self.positions == "learned" else 0
+        positions = self.longest if self.positions == "learned" else 0
         rounds, rest = divmod(self.layers, self.period)  # no loop over `layers`: it may be huge
         return rounds * sum(entries) + sum(entries[:rest]) + self.embedding_width * positions
 

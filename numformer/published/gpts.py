@@ -14,7 +14,7 @@ def read(foreign: ForeignConfig, ids: dict, tied: bool = True, **names: str) -> 
     `names` are those of settings whose names differ; the defaults are those of GPT-2.
     """
     names = dict(d_model="n_embd", layers="n_layer", heads="n_head", d_ff="n_inner") | names
-    names = dict(activation="activation_function", dropout="resid_pdrop") | names
+    names = dict(dropout="resid_pdrop") | names
     d_model = foreign[names["d_model"]]
     return dict(
         vocabulary=foreign["vocab_size"],
@@ -117,7 +117,6 @@ def read_gpt_neo(foreign: ForeignConfig) -> dict:
     ours |= dict(attention_bias=False, attention_output_bias=True)
     types = foreign.get("attention_types", [[["global", "local"], 12]])
     kinds = [kind for names, count in types for _ in range(count) for kind in names]
-    kinds = foreign.get("attention_layers", kinds)
     known = {"global": "attention", "local": "window"}
     mixers = in_turn(
         [ForeignConfig({"attention_types": k}).choice("attention_types", known) for k in kinds]
@@ -163,8 +162,7 @@ def read_opt(foreign: ForeignConfig) -> dict:
     # The model of 350 million parameters has a norm after each sublayer, and projected embeddings.
     foreign.require(do_layer_norm_before=True, _remove_final_layer_norm=False)
     foreign.require(word_embed_proj_dim=foreign["hidden_size"])
-    names: dict[str, Any] = HIDDEN | dict(d_ff="ffn_dim", dropout="dropout")
-    ours: dict[str, Any] = read(foreign, dict(padding=1, start=2, end=2), **names)
+    ours: dict[str, Any] = read(foreign, dict(padding=1, start=2, end=2), **HIDDEN)
     ours |= activation(foreign, "activation_function", "relu")
     ours |= dict(p_drop=foreign.get("dropout", 0.1), d_ff=foreign["ffn_dim"])
     ours |= dict.fromkeys(["attention_bias", "feed_forward_bias"], foreign.get("enable_bias", True))
@@ -282,15 +280,11 @@ _FALCON = """
 
 def read_gpt_bigcode(foreign: ForeignConfig) -> dict:
     foreign.require(scale_attn_weights=True, add_cross_attention=False)
-    ours: dict[str, Any] = read(foreign, GPT2_ENDS, attention_dropout="attn_pdrop")
+    ours: dict[str, Any] = read(foreign, GPT2_ENDS)
     ours |= activation(foreign, "activation_function", "gelu_pytorch_tanh")
-    ours |= {
-        n: foreign.get(t, 0.1)
-        for n, t in dict(p_drop="resid_pdrop", attention_dropout="attn_pdrop").items()
-    }
-    ours |= (
-        dict(key_value_heads=1) if foreign.get("multi_query", True) and ours["heads"] > 1 else {}
-    )
+    ours |= dict(p_drop=foreign.get("resid_pdrop", 0.1))
+    ours |= dict(attention_dropout=foreign.get("attn_pdrop", 0.1))
+    ours |= dict(key_value_heads=1) if foreign.get("multi_query", True) else {}
     return ours | dict(positions="learned", max_length=foreign["n_positions"])
 
 

@@ -71,7 +71,7 @@ def read(foreign: ForeignConfig, ids: dict, tied: bool = False, groups: int | No
     """What most of these models have; the defaults are of ids, tying and key and value heads."""
     heads, d_model = foreign["num_attention_heads"], foreign["hidden_size"]
     size = foreign.get("head_dim", d_model // heads)
-    groups = foreign.get("num_key_value_heads", groups or heads)
+    groups = foreign.get("num_key_value_heads", groups)
     return dict(
         vocabulary=foreign["vocab_size"],
         d_model=d_model,
@@ -168,7 +168,7 @@ def table(
     row: dict[str, Any] = dict(embedding="", outer="", output="o_proj", final="norm")
     row |= dict(query=", in halves" + factor * (not has_norm), gates="gate_proj+up_proj")
     row |= dict(q_norm="q_norm", k_norm="k_norm", key_norm=norm + ", in halves")
-    row |= dict(query_norm=row["key_norm"] + factor * has_norm, final_norm=norm)
+    row |= dict(query_norm=row["key_norm"] + factor, final_norm=norm)
     row |= dict(norm=norm, turned=times(turned**0.5, "queries and keys times")) | changes
     for name, text in dict(norms=norms, projections=projections, network=network).items():
         row[name] = text.format(**row)
@@ -280,8 +280,8 @@ def read_stablelm(foreign: ForeignConfig) -> dict:
     foreign.require(qk_layernorm=False)  # a norm for each head, in one model of the family
     ours: dict[str, Any] = read(foreign, dict(start=0, end=0), groups=32)
     ours |= activation(foreign, "hidden_act", "silu", GATES)
-    ours |= dict(attention_bias=foreign.get("use_qkv_bias", False), feed_forward_bias=False)
-    ours |= dict(attention_output_bias=False) if ours["attention_bias"] else {}
+    ours |= dict(attention_bias=foreign.get("use_qkv_bias", False), attention_output_bias=False)
+    ours |= dict(feed_forward_bias=False)
     ours |= dict(epsilon=foreign.get("layer_norm_eps", 1e-5))
     ours |= dict(p_drop=foreign.get("hidden_dropout", 0.0))
     if foreign.get("use_parallel_residual", False):
@@ -363,9 +363,11 @@ def read_gemma3(foreign: ForeignConfig) -> dict:
     every, layers = foreign.get("sliding_window_pattern", 6), range(ours["layers"])
     types = ["sliding_attention" if (n + 1) % every else "full_attention" for n in layers]
     types = foreign.get("layer_types", types)
-    bases = {kind: each.get("rope_theta", 1e6) for kind, each in rotations.items()}
-    each = {kind: rope(foreign, ours["d_k"], bases[kind], rotations[kind]) for kind in rotations}
-    ours |= dict(rotary_frequencies=in_turn([each[kind].frequencies for kind in types]))
+    frequencies = {
+        kind: rope(foreign, ours["d_k"], scaling["rope_theta"], scaling).frequencies
+        for kind, scaling in rotations.items()
+    }
+    ours |= dict(rotary_frequencies=in_turn([frequencies[kind] for kind in types]))
     return ours | windows(foreign, foreign.get("sliding_window", 4096), types)
 
 

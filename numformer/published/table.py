@@ -23,14 +23,15 @@ class Layout(NamedTuple):
 
 def _turned(config) -> int:
     """How many values of a head turn; they come first."""
-    return 2 * max(map(len, config.rotary_frequencies), default=config.key_size // 2)
+    turning = config.rotary_frequencies
+    return 2 * max(map(len, turning)) if turning else config.key_size
 
 
 def _of_turned(change: Callable[[np.ndarray], np.ndarray]) -> Callable:
     """Return a function of x (..., H K) that changes the values (..., H, W) that turn."""
 
     def layout(x, config):
-        heads = x.reshape(*x.shape[:-1], -1, config.key_size)
+        heads = x.reshape(-1, config.key_size)
         count = _turned(config)
         return np.concatenate([change(heads[..., :count]), heads[..., count:]], -1).reshape(x.shape)
 

@@ -17,7 +17,7 @@ os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 
 import torch
 import transformers
-from published_cases import CASES, ROPES, RandomModel, WritingModel
+from published_cases import ROPES, RandomModel, WritingModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from numformer.published.configs import ForeignConfig, end_ids

@@ -9,6 +9,7 @@ from published_cases import CASES, GPT2, LLAMA, MARIAN, TWO, V
 import numformer as nf
 from numformer.published.configs import ForeignConfig, write_gpt2, write_marian
 from numformer.published.kinds import KINDS
+from numformer.published.llamas import granite_factors, in_turn, times
 
 SIZES = {
     "marian": dict(source_vocabulary=V, d_model=16, d_ff=24, heads=2, layers=2, decoder_layers=2)
@@ -181,10 +182,73 @@ def test_two_rotary_settings_that_differ_are_refused(complaint):
     assert "rope_scaling" in complaint(read, "llama", base | dict(rope_scaling=dict(factor=1)))
 
 
-def test_settings_that_follow_from_others():
-    assert read("llama", LLAMA | dict(num_attention_heads=2))["d_k"] == 8
-    shared = MARIAN | dict(decoder_vocab_size=V + 7)
-    assert read("marian", shared)["target_vocabulary"] == V
+EIGHTH = dict(rope_type="linear", factor=8.0, rope_theta=1e4)
+FOLLOWING: list[tuple[str, dict, dict]] = [
+    ("llama", dict(num_attention_heads=2), dict(d_k=8)),
+    ("llama", dict(num_key_value_heads=None), dict(key_value_heads=None)),
+    ("llama", dict(rope_scaling=dict(type="dynamic", factor=2)), dict(rotary_longest=2048)),
+    ("marian", dict(decoder_vocab_size=V + 7), dict(target_vocabulary=V)),
+    ("phi", dict(head_dim=16, partial_rotary_factor=0.3), dict(rotary_frequencies=((1, 0.01),))),
+    ("stablelm", dict(use_qkv_bias=True), dict(attention_bias=True, attention_output_bias=False)),
+    (
+        "gemma3_text",
+        dict(rope_scaling=EIGHTH, rope_theta=10000.0, layer_types=["full_attention"] * 3),
+        dict(rotary_frequencies=((1 / 8, 10000.0 ** (-1 / 3) / 8, 10000.0 ** (-2 / 3) / 8),)),
+    ),
+    ("gptj", dict(rotary_dim=12), dict(rotary_frequencies=None)),
+    (
+        "gpt_neo",
+        dict(attention_types=[[["global", "local"], 1]]),
+        dict(mixers=("attention", "window")),
+    ),
+    ("gpt_neo", dict(attention_types=[[["local"], 2]]), dict(mixers=("window",))),
+    ("bloom", dict(n_head=1), dict(heads=1)),
+    ("bloom", dict(hidden_size=None, n_embed=32), dict(d_model=32)),
+    (
+        "falcon",
+        dict(multi_query=False, new_decoder_architecture=False),
+        dict(key_value_heads=None, rotary_frequencies=None),
+    ),
+    (
+        "falcon",
+        dict(new_decoder_architecture=True, parallel_attn=False),
+        dict(sublayers="parallel"),
+    ),
+    ("distilbert", {}, dict(epsilon=1e-12)),
+]
+"""Settings of a kind, and what follows from them; None for a field that has its default."""
+
+
+@pytest.mark.parametrize(("kind", "changes", "ours"), FOLLOWING)
+def test_settings_that_follow_from_others(kind, changes, ours):
+    values = dict(max_position_embeddings=2048) | CASES[kind] | changes
+    config = read(kind, {name: value for name, value in values.items() if value is not None})
+    for name, value in ours.items():
+        assert config.get(name) == value
+
+
+def test_the_output_of_a_bare_encoder_shares_the_embedding():
+    values = CASES["bert"] | dict(tie_word_embeddings=False)
+    arrays = {"embeddings.word_embeddings.weight": (), "lm_head.bias": ()}
+    assert KINDS["bert"].config(ForeignConfig(values, [*arrays][:1]))["tied"]
+    assert not KINDS["bert"].config(ForeignConfig(values, arrays))["tied"]
+
+
+def test_choices_of_layers_repeat_after_the_shortest_period():
+    for values in ("a", "aa", "aba", "abab", "abb", "aab"):
+        shortest = {"aa": "a", "aba": "ab", "abab": "ab"}
+        assert in_turn([*values]) == (*shortest.get(values, values),)
+    assert in_turn([]) == ()
+
+
+def test_factors_stand_in_the_table_unless_they_are_1():
+    assert (times(1.0), times(2.0), times(0.5, "turned times")) == (
+        "",
+        ", times 2.0",
+        ", turned times 0.5",
+    )
+    granite = dict(hidden_size=48, num_attention_heads=3, attention_multiplier=0.5)
+    assert granite_factors(ForeignConfig(granite))["scores"] == 2.0
 
 
 def test_the_config_of_a_written_marian():

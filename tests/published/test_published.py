@@ -330,7 +330,7 @@ def test_transformers_generates_the_stored_ids(name, tmp_path, reference):
 
 
 def required(kind: str) -> dict:
-    """The settings without which a config.json of this kind is refused, as transformers has them."""
+    """The settings that a config.json of this kind must have, with transformers' values."""
     values = stored()["defaults"][kind]
 
     def is_required(name: str) -> bool:
