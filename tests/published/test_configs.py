@@ -192,8 +192,8 @@ FOLLOWING: list[tuple[str, dict, dict]] = [
     ("stablelm", dict(use_qkv_bias=True), dict(attention_bias=True, attention_output_bias=False)),
     (
         "gemma3_text",
-        dict(rope_scaling=EIGHTH, rope_theta=10000.0, layer_types=["full_attention"] * 3),
-        dict(rotary_frequencies=((1 / 8, 10000.0 ** (-1 / 3) / 8, 10000.0 ** (-2 / 3) / 8),)),
+        dict(rope_scaling=EIGHTH, rope_theta=1e4, layer_types=["full_attention"] * 3),
+        dict(rotary_frequencies=((1 / 8, 1e4 ** (-1 / 3) / 8, 1e4 ** (-2 / 3) / 8),)),
     ),
     ("gptj", dict(rotary_dim=12), dict(rotary_frequencies=None)),
     (

@@ -7,6 +7,7 @@ import pytest
 from published_cases import CASES, RandomModel
 from safetensors.numpy import load_file, save_file
 
+from numformer.published.kinds import KINDS
 from numformer.published.loading import load_published
 
 
@@ -27,19 +28,20 @@ IGNORED = {
 """Arrays of files that transformers wrote, which hold nothing that our models lack."""
 
 
-@pytest.mark.parametrize("kind", IGNORED)
+@pytest.mark.parametrize("kind", KINDS)
 def test_arrays_that_our_model_does_not_need_are_left_out(kind, tmp_path, complaint):
     """Even without the prefix of all names; elsewhere an array of the same name is refused."""
     example, array = RandomModel(kind, CASES[kind], np.float32), np.ones(3, np.float32)
-    expected, prefix = example.model.state_dict(), {"gpt2": "transformer.", "bert": "bert."}
-    for form in ("", prefix.get(kind, "")):
-        folder = change(example.save(tmp_path), added=dict.fromkeys(IGNORED[kind], array))
+    table = KINDS[kind].table_for(example.model.config, CASES[kind])
+    expected, ignored = example.model.state_dict(), IGNORED.get(kind, [])
+    for form in ("", table.optional):
+        folder = change(example.save(tmp_path), added=dict.fromkeys(ignored, array))
         path = folder / "model.safetensors"
         save_file({n.removeprefix(form): values for n, values in load_file(path).items()}, path)
         state = load_published(folder)[0].state_dict()
         assert state.keys() == expected.keys()
         assert all(np.allclose(state[name], expected[name], rtol=1e-6) for name in expected)
-    for name in IGNORED[kind]:
+    for name in ignored:
         folder = change(example.save(tmp_path), added={f"other.{name}": array})
         assert f"received other.{name}, [3], which belongs to none" in complaint(
             load_published, folder
