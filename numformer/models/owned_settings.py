@@ -22,17 +22,16 @@ class OwnedSettings(Settings):
 
         An entry that was registered after this class was defined may have settings, too.
         """
-        base: Any = vars(cls).get("extends", cls)
         entries: list[Any] = []
         for name, registry in cls.registries.items():
-            field = base.__dataclass_fields__[name]
+            field = cls.__dataclass_fields__[name]
             chosen = parse_value(field, values.get(name, field.default))
             chosen = chosen if isinstance(chosen, tuple) else (chosen,)
             for choice, entry in registry.items():
                 if choice in chosen or own_names(entry) & values.keys():
                     entries.append(entry)
-        own = [kind for kind in settings_classes(entries) if not issubclass(base, kind)]
-        kind: Any = class_with_settings(base, (*own,)) if own else base
+        own = [kind for kind in settings_classes(entries) if not issubclass(cls, kind)]
+        kind: Any = class_with_settings(cls, (*own,)) if own else cls
         return super().__new__(kind, **values)
 
     def __setstate__(self, values: dict[str, Any]) -> None:
@@ -74,7 +73,7 @@ def settings_classes(entries: Iterable[Any]) -> list[type[Settings]]:
     """Return the Settings classes of registry entries, without those that are bases of others."""
     kinds = [*dict.fromkeys(getattr(entry, "Settings", Settings) for entry in entries)]
     bases = {base for kind in kinds for base in kind.__mro__[1:]}
-    return [kind for kind in kinds if kind not in bases and kind is not Settings]
+    return [kind for kind in kinds if kind not in bases]
 
 
 def own_settings(entry: Any) -> tuple[Field, ...]:
@@ -95,6 +94,5 @@ def class_with_settings(config: Any, own: tuple[type, ...]) -> Any:
         values = {setting.name: getattr(self, setting.name) for setting in fields(self)}
         return partial(config, **values), ()
 
-    names = dict(__module__=config.__module__, __qualname__=config.__qualname__)
-    content = dict(names, extends=config, __reduce__=reduce)
-    return dataclass(frozen=True, kw_only=True)(type(config.__name__, (config, *own), content))
+    content = dict(__module__=config.__module__, __reduce__=reduce)
+    return dataclass(frozen=True)(type(config.__name__, (config, *own), content))

@@ -208,6 +208,41 @@ def test_layers_and_functions_have_the_paper_s_defaults_too(called, defaults):
         assert {p.name: p.default for p in parameters if p.default is not p.empty} == defaults
 
 
+SMALL = dict(vocabulary=V, d_model=8, d_ff=8, heads=2, layers=1)
+
+
+@pytest.mark.parametrize("sublayers", ["parallel", "parallel_one_norm"])
+def test_parallel_sublayers_are_attention_and_a_dense_network(sublayers, complaint):
+    parallel = dict(norm="pre", sublayers=sublayers)
+    message = complaint(nf.LanguageModel.Config, **SMALL, **parallel, feed_forwards="experts")
+    assert f"sublayers {sublayers}, feed_forwards experts. Choose" in message
+    assert f"sublayers {sublayers}, feed_forwards dense. Choose" in complaint(
+        nf.Config.base, V, **parallel
+    )
+    layer = nf.LanguageModel(nf.LanguageModel.Config(**SMALL, **parallel)).tower.layers[0]
+    shared = layer.feed_forward.norm is layer.self_attention.norm
+    assert shared == (sublayers == "parallel_one_norm")
+
+
+def test_rotary_frequencies_are_those_of_pairs(complaint):
+    rotary = dict(SMALL, positions="rotary")  # heads of two pairs
+    assert nf.LanguageModel.Config(**rotary, rotary_frequencies=((1.0, 0.1), ()))
+    message = complaint(nf.LanguageModel.Config, **rotary, rotary_frequencies=((), (1.0, 0.1, 0.2)))
+    assert "received 3 frequencies, d_k 4. Leave some out" in message
+
+
+def test_a_config_of_many_layers_is_built_at_once():
+    assert nf.LanguageModel.Config(vocabulary=V, layers=10**9, mixers="attention,window").layers
+
+
+def test_cross_attention_has_settings_that_its_stack_may_not_need(complaint):
+    settings = dict(mixers="state_space", attention_bias=True)
+    assert nf.Config.base(V, d_model=8, d_ff=8, heads=2, layers=1, **settings).attention_bias
+    assert "attention_bias belongs to mixers" in complaint(
+        nf.LanguageModel.Config, **SMALL, **settings
+    )
+
+
 def test_the_plain_formula_is_a_choice_where_nothing_asks_for_more(complaint):
     plain = dict(vocabulary=V, d_model=8, heads=2, attention_function="scaled_dot_product")
     assert nf.LanguageModel.Config(**plain).attention_function == "scaled_dot_product"

@@ -44,8 +44,12 @@ def bert(**changes):
     return model
 
 
+NARROW_OR_NOT = [{}, dict(embedding_size=5), dict(segments=None, tied=False)]
+NARROW_OR_NOT += [dict(embedding_size=5, segments=None, embedding_norm=False)]
+
+
 @pytest.mark.parametrize("layer", [Relating, Segmented])
-@pytest.mark.parametrize("changes", [{}, dict(embedding_size=5), dict(segments=None, tied=False)])
+@pytest.mark.parametrize("changes", NARROW_OR_NOT)
 def test_gradients_of_what_bert_has_besides(layer, changes):
     rows = [*check(layer(bert(**changes)), [IDS, None if "segments" in changes else SEGMENTS])]
     assert rows and all(row.passed for row in rows)

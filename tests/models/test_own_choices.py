@@ -88,11 +88,19 @@ def test_a_config_has_the_settings_of_a_choice_of_one_s_own(choice, complaint):
     assert replace(without, slope=0.3) == config == replace(config, layers=2)
     assert replace(nf.Transformer.Config.base(V, **SIZES), **{choice: "mine"}) == without
     assert pickle.loads(pickle.dumps(config)) == config
+    assert repr(config).startswith("Config(slope=0.3, ")
     assert "slope is a number above 0" in complaint(replace, config, slope=-1.0)
     text = complaint(replace, config, **{choice: fields_of(choice).default})
     assert f"slope belongs to {choice} mine" in text
     assert f"{choice} mine" in complaint(nf.Transformer.Config.base, V, slope=0.3)
     assert "received slpoe. Did you mean slope?" in complaint(replace, config, slpoe=0.3)
+
+
+def test_pickles_of_the_previous_version_hold_several_values_as_text(choice):
+    config = nf.Transformer.Config.base(V, **SIZES, mixers="attention,window")
+    other = object.__new__(type(config))
+    other.__setstate__(vars(config) | dict(mixers="attention,window"))
+    assert other == config and other.mixers == ("attention", "window")
 
 
 def fields_of(choice: str):

@@ -58,7 +58,7 @@ def require_pairs(d_k: int, frequencies: Sequence[Sequence[float]] = ()) -> None
             f"d_k {d_k}",
             "Change d_k, or d_model and heads, or use other position encodings.",
         )
-    if max(map(len, frequencies), default=0) > d_k // 2:
+    if any(len(pairs) > d_k // 2 for pairs in frequencies):
         raise InputError(
             "rotary_frequencies has at most one frequency for each pair of values",
             f"{max(map(len, frequencies))} frequencies, d_k {d_k}",
