@@ -27,10 +27,10 @@ class Decoder(NamedTuple):
 
 def in_turn(values: Sequence) -> tuple:
     """What each layer has -> the shortest tuple through which the layers can cycle."""
-    for period in range(1, len(values) + 1):
+    for period in range(1, len(values)):
         if all(value == values[n % period] for n, value in enumerate(values)):
             return tuple(values[:period])
-    return ()
+    return tuple(values)
 
 
 def windows(foreign: ForeignConfig, window: int | None, types: Sequence[str]) -> dict:
@@ -216,7 +216,7 @@ def latest_windows(foreign: ForeignConfig) -> dict:
 
 
 def read_qwen2(foreign: ForeignConfig) -> dict:
-    ours: dict[str, Any] = read(foreign, {}, groups=32) | in_llama(foreign)
+    ours: dict[str, Any] = read(foreign, {}) | in_llama(foreign)
     ours |= dict(attention_bias=True, attention_output_bias=False)
     return ours | rotary(foreign, ours["d_k"]) | latest_windows(foreign)
 
@@ -225,7 +225,7 @@ def read_qwen2(foreign: ForeignConfig) -> dict:
 
 
 def read_qwen3(foreign: ForeignConfig) -> dict:
-    ours: dict[str, Any] = read(foreign, {}, groups=32) | in_llama(foreign)
+    ours: dict[str, Any] = read(foreign, {}) | in_llama(foreign)
     ours |= dict(attention_bias=foreign.get("attention_bias", False), qk_norm="rms")
     ours |= dict.fromkeys(["d_k", "d_v"], foreign.get("head_dim", 128))
     return ours | rotary(foreign, ours["d_k"]) | latest_windows(foreign)
@@ -278,7 +278,7 @@ def read_olmo2(foreign: ForeignConfig) -> dict:
 
 def read_stablelm(foreign: ForeignConfig) -> dict:
     foreign.require(qk_layernorm=False)  # a norm for each head, in one model of the family
-    ours: dict[str, Any] = read(foreign, dict(start=0, end=0), groups=32)
+    ours: dict[str, Any] = read(foreign, dict(start=0, end=0))
     ours |= activation(foreign, "hidden_act", "silu", GATES)
     ours |= dict(attention_bias=foreign.get("use_qkv_bias", False), attention_output_bias=False)
     ours |= dict(feed_forward_bias=False)
@@ -357,7 +357,7 @@ def read_gemma3(foreign: ForeignConfig) -> dict:
     old = dict(rope_theta=foreign.get("rope_theta", 1e6)) | foreign.get("rope_scaling", {})
     local = dict(rope_theta=foreign.get("rope_local_base_freq", 1e4))
     rotations = dict(full_attention=old, sliding_attention=local) | rotations
-    ours: dict[str, Any] = read_gemma(foreign, "hidden_activation", 4) | dict(rotary_longest=None)
+    ours: dict[str, Any] = read_gemma(foreign, "hidden_activation", 4)
     foreign.require(attn_logit_softcapping=None, final_logit_softcapping=None)
     ours |= dict(norm="sandwich", qk_norm="rms")
     every, layers = foreign.get("sliding_window_pattern", 6), range(ours["layers"])

@@ -29,13 +29,14 @@ def rope(foreign: ForeignConfig, width: int, base: float, scaling: Mapping[str, 
     """
     scaling = scaling or foreign.get("rope_parameters", foreign.get("rope_scaling", {}))
     types = [scaling[name] for name in ("rope_type", "type") if name in scaling]
-    kinds = {kind.replace("su", "longrope") for kind in types}
-    (kind,) = kinds if len(kinds) == 1 else {" and ".join(sorted(kinds)) or "default"}
+    kinds = dict.fromkeys(kind.replace("su", "longrope") for kind in types)
+    kind = " and ".join(kinds) or "default"
     pair = np.arange((width + 1) // 2)
     plain, limit = base ** (-2 * pair / width), foreign.get("max_position_embeddings", None)
     trained = scaling.get("original_max_position_embeddings") or limit
     trained = foreign.get("original_max_position_embeddings", trained)
-    kept, divisors, scale, longest = np.zeros(len(pair)), 1.0, 1.0, None
+    kept, longest = np.zeros(len(pair)), None
+    divisors = scale = 1.0
     if kind == "linear":
         divisors = scaling["factor"]
     elif kind == "dynamic":  # up to this length, it does not divide

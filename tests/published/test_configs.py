@@ -195,6 +195,14 @@ FOLLOWING: list[tuple[str, dict, dict]] = [
         dict(rope_scaling=EIGHTH, rope_theta=1e4, layer_types=["full_attention"] * 3),
         dict(rotary_frequencies=((1 / 8, 1e4 ** (-1 / 3) / 8, 1e4 ** (-2 / 3) / 8),)),
     ),
+    ("gemma2", {}, dict(mixers=("window", "attention"))),
+    ("qwen3", dict(head_dim=None), dict(d_k=128, d_v=128)),
+    ("smollm3", dict(rope_theta=1e4), dict(rotary_frequencies=((1.0, 0.01), ()))),
+    (
+        "qwen2",
+        dict(use_sliding_window=True, num_hidden_layers=30),
+        dict(mixers=("attention",) * 28 + ("window",) * 2, window=4096),
+    ),
     ("gptj", dict(rotary_dim=12), dict(rotary_frequencies=None)),
     (
         "gpt_neo",
@@ -213,6 +221,16 @@ FOLLOWING: list[tuple[str, dict, dict]] = [
         "falcon",
         dict(new_decoder_architecture=True, parallel_attn=False),
         dict(sublayers="parallel"),
+    ),
+    (
+        "falcon",
+        dict(rope_scaling=EIGHTH, rope_theta=1e4),
+        dict(rotary_frequencies=((1 / 8, 0.01 / 8),)),
+    ),
+    (
+        "gpt_neo",
+        dict(num_layers=24, attention_types=None, window_size=None),
+        dict(mixers=("attention", "window"), window=256),
     ),
     ("distilbert", {}, dict(epsilon=1e-12)),
 ]

@@ -3,6 +3,7 @@
 import json
 import shutil
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 import numformer as nf
 from numformer import convert
+from numformer.published.saving import save_published
 from numformer.published.sentences import LIMIT, MODES, MODULES, POOLING
 from tests.published import published_texts
 
@@ -42,6 +44,30 @@ def test_a_folder_says_how_texts_are_pooled_and_cut(pooling, tmp_path, call):
     for path in folder.rglob("*.json"):
         same = back / path.relative_to(folder)
         assert json.loads(path.read_text()) == json.loads(same.read_text())
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+def test_what_sentence_transformers_reads(normalized, tmp_path):
+    folder = published_texts.sentences(tmp_path)
+    for name in (MODULES, LIMIT, f"{POOLING}/config.json"):
+        (folder / name).unlink()
+    trained = nf.load(folder)
+    metadata = {"published": json.loads((folder / "config.json").read_text())}
+    save_published(folder, trained.model, metadata, replace(trained.text, normalized=normalized))
+    modules, limit, pooling = (
+        json.loads((folder / name).read_text())
+        for name in ("modules.json", "sentence_bert_config.json", "1_Pooling/config.json")
+    )
+    steps = [("0", "", "Transformer"), ("1", "1_Pooling", "Pooling")]
+    steps += [("2", "2_Normalize", "Normalize")] * normalized
+    module = "sentence_transformers.models."
+    assert modules == [
+        dict(idx=int(name), name=name, path=path, type=module + kind) for name, path, kind in steps
+    ]
+    assert limit == dict(max_seq_length=24, do_lower_case=False)
+    modes = "mean_tokens", "cls_token", "lasttoken", "max_tokens"
+    expected = {f"pooling_mode_{mode}": mode == "mean_tokens" for mode in modes}
+    assert pooling == dict(word_embedding_dimension=16) | expected
 
 
 def test_a_literal_padding_is_a_symbol(tmp_path):
