@@ -1,6 +1,7 @@
 """Settings: the rule of a field, its description and what it allows."""
 
 import dataclasses
+import inspect
 import math
 
 import numpy as np
@@ -27,6 +28,10 @@ def example():
         turns: tuple = fields.choices("a", {"a": 1, "b": 2}, "of turns")
         mark: int | None = fields.special_id(7, "of mark")
         marks: tuple = fields.without_flag(fields.ids((), "of marks"))
+        groups: object = fields.sizes(None, "of groups")
+        steps: object = fields.only_with(fields.sizes(4, "of steps"), turns=["b"])
+        angles: tuple = fields.frequencies("of angles")
+        scaled: bool | None = fields.maybe("of scaled")
 
     return Example
 
@@ -66,6 +71,21 @@ FIELDS = {
         [(), (0,), (3, 12)],
         [None, ",", "3,", "3, 12", "-1", "a", 3, ("3",), (-1,)],
     ),
+    "groups": (
+        "an integer of at least 1, or several with commas between them",
+        fields._integer,
+        None,
+        [None, 1, 2, (1, 2)],
+        [0, -1, 1.5, True, "a", "1,", (), (1, 0), ("1", "2")],
+    ),
+    "angles": (
+        "tuples of numbers, such as (1.0, 0.1),(1.0, 0.5), or none",
+        str,
+        None,
+        [(), ((),), ((0.0, 0.5), ())],
+        [None, 1.0, "a", "1.0", (1.0,), ((1,),), ((-0.5,),), ((math.inf,),), ([0.5],)],
+    ),
+    "scaled": ("True, False or None", bool, None, [None, True, False], [0, 1, "None"]),
 }
 
 
@@ -122,3 +142,41 @@ def test_several_values_are_read_and_saved_as_text_with_commas(example, complain
             assert example(symbols=5, marks=form).marks == marks
         assert fields.saved_values(example(symbols=5, marks=marks))["marks"] == text
     assert "turns is one or several" in complaint(example, symbols=5, turns="a,")
+    for text, groups in ("3", 3), ("1,2", (1, 2)):
+        for form in (text, (groups,) if groups == 3 else [*groups], groups):
+            assert example(symbols=5, groups=form).groups == groups
+    for text, angles in ("(0.5,),()", ((0.5,), ())), ("", ()):
+        for form in (text, [*map(list, angles)], angles):
+            assert example(symbols=5, angles=form).angles == angles
+    saved = fields.saved_values(example(symbols=5, groups=(1, 2), angles="(0.5,),()"))
+    assert saved["groups"] == "1,2" and saved["angles"] == "(0.5,),()"
+
+
+def test_a_setting_that_belongs_to_a_choice_is_refused_without_it(example, complaint):
+    assert example(symbols=5, turns=("a", "b"), steps=2).steps == 2
+    assert "steps belongs to turns b; received steps 2 with turns a." in complaint(
+        example, symbols=5, steps=2
+    )
+
+
+def test_help_explains_fields_those_of_other_classes_last():
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Less(settings.Settings):
+        norm: str = settings.choice("post", {"post": 1, "pre": 2}, "where norms are")
+        symbols: int = settings.vocabulary(4)
+
+    @fields.field_help(Less)
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class More(Less):
+        """A config.
+
+        Of two paragraphs.
+        """
+
+        width: int = settings.size(8, "how wide")
+
+    assert More.__doc__ == (
+        "A config.\n\nOf two paragraphs.\n\nwidth: how wide\n"
+        "norm: where norms are [post, pre]\nsymbols: above 4, the number of special ids"
+    )
+    assert [*inspect.signature(More).parameters] == ["width", "norm", "symbols"]

@@ -55,11 +55,11 @@ def score(model: Writer, inputs: np.ndarray, written: Sequence[Sequence[int]]) -
     rows, lengths = np.arange(len(written)), np.array([*map(len, written)])
     total = np.zeros(len(rows))
     with inference():
-        model = bind_model(model)
-        state = model.start(inputs, lengths.max())
+        bound = bind_model(model)
+        state = bound.start(inputs, lengths.max())
         ids = state.ids
         for position in range(lengths.max()):
-            log_p = log_softmax(model.step(ids, state))
+            log_p = log_softmax(bound.step(ids, state))
             real = position < lengths
             ids = np.array([row[min(position, len(row) - 1)] for row in written])
             total += np.where(real, log_p[rows, ids], 0)

@@ -96,11 +96,9 @@ class ParallelLayer(EncoderLayer):
         return y
 
     def backward(self, dy: Array) -> Array:
-        attention, network = self.self_attention, self.feed_forward
-        dx = network.norm.backward(network.sublayer.backward(network.dropout.backward(dy)))
-        dnormed = attention.sublayer.backward(attention.dropout.backward(dy))
-        dx += attention.norm.backward(dnormed)
-        dx += dy  # x goes to both sublayers and into the sum
+        dx = dy.copy()  # x goes to both sublayers and into the sum
+        for part in self.feed_forward, self.self_attention:
+            dx += part.norm.backward(part.sublayer.backward(part.dropout.backward(dy)))
         return dx
 
 

@@ -72,9 +72,7 @@ def frequencies(what: str):
 
 def maybe(what: str):
     """Declare a switch that another field sets if it is None."""
-    return setting(
-        None, what, Rule("True, False or None", lambda v: v is None or type(v) is bool, bool)
-    )
+    return setting(None, what, Rule("True, False or None", lambda v: type(v) is bool, bool))
 
 
 def special_id(default: int | None, what: str):
@@ -104,17 +102,14 @@ def parse_value(field: Field, value: Any) -> Any:
     return value
 
 
-def saved_value(field: Field, value: Any) -> Any:
+def saved_value(value: Any) -> Any:
     """Return the value of a field for files and flags: several values as text with commas."""
-    return (
-        ",".join(map(str, value)) if "parse" in field.metadata and type(value) is tuple else value
-    )
+    return ",".join(map(str, value)) if type(value) is tuple else value
 
 
 def saved_values(config: Any) -> dict[str, Any]:
     """Return the values of a config by name, for JSON."""
-    values = asdict(config)
-    return {field.name: saved_value(field, values[field.name]) for field in fields(config)}
+    return {name: saved_value(value) for name, value in asdict(config).items()}
 
 
 def _with(setting: Any, **metadata: Any) -> Any:

@@ -62,7 +62,7 @@ def is_possible(kind, choice) -> bool:
 
 def candidates(field, value) -> list:
     """Other values of a field."""
-    rule, value = field.metadata["rule"], saved_value(field, value)
+    rule, value = field.metadata["rule"], saved_value(value)
     of_type = (*VALUES[int], *VALUES[str]) if rule.type not in VALUES else VALUES[rule.type]
     return [other for other in rule.choices or of_type if other != value]
 

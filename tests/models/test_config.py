@@ -12,8 +12,11 @@ from numpy.testing import assert_allclose
 import numformer as nf
 from numformer import paper
 from numformer.later import ACTIVATIONS
+from numformer.later.attention.rolling_cache import RollingKeysAndValues
+from numformer.later.attention.rotary import Rotary
 from numformer.optimization.optimizers import OPTIMIZERS
 from numformer.paper.config import Config as PaperConfig
+from numformer.paper.memory import Memory
 from numformer.settings import Rule
 from numformer.training.trainer import Trainer
 
@@ -232,7 +235,26 @@ def test_rotary_frequencies_are_those_of_pairs(complaint):
 
 
 def test_a_config_of_many_layers_is_built_at_once():
-    assert nf.LanguageModel.Config(vocabulary=V, layers=10**9, mixers="attention,window").layers
+    config = nf.LanguageModel.Config(**SMALL | dict(layers=10**9), mixers="attention,window")
+    assert config.least_saved == 10**9 * (4 * 8 + 8)
+
+
+def test_each_mixer_has_its_parts():
+    def attention(**changes):
+        model = nf.LanguageModel(nf.LanguageModel.Config(**SMALL, **changes))
+        return model.tower.layers[0].self_attention.sublayer
+
+    biased = attention(mixers="relative", positions="alibi").attention.bias
+    assert type(biased.constant) is type(attention(positions="alibi").attention.bias)
+    ring = attention(mixers="window", window=3).key_value_state(Memory(9))
+    assert type(ring) is RollingKeysAndValues
+
+
+def test_a_rotary_position_is_below_the_longest(complaint):
+    x = np.zeros((1, 4, 2))
+    assert Rotary(longest=4).forward(x).shape == x.shape
+    message = complaint(Rotary(longest=3).forward, x)
+    assert "sequences up to length 3; received a sequence of length 4" in message
 
 
 def test_cross_attention_has_settings_that_its_stack_may_not_need(complaint):

@@ -56,6 +56,7 @@ def test_gradients_of_what_bert_has_besides(layer, changes):
     names = " ".join(row.name for row in rows)
     assert ("segments" in names) != ("segments" in changes)
     assert ("projection" in names) == ("embedding_size" in changes)
+    assert ("input.norm" in names) == changes.get("embedding_norm", True)
     assert "relation" in names or layer is Segmented
 
 

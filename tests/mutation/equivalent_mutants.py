@@ -19,6 +19,11 @@ A distance has no sign.
 Nothing comes after a single position.
     paper/transformer.py: Reach(latest)
     paper/transformer.py: Reach(latest, causal=False)
+Biases have the same rules in both directions; the factor of rotary positions has no base.
+    later/mixers/attention.py: self.new_bias(config, causal=False)
+    published/llamas.py: rope(foreign, 2, 20000.0)
+A share between two ends that are one is cut off at 0 or 1.
+    published/rope.py: last - first or 0.002
 A copy of an array that is a new one already.
     paper/dropout.py: return dx.copy()
 The number of pairs in a batch is not used where tokens fill the batch.
@@ -38,7 +43,7 @@ The largest are taken from every group, not only from the `count` groups with th
 A bound model computes the same, faster; so it does with products of another kind, with a copy of
 the weights, or without an offset of zeros. A number added to every logit of a row changes nothing.
     generation/beam.py: return search(model, inputs
-    generation/sampling.py: model = model
+    generation/sampling.py: bound = model
     generation/sampling.py: write(model, inputs, max_length
     generation/binding.py: if source is not None:
     generation/binding.py: dtype.type(1), dtype.type(-np.inf)

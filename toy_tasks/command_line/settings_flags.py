@@ -31,7 +31,7 @@ def add_settings_flags(parser: Parser, model: type[Model]) -> None:
                 elif optimizers := owners(field.name):
                     note = f"; for {', '.join(optimizers)}"
                 _add_flag(group, field, note)
-                parser.earlier_defaults[field.name] = saved_value(field, field.default)
+                parser.earlier_defaults[field.name] = saved_value(field.default)
 
 
 def flags_of_models() -> set[str]:
@@ -107,7 +107,7 @@ def _choice_fields(settings: type[Settings]) -> list[Field]:
 
 def _add_flag(group, field: Field, note: str) -> None:
     rule = field.metadata["rule"]
-    keywords = dict(default=saved_value(field, field.default), help=field.metadata["help"] + note)
+    keywords = dict(default=saved_value(field.default), help=field.metadata["help"] + note)
     if rule.type is bool:
         keywords["action"] = argparse.BooleanOptionalAction
     else:
