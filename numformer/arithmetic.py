@@ -35,9 +35,8 @@ def matmul(a, b):
         return kernel(a, b)
     if b.ndim != 2:
         return a @ b
-    matrix = a if a.ndim == 2 else rows(a)
     product = matrix_product.get() or (blas.product if blas.blocks else None)
-    y = product(matrix, b) if product else matrix @ b
+    y = product(rows(a), b) if product else rows(a) @ b
     return y if a.ndim == 2 else y.reshape(*a.shape[:-1], b.shape[1])
 
 
@@ -68,7 +67,7 @@ def max_last(x):
     NumPy reduces rows one by one, which is slow if they are short; it reduces columns together.
     """
     if not x.shape[-1]:
-        return array_module(x).full_like(x, -np.inf, shape=(*x.shape[:-1], 1))
+        return array_module(x).full((*x.shape[:-1], 1), -np.inf, x.dtype)
     if array_module(x) is np and x.shape[-1] <= 64 and x.size > MAX_ROWS * x.shape[-1]:
         return rows(x).T.copy().max(axis=0).reshape(*x.shape[:-1], 1)
     return x.max(axis=-1, keepdims=True)

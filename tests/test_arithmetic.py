@@ -129,6 +129,8 @@ def test_sums_and_maxima_of_few_rows_are_numpy_s_own(rows, watched, rng):
 def test_short_rows_are_compared_all_at_once(width, watched, rng):
     x = rng.standard_normal((2, 9, width))
     assert_array_equal(arithmetic.max_last(watched(x)), x.max(axis=-1, keepdims=True))
+    none = arithmetic.max_last(x[..., :0].astype(np.float32))
+    assert_array_equal(none, np.full((2, 9, 1), -np.inf, np.float32), strict=True)
     transposed, each_by_itself = ((width, 18), 0, True), (x.shape, -1, True)
     assert watched.notes == [transposed if width <= 64 else each_by_itself]
 

@@ -186,7 +186,7 @@ class Parameterwise(Optimizer):
                 "Pass the vectors that pack(model) returns.",
             )
         self.takes_hidden = "hidden" in inspect.signature(rule).parameters
-        self.hidden = hidden_matrices(parameters.layer) if self.takes_hidden else set()
+        self.hidden = hidden_matrices(parameters.layer)
 
     def ends(self) -> list[int]:
         """Return the indices at which parameters begin or end in the vectors."""

@@ -50,6 +50,13 @@ def test_symbols_have_their_ids(complaint):
     assert type(Tokenizer(content(empty), 1, True).model) is bytes
 
 
+def test_a_text_is_cut_before_it_gets_its_marks():
+    text = "dog runs dog"
+    assert words().shorten(text, 4) == ["[CLS]", "dog", "runs", "[SEP]"]
+    assert words().shorten(text, 1) == ["[CLS]", "[SEP]"]
+    assert words(marked=False).shorten(text, 2) == ["dog", "runs"]
+
+
 def test_added_tokens_have_ids_like_others(complaint):
     tokenizer = tokenizers.Tokenizer.from_str(content(tokenizers.models.WordLevel({"dog": 0})))
     tokenizer.add_tokens(["<one>"])

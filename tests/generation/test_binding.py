@@ -11,6 +11,11 @@ from numformer.generation import binding
 from numformer.generation.binding import Binding, bind_model
 from numformer.half_precision import half_products
 from numformer.interception import intercept
+from numformer.later.activations import Cap
+from numformer.later.attention.alibi import ALiBi
+from numformer.later.attention.biased_attention import BiasedAttention
+from numformer.later.attention.patterns import FullPattern, Window
+from numformer.later.attention.tiles import TiledAttention
 from numformer.paper import writing
 from numformer.paper.beam import length_penalty, search
 from numformer.paper.memory import KeysAndValues
@@ -97,6 +102,23 @@ def test_a_state_of_your_own_holds_keys_and_values():
     attention.key_value_state = lambda past: states.append(past) or KeysAndValues(past)
     nf.greedy(model, SOURCE, LENGTH)
     assert len(states) == 1
+
+
+def test_only_the_paper_s_attention_is_bound():
+    config = nf.LanguageModel.Config(vocabulary=9, d_model=8, d_ff=8, heads=2, layers=1)
+    layer = nf.LanguageModel(config).tower.layers[0].self_attention.sublayer
+    layer.attention = TiledAttention(FullPattern())
+    assert binding.is_plain(layer)
+
+    class Other(BiasedAttention):
+        pass
+
+    changes = dict(pattern=[Window(window=3)], bias=[ALiBi(2)])
+    changes |= dict(dense=[Other(), BiasedAttention(cap=Cap(3.0))])
+    for name, value in ((name, value) for name, values in changes.items() for value in values):
+        layer.attention = TiledAttention(FullPattern())
+        setattr(layer.attention, name, value)
+        assert not binding.is_plain(layer)
 
 
 def test_what_is_not_bound(stand_in):

@@ -13,12 +13,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from numformer.arithmetic import dot_rows, matmul, matrix_product
 from numformer.errors import BrokenNumbers
+from numformer.generation import reading
 from numformer.gradient_check import __main__ as gradient_check
 from numformer.half_precision import half_products
 from numformer.kernels.cuda import Source
 from numformer.later.attention.rotary import rotary, rotary_backward, rotary_turns
 from numformer.layer import pack
-from numformer.models import Config, Transformer
+from numformer.models import Config, LanguageModel, Transformer
 from numformer.optimization.clipping import clip_factor, norm_of
 from numformer.optimization.optimizers import OPTIMIZERS
 from numformer.optimization.recipe import Recipe
@@ -340,6 +341,19 @@ def test_weights_move_to_the_device_and_back(stand_in):
     pack(device)
     for name, parameter in device.named_parameters().items():
         assert_array_equal(parameter.data, host.named_parameters()[name].data, strict=True)
+
+
+def test_what_is_read_comes_back_to_the_host(stand_in):
+    config = LanguageModel.Config(vocabulary=9, d_model=8, d_ff=8, heads=2, layers=1)
+    device, host = LanguageModel(config), LanguageModel(config)
+    pack(device, xp=stand_in)
+    rows = [[3, 4, 5], [6, 7, 8]]
+    assert_allclose(reading.embed(device, rows), reading.embed(host, rows), **CLOSE)
+    for found, expected in zip(
+        reading.hidden(device, rows), reading.hidden(host, rows), strict=True
+    ):
+        assert type(found) is np.ndarray
+        assert_allclose(found, expected, **CLOSE)
 
 
 def assert_same_runs(folder: str, expected: str):

@@ -70,7 +70,7 @@ The exponentials in new memory instead of that of `shifted`, which is not read a
 Positions are whole numbers, and NumPy's numbers can be the ends of a slice.
     later/attention/patterns.py: last + ahead + 1.0)
 The rows of a matrix are the matrix itself.
-    arithmetic.py: matrix = a if a.ndim == 3
+    arithmetic.py: return x.reshape(-1, x.shape[-1])
 Backward has the overwritten array already, so what is returned does not matter.
     paper/cross_entropy.py: return (lambda g: g / len(g))(dlogits)
 A total for every entry of a row, all of them the same.
