@@ -9,7 +9,8 @@ from numformer.paper.positions import sinusoidal_table
 def sinusoidal_halves_table(length: int, d_model: int, xp=np):
     """Return `sinusoidal_table` (length, D) with all sines first, then all cosines.
 
-    Many programs, such as Tensor2Tensor and Marian, use this order.
+    Hugging Face's form of Marian has these columns. Tensor2Tensor and Marian itself have the same
+    order, but other wavelengths: their exponents are j / (D/2 - 1), where the paper has j / (D/2).
     """
     table = sinusoidal_table(length, d_model, xp)
     return xp.concatenate([table[:, ::2], table[:, 1::2]], axis=-1)

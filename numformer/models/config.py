@@ -411,7 +411,7 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
             return entries + cross * matrix_entries(self, self.heads)
 
         entries = [layer_entries(n) for n in range(self.period)]
-        positions = self.longest if self.positions == "learned" else 0
+        positions: Any = self.longest if self.positions == "learned" else 0
         rounds, rest = divmod(self.layers, self.period)  # no loop over `layers`: it may be huge
         return rounds * sum(entries) + sum(entries[:rest]) + self.embedding_width * positions
 

@@ -31,7 +31,9 @@ class OwnedSettings(Settings):
                 if choice in chosen or own_names(entry) & values.keys():
                     entries.append(entry)
         own = [kind for kind in settings_classes(entries) if not issubclass(cls, kind)]
-        kind: Any = class_with_settings(cls, (*own,)) if own else cls
+        kind: Any = cls
+        if own:
+            kind = class_with_settings(kind, (*own,))
         return super().__new__(kind, **values)
 
     def __setstate__(self, values: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 from published_cases import CASES, GPT2, LLAMA, MARIAN, TWO, V
 
@@ -224,8 +225,8 @@ FOLLOWING: list[tuple[str, dict, dict]] = [
     ),
     (
         "falcon",
-        dict(rope_scaling=EIGHTH, rope_theta=1e4),
-        dict(rotary_frequencies=((1 / 8, 0.01 / 8),)),
+        dict(rope_scaling=EIGHTH, rope_theta=1e4, hidden_size=32),
+        dict(rotary_frequencies=(tuple((1e4 ** (-np.arange(4) / 4) / 8).tolist()),)),
     ),
     (
         "gpt_neo",

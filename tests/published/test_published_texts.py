@@ -395,6 +395,13 @@ def test_the_hole_is_the_mask_of_the_folder(mask, hole, tmp_path):
     assert nf.load(folder).text.hole == hole
 
 
+def test_the_hole_of_a_roberta_has_another_name(tmp_path):
+    path = published_texts.bert(tmp_path) / "tokenizer.json"
+    content = path.read_text(encoding="utf-8").replace("[MASK]", "<mask>")
+    path.write_text(content, encoding="utf-8")
+    assert nf.load(tmp_path).text.hole == "<mask>"
+
+
 @pytest.mark.parametrize("lower", [None, True, False])
 def test_capitals_of_a_vocab_txt_are_read_as_its_folder_says(lower, tmp_path):
     folder = published_texts.bert(tmp_path)
