@@ -11,12 +11,22 @@ from numpy.testing import assert_allclose
 
 import numformer as nf
 from numformer import paper
+from numformer.data import vocabulary
 from numformer.later import ACTIVATIONS
+from numformer.later.attention.patterns import FullPattern, GlobalWindow, Strided, Tile, Window
 from numformer.later.attention.rolling_cache import RollingKeysAndValues
 from numformer.later.attention.rotary import Rotary
+from numformer.later.experts import Experts
+from numformer.later.mixers.linear_attention import LinearAttention
+from numformer.later.mixers.mixer import Mixer
+from numformer.later.pre_norm import ParallelLayer
+from numformer.models.config import WITH_PROJECTIONS
 from numformer.optimization.optimizers import OPTIMIZERS
+from numformer.paper.beam import beam_search as paper_beam_search
 from numformer.paper.config import Config as PaperConfig
+from numformer.paper.embedding import InputEmbedding
 from numformer.paper.memory import Memory
+from numformer.paper.transformer import Transformer as PaperTransformer
 from numformer.settings import Rule
 from numformer.training.trainer import Trainer
 
@@ -178,11 +188,23 @@ def test_tying_all_needs_one_vocabulary(complaint):
     assert f"sizes {V + 1} and {V}" in text and '"target"' in text
 
 
+PATTERNS = FullPattern, Window, GlobalWindow, Strided
 ATTENTION = dict.fromkeys(["d_k", "d_v", "attention", "query", "key", "value", "output"])
 TRAIN = dict(recipe=None, seed=0, xp=np, resume=False, parts=None)
 TRAIN |= dict(parallel=None, timeout=120.0, verbose=True, log_to=())
 DEFAULTS = [
     ([nf.beam_search, nf.n_best], dict(beam=4, alpha=0.6, penalty="paper")),  # section 6.1
+    ([paper_beam_search], dict(beam=4, alpha=0.6)),
+    ([PaperTransformer, *MODELS], dict(seed=0)),
+    ([InputEmbedding], dict(p_drop=0.0)),
+    ([nf.TowerConfig.self_attention, nf.TowerConfig.encoder_layer], dict(layer=0, causal=False)),
+    ([nf.TowerConfig.feed_forward, nf.TowerConfig.decoder_layer], dict(layer=0)),
+    ([pattern.mask for pattern in PATTERNS], dict(heads=1)),
+    ([Tile], dict(unmasked=slice(0, 0), mask=None, small=False)),
+    ([RollingKeysAndValues], dict(permanent=0)),
+    ([ParallelLayer], dict(one_norm=False)),
+    ([Experts], dict(count=2, balance_weight=0.01)),  # Fedus et al. 2021
+    ([LinearAttention], dict(d_k=None, d_v=None, bias=False, rotary=None)),
     ([nf.Adam], dict(beta1=0.9, beta2=0.98, epsilon=1e-9)),  # 5.3
     ([nf.warmup_rate, nf.linear_rate], dict(warmup=4000, factor=1.0)),
     ([nf.CrossEntropy], dict(smoothing=0.0)),  # 5.4
@@ -263,6 +285,32 @@ def test_cross_attention_has_settings_that_its_stack_may_not_need(complaint):
     assert "attention_bias belongs to mixers" in complaint(
         nf.LanguageModel.Config, **SMALL, **settings
     )
+
+
+def test_settings_have_an_effect_only_with_certain_choices():
+    norms, rotary = {"layer", "rms"}, {"rotary", "sinusoidal_rotary"}
+    attention = {"attention", "window", "global_window", "strided", "relative"}
+    owners = {key: dict(mixers=attention) for key in ["key_value_heads", "qk_norm"]}
+    owners |= dict(qk_norm_width=dict(qk_norm=norms), sublayers=dict(norm={"pre"}))
+    owners |= dict(max_length=dict(positions={"learned"}), logit_cap=dict(output_bias={"False"}))
+    names = "rotary_base", "rotary_frequencies", "rotary_longest"
+    owners |= {key: dict(positions=rotary) for key in names}
+    assert owners == {
+        field.name: {name: {*choices} for name, choices in field.metadata["only_with"].items()}
+        for field in dataclasses.fields(nf.TowerConfig)
+        if "only_with" in field.metadata
+    }
+    assert WITH_PROJECTIONS["d_k"]() == WITH_PROJECTIONS["attention_bias"]()
+    assert WITH_PROJECTIONS["d_k"]() == attention | {"linear"}
+
+
+def test_classes_say_what_they_are():
+    assert [pattern.is_local for pattern in PATTERNS] == [False, True, False, False]
+    assert (Mixer.looks_ahead, Mixer.is_local, Experts.role) == (False, False, "feed_forward")
+    assert nf.TowerConfig.both_ways and not nf.LanguageModel.Config.both_ways
+    assert nf.Objective.MAX_PENDING == 10
+    special = {"PADDING", "START", "END", "UNKNOWN", "SPECIAL", "DEFAULT_IDS", "SpecialIds"}
+    assert {*vocabulary.__all__} == special | {"Vocabulary"}
 
 
 def test_the_plain_formula_is_a_choice_where_nothing_asks_for_more(complaint):

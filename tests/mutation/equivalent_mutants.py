@@ -69,6 +69,10 @@ The exponentials in new memory instead of that of `shifted`, which is not read a
     paper/cross_entropy.py: exponentials = xp.exp(shifted)
 Positions are whole numbers, and NumPy's numbers can be the ends of a slice.
     later/attention/patterns.py: last + ahead + 1.0)
+Where two ways to the same sum are equally fast, and the types of an annotation.
+    arithmetic.py: MAX_ROWS = 17
+    arithmetic.py: contextvars.ContextVar[Callable](
+    arithmetic.py: contextvars.ContextVar[None](
 The rows of a matrix are the matrix itself.
     arithmetic.py: return x.reshape(-1, x.shape[-1])
 Backward has the overwritten array already, so what is returned does not matter.
