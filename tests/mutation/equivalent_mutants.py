@@ -73,6 +73,9 @@ Where two ways to the same sum are equally fast, and the types of an annotation.
     arithmetic.py: MAX_ROWS = 17
     arithmetic.py: contextvars.ContextVar[Callable](
     arithmetic.py: contextvars.ContextVar[None](
+Any letters of a script that hardly any text has serve as signs.
+    data/moses.py: range(40961, 42125)
+    data/moses.py: range(40960, 42126)
 The rows of a matrix are the matrix itself.
     arithmetic.py: return x.reshape(-1, x.shape[-1])
 Backward has the overwritten array already, so what is returned does not matter.
