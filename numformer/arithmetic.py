@@ -67,7 +67,7 @@ def max_last(x):
     NumPy reduces rows one by one, which is slow if they are short; it reduces columns together.
     """
     if not x.shape[-1]:
-        return array_module(x).full((*x.shape[:-1], 1), -np.inf, x.dtype)
+        return array_module(x).full_like(x, -np.inf, shape=(*x.shape[:-1], 1))
     if array_module(x) is np and x.shape[-1] <= 64 and x.size > MAX_ROWS * x.shape[-1]:
         return rows(x).T.copy().max(axis=0).reshape(*x.shape[:-1], 1)
     return x.max(axis=-1, keepdims=True)
