@@ -74,10 +74,10 @@ def main(arguments: list[str] | None = None) -> int:
     times = [EACH] * (len(images) - 1) + [LAST]
     size = WIDE, WIDE * images[0].height // images[0].width
     first, *others = [image.resize(size) for image in images]
-    made, how = io.BytesIO(), dict(quality=70, method=6, loop=0)
-    first.save(made, "WEBP", save_all=True, append_images=others, duration=times, **how)
-    write_atomically(options.out, made.getvalue())
-    print(f"{options.out}: {len(images)} frames, {len(made.getvalue()) // 1024} KB")
+    content, how = io.BytesIO(), dict(quality=70, method=6, loop=0)
+    first.save(content, "WEBP", save_all=True, append_images=others, duration=times, **how)
+    write_atomically(options.out, content.getvalue())
+    print(f"{options.out}: {len(images)} frames, {len(content.getvalue()) // 1024} KB")
     return 0
 
 

@@ -39,7 +39,7 @@ def opened(html: str) -> str:
     all meanings below the text. Only words in paragraphs and lists open, and none in the section
     "To take with you".
     """
-    left, said, stack = {word.name.lower(): word for word in words()}, [], []
+    left, opened, stack = {word.name.lower(): word for word in words()}, [], []
     names = "|".join(sorted(map(re.escape, left), key=len, reverse=True))
     pattern = re.compile(rf"(\(?)(?<![\w-])(({names})s?)(?![\w-])([.,;:?!)]*)", re.I)
     html, *rest = re.split('(?=<h2 id="to-take-with-you">)', html)
@@ -50,7 +50,7 @@ def opened(html: str) -> str:
         word = left.pop(name.lower(), None)
         if word is None:
             return match[0]
-        said.append(word)
+        opened.append(word)
         target = f'popovertarget="word-{word.place}"'
         button = f'{before}<button type="button" class="word" {target}>{written}</button>{after}'
         # A line may break on either side of a button, but not between a word and its comma.
@@ -69,7 +69,7 @@ def opened(html: str) -> str:
     notes = "".join(
         f'<div popover class="word-says" id="word-{word.place}"><p><strong>{escape(word.name)}'
         f"</strong> {escape(word.says)} {_lesson(word.lesson)}</p></div>"
-        for word in said
+        for word in opened
     )
     return "".join([*parts, *rest, notes])
 
@@ -104,7 +104,7 @@ def search_page(course: Mapping, more: Mapping[str, tuple[str, str]], names: lis
                 name = f"{entry.number}. {entry.title}"
                 sections.append([f"{entry.page}#{place}", name, title, text])
     for page, (name, html) in more.items():
-        sections += [[f"{page}#{place}", name, *said] for place, *said in _sections(html)]
+        sections += [[f"{page}#{place}", name, *words] for place, *words in _sections(html)]
     sections += [[f"glossary.html#{w.place}", "Glossary", w.name, w.says] for w in words()]
     sections += names
     data = json.dumps(sections, ensure_ascii=False).replace("</", "<\\/")

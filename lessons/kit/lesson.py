@@ -126,8 +126,8 @@ def role(symbol: str) -> str:
     letters = re.match(r"(?:\\mathrm\{d\}|\\?partial|d|\\hat|\\tilde|[ {])*([A-Zabkqv])", symbol)
     letter = letters[1] if letters else ""
     if letter in ("W", "b"):  # weights belong to what they make
-        made = re.search(r"[\^_]\{?([QKVqkv])", symbol)
-        letter = made[1] if made else ""
+        vector = re.search(r"[\^_]\{?([QKVqkv])", symbol)
+        letter = vector[1] if vector else ""
     return ROLES.get(letter.lower(), "")
 
 

@@ -112,9 +112,9 @@ def by_rule(node, line, solution, whole):
     for (kind, parts), (its_kind, new, words) in itertools.product([*kinds(node)], table):
         if kind == its_kind:
             called = {name: line.what.get(part.strip("()")) for name, part in parts.items()}
-            for said in re.findall(r"\[.*?\]", words):
-                phrase = said[1:-1].format(**called)
-                words = words.replace(said, phrase * ("None" not in phrase))
+            for part in re.findall(r"\[.*?\]", words):
+                phrase = part[1:-1].format(**called)
+                words = words.replace(part, phrase * ("None" not in phrase))
             yield new.format(**parts), words.format(**parts, it="{it}")
 
 
@@ -139,13 +139,13 @@ def other_line(node, line, solution, whole):
 
 def on_the_way(name: str, line: ast.Assign, first: str) -> bool:
     """Whether an array is made from the first argument and used for what a line computes."""
-    return name in sources(line) and first in {name, *sources(line.made.get(name))}
+    return name in sources(line) and first in {name, *sources(line.earlier.get(name))}
 
 
 def sources(line: ast.Assign | None) -> set[str]:
     """The names that a line computes with, and all names that these were made from."""
     used = {*names(line.value)} if line else set()
-    return used.union(*(sources(line.made[name]) for name in used if name in line.made))
+    return used.union(*(sources(line.earlier[name]) for name in used if name in line.earlier))
 
 
 def other_array(node, line, solution, whole):
@@ -154,7 +154,7 @@ def other_array(node, line, solution, whole):
     text = ast.unparse(line.value)
     own = getattr(node.value if isinstance(node, ast.Subscript) else node, "id", "")  # x or x[t]
     for name, what in line.what.items() if own in line.what and node not in sized else ():
-        right, shape = line.made.get(own), solution.shape(name)
+        right, shape = line.earlier.get(own), solution.shape(name)
         if right and name in names(right.value) and on_the_way(name, line, solution.parameters[0]):
             words = f"On the way to {{it}}, a step is left out: {what} is used as {right.it}."
             yield name, words, right.hint

@@ -28,7 +28,7 @@ def cells(path: Path) -> list[Cell]:
     """The cells of a lesson in percent format. Raises ValueError if a text line lacks its #."""
     lines = path.read_text(encoding="utf-8").splitlines()
     starts = [number for number, line in enumerate(lines) if line.startswith("# %%")]
-    made = []
+    found = []
     for start, stop in zip(starts, [*starts[1:], len(lines)], strict=True):
         is_markdown = "[markdown]" in lines[start]
         body = lines[start + 1 : stop]
@@ -37,5 +37,5 @@ def cells(path: Path) -> list[Cell]:
             if odd:
                 raise ValueError(f"{path.name}: a Markdown line begins with '# ', not {odd[0]!r}")
             body = [line[2:] for line in body]
-        made.append(Cell(is_markdown, "\n".join(body).strip("\n"), start + 1, stop))
-    return made
+        found.append(Cell(is_markdown, "\n".join(body).strip("\n"), start + 1, stop))
+    return found

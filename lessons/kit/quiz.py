@@ -148,10 +148,10 @@ class Question(Piece):
 
 def ask(questions: Sequence[Question]) -> int:
     """Ask in the terminal -> how many were answered right. The end of the input ends the quiz."""
-    right = asked = 0
+    right = number = 0
     try:
-        for asked, question in enumerate(questions):
-            print(f"Question {asked + 1} of {len(questions)}\n\n{plain(question.question)}\n")
+        for number, question in enumerate(questions):
+            print(f"Question {number + 1} of {len(questions)}\n\n{plain(question.question)}\n")
             for letter, choice in zip(LETTERS, question.choices, strict=False):
                 print(f"  {letter}) {plain(choice)}")
             given = _read(question)
@@ -163,7 +163,7 @@ def ask(questions: Sequence[Question]) -> int:
                 verdict = " ".join(filter(None, ["Not right.", reply, verdict]))
             print(f"\n{verdict}\n\n{plain(question.why)}\n")
     except EOFError:
-        print(f"\n\nThe input ends here. Questions left: {len(questions) - asked}.")
+        print(f"\n\nThe input ends here. Questions left: {len(questions) - number}.")
     print(f"{right} of {len(questions)} right")
     return right
 

@@ -242,10 +242,10 @@ def _raised(function: Callable, start: Callable, problem: BaseException) -> str:
         name = frames[-1][0].f_code.co_name
         also = "" if name == start.__name__ else f"It calls {name}, which is n"
         return f"{also or 'N'}ot written yet."
-    said = message(problem)
-    if "gufunc" in said:
-        said = "the shapes of a matrix product do not fit."
-    words = f"It raises {type(problem).__name__}: {said}"
+    cause = message(problem)
+    if "gufunc" in cause:
+        cause = "the shapes of a matrix product do not fit."
+    words = f"It raises {type(problem).__name__}: {cause}"
     line = place(function, problem)
     if not line:
         return f"{words}\n\nIt is called as {start.__name__}{inspect.signature(start)}."
@@ -293,28 +293,28 @@ def message(problem: BaseException) -> str:
 
 def advice(problem: BaseException, function: Callable) -> list[str]:
     """How to go on after an exception, if that can be said."""
-    said = message(problem)
+    cause = message(problem)
     if isinstance(problem, NameError):
         names = ", ".join(inspect.signature(function).parameters)
         return [
             "A name is misspelt, not imported, or has no value at this line yet. The function's "
             f"arguments are {names}."
         ]
-    if "axes don't match" in said:
+    if "axes don't match" in cause:
         return ["transpose(...) wants a number for each axis; swapaxes(-1, -2) exchanges two."]
-    if "1- or 2-d" in said:
+    if "1- or 2-d" in cause:
         return ["That function takes one row or one matrix; here an array has more axes."]
-    if "remapped" in said and "requested shape" not in said:  # by einsum, not by a @ b
+    if "remapped" in cause and "requested shape" not in cause:  # by einsum, not by a @ b
         return ["In einsum a letter has one size: write the letters beside the axes of each shape."]
-    if not re.search("not be broadcast|core dimension|not aligned", said):
+    if not re.search("not be broadcast|core dimension|not aligned", cause):
         return []
     advice = []
-    if sizes := re.search(r"core dimension 0.*size (\d+) is different from (\d+)", said):
+    if sizes := re.search(r"core dimension 0.*size (\d+) is different from (\d+)", cause):
         advice.append(
             f"In `a @ b` the last axis of a, here {sizes[2]}, has to equal the last but one of b, "
             f"here {sizes[1]}."
         )
-    elif "newaxis" in said:
+    elif "newaxis" in cause:
         advice.append("In `a @ b` the axes before the last two have to be equal, or 1.")
     advice.append(
         "A gradient has the shape of what it belongs to: for each axis on that line, say whether "

@@ -43,10 +43,10 @@ def root(memory: np.ndarray) -> np.ndarray:
 def refused(rule: str, received: str) -> InputError:
     """The error; it names the line of the library or of the lesson that caused it."""
     frames = traceback.extract_stack()
-    asked = [frame for frame in frames if not frame.filename.startswith(FILES)][-1]
+    caller = [frame for frame in frames if not frame.filename.startswith(FILES)][-1]
     return InputError(
         f"recorded lines {rule}",
-        f"{received} in {asked.filename}:{asked.lineno}: {asked.line}",
+        f"{received} in {caller.filename}:{caller.lineno}: {caller.line}",
         "Compute it in another way, or before the recording begins.",
     )
 

@@ -63,8 +63,8 @@ class Control:
     kind: ClassVar = "choice"
 
     def __post_init__(self):
-        made = [option if isinstance(option, Option) else Option(option) for option in self.options]
-        object.__setattr__(self, "options", made)
+        options = (each if isinstance(each, Option) else Option(each) for each in self.options)
+        object.__setattr__(self, "options", [*options])
 
     @property
     def begin(self):
@@ -137,12 +137,12 @@ class Pad(Control):
     kind: ClassVar = "pad"
 
     def __post_init__(self):
-        made = [
+        options = [
             Option(np.array([x, y]), f"({x:g}, {y:g})", code=f"np.array([{x:g}, {y:g}])")
             for y in self.across
             for x in self.across
         ]
-        object.__setattr__(self, "options", made)
+        object.__setattr__(self, "options", options)
 
     def more(self, page) -> dict:
         return {"options": []}  # the page makes them of `across`
@@ -222,9 +222,9 @@ class Simulation(Picture):
         values |= {name: np.array(array, float) for name, array in self.begin.items()}
         steps = []
         for step in range(1, self.repeats + 1):
-            made = self.compute(step=step, **values)
-            steps.append([float(made[name]) for name in self.collected])
-        last = {n: np.asarray(array, float) for n, array in made.items()}
+            arrays = self.compute(step=step, **values)
+            steps.append([float(arrays[name]) for name in self.collected])
+        last = {n: np.asarray(array, float) for n, array in arrays.items()}
         return last | dict(zip(self.collected, np.array(steps).T, strict=True))
 
     def recording(self, chosen: Mapping[str, int]) -> dict:
@@ -254,10 +254,10 @@ class Simulation(Picture):
         for place in itertools.product(*map(range, sizes)):
             chosen = {c.name: i for c, i in zip(choices, place, strict=True)}
             if self._controls(live=True):
-                made = {"": self.recording(chosen)}
+                contents = {"": self.recording(chosen)}
             else:
-                made = {name: numbers(array) for name, array in self.arrays(chosen).items()}
-            for name, content in made.items():
+                contents = {name: numbers(array) for name, array in self.arrays(chosen).items()}
+            for name, content in contents.items():
                 where = indices.setdefault(name, np.zeros(sizes, int))
                 where[place] = pool.setdefault(json.dumps(content), len(pool))
         table = {}

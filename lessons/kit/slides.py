@@ -78,7 +78,8 @@ def slides(html: str) -> Iterator[Slide]:
         inner = element[element.index(">") + 1 : element.rindex("<")]
         if tag in ("h1", "h2", "h3"):
             if paragraphs and (slide.texts, slide.figure) == ([f"<p>{paragraphs[0][0]}</p>"], ""):
-                prose = [said[0] for said in paragraphs] if paragraphs[1:] else paragraphs[0]
+                first = [parts[0] for parts in paragraphs]
+                prose = first if paragraphs[1:] else paragraphs[0]
                 slide.texts = [f"<p>{sentence}</p>" for sentence in prose[:4]]
             yield slide
             slide, paragraphs, lead = Slide(inner), [], ""
@@ -95,9 +96,9 @@ def slides(html: str) -> Iterator[Slide]:
             yield slide
             slide = Slide(slide.title)
         elif tag == "p":
-            said = sentences(inner)
-            paragraphs.append(said)
-            for n, sentence in enumerate(said):
+            parts = sentences(inner)
+            paragraphs.append(parts)
+            for n, sentence in enumerate(parts):
                 if "<strong>" in sentence or (len(paragraphs) == 1 and not n):
                     yield from add(f"<p>{sentence}</p>")
                     lead = ""

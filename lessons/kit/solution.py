@@ -73,11 +73,11 @@ class Solution:
         self.steps = [renamed({}), *map(compiled, self.statements), renamed({})]
         self.values = self.run(arguments)
         self.lines: list[tuple[int, ast.Assign]] = []
-        what, made = {name: name for name in self.parameters}, {}
+        what, earlier = {name: name for name in self.parameters}, {}
         for index, statement in enumerate(self.statements, 1):
             for line in (node for node in ast.walk(statement) if isinstance(node, ast.Assign)):
-                line.what, line.made = dict(what), dict(made)  # what the names stand for before it
-                what[line.name], made[line.name] = line.it, line
+                line.what, line.earlier = dict(what), dict(earlier)  # before it
+                what[line.name], earlier[line.name] = line.it, line
                 self.lines.append((index, line))
 
     def run(self, arguments: Sequence, *changes: Variation) -> dict:
@@ -95,14 +95,14 @@ class Solution:
         return [*self._by_hand(), *self._by_operators(), *self._late(), *self._confused()]
 
     def _by_hand(self) -> Iterator[Variation]:
-        made = {line.name: index for index, line in self.lines}
+        steps = {line.name: index for index, line in self.lines}
         for mistake in self.mistakes:
 
             def step(names, mistake=mistake):
                 needed = inspect.signature(mistake.wrong).parameters
                 names[mistake.name] = mistake.wrong(*(names[name] for name in needed))
 
-            yield Variation(made.get(mistake.name, 0), step, mistake.why)
+            yield Variation(steps.get(mistake.name, 0), step, mistake.why)
 
     def _by_operators(self) -> Iterator[Variation]:
         for operator, (index, line) in itertools.product(OPERATORS, self.lines):
@@ -113,8 +113,8 @@ class Solution:
                         value = copy.deepcopy(form, {id(node): parsed(new)})
                         whole = copy.deepcopy(self.statements[index - 1], {id(line.value): value})
                         words = sentence, line.it, *(hint or [line.hint])
-                        made = operator.__name__, ast.unparse(whole)
-                        yield Variation(index, compiled(whole), *words, *made)
+                        origin = operator.__name__, ast.unparse(whole)
+                        yield Variation(index, compiled(whole), *words, *origin)
 
     def _late(self) -> Iterator[Variation]:
         """With a factor left out of a line, and multiplied into a result at the end instead."""
@@ -205,7 +205,7 @@ def renamed(new: dict[str, str]) -> Callable[[dict], None]:
 def statements(function: Callable) -> list[ast.stmt]:
     """The statements of a solution; an assignment has its name and the note above it."""
     source = textwrap.dedent(inspect.getsource(function))
-    lines, made = source.splitlines(), []
+    lines, found = source.splitlines(), []
 
     class Noted(ast.NodeTransformer):
         def visit_Assign(self, node):
@@ -225,8 +225,8 @@ def statements(function: Callable) -> list[ast.stmt]:
         value = getattr(statement, "value", None)
         called = isinstance(value, ast.Call) and function.__globals__.get(ast.unparse(value.func))
         own = getattr(called, "__module__", None) == function.__module__
-        made += statements(called)[:-1] if called and own else [statement]
-    return made
+        found += statements(called)[:-1] if called and own else [statement]
+    return found
 
 
 HIDDEN = (

@@ -243,8 +243,8 @@ class Heatmap(View):
         """What stands beside the rows and above the columns."""
         given = self.row_names, self.column_names
         numbered = [arrays[words] if isinstance(words, str) and words else () for words in given]
-        spelled = [[self.vocabulary[int(n)] for n in ids] for ids in numbered]
-        return [made or list(words) for made, words in zip(spelled, given, strict=True)]
+        symbols = [[self.vocabulary[int(n)] for n in ids] for ids in numbered]
+        return [spelled or list(words) for spelled, words in zip(symbols, given, strict=True)]
 
     def draw(self, figure, arrays, chosen):
         axes = figure.subplots()
