@@ -19,6 +19,7 @@ from numformer.models import (
 )
 from numformer.published import configs, tables
 from numformer.published.configs import GATED, ForeignConfig
+from numformer.published.generation import read_rules
 from numformer.published.gpts import GPTS
 from numformer.published.llamas import LLAMAS
 from numformer.published.sentences import read_pooling
@@ -55,6 +56,8 @@ def _transduction(source, target, settings: ForeignConfig) -> Transduction:
         beam=settings.get("num_beams", 1),
         length_penalty=settings.get("length_penalty", 1.0),
         penalty="length",
+        rules=read_rules(settings, len(target)),
+        early_stopping=settings.get("early_stopping", False),
     )
 
 
@@ -73,7 +76,8 @@ def _continuation(folder: Path, config, settings: ForeignConfig) -> Continuation
     longest = config.longest or settings.get("max_position_embeddings", MAX_SYMBOLS)
     vocabulary = load_tokenizer(folder, config.vocabulary, marked=True)
     temperature = settings.get("temperature", 1.0) if settings.get("do_sample", False) else 0.0
-    return Continuation(vocabulary, min(longest, MAX_SYMBOLS), temperature)
+    rules = read_rules(settings, len(vocabulary))
+    return Continuation(vocabulary, min(longest, MAX_SYMBOLS), temperature, rules)
 
 
 def reading(folder: Path, config, *_) -> Reading:

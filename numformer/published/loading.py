@@ -17,6 +17,7 @@ from numformer.layer import pack
 from numformer.models import LanguageModel, Model
 from numformer.published.configs import ForeignConfig, with_generation_ids
 from numformer.published.files import CONFIG, DTYPES, GENERATION, PREPROCESSOR, Arrays, read_json
+from numformer.published.generation import notes
 from numformer.published.kinds import KINDS, REFUSED, Kind, reading
 from numformer.published.sentences import MODULES
 from numformer.published.table import Entry, Table
@@ -26,22 +27,6 @@ PUBLISHED_METADATA = "published", "generation", "pictures"
 """The names in a run's metadata under which a published model's JSON files are kept."""
 
 TOKENIZER_FILES = TOKENIZER, "source.spm", "merges.txt", "vocab.txt", "spiece.model"
-
-UNSUPPORTED: dict[str, Any] = dict(
-    no_repeat_ngram_size=0,
-    repetition_penalty=1.0,
-    min_length=0,
-    min_new_tokens=0,
-    encoder_no_repeat_ngram_size=0,
-    encoder_repetition_penalty=1.0,
-    suppress_tokens=[],
-    begin_suppress_tokens=[],
-    forced_bos_token_id=None,
-)
-"""Settings of generation that numformer lacks, with the values that have no effect."""
-
-CUTS = dict(top_k=(50, 0), top_p=(1.0, 1.0))
-"""Settings that cut off improbable symbols, each with its default and the value with no effect."""
 
 
 class _Zeros(np.random.Generator):
@@ -77,7 +62,9 @@ def load_published(folder: Path) -> tuple[Model, dict]:
     if any((folder / name).is_file() for name in TOKENIZER_FILES):
         settings = {name: value for name, value in generation.items() if value is not None}
         foreign = ForeignConfig({**values, **settings})
-        _warn_of_unsupported(folder, model, foreign)
+        if hasattr(model, "step"):
+            for note in notes(folder, foreign, generation, isinstance(model, LanguageModel)):
+                warnings.warn(note, stacklevel=5)
         new_text = reading if (folder / MODULES).is_file() else kind.text
         if text := _require_valid(folder, lambda: new_text(folder, config, foreign)):
             _require_limits(folder, text, config, foreign)
@@ -134,47 +121,16 @@ def _require_ids(folder: Path, config) -> None:
 def _require_limits(folder: Path, text: TextPipeline, config, foreign: ForeignConfig) -> None:
     """Raise InputError for settings of generation that a pipeline cannot have."""
     if not text.fits(config):
-        names = "num_beams", "max_length", "max_new_tokens", "length_penalty", "temperature"
+        names = ["num_beams", "max_length", "max_new_tokens", "length_penalty", "temperature"]
+        names.append("early_stopping")
         received = [f"{n} {foreign.values[n]!r}" for n in names if n in foreign.values]
         raise InputError(
             f"num_beams and max_new_tokens are from 1 to {MAX_SYMBOLS} (max_length is one more), "
-            f"length_penalty from 0 to {LARGEST_ALPHA}, and temperature is at least 0",
+            f"length_penalty from 0 to {LARGEST_ALPHA}, temperature is at least 0, and "
+            'early_stopping is true, false or "never"',
             f"{', '.join(received)} in {folder}",
             f"Change {GENERATION}, or {CONFIG}.",
         )
-
-
-def _warn_of_unsupported(folder: Path, model: Model, foreign: ForeignConfig) -> None:
-    if not hasattr(model, "step"):
-        return
-    continues = isinstance(model, LanguageModel)  # the model continues texts
-    unsupported = UNSUPPORTED | (dict(num_beams=1) if continues else dict(do_sample=False))
-    settings = [
-        f"{name} {reprlib.repr(value)}"
-        for name, neutral in unsupported.items()
-        if (value := foreign.get(name, neutral)) != neutral
-    ]
-    if several := [word for word in foreign.get("bad_words_ids", []) if len(word) > 1]:
-        settings.append(f"bad_words_ids {reprlib.repr(several)}")
-    messages: list[str] = []
-    if continues and foreign.get("do_sample", False):
-        cuts = [
-            f"{name}={value}"
-            for name, (default, none) in CUTS.items()
-            if (value := foreign.get(name, default)) != none
-        ]
-        if cuts:
-            messages.append(
-                f"{folder} samples with {', '.join(cuts)}, which numformer ignores: pass "
-                f"them with each text, as in trained(text, {', '.join(cuts)})"
-            )
-    if settings:
-        messages.append(
-            f"{folder} sets {', '.join(settings)}, which numformer lacks: texts will differ "
-            "from those that the library transformers generates"
-        )
-    for message in messages:
-        warnings.warn(message, stacklevel=6)
 
 
 def _model(folder: Path, kind: Kind, config, arrays: Arrays, values: dict) -> Model:
