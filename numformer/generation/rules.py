@@ -19,7 +19,7 @@ from numformer.generation.binding import bind_model
 from numformer.generation.sampling import log_softmax
 from numformer.symbols import SpecialIds, special_ids
 
-Rules = Sequence[Sequence[Any]]
+Rules = Sequence[Any]
 """Pairs of a name, one of RULES or RENORMALIZE, and its value."""
 
 
@@ -207,7 +207,8 @@ class RuledWriter:
 
     def __init__(self, model: Any, rules: Rules, searched: bool = False):
         self.model, self.config, self.searched = bind_model(model), model.config, searched
-        self.values, self.is_changed = dict(rules), False
+        self.values: dict[str, Any] = dict(rules)
+        self.is_changed = False
         if unknown := [name for name in self.values if name not in (*RULES, RENORMALIZE)]:
             rule = f"a rule of generation is one of {', '.join((*RULES, RENORMALIZE))}"
             raise InputError(rule, repr(unknown[0]), "Leave it out.")

@@ -38,8 +38,8 @@ class Transduction(TextPipeline):
     beam: int = 1
     length_penalty: float = 1.0
     penalty: str = "paper"
-    rules: Rules = field(default_factory=list)
-    early_stopping: bool | str | None = None
+    rules: Rules = field(default_factory=list, kw_only=True)
+    early_stopping: bool | str | None = field(default=None, kw_only=True)
 
     @property
     def settings(self) -> tuple:

@@ -212,16 +212,23 @@ def write_gpt2(config) -> dict:
     )
 
 
+def t5_factors(foreign: ForeignConfig) -> dict:
+    # In newer files, tie_word_embeddings does not say it.
+    tied = foreign.get("tie_word_embeddings", True)
+    return dict(scaled=foreign.get("scale_decoder_outputs", tied))
+
+
 def read_t5(foreign: ForeignConfig) -> dict:
     foreign.require(is_decoder=False)
-    # In newer files, scale_decoder_outputs says whether the output shares the embedding.
-    tied = foreign.get("scale_decoder_outputs", foreign.get("tie_word_embeddings", True))
+    without_head = bool(foreign.arrays) and not foreign.has("lm_head.")
+    tied = t5_factors(foreign)["scaled"] or without_head
     size = foreign["vocab_size"]
     inner = foreign.get("feed_forward_proj", "relu")
     gated = inner.startswith("gated-")
     # "gated-gelu" means the approximation by tanh.
     dense = "gelu_new" if inner == "gated-gelu" else inner.removeprefix("gated-")
-    act = ForeignConfig({"feed_forward_proj": dense}).choice("feed_forward_proj", ACTIVATIONS)
+    known = GATES if gated else ACTIVATIONS
+    act = ForeignConfig({"feed_forward_proj": dense}).choice("feed_forward_proj", known)
     heads = foreign["num_heads"]
     foreign.require(dense_act_fn=dense, is_gated_act=gated, num_attention_heads=heads)
     return dict(
@@ -240,7 +247,7 @@ def read_t5(foreign: ForeignConfig) -> dict:
         farthest=foreign.get("relative_attention_max_distance", 128),
         norm="pre",
         normalization="rms",
-        activation=GATED[act] if gated else act,
+        activation=act,
         feed_forward_bias=False,
         positions="none",
         embedding_scale=False,

@@ -1,5 +1,6 @@
 """The kinds of published models: for each, our model, its config, parameters and text pipeline."""
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,6 +47,16 @@ class Kind(NamedTuple):
         return self.table(config, **self.factors(ForeignConfig(values)))
 
 
+def kind_of(architectures: Any) -> str | None:
+    """The kind whose class, such as BertForMaskedLM, is among the architectures; None if none."""
+    for name in architectures or ():
+        stem = re.sub(r"(For\w+|(DoubleHeads|LMHead|WithLMHead|Encoder|MT)?Model)$", "", name)
+        for kind in KINDS:
+            if re.sub("[_-]", "", kind) == stem.lower():
+                return kind
+    return None
+
+
 def _transduction(source, target, settings: ForeignConfig) -> Transduction:
     # Published lengths include the start id.
     longest = settings.get("max_length", settings.get("max_position_embeddings", 513)) - 1
@@ -68,7 +79,7 @@ def _marian_text(folder: Path, config, settings: ForeignConfig) -> Transduction:
 
 
 def _t5_text(folder: Path, config, settings: ForeignConfig) -> Transduction:
-    vocabulary = load_tokenizer(folder, config.source_vocabulary, marked=False)
+    vocabulary = load_tokenizer(folder, config.source_vocabulary, marked="before")
     return _transduction(vocabulary, vocabulary, settings)
 
 
@@ -124,8 +135,9 @@ KINDS = {
     "t5": Kind(
         Transformer,
         configs.read_t5,
-        lambda config: tables.t5(config, config.activation in GATED.values()),
+        lambda config, scaled: tables.t5(config, config.activation in GATED.values(), scaled),
         _t5_text,
+        configs.t5_factors,
     ),
     "bert": _encoder(configs.read_bert, tables.bert),
     **dict.fromkeys(

@@ -18,7 +18,7 @@ from numformer.models import LanguageModel, Model
 from numformer.published.configs import ForeignConfig, with_generation_ids
 from numformer.published.files import CONFIG, DTYPES, GENERATION, PREPROCESSOR, Arrays, read_json
 from numformer.published.generation import notes
-from numformer.published.kinds import KINDS, REFUSED, Kind, reading
+from numformer.published.kinds import KINDS, REFUSED, Kind, kind_of, reading
 from numformer.published.sentences import MODULES
 from numformer.published.table import Entry, Table
 from numformer.published.vocabularies import TOKENIZER
@@ -51,7 +51,7 @@ def load_published(folder: Path) -> tuple[Model, dict]:
 
     def build_config():
         foreign = ForeignConfig(with_generation_ids(values, generation), arrays)
-        return kind.model.Config(**kind.config(foreign))
+        return kind.model.Config(**_valid_ends(folder, kind.config(foreign)))
 
     config = _require_valid(folder, build_config)
     _require_ids(folder, config)
@@ -77,7 +77,7 @@ def load_published(folder: Path) -> tuple[Model, dict]:
 def _read_config(folder: Path) -> tuple[Kind, dict[str, Any]]:
     """The kind and the config.json of a folder. Raises InputError for an unknown kind."""
     values = read_json(folder / CONFIG)
-    name = values.get("model_type")
+    name = values.setdefault("model_type", kind_of(values.get("architectures")))
     if not isinstance(name, str) or name not in KINDS:
         raise InputError(
             f"a published model is of a kind that numformer supports: {', '.join(KINDS)}",
@@ -99,9 +99,21 @@ def _require_valid(folder: Path, build: Callable) -> Any:
         return build()
     except InputError:
         raise
-    except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as problem:
+    except (TypeError, ValueError, ArithmeticError, MemoryError, AttributeError, LookupError) as problem:
         rule = "the .json files of a published model are unchanged"
         raise InputError(rule, f"{folder} ({problem})", "Download them again.") from None
+
+
+def _valid_ends(folder: Path, fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a config without ends outside the vocabulary, of which a warning tells."""
+    size = fields.get("target_vocabulary", fields.get("vocabulary"))
+    ends = [fields.get("end_id"), *fields.get("other_ends", ())]
+    if not (outside := [n for n in ends if n is not None and n >= size]):
+        return fields
+    words = f"{folder} ends a text with {outside[0]}, which is no id below {size}: it is ignored"
+    warnings.warn(words, stacklevel=8)
+    first, *others = [n for n in ends if n not in outside] or [None]
+    return fields | dict(end_id=first, other_ends=tuple(others))
 
 
 def _require_ids(folder: Path, config) -> None:

@@ -3,6 +3,7 @@
 import json
 import re
 import types
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from numformer.generation import Continuation, Translation
 from numformer.published import files
 from numformer.published.loading import load_published
 from numformer.published.saving import save_published
+from numformer.published.vocabularies import load_tokenizer
 from numformer.trained import model_of_run
 from toy_tasks import images, masked, translate, write
 from toy_tasks.data.pictures import read_picture
@@ -411,6 +413,90 @@ def test_the_earlier_files_of_a_gpt2_s_tokenizer_are_read(tmp_path, complaint):
     assert "files are unchanged; received" in message and "Download them again." in message
     (folder / "merges.txt").rename(folder / "spiece.model")
     assert "tokenizer, tokenizer.json, in its folder; received" in complaint(nf.load, folder)
+
+
+def without_tokenizer_json(folder: Path, *words: str, **settings) -> Callable:
+    """The function that splits texts by the earlier files of a tokenizer, with further words."""
+    path = folder / "tokenizer.json"
+    model = published_texts.tokenizers.Tokenizer.from_file(str(path)).model
+    model.save(str(folder))
+    path.unlink()
+    if "vocab.txt" in {path.name for path in folder.iterdir()}:
+        symbols = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
+        symbols[5 : 5 + len(words)] = words
+        (folder / "vocab.txt").write_text("\n".join(symbols), encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return lambda text: nf.load(folder).text.input_vocabulary.split(text)
+
+
+@pytest.mark.parametrize(
+    ("settings", "symbols"),
+    [
+        ({}, ["mochte"]),
+        (dict(strip_accents=False), ["möchte"]),
+        (dict(do_lower_case=False), ["[UNK]"]),
+        (dict(do_lower_case=False, strip_accents=True), ["Mochte"]),
+    ],
+)
+def test_accents_of_a_vocab_txt_are_read_as_its_folder_says(settings, symbols, tmp_path):
+    words = "mochte", "möchte", "Mochte", "中", "中中"
+    split = without_tokenizer_json(published_texts.bert(tmp_path), *words, **settings)
+    assert split("Möchte") == ["[CLS]", *symbols, "[SEP]"]
+    assert split("中中")[1:-1] == ["中", "中"]
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps(settings | dict(tokenize_chinese_chars=False)))
+    assert split("中中")[1:-1] == ["中中"]
+
+
+def test_symbols_of_the_other_files_are_never_cut(tmp_path, complaint):
+    """Those with the ids after the vocabulary's, and those that are in it."""
+    folder = published_texts.gpt2(tmp_path)
+    split = without_tokenizer_json(folder, bos_token="to", mask_token="<none>")
+    assert split("be<|endoftext|>be") == ["be", "<|endoftext|>", "be"]
+    assert split("toto") == ["to", "to"] and split("beto")[-1] == "to"
+    ids = nf.load(folder).text.vocabulary.encode(["b", "e"])
+    size = len(nf.load(folder).text.vocabulary)
+    vocabulary = json.loads((folder / "vocab.json").read_text())
+    last = max(vocabulary, key=vocabulary.__getitem__)
+    del vocabulary[last]
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    lines = (folder / "merges.txt").read_text().strip().split("\n")
+    (folder / "merges.txt").write_text("\n".join(lines[:-1]))
+    (folder / "added_tokens.json").write_text(json.dumps({"<new>": size - 1}))
+    assert split("be<new>be") == ["be", "<new>", "be"]
+    assert nf.load(folder).text.vocabulary.encode(["<new>", "b", "e"]) == [size - 1, *ids]
+    word = next(n for n in vocabulary if len(n) == 3 and n.isascii() and n[:2] in vocabulary)
+    assert split(word) == [word]
+    further = {"additional_special_tokens": [{"content": word[:2]}, "<other>"]}
+    (folder / "special_tokens_map.json").write_text(json.dumps(further))
+    assert split(word) == [word[:2], word[2]]
+    (folder / "added_tokens.json").write_text(json.dumps({"<new>": size - 2}))
+    assert f"follow those of the vocabulary; received {size - 2} for <new>" in complaint(
+        nf.load, folder
+    )
+
+
+def test_a_byte_level_tokenizer_may_put_a_space_before_a_text(tmp_path):
+    folder = published_texts.gpt2(tmp_path)
+    split = without_tokenizer_json(folder, add_prefix_space=True)
+    assert split("be")[0].startswith("Ġ")
+    (folder / "tokenizer_config.json").unlink()
+    assert split("be") == ["be"]
+
+
+def test_the_marks_of_a_roberta_are_put_around_a_text(tmp_path):
+    """Where merges.txt has them; a T5 with such a tokenizer reads the first, and its own end."""
+    tokenizer = published_texts.byte_level(300, ["<s>", "</s>", "<pad>"])
+    size = tokenizer.get_vocab_size()
+    published_texts.RandomModel(
+        "t5", published_texts.T5 | dict(vocab_size=size, pad_token_id=2, decoder_start_token_id=2)
+    ).save(tmp_path)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    split = without_tokenizer_json(tmp_path)
+    assert split("be<pad>") == ["<s>", "be", "<pad>"]
+    marked = load_tokenizer(tmp_path, size, marked=True)
+    assert marked.split("be") == ["<s>", "be", "</s>"]
+    assert load_tokenizer(tmp_path, size, marked=False).split("be") == ["be"]
 
 
 def test_a_long_context_is_cut_to_the_longest_text(tmp_path):
