@@ -29,7 +29,7 @@ PUBLISHED_METADATA = "published", "generation", "pictures"
 TOKENIZER_FILES = TOKENIZER, "source.spm", "merges.txt", "vocab.txt", "spiece.model"
 
 
-class _Zeros(np.random.Generator):
+class Zeros(np.random.Generator):
     """A generator that returns zeros, at no cost, for weights that are overwritten later."""
 
     def uniform(self, low, high, size) -> Any:  # type: ignore[override]
@@ -45,7 +45,7 @@ def load_published(folder: Path) -> tuple[Model, dict]:
     There is no pipeline if the folder has no tokenizer. Raises InputError for an incomplete folder
     and for parts that numformer lacks; warns of generation settings that numformer lacks.
     """
-    kind, values = _read_config(folder)
+    kind, values = read_kind(folder / CONFIG)
     arrays = Arrays(folder)
     generation = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
 
@@ -53,7 +53,7 @@ def load_published(folder: Path) -> tuple[Model, dict]:
         foreign = ForeignConfig(with_generation_ids(values, generation), arrays)
         return kind.model.Config(**_valid_ends(folder, kind.config(foreign)))
 
-    config = _require_valid(folder, build_config)
+    config = require_valid(folder, build_config)
     _require_ids(folder, config)
     model = _model(folder, kind, config, arrays, values)
     metadata = {"published": {**values}}
@@ -66,7 +66,7 @@ def load_published(folder: Path) -> tuple[Model, dict]:
             for note in notes(folder, foreign, generation, isinstance(model, LanguageModel)):
                 warnings.warn(note, stacklevel=5)
         new_text = reading if (folder / MODULES).is_file() else kind.text
-        if text := _require_valid(folder, lambda: new_text(folder, config, foreign)):
+        if text := require_valid(folder, lambda: new_text(folder, config, foreign)):
             _require_limits(folder, text, config, foreign)
             metadata["text"] = text.description()
     if (folder / PREPROCESSOR).is_file():
@@ -74,26 +74,26 @@ def load_published(folder: Path) -> tuple[Model, dict]:
     return model, metadata
 
 
-def _read_config(folder: Path) -> tuple[Kind, dict[str, Any]]:
-    """The kind and the config.json of a folder. Raises InputError for an unknown kind."""
-    values = read_json(folder / CONFIG)
+def read_kind(path: Path) -> tuple[Kind, dict[str, Any]]:
+    """The kind of model and the content of a config.json. Raises InputError for an unknown kind."""
+    values = read_json(path)
     name = values.setdefault("model_type", kind_of(values.get("architectures")))
     if not isinstance(name, str) or name not in KINDS:
         raise InputError(
             f"a published model is of a kind that numformer supports: {', '.join(KINDS)}",
-            f"model_type {name!r} in {folder / CONFIG}",
+            f"model_type {name!r} in {path}",
             REFUSED.get(str(name), "Name the folder of another model."),
         )
     if quantised := values.get("quantization_config"):
         raise InputError(
             f"published weights have one of the types {', '.join(DTYPES)}",
-            f"{folder / CONFIG} with the quantization_config {reprlib.repr(quantised)}",
+            f"{path} with the quantization_config {reprlib.repr(quantised)}",
             "Take the model without quantisation.",
         )
     return KINDS[name], values
 
 
-def _require_valid(folder: Path, build: Callable) -> Any:
+def require_valid(folder: Path, build: Callable) -> Any:
     """Return build(). Raises InputError if the JSON files that it reads have invalid values."""
     try:
         return build()
@@ -154,7 +154,7 @@ def _model(folder: Path, kind: Kind, config, arrays: Arrays, values: dict) -> Mo
             f"{count:,} in {folder}, which are fewer",
             "Take the config.json that belongs to the weights.",
         )
-    model = kind.model(config, _Zeros(np.random.PCG64()))  # type: ignore[arg-type]
+    model = kind.model(config, Zeros(np.random.PCG64()))  # type: ignore[arg-type]
     if arrays.dtype == np.float64:
         pack(model, np.float64)
     _fill(model, arrays, kind.table_for(config, values))
