@@ -5,6 +5,7 @@ The tests compare with what transformers wrote, stored in generation_reference.j
     python tests/published/test_generation_settings.py --store
 """
 
+import dataclasses
 import functools
 import json
 import sys
@@ -210,6 +211,34 @@ def test_a_search_follows_known_rules_alone(complaint):
     assert "one of sequence_bias, " in unknown and "renormalize_logits; received 'other'" in unknown
     unknown = complaint(nf.generation.n_best, model, ids, 3, early_stopping="no", **settings)
     assert "early_stopping is None, True, False or \"never\"; received 'no'" in unknown
+
+
+def test_pipelines_follow_rules_however_they_write():
+    """By greedy choice, by beam search, and at random; of several hypotheses, each one."""
+    vocabulary = nf.Vocabulary("abcdef")
+    size, (a, b) = len(vocabulary), vocabulary.encode("ab")
+    sizes = dict(d_model=8, d_ff=8, heads=2, layers=1)
+    model = nf.Transformer(nf.Config.base(size, **sizes))
+    rules = [["forced_bos_token_id", a], ["min_new_tokens", 3], ["no_repeat_ngram_size", 1]]
+    text = nf.Transduction(vocabulary, vocabulary, 4, rules=rules, early_stopping=False)
+    assert text.fits(model.config)
+    texts = [["c", "d"], ["e"]]
+    for settings in ({}, dict(beam=2), dict(temperature=1.0, seed=5)):
+        for written in text.write(model, texts, **settings):
+            assert written[0] == "a" and len({*written}) == len(written) >= 2, settings
+    for hypotheses in text.n_best(model, texts, 2):
+        assert all(written[0] == "a" for _, written in hypotheses)
+    for wrong in (dict(rules=[["min_length", -1]]), dict(early_stopping="no")):
+        assert not dataclasses.replace(text, **wrong).fits(model.config)
+    language = nf.LanguageModel(nf.LanguageModel.Config(vocabulary=size, **sizes))
+    words = [["begin_suppress_tokens", [*range(size - 1)]], ["no_repeat_ngram_size", 1]]
+    text = nf.generation.Continuation(vocabulary, 9, rules=words)
+    assert text.fits(language.config)
+    assert not dataclasses.replace(text, rules=[["min_length", -1]]).fits(language.config)
+    for settings in ({}, dict(temperature=1.0)):
+        for written in text.write(language, [["b", "a"]], length=3, **settings):
+            assert written[2] == "f" and len({*written}) == len(written), settings
+    assert b != a
 
 
 def fields_of_transformers() -> list[str]:

@@ -270,3 +270,28 @@ def test_a_damaged_file_is_refused_or_read_within_its_bounds(write, tmp_path):
             assert "\n" not in str(problem), seed
             refused += 1
     assert refused > 150
+
+
+def test_the_advice_for_a_file_that_is_not_read_works(tmp_path, complaint):
+    """In transformers, by the class that the config.json names, which keeps the head."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    values = CASES["bert"] | dict(architectures=["BertForMaskedLM"])
+    example = RandomModel("bert", values, np.float32)
+    folder, other = example.save(tmp_path / "folder"), tmp_path / "other"
+    arrays = load_file(folder / "model.safetensors")
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    name = "bert.encoder.layer.0.output.dense.weight"
+    tensors[name] = tensors[name].t().contiguous().t()  # as if it were stored column by column
+    (folder / "model.safetensors").unlink()
+    torch.save(tensors, folder / "pytorch_model.bin")
+    refused = complaint(load_published, folder)
+    assert f"{name} is not stored row by row" in refused
+    program = refused.rpartition("transformers: ")[2].rstrip(".")
+    paths = dict(FOLDER=folder, OTHER=other)
+    (name,) = values["architectures"]
+    assert program.startswith(f"{name}.from_pretrained(")
+    eval(program, paths | {name: getattr(transformers, name)})
+    state = load_published(other)[0].state_dict()
+    for key, array in example.model.state_dict().items():
+        assert np.array_equal(state[key], array), key
