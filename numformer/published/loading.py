@@ -29,6 +29,10 @@ PUBLISHED_METADATA = "published", "generation", "pictures"
 TOKENIZER_FILES = TOKENIZER, "source.spm", "merges.txt", "vocab.txt", "spiece.model"
 
 
+INVALID = TypeError, ValueError, ArithmeticError, MemoryError, AttributeError, LookupError
+"""What invalid values in JSON files raise."""
+
+
 class Zeros(np.random.Generator):
     """A generator that returns zeros, at no cost, for weights that are overwritten later."""
 
@@ -99,7 +103,7 @@ def require_valid(folder: Path, build: Callable) -> Any:
         return build()
     except InputError:
         raise
-    except (TypeError, ValueError, ArithmeticError, MemoryError, AttributeError, LookupError) as problem:
+    except INVALID as problem:
         rule = "the .json files of a published model are unchanged"
         raise InputError(rule, f"{folder} ({problem})", "Download them again.") from None
 
