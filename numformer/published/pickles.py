@@ -128,10 +128,10 @@ def read_pickle(file: Any) -> Any:
             arguments = stack.pop()
             stack.append(_called(stack.pop(), arguments))
         elif name == "BINPERSID":
-            kind, (number, key, _, count, *view) = stack[-1][0], stack[-1][1:]
+            kind, number, key, _, count, *view = stack.pop()
             if kind != "storage" or any(part is not None for part in view):
                 raise ValueError(f"it has a {kind} that is no storage of its own")
-            stack[-1] = Storage(number.name, key, count)
+            stack.append(Storage(number.name, key, count))
         elif name in ("SETITEM", "SETITEMS"):
             items = since_mark() if name == "SETITEMS" else [stack.pop(-2), stack.pop()]
             stack[-1].update(zip(items[::2], items[1::2], strict=True))
