@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from numformer import blas
+from numformer import blas, sizes
 from numformer.devices import default_backend, find_backend
 from numformer.errors import InputError
 from numformer.execution.forked import cores
@@ -22,6 +22,8 @@ PACKAGES = {
     "Lessons, in the terminal": "lessons",
 }
 """The title of each list, and the package whose `commands()` it shows."""
+
+COUNT = {"numformer count CONFIG.json": "parameters, memory and operations of a model or a run"}
 
 CHECKS = {
     "python -m numformer.gradient_check": "compare every gradient with a numerical one",
@@ -59,6 +61,7 @@ def overview() -> str:
         title: importlib.import_module(package).commands() for title, package in PACKAGES.items()
     }
     is_clone = (FOLDER.parent / "tests" / "mutation").is_dir()
+    groups["Sizes of a model"] = COUNT
     groups["Checks"] = CHECKS | (CHECKS_IN_CLONE if is_clone else {})
     groups["This machine"] = machine()
     lines = ["The Transformer in NumPy and CuPy, every gradient written by hand"]
@@ -70,6 +73,9 @@ def overview() -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the overview; return the exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["count"]:
+        return sizes.main(arguments[1:])
     parser = argparse.ArgumentParser(
         prog="numformer",
         description="List the tasks, lessons and checks of numformer, and describe this machine.",
@@ -78,7 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
     _, others = parser.parse_known_args(arguments)
     if others:
         raise InputError(
-            "numformer only lists commands",
+            "numformer lists commands, and counts: numformer count CONFIG.json",
             " ".join(others),
             "Start a task with python -m toy_tasks.NAME, a lesson with python -m lessons NUMBER.",
         )

@@ -28,7 +28,7 @@ from numformer.models.vision import VisionTransformer
 from numformer.paper.decoder import Decoder
 from numformer.paper.encoder import Encoder
 from numformer.plots import AttentionMaps, attention_maps
-from numformer.published.files import is_published
+from numformer.published.files import advice, is_published, snapshot
 from numformer.published.loading import load_published
 from numformer.runs.checkpoints import load_model
 
@@ -303,6 +303,7 @@ def model_path(run: Path) -> Path:
 
     For a published model, return the model's folder.
     """
+    run = snapshot(run)
     if run.is_dir() and is_published(run):
         return run
     path = run / "best.safetensors" if run.is_dir() else run
@@ -314,6 +315,8 @@ def model_path(run: Path) -> Path:
             found if run.exists() else f"{run}, which is not there",
             f"Name one of the runs, such as {runs[0]}."
             if runs
+            else hint
+            if (hint := advice(run))
             else "Continue the run with --resume until its first evaluation."
             if (run / "last.safetensors").is_file()
             else "Name the folder of a run, such as runs/reverse, or train one.",

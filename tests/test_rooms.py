@@ -25,7 +25,8 @@ FLOORS = [
     ["training", "generation"],
     ["published"],
     ["trained", "exit_codes", "former_names"],
-    ["gradient_check", "__main__", "convert"],
+    ["gradient_check", "convert", "sizes"],
+    ["__main__"],
     ["numformer"],  # the public names
     ["toy_tasks"],
     ["lessons"],

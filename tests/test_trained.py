@@ -124,7 +124,7 @@ def test_many_texts_keep_their_order_and_long_ones_are_read_fewer_at_a_time(monk
         return [(rows, width) for _, rows, width, *_ in seen]
 
     shapes = written(asked)
-    assert seen == [("beam", *shape, 9, 5, 0.5, "length") for shape in shapes]
+    assert seen == [("beam", *shape, 9, 5, 0.5, "length", [], None) for shape in shapes]
     assert [rows for rows, _ in shapes] == [250, 250, 100]
     assert 8 == shapes[0][1] >= shapes[1][1] >= shapes[2][1] < 8
     assert [rows for rows, _ in written(asked[:3], beam=417)] == [2, 1]

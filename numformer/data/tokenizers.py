@@ -43,10 +43,11 @@ class PublishedVocabulary(Vocabulary):
 class Tokenizer(PublishedVocabulary):
     """The vocabulary of a tokenizer.json of any kind.
 
-    `marked` says whether `split` adds the tokenizer's marks, such as [CLS], around a text.
+    `marked` says whether `split` adds the tokenizer's marks, such as [CLS], around a text; with
+    "before", it adds those that come before a text.
     """
 
-    def __init__(self, content: str, size: int, marked: bool):
+    def __init__(self, content: str, size: int, marked: bool | str):
         self.content, self.marked = content, marked
         try:
             self._tokenizer = library("tokenizers").Tokenizer.from_str(content)
@@ -75,14 +76,18 @@ class Tokenizer(PublishedVocabulary):
         return {"tokenizer": self.content, "size": len(self), "whole": self.marked}
 
     def split(self, text: str) -> list[str]:
-        return self._tokenizer.encode(text, add_special_tokens=self.marked).tokens
+        encoding = self._tokenizer.encode(text, add_special_tokens=bool(self.marked))
+        tokens, marks = encoding.tokens, encoding.special_tokens_mask
+        while self.marked == "before" and marks and marks.pop():
+            tokens.pop()
+        return tokens
 
     def shorten(self, text: str, longest: int) -> list[str]:
         """Return the first symbols of a text, at most `longest`, the marks among them."""
-        marks = self._tokenizer.num_special_tokens_to_add(False) * self.marked
+        marks = self._tokenizer.num_special_tokens_to_add(False) * bool(self.marked)
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         encoding.truncate(max(0, longest - marks))
-        return self._tokenizer.post_process(encoding, add_special_tokens=self.marked).tokens
+        return self._tokenizer.post_process(encoding, add_special_tokens=bool(self.marked)).tokens
 
     def join(self, symbols: Iterable[str]) -> str:
         return self._tokenizer.decode(self.encode(symbols))

@@ -8,9 +8,10 @@ import numpy as np
 from numformer.backend import array_module, on_host
 from numformer.errors import InputError, require_positive
 from numformer.generation.binding import bind_model
+from numformer.generation.rules import RuledWriter, Rules
 from numformer.models import Model
 from numformer.paper import beam as paper_beam
-from numformer.paper.beam import Hypothesis, largest_entries, length_penalty, search
+from numformer.paper.beam import Hypothesis, Ranking, largest_entries, length_penalty, search
 from numformer.symbols import DEFAULT_IDS, SpecialIds
 
 
@@ -64,6 +65,24 @@ def most_probable(logits, count: int, special: SpecialIds = DEFAULT_IDS):
     return symbols, log_p
 
 
+class FirstRanking(Ranking):
+    """Early stopping: the hypotheses of a row are those that end first."""
+
+    def is_open(self, reachable, current, width):
+        return self.ended < width
+
+
+class PatientRanking(Ranking):
+    """A row goes on as long as an open hypothesis can become one of the best."""
+
+    def is_open(self, reachable, current, width):
+        return reachable > self.worst
+
+
+RANKINGS = {True: FirstRanking, False: Ranking, "never": PatientRanking}
+"""The rankings by transformers' values of early_stopping."""
+
+
 def beam_search(
     model: Model,
     inputs: np.ndarray,
@@ -71,12 +90,15 @@ def beam_search(
     beam: int = 4,
     alpha: float = 0.6,
     penalty: str = "paper",
+    rules: Rules = (),
+    early_stopping: bool | str | None = None,
 ) -> list[list[int]]:
     """inputs (B, S), as model.start takes them -> for each row the ids of its best hypothesis.
 
     Like `n_best` with one hypothesis. The paper uses beam 4 and alpha 0.6 (section 6.1).
     """
-    return [best.ids for (best,) in n_best(model, inputs, max_length, 1, beam, alpha, penalty)]
+    settings = beam, alpha, penalty, rules, early_stopping
+    return [best.ids for (best,) in n_best(model, inputs, max_length, 1, *settings)]
 
 
 def n_best(
@@ -87,12 +109,16 @@ def n_best(
     beam: int = 4,
     alpha: float = 0.6,
     penalty: str = "paper",
+    rules: Rules = (),
+    early_stopping: bool | str | None = None,
 ) -> list[list[Hypothesis]]:
     """inputs (B, S) -> each row's `count` best hypotheses, best first, by a beam of width `beam`.
 
     `penalty` names one of PENALTIES. `count` is at most `beam`, as a narrower beam
     might find too few hypotheses. With a larger `count` the search runs longer, so the first
-    hypothesis may be better, and is never worse. Raises InputError for invalid settings.
+    hypothesis may be better, and is never worse. `rules` are pairs of a name and a value (see
+    rules.py). With True, False or "never", `early_stopping` ends a row when transformers ends it.
+    Raises InputError for invalid settings.
     """
     require_positive("count", count)
     require_positive("beam", beam)
@@ -108,5 +134,15 @@ def n_best(
     if penalty not in PENALTIES:
         rule = f"a length penalty is one of {', '.join(PENALTIES)}"
         raise InputError(rule, repr(penalty), 'Name one; the paper\'s is "paper".')
+    if early_stopping not in (None, *RANKINGS):
+        rule = 'early_stopping is None, True, False or "never"'
+        raise InputError(rule, repr(early_stopping), "With None, a row ends by numformer's rule.")
     divisor = partial(PENALTIES[penalty], alpha=alpha)
-    return search(bind_model(model), inputs, max_length, beam, divisor, count, most_probable)
+    writer, choose, ranking = bind_model(model), most_probable, partial(Ranking, count)
+    if rules:
+        writer = RuledWriter(model, rules, searched=True)
+        choose = writer.candidates(most_probable, largest_in_groups)
+    if early_stopping is not None:
+        ranking = partial(RANKINGS[early_stopping], beam)
+    found = search(writer, inputs, max_length, beam, divisor, ranking, choose)
+    return [hypotheses[:count] for hypotheses in found]

@@ -1,13 +1,15 @@
 """Continuation: a language model continues texts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from numformer.data import Vocabulary
 from numformer.errors import require_positive
 from numformer.generation.binding import greedy
+from numformer.generation.rules import RuledWriter, Rules, are_valid
 from numformer.generation.sampling import (
     Sampling,
     is_temperature,
@@ -30,7 +32,8 @@ class Continuation(OneVocabulary):
     """Continues the beginning of a text with a language model.
 
     The model was trained on `context` symbols at a time. `temperature` is the default
-    temperature of sampling; with 0 or None, each symbol written is the most probable one.
+    temperature of sampling; with 0 or None, each symbol written is the most probable one. The
+    `rules` (see rules.py) hold for every text.
     """
 
     has_right_answers = False
@@ -38,6 +41,7 @@ class Continuation(OneVocabulary):
     vocabulary: Vocabulary
     context: int
     temperature: float | None = None
+    rules: Rules = field(default_factory=list)
 
     def write(
         self,
@@ -59,6 +63,7 @@ class Continuation(OneVocabulary):
         require_positive("length", length)
         temperature = self.temperature if temperature is None else temperature
         sampling = Sampling.from_settings(temperature, top_k, top_p)
+        writer: Any = RuledWriter(model, self.rules) if self.rules else model
 
         def continue_text(text: list[str], stream: np.random.Generator) -> list[str]:
             end = len(text) + length
@@ -69,9 +74,9 @@ class Continuation(OneVocabulary):
                     room = min(max(1, self.context - len(window)), room)
                 inputs = np.array([self.vocabulary.encode(window)])
                 if sampling:
-                    (ids,) = sampling.write(model, inputs, room, [stream])
+                    (ids,) = sampling.write(writer, inputs, room, [stream])
                 else:
-                    (ids,) = greedy(model, inputs, room)
+                    (ids,) = greedy(writer, inputs, room)
                 text += self.vocabulary.decode(ids)
                 if len(ids) < room:  # the model ended the text
                     break
@@ -110,9 +115,8 @@ class Continuation(OneVocabulary):
         return 0 if is_short else known - max(1, self.context // 2)
 
     def fits(self, config) -> bool:
-        return super().fits(config) and (
-            self.temperature is None or is_temperature(self.temperature)
-        )
+        is_valid = self.temperature is None or is_temperature(self.temperature)
+        return super().fits(config) and is_valid and are_valid(self.rules, len(self.vocabulary))
 
     def maps(self, model, text, written=None):
         """Return attention maps for the last `context` symbols of the text; write no symbols."""

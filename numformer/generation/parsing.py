@@ -65,8 +65,7 @@ class Parsing(Transduction):
 
         answers = super().beam_search(model, source, limit, texts)
         if broken := [row for row, ids in enumerate(answers) if not fits(ids, row)]:
-            settings = self.beam, self.beam, self.length_penalty, self.penalty
-            found = n_best(model, source[broken], limit, *settings)
+            found = n_best(model, source[broken], limit, self.beam, *self.settings)
             for row, hypotheses in zip(broken, found, strict=True):
                 trees = (h.ids for h in hypotheses if fits(h.ids, row))
                 answers[row] = next(trees, answers[row])

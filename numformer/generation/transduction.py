@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from numformer.data import PairBatch, Vocabulary, pad_sources
 from numformer.errors import InputError, require_positive
-from numformer.generation.beam import PENALTIES, beam_search, is_alpha, n_best
+from numformer.generation.beam import PENALTIES, RANKINGS, beam_search, is_alpha, n_best
 from numformer.generation.binding import greedy
 from numformer.generation.measures import Measure, edit_distance
+from numformer.generation.rules import RuledWriter, Rules, are_valid
 from numformer.generation.sampling import Sampling, random_streams, score
 from numformer.generation.text_pipeline import MAX_SYMBOLS, Symbols, TextPipeline, is_length
 from numformer.models import Model
@@ -25,7 +27,8 @@ class Transduction(TextPipeline):
 
     At most `max_length` symbols are written; `longest` is the length of the longest source in
     training, if that is known. `beam` is the beam's size (1 is greedy), `length_penalty` the alpha
-    of the length penalty, and `penalty` its kind, a name in PENALTIES.
+    of the length penalty, `penalty` its kind, a name in PENALTIES, and `early_stopping` the one of
+    `n_best`. The `rules` (see rules.py) hold for every target.
     """
 
     source: Vocabulary
@@ -35,6 +38,14 @@ class Transduction(TextPipeline):
     beam: int = 1
     length_penalty: float = 1.0
     penalty: str = "paper"
+    rules: Rules = field(default_factory=list, kw_only=True)
+    early_stopping: bool | str | None = field(default=None, kw_only=True)
+
+    @property
+    def settings(self) -> tuple:
+        """The arguments of `beam_search` that are fields."""
+        own = self.beam, self.length_penalty, self.penalty
+        return *own, self.rules, self.early_stopping
 
     @property
     def input_vocabulary(self) -> Vocabulary:
@@ -83,11 +94,12 @@ class Transduction(TextPipeline):
             rule = "a length penalty chooses among the hypotheses of a beam"
             raise InputError(rule, "beam 1", "Choose a larger beam.")
         written: list[list[str]] = [[]] * len(texts)
+        writer: Any = RuledWriter(model, self.rules) if self.rules else model
         for places, source, limit in search._batches(model, texts):
             if sampling:
-                answers = sampling.write(model, source, limit, random_streams(seed, places))
+                answers = sampling.write(writer, source, limit, random_streams(seed, places))
             elif search.beam == 1:
-                answers = greedy(model, source, limit)
+                answers = greedy(writer, source, limit)
             else:
                 answers = search.beam_search(model, source, limit, [texts[n] for n in places])
             for place, ids in zip(places, answers, strict=True):
@@ -115,10 +127,9 @@ class Transduction(TextPipeline):
         search = self._replace(
             beam=beam, length_penalty=length_penalty, penalty=penalty, max_length=max_length
         )
-        settings = search.beam, search.length_penalty, search.penalty
         answers: list[list[tuple[float, list[str]]]] = [[]] * len(texts)
         for places, source, limit in search._batches(model, texts):
-            best = n_best(model, source, limit, count, *settings)
+            best = n_best(model, source, limit, count, *search.settings)
             for place, hypotheses in zip(places, best, strict=True):
                 text = texts[place]
                 answers[place] = [(h.score, self.decode(h.ids, text)) for h in hypotheses]
@@ -152,7 +163,7 @@ class Transduction(TextPipeline):
         self, model: Model, source: np.ndarray, limit: int, texts: Sequence[Symbols]
     ) -> list[list[int]]:
         """source (B, S), the ids of B texts -> for each text the ids that beam search finds."""
-        return beam_search(model, source, limit, self.beam, self.length_penalty, self.penalty)
+        return beam_search(model, source, limit, *self.settings)
 
     def decode(self, ids: Sequence[int], text: Symbols) -> list[str]:
         """The symbols of the ids that were written for the source `text`."""
@@ -213,7 +224,9 @@ class Transduction(TextPipeline):
         sizes = [getattr(config, f"{side}_vocabulary", None) for side in ("source", "target")]
         lengths = [self.max_length, self.beam] + ([] if self.longest is None else [self.longest])
         fits = [len(self.source), len(self.target)] == sizes and all(map(is_length, lengths))
-        return fits and self.penalty in PENALTIES and is_alpha(self.length_penalty)
+        fits = fits and self.penalty in PENALTIES and is_alpha(self.length_penalty)
+        stops = self.early_stopping in (None, *RANKINGS)
+        return fits and stops and are_valid(self.rules, len(self.target))
 
 
 def _require_positions(model: Model, side: str, texts: Sequence[Symbols]) -> None:

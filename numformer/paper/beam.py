@@ -54,21 +54,20 @@ def search(
     max_length: int,
     width: int,
     penalty: Callable[[int], float],
-    count: int = 1,
+    ranking: Callable = lambda: Ranking(1),
     faster: Callable | None = None,
 ) -> list[list[Hypothesis]]:
-    """inputs (B, S) -> for each row the `count` best hypotheses in a beam of `width`, best first.
+    """inputs (B, S) -> for each row the best hypotheses in a beam of `width`, best first.
 
-    A score is log probability / penalty(length), where the length includes the end id. A row is
-    done when no open hypothesis can still become one of the `count` best, or when `width` have
-    ended and no open one now scores above the worst of the best. A hypothesis has at most
+    A score is log probability / penalty(length), where the length includes the end id. `ranking()`
+    returns the Ranking of a row, which says when the row is done. A hypothesis has at most
     `max_length` ids, not counting start and end. `faster`, if given, replaces most_probable.
     """
     require_writer(model)
     require_positive("max_length", max_length)
     require_positive("beam", width)
     special = special_ids(model)
-    rankings = [Ranking(count) for _ in inputs]
+    rankings = [ranking() for _ in inputs]
     beam = Beam(len(inputs), width, special.ends)
     # Even if every end id is among a hypothesis's candidates, `width` others can extend it.
     candidates = width + len(special.ends)
@@ -82,14 +81,10 @@ def search(
             for row, log_p, text in ended:
                 rankings[row].add(log_p / penalty(length), text)
                 rankings[row].ended += 1
-            best = beam.log_p.max(axis=-1)
-            # Later scores are at most `reachable`, as log_p never rises and penalty never falls.
-            reachable, current = best / penalty(max_length), best / penalty(length)
-            remaining = []
-            for row, limit, score in zip(beam.rows, reachable, current, strict=True):
-                worst, full = rankings[row].worst, rankings[row].ended >= width
-                # `full` alone is not enough, as many improbable hypotheses may end first.
-                remaining.append(limit > worst and (score > worst or not full))
+            best, ranked = beam.log_p.max(axis=-1), [rankings[row] for row in beam.rows]
+            # The first are bounds of later scores, as log_p never rises and penalty never falls.
+            scores = zip(ranked, best / penalty(max_length), best / penalty(length), strict=True)
+            remaining = [ranking.is_open(*both, width) for ranking, *both in scores]
             state.choose(parents[remaining].ravel())
             beam.keep(remaining)
             ids = beam.written[:, :, -1].ravel()
@@ -131,6 +126,11 @@ class Ranking:
         """Rank a hypothesis; among equal scores the first one added ranks higher."""
         if score > -np.inf:
             self.best = heapq.nlargest(self.count, [*self.best, Hypothesis(float(score), ids)])
+
+    def is_open(self, reachable: float, current: float, width: int) -> bool:
+        """Whether open hypotheses, now at `current`, later at most `reachable`, may be the best."""
+        # Not only until `width` have ended, as many improbable hypotheses may end first.
+        return reachable > self.worst and (current > self.worst or self.ended < width)
 
     @property
     def worst(self) -> float:

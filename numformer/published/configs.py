@@ -77,10 +77,12 @@ def special_ids(foreign: ForeignConfig, unwritten: Iterable[int] = (), **default
     """The ids of padding, start and ends, and those that are never written, as config fields.
 
     `defaults` replace missing ids; a null start or end means that there is none. Entries of
-    bad_words_ids that have a single id are added to `unwritten`.
+    bad_words_ids that have a single id, unless it is an end, and suppress_tokens are added to
+    `unwritten`.
     """
     ends = end_ids(foreign, defaults.get("end"))
     banned = [word[0] for word in foreign.get("bad_words_ids", []) if len(word) == 1]
+    banned = [n for n in banned if n not in ends] + foreign.get("suppress_tokens", [])
     start = foreign.values.get("bos_token_id", defaults.get("start"))
     return dict(
         padding_id=foreign.get("pad_token_id", defaults.get("padding")),
@@ -100,8 +102,8 @@ def end_ids(foreign: ForeignConfig, default: int | None = None) -> list[int]:
 def with_generation_ids(
     values: Mapping[str, Any], generation: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """A config.json whose end ids and banned words are generation_config.json's, if it has any."""
-    names = "eos_token_id", "bad_words_ids"
+    """A config.json whose ids of start and ends, and of banned symbols, may be of another file."""
+    names = "eos_token_id", "decoder_start_token_id", "bad_words_ids", "suppress_tokens"
     return {**values, **{n: generation[n] for n in names if generation.get(n) is not None}}
 
 
@@ -210,16 +212,23 @@ def write_gpt2(config) -> dict:
     )
 
 
+def t5_factors(foreign: ForeignConfig) -> dict:
+    # In newer files, tie_word_embeddings does not say it.
+    tied = foreign.get("tie_word_embeddings", True)
+    return dict(scaled=foreign.get("scale_decoder_outputs", tied))
+
+
 def read_t5(foreign: ForeignConfig) -> dict:
     foreign.require(is_decoder=False)
-    # In newer files, scale_decoder_outputs says whether the output shares the embedding.
-    tied = foreign.get("scale_decoder_outputs", foreign.get("tie_word_embeddings", True))
+    without_head = bool(foreign.arrays) and not foreign.has("lm_head.")
+    tied = t5_factors(foreign)["scaled"] or without_head
     size = foreign["vocab_size"]
     inner = foreign.get("feed_forward_proj", "relu")
     gated = inner.startswith("gated-")
     # "gated-gelu" means the approximation by tanh.
     dense = "gelu_new" if inner == "gated-gelu" else inner.removeprefix("gated-")
-    act = ForeignConfig({"feed_forward_proj": dense}).choice("feed_forward_proj", ACTIVATIONS)
+    known = GATES if gated else ACTIVATIONS
+    act = ForeignConfig({"feed_forward_proj": dense}).choice("feed_forward_proj", known)
     heads = foreign["num_heads"]
     foreign.require(dense_act_fn=dense, is_gated_act=gated, num_attention_heads=heads)
     return dict(
@@ -238,7 +247,7 @@ def read_t5(foreign: ForeignConfig) -> dict:
         farthest=foreign.get("relative_attention_max_distance", 128),
         norm="pre",
         normalization="rms",
-        activation=GATED[act] if gated else act,
+        activation=act,
         feed_forward_bias=False,
         positions="none",
         embedding_scale=False,

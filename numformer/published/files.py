@@ -1,22 +1,25 @@
-"""The files of a published model: JSON, and arrays in one or several safetensors files.
+"""The files of a published model: JSON, and arrays in files of safetensors or of torch.save.
 
 Nothing in them is executed, and an array is only read if its file holds as many bytes as its header
 says.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import safetensors
 
 from numformer.errors import InputError
+from numformer.published.pickles import Place, tensor_places
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 PREPROCESSOR = "preprocessor_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+PICKLED = "pytorch_model.bin"
 LARGEST_JSON = 100_000_000
 """The size limit of JSON files in bytes; a tokenizer of 250,000 symbols has 17 million."""
 
@@ -29,13 +32,41 @@ PIECE = 1 << 20  # how many numbers are converted at once: few enough for the ca
 
 
 def is_published(folder: Path) -> bool:
-    """Whether a folder holds a published model: its config.json names a model_type."""
+    """Whether a folder holds a published model: its config.json names a kind of model."""
     path = folder / CONFIG
-    return (
-        path.is_file()
-        and not (folder / "best.safetensors").exists()
-        and (b'"model_type"' in path.read_bytes()[:LARGEST_JSON])
-    )
+    if not path.is_file() or (folder / "best.safetensors").exists():
+        return False
+    content = path.read_bytes()[:LARGEST_JSON]
+    return b'"model_type"' in content or b'"architectures"' in content
+
+
+def snapshot(folder: Path) -> Path:
+    """The folder with the files of a hub's cache of one model; any other folder as it is."""
+    snapshots, main = folder / "snapshots", folder / "refs" / "main"
+    if not snapshots.is_dir():
+        return folder
+    if main.is_file() and (named := snapshots / main.read_text(encoding="utf-8").strip()).is_dir():
+        return named
+    return max(snapshots.iterdir(), key=lambda path: path.stat().st_mtime, default=folder)
+
+
+def advice(folder: Path) -> str | None:
+    """What to do with a folder, a file or a name that is no published model; None for others."""
+    if not folder.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(folder)):
+        return (
+            f"If this is a name on the hub, download it: hf download {folder} --local-dir FOLDER, "
+            "then name the FOLDER."
+        )
+    files = [folder, *folder.iterdir()] if folder.is_dir() else [folder]
+    if any(path.suffix == ".gguf" for path in files):
+        return "A GGUF is for llama.cpp: take the model with config.json and model.safetensors."
+    if (adapter := folder / "adapter_config.json").is_file():
+        base = read_json(adapter).get("base_model_name_or_path")
+        return (
+            f"An adapter changes another model, {base}: merge them with the library peft, by "
+            "AutoPeftModel.from_pretrained(FOLDER).merge_and_unload().save_pretrained(OTHER)."
+        )
+    return None
 
 
 def require_readable(path: Path) -> None:
@@ -61,22 +92,14 @@ def read_json(path: Path, kind: type = dict) -> Any:
         raise InputError(UNCHANGED, f"{path} ({problem})", "Download it again.") from None
 
 
-class Place(NamedTuple):
-    """Where an array is stored: its file, its type, its shape, and the place of its first byte."""
-
-    path: Path
-    dtype: str
-    shape: list[int]
-    begin: int
-
-
 class Arrays:
     """The arrays of a folder by name, each read on access, as float32 or float64."""
 
     def __init__(self, folder: Path):
         self.places: dict[str, Place] = {}
         for path in _files(folder):
-            for name, place in _places(path).items():
+            places = _places if path.suffix == ".safetensors" else _pickled_places
+            for name, place in places(path).items():
                 if name in self.places:
                     raise InputError(
                         "a published array is in one file",
@@ -122,30 +145,40 @@ class Arrays:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The safetensors files of a folder: a single one, or all files that its index names."""
-    if (folder / WEIGHTS).is_file():
-        return [folder / WEIGHTS]
-    rule = f"a published model's arrays are in {WEIGHTS}, or in the files that {INDEX} names"
-    if (folder / INDEX).is_file():
-        files = read_json(folder / INDEX).get("weight_map")
-        if not isinstance(files, dict):
-            raise InputError(rule, f"{folder / INDEX} without a weight_map", "Download it again.")
-        names = sorted({str(name) for name in files.values()})
-        for name in names:
-            if Path(name).name != name or not name.endswith(".safetensors"):
-                fix = "Do not use this folder: the files must be in the folder of the index."
-                raise InputError(rule, f"{name!r} in {folder / INDEX}", fix)
-            if not (folder / name).is_file():
-                raise InputError(rule, f"no {folder / name}", "Download the whole folder.")
-        return [folder / name for name in names]
-    if pickled := sorted(p for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth")):
+    """The files with the arrays of a folder: a single one, or all files that its index names."""
+    rule = f"a published model's arrays are in {WEIGHTS}, {PICKLED}, or the files of an index"
+    for single in (WEIGHTS, PICKLED):
+        index = folder / f"{single}.index.json"
+        if (folder / single).is_file():
+            return [folder / single]
+        if index.is_file():
+            files = read_json(index).get("weight_map")
+            if not isinstance(files, dict):
+                raise InputError(rule, f"{index} without a weight_map", "Download it again.")
+            names = sorted({str(name) for name in files.values()})
+            for name in names:
+                if Path(name).name != name or Path(name).suffix != Path(single).suffix:
+                    fix = "Do not use this folder: the files must be in the folder of the index."
+                    raise InputError(rule, f"{name!r} in {index}", fix)
+                if not (folder / name).is_file():
+                    raise InputError(rule, f"no {folder / name}", "Download the whole folder.")
+            return [folder / name for name in names]
+    fix = advice(folder) or "Download the whole folder."
+    raise InputError(rule, f"{folder}, which has none", fix)
+
+
+def _pickled_places(path: Path) -> dict[str, Place]:
+    """Where each array of a file of torch.save is. Raises InputError for one that is refused."""
+    try:
+        return tensor_places(path)
+    except ValueError as problem:
+        names = read_json(path.parent / CONFIG).get("architectures") or ["AutoModel"]
         raise InputError(
-            rule,
-            f"{pickled[0]}, a pickle, which may run any program when it is opened",
-            "Convert it with transformers, if you trust it: "
-            "AutoModel.from_pretrained(FOLDER).save_pretrained(OTHER).",
-        )
-    raise InputError(rule, f"{folder}, which has none", "Download the whole folder.")
+            f"{PICKLED} describes arrays and does nothing else",
+            f"{path} ({problem})",
+            "Download it again; if you trust it, convert it with transformers: "
+            f"{names[0]}.from_pretrained(FOLDER).save_pretrained(OTHER).",
+        ) from None
 
 
 def _places(path: Path) -> dict[str, Place]:

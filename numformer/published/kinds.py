@@ -1,5 +1,6 @@
 """The kinds of published models: for each, our model, its config, parameters and text pipeline."""
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from numformer.models import (
 )
 from numformer.published import configs, tables
 from numformer.published.configs import GATED, ForeignConfig
+from numformer.published.generation import read_rules
 from numformer.published.gpts import GPTS
 from numformer.published.llamas import LLAMAS
 from numformer.published.sentences import read_pooling
@@ -45,6 +47,16 @@ class Kind(NamedTuple):
         return self.table(config, **self.factors(ForeignConfig(values)))
 
 
+def kind_of(architectures: Any) -> str | None:
+    """The kind whose class, such as BertForMaskedLM, is among the architectures; None if none."""
+    for name in architectures or ():
+        stem = re.sub(r"(For\w+|(DoubleHeads|LMHead|WithLMHead|Encoder|MT)?Model)$", "", name)
+        for kind in KINDS:
+            if re.sub("[_-]", "", kind) == stem.lower():
+                return kind
+    return None
+
+
 def _transduction(source, target, settings: ForeignConfig) -> Transduction:
     # Published lengths include the start id.
     longest = settings.get("max_length", settings.get("max_position_embeddings", 513)) - 1
@@ -55,6 +67,8 @@ def _transduction(source, target, settings: ForeignConfig) -> Transduction:
         beam=settings.get("num_beams", 1),
         length_penalty=settings.get("length_penalty", 1.0),
         penalty="length",
+        rules=read_rules(settings, len(target)),
+        early_stopping=settings.get("early_stopping", False),
     )
 
 
@@ -65,7 +79,7 @@ def _marian_text(folder: Path, config, settings: ForeignConfig) -> Transduction:
 
 
 def _t5_text(folder: Path, config, settings: ForeignConfig) -> Transduction:
-    vocabulary = load_tokenizer(folder, config.source_vocabulary, marked=False)
+    vocabulary = load_tokenizer(folder, config.source_vocabulary, marked="before")
     return _transduction(vocabulary, vocabulary, settings)
 
 
@@ -73,7 +87,8 @@ def _continuation(folder: Path, config, settings: ForeignConfig) -> Continuation
     longest = config.longest or settings.get("max_position_embeddings", MAX_SYMBOLS)
     vocabulary = load_tokenizer(folder, config.vocabulary, marked=True)
     temperature = settings.get("temperature", 1.0) if settings.get("do_sample", False) else 0.0
-    return Continuation(vocabulary, min(longest, MAX_SYMBOLS), temperature)
+    rules = read_rules(settings, len(vocabulary))
+    return Continuation(vocabulary, min(longest, MAX_SYMBOLS), temperature, rules)
 
 
 def reading(folder: Path, config, *_) -> Reading:
@@ -120,8 +135,9 @@ KINDS = {
     "t5": Kind(
         Transformer,
         configs.read_t5,
-        lambda config: tables.t5(config, config.activation in GATED.values()),
+        lambda config, scaled: tables.t5(config, config.activation in GATED.values(), scaled),
         _t5_text,
+        configs.t5_factors,
     ),
     "bert": _encoder(configs.read_bert, tables.bert),
     **dict.fromkeys(

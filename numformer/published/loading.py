@@ -17,7 +17,8 @@ from numformer.layer import pack
 from numformer.models import LanguageModel, Model
 from numformer.published.configs import ForeignConfig, with_generation_ids
 from numformer.published.files import CONFIG, DTYPES, GENERATION, PREPROCESSOR, Arrays, read_json
-from numformer.published.kinds import KINDS, REFUSED, Kind, reading
+from numformer.published.generation import notes
+from numformer.published.kinds import KINDS, REFUSED, Kind, kind_of, reading
 from numformer.published.sentences import MODULES
 from numformer.published.table import Entry, Table
 from numformer.published.vocabularies import TOKENIZER
@@ -27,24 +28,12 @@ PUBLISHED_METADATA = "published", "generation", "pictures"
 
 TOKENIZER_FILES = TOKENIZER, "source.spm", "merges.txt", "vocab.txt", "spiece.model"
 
-UNSUPPORTED: dict[str, Any] = dict(
-    no_repeat_ngram_size=0,
-    repetition_penalty=1.0,
-    min_length=0,
-    min_new_tokens=0,
-    encoder_no_repeat_ngram_size=0,
-    encoder_repetition_penalty=1.0,
-    suppress_tokens=[],
-    begin_suppress_tokens=[],
-    forced_bos_token_id=None,
-)
-"""Settings of generation that numformer lacks, with the values that have no effect."""
 
-CUTS = dict(top_k=(50, 0), top_p=(1.0, 1.0))
-"""Settings that cut off improbable symbols, each with its default and the value with no effect."""
+INVALID = TypeError, ValueError, ArithmeticError, MemoryError, AttributeError, LookupError
+"""What invalid values in JSON files raise."""
 
 
-class _Zeros(np.random.Generator):
+class Zeros(np.random.Generator):
     """A generator that returns zeros, at no cost, for weights that are overwritten later."""
 
     def uniform(self, low, high, size) -> Any:  # type: ignore[override]
@@ -60,15 +49,15 @@ def load_published(folder: Path) -> tuple[Model, dict]:
     There is no pipeline if the folder has no tokenizer. Raises InputError for an incomplete folder
     and for parts that numformer lacks; warns of generation settings that numformer lacks.
     """
-    kind, values = _read_config(folder)
+    kind, values = read_kind(folder / CONFIG)
     arrays = Arrays(folder)
     generation = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
 
     def build_config():
         foreign = ForeignConfig(with_generation_ids(values, generation), arrays)
-        return kind.model.Config(**kind.config(foreign))
+        return kind.model.Config(**_valid_ends(folder, kind.config(foreign)))
 
-    config = _require_valid(folder, build_config)
+    config = require_valid(folder, build_config)
     _require_ids(folder, config)
     model = _model(folder, kind, config, arrays, values)
     metadata = {"published": {**values}}
@@ -77,9 +66,11 @@ def load_published(folder: Path) -> tuple[Model, dict]:
     if any((folder / name).is_file() for name in TOKENIZER_FILES):
         settings = {name: value for name, value in generation.items() if value is not None}
         foreign = ForeignConfig({**values, **settings})
-        _warn_of_unsupported(folder, model, foreign)
+        if hasattr(model, "step"):
+            for note in notes(folder, foreign, generation, isinstance(model, LanguageModel)):
+                warnings.warn(note, stacklevel=5)
         new_text = reading if (folder / MODULES).is_file() else kind.text
-        if text := _require_valid(folder, lambda: new_text(folder, config, foreign)):
+        if text := require_valid(folder, lambda: new_text(folder, config, foreign)):
             _require_limits(folder, text, config, foreign)
             metadata["text"] = text.description()
     if (folder / PREPROCESSOR).is_file():
@@ -87,34 +78,46 @@ def load_published(folder: Path) -> tuple[Model, dict]:
     return model, metadata
 
 
-def _read_config(folder: Path) -> tuple[Kind, dict[str, Any]]:
-    """The kind and the config.json of a folder. Raises InputError for an unknown kind."""
-    values = read_json(folder / CONFIG)
-    name = values.get("model_type")
+def read_kind(path: Path) -> tuple[Kind, dict[str, Any]]:
+    """The kind of model and the content of a config.json. Raises InputError for an unknown kind."""
+    values = read_json(path)
+    name = values.setdefault("model_type", kind_of(values.get("architectures")))
     if not isinstance(name, str) or name not in KINDS:
         raise InputError(
             f"a published model is of a kind that numformer supports: {', '.join(KINDS)}",
-            f"model_type {name!r} in {folder / CONFIG}",
+            f"model_type {name!r} in {path}",
             REFUSED.get(str(name), "Name the folder of another model."),
         )
     if quantised := values.get("quantization_config"):
         raise InputError(
             f"published weights have one of the types {', '.join(DTYPES)}",
-            f"{folder / CONFIG} with the quantization_config {reprlib.repr(quantised)}",
+            f"{path} with the quantization_config {reprlib.repr(quantised)}",
             "Take the model without quantisation.",
         )
     return KINDS[name], values
 
 
-def _require_valid(folder: Path, build: Callable) -> Any:
+def require_valid(folder: Path, build: Callable) -> Any:
     """Return build(). Raises InputError if the JSON files that it reads have invalid values."""
     try:
         return build()
     except InputError:
         raise
-    except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as problem:
+    except INVALID as problem:
         rule = "the .json files of a published model are unchanged"
         raise InputError(rule, f"{folder} ({problem})", "Download them again.") from None
+
+
+def _valid_ends(folder: Path, fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a config without ends outside the vocabulary, of which a warning tells."""
+    size = fields.get("target_vocabulary", fields.get("vocabulary"))
+    ends = [fields.get("end_id"), *fields.get("other_ends", ())]
+    if not (outside := [n for n in ends if n is not None and n >= size]):
+        return fields
+    words = f"{folder} ends a text with {outside[0]}, which is no id below {size}: it is ignored"
+    warnings.warn(words, stacklevel=8)
+    first, *others = [n for n in ends if n not in outside] or [None]
+    return fields | dict(end_id=first, other_ends=tuple(others))
 
 
 def _require_ids(folder: Path, config) -> None:
@@ -134,47 +137,16 @@ def _require_ids(folder: Path, config) -> None:
 def _require_limits(folder: Path, text: TextPipeline, config, foreign: ForeignConfig) -> None:
     """Raise InputError for settings of generation that a pipeline cannot have."""
     if not text.fits(config):
-        names = "num_beams", "max_length", "max_new_tokens", "length_penalty", "temperature"
+        names = ["num_beams", "max_length", "max_new_tokens", "length_penalty", "temperature"]
+        names.append("early_stopping")
         received = [f"{n} {foreign.values[n]!r}" for n in names if n in foreign.values]
         raise InputError(
             f"num_beams and max_new_tokens are from 1 to {MAX_SYMBOLS} (max_length is one more), "
-            f"length_penalty from 0 to {LARGEST_ALPHA}, and temperature is at least 0",
+            f"length_penalty from 0 to {LARGEST_ALPHA}, temperature is at least 0, and "
+            'early_stopping is true, false or "never"',
             f"{', '.join(received)} in {folder}",
             f"Change {GENERATION}, or {CONFIG}.",
         )
-
-
-def _warn_of_unsupported(folder: Path, model: Model, foreign: ForeignConfig) -> None:
-    if not hasattr(model, "step"):
-        return
-    continues = isinstance(model, LanguageModel)  # the model continues texts
-    unsupported = UNSUPPORTED | (dict(num_beams=1) if continues else dict(do_sample=False))
-    settings = [
-        f"{name} {reprlib.repr(value)}"
-        for name, neutral in unsupported.items()
-        if (value := foreign.get(name, neutral)) != neutral
-    ]
-    if several := [word for word in foreign.get("bad_words_ids", []) if len(word) > 1]:
-        settings.append(f"bad_words_ids {reprlib.repr(several)}")
-    messages: list[str] = []
-    if continues and foreign.get("do_sample", False):
-        cuts = [
-            f"{name}={value}"
-            for name, (default, none) in CUTS.items()
-            if (value := foreign.get(name, default)) != none
-        ]
-        if cuts:
-            messages.append(
-                f"{folder} samples with {', '.join(cuts)}, which numformer ignores: pass "
-                f"them with each text, as in trained(text, {', '.join(cuts)})"
-            )
-    if settings:
-        messages.append(
-            f"{folder} sets {', '.join(settings)}, which numformer lacks: texts will differ "
-            "from those that the library transformers generates"
-        )
-    for message in messages:
-        warnings.warn(message, stacklevel=6)
 
 
 def _model(folder: Path, kind: Kind, config, arrays: Arrays, values: dict) -> Model:
@@ -186,7 +158,7 @@ def _model(folder: Path, kind: Kind, config, arrays: Arrays, values: dict) -> Mo
             f"{count:,} in {folder}, which are fewer",
             "Take the config.json that belongs to the weights.",
         )
-    model = kind.model(config, _Zeros(np.random.PCG64()))  # type: ignore[arg-type]
+    model = kind.model(config, Zeros(np.random.PCG64()))  # type: ignore[arg-type]
     if arrays.dtype == np.float64:
         pack(model, np.float64)
     _fill(model, arrays, kind.table_for(config, values))

@@ -104,9 +104,9 @@ _T5 = """
 """
 
 
-def t5(config, gated: bool) -> Table:
-    """T5's table. If the output shares the embedding, logits are divided by sqrt(d_model)."""
-    final = f"norm, times {config.d_model**-0.5}" if config.tying == "all" else "norm"
+def t5(config, gated: bool, scaled: bool) -> Table:
+    """T5's table. If `scaled`, logits are divided by sqrt(d_model)."""
+    final = f"norm, times {config.d_model**-0.5}" if scaled else "norm"
     inner, query = "wi_0+wi_1" if gated else "wi", f", times {config.key_size**0.5}"
     return Table(_T5.format(final=final, inner=inner, query=query))
 
@@ -174,7 +174,8 @@ def _with_head(name: str, config, text: str) -> Table:
     """The table of an encoder, whose head may be missing."""
     bias, copy = "bias", "decoder.bias                      output.bias                      array"
     if not config.tied:  # an output with weights of its own has a bias of its own, too
-        bias, copy = "decoder.bias", "bias                              unused"
+        bias = "decoder.bias"  # in files of early releases it is the other one
+        copy = "bias              output.bias              array\n        bias           unused"
     text = text.format(bias=bias, copy=copy)
     return Table(text, optional=f"{name}.", bare=not config.transform)
 

@@ -1,6 +1,7 @@
 """Read the vocabularies of a published model from the files of its tokenizer."""
 
 from pathlib import Path
+from typing import Any
 
 from numformer.data.tokenizers import MarianVocabulary, Tokenizer, library
 from numformer.errors import InputError
@@ -9,7 +10,7 @@ from numformer.published.files import UNCHANGED, read_json, require_readable
 TOKENIZER, TARGET_IDS = "tokenizer.json", "target_vocab.json"
 
 
-def load_tokenizer(folder: Path, size: int, marked: bool) -> Tokenizer:
+def load_tokenizer(folder: Path, size: int, marked: bool | str) -> Tokenizer:
     """The tokenizer of a folder, from tokenizer.json or from the older files of GPT-2 and BERT."""
     path = folder / TOKENIZER
     if path.is_file():
@@ -23,17 +24,55 @@ def load_tokenizer(folder: Path, size: int, marked: bool) -> Tokenizer:
             "Download it, or create it in transformers: "
             "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER).",
         )
-    implementations = library("tokenizers").implementations
-    lower = _settings(folder).get("do_lower_case", True)
+    tokenizers, settings = library("tokenizers"), _settings(folder)
     try:
         if merges.is_file():
             files = str(folder / "vocab.json"), str(merges)
-            tokenizer = implementations.ByteLevelBPETokenizer(*files)
+            spaced = settings.get("add_prefix_space", False)
+            tokenizer = tokenizers.implementations.ByteLevelBPETokenizer(
+                *files, add_prefix_space=spaced
+            )
+            around = [(name, tokenizer.token_to_id(name)) for name in ("</s>", "<s>")]
+            if all(number is not None for _, number in around):  # RoBERTa's marks, not GPT-2's
+                processor = tokenizers.processors.RobertaProcessing
+                tokenizer._tokenizer.post_processor = processor(*around, add_prefix_space=spaced)
         else:
-            tokenizer = implementations.BertWordPieceTokenizer(str(words), lowercase=lower)
+            tokenizer = tokenizers.implementations.BertWordPieceTokenizer(
+                str(words),
+                lowercase=settings.get("do_lower_case", True),
+                strip_accents=settings.get("strip_accents"),
+                handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
+            )
+        _add_symbols(folder, tokenizer)
+    except InputError:
+        raise
     except Exception as problem:  # the library has no more specific exception
         raise InputError(UNCHANGED, f"{folder} ({problem})", "Download them again.") from None
     return Tokenizer(tokenizer.to_str(), size, marked)
+
+
+USUAL = "<|endoftext|>", "<s>", "</s>", "<unk>", "<pad>", "<mask>"
+"""The marks of GPT-2 and RoBERTa, whatever their files say."""
+MARKS = [f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")]
+
+
+def _add_symbols(folder: Path, tokenizer: Any) -> None:
+    """Add the symbols of the other files, which are never cut into pieces.
+
+    Raises InputError if the ids in added_tokens.json do not follow those of the vocabulary.
+    """
+    path = folder / "added_tokens.json"
+    added = read_json(path) if path.is_file() else {}
+    for name in sorted(added, key=added.__getitem__):
+        tokenizer.add_tokens([name])
+        if tokenizer.token_to_id(name) != added[name]:
+            rule = "the ids in added_tokens.json follow those of the vocabulary"
+            raise InputError(rule, f"{added[name]} for {name}", "Download the folder again.")
+    marks = [*USUAL, *(mark(folder, name, "") for name in MARKS)]
+    further = _settings(folder).get("additional_special_tokens") or []
+    marks += [symbol_name(symbol, "") for symbol in further]
+    known = [name for name in dict.fromkeys(marks) if tokenizer.token_to_id(name) is not None]
+    tokenizer.add_special_tokens(known)
 
 
 def load_vocabularies(folder: Path, *sizes: int) -> list[MarianVocabulary]:
@@ -56,13 +95,20 @@ def load_vocabularies(folder: Path, *sizes: int) -> list[MarianVocabulary]:
 
 def mark(folder: Path, name: str, default: str) -> str:
     """A special symbol in tokenizer_config.json, such as "mask_token"."""
-    symbol = _settings(folder).get(name)
-    if isinstance(symbol, dict):  # a symbol with settings of its own
+    return symbol_name(_settings(folder).get(name), default)
+
+
+def symbol_name(symbol: Any, default: str) -> str:
+    """A symbol in a JSON file, where it may have settings of its own."""
+    if isinstance(symbol, dict):
         symbol = symbol.get("content")
     return symbol if isinstance(symbol, str) else default
 
 
 def _settings(folder: Path) -> dict:
-    """The content of tokenizer_config.json, if there is one."""
-    path = folder / "tokenizer_config.json"
-    return read_json(path) if path.is_file() else {}
+    """The content of special_tokens_map.json and of tokenizer_config.json, if they are there."""
+    settings: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        path = folder / name
+        settings |= read_json(path) if path.is_file() else {}
+    return settings

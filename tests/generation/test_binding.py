@@ -17,7 +17,7 @@ from numformer.later.attention.biased_attention import BiasedAttention
 from numformer.later.attention.patterns import FullPattern, Window
 from numformer.later.attention.tiles import TiledAttention
 from numformer.paper import writing
-from numformer.paper.beam import length_penalty, search
+from numformer.paper.beam import Ranking, length_penalty, search
 from numformer.paper.memory import KeysAndValues
 from tests.models.test_models import PAIRS, SOURCE, WHOLE, every_writer, small
 
@@ -40,7 +40,8 @@ def test_a_bound_model_finds_the_hypotheses_of_the_model(kind, form, limits, mon
     for _ in range(2):
         assert (type(bind_model(model)) is Binding) == (kind is not nf.RecurrentEncoderDecoder)
         for width, count in ((1, 1), (3, 2)):
-            settings = LENGTH, width, partial(length_penalty, alpha=0.6), count
+            penalty = partial(length_penalty, alpha=0.6)
+            settings = LENGTH, width, penalty, partial(Ranking, count)
             expected, found = (search(m, inputs, *settings) for m in (model, bind_model(model)))
             for right, row in zip(expected, found, strict=True):
                 assert [h.ids for h in row] == [h.ids for h in right]

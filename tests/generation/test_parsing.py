@@ -104,7 +104,7 @@ def test_beam_search_prefers_the_best_tree(monkeypatch):
     ranked += [[*broken[:2], fits, other], broken]
 
     def search(model, source, most, *how):
-        assert how == (4, 0.3, "paper")
+        assert how == (4, 0.3, "paper", [], None)
         return [of[0] for of in ranked]
 
     def n_best(model, source, most, count, *how):

@@ -42,7 +42,7 @@ The largest are taken from every group, not only from the `count` groups with th
     generation/beam.py: first = xp.argpartition(highest, -count)[:, :]
 A bound model computes the same, faster; so it does with products of another kind, with a copy of
 the weights, or without an offset of zeros. A number added to every logit of a row changes nothing.
-    generation/beam.py: return search(model, inputs
+    generation/beam.py: writer, choose, ranking = (model, most_probable
     generation/sampling.py: bound = model
     generation/sampling.py: write(model, inputs, max_length
     generation/binding.py: if source is not None:

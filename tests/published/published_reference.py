@@ -194,15 +194,14 @@ def _saved_names(model) -> dict[str, str]:
     }
 
 
-def written(example: WritingModel, folder: Path, beam: int) -> list[list[int]]:
-    """The ids that are generated for the inputs, without start and end."""
+def written(example: WritingModel, folder: Path, beam: int, **settings) -> list[list[int]]:
+    """The ids that are generated for the inputs with these settings, without start and end."""
     special, model = example.model.config.special, load(folder, example.values)
     inputs = {
         n: torch.from_numpy(x) for n, x in example.foreign_inputs.items() if "decoder" not in n
     }
     inputs.setdefault("attention_mask", torch.ones_like(inputs["input_ids"]))
-    rows = model.generate(
-        **inputs,
+    usual = dict(
         num_beams=beam,
         do_sample=False,
         max_new_tokens=example.length,
@@ -212,6 +211,7 @@ def written(example: WritingModel, folder: Path, beam: int) -> list[list[int]]:
         eos_token_id=end_ids(ForeignConfig(example.values)),
         forced_eos_token_id=None,
     )
+    rows = model.generate(**inputs, **usual | settings)
     before = 1 if model.config.is_encoder_decoder else example.inputs[0].shape[1]
     return [special.before_end(row[before:].tolist()) for row in rows]
 

@@ -1,5 +1,6 @@
 """Small published models with tokenizers: what load, tasks and the README open."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,14 +21,14 @@ LINES = [
 LINES += [f"{one} {two} again" for one in ("dogs", "cats", "people") for two in ("run", "sleep")]
 
 
-def byte_level(size: int) -> tokenizers.Tokenizer:
+def byte_level(size: int, marks: Sequence[str] = ("<|endoftext|>",)) -> tokenizers.Tokenizer:
     """GPT-2's kind."""
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=size,
-        special_tokens=["<|endoftext|>"],
+        special_tokens=[*marks],
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )

@@ -1,5 +1,6 @@
 """Which arrays of a published folder fill which parameters, and what is refused by name."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +8,10 @@ import pytest
 from published_cases import CASES, RandomModel
 from safetensors.numpy import load_file, save_file
 
-from numformer.published.kinds import KINDS
+import numformer as nf
+from numformer.published.kinds import KINDS, kind_of
 from numformer.published.loading import load_published
+from numformer.published.saving import save_published
 
 
 def change(folder: Path, removed: tuple[str, ...] = (), added: dict | None = None) -> Path:
@@ -118,3 +121,74 @@ def test_an_array_of_another_shape_is_named(case, arrays, received, tmp_path, co
     others["other"] = np.ones(10_000, np.float32)  # as many numbers as the config.json implies
     message = complaint(load_published, change(folder, added=others))
     assert f"the shape that its config.json implies; received {received}. Take" in message
+
+
+def logits(example: RandomModel, folder: Path) -> np.ndarray:
+    example.model, _ = load_published(folder)
+    with nf.inference():
+        return example.model.forward(*example.inputs)
+
+
+def test_an_output_of_t5_that_shares_the_embedding_need_not_be_scaled(tmp_path):
+    """Newer files say both; the output is left out where it is the embedding."""
+    name = "t5_untied_gated"
+    example = RandomModel(name, CASES[name])
+    folder = example.save(tmp_path)
+    embedding = load_file(folder / "model.safetensors")["shared.weight"]
+    expected = logits(example, change(folder, added={"lm_head.weight": embedding.copy()}))
+    change(folder, removed=("lm_head.weight",))
+    for said in (dict(scale_decoder_outputs=False), dict(tie_word_embeddings=False)):
+        values = CASES[name] | dict(tie_word_embeddings=True) | said
+        (folder / "config.json").write_text(json.dumps(values))
+        assert np.allclose(logits(example, folder), expected)
+        assert example.model.config.tying == "all"
+        save_published(tmp_path / "again", example.model, {"published": values})
+        assert np.allclose(logits(example, tmp_path / "again"), expected)
+
+
+@pytest.mark.parametrize("name", ["bert_untied", "camembert"])
+def test_an_output_of_its_own_has_its_bias_under_either_name(name, tmp_path):
+    """Where both are there, the decoder's is read."""
+    example = RandomModel(name, CASES[name])
+    folder = example.save(tmp_path)
+    expected, path = logits(example, folder), folder / "model.safetensors"
+    arrays = load_file(path)
+    (bias,) = (n for n in arrays if n.endswith("decoder.bias"))
+    other = bias.replace("decoder.", "")
+    assert other not in arrays
+    change(folder, added={other: np.zeros_like(arrays[bias])})
+    assert np.array_equal(logits(example, folder), expected)
+    change(folder, removed=(bias,), added={other: arrays[bias]})
+    assert np.array_equal(logits(example, folder), expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "architecture"),
+    [
+        ("marian", "MarianMTModel"),
+        ("gpt2", "GPT2LMHeadModel"),
+        ("gpt2", "GPT2DoubleHeadsModel"),
+        ("llama", "LlamaForCausalLM"),
+        ("t5", "T5WithLMHeadModel"),
+        ("t5", "T5EncoderModel"),
+        ("bert", "BertModel"),
+        ("xlm-roberta", "XLMRobertaForMaskedLM"),
+        ("distilbert", "DistilBertForMaskedLM"),
+        ("gpt_neox", "GPTNeoXForCausalLM"),
+        ("vit", "ViTForImageClassification"),
+        (None, "ResNetModel"),
+    ],
+)
+def test_the_class_of_a_model_tells_its_kind(kind, architecture):
+    assert kind_of([architecture]) == kind and kind_of(None) is None
+    assert kind_of(["Model", architecture]) == kind
+
+
+def test_a_config_without_a_model_type_has_a_class(tmp_path, complaint):
+    folder = RandomModel("bert", CASES["bert"]).save(tmp_path)
+    values = {n: value for n, value in CASES["bert"].items() if n != "model_type"}
+    values["architectures"] = ["BertForMaskedLM"]
+    (folder / "config.json").write_text(json.dumps(values))
+    assert load_published(folder)[1]["published"] == values | dict(model_type="bert")
+    (folder / "config.json").write_text(json.dumps(values | dict(architectures=["Other"])))
+    assert "received model_type None in" in complaint(load_published, folder)

@@ -3,6 +3,7 @@
 import json
 import re
 import types
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from numformer.generation import Continuation, Translation
 from numformer.published import files
 from numformer.published.loading import load_published
 from numformer.published.saving import save_published
+from numformer.published.vocabularies import load_tokenizer
 from numformer.trained import model_of_run
 from toy_tasks import images, masked, translate, write
 from toy_tasks.data.pictures import read_picture
@@ -234,24 +236,25 @@ def test_a_script_refuses_a_model_for_another(page, kind, says, tmp_path, call):
     assert (code, out, len(err)) == (2, [], 1) and says in err[0]
 
 
-@pytest.mark.filterwarnings("always:.* sets no_repeat_ngram_size")
+@pytest.mark.filterwarnings("always:.* sets guidance_scale")
 def test_settings_of_generation_are_read_or_warned_of(tmp_path, call):
     """End ids and lengths of generation_config.json; unsupported ones are named in one line."""
     gpt2, marian = (getattr(published_texts, kind)(tmp_path / kind) for kind in ("gpt2", "marian"))
     generation = dict(
-        eos_token_id=[7, 0], no_repeat_ngram_size=3, min_length=0, repetition_penalty=1.2
+        eos_token_id=[7, 0], no_repeat_ngram_size=3, guidance_scale=1.5, penalty_alpha=0.6
     )
     (gpt2 / "generation_config.json").write_text(json.dumps(generation), encoding="utf-8")
-    words = "sets no_repeat_ngram_size 3, repetition_penalty 1.2, which numformer lacks"
+    words = r"sets guidance_scale 1\.5, penalty_alpha 0\.6, which numformer lacks"
     with pytest.warns(UserWarning, match=words) as warned:
         config = nf.load(gpt2).model.config
     assert config.special.ends == [7, 0] and warned[0].filename == __file__
     code, _, err = call(convert.main, f"{gpt2} --out {tmp_path / 'run'}")
-    assert code == 0 and len(err) == 1 and err[0].startswith(f"note: {gpt2} sets no_repeat")
+    assert code == 0 and len(err) == 1 and err[0].startswith(f"note: {gpt2} sets guidance")
     back, again = tmp_path / "back", tmp_path / "again"
     assert call(convert.main, f"{tmp_path / 'run'} --to-huggingface --out {back}")[0] == 0
     assert call(convert.main, f"{back} --out {again}")[0] == 0
     assert model_of_run(again)[0].config == config
+    assert nf.load(again).text.rules == [["no_repeat_ngram_size", 3]]
     path = marian / "generation_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | dict(max_new_tokens=4)))
     assert nf.load(marian).text.max_length == 4
@@ -290,7 +293,7 @@ def test_what_is_published_again_is_written_as_its_run_writes(tmp_path):
     ids |= dict(pad_token_id=0, bad_words_ids=[[0], [1], [3]], max_length=10, num_beams=1)
     beam = dict(max_length=13, num_beams=2, length_penalty=0.4)
     for kind, change, before, after in (
-        ("marian", dict(max_length=9), early | dict(max_new_tokens=4), early | ids),
+        ("marian", early | dict(max_length=9), early | dict(max_new_tokens=4), early | ids),
         ("marian", dict(beam=2, length_penalty=0.4), {}, ids | beam),
         ("gpt2", dict(temperature=0.7), {}, dict(do_sample=True, temperature=0.7, top_k=0)),
         ("gpt2", dict(temperature=0.0), dict(do_sample=True), dict(do_sample=False)),
@@ -307,16 +310,15 @@ def test_what_is_published_again_is_written_as_its_run_writes(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "generation", "says"),
     [
-        ("gpt2", dict(do_sample=True), r"samples with top_k=50, .* trained\(text, top_k=50\)"),
-        ("gpt2", dict(do_sample=True, top_k=0, top_p=0.9), r"samples with top_p=0\.9, "),
+        ("gpt2", dict(do_sample=True), r"writes with top_k=50, .* trained\(text, top_k=50\)"),
+        ("gpt2", dict(do_sample=True, top_k=0, top_p=0.9), r"writes with top_p=0\.9, "),
         ("gpt2", dict(do_sample=True, top_k=0, num_beams=1), ""),
         ("gpt2", dict(do_sample=False, top_k=5, top_p=0.9), ""),
         ("gpt2", dict(num_beams=4), "sets num_beams 4, which numformer lacks"),
-        ("gpt2", dict(bad_words_ids=[[5], [6, 7]]), r"sets bad_words_ids \[\[6, 7\]\], which"),
         ("gpt2", dict(suppress_tokens=[], forced_bos_token_id=None), ""),
         ("marian", dict(num_beams=2, bad_words_ids=[[0]]), ""),
         ("marian", dict(do_sample=True), "sets do_sample True, which"),
-        ("t5", dict(suppress_tokens=[4], forced_bos_token_id=5), r"suppress_tokens \[4\], forced"),
+        ("t5", dict(suppress_tokens=[4], forced_bos_token_id=5), ""),
         ("bert", dict(do_sample=True, num_beams=3), ""),
     ],
 )
@@ -329,23 +331,6 @@ def test_settings_that_would_change_a_text_are_warned_of(kind, generation, says,
     assert len(warned) == bool(says) and all(re.search(says, words) for words in warned), warned
 
 
-WITHOUT_EFFECT = dict(no_repeat_ngram_size=0, repetition_penalty=1.0, min_length=0)
-WITHOUT_EFFECT |= dict(min_new_tokens=0, encoder_no_repeat_ngram_size=0)
-WITHOUT_EFFECT |= dict(encoder_repetition_penalty=1.0, suppress_tokens=[], begin_suppress_tokens=[])
-
-
-def test_every_setting_that_numformer_lacks_is_warned_of_unless_it_has_no_effect(tmp_path, recwarn):
-    folder = published_texts.t5(tmp_path)
-    path, effective = folder / "generation_config.json", dict(forced_bos_token_id=3)
-    for name, value in WITHOUT_EFFECT.items():
-        effective[name] = [5] if isinstance(value, list) else value + 2
-    for settings in (WITHOUT_EFFECT, effective):
-        path.write_text(json.dumps(settings), encoding="utf-8")
-        nf.load(folder)
-    (warned,) = recwarn
-    assert all(f"{name} {value}, " in f"{warned.message}, " for name, value in effective.items())
-
-
 @pytest.mark.parametrize(
     ("kind", "generation"),
     [
@@ -354,6 +339,7 @@ def test_every_setting_that_numformer_lacks_is_warned_of_unless_it_has_no_effect
         ("marian", dict(length_penalty=-1.0)),
         ("marian", dict(num_beams=0)),
         ("gpt2", dict(do_sample=True, top_k=0, temperature=-1)),
+        ("t5", dict(early_stopping="no")),
     ],
 )
 def test_settings_of_generation_beyond_all_limits_are_named(kind, generation, tmp_path, complaint):
@@ -427,6 +413,90 @@ def test_the_earlier_files_of_a_gpt2_s_tokenizer_are_read(tmp_path, complaint):
     assert "files are unchanged; received" in message and "Download them again." in message
     (folder / "merges.txt").rename(folder / "spiece.model")
     assert "tokenizer, tokenizer.json, in its folder; received" in complaint(nf.load, folder)
+
+
+def without_tokenizer_json(folder: Path, *words: str, **settings) -> Callable:
+    """The function that splits texts by the earlier files of a tokenizer, with further words."""
+    path = folder / "tokenizer.json"
+    model = published_texts.tokenizers.Tokenizer.from_file(str(path)).model
+    model.save(str(folder))
+    path.unlink()
+    if "vocab.txt" in {path.name for path in folder.iterdir()}:
+        symbols = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
+        symbols[5 : 5 + len(words)] = words
+        (folder / "vocab.txt").write_text("\n".join(symbols), encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return lambda text: nf.load(folder).text.input_vocabulary.split(text)
+
+
+@pytest.mark.parametrize(
+    ("settings", "symbols"),
+    [
+        ({}, ["mochte"]),
+        (dict(strip_accents=False), ["möchte"]),
+        (dict(do_lower_case=False), ["[UNK]"]),
+        (dict(do_lower_case=False, strip_accents=True), ["Mochte"]),
+    ],
+)
+def test_accents_of_a_vocab_txt_are_read_as_its_folder_says(settings, symbols, tmp_path):
+    words = "mochte", "möchte", "Mochte", "中", "中中"
+    split = without_tokenizer_json(published_texts.bert(tmp_path), *words, **settings)
+    assert split("Möchte") == ["[CLS]", *symbols, "[SEP]"]
+    assert split("中中")[1:-1] == ["中", "中"]
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps(settings | dict(tokenize_chinese_chars=False)))
+    assert split("中中")[1:-1] == ["中中"]
+
+
+def test_symbols_of_the_other_files_are_never_cut(tmp_path, complaint):
+    """Those with the ids after the vocabulary's, and those that are in it."""
+    folder = published_texts.gpt2(tmp_path)
+    split = without_tokenizer_json(folder, bos_token="to", mask_token="<none>")
+    assert split("be<|endoftext|>be") == ["be", "<|endoftext|>", "be"]
+    assert split("toto") == ["to", "to"] and split("beto")[-1] == "to"
+    ids = nf.load(folder).text.vocabulary.encode(["b", "e"])
+    size = len(nf.load(folder).text.vocabulary)
+    vocabulary = json.loads((folder / "vocab.json").read_text())
+    last = max(vocabulary, key=vocabulary.__getitem__)
+    del vocabulary[last]
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    lines = (folder / "merges.txt").read_text().strip().split("\n")
+    (folder / "merges.txt").write_text("\n".join(lines[:-1]))
+    (folder / "added_tokens.json").write_text(json.dumps({"<new>": size - 1}))
+    assert split("be<new>be") == ["be", "<new>", "be"]
+    assert nf.load(folder).text.vocabulary.encode(["<new>", "b", "e"]) == [size - 1, *ids]
+    word = next(n for n in vocabulary if len(n) == 3 and n.isascii() and n[:2] in vocabulary)
+    assert split(word) == [word]
+    further = {"additional_special_tokens": [{"content": word[:2]}, "<other>"]}
+    (folder / "special_tokens_map.json").write_text(json.dumps(further))
+    assert split(word) == [word[:2], word[2]]
+    (folder / "added_tokens.json").write_text(json.dumps({"<new>": size - 2}))
+    assert f"follow those of the vocabulary; received {size - 2} for <new>" in complaint(
+        nf.load, folder
+    )
+
+
+def test_a_byte_level_tokenizer_may_put_a_space_before_a_text(tmp_path):
+    folder = published_texts.gpt2(tmp_path)
+    split = without_tokenizer_json(folder, add_prefix_space=True)
+    assert split("be")[0].startswith("Ġ")
+    (folder / "tokenizer_config.json").unlink()
+    assert split("be") == ["be"]
+
+
+def test_the_marks_of_a_roberta_are_put_around_a_text(tmp_path):
+    """Where merges.txt has them; a T5 with such a tokenizer reads the first, and its own end."""
+    tokenizer = published_texts.byte_level(300, ["<s>", "</s>", "<pad>"])
+    size = tokenizer.get_vocab_size()
+    published_texts.RandomModel(
+        "t5", published_texts.T5 | dict(vocab_size=size, pad_token_id=2, decoder_start_token_id=2)
+    ).save(tmp_path)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    split = without_tokenizer_json(tmp_path)
+    assert split("be<pad>") == ["<s>", "be", "<pad>"]
+    marked = load_tokenizer(tmp_path, size, marked=True)
+    assert marked.split("be") == ["<s>", "be", "</s>"]
+    assert load_tokenizer(tmp_path, size, marked=False).split("be") == ["be"]
 
 
 def test_a_long_context_is_cut_to_the_longest_text(tmp_path):
