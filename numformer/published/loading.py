@@ -14,7 +14,7 @@ from numformer.errors import InputError
 from numformer.generation.beam import LARGEST_ALPHA
 from numformer.generation.text_pipeline import MAX_SYMBOLS, TextPipeline
 from numformer.layer import pack
-from numformer.models import LanguageModel, Model
+from numformer.models import LanguageModel, Model, SpeechTransformer
 from numformer.published.configs import ForeignConfig, with_generation_ids
 from numformer.published.files import CONFIG, DTYPES, GENERATION, PREPROCESSOR, Arrays, read_json
 from numformer.published.kinds import KINDS, REFUSED, Kind, reading
@@ -149,6 +149,8 @@ def _warn_of_unsupported(folder: Path, model: Model, foreign: ForeignConfig) -> 
         return
     continues = isinstance(model, LanguageModel)  # the model continues texts
     unsupported = UNSUPPORTED | (dict(num_beams=1) if continues else dict(do_sample=False))
+    if isinstance(model, SpeechTransformer):
+        unsupported = {n: v for n, v in unsupported.items() if not n.endswith("suppress_tokens")}
     settings = [
         f"{name} {reprlib.repr(value)}"
         for name, neutral in unsupported.items()

@@ -643,6 +643,17 @@ def transformer(p, source, target, *, config):
     return capped(output_projection(within(p, "output") | {"weight": output}, x), config)
 
 
+def speech(p, sounds, target, *, config):
+    memory = sound_embedding(within(p, "source"), sounds, p_drop=config.p_drop)
+    memory = tower(within(p, "encoder"), memory, None, config=config)
+    target_mask = is_real(target, config)[:, None, None, :]
+    causal = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).tril()
+    x = input_embedding(within(p, "target"), target, config=config)
+    masks = target_mask & causal, memory, None
+    x = tower(within(p, "decoder"), x, *masks, config=config, layers=config.decoder_layers)
+    return output_projection({"weight": p["target.embedding.weight"]}, x)
+
+
 def capped(logits, config):
     return cap({}, logits, limit=config.logit_cap) if config.logit_cap else logits
 

@@ -57,6 +57,7 @@ MODELS = {
     "distilbert": "DistilBertForMaskedLM",
     "electra": "ElectraForMaskedLM",
     "mpnet": "MPNetForMaskedLM",
+    "whisper": "WhisperForConditionalGeneration",
     "vit": "ViTForImageClassification",
 }
 
@@ -114,8 +115,9 @@ def results(example: RandomModel, folder: Path, dtype=np.float64) -> dict[str, n
     inputs = {
         name: torch.from_numpy(array.copy()) for name, array in example.foreign_inputs.items()
     }
-    if "pixel_values" in inputs:
-        inputs["pixel_values"] = inputs["pixel_values"].to(dtype)
+    inputs = {n: x.to(dtype) if x.is_floating_point() else x for n, x in inputs.items()}
+    for parameter in model.parameters():
+        parameter.requires_grad_()  # some positions have none otherwise
     bias = getattr(model, "final_logits_bias", None)
     if bias is not None:
         bias.requires_grad_()
@@ -200,9 +202,11 @@ def written(example: WritingModel, folder: Path, beam: int) -> list[list[int]]:
     inputs = {
         n: torch.from_numpy(x) for n, x in example.foreign_inputs.items() if "decoder" not in n
     }
-    inputs.setdefault("attention_mask", torch.ones_like(inputs["input_ids"]))
-    rows = model.generate(
-        **inputs,
+    if "input_ids" in inputs:
+        inputs.setdefault("attention_mask", torch.ones_like(inputs["input_ids"]))
+    rows = transformers.GenerationMixin.generate(  # Whisper's own adds prompts
+        model,
+        **{n: x.to(model.dtype) if x.is_floating_point() else x for n, x in inputs.items()},
         num_beams=beam,
         do_sample=False,
         max_new_tokens=example.length,
