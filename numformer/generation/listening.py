@@ -112,7 +112,10 @@ class Listening(TextPipeline):
         require_positive("max_length", limit)
         prompt = self.prompt(language, task, timestamps)
         writer: Any = Ruled(model, prompt, self, timestamps)
-        limit = min(limit, model.config.longest - len(prompt)) if model.config.longest else limit
+        room = model.config.longest or limit + 1 + len(prompt)
+        limit = min(
+            limit, room - 1 - len(prompt)
+        )  # the start id and the prompt have positions, too
         written: list[list[str]] = []
         for sounds in _batches(texts):
             if beam == 1:
@@ -221,9 +224,7 @@ class Prompted:
 class Ruled(Prompted):
     """A Prompted writer that keeps to the rules of what may be written, and of time stamps."""
 
-    def __init__(
-        self, model: Any, prompt: Sequence[int | None], text: Listening, timestamps: bool
-    ):
+    def __init__(self, model: Any, prompt: Sequence[int | None], text: Listening, timestamps: bool):
         super().__init__(model, prompt, text)
         self.first = text.first_stamp if timestamps else None
 

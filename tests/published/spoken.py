@@ -30,6 +30,14 @@ SENTENCES = [
 ]
 
 
+HEARD = {
+    3: "in the beginning there was a small garden behind the house.",
+    7: "It was raining so hard that nobody went outside.",
+    9: "We will meet again in the middle of September.",
+}
+"""What transformers hears, by the number of the sentence."""
+
+
 def speak(folder: Path) -> list[str]:
     """Let espeak-ng speak each sentence into a file of the folder; return their paths."""
     paths = [str(folder / f"{number}.wav") for number in range(len(SENTENCES))]
