@@ -12,8 +12,8 @@ from numformer.models import (
     MaskedLanguageModel,
     Model,
     RecurrentEncoderDecoder,
-    Transformer,
     SpeechTransformer,
+    Transformer,
     VisionTransformer,
 )
 from numformer.trained import model_of_run
