@@ -72,9 +72,9 @@ class Listening(TextPipeline):
 
     def prompt(self, language: str | None, task: str, timestamps: bool) -> list[int | None]:
         """The ids after the start id; None stands for the language that the model hears."""
-        task_ids = [language and self.id_of(language), self.id_of(task)]
+        spoken = None if language is None else self.id_of(language)
         stamps = [] if timestamps else [self.id_of("notimestamps")]
-        return [*(task_ids if self.multilingual else []), *stamps]
+        return [*([spoken, self.id_of(task)] if self.multilingual else []), *stamps]
 
     def symbols(self, text: Any) -> Any:
         """Return the frames of a .wav file. Raises InputError for another file, or a long one."""
@@ -161,8 +161,11 @@ class Listening(TextPipeline):
         ]
         return np.concatenate(parts), np.array([*map(len, ids)])
 
-    def maps(self, model, text, written=None):
-        """Return no symbols, those written, and the decoder's attention to the sound."""
+    def maps(self, model: Any, text, written=None):
+        """Return no symbols, those written, and the decoder's attention to the sound.
+
+        The prompt is that of English. The maps have a column for every fiftieth of a second.
+        """
         written = self.write(model, [text])[0] if written is None else written
         prompt = self.prompt("en", "transcribe", False)
         ids = np.array([[model.config.special.start, *prompt, *self.encode(written)]])
@@ -173,8 +176,6 @@ class Listening(TextPipeline):
         reaches = Reach(places, causal=True), Reach(places, sources)
         weights = attention_weights(model.decoder, x, reaches[0], memory, reaches[1])
         layers = [array[0] for name, array in weights.items() if "cross_attention" in name]
-        if not layers:
-            return [], written, []
         asked = np.stack(layers)[:, :, len(prompt) : -1]  # the query that wrote each symbol
         labels = [self.join([symbol]) for symbol in written]
         return [], written, [AttentionMaps("decoder cross_attention", asked, labels, [])]

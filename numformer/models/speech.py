@@ -1,6 +1,7 @@
 """An encoder-decoder that listens: features of sounds in, symbols out (Radford et al. 2023)."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -62,6 +63,7 @@ class SpeechTransformer(Transformer):
 
     Config: type[_Config] = Config  # type: ignore[assignment]
     config: _Config  # type: ignore[assignment]
+    output: Any
 
     def __init__(self, config: _Config, seed: int | np.random.SeedSequence = 0):
         rng = np.random.default_rng(seed)
@@ -102,7 +104,8 @@ class SpeechTransformer(Transformer):
 
     def _features(self, sounds):
         """Return the features in the dtype and on the device of the weights."""
-        config, weight, shape = self.config, self.output.weight.data, getattr(sounds, "shape", ())
+        config, weight = self.config, self.output.weight.data
+        shape: tuple = getattr(sounds, "shape", ())
         fits = len(shape) == 3 and 1 <= shape[1] <= config.frames and shape[2] == config.bands
         if not fits or dtype_kind(sounds) != "f":
             raise InputError(
