@@ -168,6 +168,7 @@ def write_marian(config) -> dict:
 
 def read_whisper(foreign: ForeignConfig) -> dict:
     foreign.require(scale_embedding=False, tie_word_embeddings=True)
+    ends = end_ids(foreign, 50256)
     return dict(
         vocabulary=foreign["vocab_size"],
         bands=foreign.get("num_mel_bins", 80),
@@ -186,9 +187,11 @@ def read_whisper(foreign: ForeignConfig) -> dict:
         p_drop=foreign.get("dropout", 0.0),
         attention_dropout=foreign.get("attention_dropout", 0.0),
         activation_dropout=foreign.get("activation_dropout", 0.0),
-        # Silence pads sounds, and the id of padding also ends a text.
-        **special_ids(foreign, end=50256)
-        | {"padding_id": None, "start_id": foreign.get("decoder_start_token_id", 50257)},
+        padding_id=None,  # silence pads sounds, and the id of padding also ends a text
+        start_id=foreign.get("decoder_start_token_id", 50257),
+        end_id=next(iter(ends), None),
+        unwritten=(),
+        other_ends=tuple(ends[1:]),
     )
 
 
