@@ -25,7 +25,7 @@ PICTURES = ".png", ".pdf", ".svg"
 """The suffixes of files that a figure can be saved as."""
 
 
-def attention_weights(model: Layer, *inputs: np.ndarray) -> dict[str, np.ndarray]:
+def attention_weights(model: Layer, *inputs: Any) -> dict[str, np.ndarray]:
     """Return each attention layer's weights (B, H, T, S), by name, as a model reads `inputs`.
 
     Dropout is off.

@@ -233,8 +233,8 @@ _UFUNCS = """absolute add copysign cos divide exp greater isfinite isnan log log
              subtract tanh"""
 _OTHERS = """all any arange argmax argmin argpartition argsort ascontiguousarray broadcast_to clip
              concatenate cumsum dot einsum empty_like expand_dims full_like matmul max mean min
-             moveaxis ones ones_like outer prod ravel repeat reshape searchsorted sort split squeeze
-             stack sum swapaxes take_along_axis tensordot transpose tril triu vdot zeros
+             moveaxis ones ones_like outer pad prod ravel repeat reshape searchsorted sort split
+             squeeze stack sum swapaxes take_along_axis tensordot transpose tril triu vdot zeros
              zeros_like"""
 _functions |= {name: _Ufunc(name) for name in _UFUNCS.split()}
 _functions |= {name: _checked(getattr(np, name), name) for name in _OTHERS.split()}

@@ -35,6 +35,7 @@ def commands() -> dict[str, str]:
         for name, (time, learns, _) in TASKS.items()
     } | {
         "python -m toy_tasks.compare RUN RUN": "compare runs, with a table and curves",
+        "python -m toy_tasks.listen --run FOLDER --input FILE.wav": "write down speech",
         "python -m toy_tasks.heads --run RUN": "find out what the attention heads of a run do",
     }
 

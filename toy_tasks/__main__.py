@@ -12,6 +12,7 @@ seconds whether everything runs. The times are for two cores.
 FOOT = """
 python -m toy_tasks.compare RUN RUN ... draws the curves of runs and lists their figures.
 python -m toy_tasks.heads --run RUN says what each attention head does.
+python -m toy_tasks.listen --run FOLDER --input FILE.wav writes down speech.
 python -m toy_tasks.from_paper reverses digits with numformer/paper alone, in sixty lines.
 """
 

@@ -1,5 +1,7 @@
 """Examples of vocabularies and batches."""
 
+import wave
+
 import numpy as np
 
 rng = np.random.default_rng(0)
@@ -20,6 +22,20 @@ print(len(letters), ids, letters.decode(ids))
 # %% Subwords
 subwords = Subwords.train(20 * ["low lower lowest", "new newer newest"], 24)
 print(subwords.split("lowest newer"))
+
+# %% read_wav
+with wave.open("tone.wav", "wb") as file:
+    file.setparams((1, 2, 8000, 0, "NONE", ""))
+    file.writeframes((9000 * np.sin(np.arange(4000))).astype("<i2").tobytes())
+print(read_wav("tone.wav").shape)  # 8,000 samples a second become 16,000
+
+# %% mel_filters
+filters = mel_filters(80)
+print(filters.shape, filters.sum(axis=0)[-3:] * 40)  # 40 Hz from one frequency to the next
+
+# %% log_mel
+features = log_mel(rng.standard_normal(16_000), bands=80)
+print(features.shape, round(features.max() - features.min(), 2))
 
 # %% pad
 print(pad([[4, 5, 6], [7]]))

@@ -67,3 +67,10 @@ print(pipeline.write(MaskedLanguageModel(config), [["a", "_", "c"]]))
 config = MaskedLanguageModel.Config(vocabulary=len(letters), **sizes)
 trained = Trained(MaskedLanguageModel(config), Reading(letters, context=16), {})
 print(trained.embed(["abc", "cab"], normalized=True).shape)  # a vector for each text
+
+# %% Listening
+marks = "startoftranscript en translate transcribe notimestamps".split()
+marked = Vocabulary([*letters.symbols[4:], *(f"<|{mark}|>" for mark in marks)])
+pipeline = Listening(marked, bands=80, frames=3000, max_length=20)
+symbols = ["a", "<|1.20|>"]
+print(pipeline.encode(symbols), pipeline.join(symbols))

@@ -306,6 +306,18 @@ print(y.shape, dx.shape, dtoken)
 # %% ClassToken
 print(ClassToken(8, rng).forward(x).shape)
 
+# %% windows
+y = windows(x, width=3, stride=2)
+print(x.shape, y.shape, np.array_equal(y[:, 1, 8:16], x[:, 2]))
+print(windows_backward(np.ones_like(y), x.shape, width=3, stride=2)[0, :, 0])
+
+# %% Windows
+print(Windows(3, stride=2).forward(x).shape)
+
+# %% SoundEmbedding
+positions = LearnedPositions(1500, 8, rng)
+print(SoundEmbedding(80, 8, positions, rng).forward(np.zeros((1, 100, 80))).shape)
+
 # %% pick
 places = np.array([1, 5])
 y = pick(x, places)

@@ -48,5 +48,10 @@ with inference():
 config = VisionTransformer.Config(height=8, width=8, channels=1, classes=10, **sizes)
 print(VisionTransformer(config).forward(np.zeros((1, 8, 8, 1), np.float32)).shape)
 
+# %% SpeechTransformer
+config = SpeechTransformer.Config(vocabulary=10, bands=80, frames=100, **sizes)
+sounds = np.zeros((len(target), 100, 80), np.float32)
+print(SpeechTransformer(config).forward(sounds, target).shape)
+
 # %% MODELS
 print(*MODELS)

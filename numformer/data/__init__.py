@@ -2,6 +2,7 @@
 
 from numformer.data.vocabulary import END, PADDING, START, UNKNOWN, SpecialIds, Vocabulary
 from numformer.data.subwords import Subwords
+from numformer.data.sound import log_mel, mel_filters, read_wav
 from numformer.data.batching import (
     Batch,
     EpochBatches,
@@ -19,6 +20,9 @@ __all__ = [
     "SpecialIds",
     "Vocabulary",
     "Subwords",
+    "log_mel",
+    "mel_filters",
+    "read_wav",
     "Batch",
     "PairBatch",
     "EpochBatches",

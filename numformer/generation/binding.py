@@ -35,7 +35,7 @@ from numformer.later.embeddings import BiasedOutputProjection, UnscaledEmbedding
 from numformer.later.normal import normal
 from numformer.later.positions import NoPositions
 from numformer.later.pre_norm import NormedDecoder, NormedEncoder, PreNormResidual
-from numformer.models import LanguageModel, Transformer
+from numformer.models import LanguageModel, SpeechTransformer, Transformer
 from numformer.paper import writing
 from numformer.paper.attention import (
     CrossAttention,
@@ -72,7 +72,7 @@ def bind_model(model: Writer) -> Any:
         return ensemble
     known: Any = model
     if (
-        type(model) not in (Transformer, paper.Transformer, LanguageModel)
+        type(model) not in (Transformer, paper.Transformer, LanguageModel, SpeechTransformer)
         or vars(model).keys() & {"start", "step", "forward"}
         or matrix_product.get()
         or type(getattr(getattr(known.output, "weight", None), "data", None)) is not np.ndarray
@@ -82,7 +82,7 @@ def bind_model(model: Writer) -> Any:
 
 
 class Binding:
-    """A Writer that binds a Transformer or LanguageModel when a decoding starts."""
+    """A Writer that binds a model of one of these kinds when a decoding starts."""
 
     def __init__(self, model: Any):
         self.model, self.config = model, model.config
@@ -340,11 +340,16 @@ def queries_keys_values(layer: SelfAttention, step: Step) -> Callable:
 
         return one_by_one
 
-    def side_by_side(name: str):
-        first, *others = [vars(part)[name].data for part in parts]
+    def side_by_side(first, *others):
         return np.concatenate([first * scale, *others], axis=-1)
 
-    joint = linear(side_by_side("weight"), side_by_side("bias") if layer.query.bias else None)
+    def bias_of(part):  # keys may have none
+        return part.bias.data if part.bias else np.zeros_like(part.weight.data[0])
+
+    weight, bias = side_by_side(*(part.weight.data for part in parts)), None
+    if layer.query.bias:
+        bias = side_by_side(*map(bias_of, parts))
+    joint = linear(weight, bias)
     first, second = itertools.accumulate(part.weight.shape[1] for part in parts[:2])
 
     def split(x):

@@ -12,6 +12,7 @@ from numformer.models import (
     MaskedLanguageModel,
     Model,
     RecurrentEncoderDecoder,
+    SpeechTransformer,
     Transformer,
     VisionTransformer,
 )
@@ -45,6 +46,7 @@ def slice_config(config: Any) -> Any:
     smaller |= dict(
         padding_id=DEFAULT_IDS.padding, start_id=DEFAULT_IDS.start, end_id=DEFAULT_IDS.end
     )
+    smaller["frames"] = 2 * S
     for name in ("vocabulary", "source_vocabulary", "target_vocabulary"):
         smaller[name] = min(getattr(config, name, 0), SYMBOLS)
     if isinstance(config, VisionTransformer.Config):
@@ -62,6 +64,10 @@ def slice_inputs(model: Model, rng: np.random.Generator) -> list:
     config: Any = model.config
     if isinstance(model, VisionTransformer):
         return [rng.standard_normal((B, config.height, config.width, config.channels))]
+    if isinstance(model, SpeechTransformer):
+        sounds = rng.standard_normal((B, config.frames, config.bands))
+        target = rng.integers(4, config.vocabulary, (B, T))
+        return [sounds, target]
     if isinstance(model, Transformer | RecurrentEncoderDecoder):
         source = rng.integers(4, config.source_vocabulary, (B, S))
         target = rng.integers(4, config.target_vocabulary, (B, T))

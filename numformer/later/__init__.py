@@ -34,6 +34,7 @@ from numformer.later.checkpointed import Checkpointed
 from numformer.later.divergence import Divergence
 from numformer.later.patches import ClassToken, Patches
 from numformer.later.pick import Pick
+from numformer.later.sound import SoundEmbedding, Windows
 from numformer.later.registries import ACTIVATIONS as ACTIVATIONS
 from numformer.later.registries import ATTENTIONS as ATTENTIONS
 from numformer.later.registries import FEED_FORWARDS as FEED_FORWARDS
@@ -87,4 +88,6 @@ __all__ = [
     "Patches",
     "ClassToken",
     "Pick",
+    "Windows",
+    "SoundEmbedding",
 ]

@@ -5,6 +5,7 @@ from numformer.models.encoder_decoder import Config, Transformer
 from numformer.models.language_model import LanguageModel
 from numformer.models.masked import MaskedLanguageModel
 from numformer.models.recurrent import RecurrentEncoderDecoder
+from numformer.models.speech import SpeechTransformer
 from numformer.models.vision import VisionTransformer
 from numformer.models.model import Model, Objective
 from numformer.models.kinds import MODELS as MODELS
@@ -19,4 +20,5 @@ __all__ = [
     "RecurrentEncoderDecoder",
     "MaskedLanguageModel",
     "VisionTransformer",
+    "SpeechTransformer",
 ]

@@ -165,6 +165,10 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
     attention_output_bias: bool | None = fields.without_flag(
         fields.maybe("a bias in W^O; default: as attention_bias")
     )
+    attention_key_bias: bool = fields.only_with(
+        fields.without_flag(settings.switch(True, "a bias in W^K, too")),
+        attention_bias=["True"],
+    )
     attention_cap: float | None = fields.without_flag(
         settings.above_zero(None, "the scores s of attention become c tanh(s / c), with this c")
     )

@@ -14,14 +14,9 @@ from numformer.models.model import Model
 from numformer.paper.transformer import Transformer as PaperTransformer
 
 
-@fields.field_help(*OWN_SETTINGS)
 @dataclass(frozen=True, kw_only=True)
-class Config(TowerConfig, paper.Config):
-    """The config of a Transformer; the defaults are the paper's base model.
-
-    The task determines the two vocabulary sizes. Raises InputError for values that do not fit
-    together.
-    """
+class TwoStacksConfig(TowerConfig):
+    """The config of an encoder and a decoder. Raises InputError for unsuitable special ids."""
 
     has_cross_attention = True
 
@@ -39,7 +34,7 @@ class Config(TowerConfig, paper.Config):
             )
 
     @property
-    def decoder_config(self) -> "Config":
+    def decoder_config(self) -> Any:
         """The config of the decoder's stack."""
         return replace(self, layers=self.decoder_layers or self.layers, decoder_layers=None)
 
@@ -48,13 +43,26 @@ class Config(TowerConfig, paper.Config):
             return self.decoder_config.decoder(rng)
         return super().decoder(rng)
 
+    def entries_of_stacks(self) -> int:
+        """Return a lower bound on the parameters of both stacks, as `entries` does for one."""
+        return self.entries() + self.decoder_config.entries(cross=True)
+
+
+@fields.field_help(*OWN_SETTINGS)
+@dataclass(frozen=True, kw_only=True)
+class Config(TwoStacksConfig, paper.Config):
+    """The config of a Transformer; the defaults are the paper's base model.
+
+    The task determines the two vocabulary sizes. Raises InputError for values that do not fit
+    together.
+    """
+
     @property
     def least_parameters(self) -> int:
         """A lower bound on the number of parameters: the entries of the matrices."""
         targets = dict(all=0, inputs=1, target=1, none=2)[self.tying]
         symbols = self.source_vocabulary + targets * self.target_vocabulary
-        stacks = self.entries() + self.decoder_config.entries(cross=True)
-        return stacks + self.d_model * symbols
+        return self.entries_of_stacks() + self.d_model * symbols
 
 
 _Config = Config  # because the model below has a class attribute `Config`

@@ -6,6 +6,7 @@ from numformer.models.language_model import LanguageModel
 from numformer.models.masked import MaskedLanguageModel
 from numformer.models.model import Model
 from numformer.models.recurrent import RecurrentEncoderDecoder
+from numformer.models.speech import SpeechTransformer
 from numformer.models.vision import VisionTransformer
 
 MODELS: dict[str, type[Model]] = {
@@ -14,6 +15,7 @@ MODELS: dict[str, type[Model]] = {
     "masked": MaskedLanguageModel,
     "recurrent": RecurrentEncoderDecoder,
     "vision": VisionTransformer,
+    "speech": SpeechTransformer,
 }
 
 

@@ -168,6 +168,35 @@ def write_marian(config) -> dict:
     )
 
 
+def read_whisper(foreign: ForeignConfig) -> dict:
+    foreign.require(scale_embedding=False, tie_word_embeddings=True)
+    ends = end_ids(foreign, 50256)
+    return dict(
+        vocabulary=foreign["vocab_size"],
+        bands=foreign.get("num_mel_bins", 80),
+        frames=2 * foreign.get("max_source_positions", 1500),
+        d_model=foreign["d_model"],
+        d_ff=foreign.common("encoder_ffn_dim", "decoder_ffn_dim"),
+        heads=foreign.common("encoder_attention_heads", "decoder_attention_heads"),
+        layers=foreign["encoder_layers"],
+        decoder_layers=foreign["decoder_layers"],
+        norm="pre",
+        activation=foreign.choice("activation_function", ACTIVATIONS),
+        attention_bias=True,
+        attention_key_bias=False,
+        max_length=foreign.get("max_target_positions", 448),
+        embedding_scale=False,
+        p_drop=foreign.get("dropout", 0.0),
+        attention_dropout=foreign.get("attention_dropout", 0.0),
+        activation_dropout=foreign.get("activation_dropout", 0.0),
+        padding_id=None,  # silence pads sounds, and the id of padding also ends a text
+        start_id=foreign.get("decoder_start_token_id", 50257),
+        end_id=next(iter(ends), None),
+        unwritten=(),
+        other_ends=tuple(ends[1:]),
+    )
+
+
 def read_gpt2(foreign: ForeignConfig) -> dict:
     foreign.require(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False)
     foreign.require(add_cross_attention=False, num_attention_heads=foreign["n_head"])

@@ -14,7 +14,9 @@ FOLLOWED = {*RULES, RENORMALIZE, "early_stopping", "suppress_tokens"}
 FOLLOWED |= {"max_length", "max_new_tokens", "num_beams", "length_penalty"}
 FOLLOWED |= {"do_sample", "temperature", "top_k", "top_p"}
 FOLLOWED |= {"pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"}
-"""Settings that numformer follows, in every model or as LIMITS says."""
+FOLLOWED |= {"max_initial_timestamp_index", "is_multilingual", "no_timestamps_token_id"}
+FOLLOWED |= {"lang_to_id", "task_to_id"}
+"""Settings that numformer follows; the last ones are Whisper's."""
 
 WITHOUT_EFFECT = {"use_cache", "cache_implementation", "cache_config", "max_cache_len", "use_mtp"}
 WITHOUT_EFFECT |= {"output_attentions", "output_hidden_states", "output_scores", "output_logits"}
@@ -24,7 +26,8 @@ WITHOUT_EFFECT |= {"assistant_confidence_threshold", "assistant_early_exit", "sp
 WITHOUT_EFFECT |= {"assistant_lookbehind", "target_lookbehind", "assistant_ensemble_weight"}
 WITHOUT_EFFECT |= {"prompt_lookup_num_tokens", "max_matching_ngram_size", "prefill_chunk_size"}
 WITHOUT_EFFECT |= {"continuous_batching_config", "transformers_version", "_from_model_config"}
-WITHOUT_EFFECT |= {"_commit_hash"}
+WITHOUT_EFFECT |= {"_commit_hash", "alignment_heads", "median_filter_width", "prev_sot_token_id"}
+WITHOUT_EFFECT |= {"return_timestamps", "forced_decoder_ids"}
 """Settings of speed, memory and further outputs, which leave the text as it is."""
 
 LACKING: dict[str, Any] = dict(max_time=None, stop_strings=None, guidance_scale=1, constraints=None)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from numformer.errors import InputError
 from numformer.generation.continuation import Continuation
 from numformer.generation.infilling import Infilling
+from numformer.generation.listening import Listening
 from numformer.generation.reading import Reading
 from numformer.generation.text_pipeline import MAX_SYMBOLS, TextPipeline
 from numformer.generation.transduction import Transduction
@@ -15,6 +16,7 @@ from numformer.models import (
     LanguageModel,
     MaskedLanguageModel,
     Model,
+    SpeechTransformer,
     Transformer,
     VisionTransformer,
 )
@@ -91,6 +93,20 @@ def _continuation(folder: Path, config, settings: ForeignConfig) -> Continuation
     return Continuation(vocabulary, min(longest, MAX_SYMBOLS), temperature, rules)
 
 
+def _listening(folder: Path, config, settings: ForeignConfig) -> Listening:
+    return Listening(
+        load_tokenizer(folder, config.vocabulary, marked=False),
+        config.bands,
+        config.frames,
+        config.longest,
+        settings.get("is_multilingual", config.vocabulary >= 51865),
+        settings.get("num_beams", 1),
+        settings.get("suppress_tokens", []),
+        settings.get("begin_suppress_tokens", []),
+        settings.get("max_initial_timestamp_index", None),
+    )
+
+
 def reading(folder: Path, config, *_) -> Reading:
     """The pipeline of a model whose texts are only read: for their vectors."""
     vocabulary = load_tokenizer(folder, config.vocabulary, marked=True)
@@ -146,6 +162,9 @@ KINDS = {
     "distilbert": _encoder(configs.read_distilbert, tables.distilbert),
     "electra": _encoder(configs.read_electra, tables.electra),
     "mpnet": _encoder(configs.read_mpnet, tables.mpnet),
+    "whisper": Kind(
+        SpeechTransformer, configs.read_whisper, lambda config: tables.WHISPER, _listening
+    ),
     "vit": Kind(VisionTransformer, configs.read_vit, lambda config: tables.VIT),
 }
 """The kinds by the model_type of a config.json."""

@@ -107,6 +107,10 @@ PATCHES = Layout(  # (D, C, size, size), channels first -> (size^2 C, D)
         3, 2, 0, 1
     ),
 )
+FILTERS = Layout(  # (D, C, 3), of three positions -> (3 C, D)
+    lambda x, config: x.transpose(2, 1, 0).reshape(-1, len(x)),
+    lambda x, config: x.reshape(3, -1, x.shape[-1]).transpose(2, 1, 0),
+)
 AFTER_TWO = Layout(  # OPT's first two positions are of padding
     lambda x, config: x[2:], lambda x, config: np.concatenate([np.zeros_like(x[:2]), x])
 )
@@ -119,6 +123,7 @@ PART_KINDS: dict[str, list[tuple[str, str, Layout]]] = {
     "norm, both names": [*NORM, ("gamma", "gamma", SAME), ("beta", "beta", SAME)],
     "linear": [("weight", "weight", TRANSPOSED), ("bias", "bias", SAME)],
     "matrix": [("weight", "weight", SAME), ("bias", "bias", SAME)],
+    "filters": [("weight", "weight", FILTERS), ("bias", "bias", SAME)],
     "patches": [("weight", "weight", PATCHES), ("bias", "bias", SAME)],
     "bias": [("weight", "table", SAME)],
     "array": [("", "", SAME)],

@@ -47,6 +47,17 @@ def marian(shared: bool) -> Table:
     return Table(_MARIAN.format(embeddings=_ONE_EMBEDDING if shared else _TWO_EMBEDDINGS))
 
 
+# Whisper (Radford et al. 2023): what Marian has, but for the first layers and the norms at the end.
+_WHISPER_INPUTS = """\
+    model.encoder.conv1|conv2             source.layers.1|4                       filters
+    model.encoder.embed_positions         source.layers.6                         table
+    model.encoder.layer_norm              encoder.norm                            norm
+    model.decoder.embed_tokens            target.embedding                        table
+    proj_out                              target.embedding                        table
+    model.decoder.embed_positions         target.positions                        table
+    model.decoder.layer_norm              decoder.norm                            norm"""
+WHISPER = Table(_MARIAN.format(embeddings=_WHISPER_INPUTS))
+
 # GPT-2 (Radford et al. 2019): only a decoder.
 GPT2 = Table(
     """

@@ -19,13 +19,15 @@ from numformer.later.attention.tiles import TiledAttention
 from numformer.paper import writing
 from numformer.paper.beam import Ranking, length_penalty, search
 from numformer.paper.memory import KeysAndValues
-from tests.models.test_models import PAIRS, SOURCE, WHOLE, every_writer, small
+from tests.models.test_models import PAIRS, SOUNDS, SOURCE, WHOLE, every_writer, small
 
 LENGTH = 8
 
 
 def inputs_for(kind) -> np.ndarray:
-    """Two sources of each length, one of which is only padding; or beginnings of texts."""
+    """Two sources of each length, one of which is only padding; beginnings of texts; or sounds."""
+    if kind is nf.SpeechTransformer:
+        return SOUNDS
     sources = np.concatenate([SOURCE, SOURCE * [[1], [0], [1]]])
     return sources if kind in PAIRS else np.concatenate([WHOLE, WHOLE[::-1]])[:, 1:4]
 

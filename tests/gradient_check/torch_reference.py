@@ -452,6 +452,21 @@ def class_token(p, x):
     return F.pad(x, (0, 0, 1, 0)) + F.pad(p["token"][None], (0, 0, 0, x.shape[1]))
 
 
+def windows(p, x, *, width, stride):
+    """F.unfold makes columns (B, C width, N) of images (B, C, 1, T)."""
+    columns = F.unfold(x.mT.unsqueeze(2), (1, width), padding=(0, width // 2), stride=(1, stride))
+    return columns.unflatten(1, (-1, width)).permute(0, 3, 2, 1).flatten(2)
+
+
+def sound_embedding(p, features, *, p_drop):
+    x = features.mT
+    for number, stride in ((1, 1), (4, 2)):
+        kernel = p[f"layers.{number}.weight"].unflatten(0, (3, -1)).permute(2, 1, 0)
+        x = F.gelu(F.conv1d(x, kernel, p[f"layers.{number}.bias"], stride, padding=1))
+    x = learned_positions(within(p, "layers.6"), x.mT)
+    return dropout({}, x, p_drop=p_drop)
+
+
 def pick(p, x, places):
     return F.embedding(places, x.flatten(0, 1))
 
@@ -626,6 +641,17 @@ def transformer(p, source, target, *, config):
     masks = target_mask & causal, memory, source_mask
     x = tower(within(p, "decoder"), x, *masks, config=config, layers=config.decoder_layers)
     return capped(output_projection(within(p, "output") | {"weight": output}, x), config)
+
+
+def speech(p, sounds, target, *, config):
+    memory = sound_embedding(within(p, "source"), sounds, p_drop=config.p_drop)
+    memory = tower(within(p, "encoder"), memory, None, config=config)
+    target_mask = is_real(target, config)[:, None, None, :]
+    causal = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).tril()
+    x = input_embedding(within(p, "target"), target, config=config)
+    masks = target_mask & causal, memory, None
+    x = tower(within(p, "decoder"), x, *masks, config=config, layers=config.decoder_layers)
+    return output_projection({"weight": p["target.embedding.weight"]}, x)
 
 
 def capped(logits, config):

@@ -30,6 +30,10 @@ KINDS = {
         dict(height=4, width=6, channels=1, classes=7) | TOWER,
         (IMAGES, np.array([1, 2])),
     ),
+    nf.SpeechTransformer: (
+        dict(vocabulary=V, bands=1, frames=12) | TOWER,
+        (IMAGES.reshape(2, 12, 2)[:, :, :1], TARGET, FOLLOWING),
+    ),
     nf.RecurrentEncoderDecoder: (PAIR | dict(d_model=6), (SOURCE, TARGET, FOLLOWING)),
 }
 RELATIVE = dict(distance_buckets=6, farthest=4)

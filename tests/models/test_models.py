@@ -31,7 +31,9 @@ SIZES = {
     nf.MaskedLanguageModel: dict(vocabulary=V, **TOWER),
     nf.RecurrentEncoderDecoder: dict(source_vocabulary=V, target_vocabulary=V, d_model=6),
     nf.VisionTransformer: dict(height=4, width=6, channels=1, classes=7, **TOWER),
+    nf.SpeechTransformer: dict(vocabulary=V, bands=3, frames=9, **TOWER),
 }
+SOUNDS = np.random.default_rng(4).standard_normal((3, 9, 3))
 PAIRS = nf.Transformer, nf.RecurrentEncoderDecoder
 CHOICES = [
     dict(norm="pre", activation="swiglu", normalization="rms"),
@@ -73,6 +75,8 @@ FORMS = [
     (nf.VisionTransformer, dict(positions="sinusoidal", patch=1)),
     (nf.VisionTransformer, dict(patch=1, channels=3, max_length=30)),
     (nf.VisionTransformer, dict(max_length=7)),
+    (nf.SpeechTransformer, dict(norm="pre", decoder_layers=1, positions="sinusoidal")),
+    (nf.SpeechTransformer, dict(attention_bias=True, attention_key_bias=False, frames=10)),
 ]
 
 
@@ -82,7 +86,9 @@ def every_model(*kinds):
     return pytest.mark.parametrize(("kind", "form"), forms, ids=names)
 
 
-every_writer = every_model(nf.Transformer, nf.LanguageModel, nf.RecurrentEncoderDecoder)
+every_writer = every_model(
+    nf.Transformer, nf.LanguageModel, nf.RecurrentEncoderDecoder, nf.SpeechTransformer
+)
 
 
 def small(kind, seed: int = 0, **form):
@@ -95,6 +101,8 @@ def small(kind, seed: int = 0, **form):
 
 def read(model, target, source=SOURCE):
     """Its logits of every position of a target, of sources where it reads some."""
+    if isinstance(model, nf.SpeechTransformer):
+        return model.forward(SOUNDS[: len(target)], target)
     pair = isinstance(model, PAIRS)
     return model.forward(source[: len(target)], target) if pair else model.forward(target)
 
@@ -107,7 +115,9 @@ def test_no_position_sees_the_future_and_every_one_its_past_and_the_source(kind,
     """98 % accuracy with the right target as input, and nonsense when decoding."""
     model = small(kind, **form)
     logits = read(model, WHOLE)
-    assert getattr(model.config, "both_ways", False) == (kind is nf.Transformer)  # its encoder
+    assert getattr(model.config, "both_ways", False) == (
+        kind in (nf.Transformer, nf.SpeechTransformer)
+    )  # which have an encoder
     for t in range(WHOLE.shape[1]):
         changed = WHOLE.copy()
         changed[:, t] = 10
@@ -183,10 +193,11 @@ def test_writing_step_by_step_equals_reading_the_whole(kind, form):
     """
     model, chosen, source = small(kind, **form), np.array([2, 2, 0]), SOURCE.copy()
     source[2] = 0
-    beginning = 1 if kind in PAIRS else 3
+    beginning = 3 if kind is nf.LanguageModel else 1
     with nf.inference():
         whole = read(model, WHOLE, source)
         asked = source if kind in PAIRS else WHOLE[:, :beginning]
+        asked = SOUNDS if kind is nf.SpeechTransformer else asked
         state = model.start(asked, WHOLE.shape[1] + 1 - beginning)
         assert_array_equal(state.ids, WHOLE[:, beginning - 1])
         for t in range(beginning - 1, 4):
@@ -248,7 +259,7 @@ def test_a_saved_model_is_one_again(kind, form, empty_folder):
         assert {array.dtype for array in again.state_dict().values()} == {np.dtype(dtype)}
 
 
-@pytest.mark.parametrize("kind", [k for k in SIZES if k is not nf.VisionTransformer])
+@pytest.mark.parametrize("kind", [*SIZES][:4])
 def test_ids_that_are_no_batch_are_refused(kind, complaint):
     model = small(kind)
     readers = [model.forward]

@@ -117,6 +117,23 @@ MPNET |= dict(model_type="mpnet", hidden_act="gelu")
 DISTILBERT: dict[str, Any] = dict(
     model_type="distilbert", vocab_size=V, dim=16, n_layers=2, n_heads=2, hidden_dim=24
 ) | dict(max_position_embeddings=24, activation="gelu", pad_token_id=0)
+WHISPER: dict[str, Any] = dict(
+    model_type="whisper", vocab_size=V, d_model=16, encoder_layers=2, decoder_layers=2
+) | dict(
+    encoder_attention_heads=2,
+    decoder_attention_heads=2,
+    encoder_ffn_dim=24,
+    decoder_ffn_dim=24,
+    num_mel_bins=5,
+    max_source_positions=6,
+    max_target_positions=20,
+    decoder_start_token_id=3,
+    eos_token_id=2,
+    pad_token_id=2,
+    bos_token_id=2,
+    activation_function="gelu",
+    begin_suppress_tokens=None,
+)
 VIT: dict[str, Any] = dict(
     model_type="vit", hidden_size=16, num_hidden_layers=2, num_attention_heads=2
 ) | dict(intermediate_size=24, image_size=12, patch_size=4, num_channels=3, hidden_act="gelu")
@@ -245,6 +262,9 @@ CASES: dict[str, dict[str, Any]] = {
     "electra_wide": BERT | dict(model_type="electra", embedding_size=16, tie_word_embeddings=False),
     "mpnet": MPNET,
     "mpnet_bare": MPNET | dict(architectures=["MPNetModel"], num_attention_heads=4),
+    "whisper": WHISPER,
+    "whisper_of_unequal_towers": WHISPER
+    | dict(decoder_layers=1, activation_function="relu", num_mel_bins=4, d_model=24),
     "vit": VIT,
     "vit_grey": VIT | dict(num_channels=1, patch_size=6, layer_norm_eps=1e-3),
 }
@@ -320,6 +340,12 @@ class RandomModel:
         return [source, target]
 
     _t5_inputs = _marian_inputs
+
+    def _whisper_inputs(self, rng) -> list[np.ndarray]:
+        sounds = rng.standard_normal((B, self.model.config.frames, self.values["num_mel_bins"]))
+        target = rng.integers(4, V, (B, T))
+        self.foreign_inputs = dict(input_features=sounds.swapaxes(1, 2), decoder_input_ids=target)
+        return [sounds, target]
 
     def _gpt2_inputs(self, rng) -> list[np.ndarray]:
         ids = rng.integers(0, V, (B, T))

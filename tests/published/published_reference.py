@@ -57,6 +57,7 @@ MODELS = {
     "distilbert": "DistilBertForMaskedLM",
     "electra": "ElectraForMaskedLM",
     "mpnet": "MPNetForMaskedLM",
+    "whisper": "WhisperForConditionalGeneration",
     "vit": "ViTForImageClassification",
 }
 
@@ -114,8 +115,9 @@ def results(example: RandomModel, folder: Path, dtype=np.float64) -> dict[str, n
     inputs = {
         name: torch.from_numpy(array.copy()) for name, array in example.foreign_inputs.items()
     }
-    if "pixel_values" in inputs:
-        inputs["pixel_values"] = inputs["pixel_values"].to(dtype)
+    inputs = {n: x.to(dtype) if x.is_floating_point() else x for n, x in inputs.items()}
+    for parameter in model.parameters():
+        parameter.requires_grad_()  # some positions have none otherwise
     bias = getattr(model, "final_logits_bias", None)
     if bias is not None:
         bias.requires_grad_()
@@ -200,7 +202,9 @@ def written(example: WritingModel, folder: Path, beam: int, **settings) -> list[
     inputs = {
         n: torch.from_numpy(x) for n, x in example.foreign_inputs.items() if "decoder" not in n
     }
-    inputs.setdefault("attention_mask", torch.ones_like(inputs["input_ids"]))
+    if "input_ids" in inputs:
+        inputs.setdefault("attention_mask", torch.ones_like(inputs["input_ids"]))
+    inputs = {n: x.to(model.dtype) if x.is_floating_point() else x for n, x in inputs.items()}
     usual = dict(
         num_beams=beam,
         do_sample=False,
@@ -211,7 +215,8 @@ def written(example: WritingModel, folder: Path, beam: int, **settings) -> list[
         eos_token_id=end_ids(ForeignConfig(example.values)),
         forced_eos_token_id=None,
     )
-    rows = model.generate(**inputs, **usual | settings)
+    # Whisper has a generate of its own, which adds prompts.
+    rows = transformers.GenerationMixin.generate(model, **inputs, **usual | settings)
     before = 1 if model.config.is_encoder_decoder else example.inputs[0].shape[1]
     return [special.before_end(row[before:].tolist()) for row in rows]
 

@@ -18,6 +18,7 @@ from numformer.later.patches import ClassToken, Patches
 from numformer.later.pick import Pick
 from numformer.later.positions import NoPositions, sinusoidal_halves_table
 from numformer.later.rms_norm import RMSNorm
+from numformer.later.sound import SoundEmbedding, Windows
 from numformer.paper.cross_entropy import CrossEntropy
 from numformer.paper.dropout import Dropout
 from numformer.paper.embedding import Embedding, OutputProjection
@@ -141,6 +142,21 @@ INPUTS = [
     ),
     Case("class_token", lambda g: (ClassToken(D, g.rng), [g.x])),
     Case("pick", lambda g: (Pick(), [g.x, g.some_places])),
+    Case("windows", lambda g: (Windows(3), [g.x]), settings=dict(width=3, stride=1)),
+    Case(
+        "windows_with_gaps",
+        lambda g: (Windows(5, stride=3), [g.memory]),
+        "windows",
+        dict(width=5, stride=3),
+    ),
+    Case(
+        "sound_embedding",
+        lambda g: (
+            SoundEmbedding(D, F, LearnedPositions(g.S, F, g.rng), g.rng, p_drop=0.3),
+            [g.normal(2 * g.S - 1, D)],
+        ),
+        settings=dict(p_drop=0.3),
+    ),
 ]
 
 

@@ -11,6 +11,7 @@ from numformer.models import Objective, Transformer
 from numformer.models.language_model import LanguageModel
 from numformer.models.masked import MaskedLanguageModel
 from numformer.models.recurrent import RecurrentEncoderDecoder
+from numformer.models.speech import SpeechTransformer
 from numformer.models.vision import VisionTransformer
 from numformer.paper.embedding import Embedding
 from numformer.recurrence import CELLS
@@ -43,6 +44,7 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     "geglu": dict(activation="geglu", feed_forward_bias=False),
     "swiglu": dict(activation="swiglu", feed_forward_bias=False),
     "attention_bias": dict(attention_bias=True),
+    "keys_without_bias": dict(attention_bias=True, attention_key_bias=False),
     "d_k_and_d_v": dict(d_k=3, d_v=5),
     "odd_sizes": dict(d_model=11, heads=3, d_k=3, d_v=3),
     "all_dropouts": dict(attention_dropout=0.2, activation_dropout=0.2),
@@ -157,6 +159,10 @@ def vision(config, g):
     return VisionTransformer(config, 3), [g.normal(*shape)]
 
 
+def speech(config, g):
+    return SpeechTransformer(config, 3), [g.normal(2 * g.S - 1, D), g.target_in]
+
+
 def recurrent(config, g):
     return RecurrentEncoderDecoder(config, 3), [g.source, g.target_in]
 
@@ -243,6 +249,10 @@ MASKED_UNTIED = replace(MASKED, tied=False, embedding_scale=False, output_bias=T
 IMAGES: dict[str, Any] = dict(height=4, width=6, classes=7, **SIZES)
 GREY_IMAGES = VisionTransformer.Config(**IMAGES, channels=1)
 COLOUR_IMAGES = VisionTransformer.Config(**IMAGES, channels=3, norm="pre", positions="sinusoidal")
+SPEECH = SpeechTransformer.Config(vocabulary=V, bands=D, frames=2 * S - 1, max_length=6, **SIZES)
+OTHER_SPEECH = replace(
+    SPEECH, norm="pre", attention_bias=True, attention_key_bias=False, decoder_layers=1
+)
 GATED: dict[str, Any] = dict(activation="swiglu", feed_forward_bias=False, chosen_experts=1)
 
 MODELS = [
@@ -317,6 +327,8 @@ MODELS = [
     config_case("masked_otherwise", masked, MASKED_UNTIED, "masked", composed=True),
     config_case("vision", vision, GREY_IMAGES),
     config_case("vision_of_colours", vision, COLOUR_IMAGES, "vision"),
+    config_case("speech", speech, SPEECH),
+    config_case("speech_of_other_towers", speech, OTHER_SPEECH, "speech", composed=True),
     transformer_objective("objective"),
     transformer_objective("objective_experts", composed=True, **VARIATIONS["experts"]),
     transformer_objective(

@@ -105,17 +105,20 @@ def projections(
     """Build the four parts with a matrix, in the order in which their initial values are drawn."""
     (d_k, d_v), d_model, bias = config.sizes, config.d_model, config.attention_bias
     joint, output_bias = config.qk_norm_width == "heads", config.attention_output_bias
-    plain = BiasedHeads if bias else Heads
 
-    def query_or_key(heads: int) -> Heads:
+    def plain(heads: int, size: int, bias: bool) -> Heads:
+        return (BiasedHeads if bias else Heads)(d_model, heads, size, rng)
+
+    def query_or_key(heads: int, bias: bool) -> Heads:
         norm = new_norm(d_k * heads if joint else d_k) if new_norm else None
         if norm or rotary:
             sizes = d_model, heads, d_k, rng, bias
             return QueryKeyHeads(*sizes, norm=norm, rotary=rotary, joint=joint)
-        return plain(d_model, heads, d_k, rng)
+        return plain(heads, d_k, bias)
 
-    query, key = query_or_key(config.heads), query_or_key(groups)
-    value = plain(d_model, groups, d_v, rng)
+    query = query_or_key(config.heads, bias)
+    key = query_or_key(groups, bias and config.attention_key_bias)
+    value = plain(groups, d_v, bias)
     output = Linear(config.heads * d_v, d_model, rng, bias if output_bias is None else output_bias)
     return dict(query=query, key=key, value=value, output=output)
 

