@@ -255,7 +255,7 @@ STEPS = (
         "dx",
         "dX",
         "Three ways back to a word",
-        "A word asked, was asked, and handed something over. The last two make $\\mathrm{d}H$.",
+        "Each word made a query, a key and a value. The last two make $\\mathrm{d}H$.",
         "And if *bark* looked at another sentence?",
         "Then $\\mathrm{d}H$ would go to that sentence: this is cross-attention.",
         r"@dx = @dxq + @dmemory",
