@@ -118,7 +118,7 @@ weights = softmax(scaled)
 #
 # Think of a query and a key whose numbers are random: independent, mean 0, variance 1. Each product
 # $q_i k_i$ then has mean 0, too. Its variance is the mean of its square, which is the mean of
-# $q_i^2$ times that of $k_i^2$: 1. A dot product adds $d_k$ such products, and variances of
+# $q_i^2$ times the mean of $k_i^2$: 1. A dot product adds $d_k$ such products, and variances of
 # independent numbers add:
 #
 # $$\mathrm{Var}(q \cdot k) = \sum_{i=1}^{d_k} \mathrm{Var}(q_i k_i) = d_k$$
