@@ -695,7 +695,7 @@ def common_claims():
         round. Dimensions 0 and 1 make a full turn in {2 * math.pi:.1f} places, at width 512 the
         last two in {2 * math.pi * 10000 ** (510 / 512):,.0f}.
 
-        **“At width 64 the likeness of places 0 and 1 is about 0.95, of places 0 and 50 about 0.4.”**
+        **“At width 64 the likeness of places 0 and 1 is about 0.95, of 0 and 50 about 0.4.”**
         They are {near:.2f} and {far:.2f}.
 
         **“*The cat chased the dog* and *the dog chased the cat* give the same attention matrix.”**
