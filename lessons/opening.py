@@ -116,6 +116,7 @@ autocomplete="off" spellcheck="false" aria-label="English"></label><button>Trans
 <form><label><span>Right German</span><input name="german" lang="de" value="{GERMAN}"
 maxlength="200" autocomplete="off" spellcheck="false" aria-label="Right German"></label>
 <button name="back" title="Let the gradient of the loss flow back">← Back</button>
-<button type="button" name="train" title="Train on this pair until the German is right">Train</button>
+<button type="button" name="train"
+title="Train on this pair until the German is right">Train</button>
 <button type="button" name="forget" title="Go back to the weights before training">Forget</button>
 </form></figure>"""
