@@ -264,7 +264,7 @@ def the_lines_of_forward():
 # As a product of matrices that is $\mathrm{d}A = \mathrm{d}O\,V^\top$ ([step](#step-dweights)).
 #
 # Any matrix product goes back like this. If you forget which factor is transposed, look at the
-# shapes: a gradient has the shape of what it belongs to. Where all sizes differ, only one way fits.
+# shapes: a gradient has the shape of its array. Where all sizes differ, only one way fits.
 # (So a test should have more keys than queries, and a $d_k$ that equals neither number.)
 
 
@@ -636,7 +636,7 @@ def quiz() -> list[Question]:
                 5 * 7 * 64: "Every query contributes to the gradient of every key, but the "
                 "contributions are added up. They are not kept apart.",
             },
-            why="A gradient has the shape of what it belongs to: $K$ is (7, 64), so $\\mathrm{d}K$ "
+            why="A gradient has the shape of its array: $K$ is (7, 64), so $\\mathrm{d}K$ "
             "holds 448 numbers.",
         ),
         Question(

@@ -44,7 +44,7 @@ def all_heads() -> Simulation:
 # mean does not say which.
 #
 # Would unequal weights help? Let *bark* give the subject the weight $a$ and the word before it the
-# weight $b$, with $a + b = 1$. Let $u$ be a number of the subject and $v$ one of the other word:
+# weight $b$, with $a + b = 1$. Let $u$ be a number of the subject, $v$ a number of the other word:
 # independent, with mean 0 and variance 1. What arrives is $s = au + bv$. Guess $u$ as a multiple
 # $cs$ of what arrives. The mean squared error of the guess is
 #
@@ -323,7 +323,7 @@ def what_heads_look_at():
 
         All four heads of the last attention look at the letter to be written, with
         {last.min():.2f} to {last.max():.2f} of their weight. Other heads look at the end mark,
-        which tells how long the word is, or at what was written last. Many look a little
+        which tells how long the word is, or at the symbol written last. Many look a little
         everywhere. The paper found that “individual attention heads clearly learn to perform
         different tasks” (section 4). Here, heads of different *attentions* do. But nothing in the
         equation asks the four heads of one attention to differ.

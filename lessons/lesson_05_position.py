@@ -332,7 +332,7 @@ def the_lines_of_learned_positions():
         {
             "positions = ": "The places that forward kept.",
             "dy_of_position = ": "If sentences have an axis of their own, first sum over it.",
-            "scatter_add": r"""$\mathrm{d}W = P^\top\,\mathrm{d}Y$, added to what was there.""",
+            "scatter_add": r"""$\mathrm{d}W = P^\top\,\mathrm{d}Y$, added to earlier gradients.""",
             "return": r"$\mathrm{d}X = \mathrm{d}Y$, as with sinusoids.",
         },
     )

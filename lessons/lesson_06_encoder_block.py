@@ -519,7 +519,7 @@ def in_the_running_example():
             names,
             rows,
             "Lengths are means over the words of “a woman is dancing with a bear”. The gradient is "
-            "what comes back to the end of the block.",
+            "the one that arrives at the end of the block.",
         ),
         Words(f"""
             Each sublayer adds a row that is shorter than the row that enters: the word's row goes

@@ -21,7 +21,7 @@ def rms_norm_backward(dy, gamma, x_hat, rrms):
     dgamma = (dy * x_hat).sum(axis=0)
     # The gradient of x_hat. What did forward do to x_hat to get y?
     dhat = dy * gamma
-    # The part along x_hat. Each row has one number for it: of what is it the mean?
+    # The part along x_hat. Each row has one number for this part, a mean: the mean of what?
     along = (dhat * x_hat).mean(axis=-1, keepdims=True)
     # dx. Every number of a row acts in two ways: by itself, and through the size of its row. In
     # which direction can a row move without changing the result?
