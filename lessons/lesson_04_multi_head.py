@@ -384,7 +384,7 @@ def stepper() -> Simulation:
 #
 # $$\mathrm{d}H = \mathrm{d}K\,W^{K\top} + \mathrm{d}V\,W^{V\top}$$
 #
-# In self-attention the memory *is* $X$. The same word asks, is asked and hands over, and gets all
+# In self-attention the memory *is* $X$. The same word makes query, key and value, and gets all
 # three gradients ([step](#step-dx)).
 #
 # ### All of it

@@ -585,7 +585,7 @@ def the_letter_before():
               place before {before("rotary", 12)} at place 12 and {before("rotary", 24)} at 24. But
               more and more keys lie at distances it never trained on, and nothing taught it to
               ignore them. At place 48, {right("rotary", 48)} of the letters are right.
-            - **ALiBi**: far keys count for little, so new ones hardly disturb: {right("alibi", 48)}
+            - **ALiBi**: far keys count for little, so new ones do little harm: {right("alibi", 48)}
               at the end. But it is not sharp: it reaches only {within["alibi"]:.2f} at trained
               places. Of all its mistakes, {100 * two_before:.0f} % are the letter *two* places
               before: the steepest of its four slopes is 1/4, so a key one place further away loses
