@@ -286,7 +286,7 @@ def an_lstm_reads():
 # ### The way back through an LSTM
 #
 # One line matters: $\mathrm{d}c_{t-1}$ gets $\mathrm{d}c_t \odot f_t$. There is no matrix in it
-# and no slope. Where the forget gate is open, the gradient passes whole.
+# and no slope. Where the forget gate is open, the whole gradient passes.
 #
 # <details><summary>All of it, derived</summary>
 #
@@ -340,8 +340,8 @@ def gradient_check():
 #
 # Guess first. In each of the three, how far back does the gradient get before only a hundredth is
 # left? Each recurrent cell has one setting that everything depends on. For the RNN it is the size
-# of $W$ (as it begins, $W$ keeps the length of every vector). For the LSTM it is the bias of the
-# forget gate, which begins at 1.
+# of $W$ (before training, $W$ keeps the length of every vector). For the LSTM it is the bias of the
+# forget gate, which starts at 1.
 
 
 # %%
@@ -358,9 +358,10 @@ def what_was_measured():
     rnn, lstm, attention = map(typical, ("RNN", "LSTM", "attention"))
     first = [int(np.argmax(curve < 1)) for curve in (rnn, lstm)]
     return Words(rf"""
-        As they begin, the RNN is below a hundredth after {first[0]} words and the LSTM after
-        {first[1]} (each curve is the geometric mean of five seeds). The axis is logarithmic, so a
-        straight line means the same factor at every step: a product of Jacobians.
+        Before training, less than a hundredth of the gradient is left after {first[0]} words in the
+        RNN and after {first[1]} words in the LSTM (each curve is the geometric mean of five seeds).
+        The axis is logarithmic, so a straight line means the same factor at every step: a product
+        of Jacobians.
 
         In self-attention nothing is far. Its result for the last word is a mixture of all words, so
         every word gets its gradient in a single step. Here each of the other words gets
@@ -523,8 +524,8 @@ def quiz() -> list[Question]:
             answer=2 * (1 - 0.9**2),
             tolerance=0.005,
             mistakes={
-                2: "That is the weight alone. The gradient also passes the tanh, and its slope at "
-                "this state is far below 1.",
+                2: "That is the weight alone. The gradient also passes through the tanh, whose "
+                "slope at this state is far below 1.",
                 1 - 0.9**2: "That is the slope of the tanh. On its way to the old state the "
                 "gradient is also multiplied by the weight.",
                 2 * 0.9: "You multiplied the weight by the state. Backward needs the slope of the "
@@ -563,7 +564,8 @@ def quiz() -> list[Question]:
             mistakes={
                 1 - 0.95**30: "That is the share that is lost. The question asks for the share "
                 "that comes back.",
-                0.95: "That is what one step leaves. The gradient passes the gate 30 times.",
+                0.95: "That is what one step leaves. The gradient passes through the gate 30 "
+                "times.",
                 0.95 * 30: "The factors of the steps multiply; they do not add up. A share is at "
                 "most 1.",
                 1 - 0.05 * 30: "You subtracted 0.05 for each step. But each step takes 5 % of what "
@@ -599,8 +601,8 @@ def quiz() -> list[Question]:
             mistakes={
                 512: "That is $n = d$. Subtract $4nd^2$ from both sides of $8nd^2 = 4nd^2 + "
                 "2n^2d$, and look at the factors once more.",
-                4 * 512: "You left out a part of attention: either its four matrices, or the "
-                "score, or the mixture. Score and mixture take $n^2d$ multiplications each.",
+                4 * 512: "You left out a part of attention: its four matrices, the score or the "
+                "mixture. Score and mixture take $n^2d$ multiplications each.",
                 8 * 512: "You counted only the score or only the mixture. Attention has both, and "
                 "four matrices as well.",
             },

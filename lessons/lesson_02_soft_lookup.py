@@ -80,9 +80,9 @@ def the_wish() -> Simulation:
 # A guest does not know the jugs. She says what taste she is after: a little sweet (1) and quite
 # sour (2).
 #
-# - Her wish is the **query** $q$: what is looked for.
-# - A label is a **key** $k_s$: what is offered to those who look. There is one for each jug $s$.
-# - The content of a jug is a **value** $v_s$: what is handed over in the end.
+# - Her wish is the **query** $q$: it says what she is looking for.
+# - A label is a **key** $k_s$: it says what a jug has to offer. There is one for each jug $s$.
+# - The content of a jug is a **value** $v_s$: it is what she gets in the end.
 
 
 # %%
@@ -99,7 +99,7 @@ def the_jugs():
 # %% [markdown]
 # Query and keys have the same number of entries, because they are compared with each other. Keys
 # and values come in pairs, but need not be alike. A key says how to find a thing, and its value is
-# what the thing gives.
+# the thing itself.
 #
 # ## Exact, hard, soft
 #
@@ -184,7 +184,7 @@ def hard_and_soft():
 # - **Cold**, $\tau \to 0$: an exponent below 0 goes to $-\infty$ and its share to 0. Only the
 #   highest score is left: the hard lookup.
 # - **Hot**, $\tau \to \infty$: every exponent goes to 0, and $e^0 = 1$. All shares become equal,
-#   whatever the question was: the mean of all contents.
+#   whatever the query was: the glass is the mean of all contents.
 #
 # The scores are divided by the temperature, $q \cdot k_s / \tau$. Twice the temperature has the
 # same effect as a query half as long: **a hot lookup is a lookup with a short query**, a cold one
@@ -231,11 +231,11 @@ def the_lines_of_the_softmax():
             "xp = array_module": "NumPy, or CuPy if the numbers lie on a graphics card.",
             "if mask is not None": r"The score of a forbidden key (lesson 3) becomes $-\infty$.",
             "highest = max_last": "The highest score of each row, $m$,",
-            "highest = xp.maximum": "or a finite number where every key is forbidden.",
+            "highest = xp.maximum": "or a finite number if every key is forbidden.",
             "weights = scores - highest": "$z_s - m$: at most 0, so no exponential can overflow.",
             "xp.exp": "$e^{z_s - m}$, written over $z_s - m$.",
             "total = sum_last": "The sum of each row: at least $e^0 = 1$, from the highest score.",
-            "weights /= ": "Each divided by the sum, which is 0 only if every key is forbidden.",
+            "weights /= ": "Divide by the sum, which is 0 only if every key is forbidden.",
             "return weights": "The weights.",
         },
     )
@@ -467,8 +467,8 @@ def back_through_the_score():
 # %% [markdown]
 # ### Is it true?
 #
-# A gradient is a promise: raise a number by a little, and the loss rises by its gradient times that
-# little. Test it. We raise and lower each of the 22 numbers by $10^{-5}$ and look at the loss.
+# A gradient is a promise: raise a number a little, and the loss rises by that little times the
+# gradient. Test it. We raise and lower each of the 22 numbers by $10^{-5}$ and look at the loss.
 
 
 # %%
@@ -595,10 +595,11 @@ def in_the_running_example():
     return [
         table(["key", "score", *(rf"$\tau$ = {tau:.2f}" for tau in taus)], rows),
         Words(f"""
-            It looks for *{running.READ[best]}*, which gets {decimal(shares[1][best])} of the
-            weight at the temperature of the model, $\\tau = \\sqrt{{d_k}} = \\sqrt{{{asks.size}}}$.
-            Colder, it is nearly a hard lookup ({decimal(shares[0][best])}); hotter, the other words
-            get more, and {decimal(shares[2][best])} is left.
+            The query looks for *{running.READ[best]}*, which gets the weight
+            {decimal(shares[1][best])} at the model's temperature,
+            $\\tau = \\sqrt{{d_k}} = \\sqrt{{{asks.size}}}$. At a quarter of it the lookup is nearly
+            hard ({decimal(shares[0][best])}); at four times it the other words get more, and
+            *{running.READ[best]}* keeps {decimal(shares[2][best])}.
         """),
     ]
 
@@ -719,19 +720,19 @@ def quiz() -> list[Question]:
         Question(
             question="All values are equal. Which gradients are 0, whatever the upstream gradient?",
             choices={
-                "those of the values": "Equal values may look as if they did not matter. But raise "
-                "one of them, and the mixture rises with it.",
-                "those of query and keys": "",
-                "all of them": "The weights have no effect here, but the values do: the mixture is "
-                "made of them.",
+                "the gradients of the values": "Equal values may look as if they did not matter. "
+                "But raise one of them, and the mixture rises with it.",
+                "the gradients of the query and the keys": "",
+                "all gradients": "The weights have no effect here, but the values do: the mixture "
+                "is made of them.",
             },
             answer=1,
             why="Every mixture of equal values is the same value, so no weight can change the "
             "result: $v_s - o = 0$. The values themselves still get $a_s\\,\\mathrm{d}o$.",
         ),
         Question(
-            question="Keys are compared by dot product, and one key lies inside the area between "
-            "the others. When does a hard lookup choose it alone?",
+            question="The score is a dot product, and one key lies inside the area between the "
+            "others. When does a hard lookup choose this key alone?",
             choices={
                 "when the query is near it": "This is how a score by distance works. A dot product "
                 "does not measure nearness.",
@@ -740,8 +741,8 @@ def quiz() -> list[Question]:
                 "never": "",
             },
             answer=2,
-            why="Its score is a weighted mean of the others' scores, so one of those is at least "
-            "as high. With a score by distance, every key can win.",
+            why="Its score is a weighted mean of the other keys' scores, so at least one other "
+            "key scores as high. With a score by distance, every key can win.",
         ),
         Question(
             question="A kernel regression has equal weights on 16 measurements and 0 on all "

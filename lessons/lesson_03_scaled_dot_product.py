@@ -118,7 +118,7 @@ weights = softmax(scaled)
 #
 # Think of a query and a key whose numbers are random: independent, mean 0, variance 1. Each product
 # $q_i k_i$ then has mean 0, too. Its variance is the mean of its square, which is the mean of
-# $q_i^2$ times that of $k_i^2$: 1. A dot product adds $d_k$ such products, and variances of
+# $q_i^2$ times the mean of $k_i^2$: 1. A dot product adds $d_k$ such products, and variances of
 # independent numbers add:
 #
 # $$\mathrm{Var}(q \cdot k) = \sum_{i=1}^{d_k} \mathrm{Var}(q_i k_i) = d_k$$
@@ -239,8 +239,8 @@ def the_lines_of_forward():
 # us $\mathrm{d}O$, the *upstream gradient*. We have to hand $\mathrm{d}Q$, $\mathrm{d}K$ and
 # $\mathrm{d}V$ to what comes before attention.
 #
-# Backward goes through forward's lines from the last to the first. They are three kinds of steps: a
-# matrix product, the scale and the softmax. The scale is quick: $Z = E/\sqrt{d_k}$ gives
+# Backward goes through forward's lines from the last to the first. They are of three kinds: matrix
+# products, the scale and the softmax. The scale is quick: $Z = E/\sqrt{d_k}$ gives
 # $\mathrm{d}E = \mathrm{d}Z/\sqrt{d_k}$.
 #
 # ### Through a matrix product
@@ -264,7 +264,7 @@ def the_lines_of_forward():
 # As a product of matrices that is $\mathrm{d}A = \mathrm{d}O\,V^\top$ ([step](#step-dweights)).
 #
 # Any matrix product goes back like this. If you forget which factor is transposed, look at the
-# shapes: a gradient has the shape of what it belongs to. Where all sizes differ, only one way fits.
+# shapes: a gradient has the shape of its array. Where all sizes differ, only one way fits.
 # (So a test should have more keys than queries, and a $d_k$ that equals neither number.)
 
 
@@ -294,7 +294,7 @@ def back_through_the_blend():
 #
 # What happens to the weight $a_s$ when a score $z_u$ rises? If $z_u$ is the score of another key,
 # $u \ne s$, then only $n$ rises, and the weight shrinks. The derivative of $1/n$ is $-1/n^2$ times
-# that of $n$, and that of $n$ is $e^{z_u}$:
+# the derivative of $n$, which is $e^{z_u}$:
 #
 # $$\frac{\partial a_s}{\partial z_u} = -\frac{e^{z_s}\,e^{z_u}}{n^2} = -\,a_s\,a_u$$
 #
@@ -432,9 +432,9 @@ def in_the_running_example():
         Words(f"""
             *bear* asks, with $d_k = {query.shape[-1]}$ numbers, and takes {a.max():.2f} of its
             blend from *{running.READ[int(a.argmax())]}*. So its row is nearly saturated, and little
-            gets through the softmax: the gradients of the weights reach
-            {np.abs(da).max():.3f}, those of the scores only {np.abs(dz).max():.4f}. The last column
-            sums to 0, as it must.
+            gets through the softmax: the gradients of the weights reach {np.abs(da).max():.3f}, the
+            gradients of the scores only {np.abs(dz).max():.4f}. The last column sums to 0, as it
+            must.
         """),
     ]
 
@@ -442,7 +442,7 @@ def in_the_running_example():
 # %% [markdown]
 # ## To take with you
 #
-# $T$ is the number of queries, $S$ that of keys.
+# $T$ is the number of queries, $S$ the number of keys.
 #
 # | forward | backward | shape |
 # |---|---|---|
@@ -558,7 +558,7 @@ def common_claims():
     before, after = softmax(scaled, allowed), weights * allowed
     return Words(f"""
         **“softmax([0.9, 0.1, 0.7, −0.9]) is {printed(copied)}.”** It is {printed(right)}. The
-        copied numbers sum to {sum(copied):.3f}, so whatever values they blend comes out too small.
+        copied numbers sum to {sum(copied):.3f}, so every blend made with them is too small.
 
         **“A row of −∞ is harmless.”** Where *every* key of a row is masked, the formula divides 0
         by 0, and that is {all_hidden[0]}: not a number. One such row is enough: after the next
@@ -636,7 +636,7 @@ def quiz() -> list[Question]:
                 5 * 7 * 64: "Every query contributes to the gradient of every key, but the "
                 "contributions are added up. They are not kept apart.",
             },
-            why="A gradient has the shape of what it belongs to: $K$ is (7, 64), so $\\mathrm{d}K$ "
+            why="A gradient has the shape of its array: $K$ is (7, 64), so $\\mathrm{d}K$ "
             "holds 448 numbers.",
         ),
         Question(

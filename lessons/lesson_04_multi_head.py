@@ -44,7 +44,7 @@ def all_heads() -> Simulation:
 # mean does not say which.
 #
 # Would unequal weights help? Let *bark* give the subject the weight $a$ and the word before it the
-# weight $b$, with $a + b = 1$. Let $u$ be a number of the subject and $v$ one of the other word:
+# weight $b$, with $a + b = 1$. Let $u$ be a number of the subject, $v$ a number of the other word:
 # independent, with mean 0 and variance 1. What arrives is $s = au + bv$. Guess $u$ as a multiple
 # $cs$ of what arrives. The mean squared error of the guess is
 #
@@ -58,8 +58,8 @@ def all_heads() -> Simulation:
 # Is this still true when a layer *learns* its weights? Here is one attention layer and nothing
 # else. Each of six words has eight random numbers and a mark of its place. From the third word on,
 # the result of a word has to hold the numbers of two words at once: the word before it and the
-# first word. The layer has the same number of parameters, however many looks (*heads*) it has. At
-# what error will one head end?
+# first word. The layer has the same number of parameters, however many looks (*heads*) it has. How
+# large will the error of one head be in the end?
 
 
 # %%
@@ -147,9 +147,9 @@ def words_and_weights():
 # of that word, $-16$ for the words two places from it. Multiply the square out, and it is the dot
 # product of the query $(-4p^2 + 8p - 4,\; 8p - 8,\; -4)$ and the key $(1,\; s,\; s^2)$.
 #
-# **Head 2 looks for the other kind of word.** The query of a verb is $(4, 0, 0)$, that of a noun
-# $(0, 4, 0)$; the key of a noun is $(1, 0, 0)$, that of a verb $(0, 1, 0)$. So verbs score 4 with
-# nouns, and nouns with verbs.
+# **Head 2 looks for the other kind of word.** Verbs have the query $(4, 0, 0)$ and nouns
+# $(0, 4, 0)$; nouns have the key $(1, 0, 0)$ and verbs $(0, 1, 0)$. So verbs score 4 with nouns,
+# and nouns score 4 with verbs.
 #
 # Check it by hand. *bark* is at $p = 2$, so its query in head 1 is $(-4, 8, -4)$. *he* is at 0 and
 # has the key $(1, 0, 0)$: score $-4$. *trusts* is at 1, key $(1, 1, 1)$: score $-4 + 8 - 4 = 0$.
@@ -305,7 +305,8 @@ def split_and_its_mistake():
 # We told our heads what to look for. What do heads do on their own? While this page was built, a
 # small Transformer learned to write words backwards: 3 to 8 random letters, width 32. Two layers
 # read the word and two write it. Each attention has four heads of size 8. The layers that write
-# have a second attention, *cross-attention*, which looks from what is written to what was read.
+# have a second attention, *cross-attention*: the letters to be written look at the letters that
+# were read.
 
 
 # %%
@@ -322,7 +323,7 @@ def what_heads_look_at():
 
         All four heads of the last attention look at the letter to be written, with
         {last.min():.2f} to {last.max():.2f} of their weight. Other heads look at the end mark,
-        which tells how long the word is, or at what was written last. Many look a little
+        which tells how long the word is, or at the symbol written last. Many look a little
         everywhere. The paper found that “individual attention heads clearly learn to perform
         different tasks” (section 4). Here, heads of different *attentions* do. But nothing in the
         equation asks the four heads of one attention to differ.
@@ -383,7 +384,7 @@ def stepper() -> Simulation:
 #
 # $$\mathrm{d}H = \mathrm{d}K\,W^{K\top} + \mathrm{d}V\,W^{V\top}$$
 #
-# In self-attention the memory *is* $X$. The same word asks, is asked and hands over, and gets all
+# In self-attention the memory *is* $X$. The same word makes query, key and value, and gets all
 # three gradients ([step](#step-dx)).
 #
 # ### All of it
@@ -505,11 +506,11 @@ def heads_removed():
         **Some heads are not needed.** Without all four heads of *{first}* the model still writes
         {100 * reverse.left_without(first, every):.0f} % of the words correctly.
 
-        **Heads that look alike can all be needed.** The four of *{last}* look at the same letter.
-        Yet the best of them alone leaves {100 * best:.0f} % of the words right. Why? $W^Q$ and
-        $W^K$ decide where a head looks, but $W^V$ decides what it hands over: 8 numbers of a
-        letter, different ones for each head. To check this, give all four the same look, the mean
-        of their weights, and let each keep its values:
+        **Heads that look alike can all be needed.** The four heads of *{last}* look at the same
+        letter. Yet with the best of them alone, {100 * best:.0f} % of the words are right. Why?
+        $W^Q$ and $W^K$ decide where a head looks, but $W^V$ decides what it hands over: 8 numbers
+        of a letter, different ones for each head. To check this, give all four the same look, the
+        mean of their weights, and let each keep its values:
         {100 * reverse.left_with_one_look(last):.0f} % of the words are right. One look
         is enough here; one *head* is not.
     """)
@@ -620,7 +621,7 @@ def quiz() -> list[Question]:
                 0.8**2 + 0.2**2: "That is the variance of what arrives. Which part of it comes "
                 "from the second word?",
             },
-            why="It is $b^2/(a^2+b^2) = 0.04 / 0.68 \\approx 0.06$; of the other word it is 0.94.",
+            why="It is $b^2/(a^2+b^2) = 0.04 / 0.68 \\approx 0.06$; for the other word it is 0.94.",
         ),
         Question(
             question="What makes up $\\mathrm{d}H$, the gradient of a memory that is another text?",
@@ -632,21 +633,21 @@ def quiz() -> list[Question]:
                 "themselves the memory. Here the queries come from another text.",
             },
             answer=1,
-            why="The memory made keys and values, and their parts add up.",
+            why="The memory made keys and values, so its gradient is the sum of their parts.",
         ),
         Question(
             question="Two heads have the same weights $A$ for every sentence. Can you remove one "
             "of them without changing anything?",
             choices={
-                "yes: they do the same": "They look at the same words, but looking is only half of "
-                "what a head does. What it hands over may still differ.",
+                "yes: they do the same thing": "They look at the same words, but looking is only "
+                "half of what a head does. They may still hand over different numbers.",
                 "no: two heads never look at the same word": "Nothing stops two heads from looking "
                 "at the same word. In this lesson's model four do, and all four are needed.",
                 "no: they may hand over different numbers of the same words": "",
             },
             answer=2,
-            why="Only $W^Q$ and $W^K$ make $A$. $W^V$ makes what is handed over, so heads with the "
-            "same $A$ need not do the same.",
+            why="Only $W^Q$ and $W^K$ make $A$. $W^V$ makes the values, so heads with the same $A$ "
+            "may hand over different numbers.",
         ),
     ]
 

@@ -125,7 +125,7 @@ def other_orders() -> Simulation:
 # - The place divided by the length? Then a step means something else in each sentence.
 #
 # We want numbers that stay small and never repeat, and a step should be the same step everywhere. A
-# clock does that: the fast hand tells near times apart, the slow one far times.
+# clock does that: the fast hand tells near times apart, the slow hand tells far times apart.
 #
 # The paper's clock (section 3.5) has $D/2$ hands, where $D$ is the width of a word's vector. Hand
 # $i$ moves on by the angle $f_i = 10000^{-2i/D}$ at each place. Its tip gives two numbers: how far
@@ -135,8 +135,8 @@ def other_orders() -> Simulation:
 #
 # $$\mathrm{PE}(p, 2i+1) = \cos(p f_i)$$
 #
-# Our width of 8 has four hands, those of [the clocks](#turning), and the angles come out round: 1,
-# 0.1, 0.01, 0.001. (In radians; a full turn is 2π.) By hand, place 2: the first pair is
+# Our width of 8 gives four hands, one for each of [the clocks](#turning), and the angles come out
+# round: 1, 0.1, 0.01, 0.001. (In radians; a full turn is 2π.) By hand, place 2: the first pair is
 # $\sin 2 = 0.91$ and $\cos 2 = -0.42$, the second $\sin 0.2 = 0.20$ and $\cos 0.2 = 0.98$.
 
 
@@ -332,7 +332,7 @@ def the_lines_of_learned_positions():
         {
             "positions = ": "The places that forward kept.",
             "dy_of_position = ": "If sentences have an axis of their own, first sum over it.",
-            "scatter_add": r"""$\mathrm{d}W = P^\top\,\mathrm{d}Y$, added to what was there.""",
+            "scatter_add": r"""$\mathrm{d}W = P^\top\,\mathrm{d}Y$, added to earlier gradients.""",
             "return": r"$\mathrm{d}X = \mathrm{d}Y$, as with sinusoids.",
         },
     )
@@ -341,8 +341,8 @@ def the_lines_of_learned_positions():
 # %% [markdown]
 # ## Turn the queries and keys: rotary
 #
-# Once the vector of a place is added to that of a word, the sum mixes both. But what a model mostly
-# needs to know is how well two *words* fit at a certain *distance*.
+# Once the vector of a place is added to a word's vector, the sum mixes both. But a model mostly
+# needs to know how well two *words* fit at a certain *distance*.
 #
 # Su et al. (2021) leave the words alone and use the clock within attention, just before the scores.
 # A query at place $t$ is turned: its first two numbers by $t f_0$, the next two by $t f_1$, and so
@@ -380,7 +380,7 @@ def the_lines_of_rotary():
         Beside(
             rotary_turns,
             {
-                "theta = ": "The angles $f_i$, those of the sinusoids.",
+                "theta = ": "The angles $f_i$, the same as in the sinusoids.",
                 "return": r"""For place $t$ (a row) and pair $j$ (a column), the complex number
                     $\cos(t f_j) + i \sin(t f_j)$, written as an exponential.""",
             },
@@ -585,7 +585,7 @@ def the_letter_before():
               place before {before("rotary", 12)} at place 12 and {before("rotary", 24)} at 24. But
               more and more keys lie at distances it never trained on, and nothing taught it to
               ignore them. At place 48, {right("rotary", 48)} of the letters are right.
-            - **ALiBi**: far keys count for little, so new ones hardly disturb: {right("alibi", 48)}
+            - **ALiBi**: far keys count for little, so new ones do little harm: {right("alibi", 48)}
               at the end. But it is not sharp: it reaches only {within["alibi"]:.2f} at trained
               places. Of all its mistakes, {100 * two_before:.0f} % are the letter *two* places
               before: the steepest of its four slopes is 1/4, so a key one place further away loses
@@ -695,7 +695,7 @@ def common_claims():
         round. Dimensions 0 and 1 make a full turn in {2 * math.pi:.1f} places, at width 512 the
         last two in {2 * math.pi * 10000 ** (510 / 512):,.0f}.
 
-        **“The likeness of places 0 and 1 is about 0.95, that of 0 and 50 about 0.4, at width 64.”**
+        **“At width 64 the likeness of places 0 and 1 is about 0.95, of 0 and 50 about 0.4.”**
         They are {near:.2f} and {far:.2f}.
 
         **“*The cat chased the dog* and *the dog chased the cat* give the same attention matrix.”**
@@ -718,7 +718,7 @@ def quiz() -> list[Question]:
             "What happens to the output of *bites*?",
             choices={
                 "it stays the same": "",
-                "it changes, because its neighbours have changed places": "A reader would notice. "
+                "it changes, because its neighbours have changed places": "A person would notice. "
                 "But attention adds up what all words hand over, and without positions it does not "
                 "know where they stand.",
                 "it stays only if *dog* and *man* have equal weights": "Equal weights are not "
@@ -766,8 +766,8 @@ def quiz() -> list[Question]:
             choices={
                 "zeros": "The *gradient* of this row was always 0. The row itself began with "
                 "random numbers.",
-                "the row of place 20": "No place borrows another's row. Each looks up its own, "
-                "trained or not.",
+                "the row of place 20": "No place borrows another's row. Each place looks up its "
+                "own, trained or not.",
                 "a row as random as at first": "",
                 "an error": "There are 128 rows, so word 25 has one. An error comes only beyond "
                 "word 128.",
@@ -791,8 +791,8 @@ def quiz() -> list[Question]:
                 "Multiply it by the slope first.",
                 math.exp(-1): "That is the far key's weight divided by the near one's. The "
                 "question asks for the reverse.",
-                math.exp(6 / 4): "You lowered only the far key's score. The near one is lowered, "
-                "too, for its 2 places.",
+                math.exp(6 / 4): "You lowered only the far key's score. The near key's score "
+                "falls, too, for its 2 places.",
                 2: "You took a power of 2. The softmax takes powers of $e$.",
             },
             why="Their scores differ by $(6 - 2)/4 = 1$, and the softmax turns a difference into a "

@@ -303,9 +303,9 @@ def the_norm_backward_by_hand():
 # ### What is taken away, as geometry
 #
 # Picture a row as an arrow in $D$ dimensions. Let $\mathbf{1}$ be the arrow of ones. Its squared
-# length is $D$, and so is that of $\hat x$, whose squares have the mean 1. The two arrows are at
-# right angles, because $\hat x$ sums to 0. The part of an arrow $g$ along another arrow $a$ is
-# $a\,(a \cdot g)/(a \cdot a)$. Along $\mathbf{1}$ this is the mean of $g$, in every entry. Along
+# length is $D$. So is the squared length of $\hat x$, whose squares have the mean 1. The two arrows
+# are at right angles, because $\hat x$ sums to 0. The part of an arrow $g$ along another arrow $a$
+# is $a\,(a \cdot g)/(a \cdot a)$. Along $\mathbf{1}$ this is the mean of $g$, in every entry. Along
 # $\hat x$ it is $\hat x$ times the mean of $\hat x g$. So the two terms are two *projections*, and
 #
 # $$J = r\,\Bigl(I - \frac{\mathbf{1}\mathbf{1}^\top}{D} - \frac{\hat x\,\hat x^\top}{D}\Bigr)$$
@@ -519,10 +519,10 @@ def in_the_running_example():
             names,
             rows,
             "Lengths are means over the words of “a woman is dancing with a bear”. The gradient is "
-            "what comes back to the end of the block.",
+            "the one that arrives at the end of the block.",
         ),
         Words(f"""
-            Each sublayer adds a row that is shorter than the block's own: what a word is goes
+            Each sublayer adds a row that is shorter than the row that enters: the word's row goes
             around, and the sublayers correct it. A word fits only a few of the network's keys. The
             gradient that leaves the first block has the length {below:.3f}: it has not vanished.
         """),
@@ -532,8 +532,8 @@ def in_the_running_example():
 # %% [markdown]
 # ## To take with you
 #
-# $T$ is the number of words, $D$ the width of a row, $d_{ff}$ that of the hidden layer. Write $g$
-# for $\mathrm{d}\hat x$, and $m(g)$ for the mean of each of its rows.
+# $T$ is the number of words, $D$ the width of a row, $d_{ff}$ the width of the hidden layer. Write
+# $g$ for $\mathrm{d}\hat x$, and $m(g)$ for the mean of each of its rows.
 #
 # | forward | backward | shape |
 # |---|---|---|
@@ -561,8 +561,9 @@ def in_the_running_example():
 #
 # $$\text{pre:}\quad y = x + f(\mathrm{norm}(x))$$
 #
-# In post-norm even a gradient that goes around all sublayers passes every norm. In pre-norm it
-# passes only the last one: from end to beginning there is a path with nothing on it but plus signs.
+# In post-norm even a gradient that goes around all sublayers passes through every norm. In pre-norm
+# it passes through the last one alone: from there to the beginning one path has only plus signs on
+# it.
 #
 # Go back to [gradient against depth](#depth) and choose the gradient of $W_2$. In pre-norm the sums
 # are never normalised, so the rows grow from layer to layer, and the norm behind the last layer
@@ -712,7 +713,7 @@ def quiz() -> list[Question]:
                 d - 1: "You took out one direction. Both a shift of the row and a stretch of its "
                 "centred numbers leave the result as it is.",
                 2: "That is the number of directions that are taken out. The question asks for "
-                "those that are left.",
+                "the directions that are left.",
             },
         ),
         Question(

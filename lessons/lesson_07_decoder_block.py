@@ -150,7 +150,7 @@ def it_peeks():
 # ### Why before the softmax?
 #
 # Setting weights to 0 after the softmax looks just as good: the same corner of $A$ is empty. But
-# then earlier rows still react to later words. How do they know of them? The softmax divides by a
+# then earlier rows still react to later words. How do they know them? The softmax divides by a
 # sum over *all* keys, $n_t = \sum_u e^{Z_{tu}}$, hidden or not. A weight that is kept is
 # $A_{ts} = e^{Z_{ts}} / n_t$, and $n_t$ depends on the hidden words. Lesson 3 derived what a score
 # $Z_{tu}$ does to the weight of another key:
@@ -676,7 +676,7 @@ def in_the_running_example():
 # %% [markdown]
 # ## To take with you
 #
-# $T$ is the number of positions of the decoder, $S$ that of the memory, $D$ the width of both.
+# The decoder has $T$ positions, the memory $S$ vectors; $D$ is the width of both.
 #
 # | forward | backward | shape |
 # |---|---|---|
@@ -743,9 +743,9 @@ def quiz() -> list[Question]:
             question="The hidden weights are set to 0 *after* the softmax. Then the last word of "
             "five is replaced. Which rows of the result may change?",
             choices={
-                "the last alone": "This is so with the mask *before* the softmax. After it, the "
+                "only the last row": "This is so with the mask *before* the softmax. After it, the "
                 "weights have already been divided by a sum over all words.",
-                "all five": "",
+                "all five rows": "",
                 "none": "The mask hides the last word from the rows before it, but the last row "
                 "looks at its own word.",
             },
@@ -794,8 +794,8 @@ def quiz() -> list[Question]:
             mistakes={
                 6: "You counted one for each block. What does a block make from the memory?",
                 3 * 6: "You counted the queries, too. They are made from the decoder's vectors.",
-                4 * 6: "You counted all four matrices of each cross-attention. Only those that are "
-                "applied to the memory count.",
+                4 * 6: "You counted all four matrices of each cross-attention. Count only the "
+                "matrices that are applied to the memory.",
                 2: "That is one block. All six look at the same memory.",
             },
             why="Each block makes keys and values from it, so $2 \\cdot 6 = 12$. Queries come from "

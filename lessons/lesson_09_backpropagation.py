@@ -40,7 +40,7 @@ def which_is_right() -> Simulation:
 # the model is. You need only three rules:
 #
 # 1. **The last line comes first.** Its result is the loss, whose gradient is 1.
-# 2. **A gradient has the shape of what it belongs to.**
+# 2. **A gradient has the shape of its array.**
 # 3. **What is used twice gets two gradients, and they add up.**
 #
 # The first two are bookkeeping. The third is where the mistakes are, and this lesson goes from one

@@ -103,8 +103,8 @@ def figure() -> str:
     weights, symbols = small.weights("translator").size, len(small.symbols("translator"))
     return f"""<figure class="opening" data-closing="{CLOSING}" data-weights="{weights:,}"
 data-symbols="{symbols:,}">
-<figcaption>It runs in this page: {weights:,} trained numbers that read English and write German.
-Write a sentence of your own, or watch.</figcaption>
+<figcaption>A translator runs in this page: {weights:,} trained numbers that read English and write
+German. Write a sentence of your own, or watch.</figcaption>
 <form><label><span>English</span><input name="english" value="{ENGLISH}" maxlength="200"
 autocomplete="off" spellcheck="false" aria-label="English"></label><button>Translate</button></form>
 <p class="why" aria-live="polite"></p>
@@ -116,6 +116,7 @@ autocomplete="off" spellcheck="false" aria-label="English"></label><button>Trans
 <form><label><span>Right German</span><input name="german" lang="de" value="{GERMAN}"
 maxlength="200" autocomplete="off" spellcheck="false" aria-label="Right German"></label>
 <button name="back" title="Let the gradient of the loss flow back">← Back</button>
-<button type="button" name="train" title="Train on this pair until it is right">Train</button>
-<button type="button" name="forget" title="Go back to the weights it began with">Forget</button>
+<button type="button" name="train"
+title="Train on this pair until the German is right">Train</button>
+<button type="button" name="forget" title="Go back to the weights before training">Forget</button>
 </form></figure>"""

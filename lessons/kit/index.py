@@ -84,7 +84,7 @@ it. <a href="published.html">The same code</a> runs GPT-2, BERT, ViT, T5 and Lla
 <div class="course-map">
 <figure class="architecture">{architecture()}
 <figcaption>The architecture of the paper’s figure 1. Each part has the number of the lesson that
-explains it, and links to that lesson. Dashed: the way back of the gradients.</figcaption></figure>
+explains it, and links to that lesson. Dashed lines: the gradients’ way back.</figcaption></figure>
 <div><p class="solved" data-solved=""></p><ol class="course">{items}</ol></div>
 </div>
 {further.paths({number: made.minutes for number, made in course.items()})}

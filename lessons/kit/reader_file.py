@@ -317,7 +317,7 @@ def advice(problem: BaseException, function: Callable) -> list[str]:
     elif "newaxis" in cause:
         advice.append("In `a @ b` the axes before the last two have to be equal, or 1.")
     advice.append(
-        "A gradient has the shape of what it belongs to: for each axis on that line, say whether "
+        "A gradient has the shape of its array: for each axis on that line, say whether "
         "the result keeps it or adds up over it."
     )
     return advice
@@ -326,7 +326,7 @@ def advice(problem: BaseException, function: Callable) -> list[str]:
 def of_other_shape(name: str, shape: tuple, shapes: dict) -> str:
     words = f"Its {name} has the shape {shape}"
     if name.startswith("d"):
-        words += ", but a gradient has the shape of what it belongs to"
+        words += ", but a gradient has the shape of its array"
         words += f", and {name[1:]} is {shapes[name]}."
     else:
         words += f" instead of {shapes[name]}."

@@ -65,7 +65,7 @@ def compute(scale, bias) -> dict[str, np.ndarray]:
 gradient_by_distance = Simulation(
     name="distance",
     title="How far back does a gradient reach?",
-    say="Move the two sliders, then the marker. Find a scale at which the RNN holds its gradient, "
+    say="Move the two sliders, then the marker. Find a scale at which the RNN keeps its gradient, "
     "and a bias at which the LSTM does. Then move each slider one notch further. (Values beyond "
     "the chart are drawn at its edge.)",
     caption="Three untrained layers: the gradient of each word, in percent of the last word's.",

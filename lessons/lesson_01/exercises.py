@@ -98,7 +98,8 @@ def leaky_backward(dnew, c, p, f, g):
     dgate = dnew * (c - g)
     # da. The gate is a sigmoid. Its slope follows from the gate itself.
     da = dgate * (f - f**2)
-    # de. The new went through a tanh, and was then let in as far as the gate is shut.
+    # de. The new content went through a tanh. Then the gate let it in: the less the gate keeps of
+    # the old, the more it lets in of the new.
     de = dnew * (1 - f) * (1 - g**2)
     # dc. The memory was used twice: in the part of it that is kept, and in the gate.
     dc = dnew * f + da * p
@@ -136,7 +137,7 @@ state `t` gets from outside the loop. `h` has all states, as forward left them."
             Mistake(
                 "da",
                 passed_back(slope=lambda h: h - h**2),
-                "The slope is that of a sigmoid. These states came out of a tanh.",
+                "You used the slope of a sigmoid. These states came out of a tanh.",
             ),
             Mistake(
                 "da",
@@ -174,37 +175,37 @@ the backward of this cell. Write it for one step. `a` and `e` are what the word 
             Mistake(
                 "dn",
                 lambda dnew, f: dnew * (1 - f),
-                "The two shares of the gate have "
-                "changed places: one keeps the old state, the other lets the new one in.",
+                "You swapped the two shares of "
+                "the gate: one keeps the old state, the other lets the new one in.",
             ),
             Mistake(
                 "de",
                 lambda dn, n: dn * (n - n**2),
-                "In de, the slope is that of a sigmoid. But n came out of a tanh.",
+                "In de, you used the slope of a sigmoid. But n came out of a tanh.",
             ),
             Mistake(
                 "dgate",
                 lambda dnew, dkept, n, h, f: dnew * f * (n - h) + dkept * h,
-                "In the gradient of the gate, the gate itself is a factor. The gate's factor in "
-                "forward was what it let through, and the gate is no part of that.",
+                "You multiply the gradient of the gate by the gate itself. Forward multiplied the "
+                "gate by the numbers that it lets through, so its slope is those numbers alone.",
             ),
         ],
         properties=[apart(0, "sequence")],
-        done="Where the gate is shut, the gradient passes whole to the old state: the same open "
+        done="Where the gate is shut, the whole gradient passes to the old state: the same open "
         "path as in the LSTM. Now you can differentiate any cell.",
     ),
     Exercise(
         lesson=1,
         title="Find the mistake",
         task="""In this cell with a memory `c` the gate sees the memory, through one weight of `p`
-for each entry. Below is the backward of one step. With it a network learns what depends on the
-current word, but hardly learns what depends on earlier words. Find the wrong line and mend it.""",
+for each entry. Below is the backward of one step. A network trained with it learns what depends on
+the current word, but hardly what depends on earlier words. Find the wrong line and mend it.""",
         solution=leaky_backward,
         forward=leaky,
         inputs=lambda n: dict(a=(n.B, n.K), e=(n.B, n.K), c=(n.B, n.K), p=(n.K,)),
         called={"K": "the size of the memory"},
         to_find="dc = da * p",
-        done="The memory got its gradient only through the gate. The open path, where a gradient "
-        "passes whole, was closed.",
+        done="The memory got its gradient only through the gate. The open path, through which a "
+        "whole gradient can pass, was closed.",
     ),
 ]

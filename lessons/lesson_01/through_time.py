@@ -93,8 +93,8 @@ through_time = Simulation(
                 Option(
                     everywhere,
                     "every word",
-                    "A state now has two gradients to add: its own, and what comes back from the "
-                    "next step.",
+                    "A state now adds up two gradients: one from the loss, and one that comes back "
+                    "from the next step.",
                 ),
             ],
             symbol=r"\mathrm{d}y",

@@ -45,8 +45,8 @@ def lookup(query, keys, values, tau):
 OWN_WEIGHT = Mistake(
     "dscores",
     lambda dweights, weights: dweights * weights * (1 - weights),
-    "Each score is treated as if it moved its own weight alone. It moves all of them, because they "
-    "keep adding up to 1.",
+    "You treat each score as if it moved its own weight alone. It moves all weights, because they "
+    "still have to add up to 1.",
 )
 
 
@@ -87,7 +87,8 @@ def river(query, keys, values, width):
 TWICE = Mistake(
     "pull",
     lambda dscores, away, width: dscores * away / (2 * width**2),
-    "The 2 below the square is still there. But the slope of a square brings a 2 above it, too.",
+    "You kept the 2 in the denominator. But the slope of the square puts a 2 in the numerator, so "
+    "the two cancel.",
 )
 
 
@@ -140,10 +141,10 @@ lesson derives all of it entry by entry; here you need arrays. `values[s]` is a 
     Exercise(
         lesson=2,
         title="The river, backwards",
-        task="""You set the width of the river's lookup with a slider. It could be learned instead:
-that takes a gradient. So could the hours, if clocks were wrong. The lesson derives neither
-gradient. Ask of every number where it was used, and with which slope. There are many queries now,
-one for each row of the weights.""",
+        task="""You set the width of the river's lookup with a slider. A gradient could learn the
+width instead, and the hours too, if the clocks were wrong. The lesson derives neither gradient. Ask
+where each number was used, and with which slope. There are many queries now, one for each row of
+the weights.""",
         solution=river_backward,
         forward=river,
         inputs=lambda n: dict(query=(n.T,), keys=(n.S,), values=(n.S,), width=np.array(0.8)),

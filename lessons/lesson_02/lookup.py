@@ -66,8 +66,8 @@ TEMPERATURES = [
     Option(
         HARD,
         "0 (hard)",
-        "Nothing can be divided by 0, so $z$ is empty. In the limit the highest score takes all, "
-        "and equal scores share.",
+        "Nothing can be divided by 0, so $z$ is empty. In the limit the highest score takes "
+        "everything, and equal highest scores share it.",
     ),
     *BETWEEN,
     Option(np.inf, "∞", "Scores no longer count: every jug gives the same share.", "np.inf"),

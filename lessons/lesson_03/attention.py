@@ -130,7 +130,7 @@ STEPS = (
     Step(
         "mask",
         "mask",
-        "Hide what may not be seen",
+        "Hide the forbidden keys",
         "Where $M$ says no, the score becomes $-\\infty$. Its weight will be exactly 0, and the "
         "other weights of the row will still sum to 1.",
         "With the causal mask, which token still sees everything?",
@@ -247,7 +247,7 @@ STEPS = (
         "code for this.)",
         "Let one weight of a row be much larger than the others (temperature 0.25). Which entry of "
         "$\\mathrm{d}A'$ goes to 0?",
-        "That of the large weight: its entry of $\\mathrm{d}A$ is nearly the average itself.",
+        "The entry of the large weight: its $\\mathrm{d}A$ is nearly the average itself.",
         r"@centred_{ts} = @dweights_{ts} - @average_t, \quad "
         r"@average_t = \sum_s @dweights_{ts}\, @weights_{ts}",
         (),  # exercise 1 asks for the code
@@ -277,10 +277,10 @@ STEPS = (
         "dscores",
         "dE",
         "The same scale again",
-        "What was divided by $\\sqrt{d_k}$ going forward is divided by it going back.",
+        "Forward divided the scores by $\\sqrt{d_k}$, so backward divides their gradient by it.",
         "Suppose you forget this line. Which gradients are wrong, and by which factor?",
-        "$\\mathrm{d}Q$ and $\\mathrm{d}K$ by $\\sqrt{d_k}$. $\\mathrm{d}V$ is right: it does "
-        "not use this line. That pattern gives the mistake away.",
+        "$\\mathrm{d}Q$ and $\\mathrm{d}K$ are $\\sqrt{d_k}$ times too large. $\\mathrm{d}V$ is "
+        "right: it does not use this line. That pattern gives the mistake away.",
         r"@dscores = \frac{@dscaled}{\sqrt{d_k}}",
         [Code(BACKWARD, "dscores *= 1", of("dscores"))],
         ("dscaled",),
@@ -297,7 +297,7 @@ STEPS = (
         "$\\mathrm{d}E$. A step against this gradient moves the query towards some keys and away "
         "from others.",
         "Set $\\mathrm{d}O$ to “only it”. Which rows of $\\mathrm{d}Q$ are not 0?",
-        "At most that of *it*. A query acts on its own output alone.",
+        "At most the row of *it*. A query acts on its own output alone.",
         r"@dquery = @dscores @key",
         [Code(BACKWARD, "dquery = ", of("dquery", "dscores", "key"))],
         ("dscores", "key"),
@@ -313,7 +313,7 @@ STEPS = (
         "A key was read by every query, so its gradient gathers from all of them: a column of "
         "$\\mathrm{d}E$. Now each input has a gradient of its own shape.",
         "With $\\mathrm{d}O$ for only *it*, which rows of $\\mathrm{d}K$ are not 0?",
-        "At most those of the keys that *it* may see.",
+        "At most the rows of the keys that *it* may see.",
         r"@dkey = @dscores^\top @query",
         [Code(BACKWARD, "dkey = ", of("dkey", "dscores", "query"))],
         ("dscores", "query"),

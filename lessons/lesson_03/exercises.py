@@ -45,9 +45,9 @@ IDEAS = [
     Mistake(
         "dscores",
         lambda dweights, weights: dweights * weights * (1 - weights),
-        "Each score is treated as if it moved its own weight alone. It moves all weights of its "
-        "row, which keep adding up to 1. You have the diagonal of the Jacobian; the other entries "
-        "are missing.",
+        "You treat each score as if it moved its own weight alone. It moves all weights of its "
+        "row, which still have to add up to 1. You have the diagonal of the Jacobian; the other "
+        "entries are missing.",
     ),
     Mistake(
         "dscores",
@@ -226,8 +226,8 @@ lesson derives neither gradient. You can. You may call your `softmax_backward`."
         forward=tempered,
         inputs=lambda n: dict(query=(n.T, n.K), key=(n.S, n.K), tau=np.array(1.7), bias=(n.S,)),
         mistakes=IDEAS,
-        done="What is used in several places collects from all of them: the bias of a key from all "
-        "queries, the temperature from all scores.",
+        done="A number that is used in several places collects gradient from all of them: the bias "
+        "of a key from all queries, the temperature from all scores.",
     ),
     Exercise(
         lesson=3,

@@ -93,7 +93,7 @@ the heads, so you see which columns belong to which head.""",
             Mistake(
                 "dmemory",
                 lambda dvalue, w_v: dvalue[-1] @ w_v[:, -1].T,
-                "Only the last head is left in dmemory: each replaces the sum of those before it.",
+                "Only the last head is left in dmemory: each head replaces the sum so far.",
             )
         ],
     ),
@@ -107,8 +107,9 @@ can.""",
         solution=gates_backward,
         forward=gated,
         inputs=lambda n: dict(heads=(n.H, n.T, n.K), gates=(n.H,), w_o=(n.H, n.K, n.D)),
-        done="One backward pass gives the gradients of all gates; trying out takes a run for each "
-        "head. At gates of 1 these gradients tell, to first order, what removing a head does.",
+        done="One backward pass gives the gradients of all gates; to try the heads out, you need a "
+        "run for each. At gates of 1 these gradients tell, to first order, what removing a head "
+        "does.",
     ),
     Exercise(
         lesson=4,

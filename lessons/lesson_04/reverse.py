@@ -32,8 +32,8 @@ PLACES = {
         "the end mark": (0, 1, 0),
     },
     "writing": {
-        "what was written last": (1, 0, 0),
-        "what was written before that": (1, 0, -1),
+        "the symbol written last": (1, 0, 0),
+        "the symbol written before that": (1, 0, -1),
         "the start mark": (0, 0, 0),
     },
     "cross-attention": {

@@ -98,9 +98,10 @@ def look_in(attention: str, head: int) -> dict[str, np.ndarray]:
 running_heads = Simulation(
     name="running-heads",
     title="Every head of the running example",
-    say="Each row is a piece that looks: in the encoder one that is read, else one that is to be "
-    "written. Each column is a piece to look at. **Find a head** of cross-attention that looks at "
-    "the word to be translated, and one of the encoder that looks at the word before.",
+    say="Each row is a piece that looks: an English piece in the encoder, elsewhere the German "
+    "piece to be written. Each column is a piece to look at. **Find a head** of cross-attention "
+    "that looks at the word to be translated, and a head of the encoder that looks at the word "
+    "before.",
     caption="The weights of one head.",
     alt="A heatmap of attention weights. Its rows are the German pieces to be written, its columns "
     "the English words; in most rows one or two cells are dark.",

@@ -141,8 +141,8 @@ STEPS = (
         "project",
         "Q",
         "Project: the queries of all heads at once",
-        "Three columns of $W^Q$ make the query of head 1, three that of head 2. $W^K$ and $W^V$ "
-        "make keys and values in the same way.",
+        "Three columns of $W^Q$ make the query of head 1, three the query of head 2. $W^K$ and "
+        "$W^V$ make keys and values in the same way.",
         "What would a third head need?",
         "Columns 7 to 9 in each of these weights, and three more rows in $W^O$.",
         r"@q = @x @wq",
@@ -187,8 +187,8 @@ STEPS = (
         "output",
         "Y",
         "Project: say what the findings mean",
-        "$W^O$ reads what all heads found. Its column *plural* subtracts the *plural* of the word "
-        "before from that of the subject.",
+        "$W^O$ reads what all heads found. Its column *plural* takes the *plural* of the subject "
+        "minus the *plural* of the word before.",
         "Which rows of $W^O$ belong to head 2?",
         "The last three. Set them to 0, and nothing reads head 2: it is removed.",
         r"@y = @c @wo",
@@ -255,7 +255,7 @@ STEPS = (
         "dx",
         "dX",
         "Three ways back to a word",
-        "A word asked, was asked, and handed something over. The last two make $\\mathrm{d}H$.",
+        "Each word made a query, a key and a value. The last two make $\\mathrm{d}H$.",
         "And if *bark* looked at another sentence?",
         "Then $\\mathrm{d}H$ would go to that sentence: this is cross-attention.",
         r"@dx = @dxq + @dmemory",

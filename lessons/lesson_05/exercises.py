@@ -96,13 +96,13 @@ gradient? `first` and `second` are the two numbers of each key.""",
             frequency=np.array(0.7),
             places=np.arange(float(n.T)),
         ),
-        done="Far places turn the most, so they say the most about the frequency.",
+        done="Queries at far places turn the most, so they say the most about the frequency.",
     ),
     Exercise(
         lesson=5,
         title="Slopes that are learned",
         task="""The slopes of ALiBi are fixed. Let them be learned, one for each head: what is their
-gradient? `distance` counts the places from query to key. The softmax is that of lesson 3.""",
+gradient? `distance` counts the places from query to key. The softmax is the one of lesson 3.""",
         solution=sloped_backward,
         forward=sloped,
         inputs=lambda n: dict(

@@ -88,8 +88,8 @@ orders = Simulation(
     "same weights, with the words sorted back. **Without positions, does it differ from the "
     "first?** Then give the model positions.",
     caption="Weights for the first order, for another order, and for that order sorted back.",
-    alt="Three matrices of weights, 4 by 4: that of the sentence old dog bites man, that of "
-    "another order, and the latter with its rows and columns sorted back.",
+    alt="Three matrices of weights, 4 by 4: one for the sentence old dog bites man, one for "
+    "another order, and the second again with its rows and columns sorted back.",
     size=(7.6, 3.2),
     controls=[Choice("order", "Order", ORDERS, start=1), Choice("positions", "Positions", WAYS)],
     compute=reordered,
@@ -207,8 +207,8 @@ turning = Simulation(
     name="turning",
     title="Clocks that tell the place",
     say="Press **Play** to walk along a sentence: each place shows its own times. **Which clock "
-    "tells neighbours apart, which one far places?** Then move $p$ and $k$: which of them changes "
-    "the numbers below?",
+    "tells neighbours apart, and which tells far places apart?** Then move $p$ and $k$: which of "
+    "them changes the numbers below?",
     caption="Four pairs of numbers as the hands of clocks, at a place and at a later one. Below "
     "each clock is the dot product of its two hands.",
     alt="Four clock faces with two hands each. On the first the two hands point in different "

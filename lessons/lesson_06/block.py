@@ -184,7 +184,7 @@ PARTS = [
     Option(
         4,
         "feed-forward",
-        "Each row by itself is compared with six keys. Those that fit ($R$) write their values "
+        "Each row by itself is compared with six keys. Keys that fit ($R$) write their values "
         "($F$). Nothing passes back where $R$ is 0.",
     ),
     Option(5, "add 2", "$U' = N + F$: what the feed-forward network writes is added."),
@@ -208,10 +208,10 @@ UPSTREAM = [
         (
             doutput * np.eye(3)[:, 1:2],
             "only cat",
-            "The loss depends on the result of *cat* alone. Which parts send something to the "
+            "The loss depends on the result of *cat* alone. Which parts send a gradient to the "
             "other words?",
         ),
-        (np.ones((3, 5)), "all ones", "The loss is the sum of all of $Y$. See the last norm."),
+        (np.ones((3, 5)), "all ones", "The loss is the sum of all of $Y$. Look at the last norm."),
     )
 ]
 

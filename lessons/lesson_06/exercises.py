@@ -21,7 +21,7 @@ def rms_norm_backward(dy, gamma, x_hat, rrms):
     dgamma = (dy * x_hat).sum(axis=0)
     # The gradient of x_hat. What did forward do to x_hat to get y?
     dhat = dy * gamma
-    # The part along x_hat. Each row has one number for it: of what is it the mean?
+    # The part along x_hat. Each row has one number for this part, a mean: the mean of what?
     along = (dhat * x_hat).mean(axis=-1, keepdims=True)
     # dx. Every number of a row acts in two ways: by itself, and through the size of its row. In
     # which direction can a row move without changing the result?
@@ -76,19 +76,19 @@ CENTRED = Mistake(
     lambda dhat, x_hat, along, rrms: (
         rrms * (dhat - dhat.mean(axis=-1, keepdims=True) - x_hat * along)
     ),
-    "The mean of the gradient is taken away, as in LayerNorm. But this forward takes no mean away: "
-    "a constant added to a row changes the result.",
+    "You subtract the mean of the gradient, as in LayerNorm. But this forward subtracts no mean: a "
+    "constant added to a row changes the result.",
 )
 EXERCISES = [
     Exercise(
         6,
         "RMSNorm, backwards",
         """*RMSNorm* (Zhang and Sennrich 2019) divides a row by the root of
-the mean of its squares, and leaves its mean alone. Derive its backward as the lesson derives that
-of LayerNorm, and write it. What is taken away from the gradient, and what is not?""",
+the mean of its squares, and leaves its mean alone. Derive its backward as the lesson derives
+LayerNorm's, and write it. What is subtracted from the gradient, and what is not?""",
         rms_norm_backward,
         lambda n: dict(x=(n.T, n.D), gamma=(n.D,)),
-        "One direction is taken out instead of two: that along the row itself.",
+        "One direction is taken out instead of two: the direction of the row itself.",
         lambda x, gamma: ((n := rms_norm(x, gamma, 1e-5))[0], dict(x_hat=n[1], rrms=n[2])),
         [CENTRED],
         called=CALLED,
@@ -109,8 +109,8 @@ learn?""",
             Mistake(
                 "dgate",
                 lambda dy, gate, hidden: (gate * dy * hidden).sum(),
-                "The gate comes in once too often. What multiplies the gate in forward is hidden "
-                "alone, so the gradient of the gate does not depend on the gate itself.",
+                "You multiply by the gate once too often. Forward multiplied the gate by hidden, "
+                "so the gradient of the gate does not depend on the gate itself.",
             )
         ],
         called=CALLED,

@@ -94,7 +94,7 @@ EXERCISES = [
         title="One projection for keys and values",
         task="""Some models do with one matrix less: one projection of the memory serves as its keys
 *and* as its values. Write the way back from the result of one head to the decoder's `x`, to the
-`memory` and to that matrix. On the way lies attention's own backward, that of lesson 3.""",
+`memory` and to that matrix. On the way lies attention's own backward, as in lesson 3.""",
         done="`both` is used as keys and as values. So its gradient is a sum of two, and this sum "
         "goes back through one matrix.",
         lesson=7,
@@ -123,7 +123,7 @@ serve all queries. The lesson does not derive their gradient. You can.""",
                 lambda dscores: np.array(
                     [np.diagonal(dscores, -d).mean() for d in range(len(dscores))]
                 ),
-                "You take means. But one entry of the bias changes all of these scores: add up.",
+                "You take means. But one entry of the bias changes all these scores: take the sum.",
             ),
         ],
         done="One number is used along a whole diagonal, so its gradient is a sum over all of it. "

@@ -70,7 +70,7 @@ forcing = Simulation(
     "first word? Now let it read **its own words**, as it must when it writes.",
     caption="A sentence that was not used in training. Above: where each position looks, among the "
     "words it has read and among the French words. Below: the probability of the right word.",
-    alt="Two heatmaps; that of self-attention is empty above its diagonal. A chart of the right "
+    alt="Two heatmaps: self-attention's is empty above its diagonal. A chart of the right "
     "word's probability: with the mask a third at the first of six positions, else nearly 1.",
     size=(7.6, 7.2),
     controls=[

@@ -444,7 +444,7 @@ class Opening {
     const first = this.english.value === this.first.english;
     if (this.asked === 1) this.german.value = first ? this.first.german : text.replace(/ (?=[,.])/g, "");
     const again = "Point at a word to see where it looks. Is the German wrong? Correct it below, press Back to see which numbers are to blame, then Train.";
-    const taught = `After ${this.taught} step${this.taught === 1 ? "" : "s"} on this one pair it writes what it was taught. What has it forgotten meanwhile? Try another sentence.`;
+    const taught = `After ${this.taught} step${this.taught === 1 ? "" : "s"} on this one pair the model writes the right German. What has it forgotten meanwhile? Try another sentence.`;
     this.closing = this.asked > 1 ? taught : first ? this.figure.dataset.closing : again;
   }
 
@@ -671,7 +671,7 @@ class Opening {
       if (u >= 0.96) this.written(pen, row);
     };
     const share = `“${word.shown}” gets ${percent(word.chance)}.`;
-    const says = [`Decoder: it looks at the English words, and gives each of ${this.figure.dataset.symbols} pieces a probability. ${share}`, `It reads what it has written so far, looks at the English again, and goes on. ${share}`];
+    const says = [`The decoder looks at the English words, and gives each of ${this.figure.dataset.symbols} pieces a probability. ${share}`, `It reads what it has written so far, looks at the English again, and goes on. ${share}`];
     return { length: [1.3, 0.95, 0.75, 0.6][row] ?? 0.5, draw, say: says[Math.min(row, 1)] };
   }
 
@@ -777,7 +777,7 @@ class Opening {
       this.moved(pen, () => 1, "encoder streams drawn");
       targets.forEach((row) => this.input(pen, row, 1));
     };
-    return { length: 0.6, draw, say: "The same picture with the right German: the decoder now reads this, and has to say the next piece at every place." };
+    return { length: 0.6, draw, say: "The same picture with the right German: the decoder now reads it, and has to say the next piece at every position." };
   }
 
   /** The right words, and how improbable they were. */
@@ -844,7 +844,7 @@ class Opening {
 
   decoderBack(layer) {
     const draw = (pen, u) => this.flowing(pen, "decoder", layer, u);
-    return { length: 1, draw, say: "Backward: the gradient of the loss flows through the same lines, the other way. The thicker a line, the more comes along it." };
+    return { length: 1, draw, say: "Backward: the gradient of the loss flows through the same lines, the other way. The thicker a line, the more gradient it carries." };
   }
 
   /** The gradient leaves the shelf for the encoder. */
@@ -857,7 +857,7 @@ class Opening {
 
   encoderBack(layer) {
     const draw = (pen, u) => this.flowing(pen, "encoder", layer, u);
-    return { length: 0.8, draw, say: "Each layer passes on how the loss would change with each of its 80 numbers." };
+    return { length: 0.8, draw, say: "Each layer passes the gradient on: how the loss would change with each of a piece’s 80 numbers." };
   }
 
   /** The gradient has come to the words. */
@@ -872,7 +872,7 @@ class Opening {
         });
       }
     };
-    return { length: 1, draw, say: `It has come to the words. Now each of the ${this.figure.dataset.weights} weights has a gradient: how the loss changes with it. Train moves them all against it.` };
+    return { length: 1, draw, say: `The gradient has reached the words. Now each of the ${this.figure.dataset.weights} weights has one: how the loss changes with this weight. Train moves every weight against its gradient.` };
   }
 
   /** While it trains: a front forward and a front back, again and again. */

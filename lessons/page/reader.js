@@ -101,20 +101,20 @@ export const TAKES = {
   translator(reader, typed, more = "") {
     const text = typed.toLowerCase().trim().replace(/\s+/g, " ");
     const strange = text.match(new RegExp(`[^a-z${more} ,.-]`, "u"));
-    if (strange) return { why: `It takes only the letters a to z${more && ` and ${more}`}, spaces, commas, hyphens within words and a full stop at the end, not “${strange[0]}”.` };
+    if (strange) return { why: `Use only the letters a to z${more && ` and ${more}`}, spaces, commas, hyphens within words and a full stop at the end, not “${strange[0]}”.` };
     const word = `[a-z${more}]+(?:-[a-z${more}]+)*`;
-    if (!new RegExp(`^${word}(?:,? ${word})*\\.?$`).test(text)) return { why: "It takes words with one space, or a comma and a space, between them, and a full stop only at the end." };
+    if (!new RegExp(`^${word}(?:,? ${word})*\\.?$`).test(text)) return { why: "Write words with one space, or a comma and a space, between them, and a full stop only at the end." };
     const words = text.replace(/[,.]/g, " $&").split(" ");
     const cuts = words.map((each) => reader.cut(SPACE + each));
     const ids = cuts.flat().map((piece) => reader.ids.get(piece) ?? 3);
-    if (ids.length >= reader.length) return { why: `That is ${ids.length} pieces. It takes at most ${reader.length - 1}: shorten the sentence.` };
+    if (ids.length >= reader.length) return { why: `That is ${ids.length} pieces. The model takes at most ${reader.length - 1}: shorten the sentence.` };
     const rare = words.filter((_, n) => cuts[n].length > 2);
-    return { ids, why: rare.length ? `It knows these words only in small pieces: ${rare.join(", ")}.` : "" };
+    return { ids, why: rare.length ? `The model knows these words only in small pieces: ${rare.join(", ")}.` : "" };
   },
   reverse(reader, typed) {
     const text = typed.toLowerCase().trim();
-    if (!/^[a-z]{1,12}$/.test(text)) return { why: "It takes one word of 1 to 12 letters, a to z." };
+    if (!/^[a-z]{1,12}$/.test(text)) return { why: "Write one word of 1 to 12 letters, a to z." };
     const known = text.length >= 3 && text.length <= 8;
-    return { ids: [...text].map((letter) => reader.ids.get(letter)), why: known ? "" : "In training its words had 3 to 8 letters." };
+    return { ids: [...text].map((letter) => reader.ids.get(letter)), why: known ? "" : "In training, the words had 3 to 8 letters." };
   },
 };

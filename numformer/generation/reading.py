@@ -1,4 +1,4 @@
-"""Reading: the vectors that a model computes for texts, without writing any."""
+"""Reading: a model computes the vectors of texts, and writes nothing."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -68,8 +68,8 @@ def embed(
 def hidden(model: Model, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
     """N rows of ids -> for each the vectors of its symbols (layers + 1, T, D).
 
-    The first are the input of the stack, each further one is the output of a layer; in a stack with
-    a norm after its last layer, the last is that norm's output.
+    First comes the input of the stack, then the output of each layer. If the stack has a norm after
+    its last layer, the norm's output replaces that layer's.
     """
     inputs: list[np.ndarray] = []
 
@@ -88,7 +88,7 @@ def hidden(model: Model, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
 
 @dataclass(frozen=True)
 class Reading(OneVocabulary):
-    """Reads texts with a model without a head, which writes none: its vectors are what it gives.
+    """Reads texts with a model that has no head: it writes nothing, but returns vectors.
 
     It reads the first `context` symbols of a text. `pooling`, one of POOLINGS, and `normalized` are
     the defaults of `embed`.
@@ -102,7 +102,7 @@ class Reading(OneVocabulary):
     normalized: bool = False
 
     def write(self, model: Model, texts: Sequence[Symbols]) -> list[list[str]]:
-        """Raise InputError: there is nothing that computes symbols."""
+        """Raise InputError: the model has no head that computes symbols."""
         raise InputError(
             "a model that writes has a head",
             "a model without one",

@@ -1,4 +1,4 @@
-"""Language models with other names than Llama's: GPT-J, Pythia, OPT, BLOOM, Falcon and others."""
+"""Language models whose names differ from Llama's: GPT-J, Pythia, OPT, BLOOM, Falcon and others."""
 
 from typing import Any
 
@@ -9,9 +9,9 @@ from numformer.published.table import Table
 
 
 def read(foreign: ForeignConfig, ids: dict, tied: bool = True, **names: str) -> dict:
-    """What most of these models have: biases and a norm before each sublayer.
+    """Return the fields that most of these models share: biases, a norm before each sublayer.
 
-    `names` are those of settings whose names differ; the defaults are those of GPT-2.
+    `names` are the model's own names of settings, where they differ from GPT-2's.
     """
     names = dict(d_model="n_embd", layers="n_layer", heads="n_head", d_ff="n_inner") | names
     names = dict(dropout="resid_pdrop") | names
@@ -192,7 +192,7 @@ OPT = Table(
 
 
 def require_power_of_two(heads: int) -> None:
-    """Raise InputError for heads whose slopes of ALiBi are not one geometric sequence."""
+    """Raise InputError if ALiBi's slopes for these heads are not one geometric sequence."""
     if heads & (heads - 1):
         raise InputError(
             "a model with ALiBi has 1, 2, 4, 8 or another power of 2 of heads",

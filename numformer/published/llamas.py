@@ -1,4 +1,4 @@
-"""Llama and the language models that chose its names, with changes: a reading and a table each."""
+"""Llama and the language models that took over its names: fields and a table for each."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,10 +11,10 @@ from numformer.published.table import Table
 
 
 class Decoder(NamedTuple):
-    """How a language model is read.
+    """How to read a language model.
 
     `config` turns a config.json into the fields of LanguageModel.Config. `table` returns the Table
-    of the parameters for a Config, and takes what `factors` returns for the config.json.
+    of the parameters for a Config and for the arguments that `factors` finds in the config.json.
     """
 
     config: Callable[[ForeignConfig], dict]
@@ -26,7 +26,7 @@ class Decoder(NamedTuple):
 
 
 def in_turn(values: Sequence) -> tuple:
-    """What each layer has -> the shortest tuple through which the layers can cycle."""
+    """One value for each layer -> the shortest tuple through which the layers can cycle."""
     for period in range(1, len(values)):
         if all(value == values[n % period] for n, value in enumerate(values)):
             return tuple(values[:period])
@@ -50,7 +50,7 @@ def everywhere(window: int | None) -> dict:
 
 
 def rotary(foreign: ForeignConfig, size: int, share: float = 1.0, base: float = 1e4) -> dict:
-    """The fields of rotary positions, for heads of a size of which a share turns."""
+    """The fields of rotary positions, for heads of `size` values, a `share` of which turn."""
     scaling = foreign.get("rope_parameters", foreign.get("rope_scaling", {}))
     base = scaling.get("rope_theta", foreign.get("rope_theta", base))
     foreign.require(rope_scaling=scaling, rope_theta=base)
@@ -63,12 +63,12 @@ def rotary(foreign: ForeignConfig, size: int, share: float = 1.0, base: float = 
 
 
 def times(factor: float, what: str = "times") -> str:
-    """The end of a row of a table whose parameters are multiplied by a factor."""
+    """The end of a table's row, for parameters that are multiplied by a factor."""
     return "" if factor == 1 else f", {what} {factor!r}"
 
 
 def read(foreign: ForeignConfig, ids: dict, tied: bool = False, groups: int | None = None) -> dict:
-    """What most of these models have; the defaults are of ids, tying and key and value heads."""
+    """The fields that most of these models share; `ids`, `tied` and `groups` are defaults."""
     heads, d_model = foreign["num_attention_heads"], foreign["hidden_size"]
     size = foreign.get("head_dim", d_model // heads)
     groups = foreign.get("num_key_value_heads", groups)
@@ -160,7 +160,7 @@ def table(
 ) -> Table:
     """The table of Llama, with changes. `scores` and `turned` multiply the scores of attention.
 
-    Both are factors of the queries, or of their norm if there is one; `turned` is one of the values
+    Both multiply the queries, or their norm if there is one; `turned` multiplies only the values
     that positions turn.
     """
     factor = times(turned, "turned times") + times(scores)
@@ -176,7 +176,7 @@ def table(
 
 
 def turned(foreign: ForeignConfig) -> dict[str, float]:
-    """The factor of the scores, that of the queries times that of the keys."""
+    """The factor of the scores: the queries' factor times the keys' factor."""
     return dict(turned=rope(foreign, 2, 1e4).factor ** 2)
 
 

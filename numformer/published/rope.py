@@ -13,7 +13,7 @@ TYPES = "default", "linear", "dynamic", "llama3", "yarn", "longrope"
 
 
 class Rope(NamedTuple):
-    """The angle of each pair from a position to the next, a factor of queries and keys, a limit."""
+    """The angle per position of each pair, the factor of queries and keys, the longest text."""
 
     frequencies: tuple[float, ...]
     factor: float = 1.0
@@ -21,11 +21,11 @@ class Rope(NamedTuple):
 
 
 def rope(foreign: ForeignConfig, width: int, base: float, scaling: Mapping[str, Any] = {}) -> Rope:
-    """Return the Rope of `width` values that a config.json describes, or `scaling` within it.
+    """Return the Rope of `width` values, as the config.json or its part `scaling` describes it.
 
     Models were trained with angles of base^(-2j / width). For longer texts, later work divides the
-    angles by a factor (linear; Chen et al. 2023), but leaves those of fast pairs (llama3; yarn:
-    Peng et al. 2023), or has a divisor for each pair (longrope; Ding et al. 2024).
+    angles by a factor (linear; Chen et al. 2023), except for fast pairs (llama3; yarn: Peng et al.
+    2023), or has a divisor for each pair (longrope; Ding et al. 2024).
     """
     scaling = scaling or foreign.get("rope_parameters", foreign.get("rope_scaling", {}))
     types = [scaling[name] for name in ("rope_type", "type") if name in scaling]

@@ -1,6 +1,6 @@
-"""What sentence-transformers adds to a folder: how a text's vector comes from those of its symbols.
+"""What sentence-transformers adds to a folder: how the symbols' vectors become a text's vector.
 
-Its list of modules begins with the model; then a pooling follows and, perhaps, a normalization.
+It lists the modules in order: the model, a pooling and, in some folders, a normalization.
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ MODES = {
     "last": "pooling_mode_lasttoken",
     "max": "pooling_mode_max_tokens",
 }
-"""The name of each of our poolings there."""
+"""The name that sentence-transformers gives each of our poolings."""
 
 
 def read_pooling(folder: Path) -> tuple[list[int], dict[str, Any]]:

@@ -464,14 +464,14 @@ WRONG = {
         "through_time_backward": [
             ("np.zeros((1, h.shape[1]))", "h[-1:]", "you take the last state"),
             ("before.T @ da", "before.T @ (da / (1 - h**2))", "go back through the tanh first"),
-            ("(1 - h[t] ** 2)", "(h[t] - h[t] ** 2)", "The slope is that of a sigmoid"),
+            ("(1 - h[t] ** 2)", "(h[t] - h[t] ** 2)", "You used the slope of a sigmoid"),
             ("reversed(range(len(h)))", "range(len(h))", "The loop runs forwards"),
             ("reversed(range(len(h)))", "range(len(h) - 1, 0, -1)", "ends one word early"),
         ],
         "unit_backward": [
-            ("dn = dnew * f", "dn = dnew * (1 - f)", "The two shares of the gate have changed"),
+            ("dn = dnew * f", "dn = dnew * (1 - f)", "You swapped the two shares of the gate"),
             ("dn * (1 - n**2)", "dn * (n - n**2)", "But n came out of a tanh"),
-            ("dgate = dnew *", "dgate = dnew * f *", "the gate itself is a factor"),
+            ("dgate = dnew *", "dgate = dnew * f *", "gradient of the gate by the gate itself"),
             ("dnew * (1 - f) + dkept", "dkept", "a part is missing"),
             ("dn = dnew * f", "dn = dnew * f**3", "wrong da: 33 of 33 entries"),
         ],

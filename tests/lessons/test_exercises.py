@@ -307,7 +307,7 @@ def test_python_can_trace_after_a_time_limit(checked):
     assert trace(library_softmax, np.zeros((2, 3)))[-1].value.shape == (2, 3)
 
 
-SHAPES = "A gradient has the shape of what it belongs to"
+SHAPES = "A gradient has the shape of its array"
 CALLED = "\n" + attention(dZ="softmax_backward(dA, A)").removeprefix(HEADER)
 
 

@@ -89,6 +89,6 @@ def test_what_is_said_of_removed_heads_is_what_was_measured():
     assert one_look[last] > 0.9 and min(one_look.values()) < 0.98
     assert all((array == before[name]).all() for name, array in model.state_dict().items())
     text = words_of(4, "heads_removed")
-    assert f"best of them alone leaves {100 * alone[last]:.0f} % of the words" in text
+    assert f"best of them alone, {100 * alone[last]:.0f} % of the words" in text
     shown = simulations.left(last, one=True, two=False, three=True, four=True)
     assert shown["exact"] == left(last, (0, 2, 3))

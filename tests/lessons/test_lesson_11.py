@@ -33,8 +33,8 @@ NOT = {
         "at 5 o'clock": "not “5”",
         "one. two.": "a full stop only at the end",
         "well ,yes": "one space, or a comma and a space",
-        "": "It takes words",
-        " ".join(["dog"] * 20): "That is 20 pieces. It takes at most 19",
+        "": "Write words",
+        " ".join(["dog"] * 20): "That is 20 pieces. The model takes at most 19",
     },
     "reverse": {"two words": "one word of 1 to 12", "": "one word", "a" * 13: "1 to 12 letters"},
 }

@@ -24,8 +24,8 @@ from toy_tasks import ablation
 # Numbers and claims that a lesson makes, as a terminal shows them; other tests compute them anew.
 QUOTATIONS = {
     1: """
-    1.41 at *good*, 1.03 at *very*, 1.02 at *not* … a hundredth after 10 words and the LSTM after
-    27 (
+    1.41 at *good*, 1.03 at *very*, 1.02 at *not* … left after 10 words in the RNN and after 27
+    words in the LSTM (
     """,
     2: """
     pours cherry: price 4, vitamin C 1 … that is 1.746 … (−0.444) … step 29 % … | banana | 0.28 |
