@@ -14,9 +14,7 @@ FOLLOWED = {*RULES, RENORMALIZE, "early_stopping", "suppress_tokens"}
 FOLLOWED |= {"max_length", "max_new_tokens", "num_beams", "length_penalty"}
 FOLLOWED |= {"do_sample", "temperature", "top_k", "top_p"}
 FOLLOWED |= {"pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"}
-FOLLOWED |= {"max_initial_timestamp_index", "is_multilingual", "no_timestamps_token_id"}
-FOLLOWED |= {"lang_to_id", "task_to_id"}
-"""Settings that numformer follows; the last ones are Whisper's."""
+"""Settings that numformer follows, in every model or as `notes` says."""
 
 WITHOUT_EFFECT = {"use_cache", "cache_implementation", "cache_config", "max_cache_len", "use_mtp"}
 WITHOUT_EFFECT |= {"output_attentions", "output_hidden_states", "output_scores", "output_logits"}
@@ -26,9 +24,13 @@ WITHOUT_EFFECT |= {"assistant_confidence_threshold", "assistant_early_exit", "sp
 WITHOUT_EFFECT |= {"assistant_lookbehind", "target_lookbehind", "assistant_ensemble_weight"}
 WITHOUT_EFFECT |= {"prompt_lookup_num_tokens", "max_matching_ngram_size", "prefill_chunk_size"}
 WITHOUT_EFFECT |= {"continuous_batching_config", "transformers_version", "_from_model_config"}
-WITHOUT_EFFECT |= {"_commit_hash", "alignment_heads", "median_filter_width", "prev_sot_token_id"}
-WITHOUT_EFFECT |= {"return_timestamps", "forced_decoder_ids"}
+WITHOUT_EFFECT |= {"_commit_hash"}
 """Settings of speed, memory and further outputs, which leave the text as it is."""
+
+WHISPER = {"max_initial_timestamp_index", "is_multilingual", "no_timestamps_token_id"}
+WHISPER |= {"lang_to_id", "task_to_id", "return_timestamps", "forced_decoder_ids"}
+WHISPER |= {"alignment_heads", "median_filter_width", "prev_sot_token_id"}
+"""Settings of Whisper alone, which Listening follows, sets itself, or needs for no text."""
 
 LACKING: dict[str, Any] = dict(max_time=None, stop_strings=None, guidance_scale=1, constraints=None)
 LACKING |= dict(watermarking_config=None, token_healing=False, remove_invalid_values=False)
@@ -81,7 +83,7 @@ def notes(folder: Path, foreign: ForeignConfig, generation: dict, continues: boo
         for name, neutral in lacking.items()
         if (value := foreign.get(name, neutral)) != neutral
     ]
-    known = FOLLOWED | WITHOUT_EFFECT | LACKING.keys() | CUTS.keys()
+    known = FOLLOWED | WITHOUT_EFFECT | WHISPER | LACKING.keys() | CUTS.keys()
     unknown = [(n, value) for n, value in generation.items() if n not in known]
     settings += [f"{name} {reprlib.repr(value)}" for name, value in unknown if value is not None]
     asked = [
