@@ -75,10 +75,10 @@ class Tree {
         const box = element("rect", { x: x - ACROSS / 2 + 3, y: y - HIGH / 2, width: ACROSS - 6, height: HIGH, rx: 6 });
         const text = (dy, kind) => element("text", { x, y: y + dy, class: `middle ${kind}` });
         const [word, log_p] = [text(-3, "word"), text(13, "log-p")];
-        return { word, log_p, group: element("g", { class: "node" }, box, word, log_p) };
+        return { word, log_p, group: element("g", { class: "node" }, box, word, log_p), edge: element("path", { pathLength: 1 }) };
       }),
     );
-    this.edges = element("g");
+    this.edges = element("g", {}, ...this.nodes.flat().map(({ edge }) => edge));
     const all = this.nodes.flat().map(({ group }) => group);
     const about = "the hypotheses of the beam, a row for each step, the best at the left";
     this.svg = element("svg", { viewBox: `0 0 ${columns * ACROSS} ${rows * DOWN + 4}`, role: "img", "aria-label": about, style: `max-width: ${1.15 * columns * ACROSS}px` }, this.edges, ...all);
@@ -91,22 +91,22 @@ class Tree {
 
   set(arrays) {
     const { words, log_p, parents, ends, state, vocabulary } = this.data;
-    const edges = [];
     this.nodes.forEach((line, row) =>
       line.forEach((node, column) => {
         const kind = arrays[state][row][column];
         const end = arrays[ends][row][column];
         node.group.setAttribute("class", `node ${KINDS[kind] ?? "gone"}`);
+        node.edge.setAttribute("class", (row && KINDS[kind]) || "gone");
         node.kind = kind;
         node.word.textContent = kind ? `${vocabulary[arrays[words][row][column]]}${end ? ` ⊣ ${written(end)}` : ""}` : "";
         node.log_p.textContent = kind ? written(arrays[log_p][row][column]) : "";
         if (!kind || !row) return;
-        const [from, to] = [[row - 1, arrays[parents][row][column]], [row, column]];
-        const [[x1, y1], [x2, y2]] = [from, to].map((place) => this.middle(...place));
-        edges.push(element("line", { x1, y1: y1 + HIGH / 2, x2, y2: y2 - HIGH / 2, class: KINDS[kind], "data-edge": `${from[1]},${row},${column}` }));
+        const parent = arrays[parents][row][column];
+        const [[x1, y1], [x2, y2]] = [this.middle(row - 1, parent), this.middle(row, column)];
+        node.edge.setAttribute("d", `M${x1},${y1 + HIGH / 2} L${x2},${y2 - HIGH / 2}`);
+        node.edge.dataset.edge = `${parent},${row},${column}`;
       }),
     );
-    this.edges.replaceChildren(...edges);
     const last = arrays[state].findLastIndex((line) => line.some(Boolean));
     if (last !== this.last) {
       this.last = last; // the latest row is in sight, and the rows before it
@@ -117,7 +117,7 @@ class Tree {
 
   shown() {
     const text = ({ word, log_p }) => [word, log_p].map((part) => part.textContent).filter(Boolean).join(" ");
-    const edges = [...this.edges.children].map((edge) => edge.dataset.edge.split(",").map(Number));
+    const edges = [...this.edges.querySelectorAll(":not(.gone)")].map((edge) => edge.dataset.edge.split(",").map(Number));
     return { texts: this.nodes.map((line) => line.map(text)), state: this.nodes.map((line) => line.map(({ kind }) => kind)), edges };
   }
 }

@@ -798,7 +798,7 @@ class Opening {
       const [y, before] = [stage.y("decoder", row), former[row]?.chance ?? chance];
       const room = stage.out - (stage.small ? 42 : 100);
       const wrong = shown !== instead;
-      stage.fitted(pen, shown, left, y, wrong ? room * 0.55 : room, { weight: 600, alpha: u });
+      stage.fitted(pen, shown, left, y, wrong ? room * 0.5 : room, { weight: 600, alpha: u });
       this.chance(pen, row, mix(before, chance, u), u, wrong ? "wrong" : "forward");
       if (!wrong) return;
       const wide = Math.min(room * 0.42, pen.measureText(instead).width);

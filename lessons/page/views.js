@@ -148,6 +148,7 @@ class Chart {
     const arrow = element("marker", { id: this.head, viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" }, element("path", { d: "M0,0 L8,4 L0,8 z", fill: "context-stroke" }));
     this.rule = line({ y1: 0, y2: height, class: "rule" });
     const lines = marker ? of.filter(({ form }) => form === "line") : [];
+    this.markers = of.map((each, n) => lines.includes(each) && element("g", stroke(n), element("circle", { class: "marker", r: 4.5 })));
     const widest = (values) => longest(values.map(figure));
     const most = lines.map(({ name, label }) => `${label} ${widest(simulation.every(name).flat())}`);
     this.says = roomy("p", { class: "readout", "aria-live": "polite" }, marker ? [[`${x.label} ${widest(data.at)}`, ...most].join(", ")] : []);
@@ -161,7 +162,7 @@ class Chart {
       element("text", { x: LEFT + width / 2, y: height + BOTTOM - 6, class: "middle label" }, x.label),
       element("text", { x: 0, y: 12 - TOP, class: "label" }, y.label),
       ...this.groups,
-      marker ? this.rule : null,
+      ...(marker ? [...this.markers.filter(Boolean), this.rule] : []),
     );
     const sample = (n) => element("svg", { viewBox: "0 0 28 8", "aria-hidden": "true" }, element("g", stroke(n), element("line", { x1: 2, x2: 26, y1: 4, y2: 4 })));
     const key = of.flatMap(({ label }, n) => (label ? [element("li", {}, sample(n), label)] : []));
@@ -225,8 +226,9 @@ class Chart {
         const state = end <= at[this.mark] ? "done" : begin < at[this.mark] ? "doing" : "open";
         return element("rect", { class: state, x, y, width: tenth(until - x), height: this.row });
       };
-      const marks = form === "work" ? array.map(piece) : MARKS[form].startsWith("poly") ? [path(), ...(form === "line" && marker ? [one(places[this.mark])] : [])] : places.map(one);
+      const marks = form === "work" ? array.map(piece) : MARKS[form].startsWith("poly") ? [path()] : places.map(one);
       this.groups[n].replaceChildren(...marks, ...each.names.map(() => texts.shift()));
+      if (this.markers[n]) this.markers[n].firstChild.style.transform = `translate(${places[this.mark].join("px, ")}px)`;
     });
     if (this.handle) {
       const { across } = this.simulation.controls[this.data.pad].data;
