@@ -180,6 +180,8 @@ def test_a_folder_without_arrays_is_told_apart(name, words, tmp_path, complaint)
     assert words in complaint(files.Arrays, tmp_path)
     if name != "notes.txt":
         assert words.removeprefix(", which has none. ") in complaint(nf.load, tmp_path)
+    if name.endswith(".gguf"):
+        assert "A GGUF is for llama.cpp" in complaint(nf.load, tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["Helsinki-NLP/opus-mt-en-de", "a_b.c/x-1", "/models/x", "a/b/c"])
