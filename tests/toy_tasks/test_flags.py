@@ -84,7 +84,7 @@ def test_saved_settings_are_those_of_the_command(name, succeed, refuse):
     assert ("epochs = 3" in text) == (name == "pairs") == ("steps = " not in text)
 
 
-@pytest.mark.parametrize("name", [*TASKS, "compare", "heads"])
+@pytest.mark.parametrize("name", [*TASKS, "compare", "heads", "listen"])
 def test_a_shell_completes_the_flags_of_every_program(name, call, monkeypatch):
     """argcomplete looks for a line in the file, then calls the program, which hands it a parser."""
     parsers, module = [], importlib.import_module(f"toy_tasks.{name}")

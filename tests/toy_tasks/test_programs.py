@@ -205,7 +205,7 @@ def test_a_task_s_help_names_its_target_and_every_flag(name, succeed):
 def test_the_list_of_tasks_names_every_page(succeed):
     folder = Path(__main__.__file__).parent
     scripts = [p.stem for p in folder.glob("*.py") if '__name__ == "__main__"' in p.read_text()]
-    assert {*scripts} - {"__main__", "compare", "heads", "from_paper"} == {*TASKS}
+    assert {*scripts} - {"__main__", "compare", "heads", "from_paper", "listen"} == {*TASKS}
     readme, out = (folder / "README.md").read_text(), succeed(__main__.main)
     for name in TASKS:
         assert f"| `{name}` | " in readme and any(line.startswith(f"  {name} ") for line in out)
