@@ -43,7 +43,8 @@ class PublishedVocabulary(Vocabulary):
 class Tokenizer(PublishedVocabulary):
     """The vocabulary of a tokenizer.json of any kind.
 
-    `marked` says whether `split` adds the tokenizer's marks, such as [CLS], around a text.
+    `split` adds the tokenizer's marks, such as [CLS], around a text; the `closing` ones only if the
+    vocabulary is `marked`.
     """
 
     def __init__(self, content: str, size: int, marked: bool):
@@ -75,7 +76,14 @@ class Tokenizer(PublishedVocabulary):
         return {"tokenizer": self.content, "size": len(self), "whole": self.marked}
 
     def split(self, text: str) -> list[str]:
-        return self._tokenizer.encode(text, add_special_tokens=self.marked).tokens
+        encoding = self._tokenizer.encode(text)
+        end = None if self.marked else len(bytes(encoding.special_tokens_mask).rstrip(b"\1"))
+        return encoding.tokens[:end]
+
+    @property
+    def closing(self) -> list[str]:
+        """The marks after a text that `split` leaves out."""
+        return self._tokenizer.encode("a").tokens[len(self.split("a")) :]
 
     def shorten(self, text: str, longest: int) -> list[str]:
         """Return the first symbols of a text, at most `longest`, the marks among them."""

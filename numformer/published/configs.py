@@ -1,6 +1,6 @@
 """Converts the config.json of a published model into a config of ours, and back."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from numformer.errors import InputError
@@ -106,9 +106,23 @@ def with_generation_ids(
 
 
 def read_marian(foreign: ForeignConfig) -> dict:
-    foreign.require(normalize_before=False, normalize_embedding=False, add_final_layer_norm=False)
+    # A translation starts with padding, unless the config says otherwise.
+    padding = foreign["pad_token_id"]
+    ours = _read_encoder_decoder(foreign, dict(positions="sinusoidal_halves"), padding, end=0)
+    return ours | dict(unwritten=special_ids(foreign, [padding])["unwritten"])
+
+
+def _read_encoder_decoder(
+    foreign: ForeignConfig, choices: dict, start: int | None, **ids: int
+) -> dict:
+    """Marian and its kin. `choices` are those in which they differ, `ids` their default ids."""
+    pre, learned = choices.get("norm") == "pre", choices["positions"] == "learned"
+    foreign.require(normalize_before=pre, add_final_layer_norm=pre)
+    foreign.require(normalize_embedding=choices.get("embedding_norm", False))
     heads = foreign.common("encoder_attention_heads", "decoder_attention_heads")
-    foreign.require(static_position_embeddings=True, num_attention_heads=heads)
+    foreign.require(static_position_embeddings=not learned, num_attention_heads=heads)
+    if learned:
+        choices = choices | dict(max_length=foreign["max_position_embeddings"])
     shared = foreign.get("share_encoder_decoder_embeddings", True)
     tied = foreign.get("tie_word_embeddings", True)
     if shared:
@@ -125,16 +139,39 @@ def read_marian(foreign: ForeignConfig) -> dict:
         decoder_layers=foreign["decoder_layers"],
         activation=foreign.choice("activation_function", ACTIVATIONS),
         attention_bias=True,
-        output_bias=True,
-        positions="sinusoidal_halves",
+        # Some BARTs are published without their biases of the logits, which are zero.
+        output_bias=not foreign.arrays or foreign.has("final_logits_bias"),
         embedding_scale=foreign.get("scale_embedding", False),
         p_drop=foreign.get("dropout", 0.1),
         attention_dropout=foreign.get("attention_dropout", 0.0),
         activation_dropout=foreign.get("activation_dropout", 0.0),
-        # A translation starts with padding, unless the config says otherwise.
-        **special_ids(foreign, [foreign["pad_token_id"]], end=0)
-        | {"start_id": foreign.get("decoder_start_token_id", foreign["pad_token_id"])},
+        **special_ids(foreign, **ids) | {"start_id": foreign.get("decoder_start_token_id", start)},
+        **choices,
     )
+
+
+def read_bart(foreign: ForeignConfig) -> dict:
+    learned = dict(positions="learned", embedding_norm=True)
+    return _read_encoder_decoder(foreign, learned, 2, padding=1, end=2)
+
+
+def read_mbart(foreign: ForeignConfig) -> dict:
+    learned = dict(positions="learned", embedding_norm=True, norm="pre")
+    start = foreign.get("bos_token_id", 0)
+    return _read_encoder_decoder(foreign, learned, start, padding=1, end=2)
+
+
+def read_pegasus(foreign: ForeignConfig) -> dict:
+    sinusoids = dict(positions="sinusoidal_halves", norm="pre")
+    return _read_encoder_decoder(foreign, sinusoids, 0, padding=0, end=1)
+
+
+def read_m2m_100(foreign: ForeignConfig) -> dict:
+    foreign.require(pad_token_id=1)  # whose positions come before those of symbols
+    sinusoids = dict(positions="sinusoidal_fairseq", norm="pre")
+    ours = _read_encoder_decoder(foreign, sinusoids, 2, padding=1, end=2)
+    scale, p_drop = foreign.get("scale_embedding", True), foreign.get("attention_dropout", 0.1)
+    return ours | dict(output_bias=False, embedding_scale=scale, attention_dropout=p_drop)
 
 
 def write_marian(config) -> dict:
@@ -210,12 +247,13 @@ def write_gpt2(config) -> dict:
     )
 
 
-def read_t5(foreign: ForeignConfig) -> dict:
+def read_t5(foreign: ForeignConfig, inner: str = "relu") -> dict:
+    """T5's; `inner` is the default of its feed-forward network."""
     foreign.require(is_decoder=False)
     # In newer files, scale_decoder_outputs says whether the output shares the embedding.
     tied = foreign.get("scale_decoder_outputs", foreign.get("tie_word_embeddings", True))
     size = foreign["vocab_size"]
-    inner = foreign.get("feed_forward_proj", "relu")
+    inner = foreign.get("feed_forward_proj", inner)
     gated = inner.startswith("gated-")
     # "gated-gelu" means the approximation by tanh.
     dense = "gelu_new" if inner == "gated-gelu" else inner.removeprefix("gated-")
@@ -249,6 +287,27 @@ def read_t5(foreign: ForeignConfig) -> dict:
         **special_ids(foreign, padding=0, end=1)
         | {"start_id": foreign.get("decoder_start_token_id", foreign.get("pad_token_id", 0))},
     )
+
+
+def read_mt5(foreign: ForeignConfig) -> dict:
+    # Whatever a file says, the output has its own weights, and the logits no factor.
+    return read_t5(foreign, "gated-gelu") | dict(tying="inputs")
+
+
+def read_umt5(foreign: ForeignConfig) -> dict:
+    return read_t5(foreign, "gated-gelu") | dict(own_distances=True)
+
+
+def encoder_of(read: Callable[[ForeignConfig], dict]) -> Callable[[ForeignConfig], dict]:
+    """Return the reading of the encoder alone, given that of an encoder-decoder."""
+
+    def read_encoder(foreign: ForeignConfig) -> dict:
+        ours = read(foreign)
+        vocabulary = dict(vocabulary=ours.pop("source_vocabulary"))
+        pairs = "target_vocabulary", "tying", "decoder_layers"
+        return vocabulary | {n: value for n, value in ours.items() if n not in pairs}
+
+    return read_encoder
 
 
 MASKED = "cls.predictions.", "lm_head.", "vocab_", "generator_"

@@ -18,7 +18,7 @@ from numformer.models import (
     VisionTransformer,
 )
 from numformer.published import configs, tables
-from numformer.published.configs import GATED, ForeignConfig
+from numformer.published.configs import ForeignConfig
 from numformer.published.gpts import GPTS
 from numformer.published.llamas import LLAMAS
 from numformer.published.sentences import read_pooling
@@ -31,7 +31,8 @@ class Kind(NamedTuple):
 
     `config` turns a config.json into the fields of `model.Config`. `table` returns the Table of the
     parameters for a Config, and takes what `factors` returns for a config.json. `text` makes the
-    pipeline from the folder, the Config and the settings of generation.
+    pipeline from the folder, the Config and the settings of generation. `encoder` is the kind of
+    the encoder alone, if it is published, too.
     """
 
     model: type[Model]
@@ -39,6 +40,7 @@ class Kind(NamedTuple):
     table: Callable[..., Table]
     text: Callable[[Path, Any, ForeignConfig], TextPipeline | None] = lambda *_: None
     factors: Callable[[ForeignConfig], dict] = lambda foreign: {}
+    encoder: Any = None
 
     def table_for(self, config, values: Mapping[str, Any]) -> Table:
         """Return the Table for a Config and the config.json with these values."""
@@ -64,8 +66,14 @@ def _marian_text(folder: Path, config, settings: ForeignConfig) -> Transduction:
     return _transduction(source, target, settings)
 
 
-def _t5_text(folder: Path, config, settings: ForeignConfig) -> Transduction:
+def _one_vocabulary_text(folder: Path, config, settings: ForeignConfig) -> Transduction:
     vocabulary = load_tokenizer(folder, config.source_vocabulary, marked=False)
+    if vocabulary.closing not in ([], vocabulary.decode([config.end_id])):
+        raise InputError(
+            "the tokenizer of an encoder-decoder puts only the end symbol after a text",
+            f"{' '.join(vocabulary.closing)} in {folder}",
+            "Choose a model whose texts begin with their language, such as mBART-50.",
+        )
     return _transduction(vocabulary, vocabulary, settings)
 
 
@@ -106,23 +114,35 @@ def _encoder(config: Callable[[ForeignConfig], dict], table: Callable[[Any], Tab
 
 
 KINDS = {
-    "marian": Kind(
-        Transformer,
-        configs.read_marian,
-        lambda config: tables.marian(config.tying == "all"),
-        _marian_text,
-    ),
+    "marian": Kind(Transformer, configs.read_marian, tables.marian, _marian_text),
+    **{
+        name: Kind(Transformer, read, tables.marian, _one_vocabulary_text)
+        for name, read in {
+            "bart": configs.read_bart,
+            "mbart": configs.read_mbart,
+            "pegasus": configs.read_pegasus,
+            "m2m_100": configs.read_m2m_100,
+        }.items()
+    },
     "gpt2": Kind(LanguageModel, configs.read_gpt2, lambda config: tables.GPT2, _continuation),
     **{
         name: Kind(LanguageModel, kind.config, kind.table, _continuation, kind.factors)
         for name, kind in (LLAMAS | GPTS).items()
     },
-    "t5": Kind(
-        Transformer,
-        configs.read_t5,
-        lambda config: tables.t5(config, config.activation in GATED.values()),
-        _t5_text,
-    ),
+    **{
+        name: Kind(
+            Transformer,
+            read,
+            tables.t5,
+            _one_vocabulary_text,
+            encoder=Kind(MaskedLanguageModel, configs.encoder_of(read), tables.t5_encoder, reading),
+        )
+        for name, read in {
+            "t5": configs.read_t5,
+            "mt5": configs.read_mt5,
+            "umt5": configs.read_umt5,
+        }.items()
+    },
     "bert": _encoder(configs.read_bert, tables.bert),
     **dict.fromkeys(
         ("roberta", "xlm-roberta", "camembert"), _encoder(configs.read_roberta, tables.roberta)
@@ -133,6 +153,13 @@ KINDS = {
     "vit": Kind(VisionTransformer, configs.read_vit, lambda config: tables.VIT),
 }
 """The kinds by the model_type of a config.json."""
+
+
+def kind_of(values: Mapping[str, Any]) -> Kind:
+    """The kind that a config.json names, whose model_type is one of KINDS."""
+    kind = KINDS[values["model_type"]]
+    return (kind.encoder if "EncoderModel" in str(values.get("architectures")) else None) or kind
+
 
 REFUSED = {
     "gemma3": "It also reads pictures. Name the folder of its text model (gemma3_text).",

@@ -17,7 +17,7 @@ from numformer.layer import pack
 from numformer.models import LanguageModel, Model
 from numformer.published.configs import ForeignConfig, with_generation_ids
 from numformer.published.files import CONFIG, DTYPES, GENERATION, PREPROCESSOR, Arrays, read_json
-from numformer.published.kinds import KINDS, REFUSED, Kind, reading
+from numformer.published.kinds import KINDS, REFUSED, Kind, kind_of, reading
 from numformer.published.sentences import MODULES
 from numformer.published.table import Entry, Table
 from numformer.published.vocabularies import TOKENIZER
@@ -103,7 +103,7 @@ def _read_config(folder: Path) -> tuple[Kind, dict[str, Any]]:
             f"{folder / CONFIG} with the quantization_config {reprlib.repr(quantised)}",
             "Take the model without quantisation.",
         )
-    return KINDS[name], values
+    return kind_of(values), values
 
 
 def _require_valid(folder: Path, build: Callable) -> Any:

@@ -4,14 +4,25 @@ A row has the published name of a part, our name, and the kind of part (`PART_KI
 line that ends with a colon gives the prefixes of the indented rows below it.
 """
 
+from numformer.published.configs import GATED
 from numformer.published.table import Table
 
 # Marian, the paper's architecture: the translators of OPUS-MT (Tiedemann and Thottingal 2020).
+# BART (Lewis et al. 2020), mBART (Liu et al. 2020), Pegasus (Zhang et al. 2020), M2M100 (Fan et al.
+# 2021) and NLLB have its names; some have learned positions and further norms.
 _MARIAN = """
 {embeddings}
     final_logits_bias                     output.bias                             array (1, V)
+    model.encoder.embed_positions         source.positions                        table, shifted
+    model.decoder.embed_positions         target.positions                        table, shifted
     model.encoder.embed_positions.weight                                          constant
     model.decoder.embed_positions.weight                                          constant
+    model.encoder.embed_positions.weights                                         constant
+    model.decoder.embed_positions.weights                                         constant
+    model.encoder.layernorm_embedding     source.norm                             norm
+    model.decoder.layernorm_embedding     target.norm                             norm
+    model.encoder.layer_norm              encoder.norm                            norm
+    model.decoder.layer_norm              decoder.norm                            norm
 
     model.encoder.layers.*                encoder.layers.*:
         self_attn.q_proj|k_proj|v_proj    self_attention.sublayer.query|key|value  linear
@@ -42,9 +53,10 @@ _TWO_EMBEDDINGS = """\
     lm_head                               output                                  table"""
 
 
-def marian(shared: bool) -> Table:
-    """Marian's table. If `shared`, both languages have one embedding, otherwise one each."""
-    return Table(_MARIAN.format(embeddings=_ONE_EMBEDDING if shared else _TWO_EMBEDDINGS))
+def marian(config) -> Table:
+    """The table of Marian and its kin. Both languages have one embedding if all is tied."""
+    embeddings = _ONE_EMBEDDING if config.tying == "all" else _TWO_EMBEDDINGS
+    return Table(_MARIAN.format(embeddings=embeddings), optional="model.")
 
 
 # GPT-2 (Radford et al. 2019): only a decoder.
@@ -69,14 +81,11 @@ GPT2 = Table(
 )
 
 # T5 (Raffel et al. 2020): relative positions; the weights include the scale of the scores.
-_T5 = """
-    shared                                source.embedding                        table
-    encoder.embed_tokens                  source.embedding                        table
-    decoder.embed_tokens                  source.embedding                        table
-    lm_head                               source.embedding                        table
-    lm_head                               output                                  table
+_T5_ENCODER = """
+    shared                                {embedding}                        table
+    encoder.embed_tokens                  {embedding}                        table
 
-    encoder.block.*                       encoder.layers.*:
+    encoder.block.*                       {stack}.layers.*:
         layer.0.layer_norm                self_attention.norm                     norm
         layer.0.SelfAttention.q           self_attention.sublayer.query           linear{query}
         layer.0.SelfAttention.k|v|o       self_attention.sublayer.key|value|output  linear
@@ -85,7 +94,12 @@ _T5 = """
         layer.1.DenseReluDense.{inner}    feed_forward.sublayer.inner             linear
         layer.1.DenseReluDense.wo         feed_forward.sublayer.outer             linear
 
-    encoder.final_layer_norm              encoder.norm                            norm
+    encoder.final_layer_norm              {stack}.norm                            norm
+"""
+_T5_DECODER = """
+    decoder.embed_tokens                  source.embedding                        table
+    lm_head                               source.embedding                        table
+    lm_head                               output                                  table
 
     decoder.block.*                       decoder.layers.*:
         layer.0.layer_norm                self_attention.norm                     norm
@@ -104,11 +118,22 @@ _T5 = """
 """
 
 
-def t5(config, gated: bool) -> Table:
+def t5(config) -> Table:
     """T5's table. If the output shares the embedding, logits are divided by sqrt(d_model)."""
     final = f"norm, times {config.d_model**-0.5}" if config.tying == "all" else "norm"
-    inner, query = "wi_0+wi_1" if gated else "wi", f", times {config.key_size**0.5}"
-    return Table(_T5.format(final=final, inner=inner, query=query))
+    names: dict[str, str] = dict(embedding="source.embedding", stack="encoder", final=final)
+    return Table((_T5_ENCODER + _T5_DECODER).format(**names, **_t5_parts(config)))
+
+
+def t5_encoder(config) -> Table:
+    """The table of T5's encoder alone."""
+    names = dict(embedding="input.embedding", stack="tower")
+    return Table(_T5_ENCODER.format(**names, **_t5_parts(config)))
+
+
+def _t5_parts(config) -> dict[str, str]:
+    gated = config.activation in GATED.values()
+    return dict(inner="wi_0+wi_1" if gated else "wi", query=f", times {config.key_size**0.5}")
 
 
 # Encoders with the names of BERT's parts.

@@ -25,6 +25,10 @@ from numformer.published.kinds import KINDS
 
 MODELS = {
     "marian": "MarianMTModel",
+    "bart": "BartForConditionalGeneration",
+    "mbart": "MBartForConditionalGeneration",
+    "pegasus": "PegasusForConditionalGeneration",
+    "m2m_100": "M2M100ForConditionalGeneration",
     "gpt2": "GPT2LMHeadModel",
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
@@ -50,6 +54,8 @@ MODELS = {
     "falcon": "FalconForCausalLM",
     "gpt_bigcode": "GPTBigCodeForCausalLM",
     "t5": "T5ForConditionalGeneration",
+    "mt5": "MT5ForConditionalGeneration",
+    "umt5": "UMT5ForConditionalGeneration",
     "bert": "BertForMaskedLM",
     "roberta": "RobertaForMaskedLM",
     "xlm-roberta": "XLMRobertaForMaskedLM",
@@ -82,7 +88,10 @@ def load(folder: Path, values: dict, dtype=torch.float64):
                     module.__init__(model.config)
             if type(module).__name__ == "BloomGelu":  # which rounds its factor to eight digits
                 module.forward = torch.nn.GELU("tanh").forward
-            if "Sinusoidal" in type(module).__name__:
+            if hasattr(module, "make_weights"):
+                with lifted():
+                    module.make_weights(*module.weights.shape, module.padding_idx)
+            elif "Sinusoidal" in type(module).__name__:
                 module.weight.data = _sinusoids(*module.weight.shape)
     return model
 

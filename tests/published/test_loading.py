@@ -20,6 +20,7 @@ def change(folder: Path, removed: tuple[str, ...] = (), added: dict | None = Non
 
 IGNORED = {
     "marian": ["model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"],
+    "m2m_100": ["model.encoder.embed_positions.weights", "model.decoder.embed_positions.weights"],
     "gpt2": ["transformer.h.0.attn.bias", "transformer.h.1.attn.masked_bias"],
     "llama": ["model.layers.1.self_attn.rotary_emb.inv_freq"],
     "t5": ["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"],

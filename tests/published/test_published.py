@@ -22,7 +22,7 @@ from safetensors.numpy import load_file, save_file
 import numformer as nf
 from numformer.gradient_check import __main__ as gradient_check
 from numformer.published.configs import ForeignConfig
-from numformer.published.kinds import KINDS
+from numformer.published.kinds import KINDS, kind_of
 from numformer.published.loading import load_published
 from numformer.published.rope import rope
 from numformer.trained import model_of_run
@@ -30,7 +30,7 @@ from numformer.trained import model_of_run
 STORED = Path(__file__).with_name("published_reference.json")
 NO_TRANSFORMERS = "transformers is not installed; its stored numbers stand in"
 BEAMS = 1, 4
-WRITERS = [n for n, values in CASES.items() if hasattr(KINDS[values["model_type"]].model, "step")]
+WRITERS = [n for n, values in CASES.items() if hasattr(kind_of(values).model, "step")]
 
 
 @pytest.fixture
