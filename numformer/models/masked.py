@@ -34,6 +34,15 @@ class Config(language_model.Config):
     embedding_size: int | None = fields.without_flag(  # type: ignore[misc]
         settings.size(None, "width of the embeddings; a matrix maps them to d_model")
     )
+    shared_layers: bool = fields.without_flag(  # type: ignore[misc]
+        settings.switch(False, "all layers have the same parameters (ALBERT)")
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.shared_layers and self.period > 1:
+            rule, fix = "layers that share parameters have the same parts", "Name one for all."
+            raise InputError(rule, f"{self.period} in turn: {','.join(self.mixers)}", fix)
 
 
 _Config = Config  # because the model below has a class attribute `Config`

@@ -81,10 +81,12 @@ def special_ids(foreign: ForeignConfig, unwritten: Iterable[int] = (), **default
     """
     ends = end_ids(foreign, defaults.get("end"))
     banned = [word[0] for word in foreign.get("bad_words_ids", []) if len(word) == 1]
-    start = foreign.values.get("bos_token_id", defaults.get("start"))
+    start = foreign.get("decoder_start_token_id", defaults.get("decoder_start"))
+    if start is None:
+        start = foreign.values.get("bos_token_id", defaults.get("start"))
     return dict(
         padding_id=foreign.get("pad_token_id", defaults.get("padding")),
-        start_id=foreign.get("decoder_start_token_id", start),
+        start_id=start,
         end_id=next(iter(ends), None),
         unwritten=tuple(sorted({*unwritten, *banned})),
         other_ends=tuple(ends[1:]),
@@ -107,14 +109,12 @@ def with_generation_ids(
 
 def read_marian(foreign: ForeignConfig) -> dict:
     # A translation starts with padding, unless the config says otherwise.
-    padding = foreign["pad_token_id"]
-    ours = _read_encoder_decoder(foreign, dict(positions="sinusoidal_halves"), padding, end=0)
+    padding, sinusoids = foreign["pad_token_id"], dict(positions="sinusoidal_halves")
+    ours = _read_encoder_decoder(foreign, sinusoids, decoder_start=padding, end=0)
     return ours | dict(unwritten=special_ids(foreign, [padding])["unwritten"])
 
 
-def _read_encoder_decoder(
-    foreign: ForeignConfig, choices: dict, start: int | None, **ids: int
-) -> dict:
+def _read_encoder_decoder(foreign: ForeignConfig, choices: dict, **ids: int) -> dict:
     """Marian and its kin. `choices` are those in which they differ, `ids` their default ids."""
     pre, learned = choices.get("norm") == "pre", choices["positions"] == "learned"
     foreign.require(normalize_before=pre, add_final_layer_norm=pre)
@@ -145,31 +145,30 @@ def _read_encoder_decoder(
         p_drop=foreign.get("dropout", 0.1),
         attention_dropout=foreign.get("attention_dropout", 0.0),
         activation_dropout=foreign.get("activation_dropout", 0.0),
-        **special_ids(foreign, **ids) | {"start_id": foreign.get("decoder_start_token_id", start)},
+        **special_ids(foreign, **ids),
         **choices,
     )
 
 
 def read_bart(foreign: ForeignConfig) -> dict:
     learned = dict(positions="learned", embedding_norm=True)
-    return _read_encoder_decoder(foreign, learned, 2, padding=1, end=2)
+    return _read_encoder_decoder(foreign, learned, padding=1, decoder_start=2, end=2)
 
 
 def read_mbart(foreign: ForeignConfig) -> dict:
     learned = dict(positions="learned", embedding_norm=True, norm="pre")
-    start = foreign.get("bos_token_id", 0)
-    return _read_encoder_decoder(foreign, learned, start, padding=1, end=2)
+    return _read_encoder_decoder(foreign, learned, padding=1, start=0, end=2)
 
 
 def read_pegasus(foreign: ForeignConfig) -> dict:
     sinusoids = dict(positions="sinusoidal_halves", norm="pre")
-    return _read_encoder_decoder(foreign, sinusoids, 0, padding=0, end=1)
+    return _read_encoder_decoder(foreign, sinusoids, padding=0, decoder_start=0, end=1)
 
 
 def read_m2m_100(foreign: ForeignConfig) -> dict:
     foreign.require(pad_token_id=1)  # whose positions come before those of symbols
     sinusoids = dict(positions="sinusoidal_fairseq", norm="pre")
-    ours = _read_encoder_decoder(foreign, sinusoids, 2, padding=1, end=2)
+    ours = _read_encoder_decoder(foreign, sinusoids, padding=1, decoder_start=2, end=2)
     scale, p_drop = foreign.get("scale_embedding", True), foreign.get("attention_dropout", 0.1)
     return ours | dict(output_bias=False, embedding_scale=scale, attention_dropout=p_drop)
 
@@ -247,11 +246,18 @@ def write_gpt2(config) -> dict:
     )
 
 
-def read_t5(foreign: ForeignConfig, inner: str = "relu") -> dict:
-    """T5's; `inner` is the default of its feed-forward network."""
-    foreign.require(is_decoder=False)
+def read_t5(foreign: ForeignConfig) -> dict:
+    return _read_t5(foreign, "relu", _is_tied(foreign))
+
+
+def _is_tied(foreign: ForeignConfig) -> bool:
     # In newer files, scale_decoder_outputs says whether the output shares the embedding.
-    tied = foreign.get("scale_decoder_outputs", foreign.get("tie_word_embeddings", True))
+    return foreign.get("scale_decoder_outputs", foreign.get("tie_word_embeddings", True))
+
+
+def _read_t5(foreign: ForeignConfig, inner: str, tied: bool) -> dict:
+    """T5 and its kin; `inner` is the default of the feed-forward network."""
+    foreign.require(is_decoder=False)
     size = foreign["vocab_size"]
     inner = foreign.get("feed_forward_proj", inner)
     gated = inner.startswith("gated-")
@@ -284,18 +290,17 @@ def read_t5(foreign: ForeignConfig, inner: str = "relu") -> dict:
         p_drop=foreign.get("dropout_rate", 0.1),
         attention_dropout=foreign.get("dropout_rate", 0.1),
         activation_dropout=foreign.get("dropout_rate", 0.1),
-        **special_ids(foreign, padding=0, end=1)
-        | {"start_id": foreign.get("decoder_start_token_id", foreign.get("pad_token_id", 0))},
+        **special_ids(foreign, padding=0, decoder_start=foreign.get("pad_token_id", 0), end=1),
     )
 
 
 def read_mt5(foreign: ForeignConfig) -> dict:
     # Whatever a file says, the output has its own weights, and the logits no factor.
-    return read_t5(foreign, "gated-gelu") | dict(tying="inputs")
+    return _read_t5(foreign, "gated-gelu", tied=False)
 
 
 def read_umt5(foreign: ForeignConfig) -> dict:
-    return read_t5(foreign, "gated-gelu") | dict(own_distances=True)
+    return _read_t5(foreign, "gated-gelu", _is_tied(foreign)) | dict(own_distances=True)
 
 
 def encoder_of(read: Callable[[ForeignConfig], dict]) -> Callable[[ForeignConfig], dict]:
@@ -310,7 +315,7 @@ def encoder_of(read: Callable[[ForeignConfig], dict]) -> Callable[[ForeignConfig
     return read_encoder
 
 
-MASKED = "cls.predictions.", "lm_head.", "vocab_", "generator_"
+MASKED = "cls.predictions.", "lm_head.", "vocab_", "generator_", "predictions."
 """How the names of the arrays begin that only a model that fills holes has."""
 
 
@@ -366,6 +371,17 @@ def read_electra(foreign: ForeignConfig) -> dict:
     size = foreign.get("embedding_size", 128)
     return read_bert(foreign) | dict(
         embedding_size=None if size == foreign["hidden_size"] else size
+    )
+
+
+def read_albert(foreign: ForeignConfig) -> dict:
+    foreign.require(num_hidden_groups=1, inner_group_num=1)
+    return read_bert(foreign) | dict(
+        embedding_size=foreign.get("embedding_size", 128),
+        shared_layers=True,
+        p_drop=foreign.get("hidden_dropout_prob", 0.0),
+        attention_dropout=foreign.get("attention_probs_dropout_prob", 0.0),
+        **special_ids(foreign, padding=0, start=2, end=3),
     )
 
 

@@ -149,6 +149,7 @@ KINDS = {
     ),
     "distilbert": _encoder(configs.read_distilbert, tables.distilbert),
     "electra": _encoder(configs.read_electra, tables.electra),
+    "albert": _encoder(configs.read_albert, tables.albert),
     "mpnet": _encoder(configs.read_mpnet, tables.mpnet),
     "vit": Kind(VisionTransformer, configs.read_vit, lambda config: tables.VIT),
 }

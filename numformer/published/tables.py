@@ -235,6 +235,45 @@ def electra(config) -> Table:
     return _encoder("electra", config, _ELECTRA_HEAD)
 
 
+# ALBERT (Lan et al. 2020): narrow embeddings, and the same parameters in all layers.
+_ALBERT = """
+    albert.embeddings                     input:
+        word_embeddings                   embedding                               table
+        position_embeddings               positions                               table
+        token_type_embeddings             segments                                table
+        LayerNorm                         norm                                    norm
+        position_ids                                                              constant
+
+    albert.encoder.embedding_hidden_mapping_in  input.projection                  linear
+
+    albert.encoder.albert_layer_groups.0.albert_layers.0  tower.layers.0:
+        attention.query|key|value         self_attention.sublayer.query|key|value  linear
+        attention.dense                   self_attention.sublayer.output          linear
+        attention.LayerNorm               self_attention.norm                     norm
+        ffn                               feed_forward.sublayer.inner             linear
+        ffn_output                        feed_forward.sublayer.outer             linear
+        full_layer_layer_norm             feed_forward.norm                       norm
+
+    predictions:
+        dense                             transform                               linear
+        LayerNorm                         norm                                    norm
+        decoder                           input.embedding                         table
+        decoder                           output                                  table
+        {bias}                            output.bias                             array
+        {copy}
+
+    albert.pooler.weight                                                          unused
+    albert.pooler.bias                                                            unused
+    sop_classifier.classifier.weight                                              unused
+    sop_classifier.classifier.bias                                                unused
+"""
+
+
+def albert(config) -> Table:
+    """ALBERT's table."""
+    return _with_head("albert", config, _ALBERT)
+
+
 # MPNet (Song et al. 2020): learned positions and relative ones.
 _MPNET = """
     mpnet.embeddings                      input:

@@ -270,6 +270,12 @@ CASES: dict[str, dict[str, Any]] = {
     "electra_bare": BERT
     | dict(model_type="electra", embedding_size=10, architectures=["ElectraModel"]),
     "electra_wide": BERT | dict(model_type="electra", embedding_size=16, tie_word_embeddings=False),
+    "albert": BERT
+    | dict(model_type="albert", embedding_size=8, num_hidden_layers=3, hidden_act="gelu_new"),
+    "albert_bare": BERT
+    | dict(
+        model_type="albert", embedding_size=16, architectures=["AlbertModel"], hidden_act="relu"
+    ),
     "mpnet": MPNET,
     "mpnet_bare": MPNET | dict(architectures=["MPNetModel"], num_attention_heads=4),
     "vit": VIT,

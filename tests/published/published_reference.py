@@ -62,6 +62,7 @@ MODELS = {
     "camembert": "CamembertForMaskedLM",
     "distilbert": "DistilBertForMaskedLM",
     "electra": "ElectraForMaskedLM",
+    "albert": "AlbertForMaskedLM",
     "mpnet": "MPNetForMaskedLM",
     "vit": "ViTForImageClassification",
 }
@@ -73,7 +74,7 @@ def load(folder: Path, values: dict, dtype=torch.float64):
     kind: Any = getattr(transformers, name)
     model, report = kind.from_pretrained(folder, output_loading_info=True)
     # Positions are computed; the others have no effect.
-    known = re.compile(r"embed_positions|pooler\.dense|^(cls\.predictions|lm_head)\.bias$")
+    known = re.compile(r"embed_positions|pooler\.|^(cls\.predictions|lm_head)\.bias$")
     assert all(known.search(name) for name in report["missing_keys"]), report
     assert not any(report[key] for key in ("unexpected_keys", "mismatched_keys", "error_msgs"))
     model = model.to(dtype).eval()

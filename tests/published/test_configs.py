@@ -142,6 +142,7 @@ UNSUPPORTED = {
     | dict(feed_forward_proj="gated-mish"),
     "bert": dict(position_embedding_type="relative_key", is_decoder=True)
     | dict(add_cross_attention=True, hidden_act="mish"),
+    "albert": dict(num_hidden_groups=2, inner_group_num=2),
     "vit": dict(qkv_bias=False, hidden_act="mish"),
 }
 
