@@ -12,6 +12,7 @@ from numformer.generation.parsing import Parsing
 from numformer.generation.continuation import Continuation
 from numformer.generation.infilling import Infilling
 from numformer.generation.reading import Reading
+from numformer.generation.labelling import Labelling
 
 __all__ = [
     "greedy",
@@ -31,4 +32,5 @@ __all__ = [
     "Continuation",
     "Infilling",
     "Reading",
+    "Labelling",
 ]

@@ -319,11 +319,32 @@ MASKED = "cls.predictions.", "lm_head.", "vocab_", "generator_", "predictions."
 """How the names of the arrays begin that only a model that fills holes has."""
 
 
-def _heads(foreign: ForeignConfig) -> dict:
-    """What is on top of an encoder's stack, as the names of the arrays say.
+def task_of(foreign: ForeignConfig) -> dict[str, str]:
+    """What an encoder's head does, as its architectures say; "symbols" for the usual ones."""
+    said = str(foreign.get("architectures", ""))
+    return dict(task=next((task for name, task in TASKS.items() if name in said), "symbols"))
+
+
+TASKS = {
+    "ForSequenceClassification": "texts",
+    "ForTokenClassification": "positions",
+    "ForQuestionAnswering": "spans",
+}
+"""What the heads of these architectures classify."""
+
+
+def _heads(foreign: ForeignConfig, activation: str = "tanh") -> dict:
+    """What is on top of an encoder's stack, as its architectures and the names of arrays say.
 
     Nothing in a bare model; its output then shares the embedding, as it has no weights of its own.
+    `activation` is the one in the head of a classifier of texts.
     """
+    task, classes = task_of(foreign)["task"], len(foreign.get("id2label", ["", ""]))
+    if task == "texts":
+        return dict(relations=classes, relation_activation=activation, tied=True)
+    if task != "symbols":
+        # A span has a first and a last position.
+        return dict(labels=2 if task == "spans" else classes, output_bias=True, tied=True)
     fills = not foreign.arrays or foreign.has(*MASKED)
     return dict(
         transform=fills,
@@ -333,7 +354,7 @@ def _heads(foreign: ForeignConfig) -> dict:
     )
 
 
-def read_bert(foreign: ForeignConfig) -> dict:
+def read_bert(foreign: ForeignConfig, activation: str = "tanh") -> dict:
     foreign.require(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
     return dict(
         vocabulary=foreign["vocab_size"],
@@ -349,7 +370,7 @@ def read_bert(foreign: ForeignConfig) -> dict:
         embedding_scale=False,
         embedding_norm=True,
         epsilon=foreign.get("layer_norm_eps", 1e-12),
-        **_heads(foreign),
+        **_heads(foreign, activation),
         p_drop=foreign.get("hidden_dropout_prob", 0.1),
         attention_dropout=foreign.get("attention_probs_dropout_prob", 0.1),
         **special_ids(foreign, padding=0),
@@ -369,7 +390,7 @@ def read_roberta(foreign: ForeignConfig) -> dict:
 def read_electra(foreign: ForeignConfig) -> dict:
     foreign.require(hidden_act="gelu")  # its head has no other
     size = foreign.get("embedding_size", 128)
-    return read_bert(foreign) | dict(
+    return read_bert(foreign, "gelu") | dict(
         embedding_size=None if size == foreign["hidden_size"] else size
     )
 
@@ -405,7 +426,7 @@ def read_distilbert(foreign: ForeignConfig) -> dict:
         embedding_scale=False,
         embedding_norm=True,
         epsilon=1e-12,
-        **_heads(foreign),
+        **_heads(foreign, "relu"),
         p_drop=foreign.get("dropout", 0.1),
         attention_dropout=foreign.get("attention_dropout", 0.1),
         **special_ids(foreign, padding=0),

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from numformer.errors import InputError
 from numformer.generation.continuation import Continuation
 from numformer.generation.infilling import Infilling
+from numformer.generation.labelling import Labelling
 from numformer.generation.reading import Reading
 from numformer.generation.text_pipeline import MAX_SYMBOLS, TextPipeline
 from numformer.generation.transduction import Transduction
@@ -104,13 +105,18 @@ def _infilling(folder: Path, config, settings: ForeignConfig) -> Infilling:
     return Infilling(vocabulary, hole, config.longest)
 
 
-def _reading_or_infilling(folder: Path, config, settings: ForeignConfig) -> Reading | Infilling:
-    """A text of a model without a head, or for sentence-transformers, is only read."""
+def _encoder_text(folder: Path, config, settings: ForeignConfig) -> TextPipeline:
+    """A text is labelled or filled, or it is only read, if the model has no head."""
+    if (task := configs.task_of(settings)["task"]) != "symbols":
+        vocabulary = load_tokenizer(folder, config.vocabulary, marked=True)
+        labels = settings.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})
+        names = [str(labels[str(n)]) for n in range(len(labels))]
+        return Labelling(vocabulary, min(config.longest or MAX_SYMBOLS, MAX_SYMBOLS), names, task)
     return (_infilling if config.transform else reading)(folder, config, settings)
 
 
-def _encoder(config: Callable[[ForeignConfig], dict], table: Callable[[Any], Table]) -> Kind:
-    return Kind(MaskedLanguageModel, config, table, _reading_or_infilling)
+def _encoder(config: Callable[[ForeignConfig], dict], table: Callable[..., Table]) -> Kind:
+    return Kind(MaskedLanguageModel, config, table, _encoder_text, configs.task_of)
 
 
 KINDS = {

@@ -185,12 +185,40 @@ _ROBERTA_HEAD = """
 """
 
 
-def _encoder(name: str, config, head: str, positions: str = "table") -> Table:
+# The heads of classifiers (`TASKS` in configs.py)
+_CLASSIFIER = """
+    {pooler}                              pooler                                  linear
+    {classes}                             relation                                linear
+"""
+_LABELS = """
+    {classes}                             output                                  table
+    {classes}.bias                        output.bias                             array
+"""
+
+
+def _head(task: str, pooler: str, classes: str, symbols: str) -> str:
+    """The rows of an encoder's head: those of `symbols`, or those of a classifier."""
+    if task == "texts":
+        return _CLASSIFIER.format(pooler=pooler, classes=classes)
+    return {
+        "symbols": symbols,
+        "positions": _LABELS.format(classes="classifier"),
+        "spans": _LABELS.format(classes="qa_outputs"),
+    }[task]
+
+
+OUT = "classifier.dense", "classifier.out_proj"
+"""The two matrices of the head of a RoBERTa that classifies texts, and of others."""
+
+
+def _encoder(
+    name: str, config, head: str, positions: str = "table", related: bool = False
+) -> Table:
     """The table of an encoder with the names of BERT's parts, whose arrays begin with `name`.
 
-    Without a classifier of how two segments relate, the pooler is unused.
+    Unless two segments are `related` by a classifier, the pooler is unused.
     """
-    pooler = (_POOLER if config.relations else _UNUSED).format(name=name)
+    pooler = (_POOLER if related else _UNUSED).format(name=name)
     text = _ENCODER.format(name=name, pooler=pooler, positions=positions)
     return _with_head(name, config, text + head)
 
@@ -201,23 +229,28 @@ def _with_head(name: str, config, text: str) -> Table:
     if not config.tied:  # an output with weights of its own has a bias of its own, too
         bias, copy = "decoder.bias", "bias                              unused"
     text = text.format(bias=bias, copy=copy)
-    return Table(text, optional=f"{name}.", bare=not config.transform)
+    has_head = config.transform or config.relations or config.labels
+    return Table(text, optional=f"{name}.", bare=not has_head)
 
 
-def bert(config) -> Table:
+def bert(config, task: str = "symbols") -> Table:
     """BERT's table."""
-    return _encoder("bert", config, _BERT_HEAD)
+    head = _head(task, "bert.pooler.dense", "classifier", _BERT_HEAD)
+    related = task == "symbols" and config.relations
+    return _encoder("bert", config, head, related=related)
 
 
-def roberta(config) -> Table:
+def roberta(config, task: str = "symbols") -> Table:
     """The table of RoBERTa and its kin."""
-    return _encoder("roberta", config, _ROBERTA_HEAD, "table, after padding")
+    head = _head(task, *OUT, _ROBERTA_HEAD)
+    return _encoder("roberta", config, head, "table, after padding")
 
 
 # ELECTRA (Clark et al. 2020): narrow embeddings; its generator fills holes.
-_ELECTRA_HEAD = """
+_ELECTRA = """
     electra.embeddings_project            input.projection                        linear
-
+"""
+_ELECTRA_HEAD = """
     generator_predictions.dense           transform                               linear
     generator_predictions.LayerNorm       norm                                    norm
     generator_lm_head                     input.embedding                         table
@@ -230,9 +263,9 @@ _ELECTRA_HEAD = """
 """
 
 
-def electra(config) -> Table:
+def electra(config, task: str = "symbols") -> Table:
     """ELECTRA's table; what its discriminator has besides is unused."""
-    return _encoder("electra", config, _ELECTRA_HEAD)
+    return _encoder("electra", config, _ELECTRA + _head(task, *OUT, _ELECTRA_HEAD))
 
 
 # ALBERT (Lan et al. 2020): narrow embeddings, and the same parameters in all layers.
@@ -254,6 +287,12 @@ _ALBERT = """
         ffn_output                        feed_forward.sublayer.outer             linear
         full_layer_layer_norm             feed_forward.norm                       norm
 
+    albert.pooler.weight                                                          unused
+    albert.pooler.bias                                                            unused
+    sop_classifier.classifier.weight                                              unused
+    sop_classifier.classifier.bias                                                unused
+"""
+_ALBERT_HEAD = """
     predictions:
         dense                             transform                               linear
         LayerNorm                         norm                                    norm
@@ -261,17 +300,13 @@ _ALBERT = """
         decoder                           output                                  table
         {bias}                            output.bias                             array
         {copy}
-
-    albert.pooler.weight                                                          unused
-    albert.pooler.bias                                                            unused
-    sop_classifier.classifier.weight                                              unused
-    sop_classifier.classifier.bias                                                unused
 """
 
 
-def albert(config) -> Table:
+def albert(config, task: str = "symbols") -> Table:
     """ALBERT's table."""
-    return _with_head("albert", config, _ALBERT)
+    head = _head(task, "albert.pooler", "classifier", _ALBERT_HEAD)
+    return _with_head("albert", config, _ALBERT + head)
 
 
 # MPNet (Song et al. 2020): learned positions and relative ones.
@@ -298,9 +333,9 @@ _MPNET = """
 """
 
 
-def mpnet(config) -> Table:
+def mpnet(config, task: str = "symbols") -> Table:
     """MPNet's table."""
-    return _with_head("mpnet", config, _MPNET + _ROBERTA_HEAD)
+    return _with_head("mpnet", config, _MPNET + _head(task, *OUT, _ROBERTA_HEAD))
 
 
 # DistilBERT (Sanh et al. 2019): BERT without segments and pooler.
@@ -317,7 +352,8 @@ _DISTILBERT = """
         sa_layer_norm                     self_attention.norm                     norm
         ffn.lin1|lin2                     feed_forward.sublayer.inner|outer       linear
         output_layer_norm                 feed_forward.norm                       norm
-
+"""
+_DISTILBERT_HEAD = """
     vocab_transform                       transform                               linear
     vocab_layer_norm                      norm                                    norm
     vocab_projector                       input.embedding                         table
@@ -326,9 +362,10 @@ _DISTILBERT = """
 """
 
 
-def distilbert(config) -> Table:
+def distilbert(config, task: str = "symbols") -> Table:
     """DistilBERT's table."""
-    return _with_head("distilbert", config, _DISTILBERT)
+    head = _head(task, "pre_classifier", "classifier", _DISTILBERT_HEAD)
+    return _with_head("distilbert", config, _DISTILBERT + head)
 
 
 # ViT (Dosovitskiy et al. 2021): an encoder of the patches of an image.

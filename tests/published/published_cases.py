@@ -283,6 +283,23 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+CLASSIFIERS: dict[str, dict[str, Any]] = {
+    "Bert": BERT,
+    "Roberta": ROBERTA,
+    "DistilBert": DISTILBERT,
+    "Electra": CASES["electra"],
+    "Albert": CASES["albert"],
+    "MPNet": MPNET,
+}
+LABELS = dict(id2label={str(n): f"label {n}" for n in range(3)})
+CASES |= {
+    f"{values['model_type']}_for_{task}": values
+    | dict(architectures=[f"{name}For{task}"])
+    | ({} if task == "QuestionAnswering" else LABELS)
+    for name, values in CLASSIFIERS.items()
+    for task in ("SequenceClassification", "TokenClassification", "QuestionAnswering")
+}
+
 HEADS = {
     "Model": ["embeddings.word_embeddings.weight"],
     "ForPreTraining": ["cls.predictions.bias", "cls.seq_relationship.weight"],
@@ -338,6 +355,9 @@ class RandomModel:
             places = nf.Places(self.foreign_inputs["attention_mask"] == 1)
             backward = lambda d: model.input.backward(model.tower.backward(d))  # noqa: E731
             return {"logits": (lambda: model.hidden(ids, places, segments), backward)}
+        if "ForSequence" in str(self.values.get("architectures")):
+            logits = lambda: model.relation_logits(*self.inputs[::2])  # noqa: E731
+            return {"logits": (logits, model.relation_logits_backward)}
         heads = {"logits": (lambda: model.forward(*self.inputs), model.backward)}
         if self.has_relations:
             related = lambda: model.relation_logits(*self.inputs[::2])  # noqa: E731

@@ -136,6 +136,8 @@ def results(example: RandomModel, folder: Path, dtype=np.float64) -> dict[str, n
         names["logits"] = "last_hidden_state"
     if example.has_relations:
         names["logits"] = "prediction_logits"
+    if "start_logits" in outputs:
+        outputs["logits"] = torch.stack([outputs["start_logits"], outputs["end_logits"]], -1)
     tensors = {name: outputs[names[name]] for name in example.upstream}
     upstream = [torch.from_numpy(array).to(dtype) for array in example.upstream.values()]
     torch.autograd.backward([*tensors.values()], upstream)

@@ -104,9 +104,9 @@ def llama(folder: Path) -> Path:
     return gpt2(folder, LLAMA | dict(max_position_embeddings=64))
 
 
-def bert(folder: Path) -> Path:
+def bert(folder: Path, changes: dict | None = None) -> Path:
     tokenizer = word_pieces(120)
-    values = BERT | dict(vocab_size=tokenizer.get_vocab_size())
+    values = BERT | dict(vocab_size=tokenizer.get_vocab_size()) | (changes or {})
     RandomModel("bert", values, np.float32).save(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
     return folder
