@@ -145,7 +145,7 @@ def _read_encoder_decoder(foreign: ForeignConfig, choices: dict, **ids: int) -> 
         p_drop=foreign.get("dropout", 0.1),
         attention_dropout=foreign.get("attention_dropout", 0.0),
         activation_dropout=foreign.get("activation_dropout", 0.0),
-        **special_ids(foreign, **ids),
+        **special_ids(foreign, (), **ids),
         **choices,
     )
 
@@ -435,11 +435,12 @@ def read_distilbert(foreign: ForeignConfig) -> dict:
 
 def read_vit(foreign: ForeignConfig) -> dict:
     foreign.require(qkv_bias=True)
+    is_bare = bool(foreign.arrays) and not foreign.has("classifier.")
     return dict(
         height=foreign["image_size"],
         width=foreign["image_size"],
         channels=foreign.get("num_channels", 3),
-        classes=len(foreign.get("id2label", ["", ""])),
+        classes=None if is_bare else len(foreign.get("id2label", ["", ""])),
         patch=foreign["patch_size"],
         d_model=foreign["hidden_size"],
         d_ff=foreign["intermediate_size"],

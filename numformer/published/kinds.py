@@ -69,7 +69,7 @@ def _marian_text(folder: Path, config, settings: ForeignConfig) -> Transduction:
 
 def _one_vocabulary_text(folder: Path, config, settings: ForeignConfig) -> Transduction:
     vocabulary = load_tokenizer(folder, config.source_vocabulary, marked=False)
-    if vocabulary.closing not in ([], vocabulary.decode([config.end_id])):
+    if len(vocabulary.closing) > 1:
         raise InputError(
             "the tokenizer of an encoder-decoder puts only the end symbol after a text",
             f"{' '.join(vocabulary.closing)} in {folder}",
@@ -157,7 +157,7 @@ KINDS = {
     "electra": _encoder(configs.read_electra, tables.electra),
     "albert": _encoder(configs.read_albert, tables.albert),
     "mpnet": _encoder(configs.read_mpnet, tables.mpnet),
-    "vit": Kind(VisionTransformer, configs.read_vit, lambda config: tables.VIT),
+    "vit": Kind(VisionTransformer, configs.read_vit, tables.vit),
 }
 """The kinds by the model_type of a config.json."""
 
@@ -170,6 +170,10 @@ def kind_of(values: Mapping[str, Any]) -> Kind:
 
 REFUSED = {
     "gemma3": "It also reads pictures. Name the folder of its text model (gemma3_text).",
+    "clip": "It is two models, of texts and of pictures. Name the folder of another model.",
+    "deit": "It has two tokens and two heads. Name the folder of a ViT.",
+    "dinov2": "It stretches its positions to each picture. Name the folder of a ViT.",
+    "beit": "Its positions are distances between patches. Name the folder of a ViT.",
     "mpt": "Its norms have no shift, unlike LayerNorm. Name the folder of another model.",
 }
 """Why other kinds are not supported, by their model_type, and what to do."""

@@ -369,8 +369,7 @@ def distilbert(config, task: str = "symbols") -> Table:
 
 
 # ViT (Dosovitskiy et al. 2021): an encoder of the patches of an image.
-VIT = Table(
-    """
+_VIT = """
     vit.embeddings:
         patch_embeddings.projection       embedding                               patches
         cls_token                         token.token                             array (1, 1, D)
@@ -386,6 +385,11 @@ VIT = Table(
 
     vit.layernorm                         tower.norm                              norm
     classifier                            output                                  linear
-""",
-    optional="vit.",
-)
+    vit.pooler.dense.weight                                                       unused
+    vit.pooler.dense.bias                                                         unused
+"""
+
+
+def vit(config) -> Table:
+    """ViT's table."""
+    return Table(_VIT, optional="vit.", bare=config.classes is None)

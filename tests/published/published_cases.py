@@ -279,6 +279,7 @@ CASES: dict[str, dict[str, Any]] = {
     "mpnet": MPNET,
     "mpnet_bare": MPNET | dict(architectures=["MPNetModel"], num_attention_heads=4),
     "vit": VIT,
+    "vit_bare": VIT | dict(architectures=["ViTModel"]),
     "vit_grey": VIT | dict(num_channels=1, patch_size=6, layer_norm_eps=1e-3),
 }
 
@@ -350,6 +351,9 @@ class RandomModel:
     def heads(self) -> dict[str, tuple[Callable, Callable]]:
         """The functions that compute the outputs, and the backward of each."""
         model = self.model
+        if self.is_bare and isinstance(model, nf.VisionTransformer):
+            hidden = lambda: model.hidden(*self.inputs)  # noqa: E731
+            return {"logits": (hidden, model.hidden_backward)}
         if self.is_bare:
             ids, _, segments = self.inputs
             places = nf.Places(self.foreign_inputs["attention_mask"] == 1)

@@ -194,7 +194,7 @@ def _saved_names(model) -> dict[str, str]:
     if hasattr(model, "gpt_neox"):
         return {"lm_head.weight": "embed_out.weight"}
     return {
-        name: name.replace("vit.layers.", "vit.encoder.layer.")
+        name: name.replace("layers.", "encoder.layer.")
         .replace("attention.q_proj", "attention.attention.query")
         .replace("attention.k_proj", "attention.attention.key")
         .replace("attention.v_proj", "attention.attention.value")
@@ -202,7 +202,7 @@ def _saved_names(model) -> dict[str, str]:
         .replace("mlp.fc1", "intermediate.dense")
         .replace("mlp.fc2", "output.dense")
         for name, _ in model.named_parameters()
-        if name.startswith("vit.layers.")
+        if name.startswith(("vit.layers.", "layers.")) and type(model).__name__.startswith("ViT")
     }
 
 

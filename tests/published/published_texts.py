@@ -148,6 +148,6 @@ def marian_of_two(folder: Path) -> Path:
     return folder
 
 
-def vit(folder: Path) -> Path:
-    values = VIT | dict(id2label={str(n): f"thing {n}" for n in range(5)})
+def vit(folder: Path, **changes) -> Path:
+    values = VIT | changes | dict(id2label={str(n): f"thing {n}" for n in range(5)})
     return RandomModel("vit", values, np.float32).save(folder)

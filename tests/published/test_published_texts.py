@@ -243,6 +243,13 @@ def test_a_script_refuses_a_model_for_another(page, kind, says, tmp_path, call):
     assert (code, out, len(err)) == (2, [], 1) and says in err[0]
 
 
+def test_a_vit_without_a_head_names_no_pictures(tmp_path, call):
+    folder = published_texts.vit(tmp_path, architectures=["ViTModel"])
+    assert model_of_run(folder)[0].forward(np.zeros((2, 12, 12, 3), np.float32)).shape == (2, 16)
+    code, out, err = call(images.main, f"--run {folder} --input no.png")
+    assert (code, out) == (2, []) and "names a model that classifies images" in err[0]
+
+
 @pytest.mark.filterwarnings("always:.* sets no_repeat_ngram_size")
 def test_settings_of_generation_are_read_or_warned_of(tmp_path, call):
     """End ids and lengths of generation_config.json; unsupported ones are named in one line."""
