@@ -343,8 +343,7 @@ def _heads(foreign: ForeignConfig, activation: str = "tanh") -> dict:
     if task == "texts":
         return dict(relations=classes, relation_activation=activation, tied=True)
     if task != "symbols":
-        # A span has a first and a last position.
-        return dict(labels=2 if task == "spans" else classes, output_bias=True, tied=True)
+        return dict(labels=classes, output_bias=True, tied=True)
     fills = not foreign.arrays or foreign.has(*MASKED)
     return dict(
         transform=fills,

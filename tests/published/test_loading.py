@@ -79,6 +79,17 @@ def test_an_array_that_is_missing_is_named(case, name, words, tmp_path, complain
     assert words in complaint(load_published, folder)
 
 
+def test_a_bart_may_lack_the_biases_of_its_logits(tmp_path):
+    """As those that were published without a head, whose names have no prefix."""
+    example = RandomModel("bart", CASES["bart"], np.float32)
+    folder = change(example.save(tmp_path), removed=("final_logits_bias",))
+    path = folder / "model.safetensors"
+    save_file({n.removeprefix("model."): array for n, array in load_file(path).items()}, path)
+    state, expected = load_published(folder)[0].state_dict(), example.model.state_dict()
+    assert expected.keys() - state.keys() == {"output.bias"}
+    assert all(np.allclose(array, expected[name]) for name, array in state.items())
+
+
 LAYER = "tower.layers.0"
 
 
