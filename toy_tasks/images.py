@@ -304,7 +304,8 @@ def name_pictures(options: argparse.Namespace, model, metadata: dict) -> int:
     """Print a published model's class for each picture of --input; returns the exit code."""
     config, preprocessor = metadata["published"], metadata.get("pictures", {})
     names = config.get("id2label")
-    if not isinstance(model, VisionTransformer) or not isinstance(names, dict):
+    classes = getattr(model.config, "classes", None)  # none without a head
+    if not classes or not isinstance(names, dict):
         rule, fix = "--run names a model that classifies images", "Name the folder of a ViT."
         raise InputError(rule, f"{options.run}, a {config.get('model_type')}", fix)
     if options.data:

@@ -63,6 +63,13 @@ config = MaskedLanguageModel.Config(vocabulary=len(letters), **sizes)
 pipeline = Infilling(letters, hole="_", context=16)
 print(pipeline.write(MaskedLanguageModel(config), [["a", "_", "c"]]))
 
+# %% Labelling
+classifier = MaskedLanguageModel(
+    MaskedLanguageModel.Config(vocabulary=len(letters), relations=2, **sizes)
+)
+pipeline = Labelling(letters, context=16, labels=["word", "name"])
+print(pipeline.write(classifier, [["a", "b"]]))
+
 # %% Reading
 config = MaskedLanguageModel.Config(vocabulary=len(letters), **sizes)
 trained = Trained(MaskedLanguageModel(config), Reading(letters, context=16), {})

@@ -82,6 +82,11 @@ class Tokenizer(PublishedVocabulary):
             tokens.pop()
         return tokens
 
+    @property
+    def closing(self) -> list[str]:
+        """The marks after a text that `split` leaves out."""
+        return self._tokenizer.encode("a").tokens[len(self.split("a")) :]
+
     def shorten(self, text: str, longest: int) -> list[str]:
         """Return the first symbols of a text, at most `longest`, the marks among them."""
         marks = self._tokenizer.num_special_tokens_to_add(False) * bool(self.marked)

@@ -13,6 +13,7 @@ from numformer.generation.continuation import Continuation
 from numformer.generation.infilling import Infilling
 from numformer.generation.reading import Reading
 from numformer.generation.listening import Listening
+from numformer.generation.labelling import Labelling
 
 __all__ = [
     "greedy",
@@ -33,4 +34,5 @@ __all__ = [
     "Infilling",
     "Reading",
     "Listening",
+    "Labelling",
 ]

@@ -11,6 +11,7 @@ from numformer.data.tokenizers import published_vocabulary
 from numformer.errors import InputError
 from numformer.generation.continuation import Continuation
 from numformer.generation.infilling import Infilling
+from numformer.generation.labelling import Labelling
 from numformer.generation.listening import Listening
 from numformer.generation.parsing import Parsing
 from numformer.generation.reading import Reading
@@ -20,7 +21,10 @@ from numformer.generation.translation import Translation
 
 PIPELINES: dict[str, Callable[..., TextPipeline]] = {
     kind.__name__.lower(): kind
-    for kind in (Transduction, Translation, Parsing, Continuation, Infilling, Reading, Listening)
+    for kind in (
+        *(Transduction, Translation, Parsing, Continuation),
+        *(Infilling, Reading, Labelling, Listening),
+    )
 }
 
 

@@ -1,4 +1,6 @@
-"""Alternatives to the paper's position encodings: sinusoids in another order, or no encodings."""
+"""Alternatives to the paper's position encodings: other sinusoids, or no encodings."""
+
+import math
 
 import numpy as np
 
@@ -14,6 +16,20 @@ def sinusoidal_halves_table(length: int, d_model: int, xp=np):
     """
     table = sinusoidal_table(length, d_model, xp)
     return xp.concatenate([table[:, ::2], table[:, 1::2]], axis=-1)
+
+
+def sinusoidal_fairseq_table(length: int, d_model: int, xp=np):
+    """Return the table PE (length, D) of fairseq (Ott et al. 2019), used by M2M100 and NLLB.
+
+    PE(pos, j) = sin((pos + 2) w_j), PE(pos, h + j) = cos((pos + 2) w_j) with h = floor(D / 2) and
+    w_j = 10000^(-j / (h - 1)); an odd D has a last column of zeros. Position 0 is the third of a
+    table whose first two rows belong to other symbols.
+    """
+    half = d_model // 2
+    rates = xp.exp(xp.arange(half) * (-math.log(10000) / max(half - 1, 1)))
+    angle = (xp.arange(length)[:, None] + 2) * rates
+    odd = xp.zeros((length, d_model - 2 * half))
+    return xp.concatenate([xp.sin(angle), xp.cos(angle), odd], axis=-1)
 
 
 class NoPositions(Layer):

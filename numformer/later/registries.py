@@ -17,7 +17,11 @@ from numformer.later.feed_forward import DenseFeedForward
 from numformer.later.mixers.attention import AttentionMixer
 from numformer.later.mixers.linear_attention import LinearAttention
 from numformer.later.mixers.state_space import StateSpace
-from numformer.later.positions import NoPositions, sinusoidal_halves_table
+from numformer.later.positions import (
+    NoPositions,
+    sinusoidal_fairseq_table,
+    sinusoidal_halves_table,
+)
 from numformer.later.rms_norm import RMSNorm
 from numformer.layer import Layer
 from numformer.paper.attention import ScaledDotProductAttention
@@ -42,6 +46,7 @@ FEED_FORWARDS: dict[str, Any] = {"dense": DenseFeedForward, "experts": MixtureOf
 POSITIONS: dict[str, Callable[..., Layer]] = {
     **PAPER_POSITIONS,
     "sinusoidal_halves": lambda *sizes: SinusoidalPositions(sinusoidal_halves_table),
+    "sinusoidal_fairseq": lambda *sizes: SinusoidalPositions(sinusoidal_fairseq_table),
     "sinusoidal_rotary": lambda *sizes: SinusoidalPositions(),
     **dict.fromkeys(["rotary", "alibi", "none"], lambda *sizes: NoPositions()),
 }

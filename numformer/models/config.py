@@ -54,6 +54,14 @@ OWN_SETTINGS = settings_classes(
 )
 
 
+def share_parameters(layer: Layer, first: Layer) -> None:
+    """Replace the parameters of a layer by those of `first`, which has the same parts."""
+    for part, first_part in zip(layer.layers_within(), first.layers_within(), strict=True):
+        for name, value in vars(first_part).items():
+            if isinstance(value, Parameter):
+                setattr(part, name, value)
+
+
 def attention_mixers() -> set[str]:
     """Return the names of the mixers that are attention."""
     return {name for name, mixer in MIXERS.items() if isinstance(mixer, AttentionMixer)}
@@ -87,6 +95,8 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
     has_cross_attention: ClassVar[bool] = False
     embedding_size: ClassVar[int | None] = None
     """The width of the embeddings if a matrix maps them to d_model; None if they have d_model."""
+    shared_layers: ClassVar[bool] = False
+    """Whether all layers of a stack have the same parameters."""
 
     mixers: tuple[str, ...] = fields.choices(
         "attention",
@@ -356,6 +366,8 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
     def _stack(self, layers: Iterable[Any]) -> list[Layer]:
         """Let mixers share parameters, wrap layers if `checkpointing` is on, and return them."""
         layers = list(layers)
+        for layer in layers[1:] if self.shared_layers else ():
+            share_parameters(layer, layers[0])
         first: dict[Any, Any] = {}  # registry entry -> its first mixer in the stack
         for number, layer in enumerate(layers):
             entry, mixer = self.choice("mixers", number), layer.self_attention.sublayer
@@ -416,7 +428,8 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
 
         entries = [layer_entries(n) for n in range(self.period)]
         positions: Any = self.longest if self.positions == "learned" else 0
-        rounds, rest = divmod(self.layers, self.period)  # no loop over `layers`: it may be huge
+        count = 1 if self.shared_layers else self.layers
+        rounds, rest = divmod(count, self.period)  # no loop over `layers`: it may be huge
         return rounds * sum(entries) + sum(entries[:rest]) + self.embedding_width * positions
 
     @property

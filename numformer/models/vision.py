@@ -2,6 +2,7 @@
 
 import dataclasses
 from dataclasses import MISSING, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -26,13 +27,14 @@ SYMBOL_SETTINGS |= {"padding_id", "start_id", "end_id", "unwritten", "other_ends
 class Config(TowerConfig):
     """The config of a vision Transformer. Raises InputError for values that do not fit together.
 
-    The task determines the size and channels of the images and the number of classes.
+    The task determines the size and channels of the images and the number of classes; a model
+    without classes has no head.
     """
 
     height: int = settings.size(MISSING, "")
     width: int = settings.size(MISSING, "")
     channels: int = settings.size(MISSING, "")
-    classes: int = settings.size(MISSING, "")
+    classes: int | None = fields.without_flag(settings.size(None, "number of classes"))
     patch: int = settings.size(2, "height and width of a patch; each patch is one position")
     positions: str = settings.choice("learned", POSITIONS, "how positions are encoded")
     attention_function: str = settings.choice(
@@ -78,7 +80,7 @@ class Config(TowerConfig):
     @property
     def least_parameters(self) -> int:
         """A lower bound on the number of parameters: the entries of the matrices."""
-        symbols = self.patch**2 * self.channels + self.classes
+        symbols = self.patch**2 * self.channels + (self.classes or 0)
         return self.entries() + self.d_model * symbols
 
 
@@ -87,6 +89,8 @@ _Config = Config  # because the model below has a class attribute `Config`
 
 class VisionTransformer(Model):
     """images (B, height, width[, C]), floating-point -> logits (B, classes).
+
+    Without `classes` in the config there is no head: the result is the vector (B, D) at the token.
 
     A linear map turns each patch into a vector. A trained token precedes the patches; the stack's
     output at the token gives the logits. Images may be on the host and of any floating-point dtype:
@@ -107,17 +111,30 @@ class VisionTransformer(Model):
         self.dropout = Dropout(config.p_drop)
         self.tower = config.encoder(rng)
         self.pick = Pick()
-        self.output = Linear(config.d_model, config.classes, rng)
+        classes = config.classes
+        self.output: Any = Linear(config.d_model, classes, rng) if classes else None
 
     def forward(self, images: Array) -> Array:
-        x = self.patches.forward(self._images(images))
-        x = self.token.forward(self.embedding.forward(x))
-        x = self.tower.forward(self.dropout.forward(self.positions.forward(x)))
+        x = self.hidden(images)
         first = np.arange(len(x)) * self.config.length  # the class token of each image
-        return self.output.forward(self.pick.forward(x, first))
+        x = self.pick.forward(x, first)
+        return self.output.forward(x) if self.output else x
 
     def backward(self, dlogits: Array) -> Array:
-        dx = self.tower.backward(self.pick.backward(self.output.backward(dlogits)))
+        dx = self.output.backward(dlogits) if self.output else dlogits
+        return self.hidden_backward(self.pick.backward(dx))
+
+    def hidden(self, images: Array) -> Array:  # type: ignore[override]
+        """images (B, height, width[, C]) -> the stack's output (B, 1 + N, D), the token first.
+
+        `hidden_backward` takes its gradient and returns dimages.
+        """
+        x = self.patches.forward(self._images(images))
+        x = self.token.forward(self.embedding.forward(x))
+        return self.tower.forward(self.dropout.forward(self.positions.forward(x)))
+
+    def hidden_backward(self, dx: Array) -> Array:
+        dx = self.tower.backward(dx)
         dx = self.token.backward(self.positions.backward(self.dropout.backward(dx)))
         return self.patches.backward(self.embedding.backward(dx))
 
@@ -127,7 +144,7 @@ class VisionTransformer(Model):
         return self.forward(images), labels
 
     def _require_labels(self, labels):
-        classes, is_array = self.config.classes, isinstance(labels, np.ndarray)
+        classes, is_array = self.config.classes or 0, isinstance(labels, np.ndarray)
         fits = is_array and labels.dtype.kind in "iu" and labels.ndim == 1 and labels.size > 0
         if not fits or labels.min() < 0 or labels.max() >= classes:
             kind = f"shape {labels.shape}, {labels.dtype}" if is_array else type(labels).__name__

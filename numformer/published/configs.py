@@ -1,6 +1,6 @@
 """Converts the config.json of a published model into a config of ours, and back."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from numformer.errors import InputError
@@ -83,10 +83,12 @@ def special_ids(foreign: ForeignConfig, unwritten: Iterable[int] = (), **default
     ends = end_ids(foreign, defaults.get("end"))
     banned = [word[0] for word in foreign.get("bad_words_ids", []) if len(word) == 1]
     banned = [n for n in banned if n not in ends] + foreign.get("suppress_tokens", [])
-    start = foreign.values.get("bos_token_id", defaults.get("start"))
+    start = foreign.get("decoder_start_token_id", defaults.get("decoder_start"))
+    if start is None:
+        start = foreign.values.get("bos_token_id", defaults.get("start"))
     return dict(
         padding_id=foreign.get("pad_token_id", defaults.get("padding")),
-        start_id=foreign.get("decoder_start_token_id", start),
+        start_id=start,
         end_id=next(iter(ends), None),
         unwritten=tuple(sorted({*unwritten, *banned})),
         other_ends=tuple(ends[1:]),
@@ -108,9 +110,21 @@ def with_generation_ids(
 
 
 def read_marian(foreign: ForeignConfig) -> dict:
-    foreign.require(normalize_before=False, normalize_embedding=False, add_final_layer_norm=False)
+    # A translation starts with padding, unless the config says otherwise.
+    padding, sinusoids = foreign["pad_token_id"], dict(positions="sinusoidal_halves")
+    ours = _read_encoder_decoder(foreign, sinusoids, decoder_start=padding, end=0)
+    return ours | dict(unwritten=special_ids(foreign, [padding])["unwritten"])
+
+
+def _read_encoder_decoder(foreign: ForeignConfig, choices: dict, **ids: int) -> dict:
+    """Marian and its kin. `choices` are those in which they differ, `ids` their default ids."""
+    pre, learned = choices.get("norm") == "pre", choices["positions"] == "learned"
+    foreign.require(normalize_before=pre, add_final_layer_norm=pre)
+    foreign.require(normalize_embedding=choices.get("embedding_norm", False))
     heads = foreign.common("encoder_attention_heads", "decoder_attention_heads")
-    foreign.require(static_position_embeddings=True, num_attention_heads=heads)
+    foreign.require(static_position_embeddings=not learned, num_attention_heads=heads)
+    if learned:
+        choices = choices | dict(max_length=foreign["max_position_embeddings"])
     shared = foreign.get("share_encoder_decoder_embeddings", True)
     tied = foreign.get("tie_word_embeddings", True)
     if shared:
@@ -127,16 +141,38 @@ def read_marian(foreign: ForeignConfig) -> dict:
         decoder_layers=foreign["decoder_layers"],
         activation=foreign.choice("activation_function", ACTIVATIONS),
         attention_bias=True,
-        output_bias=True,
-        positions="sinusoidal_halves",
+        # Some BARTs are published without their biases of the logits, which are zero.
+        output_bias=not foreign.arrays or foreign.has("final_logits_bias"),
         embedding_scale=foreign.get("scale_embedding", False),
         p_drop=foreign.get("dropout", 0.1),
         attention_dropout=foreign.get("attention_dropout", 0.0),
         activation_dropout=foreign.get("activation_dropout", 0.0),
-        # A translation starts with padding, unless the config says otherwise.
-        **special_ids(foreign, [foreign["pad_token_id"]], end=0)
-        | {"start_id": foreign.get("decoder_start_token_id", foreign["pad_token_id"])},
+        **special_ids(foreign, (), **ids),
+        **choices,
     )
+
+
+def read_bart(foreign: ForeignConfig) -> dict:
+    learned = dict(positions="learned", embedding_norm=True)
+    return _read_encoder_decoder(foreign, learned, padding=1, decoder_start=2, end=2)
+
+
+def read_mbart(foreign: ForeignConfig) -> dict:
+    learned = dict(positions="learned", embedding_norm=True, norm="pre")
+    return _read_encoder_decoder(foreign, learned, padding=1, start=0, end=2)
+
+
+def read_pegasus(foreign: ForeignConfig) -> dict:
+    sinusoids = dict(positions="sinusoidal_halves", norm="pre")
+    return _read_encoder_decoder(foreign, sinusoids, padding=0, decoder_start=0, end=1)
+
+
+def read_m2m_100(foreign: ForeignConfig) -> dict:
+    foreign.require(pad_token_id=1)  # whose positions come before those of symbols
+    sinusoids = dict(positions="sinusoidal_fairseq", norm="pre")
+    ours = _read_encoder_decoder(foreign, sinusoids, padding=1, decoder_start=2, end=2)
+    scale, p_drop = foreign.get("scale_embedding", True), foreign.get("attention_dropout", 0.1)
+    return ours | dict(output_bias=False, embedding_scale=scale, attention_dropout=p_drop)
 
 
 def write_marian(config) -> dict:
@@ -248,11 +284,15 @@ def t5_factors(foreign: ForeignConfig) -> dict:
 
 
 def read_t5(foreign: ForeignConfig) -> dict:
+    return _read_t5(foreign, "relu", t5_factors(foreign)["scaled"])
+
+
+def _read_t5(foreign: ForeignConfig, inner: str, tied: bool) -> dict:
+    """T5 and its kin; `inner` is the default of the feed-forward network."""
     foreign.require(is_decoder=False)
-    without_head = bool(foreign.arrays) and not foreign.has("lm_head.")
-    tied = t5_factors(foreign)["scaled"] or without_head
+    tied = tied or (bool(foreign.arrays) and not foreign.has("lm_head."))
     size = foreign["vocab_size"]
-    inner = foreign.get("feed_forward_proj", "relu")
+    inner = foreign.get("feed_forward_proj", inner)
     gated = inner.startswith("gated-")
     # "gated-gelu" means the approximation by tanh.
     dense = "gelu_new" if inner == "gated-gelu" else inner.removeprefix("gated-")
@@ -284,20 +324,60 @@ def read_t5(foreign: ForeignConfig) -> dict:
         p_drop=foreign.get("dropout_rate", 0.1),
         attention_dropout=foreign.get("dropout_rate", 0.1),
         activation_dropout=foreign.get("dropout_rate", 0.1),
-        **special_ids(foreign, padding=0, end=1)
-        | {"start_id": foreign.get("decoder_start_token_id", foreign.get("pad_token_id", 0))},
+        **special_ids(foreign, padding=0, decoder_start=foreign.get("pad_token_id", 0), end=1),
     )
 
 
-MASKED = "cls.predictions.", "lm_head.", "vocab_", "generator_"
+def read_mt5(foreign: ForeignConfig) -> dict:
+    # Whatever a file says, the output has its own weights, and the logits no factor.
+    return _read_t5(foreign, "gated-gelu", tied=False)
+
+
+def read_umt5(foreign: ForeignConfig) -> dict:
+    return _read_t5(foreign, "gated-gelu", t5_factors(foreign)["scaled"]) | dict(own_distances=True)
+
+
+def encoder_of(read: Callable[[ForeignConfig], dict]) -> Callable[[ForeignConfig], dict]:
+    """Return the reading of the encoder alone, given that of an encoder-decoder."""
+
+    def read_encoder(foreign: ForeignConfig) -> dict:
+        ours = read(foreign)
+        vocabulary = dict(vocabulary=ours.pop("source_vocabulary"))
+        pairs = "target_vocabulary", "tying", "decoder_layers"
+        return vocabulary | {n: value for n, value in ours.items() if n not in pairs}
+
+    return read_encoder
+
+
+MASKED = "cls.predictions.", "lm_head.", "vocab_", "generator_", "predictions."
 """How the names of the arrays begin that only a model that fills holes has."""
 
 
-def _heads(foreign: ForeignConfig) -> dict:
-    """What is on top of an encoder's stack, as the names of the arrays say.
+def task_of(foreign: ForeignConfig) -> dict[str, str]:
+    """What an encoder's head does, as its architectures say; "symbols" for the usual ones."""
+    said = str(foreign.get("architectures", ""))
+    return dict(task=next((task for name, task in TASKS.items() if name in said), "symbols"))
+
+
+TASKS = {
+    "ForSequenceClassification": "texts",
+    "ForTokenClassification": "positions",
+    "ForQuestionAnswering": "spans",
+}
+"""What the heads of these architectures classify."""
+
+
+def _heads(foreign: ForeignConfig, activation: str = "tanh") -> dict:
+    """What is on top of an encoder's stack, as its architectures and the names of arrays say.
 
     Nothing in a bare model; its output then shares the embedding, as it has no weights of its own.
+    `activation` is the one in the head of a classifier of texts.
     """
+    task, classes = task_of(foreign)["task"], len(foreign.get("id2label", ["", ""]))
+    if task == "texts":
+        return dict(relations=classes, relation_activation=activation, tied=True)
+    if task != "symbols":
+        return dict(labels=classes, output_bias=True, tied=True)
     fills = not foreign.arrays or foreign.has(*MASKED)
     return dict(
         transform=fills,
@@ -307,7 +387,7 @@ def _heads(foreign: ForeignConfig) -> dict:
     )
 
 
-def read_bert(foreign: ForeignConfig) -> dict:
+def read_bert(foreign: ForeignConfig, activation: str = "tanh") -> dict:
     foreign.require(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
     return dict(
         vocabulary=foreign["vocab_size"],
@@ -323,7 +403,7 @@ def read_bert(foreign: ForeignConfig) -> dict:
         embedding_scale=False,
         embedding_norm=True,
         epsilon=foreign.get("layer_norm_eps", 1e-12),
-        **_heads(foreign),
+        **_heads(foreign, activation),
         p_drop=foreign.get("hidden_dropout_prob", 0.1),
         attention_dropout=foreign.get("attention_probs_dropout_prob", 0.1),
         **special_ids(foreign, padding=0),
@@ -343,8 +423,19 @@ def read_roberta(foreign: ForeignConfig) -> dict:
 def read_electra(foreign: ForeignConfig) -> dict:
     foreign.require(hidden_act="gelu")  # its head has no other
     size = foreign.get("embedding_size", 128)
-    return read_bert(foreign) | dict(
+    return read_bert(foreign, "gelu") | dict(
         embedding_size=None if size == foreign["hidden_size"] else size
+    )
+
+
+def read_albert(foreign: ForeignConfig) -> dict:
+    foreign.require(num_hidden_groups=1, inner_group_num=1)
+    return read_bert(foreign) | dict(
+        embedding_size=foreign.get("embedding_size", 128),
+        shared_layers=True,
+        p_drop=foreign.get("hidden_dropout_prob", 0.0),
+        attention_dropout=foreign.get("attention_probs_dropout_prob", 0.0),
+        **special_ids(foreign, padding=0, start=2, end=3),
     )
 
 
@@ -368,7 +459,7 @@ def read_distilbert(foreign: ForeignConfig) -> dict:
         embedding_scale=False,
         embedding_norm=True,
         epsilon=1e-12,
-        **_heads(foreign),
+        **_heads(foreign, "relu"),
         p_drop=foreign.get("dropout", 0.1),
         attention_dropout=foreign.get("attention_dropout", 0.1),
         **special_ids(foreign, padding=0),
@@ -377,11 +468,12 @@ def read_distilbert(foreign: ForeignConfig) -> dict:
 
 def read_vit(foreign: ForeignConfig) -> dict:
     foreign.require(qkv_bias=True)
+    is_bare = bool(foreign.arrays) and not foreign.has("classifier.")
     return dict(
         height=foreign["image_size"],
         width=foreign["image_size"],
         channels=foreign.get("num_channels", 3),
-        classes=len(foreign.get("id2label", ["", ""])),
+        classes=None if is_bare else len(foreign.get("id2label", ["", ""])),
         patch=foreign["patch_size"],
         d_model=foreign["hidden_size"],
         d_ff=foreign["intermediate_size"],

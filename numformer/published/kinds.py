@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from numformer.errors import InputError
 from numformer.generation.continuation import Continuation
 from numformer.generation.infilling import Infilling
+from numformer.generation.labelling import Labelling
 from numformer.generation.listening import Listening
 from numformer.generation.reading import Reading
 from numformer.generation.text_pipeline import MAX_SYMBOLS, TextPipeline
@@ -21,7 +22,7 @@ from numformer.models import (
     VisionTransformer,
 )
 from numformer.published import configs, tables
-from numformer.published.configs import GATED, ForeignConfig
+from numformer.published.configs import ForeignConfig
 from numformer.published.generation import read_rules
 from numformer.published.gpts import GPTS
 from numformer.published.llamas import LLAMAS
@@ -35,7 +36,8 @@ class Kind(NamedTuple):
 
     `config` turns a config.json into the fields of `model.Config`. `table` returns the Table of the
     parameters for a Config, and takes what `factors` returns for a config.json. `text` makes the
-    pipeline from the folder, the Config and the settings of generation.
+    pipeline from the folder, the Config and the settings of generation. `encoder` is the kind of
+    the encoder alone, if it is published, too.
     """
 
     model: type[Model]
@@ -43,14 +45,15 @@ class Kind(NamedTuple):
     table: Callable[..., Table]
     text: Callable[[Path, Any, ForeignConfig], TextPipeline | None] = lambda *_: None
     factors: Callable[[ForeignConfig], dict] = lambda foreign: {}
+    encoder: Any = None
 
     def table_for(self, config, values: Mapping[str, Any]) -> Table:
         """Return the Table for a Config and the config.json with these values."""
         return self.table(config, **self.factors(ForeignConfig(values)))
 
 
-def kind_of(architectures: Any) -> str | None:
-    """The kind whose class, such as BertForMaskedLM, is among the architectures; None if none."""
+def name_of_class(architectures: Any) -> str | None:
+    """The name of the kind that has one of these classes, such as BertForMaskedLM, or None."""
     for name in architectures or ():
         stem = re.sub(r"(For\w+|(DoubleHeads|LMHead|WithLMHead|Encoder|MT)?Model)$", "", name)
         for kind in KINDS:
@@ -80,8 +83,14 @@ def _marian_text(folder: Path, config, settings: ForeignConfig) -> Transduction:
     return _transduction(source, target, settings)
 
 
-def _t5_text(folder: Path, config, settings: ForeignConfig) -> Transduction:
+def _one_vocabulary_text(folder: Path, config, settings: ForeignConfig) -> Transduction:
     vocabulary = load_tokenizer(folder, config.source_vocabulary, marked="before")
+    if len(vocabulary.closing) > 1:
+        raise InputError(
+            "the tokenizer of an encoder-decoder puts only the end symbol after a text",
+            f"{' '.join(vocabulary.closing)} in {folder}",
+            "Choose a model whose texts begin with their language, such as mBART-50.",
+        )
     return _transduction(vocabulary, vocabulary, settings)
 
 
@@ -127,50 +136,79 @@ def _infilling(folder: Path, config, settings: ForeignConfig) -> Infilling:
     return Infilling(vocabulary, hole, config.longest)
 
 
-def _reading_or_infilling(folder: Path, config, settings: ForeignConfig) -> Reading | Infilling:
-    """A text of a model without a head, or for sentence-transformers, is only read."""
+def _encoder_text(folder: Path, config, settings: ForeignConfig) -> TextPipeline:
+    """A text is labelled or filled, or it is only read, if the model has no head."""
+    if (task := configs.task_of(settings)["task"]) != "symbols":
+        vocabulary = load_tokenizer(folder, config.vocabulary, marked=True)
+        labels = settings.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})
+        names = [str(labels[str(n)]) for n in range(len(labels))]
+        return Labelling(vocabulary, min(config.longest or MAX_SYMBOLS, MAX_SYMBOLS), names, task)
     return (_infilling if config.transform else reading)(folder, config, settings)
 
 
-def _encoder(config: Callable[[ForeignConfig], dict], table: Callable[[Any], Table]) -> Kind:
-    return Kind(MaskedLanguageModel, config, table, _reading_or_infilling)
+def _encoder(config: Callable[[ForeignConfig], dict], table: Callable[..., Table]) -> Kind:
+    return Kind(MaskedLanguageModel, config, table, _encoder_text, configs.task_of)
 
 
 KINDS = {
-    "marian": Kind(
-        Transformer,
-        configs.read_marian,
-        lambda config: tables.marian(config.tying == "all"),
-        _marian_text,
-    ),
+    "marian": Kind(Transformer, configs.read_marian, tables.marian, _marian_text),
+    **{
+        name: Kind(Transformer, read, tables.marian, _one_vocabulary_text)
+        for name, read in {
+            "bart": configs.read_bart,
+            "mbart": configs.read_mbart,
+            "pegasus": configs.read_pegasus,
+            "m2m_100": configs.read_m2m_100,
+        }.items()
+    },
     "gpt2": Kind(LanguageModel, configs.read_gpt2, lambda config: tables.GPT2, _continuation),
     **{
         name: Kind(LanguageModel, kind.config, kind.table, _continuation, kind.factors)
         for name, kind in (LLAMAS | GPTS).items()
     },
-    "t5": Kind(
-        Transformer,
-        configs.read_t5,
-        lambda config, scaled: tables.t5(config, config.activation in GATED.values(), scaled),
-        _t5_text,
-        configs.t5_factors,
-    ),
+    **{
+        name: Kind(
+            Transformer,
+            read,
+            tables.t5,
+            _one_vocabulary_text,
+            factors,
+            Kind(MaskedLanguageModel, configs.encoder_of(read), tables.t5_encoder, reading),
+        )
+        for name, read, factors in (
+            ("t5", configs.read_t5, configs.t5_factors),
+            ("mt5", configs.read_mt5, lambda foreign: dict(scaled=False)),
+            ("umt5", configs.read_umt5, configs.t5_factors),
+        )
+    },
     "bert": _encoder(configs.read_bert, tables.bert),
     **dict.fromkeys(
         ("roberta", "xlm-roberta", "camembert"), _encoder(configs.read_roberta, tables.roberta)
     ),
     "distilbert": _encoder(configs.read_distilbert, tables.distilbert),
     "electra": _encoder(configs.read_electra, tables.electra),
+    "albert": _encoder(configs.read_albert, tables.albert),
     "mpnet": _encoder(configs.read_mpnet, tables.mpnet),
     "whisper": Kind(
         SpeechTransformer, configs.read_whisper, lambda config: tables.WHISPER, _listening
     ),
-    "vit": Kind(VisionTransformer, configs.read_vit, lambda config: tables.VIT),
+    "vit": Kind(VisionTransformer, configs.read_vit, tables.vit),
 }
 """The kinds by the model_type of a config.json."""
 
+
+def kind_of(values: Mapping[str, Any]) -> Kind:
+    """The kind that a config.json names, whose model_type is one of KINDS."""
+    kind = KINDS[values["model_type"]]
+    return (kind.encoder if "EncoderModel" in str(values.get("architectures")) else None) or kind
+
+
 REFUSED = {
     "gemma3": "It also reads pictures. Name the folder of its text model (gemma3_text).",
+    "clip": "It is two models, of texts and of pictures. Name the folder of another model.",
+    "deit": "It has two tokens and two heads. Name the folder of a ViT.",
+    "dinov2": "It stretches its positions to each picture. Name the folder of a ViT.",
+    "beit": "Its positions are distances between patches. Name the folder of a ViT.",
     "mpt": "Its norms have no shift, unlike LayerNorm. Name the folder of another model.",
 }
 """Why other kinds are not supported, by their model_type, and what to do."""

@@ -18,7 +18,7 @@ from numformer.models import LanguageModel, Model
 from numformer.published.configs import ForeignConfig, with_generation_ids
 from numformer.published.files import CONFIG, DTYPES, GENERATION, PREPROCESSOR, Arrays, read_json
 from numformer.published.generation import notes
-from numformer.published.kinds import KINDS, REFUSED, Kind, kind_of, reading
+from numformer.published.kinds import KINDS, REFUSED, Kind, kind_of, name_of_class, reading
 from numformer.published.sentences import MODULES
 from numformer.published.table import Entry, Table
 from numformer.published.vocabularies import TOKENIZER
@@ -81,7 +81,7 @@ def load_published(folder: Path) -> tuple[Model, dict]:
 def read_kind(path: Path) -> tuple[Kind, dict[str, Any]]:
     """The kind of model and the content of a config.json. Raises InputError for an unknown kind."""
     values = read_json(path)
-    name = values.setdefault("model_type", kind_of(values.get("architectures")))
+    name = values.setdefault("model_type", name_of_class(values.get("architectures")))
     if not isinstance(name, str) or name not in KINDS:
         raise InputError(
             f"a published model is of a kind that numformer supports: {', '.join(KINDS)}",
@@ -94,7 +94,7 @@ def read_kind(path: Path) -> tuple[Kind, dict[str, Any]]:
             f"{path} with the quantization_config {reprlib.repr(quantised)}",
             "Take the model without quantisation.",
         )
-    return KINDS[name], values
+    return kind_of(values), values
 
 
 def require_valid(folder: Path, build: Callable) -> Any:

@@ -19,7 +19,7 @@ from numformer.generation.transduction import Transduction
 from numformer.models import LanguageModel, Model
 from numformer.published.configs import WRITERS, ForeignConfig, end_ids, with_generation_ids
 from numformer.published.files import CONFIG, GENERATION, PREPROCESSOR, WEIGHTS
-from numformer.published.kinds import KINDS, Kind
+from numformer.published.kinds import Kind, kind_of
 from numformer.published.sentences import POOLING, pooling_files
 from numformer.published.vocabularies import TARGET_IDS, TOKENIZER
 from numformer.runs.files import write_atomically
@@ -38,7 +38,7 @@ def save_published(
     other model, and for parts that the kind does not have.
     """
     config, generation = metadata.get("published") or _config(model), metadata.get("generation", {})
-    kind, name = KINDS[config["model_type"]], config["model_type"]
+    kind, name = kind_of(config), config["model_type"]
     ours = _parameters(model, kind, with_generation_ids(config, generation))
     folder.mkdir(parents=True, exist_ok=True)
     arrays = kind.table_for(model.config, config).foreign_arrays(ours, model.config)

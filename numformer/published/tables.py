@@ -4,14 +4,23 @@ A row has the published name of a part, our name, and the kind of part (`PART_KI
 line that ends with a colon gives the prefixes of the indented rows below it.
 """
 
+from numformer.published.configs import GATED
 from numformer.published.table import Table
 
 # Marian, the paper's architecture: the translators of OPUS-MT (Tiedemann and Thottingal 2020).
+# BART (Lewis et al. 2020), mBART (Liu et al. 2020), Pegasus (Zhang et al. 2020), M2M100 (Fan et al.
+# 2021) and NLLB have its names; some have learned positions and further norms.
 _MARIAN = """
 {embeddings}
     final_logits_bias                     output.bias                             array (1, V)
     model.encoder.embed_positions.weight                                          constant
     model.decoder.embed_positions.weight                                          constant
+    model.encoder.embed_positions.weights                                         constant
+    model.decoder.embed_positions.weights                                         constant
+    model.encoder.layernorm_embedding     source.norm                             norm
+    model.decoder.layernorm_embedding     target.norm                             norm
+    model.encoder.layer_norm              encoder.norm                            norm
+    model.decoder.layer_norm              decoder.norm                            norm
 
     model.encoder.layers.*                encoder.layers.*:
         self_attn.q_proj|k_proj|v_proj    self_attention.sublayer.query|key|value  linear
@@ -42,20 +51,24 @@ _TWO_EMBEDDINGS = """\
     lm_head                               output                                  table"""
 
 
-def marian(shared: bool) -> Table:
-    """Marian's table. If `shared`, both languages have one embedding, otherwise one each."""
-    return Table(_MARIAN.format(embeddings=_ONE_EMBEDDING if shared else _TWO_EMBEDDINGS))
+_POSITIONS = """
+    model.encoder.embed_positions         source.positions                        table, shifted
+    model.decoder.embed_positions         target.positions                        table, shifted"""
+
+
+def marian(config) -> Table:
+    """The table of Marian and its kin. Both languages have one embedding if all is tied."""
+    embeddings = _ONE_EMBEDDING if config.tying == "all" else _TWO_EMBEDDINGS
+    return Table(_MARIAN.format(embeddings=embeddings + _POSITIONS), optional="model.")
 
 
 # Whisper (Radford et al. 2023): what Marian has, but for the first layers and the norms at the end.
 _WHISPER_INPUTS = """\
     model.encoder.conv1|conv2             source.layers.1|4                       filters
     model.encoder.embed_positions         source.layers.6                         table
-    model.encoder.layer_norm              encoder.norm                            norm
     model.decoder.embed_tokens            target.embedding                        table
     proj_out                              target.embedding                        table
-    model.decoder.embed_positions         target.positions                        table
-    model.decoder.layer_norm              decoder.norm                            norm"""
+    model.decoder.embed_positions         target.positions                        table"""
 WHISPER = Table(_MARIAN.format(embeddings=_WHISPER_INPUTS))
 
 # GPT-2 (Radford et al. 2019): only a decoder.
@@ -80,14 +93,11 @@ GPT2 = Table(
 )
 
 # T5 (Raffel et al. 2020): relative positions; the weights include the scale of the scores.
-_T5 = """
-    shared                                source.embedding                        table
-    encoder.embed_tokens                  source.embedding                        table
-    decoder.embed_tokens                  source.embedding                        table
-    lm_head                               source.embedding                        table
-    lm_head                               output                                  table
+_T5_ENCODER = """
+    shared                                {embedding}                        table
+    encoder.embed_tokens                  {embedding}                        table
 
-    encoder.block.*                       encoder.layers.*:
+    encoder.block.*                       {stack}.layers.*:
         layer.0.layer_norm                self_attention.norm                     norm
         layer.0.SelfAttention.q           self_attention.sublayer.query           linear{query}
         layer.0.SelfAttention.k|v|o       self_attention.sublayer.key|value|output  linear
@@ -96,7 +106,12 @@ _T5 = """
         layer.1.DenseReluDense.{inner}    feed_forward.sublayer.inner             linear
         layer.1.DenseReluDense.wo         feed_forward.sublayer.outer             linear
 
-    encoder.final_layer_norm              encoder.norm                            norm
+    encoder.final_layer_norm              {stack}.norm                            norm
+"""
+_T5_DECODER = """
+    decoder.embed_tokens                  source.embedding                        table
+    lm_head                               source.embedding                        table
+    lm_head                               output                                  table
 
     decoder.block.*                       decoder.layers.*:
         layer.0.layer_norm                self_attention.norm                     norm
@@ -115,11 +130,22 @@ _T5 = """
 """
 
 
-def t5(config, gated: bool, scaled: bool) -> Table:
+def t5(config, scaled: bool) -> Table:
     """T5's table. If `scaled`, logits are divided by sqrt(d_model)."""
     final = f"norm, times {config.d_model**-0.5}" if scaled else "norm"
-    inner, query = "wi_0+wi_1" if gated else "wi", f", times {config.key_size**0.5}"
-    return Table(_T5.format(final=final, inner=inner, query=query))
+    names: dict[str, str] = dict(embedding="source.embedding", stack="encoder", final=final)
+    return Table((_T5_ENCODER + _T5_DECODER).format(**names, **_t5_parts(config)))
+
+
+def t5_encoder(config) -> Table:
+    """The table of T5's encoder alone."""
+    names = dict(embedding="input.embedding", stack="tower")
+    return Table(_T5_ENCODER.format(**names, **_t5_parts(config)))
+
+
+def _t5_parts(config) -> dict[str, str]:
+    gated = config.activation in GATED.values()
+    return dict(inner="wi_0+wi_1" if gated else "wi", query=f", times {config.key_size**0.5}")
 
 
 # Encoders with the names of BERT's parts.
@@ -171,12 +197,40 @@ _ROBERTA_HEAD = """
 """
 
 
-def _encoder(name: str, config, head: str, positions: str = "table") -> Table:
+# The heads of classifiers (`TASKS` in configs.py)
+_CLASSIFIER = """
+    {pooler}                              pooler                                  linear
+    {classes}                             relation                                linear
+"""
+_LABELS = """
+    {classes}                             output                                  table
+    {classes}.bias                        output.bias                             array
+"""
+
+
+def _head(task: str, pooler: str, classes: str, symbols: str) -> str:
+    """The rows of an encoder's head: those of `symbols`, or those of a classifier."""
+    if task == "texts":
+        return _CLASSIFIER.format(pooler=pooler, classes=classes)
+    return {
+        "symbols": symbols,
+        "positions": _LABELS.format(classes="classifier"),
+        "spans": _LABELS.format(classes="qa_outputs"),
+    }[task]
+
+
+OUT = "classifier.dense", "classifier.out_proj"
+"""The two matrices of the head of a RoBERTa that classifies texts, and of others."""
+
+
+def _encoder(
+    name: str, config, head: str, positions: str = "table", related: bool = False
+) -> Table:
     """The table of an encoder with the names of BERT's parts, whose arrays begin with `name`.
 
-    Without a classifier of how two segments relate, the pooler is unused.
+    Unless two segments are `related` by a classifier, the pooler is unused.
     """
-    pooler = (_POOLER if config.relations else _UNUSED).format(name=name)
+    pooler = (_POOLER if related else _UNUSED).format(name=name)
     text = _ENCODER.format(name=name, pooler=pooler, positions=positions)
     return _with_head(name, config, text + head)
 
@@ -188,23 +242,28 @@ def _with_head(name: str, config, text: str) -> Table:
         bias = "decoder.bias"  # in files of early releases it is the other one
         copy = "bias              output.bias              array\n        bias           unused"
     text = text.format(bias=bias, copy=copy)
-    return Table(text, optional=f"{name}.", bare=not config.transform)
+    has_head = config.transform or config.relations or config.labels
+    return Table(text, optional=f"{name}.", bare=not has_head)
 
 
-def bert(config) -> Table:
+def bert(config, task: str = "symbols") -> Table:
     """BERT's table."""
-    return _encoder("bert", config, _BERT_HEAD)
+    head = _head(task, "bert.pooler.dense", "classifier", _BERT_HEAD)
+    related = task == "symbols" and config.relations
+    return _encoder("bert", config, head, related=related)
 
 
-def roberta(config) -> Table:
+def roberta(config, task: str = "symbols") -> Table:
     """The table of RoBERTa and its kin."""
-    return _encoder("roberta", config, _ROBERTA_HEAD, "table, after padding")
+    head = _head(task, *OUT, _ROBERTA_HEAD)
+    return _encoder("roberta", config, head, "table, after padding")
 
 
 # ELECTRA (Clark et al. 2020): narrow embeddings; its generator fills holes.
-_ELECTRA_HEAD = """
+_ELECTRA = """
     electra.embeddings_project            input.projection                        linear
-
+"""
+_ELECTRA_HEAD = """
     generator_predictions.dense           transform                               linear
     generator_predictions.LayerNorm       norm                                    norm
     generator_lm_head                     input.embedding                         table
@@ -217,9 +276,50 @@ _ELECTRA_HEAD = """
 """
 
 
-def electra(config) -> Table:
+def electra(config, task: str = "symbols") -> Table:
     """ELECTRA's table; what its discriminator has besides is unused."""
-    return _encoder("electra", config, _ELECTRA_HEAD)
+    return _encoder("electra", config, _ELECTRA + _head(task, *OUT, _ELECTRA_HEAD))
+
+
+# ALBERT (Lan et al. 2020): narrow embeddings, and the same parameters in all layers.
+_ALBERT = """
+    albert.embeddings                     input:
+        word_embeddings                   embedding                               table
+        position_embeddings               positions                               table
+        token_type_embeddings             segments                                table
+        LayerNorm                         norm                                    norm
+        position_ids                                                              constant
+
+    albert.encoder.embedding_hidden_mapping_in  input.projection                  linear
+
+    albert.encoder.albert_layer_groups.0.albert_layers.0  tower.layers.0:
+        attention.query|key|value         self_attention.sublayer.query|key|value  linear
+        attention.dense                   self_attention.sublayer.output          linear
+        attention.LayerNorm               self_attention.norm                     norm
+        ffn                               feed_forward.sublayer.inner             linear
+        ffn_output                        feed_forward.sublayer.outer             linear
+        full_layer_layer_norm             feed_forward.norm                       norm
+
+    albert.pooler.weight                                                          unused
+    albert.pooler.bias                                                            unused
+    sop_classifier.classifier.weight                                              unused
+    sop_classifier.classifier.bias                                                unused
+"""
+_ALBERT_HEAD = """
+    predictions:
+        dense                             transform                               linear
+        LayerNorm                         norm                                    norm
+        decoder                           input.embedding                         table
+        decoder                           output                                  table
+        {bias}                            output.bias                             array
+        {copy}
+"""
+
+
+def albert(config, task: str = "symbols") -> Table:
+    """ALBERT's table."""
+    head = _head(task, "albert.pooler", "classifier", _ALBERT_HEAD)
+    return _with_head("albert", config, _ALBERT + head)
 
 
 # MPNet (Song et al. 2020): learned positions and relative ones.
@@ -246,9 +346,9 @@ _MPNET = """
 """
 
 
-def mpnet(config) -> Table:
+def mpnet(config, task: str = "symbols") -> Table:
     """MPNet's table."""
-    return _with_head("mpnet", config, _MPNET + _ROBERTA_HEAD)
+    return _with_head("mpnet", config, _MPNET + _head(task, *OUT, _ROBERTA_HEAD))
 
 
 # DistilBERT (Sanh et al. 2019): BERT without segments and pooler.
@@ -265,7 +365,8 @@ _DISTILBERT = """
         sa_layer_norm                     self_attention.norm                     norm
         ffn.lin1|lin2                     feed_forward.sublayer.inner|outer       linear
         output_layer_norm                 feed_forward.norm                       norm
-
+"""
+_DISTILBERT_HEAD = """
     vocab_transform                       transform                               linear
     vocab_layer_norm                      norm                                    norm
     vocab_projector                       input.embedding                         table
@@ -274,14 +375,14 @@ _DISTILBERT = """
 """
 
 
-def distilbert(config) -> Table:
+def distilbert(config, task: str = "symbols") -> Table:
     """DistilBERT's table."""
-    return _with_head("distilbert", config, _DISTILBERT)
+    head = _head(task, "pre_classifier", "classifier", _DISTILBERT_HEAD)
+    return _with_head("distilbert", config, _DISTILBERT + head)
 
 
 # ViT (Dosovitskiy et al. 2021): an encoder of the patches of an image.
-VIT = Table(
-    """
+_VIT = """
     vit.embeddings:
         patch_embeddings.projection       embedding                               patches
         cls_token                         token.token                             array (1, 1, D)
@@ -297,6 +398,11 @@ VIT = Table(
 
     vit.layernorm                         tower.norm                              norm
     classifier                            output                                  linear
-""",
-    optional="vit.",
-)
+    vit.pooler.dense.weight                                                       unused
+    vit.pooler.dense.bias                                                         unused
+"""
+
+
+def vit(config) -> Table:
+    """ViT's table."""
+    return Table(_VIT, optional="vit.", bare=config.classes is None)

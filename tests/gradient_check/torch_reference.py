@@ -146,6 +146,17 @@ def sinusoidal_halves_positions(p, x):
     return x + table.to(x.dtype)
 
 
+def sinusoidal_fairseq_positions(p, x):
+    _, length, d_model = x.shape
+    half = d_model // 2
+    table = torch.zeros(length, d_model, dtype=torch.double)
+    for pos in range(length):
+        for j in range(half):
+            angle = torch.tensor((pos + 2) / 10000.0 ** (j / (half - 1)), dtype=torch.double)
+            table[pos, j], table[pos, half + j] = angle.sin(), angle.cos()
+    return x + table.to(x.dtype)
+
+
 def learned_positions(p, x, positions=None):
     positions = torch.arange(x.shape[1]) if positions is None else positions
     return x + F.embedding(positions, p["weight"])

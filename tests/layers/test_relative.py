@@ -87,6 +87,8 @@ def test_the_layers_of_a_stack_share_one_table(rng):
         names = [name for name in stack.named_parameters() if "bias.table" in name]
         assert names == ["layers.1.self_attention.sublayer.attention.bias.table"]
         assert first.table.shape == (8, H) and not first.table.data.any()
+    apart = TowerConfig(**SIZES, layers=3, mixers="relative", own_distances=True).encoder(rng)
+    assert len([name for name in apart.named_parameters() if "bias.table" in name]) == 3
     stacks = [TowerConfig(**SIZES, mixers="relative").encoder(rng) for _ in "ab"]
     tables = [stack.layers[0].self_attention.sublayer.attention.bias.table for stack in stacks]
     assert tables[0] is not tables[1]

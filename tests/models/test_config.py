@@ -213,7 +213,8 @@ DEFAULTS = [
     ([nf.MultiHeadAttention], ATTENTION),  # 3.2.2
     (
         [nf.RelativePositions],
-        dict(distance_buckets=32, farthest=128, both_ways=True, constant=None),
+        dict(distance_buckets=32, farthest=128, both_ways=True, constant=None)
+        | dict(own_distances=False),
     ),
     ([nf.FeedForward], dict.fromkeys(["inner", "activation", "outer"])),  # 3.3
     ([nf.Residual], dict(p_drop=0.0, norm=None)),  # 3.1

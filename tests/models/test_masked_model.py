@@ -1,5 +1,7 @@
 """What BERT has besides: segments, a layer before the output, and how two segments relate."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -81,6 +83,33 @@ def test_what_bert_has_besides_by_hand(complaint):
     without = bert(relations=None, transform=False)
     assert "`relations` in its config" in complaint(without.relation_logits, IDS)
     assert without.transform is without.norm is None
+
+
+@pytest.mark.parametrize("mixers", ["attention", "relative"])
+def test_layers_that_share_their_parameters(mixers, complaint):
+    """The gradient of a shared parameter is the sum of those in a model of equal layers."""
+    changes = dict(mixers=mixers, layers=3, segments=None, relations=None)
+    shared, equal = bert(shared_layers=True, **changes), bert(own_distances=False, **changes)
+    state = shared.state_dict()
+    names = {name: re.sub(r"layers\.\d", "layers.0", name) for name in equal.state_dict()}
+    assert {*names.values()} == {*state} and len(state) < len(names)
+    equal.load_state_dict({name: state[first] for name, first in names.items()})
+    dlogits = np.random.default_rng(1).standard_normal((*IDS.shape, 11))
+    for model in (shared, equal):
+        model.zero_grad()
+        with nf.mode(training=False):
+            logits = model.forward(IDS)
+            model.backward(dlogits.copy())
+    assert np.allclose(logits, shared.forward(IDS))
+    sums = dict.fromkeys(state, 0)
+    for name, parameter in equal.named_parameters().items():
+        sums[names[name]] = sums[names[name]] + parameter.grad
+    for name, parameter in shared.named_parameters().items():
+        assert np.allclose(parameter.grad, sums[name]), name
+    count = sum(parameter.size for parameter in shared.named_parameters().values())
+    assert 0.5 * count < shared.config.least_parameters < count
+    message = complaint(bert, shared_layers=True, mixers="window,attention", window=2)
+    assert "layers that share parameters have the same parts; received 2 in turn" in message
 
 
 def test_narrow_embeddings_by_hand():

@@ -40,6 +40,22 @@ def test_images_of_the_host_become_the_dtype_of_the_weights_where_these_are(give
     assert dimages.shape == images.shape and dimages.dtype == np.float32
 
 
+def test_a_model_without_a_head_gives_the_vector_of_its_token():
+    model, whole = small(classes=None), small()
+    whole.load_state_dict(whole.state_dict() | model.state_dict())
+    vector = model.forward(IMAGES)
+    assert_allclose(vector, whole.hidden(IMAGES)[:, 0], rtol=1e-12)
+    assert_allclose(
+        whole.forward(IMAGES), vector @ whole.output.weight.data + whole.output.bias.data
+    )
+    dimages = model.backward(np.ones_like(vector))
+    shifted = IMAGES + 1e-6 * (np.arange(72).reshape(IMAGES.shape) == 31)
+    slope = (model.forward(shifted) - vector).sum() / 1e-6
+    assert_allclose(dimages.ravel()[31], slope, rtol=1e-4)
+    count = sum(parameter.size for parameter in model.named_parameters().values())
+    assert model.output is None and model.config.least_parameters < count
+
+
 @pytest.mark.parametrize(
     ("images", "received"),
     [

@@ -13,7 +13,7 @@ import numpy as np
 
 import numformer as nf
 from numformer.published.configs import ForeignConfig
-from numformer.published.kinds import KINDS
+from numformer.published.kinds import kind_of
 from numformer.published.saving import save_published
 
 V, B, S, T = 50, 3, 7, 6
@@ -33,6 +33,13 @@ MARIAN: dict[str, Any] = dict(
     bad_words_ids=[[V - 1]],
     forced_eos_token_id=None,
 )
+BART = {n: value for n, value in MARIAN.items() if n != "bad_words_ids"}
+BART |= dict(model_type="bart", activation_function="gelu", pad_token_id=1, eos_token_id=2)
+BART |= dict(decoder_start_token_id=2, scale_embedding=False)
+MBART = BART | dict(model_type="mbart", decoder_start_token_id=None, bos_token_id=0)
+PEGASUS = BART | dict(model_type="pegasus", pad_token_id=0, decoder_start_token_id=0)
+PEGASUS |= dict(eos_token_id=1, scale_embedding=True, activation_function="relu")
+M2M_100 = BART | dict(model_type="m2m_100", scale_embedding=True, bad_words_ids=[[1]])
 TWO = dict(decoder_vocab_size=V + 7, share_encoder_decoder_embeddings=False)
 GPT2: dict[str, Any] = dict(
     model_type="gpt2", vocab_size=V, n_embd=16, n_layer=2, n_head=2, n_positions=24
@@ -145,6 +152,17 @@ CASES: dict[str, dict[str, Any]] = {
     "marian_without_scale": MARIAN | dict(scale_embedding=False, activation_function="gelu"),
     "marian_of_two_vocabularies": MARIAN | TWO,
     "marian_of_two_vocabularies_untied": MARIAN | TWO | dict(tie_word_embeddings=False),
+    "bart": BART,
+    "bart_of_unequal_towers": BART
+    | dict(decoder_layers=1, scale_embedding=True, activation_function="relu", d_model=12),
+    "mbart": MBART,
+    "mbart_of_languages": MBART
+    | dict(decoder_start_token_id=2, scale_embedding=True, encoder_layers=3),
+    "pegasus": PEGASUS,
+    "pegasus_of_unequal_towers": PEGASUS | dict(decoder_layers=3, d_model=12),
+    "m2m_100": M2M_100,
+    "m2m_100_without_scale": M2M_100
+    | dict(scale_embedding=False, activation_function="relu", d_model=12, encoder_layers=1),
     "gpt2": GPT2,
     "gpt2_untied": GPT2 | dict(tie_word_embeddings=False, n_inner=20),
     "gpt2_of_another_epsilon": GPT2 | dict(layer_norm_epsilon=1e-2, activation_function="relu"),
@@ -244,6 +262,15 @@ CASES: dict[str, dict[str, Any]] = {
     "t5": T5,
     "t5_untied_gated": T5 | dict(tie_word_embeddings=False, feed_forward_proj="gated-gelu"),
     "t5_of_unequal_towers": T5 | dict(num_decoder_layers=1, layer_norm_epsilon=1e-3),
+    "t5_encoder": T5 | dict(architectures=["T5EncoderModel"]),
+    "t5_encoder_gated": T5
+    | dict(architectures=["T5EncoderModel"], feed_forward_proj="gated-gelu", num_layers=3),
+    "mt5": T5 | dict(model_type="mt5", tie_word_embeddings=False),
+    "mt5_relu": T5 | dict(model_type="mt5", feed_forward_proj="relu", num_heads=4, d_kv=4),
+    "umt5": T5 | dict(model_type="umt5"),
+    "umt5_untied": T5
+    | dict(model_type="umt5", tie_word_embeddings=False, num_layers=3, num_decoder_layers=1),
+    "umt5_encoder": T5 | dict(model_type="umt5", architectures=["UMT5EncoderModel"]),
     "bert": BERT,
     "bert_relu": BERT | dict(hidden_act="relu", layer_norm_eps=1e-3, type_vocab_size=3),
     "bert_that_relates": BERT | dict(architectures=["BertForPreTraining"]),
@@ -260,15 +287,39 @@ CASES: dict[str, dict[str, Any]] = {
     "electra_bare": BERT
     | dict(model_type="electra", embedding_size=10, architectures=["ElectraModel"]),
     "electra_wide": BERT | dict(model_type="electra", embedding_size=16, tie_word_embeddings=False),
+    "albert": BERT
+    | dict(model_type="albert", embedding_size=8, num_hidden_layers=3, hidden_act="gelu_new"),
+    "albert_bare": BERT
+    | dict(
+        model_type="albert", embedding_size=16, architectures=["AlbertModel"], hidden_act="relu"
+    ),
     "mpnet": MPNET,
     "mpnet_bare": MPNET | dict(architectures=["MPNetModel"], num_attention_heads=4),
     "whisper": WHISPER,
     "whisper_of_unequal_towers": WHISPER
     | dict(decoder_layers=1, activation_function="relu", num_mel_bins=4, d_model=24),
     "vit": VIT,
+    "vit_bare": VIT | dict(architectures=["ViTModel"]),
     "vit_grey": VIT | dict(num_channels=1, patch_size=6, layer_norm_eps=1e-3),
 }
 
+
+CLASSIFIERS: dict[str, dict[str, Any]] = {
+    "Bert": BERT,
+    "Roberta": ROBERTA,
+    "DistilBert": DISTILBERT,
+    "Electra": CASES["electra"],
+    "Albert": CASES["albert"],
+    "MPNet": MPNET,
+}
+LABELS = dict(id2label={str(n): f"label {n}" for n in range(3)})
+CASES |= {
+    f"{values['model_type']}_for_{task}": values
+    | dict(architectures=[f"{name}For{task}"])
+    | ({} if task == "QuestionAnswering" else LABELS)
+    for name, values in CLASSIFIERS.items()
+    for task in ("SequenceClassification", "TokenClassification", "QuestionAnswering")
+}
 
 HEADS = {
     "Model": ["embeddings.word_embeddings.weight"],
@@ -290,7 +341,7 @@ class RandomModel:
     foreign_inputs: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self):
-        kind, rng = KINDS[self.values["model_type"]], np.random.default_rng(7)
+        kind, rng = kind_of(self.values), np.random.default_rng(7)
         (architecture,) = self.values.get("architectures", [""])
         head = next((head for head in HEADS if architecture.endswith(head)), "")
         self.is_bare, self.has_relations = head == "Model", head == "ForPreTraining"
@@ -301,8 +352,10 @@ class RandomModel:
         for name, parameter in self.model.named_parameters().items():
             centre = float(name.endswith("gamma"))
             parameter.data[...] = centre + 0.3 * rng.standard_normal(parameter.shape)
-        name = "bert" if kind.model is nf.MaskedLanguageModel else self.values["model_type"]
-        self.inputs = getattr(self, f"_{name}_inputs", self._gpt2_inputs)(rng)
+        inputs: dict[type, Any] = {nf.Transformer: self._pairs, nf.LanguageModel: self._inputs}
+        inputs |= {nf.MaskedLanguageModel: self._bert_inputs, nf.VisionTransformer: self._images}
+        inputs[nf.SpeechTransformer] = self._sounds
+        self.inputs = inputs[kind.model](rng)
         with nf.inference():
             shapes = {name: forward().shape for name, (forward, _) in self.heads().items()}
         self.upstream = {
@@ -319,35 +372,39 @@ class RandomModel:
     def heads(self) -> dict[str, tuple[Callable, Callable]]:
         """The functions that compute the outputs, and the backward of each."""
         model = self.model
+        if self.is_bare and isinstance(model, nf.VisionTransformer):
+            hidden = lambda: model.hidden(*self.inputs)  # noqa: E731
+            return {"logits": (hidden, model.hidden_backward)}
         if self.is_bare:
             ids, _, segments = self.inputs
             places = nf.Places(self.foreign_inputs["attention_mask"] == 1)
             backward = lambda d: model.input.backward(model.tower.backward(d))  # noqa: E731
             return {"logits": (lambda: model.hidden(ids, places, segments), backward)}
+        if "ForSequence" in str(self.values.get("architectures")):
+            logits = lambda: model.relation_logits(*self.inputs[::2])  # noqa: E731
+            return {"logits": (logits, model.relation_logits_backward)}
         heads = {"logits": (lambda: model.forward(*self.inputs), model.backward)}
         if self.has_relations:
             related = lambda: model.relation_logits(*self.inputs[::2])  # noqa: E731
             heads["relations"] = related, model.relation_logits_backward
         return heads
 
-    def _marian_inputs(self, rng) -> list[np.ndarray]:
-        end, padding = self.values["eos_token_id"], self.values["pad_token_id"]
+    def _pairs(self, rng) -> list[np.ndarray]:
+        padding, _, end, *_ = self.model.config.special
         source, target = rng.integers(4, V - 2, (B, S)), rng.integers(4, V - 2, (B, T))
-        source[:, -1], target[:, 0] = end, padding
+        source[:, -1], target[:, 0] = end, self.model.config.special.start
         source[1, 4:], source[1, 3] = padding, end
         self.foreign_inputs = dict(input_ids=source, decoder_input_ids=target)
         self.foreign_inputs["attention_mask"] = (source != padding).astype(int)
         return [source, target]
 
-    _t5_inputs = _marian_inputs
-
-    def _whisper_inputs(self, rng) -> list[np.ndarray]:
+    def _sounds(self, rng) -> list[np.ndarray]:
         sounds = rng.standard_normal((B, self.model.config.frames, self.values["num_mel_bins"]))
         target = rng.integers(4, V, (B, T))
         self.foreign_inputs = dict(input_features=sounds.swapaxes(1, 2), decoder_input_ids=target)
         return [sounds, target]
 
-    def _gpt2_inputs(self, rng) -> list[np.ndarray]:
+    def _inputs(self, rng) -> list[np.ndarray]:
         ids = rng.integers(0, V, (B, T))
         self.foreign_inputs = dict(input_ids=ids)
         return [ids]
@@ -362,7 +419,7 @@ class RandomModel:
         self.foreign_inputs["attention_mask"] = (ids != self.values["pad_token_id"]).astype(int)
         return [ids, None, segments]
 
-    def _vit_inputs(self, rng) -> list[np.ndarray]:
+    def _images(self, rng) -> list[np.ndarray]:
         size, channels = self.values["image_size"], self.values["num_channels"]
         images = rng.standard_normal((B, size, size, channels))
         self.foreign_inputs = dict(pixel_values=images.transpose(0, 3, 1, 2))

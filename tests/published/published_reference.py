@@ -25,6 +25,10 @@ from numformer.published.kinds import KINDS
 
 MODELS = {
     "marian": "MarianMTModel",
+    "bart": "BartForConditionalGeneration",
+    "mbart": "MBartForConditionalGeneration",
+    "pegasus": "PegasusForConditionalGeneration",
+    "m2m_100": "M2M100ForConditionalGeneration",
     "gpt2": "GPT2LMHeadModel",
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
@@ -50,12 +54,15 @@ MODELS = {
     "falcon": "FalconForCausalLM",
     "gpt_bigcode": "GPTBigCodeForCausalLM",
     "t5": "T5ForConditionalGeneration",
+    "mt5": "MT5ForConditionalGeneration",
+    "umt5": "UMT5ForConditionalGeneration",
     "bert": "BertForMaskedLM",
     "roberta": "RobertaForMaskedLM",
     "xlm-roberta": "XLMRobertaForMaskedLM",
     "camembert": "CamembertForMaskedLM",
     "distilbert": "DistilBertForMaskedLM",
     "electra": "ElectraForMaskedLM",
+    "albert": "AlbertForMaskedLM",
     "mpnet": "MPNetForMaskedLM",
     "whisper": "WhisperForConditionalGeneration",
     "vit": "ViTForImageClassification",
@@ -68,7 +75,7 @@ def load(folder: Path, values: dict, dtype=torch.float64):
     kind: Any = getattr(transformers, name)
     model, report = kind.from_pretrained(folder, output_loading_info=True)
     # Positions are computed; the others have no effect.
-    known = re.compile(r"embed_positions|pooler\.dense|^(cls\.predictions|lm_head)\.bias$")
+    known = re.compile(r"embed_positions|pooler\.|^(cls\.predictions|lm_head)\.bias$")
     assert all(known.search(name) for name in report["missing_keys"]), report
     assert not any(report[key] for key in ("unexpected_keys", "mismatched_keys", "error_msgs"))
     model = model.to(dtype).eval()
@@ -83,7 +90,10 @@ def load(folder: Path, values: dict, dtype=torch.float64):
                     module.__init__(model.config)
             if type(module).__name__ == "BloomGelu":  # which rounds its factor to eight digits
                 module.forward = torch.nn.GELU("tanh").forward
-            if "Sinusoidal" in type(module).__name__:
+            if hasattr(module, "make_weights"):
+                with lifted():
+                    module.make_weights(*module.weights.shape, module.padding_idx)
+            elif "Sinusoidal" in type(module).__name__:
                 module.weight.data = _sinusoids(*module.weight.shape)
     return model
 
@@ -128,6 +138,8 @@ def results(example: RandomModel, folder: Path, dtype=np.float64) -> dict[str, n
         names["logits"] = "last_hidden_state"
     if example.has_relations:
         names["logits"] = "prediction_logits"
+    if "start_logits" in outputs:
+        outputs["logits"] = torch.stack([outputs["start_logits"], outputs["end_logits"]], -1)
     tensors = {name: outputs[names[name]] for name in example.upstream}
     upstream = [torch.from_numpy(array).to(dtype) for array in example.upstream.values()]
     torch.autograd.backward([*tensors.values()], upstream)
@@ -184,7 +196,7 @@ def _saved_names(model) -> dict[str, str]:
     if hasattr(model, "gpt_neox"):
         return {"lm_head.weight": "embed_out.weight"}
     return {
-        name: name.replace("vit.layers.", "vit.encoder.layer.")
+        name: name.replace("layers.", "encoder.layer.")
         .replace("attention.q_proj", "attention.attention.query")
         .replace("attention.k_proj", "attention.attention.key")
         .replace("attention.v_proj", "attention.attention.value")
@@ -192,7 +204,7 @@ def _saved_names(model) -> dict[str, str]:
         .replace("mlp.fc1", "intermediate.dense")
         .replace("mlp.fc2", "output.dense")
         for name, _ in model.named_parameters()
-        if name.startswith("vit.layers.")
+        if name.startswith(("vit.layers.", "layers.")) and type(model).__name__.startswith("ViT")
     }
 
 

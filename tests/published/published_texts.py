@@ -10,7 +10,17 @@ import numformer as nf
 from numformer.data import Subwords
 from numformer.data.tokenizers import Tokenizer
 from numformer.published.saving import save_published
-from tests.published.published_cases import BERT, GPT2, LLAMA, MARIAN, T5, TWO, VIT, RandomModel
+from tests.published.published_cases import (
+    BART,
+    BERT,
+    GPT2,
+    LLAMA,
+    MARIAN,
+    T5,
+    TWO,
+    VIT,
+    RandomModel,
+)
 
 LINES = [
     "the small dog runs on the grass",
@@ -50,8 +60,8 @@ def word_pieces(size: int) -> tokenizers.Tokenizer:
     return tokenizer
 
 
-def unigram(size: int) -> tokenizers.Tokenizer:
-    """T5's kind, which puts an end after a text."""
+def unigram(size: int, template: str = "$A </s>") -> tokenizers.Tokenizer:
+    """T5's kind, which puts an end after a text; BART's puts the unknown symbol before it."""
     tokenizer = tokenizers.Tokenizer(tokenizers.models.Unigram())
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
     tokenizer.decoder = tokenizers.decoders.Metaspace()
@@ -62,16 +72,21 @@ def unigram(size: int) -> tokenizers.Tokenizer:
         show_progress=False,
     )
     tokenizer.train_from_iterator(LINES, trainer)
-    end = [("</s>", 1)]
+    marks = [("</s>", 1), ("<unk>", 2)]
     tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-        "$A </s>", special_tokens=end
+        template, special_tokens=marks
     )
     return tokenizer
 
 
-def t5(folder: Path) -> Path:
-    tokenizer = unigram(70)
-    values = T5 | dict(vocab_size=tokenizer.get_vocab_size() + 16)  # T5 has ids without a symbol
+def bart(folder: Path) -> Path:
+    ids = dict(pad_token_id=0, eos_token_id=1, decoder_start_token_id=1)
+    return t5(folder, BART | ids, "<unk> $A </s>")
+
+
+def t5(folder: Path, kind: dict = T5, template: str = "$A </s>") -> Path:
+    tokenizer = unigram(70, template)
+    values = kind | dict(vocab_size=tokenizer.get_vocab_size() + 16)  # T5 has ids without a symbol
     RandomModel("t5", values, np.float32).save(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
     return folder
@@ -90,9 +105,9 @@ def llama(folder: Path) -> Path:
     return gpt2(folder, LLAMA | dict(max_position_embeddings=64))
 
 
-def bert(folder: Path) -> Path:
+def bert(folder: Path, changes: dict | None = None) -> Path:
     tokenizer = word_pieces(120)
-    values = BERT | dict(vocab_size=tokenizer.get_vocab_size())
+    values = BERT | dict(vocab_size=tokenizer.get_vocab_size()) | (changes or {})
     RandomModel("bert", values, np.float32).save(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
     return folder
@@ -134,6 +149,6 @@ def marian_of_two(folder: Path) -> Path:
     return folder
 
 
-def vit(folder: Path) -> Path:
-    values = VIT | dict(id2label={str(n): f"thing {n}" for n in range(5)})
+def vit(folder: Path, **changes) -> Path:
+    values = VIT | changes | dict(id2label={str(n): f"thing {n}" for n in range(5)})
     return RandomModel("vit", values, np.float32).save(folder)

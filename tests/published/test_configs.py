@@ -115,6 +115,13 @@ UNSUPPORTED = {
     "marian": dict(normalize_before=True, normalize_embedding=True, add_final_layer_norm=True)
     | dict(static_position_embeddings=False, num_attention_heads=3, tie_word_embeddings=False)
     | dict(decoder_attention_heads=4, encoder_ffn_dim=8),
+    "bart": dict(normalize_before=True, normalize_embedding=False, add_final_layer_norm=True)
+    | dict(static_position_embeddings=True, tie_word_embeddings=False),
+    "mbart": dict(normalize_before=False, normalize_embedding=False, add_final_layer_norm=False)
+    | dict(static_position_embeddings=True),
+    "pegasus": dict(normalize_before=False, normalize_embedding=True, add_final_layer_norm=False)
+    | dict(static_position_embeddings=False),
+    "m2m_100": dict(pad_token_id=0, normalize_embedding=True, static_position_embeddings=False),
     "gpt2": dict(scale_attn_weights=False, scale_attn_by_inverse_layer_idx=True)
     | dict(add_cross_attention=True, num_attention_heads=3, activation_function="mish"),
     "llama": dict(rope_scaling=dict(rope_type="spiral"), rope_parameters=dict(type="spiral"))
@@ -135,6 +142,7 @@ UNSUPPORTED = {
     | dict(feed_forward_proj="gated-mish"),
     "bert": dict(position_embedding_type="relative_key", is_decoder=True)
     | dict(add_cross_attention=True, hidden_act="mish"),
+    "albert": dict(num_hidden_groups=2, inner_group_num=2),
     "vit": dict(qkv_bias=False, hidden_act="mish"),
 }
 

@@ -9,7 +9,7 @@ from published_cases import CASES, RandomModel
 from safetensors.numpy import load_file, save_file
 
 import numformer as nf
-from numformer.published.kinds import KINDS, kind_of
+from numformer.published.kinds import KINDS, name_of_class
 from numformer.published.loading import load_published
 from numformer.published.saving import save_published
 
@@ -23,14 +23,18 @@ def change(folder: Path, removed: tuple[str, ...] = (), added: dict | None = Non
 
 IGNORED = {
     "marian": ["model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"],
+    "m2m_100": ["model.encoder.embed_positions.weights", "model.decoder.embed_positions.weights"],
     "gpt2": ["transformer.h.0.attn.bias", "transformer.h.1.attn.masked_bias"],
     "llama": ["model.layers.1.self_attn.rotary_emb.inv_freq"],
     "t5": ["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"],
     "bert": ["bert.embeddings.position_ids", "bert.pooler.dense.weight", "bert.pooler.dense.bias"],
 }
 """Arrays of files that transformers wrote, which hold nothing that our models lack."""
-MODEL_NAMES = "transformer", "bert", "roberta", "distilbert", "electra", "mpnet", "vit"
+MODEL_NAMES = "transformer", "bert", "roberta", "distilbert", "electra", "mpnet", "vit", "albert"
 """How the names of arrays begin, unless the file holds a model without its head."""
+
+WITH_MODEL = "opt", "marian", "bart", "mbart", "pegasus", "m2m_100"
+"""The kinds with names of arrays that begin with "model.", unless the file holds no head."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -40,7 +44,7 @@ def test_arrays_that_our_model_does_not_need_are_left_out(kind, tmp_path, compla
     table = KINDS[kind].table_for(example.model.config, CASES[kind])
     expected, ignored = example.model.state_dict(), IGNORED.get(kind, [])
     first = table.rows[0][0].partition(".")[0]
-    assert table.optional == (f"{first}." if first in MODEL_NAMES or kind == "opt" else "")
+    assert table.optional == (f"{first}." if first in MODEL_NAMES or kind in WITH_MODEL else "")
     for form in ("", table.optional):
         folder = change(example.save(tmp_path), added=dict.fromkeys(ignored, array))
         path = folder / "model.safetensors"
@@ -79,6 +83,17 @@ def test_an_array_that_is_missing_is_named(case, name, words, tmp_path, complain
     array = load_file(folder / "model.safetensors")[name]
     folder = change(folder, removed=(name,), added={"other": array})
     assert words in complaint(load_published, folder)
+
+
+def test_a_bart_may_lack_the_biases_of_its_logits(tmp_path):
+    """As those that were published without a head, whose names have no prefix."""
+    example = RandomModel("bart", CASES["bart"], np.float32)
+    folder = change(example.save(tmp_path), removed=("final_logits_bias",))
+    path = folder / "model.safetensors"
+    save_file({n.removeprefix("model."): array for n, array in load_file(path).items()}, path)
+    state, expected = load_published(folder)[0].state_dict(), example.model.state_dict()
+    assert expected.keys() - state.keys() == {"output.bias"}
+    assert all(np.allclose(array, expected[name]) for name, array in state.items())
 
 
 LAYER = "tower.layers.0"
@@ -180,8 +195,8 @@ def test_an_output_of_its_own_has_its_bias_under_either_name(name, tmp_path):
     ],
 )
 def test_the_class_of_a_model_tells_its_kind(kind, architecture):
-    assert kind_of([architecture]) == kind and kind_of(None) is None
-    assert kind_of(["Model", architecture]) == kind
+    assert name_of_class([architecture]) == kind and name_of_class(None) is None
+    assert name_of_class(["Model", architecture]) == kind
 
 
 def test_a_config_without_a_model_type_has_a_class(tmp_path, complaint):

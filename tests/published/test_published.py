@@ -22,7 +22,7 @@ from safetensors.numpy import load_file, save_file
 import numformer as nf
 from numformer.gradient_check import __main__ as gradient_check
 from numformer.published.configs import ForeignConfig
-from numformer.published.kinds import KINDS
+from numformer.published.kinds import KINDS, kind_of
 from numformer.published.loading import load_published
 from numformer.published.rope import rope
 from numformer.trained import model_of_run
@@ -30,7 +30,7 @@ from numformer.trained import model_of_run
 STORED = Path(__file__).with_name("published_reference.json")
 NO_TRANSFORMERS = "transformers is not installed; its stored numbers stand in"
 BEAMS = 1, 4
-WRITERS = [n for n, values in CASES.items() if hasattr(KINDS[values["model_type"]].model, "step")]
+WRITERS = [n for n, values in CASES.items() if hasattr(kind_of(values).model, "step")]
 
 
 @pytest.fixture
@@ -203,11 +203,18 @@ def test_what_stands_twice_is_the_same(tmp_path):
         load_published(tmp_path)
 
 
+SPECIAL_IDS = "pad_token_id", "decoder_start_token_id"
+
+
 @pytest.mark.parametrize(
     ("kind", "values", "ids"),
     [
         ("marian", dict(pad_token_id=7, decoder_start_token_id=6, eos_token_id=5), (7, 6, 5)),
         ("marian", dict(pad_token_id=7, decoder_start_token_id=None, bos_token_id=6), (7, 7, 0)),
+        ("bart", dict.fromkeys(SPECIAL_IDS), (1, 2, 2)),
+        ("mbart", dict.fromkeys(SPECIAL_IDS) | dict(bos_token_id=6), (1, 6, 2)),
+        ("pegasus", dict.fromkeys(SPECIAL_IDS), (0, 0, 1)),
+        ("m2m_100", dict.fromkeys(SPECIAL_IDS), (1, 2, 2)),
         ("gpt2", dict(bos_token_id=6, eos_token_id=5), (None, 6, 5)),
         ("llama", dict(pad_token_id=7, bos_token_id=6, eos_token_id=5), (7, 6, 5)),
         ("t5", dict(pad_token_id=7, decoder_start_token_id=None, eos_token_id=5), (7, 7, 5)),

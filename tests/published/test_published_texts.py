@@ -59,17 +59,26 @@ def test_a_tokenizer_that_is_no_text_is_refused(tmp_path, complaint, monkeypatch
     assert f"{path}, which is too large" in complaint(nf.load, tmp_path)
 
 
-def test_a_t5_reads_a_single_end(tmp_path):
-    """Which the tokenizer has after a text, as every source has it."""
-    folder = published_texts.t5(tmp_path)
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_an_encoder_decoder_reads_a_single_end(name, tmp_path):
+    """Which the tokenizer has after a text, as every source has it; marks before it are kept."""
+    folder = getattr(published_texts, name)(tmp_path)
     path = str(folder / "tokenizer.json")
     tokenizer, trained = published_texts.tokenizers.Tokenizer.from_file(path), nf.load(folder)
     ids, source = tokenizer.encode("a dog sleep").ids, trained.text.source
     assert ids[-1] == 1 and [*source.encode(source.split("a dog sleep")), 1] == ids
     length, beam = trained.text.max_length, trained.text.beam
-    assert (length, beam, trained.text.length_penalty) == (512, 1, 1.0)  # where no file says more
+    longest = 512 if name == "t5" else 31
+    assert (length, beam, trained.text.length_penalty) == (longest, 1, 1.0)  # no file says more
     (written,) = nf.generation.greedy(trained.model, np.array([ids]), length)
     assert trained("a dog sleep") == tokenizer.decode(written)
+
+
+def test_a_language_after_the_end_is_refused(tmp_path, complaint):
+    """As the first mBART has it, where no source ends with the end symbol."""
+    folder = published_texts.t5(tmp_path, template="$A </s> <unk>")
+    received = f"received </s> <unk> in {folder}. Choose a model whose texts begin with"
+    assert received in complaint(nf.load, folder)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
@@ -89,13 +98,13 @@ def test_a_text_goes_on_as_transformers_has_it(name, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:training never saw")
-@pytest.mark.parametrize("name", ["marian", "marian_of_two", "t5"])
+@pytest.mark.parametrize("name", ["marian", "marian_of_two", "t5", "bart"])
 def test_pairs_are_translated_as_transformers_has_it(name, tmp_path, call):
     """With a character outside the vocabulary, and with a mark of the target language."""
     pytest.importorskip("torch", reason=NO_TRANSFORMERS)
     transformers = pytest.importorskip("transformers", reason=NO_TRANSFORMERS)
     folder = getattr(published_texts, name)(tmp_path / name)
-    if name == "t5":
+    if name in ("t5", "bart"):
         marks = dict(pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
         file = str(folder / "tokenizer.json")
         tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=file, **marks)
@@ -234,6 +243,13 @@ def test_a_script_refuses_a_model_for_another(page, kind, says, tmp_path, call):
     folder = getattr(published_texts, kind)(tmp_path / kind)
     code, out, err = call(page.main, f"--run {folder} --input", "a dog")
     assert (code, out, len(err)) == (2, [], 1) and says in err[0]
+
+
+def test_a_vit_without_a_head_names_no_pictures(tmp_path, call):
+    folder = published_texts.vit(tmp_path, architectures=["ViTModel"])
+    assert model_of_run(folder)[0].forward(np.zeros((2, 12, 12, 3), np.float32)).shape == (2, 16)
+    code, out, err = call(images.main, f"--run {folder} --input no.png")
+    assert (code, out) == (2, []) and "names a model that classifies images" in err[0]
 
 
 @pytest.mark.filterwarnings("always:.* sets guidance_scale")

@@ -16,7 +16,11 @@ from numformer.later.feed_forward import Chain
 from numformer.later.mixers.convolution import Convolution
 from numformer.later.patches import ClassToken, Patches
 from numformer.later.pick import Pick
-from numformer.later.positions import NoPositions, sinusoidal_halves_table
+from numformer.later.positions import (
+    NoPositions,
+    sinusoidal_fairseq_table,
+    sinusoidal_halves_table,
+)
 from numformer.later.rms_norm import RMSNorm
 from numformer.later.sound import SoundEmbedding, Windows
 from numformer.paper.cross_entropy import CrossEntropy
@@ -116,6 +120,10 @@ INPUTS = [
     Case(
         "sinusoidal_halves_positions",
         lambda g: (SinusoidalPositions(sinusoidal_halves_table), [g.normal(g.T, 7)]),
+    ),
+    Case(
+        "sinusoidal_fairseq_positions",
+        lambda g: (SinusoidalPositions(sinusoidal_fairseq_table), [g.normal(g.T, 7)]),
     ),
     Case(
         "learned_positions",

@@ -44,8 +44,9 @@ class RelativePositions(Layer):
     """Positions of queries (T,) and keys (S,), host arrays -> a bias (H, T, S) to add to scores.
 
     The table (buckets, H) starts at 0, so at first distances have no effect; the layers of a stack
-    may share a table. `constant` is another bias to add, without a gradient. Raises InputError for
-    fewer than 4 buckets, and if `farthest` is at most half the number of buckets.
+    share a table, unless they have `own_distances` (Chung et al. 2023, UMT5). `constant` is another
+    bias to add, without a gradient. Raises InputError for fewer than 4 buckets, and if `farthest`
+    is at most half the number of buckets.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -54,6 +55,7 @@ class RelativePositions(Layer):
 
         distance_buckets: int = settings.size(32, "buckets of distances, each with its own score")
         farthest: int = settings.size(128, "distance beyond which all distances share a bucket")
+        own_distances: bool = settings.switch(False, "each layer has its own scores of distances")
 
     def __init__(
         self,
@@ -62,6 +64,7 @@ class RelativePositions(Layer):
         farthest: int = 128,
         both_ways: bool = True,
         constant: Any = None,
+        own_distances: bool = False,
     ):
         if distance_buckets < 4 or farthest <= distance_buckets // 2:
             raise InputError(
@@ -71,6 +74,7 @@ class RelativePositions(Layer):
             )
         self.table = Parameter(np.zeros((distance_buckets, heads)))
         self.farthest, self.both_ways, self.constant = farthest, both_ways, constant
+        self.own_distances = own_distances
 
     def forward(self, queries: Array, keys: Array, like: Array | None = None) -> Array:
         distance, count = keys - queries[:, None], len(self.table.data)
@@ -87,5 +91,6 @@ class RelativePositions(Layer):
         return None
 
     def share(self, first: "RelativePositions") -> None:
-        """Use the table of `first`, the first such layer of a stack."""
-        self.table = first.table
+        """Use the table of `first`, the first such layer of a stack, unless each has its own."""
+        if not self.own_distances:
+            self.table = first.table

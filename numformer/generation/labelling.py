@@ -1,0 +1,118 @@
+"""Labelling: a model with a classifier names the class of a text or word, or finds an answer."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from numformer.backend import to_host
+from numformer.data import Vocabulary
+from numformer.errors import InputError
+from numformer.generation.sampling import log_softmax
+from numformer.generation.text_pipeline import OneVocabulary, Symbols
+from numformer.layer import inference
+from numformer.models import Model
+
+KINDS = "texts", "positions", "spans"
+LONGEST_ANSWER = 30
+"""The most symbols of an answer that is found in a text."""
+
+
+@dataclass(frozen=True)
+class Labelling(OneVocabulary):
+    """Gives the labels of a text or of its words, or the place of an answer, with probabilities.
+
+    `classifies` is one of KINDS: "texts" gives a line for each of the `labels`, the most probable
+    first; "positions" a line for each word, with its most probable label; "spans" the part of a
+    text that answers a question. The question precedes the text, with the separator between them
+    that the model was trained with: "who sleeps? [SEP] the cat sleeps". A longer text is cut to
+    `context` symbols.
+    """
+
+    has_right_answers = False
+
+    vocabulary: Vocabulary
+    context: int
+    labels: Sequence[str]
+    classifies: str = "texts"
+
+    def write(self, model: Model, texts: Sequence[Symbols]) -> list[list[str]]:
+        """Return the lines of each text: what was classified, its label, the probability."""
+        describe = getattr(self, f"_{self.classifies}")
+        return [[*describe(model, self._cut(text))] for text in texts]
+
+    def _cut(self, text: Symbols) -> list[str]:
+        """The first symbols of a text, with its last one, which is a mark."""
+        return [*text] if len(text) <= self.context else [*text[: self.context - 1], text[-1]]
+
+    def _logits(self, function, text: list[str], *others) -> np.ndarray:
+        """Return the logits of the classes of a text (labels), or of each position (T, labels)."""
+        ids = np.array([self.vocabulary.encode(text)])
+        with inference():
+            return to_host(function(ids, *others, valid=np.ones(ids.shape, bool)))[0]
+
+    def _texts(self, model, text: list[str]) -> Iterator[str]:
+        p = np.exp(log_softmax(self._logits(model.relation_logits, text)))
+        return (f"{self.labels[n]} {p[n]:.4f}" for n in np.argsort(-p, kind="stable"))
+
+    def _positions(self, model, text: list[str]) -> Iterator[str]:
+        p = np.exp(log_softmax(self._logits(model.forward, text)))
+        for first, stop in self._words(text):
+            best = p[first].argmax()
+            word = self.vocabulary.join(text[first:stop]).strip()
+            yield f"{word} {self.labels[best]} {p[first, best]:.4f}"
+
+    def _words(self, text: list[str]) -> Iterator[tuple[int, int]]:
+        """The first place of each word, whose label counts, and the place after its last symbol."""
+        marks = {*self.vocabulary.split("")}
+        pieces = any(symbol.startswith("##") for symbol in self.vocabulary.symbols)
+        places = [n for n, symbol in enumerate(text) if symbol not in marks]
+
+        def continues(n: int) -> bool:
+            joined = text[n].startswith("##") if pieces else text[n][0] not in "▁Ġ"
+            return joined and n - 1 in places
+
+        firsts = [n for n in places if not continues(n)]
+        for first in firsts:
+            stop = next(n for n in range(first + 1, len(text)) if n not in places or n in firsts)
+            yield first, stop
+
+    def _spans(self, model, text: list[str]) -> Iterator[str]:
+        separator = self.vocabulary.split("")[-1]
+        begin = text.index(separator)
+        while text[begin : begin + 1] == [separator]:  # some models have two
+            begin += 1
+        if begin == len(text):
+            raise InputError(
+                f"a question and a text have {separator} between them",
+                f"{self.join(text)!r:.60}",
+                f'Write "who sleeps? {separator} the cat sleeps".',
+            )
+        segments = np.zeros((1, len(text)), int)
+        segments[0, begin:] = (model.config.segments or 1) > 1
+        logits = self._logits(model.forward, text, None, segments)
+        log_p = log_softmax(logits[begin:-1].T)
+        both = log_p[0][:, None] + log_p[1]
+        both[np.tril_indices(len(both), -1)] = -np.inf  # an answer does not end before it starts
+        both[np.triu_indices(len(both), LONGEST_ANSWER)] = -np.inf
+        start, stop = np.unravel_index(both.argmax(), both.shape)
+        answer = self.vocabulary.join(text[begin + start : begin + stop + 1]).strip()
+        yield f"{answer} {np.exp(both.max()):.4f}"
+
+    def join(self, symbols: Symbols) -> str:
+        """Lines, or symbols of a text -> a text."""
+        return "\n".join(symbols)
+
+    def score(self, model, texts, written):
+        """Raise InputError: labels are not symbols that a model writes."""
+        rule, fix = "a model that writes symbols scores them", "Call the model on each text."
+        raise InputError(rule, "a classifier", fix)
+
+    def maps(self, model, text, written=None):
+        """Return attention maps for the first `context` symbols of the text."""
+        text = self._cut(text)
+        return text, [], self.self_attention_maps(model, text)
+
+    def fits(self, config) -> bool:
+        count = config.relations if self.classifies == "texts" else config.labels
+        return super().fits(config) and self.classifies in KINDS and count == len(self.labels)
