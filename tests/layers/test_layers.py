@@ -13,6 +13,7 @@ from numformer.later.attention.biased_attention import BiasedAttention
 from numformer.later.attention.heads import BiasedHeads
 from numformer.later.experts import route
 from numformer.later.mixers.convolution import Convolution
+from numformer.later.positions import sinusoidal_fairseq_table
 from numformer.paper.attention import Heads, head_size
 from numformer.paper.linear import linear_backward
 from numformer.paper.positions import sinusoidal_table
@@ -142,6 +143,15 @@ def test_sinusoidal_positions_add_the_rows_of_their_positions(rng):
     assert_allclose(layer.forward(x), x + table[:3], atol=1e-12)
     x = np.zeros((1, 3, d_model), np.float32)
     assert_allclose(layer.forward(x, np.array([9, 0, 9]))[0], table[[9, 0, 9]], atol=1e-6)
+
+
+def test_sinusoids_of_fairseq_by_hand():
+    """From position 2 on; the last of several wavelengths is 10000 times the first."""
+    two, three, four = (sinusoidal_fairseq_table(3, width) for width in (2, 3, 4))
+    assert_allclose(two, [[math.sin(n), math.cos(n)] for n in (2, 3, 4)], rtol=1e-12)
+    assert_array_equal(three, np.pad(two, [(0, 0), (0, 1)]))
+    assert_allclose(four[:, ::2], two, rtol=1e-12)
+    assert_allclose(four[:, 1], np.sin(np.arange(2, 5) / 10000), rtol=1e-12)
 
 
 @pytest.mark.parametrize(("length", "offset"), [(7, 0), (2, 5), (3, 4)])

@@ -9,7 +9,7 @@ from published_cases import CASES, RandomModel
 from safetensors.numpy import load_file, save_file
 
 import numformer as nf
-from numformer.published.kinds import KINDS, name_of_class
+from numformer.published.kinds import KINDS, REFUSED, name_of_class
 from numformer.published.loading import load_published
 from numformer.published.saving import save_published
 
@@ -207,3 +207,10 @@ def test_a_config_without_a_model_type_has_a_class(tmp_path, complaint):
     assert load_published(folder)[1]["published"] == values | dict(model_type="bert")
     (folder / "config.json").write_text(json.dumps(values | dict(architectures=["Other"])))
     assert "received model_type None in" in complaint(load_published, folder)
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_kind_without_support_is_refused_with_the_reason(kind, tmp_path, complaint):
+    (tmp_path / "config.json").write_text(f'{{"model_type": "{kind}"}}', encoding="utf-8")
+    message = complaint(load_published, tmp_path)
+    assert f"received model_type '{kind}' in" in message and message.endswith(REFUSED[kind])
