@@ -32,7 +32,7 @@ def shuffled(weights: np.ndarray, seen: np.ndarray, rng: np.random.Generator) ->
 def self_places(lengths: np.ndarray, longest: int, causal: bool) -> dict[str, np.ndarray]:
     """Places named by position in self-attention, for sequences of these lengths (B,).
 
-    A row of a decoder (`causal`) is named by what it writes: it reads what was written last.
+    A row of a decoder (`causal`) is named by what it writes: it reads the symbol written last.
     """
     t = np.broadcast_to(np.arange(longest), (len(lengths), longest))
     real, ends = t < lengths[:, None], np.broadcast_to(lengths[:, None] - 1, t.shape)
@@ -41,7 +41,7 @@ def self_places(lengths: np.ndarray, longest: int, causal: bool) -> dict[str, np
         return np.where(real & (places >= 0) & (places <= ends), places, -1)
 
     if causal:
-        named = {"what was written last": t, "what was written before that": t - 1}
+        named = {"the symbol written last": t, "the symbol before that": t - 1}
         return {name: there(places) for name, places in named.items()} | {
             "the start mark": np.where(real & (t >= 2), 0, -1)  # for t < 2 it is named above
         }

@@ -41,7 +41,7 @@ class ForeignConfig:
         return default if value is None else value
 
     def has(self, *prefixes: str) -> bool:
-        """Whether a name of an array begins with one of these."""
+        """Whether the name of any array begins with one of these prefixes."""
         return any(name.startswith(prefixes) for name in self.arrays)
 
     def require(self, **supported: Any) -> None:
@@ -74,7 +74,7 @@ class ForeignConfig:
 
 
 def special_ids(foreign: ForeignConfig, unwritten: Iterable[int] = (), **defaults: int) -> dict:
-    """The ids of padding, start and ends, and those that are never written, as config fields.
+    """The ids of padding, start and ends, and the ids never written, as config fields.
 
     `defaults` replace missing ids; a null start or end means that there is none. Entries of
     bad_words_ids that have a single id, unless it is an end, and suppress_tokens are added to
@@ -368,7 +368,7 @@ TASKS = {
 
 
 def _heads(foreign: ForeignConfig, activation: str = "tanh") -> dict:
-    """What is on top of an encoder's stack, as its architectures and the names of arrays say.
+    """The head on an encoder's stack, which its architectures and its arrays' names tell.
 
     Nothing in a bare model; its output then shares the embedding, as it has no weights of its own.
     `activation` is the one in the head of a classifier of texts.

@@ -1,6 +1,6 @@
 """The files of a published model: JSON, and arrays in files of safetensors or of torch.save.
 
-Nothing in them is executed, and an array is only read if its file holds as many bytes as its header
+Nothing in them is executed, and an array is read only if its file holds as many bytes as its header
 says.
 """
 

@@ -35,7 +35,7 @@ class Kind(NamedTuple):
     """A kind of published model.
 
     `config` turns a config.json into the fields of `model.Config`. `table` returns the Table of the
-    parameters for a Config, and takes what `factors` returns for a config.json. `text` makes the
+    parameters for a Config, given what `factors` returns for a config.json. `text` makes the
     pipeline from the folder, the Config and the settings of generation. `encoder` is the kind of
     the encoder alone, if it is published, too.
     """
@@ -117,7 +117,7 @@ def _listening(folder: Path, config, settings: ForeignConfig) -> Listening:
 
 
 def reading(folder: Path, config, *_) -> Reading:
-    """The pipeline of a model whose texts are only read: for their vectors."""
+    """The pipeline of a model that only computes vectors for texts."""
     vocabulary = load_tokenizer(folder, config.vocabulary, marked=True)
     limits, how = read_pooling(folder)
     return Reading(vocabulary, min(*limits, config.longest or MAX_SYMBOLS, MAX_SYMBOLS), **how)

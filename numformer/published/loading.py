@@ -47,7 +47,7 @@ def load_published(folder: Path) -> tuple[Model, dict]:
     """Return a folder's model, on the host, and its JSON files and text pipeline as metadata.
 
     There is no pipeline if the folder has no tokenizer. Raises InputError for an incomplete folder
-    and for parts that numformer lacks; warns of generation settings that numformer lacks.
+    and for parts that numformer lacks; warns about generation settings that it lacks.
     """
     kind, values = read_kind(folder / CONFIG)
     arrays = Arrays(folder)
@@ -166,7 +166,7 @@ def _model(folder: Path, kind: Kind, config, arrays: Arrays, values: dict) -> Mo
 
 
 def _fill(model: Model, arrays: Arrays, table: Table) -> None:
-    """Copy arrays into all parameters. Raises InputError for missing and for superfluous arrays."""
+    """Copy arrays into all parameters. Raises InputError if arrays are missing or left over."""
     parameters = model.named_parameters()
     without_prefix = not any(name.startswith(table.optional) for name in arrays)
     entries = [*table.entries(parameters, without_prefix)]

@@ -79,7 +79,7 @@ def _parameters(model: Model, kind: Kind, values: Mapping[str, Any]) -> dict[str
     """Our parameters by name, converted for a model of this config.json.
 
     Biases that only the published model has are zeros. Raises InputError for other differences,
-    except for a few that need no conversion, such as dropout rates.
+    except for a few settings that need no conversion, such as dropout rates.
     """
     arrays = model.state_dict()
     entries = kind.table_for(model.config, values).written(arrays)
@@ -119,7 +119,7 @@ def _parameters(model: Model, kind: Kind, values: Mapping[str, Any]) -> dict[str
 
 
 def _sines_first(name: str, array: np.ndarray) -> np.ndarray:
-    """Convert a parameter from alternating sines and cosines to all sines before all cosines.
+    """Reorder a parameter of a model whose positions alternate sines and cosines: sines first.
 
     Residual connections add up all layers' outputs, so every axis of size d_model is reordered.
     """

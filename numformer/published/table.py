@@ -22,7 +22,7 @@ class Layout(NamedTuple):
 
 
 def _turned(config) -> int:
-    """How many values of a head turn; they come first."""
+    """The number of values in a head that rotary positions turn; they come first."""
     turning = config.rotary_frequencies
     return 2 * max(map(len, turning)) if turning else config.key_size
 
@@ -48,7 +48,7 @@ def _pairs_to_halves(x):
 
 
 def _but_values(layout: Layout) -> Layout:
-    """Return the layout that changes queries and keys (..., (H + G) K), but not values (G K)."""
+    """x (..., (H + 2 G) K): change its queries and keys, the first (H + G) K, not its values."""
 
     def change(function, x, config):
         width = x.shape[-1] - config.key_size * _groups(config)
@@ -276,6 +276,6 @@ def _names(part: str, suffix: str, numbers: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _layers(part: str, suffix: str, ours: Collection[str]) -> list[tuple[str, ...]]:
-    """The numbers of the layers and experts that have this part; () for a part outside of them."""
+    """The numbers of the layers and experts that have this part; () for others."""
     pattern = re.escape(_names(part, suffix, ())[0]).replace(r"\*", r"(\d+)")
     return [match.groups() for name in ours if (match := re.fullmatch(pattern, name))]

@@ -236,7 +236,7 @@ def _encoder(
 
 
 def _with_head(name: str, config, text: str) -> Table:
-    """The table of an encoder, whose head may be missing."""
+    """The table of an encoder with or without a head."""
     bias, copy = "bias", "decoder.bias                      output.bias                      array"
     if not config.tied:  # an output with weights of its own has a bias of its own, too
         bias = "decoder.bias"  # in files of early releases it is the other one
@@ -277,7 +277,7 @@ _ELECTRA_HEAD = """
 
 
 def electra(config, task: str = "symbols") -> Table:
-    """ELECTRA's table; what its discriminator has besides is unused."""
+    """ELECTRA's table; the discriminator's other parts are unused."""
     return _encoder("electra", config, _ELECTRA + _head(task, *OUT, _ELECTRA_HEAD))
 
 
