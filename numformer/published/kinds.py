@@ -207,7 +207,7 @@ REFUSED = {
     "gemma3": "It also reads pictures. Name the folder of its text model (gemma3_text).",
     "clip": "It is two models, of texts and of pictures. Name the folder of another model.",
     "deit": "It has two tokens and two heads. Name the folder of a ViT.",
-    "dinov2": "It stretches its positions to each picture. Name the folder of a ViT.",
+    "dinov2": "Each sublayer has trained factors (LayerScale). Name the folder of a ViT.",
     "beit": "Its positions are distances between patches. Name the folder of a ViT.",
     "mpt": "Its norms have no shift, unlike LayerNorm. Name the folder of another model.",
 }
