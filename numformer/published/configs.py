@@ -1,5 +1,6 @@
 """Converts the config.json of a published model into a config of ours, and back."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -28,6 +29,15 @@ class ForeignConfig:
 
     def __init__(self, values: Mapping[str, Any], arrays: Iterable[str] = ()):
         self.values, self.arrays = values, arrays
+        for name, value in values.items():
+            kind = re.search("(layer|size|head|dim|embe?d|inner|d_model|d_ff|d_kv)s?$", name)
+            most = 0 if kind is None else 10_000 if kind[1] == "layer" else 1 << 25
+            if kind and type(value) is int and value > most:
+                raise InputError(
+                    f"in a config.json, {name} is at most {most:,}",
+                    f"{value:,}",
+                    "Use the config.json of these weights.",
+                )
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.values:

@@ -8,6 +8,7 @@ Where transformers is installed, it must compute the same again.
 """
 
 import functools
+import itertools
 import json
 import re
 import sys
@@ -358,12 +359,12 @@ def test_missing_settings_have_the_defaults_of_transformers(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_size_of_zero_is_refused(kind, tmp_path, complaint):
+def test_a_size_of_zero_or_beyond_all_memory_is_refused(kind, tmp_path, complaint):
     values = required(kind)
     sizes = [name for name in values if type(values[name]) is int and name != "pad_token_id"]
-    for name in sizes:
+    for name, wrong in itertools.product(sizes, (0, 10**12)):
         (tmp_path / "config.json").write_text(
-            json.dumps(dict(model_type=kind) | values | {name: 0}), encoding="utf-8", newline=""
+            json.dumps(dict(model_type=kind) | values | {name: wrong}), encoding="utf-8", newline=""
         )
         save_file({"wte": np.zeros(2, np.float32)}, tmp_path / "model.safetensors")
         assert re.search("received .*(0|-[12]|zero)", complaint(nf.load, tmp_path)), name
