@@ -189,11 +189,13 @@ def test_tying_all_needs_one_vocabulary(complaint):
 
 
 PATTERNS = FullPattern, Window, GlobalWindow, Strided
+SEARCH = dict(penalty="paper", early_stopping=None)
+NONE = inspect.signature(nf.Transduction).parameters["rules"].default  # a new list each time
 ATTENTION = dict.fromkeys(["d_k", "d_v", "attention", "query", "key", "value", "output"])
 TRAIN = dict(recipe=None, seed=0, xp=np, resume=False, parts=None)
 TRAIN |= dict(parallel=None, timeout=120.0, verbose=True, log_to=())
 DEFAULTS = [
-    ([nf.beam_search, nf.n_best], dict(beam=4, alpha=0.6, penalty="paper")),  # section 6.1
+    ([nf.beam_search, nf.n_best], SEARCH | dict(beam=4, alpha=0.6, rules=())),  # section 6.1
     ([paper_beam_search], dict(beam=4, alpha=0.6)),
     ([PaperTransformer, *MODELS], dict(seed=0)),
     ([InputEmbedding], dict(p_drop=0.0)),
@@ -220,7 +222,7 @@ DEFAULTS = [
     ([nf.Residual], dict(p_drop=0.0, norm=None)),  # 3.1
     ([nf.LayerNorm], dict(epsilon=1e-5)),
     ([nf.Linear], dict(bias=True)),
-    ([nf.Transduction], dict(longest=None, beam=1, length_penalty=1.0, penalty="paper")),
+    ([nf.Transduction], SEARCH | dict(longest=None, beam=1, length_penalty=1.0, rules=NONE)),
     ([nf.Schedule], dict(log_every=50, evaluate_every=250, minutes=None, patience=None)),
     ([nf.train], TRAIN | dict(on_step=None, on_evaluation=None)),
     ([Trainer], dict(seed=0, xp=np, parts=1, ranks=None)),
@@ -294,6 +296,7 @@ def test_settings_have_an_effect_only_with_certain_choices():
     owners = {key: dict(mixers=attention) for key in ["key_value_heads", "qk_norm"]}
     owners |= dict(qk_norm_width=dict(qk_norm=norms), sublayers=dict(norm={"pre"}))
     owners |= dict(max_length=dict(positions={"learned"}), logit_cap=dict(output_bias={"False"}))
+    owners |= dict(attention_key_bias=dict(attention_bias={"True"}))
     names = "rotary_base", "rotary_frequencies", "rotary_longest"
     owners |= {key: dict(positions=rotary) for key in names}
     assert owners == {
