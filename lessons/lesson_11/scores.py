@@ -41,7 +41,7 @@ def self_places(lengths: np.ndarray, longest: int, causal: bool) -> dict[str, np
         return np.where(real & (places >= 0) & (places <= ends), places, -1)
 
     if causal:
-        named = {"the symbol written last": t, "the symbol before that": t - 1}
+        named = {"what was written last": t, "what was written before that": t - 1}
         return {name: there(places) for name, places in named.items()} | {
             "the start mark": np.where(real & (t >= 2), 0, -1)  # for t < 2 it is named above
         }

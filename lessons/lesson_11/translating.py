@@ -67,7 +67,7 @@ def cross_places(batch: PairBatch, dice: np.ndarray) -> dict[str, np.ndarray]:
     real = (batch.target_in != 0) & (batch.target_out != 2)
     return {
         "what is to be written, translated": goes_with(batch, dice, batch.target_out),
-        "the symbol written last, translated": goes_with(batch, dice, batch.target_in),
+        "what was written last, translated": goes_with(batch, dice, batch.target_in),
         "the same piece as is to be written": np.where(once, same.argmax(axis=-1), -1),
         "the end mark": np.where(real, ends, -1),
     }

@@ -195,7 +195,7 @@ def test_places_by_position():
     np.testing.assert_array_equal(there["the word after"], [[1, 2, 3, -1], [1, -1, -1, -1]])
     np.testing.assert_array_equal(there["the end mark"], [[3, 3, -1, -1], [-1, -1, -1, -1]])
     written = scores.self_places(np.array([4]), 4, causal=True)
-    np.testing.assert_array_equal(written["the symbol written last"], [[0, 1, 2, 3]])
+    np.testing.assert_array_equal(written["what was written last"], [[0, 1, 2, 3]])
     np.testing.assert_array_equal(written["the start mark"], [[-1, -1, 0, 0]])
 
 
