@@ -28,7 +28,8 @@ each position of a text, from its config alone.
 MOST_LAYERS = 10_000
 UNMULTIPLIED = "input", "source", "target", "output"
 """Parts whose tables are looked up; the output may share one of these."""
-OF_SOURCE = "cross_attention.sublayer.key.weight", "cross_attention.sublayer.value.weight"
+SOURCE = "cross_attention.sublayer.key.weight", "cross_attention.sublayer.value.weight"
+"""The matrices of a decoder that multiply each position of the source once."""
 KEPT = "self_attention.sublayer.key.weight", "self_attention.sublayer.value.weight"
 TRAINED, STORED = 16, 4
 """Bytes of a parameter: weight, gradient and Adam's two vectors in training, or the weight."""
@@ -83,10 +84,7 @@ def sizes_of(kind: type[Model], config: Any) -> Sizes:
         products = 2 * parameter.size
         if ".experts." in name:
             products = products * config.chosen_experts // config.experts
-        of_source = (
-            ".cross_attention.sublayer.key." in name or ".cross_attention.sublayer.v" in name
-        )
-        if first == "encoder" or of_source:
+        if first == "encoder" or name.endswith(SOURCE):
             read += products
             continue
         written += products
@@ -106,8 +104,8 @@ def sizes_in(path: Path) -> tuple[str, Sizes]:
         kind = model_class(metadata.get("model"))
         return kind.__name__, sizes_of(kind, read_config(file, metadata, kind))
     published, values = read_kind(path if path.suffix == ".json" else model_path(path) / CONFIG)
-    (architecture,) = values.get("architectures") or [""]
-    is_bare = published.model is MaskedLanguageModel and architecture.endswith("Model")
+    architecture, *_ = values.get("architectures") or [""]
+    is_bare = published.model is MaskedLanguageModel and str(architecture).endswith("Model")
     foreign = ForeignConfig(values, ["embeddings"] if is_bare else ())
     config = require_valid(path, lambda: published.model.Config(**published.config(foreign)))
     return values["model_type"], sizes_of(published.model, config)

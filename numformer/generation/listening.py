@@ -111,11 +111,9 @@ class Listening(TextPipeline):
         require_positive("beam", beam)
         require_positive("max_length", limit)
         prompt = self.prompt(language, task, timestamps)
-        writer: Any = Ruled(model, prompt, self, timestamps)
+        writer: Any = StampWriter(model, prompt, self, timestamps)
         room = model.config.longest or limit + 1 + len(prompt)
-        limit = min(
-            limit, room - 1 - len(prompt)
-        )  # the start id and the prompt have positions, too
+        limit = min(limit, room - 1 - len(prompt))  # the start id and the prompt have positions
         written: list[list[str]] = []
         for sounds in _batches(texts):
             if beam == 1:
@@ -153,7 +151,7 @@ class Listening(TextPipeline):
 
     def score(self, model, texts, written):
         """Return log p (N,) of N answers, after the prompt, and the number (N,) of symbols."""
-        writer: Any = Prompted(model, self.prompt(None, "transcribe", False), self)
+        writer: Any = PromptedWriter(model, self.prompt(None, "transcribe", False), self)
         ids = [[*self.encode(symbols), model.config.special.end] for symbols in written]
         parts = [
             score(writer, sounds, ids[n * BATCH : (n + 1) * BATCH])
@@ -176,9 +174,9 @@ class Listening(TextPipeline):
         reaches = Reach(places, causal=True), Reach(places, sources)
         weights = attention_weights(model.decoder, x, reaches[0], memory, reaches[1])
         layers = [array[0] for name, array in weights.items() if "cross_attention" in name]
-        asked = np.stack(layers)[:, :, len(prompt) : -1]  # the query that wrote each symbol
+        queries = np.stack(layers)[:, :, len(prompt) : -1]  # the query that wrote each symbol
         labels = [self.join([symbol]) for symbol in written]
-        return [], written, [AttentionMaps("decoder cross_attention", asked, labels, [])]
+        return [], written, [AttentionMaps("decoder cross_attention", queries, labels, [])]
 
     def fits(self, config) -> bool:
         sizes = [getattr(config, name, None) for name in ("vocabulary", "bands", "frames")]
@@ -200,7 +198,7 @@ def _seconds(symbol: str) -> float:
     return float(symbol[2:-2])
 
 
-class Prompted:
+class PromptedWriter:
     """A Writer that writes after a prompt; where that is None, the most probable language."""
 
     def __init__(self, model: Any, prompt: Sequence[int | None], text: Listening):
@@ -222,8 +220,8 @@ class Prompted:
         return self.model.step(ids, state)
 
 
-class Ruled(Prompted):
-    """A Prompted writer that keeps to the rules of what may be written, and of time stamps."""
+class StampWriter(PromptedWriter):
+    """A PromptedWriter that keeps to the rules of what may be written, and of time stamps."""
 
     def __init__(self, model: Any, prompt: Sequence[int | None], text: Listening, timestamps: bool):
         super().__init__(model, prompt, text)

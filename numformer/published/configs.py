@@ -24,7 +24,8 @@ GATES = {foreign: GATED[ours] for foreign, ours in ACTIVATIONS.items() if ours i
 class ForeignConfig:
     """The settings of a config.json; a missing setting that is required raises InputError.
 
-    `arrays` are the names of the arrays in the same folder.
+    So does a size that no model has, as a list of so many layers would fill all memory. `arrays`
+    are the names of the arrays in the same folder.
     """
 
     def __init__(self, values: Mapping[str, Any], arrays: Iterable[str] = ()):
@@ -365,8 +366,8 @@ MASKED = "cls.predictions.", "lm_head.", "vocab_", "generator_", "predictions."
 
 def task_of(foreign: ForeignConfig) -> dict[str, str]:
     """What an encoder's head does, as its architectures say; "symbols" for the usual ones."""
-    said = str(foreign.get("architectures", ""))
-    return dict(task=next((task for name, task in TASKS.items() if name in said), "symbols"))
+    classes = str(foreign.get("architectures", ""))
+    return dict(task=next((task for name, task in TASKS.items() if name in classes), "symbols"))
 
 
 TASKS = {

@@ -41,7 +41,7 @@ LACKING |= dict(num_beam_groups=1, force_words_ids=None)
 CUTS: dict[str, Any] = dict(min_p=0, top_h=1, typical_p=1.0, epsilon_cutoff=0.0, eta_cutoff=0.0)
 """Settings of sampling that numformer lacks, with the values that have no effect."""
 
-ASKED = dict(top_k=(50, 0), top_p=(1.0, 1.0))
+WITH_TEXT = dict(top_k=(50, 0), top_p=(1.0, 1.0))
 """Settings of sampling that are passed with a text: the default, the value without effect."""
 
 NEUTRAL: dict[str, Any] = dict.fromkeys(("min_length", "min_new_tokens"), 0)
@@ -86,17 +86,17 @@ def notes(folder: Path, foreign: ForeignConfig, generation: dict, continues: boo
     known = FOLLOWED | WITHOUT_EFFECT | WHISPER | LACKING.keys() | CUTS.keys()
     unknown = [(n, value) for n, value in generation.items() if n not in known]
     settings += [f"{name} {reprlib.repr(value)}" for name, value in unknown if value is not None]
-    asked = [
+    arguments = [
         f"{name}={value}"
-        for name, (default, none) in (ASKED.items() if samples else ())
+        for name, (default, none) in (WITH_TEXT.items() if samples else ())
         if (value := foreign.get(name, default)) != none
     ]
     if continues and (length := foreign.get("max_new_tokens", None)):
-        asked.append(f"length={length}")
-    if asked:
+        arguments.append(f"length={length}")
+    if arguments:
         yield (
-            f"{folder} writes with {', '.join(asked)}, which numformer ignores: pass "
-            f"them with each text, as in trained(text, {', '.join(asked)})"
+            f"{folder} writes with {', '.join(arguments)}, which numformer ignores: pass "
+            f"them with each text, as in trained(text, {', '.join(arguments)})"
         )
     if settings:
         yield (

@@ -74,7 +74,7 @@ class Tensor(NamedTuple):
     strides: tuple
 
 
-def _called(name: Any, arguments: tuple) -> Any:
+def _described(name: Any, arguments: tuple) -> Any:
     """What a call describes. Raises ValueError for any that describes no tensor."""
     function = name.name if isinstance(name, Name) else ""
     if function in TENSORS:
@@ -126,7 +126,7 @@ def read_pickle(file: Any) -> Any:
             stack.append(memory[argument])
         elif name == "REDUCE":
             arguments = stack.pop()
-            stack.append(_called(stack.pop(), arguments))
+            stack.append(_described(stack.pop(), arguments))
         elif name == "BINPERSID":
             kind, number, key, _, count, *view = stack.pop()
             if kind != "storage" or any(part is not None for part in view):
@@ -150,7 +150,7 @@ def tensor_places(path: Path) -> dict[str, Place]:
     """Where each array of a file of torch.save is. Raises ValueError for a damaged file."""
     try:
         with path.open("rb") as file:
-            tensors, begins = (_of_zip if zipfile.is_zipfile(file) else _of_stream)(file)
+            tensors, begins = (_read_zip if zipfile.is_zipfile(file) else _read_stream)(file)
         return {name: _place(path, name, tensor, begins) for name, tensor in tensors.items()}
     except (LookupError, TypeError, AttributeError, OverflowError, MemoryError) as problem:
         raise ValueError(f"{type(problem).__name__}: {problem}") from None
@@ -175,7 +175,7 @@ def _place(path: Path, name: str, tensor: Any, begins: dict[str, tuple[int, int]
     return Place(path, dtype, [*shape], begin + offset * size)
 
 
-def _of_zip(file: Any) -> tuple[dict, dict[str, tuple[int, int]]]:
+def _read_zip(file: Any) -> tuple[dict, dict[str, tuple[int, int]]]:
     """The tensors of an archive; for each storage, its first byte and how many it has."""
     length = file.seek(0, io.SEEK_END)
     with zipfile.ZipFile(file) as archive:
@@ -199,8 +199,8 @@ def _of_zip(file: Any) -> tuple[dict, dict[str, tuple[int, int]]]:
         return read_pickle(io.BytesIO(archive.read(f"{folder}data.pkl"))), begins
 
 
-def _of_stream(file: Any) -> tuple[dict, dict[str, tuple[int, int]]]:
-    """The same of a file of an earlier release: several pickles, then the storages."""
+def _read_stream(file: Any) -> tuple[dict, dict[str, tuple[int, int]]]:
+    """As `_read_zip`, for a file of an earlier release: several pickles, then the storages."""
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         if read_pickle(content) != MAGIC:
             raise ValueError("it is no file of torch.save")

@@ -23,7 +23,7 @@ from published_cases import WHISPER, RandomModel
 import numformer as nf
 from numformer.data import log_mel, mel_filters, read_wav
 from numformer.data.sound import HOP, RATE
-from numformer.generation.listening import Listening, Prompted
+from numformer.generation.listening import Listening, PromptedWriter
 from toy_tasks import listen
 
 tokenizers = pytest.importorskip("tokenizers", reason="the extra published is not installed")
@@ -171,7 +171,7 @@ def test_log_p_is_that_of_the_symbols_after_the_prompt(listener, sounds):
     pairs = [*zip([*sounds[:2]] * 5, answers, strict=True)]
     log_p = listener.score(pairs)
     features = np.stack([text.symbols(sound) for sound in sounds[:2]])
-    heard = Prompted(model, text.prompt(None, "transcribe", False), text)
+    heard = PromptedWriter(model, text.prompt(None, "transcribe", False), text)
     with nf.inference():
         state = heard.start(features, 3)
         languages = [EN, DE, FR]

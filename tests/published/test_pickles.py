@@ -149,12 +149,12 @@ BIG = (2**40, 2**40)
 
 def hostile(proof: Path) -> dict[str, bytes]:
     """Pickles by what a refusal says of them; the first ones would create the file `proof`."""
-    of_names = pickle.dumps(Runs(proof), 4)
+    objects = pickle.dumps(Runs(proof), 4)
     nested = pickled({"w": Call("torch._utils _rebuild_parameter", Call("os system", "touch"))})
     build = pickled({"w": 1})[:-1] + b"N" + pickle.INST + b"os\nsystem\n."
     return {
         "it names posix.system": pickle.dumps(Runs(proof), 2),
-        "it names posix.system)": of_names,
+        "it names posix.system)": objects,
         "it names os.system": nested,
         "it names builtins.eval": pickled({"w": Call("builtins eval", "1")}),
         "it has the instruction INST": build,

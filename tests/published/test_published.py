@@ -381,8 +381,8 @@ def reads(kind: str, values: dict, name: str, default) -> bool:
         [not default] if type(default) is bool else [default * 2 + 1, type(default)(default / 2)]
     )
     try:
-        said = [read(kind, values | {name: value}) for value in (default, *others)]
-        return any(each != said[0] for each in said)
+        readings = [read(kind, values | {name: value}) for value in (default, *others)]
+        return any(each != readings[0] for each in readings)
     except nf.InputError:
         return True
 

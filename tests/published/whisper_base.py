@@ -96,7 +96,7 @@ def write_folder(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     save_file(published(variables(content)), folder / "model.safetensors", {"format": "pt"})
     (folder / "tokenizer.json").write_bytes((first / "tokenizer.json").read_bytes())
-    said = json.loads((first / "config.json").read_text(encoding="utf-8"))
+    theirs = json.loads((first / "config.json").read_text(encoding="utf-8"))
     ids = dict(bos_token_id=50257, eos_token_id=50257, pad_token_id=50257)
     ids |= dict(decoder_start_token_id=50258)
     sizes = {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in SIZES.items()}
@@ -104,12 +104,12 @@ def write_folder(folder: Path) -> Path:
     config |= sizes | ids | dict(activation_function="gelu", is_encoder_decoder=True)
     marks = {mark["content"]: mark["id"] for mark in tokenizer_marks(folder)}
     generation = ids | dict(
-        suppress_tokens=said["suppress_ids"],
-        begin_suppress_tokens=said["suppress_ids_begin"],
+        suppress_tokens=theirs["suppress_ids"],
+        begin_suppress_tokens=theirs["suppress_ids_begin"],
         is_multilingual=True,
         max_initial_timestamp_index=50,
         no_timestamps_token_id=marks["<|notimestamps|>"],
-        lang_to_id={name: n for name, n in marks.items() if n in said["lang_ids"]},
+        lang_to_id={name: n for name, n in marks.items() if n in theirs["lang_ids"]},
         task_to_id={name: marks[f"<|{name}|>"] for name in ("transcribe", "translate")},
         prev_sot_token_id=marks["<|startofprev|>"],
         max_length=448,
