@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numformer.errors import InputError
 from numformer.layer import Parameter
 from numformer.models import MaskedLanguageModel, Model
 from numformer.models.kinds import model_class
@@ -25,7 +24,6 @@ each position of a text, from its config alone.
   numformer count config.json
   numformer count runs/reverse"""
 
-MOST_LAYERS = 10_000
 UNMULTIPLIED = "input", "source", "target", "output"
 """Parts whose tables are looked up; the output may share one of these."""
 SOURCE = "cross_attention.sublayer.key.weight", "cross_attention.sublayer.value.weight"
@@ -71,9 +69,6 @@ def sizes_of(kind: type[Model], config: Any) -> Sizes:
     A product of x with a matrix takes two FLOPs for each entry. Of a mixture of experts, only the
     chosen ones compute.
     """
-    if config.layers > MOST_LAYERS:
-        rule = f"a model has at most {MOST_LAYERS:,} layers"
-        raise InputError(rule, f"{config.layers:,}", "Name the config.json of another model.")
     with _without_numbers():
         model: Any = kind(config, Zeros(np.random.PCG64()))  # type: ignore[arg-type]
     read = written = seen = kept = 0

@@ -186,7 +186,7 @@ def test_a_folder_and_a_run_are_counted(tmp_path, call):
         ("{", "config.json (Expecting"),
         ('{"model_type": "resnet"}', "model_type 'resnet' in"),
         ('{"model_type": "gpt2", "n_embd": 16}', "one without "),
-        (json.dumps(gpt2(16, 10**9, 2)), "at most 10,000 layers; received 1,000,000,000"),
+        (json.dumps(gpt2(16, 10**9, 2)), "n_layer is at most 10,000; received 1,000,000,000"),
         (json.dumps(gpt2(16, 2, 2) | dict(vocab_size="x")), "vocab"),
     ],
 )
