@@ -150,6 +150,7 @@ def texts_of_transformers(folder: Path, sounds: list[str]) -> list[list[str]]:
 
 
 def test_transformers_writes_the_stored_texts(tmp_path):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
     pytest.importorskip("transformers", reason="transformers is not installed")
     written = texts_of_transformers(small_folder(tmp_path / "small"), small_sounds(tmp_path))
     assert written == json.loads(STORED.read_text(encoding="utf-8"))
@@ -266,6 +267,7 @@ def test_features_are_those_of_transformers():
         features = log_mel(samples, bands)
         assert features.shape == (len(samples) // HOP, bands)
         assert_allclose((features[20, 10], features.mean()), kept[bands], atol=1e-6)
+    pytest.importorskip("torch", reason="PyTorch is not installed")
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     for bands in (80, 128):
         extractor = transformers.WhisperFeatureExtractor(feature_size=bands)
