@@ -52,6 +52,13 @@ def to_host(x) -> np.ndarray:
     return x.get() if hasattr(x, "get") else np.asarray(x)
 
 
+def to_module(x, xp: Any):
+    """`x`, a NumPy array or an array of the module `xp`, as an array of `xp`."""
+    if xp is np or not isinstance(x, np.ndarray):
+        return xp.asarray(x)
+    return importlib.import_module("numformer.kernels.copies").upload(x, xp)
+
+
 def dtype_kind(value) -> str:
     """The kind of an array's dtype: "f" float, "b" boolean, "i" integer; "" without a dtype."""
     return getattr(getattr(value, "dtype", None), "kind", "")

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from numformer import blas
-from numformer.backend import array_module, dtype_kind, on_host, to_host
+from numformer.backend import array_module, dtype_kind, kernels_for, on_host, to_host
 from numformer.errors import InputError
 
 Array: TypeAlias = np.ndarray[Any, Any]  # or cupy.ndarray, on a GPU
@@ -77,10 +77,6 @@ class Parameter:
     @property
     def size(self) -> int:
         return self._data.size
-
-    def _rebind(self, data, grad, flat):
-        self._data, self._grad = data, grad
-        self._flat = flat
 
     def zero_grad(self) -> None:
         """Set the gradient to zero."""
@@ -303,21 +299,19 @@ class FlatParameters:
 
     needs_zeroing = stale = False
 
-    def __init__(
-        self, data, grad, parameters: Sequence[Parameter] = (), layer: Layer | None = None
-    ):
+    def __init__(self, data, grad, parameters: Sequence[Parameter] = (), layer: Any = None):
         self.data, self.grad, self.parameters, self.layer = data, grad, parameters, layer
+        accumulator = kernels_for(grad).get("accumulator", lambda view: view)
         views = zip(self.views(data), self.views(grad), strict=True)
         for parameter, (data_view, grad_view) in zip(parameters, views, strict=True):
-            parameter._rebind(data_view, grad_view, self)
+            parameter._data, parameter._grad = data_view, accumulator(grad_view)
+            parameter._flat = self
 
     def views(self, vector) -> list:
         """vector (N,) -> for each parameter, a view of its part of the vector, in its shape."""
         ends = itertools.accumulate(parameter.size for parameter in self.parameters)
-        return [
-            vector[end - parameter.size : end].reshape(parameter.shape)
-            for end, parameter in zip(ends, self.parameters, strict=True)
-        ]
+        pairs = zip(ends, self.parameters, strict=True)
+        return [vector[end - p.size : end].reshape(p.shape) for end, p in pairs]
 
     def zero_grad(self) -> None:
         """Set every gradient to zero."""

@@ -7,6 +7,7 @@ device arrays, several values for one place. An out-of-range index wraps, as in 
 """
 
 import contextlib
+import ctypes
 import operator
 from collections import Counter
 from collections.abc import Iterator
@@ -66,6 +67,16 @@ def _on_device(result):
     return ndarray(np.asarray(result)) if isinstance(result, np.ndarray | np.generic) else result
 
 
+class MemoryPointer:
+    """The address of an array's memory."""
+
+    def __init__(self, owner: np.ndarray):
+        self.owner, self.ptr = owner, owner.ctypes.data
+
+    def copy_from_host_async(self, address: int, size: int) -> None:
+        ctypes.memmove(self.ptr, address, size)
+
+
 class ndarray:
     """An array in device memory. Reading it, as with `float` or `bool`, waits for the device."""
 
@@ -73,11 +84,12 @@ class ndarray:
     __array_ufunc__ = None
     __hash__ = None
 
-    def __init__(self, memory: np.ndarray):
-        self._memory = memory
+    def __init__(self, memory, dtype=None, memptr=None):
+        """Hold NumPy's `memory`. With a memptr, `memory` is the shape of an array that is there."""
+        self._memory = memory if memptr is None else memptr.owner.view(dtype).reshape(memory)
 
     T = property(lambda self: ndarray(self._memory.T))
-    data = property(lambda self: SimpleNamespace(ptr=self._memory.ctypes.data))
+    data = property(lambda self: MemoryPointer(self._memory))
 
     def __len__(self):
         return len(self._memory)

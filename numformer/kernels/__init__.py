@@ -13,8 +13,8 @@ from typing import Any
 
 from numformer.backend import array_module
 
-MODULES = """adam attention copies cross_entropy dropout embedding feed_forward layer_norm products
-             rotary softmax sums update""".split()
+MODULES = """accumulator adam attention copies cross_entropy dropout embedding feed_forward
+             layer_norm products rotary softmax sums update""".split()
 
 
 def kernels_of(array: Any) -> dict[str, Callable]:

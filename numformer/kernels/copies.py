@@ -1,5 +1,7 @@
 """Copies that reorder: to contiguous arrays, from rows to places in a batch, and back to rows."""
 
+import numpy as np
+
 from numformer.backend import array_module
 from numformer.kernels.cuda import Source, contiguous, threads_for, warps
 
@@ -38,6 +40,20 @@ extern "C" __global__ void gather_rows(
     for (Int k = threadIdx.x; k < K; k += 32) y[n * K + k] = x[k * step_k];
 }
 """)
+
+
+def upload(x, xp):
+    """Return a copy, in the module `xp`, of the NumPy array x.
+
+    `cupy.asarray` copies through page-locked memory, which takes longer than all else for the few
+    ids and masks of a batch. The driver first copies up to 64 KiB itself, so x may change at once.
+    """
+    if not 0 < x.nbytes <= 1 << 16:
+        return xp.asarray(x)
+    x = np.ascontiguousarray(x)
+    copy = xp.empty(x.shape, x.dtype)
+    copy.data.copy_from_host_async(x.ctypes.data, x.nbytes)
+    return copy
 
 
 def as_contiguous(x):

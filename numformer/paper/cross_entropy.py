@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from numformer.arithmetic import max_last, mean_last, sum_last
-from numformer.backend import array_module, cache_pieces, has_kernel
+from numformer.backend import array_module, cache_pieces, has_kernel, on_host, to_module
 from numformer.errors import InputError
 from numformer.layer import Array, Layer
 from numformer.paper.embedding import check_ids
@@ -74,12 +74,11 @@ class CrossEntropy(Layer):
                 "Pass a boolean array, for example targets != PADDING.",
             )
         xp, shape = array_module(logits), logits.shape
-        targets = xp.asarray(targets).ravel()
-        logits, counts = logits.reshape(-1, shape[-1]), xp.ones(targets.shape, logits.dtype)
-        real: Any = None if valid is None else xp.asarray(valid).ravel()
-        if real is not None:
-            counts = real.astype(logits.dtype)
-        share = counts / xp.maximum(counts.sum(), 1)
+        counts = np.ones(targets.size) if valid is None else valid.ravel()
+        real: Any = None if on_host(counts) and counts.all() else to_module(counts, xp)
+        counts = counts.astype(logits.dtype)
+        share = to_module(counts / array_module(counts).maximum(counts.sum(), 1), xp)
+        targets, logits = to_module(targets.ravel(), xp), logits.reshape(-1, shape[-1])
         loss, exponentials = logits.dtype.type(0), xp.empty(logits.shape, logits.dtype)
         total = xp.empty_like(logits[:, :1])
         for rows in cache_pieces(logits):

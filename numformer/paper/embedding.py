@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from numformer.arithmetic import matmul, rows, scatter_add
-from numformer.backend import array_module, has_kernel
+from numformer.backend import array_module, has_kernel, to_module
 from numformer.errors import InputError, require_width
 from numformer.layer import Array, Layer, Parameter
 from numformer.paper.dropout import Dropout
@@ -80,7 +80,7 @@ class Embedding(Layer):
 
     def _save_ids(self, ids):
         check_ids(ids, len(self.weight.data))
-        ids = array_module(self.weight.data).asarray(ids)
+        ids = to_module(ids, array_module(self.weight.data))
         self.save(ids=ids)
         return ids
 

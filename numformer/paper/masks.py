@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from numformer.backend import array_module, dtype_kind, has_kernel
+from numformer.backend import array_module, dtype_kind, has_kernel, to_module
 from numformer.errors import InputError
 
 
@@ -95,7 +95,7 @@ class Places:
             place_of_row = (sequence[:, None] * heads + head) * length + position[:, None]
             row = np.where(self.valid, self.valid.cumsum().reshape(batch, length) - 1, -1)
             indices = place_of_row, row[:, None] * heads + head[:, None]
-            self._indices[heads, xp] = *map(xp.asarray, indices), np.nonzero(~self.valid)
+            self._indices[heads, xp] = *(to_module(x, xp) for x in indices), np.nonzero(~self.valid)
         return self._indices[heads, xp]
 
 
@@ -135,7 +135,7 @@ class Reach:
                 mask = causal_mask(self.queries.positions, keys=self.keys.positions)
             if not self.keys.all_valid:
                 mask = mask & padding_mask(self.keys.valid)
-            self._masks[xp] = None if mask.all() else xp.asarray(mask)
+            self._masks[xp] = None if mask.all() else to_module(mask, xp)
         return self._masks[xp]
 
     def with_keys(self, positions: np.ndarray) -> "Reach":

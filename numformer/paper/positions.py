@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from numformer.arithmetic import scatter_add
-from numformer.backend import array_module
+from numformer.backend import array_module, to_module
 from numformer.errors import InputError
 from numformer.layer import Array, Layer, Parameter
 
@@ -35,16 +35,16 @@ class PositionTable:
 
     def rows_at(self, positions: np.ndarray, like):
         """Return the rows at positions (N,), with `like`'s width D, dtype and backend."""
-        stop, key = positions.max() + 1, (type(like), like.dtype, like.shape[-1])
+        xp, stop = array_module(like), positions.max() + 1
+        key = (type(like), like.dtype, like.shape[-1])
         table = self._tables.get(key)
         if table is None or len(table) < stop:
             length = 2 ** math.ceil(math.log2(max(stop, 64)))
-            table = self.build(length, like.shape[-1], array_module(like))
+            table = self.build(length, like.shape[-1], xp)
             table = table.astype(like.dtype if table.dtype.kind == "f" else f"c{2 * like.itemsize}")
             self._tables[key] = table
         consecutive = (positions == np.arange(stop - len(positions), stop)).all()
-        rows = slice(positions[0], stop) if consecutive else array_module(like).asarray(positions)
-        return table[rows]
+        return table[slice(positions[0], stop) if consecutive else to_module(positions, xp)]
 
 
 class SinusoidalPositions(Layer):
@@ -85,7 +85,7 @@ class LearnedPositions(Layer):
                 f"a sequence of length {positions.max() + 1}",
                 "Increase max_length, shorten the sequences, or use sinusoidal positions.",
             )
-        positions = array_module(x).asarray(positions)
+        positions = to_module(positions, array_module(x))
         self.save(positions=positions)
         return x + self.weight.data[positions]
 

@@ -124,16 +124,14 @@ def torch_step(size: Size, lengths: str, way: Way):
     torch.set_float32_matmul_precision("high" if way.precision == "tf32" else "highest")
     model = torch_model(size, lengths == "padded").to(device)
     optimizer = torch.optim.Adam(model.parameters(), 1e-4, (0.9, 0.98), 1e-9, fused=True)
-    data = [
-        [torch.from_numpy(array).to(device) for array in batch.inputs]
-        for batch in batches(size, lengths)
-    ]
+    data = batches(size, lengths)
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=way.precision == "mixed")
     number = 0
 
     def step():
         nonlocal number
-        *inputs, target_out = data[number % len(data)]
+        batch = data[number % len(data)]
+        *inputs, target_out = (torch.from_numpy(array).to(device) for array in batch.inputs)
         number += 1
         with autocast:
             logits = model(*inputs)
