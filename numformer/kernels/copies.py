@@ -50,7 +50,7 @@ def upload(x, xp):
     """
     if not 0 < x.nbytes <= 1 << 16:
         return xp.asarray(x)
-    x = np.ascontiguousarray(x)
+    x = np.asarray(x, order="C")
     copy = xp.empty(x.shape, x.dtype)
     copy.data.copy_from_host_async(x.ctypes.data, x.nbytes)
     return copy

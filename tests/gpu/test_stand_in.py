@@ -12,13 +12,14 @@ from cupy_stand_in import Undefined, synchronisations
 from numpy.testing import assert_allclose, assert_array_equal
 
 from numformer.arithmetic import dot_rows, matmul, matrix_product
+from numformer.backend import to_module
 from numformer.errors import BrokenNumbers
 from numformer.generation import reading
 from numformer.gradient_check import __main__ as gradient_check
 from numformer.half_precision import half_products
 from numformer.kernels.cuda import Source
 from numformer.later.attention.rotary import rotary, rotary_backward, rotary_turns
-from numformer.layer import pack
+from numformer.layer import FlatParameters, pack
 from numformer.models import Config, LanguageModel, Transformer
 from numformer.optimization.clipping import clip_factor, norm_of
 from numformer.optimization.optimizers import OPTIMIZERS
@@ -32,7 +33,7 @@ from numformer.paper.dropout import dropout
 from numformer.paper.embedding import embed
 from numformer.paper.feed_forward import relu, relu_backward
 from numformer.paper.layer_norm import layer_norm, layer_norm_backward
-from numformer.paper.linear import linear, linear_backward
+from numformer.paper.linear import Linear, linear, linear_backward
 from numformer.paper.masks import gather_rows
 from numformer.paper.softmax import softmax
 from numformer.runs.checkpoints import load_checkpoint
@@ -332,6 +333,46 @@ def test_kernels_fill_a_block_with_a_head(with_kernels, rng, sizes):
         assert_kernel_is_right(with_kernels, scaled_dot_product_attention, *attention)
         backward = scaled_dot_product_attention_backward
         assert_kernel_is_right(with_kernels, backward, doutput, query, key, value, weights)
+
+
+def test_a_small_array_is_uploaded_before_it_changes(stand_in, monkeypatch):
+    """What is small is copied by the driver; what is large, by CuPy."""
+    monkeypatch.setattr(stand_in, "asarray", None)
+    ids = np.arange(12).reshape(3, 4)
+    for x in (ids, ids.T, ids[:, ::2], ids > 5, np.zeros((1 << 14,), np.float32), np.array(2.5)):
+        before = x.copy()
+        uploaded = to_module(x, stand_in)
+        x[...] = 0
+        assert uploaded.dtype == before.dtype
+        assert_array_equal(uploaded.get(), before, strict=True)
+    monkeypatch.undo()
+    for x in (np.zeros((0, 3)), np.arange(1 << 14)):
+        assert_array_equal(to_module(x, stand_in).get(), x, strict=True)
+    assert to_module(uploaded, stand_in) is uploaded and to_module(ids, np) is ids
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_gradient_adds_by_a_kernel_what_has_its_shape(with_kernels, rng, dtype, monkeypatch):
+    cp, parameter = with_kernels, Linear(5, 7, np.random.default_rng(0)).weight
+    packed = FlatParameters(cp.zeros(36, dtype)[1:], cp.zeros(36, dtype)[1:], [parameter])
+    x = cp.asarray(rng.standard_normal((5, 7)).astype(dtype))
+    kernels: list = []
+    start = Source.start
+    monkeypatch.setattr(
+        Source, "start", lambda self, name, *a: (kernels.append(name), start(self, name, *a))
+    )
+    grad = parameter.grad
+    parameter.grad += x
+    parameter.grad += x
+    assert kernels == ["add"] * 2 and parameter.grad is grad
+    for other in (x.T.copy().T, x[:1], x.astype(np.float16), 0.5):  # CuPy adds these
+        parameter.grad += other
+    assert len(kernels) == 2
+    y = x.get().astype(np.float64)
+    total = 3 * y + y[:1] + y.astype(np.float16) + 0.5
+    assert_allclose(packed.grad.get().reshape(5, 7), total, rtol=1e-5)
+    with pytest.raises(TypeError, match="Unsupported type"):
+        parameter.grad += np.ones((5, 7), dtype)
 
 
 def test_weights_move_to_the_device_and_back(stand_in):
