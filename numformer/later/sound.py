@@ -16,8 +16,8 @@ def windows(x, width: int, stride: int):
     Window t holds x_{stride t - p} ... x_{stride t + p}, where p = width // 2 and `width` is odd; x
     is 0 before its first and after its last position.
     """
-    around = ((0, 0), (width // 2, width // 2), (0, 0))
-    padded = array_module(x).pad(x, around)
+    p = width // 2
+    padded = array_module(x).pad(x, ((0, 0), (p, p), (0, 0)))
     parts = [padded[:, j : j + x.shape[1] : stride] for j in range(width)]
     return array_module(x).concatenate(parts, axis=-1)
 
@@ -25,10 +25,10 @@ def windows(x, width: int, stride: int):
 def windows_backward(dy, shape, width: int, stride: int):
     """dy (B, ceil(T / stride), width C), the shape of x -> dx (B, T, C)."""
     xp, (batch, length, size) = array_module(dy), shape
-    dpadded = xp.zeros((batch, length + width - 1, size), dy.dtype)
+    dpadded = xp.zeros((batch, length + width, size), dy.dtype)
     for j in range(width):  # a position is in several windows
         dpadded[:, j : j + length : stride] += dy[..., j * size : (j + 1) * size]
-    return dpadded[:, width // 2 :][:, :length].copy()
+    return dpadded[:, width // 2 :][:, :length]
 
 
 class Windows(Layer):

@@ -211,7 +211,7 @@ rows of a table taken by their numbers are those taken by a slice; a list makes 
     paper/adam.py: cache_pieces(vectors[1])
     paper/linear.py: bias = (self.weight.data, self.bias)
     paper/positions.py: (positions == stop - len(positions)).all()
-    paper/positions.py: rows = array_module(like).asarray(positions)
+    paper/positions.py: return table[to_module(positions, xp)]
     paper/writing.py: if not unwritten.isdisjoint(ids):
     paper/writing.py: [symbol in ends for symbol in ids]
     paper/beam.py: (self.rows, self.log_p, self.written.tolist())
