@@ -41,6 +41,7 @@ def test_the_normal_distribution_has_all_digits(dtype, error, xp):
 
 def test_a_device_has_kernels_and_formulas_use_them(stand_in, monkeypatch):
     """Also with named arguments. On the host a formula is computed line by line."""
+    assert softmax.__name__ == "softmax" and "True = may attend" in str(softmax.__doc__)
     host, device = np.zeros((1, 2)), stand_in.zeros((1, 2))
     monkeypatch.delitem(backend._kernels, stand_in.ndarray)
     assert backend.kernels_for(device).keys() == kernels_of(device).keys()

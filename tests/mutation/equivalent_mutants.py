@@ -206,6 +206,8 @@ No branch is empty where it begins beyond the last part; a count begins at 0.
 A tall matrix gives the same turned or not; and no matrix has a norm of just such a size.
     optimization/optimizers.py: if x.shape[1] > x.shape[1]:
     optimization/optimizers.py: 2e-07
+Rows of logits that all count are computed the same, one by one or with those that do not.
+    paper/cross_entropy.py: real: Any = to_module(counts, xp)
 The vectors of an optimizer have one size; of a bias that is only looked at, its presence counts;
 rows of a table taken by their numbers are those taken by a slice; a list makes ids quick to read.
     paper/adam.py: cache_pieces(vectors[1])
