@@ -28,7 +28,7 @@ def read_wav(path: str | Path) -> np.ndarray:
         whole = np.zeros((len(least_first), 4), np.uint8)
         # Samples of one byte have no sign; of two to four bytes they have one, in the last byte.
         whole[:, 4 - width :] = least_first ^ 0x80 if width == 1 else least_first
-        samples = (whole.view("<i4") / 2**31).reshape(-1, channels).mean(axis=1)
+        samples = (whole.view("<i4") / 2**31).reshape(-1, channels).mean(axis=-1)
         count = round(len(samples) * RATE / rate)
         if count < WINDOW:
             raise ValueError(f"{len(samples)} samples")
@@ -55,8 +55,8 @@ def mel_filters(bands: int) -> np.ndarray:
     hertz = np.where(mel < 15, 200 * mel / 3, 1000 * 6.4 ** ((mel - 15) / 27))
     low, middle, high = hertz[:-2], hertz[1:-1], hertz[2:]
     frequency = np.linspace(0, RATE / 2, WINDOW // 2 + 1)[:, None]
-    rising, falling = (frequency - low) / (middle - low), (high - frequency) / (high - middle)
-    return np.maximum(0, np.minimum(rising, falling)) * 2 / (high - low)
+    sides = (frequency - low) / (middle - low), (high - frequency) / (high - middle)
+    return np.maximum(0, np.minimum(*sides)) * 2 / (high - low)
 
 
 def log_mel(samples: np.ndarray, bands: int = 80) -> np.ndarray:
@@ -66,8 +66,8 @@ def log_mel(samples: np.ndarray, bands: int = 80) -> np.ndarray:
     the maximum - 8; the features are (L + 4) / 4, as in Whisper's code (Radford et al. 2023).
     """
     around = np.pad(samples, WINDOW // 2, mode="reflect")  # window t is centred at sample HOP t
-    cut = np.lib.stride_tricks.sliding_window_view(around, WINDOW)[:-1:HOP]
-    hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / WINDOW)
+    cut = np.lib.stride_tricks.sliding_window_view(around, WINDOW)[: len(samples) : HOP]
+    hann = np.hanning(WINDOW + 1)[:-1]
     power = np.abs(np.fft.rfft(cut * hann)) ** 2
     levels = np.log10(np.maximum(power @ mel_filters(bands), 1e-10))
     return (np.maximum(levels, levels.max() - 8) + 4) / 4

@@ -11,7 +11,7 @@ import numpy as np
 from numformer.backend import array_module, to_host
 from numformer.data import Vocabulary
 from numformer.data.sound import HOP, RATE, log_mel, read_wav
-from numformer.errors import InputError, require_positive
+from numformer.errors import InputError
 from numformer.generation.beam import n_best
 from numformer.generation.binding import bind_model, greedy
 from numformer.generation.sampling import score
@@ -108,12 +108,10 @@ class Listening(TextPipeline):
         """
         beam = self.beam if beam is None else beam
         limit = self.max_length if max_length is None else max_length
-        require_positive("beam", beam)
-        require_positive("max_length", limit)
         prompt = self.prompt(language, task, timestamps)
         writer: Any = StampWriter(model, prompt, self, timestamps)
-        room = model.config.longest or limit + 1 + len(prompt)
-        limit = min(limit, room - 1 - len(prompt))  # the start id and the prompt have positions
+        if model.config.longest:  # the start id and the prompt have positions, too
+            limit = min(limit, model.config.longest - 1 - len(prompt))
         written: list[list[str]] = []
         for sounds in _batches(texts):
             if beam == 1:
@@ -187,7 +185,7 @@ class Listening(TextPipeline):
 def _batches(texts: Sequence[Any]):
     """Yield features (B, F, M) of at most BATCH sounds at a time."""
     for start in range(0, len(texts), BATCH):
-        yield np.stack([np.stack(text) for text in texts[start : start + BATCH]])
+        yield np.stack(texts[start : start + BATCH])
 
 
 def _is_stamp(symbol: str) -> bool:
@@ -207,11 +205,12 @@ class PromptedWriter:
 
     def start(self, inputs, length: int):
         state = self.model.start(inputs, length + len(self.prompt))
-        languages = np.array(self.text.languages if None in self.prompt else [])
         for number in self.prompt:
             logits = self.model.step(state.ids, state)
             if number is None:
-                state.ids = languages[to_host(logits[:, languages].argmax(axis=-1))]
+                languages = self.text.languages
+                logits = logits[:, languages[0] : languages[-1] + 1]
+                state.ids = languages[0] + to_host(logits.argmax(axis=-1))
             else:
                 state.ids = np.full(len(state.ids), number)
         return state
@@ -230,10 +229,10 @@ class StampWriter(PromptedWriter):
     def step(self, ids, state):
         logits = super().step(ids, state)
         past = state.past.state(self, lambda past: ArrayState(ids=np.empty((len(ids), 0), int)))
-        past["ids"] = np.concatenate([past["ids"], ids[:, None]], axis=1)
+        past["ids"] = np.concatenate([past["ids"], ids[:, None]], axis=-1)
         xp = array_module(logits)
         forbidden = self.forbidden(past["ids"][:, 1:], logits.shape[1])  # without the prompt
-        logits = xp.where(xp.asarray(forbidden), -xp.inf, logits).astype(logits.dtype)
+        logits = xp.where(xp.asarray(forbidden), -xp.inf, logits)
         if self.first is not None:  # a stamp, if all together are more probable than any symbol
             p = xp.exp(logits - logits.max(axis=-1, keepdims=True))
             is_stamp = p[:, self.first :].sum(axis=-1) > p[:, : self.first].max(axis=-1)
@@ -266,5 +265,5 @@ class StampWriter(PromptedWriter):
             elif last:  # a piece has ended
                 row[: self.config.special.end] = True
             if stamps:
-                row[self.first : stamps[-1] + (not last or before)] = True
+                row[self.first : stamps[-1] + (not last)] = True
         return mask

@@ -99,7 +99,7 @@ class SpeechTransformer(Transformer):
     def listen(self, sounds: Array) -> tuple[Array, Places]:
         """features (B, F, M) -> the encoder's output (B, S, D) and its Places."""
         x = self.source.forward(self._features(sounds))
-        sources = Places.without_padding(*x.shape[:2])
+        sources = Places.without_padding(len(x), x.shape[1])
         return self.encoder.forward(x, Reach(sources)), sources
 
     def _features(self, sounds):

@@ -5,6 +5,7 @@ The tests compare with what transformers computed, stored in listening_reference
     python tests/published/test_listening.py --store
 """
 
+import dataclasses
 import itertools
 import json
 import shutil
@@ -12,6 +13,7 @@ import sys
 import tempfile
 import wave
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,7 +25,8 @@ from published_cases import WHISPER, RandomModel
 import numformer as nf
 from numformer.data import log_mel, mel_filters, read_wav
 from numformer.data.sound import HOP, RATE
-from numformer.generation.listening import Listening, PromptedWriter
+from numformer.generation.listening import Listening, PromptedWriter, StampWriter
+from numformer.paper.memory import Memory
 from toy_tasks import listen
 
 tokenizers = pytest.importorskip("tokenizers", reason="the extra published is not installed")
@@ -55,7 +58,7 @@ GENERATION = dict(
 )
 HOW = [
     dict(timestamps=timestamps, beam=beam, **said)
-    for timestamps, beam in itertools.product((False, True), (1, 3))
+    for timestamps, beam in itertools.product((False, True), (1, 2))
     for said in ({}, dict(language="de"), dict(language="en", task="translate"))
 ]
 
@@ -156,8 +159,84 @@ def test_transformers_writes_the_stored_texts(tmp_path):
     assert written == json.loads(STORED.read_text(encoding="utf-8"))
 
 
+FREE = {*range(NO_STAMPS)} - {3, 4}
+"""What may be written except time stamps."""
+
+
+@pytest.mark.parametrize(
+    ("written", "allowed"),
+    [
+        ([], {*range(STAMP, STAMP + 5)}),
+        ([STAMP], FREE),
+        ([STAMP + 2, 7], FREE | {*range(STAMP + 3, STAMP + 26)}),
+        ([STAMP, 7], FREE | {*range(STAMP + 1, STAMP + 26)}),
+        ([7, STAMP + 4], {*range(END, NO_STAMPS), *range(STAMP + 4, STAMP + 26)}),
+        ([STAMP + 2, 7, STAMP + 4], {*range(END, NO_STAMPS), *range(STAMP + 4, STAMP + 26)}),
+        ([7, STAMP], {*range(END, NO_STAMPS), *range(STAMP, STAMP + 26)}),
+        ([7, STAMP, STAMP], FREE),
+        ([STAMP, 7, STAMP + 4, STAMP + 4], FREE),
+    ],
+)
+def test_time_stamps_stand_in_pairs_and_never_decrease(listener, written, allowed):
+    """Among texts of other lengths of writing, in one batch."""
+    size = STAMP + 26
+    writer = StampWriter(listener.model, [], listener.text, timestamps=True)
+    history = np.array([written, written], int)
+    for row in writer.forbidden(history, size):
+        assert {*np.flatnonzero(~row)} == allowed
+    plain = StampWriter(listener.model, [], listener.text, timestamps=False)
+    never = {3, 4} if written else {3, 4, 5, END}
+    assert {*np.flatnonzero(plain.forbidden(history, size)[1])} == never
+
+
+def test_a_stamp_is_written_if_all_are_more_probable_than_any_symbol(listener):
+    """Also where the exponential overflows, or where it is 0 beside that of another row."""
+    writer = StampWriter(listener.model, [], listener.text, timestamps=True)
+    logits = np.full((4, STAMP + 26), -9.0, np.float32)
+    logits[:, 7] = 0
+    logits[:, STAMP:] = -np.inf
+    logits[:, [STAMP + 3, STAMP + 4]] = np.log([[0.6], [0.4], [0.5], [0.6]])
+    logits[2, [STAMP + 3, STAMP + 4]] = 0, -np.inf
+    logits[3] -= 3000
+    writer.model = SimpleNamespace(step=lambda ids, state: logits + np.float32(1500))
+    state = SimpleNamespace(past=Memory(9))
+    expected = [False] * 4, [True] * 4, [False, True, True, False]
+    with nf.inference():
+        for ids, free in zip([NO_STAMPS, STAMP + 2, 7], expected, strict=True):
+            found = writer.step(np.full(4, ids), state)
+            assert np.isfinite(found[:, 7]).tolist() == free and found.dtype == np.float32
+
+
+def test_a_device_hears_what_the_host_hears(listener, sounds, stand_in):
+    heard = [listener(sounds, **settings) for settings in HOW]
+    nf.pack(listener.model, np.float32, stand_in)
+    assert [listener(sounds, **settings) for settings in HOW] == heard
+
+
+def test_a_text_that_does_not_end_is_as_long_as_it_may_be(listener, sounds, monkeypatch):
+    counts: list[int] = []
+    monkeypatch.setattr("numformer.generation.listening.advance", counts.append)
+    text = dataclasses.replace(listener.text, unwritten=[END])
+    features, config = [text.symbols(sounds[0])] * 9, listener.model.config
+    free = nf.SpeechTransformer(dataclasses.replace(config, positions="sinusoidal", max_length=512))
+    assert config.longest and not free.config.longest
+    for model, length in ((free, 3), (free, config.longest + 9), (listener.model, None)):
+        length = length or config.longest - 4  # after the start and a prompt of three
+        written = text.write(model, features, max_length=99 if model is not free else length)
+        assert [*map(len, written)] == [length] * 9
+    assert counts == [8, 1] * 3
+
+
 def test_a_text_and_its_symbols(listener):
     text = listener.text
+    assert text.languages == [EN, DE, FR]
+    assert text.encode(["<|1.20|>", "w7"]) == [STAMP + 60, 7]
+    blank = SimpleNamespace(join=lambda symbols: " " + " ".join(symbols))
+    assert dataclasses.replace(text, vocabulary=blank).join(["w7", "w8"]) == "w7 w8"
+    config = listener.model.config
+    assert text.fits(config)
+    for name, value in dict(max_length=0, beam=0, frames=9).items():
+        assert not dataclasses.replace(text, **{name: value}).fits(config)
     ids = [STAMP, 7, 8, STAMP + 11, STAMP + 11, 9]
     symbols = text.decode(ids)
     assert symbols == ["<|0.00|>", "w7", "w8", "<|0.22|>", "<|0.22|>", "w9"]
@@ -171,6 +250,9 @@ def test_log_p_is_that_of_the_symbols_after_the_prompt(listener, sounds):
     answers = ["w7 w8", "w9"] * 5
     pairs = [*zip([*sounds[:2]] * 5, answers, strict=True)]
     log_p = listener.score(pairs)
+    symbols = [text.symbols(sounds[0])], [text.answer_symbols("w7 w8")]
+    for values, expected in zip(text.score(model, *symbols), (log_p[0], 3), strict=True):
+        assert values.shape == (1,) and values[0] == pytest.approx(expected)
     features = np.stack([text.symbols(sound) for sound in sounds[:2]])
     heard = PromptedWriter(model, text.prompt(None, "transcribe", False), text)
     with nf.inference():
@@ -190,6 +272,10 @@ def test_log_p_is_that_of_the_symbols_after_the_prompt(listener, sounds):
 def test_the_decoder_is_drawn_where_it_listened(listener, sounds, tmp_path, call, capsys):
     attention = listener.attention(sounds[1], language="en", max_length=4)
     (maps,) = attention.maps
+    assert not listener.model.pending()
+    labels = listener.text.maps(listener.model, listener.text.symbols(sounds[1]))[2][0].query_labels
+    answer = listener.text.write(listener.model, [listener.text.symbols(sounds[1])])[0]
+    assert labels == [listener.text.join([symbol]) for symbol in answer]
     written = listener.text.write(
         listener.model, [listener.text.symbols(sounds[1])], language="en", max_length=4
     )[0]
@@ -252,6 +338,8 @@ def test_what_is_no_sound_is_refused(tmp_path, complaint, listener):
     (tmp_path / "text.wav").write_text("no sound", encoding="utf-8")
     (tmp_path / "empty.wav").touch()
     write_wav(tmp_path / "short.wav", np.zeros(RATE // 100))
+    write_wav(tmp_path / "shortest.wav", np.zeros(RATE // 40))
+    assert len(read_wav(tmp_path / "shortest.wav")) == RATE // 40
     for name in ("missing", "text", "empty", "short"):
         message = complaint(read_wav, tmp_path / f"{name}.wav")
         assert "a sound is a .wav file" in message and "ffmpeg -i" in message
@@ -267,6 +355,7 @@ def test_features_are_those_of_transformers():
         features = log_mel(samples, bands)
         assert features.shape == (len(samples) // HOP, bands)
         assert_allclose((features[20, 10], features.mean()), kept[bands], atol=1e-6)
+    assert_allclose(log_mel(np.zeros(RATE // 4)), -1.5, rtol=1e-12)  # log10(1e-10) is -10
     pytest.importorskip("torch", reason="PyTorch is not installed")
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     for bands in (80, 128):
