@@ -43,7 +43,8 @@ class Labelling(OneVocabulary):
 
     def _cut(self, text: Symbols) -> list[str]:
         """The first symbols of a text, with its last one, which is a mark."""
-        return [*text] if len(text) <= self.context else [*text[: self.context - 1], text[-1]]
+        last = self.context - 1
+        return [*text[:last], *text[last:][-1:]]
 
     def _logits(self, function, text: list[str], *others) -> np.ndarray:
         """Return the logits of the classes of a text (labels), or of each position (T, labels)."""
@@ -53,7 +54,7 @@ class Labelling(OneVocabulary):
 
     def _texts(self, model, text: list[str]) -> Iterator[str]:
         p = np.exp(log_softmax(self._logits(model.relation_logits, text)))
-        return (f"{self.labels[n]} {p[n]:.4f}" for n in np.argsort(-p, kind="stable"))
+        return (f"{self.labels[n]} {p[n]:.4f}" for n in np.argsort(-p))
 
     def _positions(self, model, text: list[str]) -> Iterator[str]:
         p = np.exp(log_softmax(self._logits(model.forward, text)))
@@ -78,7 +79,7 @@ class Labelling(OneVocabulary):
             yield first, stop
 
     def _spans(self, model, text: list[str]) -> Iterator[str]:
-        separator = self.vocabulary.split("")[-1]
+        *_, separator = self.vocabulary.split("")
         begin = text.index(separator)
         while text[begin : begin + 1] == [separator]:  # some models have two
             begin += 1
@@ -88,8 +89,10 @@ class Labelling(OneVocabulary):
                 f"{self.join(text)!r:.60}",
                 f'Write "who sleeps? {separator} the cat sleeps".',
             )
-        segments = np.zeros((1, len(text)), int)
-        segments[0, begin:] = (model.config.segments or 1) > 1
+        segments = None
+        if model.config.segments:
+            segments = np.zeros((1, len(text)), int)
+            segments[0, begin:] = model.config.segments > 1
         logits = self._logits(model.forward, text, None, segments)
         log_p = log_softmax(logits[begin:-1].T)
         both = log_p[0][:, None] + log_p[1]

@@ -53,10 +53,10 @@ class Texts:
         self.state.choose(rows)
         self.known, self.sources = self.known[rows], self.sources[rows]
 
-    def real_sources(self) -> list[list[int]]:
+    def real_sources(self) -> list[np.ndarray]:
         """The ids of each source, without padding."""
         real = self.special.real(self.sources)
-        return [ids[where].tolist() for ids, where in zip(self.sources, real, strict=True)]
+        return [ids[where] for ids, where in zip(self.sources, real, strict=True)]
 
 
 class Rule(NamedTuple):
@@ -75,7 +75,7 @@ def _is_id(value, size: int) -> bool:
 
 
 def _are_ids(value, size: int) -> bool:
-    return type(value) is list and bool(value) and all(_is_id(n, size) for n in value)
+    return type(value) is list and value != [] and all(_is_id(n, size) for n in value)
 
 
 def _are_id_or_ids(value, size: int) -> bool:
@@ -114,19 +114,19 @@ def _bias(scores, texts: Texts, pairs: Iterable) -> None:
     """Add each pair's number to the last id of its sequence, where the text has those before it."""
     for (*before, last), number in pairs:
         if (first := texts.length - len(before)) >= 0:
-            scores[(texts.known[:, first:] == before).all(axis=1), last] += number
+            scores[(texts.known[:, first:] == before).all(axis=-1), last] += number
 
 
-def _penalize(scores, texts: Iterable[list[int]], penalty: float) -> None:
+def _penalize(scores, texts: Iterable[Any], penalty: float) -> None:
     """Lower the scores of the ids of each text (Keskar et al. 2019)."""
     for row, ids in zip(scores, texts, strict=True):
         row[ids] = np.where(row[ids] < 0, row[ids] * penalty, row[ids] / penalty)
 
 
-def _forbid_repeats(scores, texts: Texts, sources: Iterable[list[int]], size: int) -> None:
+def _forbid_repeats(scores, texts: Texts, sources: Iterable[Any], size: int) -> None:
     """Forbid each id that would complete `size` ids in a row that are also in the source."""
     for row, ids, source in zip(scores, texts.known.tolist(), sources, strict=True):
-        latest = ids[max(0, len(ids) + 1 - size) :]
+        latest = ids[len(ids) + 1 - size :]
         pieces = zip(*(source[n:] for n in range(size)), strict=False)
         row[[last for *before, last in pieces if before == latest]] = -np.inf
 
@@ -208,7 +208,6 @@ class RuledWriter:
     def __init__(self, model: Any, rules: Rules, searched: bool = False):
         self.model, self.config, self.searched = bind_model(model), model.config, searched
         self.values: dict[str, Any] = dict(rules)
-        self.is_changed = False
         if unknown := [name for name in self.values if name not in (*RULES, RENORMALIZE)]:
             rule = f"a rule of generation is one of {', '.join((*RULES, RENORMALIZE))}"
             raise InputError(rule, repr(unknown[0]), "Leave it out.")
@@ -224,10 +223,10 @@ class RuledWriter:
     def step(self, ids, texts: Texts):
         """ids (B,) at the latest position of every row -> scores (B, V) for the next position."""
         scores = self.model.step(ids, texts.state)
-        texts.known = np.concatenate([texts.known, to_host(ids)[:, None]], axis=1)
+        texts.known = np.concatenate([texts.known, to_host(ids)[:, None]], axis=-1)
         pairs = [(rule, self.values[name]) for name, rule in RULES.items() if name in self.values]
         active = [(rule, value) for rule, value in pairs if rule.when(texts, value)]
-        self.is_changed = bool(active)
+        self.is_changed = active != []
         if active:
             scores = log_softmax(scores) if self.searched else to_host(scores).astype(float)
         for rule, value in active:
@@ -248,6 +247,6 @@ class RuledWriter:
             if renormalizes or not self.is_changed:
                 return most_probable(scores, count, special)
             symbols = np.sort(largest(scores, min(count, scores.shape[1])))
-            return symbols, np.take_along_axis(scores, symbols, axis=1)
+            return symbols, scores[np.arange(len(scores))[:, None], symbols]
 
         return choose

@@ -55,6 +55,9 @@ def test_a_text_is_cut_before_it_gets_its_marks():
     assert words().shorten(text, 4) == ["[CLS]", "dog", "runs", "[SEP]"]
     assert words().shorten(text, 1) == ["[CLS]", "[SEP]"]
     assert words(marked=False).shorten(text, 2) == ["dog", "runs"]
+    assert words(marked="before").shorten(text, 3) == ["[CLS]", "dog", "[SEP]"]
+    empty = tokenizers.models.WordLevel({"a": 0}, "a")
+    assert Tokenizer(content(empty), 1, "before").split("") == []
 
 
 def test_added_tokens_have_ids_like_others(complaint):

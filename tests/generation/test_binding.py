@@ -62,6 +62,7 @@ def test_a_bound_model_finds_the_hypotheses_of_the_model(kind, form, limits, mon
         {},
         dict(norm="pre", activation="gelu", attention_bias=True, output_bias=True),
         dict(positions="learned", embedding_scale=False, key_value_heads=1, checkpointing=True),
+        dict(attention_bias=True, attention_key_bias=False),
     ],
     ids=str,
 )

@@ -1,9 +1,11 @@
 """Labels of texts and of words, and answers within texts, by hand from a model's logits."""
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
+import tokenizers
 
 import numformer as nf
 from numformer import convert
@@ -49,6 +51,13 @@ def test_labels_of_a_text_the_most_probable_first(tmp_path, call):
     assert call(convert.main, f"{tmp_path / 'run'} --to-huggingface --out {back}")[0] == 0
     for other in ("run", "back"):
         assert nf.load(tmp_path / other)([TEXT, ""]) == [expected, ""]
+    padded = "the [PAD] dog"  # a mark in a text is a symbol, not padding
+    symbols, found = logits_of(trained, padded, "relation_logits")
+    ids = np.array([trained.text.vocabulary.encode(symbols)])
+    with nf.inference():
+        whole = trained.model.relation_logits(ids, valid=np.ones(ids.shape, bool))[0]
+    assert abs(whole - found).max() > 1e-3
+    assert trained(padded).splitlines()[0].endswith(f" {softmax(whole).max():.4f}")
 
 
 def test_the_label_of_a_word_is_that_of_its_first_symbol(tmp_path):
@@ -76,6 +85,20 @@ def test_words_whose_first_symbol_has_a_mark_of_its_blank():
     assert len(vocabulary.split("dogs sleep again, so")) > 5
 
 
+def test_the_first_word_of_a_text_may_have_no_mark_of_a_blank():
+    """And an answer has no blank before it, although the first of its symbols has."""
+    tokenizer = published_texts.byte_level(280, ("<s>", "</s>"))
+    tokenizer.post_processor = tokenizers.processors.RobertaProcessing(("</s>", 1), ("<s>", 0))
+    vocabulary = Tokenizer(tokenizer.to_str(), 280, marked=True)
+    sizes = dict(d_model=8, d_ff=8, heads=2, layers=1, labels=2)
+    model = nf.MaskedLanguageModel(nf.MaskedLanguageModel.Config(vocabulary=280, **sizes))
+    trained = nf.Trained(model, Labelling(vocabulary, 99, ["a", "b"], "positions"), {})
+    lines = trained("dogs sleep again").splitlines()
+    assert [line[: line.rindex(" ") - 2] for line in lines] == ["dogs", "sleep", "again"]
+    spans = nf.Trained(model, Labelling(vocabulary, 99, ["", ""], "spans"), {})
+    assert spans("dogs</s></s> sleep sleep")[0] != " "
+
+
 @pytest.mark.parametrize("segments", [1, 2])
 def test_the_best_answer_within_a_text(segments, tmp_path, complaint):
     """In the second segment, if the model has two; it does not end before it begins."""
@@ -92,11 +115,16 @@ def test_the_best_answer_within_a_text(segments, tmp_path, complaint):
 
 
 def test_an_answer_is_short(tmp_path, monkeypatch):
-    trained = nf.load(classifier(tmp_path, "QuestionAnswering"))
-    answer = trained(QUESTION)
-    monkeypatch.setattr("numformer.generation.labelling.LONGEST_ANSWER", 1)
-    single = trained(QUESTION).split()
-    assert len(trained.text.vocabulary.split(single[0])) == 3 and answer
+    """Of a model that has no segments and finds the whole text most probable, then half of it."""
+    trained = nf.load(classifier(tmp_path, "QuestionAnswering", type_vocab_size=1))
+    symbols = trained.text.vocabulary.split(QUESTION)
+    logits, first = np.zeros((len(symbols), 2)), symbols.index("[SEP]") + 1
+    logits[[first, -2], [0, 1]], logits[first + 4, 1] = 9, 8
+    monkeypatch.setattr(Labelling, "_logits", lambda *a: logits)
+    assert trained(QUESTION).startswith("to be or not to be, so people run again ")
+    monkeypatch.setattr("numformer.generation.labelling.LONGEST_ANSWER", 5)
+    join = trained.text.vocabulary.join
+    assert trained(QUESTION).startswith(f"{join(symbols[first : first + 5])} 0.")
 
 
 def test_a_long_text_is_cut_before_its_last_mark(tmp_path):
@@ -105,17 +133,23 @@ def test_a_long_text_is_cut_before_its_last_mark(tmp_path):
     assert trained(long) == trained("a " * 22)  # with two marks, 24 positions
     attention = trained.attention(long)
     assert attention[attention.kinds[0]].shape[-1] == 24
+    symbols = trained.text.vocabulary.split(long)
+    drawn, written, _ = trained.text.maps(trained.model, symbols)
+    assert drawn == [*symbols[:23], "[SEP]"] and written == []
 
 
 def test_what_a_classifier_lacks_is_said(tmp_path, complaint):
     folder = classifier(tmp_path, "SequenceClassification")
     trained = nf.load(folder)
-    assert "a model that writes symbols scores them" in complaint(trained.score, [("a", "b")])
+    lacking = "a model that writes symbols scores them; received a classifier. Call the model"
+    assert complaint(trained.score, [("a", "b")]).startswith(lacking)
     fits, config = trained.text.fits, trained.model.config
     assert fits(config)
     for changes in (dict(labels=["a"]), dict(classifies="words"), dict(context=0)):
         kind = type(trained.text)
         assert not kind(**{**vars(trained.text), **changes}).fits(config)
+    words = nf.load(classifier(tmp_path / "words", "TokenClassification"))
+    assert not dataclasses.replace(words.text, classifies="words").fits(words.model.config)
     path = folder / "config.json"
     path.write_text(
         json.dumps(json.loads(path.read_text()) | dict(id2label={"1": "a", "2": "b", "3": "c"}))

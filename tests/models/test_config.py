@@ -290,6 +290,14 @@ def test_cross_attention_has_settings_that_its_stack_may_not_need(complaint):
     )
 
 
+def test_keys_may_have_no_bias():
+    settings = dict(attention_bias=True, attention_key_bias=False)
+    model = nf.LanguageModel(nf.LanguageModel.Config(**SMALL, **settings))
+    names = [name.split(".")[-2] for name in model.named_parameters() if "attention" in name]
+    assert {*names} >= {"query", "key", "value", "output"}
+    assert all(names.count(part) == 2 - (part == "key") for part in names if part != "norm")
+
+
 def test_settings_have_an_effect_only_with_certain_choices():
     norms, rotary = {"layer", "rms"}, {"rotary", "sinusoidal_rotary"}
     attention = {"attention", "window", "global_window", "strided", "relative"}

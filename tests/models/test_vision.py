@@ -40,7 +40,7 @@ def test_images_of_the_host_become_the_dtype_of_the_weights_where_these_are(give
     assert dimages.shape == images.shape and dimages.dtype == np.float32
 
 
-def test_a_model_without_a_head_gives_the_vector_of_its_token():
+def test_a_model_without_a_head_gives_the_vector_of_its_token(complaint):
     model, whole = small(classes=None), small()
     whole.load_state_dict(whole.state_dict() | model.state_dict())
     vector = model.forward(IMAGES)
@@ -54,6 +54,8 @@ def test_a_model_without_a_head_gives_the_vector_of_its_token():
     assert_allclose(dimages.ravel()[31], slope, rtol=1e-4)
     count = sum(parameter.size for parameter in model.named_parameters().values())
     assert model.output is None and model.config.least_parameters < count
+    assert whole.config.least_parameters - model.config.least_parameters == 3 * 8
+    assert "labels are a NumPy array" in complaint(model.predictions, IMAGES, LABELS)
 
 
 @pytest.mark.parametrize(

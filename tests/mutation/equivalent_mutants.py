@@ -11,6 +11,19 @@ from tests.mutation.mutants import Mutant
 LISTED = """
 Arrays of the host have no kernels.
     arithmetic.py: if (kernel := kernels_for(a).get('matmul'))
+Only the number of sources is looked at, not their length.
+    models/speech.py: np.ones((len(sounds), 2))
+The two halves of the mel scale meet; times and divided by a penalty 0 stays 0.
+    data/sound.py: hertz = np.where(mel <= 15
+    generation/rules.py: np.where(row[ids] <= 0
+A layer that shares its parameters with itself has its own; rows of a weight have one length.
+    models/config.py: for layer in layers[:]
+    generation/binding.py: np.zeros_like(part.weight.data[1])
+Without rules a writer writes the same, but more slowly.
+    generation/continuation.py: writer: Any = RuledWriter(model, self.rules)
+    generation/transduction.py: writer: Any = RuledWriter(model, self.rules)
+A hypothesis that can only equal the worst one does not replace it.
+    generation/beam.py: return reachable >= self.worst
 A distance has no sign.
     later/attention/patterns.py: abs(t[:, None] - s)
     later/attention/patterns.py: abs(t - s)

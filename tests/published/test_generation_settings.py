@@ -14,14 +14,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from published_cases import CASES, V, WritingModel
 
 import numformer as nf
-from numformer.generation.rules import RENORMALIZE, RULES, RuledWriter, are_valid
+from numformer.generation import Labelling
+from numformer.generation.binding import Binding
+from numformer.generation.rules import RENORMALIZE, RULES, RuledWriter, Texts, are_valid
+from numformer.paper.beam import largest_entries, most_probable
+from numformer.paper.memory import Memory, State
 from numformer.published import generation
 from numformer.published.configs import ForeignConfig
 from numformer.published.generation import notes, read_rules
 from numformer.published.loading import load_published
+from numformer.symbols import special_ids
 
 STORED = Path(__file__).with_name("generation_reference.json")
 NO_TRANSFORMERS = "transformers is not installed; its stored texts stand in"
@@ -184,7 +190,15 @@ WRONG: dict[str, list] = {
     "min_new_tokens": [2.5],
     "forced_bos_token_id": [50, -1, True, [3], "3"],
     "forced_eos_token_id": [50, [], [50], [3, "4"]],
-    "exponential_decay_length_penalty": [3, [3], [3, 0.0], [-1, 1.5], [1.5, 1.5], [1, 1.5, 2]],
+    "exponential_decay_length_penalty": [
+        3,
+        [3],
+        [3, 0.0],
+        [3, "2"],
+        [-1, 1.5],
+        [1.5, 1.5],
+        [1, 1.5, 2],
+    ],
     "begin_suppress_tokens": [4, [50], [-1]],
     RENORMALIZE: [3, "yes"],
 }
@@ -196,6 +210,7 @@ def test_an_invalid_rule_is_refused_by_name(name, complaint):
         refused = complaint(read_rules, ForeignConfig({name: value}), V)
         assert refused.startswith(f"{name} is a rule of generation for 50 symbols; received ")
     assert {*WRONG} == {*RULES, RENORMALIZE}
+    assert not are_valid([["bad_words_ids", {}]], V)
     with pytest.raises(KeyError):
         are_valid([["another", 3]], V)
     values = [value for settings in SETTINGS.values() for value in settings.items()]
@@ -209,8 +224,80 @@ def test_a_search_follows_known_rules_alone(complaint):
     settings = dict(count=1, beam=2)
     unknown = complaint(nf.generation.n_best, model, ids, 3, rules=[["other", 1]], **settings)
     assert "one of sequence_bias, " in unknown and "renormalize_logits; received 'other'" in unknown
+    assert type(RuledWriter(model, []).model) is Binding
     unknown = complaint(nf.generation.n_best, model, ids, 3, early_stopping="no", **settings)
     assert "early_stopping is None, True, False or \"never\"; received 'no'" in unknown
+
+
+class Repeated:
+    """A Writer that gives the same logits (B, V) in each step, in the same array."""
+
+    def __init__(self, logits: np.ndarray):
+        sizes = dict(d_model=8, d_ff=8, heads=2, layers=1)
+        self.logits, self.config = logits, nf.LanguageModel.Config(vocabulary=V, **sizes)
+
+    def start(self, inputs, length: int):
+        return State(inputs[:, -1], Memory(length))
+
+    def step(self, ids, state):
+        return self.logits
+
+
+@pytest.mark.parametrize("searched", [False, True])
+def test_a_writer_with_rules_by_hand(searched, rng):
+    """Probabilities that are renormalized are those of what may be written."""
+    logits = rng.standard_normal((2, V)).astype(np.float32)
+    before, prompt = logits.copy(), np.array([[4, 5], [6, 7]])
+    rules = [["min_new_tokens", 1], [RENORMALIZE, True]]
+    special = special_ids(Repeated(logits))
+    assert special.unwritten and not {*special.unwritten} & {*special.ends}
+    for renormalized in (True, False):
+        writer = RuledWriter(Repeated(logits), rules[: 1 + renormalized], searched)
+        texts = writer.start(prompt, 3)
+        for ids, never in (texts.ids, special.ends), (np.array([8, 9]), ()):
+            scores = writer.step(ids, texts)
+            choose = writer.candidates(most_probable, largest_entries)
+            symbols, log_p = choose(scores, V + 9, special)
+            assert_array_equal(symbols, [[*range(V)]] * 2)
+            excluded = {*special.unwritten, *never}
+            assert {*np.flatnonzero(np.isneginf(log_p).all(axis=0))} == excluded
+            if renormalized:
+                assert_allclose(np.exp(log_p).sum(axis=1), 1, rtol=1e-6)
+            elif never:
+                assert_array_equal(log_p, np.where(np.isin(symbols, [*excluded]), -np.inf, scores))
+            best, _ = choose(scores, 3, special)
+            for row, found in zip(log_p, best, strict=True):
+                assert_array_equal(found, np.sort(np.argsort(row)[-3:]))
+            assert_array_equal(logits, before)
+        assert scores is logits and texts.known.tolist() == [[4, 5, 8], [6, 7, 9]]
+
+
+def test_rules_by_hand():
+    scores = np.zeros((2, V))
+    texts = Texts(None, np.array([[5, 6], [6, 5]]), np.array([[5, 6, 7, 9]] * 2), 1, 9, None, False)
+    texts.special = special_ids(Repeated(scores))
+    RULES["encoder_no_repeat_ngram_size"].change(scores, texts, 3)
+    assert np.argwhere(scores < 0).tolist() == [[0, 7]]
+    RULES["forced_bos_token_id"].change(scores, texts, 3)
+    assert_array_equal(scores, [[0.0 if n == 3 else -np.inf for n in range(V)]] * 2)
+
+
+def test_rules_and_labels_on_a_device_are_those_on_the_host(stand_in, tmp_path):
+    small, vocabulary = dict(d_model=8, d_ff=8, heads=2, layers=1), nf.Vocabulary("abcdef")
+    model = nf.Transformer(nf.Config.base(len(vocabulary), **small))
+    rules = [["no_repeat_ngram_size", 1], ["repetition_penalty", 1.5]]
+    text = nf.Transduction(vocabulary, vocabulary, 4, rules=rules)
+    classes = dict(vocabulary=len(vocabulary), relations=2, transform=True)
+    classifier = nf.MaskedLanguageModel(nf.MaskedLanguageModel.Config(**classes, **small))
+    labels = Labelling(vocabulary, 9, ["good", "bad"])
+
+    def answers():
+        written = [text.write(model, [["a", "b"]], beam=beam) for beam in (1, 3)]
+        return written, labels.write(classifier, [["a", "b"]])
+
+    expected = answers()
+    nf.pack(model, np.float32, stand_in), nf.pack(classifier, np.float32, stand_in)
+    assert answers() == expected
 
 
 def test_pipelines_follow_rules_however_they_write():

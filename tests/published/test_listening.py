@@ -25,6 +25,7 @@ from published_cases import WHISPER, RandomModel
 import numformer as nf
 from numformer.data import log_mel, mel_filters, read_wav
 from numformer.data.sound import HOP, RATE
+from numformer.generation.binding import Binding
 from numformer.generation.listening import Listening, PromptedWriter, StampWriter
 from numformer.paper.memory import Memory
 from toy_tasks import listen
@@ -235,7 +236,7 @@ def test_a_text_and_its_symbols(listener):
     assert dataclasses.replace(text, vocabulary=blank).join(["w7", "w8"]) == "w7 w8"
     config = listener.model.config
     assert text.fits(config)
-    for name, value in dict(max_length=0, beam=0, frames=9).items():
+    for name, value in dict(max_length=5000, beam=5000, frames=9).items():
         assert not dataclasses.replace(text, **{name: value}).fits(config)
     ids = [STAMP, 7, 8, STAMP + 11, STAMP + 11, 9]
     symbols = text.decode(ids)
@@ -243,6 +244,16 @@ def test_a_text_and_its_symbols(listener):
     assert text.encode(symbols) == ids
     assert text.join(symbols) == "<|0.00|>w7 w8<|0.22|><|0.22|>w9"
     assert text.answer_symbols("w7 w8") == ["w7", "w8"] and text.notes(symbols) == []
+
+
+def test_the_language_is_the_most_probable_one(listener):
+    logits = np.zeros((3, STAMP + 26))
+    logits[[0, 1, 2], [EN, FR, DE]], logits[:, [START, TRANSLATE]] = 1, 2
+    writer = PromptedWriter(listener.model, [None], listener.text)
+    assert type(writer.model) is Binding
+    start = SimpleNamespace(ids=np.full(3, START))
+    writer.model = SimpleNamespace(start=lambda *a: start, step=lambda ids, state: logits)
+    assert writer.start(None, 3).ids.tolist() == [EN, FR, DE]
 
 
 def test_log_p_is_that_of_the_symbols_after_the_prompt(listener, sounds):
