@@ -106,6 +106,8 @@ def test_layers_that_share_their_parameters(mixers, complaint):
         sums[names[name]] = sums[names[name]] + parameter.grad
     for name, parameter in shared.named_parameters().items():
         assert np.allclose(parameter.grad, sums[name]), name
+    maps = [nf.plots.attention_weights(model, IDS) for model in (shared, equal)]
+    assert {*maps[0]} == {*maps[1]} and len(maps[0]) == 3  # each layer attends for itself
     count = sum(parameter.size for parameter in shared.named_parameters().values())
     assert 0.5 * count < shared.config.least_parameters < count
     message = complaint(bert, shared_layers=True, mixers="window,attention", window=2)
