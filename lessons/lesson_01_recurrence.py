@@ -7,6 +7,7 @@
 # %%
 import numpy as np
 
+from lessons import running
 from lessons.kit.lesson import Beside, Matrix, Words, scientific, show, table
 from lessons.kit.quiz import Question
 from lessons.kit.simulation import Simulation
@@ -475,6 +476,44 @@ def who_waits() -> Simulation:
 # Meanwhile a recurrent network has to store one state. Attention has to store something of every
 # word so far: that is the price of not forgetting.
 #
+# ## In the running example
+#
+# The other lessons look at one sentence in one trained model, the translator of the
+# [home page](index.html). It reads *a woman is dancing with a bear*, in nine pieces, and has to
+# write the German sentence. Take the loss of one German piece, and follow its gradient back to the
+# English pieces. Which of them does it reach most? And in how many steps would a recurrent network
+# without attention get there?
+
+
+# %%
+@show
+def in_the_running_example():
+    """Which English piece the gradient of each German one reaches most, and how far away it is."""
+    reached = np.linalg.norm(running.reached(), axis=-1).argmax(axis=1)
+    rows = [
+        (f"*{says}*", f"*{running.READ[s]}*", len(running.READ) - s + t)
+        for t, (says, s) in enumerate(zip(running.SAYS, reached, strict=True))
+    ]
+    assert [running.READ[s] for s in reached[[1, 2, 5]]] == ["woman", "dancing", "bear"]
+    return [
+        table(
+            ["loss of", "its gradient is longest at", "steps of a recurrent network"],
+            rows,
+            "Steps: from the English piece to the end of the sentence, and on to the German piece. "
+            "A hyphen stands before a piece that continues a word.",
+        ),
+        Words(f"""
+            The gradient of *frau* is longest at *woman*, that of *tanzt* at *dancing*, that of *bä*
+            at *bear*. That of *eine* is longest at *woman*, too: the German article has to fit the
+            noun. In the translator, attention leads from each German piece to each English one in a
+            single step. A recurrent network would need about
+            {np.mean([row[2] for row in rows]):.0f} steps, and the gradient would have to survive a
+            factor in each.
+        """),
+    ]
+
+
+# %% [markdown]
 # ## To take with you
 #
 # $d$ is the size of the state, and $\mathrm{d}y_t$ the gradient that $h_t$ gets from outside the

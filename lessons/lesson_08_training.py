@@ -59,17 +59,17 @@ def train_it_yourself() -> Simulation:
 # ## What the loss is
 #
 # The sentence begins with *the*, and the next word is *cat*. The model has given each of four words
-# a number $z$, its *logit*. A softmax (lesson 3) turns the logits into probabilities. What should
-# we tell the model? That *cat* is right: 1 for *cat*, 0 for the others. Call what the model thinks
-# $p$, and what it is told $p^*$.
+# a number $z$, its *logit*. A softmax (lesson 3) turns the logits into probabilities $p$, the
+# model's **prediction**. What should we tell the model? That *cat* is right: 1 for *cat*, 0 for the
+# others. This is the **target** $p^*$.
 #
 # The **cross-entropy** is the price the model pays, a sum over all words it can choose from:
 #
 # $$\mathrm{loss} = -\sum_v p^*_v \log p_v$$
 #
 # If one word is right, one term is left: minus the logarithm of its probability. Being sure and
-# right costs nothing, $-\log 1 = 0$. If the model thinks the right word impossible, it pays
-# infinitely much. Guessing evenly among $d_{vocab}$ words costs $\log d_{vocab}$: every loss curve
+# right costs nothing, $-\log 1 = 0$. If the model considers the right word impossible, the price is
+# infinite. Guessing evenly among $d_{vocab}$ words costs $\log d_{vocab}$: every loss curve
 # above begins there, or a bit higher.
 
 # %%
@@ -79,10 +79,10 @@ smoothed = by_hand.loss_and_gradient(by_hand.LOGITS, 0.2)
 
 @show
 def four_words():
-    """The example: what the model thinks, what it is told, the loss and the gradient."""
+    """The example: prediction, target, loss and gradient."""
     assert np.allclose(thought["p"], [[0.5, 0.3, 0.1, 0.1]])
     rows = np.concatenate([thought[name] for name in ("p", "target", "dlogits")])
-    names = ["thought", "target", "gradient"]
+    names = ["prediction", "target", "gradient"]
     return [
         Matrix("p, p^*, \\mathrm{d}z", rows, names, by_hand.WORDS, 1),
         Words(f"""
@@ -94,7 +94,7 @@ def four_words():
 
 
 # %% [markdown]
-# ### Through the softmax, at once
+# ### Loss and softmax together
 #
 # The gradient is the first row minus the second. Here is why. Begin with the gradient of the
 # probabilities. Each $p_v$ appears in one term, and the derivative of $\log p$ is $1 / p$:
@@ -111,7 +111,7 @@ def four_words():
 #
 # $$\mathrm{d}z_u = p_u\Bigl(-\frac{p^*_u}{p_u} + 1\Bigr) = p_u - p^*_u$$
 #
-# **What the model thinks minus what it is told.** A division by numbers that may be tiny has become
+# **Prediction minus target.** A division by numbers that may be tiny has become
 # a subtraction. That is why libraries compute softmax and cross-entropy together: computed apart, a
 # probability that is rounded to 0 would give 0 times infinity.
 #
@@ -154,14 +154,14 @@ def smoothing_by_hand():
         Smoothing has a price. The smoothed loss cannot reach 0, and the model is less sure than it
         could be. The paper says so: smoothing “hurts perplexity, as the model learns to be more
         unsure, but improves accuracy and BLEU score”. (Perplexity is $e$ to the power of the
-        loss. BLEU says from 0 to 100 how much a translation is like one by a person.) We will see
-        below how much of this our own runs show.
+        loss. BLEU says, on a scale from 0 to 100, how closely a translation matches a person's.)
+        We will see below how much of this our own runs show.
     """)
 
 
 @show
 def the_lines_of_the_loss():
-    """The library's cross-entropy, there and back."""
+    """The library's cross-entropy, forward and backward."""
     return [
         Beside(
             cross_entropy,
@@ -203,7 +203,7 @@ def the_lines_of_the_loss():
 #
 # $$m \leftarrow \beta_1 m + (1 - \beta_1)\,g \qquad n \leftarrow \beta_2 n + (1 - \beta_2)\,g^2$$
 #
-# Both begin at 0, so at first they are too small. Each gradient counts with a share: the last one
+# Both begin at 0, so at first they are too small. Each gradient counts with a share: the latest
 # with $1 - \beta$, the one before with $\beta\,(1 - \beta)$, and so on. After $i$ steps the shares
 # sum to $1 - \beta^i$. Divide by this sum, and you have true means:
 #
@@ -277,8 +277,9 @@ def the_lines_of_adam():
 # %% [markdown]
 # ## Warm-up
 #
-# So in the first step every weight moves by the whole rate, and all that Adam has used of its
-# gradient is the sign, from one batch. Thousands of weights do so at once. In a deep model with the
+# So in the first step every weight moves by the full learning rate. All that Adam uses of its
+# gradient is the sign, and this sign comes from a single batch. Thousands of weights move like this
+# at once. In a deep model with the
 # norm after the sum this can throw them so far off that the gradient does not lead back (lesson 6).
 # The paper's answer (section 5.3, equation 3) is a rate that begins near 0:
 #
@@ -316,8 +317,8 @@ def the_schedule_of_the_paper():
 # A model that has seen the same sentences often enough learns them by heart. **Dropout**
 # (Srivastava et al. 2014) makes that hard. In each training step it sets every number of an array
 # to 0 with the probability $p_{drop}$, and divides the numbers that are left by $1 - p_{drop}$. So
-# no number can rely on a particular other one being there. Let $k$ be the mask, whose entries are 0
-# or $1 / (1 - p_{drop})$:
+# no number can rely on another particular number being there. Let $k$ be the mask, whose entries
+# are 0 or $1 / (1 - p_{drop})$:
 #
 # $$y = x\,k \qquad \mathrm{d}x = \mathrm{d}y\,k$$
 #
@@ -382,8 +383,8 @@ def the_lines_of_clipping():
 # Now the real test. The task is the small language of lesson 7, where *son chat noir saute* becomes
 # *his black cat is jumping*, or the same with *her* or *its*. The model has three layers on each
 # side and is 32 numbers wide. We train it with the recipe, and then with parts of the recipe
-# changed or left out. Each run is done three times, with other random weights and other draws from
-# the same training sentences. Guess first: which change will matter most?
+# changed or left out. Each run is repeated three times, with different random weights and different
+# draws from the same training sentences. Guess first: which change will matter most?
 
 # %%
 COLOURS = {"the recipe": BLUE, "no warm-up": ORANGE, "no warm-up, clipped": GREEN}
@@ -614,7 +615,7 @@ def quiz() -> list[Question]:
             mistakes={
                 0.8: "The size is right, the sign is not: a higher logit of the right word "
                 "*lowers* the loss.",
-                0.2: "That is $p$. Subtract what the model is told: 1, because the word is right.",
+                0.2: "That is $p$. Subtract the target: 1, because the word is right.",
                 -5: "That is the gradient of the *probability*, $-1 / p$. It still has to go back "
                 "through the softmax.",
                 -0.16: "You multiplied the gradient of the logit by $p$ once more. The $p$ of the "
@@ -629,15 +630,14 @@ def quiz() -> list[Question]:
             float(given["dlogits"][0, 1]),
             tolerance=0.001,
             mistakes={
-                0.3: "That is the gradient without smoothing. With it, even a wrong word is told a "
-                "little more than 0.",
+                0.3: "That is the gradient without smoothing. With it, even the target of a wrong "
+                "word is a little above 0.",
                 0.2: "You gave *dog* the whole 0.1. All four words share it.",
                 0.3 - 0.1 / 3: "You shared the 0.1 among the three wrong words. The right word "
                 "gets its part, too.",
-                0.025: "That is what *dog* is told. Subtract it from what the model thinks.",
-                -0.275: "The size is right, the sign is not: the gradient is what the model thinks "
-                "minus what it is told.",
-                0.3 - 0.925: "You subtracted what the *right* word is told. *dog* is wrong.",
+                0.025: "That is the target of *dog*. Subtract it from the prediction.",
+                -0.275: "The size is right, the sign is not: it is prediction minus target.",
+                0.3 - 0.925: "You subtracted the target of the *right* word. *dog* is wrong.",
             },
         ),
         Question(
@@ -662,9 +662,9 @@ def quiz() -> list[Question]:
             "It is $d_{model}^{-0.5} \\cdot i_{warmup}^{-0.5}$, and the root of 1/4 is a half.",
             1,
             {
-                "it stays": "The warm-up seems to say only *when* the rate is highest. But the "
-                "slope of the line depends on it, too: with a quarter of the warm-up the line is "
-                "eight times as steep.",
+                "it stays the same": "The warm-up seems to say only *when* the rate is highest. "
+                "But the slope of the line depends on it, too: with a quarter of the warm-up the "
+                "line is eight times as steep.",
                 "it is twice as high": "",
                 "it is four times as high": "That would be so if the highest rate were "
                 "proportional to one over the warm-up. It is proportional to one over the *root* "

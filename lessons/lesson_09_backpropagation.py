@@ -279,9 +279,9 @@ def stations_of_the_way():
 
 
 # %% [markdown]
-# ## Three roads out of an attention
+# ## Three roads out of attention
 #
-# Every attention has three inputs, so its backward has three outputs: $\mathrm{d}Q$, $\mathrm{d}K$
+# Attention has three inputs, so its backward has three outputs: $\mathrm{d}Q$, $\mathrm{d}K$
 # and $\mathrm{d}V$. Where do they lead? Back to wherever $Q$, $K$ and $V$ came from.
 #
 # - In **self-attention** all three came from the same $X$, so three roads lead to one place:
@@ -306,9 +306,9 @@ def the_lines_of_the_roads():
         Beside(
             MultiHeadAttention.backward,
             {
-                "dmemory = ": "The road of the values.",
-                "dmemory += ": "The road of the keys is added.",
-                "return": "The road of the queries, and the sum of the two others.",
+                "dmemory = ": "The road through the values.",
+                "dmemory += ": "The road through the keys is added.",
+                "return": "The road through the queries, and the sum of the two others.",
             },
             whole=False,
         ),
@@ -333,7 +333,7 @@ def the_lines_of_the_roads():
 
 @show
 def roads_into_the_memory():
-    """The length of the gradient that comes to the memory by each road."""
+    """The length of the gradient that reaches the memory on each road."""
     walk, rows, parts = stations.walk(), [], []
     for layer in (1, 0):
         for road in ("key", "value"):
@@ -520,8 +520,8 @@ def in_the_running_example():
 # - **A wrong gradient is passed on.** Parts nearer to the loss than the mistake are right, and
 #   parts that the gradient reaches later are wrong. So look for the *first* wrong part on the
 #   gradient's way.
-# - **What is right in that part says as much as what is wrong.** If the queries' gradient is wrong
-#   and the values' is right, the mistake lies in the softmax or in the scores.
+# - **What is right in that part tells you as much as what is wrong.** If the queries' gradient is
+#   wrong and the values' is right, the mistake lies in the softmax or in the scores.
 
 
 # %%

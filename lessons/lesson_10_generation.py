@@ -40,7 +40,7 @@ def draw_the_next_word() -> Simulation:
 
 # %% [markdown]
 # All that the model does is set the lengths of these bars. Then somebody has to choose a word, and
-# the choice is no part of the model: the same weights write dull sentences or wild ones.
+# the choice is not part of the model: the same weights write dull sentences or wild ones.
 #
 # Once a word is chosen, the model reads it like any other (lesson 7), and gives the bars of the
 # next position. This goes on until the end mark ⊣ is chosen. If $y_t$ is the word at position $t$,
@@ -142,7 +142,7 @@ def the_lines_of_writing():
 # [figure at the top](#drawing) the line above the bars has all words side by side, each as long as
 # it is probable. A random number from 0 to 1 points to one of them.
 #
-# Three things can be set.
+# You can set three things.
 #
 # **Temperature.** All logits are divided by $\tau$ before the softmax:
 #
@@ -433,12 +433,12 @@ def wider_beams():
 
 
 # %% [markdown]
-# ## What would be computed again
+# ## What need not be computed again
 #
 # To choose word 5 the model reads words 1 to 4. To choose word 6 it reads words 1 to 5. Must it
 # compute everything about the first four once more?
 #
-# Look at what a word needs of the words before it: their keys and their values, nothing else. The
+# Look at what a word needs from the words before it: their keys and their values, nothing else. The
 # causal mask (lesson 7) lets word 2 see words 1 and 2 only. So in every layer its key and its value
 # stay the same, whatever comes later. Keep them, and a new word needs one row of everything: one
 # query, one row of scores, one row of the feed-forward network. What is kept is called the
@@ -525,9 +525,9 @@ def how_much_faster():
         table(["words", "with the cache, s", "without, s", "times as fast"], rows),
         Words("""
             Without the cache, $T$ words cost $1 + 2 + \\ldots + T = T(T+1)/2$ rows instead of $T$,
-            each through every layer. One such cost remains with the cache: each new query meets all
-            keys, so the scores are still $T(T+1)/2$ numbers. At these lengths that is little
-            compared with the products with weight matrices. The price is memory,
+            each through every layer. One cost of this kind remains even with the cache: each new
+            query meets all keys, so the scores are still $T(T+1)/2$ numbers. At these lengths that
+            is little compared with the products with weight matrices. The price is memory,
             $2\\,T\\,d_{model}$ numbers for each layer and each hypothesis. Lesson 13 shows how to
             spend less.
         """),
@@ -593,11 +593,12 @@ def gradient_check():
 
 
 # %% [markdown]
-# **What it is good for.** Say that somebody gives marks, a reward $r_y$ for each word that may be
-# drawn. The model should get good marks on average: $R = \sum_y p_y r_y$ should grow. With four
-# words we can compute its gradient: $\mathrm{d}p_y = r_y$, and back through the softmax (lesson 3)
-# $\mathrm{d}z_u = p_u (r_u - R)$. Over all possible translations nobody can form this sum. But the
-# derivative of $p_y$ is $p_y$ times that of $\log p_y$, so the same gradient is
+# **What it is good for.** Suppose that somebody rates the words: each word $y$ that may be drawn
+# has a reward $r_y$. The model should be well rewarded on average: $R = \sum_y p_y r_y$ should
+# grow. With four words we can compute its gradient: $\mathrm{d}p_y = r_y$, and back through the
+# softmax (lesson 3) $\mathrm{d}z_u = p_u (r_u - R)$. Over all possible translations nobody can
+# compute this sum. But the derivative of $p_y$ is $p_y$ times that of $\log p_y$, so the same
+# gradient is
 #
 # $$\mathrm{d}z_u = \sum_y p_y\, r_y \bigl([u = y] - p_u\bigr)$$
 #
@@ -633,13 +634,14 @@ def reinforce():
 # %% [markdown]
 # ## Several checkpoints, several models
 #
-# While a model is trained its weights wander: each batch pulls them another way. The paper
+# While a model is trained its weights wander: each batch pulls them in another direction. The paper
 # therefore takes the **mean of the weights** of the last five *checkpoints*, weights saved during
 # the training (section 6.1; the last 20 for the big model). What single steps changed
 # by chance cancels out. The result is one model, no slower than any of them.
 #
 # Or let several models write together. An **ensemble** takes the mean of their *probabilities* in
-# each step: $p(y) = \frac{1}{M}\sum_m p_m(y)$. In each step, all $M$ of them have to compute.
+# each step: $p(y) = \frac{1}{M}\sum_m p_m(y)$. The price: all $M$ of them have to compute in every
+# step.
 
 
 # %%
@@ -696,9 +698,9 @@ def together():
             {five["perplexity"]:.2f}: no better than the mean, at five times the cost. (With so few
             sentences, BLEU cannot tell them apart.)
 
-            Do two models write better than one? Only if both are good. Here an ensemble of ours and
-            the second translator's mean has a perplexity of {both["perplexity"]:.2f}. Ours alone
-            has {other["perplexity"]:.2f}: each has an equal say, and the weak one spoils more than
+            Do two models write better than one? Only if both are good. Our first translator alone
+            has a perplexity of {other["perplexity"]:.2f}. Together with the second one's mean it
+            has {both["perplexity"]:.2f}: each has an equal say, and the weak one spoils more than
             it adds. Two equally good models make *different* mistakes, so together they write
             better. `translate --preset hour`, trained twice, has a BLEU of 41.4 and 41.7, and
             together 42.6 (the project's README).
@@ -714,8 +716,8 @@ def together():
 # %% [markdown]
 # ## In the running example
 #
-# The translator of the [home page](index.html) chooses greedily, as our small language of two words
-# did, and gets the bear wrong. Does a wider beam know better?
+# The translator of the [home page](index.html) chooses greedily, as we did in the small language of
+# two words, and gets the bear wrong. Does a wider beam know better?
 
 
 # %%

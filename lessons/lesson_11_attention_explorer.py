@@ -110,7 +110,7 @@ def the_lines_of_the_score():
         Beside(
             scores.share,
             {
-                "row, t = ": "The words that have a place to look at.",
+                "row, t = ": "The words for which a place is expected.",
                 "return": "Their weights on these places; the mean, for every head.",
             },
         ),
@@ -133,7 +133,7 @@ def the_lines_of_the_score():
 #
 # The translator has twelve heads of each kind. *Reading* is the encoder's self-attention, *writing*
 # the decoder's, *cross-attention* looks from writing to reading. Within one text positions give us
-# $p(t)$: the word before, the word after. Of cross-attention we ask for more: does the head
+# $p(t)$: the word before, the word after. Of cross-attention we ask more: does the head
 # look at the word that is being **translated**? For that we must know which English piece goes with
 # which German one, without asking a head. So we count. Of the 29,000 pairs of captions $n(s)$
 # contain the English piece $s$, $n(t)$ the German piece $t$, and $n(s, t)$ both. Dice's coefficient
@@ -143,8 +143,8 @@ def the_lines_of_the_score():
 #
 # is 1 if $s$ and $t$ always come together. *hund* and *dog* are close to it. A German piece has a
 # place only where the best English piece of its sentence reaches 0.3. This is a rough dictionary,
-# made without any attention. In the table *what is to be written, translated* is that English
-# piece.
+# made without any attention. The table calls this English piece *what is to be written,
+# translated*.
 
 
 # %%
@@ -206,11 +206,11 @@ def scores_and_baselines():
             "**A head's best place, and the baseline (black).**",
         ),
         Words(f"""
-            {len(clear)} of 36 heads have a clear place. The clearest heads look from writing to
-            reading: one puts {across[1]:.2f} of its weight on *{across[0]}*, where shuffled rows
+            {len(clear)} of 36 heads clearly prefer one place. The clearest heads look from writing
+            to reading: one puts {across[1]:.2f} of its weight on *{across[0]}*, where shuffled rows
             give {across[2]:.2f}. Nobody told it which words belong together.
 
-            The heads that read are far less sharp than stories about heads suggest. The clearest
+            Encoder heads are far less focused than stories about heads suggest. The clearest
             of them gives {top[1]:.2f} of its weight to *{top[0]}*. That is {top[1] / top[2]:.1f}
             times chance, and still three quarters go elsewhere. In one sentence you might not see
             it at all. For the other {36 - len(clear)} heads we have no name. That does not mean
@@ -336,8 +336,8 @@ def one_head_at_a_time():
 # %% [markdown]
 # ## How many are needed?
 #
-# What one missing head costs does not tell what many cost: two heads may stand in for each other,
-# until both are gone.
+# The cost of one missing head does not tell us the cost of many: two heads may stand in for each
+# other, until both are gone.
 
 
 # %%
@@ -416,12 +416,12 @@ def which_came_first():
     end = max(found["the end mark"][0] for found in first)
     return Words(f"""
         By step {look} the best head gives 0.4 of its weight to the letter to be written. Only by
-        step {skill} does the model get 0.4 of the words right. The look comes first: until a head
+        step {skill} does the model get 0.4 of the words right. Looking comes first: until a head
         looks at the right letter, it has nothing to hand over that the model could write.
 
         At the end the heads of the three layers give {layers[0]}, {layers[1]} and {layers[2]} of
         their weight to that letter, on average. The first layer does not find it. One of its heads
-        gives {end:.2f} to the end mark: its place tells how long the word is, and so where to
+        gives {end:.2f} to the end mark: its place says how long the word is, and so where to
         begin.
     """)
 
@@ -471,13 +471,13 @@ def two_layers_and_one():
             ["head", "on what followed", "on the letter before", "copies"],
             rows,
             "The first two columns are weights. With shuffled rows a head puts "
-            f"{stored['2']['chance']:.2f} on what followed. “Copies”: for which share of letters a "
-            "head's output for the letter, taken alone, makes this letter the most probable one. "
-            "By chance it would be 1 in 26.",
+            f"{stored['2']['chance']:.2f} on what followed. “Copies” is the share of letters for "
+            "which the head's output for the letter, taken alone, makes this letter the most "
+            "probable one. By chance it would be 1 in 26.",
         ),
         Words(f"""
             There are two kinds of heads, in two layers, and neither is of use without the other. So
-            for a long time neither grows. Then both do, within a few steps: at step {formed[0]} the
+            for a long time neither forms. Then both do, within a few steps: at step {formed[0]} the
             best head gives more than half of its weight to what followed. Soon the model knows what
             comes next ({100 * stored["2"]["copying"][-1]:.0f} % of the letters are right at the
             end). With one layer it never does ({100 * stored["1"]["copying"][-1]:.0f} %).
@@ -592,7 +592,7 @@ def common_claims():
         each step of the recurrence has to wait for the one before.
 
         **“The heads that one can name are the heads that matter.”** {int(clear.sum())} heads of our
-        translator have a clear place. When one of them is taken out alone, the loss grows by
+        translator clearly prefer one place. When one of them is taken out alone, the loss grows by
         {alone[clear].min():.3f} to {alone[clear].max():.3f}. The head that costs most,
         {alone.max():.3f}, is one of those for which we have no name. Jain and Wallace 2019 and
         Wiegreffe and Pinter 2019 argue about what weights explain and what they do not.
@@ -626,7 +626,7 @@ def quiz() -> list[Question]:
                 0.9: "That is what the other nine places get together.",
             },
             why="Each of 10 places gets a tenth on average. So this head does not prefer the word "
-            "after: its score is that of chance.",
+            "after: its score is what chance gives.",
         ),
         Question(
             question="The output $C$ of one head has the rows $(2, 0)$ and $(1, 1)$, one for each "

@@ -8,12 +8,14 @@ import math
 
 import numpy as np
 
+from lessons import running
 from lessons.kit.facts import fact
 from lessons.kit.lesson import Beside, Picture, Words, scientific, show, table
 from lessons.kit.models import measured
 from lessons.kit.quiz import Question
 from lessons.kit.simulation import Simulation
 from lessons.kit.views import amount
+from lessons.lesson_11 import small
 from lessons.lesson_12 import families, landscape, sizes
 from lessons.lesson_12.exercises import EXERCISES
 from lessons.lesson_12.landscape import HOUR, LENGTHS, P100, TABLE_2
@@ -248,10 +250,10 @@ def family_tree():
 #
 # ## Table 1: what a layer costs
 #
-# The paper compares layers by three things: operations, how many of them must wait for each other,
-# and the longest path between two words. Here its table stands beside the times of our layers,
-# forward and backward. **Guess:** at which length does attention become slower than an LSTM of the
-# same width?
+# The paper compares layers by three things: operations, how many of them are sequential (each waits
+# for the one before), and the longest path between two words. Here its table stands beside the
+# times of our layers, forward and backward. **Guess:** at which length does attention become slower
+# than an LSTM of the same width?
 
 
 # %%
@@ -273,7 +275,7 @@ def table_1():
     first, last = (found["recurrent (LSTM)"][n] / found["self-attention"][n] for n in (0, -1))
     return [
         table(
-            ["layer", "operations", "in turn", "path", *(f"$n$ = {n:,}" for n in LENGTHS)],
+            ["layer", "operations", "sequential", "path", *(f"$n$ = {n:,}" for n in LENGTHS)],
             rows,
             f"Milliseconds of one thread for {landscape.WORDS:,} words in sequences of $n$, $d$ = "
             f"{landscape.WIDTH}, window {landscape.NEAR}, causal. The paper's formulas leave out "
@@ -345,8 +347,8 @@ def table_2():
             what the machines could have done. (For *big* it is {100 * done[1] / clock[1]:.0f} %.)
 
             **Our translator** (`python -m toy_tasks.translate --preset minutes`) has
-            {ours["parameters"]:,} parameters, reads {ours["epochs"]:.1f} times 29,000 pairs with
-            sides of about {ours["words"]:.0f} subwords, and needs {exact(ours["operations"])}
+            {ours["parameters"]:,} parameters, reads 29,000 pairs {ours["epochs"]:.1f} times, with
+            about {ours["words"]:.0f} subwords on each side, and needs {exact(ours["operations"])}
             operations: *base* needs {done[0] / ours["operations"]:,.0f} times as many. It has
             {ours["bleu"]:.1f} BLEU, but on an easier test (Multi30k's captions of pictures, short
             and all alike). So we cannot compare the two BLEU scores. We can compare the operations.
@@ -427,8 +429,8 @@ def table_3():
 # ## What came after
 #
 # Models of today differ from the paper in perhaps a dozen places. Each of these has a paragraph
-# here, most with an equation and the file where numformer has it. Which of them GPT-2, BERT, ViT,
-# T5 and Llama have chosen, and what that costs, stands on [a page of its own](published.html).
+# here, most with an equation and the file where numformer has it. [Another page](published.html)
+# says which of them GPT-2, BERT, ViT, T5 and Llama have chosen, and what that costs.
 #
 # **Pre-norm** (Xiong et al. 2020). The norm moves into the branch, $y = x + f(\mathrm{norm}(x))$,
 # so nothing stands in the way of the gradient from the last layer to the first. Lesson 6;
@@ -531,7 +533,7 @@ def the_lines_of_checkpointing():
 # processor has some layers, and $m$ parts of the batch follow each other. Each of $p$ processors
 # waits for a share $(p - 1) / (m + p - 1)$ of the time. Lesson 14 explains all three.
 #
-# ## Larger, or longer?
+# ## A larger model, or more text?
 
 
 # %%
@@ -638,6 +640,43 @@ def gradient_check():
 
 
 # %% [markdown]
+# ## In the running example
+#
+# The translator of the [home page](index.html) has 3 layers on each side, a width of 80 and a
+# feed-forward network of 160. What does it consist of, and what does one sentence cost? Here is its
+# ledger for *a woman is dancing with a bear*: nine pieces in English, nine in German.
+
+
+# %%
+@show
+def in_the_running_example():
+    """The parameters of the translator, part by part, and its operations for the sentence."""
+    config, length = small.config("translator"), len(running.READ)
+    assert len(running.SAYS) == length and config.layers == 3
+    layers, rest = (3, 3), (config.d_model, config.d_ff, len(small.symbols("translator")), length)
+    held = count_parameters(*layers, *rest, 1, sizes.PRE_NORM)
+    done = count_operations(*layers, *rest)
+    assert sum(held) == small.weights("translator").size
+    rows = [
+        (name, f"{count:,.0f}", amount(work))
+        for name, count, work in zip(sizes.PARTS, held, done, strict=True)
+    ]
+    return [
+        table(
+            ["part", "parameters", "operations"],
+            [*rows, ("all", f"{sum(held):,.0f}", amount(sum(done)))],
+        ),
+        Words(f"""
+            The logits, which compare each position with all {rest[2]:,} pieces, take
+            {100 * done[-1] / sum(done):.0f} % of the operations; in *base* they take
+            {100 * PAPER["base (2017)"]["of_operations"][-1]:.0f} %. A step of *Train* on the home
+            page costs three times as much as this: {amount(3 * sum(done))} operations, all of them
+            in your browser.
+        """),
+    ]
+
+
+# %% [markdown]
 # ## To take with you
 #
 # $T$ words, width $D$, inner width $F$, $V$ symbols, $N$ layers.
@@ -716,7 +755,7 @@ def quiz() -> list[Question]:
             choices={
                 "it doubles": "Attention's parameters would double if each head kept its width. "
                 "But the heads share $D$ columns, so each becomes half as wide.",
-                "it stays": "",
+                "it stays the same": "",
                 "it halves": "Each head does become half as wide. But there are twice as many "
                 "heads, and the matrices keep all their columns.",
             },

@@ -499,10 +499,10 @@ def what_it_costs():
             f"Exponents of $T$. Width 64, two heads, a window of {WINDOW}, causal.",
         ),
         Words("""
-            Memory follows theory. The memory of a window rises even less, because one of its blocks
-            is as large at every length. Time is less tidy: a layer also has projections, whose work
-            only doubles when $T$ doubles, and at these lengths they still count. So attention in
-            blocks, whose exponent is 2 in the end, may look better than it is. Theory says how a
+            Memory follows theory. The memory of a window rises even less, because its blocks have
+            the same size at every length. Time is less tidy: a layer also has projections, whose
+            work only doubles when $T$ doubles, and at these lengths they still count. So attention
+            in blocks, whose exponent is 2 in the end, may look better than it is. Theory says how a
             line goes on. It does not say where two lines cross.
         """),
     ]
@@ -574,14 +574,14 @@ def quiz() -> list[Question]:
     """Questions on this lesson; numbers are computed."""
     return [
         Question(
-            question="A row has met the scores 1 and 1. Now comes a block with the score 3 alone. "
+            question="A row has seen the scores 1 and 1. Now comes a block with a single score, 3. "
             "What is the sum $n$ after it? (Two decimals; $e^{-2} \\approx 0.135$.)",
             answer=1 + 2 * math.exp(-2),
             mistakes={
                 3: "You added 1 to the old sum as it was. The old sum is relative to the maximum "
                 "1, so it has to be rescaled to the new maximum 3.",
-                1 + math.exp(-2): "You rescaled one old score. The row had met two, so the old sum "
-                "is 2.",
+                1 + math.exp(-2): "You rescaled one old score. The row had seen two, so the old "
+                "sum is 2.",
                 2 * math.exp(-2): "That is the old sum, rescaled. The new score adds $e^{3-3} = "
                 "1$.",
                 2 + math.exp(2): "You kept the old maximum, 1. The highest score is now 3.",

@@ -111,9 +111,9 @@ def the_same_gradient():
 # %% [markdown]
 # ## How the sum gets around
 #
-# The obvious way: all send their gradients to machine 1, which adds them up and sends the sum back.
-# With $R$ machines, $R - 1$ whole gradients come in through *one* wire, and $R - 1$ sums go out.
-# The other wires mostly wait.
+# The obvious way is this: all send their gradients to machine 1, which adds them up and sends the
+# sum back. With $R$ machines, $R - 1$ whole gradients come in through *one* wire, and $R - 1$ sums
+# go out. The other wires mostly wait.
 #
 # In a **ring** each machine sends only to the next one. Cut the gradient into $R$ chunks. In every
 # step each machine sends one chunk, and adds its own share to the chunk that comes in. After $R-1$
@@ -199,8 +199,8 @@ def memory_of_the_optimizer():
 # %% [markdown]
 # ## Sending during backward
 #
-# So far, nobody computes while gradients travel. Does it have to be so? Backward begins with the
-# *last* layer. Once it has left that layer, the layer's gradient is final and can be sent. So
+# So far, nobody computes while gradients travel. Does it have to be this way? Backward begins with
+# the *last* layer. Once it has left that layer, the layer's gradient is final and can be sent. So
 # gradients are gathered in **buckets**. As soon as a bucket is full it leaves, while backward goes
 # on with the layers before (Li et al. 2020). This sending *hides* behind backward: nobody waits for
 # it.
@@ -346,7 +346,7 @@ def the_same_layer():
 #
 # Or cut the *stack* of layers: machine 1 has the first layers, machine 2 the next. Each machine
 # with its layers is a *stage*. Only what flows from layer to layer is sent, which is little. But a
-# stage has nothing to do before the stage before it has sent something. So the batch is cut into
+# stage has nothing to do until the stage before it has sent something. So the batch is cut into
 # **micro-batches**, which follow each other (Huang et al. 2019).
 
 
@@ -563,7 +563,7 @@ def common_claims():
     differ = np.mean(sum(parts) != sum(parts[::-1]))
     shared = 100 * (2 + 2 / 64) / 4
     return Words(f"""
-        **“Data parallel changes nothing in the result.”** It changes nothing in the formula. But
+        **“Data parallelism changes nothing in the result.”** It changes nothing in the formula. But
         {100 * differ:.0f} % of the gradient's numbers had other last bits when those of four
         machines were added in reverse order. With another number of machines you get another run.
 
@@ -656,8 +656,8 @@ def quiz() -> list[Question]:
             "columns.",
         ),
         Question(
-            question="A pipeline has 8 stages. How many micro-batches does it need so that at most "
-            "one tenth of the time is bubble?",
+            question="A pipeline has 8 stages. How many micro-batches does it need so that the "
+            "bubble is at most one tenth of the time?",
             answer=63,
             mistakes={
                 70: "That is the number of turns, $M + 7$. It includes the 7 turns of the bubble.",
@@ -691,8 +691,8 @@ def exercises():
 # ## What to read next
 #
 # - `lessons/lesson_14`: the ring (`all_reduce.py`), layers that are cut (`tensor.py`), and a
-#   pipeline that runs (`pipeline.py`). `numformer/execution` trains data parallel, on the cores of
-#   one computer or on many machines, and divides the update among them as ZeRO does.
+#   pipeline that runs (`pipeline.py`). `numformer/execution` trains in data parallel, on the cores
+#   of one computer or on many machines, and divides the update among them as ZeRO does.
 # - Li et al. 2020, *PyTorch Distributed*: buckets, and what they gain.
 # - Shoeybi et al. 2019, *Megatron-LM*, section 3: two pages that explain how to cut a layer.
 # - Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters*: all

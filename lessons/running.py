@@ -126,6 +126,30 @@ def step() -> Step:
 
 
 @functools.cache
+def reached() -> np.ndarray:
+    """(T, S, D): the gradients that the loss of each German piece sends to the English ones.
+
+    The batch is the pair once for each German piece; in each copy the loss of one of them counts.
+    """
+    count, found = len(SAYS), []
+    objective = small.model("translator").objective()
+    packed(objective.model, np.float64)
+
+    def backward(_, call, gradient):
+        found.append(call(gradient))
+        return found[0]
+
+    with (
+        mode(training=False, saving=True),
+        intercept({"": objective.model.encoder}, "backward", backward),
+    ):
+        objective.forward(*PairBatch.of([(SOURCE, TARGET)] * count).inputs)
+        counts = count * np.eye(count).reshape(-1, 1)
+        objective.model.backward(objective.loss.backward() * counts)
+    return found[0].reshape(count, len(READ), -1)
+
+
+@functools.cache
 def written(english: str, positions: bool = True) -> str:
     """What the model writes for a text, with the positions of the English words or without."""
     model = small.model("translator")

@@ -60,7 +60,7 @@ COURSE_IN_A_LINE = f"The Transformer, forward and backward, in {len(COURSE)} les
 SHORT = 8  # lines of code; a longer cell is folded on the page
 IN_A_ROW = (Matrix, Picture)  # neighbours of the same kind stand side by side
 MAKERS = ("numpy", "matplotlib", "markdown-it-py", "mdit-py-plugins", "math-core", "pygments")
-LEFT_OUT = {".css", ".md", ".png", ".pyc", ".woff2"}  # such files do not change a lesson's HTML
+LEFT_OUT = {".css", ".js", ".md", ".png", ".pyc", ".woff2"}  # these do not change a lesson's HTML
 COUNTED = {"simulation": Simulation, "quiz question": Question, "exercise": Exercise}
 
 
@@ -71,7 +71,7 @@ class Page:
     """
 
     def __init__(self, number: int = 0):
-        self.scripts: list[Path] = []
+        self.scripts: list[str] = []  # files below FOLDER
         self.counts = Counter()
         self._latex = LatexToMathML()
         self.marker: Marker | None = None
@@ -119,7 +119,8 @@ class Page:
     def script(self, name: str) -> None:
         """Make NAME.js, from page/ or from a lesson's folder, the last script of the page."""
         (path,) = FOLDER.glob(f"*/{name}.js")
-        self.scripts = [*(other for other in self.scripts if other != path), path]
+        name = str(path.relative_to(FOLDER))
+        self.scripts = [*(other for other in self.scripts if other != name), name]
 
     def cell(self, cell: Cell, module) -> str:
         """A cell of a lesson as HTML: what its functions show, and its text or code."""
@@ -142,8 +143,8 @@ class Page:
         return "".join([*parts, code])
 
 
-def bundle(paths: Sequence[Path]) -> str:
-    """One script of JavaScript modules; each module that they import comes once, before them.
+def bundle(names: Sequence[str]) -> str:
+    """One script of modules, files below FOLDER; what they import comes once, before them.
 
     A page that was opened from a folder may not import modules from other files. So each module
     becomes a function, which keeps its names to itself and returns what the module exports.
@@ -169,8 +170,8 @@ def bundle(paths: Sequence[Path]) -> str:
         )
         return name
 
-    for path in paths:
-        add(path)
+    for name in names:
+        add(FOLDER / name)
     return "".join(parts.values())
 
 
@@ -233,7 +234,7 @@ class Made:
     """A lesson turned into HTML: its text, its scripts, how many of COUNTED it has, its symbols."""
 
     html: str
-    scripts: str
+    scripts: list[str]  # files below FOLDER
     counts: dict[str, int]
     symbols: list[str]  # in LaTeX
 
@@ -267,7 +268,7 @@ def make(entry: Entry) -> Made:
     module, page = load(entry.number), Page(entry.number)
     body = "".join(page.cell(cell, module) for cell in cells(entry.path))
     used = sorted(page.marker.used) if page.marker else []
-    return Made(body, bundle(page.scripts), dict(page.counts), used)
+    return Made(body, page.scripts, dict(page.counts), used)
 
 
 def origin(entry: Entry) -> str:
@@ -337,9 +338,8 @@ def neighbours(entry: Entry) -> str:
 
 
 def script(*names: str, kind: str = "module") -> str:
-    """The HTML element of scripts in page/; a module runs after the whole page was read."""
-    paths = [FOLDER / "page" / name for name in names]
-    return f'<script type="{kind}">\n{bundle(paths)}</script>\n'
+    """The HTML element of scripts below FOLDER; a module runs after the whole page was read."""
+    return f'<script type="{kind}">\n{bundle(names)}</script>\n'
 
 
 def lesson_page(entry: Entry, lesson: Made) -> str:
@@ -360,16 +360,20 @@ def lesson_page(entry: Entry, lesson: Made) -> str:
 {further.contents(contents)}
 </div>"""
     scripts = symbols.notes(lesson.symbols, entry.number, Page().math)
-    scripts += script("contents.js", "symbols.js")
+    scripts += script("page/contents.js", "page/symbols.js")
     if lesson.scripts:
-        scripts += f'<script type="module">\n{lesson.scripts}</script>\n'
+        scripts += script(*lesson.scripts)
     title = f"{entry.number}. {entry.title} · numformer"
     return frame(title, body, plain(entry.question), scripts)
 
 
 def home_page(course: dict[int, Made]) -> str:
     """The page that leads to the lessons. Its script runs before the weights have come."""
-    scripts = script("progress.js") + script("opening.js", kind="text/javascript") + opening.data()
+    scripts = (
+        script("page/progress.js")
+        + script("page/opening.js", kind="text/javascript")
+        + opening.data()
+    )
     return frame("numformer lessons", index_page(Page(), course), COURSE_IN_A_LINE, scripts)
 
 
@@ -387,7 +391,9 @@ def build(out: Path) -> str:
             counts += Counter(course[entry.number].counts) + Counter(lesson=1)
             write_atomically(out / entry.page, lesson_page(entry, course[entry.number]).encode())
             deck = slides_page(entry, course[entry.number].html)
-            deck = frame(f"Slides: {entry.title}", deck, plain(entry.question), script("slides.js"))
+            deck = frame(
+                f"Slides: {entry.title}", deck, plain(entry.question), script("page/slides.js")
+            )
             write_atomically(out / entry.slides, deck.encode())
             took = f"{time.perf_counter() - started:.1f} s" if now else "unchanged"
             print(f"{out / entry.page}  {took}", flush=True)
@@ -406,14 +412,14 @@ def build(out: Path) -> str:
             "Search",
             further.search_page(course, searched, names),
             "Search",
-            script("search.js"),
+            script("page/search.js"),
         ),
         "teaching": ("For teachers", further.teaching_page(Page()), "A plan for twelve weeks"),
         "published": (known[0], further.page_of(*known), "GPT-2, BERT, ViT, T5 and Llama"),
     }
     for name, title, text, listed in reference.pages(Page(), course):
         body = reference.reference_page(title, text, listed)
-        others[name] = title, body, "The library's names", script("contents.js") * bool(listed)
+        others[name] = title, body, "The library's names", script("page/contents.js") * bool(listed)
     for name, (title, *page) in others.items():
         write_atomically(out / f"{name}.html", frame(f"{title} · numformer", *page).encode())
     write_atomically(out / "index.html", home_page(course).encode())

@@ -16,7 +16,7 @@ LARGE = [1, 1, 1, 10, 1, 1, 1, 1, 1, 1]  # ten gradients
 
 
 def loss_and_gradient(logits, smoothing) -> dict:
-    """Loss and gradient of logits (1, 4); the first word is right, `target` is what it is told."""
+    """Loss, prediction, target and gradient of logits (1, 4); the first word is right."""
     xp = array_module(logits)
     if xp is recorded:
         smoothing = Number(smoothing._memory)
@@ -38,10 +38,10 @@ smoothed = Simulation(
     name="smoothed",
     title="What the loss wants",
     say="The next word is *cat*. Type other logits, or smooth the answer more. Make the model sure "
-    "and right: at which smoothing does the gradient of *cat* change its sign? And can you find "
+    "and right: at what smoothing does the gradient of *cat* change its sign? And can you find "
     "logits that make the whole gradient 0?",
-    caption="What the model thinks, what it is told, and the gradient, which is the difference.",
-    alt="Three rows of four numbers: the probabilities 0.5, 0.3, 0.1, 0.1, what is told, 0.85 and "
+    caption="The prediction, the target, and the gradient, which is their difference.",
+    alt="Three rows of four numbers: the prediction 0.5, 0.3, 0.1, 0.1, the target, 0.85 and "
     "three times 0.05, and their differences, negative for cat alone.",
     controls=[
         Entries("logits", "Begin with", TYPED, symbol="z", rows=["logits"], columns=WORDS),
@@ -51,7 +51,7 @@ smoothed = Simulation(
     views=[
         Matrices(
             [
-                Of("p", "p", ["thought"], WORDS, 1),
+                Of("p", "p", ["prediction"], WORDS, 1),
                 Of("target", "p^*", ["target"], WORDS, 1),
                 Of("dlogits", r"\mathrm{d}z", ["gradient"], WORDS, 1),
             ]
@@ -101,8 +101,8 @@ AT = range(1, 11)
 BEGUN = [
     Option(ten(LARGE), "one is large", "For how many steps do you still feel it?"),
     Option(ten([0.01] * 10), "all small", "The size of a gradient does not matter."),
-    Option(ten([1, -1] * 5), "to and fro", "If the sign keeps changing, the number hardly moves."),
-    Option(ten([1] + [0] * 9), "one alone", "One gradient moves the number for many steps."),
+    Option(ten([1, -1] * 5), "back and forth", "If the sign changes, the number hardly moves."),
+    Option(ten([1] + [0] * 9), "only one", "One gradient moves the number for many steps."),
 ]
 adam_of_one = Simulation(
     name="adam",

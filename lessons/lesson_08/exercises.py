@@ -19,10 +19,9 @@ def smoothed_backward(dlosses, p, right, smoothing):
     with logits, p and right (T, D); in each row of right the right
     symbol has 1, the others 0; smoothing is one number.
     """
-    # What the model is told. The smoothing is shared out among all symbols.
+    # The target. The smoothing is shared out among all symbols.
     target = (1 - smoothing) * right + smoothing / right.shape[-1]
-    # dlogits. Compare what the model thinks with what it is told. See “Through the softmax, at
-    # once”.
+    # dlogits. Compare the prediction with the target. See “Loss and softmax together”.
     dlogits = dlosses[:, None] * (p - target)
     return dlogits
 
@@ -79,13 +78,13 @@ EXERCISES = [
     Exercise(
         8,
         "A smoothed answer",
-        """Write the gradient of the loss with label smoothing, from what the
-model thinks and what it should be told. The softmax and the logarithm need no backward of their
-own: the lesson has put them together.""",
+        """Write the gradient of the loss with label smoothing, from the model's
+prediction and the target. The softmax and the logarithm need no backward of their own: the lesson
+has combined them.""",
         smoothed_backward,
         lambda n: dict(logits=(n.T, n.D), right=one_right(n), smoothing=np.array(0.2)),
-        "With a smoothing of 0 it is the plain gradient. With any other it is 0 where the model "
-        "thinks exactly what it is told.",
+        "With a smoothing of 0 it is the plain gradient. With any smoothing it is 0 where the "
+        "prediction equals the target.",
         smoothed,
         [
             Mistake(
@@ -112,9 +111,9 @@ own: the lesson has put them together.""",
     ),
     Exercise(
         8,
-        "A sublayer that is dropped",
+        "A sublayer with dropout",
         """Here is a residual connection whose sublayer is one matrix, with
-dropout where the paper puts it. Forward drew the mask and kept it. Write the way back. Where does
+dropout where the paper puts it. Forward drew the mask and kept it. Write the backward. Where does
 the gradient go at an entry that was dropped?""",
         dropped_backward,
         lambda n: dict(

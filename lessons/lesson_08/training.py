@@ -78,7 +78,7 @@ def step_of_training(step, weights, mean, square, beta2, smoothing, **schedule):
     rate = rate_at(step, **schedule)
     adam(weights, grad, mean, square, step=step, rate=rate, beta1=0.9, beta2=beta2, epsilon=1e-9)
     right = softmax(logits)[xp.arange(len(targets)), xp.asarray(targets)].mean()
-    # The loss of a model that thinks exactly what it is target.
+    # The loss of a model whose prediction equals the target.
     symbols = logits.shape[-1]
     other = smoothing / symbols
     target = 1 - smoothing + other

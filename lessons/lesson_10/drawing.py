@@ -94,8 +94,9 @@ drawing = Simulation(
     name="drawing",
     title="Draw the next word",
     say=f"A translator reads “{SOURCE}” and has begun to write. Press **Draw again**, then "
-    "**Play**. What must you set at *torn* so that only a few good words can be drawn? Does that "
-    "suit *sure* and *open*? And at temperature 2, how often is none of the ten words drawn?",
+    "**Play**. What do you have to set at *torn* so that only a few good words can be drawn? "
+    "Does that suit *sure* and *open*? And at temperature 2, how often is none of the ten words "
+    "drawn?",
     caption="The probabilities of the next word. Full bars: what may be drawn.",
     alt="Horizontal bars of the ten most probable next words, and one for all others together. "
     "A few bars are long, the others can hardly be seen.",

@@ -15,11 +15,11 @@ def nucleus(p, top_p):
     probability top_p; all others get 0. Each row of kept sums
     to 1 again.
     """
-    # The table of which symbols come before which. More probable ones do; none comes before itself.
+    # Which symbol comes before which. More probable ones do, and none comes before itself.
     more = p[:, None, :] > p[:, :, None]
     # The sum of what comes before. Each symbol has its own.
     before = (p[:, None, :] * more).sum(axis=-1)
-    # What stays. A symbol goes if those before it are enough.
+    # What stays. A symbol is dropped if those before it are enough.
     stays = p * (before < top_p)
     # kept. Each row has to sum to 1.
     kept = stays / stays.sum(axis=-1, keepdims=True)
@@ -53,16 +53,17 @@ def beam_step(log_p, step, state):
     them, a row of step has the log probabilities of the D
     symbols that can come next, and a row of state is what the
     model remembers. best (T,) has the T highest log
-    probabilities of all ways to go on, the highest first; kept
+    probabilities of all continuations, the highest first; kept
     is what the model remembers of the hypotheses they come from.
     """
     # The sums. Each hypothesis can go on with each symbol.
     totals = log_p[:, None] + step
-    # All ways in one row. They compete, whichever hypothesis they come from.
+    # All continuations in one row. They compete, whichever hypothesis they continue.
     ways = totals.ravel()
-    # best. As many ways stay as there were hypotheses.
+    # best. Keep as many continuations as there were hypotheses.
     best = np.sort(ways)[::-1][: len(log_p)]
-    # The rows that are remembered. The place of a way in the row of all ways tells whose way it is.
+    # The rows that are remembered. The index in the row of all continuations says which
+    # hypothesis is continued.
     kept = state[np.argsort(-ways)[: len(log_p)] // step.shape[1]]
     return best, kept
 
@@ -83,8 +84,8 @@ OF_STEP = [
     Mistake(
         "kept",
         lambda state, ways: state[np.argsort(-ways)[: len(state)] % len(state)],
-        "The index of a continuation tells two things, and you took the wrong one: in the row of "
-        "all continuations, those of one hypothesis lie side by side.",
+        "The index of a continuation tells you two things, and you took the wrong one: in the row "
+        "of all continuations, those of one hypothesis lie side by side.",
     ),
 ]
 
@@ -161,8 +162,8 @@ EXERCISES = [
     Exercise(
         10,
         "The nucleus",
-        """Write top-p: find what comes before each symbol, cut, and let what stays sum to 1.
-You may sort, but need not. No two symbols are equally probable.""",
+        """Write top-p: find what comes before each symbol, cut, and make what stays sum to 1.
+You may sort, but you need not. No two symbols are equally probable.""",
         nucleus,
         lambda n: dict(
             p=softmax(np.random.default_rng(10).standard_normal((n.B, n.D))), top_p=np.array(0.6)
@@ -175,8 +176,8 @@ You may sort, but need not. No two symbols are equally probable.""",
     Exercise(
         10,
         "A step of a beam",
-        """Let the hypotheses of a beam go on by one symbol. None ends here. Mind that what the
-model remembers, its cache, has to move with them.""",
+        """Extend the hypotheses of a beam by one symbol. None ends here. What the model
+remembers of each hypothesis, its cache, has to move with it.""",
         beam_step,
         lambda n: dict(log_p=(n.T,), step=(n.T, n.D), state=(n.T, n.K)),
         "This is `Beam.extend` and `state.choose(parents)` without the hypotheses that end.",

@@ -16,13 +16,13 @@ def induction_score(weights, symbols):
     """
     # Which symbols are the same. Compare each symbol with every symbol.
     same = symbols[:, None] == symbols
-    # Which of them came earlier. What is at t or later was not there before.
+    # Which of them came earlier. A symbol at t or later did not come before t.
     earlier = np.tril(same, -1)
-    # The latest earlier place. Where there is none it is -1.
+    # The latest earlier place. Where there is none, it is -1.
     latest = np.where(earlier, np.arange(len(symbols)), -1).max(axis=1)
     # The positions that count. A symbol that is new has no place to look at.
     counted = np.flatnonzero(latest >= 0)
-    # The weights on what followed. Ask which place shows what comes next.
+    # The weights on what followed. Which place shows what came next?
     looks = weights[:, counted, latest[counted] + 1]
     # The score. It is a mean over the positions that count.
     score = looks.mean(axis=1)
@@ -73,7 +73,7 @@ def learned_gates_backward(dy, heads, logits, w_o):
     dheads = dgated * gates[:, None, None]
     # The gradient of the gates. A gate was used for every number of its head.
     dgates = (dgated * heads).sum(axis=(1, 2))
-    # dlogits. The slope of a sigmoid can be told from its value.
+    # dlogits. The slope of a sigmoid follows from its value.
     dlogits = dgates * gates * (1 - gates)
     return dheads, dlogits
 
@@ -130,9 +130,9 @@ latest earlier occurrence of the current symbol.""",
     ),
     Exercise(
         11,
-        "Gates that are learned",
-        """Voita et al. did not only look at gates, they trained them: a logit that training changes
-sets each gate, and a penalty pushes the gate towards 0. Here a gate is the sigmoid of its logit
+        "Learned gates",
+        """Voita et al. did not only look at gates, they trained them: a trainable logit sets each
+gate, and a penalty pushes the gate towards 0. Here a gate is the sigmoid of its logit
 (theirs also have random noise). Write the backward.""",
         learned_gates_backward,
         lambda n: dict(heads=(n.H, n.T, n.K), logits=(n.H,), w_o=(n.H, n.K, n.D)),

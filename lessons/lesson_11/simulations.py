@@ -50,9 +50,9 @@ def pruning() -> Simulation:
     return Simulation(
         "pruned",
         title="Take heads out",
-        say="The translator has 36 heads. Take out first those whose gates have the smallest "
-        "gradient; the translator is not trained again. **Guess first:** how many can go before it "
-        "writes nonsense? And which of the three kinds lasts longest?",
+        say="The translator has 36 heads. Take them out one by one, those whose gates have the "
+        "smallest gradients first; the translator is not trained again. **Guess first:** how many "
+        "can go before it writes nonsense? And which of the three kinds lasts longest?",
         caption="BLEU against the number of heads that were taken out.",
         alt="Lines of BLEU against the number of heads taken out. By importance the line stays "
         "high for a long time and then falls to nothing; in random order it falls at once.",
@@ -77,7 +77,7 @@ def pruning() -> Simulation:
                 [
                     Drawn("by_importance", "smallest gradient first", at=every),
                     Drawn("at_random", "in random order", "dots"),
-                    Drawn("encoder", "the 12 that read, smallest first", "dots"),
+                    Drawn("encoder", "encoder heads only, smallest first", "dots"),
                 ],
                 Axis("heads taken out", 0, every[-1]),
                 Axis("BLEU", 0, float(5 * np.ceil(best / 5))),

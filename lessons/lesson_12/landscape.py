@@ -97,7 +97,7 @@ def costs() -> dict[str, list[float]]:
                 x = rng.standard_normal((WORDS // length, length, WIDTH), dtype=np.float32)
                 reach = [Reach(Places.without_padding(*x.shape[:2]), causal=True)]
                 marks = []
-                for _ in range(4):
+                for _ in range(3):
                     marks.append(time.process_time())
                     layer.zero_grad()
                     layer.forward(x, *([] if "LSTM" in name else reach))

@@ -214,8 +214,8 @@ results for every row. Put them together, exactly, without any score or value.""
     Exercise(
         13,
         "Find the mistake",
-        """This function computes attention from given scores, key after key. Its mistake stays
-unseen as long as the first score of each row is the highest. Find the line and mend it.""",
+        """This function computes attention from given scores, key after key. Its mistake goes
+unnoticed as long as the first score of each row is the highest. Find the line and mend it.""",
         one_after_the_other,
         lambda n: dict(scores=(n.T, n.S), value=(n.S, n.K_v)),
         "A value that is not rescaled counts too much: the more so, the more the maximum has "

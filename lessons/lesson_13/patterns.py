@@ -9,7 +9,7 @@ from numformer.paper.masks import Places, Reach
 
 LENGTH, LAYERS = 24, 8
 KINDS = [
-    Option("all", "all", "As in the paper: each position sees itself and all before it."),
+    Option("all", "all", "As in the paper: each position sees itself and all earlier ones."),
     Option("window", "window", "A position sees only the latest positions, itself included."),
     Option("global", "window and first", "Each position sees a window and the first position."),
     Option("strided", "strided", "One head sees the latest; the other looks back in strides."),
@@ -75,7 +75,7 @@ patterns = Simulation(
             {
                 "scores": "scores in a head of a layer; “all” has 300",
                 "back": "how far back the last position knows",
-                "needed": "layers until it knows all",
+                "needed": "layers until it knows of all",
             }
         ),
     ],

@@ -181,7 +181,7 @@ walk = Simulation(
     title="Attention, block by block, there and back",
     say="Each of four words looks at all four, but only one **block** of scores exists at a time. "
     "Press **Play**. What is done with a block before the next one takes its place? Look at $m$, "
-    "the highest score that a row has met so far: what happens when it rises?",
+    "the highest score that a row has seen so far: what happens when it rises?",
     caption="The second block. Outlined cells are at work; in an empty cell, nothing is kept.",
     alt="Matrices in a row. Of the 4 by 4 scores, only a block of two rows and two columns has "
     "numbers. Beside it stand what is kept of each row, and the outputs of the finished rows.",
@@ -196,7 +196,9 @@ walk = Simulation(
             [
                 Option(query, "as in the text"),
                 Option(query[::-1], "in reverse", "The rows of the text, the last one first."),
-                Option(0 * query, "all 0", "Every word looks at all alike; the maxima stay 0."),
+                Option(
+                    0 * query, "all 0", "Every word looks at all words alike; the maxima stay 0."
+                ),
             ],
             symbol="Q",
             rows=words,
@@ -208,7 +210,7 @@ walk = Simulation(
         Matrices(MATRICES, groups=GROUPS, group="group", height=3),
         Figures(
             {
-                "now": "at work",
+                "now": "block at work",
                 "there": "scores in memory",
                 "so_far": "computed",
                 "same": "equal to lesson 3, to 12 digits",

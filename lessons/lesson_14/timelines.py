@@ -80,7 +80,7 @@ overlap = Simulation(
                 Drawn("waiting", "sent while machines wait", "work"),
             ],
             Axis("seconds", 0, SECONDS[-1]),
-            Axis("", 2, 0, names=["math", "wire"]),
+            Axis("", 2, 0, names=["work", "wire"]),
             marker="time",
             at=SECONDS.tolist(),
         ),

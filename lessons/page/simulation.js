@@ -83,14 +83,17 @@ class Control {
 
   play() {
     const last = this.data.options.length - 1;
+    const { style } = this.simulation.controlsPlace.parentElement;
     const stop = () => {
       this.timer = clearTimeout(this.timer);
+      style.removeProperty("--pace");
       this.button.textContent = "▶ Play";
     };
     if (this.timer) return stop();
     if (this.simulation.chosen[this.data.name] === last) this.choose(0);
     this.button.textContent = "❚❚ Pause";
     const on = () => {
+      style.setProperty("--pace", `${700 / this.speed}ms`); // so that what moves does not stand still
       const next = Math.min(last, this.simulation.chosen[this.data.name] + 1);
       this.choose(next, true);
       if (next === last) return stop();
@@ -364,11 +367,14 @@ class Simulation {
 /** What a reader might type instead: numbers that are not round and have many digits. */
 const typed = (rows) => rows.map((row) => row.map((x) => -Math.abs(x) - 0.37));
 
-/** An array on its way to another of its shape; whole numbers, which may be ids, do not move. */
+/**
+ * An array on its way to another; if that has more or fewer parts, these come from the parts that
+ * stood there. Whole numbers, which may be ids, do not move.
+ */
 function between(from, to, share) {
-  if (from === to || from?.length !== to?.length) return to;
-  if (Array.isArray(to)) return to.map((part, n) => between(from[n], part, share));
-  return to === null || from === null || (Number.isInteger(from) && Number.isInteger(to)) ? to : from + share * (to - from);
+  if (Array.isArray(to)) return from?.length ? to.map((part, n) => between(from[Math.floor((n * from.length) / to.length)], part, share)) : to;
+  const moves = [from, to].every((x) => typeof x === "number") && !(Number.isInteger(from) && Number.isInteger(to));
+  return moves ? from + share * (to - from) : to;
 }
 
 /** Numbers rounded to 6 decimals, like those computed with the page; -Infinity becomes null. */

@@ -4,7 +4,8 @@ import { MatrixTable } from "./matrix_table.js";
 // Steps through arrays, forward and back: words, matrices, the arithmetic of a row, an equation and
 // the library's line. A symbol, its matrix and its name in the code light up together. A link to
 // #step-NAME from anywhere on the page opens the step of that name. All steps share one place, and
-// one of them is visible: so nothing moves from step to step.
+// one of them is visible: so nothing moves from step to step. On a phone, where their heights differ
+// most, the place is as high as the step, which opens at its beginning.
 
 export class Stepper {
   constructor(data, simulation) {
@@ -30,7 +31,8 @@ export class Stepper {
     const bar = element("div", { class: "turn" }, this.previous, this.place.element, this.next);
     this.track = track;
     this.made = this.steps.map((step) => this.make(step));
-    this.element = element("div", { class: "stepper" }, track, bar, element("div", { class: "bench pile" }, ...this.made.map((made) => made.step)));
+    this.bench = element("div", { class: "bench pile" }, ...this.made.map((made) => made.step));
+    this.element = element("div", { class: "stepper" }, track, bar, this.bench);
     this.element.addEventListener("keydown", (event) => {
       const by = turned(event)?.[1];
       if (!by || event.target.closest("pre, td, input, select")) return;
@@ -102,8 +104,11 @@ export class Stepper {
     const { offsetLeft, offsetWidth } = this.dots[at];
     this.track.scrollTo({ left: offsetLeft - (this.track.clientWidth - offsetWidth) / 2 });
     Object.assign(this, this.made[at]);
+    const before = this.bench.offsetHeight;
     seen(this.made.map((made) => made.step), this.step);
     this.simulation.use?.(this.slot);
+    const resized = before && before !== this.bench.offsetHeight;
+    if (resized && this.bench.getBoundingClientRect().top < 0) this.bench.scrollIntoView();
   }
 
   /** Make what a step shows. */

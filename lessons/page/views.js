@@ -147,6 +147,8 @@ class Chart {
     this.head = `head-${simulation.id}-${simulation.data.views.indexOf(data)}`;
     const arrow = element("marker", { id: this.head, viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" }, element("path", { d: "M0,0 L8,4 L0,8 z", fill: "context-stroke" }));
     this.rule = line({ y1: 0, y2: height, class: "rule" });
+    // What is to come lies behind a curtain, which the marker opens.
+    this.curtain = element("rect", { class: "curtain", x: LEFT, width: of.some(({ form }) => form === "work") ? width : 0, height });
     const lines = marker ? of.filter(({ form }) => form === "line") : [];
     this.markers = of.map((each, n) => lines.includes(each) && element("g", stroke(n), element("circle", { class: "marker", r: 4.5 })));
     const widest = (values) => longest(values.map(figure));
@@ -162,7 +164,7 @@ class Chart {
       element("text", { x: LEFT + width / 2, y: height + BOTTOM - 6, class: "middle label" }, x.label),
       element("text", { x: 0, y: 12 - TOP, class: "label" }, y.label),
       ...this.groups,
-      ...(marker ? [...this.markers.filter(Boolean), this.rule] : []),
+      ...(marker ? [this.curtain, ...this.markers.filter(Boolean), this.rule] : []),
     );
     const sample = (n) => element("svg", { viewBox: "0 0 28 8", "aria-hidden": "true" }, element("g", stroke(n), element("line", { x1: 2, x2: 26, y1: 4, y2: 4 })));
     const key = of.flatMap(({ label }, n) => (label ? [element("li", {}, sample(n), label)] : []));
@@ -221,10 +223,9 @@ class Chart {
           ? element("line", { x1: zeroX, y1: zeroY, x2: x, y2: y, "marker-end": `url(#${this.head})` })
           : element("circle", { cx: x, cy: y, r: radius(each, i) });
       const path = () => element(MARKS[form], { points: places.map((place) => place.join(",")).join(" ") });
-      const piece = ([, begin, end], i) => {
+      const piece = (_, i) => {
         const [[x, y], [until]] = places.slice(2 * i, 2 * i + 2);
-        const state = end <= at[this.mark] ? "done" : begin < at[this.mark] ? "doing" : "open";
-        return element("rect", { class: state, x, y, width: tenth(until - x), height: this.row });
+        return element("rect", { x, y, width: tenth(until - x), height: this.row });
       };
       const marks = form === "work" ? array.map(piece) : MARKS[form].startsWith("poly") ? [path()] : places.map(one);
       this.groups[n].replaceChildren(...marks, ...each.names.map(() => texts.shift()));
@@ -237,6 +238,7 @@ class Chart {
       for (const [name, value] of Object.entries({ cx, cy })) this.handle.setAttribute(name, value);
     }
     if (!marker) return;
+    this.curtain.style.transform = `scaleX(${1 - shareOf(x, at[this.mark])})`;
     this.rule.style.transform = `translateX(${this.place([at[this.mark], this.data.y.low])[0]}px)`;
     const each = of.filter(({ form }) => form === "line").map(({ name, label }) => `${label} ${figure(arrays[name][this.mark])}`);
     this.says.say([`${x.label} ${figure(at[this.mark])}`, ...each].join(", "));

@@ -63,7 +63,7 @@ def site(tmp_path_factory, builder):
     """A page with nothing but the explorer, as `open_page` expects it."""
     folder, page = tmp_path_factory.mktemp("explorer"), builder.Page()
     html = f"<h1>Lesson</h1><h2>Figure</h2>{explorer.simulation().html(page)}"
-    lesson_parts = builder.Made(html, builder.bundle(page.scripts), {}, [])
+    lesson_parts = builder.Made(html, page.scripts, {}, [])
     text = builder.lesson_page(lessons.COURSE[10], lesson_parts)
     (folder / "explorer.html").write_text(text, encoding="utf-8")
     sheets = sorted(lessons.FOLDER.glob("page/*.css"), key=lambda p: (p.stem != "style", p))

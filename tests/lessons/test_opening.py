@@ -30,7 +30,7 @@ STATE = f"""(({{ known, words, losses, mode, clock, segments }}) => ({{
 def site(tmp_path_factory, builder):
     """A folder with the home page alone, as `open_page` expects it."""
     folder = tmp_path_factory.mktemp("opening")
-    course = {entry.number: builder.Made("", "", {}, []) for entry in lessons.COURSE}
+    course = {entry.number: builder.Made("", [], {}, []) for entry in lessons.COURSE}
     page = builder.home_page(course)
     (folder / "index.html").write_text(page, encoding="utf-8")
     (folder / "style.css").write_text(builder.style_sheet(), encoding="utf-8")

@@ -313,9 +313,9 @@ def course(tmp_path, monkeypatch, builder):
     return SimpleNamespace(run=run, folder=folder, site=tmp_path / "site", build=build)
 
 
-BOTH = "lesson_01_one.py lesson_01/data.py page/dom.js ../numformer/layer.py".split()
-CHANGES = {name: [1, 2] for name in BOTH} | {"lesson_02/new.js": [2], "page/style.css": []}
-CHANGES |= {"reference/paper.py": []}
+BOTH = "lesson_01_one.py lesson_01/data.py ../numformer/layer.py".split()
+CHANGES = {name: [1, 2] for name in BOTH} | {"lesson_02/new.py": [2]}
+CHANGES |= {name: [] for name in ("page/dom.js", "page/style.css", "reference/paper.py")}
 CHANGES = [(name, lambda text: text + b"\n", anew) for name, anew in CHANGES.items()]
 DAMAGE = lambda t: b"\xff\n{}", lambda t: t[:-9], lambda t: t.replace(b"Tw", b"tw")
 DAMAGE = [("../site/.made/lesson_02_two.json", damage, [2]) for damage in DAMAGE]
@@ -335,3 +335,10 @@ def test_only_what_changed_or_is_damaged_is_built_anew(name, change, anew, cours
     assert course.run() == ([], last_line)
     monkeypatch.setattr(course.build, "version", lambda name: "another")
     assert course.run() == ([1, 2], last_line)
+
+
+def test_a_page_gets_the_scripts_as_they_are_now(course):
+    kept = course.build.Made("", ["page/new.js"], {}, [])
+    for script in "first();", "second();":
+        (course.folder / "page/new.js").write_text(script)
+        assert script in course.build.lesson_page(lessons.COURSE[0], kept)

@@ -38,7 +38,7 @@ def column(text: str, name: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("number", range(2, 11))
+@pytest.mark.parametrize("number", [*range(1, 11), 12])
 def test_the_table_of_lessons_is_true(number):
     shows = lessons.load(number).in_the_running_example
     assert shows.shown and TABLE[str(number)] == shows.__doc__
@@ -82,6 +82,11 @@ def test_a_step_is_that_of_the_home_page():
     assert running.written(opening.ENGLISH) == running.text(writes) == before
 
 
+def test_the_gradients_of_all_losses_sum_to_that_of_the_step():
+    back = running.step().on["encoder"]
+    np.testing.assert_allclose(running.reached().sum(axis=0), back, atol=1e-12)
+
+
 def test_the_lessons_show_the_numbers_of_the_step():
     """Numbers that are read off the pages, against sums that the page does not make."""
     two, three, seven = texts(2), texts(3), texts(7)
@@ -101,5 +106,7 @@ def test_the_lessons_show_the_numbers_of_the_step():
     ):
         assert float(p) - float(right) == pytest.approx(float(dz.replace("−", "-")), abs=1e-9)
     assert column(eight, "the model writes")[-1] == opening.GERMAN
+    parameters = [int(count.replace(",", "")) for count in column(texts(12), "parameters")]
+    assert parameters[-1] == sum(parameters[:-1]) == small.weights("translator").size
     log_p = [float(p.replace("−", "-")) for p in column(texts(10), "log probability")]
     assert log_p == sorted(log_p)

@@ -57,7 +57,10 @@ DRIVE = """(figure, [states, says]) => JSON.stringify(states.map((state) => {
     }
   }
   const shown = figure.simulation.shown();
-  const { height } = figure.querySelector(".simulation-stage").getBoundingClientRect();
+  const high = (part) => part.getBoundingClientRect().height;
+  const loose = [...figure.querySelectorAll(innerWidth < 400 ? LOOSE : "none")].map(high);
+  const stage = high(figure.querySelector(".simulation-stage"));
+  const height = loose.reduce((left, own) => left - own, stage);
   const overprinted = [...figure.querySelectorAll(".chart svg")].flatMap((chart) => {
     const texts = [...chart.querySelectorAll(".drawn text")].map((text) => text.getBBox());
     const meets = (a, b) => Math.abs(a.x - b.x) < (a.x < b.x ? a : b).width - 1
@@ -75,6 +78,12 @@ DRIVE = """(figure, [states, says]) => JSON.stringify(states.map((state) => {
   const replayed = Object.fromEntries(names.map((name) => [name, values(name)]));
   return { ...shown, code, worked, replayed, height, overprinted };
 }))"""
+# What is only as high as its present state on a phone, and what may have no room there.
+LOOSE = ".controls, .bench, .groups, .figures:last-child"
+DRIVE = DRIVE.replace("LOOSE", repr(LOOSE))
+ROOM = """figure => [...figure.querySelectorAll(
+  ":is(.bench, .groups, .control > .note, .figures:last-child dd) > .away"
+)].filter((part) => part.getClientRects().length).length"""
 
 
 def drive(figure, states: list[dict], says: bool = True) -> list[dict]:
@@ -176,6 +185,7 @@ def fits(figure, simulation: Simulation, driven: list[dict], width: int) -> None
     """A stage keeps its height, a step with its controls fits a screen, and all can be read."""
     heights = {shown["height"] for shown in driven}
     assert max(heights) - min(heights) < 1, f"{width}: {sorted(heights)}"
+    assert width > 390 or figure.evaluate(ROOM) == 0, "room for what is not shown"
     assert not any(shown["overprinted"] for shown in driven), "names of dots lie on each other"
     assert figure.evaluate(SMALL) == []
     for seen, least, top, below in figure.evaluate(TOGETHER):

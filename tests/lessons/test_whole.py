@@ -43,7 +43,7 @@ def site(tmp_path_factory, builder):
     """A page with nothing but the figure, as `open_page` expects it."""
     folder, page = tmp_path_factory.mktemp("whole"), builder.Page()
     html = f"<h1>Lesson</h1><h2>Figure</h2>{whole.whole.html(page)}"
-    lesson_parts = builder.Made(html, builder.bundle(page.scripts), {}, [])
+    lesson_parts = builder.Made(html, page.scripts, {}, [])
     text = builder.lesson_page(lessons.COURSE[8], lesson_parts)
     (folder / "whole.html").write_text(text, encoding="utf-8")
     sheets = sorted(lessons.FOLDER.glob("page/*.css"), key=lambda p: (p.stem != "style", p))
