@@ -244,6 +244,30 @@ def read_whisper(foreign: ForeignConfig) -> dict:
     )
 
 
+WITH_HEAD = "lm_head.", "embed_out.", "model.", "transformer.", "gpt_neox."
+"""How the names of a decoder's arrays begin, unless it is bare: those of its head or its stack."""
+
+
+def or_bare(read: Callable[[ForeignConfig], dict]) -> Callable[[ForeignConfig], dict]:
+    """Return a reading that is like `read`, but for a decoder without the head that it needs.
+
+    A head that only shares the embedding needs no arrays, so it is always there.
+    """
+
+    def read_either(foreign: ForeignConfig) -> dict:
+        ours = read(foreign)
+        shares = ours["tied"] and not ours.get("output_bias", False)
+        if (
+            (shares and not foreign.get("logits_scaling", None))
+            or not foreign.arrays
+            or foreign.has(*WITH_HEAD)
+        ):
+            return ours
+        return ours | dict(head=False, tied=True, output_bias=False, logit_cap=None)
+
+    return read_either
+
+
 def read_gpt2(foreign: ForeignConfig) -> dict:
     foreign.require(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False)
     foreign.require(add_cross_attention=False, num_attention_heads=foreign["n_head"])

@@ -25,7 +25,7 @@ from numformer.published import configs, tables
 from numformer.published.configs import ForeignConfig
 from numformer.published.generation import read_rules
 from numformer.published.gpts import GPTS
-from numformer.published.llamas import LLAMAS
+from numformer.published.llamas import LLAMAS, Decoder
 from numformer.published.sentences import read_pooling
 from numformer.published.table import Table
 from numformer.published.vocabularies import load_tokenizer, load_vocabularies, mark
@@ -94,7 +94,9 @@ def _one_vocabulary_text(folder: Path, config, settings: ForeignConfig) -> Trans
     return _transduction(vocabulary, vocabulary, settings)
 
 
-def _continuation(folder: Path, config, settings: ForeignConfig) -> Continuation:
+def _continuation(folder: Path, config, settings: ForeignConfig) -> Continuation | Reading:
+    if not config.head:
+        return reading(folder, config)
     longest = config.longest or settings.get("max_position_embeddings", MAX_SYMBOLS)
     vocabulary = load_tokenizer(folder, config.vocabulary, marked=True)
     temperature = settings.get("temperature", 1.0) if settings.get("do_sample", False) else 0.0
@@ -150,6 +152,8 @@ def _encoder(config: Callable[[ForeignConfig], dict], table: Callable[..., Table
     return Kind(MaskedLanguageModel, config, table, _encoder_text, configs.task_of)
 
 
+GPT2 = {"gpt2": Decoder(configs.read_gpt2, tables.GPT2)}
+
 KINDS = {
     "marian": Kind(Transformer, configs.read_marian, tables.marian, _marian_text),
     **{
@@ -161,10 +165,9 @@ KINDS = {
             "m2m_100": configs.read_m2m_100,
         }.items()
     },
-    "gpt2": Kind(LanguageModel, configs.read_gpt2, lambda config: tables.GPT2, _continuation),
     **{
-        name: Kind(LanguageModel, kind.config, kind.table, _continuation, kind.factors)
-        for name, kind in (LLAMAS | GPTS).items()
+        name: Kind(LanguageModel, configs.or_bare(read), table, _continuation, factors)
+        for name, (read, table, factors) in (GPT2 | LLAMAS | GPTS).items()
     },
     **{
         name: Kind(

@@ -260,6 +260,11 @@ class Table:
         return any(re.fullmatch(pattern, form) for pattern in patterns for form in names)
 
 
+def of_decoder(text: str, prefix: str) -> Callable[[Any], Table]:
+    """Return the function that makes the Table of a language model for its Config."""
+    return lambda config: Table(text, optional=prefix, bare=not config.head)
+
+
 def _alternatives(prefix: str, part: str) -> list[str]:
     """`a.b|c` -> `a.b`, `a.c`, each after the prefix."""
     path, point, last = part.rpartition(".")

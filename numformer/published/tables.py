@@ -5,7 +5,7 @@ line that ends with a colon gives the prefixes of the indented rows below it.
 """
 
 from numformer.published.configs import GATED
-from numformer.published.table import Table
+from numformer.published.table import Table, of_decoder
 
 # Marian, the paper's architecture: the translators of OPUS-MT (Tiedemann and Thottingal 2020).
 # BART (Lewis et al. 2020), mBART (Liu et al. 2020), Pegasus (Zhang et al. 2020), M2M100 (Fan et al.
@@ -72,7 +72,7 @@ _WHISPER_INPUTS = """\
 WHISPER = Table(_MARIAN.format(embeddings=_WHISPER_INPUTS))
 
 # GPT-2 (Radford et al. 2019): only a decoder.
-GPT2 = Table(
+GPT2 = of_decoder(
     """
     transformer.wte                       input.embedding                         table
     lm_head                               input.embedding                         table
@@ -89,7 +89,7 @@ GPT2 = Table(
 
     transformer.ln_f                      tower.norm                              norm
 """,
-    optional="transformer.",
+    "transformer.",
 )
 
 # T5 (Raffel et al. 2020): relative positions; the weights include the scale of the scores.

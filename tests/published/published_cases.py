@@ -259,6 +259,13 @@ CASES: dict[str, dict[str, Any]] = {
     "gpt_bigcode": GPT2 | dict(model_type="gpt_bigcode"),
     "gpt_bigcode_of_all_heads": GPT2
     | dict(model_type="gpt_bigcode", multi_query=False, tie_word_embeddings=False, n_inner=20),
+    "llama_bare": LLAMA | dict(architectures=["LlamaModel"]),
+    "granite_bare": LLAMA
+    | GRANITE
+    | dict(architectures=["GraniteModel"], tie_word_embeddings=True),
+    "gemma2_bare": GEMMA2 | dict(architectures=["Gemma2Model"], tie_word_embeddings=False),
+    "gpt_neox_bare": NEOX | dict(architectures=["GPTNeoXModel"]),
+    "gptj_bare": GPTJ | dict(architectures=["GPTJModel"]),
     "t5": T5,
     "t5_untied_gated": T5 | dict(tie_word_embeddings=False, feed_forward_proj="gated-gelu"),
     "t5_of_unequal_towers": T5 | dict(num_decoder_layers=1, layer_norm_epsilon=1e-3),
@@ -375,7 +382,7 @@ class RandomModel:
         if self.is_bare and isinstance(model, nf.VisionTransformer):
             hidden = lambda: model.hidden(*self.inputs)  # noqa: E731
             return {"logits": (hidden, model.hidden_backward)}
-        if self.is_bare:
+        if self.is_bare and isinstance(model, nf.MaskedLanguageModel):
             ids, _, segments = self.inputs
             places = nf.Places(self.foreign_inputs["attention_mask"] == 1)
             backward = lambda d: model.input.backward(model.tower.backward(d))  # noqa: E731
