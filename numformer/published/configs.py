@@ -14,6 +14,7 @@ ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "silu": "swish",
     "swish": "swish",
+    "quick_gelu": "quick_gelu",
 }
 """Our name for each activation's name in a config.json; of several, the last is written."""
 GATED = {"swish": "swiglu", "gelu_tanh": "geglu"}
@@ -501,9 +502,9 @@ def read_distilbert(foreign: ForeignConfig) -> dict:
     )
 
 
-def read_vit(foreign: ForeignConfig) -> dict:
+def read_vit(foreign: ForeignConfig, inner: int | None = None, epsilon: float = 1e-12) -> dict:
     foreign.require(qkv_bias=True)
-    is_bare = bool(foreign.arrays) and not foreign.has("classifier.")
+    is_bare = bool(foreign.arrays) and not foreign.has("classifier.", "cls_classifier.")
     return dict(
         height=foreign["image_size"],
         width=foreign["image_size"],
@@ -511,16 +512,29 @@ def read_vit(foreign: ForeignConfig) -> dict:
         classes=None if is_bare else len(foreign.get("id2label", ["", ""])),
         patch=foreign["patch_size"],
         d_model=foreign["hidden_size"],
-        d_ff=foreign["intermediate_size"],
+        d_ff=foreign["intermediate_size"] if inner is None else inner,
         heads=foreign["num_attention_heads"],
         layers=foreign["num_hidden_layers"],
         norm="pre",
         activation=foreign.choice("hidden_act", ACTIVATIONS),
         attention_bias=True,
-        epsilon=foreign.get("layer_norm_eps", 1e-12),
+        epsilon=foreign.get("layer_norm_eps", epsilon),
         p_drop=foreign.get("hidden_dropout_prob", 0.0),
         attention_dropout=foreign.get("attention_probs_dropout_prob", 0.0),
     )
+
+
+def read_deit(foreign: ForeignConfig) -> dict:
+    has_both = not foreign.arrays or foreign.has("distillation_classifier.")
+    return read_vit(foreign) | dict(distilled=True, distilled_head=has_both)
+
+
+def read_dinov2(foreign: ForeignConfig) -> dict:
+    inner = int(foreign["hidden_size"] * foreign.get("mlp_ratio", 4))
+    gated = foreign.get("use_swiglu_ffn", False)
+    inner = (int(inner * 2 / 3) + 7) // 8 * 8 if gated else inner
+    ours = read_vit(foreign, inner, 1e-6) | dict(norm="pre_scaled", mean_head=True)
+    return ours | (dict(activation="swiglu") if gated else {})
 
 
 def _dropouts(config, *names: str) -> dict:

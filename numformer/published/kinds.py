@@ -196,6 +196,8 @@ KINDS = {
         SpeechTransformer, configs.read_whisper, lambda config: tables.WHISPER, _listening
     ),
     "vit": Kind(VisionTransformer, configs.read_vit, tables.vit),
+    "deit": Kind(VisionTransformer, configs.read_deit, tables.deit),
+    "dinov2": Kind(VisionTransformer, configs.read_dinov2, tables.dinov2),
 }
 """The kinds by the model_type of a config.json."""
 
@@ -209,8 +211,6 @@ def kind_of(values: Mapping[str, Any]) -> Kind:
 REFUSED = {
     "gemma3": "It also reads pictures. Name the folder of its text model (gemma3_text).",
     "clip": "It is two models, of texts and of pictures. Name the folder of another model.",
-    "deit": "It has two tokens and two heads. Name the folder of a ViT.",
-    "dinov2": "Each sublayer has trained factors (LayerScale). Name the folder of a ViT.",
     "beit": "Its positions are distances between patches. Name the folder of a ViT.",
     "mpt": "Its norms have no shift, unlike LayerNorm. Name the folder of another model.",
 }

@@ -381,28 +381,50 @@ def distilbert(config, task: str = "symbols") -> Table:
     return _with_head("distilbert", config, _DISTILBERT + head)
 
 
-# ViT (Dosovitskiy et al. 2021): an encoder of the patches of an image.
+# ViT (Dosovitskiy et al. 2021): an encoder of the patches of an image. DeiT (Touvron et al. 2021)
+# has a second token.
 _VIT = """
-    vit.embeddings:
+    {name}.embeddings:
         patch_embeddings.projection       embedding                               patches
         cls_token                         token.token                             array (1, 1, D)
+        distillation_token                distillation.token                      array (1, 1, D)
         position_embeddings               positions.weight                        array (1, T, D)
+        mask_token                                                                unused
 
-    vit.encoder.layer.*                   tower.layers.*:
-        layernorm_before                  self_attention.norm                     norm
+    {name}.encoder.layer.*                tower.layers.*:
+        {first}                           self_attention.norm                     norm
         attention.attention.query|key|value  self_attention.sublayer.query|key|value  linear
         attention.output.dense            self_attention.sublayer.output          linear
-        layernorm_after                   feed_forward.norm                       norm
-        intermediate.dense                feed_forward.sublayer.inner             linear
-        output.dense                      feed_forward.sublayer.outer             linear
+        layer_scale1.lambda1              self_attention.output_norm.scale        array
+        {second}                          feed_forward.norm                       norm
+        {inner}                           feed_forward.sublayer.inner             linear
+        {outer}                           feed_forward.sublayer.outer             linear
+        layer_scale2.lambda1              feed_forward.output_norm.scale          array
 
-    vit.layernorm                         tower.norm                              norm
-    classifier                            output                                  linear
-    vit.pooler.dense.weight                                                       unused
-    vit.pooler.dense.bias                                                         unused
+    {name}.layernorm                      tower.norm                              norm
+    {classifier}                          output                                  linear
+    distillation_classifier               distilled_output                        linear
+    {name}.pooler.dense.weight                                                    unused
+    {name}.pooler.dense.bias                                                      unused
 """
 
 
-def vit(config) -> Table:
-    """ViT's table."""
-    return Table(_VIT, optional="vit.", bare=config.classes is None)
+def vit(config, name: str = "vit", **names: str) -> Table:
+    """ViT's table; `names` are those of parts that another kind calls otherwise."""
+    usual = dict(first="layernorm_before", second="layernorm_after", classifier="classifier")
+    usual |= dict(inner="intermediate.dense", outer="output.dense")
+    text = _VIT.format(name=name, **usual | names)
+    return Table(text, optional=f"{name}.", bare=config.classes is None)
+
+
+def deit(config) -> Table:
+    return vit(config, "deit", classifier=("cls_" if config.distilled_head else "") + "classifier")
+
+
+# DINOv2 (Oquab et al. 2023): LayerScale, and in its largest model gates.
+def dinov2(config) -> Table:
+    inner, outer = "fc1", "fc2"
+    if config.activation == "swiglu":
+        inner, outer = "weights_in", "weights_out"
+    norms = dict(first="norm1", second="norm2")
+    return vit(config, "dinov2", inner=f"mlp.{inner}", outer=f"mlp.{outer}", **norms)

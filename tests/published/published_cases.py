@@ -145,6 +145,9 @@ VIT: dict[str, Any] = dict(
     model_type="vit", hidden_size=16, num_hidden_layers=2, num_attention_heads=2
 ) | dict(intermediate_size=24, image_size=12, patch_size=4, num_channels=3, hidden_act="gelu")
 VIT |= dict(id2label={str(n): str(n) for n in range(5)})
+DEIT = VIT | dict(model_type="deit")
+DINOV2 = {n: value for n, value in VIT.items() if n != "intermediate_size"}
+DINOV2 |= dict(model_type="dinov2", mlp_ratio=2)
 
 CASES: dict[str, dict[str, Any]] = {
     "marian": MARIAN,
@@ -308,6 +311,13 @@ CASES: dict[str, dict[str, Any]] = {
     "vit": VIT,
     "vit_bare": VIT | dict(architectures=["ViTModel"]),
     "vit_grey": VIT | dict(num_channels=1, patch_size=6, layer_norm_eps=1e-3),
+    "deit": DEIT | dict(architectures=["DeiTForImageClassificationWithTeacher"]),
+    "deit_of_one_head": DEIT
+    | dict(architectures=["DeiTForImageClassification"], num_channels=1, hidden_act="relu"),
+    "deit_bare": DEIT | dict(architectures=["DeiTModel"], patch_size=6, num_attention_heads=4),
+    "dinov2": DINOV2,
+    "dinov2_gated": DINOV2 | dict(use_swiglu_ffn=True, layer_norm_eps=1e-3, num_channels=1),
+    "dinov2_bare": DINOV2 | dict(architectures=["Dinov2Model"], mlp_ratio=3, hidden_act="relu"),
 }
 
 
@@ -331,6 +341,7 @@ CASES |= {
 HEADS = {
     "Model": ["embeddings.word_embeddings.weight"],
     "ForPreTraining": ["cls.predictions.bias", "cls.seq_relationship.weight"],
+    "ForImageClassification": ["classifier.weight"],
 }
 """Names of arrays that show which heads a kind of architecture has; other kinds fill holes."""
 
