@@ -340,6 +340,13 @@ print(Windows(3, stride=2).forward(x).shape)
 positions = LearnedPositions(1500, 8, rng)
 print(SoundEmbedding(80, 8, positions, rng).forward(np.zeros((1, 100, 80))).shape)
 
+# %% unit
+y, lengths = unit(np.array([[3.0, 4.0]]))
+print(y, lengths, unit_backward(np.array([[4.0, -3.0]]), y, lengths))
+
+# %% Similarity
+print(Similarity().forward(np.eye(3), np.eye(3)[:2]))
+
 # %% pick
 places = np.array([1, 5])
 y = pick(x, places)

@@ -36,6 +36,7 @@ from numformer.later.checkpointed import Checkpointed
 from numformer.later.divergence import Divergence
 from numformer.later.patches import ClassToken, Patches, TokenAndMean
 from numformer.later.pick import Pick
+from numformer.later.similarity import Similarity
 from numformer.later.sound import SoundEmbedding, Windows
 from numformer.later.registries import ACTIVATIONS as ACTIVATIONS
 from numformer.later.registries import ATTENTIONS as ATTENTIONS
@@ -96,4 +97,5 @@ __all__ = [
     "Pick",
     "Windows",
     "SoundEmbedding",
+    "Similarity",
 ]

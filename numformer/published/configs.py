@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from numformer.errors import InputError
-from numformer.models import LanguageModel, Transformer
+from numformer.models import LanguageModel, Transformer, VisionTransformer
 
 ACTIVATIONS = {
     "relu": "relu",
@@ -535,6 +535,48 @@ def read_dinov2(foreign: ForeignConfig) -> dict:
     inner = (int(inner * 2 / 3) + 7) // 8 * 8 if gated else inner
     ours = read_vit(foreign, inner, 1e-6) | dict(norm="pre_scaled", mean_head=True)
     return ours | (dict(activation="swiglu") if gated else {})
+
+
+CLIP_TEXT = dict(vocab_size=49408, hidden_size=512, intermediate_size=2048, num_hidden_layers=12)
+CLIP_TEXT |= dict(num_attention_heads=8, max_position_embeddings=77, eos_token_id=49407)
+CLIP_VISION = dict(hidden_size=768, intermediate_size=3072, num_hidden_layers=12)
+CLIP_VISION |= dict(num_attention_heads=12, image_size=224, patch_size=32)
+
+
+def read_clip(foreign: ForeignConfig) -> dict:
+    def tower(name: str, defaults: dict) -> ForeignConfig:
+        said = foreign.get(f"{name}_config", {}) | foreign.get(f"{name}_config_dict", {})
+        return ForeignConfig(dict(hidden_act="quick_gelu") | defaults | said)
+
+    text, image = tower("text", CLIP_TEXT), tower("vision", CLIP_VISION)
+    size, end = text["vocab_size"], text["eos_token_id"]
+    texts = dict(
+        vocabulary=size,
+        d_model=text["hidden_size"],
+        d_ff=text["intermediate_size"],
+        heads=text["num_attention_heads"],
+        layers=text["num_hidden_layers"],
+        norm="pre",
+        activation=text.choice("hidden_act", ACTIVATIONS),
+        attention_bias=True,
+        positions="learned",
+        max_length=text["max_position_embeddings"],
+        embedding_scale=False,
+        epsilon=text.get("layer_norm_eps", 1e-5),
+        head=False,
+        p_drop=0.0,
+        attention_dropout=text.get("attention_dropout", 0.0),
+        padding_id=None,
+        end_id=size - 1 if end == 2 else end,  # the first files say 2, but mean the last id
+    )
+    images = read_vit(image, epsilon=1e-5) | dict(
+        classes=None,
+        patch_bias=False,
+        embedding_norm=True,
+        attention_dropout=image.get("attention_dropout", 0.0),
+    )
+    towers = dict(texts=LanguageModel.Config(**texts), images=VisionTransformer.Config(**images))
+    return towers | dict(width=foreign.get("projection_dim", 512))
 
 
 def _dropouts(config, *names: str) -> dict:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from numformer.generation.reading import Reading
 from numformer.generation.text_pipeline import MAX_SYMBOLS, TextPipeline
 from numformer.generation.transduction import Transduction
 from numformer.models import (
+    DualEncoder,
     LanguageModel,
     MaskedLanguageModel,
     Model,
@@ -28,7 +30,7 @@ from numformer.published.gpts import GPTS
 from numformer.published.llamas import LLAMAS, Decoder
 from numformer.published.sentences import read_pooling
 from numformer.published.table import Table
-from numformer.published.vocabularies import load_tokenizer, load_vocabularies, mark
+from numformer.published.vocabularies import TOKENIZER, load_tokenizer, load_vocabularies, mark
 
 
 class Kind(NamedTuple):
@@ -125,6 +127,15 @@ def reading(folder: Path, config, *_) -> Reading:
     return Reading(vocabulary, min(*limits, config.longest or MAX_SYMBOLS, MAX_SYMBOLS), **how)
 
 
+def _comparing(folder: Path, config, settings: ForeignConfig) -> Reading:
+    """A text's vector is that of its end, which CLIP's own tokenizer adds."""
+    if not (folder / TOKENIZER).is_file():
+        rule = f"texts of a CLIP are split by its {TOKENIZER}"
+        raise InputError(rule, f"{folder} without it", "Download the whole folder.")
+    text = reading(folder, config)
+    return replace(text, pooling="last", normalized=True)
+
+
 def _infilling(folder: Path, config, settings: ForeignConfig) -> Infilling:
     vocabulary = load_tokenizer(folder, config.vocabulary, marked=True)
     usual = "<mask>" if "<mask>" in vocabulary.symbols else "[MASK]"
@@ -198,6 +209,7 @@ KINDS = {
     "vit": Kind(VisionTransformer, configs.read_vit, tables.vit),
     "deit": Kind(VisionTransformer, configs.read_deit, tables.deit),
     "dinov2": Kind(VisionTransformer, configs.read_dinov2, tables.dinov2),
+    "clip": Kind(DualEncoder, configs.read_clip, lambda config: tables.CLIP, _comparing),
 }
 """The kinds by the model_type of a config.json."""
 
@@ -210,7 +222,6 @@ def kind_of(values: Mapping[str, Any]) -> Kind:
 
 REFUSED = {
     "gemma3": "It also reads pictures. Name the folder of its text model (gemma3_text).",
-    "clip": "It is two models, of texts and of pictures. Name the folder of another model.",
     "beit": "Its positions are distances between patches. Name the folder of a ViT.",
     "mpt": "Its norms have no shift, unlike LayerNorm. Name the folder of another model.",
 }

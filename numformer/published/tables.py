@@ -428,3 +428,38 @@ def dinov2(config) -> Table:
         inner, outer = "weights_in", "weights_out"
     norms = dict(first="norm1", second="norm2")
     return vit(config, "dinov2", inner=f"mlp.{inner}", outer=f"mlp.{outer}", **norms)
+
+
+# CLIP (Radford et al. 2021): a tower of texts and one of images.
+_CLIP_LAYERS = """
+    {name}_model.encoder.layers.*         {ours}.tower.layers.*:
+        layer_norm1                       self_attention.norm                     norm
+        self_attn.q_proj|k_proj|v_proj    self_attention.sublayer.query|key|value  linear
+        self_attn.out_proj                self_attention.sublayer.output          linear
+        layer_norm2                       feed_forward.norm                       norm
+        mlp.fc1|fc2                       feed_forward.sublayer.inner|outer       linear
+"""
+_CLIP = """
+    text_model.embeddings                 texts.input:
+        token_embedding                   embedding                               table
+        position_embedding                positions                               table
+        position_ids                                                              constant
+
+    vision_model.embeddings               images:
+        patch_embedding                   embedding                               patches
+        class_embedding                   token.token                             array
+        position_embedding                positions                               table
+        position_ids                                                              constant
+
+    text_model.final_layer_norm           texts.tower.norm                        norm
+    text_projection                       text_projection                         linear
+    vision_model.pre_layrnorm             images.norm                             norm
+    vision_model.post_layernorm           images.tower.norm                       norm
+    visual_projection                     image_projection                        linear
+    logit_scale                           similarity.scale                        number
+"""
+CLIP = Table(
+    _CLIP
+    + _CLIP_LAYERS.format(name="text", ours="texts")
+    + _CLIP_LAYERS.format(name="vision", ours="images")
+)

@@ -746,9 +746,25 @@ def vision(p, images, *, config):
     x = reference(f"{config.positions}_positions")(within(p, "positions"), x)
     x = layer_norm(within(p, "norm"), x, epsilon=config.epsilon) if config.embedding_norm else x
     x = tower(within(p, "tower"), dropout({}, x, p_drop=config.p_drop), None, config=config)
+    if not config.classes:
+        return x[:, 0]
     y = linear(within(p, "output"), token_and_mean({}, x) if config.mean_head else x[:, 0])
     both = [y, linear(within(p, "distilled_output"), x[:, 1])] if config.distilled_head else [y]
     return sum(both) / len(both)
+
+
+def similarity(p, x, y):
+    return p["scale"].exp() * F.cosine_similarity(x[:, None], y, dim=-1)
+
+
+def dual_encoder(p, images, ids, *, config):
+    """The token of images, and the first end of each text."""
+    x = language_model(within(p, "texts"), ids, config=config.texts)
+    ends = (ids == config.special.end).int().argmax(dim=1)
+    texts = linear(within(p, "text_projection"), x[torch.arange(len(x)), ends])
+    images = vision(within(p, "images"), images, config=config.images)
+    images = linear(within(p, "image_projection"), images)
+    return similarity(within(p, "similarity"), images, texts)
 
 
 def objective(p, source, target_in, target_out, *, config, smoothing, model="transformer"):

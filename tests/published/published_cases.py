@@ -148,6 +148,19 @@ VIT |= dict(id2label={str(n): str(n) for n in range(5)})
 DEIT = VIT | dict(model_type="deit")
 DINOV2 = {n: value for n, value in VIT.items() if n != "intermediate_size"}
 DINOV2 |= dict(model_type="dinov2", mlp_ratio=2)
+TOWER = dict(num_hidden_layers=2, num_attention_heads=2, intermediate_size=24)
+CLIP: dict[str, Any] = dict(
+    model_type="clip",
+    text_config=TOWER
+    | dict(vocab_size=V, hidden_size=12, max_position_embeddings=8, eos_token_id=V - 3),
+    vision_config=TOWER | dict(hidden_size=16, image_size=12, patch_size=4),
+    projection_dim=10,
+)
+OTHER_CLIP = CLIP | dict(
+    text_config=CLIP["text_config"] | dict(eos_token_id=2, hidden_act="gelu", num_hidden_layers=1),
+    vision_config=CLIP["vision_config"]
+    | dict(patch_size=6, num_channels=1, layer_norm_eps=1e-3, hidden_act="relu"),
+)
 
 CASES: dict[str, dict[str, Any]] = {
     "marian": MARIAN,
@@ -318,6 +331,8 @@ CASES: dict[str, dict[str, Any]] = {
     "dinov2": DINOV2,
     "dinov2_gated": DINOV2 | dict(use_swiglu_ffn=True, layer_norm_eps=1e-3, num_channels=1),
     "dinov2_bare": DINOV2 | dict(architectures=["Dinov2Model"], mlp_ratio=3, hidden_act="relu"),
+    "clip": CLIP,
+    "clip_of_early_files": OTHER_CLIP,
 }
 
 
@@ -372,7 +387,7 @@ class RandomModel:
             parameter.data[...] = centre + 0.3 * rng.standard_normal(parameter.shape)
         inputs: dict[type, Any] = {nf.Transformer: self._pairs, nf.LanguageModel: self._inputs}
         inputs |= {nf.MaskedLanguageModel: self._bert_inputs, nf.VisionTransformer: self._images}
-        inputs[nf.SpeechTransformer] = self._sounds
+        inputs |= {nf.SpeechTransformer: self._sounds, nf.DualEncoder: self._images_and_texts}
         self.inputs = inputs[kind.model](rng)
         with nf.inference():
             shapes = {name: forward().shape for name, (forward, _) in self.heads().items()}
@@ -437,9 +452,16 @@ class RandomModel:
         self.foreign_inputs["attention_mask"] = (ids != self.values["pad_token_id"]).astype(int)
         return [ids, None, segments]
 
+    def _images_and_texts(self, rng) -> list[np.ndarray]:
+        images = self._images(rng)
+        ids, end = rng.integers(4, V - 3, (B + 1, T)), self.model.config.special.end
+        ids[:, -1] = ids[1, 3:] = end
+        self.foreign_inputs |= dict(input_ids=ids)
+        return [*images, ids]
+
     def _images(self, rng) -> list[np.ndarray]:
-        size, channels = self.values["image_size"], self.values["num_channels"]
-        images = rng.standard_normal((B, size, size, channels))
+        config = getattr(self.model.config, "images", self.model.config)
+        images = rng.standard_normal((B, config.height, config.width, config.channels))
         self.foreign_inputs = dict(pixel_values=images.transpose(0, 3, 1, 2))
         return [images]
 

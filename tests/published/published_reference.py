@@ -70,6 +70,7 @@ MODELS = {
     "vit": "ViTForImageClassification",
     "deit": "DeiTForImageClassificationWithTeacher",
     "dinov2": "Dinov2ForImageClassification",
+    "clip": "CLIPModel",
 }
 
 
@@ -138,6 +139,8 @@ def results(example: RandomModel, folder: Path, dtype=np.float64) -> dict[str, n
     with lifted() if dtype == torch.float64 else contextlib.nullcontext():
         outputs = model(**inputs)
     names = {"relations": "seq_relationship_logits", "logits": "logits"}
+    if "logits_per_image" in outputs:
+        names["logits"] = "logits_per_image"
     if example.is_bare:
         names["logits"] = "last_hidden_state"
     if example.has_relations:

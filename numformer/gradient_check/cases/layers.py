@@ -23,6 +23,7 @@ from numformer.later.positions import (
 )
 from numformer.later.pre_norm import LayerScale
 from numformer.later.rms_norm import RMSNorm
+from numformer.later.similarity import Similarity
 from numformer.later.sound import SoundEmbedding, Windows
 from numformer.paper.cross_entropy import CrossEntropy
 from numformer.paper.dropout import Dropout
@@ -153,6 +154,7 @@ INPUTS = [
     Case("class_token", lambda g: (ClassToken(D, g.rng), [g.x])),
     Case("token_and_mean", lambda g: (TokenAndMean(), [g.x])),
     Case("layer_scale", lambda g: (LayerScale(D), [g.x])),
+    Case("similarity", lambda g: (Similarity(), [g.normal(D), g.normal(D)])),
     Case("pick", lambda g: (Pick(), [g.x, g.some_places])),
     Case("windows", lambda g: (Windows(3), [g.x]), settings=dict(width=3, stride=1)),
     Case(

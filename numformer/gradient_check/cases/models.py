@@ -8,6 +8,7 @@ from typing import Any
 from numformer.gradient_check.cases.case import B, Case, D, F, H, S, T, V
 from numformer.later import MIXERS
 from numformer.models import Objective, Transformer
+from numformer.models.dual_encoder import DualEncoder
 from numformer.models.language_model import LanguageModel
 from numformer.models.masked import MaskedLanguageModel
 from numformer.models.recurrent import RecurrentEncoderDecoder
@@ -163,6 +164,10 @@ def vision(config, g):
     return VisionTransformer(config, 3), [g.normal(*shape)]
 
 
+def dual_encoder(config, g):
+    return DualEncoder(config, 3), [g.normal(4, 6), g.source]
+
+
 def speech(config, g):
     return SpeechTransformer(config, 3), [g.normal(2 * g.S - 1, D), g.target_in]
 
@@ -257,6 +262,9 @@ DISTILLED = replace(
     GREY_IMAGES, distilled=True, distilled_head=True, patch_bias=False, embedding_norm=True
 )
 LATER_IMAGES = replace(COLOUR_IMAGES, norm="pre_scaled", mean_head=True)
+TOWERS: dict[str, Any] = dict(images=replace(GREY_IMAGES, classes=None, layers=1))
+TOWERS |= dict(texts=LanguageModel.Config(vocabulary=V, head=False, **SIZES | dict(layers=1)))
+DUAL = DualEncoder.Config(**TOWERS, width=5)
 SPEECH = SpeechTransformer.Config(vocabulary=V, bands=D, frames=2 * S - 1, max_length=6, **SIZES)
 OTHER_SPEECH = replace(
     SPEECH, norm="pre", attention_bias=True, attention_key_bias=False, decoder_layers=1
@@ -344,6 +352,7 @@ MODELS = [
     config_case("vision_of_colours", vision, COLOUR_IMAGES, "vision"),
     config_case("vision_distilled", vision, DISTILLED, "vision"),
     config_case("vision_of_mean_heads", vision, LATER_IMAGES, "vision", composed=True),
+    config_case("dual_encoder", dual_encoder, DUAL),
     config_case("speech", speech, SPEECH),
     config_case("speech_of_other_towers", speech, OTHER_SPEECH, "speech", composed=True),
     transformer_objective("objective"),
