@@ -29,6 +29,9 @@ print(y, swish_backward(np.ones(3), y, sigmoid_x))
 # %% Swish
 print(Swish().forward(np.array([-2.0, 0.0, 2.0])))
 
+# %% QuickGELU
+print(QuickGELU().forward(np.array([-2.0, 0.0, 2.0])))
+
 # %% swiglu
 y, sigmoid_gate = swiglu(x)
 print(y.shape, swiglu_backward(np.ones_like(y), x, sigmoid_gate).shape)
@@ -75,6 +78,18 @@ print(layer.forward(x).shape)
 # %% SandwichResidual
 layer = SandwichResidual(FeedForward(8, 32, rng), 8, 0.1, RMSNorm(8), RMSNorm(8))
 print([name for name in layer.named_parameters() if "norm" in name])
+
+# %% layer_scale
+y = layer_scale(x, np.arange(8.0))
+dx, dscale = layer_scale_backward(np.ones_like(y), x, np.arange(8.0))
+print(dx[0, 0], np.allclose(dscale, x.sum(axis=(0, 1))))
+
+# %% LayerScale
+print(np.array_equal(LayerScale(8).forward(x), 0.1 * x))
+
+# %% ScaledResidual
+layer = ScaledResidual(FeedForward(8, 32, rng), 8, 0.1, RMSNorm(8))
+print(layer.output_norm.scale.data)
 
 # %% ParallelLayer
 parts = SelfAttention(8, 2, rng), FeedForward(8, 32, rng)
@@ -306,6 +321,13 @@ print(y.shape, dx.shape, dtoken)
 # %% ClassToken
 print(ClassToken(8, rng).forward(x).shape)
 
+# %% token_and_mean
+y = token_and_mean(x)
+print(x.shape, y.shape, token_and_mean_backward(np.ones_like(y), x.shape[1] - 1)[0, :, 0])
+
+# %% TokenAndMean
+print(TokenAndMean().forward(x).shape)
+
 # %% windows
 y = windows(x, width=3, stride=2)
 print(x.shape, y.shape, np.array_equal(y[:, 1, 8:16], x[:, 2]))
@@ -317,6 +339,13 @@ print(Windows(3, stride=2).forward(x).shape)
 # %% SoundEmbedding
 positions = LearnedPositions(1500, 8, rng)
 print(SoundEmbedding(80, 8, positions, rng).forward(np.zeros((1, 100, 80))).shape)
+
+# %% unit
+y, lengths = unit(np.array([[3.0, 4.0]]))
+print(y, lengths, unit_backward(np.array([[4.0, -3.0]]), y, lengths))
+
+# %% Similarity
+print(Similarity().forward(np.eye(3), np.eye(3)[:2]))
 
 # %% pick
 places = np.array([1, 5])

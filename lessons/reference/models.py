@@ -53,5 +53,11 @@ config = SpeechTransformer.Config(vocabulary=10, bands=80, frames=100, **sizes)
 sounds = np.zeros((len(target), 100, 80), np.float32)
 print(SpeechTransformer(config).forward(sounds, target).shape)
 
+# %% DualEncoder
+images = VisionTransformer.Config(height=8, width=8, channels=3, **sizes)
+texts = LanguageModel.Config(vocabulary=10, head=False, **sizes)
+model = DualEncoder(DualEncoder.Config(texts=texts, images=images, width=6))
+print(model.forward(np.zeros((3, 8, 8, 3), np.float32), target).shape)
+
 # %% MODELS
 print(*MODELS)

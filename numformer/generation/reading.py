@@ -12,7 +12,7 @@ from numformer.errors import InputError
 from numformer.generation.text_pipeline import OneVocabulary, Symbols
 from numformer.interception import intercept
 from numformer.layer import inference
-from numformer.models import Model
+from numformer.models import DualEncoder, Model
 from numformer.paper.masks import Places
 
 POOLINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -42,9 +42,9 @@ def _batches(rows: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], np.ndar
             yield batch, np.array([rows[number] for number in batch])
 
 
-def _read(model: Model, ids: np.ndarray) -> np.ndarray:
+def _read(read: Callable, ids: np.ndarray) -> np.ndarray:
     with inference():
-        return to_host(model.hidden(ids, Places.without_padding(*ids.shape)))
+        return to_host(read(ids, Places.without_padding(*ids.shape)))
 
 
 def embed(
@@ -53,14 +53,15 @@ def embed(
     """N rows of ids -> one vector each (N, D): the stack's output, pooled over the symbols.
 
     `normalized` vectors have length 1, so that the product of two is the cosine of their angle.
-    Raises InputError for an unknown pooling.
+    Raises InputError for an unknown pooling. A DualEncoder's vectors are those that it compares.
     """
     if pooling not in POOLINGS:
         rule = f"pooling is one of {', '.join(POOLINGS)}"
         raise InputError(rule, repr(pooling), "Choose one of these.")
+    read = model.embedded if isinstance(model, DualEncoder) else model.hidden
     vectors: dict[int, np.ndarray] = {}
     for numbers, ids in _batches(rows):
-        vectors |= zip(numbers, POOLINGS[pooling](_read(model, ids)), strict=True)
+        vectors |= zip(numbers, POOLINGS[pooling](_read(read, ids)), strict=True)
     pooled = np.array([vectors[number] for number in range(len(rows))])
     return pooled / np.linalg.norm(pooled, axis=-1, keepdims=True) if normalized else pooled
 
@@ -80,7 +81,7 @@ def hidden(model: Model, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
     states: dict[int, np.ndarray] = {}
     with intercept(dict(enumerate(model.tower.layers)), "forward", record):
         for numbers, ids in _batches(rows):
-            last = _read(model, ids)
+            last = _read(model.hidden, ids)
             states |= zip(numbers, np.stack([*inputs, last], axis=1), strict=True)
             inputs.clear()
     return [states[number] for number in range(len(rows))]

@@ -8,6 +8,7 @@ import numpy as np
 
 from numformer.data.vocabulary import DEFAULT_IDS, END, PADDING, START
 from numformer.models import (
+    DualEncoder,
     LanguageModel,
     MaskedLanguageModel,
     Model,
@@ -39,6 +40,9 @@ def slice_of(run: Path) -> tuple[Model, list]:
 
 def slice_config(config: Any) -> Any:
     """Return the config of the slice, with this library's own special ids."""
+    if isinstance(config, DualEncoder.Config):
+        towers = slice_config(config.texts), slice_config(config.images)
+        return dataclasses.replace(config, texts=towers[0], images=towers[1])
     names = [field.name for field in dataclasses.fields(config)]
     layers = getattr(config, "period", 1)
     unwritten = tuple(DEFAULT_IDS.unwritten)
@@ -62,6 +66,8 @@ def slice_config(config: Any) -> Any:
 def slice_inputs(model: Model, rng: np.random.Generator) -> list:
     """Return random inputs of the model's forward, with padding if the model allows padding."""
     config: Any = model.config
+    if isinstance(model, DualEncoder):
+        return [*slice_inputs(model.images, rng), *slice_inputs(model.texts, rng)]
     if isinstance(model, VisionTransformer):
         return [rng.standard_normal((B, config.height, config.width, config.channels))]
     if isinstance(model, SpeechTransformer):

@@ -1,14 +1,16 @@
 """Parts that the paper does not have, one file per topic; `registries` has the choices by name."""
 
-from numformer.later.activations import GEGLU, GELU, Cap, GELUTanh, SwiGLU, Swish, Tanh
+from numformer.later.activations import GEGLU, GELU, Cap, GELUTanh, QuickGELU, SwiGLU, Swish, Tanh
 from numformer.later.rms_norm import RMSNorm
 from numformer.later.pre_norm import (
+    LayerScale,
     NormedDecoder,
     NormedEncoder,
     OutputNormResidual,
     ParallelLayer,
     PreNormResidual,
     SandwichResidual,
+    ScaledResidual,
 )
 from numformer.later.positions import NoPositions
 from numformer.later.embeddings import (
@@ -32,8 +34,9 @@ from numformer.later.mixers.convolution import Convolution
 from numformer.later.mixers.state_space import StateSpace
 from numformer.later.checkpointed import Checkpointed
 from numformer.later.divergence import Divergence
-from numformer.later.patches import ClassToken, Patches
+from numformer.later.patches import ClassToken, Patches, TokenAndMean
 from numformer.later.pick import Pick
+from numformer.later.similarity import Similarity
 from numformer.later.sound import SoundEmbedding, Windows
 from numformer.later.registries import ACTIVATIONS as ACTIVATIONS
 from numformer.later.registries import ATTENTIONS as ATTENTIONS
@@ -47,6 +50,7 @@ __all__ = [
     "GELU",
     "GELUTanh",
     "Swish",
+    "QuickGELU",
     "SwiGLU",
     "GEGLU",
     "Tanh",
@@ -54,6 +58,8 @@ __all__ = [
     "RMSNorm",
     "PreNormResidual",
     "SandwichResidual",
+    "LayerScale",
+    "ScaledResidual",
     "OutputNormResidual",
     "ParallelLayer",
     "NormedEncoder",
@@ -87,7 +93,9 @@ __all__ = [
     "Divergence",
     "Patches",
     "ClassToken",
+    "TokenAndMean",
     "Pick",
     "Windows",
     "SoundEmbedding",
+    "Similarity",
 ]

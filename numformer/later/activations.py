@@ -104,6 +104,13 @@ class Swish(Layer):
         return swish_backward(dy, **self.pop_saved())
 
 
+class QuickGELU(Swish):
+    """x (...) -> x sigmoid(1.702 x) (...), near GELU (Hendrycks and Gimpel 2016, section 2)."""
+
+    def forward(self, x: Array) -> Array:
+        return super().forward(1.702 * x) / 1.702  # so its slope is that of Swish at 1.702 x
+
+
 def swiglu(x):
     """x (..., 2F) -> y, sigmoid_gate (..., F): y = Swish(gate) * value, x = [gate | value].
 

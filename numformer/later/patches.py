@@ -1,8 +1,9 @@
-"""Images as sequences: patches, and a class token before them (Dosovitskiy et al. 2021)."""
+"""Images as sequences: patches, a class token before them, and what a head reads of these."""
 
 import numpy as np
 
 from numformer.backend import array_module
+from numformer.later.activations import halves
 from numformer.layer import Array, Layer, Parameter
 
 
@@ -71,3 +72,29 @@ class ClassToken(Layer):
         dx, dtoken = prepend_backward(dy)
         self.token.grad += dtoken
         return dx
+
+
+def token_and_mean(x):
+    """x (B, 1 + N, D) -> (B, 2 D): the first position, then the mean of the others.
+
+    What DINOv2's linear classifiers read (Oquab et al. 2023, appendix B.3).
+    """
+    return array_module(x).concatenate([x[:, 0], x[:, 1:].mean(axis=1)], axis=-1)
+
+
+def token_and_mean_backward(dy, count: int):
+    """dy (B, 2 D), count N -> dx (B, 1 + N, D)."""
+    xp, (dtoken, dmean) = array_module(dy), halves(dy)
+    dothers = xp.repeat(dmean[:, None] / count, count, axis=1)  # mean = sum(others) / count
+    return xp.concatenate([dtoken[:, None], dothers], axis=1)
+
+
+class TokenAndMean(Layer):
+    """x (B, 1 + N, D) -> (B, 2 D): the class token's position, and the mean of all others."""
+
+    def forward(self, x: Array) -> Array:
+        self.save(count=x.shape[1] - 1)
+        return token_and_mean(x)
+
+    def backward(self, dy: Array) -> Array:
+        return token_and_mean_backward(dy, **self.pop_saved())

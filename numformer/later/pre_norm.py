@@ -3,7 +3,10 @@
 from collections.abc import Iterable
 from typing import Any
 
-from numformer.layer import Array, Layer
+import numpy as np
+
+from numformer.arithmetic import sum_rows
+from numformer.layer import Array, Layer, Parameter
 from numformer.paper.decoder import Decoder
 from numformer.paper.encoder import Encoder, EncoderLayer
 from numformer.paper.memory import Memory
@@ -48,6 +51,41 @@ class SandwichResidual(Residual):
         return (dx, *dothers) if dothers else dx
 
 
+def layer_scale(x, scale):
+    """x (..., D), scale (D) -> y (..., D): y = x * scale (Touvron et al. 2021, section 3.1)."""
+    return x * scale
+
+
+def layer_scale_backward(dy, x, scale):
+    """dy (..., D) -> dx (..., D), dscale (D)."""
+    return dy * scale, sum_rows(dy * x)  # every position has the same scale
+
+
+class LayerScale(Layer):
+    """x (..., D) -> (..., D): every feature times a trained factor, at first 0.1."""
+
+    role = "norm"
+
+    def __init__(self, width: int):
+        self.scale = Parameter(np.full(width, 0.1))
+
+    def forward(self, x: Array) -> Array:
+        self.save(x=x)
+        return layer_scale(x, self.scale.data)
+
+    def backward(self, dy: Array) -> Array:
+        dx, dscale = layer_scale_backward(dy, **self.pop_saved(), scale=self.scale.data)
+        self.scale.grad += dscale
+        return dx
+
+
+class ScaledResidual(SandwichResidual):
+    """y = x + Dropout(scale * Sublayer(Norm(x), *others)); x (B, T, D), *others -> (B, T, D)."""
+
+    def __init__(self, sublayer: Layer, d_model: int, p_drop: float, norm: Layer):
+        super().__init__(sublayer, d_model, p_drop, norm, LayerScale(d_model))
+
+
 class OutputNormResidual(Residual):
     """y = x + Dropout(Norm(Sublayer(x, *others))); x (B, T, D), *others -> (B, T, D).
 
@@ -69,6 +107,7 @@ RESIDUALS: dict[str, tuple[Any, int]] = {
     "pre": (PreNormResidual, 1),
     "output": (OutputNormResidual, 1),
     "sandwich": (SandwichResidual, 2),
+    "pre_scaled": (ScaledResidual, 1),
 }
 """For each place of the norms: the residual connection, and how many norms it has."""
 

@@ -6,7 +6,7 @@ An entry that you add becomes a choice like the others. An unknown name raises I
 from collections.abc import Callable
 from typing import Any
 
-from numformer.later.activations import GEGLU, GELU, GELUTanh, SwiGLU, Swish
+from numformer.later.activations import GEGLU, GELU, GELUTanh, QuickGELU, SwiGLU, Swish
 from numformer.later.attention.alibi import ALiBi
 from numformer.later.attention.patterns import GlobalWindow, Strided, Window
 from numformer.later.attention.relative import RelativePositions
@@ -37,6 +37,7 @@ ACTIVATIONS: dict[str, type[Layer]] = {
     "gelu": GELU,
     "gelu_tanh": GELUTanh,
     "swish": Swish,
+    "quick_gelu": QuickGELU,
     "swiglu": SwiGLU,
     "geglu": GEGLU,
 }

@@ -7,6 +7,7 @@ from numformer.models.masked import MaskedLanguageModel
 from numformer.models.recurrent import RecurrentEncoderDecoder
 from numformer.models.speech import SpeechTransformer
 from numformer.models.vision import VisionTransformer
+from numformer.models.dual_encoder import DualEncoder
 from numformer.models.model import Model, Objective
 from numformer.models.kinds import MODELS as MODELS
 
@@ -21,4 +22,5 @@ __all__ = [
     "MaskedLanguageModel",
     "VisionTransformer",
     "SpeechTransformer",
+    "DualEncoder",
 ]

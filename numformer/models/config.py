@@ -129,7 +129,8 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
     norm: str = settings.choice(
         "post",
         RESIDUALS,
-        "a norm after each sum (3.1), before each sublayer, of its output, or both of these",
+        "a norm after each sum (3.1), before each sublayer, of its output, or both of these; "
+        "pre_scaled: before, and trained factors of the output",
     )
     sublayers: str = fields.only_with(
         settings.choice(

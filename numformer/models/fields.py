@@ -9,7 +9,7 @@ import contextlib
 import inspect
 import math
 from collections.abc import Callable, Collection
-from dataclasses import Field, asdict, fields
+from dataclasses import MISSING, Field, asdict, fields
 from typing import Any, TypeVar
 
 from numformer.settings import Rule, is_size, setting
@@ -79,6 +79,13 @@ def special_id(default: int | None, what: str):
     """Declare the id of a special symbol; None if there is no such symbol."""
     words = "an integer of at least 0, or None"
     return setting(default, what, Rule(words, lambda v: v is None or _are_ids((v,)), int))
+
+
+def config_of(model: Any):
+    """Declare the Config of a model; its values may also be a dict."""
+    rule = Rule(f"a {model.__name__}.Config", lambda v: isinstance(v, model.Config), str)
+    parse = lambda v: model.Config(**v) if isinstance(v, dict) else v  # noqa: E731
+    return _with(setting(MISSING, "", rule), parse=parse, flag=False)
 
 
 def only_with(setting: Any, **owners: Collection[str]) -> Any:

@@ -1,6 +1,7 @@
 """The kinds of models: the name by which a checkpoint refers to each model."""
 
 from numformer.errors import InputError
+from numformer.models.dual_encoder import DualEncoder
 from numformer.models.encoder_decoder import Transformer
 from numformer.models.language_model import LanguageModel
 from numformer.models.masked import MaskedLanguageModel
@@ -16,6 +17,7 @@ MODELS: dict[str, type[Model]] = {
     "recurrent": RecurrentEncoderDecoder,
     "vision": VisionTransformer,
     "speech": SpeechTransformer,
+    "dual_encoder": DualEncoder,
 }
 
 

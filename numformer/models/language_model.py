@@ -11,7 +11,8 @@ import numpy as np
 from numformer import settings
 from numformer.data.vocabulary import SPECIAL
 from numformer.later import ATTENTIONS
-from numformer.layer import Array
+from numformer.later.feed_forward import Chain
+from numformer.layer import Array, Layer, Parameter
 from numformer.models import fields
 from numformer.models.config import OWN_SETTINGS, TowerConfig
 from numformer.models.model import Model
@@ -32,6 +33,10 @@ class Config(TowerConfig):
         "tiled", ATTENTIONS, "how each head computes attention; tiled: long sequences in tiles"
     )
     tied: bool = fields.without_flag(settings.switch(True, "embedding and output share weights"))
+    head: bool = fields.without_flag(settings.switch(True, "logits; False: the stack's output"))
+
+    def output(self, weight: Parameter) -> Layer:
+        return super().output(weight) if self.head else Chain()
 
     @property
     def least_parameters(self) -> int:
@@ -51,8 +56,9 @@ _Config = Config  # because the model below has a class attribute `Config`
 class LanguageModel(Model):
     """ids (B, T) -> logits (B, T, V): the logits at position t predict the id at t + 1.
 
-    Ids are host arrays without padding. With `tied` the output shares the weights of the embedding.
-    `backward` takes dlogits and returns None, since ids have no gradient.
+    Ids are host arrays without padding. With `tied` the output shares the weights of the embedding;
+    without a `head` it is that of the stack (B, T, D). `backward` takes dlogits and returns None,
+    since ids have no gradient.
     """
 
     Config: type[_Config] = Config

@@ -9,7 +9,8 @@ import numpy as np
 from numformer import settings
 from numformer.backend import array_module, dtype_kind
 from numformer.errors import InputError
-from numformer.later import ATTENTIONS, POSITIONS, ClassToken, Patches, Pick
+from numformer.later import ATTENTIONS, POSITIONS, ClassToken, Patches, Pick, TokenAndMean
+from numformer.later.feed_forward import Chain
 from numformer.layer import Array
 from numformer.models import fields
 from numformer.models.config import OWN_SETTINGS, TowerConfig
@@ -17,7 +18,7 @@ from numformer.models.model import Model
 from numformer.paper.dropout import Dropout
 from numformer.paper.linear import Linear
 
-SYMBOL_SETTINGS = {"embedding_scale", "embedding_norm", "output_bias", "logit_cap"}
+SYMBOL_SETTINGS = {"embedding_scale", "output_bias", "logit_cap"}
 SYMBOL_SETTINGS |= {"padding_id", "start_id", "end_id", "unwritten", "other_ends"}
 """Settings of models of symbols, which a model of images cannot change."""
 
@@ -45,6 +46,18 @@ class Config(TowerConfig):
         positions=["learned"],
     )
 
+    patch_bias: bool = fields.without_flag(settings.switch(True, "a bias in the map of patches"))
+    distilled: bool = fields.without_flag(
+        settings.switch(False, "a second token, which learns from a teacher (DeiT)")
+    )
+    distilled_head: bool = fields.only_with(
+        fields.without_flag(settings.switch(False, "a head of it; logits are both heads' mean")),
+        distilled=["True"],
+    )
+    mean_head: bool = fields.without_flag(
+        settings.switch(False, "the head reads the token and the mean of the patches (DINOv2)")
+    )
+
     def __post_init__(self):
         super().__post_init__()
         for setting in dataclasses.fields(self):
@@ -69,8 +82,8 @@ class Config(TowerConfig):
 
     @property
     def length(self) -> int:
-        """The number of positions of an image: the class token and the patches."""
-        return 1 + self.height * self.width // self.patch**2
+        """The number of positions of an image: one or two tokens, and the patches."""
+        return 1 + self.distilled + self.height * self.width // self.patch**2
 
     @property
     def longest(self) -> int | None:
@@ -80,7 +93,8 @@ class Config(TowerConfig):
     @property
     def least_parameters(self) -> int:
         """A lower bound on the number of parameters: the entries of the matrices."""
-        symbols = self.patch**2 * self.channels + (self.classes or 0)
+        heads = 1 + self.mean_head + self.distilled_head
+        symbols = self.patch**2 * self.channels + heads * (self.classes or 0)
         return self.entries() + self.d_model * symbols
 
 
@@ -93,9 +107,11 @@ class VisionTransformer(Model):
     Without `classes` in the config there is no head: the result is the vector (B, D) at the token.
 
     A linear map turns each patch into a vector. A trained token precedes the patches; the stack's
-    output at the token gives the logits. Images may be on the host and of any floating-point dtype:
-    they are moved to the device and dtype of the weights. `backward` takes dlogits and returns
-    dimages.
+    output at the token gives the logits. A `distilled` model has a second token (Touvron et al.
+    2021); with `distilled_head` the logits are the mean of those of both. With `mean_head`, the
+    head reads the token and the mean of the other positions. Images may be on the host and of any
+    floating-point dtype: they are moved to the device and dtype of the weights. `backward` takes
+    dlogits and returns dimages.
     """
 
     Config: type[_Config] = Config
@@ -104,38 +120,54 @@ class VisionTransformer(Model):
         rng = np.random.default_rng(seed)
         self.config: _Config = self.require_config(config)
         self.patches = Patches(config.patch)
-        self.embedding = Linear(config.patch**2 * config.channels, config.d_model, rng)
+        numbers = config.patch**2 * config.channels
+        self.embedding = Linear(numbers, config.d_model, rng, config.patch_bias)
+        self.distillation: Any = ClassToken(config.d_model, rng) if config.distilled else Chain()
         self.token = ClassToken(config.d_model, rng)
         length = config.max_length or config.length
         self.positions = POSITIONS[config.positions](length, config.d_model, rng)
+        self.norm: Any = config.new_norm(config.d_model) if config.embedding_norm else Chain()
         self.dropout = Dropout(config.p_drop)
         self.tower = config.encoder(rng)
-        self.pick = Pick()
-        classes = config.classes
-        self.output: Any = Linear(config.d_model, classes, rng) if classes else None
+        self.pick, self.token_and_mean = Pick(), TokenAndMean()
+        width, classes = (1 + config.mean_head) * config.d_model, config.classes
+        self.output: Any = Linear(width, classes, rng) if classes else Chain()
+        self.distilled_output: Any = None
+        if config.distilled_head and classes:
+            self.distilled_output = Linear(config.d_model, classes, rng)
 
     def forward(self, images: Array) -> Array:
         x = self.hidden(images)
         first = np.arange(len(x)) * self.config.length  # the class token of each image
-        x = self.pick.forward(x, first)
-        return self.output.forward(x) if self.output else x
+        if self.config.mean_head:
+            y = self.output.forward(self.token_and_mean.forward(x))
+        else:
+            y = self.output.forward(self.pick.forward(x, first))
+        if self.distilled_output:
+            y = (y + self.distilled_output.forward(self.pick.forward(x, first + 1))) / 2
+        return y
 
     def backward(self, dlogits: Array) -> Array:
-        dx = self.output.backward(dlogits) if self.output else dlogits
-        return self.hidden_backward(self.pick.backward(dx))
+        dx: Any = 0
+        if self.distilled_output:
+            dlogits = dlogits / 2
+            dx = self.pick.backward(self.distilled_output.backward(dlogits))
+        read = self.token_and_mean if self.config.mean_head else self.pick
+        return self.hidden_backward(dx + read.backward(self.output.backward(dlogits)))
 
     def hidden(self, images: Array) -> Array:  # type: ignore[override]
-        """images (B, height, width[, C]) -> the stack's output (B, 1 + N, D), the token first.
+        """images (B, height, width[, C]) -> the stack's output (B, T, D), one or two tokens first.
 
         `hidden_backward` takes its gradient and returns dimages.
         """
         x = self.patches.forward(self._images(images))
-        x = self.token.forward(self.embedding.forward(x))
-        return self.tower.forward(self.dropout.forward(self.positions.forward(x)))
+        x = self.token.forward(self.distillation.forward(self.embedding.forward(x)))
+        x = self.norm.forward(self.positions.forward(x))
+        return self.tower.forward(self.dropout.forward(x))
 
     def hidden_backward(self, dx: Array) -> Array:
-        dx = self.tower.backward(dx)
-        dx = self.token.backward(self.positions.backward(self.dropout.backward(dx)))
+        dx = self.norm.backward(self.dropout.backward(self.tower.backward(dx)))
+        dx = self.distillation.backward(self.token.backward(self.positions.backward(dx)))
         return self.patches.backward(self.embedding.backward(dx))
 
     def predictions(self, images, labels):

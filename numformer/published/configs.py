@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from numformer.errors import InputError
-from numformer.models import LanguageModel, Transformer
+from numformer.models import LanguageModel, Transformer, VisionTransformer
 
 ACTIVATIONS = {
     "relu": "relu",
@@ -14,6 +14,7 @@ ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "silu": "swish",
     "swish": "swish",
+    "quick_gelu": "quick_gelu",
 }
 """Our name for each activation's name in a config.json; of several, the last is written."""
 GATED = {"swish": "swiglu", "gelu_tanh": "geglu"}
@@ -242,6 +243,30 @@ def read_whisper(foreign: ForeignConfig) -> dict:
         unwritten=(),
         other_ends=tuple(ends[1:]),
     )
+
+
+WITH_HEAD = "lm_head.", "embed_out.", "model.", "transformer.", "gpt_neox."
+"""How the names of a decoder's arrays begin, unless it is bare: those of its head or its stack."""
+
+
+def or_bare(read: Callable[[ForeignConfig], dict]) -> Callable[[ForeignConfig], dict]:
+    """Return a reading that is like `read`, but for a decoder without the head that it needs.
+
+    A head that only shares the embedding needs no arrays, so it is always there.
+    """
+
+    def read_either(foreign: ForeignConfig) -> dict:
+        ours = read(foreign)
+        shares = ours["tied"] and not ours.get("output_bias", False)
+        if (
+            (shares and not foreign.get("logits_scaling", None))
+            or not foreign.arrays
+            or foreign.has(*WITH_HEAD)
+        ):
+            return ours
+        return ours | dict(head=False, tied=True, output_bias=False, logit_cap=None)
+
+    return read_either
 
 
 def read_gpt2(foreign: ForeignConfig) -> dict:
@@ -477,9 +502,9 @@ def read_distilbert(foreign: ForeignConfig) -> dict:
     )
 
 
-def read_vit(foreign: ForeignConfig) -> dict:
+def read_vit(foreign: ForeignConfig, inner: int | None = None, epsilon: float = 1e-12) -> dict:
     foreign.require(qkv_bias=True)
-    is_bare = bool(foreign.arrays) and not foreign.has("classifier.")
+    is_bare = bool(foreign.arrays) and not foreign.has("classifier.", "cls_classifier.")
     return dict(
         height=foreign["image_size"],
         width=foreign["image_size"],
@@ -487,16 +512,71 @@ def read_vit(foreign: ForeignConfig) -> dict:
         classes=None if is_bare else len(foreign.get("id2label", ["", ""])),
         patch=foreign["patch_size"],
         d_model=foreign["hidden_size"],
-        d_ff=foreign["intermediate_size"],
+        d_ff=foreign["intermediate_size"] if inner is None else inner,
         heads=foreign["num_attention_heads"],
         layers=foreign["num_hidden_layers"],
         norm="pre",
         activation=foreign.choice("hidden_act", ACTIVATIONS),
         attention_bias=True,
-        epsilon=foreign.get("layer_norm_eps", 1e-12),
+        epsilon=foreign.get("layer_norm_eps", epsilon),
         p_drop=foreign.get("hidden_dropout_prob", 0.0),
         attention_dropout=foreign.get("attention_probs_dropout_prob", 0.0),
     )
+
+
+def read_deit(foreign: ForeignConfig) -> dict:
+    has_both = not foreign.arrays or foreign.has("distillation_classifier.")
+    return read_vit(foreign) | dict(distilled=True, distilled_head=has_both)
+
+
+def read_dinov2(foreign: ForeignConfig) -> dict:
+    inner = int(foreign["hidden_size"] * foreign.get("mlp_ratio", 4))
+    gated = foreign.get("use_swiglu_ffn", False)
+    inner = (int(inner * 2 / 3) + 7) // 8 * 8 if gated else inner
+    ours = read_vit(foreign, inner, 1e-6) | dict(norm="pre_scaled", mean_head=True)
+    return ours | (dict(activation="swiglu") if gated else {})
+
+
+CLIP_TEXT = dict(vocab_size=49408, hidden_size=512, intermediate_size=2048, num_hidden_layers=12)
+CLIP_TEXT |= dict(num_attention_heads=8, max_position_embeddings=77, eos_token_id=49407)
+CLIP_VISION = dict(hidden_size=768, intermediate_size=3072, num_hidden_layers=12)
+CLIP_VISION |= dict(num_attention_heads=12, image_size=224, patch_size=32)
+
+
+def read_clip(foreign: ForeignConfig) -> dict:
+    def tower(name: str, defaults: dict) -> ForeignConfig:
+        said = foreign.get(f"{name}_config", {}) | foreign.get(f"{name}_config_dict", {})
+        return ForeignConfig(dict(hidden_act="quick_gelu") | defaults | said)
+
+    text, image = tower("text", CLIP_TEXT), tower("vision", CLIP_VISION)
+    size, end = text["vocab_size"], text["eos_token_id"]
+    texts = dict(
+        vocabulary=size,
+        d_model=text["hidden_size"],
+        d_ff=text["intermediate_size"],
+        heads=text["num_attention_heads"],
+        layers=text["num_hidden_layers"],
+        norm="pre",
+        activation=text.choice("hidden_act", ACTIVATIONS),
+        attention_bias=True,
+        positions="learned",
+        max_length=text["max_position_embeddings"],
+        embedding_scale=False,
+        epsilon=text.get("layer_norm_eps", 1e-5),
+        head=False,
+        p_drop=0.0,
+        attention_dropout=text.get("attention_dropout", 0.0),
+        padding_id=None,
+        end_id=size - 1 if end == 2 else end,  # the first files say 2, but mean the last id
+    )
+    images = read_vit(image, epsilon=1e-5) | dict(
+        classes=None,
+        patch_bias=False,
+        embedding_norm=True,
+        attention_dropout=image.get("attention_dropout", 0.0),
+    )
+    towers = dict(texts=LanguageModel.Config(**texts), images=VisionTransformer.Config(**images))
+    return towers | dict(width=foreign.get("projection_dim", 512))
 
 
 def _dropouts(config, *names: str) -> dict:

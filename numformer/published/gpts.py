@@ -5,7 +5,7 @@ from typing import Any
 from numformer.errors import InputError
 from numformer.published.configs import ForeignConfig, special_ids
 from numformer.published.llamas import Decoder, activation, in_turn, rotary, times
-from numformer.published.table import Table
+from numformer.published.table import Table, of_decoder
 
 
 def read(foreign: ForeignConfig, ids: dict, tied: bool = True, **names: str) -> dict:
@@ -54,7 +54,8 @@ def read_gpt_neox(foreign: ForeignConfig) -> dict:
     return ours | rotary(foreign, ours["d_model"] // ours["heads"], share, base)
 
 
-GPT_NEOX = Table("""
+GPT_NEOX = of_decoder(
+    """
     gpt_neox.embed_in                     input.embedding                         table
     embed_out                             input.embedding                         table
     embed_out                             output                                  table
@@ -71,7 +72,9 @@ GPT_NEOX = Table("""
         attention.rotary_emb.inv_freq                                             constant
 
     gpt_neox.final_layer_norm             tower.norm                              norm
-""")
+""",
+    "gpt_neox.",
+)
 
 # GPT-J (Wang and Komatsuzaki 2021): one norm for both sublayers, no biases in attention
 
@@ -84,7 +87,7 @@ def read_gptj(foreign: ForeignConfig) -> dict:
     return ours | rotary(foreign, size, share=width / size)
 
 
-GPTJ = Table(
+GPTJ = of_decoder(
     """
     transformer.wte                       input.embedding                         table
     lm_head                               input.embedding                         table
@@ -102,7 +105,7 @@ GPTJ = Table(
 
     transformer.ln_f                      tower.norm                              norm
 """,
-    optional="transformer.",
+    "transformer.",
 )
 
 # GPT-Neo (Black et al. 2021): windows in every other layer, scores without a scale
@@ -130,10 +133,7 @@ def read_gpt_neo(foreign: ForeignConfig) -> dict:
 
 
 def gpt_neo(config) -> Table:
-    return Table(
-        _GPT_NEO.format(query=times(config.key_size**0.5)),
-        optional="transformer.",
-    )
+    return of_decoder(_GPT_NEO.format(query=times(config.key_size**0.5)), "transformer.")(config)
 
 
 _GPT_NEO = """
@@ -169,7 +169,7 @@ def read_opt(foreign: ForeignConfig) -> dict:
     return ours | dict(positions="learned", max_length=foreign["max_position_embeddings"])
 
 
-OPT = Table(
+OPT = of_decoder(
     """
     model.decoder.embed_tokens            input.embedding                         table
     lm_head                               input.embedding                         table
@@ -185,7 +185,7 @@ OPT = Table(
 
     model.decoder.final_layer_norm        tower.norm                              norm
 """,
-    optional="model.",
+    "model.",
 )
 
 # BLOOM (Scao et al. 2022): ALiBi, and a norm of the embeddings
@@ -211,7 +211,7 @@ def read_bloom(foreign: ForeignConfig) -> dict:
     return ours | dict(activation="gelu_tanh", embedding_norm=True, positions="alibi")
 
 
-BLOOM = Table(
+BLOOM = of_decoder(
     """
     transformer.word_embeddings           input.embedding                         table
     transformer.word_embeddings_layernorm  input.norm                             norm
@@ -228,7 +228,7 @@ BLOOM = Table(
 
     transformer.ln_f                      tower.norm                              norm
 """,
-    optional="transformer.",
+    "transformer.",
 )
 
 # Falcon (Almazrouei et al. 2023): parallel sublayers, queries in groups, no biases
@@ -254,7 +254,7 @@ def falcon(config) -> Table:
     names: dict[str, Any] = dict(first="input_layernorm", second="post_attention_layernorm")
     if config.sublayers == "parallel":
         names = dict(first="ln_attn", second="ln_mlp")
-    return Table(_FALCON.format(**names), optional="transformer.")
+    return of_decoder(_FALCON.format(**names), "transformer.")(config)
 
 
 _FALCON = """
@@ -288,7 +288,7 @@ def read_gpt_bigcode(foreign: ForeignConfig) -> dict:
     return ours | dict(positions="learned", max_length=foreign["n_positions"])
 
 
-GPT_BIGCODE = Table(
+GPT_BIGCODE = of_decoder(
     """
     transformer.wte                       input.embedding                         table
     lm_head                               input.embedding                         table
@@ -306,16 +306,16 @@ GPT_BIGCODE = Table(
 
     transformer.ln_f                      tower.norm                              norm
 """,
-    optional="transformer.",
+    "transformer.",
 )
 
 GPTS = {
-    "gpt_neox": Decoder(read_gpt_neox, lambda config: GPT_NEOX),
-    "gptj": Decoder(read_gptj, lambda config: GPTJ),
+    "gpt_neox": Decoder(read_gpt_neox, GPT_NEOX),
+    "gptj": Decoder(read_gptj, GPTJ),
     "gpt_neo": Decoder(read_gpt_neo, gpt_neo),
-    "opt": Decoder(read_opt, lambda config: OPT),
-    "bloom": Decoder(read_bloom, lambda config: BLOOM),
+    "opt": Decoder(read_opt, OPT),
+    "bloom": Decoder(read_bloom, BLOOM),
     "falcon": Decoder(read_falcon, falcon),
-    "gpt_bigcode": Decoder(read_gpt_bigcode, lambda config: GPT_BIGCODE),
+    "gpt_bigcode": Decoder(read_gpt_bigcode, GPT_BIGCODE),
 }
 """The readings and tables by the model_type of a config.json."""

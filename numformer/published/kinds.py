@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from numformer.generation.reading import Reading
 from numformer.generation.text_pipeline import MAX_SYMBOLS, TextPipeline
 from numformer.generation.transduction import Transduction
 from numformer.models import (
+    DualEncoder,
     LanguageModel,
     MaskedLanguageModel,
     Model,
@@ -25,10 +27,10 @@ from numformer.published import configs, tables
 from numformer.published.configs import ForeignConfig
 from numformer.published.generation import read_rules
 from numformer.published.gpts import GPTS
-from numformer.published.llamas import LLAMAS
+from numformer.published.llamas import LLAMAS, Decoder
 from numformer.published.sentences import read_pooling
 from numformer.published.table import Table
-from numformer.published.vocabularies import load_tokenizer, load_vocabularies, mark
+from numformer.published.vocabularies import TOKENIZER, load_tokenizer, load_vocabularies, mark
 
 
 class Kind(NamedTuple):
@@ -94,7 +96,9 @@ def _one_vocabulary_text(folder: Path, config, settings: ForeignConfig) -> Trans
     return _transduction(vocabulary, vocabulary, settings)
 
 
-def _continuation(folder: Path, config, settings: ForeignConfig) -> Continuation:
+def _continuation(folder: Path, config, settings: ForeignConfig) -> Continuation | Reading:
+    if not config.head:
+        return reading(folder, config)
     longest = config.longest or settings.get("max_position_embeddings", MAX_SYMBOLS)
     vocabulary = load_tokenizer(folder, config.vocabulary, marked=True)
     temperature = settings.get("temperature", 1.0) if settings.get("do_sample", False) else 0.0
@@ -121,6 +125,15 @@ def reading(folder: Path, config, *_) -> Reading:
     vocabulary = load_tokenizer(folder, config.vocabulary, marked=True)
     limits, how = read_pooling(folder)
     return Reading(vocabulary, min(*limits, config.longest or MAX_SYMBOLS, MAX_SYMBOLS), **how)
+
+
+def _comparing(folder: Path, config, settings: ForeignConfig) -> Reading:
+    """A text's vector is that of its end, which CLIP's own tokenizer adds."""
+    if not (folder / TOKENIZER).is_file():
+        rule = f"texts of a CLIP are split by its {TOKENIZER}"
+        raise InputError(rule, f"{folder} without it", "Download the whole folder.")
+    text = reading(folder, config)
+    return replace(text, pooling="last", normalized=True)
 
 
 def _infilling(folder: Path, config, settings: ForeignConfig) -> Infilling:
@@ -150,6 +163,8 @@ def _encoder(config: Callable[[ForeignConfig], dict], table: Callable[..., Table
     return Kind(MaskedLanguageModel, config, table, _encoder_text, configs.task_of)
 
 
+GPT2 = {"gpt2": Decoder(configs.read_gpt2, tables.GPT2)}
+
 KINDS = {
     "marian": Kind(Transformer, configs.read_marian, tables.marian, _marian_text),
     **{
@@ -161,10 +176,9 @@ KINDS = {
             "m2m_100": configs.read_m2m_100,
         }.items()
     },
-    "gpt2": Kind(LanguageModel, configs.read_gpt2, lambda config: tables.GPT2, _continuation),
     **{
-        name: Kind(LanguageModel, kind.config, kind.table, _continuation, kind.factors)
-        for name, kind in (LLAMAS | GPTS).items()
+        name: Kind(LanguageModel, configs.or_bare(read), table, _continuation, factors)
+        for name, (read, table, factors) in (GPT2 | LLAMAS | GPTS).items()
     },
     **{
         name: Kind(
@@ -193,6 +207,9 @@ KINDS = {
         SpeechTransformer, configs.read_whisper, lambda config: tables.WHISPER, _listening
     ),
     "vit": Kind(VisionTransformer, configs.read_vit, tables.vit),
+    "deit": Kind(VisionTransformer, configs.read_deit, tables.deit),
+    "dinov2": Kind(VisionTransformer, configs.read_dinov2, tables.dinov2),
+    "clip": Kind(DualEncoder, configs.read_clip, lambda config: tables.CLIP, _comparing),
 }
 """The kinds by the model_type of a config.json."""
 
@@ -205,9 +222,6 @@ def kind_of(values: Mapping[str, Any]) -> Kind:
 
 REFUSED = {
     "gemma3": "It also reads pictures. Name the folder of its text model (gemma3_text).",
-    "clip": "It is two models, of texts and of pictures. Name the folder of another model.",
-    "deit": "It has two tokens and two heads. Name the folder of a ViT.",
-    "dinov2": "Each sublayer has trained factors (LayerScale). Name the folder of a ViT.",
     "beit": "Its positions are distances between patches. Name the folder of a ViT.",
     "mpt": "Its norms have no shift, unlike LayerNorm. Name the folder of another model.",
 }

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from numformer.errors import InputError
 from numformer.published.configs import ACTIVATIONS, GATES, ForeignConfig, special_ids
 from numformer.published.rope import rope
-from numformer.published.table import Table
+from numformer.published.table import Table, of_decoder
 
 
 class Decoder(NamedTuple):
@@ -170,9 +170,11 @@ def table(
     row |= dict(q_norm="q_norm", k_norm="k_norm", key_norm=norm + ", in halves")
     row |= dict(query_norm=row["key_norm"] + factor, final_norm=norm)
     row |= dict(norm=norm, turned=times(turned**0.5, "queries and keys times")) | changes
+    if not config.head:  # the factor of the logits
+        row |= dict(final_norm=norm)
     for name, text in dict(norms=norms, projections=projections, network=network).items():
         row[name] = text.format(**row)
-    return Table(_TABLE.format(**row))
+    return of_decoder(_TABLE.format(**row), "model.")(config)
 
 
 def turned(foreign: ForeignConfig) -> dict[str, float]:

@@ -16,7 +16,7 @@ from numformer.generation.continuation import Continuation
 from numformer.generation.reading import Reading
 from numformer.generation.text_pipeline import TextPipeline
 from numformer.generation.transduction import Transduction
-from numformer.models import LanguageModel, Model
+from numformer.models import DualEncoder, LanguageModel, Model
 from numformer.published.configs import WRITERS, ForeignConfig, end_ids, with_generation_ids
 from numformer.published.files import CONFIG, GENERATION, PREPROCESSOR, WEIGHTS
 from numformer.published.kinds import Kind, kind_of
@@ -42,12 +42,12 @@ def save_published(
     ours = _parameters(model, kind, with_generation_ids(config, generation))
     folder.mkdir(parents=True, exist_ok=True)
     arrays = kind.table_for(model.config, config).foreign_arrays(ours, model.config)
-    arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     write_atomically(folder / WEIGHTS, safetensors.numpy.save(arrays, metadata={"format": "pt"}))
     _write_json(folder / CONFIG, config)
     if "pictures" in metadata:
         _write_json(folder / PREPROCESSOR, metadata["pictures"])
-    if isinstance(text, Reading):
+    if isinstance(text, Reading) and not isinstance(model, DualEncoder):
         (folder / POOLING).mkdir(exist_ok=True)
         for path, values in pooling_files(text, model.config.d_model).items():
             _write_json(folder / path, values)

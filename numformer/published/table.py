@@ -21,6 +21,12 @@ class Layout(NamedTuple):
     write: Callable[[np.ndarray, Any], np.ndarray]
 
 
+def _patch(config) -> tuple[int, int, int]:
+    """The size of a patch (size, size, C)."""
+    config = getattr(config, "images", config)  # the tower of a DualEncoder
+    return config.patch, config.patch, config.channels
+
+
 def _turned(config) -> int:
     """The number of values in a head that rotary positions turn; they come first."""
     turning = config.rotary_frequencies
@@ -103,9 +109,7 @@ AFTER_PADDING = Layout(  # the positions of symbols are counted from the padding
 )
 PATCHES = Layout(  # (D, C, size, size), channels first -> (size^2 C, D)
     lambda x, config: x.transpose(2, 3, 1, 0).reshape(-1, len(x)),
-    lambda x, config: x.reshape(config.patch, config.patch, config.channels, -1).transpose(
-        3, 2, 0, 1
-    ),
+    lambda x, config: x.reshape(*_patch(config), x.shape[-1]).transpose(3, 2, 0, 1),
 )
 FILTERS = Layout(  # (D, C, 3), of three positions -> (3 C, D)
     lambda x, config: x.transpose(2, 1, 0).reshape(-1, len(x)),
@@ -114,6 +118,8 @@ FILTERS = Layout(  # (D, C, 3), of three positions -> (3 C, D)
 AFTER_TWO = Layout(  # OPT's first two positions are of padding
     lambda x, config: x[2:], lambda x, config: np.concatenate([np.zeros_like(x[:2]), x])
 )
+
+NUMBER = Layout(lambda x, config: x.reshape(1), lambda x, config: x.reshape(()))
 
 NORM = [("weight", "gamma", SAME), ("bias", "beta", SAME)]
 PART_KINDS: dict[str, list[tuple[str, str, Layout]]] = {
@@ -127,6 +133,7 @@ PART_KINDS: dict[str, list[tuple[str, str, Layout]]] = {
     "patches": [("weight", "weight", PATCHES), ("bias", "bias", SAME)],
     "bias": [("weight", "table", SAME)],
     "array": [("", "", SAME)],
+    "number": [("", "", NUMBER)],
     "array (1, V)": [("", "", FLAT)],
     "array (1, 1, D)": [("", "", TOKEN)],
     "array (1, T, D)": [("", "", ROWS)],
@@ -258,6 +265,11 @@ class Table:
         patterns = (re.escape(pattern).replace(r"\*", r"\d+") for pattern in self.unread)
         names = name, self.optional + name
         return any(re.fullmatch(pattern, form) for pattern in patterns for form in names)
+
+
+def of_decoder(text: str, prefix: str) -> Callable[[Any], Table]:
+    """Return the function that makes the Table of a language model for its Config."""
+    return lambda config: Table(text, optional=prefix, bare=not config.head)
 
 
 def _alternatives(prefix: str, part: str) -> list[str]:

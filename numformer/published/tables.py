@@ -5,7 +5,7 @@ line that ends with a colon gives the prefixes of the indented rows below it.
 """
 
 from numformer.published.configs import GATED
-from numformer.published.table import Table
+from numformer.published.table import Table, of_decoder
 
 # Marian, the paper's architecture: the translators of OPUS-MT (Tiedemann and Thottingal 2020).
 # BART (Lewis et al. 2020), mBART (Liu et al. 2020), Pegasus (Zhang et al. 2020), M2M100 (Fan et al.
@@ -72,7 +72,7 @@ _WHISPER_INPUTS = """\
 WHISPER = Table(_MARIAN.format(embeddings=_WHISPER_INPUTS))
 
 # GPT-2 (Radford et al. 2019): only a decoder.
-GPT2 = Table(
+GPT2 = of_decoder(
     """
     transformer.wte                       input.embedding                         table
     lm_head                               input.embedding                         table
@@ -89,7 +89,7 @@ GPT2 = Table(
 
     transformer.ln_f                      tower.norm                              norm
 """,
-    optional="transformer.",
+    "transformer.",
 )
 
 # T5 (Raffel et al. 2020): relative positions; the weights include the scale of the scores.
@@ -381,28 +381,85 @@ def distilbert(config, task: str = "symbols") -> Table:
     return _with_head("distilbert", config, _DISTILBERT + head)
 
 
-# ViT (Dosovitskiy et al. 2021): an encoder of the patches of an image.
+# ViT (Dosovitskiy et al. 2021): an encoder of the patches of an image. DeiT (Touvron et al. 2021)
+# has a second token.
 _VIT = """
-    vit.embeddings:
+    {name}.embeddings:
         patch_embeddings.projection       embedding                               patches
         cls_token                         token.token                             array (1, 1, D)
+        distillation_token                distillation.token                      array (1, 1, D)
         position_embeddings               positions.weight                        array (1, T, D)
+        mask_token                                                                unused
 
-    vit.encoder.layer.*                   tower.layers.*:
-        layernorm_before                  self_attention.norm                     norm
+    {name}.encoder.layer.*                tower.layers.*:
+        {first}                           self_attention.norm                     norm
         attention.attention.query|key|value  self_attention.sublayer.query|key|value  linear
         attention.output.dense            self_attention.sublayer.output          linear
-        layernorm_after                   feed_forward.norm                       norm
-        intermediate.dense                feed_forward.sublayer.inner             linear
-        output.dense                      feed_forward.sublayer.outer             linear
+        layer_scale1.lambda1              self_attention.output_norm.scale        array
+        {second}                          feed_forward.norm                       norm
+        {inner}                           feed_forward.sublayer.inner             linear
+        {outer}                           feed_forward.sublayer.outer             linear
+        layer_scale2.lambda1              feed_forward.output_norm.scale          array
 
-    vit.layernorm                         tower.norm                              norm
-    classifier                            output                                  linear
-    vit.pooler.dense.weight                                                       unused
-    vit.pooler.dense.bias                                                         unused
+    {name}.layernorm                      tower.norm                              norm
+    {classifier}                          output                                  linear
+    distillation_classifier               distilled_output                        linear
+    {name}.pooler.dense.weight                                                    unused
+    {name}.pooler.dense.bias                                                      unused
 """
 
 
-def vit(config) -> Table:
-    """ViT's table."""
-    return Table(_VIT, optional="vit.", bare=config.classes is None)
+def vit(config, name: str = "vit", **names: str) -> Table:
+    """ViT's table; `names` are those of parts that another kind calls otherwise."""
+    usual = dict(first="layernorm_before", second="layernorm_after", classifier="classifier")
+    usual |= dict(inner="intermediate.dense", outer="output.dense")
+    text = _VIT.format(name=name, **usual | names)
+    return Table(text, optional=f"{name}.", bare=config.classes is None)
+
+
+def deit(config) -> Table:
+    return vit(config, "deit", classifier=("cls_" if config.distilled_head else "") + "classifier")
+
+
+# DINOv2 (Oquab et al. 2023): LayerScale, and in its largest model gates.
+def dinov2(config) -> Table:
+    inner, outer = "fc1", "fc2"
+    if config.activation == "swiglu":
+        inner, outer = "weights_in", "weights_out"
+    norms = dict(first="norm1", second="norm2")
+    return vit(config, "dinov2", inner=f"mlp.{inner}", outer=f"mlp.{outer}", **norms)
+
+
+# CLIP (Radford et al. 2021): a tower of texts and one of images.
+_CLIP_LAYERS = """
+    {name}_model.encoder.layers.*         {ours}.tower.layers.*:
+        layer_norm1                       self_attention.norm                     norm
+        self_attn.q_proj|k_proj|v_proj    self_attention.sublayer.query|key|value  linear
+        self_attn.out_proj                self_attention.sublayer.output          linear
+        layer_norm2                       feed_forward.norm                       norm
+        mlp.fc1|fc2                       feed_forward.sublayer.inner|outer       linear
+"""
+_CLIP = """
+    text_model.embeddings                 texts.input:
+        token_embedding                   embedding                               table
+        position_embedding                positions                               table
+        position_ids                                                              constant
+
+    vision_model.embeddings               images:
+        patch_embedding                   embedding                               patches
+        class_embedding                   token.token                             array
+        position_embedding                positions                               table
+        position_ids                                                              constant
+
+    text_model.final_layer_norm           texts.tower.norm                        norm
+    text_projection                       text_projection                         linear
+    vision_model.pre_layrnorm             images.norm                             norm
+    vision_model.post_layernorm           images.tower.norm                       norm
+    visual_projection                     image_projection                        linear
+    logit_scale                           similarity.scale                        number
+"""
+CLIP = Table(
+    _CLIP
+    + _CLIP_LAYERS.format(name="text", ours="texts")
+    + _CLIP_LAYERS.format(name="vision", ours="images")
+)

@@ -79,6 +79,10 @@ def swish(p, x):
     return F.silu(x)
 
 
+def quick_gelu(p, x):
+    return x * (1.702 * x).sigmoid()
+
+
 def cap(p, x, *, limit):
     return limit * F.tanh(x / limit)
 
@@ -423,13 +427,19 @@ def residual(
     def normed(x):
         return reference(norm_layer)(within(p, "norm"), x, epsilon=epsilon)
 
-    y = normed(x) if norm in ("pre", "sandwich") else x
+    y = normed(x) if norm in ("pre", "pre_scaled", "sandwich") else x
     y = reference(sublayer)(within(p, "sublayer"), y, *others, **settings)
     y = normed(y) if norm == "output" else y
+    if norm == "pre_scaled":
+        y = layer_scale(within(p, "output_norm"), y)
     if norm == "sandwich":
         y = reference(norm_layer)(within(p, "output_norm"), y, epsilon=epsilon)
     y = x + dropout({}, y, p_drop=p_drop)
     return normed(y) if norm == "post" else y
+
+
+def layer_scale(p, x):
+    return x * p["scale"]
 
 
 def parallel_layer(p, x, *others, heads, p_drop):
@@ -461,6 +471,11 @@ def patches(p, images, *, size):
 
 def class_token(p, x):
     return F.pad(x, (0, 0, 1, 0)) + F.pad(p["token"][None], (0, 0, 0, x.shape[1]))
+
+
+def token_and_mean(p, x):
+    token, others = x.split([1, x.shape[1] - 1], dim=1)
+    return torch.cat([token, others.mean(dim=1, keepdim=True)], dim=2).squeeze(1)
 
 
 def windows(p, x, *, width, stride):
@@ -684,7 +699,7 @@ def language_model(p, ids, *, config):
     causal = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril()
     x = input_embedding(within(p, "input"), ids, config=config)
     x = tower(within(p, "tower"), x, causal, config=config)
-    return projected(p, x, config)
+    return projected(p, x, config) if config.head else x
 
 
 def projected(p, x, config):
@@ -725,11 +740,31 @@ def vision(p, images, *, config):
     images = images.unsqueeze(-1) if images.dim() == 3 else images
     size, images = config.patch, images.permute(0, 3, 1, 2)
     kernel = p["embedding.weight"].T.unflatten(1, (size, size, -1)).permute(0, 3, 1, 2)
-    x = F.conv2d(images, kernel, p["embedding.bias"], stride=size)
-    x = torch.cat([p["token.token"].expand(len(x), 1, -1), x.flatten(2).mT], dim=1)
+    x = F.conv2d(images, kernel, p.get("embedding.bias"), stride=size)
+    tokens = [p[n] for n in ("token.token", "distillation.token") if n in p]
+    x = torch.cat([torch.stack(tokens).expand(len(x), -1, -1), x.flatten(2).mT], dim=1)
     x = reference(f"{config.positions}_positions")(within(p, "positions"), x)
+    x = layer_norm(within(p, "norm"), x, epsilon=config.epsilon) if config.embedding_norm else x
     x = tower(within(p, "tower"), dropout({}, x, p_drop=config.p_drop), None, config=config)
-    return linear(within(p, "output"), x[:, 0])
+    if not config.classes:
+        return x[:, 0]
+    y = linear(within(p, "output"), token_and_mean({}, x) if config.mean_head else x[:, 0])
+    both = [y, linear(within(p, "distilled_output"), x[:, 1])] if config.distilled_head else [y]
+    return sum(both) / len(both)
+
+
+def similarity(p, x, y):
+    return p["scale"].exp() * F.cosine_similarity(x[:, None], y, dim=-1)
+
+
+def dual_encoder(p, images, ids, *, config):
+    """The token of images, and the first end of each text."""
+    x = language_model(within(p, "texts"), ids, config=config.texts)
+    ends = (ids == config.special.end).int().argmax(dim=1)
+    texts = linear(within(p, "text_projection"), x[torch.arange(len(x)), ends])
+    images = vision(within(p, "images"), images, config=config.images)
+    images = linear(within(p, "image_projection"), images)
+    return similarity(within(p, "similarity"), images, texts)
 
 
 def objective(p, source, target_in, target_out, *, config, smoothing, model="transformer"):

@@ -145,6 +145,22 @@ VIT: dict[str, Any] = dict(
     model_type="vit", hidden_size=16, num_hidden_layers=2, num_attention_heads=2
 ) | dict(intermediate_size=24, image_size=12, patch_size=4, num_channels=3, hidden_act="gelu")
 VIT |= dict(id2label={str(n): str(n) for n in range(5)})
+DEIT = VIT | dict(model_type="deit")
+DINOV2 = {n: value for n, value in VIT.items() if n != "intermediate_size"}
+DINOV2 |= dict(model_type="dinov2", mlp_ratio=2)
+TOWER = dict(num_hidden_layers=2, num_attention_heads=2, intermediate_size=24)
+CLIP: dict[str, Any] = dict(
+    model_type="clip",
+    text_config=TOWER
+    | dict(vocab_size=V, hidden_size=12, max_position_embeddings=8, eos_token_id=V - 3),
+    vision_config=TOWER | dict(hidden_size=16, image_size=12, patch_size=4),
+    projection_dim=10,
+)
+OTHER_CLIP = CLIP | dict(
+    text_config=CLIP["text_config"] | dict(eos_token_id=2, hidden_act="gelu", num_hidden_layers=1),
+    vision_config=CLIP["vision_config"]
+    | dict(patch_size=6, num_channels=1, layer_norm_eps=1e-3, hidden_act="relu"),
+)
 
 CASES: dict[str, dict[str, Any]] = {
     "marian": MARIAN,
@@ -259,6 +275,13 @@ CASES: dict[str, dict[str, Any]] = {
     "gpt_bigcode": GPT2 | dict(model_type="gpt_bigcode"),
     "gpt_bigcode_of_all_heads": GPT2
     | dict(model_type="gpt_bigcode", multi_query=False, tie_word_embeddings=False, n_inner=20),
+    "llama_bare": LLAMA | dict(architectures=["LlamaModel"]),
+    "granite_bare": LLAMA
+    | GRANITE
+    | dict(architectures=["GraniteModel"], tie_word_embeddings=True),
+    "gemma2_bare": GEMMA2 | dict(architectures=["Gemma2Model"], tie_word_embeddings=False),
+    "gpt_neox_bare": NEOX | dict(architectures=["GPTNeoXModel"]),
+    "gptj_bare": GPTJ | dict(architectures=["GPTJModel"]),
     "t5": T5,
     "t5_untied_gated": T5 | dict(tie_word_embeddings=False, feed_forward_proj="gated-gelu"),
     "t5_of_unequal_towers": T5 | dict(num_decoder_layers=1, layer_norm_epsilon=1e-3),
@@ -301,6 +324,15 @@ CASES: dict[str, dict[str, Any]] = {
     "vit": VIT,
     "vit_bare": VIT | dict(architectures=["ViTModel"]),
     "vit_grey": VIT | dict(num_channels=1, patch_size=6, layer_norm_eps=1e-3),
+    "deit": DEIT | dict(architectures=["DeiTForImageClassificationWithTeacher"]),
+    "deit_of_one_head": DEIT
+    | dict(architectures=["DeiTForImageClassification"], num_channels=1, hidden_act="relu"),
+    "deit_bare": DEIT | dict(architectures=["DeiTModel"], patch_size=6, num_attention_heads=4),
+    "dinov2": DINOV2,
+    "dinov2_gated": DINOV2 | dict(use_swiglu_ffn=True, layer_norm_eps=1e-3, num_channels=1),
+    "dinov2_bare": DINOV2 | dict(architectures=["Dinov2Model"], mlp_ratio=3, hidden_act="relu"),
+    "clip": CLIP,
+    "clip_of_early_files": OTHER_CLIP,
 }
 
 
@@ -324,6 +356,7 @@ CASES |= {
 HEADS = {
     "Model": ["embeddings.word_embeddings.weight"],
     "ForPreTraining": ["cls.predictions.bias", "cls.seq_relationship.weight"],
+    "ForImageClassification": ["classifier.weight"],
 }
 """Names of arrays that show which heads a kind of architecture has; other kinds fill holes."""
 
@@ -354,7 +387,7 @@ class RandomModel:
             parameter.data[...] = centre + 0.3 * rng.standard_normal(parameter.shape)
         inputs: dict[type, Any] = {nf.Transformer: self._pairs, nf.LanguageModel: self._inputs}
         inputs |= {nf.MaskedLanguageModel: self._bert_inputs, nf.VisionTransformer: self._images}
-        inputs[nf.SpeechTransformer] = self._sounds
+        inputs |= {nf.SpeechTransformer: self._sounds, nf.DualEncoder: self._images_and_texts}
         self.inputs = inputs[kind.model](rng)
         with nf.inference():
             shapes = {name: forward().shape for name, (forward, _) in self.heads().items()}
@@ -375,7 +408,7 @@ class RandomModel:
         if self.is_bare and isinstance(model, nf.VisionTransformer):
             hidden = lambda: model.hidden(*self.inputs)  # noqa: E731
             return {"logits": (hidden, model.hidden_backward)}
-        if self.is_bare:
+        if self.is_bare and isinstance(model, nf.MaskedLanguageModel):
             ids, _, segments = self.inputs
             places = nf.Places(self.foreign_inputs["attention_mask"] == 1)
             backward = lambda d: model.input.backward(model.tower.backward(d))  # noqa: E731
@@ -419,9 +452,16 @@ class RandomModel:
         self.foreign_inputs["attention_mask"] = (ids != self.values["pad_token_id"]).astype(int)
         return [ids, None, segments]
 
+    def _images_and_texts(self, rng) -> list[np.ndarray]:
+        images = self._images(rng)
+        ids, end = rng.integers(4, V - 3, (B + 1, T)), self.model.config.special.end
+        ids[:, -1] = ids[1, 3:] = end
+        self.foreign_inputs |= dict(input_ids=ids)
+        return [*images, ids]
+
     def _images(self, rng) -> list[np.ndarray]:
-        size, channels = self.values["image_size"], self.values["num_channels"]
-        images = rng.standard_normal((B, size, size, channels))
+        config = getattr(self.model.config, "images", self.model.config)
+        images = rng.standard_normal((B, config.height, config.width, config.channels))
         self.foreign_inputs = dict(pixel_values=images.transpose(0, 3, 1, 2))
         return [images]
 

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,6 +19,7 @@ os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 import torch
 import transformers
 from published_cases import ROPES, RandomModel, WritingModel
+from safetensors.numpy import load_file
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from numformer.published.configs import ForeignConfig, end_ids
@@ -66,6 +68,9 @@ MODELS = {
     "mpnet": "MPNetForMaskedLM",
     "whisper": "WhisperForConditionalGeneration",
     "vit": "ViTForImageClassification",
+    "deit": "DeiTForImageClassificationWithTeacher",
+    "dinov2": "Dinov2ForImageClassification",
+    "clip": "CLIPModel",
 }
 
 
@@ -75,7 +80,7 @@ def load(folder: Path, values: dict, dtype=torch.float64):
     kind: Any = getattr(transformers, name)
     model, report = kind.from_pretrained(folder, output_loading_info=True)
     # Positions are computed; the others have no effect.
-    known = re.compile(r"embed_positions|pooler\.|^(cls\.predictions|lm_head)\.bias$")
+    known = re.compile(r"embed_positions|pooler\.|mask_token|^(cls\.predictions|lm_head)\.bias$")
     assert all(known.search(name) for name in report["missing_keys"]), report
     assert not any(report[key] for key in ("unexpected_keys", "mismatched_keys", "error_msgs"))
     model = model.to(dtype).eval()
@@ -134,6 +139,8 @@ def results(example: RandomModel, folder: Path, dtype=np.float64) -> dict[str, n
     with lifted() if dtype == torch.float64 else contextlib.nullcontext():
         outputs = model(**inputs)
     names = {"relations": "seq_relationship_logits", "logits": "logits"}
+    if "logits_per_image" in outputs:
+        names["logits"] = "logits_per_image"
     if example.is_bare:
         names["logits"] = "last_hidden_state"
     if example.has_relations:
@@ -144,19 +151,20 @@ def results(example: RandomModel, folder: Path, dtype=np.float64) -> dict[str, n
     upstream = [torch.from_numpy(array).to(dtype) for array in example.upstream.values()]
     torch.autograd.backward([*tensors.values()], upstream)
     arrays = {name: example.counted(x.detach().numpy()) for name, x in tensors.items()}
-    gradients = {n: p.grad.numpy() for n, p in model.named_parameters() if p.grad is not None}
-    if bias is not None:
-        gradients["final_logits_bias"] = bias.grad.numpy()
-    return arrays | by_our_names(example, gradients, model)
+    return arrays | by_our_names(example, _gradients(model))
 
 
-def by_our_names(example: RandomModel, gradients: dict, model) -> dict[str, np.ndarray]:
+def _gradients(model) -> dict[str, np.ndarray]:
+    """Gradients by the names and in the layouts of a file; the model loses its values."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return load_file(Path(folder) / "model.safetensors")
+
+
+def by_our_names(example: RandomModel, gradients: dict) -> dict[str, np.ndarray]:
     """Gradients by our names and in our layouts; a scaled parameter has the inverse factor."""
-    names = {}
-    with contextlib.suppress(ImportError):
-        names = _saved_names(model)
-    gradients = {names.get(name, name): array for name, array in gradients.items()}
-    gradients = dict(_of_experts(gradients, example.values["model_type"]))
     parameters = example.model.named_parameters()
     ours: dict[str, np.ndarray] = {}
     table = example.kind.table_for(example.model.config, example.values)
@@ -173,39 +181,6 @@ def by_our_names(example: RandomModel, gradients: dict, model) -> dict[str, np.n
         pairs = zip(entry.ours, read(arrays), zeros, ones, strict=True)
         ours |= {name: (g - zero) / (one - zero) ** 2 for name, g, zero, one in pairs}
     return ours
-
-
-def _of_experts(gradients: dict, kind: str):
-    """Gradients by the names in the file, which has the matrices of each expert by themselves."""
-    gate, up, down = (
-        ("w1", "w3", "w2") if kind == "mixtral" else ("gate_proj", "up_proj", "down_proj")
-    )
-    for name, array in gradients.items():
-        name = name.replace(".mlp.", ".block_sparse_moe.") if kind == "mixtral" else name
-        path, _, last = name.rpartition(".")
-        parts = dict(gate_up_proj=(gate, up), down_proj=(down,)).get(last, ())
-        for number, expert in enumerate(array if parts else []):
-            for part, matrix in zip(parts, np.split(expert, len(parts)), strict=True):
-                yield f"{path}.{number}.{part}.weight", matrix
-        if not parts:
-            yield name, array
-
-
-def _saved_names(model) -> dict[str, str]:
-    """The names in the file of parameters that have another name within the model."""
-    if hasattr(model, "gpt_neox"):
-        return {"lm_head.weight": "embed_out.weight"}
-    return {
-        name: name.replace("layers.", "encoder.layer.")
-        .replace("attention.q_proj", "attention.attention.query")
-        .replace("attention.k_proj", "attention.attention.key")
-        .replace("attention.v_proj", "attention.attention.value")
-        .replace("attention.o_proj", "attention.output.dense")
-        .replace("mlp.fc1", "intermediate.dense")
-        .replace("mlp.fc2", "output.dense")
-        for name, _ in model.named_parameters()
-        if name.startswith(("vit.layers.", "layers.")) and type(model).__name__.startswith("ViT")
-    }
 
 
 def written(example: WritingModel, folder: Path, beam: int, **settings) -> list[list[int]]:

@@ -13,6 +13,7 @@ from numformer.published.saving import save_published
 from tests.published.published_cases import (
     BART,
     BERT,
+    CLIP,
     GPT2,
     LLAMA,
     MARIAN,
@@ -103,6 +104,16 @@ def gpt2(folder: Path, kind: dict = GPT2) -> Path:
 
 def llama(folder: Path) -> Path:
     return gpt2(folder, LLAMA | dict(max_position_embeddings=64))
+
+
+def clip(folder: Path) -> Path:
+    """The end of a text is BERT's [SEP]."""
+    tokenizer = word_pieces(120)
+    size, end = tokenizer.get_vocab_size(), tokenizer.token_to_id("[SEP]")
+    texts = CLIP["text_config"] | dict(vocab_size=size, eos_token_id=end)
+    RandomModel("clip", CLIP | dict(text_config=texts), np.float32).save(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
 
 
 def bert(folder: Path, changes: dict | None = None) -> Path:

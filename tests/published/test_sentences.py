@@ -14,6 +14,7 @@ from numformer import convert
 from numformer.published.saving import save_published
 from numformer.published.sentences import LIMIT, MODES, MODULES, POOLING
 from tests.published import published_texts
+from tests.published.published_cases import LLAMA
 
 LONG = "the small dog runs on the grass and a cat sleeps"
 
@@ -97,6 +98,38 @@ def test_a_model_with_a_head_is_only_read_if_its_folder_says_so(tmp_path):
     shutil.copy(published_texts.sentences(tmp_path / "other") / MODULES, folder)
     shutil.copytree(tmp_path / "other" / POOLING, folder / POOLING)
     assert np.allclose(nf.load(folder).embed(["a"]), whole.embed(["a"], "last", normalized=True))
+
+
+def test_a_bare_decoder_only_reads(tmp_path, complaint):
+    folder = published_texts.gpt2(tmp_path, LLAMA | dict(architectures=["LlamaModel"]))
+    trained = nf.load(folder)
+    (states,) = trained.hidden(["a dog"])
+    assert np.allclose(trained.embed(["a dog"], "last"), states[-1, -1:])
+    assert "a model that writes has a head" in complaint(trained, "a dog")
+
+
+def test_texts_and_images_of_a_clip_are_compared(tmp_path, call, complaint):
+    """The vectors of texts are unit vectors at their end; longer texts are cut."""
+    folder, texts = published_texts.clip(tmp_path / "clip"), ["a dog", LONG]
+    trained = nf.load(folder)
+    pixels = np.random.default_rng(2).standard_normal((2, 12, 12, 3))
+    ids = nf.pad([trained.text.first_ids(text) for text in texts])
+    assert ids.shape == (2, 8) and ids[1, -1] == trained.model.config.special.end
+    with nf.inference():
+        images, logits = trained.model.embed_images(pixels), trained.model.forward(pixels, ids)
+    images /= np.linalg.norm(images, axis=1)[:, None]
+    vectors = trained.embed(texts)
+    assert np.allclose(np.exp(trained.model.similarity.scale.data) * images @ vectors.T, logits)
+    first, second = trained.hidden(texts)
+    assert (first.shape[0], first.shape[2], second.shape) == (3, 12, (3, 8, 12))
+    assert call(convert.main, f"{folder} --out {tmp_path / 'run'}")[0] == 0
+    back = tmp_path / "back"
+    assert call(convert.main, f"{tmp_path / 'run'} --to-huggingface --out {back}")[0] == 0
+    for other in (tmp_path / "run", back):
+        assert np.array_equal(nf.load(other).embed(texts), vectors)
+    assert not (back / MODULES).exists()
+    (folder / "tokenizer.json").rename(folder / "merges.txt")
+    assert "tokenizer.json; received" in complaint(nf.load, folder)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ def draw_patch_attention(
     `visible` are the images to show, if the model's inputs `images` are normalised.
     """
     config = model.config
-    layers = [weights[:, :, 0, 1:] for weights in attention_weights(model, images).values()]
+    first = 1 + config.distilled  # the first patch, after one or two tokens
+    layers = [weights[:, :, 0, first:] for weights in attention_weights(model, images).values()]
     maps = [
         (f"layer {i + 1}\nhead {j + 1}", layer[:, j])
         for i, layer in enumerate(layers[:4])

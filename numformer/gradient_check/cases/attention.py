@@ -284,7 +284,7 @@ ATTENTION = [
             "residual",
             dict(sublayer="multi_head_attention", heads=H, p_drop=0.3, norm=norm),
         )
-        for norm in ("output", "sandwich")
+        for norm in ("output", "sandwich", "pre_scaled")
     ),
     *(
         Case(name, partial(parallel_layer, one_norm), "parallel_layer", dict(heads=H, p_drop=0.3))

@@ -4,7 +4,7 @@ import numpy as np
 
 from numformer.gradient_check.cases.attention import ATTENTION
 from numformer.gradient_check.cases.case import Case, D, F, H, V
-from numformer.later.activations import GEGLU, GELU, Cap, GELUTanh, SwiGLU, Swish, Tanh
+from numformer.later.activations import GEGLU, GELU, Cap, GELUTanh, QuickGELU, SwiGLU, Swish, Tanh
 from numformer.later.attention.rotary import Rotary
 from numformer.later.divergence import Divergence
 from numformer.later.embeddings import (
@@ -14,14 +14,16 @@ from numformer.later.embeddings import (
 )
 from numformer.later.feed_forward import Chain
 from numformer.later.mixers.convolution import Convolution
-from numformer.later.patches import ClassToken, Patches
+from numformer.later.patches import ClassToken, Patches, TokenAndMean
 from numformer.later.pick import Pick
 from numformer.later.positions import (
     NoPositions,
     sinusoidal_fairseq_table,
     sinusoidal_halves_table,
 )
+from numformer.later.pre_norm import LayerScale
 from numformer.later.rms_norm import RMSNorm
+from numformer.later.similarity import Similarity
 from numformer.later.sound import SoundEmbedding, Windows
 from numformer.paper.cross_entropy import CrossEntropy
 from numformer.paper.dropout import Dropout
@@ -48,6 +50,7 @@ ELEMENTWISE = [
     Case("gelu_tanh", lambda g: (GELUTanh(), [3 * g.x])),
     Case("geglu", lambda g: (GEGLU(), [2 * g.x])),
     Case("swish", lambda g: (Swish(), [2 * g.x])),
+    Case("quick_gelu", lambda g: (QuickGELU(), [2 * g.x])),
     Case("swiglu", lambda g: (SwiGLU(), [2 * g.x])),
     Case("chain", lambda g: (Chain(Swish(), Tanh()), [2 * g.x])),
     Case("tanh", lambda g: (Tanh(), [g.x])),
@@ -149,6 +152,9 @@ INPUTS = [
         "patches_of_colours", lambda g: (Patches(3), [g.normal(6, 9, 4)]), "patches", dict(size=3)
     ),
     Case("class_token", lambda g: (ClassToken(D, g.rng), [g.x])),
+    Case("token_and_mean", lambda g: (TokenAndMean(), [g.x])),
+    Case("layer_scale", lambda g: (LayerScale(D), [g.x])),
+    Case("similarity", lambda g: (Similarity(), [g.normal(D), g.normal(D)])),
     Case("pick", lambda g: (Pick(), [g.x, g.some_places])),
     Case("windows", lambda g: (Windows(3), [g.x]), settings=dict(width=3, stride=1)),
     Case(

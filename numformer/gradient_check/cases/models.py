@@ -8,6 +8,7 @@ from typing import Any
 from numformer.gradient_check.cases.case import B, Case, D, F, H, S, T, V
 from numformer.later import MIXERS
 from numformer.models import Objective, Transformer
+from numformer.models.dual_encoder import DualEncoder
 from numformer.models.language_model import LanguageModel
 from numformer.models.masked import MaskedLanguageModel
 from numformer.models.recurrent import RecurrentEncoderDecoder
@@ -37,11 +38,13 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     "rotary_frequencies": dict(positions="rotary", rotary_frequencies=((1.0, 0.3), ())),
     "norms_of_outputs": dict(norm="output"),
     "norms_around_sublayers": dict(norm="sandwich", normalization="rms"),
+    "layer_scale": dict(norm="pre_scaled"),
     "caps": dict(attention_cap=1.5, logit_cap=2.0, attention_bias=True),
     "bias_of_the_attention_output": dict(attention_output_bias=True),
     "gelu": dict(activation="gelu"),
     "gelu_tanh": dict(activation="gelu_tanh"),
     "swish": dict(activation="swish"),
+    "quick_gelu": dict(activation="quick_gelu"),
     "geglu": dict(activation="geglu", feed_forward_bias=False),
     "swiglu": dict(activation="swiglu", feed_forward_bias=False),
     "attention_bias": dict(attention_bias=True),
@@ -161,6 +164,10 @@ def vision(config, g):
     return VisionTransformer(config, 3), [g.normal(*shape)]
 
 
+def dual_encoder(config, g):
+    return DualEncoder(config, 3), [g.normal(4, 6), g.source]
+
+
 def speech(config, g):
     return SpeechTransformer(config, 3), [g.normal(2 * g.S - 1, D), g.target_in]
 
@@ -251,6 +258,13 @@ MASKED_UNTIED = replace(MASKED, tied=False, embedding_scale=False, output_bias=T
 IMAGES: dict[str, Any] = dict(height=4, width=6, classes=7, **SIZES)
 GREY_IMAGES = VisionTransformer.Config(**IMAGES, channels=1)
 COLOUR_IMAGES = VisionTransformer.Config(**IMAGES, channels=3, norm="pre", positions="sinusoidal")
+DISTILLED = replace(
+    GREY_IMAGES, distilled=True, distilled_head=True, patch_bias=False, embedding_norm=True
+)
+LATER_IMAGES = replace(COLOUR_IMAGES, norm="pre_scaled", mean_head=True)
+TOWERS: dict[str, Any] = dict(images=replace(GREY_IMAGES, classes=None, layers=1))
+TOWERS |= dict(texts=LanguageModel.Config(vocabulary=V, head=False, **SIZES | dict(layers=1)))
+DUAL = DualEncoder.Config(**TOWERS, width=5)
 SPEECH = SpeechTransformer.Config(vocabulary=V, bands=D, frames=2 * S - 1, max_length=6, **SIZES)
 OTHER_SPEECH = replace(
     SPEECH, norm="pre", attention_bias=True, attention_key_bias=False, decoder_layers=1
@@ -299,6 +313,13 @@ MODELS = [
         "language_model",
         composed=True,
     ),
+    config_case(
+        "language_model_without_head",
+        language_model,
+        language(head=False),
+        "language_model",
+        composed=True,
+    ),
     *(
         config_case(
             f"language_model_{sublayers}",
@@ -329,6 +350,9 @@ MODELS = [
     config_case("masked_otherwise", masked, MASKED_UNTIED, "masked", composed=True),
     config_case("vision", vision, GREY_IMAGES),
     config_case("vision_of_colours", vision, COLOUR_IMAGES, "vision"),
+    config_case("vision_distilled", vision, DISTILLED, "vision"),
+    config_case("vision_of_mean_heads", vision, LATER_IMAGES, "vision", composed=True),
+    config_case("dual_encoder", dual_encoder, DUAL),
     config_case("speech", speech, SPEECH),
     config_case("speech_of_other_towers", speech, OTHER_SPEECH, "speech", composed=True),
     transformer_objective("objective"),
