@@ -64,6 +64,7 @@ print(cell.forward(np.zeros((2, 16)), np.zeros((2, 8))).shape)
 # %% GRUCell
 cell = GRUCell(4, rng)
 print(cell.forward(np.zeros((2, 12)), np.ones((2, 4))).shape)
+print(GRUCell(4, rng, inner_bias=True).bias.shape)
 
 # %% Recurrent
 layer = Recurrent(LSTMCell(4, rng), 8, rng)

@@ -14,7 +14,7 @@ from numformer.arithmetic import matmul
 from numformer.backend import array_module
 from numformer.later.activations import sigmoid, tanh_backward
 from numformer.layer import Array, Layer, Parameter
-from numformer.paper.linear import Linear, linear_backward
+from numformer.paper.linear import Linear, linear, linear_backward
 
 
 def rnn(a, state, weight):
@@ -81,16 +81,17 @@ def lstm_backward(dnew, state, weight, gates, tanh_c):
     return da, dstate, dweight
 
 
-def gru(a, state, weight):
+def gru(a, state, weight, bias=None):
     """r, z = sigmoid(a + h W); n = tanh(a + r (h W)); h' = (1 - z) n + z h.
 
     a (B, 3 H) in the order r, z, n; state h (B, H); weight W (H, 3 H) -> state h' (B, H),
     gates (B, 3 H), product (B, H) of h and n's part of W. The reset gate r acts after the product,
     as in the first version of Cho et al. 2014 (arXiv 1406.1078v1), in cuDNN and in PyTorch, so that
-    one product h W serves r, z and n. Later versions of the paper have tanh(a + (r h) W).
+    one product h W serves r, z and n. Later versions of the paper have tanh(a + (r h) W). With a
+    bias b (3 H,), as cuDNN and PyTorch have it, h W + b takes the place of h W.
     """
     xp, size = array_module(a), len(weight)
-    gates = matmul(state, weight)
+    gates = linear(state, weight, bias)
     product = gates[:, 2 * size :].copy()
     gated, n = gates[:, : 2 * size], gates[:, 2 * size :]
     gated += a[:, : 2 * size]
@@ -104,8 +105,8 @@ def gru(a, state, weight):
     return new, gates, product
 
 
-def gru_backward(dnew, state, weight, gates, product):
-    """dnew (B, H) -> da (B, 3 H), dstate (B, H), dweight (H, 3 H)."""
+def gru_backward(dnew, state, weight, gates, product, bias=None):
+    """dnew (B, H) -> da (B, 3 H), dstate (B, H), dweight (H, 3 H), dbias (3 H,) or None."""
     xp, size = array_module(dnew), len(weight)
     r, z, n = _parts(gates, size)
     da = gates * gates
@@ -119,9 +120,9 @@ def gru_backward(dnew, state, weight, gates, product):
     dr *= dn * product  # n = tanh(a + r product)
     dproducts = da.copy()
     dproducts[:, 2 * size :] *= r
-    dstate_products, dweight, _ = linear_backward(dproducts, state, weight)
+    dstate_products, dweight, dbias = linear_backward(dproducts, state, weight, bias)
     dstate += dstate_products
-    return da, dstate, dweight
+    return da, dstate, dweight, dbias
 
 
 def _parts(x, size: int) -> list:
@@ -198,14 +199,28 @@ class LSTMCell(Cell):
 
 
 class GRUCell(Cell):
-    """a (B, 3 H), state h (B, H) -> h' = (1 - z) n + z h: the gate z keeps or replaces h."""
+    """a (B, 3 H), state h (B, H) -> h' = (1 - z) n + z h: the gate z keeps or replaces h.
+
+    With `inner_bias` the state's product with the weight has a bias (3 H,), too, which starts at 0:
+    the reset gate multiplies the part of n.
+    """
 
     gates = 3
+    bias: Any  # a Parameter, or None without inner_bias
+
+    def __init__(self, size: int, rng: np.random.Generator, inner_bias: bool = False):
+        super().__init__(size, rng)
+        self.bias = Parameter(np.zeros(3 * size)) if inner_bias else None
 
     def forward(self, a: Array, state: Array) -> Array:
-        new, gates, product = gru(a, state, self.weight.data)
+        bias = self.bias and self.bias.data
+        new, gates, product = gru(a, state, self.weight.data, bias)
         self.save(state=state, gates=gates, product=product)
         return new
 
     def backward(self, dnew: Array) -> Any:
-        return self._add(*gru_backward(dnew, weight=self.weight.data, **self.pop_saved()))
+        weights = dict(weight=self.weight.data, bias=self.bias and self.bias.data)
+        *gradients, dbias = gru_backward(dnew, **weights, **self.pop_saved())
+        if self.bias:
+            self.bias.grad += dbias
+        return self._add(*gradients)

@@ -360,7 +360,7 @@ def lstm_cell(p, a, state):
 
 def gru_cell(p, a, state):
     identity, zero = torch.eye(a.shape[1]).to(a), torch.zeros_like(a[0])
-    return torch.gru_cell(a, state, identity, p["weight"].T, zero, zero)
+    return torch.gru_cell(a, state, identity, p["weight"].T, zero, p.get("bias", zero))
 
 
 def recurrent(p, x, lengths=None, start=None, context=None, *, cell, backwards=False):

@@ -174,12 +174,12 @@ INPUTS = [
 ]
 
 
-def cell(kind: str) -> Case:
+def cell(kind: str, other: str = "", **settings) -> Case:
     def build(g):
-        layer = CELLS[kind](D, g.rng)
+        layer = CELLS[kind](D, g.rng, **settings)
         return layer, [g.normal(layer.gates * D), g.normal(layer.states * D)]
 
-    return Case(f"{kind}_cell", build)
+    return Case(f"{kind}_cell{other}", build, f"{kind}_cell")
 
 
 RECURRENCE = [
@@ -190,6 +190,7 @@ RECURRENCE = [
         "convolution",
     ),
     *map(cell, CELLS),
+    cell("gru", "_with_inner_bias", inner_bias=True),
     Case(
         "recurrent",
         lambda g: (Recurrent(CELLS["rnn"](7, g.rng), D, g.rng), [g.x]),
